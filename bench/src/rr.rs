@@ -1,0 +1,8 @@
+//! Many connections with one request under way on each: one thread and one level-triggered epoll set on either side.
+
+mod channel;
+mod client;
+mod server;
+
+pub use client::run;
+pub use server::serve;

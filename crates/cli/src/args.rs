@@ -1,0 +1,201 @@
+//! The command line of all subcommands. Man page and completions are generated from these definitions.
+
+use std::ffi::OsString;
+
+use clap::builder::FalseyValueParser;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::units::{parse_dmb_size, parse_seconds, parse_size};
+
+#[derive(Parser)]
+#[command(name = "shortwire", version, max_term_width = 110, propagate_version = true)]
+#[command(about = "TCP programs on one machine talk through shared memory, unchanged")]
+#[command(long_about = "TCP programs on one machine talk through shared memory, unchanged.
+
+Start both ends under `shortwire run`: their connections begin as ordinary TCP and, after a few messages, move their bytes \
+through shared memory (SMC-D with a no-copy loopback device). A program whose peer does not take part stays on plain TCP \
+and notices nothing. No root, no kernel module, no configuration.")]
+#[command(after_help = "Examples:
+  shortwire run -- redis-server &            a server that takes part
+  shortwire run -- redis-benchmark -t get    its client: their bytes now go through shared memory
+  shortwire ss                               which connections do, and why others do not
+  shortwire bench sockets --quick            measure: TCP, Unix sockets, Shortwire
+
+`shortwire help COMMAND` explains each command.")]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a program so that its TCP connections can move to shared memory
+    Run(Box<Run>),
+    /// Show what this installation and this machine can do
+    Info(Info),
+    /// Show the devices that connections can use
+    Devices(Devices),
+    /// Measure, beside what you would use otherwise
+    Bench(Bench),
+    /// Show in under two minutes what Shortwire does on this machine
+    Demo(Demo),
+}
+
+#[derive(clap::Args)]
+#[command(override_usage = "shortwire run [OPTIONS] -- PROG [ARGS]...")]
+#[command(long_about = "Runs PROG with the Shortwire library loaded into it. The program becomes this process: its process id, signals, \
+terminal and exit status are its own. Connections to programs that also run under `shortwire run` on this machine move to shared \
+memory; all others stay plain TCP.
+
+Each option has an environment variable that the library reads, so a setting can also be made once for a whole session.")]
+#[command(after_help = "Examples:
+  shortwire run -- nginx -g 'daemon off;'
+  shortwire run --dmb-size 256K -- iperf3 -s
+  SHORTWIRE_SPIN=0 shortwire run -- ./server     never busy-wait
+  shortwire run --disable -- ./server            load the library but change nothing
+
+Exit status: that of PROG; 125 if shortwire itself failed, 126 if PROG cannot be executed, 127 if it is not found.
+
+Programs that cannot take part, and run as plain TCP with a warning: statically linked ones, setuid ones, Go programs \
+(they do not call the C library).")]
+pub struct Run {
+    /// Upgrade a connection after this many sends and receives on it
+    #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
+    #[arg(long_help = "Upgrade a connection after this many sends and receives on it (library default: 4). Short connections never reach it and cost nothing.")]
+    pub after: Option<u32>,
+    /// ... or after this many bytes, whichever comes first
+    #[arg(long, value_name = "BYTES", env = "SHORTWIRE_AFTER_BYTES", hide_env_values = true, value_parser = parse_size)]
+    #[arg(long_help = "Upgrade after this many bytes if that comes first (library default: 64K).")]
+    pub after_bytes: Option<u64>,
+    /// Size of the receive buffer of each connection: 16K to 1M, a power of two
+    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_DMB_SIZE", hide_env_values = true, value_parser = parse_dmb_size)]
+    pub dmb_size: Option<u64>,
+    /// Longest busy wait before sleeping, in microseconds (0: never)
+    #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub spin: Option<u32>,
+    /// Which processes to share memory with
+    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum)]
+    pub peer_policy: Option<PeerPolicy>,
+    /// Order in which to offer devices
+    #[arg(long, value_name = "DEVICE,...", env = "SHORTWIRE_PREFER", hide_env_values = true, value_enum, value_delimiter = ',')]
+    #[arg(long_help = "Order in which to offer devices: a comma-separated list of ism, loopback, verbs. Of these, only loopback exists today; the others are skipped.")]
+    pub prefer: Vec<Device>,
+    /// User-defined enterprise ID that both ends must share (may be given up to 4 times)
+    #[arg(long, value_name = "UEID", env = "SHORTWIRE_UEID", hide_env_values = true, value_delimiter = ',', value_parser = crate::run::parse_ueid)]
+    #[arg(long_help = "User-defined enterprise ID: 1 to 32 of A-Z 0-9 . - ; up to 4, separated by commas. Two ends that share one, or the system's own ID, can talk.")]
+    pub ueid: Vec<String>,
+    /// Load the library but change nothing
+    #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub disable: bool,
+    /// What a program that uses io_uring gets
+    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum)]
+    pub io_uring: Option<IoUring>,
+    /// Copy through the device instead of sharing buffers
+    #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long_help = "Move data with a copy through the device (move_data) even where buffers could be shared: to compare, or to suspect the sharing.")]
+    pub copy: bool,
+    /// Print no warnings
+    #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(value_name = "PROG", required = true, trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]
+    pub program: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum PeerPolicy {
+    /// Any process that can reach the socket
+    Off,
+    /// Only processes of the same user
+    SameUid,
+    /// Processes whose user the kernel confirms to own the other end of the connection (default)
+    Verified,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Device {
+    Ism,
+    Loopback,
+    Verbs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum IoUring {
+    /// The whole program stays on TCP (default)
+    Stay,
+    /// io_uring is refused, so that programs with a fallback use ordinary calls
+    Deny,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Each kernel feature is tried, not guessed from a version number. What is missing costs speed, never correctness.")]
+pub struct Info {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Devices {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// TCP programs over TCP, over Unix sockets, and under `shortwire run`
+    Sockets(Sockets),
+}
+
+#[derive(clap::Args)]
+#[command(long_about = "Runs pairs of ordinary programs over TCP, over Unix sockets where they can, and under `shortwire run`, one after the \
+other in turn, and prints the medians and their ratio. The programs are shortwire-peers (found beside this executable), and iperf3, sockperf, \
+redis and nginx with wrk where they are installed. The limit is two processes spinning on a bare ring in shared memory.
+
+Servers listen on free ports of 127.0.0.1, keep their files in a temporary directory and are ended, by process id, also on Ctrl-C.")]
+#[command(after_help = "Examples:
+  shortwire bench sockets                              all rows, 5 rounds of 2 s each
+  shortwire bench sockets --quick                      all rows, short
+  shortwire bench sockets --only pingpong,redis --json
+  shortwire bench sockets --list                       the names that --only takes
+
+The ratio is the median over the rounds of Shortwire against TCP in the same round; above 1 Shortwire is better, also for latencies.
+A bar is the ratio that the project promises. Only one bench should run on a machine at a time.")]
+pub struct Sockets {
+    /// How long each run takes
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parse_seconds)]
+    pub seconds: f64,
+    /// Rounds: each runs every row once per path
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Only these rows (or groups of rows), separated by commas
+    #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// 3 rounds of 1 s at most, ending after 100 s in all
+    #[arg(long)]
+    pub quick: bool,
+    /// Give up a run that takes this much longer than it should, and say which
+    #[arg(long, value_name = "N", default_value = "20", value_parser = parse_seconds)]
+    pub timeout: f64,
+    /// Print the names that --only takes, and what each row runs
+    #[arg(long)]
+    pub list: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+#[command(long_about = "Runs `bench sockets --quick` and explains what it shows. `make demo` builds first and then runs this.")]
+pub struct Demo {
+    /// End after about this long
+    #[arg(long, value_name = "N", default_value = "100", value_parser = parse_seconds)]
+    pub budget: f64,
+}

@@ -1,0 +1,149 @@
+//! What all runs of a bench share: a temporary directory, cpus to pin to, how long, and what was seen meanwhile.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use tempfile::TempDir;
+
+use super::case::Path;
+use super::machine::Machine;
+use super::observe::Seen;
+use super::process::Process;
+use crate::run;
+
+pub struct Session {
+    directory: TempDir,
+    pub seconds: f64,
+    pub timeout: Duration,
+    /// Server's and client's, where there are two to choose.
+    pub cpus: Option<(usize, usize)>,
+    files: Cell<u32>,
+    seen: RefCell<BTreeMap<&'static str, Seen>>,
+}
+
+/// How one program of a pair is started.
+pub struct Launch<'a> {
+    pub name: &'static str,
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+    pub path: Path,
+    pub cpu: Option<usize>,
+    /// Options of `shortwire run`, where the path is Shortwire.
+    pub options: &'a [&'a str],
+}
+
+impl Session {
+    pub fn new(seconds: f64, timeout: Duration) -> Result<Session> {
+        // Refused here, before minutes of measuring: the library is what this is about.
+        run::find_library()?;
+        let directory = tempfile::Builder::new().prefix("shortwire-bench-").tempdir().context("cannot make a temporary directory; is TMPDIR writable?")?;
+        allow_other_users_in(directory.path())?;
+        Ok(Session { directory, seconds, timeout, cpus: two_cpus(), files: Cell::new(0), seen: RefCell::default() })
+    }
+
+    pub fn machine(&self) -> Machine {
+        Machine::describe(self.cpus)
+    }
+
+    pub fn directory(&self) -> &FilePath {
+        self.directory.path()
+    }
+
+    /// A path in the temporary directory that nothing has used yet.
+    pub fn fresh_path(&self, name: &str) -> PathBuf {
+        self.files.set(self.files.get() + 1);
+        self.directory().join(format!("{}-{name}", self.files.get()))
+    }
+
+    /// For programs whose own clock counts whole seconds.
+    pub fn whole_seconds(&self) -> u64 {
+        self.seconds.ceil().max(1.0) as u64
+    }
+
+    pub fn server_cpu(&self) -> Option<usize> {
+        self.cpus.map(|(server, _)| server)
+    }
+
+    pub fn client_cpu(&self) -> Option<usize> {
+        self.cpus.map(|(_, client)| client)
+    }
+
+    pub fn start(&self, launch: Launch<'_>) -> Result<Process> {
+        let mut command: Vec<OsString> = Vec::new();
+        if launch.path == Path::Shortwire {
+            command.extend(run::wrap(launch.options)?);
+        }
+        command.push(launch.program.into());
+        command.extend(launch.arguments);
+        let label = format!("{} over {}", launch.name, launch.path.name());
+        Process::start(label, &command, launch.cpu, &self.fresh_path(launch.name))
+    }
+
+    /// Waits for a client; half-way through, looks at its connections if they should be through shared memory.
+    pub fn finish_client(&self, case: &'static str, path: Path, client: Process, expected: f64) -> Result<String> {
+        let group = client.group();
+        let mut look_after = (path == Path::Shortwire).then(|| Duration::from_secs_f64(expected * 0.6));
+        client.finish(Duration::from_secs_f64(expected) + self.timeout, |elapsed| {
+            if look_after.is_some_and(|after| elapsed >= after) {
+                look_after = None;
+                self.seen.borrow_mut().entry(case).or_default().look(group);
+            }
+            look_after
+        })
+    }
+
+    pub fn seen(&self) -> BTreeMap<&'static str, Seen> {
+        self.seen.take()
+    }
+}
+
+/// A server that drops its privileges (nginx) must still reach its files.
+fn allow_other_users_in(directory: &FilePath) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).context("cannot set the permissions of the temporary directory")
+}
+
+fn two_cpus() -> Option<(usize, usize)> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    Some((cpus.next()?, cpus.next()?))
+}
+
+/// Chosen by the kernel a moment ago. Someone else may take it first; the server's failure then says so.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1; is the loopback interface up?")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Asked of the kernel and not by connecting: some servers take a stray connection for their client.
+pub fn is_listening(port: u16) -> Result<bool> {
+    let table = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
+    let local = format!(":{port:04X}");
+    let mut rows = table.lines().skip(1).map(|line| line.split_whitespace().skip(1));
+    Ok(rows.any(|mut fields| fields.next().is_some_and(|address| address.ends_with(&local)) && fields.nth(1) == Some("0A")))
+}
+
+pub fn unsupported<T>(path: Path) -> Result<T> {
+    bail!("this row has no path {}", path.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_are_seen_and_gone_again() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(is_listening(port).unwrap());
+        drop(listener);
+        assert!(!is_listening(port).unwrap());
+        assert!(free_port().unwrap() > 0);
+    }
+}

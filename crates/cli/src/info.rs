@@ -1,0 +1,165 @@
+//! `shortwire info`: what this installation is and what this machine lets it do.
+
+mod probes;
+
+use std::env;
+use std::fmt::Write as _;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::args::Info;
+use crate::run::find_library;
+
+/// The protocol's version and release that the library speaks.
+const SMC_VERSION: &str = "2.1";
+const GID_FORM: &str = "128 bit, random for each process (loopback device, CHID ffff)";
+const SEID: &str = "SMC-SYSZ-LOSEID00000000010001000";
+/// Set in the process that this command starts to see whether the library really gets loaded.
+const LOADING_TRIAL: &str = "SHORTWIRE_LOADING_TRIAL";
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    smc_version: &'static str,
+    hostname: String,
+    seid: &'static str,
+    ueids: Vec<String>,
+    gid_form: &'static str,
+    library: Library,
+    kernel: String,
+    features: Vec<probes::Feature>,
+}
+
+#[derive(Serialize)]
+struct Library {
+    path: Option<String>,
+    loads: bool,
+    problem: Option<String>,
+}
+
+pub fn run(args: &Info) -> Result<ExitCode> {
+    if env::var_os(LOADING_TRIAL).is_some() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        smc_version: SMC_VERSION,
+        hostname: kernel_text("hostname"),
+        seid: SEID,
+        ueids: env::var("SHORTWIRE_UEID").unwrap_or_default().split(',').filter(|id| !id.is_empty()).map(String::from).collect(),
+        gid_form: GID_FORM,
+        library: library(),
+        kernel: kernel_text("osrelease"),
+        features: probes::all(),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", text(&report));
+    }
+    Ok(if report.library.loads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn kernel_text(name: &str) -> String {
+    std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).map_or_else(|_| "unknown".into(), |text| text.trim().into())
+}
+
+fn library() -> Library {
+    let found = match find_library() {
+        Ok(found) => found,
+        Err(error) => return Library { path: None, loads: false, problem: Some(format!("{error:#}")) },
+    };
+    let problem = loading_problem(&found.path);
+    Library { path: Some(found.path.display().to_string()), loads: problem.is_none(), problem }
+}
+
+/// Starts this program once more with the library in it: only the dynamic loader knows what it will accept.
+fn loading_problem(library: &std::path::Path) -> Option<String> {
+    let trial = env::current_exe().and_then(|own| {
+        Command::new(own)
+            .arg("info")
+            .env("LD_PRELOAD", library)
+            .env("SHORTWIRE_DISABLE", "1")
+            .env(LOADING_TRIAL, "1")
+            .stdin(Stdio::null())
+            .output()
+    });
+    match trial {
+        Err(error) => Some(format!("cannot try to load it: {error}")),
+        Ok(output) if !output.status.success() => Some(format!("a program with it ends with {}", output.status)),
+        Ok(output) => {
+            let complaints = String::from_utf8_lossy(&output.stderr);
+            complaints.lines().find(|line| line.contains("LD_PRELOAD")).map(str::to_string)
+        }
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<18}{value}");
+    };
+    line("Version:", report.version);
+    line("SMC Version:", report.smc_version);
+    line("SMC Hostname:", &report.hostname);
+    line("SEID:", report.seid);
+    line("UEIDs:", &if report.ueids.is_empty() { "n/a".to_string() } else { report.ueids.join(" ") });
+    line("GID:", report.gid_form);
+    match (&report.library.path, &report.library.problem) {
+        (Some(path), None) => line("Library:", &format!("{path} (loads)")),
+        (Some(path), Some(problem)) => line("Library:", &format!("{path}\n{:18}does NOT load: {problem}", "")),
+        (None, problem) => line("Library:", problem.as_deref().unwrap_or("not found")),
+    }
+    line("Kernel:", &report.kernel);
+    text.push_str("Kernel features\n");
+    for feature in &report.features {
+        let state = if feature.works { "yes" } else { "NO" };
+        let _ = writeln!(text, "  {:<38}{state}", feature.name);
+        if let Some(problem) = &feature.problem {
+            let _ = writeln!(text, "  {:<38}{problem}; {}", "", feature.without);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report {
+            version: "1",
+            smc_version: SMC_VERSION,
+            hostname: "host".into(),
+            seid: SEID,
+            ueids: vec![],
+            gid_form: GID_FORM,
+            library: Library { path: Some("/lib.so".into()), loads: false, problem: Some("wrong ELF class".into()) },
+            kernel: "6.18".into(),
+            features: vec![probes::Feature { name: "flying", works: false, problem: Some("no wings".into()), without: "stays on the ground" }],
+        }
+    }
+
+    #[test]
+    fn problems_are_told_with_their_consequence() {
+        let text = text(&report());
+        assert!(text.contains("does NOT load: wrong ELF class"), "{text}");
+        assert!(text.contains("no wings; stays on the ground"), "{text}");
+    }
+
+    #[test]
+    fn json_has_the_names_that_scripts_use() {
+        let value = serde_json::to_value(report()).unwrap();
+        for key in ["version", "smc_version", "hostname", "seid", "ueids", "library", "kernel", "features"] {
+            assert!(value.get(key).is_some(), "{key}");
+        }
+        assert_eq!(value["library"]["loads"], false);
+    }
+
+    #[test]
+    fn the_seid_has_the_protocols_length() {
+        assert_eq!(SEID.len(), 32);
+    }
+}

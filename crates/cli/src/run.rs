@@ -1,0 +1,84 @@
+//! `shortwire run`: prepares the environment and becomes the program.
+
+mod elf;
+mod library;
+mod preload;
+mod program;
+mod settings;
+
+use std::env;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::ExitCode;
+
+pub use library::find as find_library;
+pub use settings::parse_ueid;
+
+use crate::args::Run;
+use crate::{OWN_FAILURE, sys};
+
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Returns only if the program could not be started.
+pub fn run(args: &Run) -> ExitCode {
+    let library = match library::find() {
+        Ok(library) => library,
+        Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
+    };
+    let name = &args.program[0];
+    let path = match program::find(name, env::var_os("PATH").as_deref()) {
+        Ok(path) => path,
+        Err(error) => return fail(error.exit_status(), &error.to_string()),
+    };
+    let obstacles = program::obstacles(&path);
+    if !args.quiet {
+        for obstacle in &obstacles {
+            eprintln!("shortwire: warning: {}: {obstacle}", name.to_string_lossy());
+        }
+    }
+    let preload = if obstacles.iter().any(program::Obstacle::forbids_preloading) {
+        env::var_os("LD_PRELOAD")
+    } else {
+        Some(preload::compose(&library.path, env::var_os("LD_PRELOAD").as_deref()))
+    };
+    start(&path, &args.program, &environment(settings::variables(args), preload))
+}
+
+/// The present environment with our variables in place of any of the same name.
+fn environment(settings: Vec<(&'static str, String)>, preload: Option<OsString>) -> Vec<(OsString, OsString)> {
+    let mut ours: Vec<(OsString, OsString)> = settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    ours.extend(preload.map(|value| ("LD_PRELOAD".into(), value)));
+    let kept = env::vars_os().filter(|(name, _)| ours.iter().all(|(other, _)| other != name));
+    kept.collect::<Vec<_>>().into_iter().chain(ours).collect()
+}
+
+fn start(path: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> ExitCode {
+    let mut error = sys::exec(path, arguments, environment);
+    if error.raw_os_error() == Some(libc::ENOEXEC) {
+        // What execvp and shells do with a script that does not name its interpreter.
+        let shell_arguments: Vec<OsString> =
+            [OsString::from("sh"), path.into()].into_iter().chain(arguments[1..].iter().cloned()).collect();
+        error = sys::exec(Path::new("/bin/sh"), &shell_arguments, environment);
+    }
+    let name = arguments[0].to_string_lossy();
+    match error.kind() {
+        ErrorKind::NotFound => {
+            fail(NOT_FOUND, &format!("cannot start {name}: {error} (a script's interpreter or the program's loader is missing)"))
+        }
+        _ => fail(NOT_EXECUTABLE, &format!("cannot start {name}: {error}")),
+    }
+}
+
+fn fail(status: u8, message: &str) -> ExitCode {
+    eprintln!("shortwire run: {message}");
+    ExitCode::from(status)
+}
+
+/// What to put before a program's name to start it under this very command.
+pub fn wrap(options: &[&str]) -> anyhow::Result<Vec<OsString>> {
+    let own = env::current_exe()?;
+    let words = ["run", "--quiet"].iter().chain(options).chain(&["--"]);
+    Ok(std::iter::once(own.into()).chain(words.map(OsString::from)).collect())
+}

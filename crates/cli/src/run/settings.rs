@@ -1,0 +1,116 @@
+//! Options as the library reads them: from the environment, as plain numbers and words.
+
+use clap::ValueEnum;
+
+use crate::args::Run;
+
+/// What to put into the environment of the program: only what was asked for, so the library's defaults stay its own.
+pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
+    let mut variables = Vec::new();
+    let mut put = |name, value: Option<String>| variables.extend(value.map(|value| (name, value)));
+    put("SHORTWIRE_AFTER", args.after.map(|value| value.to_string()));
+    put("SHORTWIRE_AFTER_BYTES", args.after_bytes.map(|value| value.to_string()));
+    put("SHORTWIRE_DMB_SIZE", args.dmb_size.map(|value| value.to_string()));
+    put("SHORTWIRE_SPIN", args.spin.map(|value| value.to_string()));
+    put("SHORTWIRE_PEER_POLICY", args.peer_policy.map(word));
+    put("SHORTWIRE_PREFER", list(args.prefer.iter().map(|&device| word(device))));
+    put("SHORTWIRE_UEID", list(args.ueid.iter().cloned()));
+    put("SHORTWIRE_DISABLE", args.disable.then(|| "1".into()));
+    put("SHORTWIRE_IO_URING", args.io_uring.map(word));
+    put("SHORTWIRE_COPY", args.copy.then(|| "1".into()));
+    put("SHORTWIRE_QUIET", args.quiet.then(|| "1".into()));
+    variables
+}
+
+fn word(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+}
+
+/// Joined by commas, each once, in the order given.
+fn list(values: impl Iterator<Item = String>) -> Option<String> {
+    let mut unique: Vec<String> = Vec::new();
+    for value in values {
+        if !unique.contains(&value) {
+            unique.push(value);
+        }
+    }
+    (!unique.is_empty()).then(|| unique.join(","))
+}
+
+/// The protocol's rule for user-defined enterprise IDs.
+pub fn parse_ueid(text: &str) -> Result<String, String> {
+    let legal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '.' || c == '-';
+    let begins_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if text.len() <= 32 && begins_well && text.chars().all(legal) && !text.contains("..") {
+        Ok(text.to_string())
+    } else {
+        Err("give 1 to 32 of A-Z 0-9 . - , beginning with a letter or digit and without \"..\"".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    fn parse(arguments: &[&str]) -> Result<Run, clap::Error> {
+        let full = ["shortwire", "run"].iter().chain(arguments);
+        match Args::try_parse_from(full)?.command {
+            Command::Run(run) => Ok(*run),
+            _ => unreachable!("parsed run"),
+        }
+    }
+
+    #[test]
+    fn nothing_asked_nothing_set() {
+        assert!(variables(&parse(&["--", "ls", "-l"]).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn options_become_plain_values() {
+        let run = parse(&[
+            "--after=0", "--after-bytes", "1M", "--dmb-size=256K", "--spin", "20", "--peer-policy", "same-uid",
+            "--prefer", "loopback,ism,loopback", "--ueid", "SHOP.1", "--disable", "--io-uring=deny", "--copy", "-q", "ls", "--after", "x",
+        ])
+        .unwrap();
+        assert_eq!(run.program, ["ls", "--after", "x"], "what follows the program is the program's");
+        let expected = [
+            ("SHORTWIRE_AFTER", "0"),
+            ("SHORTWIRE_AFTER_BYTES", "1048576"),
+            ("SHORTWIRE_DMB_SIZE", "262144"),
+            ("SHORTWIRE_SPIN", "20"),
+            ("SHORTWIRE_PEER_POLICY", "same-uid"),
+            ("SHORTWIRE_PREFER", "loopback,ism"),
+            ("SHORTWIRE_UEID", "SHOP.1"),
+            ("SHORTWIRE_DISABLE", "1"),
+            ("SHORTWIRE_IO_URING", "deny"),
+            ("SHORTWIRE_COPY", "1"),
+            ("SHORTWIRE_QUIET", "1"),
+        ];
+        let got = variables(&run);
+        assert_eq!(got.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for bad in [
+            ["--dmb-size", "100K"], ["--after", "-1"], ["--spin", "often"], ["--peer-policy", "none"], ["--prefer", "carrier-pigeon"],
+            ["--ueid", "lower"], ["--io-uring", "maybe"], ["--no-such", "option"],
+        ] {
+            assert!(parse(&[bad[0], bad[1], "--", "ls"]).is_err(), "{bad:?}");
+        }
+        assert!(parse(&[]).is_err(), "a program is needed");
+    }
+
+    #[test]
+    fn ueids() {
+        for good in ["A", "0", "EX-1.2", &"Z".repeat(32)] {
+            assert!(parse_ueid(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".A", "-A", "A..B", "a", "A B", &"Z".repeat(33)] {
+            assert!(parse_ueid(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Sizes and times as people write them, and as people read them.
+
+/// `65536`, `64K`, `64KiB`, `1M`: powers of 1024.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(split);
+    let shift = match suffix.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err(SIZE_HINT.into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| SIZE_HINT.to_string())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "this size is too large".into())
+}
+
+const SIZE_HINT: &str = "give a number of bytes, or one with K, M or G behind it, such as 65536 or 64K";
+
+/// The receive buffer that the peer writes into: SMC-D's sizes are powers of two.
+pub fn parse_dmb_size(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    if size.is_power_of_two() && (16 << 10..=1 << 20).contains(&size) {
+        Ok(size)
+    } else {
+        Err("give one of 16K, 32K, 64K, 128K, 256K, 512K or 1M".into())
+    }
+}
+
+/// `2`, `0.5`, `500ms`, `2s`, `1m`: seconds when nothing is said.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
+    let hint = || "give a time such as 2, 0.5, 500ms, 2s or 1m (more than 0, at most an hour)".to_string();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(split);
+    let factor = match suffix {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" | "min" => 60.0,
+        _ => return Err(hint()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| hint())? * factor;
+    if seconds > 0.0 && seconds <= 3_600.0 { Ok(seconds) } else { Err(hint()) }
+}
+
+/// Three significant digits with k, M, G (powers of 1000): how figures are read, not how they are stored.
+pub fn engineering(value: f64) -> String {
+    let magnitude = value.abs();
+    let (scaled, suffix) = match magnitude {
+        m if m >= 1e9 => (value / 1e9, "G"),
+        m if m >= 1e6 => (value / 1e6, "M"),
+        m if m >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let decimals = match scaled.abs() {
+        s if s >= 100.0 => 0,
+        s if s >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{scaled:.decimals$}{suffix}")
+}
+
+/// `8.0K`, `3.2M`: amounts of bytes as the smc tools print them, powers of 1024.
+pub fn bytes(value: u64) -> String {
+    let mut scaled = value as f64;
+    for suffix in ["", "K", "M", "G"] {
+        if scaled < 1024.0 {
+            return if suffix.is_empty() { value.to_string() } else { format!("{scaled:.1}{suffix}") };
+        }
+        scaled /= 1024.0;
+    }
+    format!("{scaled:.1}T")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("0"), Ok(0));
+        assert_eq!(parse_size("65536"), Ok(65_536));
+        assert_eq!(parse_size("64K"), Ok(65_536));
+        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
+        for bad in ["", "K", "-1", "1.5M", "64X", "99999999999999999999", "99999999999999G"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn dmb_sizes_are_the_protocols() {
+        assert_eq!(parse_dmb_size("16K"), Ok(16 << 10));
+        assert_eq!(parse_dmb_size("1M"), Ok(1 << 20));
+        for bad in ["8K", "2M", "100K", "0", "many"] {
+            assert!(parse_dmb_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(parse_seconds("2"), Ok(2.0));
+        assert_eq!(parse_seconds("0.5"), Ok(0.5));
+        assert_eq!(parse_seconds("500ms"), Ok(0.5));
+        assert_eq!(parse_seconds("1m"), Ok(60.0));
+        for bad in ["", "0", "-1", "s", "1h", "1.2.3", "4000", "nan", "inf"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn figures_for_people() {
+        assert_eq!(engineering(8.456), "8.46");
+        assert_eq!(engineering(9_750.0), "9750");
+        assert_eq!(engineering(127_877.0), "128k");
+        assert_eq!(engineering(1_432_665.0), "1.43M");
+        assert_eq!(engineering(45.1e9), "45.1G");
+        assert_eq!(bytes(800), "800");
+        assert_eq!(bytes(64 << 10), "64.0K");
+        assert_eq!(bytes(3 << 30), "3.0G");
+    }
+}

@@ -1,0 +1,334 @@
+//! The loopback device: two processes of one host, no copy between sender and receiver.
+//!
+//! A process has one, and its identity lasts as long as the process. Buffers for one peer and group
+//! share an *arena*: the first connection between two processes costs a memfd and two mappings, later
+//! ones a bit in a table. What remains of the trust in a peer is that it may write into any slot of
+//! the arenas that were made for it.
+//!
+//! The life of a slot: [`Loopback::register_in`] takes the lowest free one; `unregister_dmb` says that
+//! the owner is done with it, while the peer may still write; [`Loopback::release_dmb`] says that both
+//! are, and only then it can be taken again. [`Loopback::drop_group`] ends all at once.
+//!
+//! Every table is behind one lock. A signal handler that interrupted its holder is refused, never
+//! blocked.
+
+mod arena;
+mod random;
+mod table;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use crate::{AttachError, Attached, Device, Dmb, Gid, LOOPBACK_CHID, MoveError, NoCopy};
+use crate::{RegisterError, Share, is_dmb_len};
+use arena::Geometry;
+pub use arena::{HEADER, arena_of, slot_of};
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use rustix::fd::RawFd;
+use shm::{Errno, FastLock};
+use table::Slots;
+use tables::Tables;
+
+const DEFAULT_DMBS: u32 = 65536;
+
+/// The device. Meant to be a `static`.
+pub struct Loopback {
+    gid: [AtomicU64; 2],
+    slots: u32,
+    max_dmbs: u32,
+    lock: FastLock<false>,
+    tables: UnsafeCell<Tables>,
+}
+
+// SAFETY: `tables` is only reached through `lock`, and all else is atomic or constant.
+unsafe impl Sync for Loopback {}
+// SAFETY: nothing in it is bound to a thread.
+unsafe impl Send for Loopback {}
+
+impl Default for Loopback {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Loopback {
+    pub const fn new() -> Self {
+        Self::with_limits(Slots::MAX, DEFAULT_DMBS)
+    }
+
+    /// With `slots` buffers per arena (fewer for large ones) and `max_dmbs` in all.
+    pub const fn with_limits(slots: u32, max_dmbs: u32) -> Self {
+        Self {
+            gid: [const { AtomicU64::new(0) }; 2],
+            slots,
+            max_dmbs,
+            lock: FastLock::new(),
+            tables: UnsafeCell::new(Tables::new()),
+        }
+    }
+
+    /// Gives the device its identity, unless it has one. The first call of `gid` does it too.
+    pub fn init(&self) {
+        let [hi, lo] = uuid();
+        // Each half is whosever came first, so that nobody has to wait for anybody here.
+        // SYNC: gid. The first half is set last and read first.
+        let _ = self.gid[1].compare_exchange(0, lo, Ordering::Release, Ordering::Relaxed);
+        let _ = self.gid[0].compare_exchange(0, hi, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// A new identity, as a new process must have. Not while other threads use the device.
+    pub fn renew_gid(&self) {
+        let [hi, lo] = uuid();
+        // SYNC: gid.
+        self.gid[1].store(lo, Ordering::Release);
+        self.gid[0].store(hi, Ordering::Release);
+    }
+
+    /// To be called in the child after a fork, first of all and by its only thread. The child is another
+    /// device; what the parent registered and attached stays the parent's. Its mappings stay in place,
+    /// for connections that both now hold.
+    pub fn after_fork_child(&self) {
+        shm::refresh_thread_id();
+        let torn = self.lock.is_locked();
+        // SAFETY: the child of a fork has one thread, which is here and not within `with`.
+        unsafe { self.lock.reset() };
+        if torn {
+            // SAFETY: as above. Another thread of the parent was changing the tables; nothing in them can
+            // be relied upon, so they are not even dropped.
+            unsafe { self.tables.get().write(Tables::new()) };
+        }
+        self.with(Tables::leave);
+        self.renew_gid();
+    }
+
+    /// `gid` is a device on this host, says the rendezvous.
+    pub fn admit(&self, gid: Gid) {
+        self.with(|t| t.admit(gid));
+    }
+
+    /// Takes [`Self::admit`] back.
+    pub fn expel(&self, gid: Gid) {
+        self.with(|t| t.expel(gid));
+    }
+
+    /// A buffer for `peer`, pooled with the others of `group`.
+    pub fn register_in(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+        if !is_dmb_len(len) {
+            return Err(RegisterError::Os(Errno::INVAL));
+        }
+        self.with(|t| t.register(group, peer, Geometry::new(self.slots, len), self.max_dmbs))
+            .unwrap_or(Err(RegisterError::NoMemory))
+    }
+
+    /// Both sides are done with the buffer: its header is zeroed and it may be used again.
+    pub fn release_dmb(&self, token: u64) -> bool {
+        self.with(|t| t.release(token)).unwrap_or(false)
+    }
+
+    /// [`NoCopy::attach_dmb`] for a group, with which the mapping ends.
+    pub fn attach_in(
+        &self,
+        group: u32,
+        owner: Gid,
+        token: u64,
+        len: u32,
+        share: Option<RawFd>,
+    ) -> Result<Attached, AttachError> {
+        if !is_dmb_len(len) {
+            return Err(AttachError::BadShare);
+        }
+        let here = owner == self.gid();
+        self.with(|t| t.attach(group, (owner, here), token, len, share))
+            .unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
+    }
+
+    /// Whether the buffer's arena is mapped already, so that no share is needed to attach it.
+    pub fn has_arena(&self, owner: Gid, token: u64) -> bool {
+        self.with(|t| t.peer(token).is_some_and(|a| a.owner == owner))
+            .unwrap_or(false)
+    }
+
+    /// Closes the descriptor of the buffer's arena, which is only needed until its peer attached once.
+    pub fn close_share(&self, token: u64) -> bool {
+        self.with(|t| t.own(token).map(|a| a.segment.close_fd()).is_some())
+            .unwrap_or(false)
+    }
+
+    /// The first page of the own arena in which `token` is, for the device's user; null if there is none.
+    pub fn control_page(&self, token: u64) -> *mut u8 {
+        self.with(|t| t.own(token).map(|a| a.memory.base))
+            .flatten()
+            .unwrap_or(null_mut())
+    }
+
+    /// The first page of the attached arena in which `token` is; null if there is none.
+    pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
+        self.with(|t| {
+            t.peer(token)
+                .filter(|a| a.owner == owner)
+                .map(|a| a.memory.base)
+        })
+        .flatten()
+        .unwrap_or(null_mut())
+    }
+
+    /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros, for
+    /// threads that are still on their way out; the memory goes back.
+    pub fn drop_group(&self, group: u32) {
+        self.with(|t| t.drop_group(group));
+    }
+
+    /// How often the owner of `token` was signalled, modulo 2^32.
+    pub fn signals(&self, token: u64) -> Option<u32> {
+        let word = self.own_signal(token)?;
+        // SAFETY: the address stays mapped, also after `drop_group`, and an atomic may be shared.
+        // SYNC: signal. Data that was moved before a counted signal is visible.
+        Some(unsafe { &*word }.load(Ordering::Acquire))
+    }
+
+    /// Sleeps until [`Self::signals`] is no longer `seen`, or something else woke the thread.
+    pub fn wait_signal(&self, token: u64, seen: u32, timeout: Option<Duration>) -> Option<u32> {
+        let word = self.own_signal(token)?;
+        // SAFETY: as in `signals`.
+        shm::futex::wait(unsafe { &*word }, seen, true, timeout);
+        self.signals(token)
+    }
+
+    fn own_signal(&self, token: u64) -> Option<*const AtomicU32> {
+        let slot = slot_of(token);
+        self.with(|t| {
+            let arena = t.own(token).filter(|a| a.used.has(slot));
+            arena.map(|a| a.memory.signal(slot))
+        })?
+    }
+
+    /// Runs `f` on the tables; None in a signal handler that interrupted another `with` of its thread.
+    fn with<R>(&self, f: impl FnOnce(&mut Tables) -> R) -> Option<R> {
+        let (_guard, recovered) = self.lock.lock_recovering().ok()?;
+        let tables = self.tables.get();
+        if recovered {
+            // SAFETY: the guard makes it exclusive. A thread that did not survive a fork left them half
+            // changed, so they are not dropped.
+            unsafe { tables.write(Tables::new()) };
+        }
+        // SAFETY: the guard makes it exclusive, and no reference leaves `f`.
+        Some(f(unsafe { &mut *tables }))
+    }
+}
+
+/// Random, in the form of a version 4 UUID, so that neither half is ever 0.
+fn uuid() -> [u64; 2] {
+    let [hi, lo] = random::words();
+    [hi & !0xf000 | 0x4000, lo & !(3 << 62) | 2 << 62]
+}
+
+impl Device for Loopback {
+    fn name(&self) -> &'static str {
+        "loopback"
+    }
+
+    fn chid(&self) -> u16 {
+        LOOPBACK_CHID
+    }
+
+    fn gid(&self) -> Gid {
+        // SYNC: gid. Whoever sees the first half sees the second.
+        if self.gid[0].load(Ordering::Acquire) == 0 {
+            self.init();
+        }
+        let half = |i: usize| self.gid[i].load(Ordering::Acquire);
+        Gid::new(half(0), half(1))
+    }
+
+    fn max_dmbs(&self) -> u32 {
+        self.max_dmbs
+    }
+
+    fn query_remote_gid(&self, gid: Gid) -> bool {
+        gid == self.gid() || self.with(|t| t.is_admitted(gid)).unwrap_or(false)
+    }
+
+    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+        self.register_in(0, peer, len)
+    }
+
+    fn unregister_dmb(&self, token: u64) -> bool {
+        self.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token))))
+            .unwrap_or(false)
+    }
+
+    #[expect(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "the trait states the obligation"
+    )]
+    fn move_data(
+        &self,
+        token: u64,
+        offset: u32,
+        data: *const u8,
+        len: u32,
+        signal: bool,
+    ) -> Result<(), MoveError> {
+        let target = self
+            .with(|t| t.target(token))
+            .flatten()
+            .ok_or(MoveError::UnknownToken)?;
+        if u64::from(offset) + u64::from(len) > u64::from(target.len) {
+            return Err(MoveError::OutOfBounds);
+        }
+        // SAFETY: within the buffer, whose address stays mapped whatever other threads do; `data` is
+        // readable for `len` bytes by the contract of the trait.
+        unsafe {
+            core::ptr::copy(
+                data,
+                target.addr.wrapping_add(offset as usize),
+                len as usize,
+            )
+        };
+        if signal {
+            notify(target.signal);
+        }
+        Ok(())
+    }
+
+    fn signal_event(&self, token: u64) {
+        if let Some(target) = self.with(|t| t.target(token)).flatten() {
+            notify(target.signal);
+        }
+    }
+
+    fn no_copy(&self) -> Option<&dyn NoCopy> {
+        Some(self)
+    }
+}
+
+fn notify(word: *const AtomicU32) {
+    // SAFETY: a word of an arena's signal page, which stays mapped; an atomic may be shared.
+    let word = unsafe { &*word };
+    // SYNC: signal. After the data that it tells of.
+    word.fetch_add(1, Ordering::Release);
+    shm::futex::wake(word, u32::MAX >> 1, true);
+}
+
+impl NoCopy for Loopback {
+    fn share(&self, token: u64) -> Option<Share> {
+        self.with(|t| t.share(token)).flatten()
+    }
+
+    fn attach_dmb(
+        &self,
+        owner: Gid,
+        token: u64,
+        len: u32,
+        share: Option<RawFd>,
+    ) -> Result<Attached, AttachError> {
+        self.attach_in(0, owner, token, len, share)
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        self.with(|t| t.detach(owner, token)).unwrap_or(false)
+    }
+}

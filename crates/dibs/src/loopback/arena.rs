@@ -1,0 +1,238 @@
+//! Arenas: the pooled buffers between two processes, in one segment.
+//!
+//! ```text
+//! | control page | slot 0 | slot 1 | ... | slot n-1 | signal page |
+//! ```
+//!
+//! The control page belongs to the device's user on both sides. The signal page is the device's: one
+//! counter per slot, on which the owner can sleep. The segment is sparse, so that a slot costs memory
+//! only once it is used.
+
+use super::table::Slots;
+use crate::Gid;
+use core::sync::atomic::AtomicU32;
+use rustix::fd::RawFd;
+use shm::segment::PAGE;
+use shm::{Errno, OpenError, Segment};
+
+/// What a slot begins with and a new user of it must find zeroed: the cursors of a connection.
+pub const HEADER: usize = 128;
+/// The most that the slots of an arena take together.
+const SPAN: u64 = 1 << 30;
+const SLOT_BITS: u32 = 24;
+const ID_BITS: u32 = 40;
+const _: () = assert!(Slots::MAX as usize * size_of::<AtomicU32>() <= PAGE);
+
+/// Token of a buffer: 40 random bits that name the arena, and the slot.
+pub const fn token(arena: u64, slot: u32) -> u64 {
+    arena << SLOT_BITS | slot as u64
+}
+
+pub const fn arena_of(token: u64) -> u64 {
+    token >> SLOT_BITS
+}
+
+pub const fn slot_of(token: u64) -> u32 {
+    token as u32 & ((1 << SLOT_BITS) - 1)
+}
+
+/// An arena id from random bits; never 0.
+pub const fn arena_id(random: u64) -> u64 {
+    let id = random >> (64 - ID_BITS);
+    if id == 0 { 1 } else { id }
+}
+
+/// How the memory of an arena is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    pub slots: u32,
+    pub slot_len: u32,
+}
+
+impl Geometry {
+    pub fn new(slots: u32, slot_len: u32) -> Self {
+        let fit = (SPAN / u64::from(slot_len)) as u32;
+        Self {
+            slots: slots.min(Slots::MAX).min(fit).max(1),
+            slot_len,
+        }
+    }
+
+    /// Of the segment. At most [`SPAN`] and two pages.
+    pub fn bytes(self) -> usize {
+        2 * PAGE + self.slots as usize * self.slot_len as usize
+    }
+
+    /// From the real size of a peer's segment, or None when it is not made of such slots.
+    fn of_segment(len: usize, slot_len: u32) -> Option<Self> {
+        let slots = u32::try_from(len.checked_sub(2 * PAGE)? / slot_len as usize).ok()?;
+        let geometry = Self::new(slots, slot_len);
+        (geometry.slots == slots && geometry.bytes() == len).then_some(geometry)
+    }
+
+    /// Of a slot in the arena; fits, because of [`SPAN`].
+    pub fn offset(self, slot: u32) -> u32 {
+        PAGE as u32 + slot * self.slot_len
+    }
+
+    fn signal_offset(self, slot: u32) -> usize {
+        self.bytes() - PAGE + slot as usize * size_of::<AtomicU32>()
+    }
+}
+
+/// The memory of an arena, own or attached.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    pub base: *mut u8,
+    pub geometry: Geometry,
+}
+
+impl Memory {
+    /// `slot` is below the geometry's `slots`, here and below.
+    pub fn addr(&self, slot: u32) -> *mut u8 {
+        self.base.wrapping_add(self.geometry.offset(slot) as usize)
+    }
+
+    pub fn signal(&self, slot: u32) -> *const AtomicU32 {
+        self.base
+            .wrapping_add(self.geometry.signal_offset(slot))
+            .cast()
+    }
+}
+
+pub struct OwnArena {
+    pub id: u64,
+    pub group: u32,
+    pub peer: Gid,
+    pub memory: Memory,
+    pub segment: Segment,
+    /// Handed out, or not yet given back by both sides.
+    pub used: Slots,
+    /// Registered by the owner.
+    pub live: Slots,
+}
+
+impl OwnArena {
+    pub fn create(id: u64, group: u32, peer: Gid, geometry: Geometry) -> Result<Self, Errno> {
+        let segment = Segment::create(c"shortwire-arena", geometry.bytes())?;
+        let memory = Memory {
+            base: segment.base(),
+            geometry,
+        };
+        Ok(Self {
+            id,
+            group,
+            peer,
+            memory,
+            segment,
+            used: Slots::EMPTY,
+            live: Slots::EMPTY,
+        })
+    }
+
+    pub fn take(&mut self) -> Option<u32> {
+        let slot = self.used.lowest_absent(self.memory.geometry.slots)?;
+        self.used.add(slot);
+        self.live.add(slot);
+        Some(slot)
+    }
+
+    /// Whether it was in use; then its next user finds a zeroed header.
+    pub fn release(&mut self, slot: u32) -> bool {
+        self.live.remove(slot);
+        if !self.used.remove(slot) {
+            return false;
+        }
+        // SAFETY: a used slot lies in the arena, whose mapping lives as long as `segment`.
+        unsafe { self.memory.addr(slot).write_bytes(0, HEADER) };
+        true
+    }
+}
+
+pub struct PeerArena {
+    pub id: u64,
+    pub group: u32,
+    pub owner: Gid,
+    pub memory: Memory,
+    /// None for one of our own arenas, where both ends of a connection are in this process.
+    pub segment: Option<Segment>,
+    /// How often each slot is attached.
+    pub refs: [u8; Slots::MAX as usize],
+}
+
+impl PeerArena {
+    /// Maps what a peer sent, if it is an arena of slots of `slot_len` bytes.
+    pub fn open(
+        id: u64,
+        group: u32,
+        owner: Gid,
+        fd: RawFd,
+        slot_len: u32,
+    ) -> Result<Self, OpenError> {
+        let largest = Geometry::new(Slots::MAX, slot_len).bytes();
+        let segment = Segment::open(fd, 2 * PAGE, largest)?;
+        let geometry = Geometry::of_segment(segment.len(), slot_len)
+            .ok_or(OpenError::BadSize(segment.len() as u64))?;
+        let memory = Memory {
+            base: segment.base(),
+            geometry,
+        };
+        Ok(Self {
+            id,
+            group,
+            owner,
+            memory,
+            segment: Some(segment),
+            refs: [0; _],
+        })
+    }
+
+    pub fn alias(own: &OwnArena, group: u32, owner: Gid) -> Self {
+        let memory = own.memory;
+        Self {
+            id: own.id,
+            group,
+            owner,
+            memory,
+            segment: None,
+            refs: [0; _],
+        }
+    }
+
+    pub fn refs(&mut self, slot: u32) -> Option<&mut u8> {
+        self.refs
+            .get_mut(slot as usize)
+            .filter(|_| slot < self.memory.geometry.slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_keep_both_parts() {
+        let t = token((1 << 40) - 1, 1023);
+        assert_eq!((arena_of(t), slot_of(t)), ((1 << 40) - 1, 1023));
+        assert_eq!((arena_id(0), arena_id(u64::MAX)), (1, (1 << 40) - 1));
+    }
+
+    #[test]
+    fn geometry_is_recovered_from_the_size() {
+        for code in 14..=29 {
+            for slots in [1, 2, 40, 1024] {
+                let g = Geometry::new(slots, 1 << code);
+                assert_eq!(Geometry::of_segment(g.bytes(), g.slot_len), Some(g));
+                assert_eq!(Geometry::of_segment(g.bytes() - PAGE, g.slot_len), None);
+                assert_eq!(Geometry::of_segment(g.bytes() + PAGE, g.slot_len), None);
+                assert!(g.offset(g.slots - 1) as usize + g.slot_len as usize + PAGE == g.bytes());
+            }
+        }
+        assert_eq!(Geometry::of_segment(0, 1 << 14), None);
+        assert_eq!(Geometry::of_segment(2 * PAGE, 1 << 14), None);
+        assert_eq!(
+            Geometry::of_segment(2 * PAGE + 1025 * (1 << 14), 1 << 14),
+            None
+        );
+    }
+}

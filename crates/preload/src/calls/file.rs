@@ -1,0 +1,212 @@
+//! sendfile and splice: from files and pipes straight into the ring, and out of it.
+
+use core::ffi::{c_int, c_uint};
+use core::sync::atomic::Ordering::*;
+
+use libc::{off_t, size_t, ssize_t};
+use smc::conn::{Got, Sent, phase};
+use smc::sys;
+
+use super::io::{after_op, settle};
+use crate::{fail, fds, next, wait};
+
+/// Reads from `fd` into memory: at `*off` and moving it, or at the file's own position.
+fn fill(fd: c_int, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
+    // SAFETY: `dst` has `len` bytes: a part of the ring, or of a staging buffer.
+    let r = unsafe {
+        match off {
+            Some(o) => sys::syscall(libc::SYS_pread64, fd as usize, dst as usize, len, **o as usize, 0, 0),
+            None => sys::syscall(libc::SYS_read, fd as usize, dst as usize, len, 0, 0, 0),
+        }
+    };
+    if r < 0 {
+        return Err(-r as i32);
+    }
+    if let Some(o) = off {
+        **o += r as off_t;
+    }
+    Ok(r as usize)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t {
+    let Some((index, c)) = fds::conn_of(out) else {
+        // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
+        return unsafe { next::sendfile(out, input, off, n) };
+    };
+    settle(index, c, out);
+    if c.phase() & phase::TX_RING == 0 {
+        if !c.flush_takeback(out) {
+            return fail(libc::EAGAIN);
+        }
+        if c.enter_kernel_send() {
+            let r = unsafe { next::sendfile(out, input, off, n) };
+            c.leave_kernel_send();
+            if r > 0 {
+                after_op(index, c, out, r as usize);
+            }
+            return r;
+        }
+    }
+    let mut at = unsafe { off.as_mut() };
+    let want = n.min(0x7fff_f000);
+    let mut done = 0usize;
+    while done < want {
+        match c.send_from(out, want - done, |dst, len| fill(input, &mut at, dst, len)) {
+            // End of the file.
+            Sent::Bytes(0) => break,
+            Sent::Bytes(k) => done += k,
+            Sent::Full => match wait::for_space(c, out, false) {
+                Ok(()) => {}
+                Err(_) if done > 0 => break,
+                Err(e) => return fail(e),
+            },
+            Sent::Kernel if done > 0 => break,
+            Sent::Kernel => return unsafe { next::sendfile(out, input, off, n) },
+            Sent::Err(_) if done > 0 => break,
+            Sent::Err(e) => return fail(e),
+        }
+    }
+    done as ssize_t
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t {
+    unsafe { sendfile(out, input, off, n) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, n: size_t, flags: c_uint) -> ssize_t {
+    let plain = || unsafe { next::splice(i, io, o, oo, n, flags) };
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    if let Some((index, c)) = fds::conn_of(o) {
+        settle(index, c, o);
+        if c.phase() & phase::TX_RING == 0 {
+            if !c.enter_kernel_send() {
+                return unsafe { splice(i, io, o, oo, n, flags) };
+            }
+            let r = plain();
+            c.leave_kernel_send();
+            if r > 0 {
+                after_op(index, c, o, r as usize);
+            }
+            return r;
+        }
+        count_splice();
+        return into_ring(c, i, o, n, nonblock, plain);
+    }
+    if let Some((index, c)) = fds::conn_of(i) {
+        if settle(index, c, i) {
+            count_splice();
+            return out_of_ring(c, i, o, n, nonblock, plain);
+        }
+        if !c.enter_kernel_recv() {
+            return if nonblock || sys::is_nonblocking(i) { fail(libc::EAGAIN) } else { unsafe { splice(i, io, o, oo, n, flags) } };
+        }
+        // What a splice moves can't be cut afterwards, so it may not run into the peer's switch: only what has arrived
+        // is taken, which was payload when it was counted.
+        let there = sys::ioctl_int(i, libc::FIONREAD as u64).unwrap_or(0).max(0) as usize;
+        let due = c.phase() & phase::ATTACHED != 0 && !c.switch_due();
+        let r = match (there, due) {
+            (0, true) => None,
+            (k, true) => Some(unsafe { next::splice(i, io, o, oo, n.min(k), flags) }),
+            _ => Some(plain()),
+        };
+        c.leave_kernel_recv(i, 0, true);
+        return match r {
+            Some(r) => {
+                if r > 0 {
+                    after_op(index, c, i, r as usize);
+                }
+                r
+            }
+            None => match wait_readable(i, nonblock) {
+                Ok(()) => unsafe { splice(i, io, o, oo, n, flags) },
+                Err(e) => fail(e),
+            },
+        };
+    }
+    plain()
+}
+
+fn count_splice() {
+    if let Some(t) = smc::table::get() {
+        t.stats.splice.fetch_add(1, Relaxed);
+    }
+}
+
+fn wait_readable(fd: c_int, nonblock: bool) -> Result<(), i32> {
+    if nonblock || sys::is_nonblocking(fd) {
+        return Err(libc::EAGAIN);
+    }
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    if unsafe { next::poll(&raw mut p, 1, -1) } < 0 { Err(crate::errno()) } else { Ok(()) }
+}
+
+/// Pipe to connection.
+fn into_ring(c: &smc::conn::Conn, pipe: c_int, fd: c_int, n: usize, nonblock: bool, plain: impl Fn() -> ssize_t) -> ssize_t {
+    loop {
+        // Wait for the pipe first: a read of it under the connection's lock must not sleep.
+        let there = sys::ioctl_int(pipe, libc::FIONREAD as u64).unwrap_or(0).max(0) as usize;
+        if there == 0 {
+            let ev = sys::poll_now(pipe, libc::POLLIN);
+            if ev & libc::POLLIN == 0 && ev & libc::POLLHUP != 0 {
+                return 0;
+            }
+            if let Err(e) = wait_readable(pipe, nonblock) {
+                return fail(e);
+            }
+            let there = sys::ioctl_int(pipe, libc::FIONREAD as u64).unwrap_or(0);
+            if there == 0 {
+                return 0;
+            }
+            continue;
+        }
+        match c.send_from(fd, n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
+            Sent::Bytes(k) => return k as ssize_t,
+            Sent::Full => {
+                if let Err(e) = wait::for_space(c, fd, nonblock) {
+                    return fail(e);
+                }
+            }
+            Sent::Kernel => return plain(),
+            Sent::Err(e) => return fail(e),
+        }
+    }
+}
+
+/// Connection to pipe.
+fn out_of_ring(c: &smc::conn::Conn, fd: c_int, pipe: c_int, n: usize, nonblock: bool, plain: impl Fn() -> ssize_t) -> ssize_t {
+    loop {
+        if sys::poll_now(pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
+            if nonblock {
+                return fail(libc::EAGAIN);
+            }
+            let mut p = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one live pollfd.
+            if unsafe { next::poll(&raw mut p, 1, -1) } < 0 {
+                return -1;
+            }
+        }
+        // A write of at most PIPE_BUF to a writable pipe never sleeps; more is written only as far as there is room,
+        // which a nonblocking write would tell, but the pipe's mode is the application's.
+        let got = c.recv_into(fd, n.min(libc::PIPE_BUF), false, |src, len| {
+            // SAFETY: `src` has `len` bytes.
+            let r = unsafe { sys::syscall(libc::SYS_write, pipe as usize, src as usize, len, 0, 0, 0) };
+            if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
+        });
+        match got {
+            Got::Bytes(k) => return k as ssize_t,
+            Got::Eof => return 0,
+            Got::Kernel => return plain(),
+            Got::Err(e) => return fail(e),
+            Got::Empty => match wait::for_data(c, fd, nonblock) {
+                Ok(None) => {}
+                Ok(Some(Got::Err(e))) => return fail(e),
+                Ok(Some(_)) => return 0,
+                Err(e) => return fail(e),
+            },
+        }
+    }
+}

@@ -1,0 +1,576 @@
+//! read and write in all their forms.
+
+use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::sync::atomic::Ordering::*;
+
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use smc::conn::{Conn, Got, Pieces, Sent, phase};
+use smc::{meet, reason};
+
+use crate::{errno, fail, fds, next, wait};
+
+/// Counts an operation over TCP and takes the upgrade on when it is time.
+#[inline]
+pub fn after_op(index: u32, c: &Conn, fd: c_int, bytes: usize) {
+    let ops = c.ops.load(Relaxed).wrapping_add(1);
+    c.ops.store(ops, Relaxed);
+    let total = c.tcp_bytes.load(Relaxed) + bytes as u64;
+    c.tcp_bytes.store(total, Relaxed);
+    if ops >= c.next_try.load(Relaxed) || (ops < 64 && total >= smc::config::CONFIG.after_bytes.load(Relaxed)) {
+        upgrade(index, c, fd);
+    }
+}
+
+#[cold]
+fn upgrade(index: u32, c: &Conn, fd: c_int) {
+    let e = errno();
+    if meet::step(c, fd, fds::is_shared(index)) && c.switched() {
+        fds::on_upgraded(index, fd);
+    }
+    crate::set_errno(e);
+}
+
+/// Lets receives follow the peer off TCP. True when they come from the ring.
+pub fn settle(index: u32, c: &Conn, fd: c_int) -> bool {
+    let ph = c.phase();
+    if ph & phase::RX_RING != 0 {
+        return true;
+    }
+    if ph & phase::ATTACHED == 0 {
+        return false;
+    }
+    if ph & (phase::TX_READY | phase::TX_RING | phase::SHUT_WR | phase::TX_REVERTED) == phase::TX_READY
+        && c.try_switch_tx(fd)
+    {
+        fds::on_upgraded(index, fd);
+    }
+    if !c.switch_due() {
+        return false;
+    }
+    if ph & phase::TX_READY == 0 {
+        // The peer confirmed before it switched, so its Confirm is there to be read.
+        upgrade(index, c, fd);
+    }
+    if !c.settle_rx(fd) {
+        return false;
+    }
+    fds::on_upgraded(index, fd);
+    true
+}
+
+/// A receive on a connection. `kernel` is the plain call with the given flags.
+fn receive(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    mut into: Pieces,
+    flags: c_int,
+    mut kernel: impl FnMut(&mut Pieces, c_int) -> ssize_t,
+) -> ssize_t {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        if flags & libc::MSG_OOB != 0 {
+            fds::freeze(index, c, fd, reason::URGENT.code());
+        }
+        return kernel(&mut into, flags);
+    }
+    let generation = c.gen_.load(Relaxed);
+    let want = into.left();
+    let peek = flags & libc::MSG_PEEK != 0;
+    let dontwait = flags & libc::MSG_DONTWAIT != 0;
+    // A kernel receive that insists on all of it would swallow doorbells: insist here.
+    let low = c.user_rcvlowat.load(Relaxed) as usize;
+    let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
+    let mut done = 0;
+    loop {
+        let got = if settle(index, c, fd) {
+            match c.recv(fd, &mut into, flags) {
+                Got::Bytes(n) => {
+                    if want == 0 {
+                        return 0;
+                    }
+                    done += n;
+                    None
+                }
+                Got::Empty => Some(libc::EAGAIN),
+                Got::Eof => return done as ssize_t,
+                Got::Kernel => {
+                    crate::epoll::on_reverted(index);
+                    continue;
+                }
+                Got::Err(e) => {
+                    if done > 0 {
+                        return done as ssize_t;
+                    }
+                    return fail(e);
+                }
+            }
+        } else {
+            match from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL, &mut kernel) {
+                // The ring has it.
+                None => continue,
+                Some(n) if n <= 0 => return if done > 0 { done as ssize_t } else { n },
+                Some(n) => {
+                    done += n as usize;
+                    None
+                }
+            }
+        };
+        if got.is_none() && (done >= all || peek || into.left() == 0) {
+            return done as ssize_t;
+        }
+        if c.phase() & phase::RX_RING == 0 {
+            // More is wanted, and the kernel's own call waits for it.
+            if dontwait || smc::sys::is_nonblocking(fd) {
+                return if done > 0 { done as ssize_t } else { fail(libc::EAGAIN) };
+            }
+            continue;
+        }
+        match wait::for_data(c, fd, dontwait) {
+            Ok(None) => {}
+            Ok(Some(Got::Err(e))) if done == 0 => return fail(e),
+            Ok(Some(_)) => return done as ssize_t,
+            Err(_) if done > 0 => return done as ssize_t,
+            Err(e) => return fail(e),
+        }
+        if c.gen_.load(Relaxed) != generation {
+            // Closed under us by another thread.
+            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
+        }
+    }
+}
+
+/// A plain receive; None when receives have moved to the ring meanwhile.
+fn from_kernel(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    into: &mut Pieces,
+    flags: c_int,
+    kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
+) -> Option<ssize_t> {
+    if !c.enter_kernel_recv() {
+        if c.phase() & phase::RX_RING != 0 {
+            return None;
+        }
+        // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
+        if flags & libc::MSG_DONTWAIT != 0 || smc::sys::is_nonblocking(fd) {
+            return Some(fail(libc::EAGAIN));
+        }
+        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        let r = unsafe { next::poll(&raw mut p, 1, 10) };
+        return if r < 0 { Some(-1) } else { None };
+    }
+    let mut there = *into;
+    let r = kernel(&mut there, flags);
+    let e = errno();
+    let payload = c.leave_kernel_recv(fd, r.max(0) as usize, flags & libc::MSG_PEEK != 0);
+    if r > 0 && payload > 0 {
+        into.skip(payload);
+        after_op(index, c, fd, payload);
+    }
+    if c.phase() & phase::RX_RING != 0 {
+        if c.phase() & phase::TX_READY == 0 {
+            upgrade(index, c, fd);
+        }
+        fds::on_upgraded(index, fd);
+        if payload == 0 && (r > 0 || r < 0 && e == libc::EAGAIN) {
+            return None;
+        }
+    }
+    crate::set_errno(e);
+    Some(if r > 0 { payload as ssize_t } else { r })
+}
+
+/// A send on a connection. `kernel` is the plain call for what is left, with the given flags.
+fn transmit(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    mut from: Pieces,
+    flags: c_int,
+    mut kernel: impl FnMut(&Pieces, c_int) -> ssize_t,
+) -> ssize_t {
+    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) != 0 {
+        fds::freeze(index, c, fd, if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code());
+        return kernel(&from, flags);
+    }
+    let generation = c.gen_.load(Relaxed);
+    let want = from.left();
+    let dontwait = flags & libc::MSG_DONTWAIT != 0;
+    let mut done = 0;
+    loop {
+        let ph = c.phase();
+        if ph & phase::TX_RING == 0 {
+            settle(index, c, fd);
+            if c.phase() & phase::TX_RING != 0 {
+                continue;
+            }
+            if !c.flush_takeback(fd) {
+                match wait::for_space(c, fd, dontwait) {
+                    Ok(()) => continue,
+                    Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
+                }
+            }
+            if !c.enter_kernel_send() {
+                continue;
+            }
+            let r = kernel(&from, flags);
+            c.leave_kernel_send();
+            if r > 0 {
+                after_op(index, c, fd, r as usize);
+            }
+            return if done > 0 && r < 0 { done as ssize_t } else { done as ssize_t + r };
+        }
+        match c.send(fd, &mut from) {
+            Sent::Bytes(n) => {
+                done += n;
+                if done >= want {
+                    return done as ssize_t;
+                }
+                continue;
+            }
+            Sent::Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
+            Sent::Kernel => {
+                if c.phase() & (phase::TX_REVERTED | phase::TX_RING) == phase::TX_REVERTED {
+                    crate::epoll::on_reverted(index);
+                    continue;
+                }
+                if done > 0 {
+                    return done as ssize_t;
+                }
+                if c.peer_gone() {
+                    c.set(phase::SENT_TO_GONE);
+                }
+                return kernel(&from, flags);
+            }
+            Sent::Full => match wait::for_space(c, fd, dontwait) {
+                Ok(()) => {}
+                Err(_) if done > 0 => return done as ssize_t,
+                Err(e) => return fail(e),
+            },
+        }
+        if c.gen_.load(Relaxed) != generation {
+            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
+        }
+    }
+}
+
+/// Runs `f` with what is left as an iovec array.
+fn with_rest<R>(pieces: &Pieces, f: impl FnOnce(*const iovec, usize) -> R) -> R {
+    let mut few = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16];
+    let n = pieces.rest(&mut few);
+    if n < few.len() {
+        return f(few.as_ptr(), n);
+    }
+    let mut many = vec![few[0]; libc::UIO_MAXIOV as usize];
+    let n = pieces.rest(&mut many);
+    f(many.as_ptr(), n)
+}
+
+fn empty_msg(iov: *const iovec, n: usize) -> msghdr {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut m: msghdr = unsafe { core::mem::zeroed() };
+    m.msg_iov = iov.cast_mut();
+    m.msg_iovlen = n;
+    m
+}
+
+/// Receives into `iov`, by recvmsg where the kernel is asked.
+unsafe fn recv_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
+    let Some((index, c)) = fds::conn_of(fd) else { return plain() };
+    let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
+    receive(index, c, fd, Pieces::new(iov), flags, |into, fl| {
+        if into.left() == whole && fl == flags {
+            return plain();
+        }
+        with_rest(into, |v, n| {
+            let mut m = empty_msg(v, n);
+            // SAFETY: the application's buffers.
+            unsafe { next::recvmsg(fd, &raw mut m, fl) }
+        })
+    })
+}
+
+/// Sends from `iov`, by sendmsg where the kernel is asked for the rest.
+unsafe fn send_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
+    let Some((index, c)) = fds::conn_of(fd) else { return plain() };
+    let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
+    transmit(index, c, fd, Pieces::new(iov), flags, |from, fl| {
+        if from.left() == whole && fl == flags {
+            return plain();
+        }
+        with_rest(from, |v, n| {
+            let m = empty_msg(v, n);
+            // SAFETY: the application's buffers.
+            unsafe { next::sendmsg(fd, &raw const m, fl) }
+        })
+    })
+}
+
+#[inline(always)]
+fn one(buf: *const c_void, n: size_t) -> iovec {
+    // The kernel cuts a request at this length too, and our counts stay within an isize.
+    iovec { iov_base: buf.cast_mut(), iov_len: n.min(0x7fff_f000) }
+}
+
+unsafe fn slice<'a>(iov: *const iovec, n: c_long) -> Option<&'a [iovec]> {
+    if !(0..=libc::UIO_MAXIOV as c_long).contains(&n) || (n > 0 && iov.is_null()) {
+        return None;
+    }
+    // SAFETY: the application vouches for n elements.
+    let v = if n == 0 { &[] } else { unsafe { core::slice::from_raw_parts(iov, n as usize) } };
+    let mut total = 0usize;
+    // The kernel refuses a negative length or sum; let it.
+    v.iter().all(|e| {
+        total = total.saturating_add(e.iov_len);
+        total <= isize::MAX as usize
+    })
+    .then_some(v)
+}
+
+macro_rules! watched {
+    ($fd:expr, $plain:expr) => {
+        if fds::kind($fd) == fds::Kind::Other {
+            return $plain;
+        }
+    };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
+    watched!(fd, unsafe { next::read(fd, buf, n) });
+    unsafe { recv_iov(fd, &[one(buf, n)], 0, || next::read(fd, buf, n)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+    watched!(fd, unsafe { next::recv(fd, buf, n, flags) });
+    unsafe { recv_iov(fd, &[one(buf, n)], flags, || next::recv(fd, buf, n, flags)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, a: *mut sockaddr, l: *mut socklen_t,
+) -> ssize_t {
+    watched!(fd, unsafe { next::recvfrom(fd, buf, n, flags, a, l) });
+    unsafe {
+        let r = recv_iov(fd, &[one(buf, n)], flags, || next::recvfrom(fd, buf, n, flags, a, l));
+        // TCP fills no address in; the kernel says so by a zero length.
+        if r >= 0 && !a.is_null() && !l.is_null() {
+            *l = 0;
+        }
+        r
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    watched!(fd, unsafe { next::readv(fd, iov, n) });
+    unsafe {
+        match slice(iov, n.into()) {
+            Some(v) => recv_iov(fd, v, 0, || next::readv(fd, iov, n)),
+            None => next::readv(fd, iov, n),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t {
+    watched!(fd, unsafe { next::preadv2(fd, iov, n, off, flags) });
+    unsafe {
+        match slice(iov, n.into()) {
+            Some(v) if off == -1 => {
+                let fl = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+                recv_iov(fd, v, fl, || next::preadv2(fd, iov, n, off, flags))
+            }
+            _ => next::preadv2(fd, iov, n, off, flags),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    watched!(fd, unsafe { next::recvmsg(fd, msg, flags) });
+    unsafe {
+        let Some((index, c)) = fds::conn_of(fd) else { return next::recvmsg(fd, msg, flags) };
+        let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::recvmsg(fd, msg, flags) };
+        let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
+        let mut asked = false;
+        let r = receive(index, c, fd, Pieces::new(v), flags, |into, fl| {
+            asked = true;
+            if into.left() == whole {
+                return next::recvmsg(fd, msg, fl);
+            }
+            with_rest(into, |v, n| {
+                let mut m = empty_msg(v, n);
+                next::recvmsg(fd, &raw mut m, fl)
+            })
+        });
+        if r >= 0 && !asked {
+            (*msg).msg_namelen = 0;
+            (*msg).msg_controllen = 0;
+            (*msg).msg_flags = 0;
+        }
+        r
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int {
+    watched!(fd, unsafe { next::recvmmsg(fd, v, n, flags, t) });
+    unsafe {
+        if fds::conn_of(fd).is_none() {
+            return next::recvmmsg(fd, v, n, flags, t);
+        }
+        let limit = (!t.is_null()).then(|| {
+            smc::sys::now_ns() + (*t).tv_sec as u64 * 1_000_000_000 + (*t).tv_nsec as u64
+        });
+        let mut done = 0;
+        while done < n {
+            let m = v.add(done as usize);
+            let more = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+            let r = recvmsg(fd, &raw mut (*m).msg_hdr, flags & !libc::MSG_WAITFORONE | more);
+            if r < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            (*m).msg_len = r as c_uint;
+            done += 1;
+            if limit.is_some_and(|l| smc::sys::now_ns() >= l) {
+                break;
+            }
+        }
+        done as c_int
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+    watched!(fd, unsafe { next::write(fd, buf, n) });
+    unsafe { send_iov(fd, &[one(buf, n)], 0, || next::write(fd, buf, n)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+    watched!(fd, unsafe { next::send(fd, buf, n, flags) });
+    unsafe { send_iov(fd, &[one(buf, n)], flags, || next::send(fd, buf, n, flags)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int, buf: *const c_void, n: size_t, flags: c_int, a: *const sockaddr, l: socklen_t,
+) -> ssize_t {
+    watched!(fd, unsafe { next::sendto(fd, buf, n, flags, a, l) });
+    // An address on a connected TCP socket is ignored, except by TCP fast open on one that is not connected.
+    unsafe { send_iov(fd, &[one(buf, n)], flags, || next::sendto(fd, buf, n, flags, a, l)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    watched!(fd, unsafe { next::writev(fd, iov, n) });
+    unsafe {
+        match slice(iov, n.into()) {
+            Some(v) => send_iov(fd, v, 0, || next::writev(fd, iov, n)),
+            None => next::writev(fd, iov, n),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t {
+    watched!(fd, unsafe { next::pwritev2(fd, iov, n, off, flags) });
+    unsafe {
+        match slice(iov, n.into()) {
+            Some(v) if off == -1 => {
+                let fl = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+                send_iov(fd, v, fl, || next::pwritev2(fd, iov, n, off, flags))
+            }
+            _ => next::pwritev2(fd, iov, n, off, flags),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    unsafe {
+        if fds::kind(fd) == fds::Kind::Other {
+            if !msg.is_null() && (*msg).msg_controllen > 0 {
+                super::fd::before_passing(msg);
+            }
+            return next::sendmsg(fd, msg, flags);
+        }
+        let Some((index, c)) = fds::conn_of(fd) else { return next::sendmsg(fd, msg, flags) };
+        let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::sendmsg(fd, msg, flags) };
+        let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
+        transmit(index, c, fd, Pieces::new(v), flags, |from, fl| {
+            if from.left() == whole {
+                return next::sendmsg(fd, msg, fl);
+            }
+            with_rest(from, |v, n| {
+                let m = empty_msg(v, n);
+                next::sendmsg(fd, &raw const m, fl)
+            })
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+    unsafe {
+        if fds::conn_of(fd).is_none() {
+            for i in 0..n as usize {
+                if !v.is_null() && (*v.add(i)).msg_hdr.msg_controllen > 0 {
+                    super::fd::before_passing(&raw const (*v.add(i)).msg_hdr);
+                }
+            }
+            return next::sendmmsg(fd, v, n, flags);
+        }
+        for done in 0..n {
+            let m = v.add(done as usize);
+            let r = sendmsg(fd, &raw const (*m).msg_hdr, flags);
+            if r < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            (*m).msg_len = r as c_uint;
+        }
+        n as c_int
+    }
+}
+
+macro_rules! alias {
+    ($($name:ident ( $($a:ident : $t:ty),* ) -> $r:ty = $of:expr;)*) => {
+        $(#[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
+            // SAFETY: the same contract under another name.
+            unsafe { $of }
+        })*
+    };
+}
+
+unsafe extern "C" {
+    fn __chk_fail() -> !;
+}
+
+/// What _FORTIFY_SOURCE checks.
+unsafe fn fits(n: size_t, room: size_t) {
+    if n > room {
+        // SAFETY: ends the process, as glibc does.
+        unsafe { __chk_fail() }
+    }
+}
+
+alias! {
+    __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t = read(fd, buf, n);
+    __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t = write(fd, buf, n);
+    __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t = send(fd, buf, n, flags);
+    __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t = recv(fd, buf, n, flags);
+    __sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = sendmmsg(fd, v, n, flags);
+    preadv64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, fl: c_int) -> ssize_t = preadv2(fd, iov, n, off, fl);
+    pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, fl: c_int) -> ssize_t = pwritev2(fd, iov, n, off, fl);
+    __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t = { fits(n, room); read(fd, buf, n) };
+    __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, fl: c_int) -> ssize_t =
+        { fits(n, room); recv(fd, buf, n, fl) };
+    __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, fl: c_int, a: *mut sockaddr, l: *mut socklen_t)
+        -> ssize_t = { fits(n, room); recvfrom(fd, buf, n, fl, a, l) };
+}

@@ -1,0 +1,94 @@
+//! Socket options that a doorbell on the TCP stream could not live with are kept in user space.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::*;
+
+use libc::socklen_t;
+use smc::conn::phase;
+use smc::reason;
+
+use crate::{fds, next};
+
+/// The int that an option is set to.
+unsafe fn int(v: *const c_void, l: socklen_t) -> Option<c_int> {
+    // SAFETY: the application gives `l` bytes.
+    (!v.is_null() && l as usize >= size_of::<c_int>()).then(|| unsafe { v.cast::<c_int>().read_unaligned() })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *const c_void, l: socklen_t) -> c_int {
+    // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
+    let plain = || unsafe { next::setsockopt(fd, level, name, v, l) };
+    let tracked = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => fds::conn_of(fd),
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_OOBINLINE | libc::SO_TIMESTAMPING | libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) => {
+            fds::conn_of(fd)
+        }
+        _ => fds::existing(fd),
+    };
+    let Some((index, c)) = tracked else { return plain() };
+    let switched = c.phase() & (phase::TX_RING | phase::RX_RING) != 0;
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_ULP) => {
+            fds::freeze(index, c, fd, reason::KTLS.code());
+            plain()
+        }
+        (libc::IPPROTO_TCP, libc::TCP_REPAIR)
+        | (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_TIMESTAMPING | libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) => {
+            fds::freeze(index, c, fd, reason::SOCK_OPT.code());
+            plain()
+        }
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+            fds::freeze(index, c, fd, reason::URGENT.code());
+            plain()
+        }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => {
+            let Some(on) = (unsafe { int(v, l) }) else { return plain() };
+            let bit = if name == libc::TCP_NODELAY { 1 } else { 2 };
+            if on != 0 {
+                c.user_nodelay.fetch_or(bit, Relaxed);
+            } else {
+                c.user_nodelay.fetch_and(!bit, Relaxed);
+            }
+            if !switched {
+                return plain();
+            }
+            if let Some(t) = smc::table::get() {
+                if bit == 1 { &t.stats.nodelay } else { &t.stats.cork }.fetch_add(1, Relaxed);
+            }
+            0
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            let Some(low) = (unsafe { int(v, l) }) else { return plain() };
+            c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, Relaxed);
+            if switched { 0 } else { plain() }
+        }
+        _ => plain(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mut c_void, l: *mut socklen_t) -> c_int {
+    if let Some((_, c)) = fds::existing(fd)
+        && c.phase() & (phase::TX_RING | phase::RX_RING) != 0
+        && !v.is_null()
+        && !l.is_null()
+    {
+        let kept = match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c.user_nodelay.load(Relaxed) & 1),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(c.user_nodelay.load(Relaxed) >> 1 & 1),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(c.user_rcvlowat.load(Relaxed)),
+            _ => None,
+        };
+        if let Some(value) = kept {
+            // SAFETY: the application gives `*l` bytes; the kernel cuts the answer in the same way.
+            unsafe {
+                let n = (*l as usize).min(size_of::<c_int>());
+                core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), v.cast::<u8>(), n);
+                *l = n as socklen_t;
+            }
+            return 0;
+        }
+    }
+    unsafe { next::getsockopt(fd, level, name, v, l) }
+}

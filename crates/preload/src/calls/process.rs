@@ -1,0 +1,207 @@
+//! fork, exec, spawn, signals' restart rule, and io_uring.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering::*};
+
+use libc::{FILE, pid_t};
+use smc::{group, hidden, reason};
+
+use crate::fds::{self, Kind};
+use crate::{alloc, epoll, next};
+
+/// Whether a handler without SA_RESTART was ever installed: then an interrupted wait that poll stands in for must
+/// end, because we can't tell which handler ran.
+static MAY_INTERRUPT: AtomicBool = AtomicBool::new(false);
+
+/// Registers the fork handlers.
+pub fn init() {
+    unsafe extern "C" {
+        fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> c_int;
+    }
+    // SAFETY: three functions that stay loaded (the library is linked nodelete).
+    unsafe { pthread_atfork(prepare, parent, child) };
+}
+
+extern "C" fn prepare() {
+    fds::before_fork();
+    // Held over the fork so that the child finds the tables and the heap whole.
+    core::mem::forget(epoll::table_lock().lock());
+    core::mem::forget(alloc::HEAP.lock.lock());
+}
+
+extern "C" fn parent() {
+    // SAFETY: taken in `prepare` by this thread.
+    unsafe {
+        alloc::HEAP.lock.force_unlock();
+        epoll::table_lock().force_unlock();
+    }
+}
+
+extern "C" fn child() {
+    shm::thread::refresh_thread_id();
+    // SAFETY: the only thread of the child.
+    unsafe {
+        alloc::HEAP.lock.reset();
+        epoll::table_lock().reset();
+    }
+    fds::after_fork_child();
+    hidden::after_fork_child();
+    group::after_fork_child();
+    epoll::after_fork_child();
+}
+
+/// Whether a wait that a signal ended would have been restarted in the call that it stands for.
+pub fn restarts() -> bool {
+    !MAY_INTERRUPT.load(Relaxed)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
+    unsafe {
+        if !new.is_null()
+            && (*new).sa_flags & libc::SA_RESTART == 0
+            && (*new).sa_sigaction != libc::SIG_DFL
+            && (*new).sa_sigaction != libc::SIG_IGN
+        {
+            MAY_INTERRUPT.store(true, Relaxed);
+        }
+        next::sigaction(sig, new, old)
+    }
+}
+
+/// A program with an io_uring may use any descriptor past us: everything stays, or goes back to, TCP.
+pub fn leave_for_io_uring() {
+    smc::config::CONFIG.set(b"DISABLE", b"1");
+    fds::each(|fd, k| {
+        if let Kind::Conn(i) = k {
+            fds::freeze(i, fds::conn(i), fd, reason::IO_URING.code());
+        }
+    });
+}
+
+macro_rules! uring {
+    ($($name:ident ( $($a:ident : $t:ty),* );)*) => {
+        $(#[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
+            if smc::config::CONFIG.deny_io_uring.load(Relaxed) {
+                return -libc::ENOSYS;
+            }
+            leave_for_io_uring();
+            unsafe { next::$name($($a),*) }
+        })*
+    };
+}
+uring! {
+    io_uring_queue_init(n: libc::c_uint, ring: *mut c_void, flags: libc::c_uint);
+    io_uring_queue_init_params(n: libc::c_uint, ring: *mut c_void, p: *mut c_void);
+}
+
+macro_rules! exec {
+    ($($name:ident ( $($a:ident : $t:ty),* );)*) => {
+        $(#[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
+            fds::before_exec();
+            let r = unsafe { next::$name($($a),*) };
+            let e = crate::errno();
+            fds::undo_exec();
+            crate::set_errno(e);
+            r
+        })*
+    };
+}
+exec! {
+    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char);
+    execv(path: *const c_char, argv: *const *const c_char);
+    execvp(file: *const c_char, argv: *const *const c_char);
+    execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char);
+    fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char);
+}
+
+/// The variadic ones: arguments are passed on untouched, whatever they are.
+macro_rules! exec_list {
+    ($($name:ident)*) => {
+        $(#[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            // Keeps the argument registers over the call that prepares, then jumps: the stack is as the caller left it.
+            core::arch::naked_asm!(
+                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                "lea rdi, [rip + {name}]",
+                "call {prepare}",
+                "mov r11, rax",
+                "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                "jmp r11",
+                name = sym names::$name,
+                prepare = sym prepare_exec_list,
+            )
+        })*
+        #[allow(non_upper_case_globals)]
+        mod names {
+            $(pub static $name: [u8; 8] = {
+                let mut out = [0u8; 8];
+                let text = stringify!($name).as_bytes();
+                let mut i = 0;
+                while i < text.len() {
+                    out[i] = text[i];
+                    i += 1;
+                }
+                out
+            };)*
+        }
+    };
+}
+exec_list! { execl execlp execle }
+
+extern "C" fn prepare_exec_list(name: *const c_char) -> *mut c_void {
+    fds::before_exec();
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
+}
+
+/// A child that another libc function makes inherits what has no FD_CLOEXEC, and we don't see its exec.
+fn before_spawn() {
+    if fds::UPGRADED.load(Relaxed) > 0 && fds::owner() {
+        fds::revert_inherited();
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(cmd: *const c_char) -> c_int {
+    before_spawn();
+    unsafe { next::system(cmd) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(cmd: *const c_char, mode: *const c_char) -> *mut FILE {
+    before_spawn();
+    unsafe { next::popen(cmd, mode) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    before_spawn();
+    unsafe { next::posix_spawn(pid, path, fa, attr, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut pid_t, file: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    before_spawn();
+    unsafe { next::posix_spawnp(pid, file, fa, attr, argv, envp) }
+}
+
+/// A socket that a spawned program will find under another number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int {
+    if let Some((index, c)) = fds::existing(fd) {
+        fds::freeze(index, c, fd, reason::INHERITED.code());
+    }
+    unsafe { next::posix_spawn_file_actions_adddup2(fa, fd, new) }
+}

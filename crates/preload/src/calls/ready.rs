@@ -1,0 +1,287 @@
+//! poll, select and epoll as the application calls them.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::*;
+
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use smc::reason;
+
+use crate::fds::{self, Kind};
+use crate::{epoll, fail, next, poll as user};
+
+fn ns(t: *const timespec) -> Option<u64> {
+    // SAFETY: null or a timespec of the application.
+    unsafe { t.as_ref() }.map(|t| (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
+}
+
+unsafe fn list<'a>(fds: *mut pollfd, n: nfds_t) -> &'a mut [pollfd] {
+    if fds.is_null() || n == 0 || n > 1 << 20 {
+        return &mut [];
+    }
+    // SAFETY: the application vouches for n entries.
+    unsafe { core::slice::from_raw_parts_mut(fds, n as usize) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
+    unsafe {
+        let l = list(fds, n);
+        if !user::concerns(l) {
+            return next::poll(fds, n, timeout);
+        }
+        let t = (timeout >= 0).then(|| timeout as u64 * 1_000_000);
+        user::poll(l, t, core::ptr::null())
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int {
+    unsafe {
+        let l = list(fds, n);
+        if !user::concerns(l) || ns_invalid(t) {
+            return next::ppoll(fds, n, t, mask);
+        }
+        user::poll(l, ns(t), mask)
+    }
+}
+
+fn ns_invalid(t: *const timespec) -> bool {
+    // SAFETY: null or a timespec of the application.
+    unsafe { t.as_ref() }.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+    unsafe { poll(fds, n, timeout) }
+}
+
+unsafe extern "C" {
+    fn __chk_fail() -> !;
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: usize) -> c_int {
+    unsafe {
+        if room / size_of::<pollfd>() < n as usize {
+            __chk_fail();
+        }
+        poll(fds, n, timeout)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t, room: usize,
+) -> c_int {
+    unsafe {
+        if room / size_of::<pollfd>() < n as usize {
+            __chk_fail();
+        }
+        ppoll(fds, n, t, mask)
+    }
+}
+
+// fd_set is an array of longs, as long as the application made it: sets beyond FD_SETSIZE exist.
+unsafe fn has(set: *const fd_set, fd: usize) -> bool {
+    // SAFETY: fd < n, for which the application's set has room.
+    !set.is_null() && unsafe { set.cast::<u64>().add(fd / 64).read() } >> (fd % 64) & 1 == 1
+}
+
+unsafe fn put(set: *mut fd_set, fd: usize, on: bool) {
+    if !set.is_null() {
+        // SAFETY: as in `has`.
+        unsafe {
+            let w = set.cast::<u64>().add(fd / 64);
+            w.write(w.read() & !(1 << (fd % 64)) | u64::from(on) << (fd % 64));
+        }
+    }
+}
+
+const READ: i16 = libc::POLLIN | libc::POLLRDNORM;
+const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+
+/// select by poll, with select's meaning of the events; None when no upgraded connection is in the sets.
+unsafe fn by_poll(
+    n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: Option<u64>, mask: *const sigset_t,
+) -> Option<c_int> {
+    if n <= 0 || fds::UPGRADED.load(Relaxed) == 0 {
+        return None;
+    }
+    let mut l = Vec::new();
+    for fd in 0..n as usize {
+        // SAFETY: fd < n.
+        let (ri, wi, ei) = unsafe { (has(r, fd), has(w, fd), has(e, fd)) };
+        let events = if ri { READ } else { 0 } | if wi { WRITE } else { 0 } | if ei { libc::POLLPRI } else { 0 };
+        if events != 0 {
+            l.push(pollfd { fd: fd as c_int, events, revents: 0 });
+        }
+    }
+    if !user::concerns(&l) {
+        return None;
+    }
+    // SAFETY: forwarded.
+    let got = unsafe { user::poll(&mut l, timeout, mask) };
+    if got < 0 {
+        return Some(got);
+    }
+    if l.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
+        return Some(fail(libc::EBADF) as c_int);
+    }
+    let mut count = 0;
+    for p in &l {
+        let fd = p.fd as usize;
+        let on = |bits: i16, asked: i16| p.revents & bits != 0 && p.events & asked != 0;
+        let readable = on(READ | libc::POLLHUP | libc::POLLERR, libc::POLLIN);
+        let writable = on(WRITE | libc::POLLERR, libc::POLLOUT);
+        let urgent = on(libc::POLLPRI, libc::POLLPRI);
+        // SAFETY: fd < n.
+        unsafe {
+            put(r, fd, readable);
+            put(w, fd, writable);
+            put(e, fd, urgent);
+        }
+        count += c_int::from(readable) + c_int::from(writable) + c_int::from(urgent);
+    }
+    Some(count)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int {
+    unsafe {
+        let limit = t.as_ref().map(|t| {
+            (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_usec.max(0) as u64 * 1000)
+        });
+        let start = smc::sys::now_ns();
+        match by_poll(n, r, w, e, limit, core::ptr::null()) {
+            Some(got) => {
+                // Linux leaves the time that was left.
+                if let (Some(t), Some(limit)) = (t.as_mut(), limit) {
+                    let left = limit.saturating_sub(smc::sys::now_ns() - start);
+                    t.tv_sec = (left / 1_000_000_000) as i64;
+                    t.tv_usec = (left % 1_000_000_000 / 1000) as i64;
+                }
+                got
+            }
+            None => next::select(n, r, w, e, t),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int {
+    unsafe { select(n, r, w, e, t) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *const timespec, m: *const sigset_t,
+) -> c_int {
+    unsafe {
+        if ns_invalid(t) {
+            return next::pselect(n, r, w, e, t, m);
+        }
+        by_poll(n, r, w, e, ns(t), m).unwrap_or_else(|| next::pselect(n, r, w, e, t, m))
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    epoll::open(unsafe { next::epoll_create(size) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    epoll::open(unsafe { next::epoll_create1(flags) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int {
+    let plain = || unsafe { next::epoll_ctl(ep, op, fd, ev) };
+    let (Kind::Epoll(set), Some((index, c))) = (fds::kind(ep), fds::conn_of(fd)) else {
+        // A set that we did not see made, or one inside another set: hooked registrations there would go unseen.
+        if let (Kind::Other, Some((index, c))) = (fds::kind(ep), fds::existing(fd))
+            && op == libc::EPOLL_CTL_ADD
+        {
+            fds::freeze(index, c, fd, reason::UNSEEN.code());
+        }
+        if let (true, Kind::Epoll(inner)) = (op == libc::EPOLL_CTL_ADD, fds::kind(fd)) {
+            epoll::nest(inner);
+        }
+        return plain();
+    };
+    match op {
+        libc::EPOLL_CTL_ADD => {
+            // SAFETY: the application's event.
+            let Some(copy) = (unsafe { ev.as_ref() }).copied() else { return plain() };
+            if copy.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+                fds::freeze(index, c, fd, reason::EXCLUSIVE.code());
+                return plain();
+            }
+            let r = plain();
+            if r == 0 {
+                epoll::add(set, index, fd, copy);
+            }
+            r
+        }
+        libc::EPOLL_CTL_MOD => {
+            let Some(copy) = (unsafe { ev.as_ref() }).copied() else { return plain() };
+            if epoll::modify(set, index, fd, copy) { 0 } else { plain() }
+        }
+        libc::EPOLL_CTL_DEL => {
+            let r = plain();
+            if r == 0 {
+                epoll::delete(set, index, fd);
+            }
+            r
+        }
+        _ => plain(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int) -> c_int {
+    unsafe { epoll_pwait(ep, evs, n, timeout, core::ptr::null()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t,
+) -> c_int {
+    unsafe {
+        let t = (timeout >= 0).then(|| timeout as u64 * 1_000_000);
+        by_set(ep, evs, n, t, mask, || next::epoll_pwait(ep, evs, n, timeout, mask))
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    ep: c_int, evs: *mut epoll_event, n: c_int, t: *const timespec, mask: *const sigset_t,
+) -> c_int {
+    unsafe { by_set(ep, evs, n, ns(t), mask, || next::epoll_pwait2(ep, evs, n, t, mask)) }
+}
+
+unsafe fn by_set(
+    ep: c_int, evs: *mut epoll_event, n: c_int, t: Option<u64>, mask: *const sigset_t, plain: impl Fn() -> c_int,
+) -> c_int {
+    let Kind::Epoll(set) = fds::kind(ep) else { return plain() };
+    if n <= 0 || evs.is_null() {
+        return plain();
+    }
+    let began = t.map(|t| smc::sys::now_ns().saturating_add(t));
+    if !epoll::hooked(set) {
+        let r = plain();
+        // A connection may have been upgraded during the sleep; its event then carries our tag.
+        if r <= 0 || !epoll::hooked(set) {
+            return r;
+        }
+        // SAFETY: the kernel filled r events.
+        let kept = unsafe { epoll::untag(set, evs, r) };
+        if kept > 0 {
+            return kept;
+        }
+    }
+    let left = began.map(|e| e.saturating_sub(smc::sys::now_ns()));
+    // SAFETY: forwarded.
+    unsafe { epoll::wait(set, ep, evs, n, left, mask) }
+}

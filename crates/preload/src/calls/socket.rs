@@ -1,0 +1,121 @@
+//! Sockets come into being, listen, connect, shut down.
+
+use core::ffi::c_int;
+
+use libc::{sockaddr, socklen_t};
+use smc::sys;
+
+use crate::fds::{self, Kind};
+use crate::{errno, next};
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, proto: c_int) -> c_int {
+    // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
+    let fd = unsafe { next::socket(domain, kind, proto) };
+    if fd >= 0 {
+        let stream = kind & 0xf == libc::SOCK_STREAM;
+        let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
+        fds::mark(fd, if stream && inet && (proto == 0 || proto == libc::IPPROTO_TCP) { Kind::Tcp } else { Kind::Other });
+    }
+    fd
+}
+
+/// Marks what accept returned.
+fn accepted(listener: c_int, fd: c_int) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
+    let tcp = match fds::kind(listener) {
+        Kind::Tcp | Kind::Conn(_) => true,
+        // A listener from before our time, by exec or SCM_RIGHTS: ask what it is.
+        _ => {
+            let e = errno();
+            let mut proto = 0i32;
+            sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, &mut proto);
+            crate::set_errno(e);
+            proto == libc::IPPROTO_TCP
+        }
+    };
+    fds::mark(fd, if tcp { Kind::Tcp } else { Kind::Other });
+    fd
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, a: *mut sockaddr, l: *mut socklen_t) -> c_int {
+    accepted(fd, unsafe { next::accept(fd, a, l) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(fd: c_int, a: *mut sockaddr, l: *mut socklen_t, flags: c_int) -> c_int {
+    accepted(fd, unsafe { next::accept4(fd, a, l, flags) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, a: *const sockaddr, l: socklen_t) -> c_int {
+    if let Some((index, c)) = fds::existing(fd) {
+        // AF_UNSPEC dissolves the connection; the next one on this descriptor begins anew, on TCP.
+        // SAFETY: an address of at least two bytes.
+        let dissolves = l >= 2 && !a.is_null() && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
+        if dissolves && c.switched() {
+            fds::freeze(index, c, fd, smc::reason::REVERTED.code());
+        }
+    }
+    unsafe { next::connect(fd, a, l) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __connect(fd: c_int, a: *const sockaddr, l: socklen_t) -> c_int {
+    unsafe { connect(fd, a, l) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some((index, c)) = fds::existing(fd)
+        && (0..=2).contains(&how)
+    {
+        super::io::settle(index, c, fd);
+        c.shutdown(how);
+    }
+    unsafe { next::shutdown(fd, how) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, proto: c_int, pair: *mut c_int) -> c_int {
+    // SAFETY: two ints to write, as libc demands.
+    let r = unsafe { sys::syscall(libc::SYS_socketpair, domain as usize, kind as usize, proto as usize, pair as usize, 0, 0) };
+    if r < 0 {
+        return crate::fail(-r as i32) as c_int;
+    }
+    unsafe {
+        fds::purge(*pair);
+        fds::purge(*pair.add(1));
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pipe2(pair: *mut c_int, flags: c_int) -> c_int {
+    // SAFETY: two ints to write, as libc demands.
+    let r = unsafe { sys::syscall(libc::SYS_pipe2, pair as usize, flags as usize, 0, 0, 0, 0) };
+    if r < 0 {
+        return crate::fail(-r as i32) as c_int;
+    }
+    unsafe {
+        fds::purge(*pair);
+        fds::purge(*pair.add(1));
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pipe(pair: *mut c_int) -> c_int {
+    unsafe { pipe2(pair, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn eventfd(initial: libc::c_uint, flags: c_int) -> c_int {
+    // SAFETY: integers only.
+    let r = unsafe { sys::syscall(libc::SYS_eventfd2, initial as usize, flags as usize, 0, 0, 0, 0) };
+    if r < 0 { crate::fail(-r as i32) as c_int } else { fds::purge(r as c_int) }
+}
+

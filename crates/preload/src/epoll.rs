@@ -1,0 +1,17 @@
+//! epoll for upgraded connections (rules R1 to R14 of the readiness notes in doc/preload.md).
+//!
+//! The kernel's set stays in charge of everything that is not upgraded. An upgraded connection's registration is
+//! *hooked*: in the kernel it becomes edge-triggered with a tag of ours as data, so that a doorbell byte wakes a sleeper
+//! once and need not be taken off the stream; level, edge and oneshot semantics are done here, from the rings.
+//!
+//! A hooked registration is *hot* (looked at by every wait, covered by the set's wait word, no doorbell while somebody
+//! looks) or *cold* (armed by itself; its doorbell makes it hot). 10,000 idle connections cost nothing.
+
+mod set;
+mod wait;
+
+pub use set::{
+    add, after_fork_child, delete, forget, forget_conn, hooked, modify, nest, on_reverted, on_switched, open, share,
+    table_lock,
+};
+pub use wait::{arm_set, set_ready, untag, wait};

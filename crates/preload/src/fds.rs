@@ -1,0 +1,418 @@
+//! Which descriptors are ours to watch: one word per descriptor number, and per connection what this process holds.
+//!
+//! A hook on a plain file costs one load and one branch.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use smc::conn::{Conn, phase};
+use smc::{group, reason, sys, table};
+
+/// What a descriptor number stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Not ours.
+    Other,
+    /// A TCP socket without a connection object.
+    Tcp,
+    /// A connection, by table index.
+    Conn(u32),
+    /// An epoll set, by set index.
+    Epoll(u32),
+}
+
+const TAG_TCP: u64 = 1 << 56;
+const TAG_CONN: u64 = 2 << 56;
+const TAG_EPOLL: u64 = 3 << 56;
+const TAG_MASK: u64 = 0xff << 56;
+
+static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+static LIMIT: AtomicU32 = AtomicU32::new(0);
+/// One above the highest descriptor ever marked.
+static HIGH: AtomicU32 = AtomicU32::new(0);
+/// The process that owns this memory; a vfork child shares it and must not change it.
+static PID: AtomicU32 = AtomicU32::new(0);
+/// Connections of this process with a direction on a ring, or about to.
+pub static UPGRADED: AtomicU32 = AtomicU32::new(0);
+
+/// What this process (not its family) keeps for a connection.
+#[repr(C)]
+#[derive(Default)]
+pub struct Local {
+    /// Descriptors of this process that name it.
+    pub refs: AtomicU32,
+    /// First epoll registration, index + 1.
+    pub regs: AtomicU32,
+    /// A descriptor that names it.
+    pub fd: AtomicU32,
+    /// Counted in `UPGRADED`.
+    pub upgraded: AtomicU32,
+}
+static LOCALS: AtomicPtr<Local> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Reserves the arrays. Without them every descriptor is `Other` and everything stays TCP.
+pub fn init() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live rlimit.
+    unsafe { sys::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0) };
+    let n = limit.rlim_max.clamp(1024, 1 << 20) as usize;
+    let locals = sys::reserve(table::CAPACITY as usize * size_of::<Local>(), false);
+    let words = sys::reserve(n * 8, false);
+    if locals.is_null() || words.is_null() {
+        return;
+    }
+    LOCALS.store(locals.cast(), Release);
+    WORDS.store(words.cast(), Release);
+    PID.store(sys::getpid(), Relaxed);
+    LIMIT.store(n as u32, Release);
+}
+
+#[inline]
+fn word(fd: i32) -> Option<&'static AtomicU64> {
+    // A negative number becomes a large one and fails the same test.
+    if fd as u32 >= LIMIT.load(Relaxed) {
+        return None;
+    }
+    // SAFETY: below LIMIT, which is set after WORDS; never unmapped.
+    Some(unsafe { &*WORDS.load(Relaxed).add(fd as usize) })
+}
+
+/// What `fd` stands for.
+#[inline]
+pub fn kind(fd: i32) -> Kind {
+    match word(fd) {
+        None => Kind::Other,
+        Some(w) => {
+            let v = w.load(Acquire);
+            if v == 0 { Kind::Other } else { decode(v) }
+        }
+    }
+}
+
+fn decode(v: u64) -> Kind {
+    match v & TAG_MASK {
+        TAG_TCP => Kind::Tcp,
+        TAG_CONN => Kind::Conn(v as u32),
+        TAG_EPOLL => Kind::Epoll(v as u32),
+        _ => Kind::Other,
+    }
+}
+
+/// Marks `fd`, whose number the kernel has just given out: a word left from a close that we did not see goes.
+pub fn mark(fd: i32, kind: Kind) {
+    let Some(w) = word(fd) else { return };
+    forget_stale(fd, w);
+    w.store(
+        match kind {
+            Kind::Other => 0,
+            Kind::Tcp => TAG_TCP,
+            Kind::Conn(i) => TAG_CONN | u64::from(i),
+            Kind::Epoll(i) => TAG_EPOLL | u64::from(i),
+        },
+        Release,
+    );
+    HIGH.fetch_max(fd as u32 + 1, Relaxed);
+}
+
+fn forget_stale(fd: i32, w: &AtomicU64) {
+    let old = w.swap(0, AcqRel);
+    match decode(old) {
+        Kind::Conn(i) => drop_ref(i, -1),
+        Kind::Epoll(i) => crate::epoll::forget(i),
+        _ => {}
+    }
+    let _ = fd;
+}
+
+/// A number came back from a creator of non-sockets: nothing of ours can live there any more.
+#[inline]
+pub fn purge(fd: i32) -> i32 {
+    if let Some(w) = word(fd)
+        && w.load(Relaxed) != 0
+        && owner()
+    {
+        forget_stale(fd, w);
+    }
+    fd
+}
+
+/// One above the highest descriptor ever marked.
+pub fn high() -> i32 {
+    HIGH.load(Relaxed) as i32
+}
+
+/// Whether this is the process whose memory this is, and not its vfork child.
+pub fn owner() -> bool {
+    sys::getpid() == PID.load(Relaxed)
+}
+
+/// This process's share of connection `index`.
+#[inline]
+pub fn local(index: u32) -> &'static Local {
+    // SAFETY: index is below CAPACITY and LOCALS is set before any index exists.
+    unsafe { &*LOCALS.load(Relaxed).add(index as usize) }
+}
+
+/// The connection at `index`.
+#[inline]
+pub fn conn(index: u32) -> &'static Conn {
+    // SAFETY: an index exists only after the table does.
+    unsafe { table::get().unwrap_unchecked() }.conn(index)
+}
+
+/// The connection that `fd` names, made at the first call for a TCP socket.
+#[inline]
+pub fn conn_of(fd: i32) -> Option<(u32, &'static Conn)> {
+    match kind(fd) {
+        Kind::Conn(i) => Some((i, conn(i))),
+        Kind::Tcp => create(fd),
+        _ => None,
+    }
+}
+
+/// The connection that `fd` names, if it has one already.
+#[inline]
+pub fn existing(fd: i32) -> Option<(u32, &'static Conn)> {
+    match kind(fd) {
+        Kind::Conn(i) => Some((i, conn(i))),
+        _ => None,
+    }
+}
+
+#[cold]
+fn create(fd: i32) -> Option<(u32, &'static Conn)> {
+    let table = table::get()?;
+    let index = table.alloc()?;
+    let c = table.conn(index);
+    c.reset();
+    c.next_try.store(smc::config::CONFIG.after.load(Relaxed), Relaxed);
+    c.pid.store(PID.load(Relaxed), Relaxed);
+    let l = local(index);
+    l.refs.store(1, Relaxed);
+    l.regs.store(0, Relaxed);
+    l.fd.store(fd as u32, Relaxed);
+    l.upgraded.store(0, Relaxed);
+    match word(fd)?.compare_exchange(TAG_TCP, TAG_CONN | u64::from(index), AcqRel, Acquire) {
+        Ok(_) => Some((index, c)),
+        Err(_) => {
+            c.gen_.fetch_add(1, Release);
+            table.free(index);
+            existing(fd)
+        }
+    }
+}
+
+/// `new` names what `old` names.
+pub fn share(old: i32, new: i32) {
+    let k = kind(old);
+    match k {
+        Kind::Conn(i) => {
+            conn(i).refs.fetch_add(1, AcqRel);
+            local(i).refs.fetch_add(1, AcqRel);
+        }
+        // A second descriptor for a socket without an object yet: both must come to name the same one.
+        Kind::Tcp => {
+            if create(old).is_some() {
+                return share(old, new);
+            }
+        }
+        Kind::Epoll(i) => crate::epoll::share(i),
+        Kind::Other => {}
+    }
+    match word(new) {
+        Some(_) => mark(new, k),
+        // Beyond our array nothing is watched: what is unwatched must not be upgraded.
+        None => {
+            if let Kind::Conn(i) = k {
+                freeze(i, conn(i), old, reason::FD_LIMIT.code());
+            }
+        }
+    }
+}
+
+/// As `share`, where the kernel has already closed what `new` named before.
+pub fn share_over(old: i32, new: i32) {
+    if kind(old) == Kind::Other {
+        purge(new);
+    } else {
+        share(old, new);
+    }
+}
+
+/// Whether other processes hold descriptors of this connection.
+pub fn is_shared(index: u32) -> bool {
+    conn(index).refs.load(Acquire) != local(index).refs.load(Acquire)
+}
+
+/// What must precede the close of `fd` in this process; the kernel's close follows.
+pub fn before_close(fd: i32) {
+    let Some(w) = word(fd) else { return };
+    if w.load(Relaxed) == 0 || !owner() {
+        return;
+    }
+    match decode(w.swap(0, AcqRel)) {
+        Kind::Conn(i) => drop_ref(i, fd),
+        Kind::Epoll(i) => crate::epoll::forget(i),
+        _ => {}
+    }
+}
+
+/// One descriptor less; with the last one of all processes the connection ends. `fd` is still open, or -1.
+fn drop_ref(index: u32, fd: i32) {
+    let c = conn(index);
+    let l = local(index);
+    let here = l.refs.fetch_sub(1, AcqRel) - 1;
+    let all = c.refs.fetch_sub(1, AcqRel) - 1;
+    if here == 0 {
+        if l.upgraded.swap(0, AcqRel) != 0 {
+            UPGRADED.fetch_sub(1, Relaxed);
+        }
+        crate::epoll::forget_conn(index);
+    } else if l.fd.load(Relaxed) == fd as u32 {
+        let other = (0..high()).find(|&f| kind(f) == Kind::Conn(index));
+        l.fd.store(other.unwrap_or(-1) as u32, Relaxed);
+    }
+    if all == 0 {
+        smc::meet::abandon(c);
+        if fd >= 0 {
+            c.close(fd);
+        }
+        group::release(c);
+        finish(c);
+        c.gen_.fetch_add(1, Release);
+        if let Some(t) = table::get() {
+            t.free(index);
+        }
+    }
+}
+
+/// Adds a finished connection's counts to the table's sums.
+fn finish(c: &Conn) {
+    let Some(t) = table::get() else { return };
+    if c.phase() & phase::TX_READY == 0 {
+        if c.ops.load(Relaxed) > 0 {
+            t.stats.count_fallback(c.reason.load(Relaxed));
+        }
+        return;
+    }
+    t.stats.rx.add(&c.rx_counts);
+    t.stats.tx.add(&c.tx_counts);
+}
+
+/// Keeps a connection on TCP for good, bringing it back there if need be.
+#[cold]
+pub fn freeze(index: u32, c: &Conn, fd: i32, why: u32) {
+    smc::meet::abandon(c);
+    c.revert(fd, why);
+    crate::epoll::on_reverted(index);
+}
+
+/// Notes that a connection's readiness is no longer the kernel's alone.
+pub fn on_upgraded(index: u32, fd: i32) {
+    let l = local(index);
+    l.fd.store(fd as u32, Relaxed);
+    if l.upgraded.swap(1, AcqRel) == 0 {
+        UPGRADED.fetch_add(1, Relaxed);
+    }
+    crate::epoll::on_switched(index);
+}
+
+/// The application is about to put something of its own on a number that we hid a descriptor at.
+pub fn make_way(fd: i32) {
+    each(|_, k| {
+        if let Kind::Conn(i) = k
+            && conn(i).meeting.load(Relaxed) == fd
+        {
+            smc::meet::abandon(conn(i));
+        }
+    });
+    smc::hidden::give_way(fd);
+}
+
+/// Every marked descriptor of this process.
+pub fn each(mut f: impl FnMut(i32, Kind)) {
+    for fd in 0..high() {
+        match kind(fd) {
+            Kind::Other => {}
+            k => f(fd, k),
+        }
+    }
+}
+
+/// Before fork: both processes will hold every connection.
+pub fn before_fork() {
+    each(|fd, k| {
+        let index = match k {
+            Kind::Conn(i) => Some(i),
+            // A socket without an object yet may come to be used on both sides: give it one now.
+            Kind::Tcp => create(fd).map(|(i, _)| i),
+            _ => None,
+        };
+        if let Some(i) = index {
+            conn(i).refs.fetch_add(1, AcqRel);
+        }
+    });
+}
+
+/// In the fork child.
+pub fn after_fork_child() {
+    PID.store(sys::getpid(), Relaxed);
+}
+
+/// The process is about to become another program, which keeps the descriptors without FD_CLOEXEC: those go back to
+/// TCP. With `leave`, the references of the others are given up; `undo_exec` takes them again.
+pub fn before_exec() {
+    if UPGRADED.load(Relaxed) > 0 {
+        revert_inherited();
+    }
+    if owner() {
+        each_cloexec(|c| {
+            c.refs.fetch_sub(1, AcqRel);
+        });
+    }
+}
+
+/// exec failed.
+pub fn undo_exec() {
+    if owner() {
+        each_cloexec(|c| {
+            c.refs.fetch_add(1, AcqRel);
+        });
+    }
+}
+
+fn each_cloexec(mut f: impl FnMut(&Conn)) {
+    each(|fd, k| {
+        if let Kind::Conn(i) = k
+            && sys::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as isize != 0
+        {
+            f(conn(i));
+        }
+    });
+}
+
+/// Gives back to TCP what another program is about to inherit. Goes by what is open, not by our marks: a vfork child
+/// has rearranged its descriptors without leaving marks.
+pub fn revert_inherited() {
+    for fd in 0..high().max(64) {
+        let flags = sys::fcntl(fd, libc::F_GETFD, 0);
+        if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {
+            continue;
+        }
+        let Some(inode) = smc::meet::socket_inode(fd) else { continue };
+        let mut found = None;
+        each(|_, k| {
+            if let Kind::Conn(i) = k
+                && conn(i).inode.load(Relaxed) == inode
+                && conn(i).phase() & phase::ATTACHED != 0
+            {
+                found = Some(i);
+            }
+        });
+        if let Some(i) = found {
+            conn(i).revert(fd, reason::INHERITED.code());
+            if owner() {
+                crate::epoll::on_reverted(i);
+            }
+        }
+    }
+}

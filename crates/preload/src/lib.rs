@@ -1,0 +1,59 @@
+//! libshortwire.so: the libc entry points that `shortwire run` puts in front of a program.
+//!
+//! The application's descriptor stays the kernel's TCP socket; these hooks only short-circuit what an upgraded
+//! connection has in shared memory. Nothing here allocates from the application's heap, panics, or keeps a lock across
+//! a wait. doc/preload.md lists the entry points and their limits.
+
+mod alloc;
+mod calls;
+mod epoll;
+mod fds;
+mod next;
+mod poll;
+mod wait;
+
+use core::ffi::{CStr, c_char, c_int};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INIT: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = init;
+
+extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char) {
+    next::find_all();
+    let mut at = envp;
+    // SAFETY: the loader passes a NULL-terminated array of strings to every constructor.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            let var = CStr::from_ptr(*at).to_bytes();
+            if let Some(rest) = var.strip_prefix(b"SHORTWIRE_")
+                && let Some(eq) = rest.iter().position(|b| *b == b'=')
+            {
+                smc::config::CONFIG.set(&rest[..eq], &rest[eq + 1..]);
+            }
+            at = at.add(1);
+        }
+    }
+    if smc::config::CONFIG.policy() == smc::config::PeerPolicy::Off {
+        return;
+    }
+    fds::init();
+    calls::process::init();
+}
+
+/// errno of this thread.
+fn errno() -> c_int {
+    // SAFETY: always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(e: c_int) {
+    // SAFETY: always valid.
+    unsafe { *libc::__errno_location() = e };
+}
+
+/// The C way of failing.
+#[cold]
+fn fail(e: c_int) -> isize {
+    set_errno(e);
+    -1
+}

@@ -1,0 +1,107 @@
+//! The next definition of every name we export: libc's, or another preloaded library's.
+
+use core::ffi::{c_char, c_int, c_long, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval};
+
+macro_rules! next {
+    ($($name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod table {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());)*
+        }
+        $(
+            #[inline(always)]
+            pub unsafe fn $name($($arg: $ty),*) -> $ret {
+                let mut p = table::$name.load(Relaxed);
+                if p.is_null() {
+                    p = find(&table::$name, concat!(stringify!($name), "\0"));
+                }
+                // SAFETY: the name's C signature is the one given here.
+                unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(p)($($arg),*) }
+            }
+        )*
+        /// Looks all names up: dlsym takes locks and may allocate, so not in the middle of a hook.
+        pub fn find_all() {
+            $(find(&table::$name, concat!(stringify!($name), "\0"));)*
+        }
+    };
+}
+
+extern "C" fn missing() -> c_long {
+    // SAFETY: errno of this thread.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+#[cold]
+fn find(slot: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
+    // SAFETY: a NUL-terminated name.
+    let mut p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
+    if p.is_null() {
+        p = missing as *mut c_void;
+    }
+    slot.store(p, Relaxed);
+    p
+}
+
+next! {
+    read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t;
+    readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
+    preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t;
+    recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, a: *mut sockaddr, l: *mut socklen_t) -> ssize_t;
+    recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, v: *mut mmsghdr, n: libc::c_uint, flags: c_int, t: *mut timespec) -> c_int;
+    write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t;
+    writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
+    pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t;
+    send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t;
+    sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, a: *const sockaddr, l: socklen_t) -> ssize_t;
+    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(fd: c_int, v: *mut mmsghdr, n: libc::c_uint, flags: c_int) -> c_int;
+    sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t;
+    splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, n: size_t, flags: libc::c_uint) -> ssize_t;
+    socket(domain: c_int, kind: c_int, proto: c_int) -> c_int;
+    connect(fd: c_int, a: *const sockaddr, l: socklen_t) -> c_int;
+    accept(fd: c_int, a: *mut sockaddr, l: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, a: *mut sockaddr, l: *mut socklen_t, flags: c_int) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    setsockopt(fd: c_int, level: c_int, name: c_int, v: *const c_void, l: socklen_t) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, v: *mut c_void, l: *mut socklen_t) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: libc::c_uint, last: libc::c_uint, flags: c_int) -> c_int;
+    dup(fd: c_int) -> c_int;
+    dup2(old: c_int, new: c_int) -> c_int;
+    dup3(old: c_int, new: c_int, flags: c_int) -> c_int;
+    fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int;
+    ioctl(fd: c_int, req: libc::c_ulong, arg: usize) -> c_int;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    fclose(f: *mut libc::FILE) -> c_int;
+    poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
+    ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int;
+    select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int;
+    pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *const timespec, m: *const sigset_t) -> c_int;
+    epoll_create(size: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int;
+    epoll_pwait(ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(ep: c_int, evs: *mut epoll_event, n: c_int, t: *const timespec, mask: *const sigset_t) -> c_int;
+    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    execv(path: *const c_char, argv: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, argv: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    system(cmd: *const c_char) -> c_int;
+    popen(cmd: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    posix_spawn(pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
+    posix_spawnp(pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
+    posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int;
+    sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    io_uring_queue_init(n: libc::c_uint, ring: *mut c_void, flags: libc::c_uint) -> c_int;
+    io_uring_queue_init_params(n: libc::c_uint, ring: *mut c_void, p: *mut c_void) -> c_int;
+    syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
+}

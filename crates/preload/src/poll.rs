@@ -1,0 +1,207 @@
+//! poll and select for upgraded connections, between the rings and the kernel's poll.
+
+use core::sync::atomic::Ordering::*;
+
+use libc::{nfds_t, pollfd, sigset_t, timespec};
+use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, phase};
+use smc::sys;
+
+use crate::calls::io::settle;
+use crate::fds::{self, Kind};
+use crate::wait::{Spin, clear_stale};
+use crate::{epoll, errno, next};
+
+/// Longest sleep while a connection waits for space that its peer cannot announce.
+const SILENT_NS: u64 = 2_000_000;
+
+/// What a descriptor's readiness depends on.
+enum Watched {
+    Kernel,
+    Conn(&'static Conn),
+    Set(u32),
+}
+
+fn watched(fd: i32) -> Watched {
+    if fd < 0 {
+        return Watched::Kernel;
+    }
+    match fds::kind(fd) {
+        Kind::Conn(i) => {
+            let c = fds::conn(i);
+            settle(i, c, fd);
+            if c.switched() { Watched::Conn(c) } else { Watched::Kernel }
+        }
+        Kind::Epoll(i) if epoll::hooked(i) => Watched::Set(i),
+        _ => Watched::Kernel,
+    }
+}
+
+/// Whether any of the descriptors needs more than the kernel's poll.
+pub fn concerns(list: &[pollfd]) -> bool {
+    fds::UPGRADED.load(Relaxed) > 0
+        && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
+}
+
+fn events_of(c: &Conn, p: &pollfd) -> i16 {
+    (c.ready(p.fd) & (p.events as u16 as u32 | ERR | HUP) & 0xffff) as i16
+}
+
+/// Fills in what is ready in user space; how many entries are.
+fn look(list: &mut [pollfd]) -> usize {
+    let mut n = 0;
+    for p in list.iter_mut() {
+        p.revents = match watched(p.fd) {
+            Watched::Kernel => 0,
+            Watched::Conn(c) => events_of(c, p),
+            Watched::Set(i) => {
+                if epoll::set_ready(i) { p.events & libc::POLLIN } else { 0 }
+            }
+        };
+        n += usize::from(p.revents != 0);
+    }
+    n
+}
+
+/// poll with nanoseconds (None: for ever). The result of the call, errno set.
+///
+/// # Safety
+/// `mask` must be null or valid.
+pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
+    let end = timeout.map(|t| sys::now_ns().saturating_add(t));
+    let mut asked: Vec<pollfd> = list.to_vec();
+    let mut spun = false;
+    loop {
+        let ready = look(list);
+        if ready > 0 || timeout == Some(0) || (!mask.is_null() && !spun) {
+            // SAFETY: forwarded.
+            let r = unsafe { kernel(list, &mut asked, Some(0), mask) };
+            if r < 0 && ready == 0 {
+                return r;
+            }
+            let n = merge(list, &asked);
+            if n > 0 || timeout == Some(0) {
+                return n;
+            }
+        }
+        if !spun
+            && let Some(c) = first_remote(list)
+            && let Some(spin) = Spin::try_now(&c.spin)
+        {
+            spun = true;
+            if spin.until(|| list.iter().any(|p| matches!(watched(p.fd), Watched::Conn(c) if wanted(c, p)))) {
+                continue;
+            }
+        }
+        spun = true;
+        let (silent, held) = arm(list);
+        if look(list) > 0 {
+            continue;
+        }
+        let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
+        if silent || held {
+            left = Some(left.unwrap_or(SILENT_NS).min(SILENT_NS));
+        }
+        sleepers(list, 1);
+        // SAFETY: forwarded.
+        let r = unsafe { kernel(list, &mut asked, left, mask) };
+        let e = errno();
+        sleepers(list, -1);
+        if r < 0 {
+            crate::set_errno(e);
+            return r;
+        }
+        for (p, k) in list.iter().zip(&asked) {
+            if let Watched::Conn(c) = watched(p.fd) {
+                c.kernel_end(k.revents as u16 as u32);
+            }
+        }
+        look(list);
+        let n = merge(list, &asked);
+        if n > 0 || end.is_some_and(|e| sys::now_ns() >= e) {
+            return n;
+        }
+    }
+}
+
+fn wanted(c: &Conn, p: &pollfd) -> bool {
+    let want = p.events as u16 as u32;
+    (want & (IN | RDHUP) != 0 && c.has_news() && events_of(c, p) != 0) || (want & OUT != 0 && c.ready(p.fd) & OUT != 0)
+}
+
+fn first_remote(list: &[pollfd]) -> Option<&'static Conn> {
+    // Spinning over many descriptors is slower than sleeping on them.
+    list.iter().take(8).find_map(|p| match watched(p.fd) {
+        Watched::Conn(c) if c.peer_elsewhere() => Some(c),
+        _ => None,
+    })
+}
+
+/// Asks for doorbells; whether some peer cannot ring, and whether a stale doorbell had to be left.
+fn arm(list: &[pollfd]) -> (bool, bool) {
+    let (mut silent, mut held) = (false, false);
+    for p in list {
+        match watched(p.fd) {
+            Watched::Conn(c) => {
+                let want = p.events as u16 as u32;
+                c.arm_data();
+                if want & OUT != 0 && c.phase() & phase::TX_RING != 0 {
+                    c.arm_space();
+                    silent |= c.space_is_silent() && c.ready(p.fd) & OUT == 0;
+                }
+                let seen = c.doorbells_seen();
+                if events_of(c, p) == 0 {
+                    held |= clear_stale(c, p.fd, seen, want & IN != 0);
+                }
+            }
+            Watched::Set(i) => epoll::arm_set(i),
+            Watched::Kernel => {}
+        }
+    }
+    (silent, held)
+}
+
+fn sleepers(list: &[pollfd], change: i32) {
+    for p in list {
+        if let Kind::Conn(i) = fds::kind(p.fd)
+            && p.events as u16 as u32 & IN != 0
+        {
+            fds::conn(i).rx_sleepers.fetch_add(change as u32, SeqCst);
+        }
+    }
+}
+
+/// The kernel's poll, asked about upgraded connections only for doorbells and ends.
+unsafe fn kernel(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> i32 {
+    for (p, k) in list.iter().zip(asked.iter_mut()) {
+        *k = pollfd { fd: p.fd, events: p.events, revents: 0 };
+        if let Watched::Conn(c) = watched(p.fd) {
+            let ph = c.phase();
+            k.events = libc::POLLIN | libc::POLLRDHUP;
+            if ph & phase::TX_RING == 0 {
+                k.events |= p.events & libc::POLLOUT;
+            }
+        }
+    }
+    let t = left.map(|l| timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 });
+    let t = t.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+    // SAFETY: `asked` is live; the rest is forwarded.
+    unsafe { next::ppoll(asked.as_mut_ptr(), asked.len() as nfds_t, t, mask) }
+}
+
+/// Puts the kernel's answers for plain descriptors beside ours; how many entries are ready.
+fn merge(list: &mut [pollfd], asked: &[pollfd]) -> i32 {
+    let mut n = 0;
+    for (p, k) in list.iter_mut().zip(asked) {
+        match watched(p.fd) {
+            Watched::Conn(_) => {}
+            Watched::Set(i) => {
+                // The kernel's view may rest on a doorbell whose data is gone: the application's look at the set, which
+                // finds nothing, clears that.
+                p.revents = if epoll::set_ready(i) { p.events & libc::POLLIN } else { k.revents };
+            }
+            Watched::Kernel => p.revents = k.revents,
+        }
+        n += i32::from(p.revents != 0);
+    }
+    n
+}

@@ -1,0 +1,200 @@
+//! Waiting: spin briefly where it pays, then sleep in a real kernel call on the real descriptor, so that signals,
+//! timeouts, cancellation and resets are the kernel's.
+
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+use smc::config::CONFIG;
+use smc::conn::{Conn, Got, IN, OUT, phase};
+use smc::sys;
+
+use crate::{errno, next};
+
+/// Score below which spinning is only tried now and then.
+const PAYS: u32 = 4;
+const BEST: u32 = 16;
+/// One wait in so many is a probe while spinning does not pay.
+const PROBE: u32 = 32;
+
+static CPUS: AtomicU32 = AtomicU32::new(0);
+
+/// Processors this process may run on.
+fn cpus() -> u32 {
+    let n = CPUS.load(Relaxed);
+    if n != 0 {
+        return n;
+    }
+    let mut set = [0u64; 16];
+    // SAFETY: the set is live and of the size given.
+    let r = unsafe { sys::syscall(libc::SYS_sched_getaffinity, 0, 128, set.as_mut_ptr() as usize, 0, 0, 0) };
+    let n = if r > 0 { set.iter().map(|w| w.count_ones()).sum::<u32>().max(1) } else { 1 };
+    CPUS.store(n, Relaxed);
+    n
+}
+
+/// How well spinning has paid, and whether to try now.
+pub struct Spin<'a> {
+    score: &'a AtomicU32,
+}
+
+impl<'a> Spin<'a> {
+    /// A spin accounted to `score`, if one is worth trying.
+    pub fn try_now(score: &'a AtomicU32) -> Option<Self> {
+        if CONFIG.spin_ns.load(Relaxed) == 0 {
+            return None;
+        }
+        let s = score.load(Relaxed);
+        let (level, skipped) = (s & 0xff, s >> 8);
+        if level < PAYS && skipped < PROBE {
+            score.store(level | (skipped + 1) << 8, Relaxed);
+            return None;
+        }
+        Some(Self { score })
+    }
+
+    /// Spins until `done` or the budget is spent. `done` is asked every few dozen cycles.
+    pub fn until(self, mut done: impl FnMut() -> bool) -> bool {
+        let budget = u64::from(CONFIG.spin_ns.load(Relaxed));
+        let start = sys::now_ns();
+        let level = self.score.load(Relaxed) & 0xff;
+        let mut last = start;
+        loop {
+            for _ in 0..8 {
+                if done() {
+                    self.score.store((level + 2).min(BEST), Relaxed);
+                    return true;
+                }
+                core::hint::spin_loop();
+            }
+            let now = sys::now_ns();
+            // A gap means that somebody else ran here: the processor is wanted, and spinning only delays the peer.
+            let preempted = now - last > 50_000;
+            if now - start > budget || preempted {
+                self.score.store(level.saturating_sub(if preempted { 8 } else { 2 }), Relaxed);
+                return false;
+            }
+            last = now;
+        }
+    }
+}
+
+/// Waits until `conn` may have something to read. Err(errno) ends the call: EAGAIN, EINTR, or an end error; Ok(None)
+/// means look again, Ok(Some(got)) is the end of the stream.
+pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32> {
+    if dontwait || sys::is_nonblocking(fd) {
+        // Nothing in user space tells of a peer that was killed; the kernel does, asked now and then.
+        if conn.idle_looks.fetch_add(1, Relaxed) % 16 == 15 {
+            look_at_kernel(conn, fd);
+            if conn.ready(fd) & IN != 0 {
+                return Ok(None);
+            }
+        }
+        return Err(libc::EAGAIN);
+    }
+    if cpus() > 1
+        && conn.peer_elsewhere()
+        && let Some(spin) = Spin::try_now(&conn.spin)
+        && spin.until(|| conn.has_news())
+    {
+        return Ok(None);
+    }
+    conn.arm_data();
+    let seen = conn.doorbells_seen();
+    if conn.ready(fd) & IN != 0 {
+        return Ok(None);
+    }
+    clear_stale(conn, fd, seen, true);
+    conn.rx_sleepers.fetch_add(1, SeqCst);
+    let mut byte = 0u8;
+    // SAFETY: one writable byte. The next definition is used because this call is a cancellation point.
+    let r = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    let e = if r < 0 { errno() } else { 0 };
+    conn.rx_sleepers.fetch_sub(1, SeqCst);
+    match (r, e) {
+        (1, _) => Ok(None),
+        (0, _) => {
+            conn.kernel_end(smc::conn::RDHUP);
+            Ok(None)
+        }
+        (_, libc::EINTR | libc::EAGAIN) => Err(e),
+        _ => match conn.kernel_error(e) {
+            Got::Empty => Ok(None),
+            got => Ok(Some(got)),
+        },
+    }
+}
+
+/// Waits until `conn` may have room. Err(errno) ends the call.
+pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
+    conn.arm_space();
+    if conn.ready(fd) & OUT != 0 {
+        return Ok(());
+    }
+    if dontwait || sys::is_nonblocking(fd) {
+        return Err(libc::EAGAIN);
+    }
+    if cpus() > 1
+        && let Some(spin) = Spin::try_now(&conn.spin)
+        && spin.until(|| conn.ready(fd) & OUT != 0)
+    {
+        return Ok(());
+    }
+    let mut tv = [0i64; 2];
+    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut tv);
+    let limit = (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000);
+    let mut nap = 1_000_000u64;
+    loop {
+        conn.arm_space();
+        let seen = conn.doorbells_seen();
+        if conn.ready(fd) & OUT != 0 {
+            return Ok(());
+        }
+        let held = clear_stale(conn, fd, seen, false);
+        let now = sys::now_ns();
+        if limit.is_some_and(|l| now >= l) {
+            return Err(libc::EAGAIN);
+        }
+        let mut left = limit.map_or(u64::MAX, |l| l - now);
+        if conn.space_is_silent() || held {
+            left = left.min(nap);
+            nap = (nap * 2).min(10_000_000);
+        }
+        let t = libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        let mut p = libc::pollfd { fd, events: if held { 0 } else { libc::POLLIN | libc::POLLRDHUP }, revents: 0 };
+        if conn.phase() & phase::TX_RING == 0 {
+            p.events |= libc::POLLOUT;
+        }
+        let timeout = if left == u64::MAX { core::ptr::null() } else { &raw const t };
+        conn.tx_sleepers.fetch_add(1, SeqCst);
+        // SAFETY: pointers to live locals.
+        let r = unsafe { next::ppoll(&raw mut p, 1, timeout, core::ptr::null()) };
+        let e = if r < 0 { errno() } else { 0 };
+        conn.tx_sleepers.fetch_sub(1, SeqCst);
+        if r < 0 {
+            // poll is never restarted after a signal, send is if its handler says so.
+            if e == libc::EINTR && crate::calls::process::restarts() {
+                continue;
+            }
+            return Err(e);
+        }
+        conn.kernel_end(p.revents as u16 as u32);
+    }
+}
+
+/// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs on
+/// them. True when they had to be left.
+pub fn clear_stale(conn: &Conn, fd: i32, seen: u32, reader: bool) -> bool {
+    if conn.doorbells_due() == 0 {
+        return false;
+    }
+    if !reader && conn.rx_sleepers.load(SeqCst) > 0 && conn.ready(fd) & IN != 0 {
+        return true;
+    }
+    conn.drain_doorbells(fd, seen);
+    false
+}
+
+/// Asks the kernel whether the peer is gone without having said so.
+pub fn look_at_kernel(conn: &Conn, fd: i32) {
+    let ev = sys::poll_now(fd, libc::POLLRDHUP);
+    conn.kernel_end(ev as u16 as u32);
+}

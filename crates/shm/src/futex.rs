@@ -1,0 +1,77 @@
+//! Sleeping on a word. Under loom the kernel is a mutex and a condition variable.
+
+use crate::sync::AtomicU32;
+use core::time::Duration;
+
+/// Why [`wait`] returned. The caller looks at the word again in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woke {
+    /// Woken, or the word did not hold the expected value any more.
+    Changed,
+    TimedOut,
+    Interrupted,
+}
+
+#[cfg(not(loom))]
+mod imp {
+    use super::*;
+    use rustix::io::Errno;
+    use rustix::thread::futex::{self, Flags, Timespec};
+
+    fn flags(shared: bool) -> Flags {
+        if shared {
+            Flags::empty()
+        } else {
+            Flags::PRIVATE
+        }
+    }
+
+    /// Sleeps while `word` holds `expected`. `shared` for words in memory of several processes.
+    pub fn wait(word: &AtomicU32, expected: u32, shared: bool, timeout: Option<Duration>) -> Woke {
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: t.subsec_nanos().into(),
+        });
+        match futex::wait(word, flags(shared), expected, timeout.as_ref()) {
+            Err(Errno::TIMEDOUT) => Woke::TimedOut,
+            Err(Errno::INTR) => Woke::Interrupted,
+            _ => Woke::Changed,
+        }
+    }
+
+    /// Wakes up to `count` sleepers.
+    pub fn wake(word: &AtomicU32, count: u32, shared: bool) {
+        // Fails only for memory that is gone, and then nobody sleeps there.
+        let _ = futex::wake(word, flags(shared), count);
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use super::*;
+    use crate::sync::Ordering;
+    use loom::sync::{Condvar, Mutex};
+
+    loom::lazy_static! {
+        // One queue for all words: a wake of another word is a spurious wakeup, which futexes have.
+        static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+    }
+
+    /// No timeouts in the model: what only a timeout would repair shows up as a deadlock.
+    pub fn wait(word: &AtomicU32, expected: u32, _: bool, _: Option<Duration>) -> Woke {
+        let held = QUEUE.0.lock().unwrap();
+        if word.load(Ordering::SeqCst) == expected {
+            drop(QUEUE.1.wait(held).unwrap());
+        }
+        Woke::Changed
+    }
+
+    pub fn wake(_: &AtomicU32, count: u32, _: bool) {
+        let _held = QUEUE.0.lock().unwrap();
+        for _ in 0..count.min(4) {
+            QUEUE.1.notify_one();
+        }
+    }
+}
+
+pub use imp::{wait, wake};

@@ -1,0 +1,255 @@
+//! The low-contention lock of rsockets, made right for signals, forks and deaths.
+//!
+//! A word holds the owner's thread id; a CAS takes it and a CAS gives it back. Only who finds it taken
+//! goes to the kernel, and says so in [`WAITERS`]. Because the word names its owner, a signal handler
+//! that interrupted the owner is told [`Reentered`] in place of a deadlock, and a lock whose owner was
+//! killed can be taken over by a waiter.
+//!
+//! Limits. A shared lock needs its users in one PID namespace, or a living owner seems dead. A
+//! recycled thread id keeps a dead owner's lock taken for as long as the new thread lives.
+
+use crate::futex::{self, Woke};
+use crate::sync::{AtomicU32, Ordering, spin};
+use crate::thread;
+use core::marker::PhantomData;
+use core::time::Duration;
+
+/// Set while somebody may sleep on the word.
+const WAITERS: u32 = 1 << 31;
+/// How often a waiter asks whether the owner still lives.
+const CHECK: Duration = Duration::from_millis(50);
+/// About as long as the sections that these locks guard.
+#[cfg(not(loom))]
+const SPINS: u32 = 100;
+#[cfg(loom)]
+const SPINS: u32 = 0;
+
+/// The calling thread owns the lock already: this is a signal handler, and waiting would be for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reentered;
+
+impl core::fmt::Display for Reentered {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the calling thread holds this lock already")
+    }
+}
+
+impl core::error::Error for Reentered {}
+
+/// `SHARED` when the word lies in memory of several processes. Zeroed memory is a free lock.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct FastLock<const SHARED: bool> {
+    word: AtomicU32,
+}
+
+/// Holds the lock until dropped. Bound to its thread, whose id is in the word.
+#[derive(Debug)]
+#[must_use]
+pub struct FastGuard<'a, const SHARED: bool> {
+    lock: &'a FastLock<SHARED>,
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl<const SHARED: bool> Default for FastLock<SHARED> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const SHARED: bool> FastLock<SHARED> {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            word: AtomicU32::new(0),
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            word: AtomicU32::new(0),
+        }
+    }
+
+    /// Waits for the lock. After the death of an owner what it guards may be half changed; who cares
+    /// calls [`Self::lock_recovering`].
+    #[inline]
+    pub fn lock(&self) -> Result<FastGuard<'_, SHARED>, Reentered> {
+        self.lock_recovering().map(|(guard, _)| guard)
+    }
+
+    /// As [`Self::lock`], and tells whether the lock was taken over from a dead owner.
+    #[inline]
+    pub fn lock_recovering(&self) -> Result<(FastGuard<'_, SHARED>, bool), Reentered> {
+        let me = thread::thread_id();
+        // SYNC: lock. Pairs with the release in `unlock`.
+        let free = self
+            .word
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+        let recovered = match free {
+            Ok(_) => false,
+            Err(word) => self.lock_contended(me, word)?,
+        };
+        Ok((self.guard(), recovered))
+    }
+
+    #[inline]
+    pub fn try_lock(&self) -> Option<FastGuard<'_, SHARED>> {
+        let me = thread::thread_id();
+        // SYNC: lock. Pairs with the release in `unlock`.
+        let free = self
+            .word
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+        free.ok().map(|_| self.guard())
+    }
+
+    /// Whether the calling thread owns it.
+    #[inline]
+    pub fn is_mine(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & !WAITERS == thread::thread_id()
+    }
+
+    /// Whether anybody does.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.word.load(Ordering::Relaxed) != 0
+    }
+
+    /// Makes the lock free, whoever held it.
+    ///
+    /// # Safety
+    /// No other thread uses the lock: for the child of a fork, which has only one.
+    pub unsafe fn reset(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+
+    /// Unlocks what this thread locked and whose guard it has forgotten.
+    ///
+    /// # Safety
+    /// The calling thread holds the lock and no guard for it.
+    pub unsafe fn force_unlock(&self) {
+        drop(self.guard());
+    }
+
+    fn guard(&self) -> FastGuard<'_, SHARED> {
+        FastGuard {
+            lock: self,
+            _not_send: PhantomData,
+        }
+    }
+
+    #[cold]
+    fn lock_contended(&self, me: u32, mut word: u32) -> Result<bool, Reentered> {
+        if word & !WAITERS == me {
+            return Err(Reentered);
+        }
+        let spins = if several_cpus() { SPINS } else { 0 };
+        for _ in 0..spins {
+            spin();
+            word = self.word.load(Ordering::Relaxed);
+            if word == 0 && self.take(0, me) {
+                return Ok(false);
+            }
+            if word & WAITERS != 0 {
+                break;
+            }
+        }
+        // From here on it is taken with WAITERS, because others may sleep too and a single one is woken.
+        let mine = me | WAITERS;
+        loop {
+            word = self.word.load(Ordering::Relaxed);
+            if word == 0 {
+                if self.take(0, mine) {
+                    return Ok(false);
+                }
+                continue;
+            }
+            let marked = word | WAITERS;
+            if word != marked && !self.mark(word) {
+                continue;
+            }
+            // Interrupted counts as a timeout: under a storm of signals no wait would ever time out.
+            if futex::wait(&self.word, marked, SHARED, Some(CHECK)) != Woke::Changed
+                && !Self::owner_lives(marked & !WAITERS)
+                && self.take(marked, mine)
+            {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn take(&self, from: u32, to: u32) -> bool {
+        // SYNC: lock. Pairs with the release in `unlock`.
+        self.word
+            .compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn mark(&self, word: u32) -> bool {
+        let marked = word | WAITERS;
+        self.word
+            .compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn owner_lives(tid: u32) -> bool {
+        if SHARED {
+            thread::is_alive(tid)
+        } else {
+            thread::is_alive_here(tid)
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        let me = thread::thread_id();
+        // SYNC: lock. Pairs with the acquire of whoever takes it next.
+        if self
+            .word
+            .compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
+            self.unlock_contended(me);
+        }
+    }
+
+    #[cold]
+    fn unlock_contended(&self, me: u32) {
+        // A guard copied by fork must not free the lock of the parent, in memory of both.
+        if SHARED && self.word.load(Ordering::Relaxed) & !WAITERS != me {
+            return;
+        }
+        // SYNC: lock. Pairs with the acquire of whoever takes it next.
+        if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
+            futex::wake(&self.word, 1, SHARED);
+        }
+    }
+}
+
+impl<const SHARED: bool> Drop for FastGuard<'_, SHARED> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.unlock();
+    }
+}
+
+#[cfg(not(loom))]
+fn several_cpus() -> bool {
+    use core::sync::atomic::AtomicU8;
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        0 => {
+            // Refused where there are more CPUs than its set has room for.
+            let many = rustix::thread::sched_getaffinity(None).map_or(true, |set| set.count() > 1);
+            KNOWN.store(1 + u8::from(many), Ordering::Relaxed);
+            many
+        }
+        known => known > 1,
+    }
+}
+
+#[cfg(loom)]
+fn several_cpus() -> bool {
+    false
+}

@@ -1,0 +1,281 @@
+//! Memory that two processes share: a sealed memfd and its mapping.
+//!
+//! The seals are what makes another process's memory safe to touch: a file that can neither shrink nor
+//! grow cannot raise SIGBUS under a reader. Files that cannot be sealed are refused. What remains
+//! possible to the peer is to write, or to punch holes, which reads as zeros.
+//!
+//! Limit: where overcommit is forbidden (`vm.overcommit_memory=2`), the kernel may still answer the
+//! first touch of a page with SIGBUS when it has no memory left to promise.
+
+use core::ffi::CStr;
+use core::ptr;
+use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
+use rustix::fs::{
+    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Lengths are multiples of it, also where the kernel's pages are larger.
+pub const PAGE: usize = 4096;
+
+const NOT_RESIZABLE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// The file system behind memfds. The other one with seals, hugetlbfs, can raise SIGBUS.
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+/// Where our descriptors go, if the limit on open files allows: beyond those that applications count on,
+/// and low enough that the kernel's table of descriptors stays small.
+const PARKING: u64 = 768;
+
+/// Why a file from another process was not mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenError {
+    /// Not a memfd in ordinary memory.
+    NotMemfd,
+    /// It could still be resized.
+    NotSealed,
+    /// Its size is outside of the bounds asked for, or not whole pages.
+    BadSize(u64),
+    Os(Errno),
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NotMemfd => f.write_str("not a memfd"),
+            Self::NotSealed => f.write_str("memfd without seals against resizing"),
+            Self::BadSize(n) => write!(f, "memfd of unexpected size {n}"),
+            Self::Os(e) => e.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+impl From<Errno> for OpenError {
+    fn from(e: Errno) -> Self {
+        Self::Os(e)
+    }
+}
+
+/// A mapped memfd. Unmapped, and its descriptor closed, on drop.
+#[derive(Debug)]
+pub struct Segment {
+    base: *mut u8,
+    len: usize,
+    fd: Option<Fd>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is only handed out as a raw pointer.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// A descriptor among those of an unsuspecting application, which may close it (`closefrom`) and get the
+/// number back for something else. So it is only used while it still is the same file.
+#[derive(Debug)]
+struct Fd {
+    raw: RawFd,
+    file: (u64, u64),
+}
+
+impl Fd {
+    fn new(raw: RawFd) -> Result<Self, Errno> {
+        match identity(raw) {
+            Ok(file) => Ok(Self { raw, file }),
+            Err(e) => {
+                // SAFETY: the caller gave `raw` away.
+                unsafe { rustix::io::close(raw) };
+                Err(e)
+            }
+        }
+    }
+
+    fn is_intact(&self) -> bool {
+        identity(self.raw) == Ok(self.file)
+    }
+
+    fn borrow(&self) -> BorrowedFd<'_> {
+        borrow(self.raw)
+    }
+
+    /// Moves it out of the way of the application, which expects the lowest numbers for itself.
+    fn park(&mut self) {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let floor = limit.map_or(PARKING, |n| (n / 4 * 3).min(PARKING));
+        if let Ok(high) = rustix::io::fcntl_dupfd_cloexec(self.borrow(), floor as RawFd) {
+            // SAFETY: the low number is ours since `new`, and now replaced.
+            unsafe { rustix::io::close(self.raw) };
+            self.raw = high.into_raw_fd();
+        }
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        if self.is_intact() {
+            // SAFETY: still our own file, and no longer used.
+            unsafe { rustix::io::close(self.raw) };
+        }
+    }
+}
+
+fn borrow<'a>(raw: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: used for one system call; a closed number is answered with EBADF. Never -1, as `open`
+    // refuses it and everything else comes from the kernel.
+    unsafe { BorrowedFd::borrow_raw(raw) }
+}
+
+fn identity(raw: RawFd) -> Result<(u64, u64), Errno> {
+    fstat(borrow(raw)).map(|s| (s.st_dev, s.st_ino))
+}
+
+impl Segment {
+    /// New zeroed memory of `len` bytes, a multiple of [`PAGE`], that can never change its size. Pages
+    /// come into being when they are first touched.
+    pub fn create(name: &CStr, len: usize) -> Result<Self, Errno> {
+        let mut fd = memfd(name, len)?;
+        fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::SEAL)?;
+        let base = map(fd.raw, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        fd.park();
+        Ok(Self {
+            base,
+            len,
+            fd: Some(fd),
+        })
+    }
+
+    /// As [`Self::create`], but whoever else maps it gets to read only.
+    pub fn create_sealed_for_readers(name: &CStr, len: usize) -> Result<Self, Errno> {
+        let mut fd = memfd(name, len)?;
+        // FUTURE_WRITE spares mappings that exist: ours must come first.
+        let base = map(fd.raw, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mut segment = Self {
+            base,
+            len,
+            fd: None,
+        };
+        fcntl_add_seals(
+            fd.borrow(),
+            NOT_RESIZABLE | SealFlags::FUTURE_WRITE | SealFlags::SEAL,
+        )?;
+        fd.park();
+        segment.fd = Some(fd);
+        Ok(segment)
+    }
+
+    /// Maps memory that another process created, for reading and writing. `fd` stays the caller's, and
+    /// may be closed at once.
+    pub fn open(fd: RawFd, min_len: usize, max_len: usize) -> Result<Self, OpenError> {
+        Self::open_with(fd, min_len, max_len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// As [`Self::open`], for a segment that was sealed for readers.
+    pub fn open_readonly(fd: RawFd, min_len: usize, max_len: usize) -> Result<Self, OpenError> {
+        Self::open_with(fd, min_len, max_len, ProtFlags::READ)
+    }
+
+    fn open_with(fd: RawFd, min: usize, max: usize, prot: ProtFlags) -> Result<Self, OpenError> {
+        if fd < 0 {
+            return Err(OpenError::Os(Errno::BADF));
+        }
+        let file = borrow(fd);
+        let seals = match fcntl_get_seals(file) {
+            Err(Errno::INVAL) => return Err(OpenError::NotMemfd),
+            other => other?,
+        };
+        // Seals first: from here on the size cannot change any more.
+        if !seals.contains(NOT_RESIZABLE) {
+            return Err(OpenError::NotSealed);
+        }
+        let stat = fstat(file)?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !regular || fstatfs(file)?.f_type as u32 != TMPFS_MAGIC {
+            return Err(OpenError::NotMemfd);
+        }
+        let size = stat.st_size as u64;
+        let bad = OpenError::BadSize(size);
+        let len = usize::try_from(size).map_err(|_| bad)?;
+        if len == 0 || len < min || len > max || !len.is_multiple_of(PAGE) {
+            return Err(bad);
+        }
+        Ok(Self {
+            base: map(fd, len, prot)?,
+            len,
+            fd: None,
+        })
+    }
+
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The descriptor to hand to a peer, if there is one and nobody closed it behind our back.
+    pub fn fd(&self) -> Option<RawFd> {
+        self.fd
+            .as_ref()
+            .filter(|fd| fd.is_intact())
+            .map(|fd| fd.raw)
+    }
+
+    /// Once all peers have it, the descriptor is of no use any more.
+    pub fn close_fd(&mut self) {
+        self.fd = None;
+    }
+
+    /// Gives the memory back, but leaves its addresses valid: zeros of this process alone take their
+    /// place, so that a thread which is late finds an empty ring and no fault.
+    pub fn retire(self) -> (*mut u8, usize) {
+        let mut this = core::mem::ManuallyDrop::new(self);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: replaces exactly our own mapping, to which only raw pointers exist. If it fails, the
+        // mapping stays, which is as safe.
+        let _ = unsafe { mmap_anonymous(this.base.cast(), this.len, prot, flags) };
+        this.fd = None;
+        (this.base, this.len)
+    }
+
+    /// Forgets the segment but leaves it mapped: for the child of a fork, where it is the parent's to end.
+    pub fn leave(self) {
+        core::mem::ManuallyDrop::new(self).fd = None;
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; whoever still has a raw pointer was to `retire` it.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+fn memfd(name: &CStr, len: usize) -> Result<Fd, Errno> {
+    if len == 0 || !len.is_multiple_of(PAGE) {
+        return Err(Errno::INVAL);
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Some systems insist on NOEXEC_SEAL, and kernels before 6.3 do not know it.
+    let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, flags)?,
+        other => other?,
+    };
+    let fd = Fd::new(file.into_raw_fd())?;
+    ftruncate(fd.borrow(), len as u64)?;
+    Ok(fd)
+}
+
+fn map(fd: RawFd, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe { mmap(ptr::null_mut(), len, prot, flags, borrow(fd), 0)? };
+    // SAFETY: the mapping just made. Core dumps have no use for it, so that a failure does not matter.
+    let _ = unsafe { madvise(base, len, Advice::LinuxDontDump) };
+    Ok(base.cast())
+}

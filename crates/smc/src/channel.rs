@@ -1,0 +1,155 @@
+//! The rendezvous channel: one SOCK_SEQPACKET message per CLC message, with the memfd of an arena beside it where
+//! the peer needs it.
+//!
+//! The name is made of the connection's two addresses and lies in the abstract namespace, which belongs to the network
+//! namespace as the addresses do. It vanishes with its process: nothing to clean up.
+
+use crate::conn::Addr;
+use crate::sys;
+
+/// Most a message may have: the largest CLC message and the trailer below.
+pub const MAX: usize = 720;
+
+/// Who is at the other end, as the kernel vouches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cred {
+    /// Its pid in our pid namespace, 0 if it has none there.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+}
+
+/// Prefix of every rendezvous name, after the leading NUL.
+pub const PREFIX: &[u8] = b"shortwire/1/";
+
+/// `sockaddr_un` of the rendezvous for a connection: the lower end first.
+fn address(low: &Addr, high: &Addr) -> ([u8; 110], u32) {
+    let mut raw = [0u8; 110];
+    raw[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    let mut at = 3;
+    raw[at..at + PREFIX.len()].copy_from_slice(PREFIX);
+    at += PREFIX.len();
+    for byte in low.key().iter().chain(&high.key()) {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        raw[at] = HEX[usize::from(byte >> 4)];
+        raw[at + 1] = HEX[usize::from(byte & 15)];
+        at += 2;
+    }
+    (raw, at as u32)
+}
+
+fn socket() -> Result<i32, i32> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: integers only.
+    check(unsafe { sys::syscall(libc::SYS_socket, libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0) })
+}
+
+fn check(r: isize) -> Result<i32, i32> {
+    if r < 0 { Err(-r as i32) } else { Ok(r as i32) }
+}
+
+/// Binds and listens under the connection's name; the hidden descriptor.
+pub fn listen(low: &Addr, high: &Addr) -> Result<i32, i32> {
+    let (raw, len) = address(low, high);
+    let fd = socket()?;
+    // SAFETY: `raw` holds `len` bytes of address.
+    let r = unsafe {
+        match sys::syscall(libc::SYS_bind, fd as usize, raw.as_ptr() as usize, len as usize, 0, 0, 0) {
+            0 => sys::syscall(libc::SYS_listen, fd as usize, 1, 0, 0, 0, 0),
+            e => e,
+        }
+    };
+    park(fd, r)
+}
+
+/// Connects to the connection's name; ECONNREFUSED when nobody listens yet.
+pub fn connect(low: &Addr, high: &Addr) -> Result<i32, i32> {
+    let (raw, len) = address(low, high);
+    let fd = socket()?;
+    // SAFETY: `raw` holds `len` bytes of address.
+    let r = unsafe { sys::syscall(libc::SYS_connect, fd as usize, raw.as_ptr() as usize, len as usize, 0, 0, 0) };
+    park(fd, r)
+}
+
+/// Takes the one connection; EAGAIN when it has not come yet.
+pub fn accept(listener: i32) -> Result<i32, i32> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no address is asked for.
+    let fd = check(unsafe { sys::syscall(libc::SYS_accept4, listener as usize, 0, 0, flags as usize, 0, 0) })?;
+    Ok(crate::hidden::park(fd))
+}
+
+fn park(fd: i32, r: isize) -> Result<i32, i32> {
+    if r < 0 {
+        sys::close(fd);
+        return Err(-r as i32);
+    }
+    Ok(crate::hidden::park(fd))
+}
+
+/// Credentials of the process at the other end when it connected or listened.
+pub fn peer(fd: i32) -> Option<Cred> {
+    let mut c = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    (sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut c) > 0).then_some(Cred { pid: c.pid, uid: c.uid })
+}
+
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Sends one message, with a descriptor if one is given. Never waits.
+pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
+    let iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: all-zero is a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = (&raw const iov).cast_mut();
+    msg.msg_iovlen = 1;
+    if let Some(pass) = pass {
+        // cmsghdr on Linux: length, level, type; data behind 16 bytes.
+        control.0[..8].copy_from_slice(&20usize.to_ne_bytes());
+        control.0[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+        control.0[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+        control.0[16..20].copy_from_slice(&pass.to_ne_bytes());
+        msg.msg_control = control.0.as_mut_ptr().cast();
+        msg.msg_controllen = 24;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `msg` and what it points to are live.
+    let r = unsafe { sys::syscall(libc::SYS_sendmsg, fd as usize, &raw const msg as usize, flags as usize, 0, 0, 0) };
+    check(r).map(drop)
+}
+
+/// Receives one message and the descriptor that came with it, if any. Never waits. More than one descriptor, or a
+/// message that is too long, is an error and leaves nothing open.
+pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), i32> {
+    let iov = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let mut control = Control([0; 64]);
+    // SAFETY: all-zero is a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = (&raw const iov).cast_mut();
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.0.as_mut_ptr().cast();
+    msg.msg_controllen = control.0.len();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: `msg` and what it points to are live.
+    let r = unsafe { sys::syscall(libc::SYS_recvmsg, fd as usize, &raw mut msg as usize, flags as usize, 0, 0, 0) };
+    let n = check(r)? as usize;
+    let word = |at: usize| i32::from_ne_bytes(control.0[at..at + 4].try_into().unwrap_or_default());
+    let mut passed = None;
+    let mut extra = false;
+    if msg.msg_controllen >= 20 && word(8) == libc::SOL_SOCKET && word(12) == libc::SCM_RIGHTS {
+        let len = usize::from_ne_bytes(control.0[..8].try_into().unwrap_or_default()).min(64);
+        for at in (16..len.saturating_sub(3)).step_by(4) {
+            if passed.replace(word(at)).is_some_and(|old| sys::close(old) == 0) {
+                extra = true;
+            }
+        }
+    }
+    if extra || msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        if let Some(fd) = passed {
+            sys::close(fd);
+        }
+        return Err(libc::EPROTO);
+    }
+    Ok((n, passed))
+}

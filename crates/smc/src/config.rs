@@ -1,0 +1,138 @@
+//! Settings, read once from the environment that `shortwire run` composes.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::clc::Eid;
+
+/// Who may be at the other end of a link group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum PeerPolicy {
+    /// Nobody: every connection stays TCP.
+    Off = 0,
+    /// Processes of our own user only.
+    SameUid = 1,
+    /// Also other users, when the kernel's socket table says that the other end of this very connection is theirs.
+    Verified = 2,
+}
+
+/// The settings of this process.
+pub struct Config {
+    /// Sends plus receives before a connection is offered an upgrade (K).
+    pub after: AtomicU32,
+    /// Bytes that count as having done K operations.
+    pub after_bytes: AtomicU64,
+    /// Size of a receive buffer (DMB), header included; 2^(14+n).
+    pub dmb_size: AtomicU32,
+    /// Longest busy wait before sleeping, in nanoseconds.
+    pub spin_ns: AtomicU32,
+    policy: AtomicU32,
+    /// Move data through the device's `move_data` even where memory could be attached.
+    pub copy: AtomicBool,
+    /// Refuse io_uring_setup with ENOSYS so that programs fall back to calls we see.
+    pub deny_io_uring: AtomicBool,
+}
+
+/// The one instance.
+pub static CONFIG: Config = Config {
+    after: AtomicU32::new(4),
+    after_bytes: AtomicU64::new(64 << 10),
+    dmb_size: AtomicU32::new(256 << 10),
+    spin_ns: AtomicU32::new(20_000),
+    policy: AtomicU32::new(PeerPolicy::Verified as u32),
+    copy: AtomicBool::new(false),
+    deny_io_uring: AtomicBool::new(false),
+};
+
+impl Config {
+    /// The peer policy in force.
+    pub fn policy(&self) -> PeerPolicy {
+        match self.policy.load(Relaxed) {
+            0 => PeerPolicy::Off,
+            1 => PeerPolicy::SameUid,
+            _ => PeerPolicy::Verified,
+        }
+    }
+
+    /// Applies one `SHORTWIRE_*` variable (name without the prefix). A value that makes no sense is ignored:
+    /// `shortwire run` has checked it, and a preloaded library has nobody to tell.
+    pub fn set(&self, name: &[u8], value: &[u8]) {
+        let number = parse(value);
+        match name {
+            b"AFTER" => number.map_or((), |n| self.after.store(n.min(1 << 30) as u32, Relaxed)),
+            b"AFTER_BYTES" => number.map_or((), |n| self.after_bytes.store(n, Relaxed)),
+            b"DMB_SIZE" => number
+                .filter(|n| n.is_power_of_two() && (16 << 10..=1 << 20).contains(n))
+                .map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
+            b"SPIN" => number.map_or((), |n| self.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
+            b"PEER_POLICY" => {
+                let p = match value {
+                    b"off" => PeerPolicy::Off,
+                    b"same-uid" => PeerPolicy::SameUid,
+                    _ => PeerPolicy::Verified,
+                };
+                self.policy.store(p as u32, Relaxed);
+            }
+            b"DISABLE" if value == b"1" => self.policy.store(PeerPolicy::Off as u32, Relaxed),
+            b"UEID" => set_ueids(value),
+            b"COPY" => self.copy.store(value == b"1", Relaxed),
+            b"IO_URING" => self.deny_io_uring.store(value == b"deny", Relaxed),
+            _ => {}
+        }
+    }
+}
+
+struct Ueids(UnsafeCell<([Eid; 4], usize)>);
+// SAFETY: written once, while the library is loaded and before any other thread of ours reads.
+unsafe impl Sync for Ueids {}
+static UEIDS: Ueids = Ueids(UnsafeCell::new(([Eid([0; 32]); 4], 0)));
+
+/// The user-defined EIDs, at most four.
+pub fn ueids() -> &'static [Eid] {
+    // SAFETY: see `Ueids`.
+    let (names, n) = unsafe { &*UEIDS.0.get() };
+    &names[..*n]
+}
+
+fn set_ueids(value: &[u8]) {
+    // SAFETY: see `Ueids`.
+    let (names, n) = unsafe { &mut *UEIDS.0.get() };
+    for name in value.split(|b| *b == b',') {
+        if let (Ok(eid), Some(slot)) = (Eid::user(core::str::from_utf8(name).unwrap_or("")), names.get_mut(*n)) {
+            *slot = eid;
+            *n += 1;
+        }
+    }
+}
+
+/// A whole number with an optional K or M (1024-based) behind it.
+fn parse(text: &[u8]) -> Option<u64> {
+    let (digits, unit) = match text.split_last()? {
+        (b'k' | b'K', rest) => (rest, 1u64 << 10),
+        (b'm' | b'M', rest) => (rest, 1u64 << 20),
+        _ => (text, 1),
+    };
+    if digits.is_empty() || digits.len() > 18 {
+        return None;
+    }
+    digits
+        .iter()
+        .try_fold(0u64, |n, d| d.is_ascii_digit().then(|| n * 10 + u64::from(d - b'0')))?
+        .checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_take_units_and_refuse_words() {
+        assert_eq!(parse(b"64K"), Some(65536));
+        assert_eq!(parse(b"1m"), Some(1 << 20));
+        assert_eq!(parse(b"7"), Some(7));
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"K"), None);
+        assert_eq!(parse(b"4x"), None);
+    }
+}

@@ -1,0 +1,451 @@
+//! One end of a TCP connection under observation, and its data path once it is upgraded.
+//!
+//! A `Conn` lives in the family's shared table: fork children use the same cursors and locks. Private cursors
+//! (`Rx::cons`, `Tx::prod`) are the authority; what the peer publishes in our DMB's header is copied once, checked
+//! by `Cursor::follow`, and never used unchecked.
+//!
+//! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of its cache lines
+//! travels one way. The exceptions are the two REVOKED bits, by which an owner takes its ring back (`revert.rs`).
+
+mod close;
+mod ready;
+mod recv;
+mod revert;
+mod send;
+mod switch;
+
+pub use ready::{ERR, HUP, IN, OUT, RDHUP};
+pub use recv::Got;
+pub use send::{Pieces, Sent};
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use shm::cursor::Cursor;
+use shm::lock::FastLock;
+
+use crate::stats::BUCKETS;
+
+/// Start of every DMB: the SMC-D CDC words and, in its reserved tail and behind it, Shortwire's doorbell words.
+#[repr(C, align(64))]
+pub struct DmbHeader {
+    /// CDC type, 0xFE.
+    pub kind: AtomicU64,
+    /// The peer's producer cursor in this DMB, with `REVERTED` and `REVOKED`.
+    pub prod: AtomicU64,
+    /// The peer's consumer cursor in the DMB that we write, with its state flags.
+    pub cons: AtomicU64,
+    /// `N << 1 | 1` once the peer's sends have left TCP after N bytes.
+    pub switch: AtomicU64,
+    /// Changes when the peer wants a doorbell for data that we publish.
+    pub rx_arm: AtomicU32,
+    /// Changes when the peer wants a doorbell for space that we free.
+    pub tx_arm: AtomicU32,
+    /// Number of the peer's wait that covers this connection (0: none).
+    pub cover: AtomicU32,
+    /// Processor on which the peer last sent, plus one.
+    pub cpu: AtomicU32,
+    /// Doorbell bytes the peer has put on the TCP stream; bit 31 set by the owner: no more of them.
+    pub rung: AtomicU32,
+    spare: AtomicU32,
+    /// `P << 1 | 1`: the peer wants the bytes from P on sent again over TCP.
+    pub takeback: AtomicU64,
+}
+
+/// Bytes of a DMB that are not ring.
+pub const HEADER_LEN: u32 = 64;
+const _: () = assert!(size_of::<DmbHeader>() == HEADER_LEN as usize);
+
+/// In `prod`: the writer has returned to TCP, nothing follows in this ring.
+pub const REVERTED: u64 = 1 << 48;
+/// In `prod`: the owner of the ring takes no more; the writer's next publication fails.
+pub const REVOKED: u64 = 1 << 49;
+/// In `rung`: no further doorbell may be sent.
+pub const RUNG_REVOKED: u32 = 1 << 31;
+/// CDC state flags in `cons`: done writing, connection closed, connection aborted.
+pub const DONE: u64 = 0x80 << 56;
+/// See `DONE`.
+pub const CLOSED: u64 = 0x40 << 56;
+/// See `DONE`.
+pub const ABORT: u64 = 0x20 << 56;
+/// Any of the three ends the peer's stream.
+pub const ENDS: u64 = DONE | CLOSED | ABORT;
+
+/// Phase bits of a connection.
+pub mod phase {
+    /// Our DMB is exposed: the peer may switch its sends at any time.
+    pub const ATTACHED: u32 = 1;
+    /// The peer's DMB is at hand and the peer is committed: our sends may switch.
+    pub const TX_READY: u32 = 1 << 1;
+    /// Sends go to the ring.
+    pub const TX_RING: u32 = 1 << 2;
+    /// Receives come from the ring (after what is left on TCP).
+    pub const RX_RING: u32 = 1 << 3;
+    /// A switch of the sending side is being tried.
+    pub const TX_SWITCHING: u32 = 1 << 4;
+    /// A switch of the receiving side is being tried.
+    pub const RX_SWITCHING: u32 = 1 << 5;
+    /// Never to be upgraded (again).
+    pub const FROZEN: u32 = 1 << 6;
+    /// shutdown(SHUT_WR) was called here.
+    pub const SHUT_WR: u32 = 1 << 7;
+    /// shutdown(SHUT_RD) was called here.
+    pub const SHUT_RD: u32 = 1 << 8;
+    /// The kernel connection ended without the peer's end flags.
+    pub const DEAD: u32 = 1 << 9;
+    /// The end of the stream, or its error, has been delivered.
+    pub const ENDED: u32 = 1 << 10;
+    /// The peer broke the protocol: ECONNRESET.
+    pub const BROKEN: u32 = 1 << 11;
+    /// Closed here.
+    pub const CLOSED: u32 = 1 << 12;
+    /// Sends left the ring for TCP again.
+    pub const TX_REVERTED: u32 = 1 << 13;
+    /// We have taken our ring back from the peer.
+    pub const RX_RECALLED: u32 = 1 << 14;
+    /// Receives are back on TCP.
+    pub const RX_REVERTED: u32 = 1 << 15;
+    /// Something was sent to a peer that had already closed: its RST is a real error.
+    pub const SENT_TO_GONE: u32 = 1 << 16;
+    /// The peer's takeback has been taken up.
+    pub const TAKEN_BACK: u32 = 1 << 17;
+    /// Either direction has left TCP.
+    pub const ANY_RING: u32 = TX_RING | RX_RING;
+}
+use phase as p;
+
+/// Receiving side; guarded by `rx_lock`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Rx {
+    /// How far we have read in our ring.
+    pub cons: Cursor,
+    /// How far the peer is known to have written.
+    pub prod: Cursor,
+    /// Position up to which the peer was told, by any store.
+    pub published: u64,
+    /// Position up to which the peer was told with a full fence behind it.
+    pub fenced: u64,
+    /// Payload bytes still to come over TCP before the ring begins.
+    pub tcp_left: u64,
+    /// Doorbell bytes taken from the TCP stream.
+    pub drained: u32,
+    /// Usable bytes of our ring.
+    pub size: u32,
+    /// Peer's last end flags.
+    pub ends: u64,
+}
+
+/// Sending side; guarded by `tx_lock`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Tx {
+    /// How far we have written in the peer's ring.
+    pub prod: Cursor,
+    /// How far the peer is known to have read.
+    pub cons: Cursor,
+    /// The producer word last published.
+    pub word: u64,
+    /// Usable bytes of the peer's ring.
+    pub size: u32,
+    /// Processor last told to the peer.
+    pub cpu: u32,
+    /// Bytes of the ring to send again over TCP after a recall: from here up to `prod`.
+    pub resend: u64,
+}
+
+/// Per-direction counters, added to by the holder of that direction's lock.
+#[repr(C)]
+#[derive(Default)]
+pub struct Counts {
+    /// Payload bytes through shared memory.
+    pub bytes: AtomicU64,
+    /// Calls.
+    pub calls: AtomicU64,
+    /// Times the ring was full.
+    pub full: AtomicU64,
+    /// Doorbells sent.
+    pub doorbells: AtomicU64,
+    /// Requests by size.
+    pub sizes: [AtomicU32; BUCKETS],
+}
+
+impl Counts {
+    // Plain load and store: the direction's lock makes the writer single, readers only look.
+    #[inline]
+    pub(crate) fn call(&self, bytes: usize) {
+        self.calls.store(self.calls.load(Relaxed) + 1, Relaxed);
+        self.bytes.store(self.bytes.load(Relaxed) + bytes as u64, Relaxed);
+        let b = &self.sizes[crate::stats::bucket(bytes)];
+        b.store(b.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+/// A socket address in the table: family, port and address as the kernel gives them.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Addr {
+    /// AF_INET or AF_INET6; 0 when not yet known.
+    pub family: u16,
+    /// Host order.
+    pub port: u16,
+    /// IPv4 in the first four bytes.
+    pub ip: [u8; 16],
+}
+
+/// See the module documentation.
+#[repr(C, align(64))]
+pub struct Conn {
+    /// Bumped when the slot is taken and when it is given back: odd means in use.
+    pub gen_: AtomicU32,
+    /// Descriptors of all processes of the family that name this connection.
+    pub refs: AtomicU32,
+    phase: AtomicU32,
+    /// Why it is TCP (a `Reason`), and what the peer said.
+    pub reason: AtomicU32,
+    /// See `reason`.
+    pub peer_reason: AtomicU32,
+    /// Sends plus receives so far.
+    pub ops: AtomicU32,
+    /// Threads inside a kernel receive / send on it.
+    pub rx_inflight: AtomicU32,
+    /// See `rx_inflight`.
+    pub tx_inflight: AtomicU32,
+    /// Threads asleep in the kernel for data / space.
+    pub rx_sleepers: AtomicU32,
+    /// See `rx_sleepers`.
+    pub tx_sleepers: AtomicU32,
+    pub(crate) next_free: AtomicU32,
+    /// Number of operations at which the upgrade is looked at again; u32::MAX: never.
+    pub next_try: AtomicU32,
+    /// Bytes moved over TCP before the upgrade.
+    pub tcp_bytes: AtomicU64,
+
+    /// Guards `rx`.
+    pub rx_lock: FastLock<true>,
+    rung_tx: AtomicU32,
+    /// Wire word of `rx.cons`, for readiness checks without the lock.
+    rx_word: AtomicU64,
+    my_addr: AtomicPtr<DmbHeader>,
+    rx: UnsafeCell<Rx>,
+
+    /// Guards `tx`.
+    pub tx_lock: FastLock<true>,
+    rung_rx: AtomicU32,
+    /// Wire word of `tx.prod`, for readiness checks without the lock.
+    tx_word: AtomicU64,
+    peer_addr: AtomicPtr<DmbHeader>,
+    tx: UnsafeCell<Tx>,
+
+    /// State flags that we publish (`DONE`, `CLOSED`, `ABORT`).
+    ends: AtomicU64,
+    /// Wait words and rung record that the peer keeps for us, in our own control page.
+    my_waits: AtomicPtr<Waits>,
+    /// Our wait words, in the peer's control page.
+    pub peer_waits: AtomicPtr<Waits>,
+    /// Token of our DMB and of the peer's.
+    pub my_token: AtomicU64,
+    /// See `my_token`.
+    pub peer_token: AtomicU64,
+    /// Link group it belongs to.
+    pub group: AtomicU32,
+    /// Upgrade in progress: its stage and rendezvous descriptor (0: none).
+    pub stage: AtomicU32,
+    /// See `stage`.
+    pub meeting: AtomicI32,
+    /// A step of the upgrade is being taken; how many were.
+    pub(crate) busy: AtomicU32,
+    pub(crate) looks: AtomicU32,
+    /// Empty looks by nonblocking receives.
+    pub idle_looks: AtomicU32,
+    /// Process at the other end, 0 if not known.
+    pub peer_pid: AtomicU32,
+    /// Data goes through the device's move_data instead of the attached memory.
+    copy: AtomicU32,
+
+    /// SO_RCVLOWAT as the application set it; the kernel's is 1 so that a doorbell wakes.
+    pub user_rcvlowat: AtomicU32,
+    /// TCP_NODELAY (bit 0) and TCP_CORK (bit 1) as the application set them.
+    pub user_nodelay: AtomicU32,
+    /// How well spinning has paid on it, 0..=16.
+    pub spin: AtomicU32,
+    /// Process that upgraded it.
+    pub pid: AtomicU32,
+    /// Owner of the socket and its inode, for `ss`.
+    pub uid: AtomicU32,
+    /// See `uid`.
+    pub inode: AtomicU32,
+    /// The two ends.
+    names: UnsafeCell<[Addr; 2]>,
+    /// Received and sent through shared memory.
+    pub rx_counts: Counts,
+    /// See `rx_counts`.
+    pub tx_counts: Counts,
+}
+
+// SAFETY: the cells are guarded by the locks beside them, the rest is atomics.
+unsafe impl Sync for Conn {}
+
+/// A control page: wait words written by one process, looked at by the other.
+#[repr(C)]
+pub struct Waits {
+    /// Odd: the wait with this number sleeps. Changes with every sleep.
+    pub armed: [AtomicU32; crate::table::WAITS],
+    /// What the process that rings last rang for; private to it by custom (lying harms only the liar).
+    pub rung: [AtomicU32; crate::table::WAITS],
+}
+
+/// What an upgrade found, handed to `Conn::attach`.
+pub struct Ends {
+    /// Our DMB, header first.
+    pub my: *mut DmbHeader,
+    /// Its length in bytes.
+    pub my_len: u32,
+    /// Its token.
+    pub my_token: u64,
+    /// Our control page.
+    pub my_waits: *mut Waits,
+}
+
+impl Conn {
+    /// Phase bits now.
+    #[inline]
+    pub fn phase(&self) -> u32 {
+        self.phase.load(Acquire)
+    }
+
+    /// Sets phase bits; the bits before.
+    pub fn set(&self, bits: u32) -> u32 {
+        self.phase.fetch_or(bits, SeqCst)
+    }
+
+    pub(crate) fn clear(&self, bits: u32) {
+        self.phase.fetch_and(!bits, SeqCst);
+    }
+
+    /// Whether any direction uses a ring, so that kernel readiness does not tell the truth about it.
+    #[inline]
+    pub fn switched(&self) -> bool {
+        self.phase() & p::ANY_RING != 0
+    }
+
+    #[inline]
+    fn my(&self) -> &DmbHeader {
+        // SAFETY: set before ATTACHED and type-stable afterwards: retired mappings read as zeros, never fault.
+        unsafe { &*self.my_addr.load(Relaxed) }
+    }
+
+    #[inline]
+    fn peer(&self) -> &DmbHeader {
+        // SAFETY: set before TX_READY and type-stable afterwards.
+        unsafe { &*self.peer_addr.load(Relaxed) }
+    }
+
+    /// Makes a fresh slot ready for a new socket.
+    pub fn reset(&self) {
+        for w in [
+            &self.phase, &self.reason, &self.peer_reason, &self.ops, &self.rx_inflight, &self.tx_inflight,
+            &self.rx_sleepers, &self.tx_sleepers, &self.rung_tx, &self.rung_rx, &self.group, &self.stage, &self.copy,
+            &self.pid, &self.uid, &self.inode, &self.user_nodelay, &self.busy,
+            &self.looks, &self.peer_pid,
+        ] {
+            w.store(0, Relaxed);
+        }
+        self.user_rcvlowat.store(1, Relaxed);
+        self.spin.store(8, Relaxed);
+        self.meeting.store(0, Relaxed);
+        self.next_try.store(0, Relaxed);
+        for w in [&self.tcp_bytes, &self.rx_word, &self.tx_word, &self.ends, &self.my_token, &self.peer_token] {
+            w.store(0, Relaxed);
+        }
+        for c in [&self.rx_counts, &self.tx_counts] {
+            c.bytes.store(0, Relaxed);
+            c.calls.store(0, Relaxed);
+            c.full.store(0, Relaxed);
+            c.doorbells.store(0, Relaxed);
+            c.sizes.iter().for_each(|s| s.store(0, Relaxed));
+        }
+        // SAFETY: the slot is not in use, nobody holds its locks.
+        unsafe {
+            *self.rx.get() = Rx::default();
+            *self.tx.get() = Tx::default();
+            *self.names.get() = [Addr::default(); 2];
+        }
+        self.reason.store(crate::reason::NOT_YET.code(), Relaxed);
+        self.refs.store(1, Relaxed);
+        self.gen_.fetch_add(1, Release);
+    }
+
+    /// The local and the peer's address; zero before they were looked up.
+    pub fn names(&self) -> [Addr; 2] {
+        // SAFETY: plain bytes, written once by the upgrade; a reader of `ss` may see a torn value and prints it once.
+        unsafe { self.names.get().read_volatile() }
+    }
+
+    pub(crate) fn set_names(&self, names: [Addr; 2]) {
+        // SAFETY: written by the one thread that holds the upgrade stage.
+        unsafe { self.names.get().write_volatile(names) }
+    }
+
+    /// Snapshot of the receiving side for `ss`.
+    pub fn rx_snapshot(&self) -> Rx {
+        // SAFETY: plain words; a torn snapshot is only displayed.
+        unsafe { self.rx.get().read_volatile() }
+    }
+
+    /// Snapshot of the sending side for `ss`.
+    pub fn tx_snapshot(&self) -> Tx {
+        // SAFETY: plain words; a torn snapshot is only displayed.
+        unsafe { self.tx.get().read_volatile() }
+    }
+
+    /// Exposes our DMB: from here on the peer may switch, and receives look for it.
+    pub fn expose(&self, e: &Ends) {
+        // SAFETY: before ATTACHED nobody else looks at `rx`.
+        unsafe { (*self.rx.get()).size = e.my_len - HEADER_LEN };
+        self.my_token.store(e.my_token, Relaxed);
+        self.my_waits.store(e.my_waits, Relaxed);
+        self.my_addr.store(e.my, Release);
+        self.set(p::ATTACHED);
+    }
+
+    /// Names the peer's DMB: from here on our sends may switch.
+    pub fn attach(&self, peer: *mut DmbHeader, len: u32, token: u64, waits: *mut Waits, copy: bool) {
+        // SAFETY: before TX_READY nobody else looks at `tx`.
+        unsafe { (*self.tx.get()).size = len - HEADER_LEN };
+        self.peer_token.store(token, Relaxed);
+        self.peer_waits.store(waits, Relaxed);
+        self.copy.store(u32::from(copy), Relaxed);
+        self.peer_addr.store(peer, Release);
+        // Both kinds of wait start armed: whoever already sleeps in the kernel gets a byte for the first ring write.
+        self.peer().rx_arm.store(1, Relaxed);
+        self.peer().kind.store(0xfe, Release);
+        self.set(p::TX_READY);
+    }
+
+    /// The peer will never learn of our half: nothing may switch.
+    pub(crate) fn clear_ready(&self) {
+        self.clear(p::TX_READY);
+        self.set(p::FROZEN);
+    }
+
+    /// Whether the peer said that it closed or aborted.
+    pub fn peer_gone(&self) -> bool {
+        let ph = self.phase();
+        ph & p::DEAD != 0 || (ph & p::ATTACHED != 0 && self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0)
+    }
+
+    /// The peer broke the protocol: this connection ends with ECONNRESET, others don't notice.
+    #[cold]
+    fn broken(&self, fd: i32) -> i32 {
+        if self.set(p::BROKEN) & p::BROKEN == 0 {
+            self.reason.store(crate::reason::VIOLATION.code(), Relaxed);
+            if let Some(t) = crate::table::get() {
+                t.stats.violations.fetch_add(1, Relaxed);
+            }
+            crate::sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
+            crate::sys::shutdown(fd, libc::SHUT_RDWR);
+        }
+        libc::ECONNRESET
+    }
+}

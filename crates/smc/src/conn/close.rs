@@ -1,0 +1,77 @@
+//! Half-close, close, and what the peer is told of them.
+
+use super::*;
+use crate::sys;
+use core::sync::atomic::fence;
+
+impl Conn {
+    /// Publishes end flags behind everything sent so far. The caller makes the kernel's FIN follow.
+    fn publish_ends(&self, flags: u64) {
+        // The tx lock orders the flags behind a send that is under way in another thread.
+        let _tx = self.tx_lock.lock();
+        let _rx = self.rx_lock.lock();
+        self.ends.fetch_or(flags, Relaxed);
+        if self.phase() & p::TX_READY == 0 {
+            return;
+        }
+        // SAFETY: the rx lock is held, or our own thread holds it further up the stack (signal handler): a word read.
+        let cons = unsafe { (*self.rx.get()).cons };
+        // SYNC: ends. Release, behind the producer word; pairs with `refresh_rx`.
+        self.peer().cons.store(cons.wire() | self.ends.load(Relaxed), SeqCst);
+        fence(SeqCst);
+    }
+
+    /// What must precede the kernel's shutdown(fd, how).
+    pub fn shutdown(&self, how: i32) {
+        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+            if self.phase() & p::TX_RING != 0 {
+                self.publish_ends(DONE);
+            }
+            self.set(p::SHUT_WR);
+        }
+        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+            self.set(p::SHUT_RD);
+        }
+    }
+
+    /// What must precede the kernel's close of the last descriptor.
+    pub fn close(&self, fd: i32) {
+        let ph = self.set(p::CLOSED);
+        if ph & (p::ATTACHED | p::TX_READY) == 0 {
+            return;
+        }
+        let mut linger = [0i32; 2];
+        sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
+        let hard = linger == [1, 0];
+        // A close that throws away unread data is an RST in TCP.
+        let unread = self.settle_rx(fd) && (self.tcp_left() > 0 || self.ring_unread());
+        if hard || unread {
+            self.publish_ends(ABORT);
+            sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
+            return;
+        }
+        self.publish_ends(DONE | CLOSED);
+        if self.phase() & p::RX_RING != 0 {
+            // Unread doorbells would make the kernel send RST instead of FIN. The flags above stop further ones.
+            let mut junk = [0u8; 256];
+            // SAFETY: the buffer is ours.
+            while unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len(), libc::MSG_DONTWAIT) } == junk.len() as isize {}
+        }
+    }
+
+    fn ring_unread(&self) -> bool {
+        self.my().prod.load(Acquire) & shm::cursor::CURSOR_MASK != self.rx_word.load(Relaxed)
+            && self.phase() & p::ENDED == 0
+    }
+
+    /// Whether the peer will never write to our DMB again.
+    pub fn dmb_is_quiet(&self) -> bool {
+        let ph = self.phase();
+        ph & (p::ATTACHED | p::DEAD) != p::ATTACHED || self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0
+    }
+
+    /// Our DMB's header, for whoever keeps the DMB until it is quiet.
+    pub fn my_header(&self) -> *const DmbHeader {
+        self.my_addr.load(Relaxed)
+    }
+}

@@ -1,0 +1,216 @@
+//! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
+
+use super::*;
+use crate::sys;
+use core::sync::atomic::fence;
+use shm::cursor::CURSOR_MASK;
+use shm::doorbell::arm;
+
+/// poll(2) bits, the same as epoll's.
+pub const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
+/// Writable.
+pub const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+/// The peer will send no more.
+pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+/// Both directions are shut.
+pub const HUP: u32 = libc::EPOLLHUP as u32;
+/// An error waits to be fetched.
+pub const ERR: u32 = libc::EPOLLERR as u32;
+
+impl Conn {
+    /// Events that hold now. Costs no system call while both directions are on rings and the peer lives.
+    pub fn ready(&self, fd: i32) -> u32 {
+        let ph = self.phase();
+        let mut ev = 0;
+        let mut ask = 0i16;
+        let mut gone = ph & (p::DEAD | p::BROKEN) != 0;
+        let mut ends = 0;
+        if ph & p::ATTACHED != 0 {
+            let my = self.my();
+            ends = my.cons.load(Acquire) & ENDS;
+            gone |= ends & (CLOSED | ABORT) != 0;
+            if my.takeback.load(Relaxed) & 1 != 0 {
+                self.flush_takeback(fd);
+            }
+        }
+        if ph & p::RX_RING != 0 {
+            let word = self.my().prod.load(Acquire);
+            if self.tcp_left() > 0 {
+                ask |= libc::POLLIN;
+            } else if word & CURSOR_MASK != self.rx_word.load(Relaxed) {
+                let low = self.user_rcvlowat.load(Relaxed);
+                if low <= 1 || ends != 0 || gone || self.unread(fd) >= low as usize {
+                    ev |= IN;
+                }
+            } else if word & REVERTED != 0 || ph & p::RX_RECALLED != 0 {
+                self.try_back_to_tcp(fd);
+                ask |= libc::POLLIN | libc::POLLRDHUP;
+            } else if ends != 0 || gone || ph & p::SHUT_RD != 0 {
+                ev |= IN;
+            }
+            if ends != 0 || gone || ph & p::SHUT_RD != 0 {
+                ev |= RDHUP;
+            }
+        } else {
+            ask |= libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI;
+        }
+        if ph & p::TX_RING != 0 && ph & p::SHUT_WR == 0 && !gone {
+            if self.has_space() {
+                ev |= OUT;
+            }
+        } else if ph & p::SHUT_WR != 0 || gone {
+            ev |= OUT;
+        } else {
+            ask |= libc::POLLOUT;
+        }
+        if ph & p::SHUT_WR != 0 && ev & RDHUP != 0 {
+            ev |= HUP;
+        }
+        if ends & ABORT != 0 || ph & p::BROKEN != 0 {
+            ev |= IN | OUT | RDHUP | HUP;
+            if ph & p::ENDED == 0 {
+                ev |= ERR;
+            }
+        }
+        // An RST that only an unread doorbell caused is no error to the application.
+        let quiet = ends & (DONE | CLOSED) != 0 && ends & ABORT == 0 && ph & p::SENT_TO_GONE == 0;
+        if ask != 0 || (gone && ph & p::SENT_TO_GONE != 0) {
+            let k = sys::poll_now(fd, ask) as u16 as u32;
+            ev |= if quiet { k & !(ERR | HUP) } else { k };
+        }
+        ev
+    }
+
+    /// Changes whenever something new can be read: the edge of edge-triggered epoll.
+    pub fn read_stamp(&self) -> u64 {
+        if self.phase() & p::RX_RING == 0 {
+            return u64::MAX;
+        }
+        let my = self.my();
+        let ends = my.cons.load(Acquire) & ENDS;
+        let dead = u64::from(self.phase() & (p::DEAD | p::BROKEN) != 0);
+        (my.prod.load(Acquire) & CURSOR_MASK) | ends | dead << 56
+    }
+
+    /// Whether a receive would not find the ring empty: the cheap look of a spinning wait.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        if self.phase() & p::RX_RING == 0 {
+            return self.switch_due();
+        }
+        let my = self.my();
+        my.prod.load(Acquire) & (CURSOR_MASK | REVERTED) != self.rx_word.load(Relaxed)
+            || my.cons.load(Relaxed) & ENDS != 0
+            || self.phase() & (p::DEAD | p::BROKEN) != 0
+    }
+
+    /// Changes whenever a sender found the ring full.
+    pub fn space_epoch(&self) -> u32 {
+        if self.phase() & p::TX_READY == 0 { 0 } else { self.peer().tx_arm.load(Relaxed) }
+    }
+
+    /// Bytes that can be read without waiting (FIONREAD).
+    pub fn unread(&self, fd: i32) -> usize {
+        let left = self.tcp_left();
+        if left > 0 {
+            return sys::ioctl_int(fd, libc::FIONREAD as u64).unwrap_or(0).max(0) as usize;
+        }
+        let Ok(_guard) = self.rx_lock.lock() else { return 0 };
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &mut *self.rx.get() };
+        self.refresh_rx(rx).unwrap_or(0) as usize
+    }
+
+    /// Bytes sent that the peer has not read (SIOCOUTQ).
+    pub fn unsent(&self) -> usize {
+        let Ok(_guard) = self.tx_lock.lock() else { return 0 };
+        // SAFETY: the tx lock is held.
+        let tx = unsafe { &mut *self.tx.get() };
+        let size = tx.size;
+        self.refresh_tx(tx).map_or(0, |free| (size - free) as usize)
+    }
+
+    pub(super) fn tcp_left(&self) -> u64 {
+        // SAFETY: one plain word; a stale value only sends the caller down the slower path.
+        unsafe { (&raw const (*self.rx.get()).tcp_left).read_volatile() }
+    }
+
+    /// At least a third of the peer's ring is free: TCP's own rule for "writable".
+    fn has_space(&self) -> bool {
+        let prod = self.tx_word.load(Relaxed);
+        let cons = self.my().cons.load(Acquire) & CURSOR_MASK;
+        // SAFETY: fixed at attach.
+        let size = unsafe { (*self.tx.get()).size };
+        let (pc, cc) = ((prod >> 16) as u32, (cons >> 16) as u32);
+        // Unchecked, so only ever a hint: a lying peer makes us try a send that finds the ring full.
+        let used = if prod as u16 == cons as u16 { pc.wrapping_sub(cc) } else { size.wrapping_sub(cc).wrapping_add(pc) };
+        used <= size / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0
+    }
+
+    /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
+    pub fn arm_data(&self) {
+        if self.phase() & p::TX_READY != 0 {
+            arm(&self.peer().rx_arm);
+        }
+    }
+
+    /// Asks for a doorbell when a third of the peer's ring is free. The caller looks again before it sleeps.
+    pub fn arm_space(&self) {
+        if self.phase() & p::TX_READY != 0 {
+            arm(&self.peer().tx_arm);
+        }
+    }
+
+    /// Whether a wait for space must look by itself from time to time, because the peer cannot ring: its own
+    /// sends have not left TCP, or it has shut them.
+    pub fn space_is_silent(&self) -> bool {
+        let ph = self.phase();
+        ph & p::RX_RING == 0 || self.my().cons.load(Acquire) & DONE != 0
+    }
+
+    /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
+    pub fn cover(&self, wait: u32) {
+        if self.phase() & p::TX_READY != 0 {
+            self.peer().cover.store(wait, Relaxed);
+        }
+    }
+
+    /// Whether the peer last ran on another processor, so that spinning for it can pay.
+    #[inline]
+    pub fn peer_elsewhere(&self) -> bool {
+        if self.phase() & p::ATTACHED == 0 {
+            return false;
+        }
+        let cpu = self.my().cpu.load(Relaxed);
+        cpu != 0 && cpu != sys::cpu()
+    }
+
+    /// Notes what the kernel said about the connection's end; true when the peer died without a word.
+    pub fn kernel_end(&self, events: u32) -> bool {
+        if events & (RDHUP | HUP | ERR) == 0 || self.phase() & p::RX_RING == 0 {
+            return false;
+        }
+        if self.my().cons.load(Acquire) & ENDS == 0 && self.my().prod.load(Acquire) & REVERTED == 0 {
+            self.set(p::DEAD);
+            return true;
+        }
+        false
+    }
+}
+
+impl Waits {
+    /// A wait is about to sleep: whoever publishes on a connection it covers rings once. The caller looks again at
+    /// all of them before it sleeps.
+    pub fn sleep(&self, wait: u32) {
+        let w = &self.armed[wait as usize];
+        w.store((w.load(Relaxed) | 1).wrapping_add(2), Relaxed);
+        // SYNC: cover. Pairs with the SeqCst publication and load in `Conn::publish`.
+        fence(SeqCst);
+    }
+
+    /// The wait is awake and looks at everything it covers before it sleeps again.
+    pub fn wake(&self, wait: u32) {
+        let w = &self.armed[wait as usize];
+        w.store(w.load(Relaxed) & !1, Relaxed);
+    }
+}

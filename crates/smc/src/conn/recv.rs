@@ -1,0 +1,310 @@
+//! Bytes out of our ring to the application.
+
+use super::send::Pieces;
+use super::*;
+use crate::sys;
+use core::sync::atomic::fence;
+use shm::doorbell::must_ring;
+use shm::ring::Ring;
+
+/// What became of a receive.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Got {
+    /// So many bytes, at least one unless none were asked for.
+    Bytes(usize),
+    /// Nothing there yet.
+    Empty,
+    /// Orderly end.
+    Eof,
+    /// This direction is the kernel's: do a plain receive.
+    Kernel,
+    /// Failed with this errno.
+    Err(i32),
+}
+
+impl Conn {
+    /// Receives into an application's buffers and moves `into` behind what was filled. Never waits. Of the flags,
+    /// MSG_PEEK and MSG_TRUNC (discard) count.
+    #[inline]
+    pub fn recv(&self, fd: i32, into: &mut Pieces, flags: i32) -> Got {
+        let mut pieces = *into;
+        let want = pieces.left();
+        let discard = flags & libc::MSG_TRUNC != 0;
+        let got = self.recv_into(fd, want, flags & libc::MSG_PEEK != 0, |src, len| {
+            let mut n = 0;
+            while n < len {
+                let Some((dst, k)) = pieces.next(len - n) else { break };
+                if !discard {
+                    // SAFETY: the application vouches for its iovecs; `src` has `len` bytes.
+                    unsafe { core::ptr::copy_nonoverlapping(src.add(n), dst, k) };
+                }
+                n += k;
+            }
+            Ok(n)
+        });
+        if let Got::Bytes(n) = got {
+            into.skip(n);
+        }
+        got
+    }
+
+    /// A blocking kernel receive, used as a wait, failed with `errno`: what that means for the stream.
+    pub fn kernel_error(&self, errno: i32) -> Got {
+        let ends = self.my().cons.load(Acquire) & ENDS;
+        // SAFETY: plain words, read for a decision that a race cannot make wrong: the peer is gone.
+        let (sent, unread) = unsafe { ((*self.tx.get()).prod, (*self.rx.get()).cons.wire()) };
+        if self.my().prod.load(Acquire) & shm::cursor::CURSOR_MASK != unread {
+            self.set(p::DEAD);
+            return Got::Empty;
+        }
+        let orderly = ends & ABORT == 0 && ends != 0;
+        let consumed = self.phase() & p::TX_RING == 0
+            || self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
+        self.set(p::DEAD);
+        match errno {
+            _ if orderly => self.ended(Got::Eof),
+            libc::ECONNRESET | libc::EPIPE if ends == 0 && consumed => self.ended(Got::Eof),
+            e => self.ended(Got::Err(e)),
+        }
+    }
+
+    /// Receives up to `want` bytes through `take(source, length)`, which may take fewer, or an errno.
+    pub fn recv_into(
+        &self,
+        fd: i32,
+        want: usize,
+        peek: bool,
+        mut take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
+    ) -> Got {
+        let Ok(_guard) = self.rx_lock.lock() else { return Got::Err(libc::EAGAIN) };
+        if self.phase() & p::RX_RING == 0 {
+            return Got::Kernel;
+        }
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &mut *self.rx.get() };
+        if rx.tcp_left > 0 {
+            return self.recv_rest(fd, rx, want, peek, take);
+        }
+        let mut avail = (rx.prod.pos - rx.cons.pos) as u32;
+        if (avail as usize) < want {
+            avail = match self.refresh_rx(rx) {
+                Ok(avail) => avail,
+                Err(_) => return Got::Err(self.broken(fd)),
+            };
+        }
+        if avail == 0 {
+            return self.at_end(fd, rx, want);
+        }
+        let n = avail.min(want.min(u32::MAX as usize) as u32);
+        let base = (self.my_addr.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        // SAFETY: our DMB has HEADER_LEN + size bytes.
+        let ring = unsafe { Ring::new(base, rx.size) };
+        let mut took = 0u32;
+        for (src, len) in ring.spans(&rx.cons, n) {
+            if len == 0 {
+                break;
+            }
+            match take(src, len as usize) {
+                Ok(k) => {
+                    took += k as u32;
+                    if k < len as usize {
+                        break;
+                    }
+                }
+                Err(e) if took == 0 => return Got::Err(e),
+                Err(_) => break,
+            }
+        }
+        if !peek {
+            rx.cons.advance(took, rx.size);
+            self.rx_word.store(rx.cons.wire(), Relaxed);
+            self.confirm(fd, rx);
+            self.rx_counts.call(took as usize);
+        }
+        Got::Bytes(took as usize)
+    }
+
+    /// Learns how far the peer has written; unread bytes in our ring.
+    #[inline]
+    pub(super) fn refresh_rx(&self, rx: &mut Rx) -> Result<u32, shm::cursor::Violation> {
+        let my = self.my();
+        // The end flags before the producer word: an end is never seen before the last bytes are.
+        // SYNC: ends. Acquire; pairs with `publish_ends`.
+        rx.ends = my.cons.load(Acquire) & ENDS;
+        // SYNC: prod. Acquire; pairs with the exchange in `Conn::publish`.
+        let word = my.prod.load(Acquire);
+        let unread = (rx.prod.pos - rx.cons.pos) as u32;
+        let moved = rx.prod.follow(word, rx.size, rx.size - unread)?;
+        Ok(unread + moved)
+    }
+
+    /// Tells the peer how far we have read, when that is worth a store, a fence or a doorbell.
+    #[inline]
+    fn confirm(&self, fd: i32, rx: &mut Rx) {
+        let unread = (rx.prod.pos - rx.cons.pos) as u32;
+        let wanted = self.my().tx_arm.load(Relaxed) != self.rung_tx.load(Relaxed);
+        // A writer sleeps only with less than a third free. Whoever empties a quarter of the ring passes a fence, so
+        // either it sees the writer's arm or the writer sees the space: unfenced stores in between are just early news.
+        let step = rx.cons.pos - rx.fenced >= u64::from(rx.size / 4);
+        if !(wanted || step || unread == 0) || self.phase() & p::TX_READY == 0 {
+            return;
+        }
+        rx.published = rx.cons.pos;
+        // SYNC: cons. Release: our reads of the freed bytes are done; pairs with `refresh_tx`.
+        self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
+        if !(wanted || step) {
+            return;
+        }
+        fence(SeqCst);
+        rx.fenced = rx.cons.pos;
+        if unread <= rx.size / 3 * 2 {
+            let my = self.my();
+            // A writer that sleeps in a covering wait has armed this connection too (`arm_space`).
+            if self.phase() & p::TX_RING != 0 && must_ring(&my.tx_arm, &self.rung_tx) {
+                self.ring(fd, &self.rx_counts);
+            }
+        }
+    }
+
+    /// Payload that the peer sent over TCP before its switch.
+    fn recv_rest(
+        &self,
+        fd: i32,
+        rx: &mut Rx,
+        want: usize,
+        peek: bool,
+        mut take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
+    ) -> Got {
+        let mut stage = [0u8; 16 << 10];
+        let mut done = 0usize;
+        while done < want && rx.tcp_left > 0 {
+            let n = (want - done).min(stage.len()).min(rx.tcp_left.min(1 << 30) as usize);
+            // Peek first and consume what was taken: `take` may take less than it is offered.
+            // SAFETY: the stage is ours.
+            let r = unsafe { sys::recv(fd, stage.as_mut_ptr(), n, libc::MSG_DONTWAIT | libc::MSG_PEEK) };
+            if r <= 0 {
+                match r {
+                    _ if done > 0 => break,
+                    0 => return Got::Eof,
+                    r if -r as i32 == libc::EAGAIN => return Got::Empty,
+                    r => return Got::Err(-r as i32),
+                }
+            }
+            let took = match take(stage.as_ptr(), r as usize) {
+                Ok(took) => took,
+                Err(e) if done == 0 => return Got::Err(e),
+                Err(_) => break,
+            };
+            done += took;
+            if peek {
+                break;
+            }
+            // SAFETY: the stage is ours.
+            let eaten = unsafe { sys::recv(fd, stage.as_mut_ptr(), took, libc::MSG_DONTWAIT) };
+            rx.tcp_left -= eaten.max(0) as u64;
+            if took < r as usize {
+                break;
+            }
+        }
+        Got::Bytes(done)
+    }
+
+    /// The ring is empty: is that the end?
+    #[cold]
+    fn at_end(&self, fd: i32, rx: &mut Rx, want: usize) -> Got {
+        let ph = self.phase();
+        if want == 0 {
+            return Got::Bytes(0);
+        }
+        if ph & p::BROKEN != 0 {
+            return if self.set(p::ENDED) & p::ENDED == 0 { Got::Err(libc::ECONNRESET) } else { Got::Eof };
+        }
+        if self.my().prod.load(Acquire) & REVERTED != 0 {
+            return self.back_to_tcp(fd, rx);
+        }
+        if ph & p::RX_RECALLED != 0 {
+            // We took the ring back and have read all of it: what follows comes over TCP behind the last doorbell.
+            return self.back_to_tcp(fd, rx);
+        }
+        if rx.ends == 0 && ph & (p::DEAD | p::SHUT_RD) == 0 {
+            return Got::Empty;
+        }
+        if ph & p::ENDED != 0 || ph & p::SHUT_RD != 0 {
+            return Got::Eof;
+        }
+        self.drain_to_end(fd, rx)
+    }
+
+    /// Takes doorbells until the kernel says how the connection ended.
+    fn drain_to_end(&self, fd: i32, rx: &mut Rx) -> Got {
+        let mut junk = [0u8; 256];
+        loop {
+            // SAFETY: the buffer is ours.
+            let r = unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len(), libc::MSG_DONTWAIT) };
+            if r > 0 {
+                rx.drained = rx.drained.wrapping_add(r as u32);
+                continue;
+            }
+            let orderly = rx.ends & ABORT == 0 && rx.ends & (DONE | CLOSED) != 0;
+            let errno = -r as i32;
+            if r < 0 && errno == libc::EAGAIN {
+                return match rx.ends {
+                    0 => Got::Empty,
+                    _ if orderly => Got::Eof,
+                    _ => self.ended(Got::Err(libc::ECONNRESET)),
+                };
+            }
+            // A FIN or RST of a peer that never said so: it died. TCP answers with RST if it left bytes of ours unread.
+            // SAFETY: only the position is read, a plain word.
+            let sent = unsafe { (*self.tx.get()).prod };
+            let unread = self.phase() & p::TX_RING != 0
+                && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
+            return match errno {
+                _ if orderly => self.ended(Got::Eof),
+                0 if rx.ends & ABORT != 0 || unread => self.ended(Got::Err(libc::ECONNRESET)),
+                0 => self.ended(Got::Eof),
+                libc::ECONNRESET | libc::EPIPE if rx.ends == 0 && !unread => self.ended(Got::Eof),
+                e => self.ended(Got::Err(e)),
+            };
+        }
+    }
+
+    fn ended(&self, got: Got) -> Got {
+        self.set(p::ENDED);
+        got
+    }
+
+    /// Takes doorbell bytes whose conditions have been looked at: at most the number counted in `seen`.
+    pub fn drain_doorbells(&self, fd: i32, seen: u32) {
+        let Ok(_guard) = self.rx_lock.lock() else { return };
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &mut *self.rx.get() };
+        if self.phase() & p::RX_RING == 0 || rx.tcp_left > 0 {
+            return;
+        }
+        let mut due = (seen & !RUNG_REVOKED).wrapping_sub(rx.drained) & !RUNG_REVOKED;
+        let mut junk = [0u8; 64];
+        while due > 0 && due < 1 << 20 {
+            // SAFETY: the buffer is ours.
+            let r = unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len().min(due as usize), libc::MSG_DONTWAIT) };
+            if r <= 0 {
+                return;
+            }
+            rx.drained = (rx.drained + r as u32) & !RUNG_REVOKED;
+            due -= r as u32;
+        }
+    }
+
+    /// Doorbells counted by the peer so far; read before looking at the conditions that they announce.
+    #[inline]
+    pub fn doorbells_seen(&self) -> u32 {
+        self.my().rung.load(SeqCst)
+    }
+
+    /// Doorbell bytes that may lie unread on the TCP stream.
+    pub fn doorbells_due(&self) -> u32 {
+        // SAFETY: one plain word, used as a hint.
+        let drained = unsafe { (*self.rx.get()).drained };
+        (self.doorbells_seen() & !RUNG_REVOKED).wrapping_sub(drained) & !RUNG_REVOKED
+    }
+}

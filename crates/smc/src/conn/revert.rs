@@ -1,0 +1,165 @@
+//! Back to TCP, for what a ring cannot carry: a descriptor given away, an exec, urgent data, stdio.
+//!
+//! Our sends go back by themselves: `REVERTED` in the producer word says that nothing follows in the ring. Our receives
+//! go back by taking the ring from the peer: `REVOKED` makes its next publication fail, and `RUNG_REVOKED` fixes the
+//! number of doorbells in the TCP stream, so that exactly those are skipped. Bytes that nobody has read are sent again
+//! by the peer, over TCP, because whoever reads the socket next may not know of rings.
+
+use super::*;
+use crate::sys;
+use shm::ring::Ring;
+
+/// How long a doorbell that was counted may take to arrive: the sender has only a system call between the two.
+const IN_FLIGHT_MS: u64 = 1000;
+
+impl Conn {
+    /// Our sends return to TCP. The tx lock is held.
+    #[cold]
+    pub(super) fn leave_ring(&self, tx: &mut Tx) {
+        if self.set(p::TX_REVERTED) & p::TX_REVERTED == 0 {
+            tx.resend = tx.prod.pos;
+            self.clear(p::TX_RING);
+            // SYNC: prod. Behind all data; pairs with `refresh_rx`.
+            self.peer().prod.fetch_or(REVERTED, SeqCst);
+        }
+    }
+
+    /// Sends again over TCP what the peer could not read before it took its ring back. True when nothing is left to
+    /// send again, so that new bytes may follow.
+    pub fn flush_takeback(&self, fd: i32) -> bool {
+        if self.phase() & p::ATTACHED == 0 || self.my().takeback.load(Acquire) & 1 == 0 {
+            return true;
+        }
+        let Ok(_guard) = self.tx_lock.lock() else { return false };
+        // SAFETY: the tx lock is held.
+        let tx = unsafe { &mut *self.tx.get() };
+        self.leave_ring(tx);
+        let from = self.my().takeback.load(Acquire) >> 1;
+        let floor = tx.prod.pos.saturating_sub(u64::from(tx.size));
+        if tx.resend == tx.prod.pos && self.set(p::TAKEN_BACK) & p::TAKEN_BACK == 0 {
+            if from < floor || from > tx.prod.pos {
+                self.broken(fd);
+                return true;
+            }
+            tx.resend = from;
+        }
+        let base = (self.peer_addr.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        // SAFETY: the peer's DMB has HEADER_LEN + size bytes.
+        let ring = unsafe { Ring::new(base, tx.size) };
+        while tx.resend < tx.prod.pos {
+            let mut at = tx.cons;
+            // `cons` lies at or before `resend`: the peer never reads further than it takes back from.
+            at.advance((tx.resend - at.pos) as u32, tx.size);
+            let [(src, len), _] = ring.spans(&at, (tx.prod.pos - tx.resend) as u32);
+            // SAFETY: a part of the ring.
+            let r = unsafe { sys::send(fd, src, len as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            if r <= 0 {
+                return r != -(libc::EAGAIN as isize);
+            }
+            tx.resend += r as u64;
+        }
+        true
+    }
+
+    /// Gives the connection back to TCP in both directions, so that code which knows nothing of us can use the
+    /// descriptor. False when bytes may have been lost to a peer that is stuck: the connection is then reset.
+    pub fn revert(&self, fd: i32, reason: u32) -> bool {
+        self.set(p::FROZEN);
+        if self.phase() & p::ATTACHED == 0 {
+            self.reason.store(reason, Relaxed);
+            return true;
+        }
+        self.settle_rx(fd);
+        let clean = self.recall(fd);
+        if let Ok(_guard) = self.tx_lock.lock()
+            && self.phase() & p::TX_RING != 0
+        {
+            // SAFETY: the tx lock is held.
+            self.leave_ring(unsafe { &mut *self.tx.get() });
+        }
+        self.flush_takeback(fd);
+        self.reason.store(reason, Relaxed);
+        if !clean {
+            self.broken(fd);
+        }
+        clean
+    }
+
+    /// Takes our ring back from the peer; true when the TCP stream is left without a doorbell in it.
+    fn recall(&self, fd: i32) -> bool {
+        let Ok(_guard) = self.rx_lock.lock() else { return false };
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &mut *self.rx.get() };
+        let my = self.my();
+        my.prod.fetch_or(REVOKED, SeqCst);
+        self.set(p::RX_RECALLED);
+        if self.phase() & p::RX_RING == 0 {
+            // The peer has not switched. Should it do so now, its first publication fails and it stays on TCP.
+            my.rung.fetch_or(RUNG_REVOKED, SeqCst);
+            return true;
+        }
+        let Ok(unread) = self.refresh_rx(rx) else { return false };
+        if unread > 0 && self.phase() & p::TX_READY != 0 && rx.ends & (CLOSED | ABORT) == 0 {
+            self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);
+            rx.cons = rx.prod;
+            self.rx_word.store(rx.cons.wire(), Relaxed);
+            self.ring(fd, &self.tx_counts);
+        }
+        if rx.tcp_left > 0 {
+            // Payload before the ring is still coming; the last doorbell is skipped when it has been read.
+            return self.phase() & p::TX_READY != 0;
+        }
+        let deadline = sys::now_ns() + IN_FLIGHT_MS * 1_000_000;
+        while !self.skip_doorbells(fd, rx) {
+            if sys::now_ns() > deadline {
+                return false;
+            }
+            let mut pfd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let wait = [0i64, 1_000_000];
+            // SAFETY: pointers to live locals.
+            unsafe { sys::syscall(libc::SYS_ppoll, &raw mut pfd as usize, 1, wait.as_ptr() as usize, 0, 0, 0) };
+        }
+        true
+    }
+
+    /// Skips the doorbells between the ring's last byte and the payload that follows on TCP; true when all are gone.
+    fn skip_doorbells(&self, fd: i32, rx: &mut Rx) -> bool {
+        let last = self.my().rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED;
+        let mut junk = [0u8; 64];
+        loop {
+            let due = last.wrapping_sub(rx.drained) & !RUNG_REVOKED;
+            if due == 0 || due > 1 << 20 {
+                self.set(p::RX_REVERTED);
+                self.clear(p::RX_RING);
+                return true;
+            }
+            // SAFETY: the buffer is ours.
+            let r = unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len().min(due as usize), libc::MSG_DONTWAIT) };
+            if r <= 0 {
+                // An end of the connection ends the wait for doorbells too.
+                if r != -(libc::EAGAIN as isize) {
+                    self.set(p::RX_REVERTED);
+                    self.clear(p::RX_RING);
+                    return true;
+                }
+                return false;
+            }
+            rx.drained = rx.drained.wrapping_add(r as u32) & !RUNG_REVOKED;
+        }
+    }
+
+    /// The ring is read to its end and the peer is back on TCP. The rx lock is held.
+    pub(super) fn back_to_tcp(&self, fd: i32, rx: &mut Rx) -> Got {
+        if self.skip_doorbells(fd, rx) { Got::Kernel } else { Got::Empty }
+    }
+
+    pub(super) fn try_back_to_tcp(&self, fd: i32) {
+        if let Some(_guard) = self.rx_lock.try_lock() {
+            // SAFETY: the rx lock is held.
+            let rx = unsafe { &mut *self.rx.get() };
+            if self.phase() & p::RX_RING != 0 && rx.tcp_left == 0 && rx.prod.pos == rx.cons.pos {
+                self.skip_doorbells(fd, rx);
+            }
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Application bytes into the peer's ring.
+
+use super::*;
+use crate::sys;
+use shm::doorbell::must_ring;
+use shm::ring::Ring;
+
+/// What became of a send.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// So many bytes are in the ring, at least one unless none were given.
+    Bytes(usize),
+    /// No room.
+    Full,
+    /// This direction is the kernel's: do a plain send.
+    Kernel,
+    /// Failed with this errno.
+    Err(i32),
+}
+
+/// Bytes published at a time: small enough that the reader's copy overlaps ours, large enough to hide the price of
+/// the exchange.
+const PUBLISH: u32 = 32 << 10;
+/// Staging of the copying path, SMC's sndbuf.
+const STAGE: usize = 16 << 10;
+
+/// A position in an application's iovec array.
+#[derive(Clone, Copy)]
+pub struct Pieces<'a> {
+    iov: &'a [libc::iovec],
+    at: usize,
+}
+
+impl<'a> Pieces<'a> {
+    /// All of `iov`.
+    pub fn new(iov: &'a [libc::iovec]) -> Self {
+        Self { iov, at: 0 }
+    }
+
+    /// Bytes from here to the end.
+    pub fn left(&self) -> usize {
+        self.iov.iter().map(|v| v.iov_len).sum::<usize>() - self.at
+    }
+
+    /// Moves `n` bytes on.
+    pub fn skip(&mut self, mut n: usize) {
+        while n > 0 {
+            let Some((_, k)) = self.next(n) else { return };
+            n -= k;
+        }
+    }
+
+    /// The rest as an iovec array in `out`; the number of elements used.
+    pub fn rest(mut self, out: &mut [libc::iovec]) -> usize {
+        let mut n = 0;
+        while n < out.len()
+            && let Some((p, len)) = self.next(usize::MAX)
+        {
+            out[n] = libc::iovec { iov_base: p.cast(), iov_len: len };
+            n += 1;
+        }
+        n
+    }
+
+    /// The next contiguous part, at most `max` bytes.
+    #[inline]
+    pub fn next(&mut self, max: usize) -> Option<(*mut u8, usize)> {
+        while let Some(v) = self.iov.first() {
+            if self.at < v.iov_len {
+                let n = (v.iov_len - self.at).min(max);
+                let p = v.iov_base.cast::<u8>().wrapping_add(self.at);
+                self.at += n;
+                return Some((p, n));
+            }
+            self.iov = &self.iov[1..];
+            self.at = 0;
+        }
+        None
+    }
+}
+
+impl Conn {
+    /// Sends from an application's buffers and moves `from` behind what was taken. Never waits.
+    #[inline]
+    pub fn send(&self, fd: i32, from: &mut Pieces) -> Sent {
+        let mut pieces = *from;
+        let want = pieces.left();
+        let sent = self.send_from(fd, want, |dst, len| {
+            let mut n = 0;
+            while n < len {
+                let Some((src, k)) = pieces.next(len - n) else { break };
+                // SAFETY: the application vouches for its iovecs as it does towards the kernel; `dst` has `len` bytes.
+                unsafe { core::ptr::copy_nonoverlapping(src, dst.add(n), k) };
+                n += k;
+            }
+            Ok(n)
+        });
+        if let Sent::Bytes(n) = sent {
+            from.skip(n);
+        }
+        sent
+    }
+
+    /// Sends up to `want` bytes that `fill(destination, length)` puts straight into the ring. `fill` may give fewer
+    /// (then sending ends there) or an errno, which is reported if nothing was sent before it.
+    pub fn send_from(&self, fd: i32, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>) -> Sent {
+        // A signal handler that interrupted our own send on this connection cannot wait for it.
+        let Ok(_guard) = self.tx_lock.lock() else { return Sent::Full };
+        let ph = self.phase();
+        if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
+            return Sent::Kernel;
+        }
+        if ph & p::BROKEN != 0 {
+            return Sent::Err(libc::ECONNRESET);
+        }
+        // SAFETY: the tx lock is held.
+        let tx = unsafe { &mut *self.tx.get() };
+        if want == 0 {
+            return Sent::Bytes(0);
+        }
+        let mut free = tx.size - (tx.prod.pos - tx.cons.pos) as u32;
+        if (free as usize) < want {
+            free = match self.refresh_tx(tx) {
+                Ok(free) => free,
+                Err(_) => return Sent::Err(self.broken(fd)),
+            };
+        }
+        if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
+            // The peer's socket is gone: the kernel knows best which errno and signal that deserves.
+            return Sent::Kernel;
+        }
+        let mut done = 0usize;
+        let mut failed = None;
+        while done < want && free > 0 {
+            let chunk = (want - done).min(free.min(PUBLISH) as usize) as u32;
+            let n = match self.place(tx, chunk, &mut fill) {
+                Ok(n) => n,
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            };
+            if n > 0 {
+                let before = tx.prod;
+                tx.prod.advance(n, tx.size);
+                if !self.publish(fd, tx) {
+                    tx.prod = before;
+                    self.leave_ring(tx);
+                    break;
+                }
+                free -= n;
+                done += n as usize;
+            }
+            if n < chunk {
+                break;
+            }
+        }
+        if done > 0 {
+            self.tx_counts.call(done);
+            return Sent::Bytes(done);
+        }
+        if self.phase() & p::TX_REVERTED != 0 {
+            return Sent::Kernel;
+        }
+        match failed {
+            Some(e) => Sent::Err(e),
+            None if free > 0 => Sent::Bytes(0),
+            None => {
+                self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
+                if self.peer().prod.load(Relaxed) & REVOKED != 0 {
+                    self.leave_ring(tx);
+                    return Sent::Kernel;
+                }
+                Sent::Full
+            }
+        }
+    }
+
+    /// Puts up to `chunk` bytes at the producer cursor, unpublished.
+    #[inline]
+    fn place(
+        &self,
+        tx: &mut Tx,
+        chunk: u32,
+        fill: &mut impl FnMut(*mut u8, usize) -> Result<usize, i32>,
+    ) -> Result<u32, i32> {
+        let base = (self.peer_addr.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached.
+        let ring = unsafe { Ring::new(base, tx.size) };
+        let mut n = 0u32;
+        if self.copy.load(Relaxed) == 0 {
+            for (dst, len) in ring.spans(&tx.prod, chunk) {
+                if len == 0 {
+                    break;
+                }
+                match fill(dst, len as usize) {
+                    Ok(k) => {
+                        n += k as u32;
+                        if k < len as usize {
+                            break;
+                        }
+                    }
+                    Err(e) if n == 0 => return Err(e),
+                    Err(_) => break,
+                }
+            }
+            return Ok(n);
+        }
+        let mut stage = [core::mem::MaybeUninit::<u8>::uninit(); STAGE];
+        let mut at = tx.prod;
+        while n < chunk {
+            let part = ((chunk - n) as usize).min(STAGE);
+            let got = match fill(stage.as_mut_ptr().cast(), part) {
+                Ok(got) => got,
+                Err(e) if n == 0 => return Err(e),
+                Err(_) => break,
+            };
+            let mut moved = 0u32;
+            for (dst, len) in ring.spans(&at, got as u32) {
+                if len > 0 {
+                    let offset = HEADER_LEN + (dst as usize - base as usize) as u32;
+                    self.move_data(offset, stage.as_ptr().cast::<u8>().wrapping_add(moved as usize), len)?;
+                    moved += len;
+                }
+            }
+            at.advance(got as u32, tx.size);
+            n += got as u32;
+            if got < part {
+                break;
+            }
+        }
+        Ok(n)
+    }
+
+    fn move_data(&self, offset: u32, data: *const u8, len: u32) -> Result<(), i32> {
+        use dibs::Device;
+        crate::group::LOOPBACK
+            .move_data(self.peer_token.load(Relaxed), offset, data, len, false)
+            .map_err(|_| libc::ECONNRESET)
+    }
+
+    /// Publishes `tx.prod`; false when the owner of the ring has taken it back.
+    #[inline]
+    fn publish(&self, fd: i32, tx: &mut Tx) -> bool {
+        let peer = self.peer();
+        let cpu = sys::cpu();
+        if cpu != tx.cpu {
+            tx.cpu = cpu;
+            peer.cpu.store(cpu, Relaxed);
+        }
+        let word = tx.prod.wire();
+        // SYNC: prod. Release of the bytes placed before; pairs with the acquire in `refresh_rx`. SeqCst, and an
+        // exchange, because it is also the fence of the doorbell's Dekker pair and must lose against REVOKED.
+        if peer.prod.compare_exchange(tx.word, word, SeqCst, Relaxed).is_err() {
+            return false;
+        }
+        tx.word = word;
+        self.tx_word.store(word, Relaxed);
+        let my = self.my();
+        if must_ring(&my.rx_arm, &self.rung_rx) || self.covered_sleeps(my) {
+            self.ring(fd, &self.tx_counts);
+        }
+        true
+    }
+
+    /// Whether the wait that covers the peer's side of this connection sleeps and has not been rung yet.
+    #[inline]
+    pub(super) fn covered_sleeps(&self, my: &DmbHeader) -> bool {
+        let cover = my.cover.load(Relaxed) as usize;
+        if cover == 0 || cover >= crate::table::WAITS {
+            return false;
+        }
+        // SAFETY: our own control page, type-stable.
+        let page = unsafe { &*self.my_waits.load(Relaxed) };
+        // SYNC: cover. SeqCst after the SeqCst publication; pairs with the fence in `Waits::sleep`.
+        let armed = page.armed[cover].load(SeqCst);
+        armed & 1 == 1 && page.rung[cover].load(Relaxed) != armed && page.rung[cover].swap(armed, Relaxed) != armed
+    }
+
+    /// Puts one doorbell byte on the TCP stream.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ring(&self, fd: i32, counts: &Counts) {
+        // A byte for a socket that is being closed would turn its FIN into RST.
+        if self.phase() & (p::SHUT_WR | p::TX_RING) != p::TX_RING || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
+            return;
+        }
+        let rung = &self.peer().rung;
+        let mut n = rung.load(Relaxed);
+        loop {
+            if n & RUNG_REVOKED != 0 {
+                return;
+            }
+            let next = (n + 1) & !RUNG_REVOKED;
+            // SYNC: rung. Counted before it is sent, so that a count read before a condition covers every byte that
+            // announces it.
+            match rung.compare_exchange(n, next, SeqCst, Relaxed) {
+                Ok(_) => break,
+                Err(now) => n = now,
+            }
+        }
+        counts.doorbells.fetch_add(1, Relaxed);
+        let byte = 0u8;
+        // SAFETY: one readable byte. A full send buffer means that unread bytes wake the peer anyway.
+        let r = unsafe { sys::send(fd, &byte, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        if r < 0 {
+            rung.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Learns how far the peer has read; free bytes in its ring.
+    #[inline]
+    pub(super) fn refresh_tx(&self, tx: &mut Tx) -> Result<u32, shm::cursor::Violation> {
+        // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with `Conn::confirm`.
+        let word = self.my().cons.load(Acquire);
+        let used = (tx.prod.pos - tx.cons.pos) as u32;
+        let moved = tx.cons.follow(word, tx.size, used)?;
+        Ok(tx.size - (used - moved))
+    }
+}

@@ -1,0 +1,133 @@
+//! Leaving TCP, each direction by itself at a stream offset that the kernel tells.
+
+use super::*;
+use crate::inet::{self, TcpInfo};
+use crate::sys;
+
+impl Conn {
+    /// Moves our sends to the ring if that is possible now.
+    pub fn try_switch_tx(&self, fd: i32) -> bool {
+        let ph = self.phase();
+        if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::DEAD | p::TX_REVERTED | p::CLOSED) != p::TX_READY {
+            return false;
+        }
+        let Some(_guard) = self.tx_lock.try_lock() else { return false };
+        self.set(p::TX_SWITCHING);
+        let mut ok = false;
+        // A thread inside a kernel send would put its bytes behind the offset.
+        if self.tx_inflight.load(SeqCst) == 0 && self.phase() & p::TX_RING == 0 {
+            // Leftovers that Nagle or a cork holds back must go now, and doorbells must never be held back.
+            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
+            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+            if let Some(info) = TcpInfo::of(fd) {
+                // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this store,
+                // so whoever receives one sees it.
+                self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
+                self.set(p::TX_RING);
+                ok = true;
+            }
+        }
+        self.clear(p::TX_SWITCHING);
+        ok
+    }
+
+    /// Announces a kernel send; false when the ring must be used instead.
+    #[inline]
+    pub fn enter_kernel_send(&self) -> bool {
+        self.tx_inflight.fetch_add(1, SeqCst);
+        if self.phase.load(SeqCst) & (p::TX_SWITCHING | p::TX_RING) == 0 {
+            return true;
+        }
+        self.tx_inflight.fetch_sub(1, SeqCst);
+        false
+    }
+
+    /// Ends what `enter_kernel_send` began.
+    #[inline]
+    pub fn leave_kernel_send(&self) {
+        self.tx_inflight.fetch_sub(1, SeqCst);
+    }
+
+    /// The offset at which the peer left TCP, if it has.
+    #[inline]
+    fn switch_offset(&self) -> Option<u64> {
+        // SYNC: switch.
+        let word = self.my().switch.load(Acquire);
+        (word & 1 == 1).then_some(word >> 1)
+    }
+
+    /// Whether the peer has left TCP and our receives have not followed.
+    #[inline]
+    pub fn switch_due(&self) -> bool {
+        self.phase() & (p::ATTACHED | p::RX_RING | p::RX_REVERTED) == p::ATTACHED && self.switch_offset().is_some()
+    }
+
+    /// Announces a kernel receive; false when receives are on the ring, or about to be, or (after exposure) when
+    /// another thread is already inside one: then the caller waits for readiness and tries again.
+    #[inline]
+    pub fn enter_kernel_recv(&self) -> bool {
+        let before = self.rx_inflight.fetch_add(1, SeqCst);
+        let ph = self.phase.load(SeqCst);
+        if ph & (p::RX_SWITCHING | p::RX_RING) == 0 && (ph & p::ATTACHED == 0 || before == 0 || ph & p::RX_REVERTED != 0) {
+            return true;
+        }
+        self.rx_inflight.fetch_sub(1, SeqCst);
+        false
+    }
+
+    /// Ends what `enter_kernel_recv` began. `got` bytes came (peeked or not); the number that is payload.
+    pub fn leave_kernel_recv(&self, fd: i32, got: usize, peek: bool) -> usize {
+        if !self.switch_due() {
+            self.rx_inflight.fetch_sub(1, SeqCst);
+            // The peer may have switched between the look and the count: its doorbells can only be in what we got
+            // if its store was visible before the receive returned, and then `switch_due` saw it.
+            return got;
+        }
+        let payload = match (self.rx_lock.lock(), self.switch_offset(), inet::received(fd)) {
+            (Ok(_guard), Some(n), Some(r)) => {
+                // SAFETY: the rx lock is held.
+                let rx = unsafe { &mut *self.rx.get() };
+                let start = if peek { r } else { r.saturating_sub(got as u64) };
+                let payload = (n.saturating_sub(start)).min(got as u64) as usize;
+                if self.phase() & p::RX_RING == 0 {
+                    rx.tcp_left = n.saturating_sub(r);
+                    rx.drained = r.saturating_sub(n) as u32;
+                    self.set(p::RX_RING);
+                }
+                payload
+            }
+            _ => got,
+        };
+        self.rx_inflight.fetch_sub(1, SeqCst);
+        payload
+    }
+
+    /// Moves our receives to the ring if the peer has left TCP and nobody is inside a kernel receive.
+    pub fn settle_rx(&self, fd: i32) -> bool {
+        if self.phase() & p::RX_RING != 0 {
+            return true;
+        }
+        if !self.switch_due() {
+            return false;
+        }
+        let Some(_guard) = self.rx_lock.try_lock() else { return false };
+        self.set(p::RX_SWITCHING);
+        let mut ok = false;
+        if self.rx_inflight.load(SeqCst) == 0
+            && self.phase() & p::RX_RING == 0
+            && let (Some(n), Some(r)) = (self.switch_offset(), inet::received(fd))
+        {
+            // SAFETY: the rx lock is held.
+            let rx = unsafe { &mut *self.rx.get() };
+            rx.tcp_left = n.saturating_sub(r);
+            rx.drained = r.saturating_sub(n) as u32;
+            if self.user_rcvlowat.load(Relaxed) > 1 {
+                sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
+            }
+            self.set(p::RX_RING);
+            ok = true;
+        }
+        self.clear(p::RX_SWITCHING);
+        ok || self.phase() & p::RX_RING != 0
+    }
+}

@@ -1,0 +1,252 @@
+//! Link groups: all connections between this process and one peer process in one role.
+//!
+//! The first contact makes a group and passes a memfd with an arena of pooled DMBs each way; later connections take
+//! DMBs from it and cost no descriptor, no mapping and no page fault.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
+use shm::lock::FastLock;
+
+use crate::conn::{CLOSED, Conn, DmbHeader, ABORT, Waits};
+use crate::reason;
+
+/// The loopback device of this process.
+pub static LOOPBACK: Loopback = Loopback::new();
+
+/// Which end of the handshake we are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Sends the Proposal.
+    Client,
+    /// Answers it.
+    Server,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// First contact under way.
+    Pending,
+    Ready,
+    /// No new connections; goes with its last one.
+    Dead,
+}
+
+struct Group {
+    id: u32,
+    role: Role,
+    peer: Gid,
+    uid: u32,
+    state: State,
+    live: u32,
+    /// Own arena whose memfd the peer already has.
+    known: u64,
+    /// DMBs given up here that the peer may still write to: reused when its end flag says that it won't.
+    quarantine: Vec<(u64, *const DmbHeader)>,
+}
+
+/// Groups without connections that are kept for the next connection to the same process.
+const IDLE_GROUPS: usize = 8;
+/// DMBs in quarantine at which an idle group is dropped as a whole.
+const QUARANTINE: usize = 64;
+
+struct Groups {
+    lock: FastLock<false>,
+    list: UnsafeCell<Vec<Group>>,
+}
+// SAFETY: the list is only touched under the lock.
+unsafe impl Sync for Groups {}
+static GROUPS: Groups = Groups { lock: FastLock::new(), list: UnsafeCell::new(Vec::new()) };
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+/// Why no group can be had.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoGroup {
+    /// Another connection is making first contact with the same peer: ask again later.
+    Busy,
+    /// There is none, and the peer believes there is.
+    OutOfSync,
+}
+
+fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
+    let _guard = GROUPS.lock.lock().ok()?;
+    // SAFETY: the lock is held.
+    Some(f(unsafe { &mut *GROUPS.list.get() }))
+}
+
+/// Server: the group for a proposing peer and whether this is first contact.
+pub fn serve(peer: Gid, uid: u32) -> Result<(u32, bool), NoGroup> {
+    with(|list| match list.iter().find(|g| g.role == Role::Server && g.peer == peer && g.uid == uid && g.state != State::Dead) {
+        Some(g) if g.state == State::Ready => Ok((g.id, false)),
+        Some(_) => Err(NoGroup::Busy),
+        None => Ok((add(list, Role::Server, peer, uid), true)),
+    })
+    .unwrap_or(Err(NoGroup::Busy))
+}
+
+/// Client: the group that an Accept speaks of.
+pub fn join(peer: Gid, uid: u32, first_contact: bool) -> Result<u32, NoGroup> {
+    with(|list| {
+        let known = list.iter_mut().find(|g| g.role == Role::Client && g.peer == peer && g.uid == uid && g.state == State::Ready);
+        match (known, first_contact) {
+            (Some(g), false) => Ok(g.id),
+            (None, false) => Err(NoGroup::OutOfSync),
+            (old, true) => {
+                // The server has lost its half: ours serves its connections to their end.
+                if let Some(old) = old {
+                    old.state = State::Dead;
+                }
+                let id = add(list, Role::Client, peer, uid);
+                Ok(id)
+            }
+        }
+    })
+    .unwrap_or(Err(NoGroup::Busy))
+}
+
+fn add(list: &mut Vec<Group>, role: Role, peer: Gid, uid: u32) -> u32 {
+    while list.iter().filter(|g| g.live == 0 && g.state != State::Pending).count() > IDLE_GROUPS {
+        let Some(at) = list.iter().position(|g| g.live == 0 && g.state != State::Pending) else { break };
+        drop_group(list, at);
+    }
+    let id = NEXT_ID.fetch_add(1, Relaxed);
+    list.push(Group { id, role, peer, uid, state: State::Pending, live: 0, known: 0, quarantine: Vec::new() });
+    if let Some(t) = crate::table::get() {
+        t.stats.link_groups.fetch_add(1, Relaxed);
+    }
+    id
+}
+
+fn drop_group(list: &mut Vec<Group>, at: usize) {
+    let g = list.swap_remove(at);
+    LOOPBACK.drop_group(g.id);
+}
+
+/// The handshake of a first contact is complete.
+pub fn established(id: u32) {
+    with(|list| {
+        if let Some(g) = list.iter_mut().find(|g| g.id == id && g.state == State::Pending) {
+            g.state = State::Ready;
+        }
+    });
+}
+
+/// A handshake in this group failed. A group in first contact goes; so does one that is out of sync.
+pub fn failed(id: u32, out_of_sync: bool) {
+    with(|list| {
+        if let Some(at) = list.iter().position(|g| g.id == id) {
+            if list[at].state == State::Pending || out_of_sync {
+                list[at].state = State::Dead;
+            }
+            if list[at].state == State::Dead && list[at].live == 0 {
+                drop_group(list, at);
+            }
+        }
+    });
+}
+
+/// A receive buffer for a new connection, with the memfd to pass if the peer has not got it yet.
+pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32> {
+    with(|list| {
+        let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR.code()) };
+        g.quarantine.retain(|&(token, header)| {
+            // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
+            let quiet = unsafe { (*header).cons.load(Relaxed) } & (CLOSED | ABORT) != 0;
+            if quiet {
+                LOOPBACK.release_dmb(token);
+            }
+            !quiet
+        });
+        let dmb = LOOPBACK.register_in(id, peer, len).map_err(|e| match e {
+            RegisterError::NoSpace => reason::MAX_DMB.code(),
+            _ => reason::MEMORY.code(),
+        })?;
+        g.live += 1;
+        let share = LOOPBACK.share(dmb.token);
+        let fd = match share {
+            Some(s) if g.known != s.arena => {
+                g.known = s.arena;
+                Some(s.fd)
+            }
+            _ => None,
+        };
+        Ok((dmb, fd))
+    })
+    .unwrap_or(Err(reason::MEMORY.code()))
+}
+
+/// Control page of the arena that a DMB of ours lies in.
+pub fn own_page(token: u64) -> *mut Waits {
+    LOOPBACK.control_page(token).cast()
+}
+
+/// The peer of a group.
+pub fn peer_of(id: u32) -> Option<Gid> {
+    with(|list| list.iter().find(|g| g.id == id).map(|g| g.peer)).flatten()
+}
+
+/// Maps the peer's DMB; its header and the control page beside it.
+pub fn attach(id: u32, owner: Gid, token: u64, len: u32, fd: Option<i32>) -> Option<(*mut DmbHeader, *mut Waits)> {
+    let a = LOOPBACK.attach_in(id, owner, token, len, fd).ok()?;
+    let page = LOOPBACK.peer_control_page(owner, token);
+    (!page.is_null()).then_some((a.addr.cast(), page.cast()))
+}
+
+/// The last descriptor of an upgraded connection is being closed.
+pub fn release(conn: &Conn) {
+    let id = conn.group.load(Relaxed);
+    let token = conn.my_token.load(Relaxed);
+    if token == 0 {
+        return;
+    }
+    let quiet = conn.dmb_is_quiet();
+    let header = conn.my_header();
+    let peer_token = conn.peer_token.load(Relaxed);
+    with(|list| {
+        LOOPBACK.unregister_dmb(token);
+        let Some(at) = list.iter().position(|g| g.id == id) else { return };
+        let g = &mut list[at];
+        if peer_token != 0 {
+            LOOPBACK.detach_dmb(g.peer, peer_token);
+        }
+        if quiet {
+            LOOPBACK.release_dmb(token);
+        } else {
+            g.quarantine.push((token, header));
+        }
+        g.live = g.live.saturating_sub(1);
+        if g.live == 0 && (g.state == State::Dead || g.quarantine.len() > QUARANTINE) {
+            drop_group(list, at);
+        }
+    });
+}
+
+/// A DMB taken for a connection that will not be upgraded after all.
+pub fn give_back(id: u32, token: u64, exposed: bool) {
+    with(|list| {
+        LOOPBACK.unregister_dmb(token);
+        if !exposed {
+            LOOPBACK.release_dmb(token);
+        }
+        if let Some(g) = list.iter_mut().find(|g| g.id == id) {
+            g.live = g.live.saturating_sub(1);
+        }
+    });
+}
+
+/// In a fork child: the groups are the parent's. Their memory stays for inherited connections; new connections make
+/// groups of our own under a GID of our own.
+pub fn after_fork_child() {
+    // SAFETY: the only thread of a fork child; the parent's lock state is meaningless here.
+    unsafe {
+        GROUPS.lock.reset();
+        core::mem::forget(core::mem::take(&mut *GROUPS.list.get()));
+    }
+    LOOPBACK.after_fork_child();
+}
+
+/// One row of `shortwire devices` and `linkgroups`: groups, connections.
+pub fn census() -> (usize, u32) {
+    with(|list| (list.len(), list.iter().map(|g| g.live).sum())).unwrap_or((0, 0))
+}

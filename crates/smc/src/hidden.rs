@@ -1,0 +1,93 @@
+//! Descriptors of our own, kept out of the application's way.
+//!
+//! They sit high in the descriptor table, so that the numbers which the application gets stay what they would be
+//! without us, and the preload layer knows their numbers, so that a loop over `close` leaves them alone.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
+
+use crate::sys;
+
+/// Hidden descriptors at most, a quarter of a usual limit of 1024.
+pub const MAX: usize = 256;
+
+static FDS: [AtomicI32; MAX] = [const { AtomicI32::new(0) }; MAX];
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Moves `fd` to a high number and remembers it. On failure `fd` stays where it is, remembered all the same.
+pub fn park(fd: i32) -> i32 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live rlimit.
+    let r = unsafe {
+        sys::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0)
+    };
+    let mut at = fd;
+    if r == 0 && limit.rlim_cur > 64 {
+        // Not at the very top: programs size tables by the limit, and a lower number costs the kernel a smaller table.
+        let base = (limit.rlim_cur.min(65_536) - limit.rlim_cur.min(65_536) / 8) as usize;
+        let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, base);
+        if moved >= 0 {
+            sys::close(fd);
+            at = moved as i32;
+        }
+    }
+    remember(at);
+    at
+}
+
+fn remember(fd: i32) {
+    for slot in &FDS {
+        if slot.compare_exchange(0, fd + 1, Relaxed, Relaxed).is_ok() {
+            COUNT.fetch_add(1, Relaxed);
+            return;
+        }
+    }
+}
+
+/// Whether another hidden descriptor may be made.
+pub fn room() -> bool {
+    (COUNT.load(Relaxed) as usize) < MAX - 8
+}
+
+/// Whether `fd` is one of ours.
+#[inline]
+pub fn contains(fd: i32) -> bool {
+    COUNT.load(Relaxed) != 0 && FDS.iter().any(|s| s.load(Relaxed) == fd + 1)
+}
+
+/// Closes a parked descriptor.
+pub fn close(fd: i32) {
+    for slot in &FDS {
+        if slot.compare_exchange(fd + 1, 0, Relaxed, Relaxed).is_ok() {
+            COUNT.fetch_sub(1, Relaxed);
+            sys::close(fd);
+            return;
+        }
+    }
+}
+
+/// All parked descriptors.
+pub fn all() -> impl Iterator<Item = i32> {
+    FDS.iter().map(|s| s.load(Relaxed) - 1).filter(|fd| *fd >= 0)
+}
+
+/// The application wants this number: move out of its way.
+pub fn give_way(fd: i32) {
+    for slot in &FDS {
+        if slot.load(Relaxed) == fd + 1 {
+            let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1);
+            slot.store(moved.max(-1) as i32 + 1, Relaxed);
+            crate::table::moved_fd(fd, moved as i32);
+            return;
+        }
+    }
+}
+
+/// In a fork child: rendezvous channels are the parent's; the child keeps the table's descriptor only.
+pub fn after_fork_child() {
+    let keep = crate::table::hidden_fd();
+    for fd in all() {
+        if Some(fd) != keep {
+            close(fd);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What the kernel knows of a TCP connection: stream positions, addresses, and whose the other end is.
+
+use crate::conn::Addr;
+use crate::sys;
+
+/// `struct tcp_info`, as far as it is used. Field offsets are the kernel's ABI (linux/tcp.h).
+pub struct TcpInfo([u8; 256]);
+
+const ESTABLISHED: u8 = 1;
+
+impl TcpInfo {
+    /// None when the kernel is too old to tell `bytes_sent` (before 4.19).
+    pub fn of(fd: i32) -> Option<Self> {
+        let mut raw = [0u8; 256];
+        let n = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw);
+        (n >= 216).then_some(Self(raw))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.0[at..at + 8].try_into().unwrap_or_default())
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(self.0[at..at + 4].try_into().unwrap_or_default())
+    }
+
+    /// In state ESTABLISHED.
+    pub fn established(&self) -> bool {
+        self.0[0] == ESTABLISHED
+    }
+
+    /// A FIN has come from the peer: the states behind it count it as a received byte.
+    fn fin_received(&self) -> bool {
+        matches!(self.0[0], 6 | 8 | 9 | 11)
+    }
+
+    /// Stream bytes that were given to the kernel to send.
+    pub fn sent(&self) -> u64 {
+        self.u64(200) - self.u64(208) + u64::from(self.u32(144))
+    }
+
+    /// Stream bytes that have arrived, read or not.
+    pub fn arrived(&self) -> u64 {
+        self.u64(128) - u64::from(self.fin_received())
+    }
+}
+
+/// Stream bytes that were read from the socket.
+pub fn received(fd: i32) -> Option<u64> {
+    // Bytes may arrive between the two calls: agree on the first before and after the second.
+    let mut before = TcpInfo::of(fd)?.arrived();
+    loop {
+        let queued = sys::ioctl_int(fd, libc::FIONREAD as u64).ok()? as u64;
+        let after = TcpInfo::of(fd)?.arrived();
+        if before == after {
+            return Some(after.saturating_sub(queued));
+        }
+        before = after;
+    }
+}
+
+fn addr(fd: i32, call: i64) -> Option<Addr> {
+    let mut raw = [0u8; 28];
+    let mut len = raw.len() as u32;
+    // SAFETY: `raw` has `len` bytes.
+    let r = unsafe {
+        sys::syscall(call, fd as usize, raw.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0)
+    };
+    if r < 0 {
+        return None;
+    }
+    let family = u16::from_ne_bytes([raw[0], raw[1]]);
+    let port = u16::from_be_bytes([raw[2], raw[3]]);
+    let mut ip = [0u8; 16];
+    match i32::from(family) {
+        libc::AF_INET => ip[..4].copy_from_slice(&raw[4..8]),
+        // Link-local addresses need their interface to be unique; such a connection stays TCP.
+        libc::AF_INET6 if raw[24..28] == [0; 4] => ip.copy_from_slice(&raw[8..24]),
+        _ => return None,
+    }
+    Some(Addr { family, port, ip })
+}
+
+/// Local and peer address of a connected TCP socket.
+pub fn names(fd: i32) -> Option<[Addr; 2]> {
+    Some([addr(fd, libc::SYS_getsockname)?, addr(fd, libc::SYS_getpeername)?])
+}
+
+impl Addr {
+    /// The address as IPv6, IPv4 mapped, so that both ends of a dual-stack connection name it alike.
+    pub fn mapped(&self) -> [u8; 16] {
+        if i32::from(self.family) == libc::AF_INET6 {
+            return self.ip;
+        }
+        let mut ip = [0u8; 16];
+        ip[10..12].fill(0xff);
+        ip[12..].copy_from_slice(&self.ip[..4]);
+        ip
+    }
+
+    /// 127/8, mapped or not, or ::1.
+    pub fn is_loopback(&self) -> bool {
+        let ip = self.mapped();
+        (ip[..12] == MAPPED && ip[12] == 127) || ip == LOOPBACK6
+    }
+
+    /// Address and port, in the order that gives the two ends their roles.
+    pub fn key(&self) -> [u8; 18] {
+        let mut key = [0u8; 18];
+        key[..16].copy_from_slice(&self.mapped());
+        key[16..].copy_from_slice(&self.port.to_be_bytes());
+        key
+    }
+}
+
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+const LOOPBACK6: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// Whether a connection stays on this host: same address at both ends, or both loopback.
+pub fn is_local(names: &[Addr; 2]) -> bool {
+    let [a, b] = names;
+    a.mapped() == b.mapped() || (a.is_loopback() && b.is_loopback())
+}
+
+/// Asks the kernel's socket table who owns the socket at the other end of `names` (sock_diag, exact lookup; needs no
+/// privilege). None when it is unknown or not yet accepted by anybody.
+pub fn peer_uid(names: &[Addr; 2]) -> Option<u32> {
+    // The other end sees the pair reversed. It may be an IPv6 socket with mapped addresses, so both families are asked.
+    let [local, peer] = names;
+    let plain = local.mapped()[..12] == MAPPED;
+    plain.then(|| lookup(libc::AF_INET as u8, peer, local)).flatten().or_else(|| lookup(libc::AF_INET6 as u8, peer, local))
+}
+
+fn lookup(family: u8, src: &Addr, dst: &Addr) -> Option<u32> {
+    // nlmsghdr (16) + inet_diag_req_v2 (56)
+    let mut m = [0u8; 72];
+    m[0..4].copy_from_slice(&72u32.to_ne_bytes());
+    m[4..6].copy_from_slice(&20u16.to_ne_bytes()); // SOCK_DIAG_BY_FAMILY
+    m[6..8].copy_from_slice(&1u16.to_ne_bytes()); // NLM_F_REQUEST
+    m[16] = family;
+    m[17] = libc::IPPROTO_TCP as u8;
+    m[20..24].copy_from_slice(&u32::MAX.to_ne_bytes()); // all states
+    m[24..26].copy_from_slice(&src.port.to_be_bytes());
+    m[26..28].copy_from_slice(&dst.port.to_be_bytes());
+    for (at, a) in [(28, src), (44, dst)] {
+        if i32::from(family) == libc::AF_INET {
+            m[at..at + 4].copy_from_slice(&a.mapped()[12..]);
+        } else {
+            m[at..at + 16].copy_from_slice(&a.mapped());
+        }
+    }
+    m[64..72].fill(0xff); // INET_DIAG_NOCOOKIE
+    // SAFETY: integers only.
+    let fd = unsafe {
+        sys::syscall(libc::SYS_socket, libc::AF_NETLINK as usize, (libc::SOCK_RAW | libc::SOCK_CLOEXEC) as usize, 4, 0, 0, 0)
+    } as i32;
+    if fd < 0 {
+        return None;
+    }
+    let mut reply = [0u8; 1024];
+    // SAFETY: both buffers are ours. The kernel answers a netlink request before `send` returns.
+    let n = unsafe {
+        sys::send(fd, m.as_ptr(), m.len(), libc::MSG_NOSIGNAL);
+        sys::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT)
+    };
+    sys::close(fd);
+    // nlmsghdr + inet_diag_msg: uid at 64, inode at 68 of the message behind the header.
+    if n < 16 + 72 || u16::from_ne_bytes([reply[4], reply[5]]) != 20 {
+        return None;
+    }
+    let word = |at: usize| u32::from_ne_bytes(reply[16 + at..16 + at + 4].try_into().unwrap_or_default());
+    let (uid, inode) = (word(64), word(68));
+    (inode != 0).then_some(uid)
+}

@@ -1,0 +1,306 @@
+//! Why a connection is plain TCP: the diagnosis codes of CLC, and reasons of our own.
+//!
+//! A connection has two of them: its own reason and, after a Decline, the peer's diagnosis. Codes
+//! and their names are those of the protocol and of the kernel's tools, so that both can be
+//! compared with what a kernel stack says. Codes from `0x0999_1000` on are private to Shortwire.
+
+use core::fmt;
+
+/// Why a connection is plain TCP; also the diagnosis in a Decline.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reason(pub u32);
+
+struct Entry {
+    code: u32,
+    name: &'static str,
+    words: &'static str,
+    hint: &'static str,
+}
+
+impl Reason {
+    /// First code that only Shortwire uses.
+    pub const PRIVATE: u32 = 0x0999_1000;
+
+    /// The code, as in a Decline.
+    pub const fn code(self) -> u32 {
+        self.0
+    }
+
+    /// Short name in the style of the statistics tools, `UNKNOWN` for a code we don't know.
+    pub fn name(self) -> &'static str {
+        self.entry().map_or("UNKNOWN", |entry| entry.name)
+    }
+
+    /// What happened, as the end of a sentence.
+    pub fn words(self) -> &'static str {
+        self.entry().map_or("unknown reason", |entry| entry.words)
+    }
+
+    /// What a user can do about it.
+    pub fn hint(self) -> &'static str {
+        self.entry().map_or(
+            "Look the code up in the documentation of the peer.",
+            |entry| entry.hint,
+        )
+    }
+
+    /// Whether the code is one of Shortwire's own, which no other stack knows.
+    pub const fn is_private(self) -> bool {
+        self.0 >= Self::PRIVATE && self.0 < Self::PRIVATE + 0x1000
+    }
+
+    /// Every reason that has a name, in order of code.
+    pub fn all() -> impl Iterator<Item = Reason> {
+        TABLE.iter().map(|entry| Reason(entry.code))
+    }
+
+    fn entry(self) -> Option<&'static Entry> {
+        TABLE.iter().find(|entry| entry.code == self.0)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:08x} ({})", self.0, self.words())
+    }
+}
+
+impl fmt::Debug for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reason(0x{:08x} {})", self.0, self.name())
+    }
+}
+
+/// Each line: constant = code, name; words; hint.
+macro_rules! reasons {
+    ($($constant:ident = $code:literal, $name:literal; $words:literal; $hint:literal;)*) => {
+        $(
+            #[doc = concat!("`", stringify!($code), "`: ", $words, ".")]
+            pub const $constant: Reason = Reason($code);
+        )*
+
+        const TABLE: &[Entry] = &[
+            $(Entry { code: $code, name: $name, words: $words, hint: $hint },)*
+        ];
+    };
+}
+
+reasons! {
+    MEMORY = 0x0101_0000, "MEMORY";
+        "out of memory";
+        "Raise the memory limit of the service, or choose a smaller buffer.";
+    TIMEOUT_CL = 0x0201_0000, "TIMEOUT_CL";
+        "timeout while confirming an RDMA link";
+        "Check the RDMA network between the two hosts.";
+    TIMEOUT_AL = 0x0202_0000, "TIMEOUT_AL";
+        "timeout while adding an RDMA link";
+        "Check the RDMA network between the two hosts.";
+    CNF_ERR = 0x0300_0000, "CNF_ERR";
+        "configuration error";
+        "Compare the configuration of both ends.";
+    PEER_NO_SMC = 0x0301_0000, "PEER_NO_SMC";
+        "peer did not signal SMC";
+        "Start the program at the other end under `shortwire run` too.";
+    IPSEC = 0x0302_0000, "IPSEC";
+        "IPsec is in use";
+        "Exempt this connection from IPsec if it never leaves the machine.";
+    NO_SMC_DEV = 0x0303_0000, "NOSMCDEV";
+        "no SMC device in common";
+        "Run `shortwire devices` at both ends; both need the same device and the same EID.";
+    NO_SMCD_DEV = 0x0303_0001, "NOSMCDDEV";
+        "no SMC-D device in common, or no common EID";
+        "Give both ends the same user-defined EID, or enable the system EID at both.";
+    NO_SMCR_DEV = 0x0303_0002, "NOSMCRDEV";
+        "no SMC-R device in common";
+        "Run `shortwire devices` at both ends; both need an RDMA device on the same network.";
+    NO_ISM2_SUPP = 0x0303_0003, "NOISM2SUPP";
+        "no SMC-Dv2 device at the server";
+        "Run `shortwire devices` at the server's end; at least one device must be enabled.";
+    NO_V2_EXT = 0x0303_0004, "NOV2EXT";
+        "peer did not offer SMC version 2";
+        "Use a peer that speaks SMC version 2.";
+    NO_V2D_EXT = 0x0303_0005, "NOV2DEXT";
+        "peer did not offer SMC-D version 2";
+        "Enable an SMC-D device at the other end.";
+    NO_SEID = 0x0303_0006, "NOSEID";
+        "peer sent no system EID";
+        "Enable the system EID at the other end, or give both ends the same user-defined EID.";
+    NO_SMCD2_DEV = 0x0303_0007, "NOSMCD2DEV";
+        "no SMC-Dv2 device in common";
+        "Both ends must be on one machine, or on partitions that share a device.";
+    NO_UEID = 0x0303_0008, "NOUEID";
+        "peer sent no EID at all";
+        "Give both ends the same user-defined EID, or enable the system EID at both.";
+    RELEASE_ERR = 0x0303_0009, "RELEASEERR";
+        "the two ends disagree about the SMC release";
+        "Use the same version of Shortwire at both ends.";
+    MAX_CONN_ERR = 0x0303_000a, "MAXCONNERR";
+        "the two ends disagree about connections per link group";
+        "Use the same limit at both ends.";
+    MAX_LINK_ERR = 0x0303_000b, "MAXLINKERR";
+        "the two ends disagree about links per link group";
+        "Use the same limit at both ends.";
+    MODE_UNSUPP = 0x0304_0000, "MODEUNSUPP";
+        "peer accepted a mode that was not proposed";
+        "Report this to the maintainers of the peer's SMC stack.";
+    RMBE_EC = 0x0305_0000, "RMBE_EC";
+        "peer marks its receive buffer with an eyecatcher";
+        "Use a peer that can leave the eyecatcher out.";
+    OPT_UNSUPP = 0x0306_0000, "OPTUNSUPP";
+        "TCP fast open is in use";
+        "Switch TCP fast open off in the program.";
+    DIFF_PREFIX = 0x0307_0000, "DIFFPREFIX";
+        "the two ends are in different IP subnets";
+        "Put both ends in one subnet, or use SMC version 2.";
+    GET_VLAN_ERR = 0x0308_0000, "GETVLANERR";
+        "VLAN of the connection not found";
+        "Check the VLAN of the network interface.";
+    ISM_VLAN_ERR = 0x0309_0000, "ISMVLANERR";
+        "VLAN could not be registered with the device";
+        "Check the VLAN of the network interface.";
+    NO_ACT_LINK = 0x030a_0000, "NOACTLINK";
+        "no active RDMA link in the link group";
+        "Check the RDMA network between the two hosts.";
+    NO_SRV_LINK = 0x030b_0000, "NOSRVLINK";
+        "RDMA link of the server not found";
+        "Check the RDMA network between the two hosts.";
+    VERS_MISMAT = 0x030c_0000, "VERSMISMAT";
+        "SMC versions do not match";
+        "Use the same SMC version at both ends.";
+    MAX_DMB = 0x030d_0000, "MAX_DMB";
+        "no free receive buffer: arena exhausted";
+        "Raise the number of buffers in the arena, or lower their size.";
+    NO_ROUTE = 0x030e_0000, "NOROUTE";
+        "no RDMA route to the peer";
+        "Check the RDMA network between the two hosts.";
+    NO_INDIRECT = 0x030f_0000, "NOINDIRECT";
+        "the two ends disagree about the RDMA gateway";
+        "Check the routes between the two hosts.";
+    SYNC_ERR = 0x0400_0000, "SYNCERR";
+        "the two ends disagree about their link group";
+        "Nothing: the next connection makes a new link group.";
+    PEER_DECL = 0x0500_0000, "PEERDECL";
+        "peer declined";
+        "See the peer's own reason.";
+    INT_ERR = 0x0999_0000, "INTERR";
+        "internal error";
+        "Report this with the output of `shortwire ss`.";
+    ERR_RTOK = 0x0999_0001, "ERR_RTOK";
+        "RDMA key not accepted";
+        "Check the RDMA device.";
+    ERR_RDY_LNK = 0x0999_0002, "ERR_RDYLNK";
+        "RDMA link did not become ready";
+        "Check the RDMA device.";
+    ERR_REG_BUF = 0x0999_0003, "ERR_REGBUF";
+        "RDMA buffer could not be registered";
+        "Raise the limit of locked memory.";
+    OFF = 0x0999_1000, "OFF";
+        "switched off by configuration";
+        "Remove the exclusion from the configuration.";
+    NOT_YET = 0x0999_1001, "NOT_YET";
+        "connection has not done enough operations yet";
+        "Nothing: short connections stay TCP. Lower the number of operations to upgrade sooner.";
+    NOT_LOCAL = 0x0999_1002, "NOT_LOCAL";
+        "peer is not on this machine";
+        "Nothing: only connections within the machine can use shared memory.";
+    PEER_UID = 0x0999_1003, "PEER_UID";
+        "peer runs as another user and could not be verified";
+        "Run both ends as one user, or allow verified peers in the configuration.";
+    SHARED_FD = 0x0999_1004, "SHARED_FD";
+        "descriptor is shared with another process";
+        "Close the descriptor in the parent or child that does not use it.";
+    INHERITED = 0x0999_1005, "INHERITED";
+        "descriptor was inherited over exec";
+        "Accept or connect in the process that uses the connection.";
+    PASSED_FD = 0x0999_1006, "PASSED_FD";
+        "descriptor was passed over a Unix socket";
+        "Accept or connect in the process that uses the connection.";
+    IO_URING = 0x0999_1007, "IO_URING";
+        "program uses io_uring";
+        "Tell the program to use epoll instead, or deny io_uring in the configuration.";
+    STDIO = 0x0999_1008, "STDIO";
+        "program uses stdio on the socket";
+        "Use read and write on the socket instead of FILE streams.";
+    ASYNC_IO = 0x0999_1009, "ASYNC_IO";
+        "program uses POSIX asynchronous I/O on the socket";
+        "Use read and write on the socket instead of aio calls.";
+    URGENT = 0x0999_100a, "URGENT";
+        "urgent data is in use";
+        "Avoid MSG_OOB in the program.";
+    KTLS = 0x0999_100b, "KTLS";
+        "kernel TLS is in use";
+        "Switch kernel TLS off in the program.";
+    SOCK_OPT = 0x0999_100c, "SOCK_OPT";
+        "a socket option is set that shared memory cannot carry";
+        "Remove timestamping, repair mode and other transport options from the program.";
+    MPTCP = 0x0999_100d, "MPTCP";
+        "socket is multipath TCP";
+        "Let the program open plain TCP sockets.";
+    EXCLUSIVE = 0x0999_100e, "EXCLUSIVE";
+        "socket is registered with EPOLLEXCLUSIVE";
+        "Register connected sockets without EPOLLEXCLUSIVE.";
+    NAME_TAKEN = 0x0999_100f, "NAME_TAKEN";
+        "rendezvous failed: another user holds the name";
+        "Look for the process that listens on the name; it may be hostile.";
+    RENDEZVOUS = 0x0999_1010, "RENDEZVOUS";
+        "rendezvous failed: peer did not come or did not answer";
+        "Check that both ends can reach the rendezvous directory or network namespace.";
+    FD_LIMIT = 0x0999_1011, "FD_LIMIT";
+        "descriptor limit reached: too many hidden descriptors";
+        "Raise the limit of open files.";
+    UNSEEN = 0x0999_1012, "UNSEEN";
+        "bytes went past the library";
+        "Nothing: the program moves data by calls that cannot be followed.";
+    SYSTEM = 0x0999_1013, "SYSTEM";
+        "a system call needed for the upgrade failed";
+        "Look for seccomp rules that forbid memfd_create, mmap or sockets.";
+    VIOLATION = 0x0999_1014, "VIOLATION";
+        "peer violated the protocol";
+        "Use the same version of Shortwire at both ends; if it happens again, distrust the peer.";
+    REVERTED = 0x0999_1015, "REVERTED";
+        "connection was reverted to TCP";
+        "See the statistics for what the program did with the socket.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_sorted_and_without_duplicates() {
+        assert!(TABLE.windows(2).all(|pair| pair[0].code < pair[1].code));
+        let mut names: Vec<_> = TABLE.iter().map(|entry| entry.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        assert_eq!(Reason::all().count(), TABLE.len());
+    }
+
+    #[test]
+    fn every_reason_says_what_to_do() {
+        for entry in TABLE {
+            assert!(
+                !entry.words.is_empty() && !entry.words.ends_with('.'),
+                "{}",
+                entry.name
+            );
+            assert!(entry.hint.ends_with('.'), "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn shown_with_code_and_words() {
+        assert_eq!(
+            PEER_NO_SMC.to_string(),
+            "0x03010000 (peer did not signal SMC)"
+        );
+        assert_eq!(Reason(7).to_string(), "0x00000007 (unknown reason)");
+        assert_eq!(format!("{NO_UEID:?}"), "Reason(0x03030008 NOUEID)");
+        assert_eq!(Reason(7).name(), "UNKNOWN");
+    }
+
+    #[test]
+    fn private_range() {
+        assert!(OFF.is_private() && REVERTED.is_private());
+        assert!(!INT_ERR.is_private() && !PEER_NO_SMC.is_private());
+    }
+}

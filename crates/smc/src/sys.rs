@@ -1,0 +1,197 @@
+//! System calls made by instruction, never through libc names.
+//!
+//! Inside the preloaded library `libc::recv` binds to our own hook, so everything here issues the `syscall`
+//! instruction itself and returns a negative errno instead of touching `errno`.
+
+use core::ffi::{c_int, c_void};
+
+/// A Linux error number.
+pub type Errno = i32;
+
+/// Issues system call `n`.
+///
+/// # Safety
+/// The arguments must be valid for that call, as for `syscall(2)`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn syscall(n: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let ret: isize;
+    // SAFETY: the caller vouches for the arguments; rcx and r11 are what the instruction clobbers.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            inlateout("rax") n as isize => ret,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    ret
+}
+
+/// Issues system call `n`.
+///
+/// # Safety
+/// The arguments must be valid for that call, as for `syscall(2)`.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub unsafe fn syscall(n: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+    let ret: isize;
+    // SAFETY: the caller vouches for the arguments.
+    unsafe {
+        core::arch::asm!(
+            "svc 0",
+            in("x8") n,
+            inlateout("x0") a as isize => ret,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack)
+        );
+    }
+    ret
+}
+
+/// `recvfrom(fd, buf, len, flags, NULL, NULL)`.
+///
+/// # Safety
+/// `buf` must be writable for `len` bytes.
+#[inline]
+pub unsafe fn recv(fd: c_int, buf: *mut u8, len: usize, flags: c_int) -> isize {
+    // SAFETY: forwarded from the caller.
+    unsafe { syscall(libc::SYS_recvfrom, fd as usize, buf as usize, len, flags as usize, 0, 0) }
+}
+
+/// `sendto(fd, buf, len, flags, NULL, 0)`.
+///
+/// # Safety
+/// `buf` must be readable for `len` bytes.
+#[inline]
+pub unsafe fn send(fd: c_int, buf: *const u8, len: usize, flags: c_int) -> isize {
+    // SAFETY: forwarded from the caller.
+    unsafe { syscall(libc::SYS_sendto, fd as usize, buf as usize, len, flags as usize, 0, 0) }
+}
+
+/// `close(fd)`.
+pub fn close(fd: c_int) -> isize {
+    // SAFETY: closing a number has no memory effects.
+    unsafe { syscall(libc::SYS_close, fd as usize, 0, 0, 0, 0, 0) }
+}
+
+/// `getpid()`, never cached: a vfork child shares our memory but not our pid.
+pub fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u32 }
+}
+
+/// `fcntl(fd, cmd, arg)` with an integer argument.
+pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> isize {
+    // SAFETY: only called with commands that take integers.
+    unsafe { syscall(libc::SYS_fcntl, fd as usize, cmd as usize, arg, 0, 0, 0) }
+}
+
+/// Whether the open file description is in nonblocking mode.
+pub fn is_nonblocking(fd: c_int) -> bool {
+    let flags = fcntl(fd, libc::F_GETFL, 0);
+    flags >= 0 && flags as c_int & libc::O_NONBLOCK != 0
+}
+
+/// `shutdown(fd, how)`.
+pub fn shutdown(fd: c_int, how: c_int) -> isize {
+    // SAFETY: integers only.
+    unsafe { syscall(libc::SYS_shutdown, fd as usize, how as usize, 0, 0, 0, 0) }
+}
+
+/// Polls one descriptor without waiting; `revents`, or 0 on error.
+pub fn poll_now(fd: c_int, events: i16) -> i16 {
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let zero = [0i64; 2];
+    // SAFETY: both pointers are to live locals.
+    let n = unsafe {
+        syscall(libc::SYS_ppoll, &raw mut p as usize, 1, zero.as_ptr() as usize, 0, 0, 0)
+    };
+    if n > 0 { p.revents } else { 0 }
+}
+
+/// `getsockopt` into a plain value; the number of bytes filled, or a negative errno.
+pub fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, out: &mut T) -> isize {
+    let mut len = size_of::<T>() as u32;
+    // SAFETY: `out` is a live value of `len` bytes; every T used here is plain data.
+    let r = unsafe {
+        syscall(
+            libc::SYS_getsockopt,
+            fd as usize,
+            level as usize,
+            name as usize,
+            out as *mut T as usize,
+            &raw mut len as usize,
+            0,
+        )
+    };
+    if r < 0 { r } else { len as isize }
+}
+
+/// `setsockopt` from a plain value.
+pub fn setsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> isize {
+    // SAFETY: `value` is live and of the size given.
+    unsafe {
+        syscall(
+            libc::SYS_setsockopt,
+            fd as usize,
+            level as usize,
+            name as usize,
+            value as *const T as usize,
+            size_of::<T>(),
+            0,
+        )
+    }
+}
+
+/// `ioctl(fd, req)` that yields one int.
+pub fn ioctl_int(fd: c_int, req: u64) -> Result<c_int, Errno> {
+    let mut v: c_int = 0;
+    // SAFETY: the requests used write one int.
+    let r = unsafe { syscall(libc::SYS_ioctl, fd as usize, req as usize, &raw mut v as usize, 0, 0, 0) };
+    if r < 0 { Err(-r as Errno) } else { Ok(v) }
+}
+
+/// The processor this thread runs on, plus one; 0 where it cannot be told cheaply.
+#[inline]
+pub fn cpu() -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let aux: u32;
+        // SAFETY: rdtscp reads the time stamp and IA32_TSC_AUX, in which Linux keeps the processor number.
+        unsafe { core::arch::asm!("rdtscp", out("eax") _, out("edx") _, out("ecx") aux, options(nomem, nostack)) };
+        (aux & 0xfff) + 1
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        0
+    }
+}
+
+/// Monotonic nanoseconds, by the vDSO through libc: a name that we do not export.
+#[inline]
+pub fn now_ns() -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a live timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+/// Memory from the kernel, zeroed, reserved only; null when there is none.
+pub fn reserve(len: usize, shared: bool) -> *mut c_void {
+    let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    // SAFETY: a fresh anonymous mapping.
+    let p = unsafe {
+        syscall(
+            libc::SYS_mmap,
+            0,
+            len,
+            (libc::PROT_READ | libc::PROT_WRITE) as usize,
+            (kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize,
+            usize::MAX,
+            0,
+        )
+    };
+    if p < 0 { core::ptr::null_mut() } else { p as *mut c_void }
+}

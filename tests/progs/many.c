@@ -1,0 +1,140 @@
+/*
+ * many server PORT                echo on any number of connections, until SIGTERM
+ * many idle PORT N ROUNDS         N connections, ROUNDS exchanges on each, then silence until a line comes on stdin
+ * many short PORT N               N times: connect, one request, close
+ * many talk PORT ROUNDS           one connection, rounds of known bytes, then silence until a line comes on stdin
+ */
+#include "common.h"
+#include <sys/epoll.h>
+
+static int server(int port)
+{
+    int listener = listen_on(port), set = MUST(epoll_create1(EPOLL_CLOEXEC));
+    struct epoll_event e = { .events = EPOLLIN, .data.fd = listener }, ready[256];
+    static char buf[65536];
+    nonblocking(listener);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, listener, &e));
+    printf("listening\n");
+    fflush(stdout);
+    for (;;) {
+        int n = epoll_wait(set, ready, 256, -1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        MUST(n);
+        for (int i = 0; i < n; i++) {
+            int fd = ready[i].data.fd;
+            if (fd == listener) {
+                while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+                    e.data.fd = fd;
+                    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+                }
+                if (errno != EAGAIN && errno != ECONNABORTED)
+                    die("accept");
+                continue;
+            }
+            ssize_t got = recv(fd, buf, sizeof buf, 0);
+            if (got < 0 && errno == EAGAIN)
+                continue;
+            if (got <= 0) {
+                close(fd);
+                continue;
+            }
+            for (ssize_t at = 0; at < got;) {
+                ssize_t put = send(fd, buf + at, got - at, MSG_NOSIGNAL);
+                if (put < 0 && errno == EAGAIN) {
+                    struct pollfd p = { .fd = fd, .events = POLLOUT };
+                    poll(&p, 1, -1);
+                } else if (put < 0) {
+                    close(fd);
+                    break;
+                } else
+                    at += put;
+            }
+        }
+    }
+}
+
+static void exchange(int fd, uint64_t seed, size_t len)
+{
+    char out[2048], in[2048];
+    fill(out, mix(seed), 0, len);
+    send_all(fd, out, len);
+    recv_all(fd, in, len);
+    if (memcmp(in, out, len) != 0)
+        die("wrong echo for seed %llu", (unsigned long long)seed);
+}
+
+static void wait_for_line(const char *state)
+{
+    char line[16];
+    printf("%s\n", state);
+    fflush(stdout);
+    (void)!read(0, line, sizeof line);
+}
+
+static int plain_nodelay(int fd)
+{
+    int one = 1;
+    MUST(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    return fd;
+}
+
+static int idle(int port, int n, int rounds)
+{
+    int *fds = calloc(n, sizeof *fds);
+    for (int i = 0; i < n; i++) {
+        fds[i] = plain_nodelay(dial(port));
+        for (int r = 0; r < rounds; r++)
+            exchange(fds[i], i * 1000 + r, 16);
+    }
+    wait_for_line("ready");
+    for (int i = 0; i < n; i++)
+        exchange(fds[i], i * 7777, 1000);
+    wait_for_line("again");
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    printf("done\n");
+    return 0;
+}
+
+static int shorts(int port, int n)
+{
+    long start = now_ms();
+    for (int i = 0; i < n; i++) {
+        int fd = dial(port);
+        exchange(fd, i, 1 + mix(i) % 1500);
+        close(fd);
+    }
+    printf("done %d connections in %ld ms\n", n, now_ms() - start);
+    return 0;
+}
+
+static int talk(int port, int rounds)
+{
+    int fd = plain_nodelay(dial(port));
+    for (int i = 0; i < rounds; i++)
+        exchange(fd, i + 1000, 1 + mix(i) % 1500);
+    wait_for_line("talked");
+    MUST(shutdown(fd, SHUT_WR));
+    char extra;
+    if (recv(fd, &extra, 1, 0) != 0)
+        die("no clean end");
+    close(fd);
+    printf("done\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        die("usage: many server|idle|short|talk PORT ...");
+    int port = atoi(argv[2]), a = argc > 3 ? atoi(argv[3]) : 0, b = argc > 4 ? atoi(argv[4]) : 0;
+    limit_life(300);
+    if (strcmp(argv[1], "server") == 0)
+        return server(port);
+    if (strcmp(argv[1], "idle") == 0)
+        return idle(port, a, b);
+    if (strcmp(argv[1], "short") == 0)
+        return shorts(port, a);
+    return talk(port, a);
+}

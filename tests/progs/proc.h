@@ -1,0 +1,150 @@
+/*
+ * The frame of the process programs: PROGRAM PORT CASE.
+ * A client in its own process sends rounds of known bytes and wants each back; who answers, and how it got the
+ * connection, is what the case is about. Round i is a function of i, so that any process can take over at any round.
+ */
+#ifndef PROC_H
+#define PROC_H
+#include "common.h"
+#include <sys/mman.h>
+
+#define WARM 60   /* rounds before the interesting thing happens: both directions have switched by then */
+#define ROUNDS 200
+
+static int port;
+static volatile int *holds;
+
+static void say(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static size_t round_bytes(int i, unsigned char *buf)
+{
+    size_t len = 1 + mix(i) % 1500;
+    fill(buf, mix(i + 1000), 0, len);
+    return len;
+}
+
+/* The harness looks at the connection's mode while the first client to come here is held still. */
+static void hold(void)
+{
+    char c;
+    if (getenv("SWT_PAUSE") && __sync_fetch_and_add(holds, 1) == 0) {
+        fprintf(stderr, "warm\n");
+        (void)!read(0, &c, 1);
+    }
+}
+
+static void talk(int fd, int from, int to)
+{
+    unsigned char want[2048], have[2048];
+    for (int i = from; i < to; i++) {
+        size_t len = round_bytes(i, want);
+        if (i == WARM - 1)
+            hold();
+        send_all(fd, want, len);
+        recv_all(fd, have, len);
+        if (memcmp(want, have, len) != 0) {
+            errno = 0;
+            die("round %d came back wrong", i);
+        }
+    }
+}
+
+UNUSED static void serve(int fd, int from, int to)
+{
+    unsigned char want[2048], have[2048];
+    for (int i = from; i < to; i++) {
+        size_t len = round_bytes(i, want);
+        recv_all(fd, have, len);
+        if (memcmp(want, have, len) != 0) {
+            errno = 0;
+            die("round %d arrived wrong", i);
+        }
+        send_all(fd, have, len);
+    }
+}
+
+UNUSED static void echo_until_end(int in, int out)
+{
+    char buf[4096];
+    ssize_t n;
+    while ((n = MUST(read(in, buf, sizeof buf))) > 0)
+        for (ssize_t at = 0; at < n;)
+            at += MUST(write(out, buf + at, n - at));
+}
+
+static int client_delay_ms;
+
+/* A client process: its exit status says whether all rounds and the end were right. */
+static pid_t client(int rounds, int listener)
+{
+    pid_t pid = MUST(fork());
+    if (pid)
+        return pid;
+    if (listener >= 0)
+        close(listener);
+    nap(client_delay_ms);
+    int one = 1, fd = dial(port);
+    MUST(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    talk(fd, 0, rounds);
+    MUST(shutdown(fd, SHUT_WR));
+    char extra;
+    ssize_t n = recv(fd, &extra, 1, 0);
+    if (n != 0)
+        die("after the last round: %zd", n);
+    close(fd);
+    _exit(0);
+}
+
+static void reap(pid_t pid, const char *who)
+{
+    int status;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            die("waitpid of %s", who);
+    if (WIFEXITED(status))
+        say("%s: exit %d", who, WEXITSTATUS(status));
+    else
+        say("%s: signal %d", who, WTERMSIG(status));
+}
+
+/* Reads the end that the client's shutdown causes, then closes. */
+UNUSED static void finish(int fd)
+{
+    char extra;
+    ssize_t n = recv(fd, &extra, 1, 0);
+    if (n != 0)
+        die("expected the end, got %zd", n);
+    close(fd);
+}
+
+struct scene { const char *name; void (*play)(int listener); };
+
+UNUSED static int play(int argc, char **argv, const struct scene *scenes)
+{
+    if (argc < 3)
+        die("usage: %s PORT CASE", argv[0]);
+    port = atoi(argv[1]);
+    limit_life(60);
+    holds = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (holds == MAP_FAILED)
+        die("mmap");
+    for (; scenes->name; scenes++)
+        if (strcmp(scenes->name, argv[2]) == 0) {
+            int listener = listen_on(port);
+            MUST(fcntl(listener, F_SETFD, FD_CLOEXEC));
+            scenes->play(listener);
+            say("done");
+            return 0;
+        }
+    die("no case %s", argv[2]);
+    return 1;
+}
+#endif

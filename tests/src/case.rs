@@ -1,0 +1,102 @@
+//! One test: alone on the machine as far as this suite is concerned, with a directory of its own, clean afterwards.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread::sleep;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
+
+use crate::run::{Proc, Side};
+use crate::skip::{Outcome, count};
+use crate::ss::Watch;
+use crate::net::listening;
+use crate::{descendants, leak, millis, report, secs};
+
+/// Programs under test measure time and share two processors: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+pub struct Case {
+    dir: PathBuf,
+    files: BTreeSet<String>,
+    started: std::cell::Cell<u32>,
+}
+
+/// Runs one test. A `Skip` is printed and counted; whatever the test leaves behind fails it.
+pub fn case(name: &str, test: impl FnOnce(&Case) -> Outcome) {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let _ = set_child_subreaper(Pid::from_raw(1));
+    let dir = env::temp_dir().join(format!("swt-{}-{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("a directory for the test");
+    // Some servers give up root and must still get here.
+    let _ = fs::set_permissions(&dir, fs::Permissions::from_mode(0o777));
+    let this = Case { files: leak::files(&dir), dir, started: Default::default() };
+    let outcome = catch_unwind(AssertUnwindSafe(|| test(&this)));
+    let left = this.clean_up();
+    match outcome {
+        Err(panic) => resume_unwind(panic),
+        Ok(Err(why)) => count(name, &why),
+        Ok(Ok(())) => assert!(left.is_empty(), "left behind: {}", left.join("; ")),
+    }
+}
+
+impl Case {
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Starts a program; the name is for messages and need not be unique.
+    pub fn start(&self, name: &str, command: &mut Command) -> Proc {
+        let number = self.started.get();
+        self.started.set(number + 1);
+        command.env("TMPDIR", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
+        Proc::start(&format!("{number}-{name}"), &self.dir, command)
+    }
+
+    /// Starts a server and waits until it listens.
+    pub fn serve(&self, name: &str, port: u16, command: &mut Command) -> Proc {
+        let mut server = self.start(name, command);
+        let end = Instant::now() + secs(30);
+        while !listening(port) {
+            if let Some(status) = server.poll() {
+                panic!("{name} ended with {status} before it listened on {port}: {}", server.stderr());
+            }
+            assert!(Instant::now() < end, "{name} hangs: it does not listen on {port}\n{}", report::everything(&[]));
+            sleep(millis(5));
+        }
+        server
+    }
+
+    /// Runs a client to its good end and gives what it printed.
+    pub fn client(&self, name: &str, side: Side, program: &Path, args: &[&str]) -> String {
+        self.start(name, side.command(program).args(args)).success(secs(60))
+    }
+
+    /// Looks at the connections of these ports from now on.
+    pub fn watch(&self, ports: &[u16]) -> Watch {
+        Watch::start(ports)
+    }
+
+    fn clean_up(&self) -> Vec<String> {
+        let end = Instant::now() + secs(3);
+        let mut left = leak::left_behind(&self.files, &self.dir);
+        while !left.is_empty() && Instant::now() < end {
+            sleep(millis(20));
+            left = leak::left_behind(&self.files, &self.dir);
+        }
+        for pid in descendants().into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        if env::var_os("SHORTWIRE_KEEP").is_none() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+        left
+    }
+}

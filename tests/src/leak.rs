@@ -1,0 +1,114 @@
+//! Nothing may be left behind: no process, no shared memory, no rendezvous name, no file.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::Path;
+
+/// What Shortwire's things are called, wherever they have names.
+const NAME: &str = "shortwire";
+
+fn parents() -> HashMap<i32, i32> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may contain anything.
+        let rest = stat.rsplit_once(')')?.1;
+        let mut fields = rest.split_whitespace();
+        let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
+        (state != "Z").then_some((pid, parent))
+    })
+    .collect()
+}
+
+/// All live processes that this test started, however far removed: orphans come back to us, who are their subreaper.
+pub fn descendants() -> Vec<i32> {
+    let (parents, own) = (parents(), std::process::id() as i32);
+    let is_ours = |&pid: &i32| {
+        let mut at = pid;
+        for _ in 0..64 {
+            match parents.get(&at) {
+                Some(&parent) if parent == own => return true,
+                Some(&parent) if parent > 1 => at = parent,
+                _ => return false,
+            }
+        }
+        false
+    };
+    parents.keys().copied().filter(is_ours).collect()
+}
+
+pub(crate) fn describe(pids: &[i32]) -> String {
+    let name = |pid: &i32| {
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+        format!("{pid} ({})", command.trim())
+    };
+    pids.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Bytes of Shortwire's shared memory that a process has mapped.
+pub fn mapped_memory(pid: i32) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let ours = maps.lines().filter(|line| line.contains("/memfd:") && line.contains(NAME));
+    let size = |line: &str| {
+        let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+        Some(u64::from_str_radix(to, 16).ok()? - u64::from_str_radix(from, 16).ok()?)
+    };
+    ours.filter_map(size).sum()
+}
+
+pub fn open_files(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().count()
+}
+
+fn links(pid: i32) -> impl Iterator<Item = String> {
+    let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    fds.filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()))
+}
+
+/// Files of Shortwire's name, there before or after a test.
+pub(crate) fn files(private: &Path) -> BTreeSet<String> {
+    let places = [Path::new("/dev/shm"), Path::new("/tmp"), Path::new("/run"), private];
+    let all = places.iter().flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten());
+    all.map(|e| e.path().to_string_lossy().into_owned()).filter(|p| p.rsplit('/').next().is_some_and(|n| n.contains(NAME))).collect()
+}
+
+/// Rendezvous names that are bound, except by processes that have nothing to do with this test.
+fn names() -> Vec<String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let bound = table.lines().filter(|line| line.contains('@') && line.contains(NAME));
+    let bound: Vec<(String, String)> = bound
+        .filter_map(|line| {
+            let mut fields = line.split_whitespace().skip(6);
+            Some((format!("socket:[{}]", fields.next()?), fields.next()?.to_string()))
+        })
+        .collect();
+    if bound.is_empty() {
+        return Vec::new();
+    }
+    let own: BTreeSet<i32> = descendants().into_iter().chain([std::process::id() as i32]).collect();
+    let strangers: BTreeSet<String> = parents().into_keys().filter(|pid| !own.contains(pid)).flat_map(links).collect();
+    bound.into_iter().filter(|(inode, _)| !strangers.contains(inode)).map(|(_, name)| name).collect()
+}
+
+/// What is still there, in words; empty when all is well.
+pub(crate) fn left_behind(before: &BTreeSet<String>, private: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let alive = descendants();
+    if !alive.is_empty() {
+        found.push(format!("processes: {}", describe(&alive)));
+    }
+    let memory: Vec<String> =
+        alive.iter().chain([&(std::process::id() as i32)]).flat_map(|&pid| links(pid)).filter(|l| l.contains("/memfd:") && l.contains(NAME)).collect();
+    if !memory.is_empty() {
+        found.push(format!("shared memory: {}", memory.join(", ")));
+    }
+    let names = names();
+    if !names.is_empty() {
+        found.push(format!("rendezvous names: {}", names.join(", ")));
+    }
+    let files: Vec<String> = files(private).difference(before).cloned().collect();
+    if !files.is_empty() {
+        found.push(format!("files: {}", files.join(", ")));
+    }
+    found
+}

@@ -1,0 +1,59 @@
+//! Harness of the whole-system tests.
+//!
+//! Each test runs real programs under `shortwire run` inside [`case`], which gives it a directory, programs with
+//! watchdogs, and at the end the proof that nothing was left behind. With `SHORTWIRE_PLAIN=1` the same programs run
+//! without the library: what fails then is the test's fault, not the library's.
+
+mod case;
+mod leak;
+mod net;
+mod report;
+mod run;
+mod skip;
+mod ss;
+mod tool;
+mod transcript;
+
+pub use case::{Case, case};
+pub use leak::{descendants, mapped_memory, open_files};
+pub use net::{Ports, high_port, low_port, wait_listening};
+pub use report::tail;
+pub use run::{Proc, Side};
+pub use skip::{Outcome, Skip, skip};
+pub use ss::{Connection, Watch, connections};
+pub use tool::{compile, need, plain, prog, python, shortwire};
+pub use transcript::{Variant, same_transcript};
+
+use std::time::Duration;
+
+pub const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// The streams of the C programs (`mix` in progs/common.h), for peers that live in a test.
+pub mod stream {
+    pub fn mix(x: u64) -> u64 {
+        let mut x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+        (0..len.div_ceil(8) as u64).flat_map(|word| mix(seed.wrapping_add(word)).to_ne_bytes()).take(len).collect()
+    }
+
+    /// A generator for test plans: the same numbers in every run.
+    pub struct Random(pub u64);
+
+    impl Random {
+        pub fn below(&mut self, limit: u64) -> u64 {
+            self.0 = mix(self.0);
+            self.0 % limit
+        }
+    }
+}

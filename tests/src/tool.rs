@@ -1,0 +1,97 @@
+//! Where programs are, and how ours are built.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::SystemTime;
+
+use crate::skip::{Skip, skip};
+
+/// Whether programs run without the library, to test the tests.
+pub fn plain() -> bool {
+    env::var_os("SHORTWIRE_PLAIN").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+/// The `shortwire` command under test.
+pub fn shortwire() -> PathBuf {
+    let candidates = [
+        env::var_os("SHORTWIRE_BIN").map(PathBuf::from),
+        env::var_os("CARGO_TARGET_DIR").map(|dir| PathBuf::from(dir).join("release/shortwire")),
+        Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/shortwire")),
+    ];
+    let found = candidates.into_iter().flatten().find(|path| path.is_file());
+    let path = found.expect("no shortwire command: run `make build`, or set SHORTWIRE_BIN, or SHORTWIRE_PLAIN=1");
+    path.canonicalize().unwrap_or(path)
+}
+
+/// A program of this machine. Some live where an ordinary PATH does not lead.
+pub fn need(name: &str) -> Result<PathBuf, Skip> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|d| d.path().join("bin"));
+    let places = env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from)).chain(versions);
+    match places.map(|place| place.join(name)).find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => skip(format!("{name} is not installed")),
+    }
+}
+
+/// The interpreter itself: what PATH leads to may be a shell script that starts it.
+pub fn python() -> Result<PathBuf, Skip> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let shim = need("python3")?;
+    let found = FOUND.get_or_init(|| {
+        let said = Command::new(shim).args(["-c", "import sys; print(sys.executable)"]).output().ok()?;
+        Some(PathBuf::from(String::from_utf8(said.stdout).ok()?.trim()))
+    });
+    found.clone().map_or_else(|| skip("python3 does not run"), Ok)
+}
+
+/// A source file of `tests/progs`.
+pub fn prog(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("progs").join(name)
+}
+
+/// target/tmp: what cargo tells tests but not the library they share.
+fn build_directory() -> PathBuf {
+    let own = env::current_exe().expect("own path");
+    let target = own.ancestors().nth(3).expect("a test lives in target/PROFILE/deps");
+    let dir = target.join("tmp/progs");
+    fs::create_dir_all(&dir).expect("target/tmp/progs");
+    dir
+}
+
+fn age(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|m| m.modified()).ok()
+}
+
+/// Builds `progs/NAME.c` or `progs/NAME.go` unless that is done, and gives the program's path.
+pub fn compile(name: &str) -> Result<PathBuf, Skip> {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
+    let source = prog(&format!("{stem}.{kind}"));
+    let program = build_directory().join(format!("{stem}-{kind}"));
+    let newest = fs::read_dir(prog("")).expect("tests/progs").flatten().map(|f| f.path()).filter(|path| {
+        path == &source || path.extension().is_some_and(|e| e == "h")
+    });
+    let newest = newest.filter_map(|path| age(&path)).max();
+    if age(&program) > newest {
+        return Ok(program);
+    }
+    let unfinished = program.with_extension(format!("{}.new", std::process::id()));
+    let mut command = if kind == "go" {
+        let mut go = Command::new(need("go")?);
+        go.args(["build", "-p", "2", "-o"]).arg(&unfinished).arg(&source).env("CGO_ENABLED", "0").env("GOFLAGS", "");
+        go
+    } else {
+        let mut cc = Command::new(need("cc")?);
+        cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&unfinished).arg(&source);
+        cc
+    };
+    let said = command.output().expect("starting a compiler");
+    assert!(said.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&said.stderr));
+    fs::rename(&unfinished, &program).expect("placing the program");
+    Ok(program)
+}

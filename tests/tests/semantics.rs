@@ -1,0 +1,36 @@
+//! What a program can observe of its connections is the same with and without the library, before and after the switch.
+
+use system_tests::{Ports, Variant, case, compile, same_transcript};
+
+/// The argument is the number of round trips before each observation: with 64 both directions have switched.
+fn semantics(program: &str) {
+    case(program, |c| {
+        let variants = [
+            Variant { ports: Ports::Low, args: &["0"], upgraded: false },
+            Variant { ports: Ports::Low, args: &["64"], upgraded: true },
+            Variant { ports: Ports::High, args: &["64"], upgraded: true },
+        ];
+        same_transcript(c, &compile(program)?, &variants);
+        Ok(())
+    });
+}
+
+#[test]
+fn data() {
+    semantics("sem_data");
+}
+
+#[test]
+fn ends() {
+    semantics("sem_end");
+}
+
+#[test]
+fn signals() {
+    semantics("sem_signal");
+}
+
+#[test]
+fn readiness() {
+    semantics("sem_wait");
+}
