@@ -86,6 +86,8 @@ static void expect_end(struct conn *c)
 /* Blocking calls in one thread cannot deadlock when both sides agree on whose turn it is and how much comes. */
 static void lockstep(struct conn *c, const struct op *op, uint64_t seed)
 {
+    int one = 1; /* Nagle's algorithm and delayed acknowledgements would make it a test of the kernel's timers */
+    MUST(setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
     uint64_t plan = mix(seed), c2s = is_server ? c->rx_total : c->tx_total, s2c = is_server ? c->tx_total : c->rx_total;
     while (c2s || s2c) {
         for (int to_server = 1; to_server >= 0; to_server--) {

@@ -31,6 +31,10 @@ pub struct Args {
 pub enum Command {
     /// Run a program so that its TCP connections can move to shared memory
     Run(Box<Run>),
+    /// Show the connections of programs under Shortwire: which use shared memory, and why others do not
+    Ss(Ss),
+    /// Show counters of programs under Shortwire
+    Stats(Stats),
     /// Show what this installation and this machine can do
     Info(Info),
     /// Show the devices that connections can use
@@ -104,7 +108,7 @@ pub struct Run {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum PeerPolicy {
-    /// Any process that can reach the socket
+    /// None: every connection stays TCP
     Off,
     /// Only processes of the same user
     SameUid,
@@ -125,6 +129,58 @@ pub enum IoUring {
     Stay,
     /// io_uring is refused, so that programs with a fallback use ordinary calls
     Deny,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Columns as in smcss. Mode is SMCD for a connection through shared memory, or TCP with the reason code of this end \
+(and behind a slash that of the peer); below the table each reason is explained once, with what can be done.
+
+Examples:
+  shortwire ss              established connections
+  shortwire ss -a           listeners too
+  shortwire ss -d -W        buffers, cursors and flags; whole addresses
+  shortwire ss --json | jq '.connections[] | select(.mode == \"TCP\")'
+
+Each end of a connection is a row of its own. Root sees all users' programs, others their own.")]
+pub struct Ss {
+    /// Also listeners, and connections that are being set up
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only listeners
+    #[arg(short, long, conflicts_with = "all")]
+    pub listening: bool,
+    /// Tokens, buffer sizes, cursors and flags of upgraded connections
+    #[arg(short, long)]
+    pub details: bool,
+    /// Do not shorten addresses
+    #[arg(short = 'W', long)]
+    pub wide: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "Sections as in `smcd stats`. The counters of a program live as long as it (or a child it forked) does; both ends of a \
+connection count.
+
+Examples:
+  shortwire stats
+  shortwire stats --reset    count from now on (for this user; the programs' own counters go on)
+  shortwire stats -a         count from each program's start, in spite of --reset")]
+pub struct Stats {
+    /// Also roles, link groups, and all fallback reasons
+    #[arg(short, long)]
+    pub details: bool,
+    /// Ignore an earlier --reset
+    #[arg(short, long)]
+    pub absolute: bool,
+    /// Begin counting anew
+    #[arg(long)]
+    pub reset: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(clap::Args)]

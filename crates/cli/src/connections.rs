@@ -16,7 +16,7 @@ use smc::conn::{Conn, phase};
 use smc::reason::{self, Reason};
 
 pub use processes::Program;
-pub use tables::{Table, Totals};
+pub use tables::{Flow, Table, Totals};
 
 /// One end of a connection, or a listener.
 #[derive(Clone, Serialize)]

@@ -4,9 +4,12 @@
 
 mod args;
 mod bench;
+mod connections;
 mod devices;
 mod info;
 mod run;
+mod ss;
+mod stats;
 mod sys;
 mod units;
 
@@ -40,6 +43,8 @@ pub fn main() -> ExitCode {
             // `shortwire ss | head` ends quietly, as other tools do.
             sys::default_sigpipe();
             match other {
+                Command::Ss(args) => ("ss", ss::run(&args)),
+                Command::Stats(args) => ("stats", stats::run(&args)),
                 Command::Info(args) => ("info", info::run(&args)),
                 Command::Devices(args) => ("devices", devices::run(&args)),
                 _ => unreachable!("handled above"),

@@ -1,6 +1,5 @@
 //! The few things that neither the standard library nor rustix does: replacing this process without changing signals,
-//! a signal handler for Ctrl-C, a socket option, and
-//! another process's memory as numbers.
+//! a signal handler for Ctrl-C, a socket option, and another process's memory as numbers.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsStr, OsString};

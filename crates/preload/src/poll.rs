@@ -93,15 +93,17 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
             }
         }
         spun = true;
+        // Counted before arming, see `wait::for_data`.
+        sleepers(list, 1);
         let (silent, held) = arm(list);
         if look(list) > 0 {
+            sleepers(list, -1);
             continue;
         }
         let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
         if silent || held {
             left = Some(left.unwrap_or(SILENT_NS).min(SILENT_NS));
         }
-        sleepers(list, 1);
         // SAFETY: forwarded.
         let r = unsafe { kernel(list, &mut asked, left, mask) };
         let e = errno();
@@ -150,7 +152,7 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
                 }
                 let seen = c.doorbells_seen();
                 if events_of(c, p) == 0 {
-                    held |= clear_stale(c, p.fd, seen, want & IN != 0);
+                    held |= clear_stale(c, p.fd, seen, want & IN != 0, want & OUT != 0);
                 }
             }
             Watched::Set(i) => epoll::arm_set(i),
@@ -162,10 +164,14 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
 
 fn sleepers(list: &[pollfd], change: i32) {
     for p in list {
-        if let Kind::Conn(i) = fds::kind(p.fd)
-            && p.events as u16 as u32 & IN != 0
-        {
-            fds::conn(i).rx_sleepers.fetch_add(change as u32, SeqCst);
+        if let Kind::Conn(i) = fds::kind(p.fd) {
+            let c = fds::conn(i);
+            if p.events as u16 as u32 & IN != 0 {
+                c.rx_sleepers.fetch_add(change as u32, SeqCst);
+            }
+            if p.events as u16 as u32 & OUT != 0 {
+                c.tx_sleepers.fetch_add(change as u32, SeqCst);
+            }
         }
     }
 }

@@ -97,18 +97,29 @@ pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32
     {
         return Ok(None);
     }
+    // Counted as asleep before arming: another thread that takes doorbells off the stream must know of us from the
+    // moment on from which one of them may be ours.
+    conn.rx_sleepers.fetch_add(1, SeqCst);
+    let r = sleep_for_data(conn, fd);
+    conn.rx_sleepers.fetch_sub(1, SeqCst);
+    r
+}
+
+fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     conn.arm_data();
     let seen = conn.doorbells_seen();
     if conn.ready(fd) & IN != 0 {
         return Ok(None);
     }
-    clear_stale(conn, fd, seen, true);
-    conn.rx_sleepers.fetch_add(1, SeqCst);
+    if clear_stale(conn, fd, seen, true, false) {
+        // The byte belongs to a writer that is waking up: let it.
+        std::thread::yield_now();
+        return Ok(None);
+    }
     let mut byte = 0u8;
     // SAFETY: one writable byte. The next definition is used because this call is a cancellation point.
     let r = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
     let e = if r < 0 { errno() } else { 0 };
-    conn.rx_sleepers.fetch_sub(1, SeqCst);
     match (r, e) {
         (1, _) => Ok(None),
         (0, _) => {
@@ -138,6 +149,13 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
     {
         return Ok(());
     }
+    conn.tx_sleepers.fetch_add(1, SeqCst);
+    let r = sleep_for_space(conn, fd);
+    conn.tx_sleepers.fetch_sub(1, SeqCst);
+    r
+}
+
+fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
     let mut tv = [0i64; 2];
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut tv);
     let limit = (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000);
@@ -148,7 +166,7 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
         if conn.ready(fd) & OUT != 0 {
             return Ok(());
         }
-        let held = clear_stale(conn, fd, seen, false);
+        let held = clear_stale(conn, fd, seen, false, true);
         let now = sys::now_ns();
         if limit.is_some_and(|l| now >= l) {
             return Err(libc::EAGAIN);
@@ -164,11 +182,9 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
             p.events |= libc::POLLOUT;
         }
         let timeout = if left == u64::MAX { core::ptr::null() } else { &raw const t };
-        conn.tx_sleepers.fetch_add(1, SeqCst);
         // SAFETY: pointers to live locals.
         let r = unsafe { next::ppoll(&raw mut p, 1, timeout, core::ptr::null()) };
         let e = if r < 0 { errno() } else { 0 };
-        conn.tx_sleepers.fetch_sub(1, SeqCst);
         if r < 0 {
             // poll is never restarted after a signal, send is if its handler says so.
             if e == libc::EINTR && crate::calls::process::restarts() {
@@ -181,13 +197,17 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
 }
 
 /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs on
-/// them. True when they had to be left.
-pub fn clear_stale(conn: &Conn, fd: i32, seen: u32, reader: bool) -> bool {
+/// them. True when they had to be left. `reader`, `writer`: what the caller itself waits for.
+pub fn clear_stale(conn: &Conn, fd: i32, seen: u32, reader: bool, writer: bool) -> bool {
     if conn.doorbells_due() == 0 {
         return false;
     }
-    if !reader && conn.rx_sleepers.load(SeqCst) > 0 && conn.ready(fd) & IN != 0 {
-        return true;
+    let (readers, writers) = (conn.rx_sleepers.load(SeqCst) > 0, conn.tx_sleepers.load(SeqCst) > 0);
+    if readers && !reader || writers && !writer {
+        let ready = conn.ready(fd);
+        if readers && !reader && ready & IN != 0 || writers && !writer && ready & OUT != 0 {
+            return true;
+        }
     }
     conn.drain_doorbells(fd, seen);
     false

@@ -406,6 +406,9 @@ impl Conn {
         self.my_token.store(e.my_token, Relaxed);
         self.my_waits.store(e.my_waits, Relaxed);
         self.my_addr.store(e.my, Release);
+        // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the kernel, and it may not
+        // have attached yet when our first bytes go out.
+        self.my().rx_arm.store(1, Release);
         self.set(p::ATTACHED);
     }
 
@@ -417,8 +420,6 @@ impl Conn {
         self.peer_waits.store(waits, Relaxed);
         self.copy.store(u32::from(copy), Relaxed);
         self.peer_addr.store(peer, Release);
-        // Both kinds of wait start armed: whoever already sleeps in the kernel gets a byte for the first ring write.
-        self.peer().rx_arm.store(1, Relaxed);
         self.peer().kind.store(0xfe, Release);
         self.set(p::TX_READY);
     }

@@ -103,10 +103,10 @@ pub fn shutdown(fd: c_int, how: c_int) -> isize {
 /// Polls one descriptor without waiting; `revents`, or 0 on error.
 pub fn poll_now(fd: c_int, events: i16) -> i16 {
     let mut p = libc::pollfd { fd, events, revents: 0 };
-    let zero = [0i64; 2];
+    let mut zero = [0i64; 2];
     // SAFETY: both pointers are to live locals.
     let n = unsafe {
-        syscall(libc::SYS_ppoll, &raw mut p as usize, 1, zero.as_ptr() as usize, 0, 0, 0)
+        syscall(libc::SYS_ppoll, &raw mut p as usize, 1, zero.as_mut_ptr() as usize, 0, 0, 0)
     };
     if n > 0 { p.revents } else { 0 }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The fullest look of all rounds.
+use crate::connections::{Mode, snapshot};
+
 #[derive(Clone, Default, Serialize)]
 pub struct Seen {
     pub smcd: usize,
@@ -14,10 +15,56 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// `group`: the process group of the client, whose connections are counted.
-    pub fn look(&mut self, _group: u32) {}
+    /// Counts the connections of the processes in `group`, which is that of the client.
+    pub fn of(group: u32) -> Seen {
+        let mut seen = Seen::default();
+        for connection in snapshot(|pid| group_of(pid) == Some(group)).connections {
+            match connection.mode {
+                Mode::Smcd => seen.smcd += 1,
+                Mode::Tcp { words, .. } => {
+                    seen.tcp += 1;
+                    *seen.reasons.entry(words.to_string()).or_default() += 1;
+                }
+                Mode::Listener => {}
+            }
+        }
+        seen
+    }
+
+    /// Keeps the one with more upgraded connections, then with more connections.
+    pub fn keep_fuller(&mut self, other: Seen) {
+        if (other.smcd, other.total()) > (self.smcd, self.total()) {
+            *self = other;
+        }
+    }
 
     pub fn total(&self) -> usize {
         self.smcd + self.tcp
+    }
+}
+
+/// The process group, behind the name, which may contain anything.
+fn group_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_group() {
+        let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
+        assert_eq!(group_of(std::process::id()), Some(group));
+        assert_eq!(group_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn the_fuller_look_is_kept() {
+        let mut seen = Seen { smcd: 1, tcp: 5, ..Seen::default() };
+        seen.keep_fuller(Seen { smcd: 4, tcp: 0, ..Seen::default() });
+        seen.keep_fuller(Seen { smcd: 0, tcp: 50, ..Seen::default() });
+        assert_eq!((seen.smcd, seen.tcp), (4, 0));
     }
 }

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{Cell, CellAlignment, Table};
+use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::case::Path;
@@ -91,9 +90,13 @@ fn rival(row: &Row, path: Path) -> Option<Rival<'_>> {
     Some(Rival { name: row.measure.name, path: path.name(), value: median, unit: row.measure.unit, min, max, n })
 }
 
+const LINES: TableStyle = TableStyle::new()
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .bottom_border(LineStyle::none().fill('─').junction('─'));
+
 pub fn text(samples: &Samples) -> String {
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.load_style(LINES);
     table.set_header(["measure", "TCP", "Unix", "Shortwire", "ratio", "bar", "limit"]);
     for row in &samples.rows {
         let value = |path| right(row.summary(path).map_or_else(|| "-".into(), spread));
@@ -171,7 +174,7 @@ mod tests {
         let measure = Measure { name: "redis GET", unit: "1/s", better: Better::Higher, bar: Some(1.3) };
         let one = |value| BTreeMap::from([(0, value)]);
         let values = BTreeMap::from([(Path::Tcp, one(100_000.0)), (Path::Unix, one(140_000.0)), (Path::Shortwire, one(150_000.0))]);
-        samples.rows.push(Row { case: "redis", measure, values });
+        samples.rows.push(Row { measure, values });
         samples.skipped.push(("nginx-wrk", "wrk not installed".into()));
         samples.failures.push(Failure { case: "iperf3", path: Path::Tcp, reason: "hung".into() });
         let seen = Seen { smcd: 49, tcp: 1, reasons: BTreeMap::from([("peer gone".into(), 1)]) };

@@ -19,7 +19,6 @@ pub struct Samples {
 }
 
 pub struct Row {
-    pub case: &'static str,
     pub measure: Measure,
     /// By path, then by round: a failed run leaves a hole, and its partner is then not compared.
     pub values: BTreeMap<Path, BTreeMap<u32, f64>>,
@@ -61,7 +60,7 @@ impl Samples {
         let mut words = Vec::new();
         for (measure, value) in case.measures.iter().zip(values) {
             words.push(format!("{} {}", engineering(value), measure.unit));
-            self.row(case, measure).values.entry(path).or_default().insert(round, value);
+            self.row(measure).values.entry(path).or_default().insert(round, value);
         }
         words.join(", ")
     }
@@ -70,11 +69,11 @@ impl Samples {
         self.failures.iter().any(|failure| failure.case == case.name && failure.path == path)
     }
 
-    fn row(&mut self, case: &Case, measure: &Measure) -> &mut Row {
+    fn row(&mut self, measure: &Measure) -> &mut Row {
         let index = match self.rows.iter().position(|row| row.measure.name == measure.name) {
             Some(index) => index,
             None => {
-                self.rows.push(Row { case: case.name, measure: *measure, values: BTreeMap::new() });
+                self.rows.push(Row { measure: *measure, values: BTreeMap::new() });
                 self.rows.len() - 1
             }
         };
@@ -121,7 +120,7 @@ mod tests {
 
     fn row(better: Better, tcp: &[(u32, f64)], ours: &[(u32, f64)]) -> Row {
         let values = [(Path::Tcp, tcp), (Path::Shortwire, ours)].map(|(path, values)| (path, values.iter().copied().collect()));
-        Row { case: "test", measure: Measure { name: "m", unit: "u", better, bar: None }, values: values.into_iter().collect() }
+        Row { measure: Measure { name: "m", unit: "u", better, bar: None }, values: values.into_iter().collect() }
     }
 
     #[test]

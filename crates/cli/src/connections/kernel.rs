@@ -55,7 +55,7 @@ fn row(line: &str) -> Option<(u64, Socket)> {
 
 /// Words of the address as this machine stores them, then the port as a number.
 fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
+    let (ip, port) = text.split_once(':').filter(|(ip, _)| ip.len() == 8 || ip.len() == 32)?;
     let words = ip.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok().map(u32::to_ne_bytes));
     let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.concat();
     let ip = match bytes.len() {
