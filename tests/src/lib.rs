@@ -16,7 +16,7 @@ mod transcript;
 
 pub use case::{Case, case};
 pub use leak::{descendants, mapped_memory, open_files};
-pub use net::{Ports, high_port, low_port, wait_listening};
+pub use net::{Ports, bytes_received, expect_silence, high_port, low_port, wait_listening};
 pub use report::tail;
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, skip};

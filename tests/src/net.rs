@@ -1,7 +1,9 @@
 //! Ports, and waiting for a server.
 
 use std::fs;
-use std::net::TcpListener;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -74,4 +76,28 @@ pub fn wait_listening(port: u16, limit: Duration) {
         assert!(Instant::now() < end, "nothing listens on port {port} after {limit:?}\n{}", report::everything(&[]));
         sleep(millis(10));
     }
+}
+
+/// What the kernel has received on this connection, in bytes of the stream: also those that nobody has read.
+pub fn bytes_received(conn: &TcpStream) -> u64 {
+    // tcpi_bytes_received of struct tcp_info.
+    const AT: usize = 128;
+    let mut info = [0u8; 232];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`.
+    let done = unsafe { libc::getsockopt(conn.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length) };
+    assert!(done == 0 && length as usize >= AT + 8, "TCP_INFO of this kernel is too short");
+    u64::from_ne_bytes(info[AT..AT + 8].try_into().unwrap_or_default())
+}
+
+/// The peer has said all it has to say: in a while of silence nothing more may come.
+pub fn expect_silence(conn: &mut TcpStream, received: u64) {
+    conn.set_read_timeout(Some(millis(400))).expect("a time limit");
+    let mut extra = [0; 64];
+    match conn.read(&mut extra) {
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+        other => panic!("in idle time came {other:?} {extra:?}"),
+    }
+    assert_eq!(bytes_received(conn), received, "the kernel has received another number of bytes than the program");
+    conn.set_read_timeout(None).expect("no time limit");
 }

@@ -16,6 +16,7 @@ pub struct Connection {
     pub pid: i64,
     pub local: String,
     pub peer: String,
+    /// Mode SMCD, and at least one direction already in shared memory.
     pub smcd: bool,
     pub state: String,
     pub reason: String,
@@ -30,39 +31,29 @@ impl Connection {
         [&self.local, &self.peer].iter().any(|a| port(a).is_some_and(|p| ports.contains(&p)))
     }
 
-    fn read(object: &Value) -> Option<Connection> {
-        let text = |names: &[&str]| {
-            let value = names.iter().find_map(|name| object.get(name)).unwrap_or(&Value::Null);
-            match value {
-                Value::String(text) => text.clone(),
-                Value::Null => String::new(),
-                other => other.to_string(),
-            }
+    fn read(object: &Value) -> Connection {
+        let text = |name: &str| match object.get(name) {
+            Some(Value::String(text)) => text.clone(),
+            None | Some(Value::Null) => String::new(),
+            Some(other) => other.to_string(),
         };
-        let pid = match object.get("pid").or_else(|| object.get("pids"))? {
-            Value::Array(all) => all.first().and_then(Value::as_i64).unwrap_or(0),
-            one => one.as_i64().unwrap_or(0),
-        };
-        Some(Connection {
-            pid,
-            local: text(&["local", "local_address"]),
-            peer: text(&["peer", "remote", "peer_address"]),
-            smcd: text(&["mode"]).to_ascii_uppercase().replace('-', "") == "SMCD",
-            state: text(&["state"]),
-            reason: format!("{} {}", text(&["reason"]), text(&["reason_words", "reason_text"])),
-        })
+        let detail = |name: &str| object.get("detail").and_then(|d| d.get(name)).and_then(Value::as_bool);
+        let (sends, receives) = (detail("sends_through_ring"), detail("receives_through_ring"));
+        let switched = sends.is_none() || sends == Some(true) || receives == Some(true);
+        Connection {
+            pid: object.pointer("/programs/0/pid").and_then(Value::as_i64).unwrap_or(0),
+            local: text("local"),
+            peer: text("peer"),
+            smcd: text("mode") == "SMCD" && switched,
+            state: text("state"),
+            reason: format!("{} {}", text("reason"), text("words")),
+        }
     }
 }
 
-/// An array, or an object that holds one.
 fn parse(json: &[u8]) -> Option<Vec<Connection>> {
     let value: Value = serde_json::from_slice(json).ok()?;
-    let list = match &value {
-        Value::Array(list) => list,
-        Value::Object(fields) => fields.values().find_map(Value::as_array)?,
-        _ => return None,
-    };
-    Some(list.iter().filter_map(Connection::read).collect())
+    Some(value.get("connections")?.as_array()?.iter().map(Connection::read).collect())
 }
 
 fn ask(args: &[&str]) -> Result<Vec<u8>, String> {
@@ -189,18 +180,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_shapes_of_the_answer_are_read() {
-        let one = r#"{"pid": 7, "local": "127.0.0.1:80", "peer": "[::1]:4000", "mode": "SMCD", "state": "ACTIVE", "reason": 0}"#;
-        for json in [format!("[{one}]"), format!(r#"{{"connections": [{one}]}}"#)] {
-            let list = parse(json.as_bytes()).unwrap();
-            assert!(list.len() == 1 && list[0].smcd && list[0].pid == 7, "{list:?}");
-            assert!(list[0].concerns(&[80]) && list[0].concerns(&[4000]) && !list[0].concerns(&[8]));
-        }
-    }
-
-    #[test]
-    fn tcp_is_not_smcd() {
-        let list = parse(br#"[{"pids": [1, 2], "local": "a:1", "peer": "b:2", "mode": "TCP", "reason": "0x03030000"}]"#).unwrap();
-        assert!(!list[0].smcd && list[0].reason.contains("0x0303"));
+    fn connections_are_read() {
+        let list = parse(
+            br#"{"connections": [
+                {"state": "ACTIVE", "local": "127.0.0.1:80", "peer": "[::1]:4000", "programs": [{"pid": 7, "name": "x"}], "mode": "SMCD",
+                 "detail": {"sends_through_ring": false, "receives_through_ring": true}},
+                {"local": "127.0.0.1:80", "peer": null, "programs": [], "mode": "LISTEN"},
+                {"local": "a:1", "peer": "b:2", "mode": "TCP", "reason": 50528256, "words": "no peer", "detail": null},
+                {"local": "a:1", "peer": "b:2", "mode": "SMCD", "detail": {"sends_through_ring": false, "receives_through_ring": false}}]}"#,
+        );
+        let list = list.unwrap();
+        assert_eq!(list.iter().map(|c| c.smcd).collect::<Vec<_>>(), [true, false, false, false], "{list:?}");
+        assert!(list[0].pid == 7 && list[0].concerns(&[80]) && list[0].concerns(&[4000]) && !list[0].concerns(&[8]));
+        assert!(list[2].reason.contains("no peer"));
     }
 }

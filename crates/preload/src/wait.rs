@@ -15,22 +15,6 @@ const BEST: u32 = 16;
 /// One wait in so many is a probe while spinning does not pay.
 const PROBE: u32 = 32;
 
-static CPUS: AtomicU32 = AtomicU32::new(0);
-
-/// Processors this process may run on.
-fn cpus() -> u32 {
-    let n = CPUS.load(Relaxed);
-    if n != 0 {
-        return n;
-    }
-    let mut set = [0u64; 16];
-    // SAFETY: the set is live and of the size given.
-    let r = unsafe { sys::syscall(libc::SYS_sched_getaffinity, 0, 128, set.as_mut_ptr() as usize, 0, 0, 0) };
-    let n = if r > 0 { set.iter().map(|w| w.count_ones()).sum::<u32>().max(1) } else { 1 };
-    CPUS.store(n, Relaxed);
-    n
-}
-
 /// How well spinning has paid, and whether to try now.
 pub struct Spin<'a> {
     score: &'a AtomicU32,
@@ -90,8 +74,7 @@ pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32
         }
         return Err(libc::EAGAIN);
     }
-    if cpus() > 1
-        && conn.peer_elsewhere()
+    if conn.peer_elsewhere()
         && let Some(spin) = Spin::try_now(&conn.spin)
         && spin.until(|| conn.has_news())
     {
@@ -143,7 +126,7 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
     if dontwait || sys::is_nonblocking(fd) {
         return Err(libc::EAGAIN);
     }
-    if cpus() > 1
+    if conn.peer_elsewhere()
         && let Some(spin) = Spin::try_now(&conn.spin)
         && spin.until(|| conn.ready(fd) & OUT != 0)
     {
