@@ -7,7 +7,11 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::address::Address;
 
 #[derive(Parser)]
-#[command(name = "shortwire-peers", version, about = "Ordinary socket programs to measure with, and the bare shared-memory ring as the limit")]
+#[command(
+    name = "shortwire-peers",
+    version,
+    about = "Ordinary socket programs to measure with, and the bare shared-memory ring as the limit"
+)]
 #[command(after_help = "Examples:
   shortwire-peers server --mode pingpong --listen 127.0.0.1:0     prints the address that it got, then serves
   shortwire-peers client --mode pingpong --connect 127.0.0.1:40123 --seconds 2
@@ -101,7 +105,8 @@ pub struct Client {
 
 impl Client {
     pub fn size(&self) -> usize {
-        self.size.map_or(self.mode.default_size(), |size| size as usize)
+        self.size
+            .map_or(self.mode.default_size(), |size| size as usize)
     }
 
     /// Starts the clock: everything after this call counts.
@@ -133,7 +138,8 @@ pub struct BareRing {
 
 impl BareRing {
     pub fn size(&self) -> usize {
-        self.size.map_or(self.mode.default_size(), |size| size as usize)
+        self.size
+            .map_or(self.mode.default_size(), |size| size as usize)
     }
 }
 
@@ -160,7 +166,10 @@ pub struct Span {
 impl Span {
     pub fn new(seconds: f64) -> Span {
         let began = Instant::now();
-        Span { began, deadline: began + Duration::from_secs_f64(seconds) }
+        Span {
+            began,
+            deadline: began + Duration::from_secs_f64(seconds),
+        }
     }
 }
 
@@ -172,6 +181,8 @@ fn positive_seconds(text: &str) -> Result<f64, String> {
 }
 
 fn two_cpus(text: &str) -> Result<(usize, usize), String> {
-    let pair = text.split_once(',').and_then(|(first, second)| Some((first.parse().ok()?, second.parse().ok()?)));
+    let pair = text
+        .split_once(',')
+        .and_then(|(first, second)| Some((first.parse().ok()?, second.parse().ok()?)));
     pair.ok_or_else(|| "give two cpu numbers with a comma between, such as 0,1".into())
 }

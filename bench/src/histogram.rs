@@ -12,7 +12,12 @@ pub struct Histogram {
 
 impl Histogram {
     pub fn new() -> Histogram {
-        Histogram { buckets: vec![0; index(u64::MAX) + 1], count: 0, sum_ns: 0, max_ns: 0 }
+        Histogram {
+            buckets: vec![0; index(u64::MAX) + 1],
+            count: 0,
+            sum_ns: 0,
+            max_ns: 0,
+        }
     }
 
     pub fn record(&mut self, ns: u64) {
@@ -27,7 +32,11 @@ impl Histogram {
     }
 
     pub fn mean_ns(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.sum_ns as f64 / self.count as f64 }
+        if self.count == 0 {
+            0.0
+        } else {
+            self.sum_ns as f64 / self.count as f64
+        }
     }
 
     pub fn max_ns(&self) -> u64 {
@@ -74,7 +83,11 @@ mod tests {
             let bucket = index(ns);
             assert!(bucket >= last || ns < 2_000, "{ns}");
             last = bucket;
-            assert!((middle(bucket) - ns as f64).abs() <= ns as f64 * 0.035 + 0.5, "{ns} is far from {}", middle(bucket));
+            assert!(
+                (middle(bucket) - ns as f64).abs() <= ns as f64 * 0.035 + 0.5,
+                "{ns} is far from {}",
+                middle(bucket)
+            );
         }
         assert!(index(u64::MAX) < 2_048);
     }

@@ -44,8 +44,7 @@ static void level(void)
     say("empty %s", wait_for(set, 0));
     long start = now_ms();
     say("limit %s", wait_for(set, 60));
-    long took = now_ms() - start;
-    say("kept %d", took >= 59 && took < 1000);
+    say("kept %d", now_ms() - start >= 59);
     ask('W', 40, 3);
     say("woken %s", wait_for(set, -1));
     drain(fd);
@@ -196,36 +195,52 @@ static void nested(void)
     close(fd);
 }
 
+/* Which of the descriptors are reported, over a few calls: one call may report a part, but none may starve. */
+static const char *reported(int set, int at_most)
+{
+    static char text[8];
+    struct epoll_event got[8];
+    int seen[4] = { 0 }, len = 0;
+    for (int call = 0; call < 6; call++)
+        for (int i = 0, n = epoll_wait(set, got, at_most, 0); i < n; i++)
+            seen[got[i].data.u32 & 3] = 1;
+    for (int i = 0; i < 4; i++)
+        if (seen[i])
+            text[len++] = "CEPT"[i];
+    text[len] = 0;
+    return text;
+}
+
 static void mixed_kinds(void)
 {
-    int fd = fresh("other kinds beside it"), set = set_with(fd, EPOLLIN), ev = MUST(eventfd(0, EFD_NONBLOCK)), ends[2];
+    int fd = fresh("other kinds beside it"), set = MUST(epoll_create1(0)), ev = MUST(eventfd(0, EFD_NONBLOCK)), ends[2];
     int timer = MUST(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK));
-    struct epoll_event e = { .events = EPOLLIN, .data.u64 = 1 }, got[8];
     struct itimerspec soon = { { 0, 0 }, { 0, 20000000 } };
     uint64_t v = 1;
     MUST(pipe(ends));
-    MUST(epoll_ctl(set, EPOLL_CTL_ADD, ev, &e));
-    MUST(epoll_ctl(set, EPOLL_CTL_ADD, timer, &e));
-    MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &e));
+    int all[4] = { fd, ev, ends[0], timer };
+    for (int i = 0; i < 4; i++) {
+        struct epoll_event e = { .events = EPOLLIN, .data.u32 = i };
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, all[i], &e));
+    }
     (void)!write(ev, &v, 8);
-    say("eventfd %s", wait_for(set, 1000));
     tell('w', 3);
-    say("and the connection %d", epoll_wait(set, got, 8, 0));
+    say("eventfd and the connection: %s", reported(set, 8));
     (void)!write(ends[1], "x", 1);
-    say("and a pipe %d", epoll_wait(set, got, 8, 0));
+    say("and a pipe: %s", reported(set, 8));
     MUST(timerfd_settime(timer, 0, &soon, NULL));
     nap(60);
-    say("and a timer %d", epoll_wait(set, got, 8, 0));
-    say("one at a time %d", epoll_wait(set, got, 1, 0));
+    say("and a timer: %s", reported(set, 8));
+    say("one at a time: %s", reported(set, 1));
     (void)!read(ev, &v, 8);
     (void)!read(timer, &v, 8);
     (void)!read(ends[0], &v, 1);
-    say("only the connection %d", epoll_wait(set, got, 8, 0));
+    say("only the connection: %s", reported(set, 8));
     drain(fd);
-    say("nothing %d", epoll_wait(set, got, 8, 0));
+    say("nothing: %s", reported(set, 8));
     struct pollfd p[3] = { { .fd = fd, .events = POLLIN }, { .fd = ev, .events = POLLIN }, { .fd = -1, .events = POLLIN } };
     MUST(timerfd_settime(timer, 0, &soon, NULL));
-    say("timer wakes the set %s", wait_for(set, -1)[0] == '1' ? "1" : "?");
+    say("timer wakes the set %c", wait_for(set, -1)[0]);
     say("poll of idle ones %d", poll(p, 3, 20));
     tell('w', 1);
     int n = poll(p, 3, 1000);

@@ -13,11 +13,12 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
+use crate::leak::{self, descendants};
+use crate::net::listening;
 use crate::run::{Proc, Side};
 use crate::skip::{Outcome, count};
 use crate::ss::Watch;
-use crate::net::listening;
-use crate::{descendants, leak, millis, report, secs};
+use crate::{millis, report, secs};
 
 /// Programs under test measure time and share two processors: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());

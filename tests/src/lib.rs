@@ -15,12 +15,11 @@ mod tool;
 mod transcript;
 
 pub use case::{Case, case};
-pub use leak::{descendants, mapped_memory, open_files};
-pub use net::{Ports, bytes_received, expect_silence, high_port, low_port, wait_listening};
-pub use report::tail;
+pub use leak::{mapped_memory, open_files};
+pub use net::{Ports, bytes_received, expect_silence};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, skip};
-pub use ss::{Connection, Watch, connections};
+pub use ss::Watch;
 pub use tool::{compile, need, plain, prog, python, shortwire};
 pub use transcript::{Variant, same_transcript};
 

@@ -5,10 +5,8 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use crate::{millis, report};
+use crate::millis;
 
 /// Where a server's port lies decides which end of a connection has the lower address, and so which role each end
 /// takes in the rendezvous: clients get theirs from the kernel's ephemeral range.
@@ -47,13 +45,13 @@ fn ephemeral() -> (u32, u32) {
 }
 
 /// A free port below those that clients get.
-pub fn low_port() -> u16 {
+fn low_port() -> u16 {
     let (first, _) = ephemeral();
     free(10_000.min(first - 1000), first.saturating_sub(10_000).max(1000))
 }
 
 /// A free port above those that clients get.
-pub fn high_port() -> u16 {
+fn high_port() -> u16 {
     let (_, last) = ephemeral();
     if last > 65_000 { low_port() } else { free(last + 1, 65_535 - last) }
 }
@@ -70,14 +68,6 @@ pub(crate) fn listening(port: u16) -> bool {
     })
 }
 
-pub fn wait_listening(port: u16, limit: Duration) {
-    let end = Instant::now() + limit;
-    while !listening(port) {
-        assert!(Instant::now() < end, "nothing listens on port {port} after {limit:?}\n{}", report::everything(&[]));
-        sleep(millis(10));
-    }
-}
-
 /// What the kernel has received on this connection, in bytes of the stream: also those that nobody has read.
 pub fn bytes_received(conn: &TcpStream) -> u64 {
     // tcpi_bytes_received of struct tcp_info.
@@ -85,7 +75,9 @@ pub fn bytes_received(conn: &TcpStream) -> u64 {
     let mut info = [0u8; 232];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `info`.
-    let done = unsafe { libc::getsockopt(conn.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length) };
+    let done = unsafe {
+        libc::getsockopt(conn.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length)
+    };
     assert!(done == 0 && length as usize >= AT + 8, "TCP_INFO of this kernel is too short");
     u64::from_ne_bytes(info[AT..AT + 8].try_into().unwrap_or_default())
 }

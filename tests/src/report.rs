@@ -5,12 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{descendants, plain, ss};
+use crate::leak::descendants;
+use crate::{plain, ss};
 
 pub fn tail(path: &Path, lines: usize) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(16 << 10)..]).into_owned();
-    let all: Vec<&str> = text.lines().collect();
+    let all: Vec<String> = text.lines().map(|line| line.chars().take(300).collect()).collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
@@ -24,7 +25,13 @@ fn threads(pids: &[i32]) -> String {
         for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(20) {
             let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_string();
             let state = read("status").lines().find(|l| l.starts_with("State:")).unwrap_or_default().to_string();
-            let _ = writeln!(text, "    {} {state} wchan {} syscall {}", task.file_name().display(), read("wchan"), read("syscall"));
+            let _ = writeln!(
+                text,
+                "    {} {state} wchan {} syscall {}",
+                task.file_name().display(),
+                read("wchan"),
+                read("syscall")
+            );
         }
     }
     text

@@ -97,7 +97,12 @@ impl Proc {
                 return status;
             }
             if Instant::now() > end {
-                panic!("{} hangs: it did not end within {limit:?}\n{}\n{}", self.name, self.said(), report::everything(&[]));
+                panic!(
+                    "{} hangs: it did not end within {limit:?}\n{}\n{}",
+                    self.name,
+                    self.said(),
+                    report::everything(&[])
+                );
             }
             sleep(pause);
             pause = (pause * 2).min(millis(20));
@@ -133,7 +138,12 @@ impl Proc {
                 panic!("{} ended with {status} before it said `{start}`\n{}", self.name, self.said());
             }
             if Instant::now() > end {
-                panic!("{} hangs: no `{start}` within {limit:?}\n{}\n{}", self.name, self.said(), report::everything(&[]));
+                panic!(
+                    "{} hangs: no `{start}` within {limit:?}\n{}\n{}",
+                    self.name,
+                    self.said(),
+                    report::everything(&[])
+                );
             }
             sleep(millis(2));
         }

@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use crate::{millis, plain, report, shortwire};
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Connection {
     pub pid: i64,
     pub local: String,
     pub peer: String,
     /// Mode SMCD, and at least one direction already in shared memory.
     pub smcd: bool,
+    /// State and, of a TCP connection, why it is one.
     pub state: String,
-    pub reason: String,
 }
 
 fn port(address: &str) -> Option<u16> {
@@ -45,8 +45,7 @@ impl Connection {
             local: text("local"),
             peer: text("peer"),
             smcd: text("mode") == "SMCD" && switched,
-            state: text("state"),
-            reason: format!("{} {}", text("reason"), text("words")),
+            state: format!("{} {}", text("state"), text("words")),
         }
     }
 }
@@ -67,16 +66,6 @@ fn ask(args: &[&str]) -> Result<Vec<u8>, String> {
 
 pub(crate) fn text() -> String {
     ask(&[]).map_or_else(|e| e, |text| String::from_utf8_lossy(&text).into_owned())
-}
-
-/// All connections that concern these ports now; none when running plain.
-pub fn connections(ports: &[u16]) -> Vec<Connection> {
-    if plain() {
-        return Vec::new();
-    }
-    let said = ask(&["--json"]).unwrap_or_else(|e| panic!("{e}"));
-    let all = parse(&said).unwrap_or_else(|| panic!("unreadable answer of shortwire ss --json: {}", String::from_utf8_lossy(&said)));
-    all.into_iter().filter(|c| c.concerns(ports)).collect()
 }
 
 #[derive(Default)]
@@ -111,8 +100,16 @@ impl Watch {
     fn seen(&self) -> (usize, String) {
         let seen = self.seen.lock().unwrap_or_else(|e| e.into_inner());
         let smcd = seen.connections.values().filter(|c| c.smcd).count();
-        let all: Vec<String> = seen.connections.values().take(20).map(|c| format!("{c:?}")).collect();
-        (smcd, format!("{}{}", all.join("\n"), seen.error.as_ref().map_or(String::new(), |e| format!("\nlast error: {e}"))))
+        let line = |c: &Connection| format!("pid {} {} -> {} SMCD: {} {}", c.pid, c.local, c.peer, c.smcd, c.state);
+        let all: Vec<String> = seen.connections.values().take(20).map(line).collect();
+        (
+            smcd,
+            format!(
+                "{}{}",
+                all.join("\n"),
+                seen.error.as_ref().map_or(String::new(), |e| format!("\nlast error: {e}"))
+            ),
+        )
     }
 
     /// Waits until so many ends of connections are in mode SMCD.
@@ -135,7 +132,11 @@ impl Watch {
     pub fn expect_smcd(mut self, count: usize) {
         self.end();
         let (smcd, all) = self.seen();
-        assert!(plain() || smcd >= count, "{smcd} ends on ports {:?} were in mode SMCD, not {count}; seen:\n{all}", self.ports);
+        assert!(
+            plain() || smcd >= count,
+            "{smcd} ends on ports {:?} were in mode SMCD, not {count}; seen:\n{all}",
+            self.ports
+        );
     }
 
     /// Ends the watch: none may have been.
@@ -166,7 +167,8 @@ fn look(ports: &[u16], seen: &Mutex<Seen>) {
         Err(error) => seen.error = Some(error),
         Ok(all) => {
             for c in all.into_iter().filter(|c| c.concerns(ports)) {
-                let entry = seen.connections.entry((c.pid, c.local.clone(), c.peer.clone())).or_insert_with(|| c.clone());
+                let entry =
+                    seen.connections.entry((c.pid, c.local.clone(), c.peer.clone())).or_insert_with(|| c.clone());
                 if c.smcd || !entry.smcd {
                     *entry = c;
                 }
@@ -190,8 +192,8 @@ mod tests {
                 {"local": "a:1", "peer": "b:2", "mode": "SMCD", "detail": {"sends_through_ring": false, "receives_through_ring": false}}]}"#,
         );
         let list = list.unwrap();
-        assert_eq!(list.iter().map(|c| c.smcd).collect::<Vec<_>>(), [true, false, false, false], "{list:?}");
+        assert_eq!(list.iter().map(|c| c.smcd).collect::<Vec<_>>(), [true, false, false, false]);
         assert!(list[0].pid == 7 && list[0].concerns(&[80]) && list[0].concerns(&[4000]) && !list[0].concerns(&[8]));
-        assert!(list[2].reason.contains("no peer"));
+        assert!(list[2].state.contains("no peer"));
     }
 }

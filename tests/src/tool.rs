@@ -30,7 +30,8 @@ pub fn shortwire() -> PathBuf {
 pub fn need(name: &str) -> Result<PathBuf, Skip> {
     let path = env::var_os("PATH").unwrap_or_default();
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|d| d.path().join("bin"));
-    let places = env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from)).chain(versions);
+    let places =
+        env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from)).chain(versions);
     match places.map(|place| place.join(name)).find(|path| path.is_file()) {
         Some(path) => Ok(path),
         None => skip(format!("{name} is not installed")),
@@ -73,9 +74,11 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
     let program = build_directory().join(format!("{stem}-{kind}"));
-    let newest = fs::read_dir(prog("")).expect("tests/progs").flatten().map(|f| f.path()).filter(|path| {
-        path == &source || path.extension().is_some_and(|e| e == "h")
-    });
+    let newest = fs::read_dir(prog(""))
+        .expect("tests/progs")
+        .flatten()
+        .map(|f| f.path())
+        .filter(|path| path == &source || path.extension().is_some_and(|e| e == "h"));
     let newest = newest.filter_map(|path| age(&path)).max();
     if age(&program) > newest {
         return Ok(program);

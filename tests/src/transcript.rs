@@ -49,16 +49,17 @@ pub fn same_transcript(case: &Case, program: &Path, variants: &[Variant]) {
     let runs: Vec<Running> = variants.iter().map(|variant| begin(case, program, Side::Run, variant)).collect();
     let (well, expected, errors) = end(reference);
     assert!(well, "{program:?} {:?} fails even without the library: {errors}\n{expected}", variants[0].args);
+    let mut failures = Vec::new();
     for (variant, running) in variants.iter().zip(runs) {
         let (well, found, errors) = end(running);
         let difference = difference(&expected, &found);
-        assert!(
-            well && difference.is_empty(),
-            "{program:?} {:?} ({:?} port) under shortwire run\n(- without, + with)\n{difference}\n-- its end and errors\n{errors}",
-            variant.args,
-            variant.ports
-        );
+        if !well || !difference.is_empty() {
+            let (args, ports) = (variant.args, variant.ports);
+            failures.push(format!("{args:?} ({ports:?} port):\n{difference}-- its end and errors\n{errors}"));
+        }
     }
+    let failures = failures.join("\n\n");
+    assert!(failures.is_empty(), "{program:?} under shortwire run (- without, + with)\n{failures}");
 }
 
 /// The differing lines, each with the section it stands in.

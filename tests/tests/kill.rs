@@ -8,7 +8,13 @@ use system_tests::{Case, Ports, Proc, Side, case, compile, mapped_memory, millis
 
 const ENDLESS: &str = "400000000000";
 
-fn command(side: &str, port: u16, driver: &str, op: &str, seed: u64) -> Result<std::process::Command, system_tests::Skip> {
+fn command(
+    side: &str,
+    port: u16,
+    driver: &str,
+    op: &str,
+    seed: u64,
+) -> Result<std::process::Command, system_tests::Skip> {
     let mut command = Side::Run.command(compile("transfer")?);
     command.args([side, &port.to_string(), driver, op, ENDLESS, ENDLESS, &seed.to_string(), "1", "survive"]);
     Ok(command)
@@ -23,9 +29,16 @@ fn expect_survival(survivor: &mut Proc, what: &str) {
 
 /// Kills one side of a fresh pair after a random time; the survivor checks every byte until then.
 fn kill_once(c: &Case, i: u64, random: &mut Random) -> system_tests::Outcome {
-    let drivers = [("threads", "send"), ("edge", "send"), ("poll", "write"), ("lockstep", "vec"), ("epoll", "msg"), ("threads", "peek")];
+    let drivers = [
+        ("threads", "send"),
+        ("edge", "send"),
+        ("poll", "write"),
+        ("lockstep", "vec"),
+        ("epoll", "msg"),
+        ("threads", "peek"),
+    ];
     let (driver, op) = drivers[i as usize % drivers.len()];
-    let port = if i % 2 == 0 { Ports::Low } else { Ports::High }.free();
+    let port = if i.is_multiple_of(2) { Ports::Low } else { Ports::High }.free();
     let mut server = c.serve("server", port, &mut command("server", port, driver, op, i)?);
     let mut client = c.start("client", &mut command("client", port, driver, op, i)?);
     client.wait_line("connected", secs(10));
@@ -89,10 +102,15 @@ fn a_server_keeps_nothing_of_killed_clients() {
             sleep(millis(300));
             (mapped_memory(server.pid()), open_files(server.pid()))
         };
-        let (memory, files) = batch(5);
-        let (memory_after, files_after) = (0..6).map(|_| batch(5)).last().unwrap_or((memory, files));
-        assert!(memory_after <= memory + (1 << 20), "mapped memory grew from {memory} to {memory_after} bytes over 30 killed clients");
-        assert!(files_after <= files + 2, "open files grew from {files} to {files_after} over 30 killed clients");
+        let batches = |count: u32| (1..count).fold(batch(5), |_, _| batch(5));
+        // A few link groups without connections may be kept for the next connection, so the first batches may grow.
+        let (memory, files) = batches(4);
+        let (memory_after, files_after) = batches(8);
+        assert!(
+            memory_after <= memory + (1 << 20),
+            "mapped memory grew from {memory} to {memory_after} bytes over 40 more killed clients"
+        );
+        assert!(files_after <= files + 2, "open files grew from {files} to {files_after} over 40 more killed clients");
         Ok(())
     });
 }
@@ -113,7 +131,13 @@ fn killed_while_both_sides_sleep() {
                 client.say("\n");
                 let status = client.wait_open(secs(10));
                 assert_eq!(status.code(), Some(2), "the client must fail with an error: {}", client.stderr());
-                assert!(client.stderr().contains("end of stream") || client.stderr().contains("errno 104") || client.stderr().contains("errno 32"), "{}", client.stderr());
+                assert!(
+                    client.stderr().contains("end of stream")
+                        || client.stderr().contains("errno 104")
+                        || client.stderr().contains("errno 32"),
+                    "{}",
+                    client.stderr()
+                );
             } else {
                 client.signal(Signal::KILL);
                 client.wait(secs(5));

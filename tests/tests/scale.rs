@@ -21,7 +21,8 @@ fn a_thousand_idle_connections_cost_no_cpu() {
         for ports in [Ports::Low, Ports::High] {
             let (port, many) = (ports.free(), compile("many")?);
             let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
-            let mut client = c.start("client", Side::Run.command(&many).args(["idle", &port.to_string(), "1000", "20"]));
+            let mut client =
+                c.start("client", Side::Run.command(&many).args(["idle", &port.to_string(), "1000", "20"]));
             client.wait_line("ready", secs(60));
             let watch = c.watch(&[port]);
             watch.wait_smcd(2000, secs(20));

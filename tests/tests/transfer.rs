@@ -62,7 +62,10 @@ fn ways(driver: &str, ops: &[&str]) {
 
 #[test]
 fn blocking_in_lockstep() {
-    ways("lockstep", &["write", "send", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "msg", "mmsg", "splice", "dontwait"]);
+    ways(
+        "lockstep",
+        &["write", "send", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "msg", "mmsg", "splice", "dontwait"],
+    );
 }
 
 #[test]
@@ -103,7 +106,9 @@ fn a_gibibyte_each_way() {
 #[test]
 fn half_closed_for_most_of_the_way() {
     case("half-closed", |c| {
-        for (driver, to_server, to_client) in [("threads", MIB, usual()), ("edge", usual(), 0), ("poll", 0, usual()), ("lockstep", 1, MIB)] {
+        for (driver, to_server, to_client) in
+            [("threads", MIB, usual()), ("edge", usual(), 0), ("poll", 0, usual()), ("lockstep", 1, MIB)]
+        {
             Transfer { to_server, to_client, ..plan(driver, "send")? }.run(c, Ports::Low);
         }
         Ok(())
@@ -170,7 +175,11 @@ fn a_hundred_switches_under_full_load() {
             let mut client = c.start("client", &mut side("client")?);
             for end in [&mut client, &mut server] {
                 let said = end.success(secs(60));
-                assert_eq!(said.lines().filter(|line| line.ends_with(" ok")).count(), 5, "pair {pair} {driver}: {said}");
+                assert_eq!(
+                    said.lines().filter(|line| line.ends_with(" ok")).count(),
+                    5,
+                    "pair {pair} {driver}: {said}"
+                );
             }
         }
         Ok(())
@@ -186,7 +195,17 @@ fn transfers_do_go_through_shared_memory() {
             let port = Ports::Low.free();
             let command = |side: &str| {
                 let mut command = Side::Run.command(&program);
-                command.args([side, &port.to_string(), driver, "send", "400000000000", "400000000000", "5", "1", "survive"]);
+                command.args([
+                    side,
+                    &port.to_string(),
+                    driver,
+                    "send",
+                    "400000000000",
+                    "400000000000",
+                    "5",
+                    "1",
+                    "survive",
+                ]);
                 command
             };
             let mut server = c.serve("server", port, &mut command("server"));

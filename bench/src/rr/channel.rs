@@ -27,7 +27,15 @@ impl Channel {
         stream.set_nodelay()?;
         stream.set_nonblocking()?;
         epoll.add(stream.as_raw_fd(), token)?;
-        Ok(Channel { stream, token, input: vec![0; 4096], filled: 0, output: Vec::new(), written: 0, waits_for_space: false })
+        Ok(Channel {
+            stream,
+            token,
+            input: vec![0; 4096],
+            filled: 0,
+            output: Vec::new(),
+            written: 0,
+            waits_for_space: false,
+        })
     }
 
     /// One read, as far as the buffer has room: the set is level-triggered and will say if there is more.
@@ -41,7 +49,11 @@ impl Channel {
                 self.filled += count;
                 Ok(Input::More)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(Input::More),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(Input::More)
+            }
             Err(error) => Err(error),
         }
     }
@@ -66,7 +78,9 @@ impl Channel {
             match self.stream.write(&self.output[self.written..]) {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.wait_for_space(true, epoll),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return self.wait_for_space(true, epoll);
+                }
                 Err(error) => return Err(error),
             }
         }

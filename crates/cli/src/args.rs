@@ -8,13 +8,20 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::units::{parse_dmb_size, parse_seconds, parse_size};
 
 #[derive(Parser)]
-#[command(name = "shortwire", version, max_term_width = 110, propagate_version = true)]
+#[command(
+    name = "shortwire",
+    version,
+    max_term_width = 110,
+    propagate_version = true
+)]
 #[command(about = "TCP programs on one machine talk through shared memory, unchanged")]
-#[command(long_about = "TCP programs on one machine talk through shared memory, unchanged.
+#[command(
+    long_about = "TCP programs on one machine talk through shared memory, unchanged.
 
 Start both ends under `shortwire run`: their connections begin as ordinary TCP and, after a few messages, move their bytes \
 through shared memory (SMC-D with a no-copy loopback device). A program whose peer does not take part stays on plain TCP \
-and notices nothing. No root, no kernel module, no configuration.")]
+and notices nothing. No root, no kernel module, no configuration."
+)]
 #[command(after_help = "Examples:
   shortwire run -- redis-server &            a server that takes part
   shortwire run -- redis-benchmark -t get    its client: their bytes now go through shared memory
@@ -29,29 +36,25 @@ pub struct Args {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run a program so that its TCP connections can move to shared memory
     Run(Box<Run>),
-    /// Show the connections of programs under Shortwire: which use shared memory, and why others do not
     Ss(Ss),
-    /// Show counters of programs under Shortwire
     Stats(Stats),
-    /// Show what this installation and this machine can do
     Info(Info),
-    /// Show the devices that connections can use
     Devices(Devices),
-    /// Measure, beside what you would use otherwise
     Bench(Bench),
-    /// Show in under two minutes what Shortwire does on this machine
     Demo(Demo),
 }
 
 #[derive(clap::Args)]
+#[command(about = "Run a program so that its TCP connections can move to shared memory")]
 #[command(override_usage = "shortwire run [OPTIONS] -- PROG [ARGS]...")]
-#[command(long_about = "Runs PROG with the Shortwire library loaded into it. The program becomes this process: its process id, signals, \
+#[command(
+    long_about = "Runs PROG with the Shortwire library loaded into it. The program becomes this process: its process id, signals, \
 terminal and exit status are its own. Connections to programs that also run under `shortwire run` on this machine move to shared \
 memory; all others stay plain TCP.
 
-Each option has an environment variable that the library reads, so a setting can also be made once for a whole session.")]
+Each option has an environment variable that the library reads, so a setting can also be made once for a whole session."
+)]
 #[command(after_help = "Examples:
   shortwire run -- nginx -g 'daemon off;'
   shortwire run --dmb-size 256K -- iperf3 -s
@@ -64,8 +67,15 @@ Programs that cannot take part, and run as plain TCP with a warning: statically 
 (they do not call the C library).")]
 pub struct Run {
     /// Upgrade a connection after this many sends and receives on it
-    #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
-    #[arg(long_help = "Upgrade a connection after this many sends and receives on it (library default: 4). Short connections never reach it and cost nothing.")]
+    #[arg(
+        long,
+        value_name = "K",
+        env = "SHORTWIRE_AFTER",
+        hide_env_values = true
+    )]
+    #[arg(
+        long_help = "Upgrade a connection after this many sends and receives on it (library default: 4). Short connections never reach it and cost nothing."
+    )]
     pub after: Option<u32>,
     /// ... or after this many bytes, whichever comes first
     #[arg(long, value_name = "BYTES", env = "SHORTWIRE_AFTER_BYTES", hide_env_values = true, value_parser = parse_size)]
@@ -78,25 +88,50 @@ pub struct Run {
     #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,
     /// Which processes to share memory with
-    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum)]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        env = "SHORTWIRE_PEER_POLICY",
+        hide_env_values = true,
+        value_enum
+    )]
     pub peer_policy: Option<PeerPolicy>,
     /// Order in which to offer devices
-    #[arg(long, value_name = "DEVICE,...", env = "SHORTWIRE_PREFER", hide_env_values = true, value_enum, value_delimiter = ',')]
-    #[arg(long_help = "Order in which to offer devices: a comma-separated list of ism, loopback, verbs. Of these, only loopback exists today; the others are skipped.")]
+    #[arg(
+        long,
+        value_name = "DEVICE,...",
+        env = "SHORTWIRE_PREFER",
+        hide_env_values = true,
+        value_enum,
+        value_delimiter = ','
+    )]
+    #[arg(
+        long_help = "Order in which to offer devices: a comma-separated list of ism, loopback, verbs. Of these, only loopback exists today; the others are skipped."
+    )]
     pub prefer: Vec<Device>,
     /// User-defined enterprise ID that both ends must share (may be given up to 4 times)
     #[arg(long, value_name = "UEID", env = "SHORTWIRE_UEID", hide_env_values = true, value_delimiter = ',', value_parser = crate::run::parse_ueid)]
-    #[arg(long_help = "User-defined enterprise ID: 1 to 32 of A-Z 0-9 . - ; up to 4, separated by commas. Two ends that share one, or the system's own ID, can talk.")]
+    #[arg(
+        long_help = "User-defined enterprise ID: 1 to 32 of A-Z 0-9 . - ; up to 4, separated by commas. Two ends that share one, or the system's own ID, can talk."
+    )]
     pub ueid: Vec<String>,
     /// Load the library but change nothing
     #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub disable: bool,
     /// What a program that uses io_uring gets
-    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum)]
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "SHORTWIRE_IO_URING",
+        hide_env_values = true,
+        value_enum
+    )]
     pub io_uring: Option<IoUring>,
     /// Copy through the device instead of sharing buffers
     #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = FalseyValueParser::new())]
-    #[arg(long_help = "Move data with a copy through the device (move_data) even where buffers could be shared: to compare, or to suspect the sharing.")]
+    #[arg(
+        long_help = "Move data with a copy through the device (move_data) even where buffers could be shared: to compare, or to suspect the sharing."
+    )]
     pub copy: bool,
     /// Print no warnings
     #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
@@ -108,31 +143,38 @@ pub struct Run {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum PeerPolicy {
-    /// None: every connection stays TCP
+    /// With nobody: every connection stays TCP
     Off,
-    /// Only processes of the same user
+    /// With processes of the same user
     SameUid,
-    /// Processes whose user the kernel confirms to own the other end of the connection (default)
+    /// With processes whose user the kernel confirms to own the other end of the connection (default)
     Verified,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Device {
+    /// Copies across a partition
     Ism,
+    /// No copy, within the machine
     Loopback,
+    /// RDMA
     Verbs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum IoUring {
-    /// The whole program stays on TCP (default)
+    /// All its connections stay TCP (default)
     Stay,
-    /// io_uring is refused, so that programs with a fallback use ordinary calls
+    /// A refusal, so that programs which can do without use ordinary calls
     Deny,
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "Columns as in smcss. Mode is SMCD for a connection through shared memory, or TCP with the reason code of this end \
+#[command(
+    about = "Show the connections of programs under Shortwire: which use shared memory, and why others do not"
+)]
+#[command(
+    after_help = "Columns as in smcss. Mode is SMCD for a connection through shared memory, or TCP with the reason code of this end \
 (and behind a slash that of the peer); below the table each reason is explained once, with what can be done.
 
 Examples:
@@ -141,7 +183,8 @@ Examples:
   shortwire ss -d -W        buffers, cursors and flags; whole addresses
   shortwire ss --json | jq '.connections[] | select(.mode == \"TCP\")'
 
-Each end of a connection is a row of its own. Root sees all users' programs, others their own.")]
+Each end of a connection is a row of its own. Root sees all users' programs, others their own."
+)]
 pub struct Ss {
     /// Also listeners, and connections that are being set up
     #[arg(short, long)]
@@ -161,13 +204,16 @@ pub struct Ss {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "Sections as in `smcd stats`. The counters of a program live as long as it (or a child it forked) does; both ends of a \
+#[command(about = "Show counters of programs under Shortwire")]
+#[command(
+    after_help = "Sections as in `smcd stats`. The counters of a program live as long as it (or a child it forked) does; both ends of a \
 connection count.
 
 Examples:
   shortwire stats
   shortwire stats --reset    count from now on (for this user; the programs' own counters go on)
-  shortwire stats -a         count from each program's start, in spite of --reset")]
+  shortwire stats -a         count from each program's start, in spite of --reset"
+)]
 pub struct Stats {
     /// Also roles, link groups, and all fallback reasons
     #[arg(short, long)]
@@ -184,7 +230,10 @@ pub struct Stats {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = "Each kernel feature is tried, not guessed from a version number. What is missing costs speed, never correctness.")]
+#[command(about = "Show what this installation and this machine can do")]
+#[command(
+    after_help = "Each kernel feature is tried, not guessed from a version number. What is missing costs speed, never correctness."
+)]
 pub struct Info {
     /// Print one JSON object
     #[arg(long)]
@@ -192,6 +241,7 @@ pub struct Info {
 }
 
 #[derive(clap::Args)]
+#[command(about = "Show the devices that connections can use")]
 pub struct Devices {
     /// Print one JSON object
     #[arg(long)]
@@ -199,6 +249,7 @@ pub struct Devices {
 }
 
 #[derive(clap::Args)]
+#[command(about = "Measure, beside what you would use otherwise")]
 pub struct Bench {
     #[command(subcommand)]
     pub command: BenchCommand,
@@ -206,16 +257,18 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 pub enum BenchCommand {
-    /// TCP programs over TCP, over Unix sockets, and under `shortwire run`
     Sockets(Sockets),
 }
 
 #[derive(clap::Args)]
-#[command(long_about = "Runs pairs of ordinary programs over TCP, over Unix sockets where they can, and under `shortwire run`, one after the \
+#[command(about = "Measure TCP programs over TCP, over Unix sockets, and under `shortwire run`")]
+#[command(
+    long_about = "Runs pairs of ordinary programs over TCP, over Unix sockets where they can, and under `shortwire run`, one after the \
 other in turn, and prints the medians and their ratio. The programs are shortwire-peers (found beside this executable), and iperf3, sockperf, \
 redis and nginx with wrk where they are installed. The limit is two processes spinning on a bare ring in shared memory.
 
-Servers listen on free ports of 127.0.0.1, keep their files in a temporary directory and are ended, by process id, also on Ctrl-C.")]
+Servers listen on free ports of 127.0.0.1, keep their files in a temporary directory and are ended, by process id, also on Ctrl-C."
+)]
 #[command(after_help = "Examples:
   shortwire bench sockets                              all rows, 5 rounds of 2 s each
   shortwire bench sockets --quick                      all rows, short
@@ -249,7 +302,10 @@ pub struct Sockets {
 }
 
 #[derive(clap::Args)]
-#[command(long_about = "Runs `bench sockets --quick` and explains what it shows. `make demo` builds first and then runs this.")]
+#[command(about = "Show in under two minutes what Shortwire does on this machine")]
+#[command(
+    long_about = "Runs `bench sockets --quick` and explains what it shows. `make demo` builds first and then runs this."
+)]
 pub struct Demo {
     /// End after about this long
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_seconds)]

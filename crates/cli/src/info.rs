@@ -8,23 +8,22 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Result;
 use serde::Serialize;
+use smc::clc::Eid;
+use smc::clc::negotiate::RELEASE;
 
 use crate::args::Info;
 use crate::run::find_library;
 
-/// The protocol's version and release that the library speaks.
-const SMC_VERSION: &str = "2.1";
 const GID_FORM: &str = "128 bit, random for each process (loopback device, CHID ffff)";
-const SEID: &str = "SMC-SYSZ-LOSEID00000000010001000";
 /// Set in the process that this command starts to see whether the library really gets loaded.
 const LOADING_TRIAL: &str = "SHORTWIRE_LOADING_TRIAL";
 
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
-    smc_version: &'static str,
+    smc_version: String,
     hostname: String,
-    seid: &'static str,
+    seid: String,
     ueids: Vec<String>,
     gid_form: &'static str,
     library: Library,
@@ -45,10 +44,15 @@ pub fn run(args: &Info) -> Result<ExitCode> {
     }
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        smc_version: SMC_VERSION,
+        smc_version: format!("2.{RELEASE}"),
         hostname: kernel_text("hostname"),
-        seid: SEID,
-        ueids: env::var("SHORTWIRE_UEID").unwrap_or_default().split(',').filter(|id| !id.is_empty()).map(String::from).collect(),
+        seid: Eid::LOOPBACK_SEID.to_string(),
+        ueids: env::var("SHORTWIRE_UEID")
+            .unwrap_or_default()
+            .split(',')
+            .filter(|id| !id.is_empty())
+            .map(String::from)
+            .collect(),
         gid_form: GID_FORM,
         library: library(),
         kernel: kernel_text("osrelease"),
@@ -59,20 +63,35 @@ pub fn run(args: &Info) -> Result<ExitCode> {
     } else {
         print!("{}", text(&report));
     }
-    Ok(if report.library.loads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.library.loads {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn kernel_text(name: &str) -> String {
-    std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).map_or_else(|_| "unknown".into(), |text| text.trim().into())
+    std::fs::read_to_string(format!("/proc/sys/kernel/{name}"))
+        .map_or_else(|_| "unknown".into(), |text| text.trim().into())
 }
 
 fn library() -> Library {
     let found = match find_library() {
         Ok(found) => found,
-        Err(error) => return Library { path: None, loads: false, problem: Some(format!("{error:#}")) },
+        Err(error) => {
+            return Library {
+                path: None,
+                loads: false,
+                problem: Some(format!("{error:#}")),
+            };
+        }
     };
     let problem = loading_problem(&found.path);
-    Library { path: Some(found.path.display().to_string()), loads: problem.is_none(), problem }
+    Library {
+        path: Some(found.path.display().to_string()),
+        loads: problem.is_none(),
+        problem,
+    }
 }
 
 /// Starts this program once more with the library in it: only the dynamic loader knows what it will accept.
@@ -88,10 +107,15 @@ fn loading_problem(library: &std::path::Path) -> Option<String> {
     });
     match trial {
         Err(error) => Some(format!("cannot try to load it: {error}")),
-        Ok(output) if !output.status.success() => Some(format!("a program with it ends with {}", output.status)),
+        Ok(output) if !output.status.success() => {
+            Some(format!("a program with it ends with {}", output.status))
+        }
         Ok(output) => {
             let complaints = String::from_utf8_lossy(&output.stderr);
-            complaints.lines().find(|line| line.contains("LD_PRELOAD")).map(str::to_string)
+            complaints
+                .lines()
+                .find(|line| line.contains("LD_PRELOAD"))
+                .map(str::to_string)
         }
     }
 }
@@ -102,14 +126,24 @@ fn text(report: &Report) -> String {
         let _ = writeln!(text, "{name:<18}{value}");
     };
     line("Version:", report.version);
-    line("SMC Version:", report.smc_version);
+    line("SMC Version:", &report.smc_version);
     line("SMC Hostname:", &report.hostname);
-    line("SEID:", report.seid);
-    line("UEIDs:", &if report.ueids.is_empty() { "n/a".to_string() } else { report.ueids.join(" ") });
+    line("SEID:", &report.seid);
+    line(
+        "UEIDs:",
+        &if report.ueids.is_empty() {
+            "n/a".to_string()
+        } else {
+            report.ueids.join(" ")
+        },
+    );
     line("GID:", report.gid_form);
     match (&report.library.path, &report.library.problem) {
         (Some(path), None) => line("Library:", &format!("{path} (loads)")),
-        (Some(path), Some(problem)) => line("Library:", &format!("{path}\n{:18}does NOT load: {problem}", "")),
+        (Some(path), Some(problem)) => line(
+            "Library:",
+            &format!("{path}\n{:18}does NOT load: {problem}", ""),
+        ),
         (None, problem) => line("Library:", problem.as_deref().unwrap_or("not found")),
     }
     line("Kernel:", &report.kernel);
@@ -131,14 +165,23 @@ mod tests {
     fn report() -> Report {
         Report {
             version: "1",
-            smc_version: SMC_VERSION,
+            smc_version: format!("2.{RELEASE}"),
             hostname: "host".into(),
-            seid: SEID,
+            seid: Eid::LOOPBACK_SEID.to_string(),
             ueids: vec![],
             gid_form: GID_FORM,
-            library: Library { path: Some("/lib.so".into()), loads: false, problem: Some("wrong ELF class".into()) },
+            library: Library {
+                path: Some("/lib.so".into()),
+                loads: false,
+                problem: Some("wrong ELF class".into()),
+            },
             kernel: "6.18".into(),
-            features: vec![probes::Feature { name: "flying", works: false, problem: Some("no wings".into()), without: "stays on the ground" }],
+            features: vec![probes::Feature {
+                name: "flying",
+                works: false,
+                problem: Some("no wings".into()),
+                without: "stays on the ground",
+            }],
         }
     }
 
@@ -152,14 +195,18 @@ mod tests {
     #[test]
     fn json_has_the_names_that_scripts_use() {
         let value = serde_json::to_value(report()).unwrap();
-        for key in ["version", "smc_version", "hostname", "seid", "ueids", "library", "kernel", "features"] {
+        for key in [
+            "version",
+            "smc_version",
+            "hostname",
+            "seid",
+            "ueids",
+            "library",
+            "kernel",
+            "features",
+        ] {
             assert!(value.get(key).is_some(), "{key}");
         }
         assert_eq!(value["library"]["loads"], false);
-    }
-
-    #[test]
-    fn the_seid_has_the_protocols_length() {
-        assert_eq!(SEID.len(), 32);
     }
 }

@@ -298,11 +298,21 @@ fn finish(c: &Conn) {
     t.stats.tx.add(&c.tx_counts);
 }
 
-/// Keeps a connection on TCP for good, bringing it back there if need be.
+/// Keeps a connection on TCP for good, bringing it back there if need be. Our hooks go on serving it.
 #[cold]
 pub fn freeze(index: u32, c: &Conn, fd: i32, why: u32) {
+    smc::meet::identify(c, fd);
     smc::meet::abandon(c);
-    c.revert(fd, why);
+    c.revert(fd, why, false);
+    crate::epoll::on_reverted(index);
+}
+
+/// The same for a descriptor that will be used past our hooks: the kernel's stream must be whole.
+#[cold]
+pub fn give_up(index: u32, c: &Conn, fd: i32, why: u32) {
+    smc::meet::identify(c, fd);
+    smc::meet::abandon(c);
+    c.revert(fd, why, true);
     crate::epoll::on_reverted(index);
 }
 
@@ -409,7 +419,7 @@ pub fn revert_inherited() {
             }
         });
         if let Some(i) = found {
-            conn(i).revert(fd, reason::INHERITED.code());
+            conn(i).revert(fd, reason::INHERITED.code(), true);
             if owner() {
                 crate::epoll::on_reverted(i);
             }

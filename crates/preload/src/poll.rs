@@ -182,7 +182,7 @@ unsafe fn kernel(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask:
         *k = pollfd { fd: p.fd, events: p.events, revents: 0 };
         if let Watched::Conn(c) = watched(p.fd) {
             let ph = c.phase();
-            k.events = libc::POLLIN | libc::POLLRDHUP;
+            k.events = libc::POLLIN | libc::POLLRDHUP | p.events & libc::POLLPRI;
             if ph & phase::TX_RING == 0 {
                 k.events |= p.events & libc::POLLOUT;
             }
@@ -199,7 +199,8 @@ fn merge(list: &mut [pollfd], asked: &[pollfd]) -> i32 {
     let mut n = 0;
     for (p, k) in list.iter_mut().zip(asked) {
         match watched(p.fd) {
-            Watched::Conn(_) => {}
+            // The urgent byte is always the kernel's.
+            Watched::Conn(_) => p.revents |= k.revents & p.events & libc::POLLPRI,
             Watched::Set(i) => {
                 // The kernel's view may rest on a doorbell whose data is gone: the application's look at the set, which
                 // finds nothing, clears that.

@@ -88,6 +88,68 @@ pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32
     r
 }
 
+/// Waits until the kernel's socket is readable; false with errno when the receive must fail.
+pub fn for_kernel(conn: &Conn, fd: i32) -> bool {
+    let mut tv = [0i64; 2];
+    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
+    let t = libc::timespec { tv_sec: tv[0], tv_nsec: tv[1] * 1000 };
+    let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+    loop {
+        // SAFETY: pointers to live locals.
+        let r = unsafe {
+            next::ppoll(&raw mut p, 1, if tv == [0, 0] { core::ptr::null() } else { &raw const t }, core::ptr::null())
+        };
+        match r {
+            0 => crate::set_errno(libc::EAGAIN),
+            1.. => return true,
+            _ if errno() == libc::EINTR && crate::calls::process::restarts() && conn.phase() & phase::CLOSED == 0 => continue,
+            _ => {}
+        }
+        return false;
+    }
+}
+
+/// Waits for the rest of a receive that has something already; false when it must return that.
+pub fn for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
+    if sys::is_nonblocking(fd) {
+        return false;
+    }
+    conn.rx_sleepers.fetch_add(1, SeqCst);
+    let r = sleep_for_more(conn, fd, there);
+    conn.rx_sleepers.fetch_sub(1, SeqCst);
+    r
+}
+
+fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
+    let mut tv = [0i64; 2];
+    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
+    let limit = (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000);
+    loop {
+        conn.arm_data();
+        let seen = conn.doorbells_seen();
+        if there() {
+            return true;
+        }
+        let held = clear_stale(conn, fd, seen, true, false);
+        let left = limit.map(|l| l.saturating_sub(sys::now_ns()));
+        if left == Some(0) {
+            return false;
+        }
+        let left = if held { Some(1_000_000) } else { left };
+        let t = left.map(|l| libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 });
+        let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+        // SAFETY: pointers to live locals.
+        let r = unsafe { next::ppoll(&raw mut p, 1, t.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null()) };
+        if r < 0 {
+            return false;
+        }
+        conn.kernel_end(p.revents as u16 as u32);
+        if r > 0 && (conn.phase() & phase::RX_RING == 0 || there()) {
+            return true;
+        }
+    }
+}
+
 fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     conn.arm_data();
     let seen = conn.doorbells_seen();

@@ -6,6 +6,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use dibs::loopback::slot_of;
 use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
 use shm::lock::FastLock;
 
@@ -40,6 +41,8 @@ struct Group {
     uid: u32,
     state: State,
     live: u32,
+    /// Slots of the own arena that were ever in use.
+    slots: u32,
     /// Own arena whose memfd the peer already has.
     known: u64,
     /// DMBs given up here that the peer may still write to: reused when its end flag says that it won't.
@@ -111,7 +114,7 @@ fn add(list: &mut Vec<Group>, role: Role, peer: Gid, uid: u32) -> u32 {
         drop_group(list, at);
     }
     let id = NEXT_ID.fetch_add(1, Relaxed);
-    list.push(Group { id, role, peer, uid, state: State::Pending, live: 0, known: 0, quarantine: Vec::new() });
+    list.push(Group { id, role, peer, uid, state: State::Pending, live: 0, slots: 0, known: 0, quarantine: Vec::new() });
     if let Some(t) = crate::table::get() {
         t.stats.link_groups.fetch_add(1, Relaxed);
     }
@@ -163,6 +166,7 @@ pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32>
             _ => reason::MEMORY.code(),
         })?;
         g.live += 1;
+        count_buffer(g, &dmb);
         let share = LOOPBACK.share(dmb.token);
         let fd = match share {
             Some(s) if g.known != s.arena => {
@@ -174,6 +178,16 @@ pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32>
         Ok((dmb, fd))
     })
     .unwrap_or(Err(reason::MEMORY.code()))
+}
+
+/// Slots are taken lowest first: one above all earlier ones is new, any other comes from the pool.
+fn count_buffer(g: &mut Group, dmb: &Dmb) {
+    let Some(t) = crate::table::get() else { return };
+    t.stats.rx.buffers[crate::stats::bucket(dmb.len as usize)].fetch_add(1, Relaxed);
+    let slots = slot_of(dmb.token) + 1;
+    let fresh = slots > g.slots;
+    g.slots = g.slots.max(slots);
+    if fresh { &t.stats.rx.alloc } else { &t.stats.rx.reuse }.fetch_add(1, Relaxed);
 }
 
 /// Control page of the arena that a DMB of ours lies in.

@@ -61,6 +61,7 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
         return false;
     }
     let before = conn.phase();
+    identify(conn, fd);
     let mut buffer = [0u8; channel::MAX];
     loop {
         let next = match conn.stage.load(Relaxed) {
@@ -96,6 +97,18 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
         conn.try_switch_tx(fd);
     }
     conn.phase() != before
+}
+
+impl Conn {
+    /// Keeps an upgrade from going on until `release_upgrade`; false when one is going on.
+    pub fn hold_upgrade(&self) -> bool {
+        self.busy.swap(1, Acquire) == 0
+    }
+
+    /// Ends `hold_upgrade`.
+    pub fn release_upgrade(&self) {
+        self.busy.store(0, Release);
+    }
 }
 
 fn schedule(conn: &Conn) {
@@ -154,6 +167,18 @@ pub fn socket_inode(fd: i32) -> Option<u32> {
     (r == 0 && st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(st.st_ino as u32)
 }
 
+/// Notes whose connection it is, for `ss`.
+pub fn identify(conn: &Conn, fd: i32) {
+    if conn.inode.load(Relaxed) != 0 {
+        return;
+    }
+    conn.uid.store(rustix::process::geteuid().as_raw(), Relaxed);
+    conn.inode.store(socket_inode(fd).unwrap_or(0), Relaxed);
+    if let Some(names) = inet::names(fd) {
+        conn.set_names(names);
+    }
+}
+
 /// Checks eligibility and takes a role.
 fn start(conn: &Conn, fd: i32) -> Next {
     if CONFIG.policy() == PeerPolicy::Off {
@@ -171,10 +196,11 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if !TcpInfo::of(fd).is_some_and(|i| i.established()) {
         return Next::Later;
     }
-    let Some(names) = inet::names(fd) else { return Next::Tcp(reason::NOT_LOCAL) };
-    conn.set_names(names);
-    conn.uid.store(rustix::process::geteuid().as_raw(), Relaxed);
-    conn.inode.store(socket_inode(fd).unwrap_or(0), Relaxed);
+    identify(conn, fd);
+    let names = conn.names();
+    if names[1].family == 0 {
+        return Next::Tcp(reason::NOT_LOCAL);
+    }
     if !inet::is_local(&names) {
         return Next::Tcp(reason::NOT_LOCAL);
     }
@@ -334,7 +360,7 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
         group::failed(id, false);
         return Next::Tcp(reason::RENDEZVOUS);
     }
-    expose(conn, &dmb);
+    expose(conn, fd, &dmb);
     conn.stage.store(stage::ACCEPTED, Relaxed);
     conn.looks.store(0, Relaxed);
     Next::Later
@@ -404,7 +430,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     let confirm = Message::Confirm(ends_message(id, &dmb, eid, agreed.first_contact, agreed.release.unwrap_or(RELEASE)));
     let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
-    expose(conn, &dmb);
+    expose(conn, fd, &dmb);
     conn.attach(header, len, server.token, page, CONFIG.copy.load(Relaxed));
     let sent = write(&confirm, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
     if !sent {
@@ -494,7 +520,11 @@ fn decline(conn: &Conn, ch: i32, why: Reason) -> Next {
     Next::Tcp(why)
 }
 
-fn expose(conn: &Conn, dmb: &dibs::Dmb) {
+fn expose(conn: &Conn, fd: i32, dmb: &dibs::Dmb) {
+    if conn.user_rcvlowat.load(Relaxed) > 1 {
+        // From now on a single byte may be a doorbell, and must wake.
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
+    }
     conn.expose(&Ends {
         my: dmb.addr.cast(),
         my_len: dmb.len,

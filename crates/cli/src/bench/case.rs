@@ -60,13 +60,28 @@ impl Case {
     }
 
     pub fn missing(&self) -> Option<String> {
-        let missing: Vec<&str> = self.needs.iter().copied().filter(|program| tools::locate(program).is_none()).collect();
+        let missing: Vec<&str> = self
+            .needs
+            .iter()
+            .copied()
+            .filter(|program| tools::locate(program).is_none())
+            .collect();
         (!missing.is_empty()).then(|| format!("{} not installed", missing.join(" and ")))
     }
 }
 
-const fn measure(name: &'static str, unit: &'static str, better: Better, bar: Option<f64>) -> Measure {
-    Measure { name, unit, better, bar }
+const fn measure(
+    name: &'static str,
+    unit: &'static str,
+    better: Better,
+    bar: Option<f64>,
+) -> Measure {
+    Measure {
+        name,
+        unit,
+        better,
+        bar,
+    }
 }
 
 use Better::{Higher, Lower};
@@ -76,13 +91,27 @@ const WITH_UNIX: &[Path] = &[Path::Tcp, Path::Shortwire, Path::Unix];
 const TCP_ONLY: &[Path] = &[Path::Tcp, Path::Shortwire];
 
 pub fn all() -> Vec<Case> {
-    let peers = |name, what, paths, measures, run| Case { name, group: "peers", what, paths, measures, needs: &[], long_only: false, run };
+    let peers = |name, what, paths, measures, run| Case {
+        name,
+        group: "peers",
+        what,
+        paths,
+        measures,
+        needs: &[],
+        long_only: false,
+        run,
+    };
     vec![
         peers(
             "pingpong",
             "14 bytes back and forth, one connection",
             WITH_LIMIT,
-            const { &[measure("pingpong 14 B, round trip", "us", Lower, None), measure("pingpong 14 B, p99", "us", Lower, None)] },
+            const {
+                &[
+                    measure("pingpong 14 B, round trip", "us", Lower, None),
+                    measure("pingpong 14 B, p99", "us", Lower, None),
+                ]
+            },
             peers::pingpong,
         ),
         peers(
@@ -96,7 +125,12 @@ pub fn all() -> Vec<Case> {
             "rr",
             "requests of 128 bytes on 64 connections, one thread and one epoll set at each end",
             WITH_UNIX,
-            const { &[measure("requests, 64 connections", "1/s", Higher, None), measure("requests, 64 connections, p99", "us", Lower, None)] },
+            const {
+                &[
+                    measure("requests, 64 connections", "1/s", Higher, None),
+                    measure("requests, 64 connections, p99", "us", Lower, None),
+                ]
+            },
             peers::rr,
         ),
         peers(
@@ -143,7 +177,12 @@ pub fn all() -> Vec<Case> {
             group: "sockperf",
             what: "sockperf pp --tcp, 14 bytes (latency is half a round trip)",
             paths: TCP_ONLY,
-            measures: const { &[measure("sockperf pp 14 B, avg", "us", Lower, Some(2.0)), measure("sockperf pp 14 B, p99", "us", Lower, None)] },
+            measures: const {
+                &[
+                    measure("sockperf pp 14 B, avg", "us", Lower, Some(2.0)),
+                    measure("sockperf pp 14 B, p99", "us", Lower, None),
+                ]
+            },
             needs: &["sockperf"],
             long_only: false,
             run: tools::sockperf::ping_pong,
@@ -163,7 +202,14 @@ pub fn all() -> Vec<Case> {
             group: "redis",
             what: "redis-benchmark -t get, 50 connections, no pipeline",
             paths: WITH_UNIX,
-            measures: const { &[measure("redis GET, 50 connections", "1/s", Higher, Some(1.3))] },
+            measures: const {
+                &[measure(
+                    "redis GET, 50 connections",
+                    "1/s",
+                    Higher,
+                    Some(1.3),
+                )]
+            },
             needs: &["redis-server", "redis-benchmark"],
             long_only: false,
             run: |session, path| tools::redis::run(session, path, 1),
@@ -183,7 +229,12 @@ pub fn all() -> Vec<Case> {
             group: "nginx",
             what: "nginx with 2 workers, wrk -t 2 -c 100, a page of 612 bytes",
             paths: TCP_ONLY,
-            measures: const { &[measure("nginx + wrk, 100 connections", "1/s", Higher, Some(1.3)), measure("nginx + wrk, p99", "us", Lower, None)] },
+            measures: const {
+                &[
+                    measure("nginx + wrk, 100 connections", "1/s", Higher, Some(1.3)),
+                    measure("nginx + wrk, p99", "us", Lower, None),
+                ]
+            },
             needs: &["nginx", "wrk"],
             long_only: false,
             run: tools::nginx::run,
@@ -203,7 +254,12 @@ mod tests {
         let mut measures = HashSet::new();
         for case in all() {
             assert!(names.insert(case.name), "{}", case.name);
-            assert_eq!(case.paths[..2], [Path::Tcp, Path::Shortwire], "{}: pairs are neighbours", case.name);
+            assert_eq!(
+                case.paths[..2],
+                [Path::Tcp, Path::Shortwire],
+                "{}: pairs are neighbours",
+                case.name
+            );
             for measure in case.measures {
                 assert!(measures.insert(measure.name), "{}", measure.name);
             }

@@ -17,6 +17,9 @@ use super::observe::Seen;
 use super::process::Process;
 use crate::run;
 
+/// Between two looks at connections, in seconds. Some tools take longer to set out than to measure.
+const SHORTEST_PERIOD: f64 = 0.3;
+
 pub struct Session {
     directory: TempDir,
     pub seconds: f64,
@@ -42,9 +45,19 @@ impl Session {
     pub fn new(seconds: f64, timeout: Duration) -> Result<Session> {
         // Refused here, before minutes of measuring: the library is what this is about.
         run::find_library()?;
-        let directory = tempfile::Builder::new().prefix("shortwire-bench-").tempdir().context("cannot make a temporary directory; is TMPDIR writable?")?;
+        let directory = tempfile::Builder::new()
+            .prefix("shortwire-bench-")
+            .tempdir()
+            .context("cannot make a temporary directory; is TMPDIR writable?")?;
         allow_other_users_in(directory.path())?;
-        Ok(Session { directory, seconds, timeout, cpus: two_cpus(), files: Cell::new(0), seen: RefCell::default() })
+        Ok(Session {
+            directory,
+            seconds,
+            timeout,
+            cpus: two_cpus(),
+            files: Cell::new(0),
+            seen: RefCell::default(),
+        })
     }
 
     pub fn machine(&self) -> Machine {
@@ -58,7 +71,8 @@ impl Session {
     /// A path in the temporary directory that nothing has used yet.
     pub fn fresh_path(&self, name: &str) -> PathBuf {
         self.files.set(self.files.get() + 1);
-        self.directory().join(format!("{}-{name}", self.files.get()))
+        self.directory()
+            .join(format!("{}-{name}", self.files.get()))
     }
 
     /// For programs whose own clock counts whole seconds.
@@ -85,21 +99,35 @@ impl Session {
         Process::start(label, &command, launch.cpu, &self.fresh_path(launch.name))
     }
 
-    /// Waits for a client, and half-way through looks at its connections. It looks whatever the path, although only one
-    /// has something to show, because looking costs time on the cpus under measurement.
-    pub fn finish_client(&self, case: &'static str, path: Path, client: Process, expected: f64) -> Result<String> {
+    /// Waits for a client, and now and then looks at its connections. It looks whatever the path, although only one has
+    /// something to show, because looking costs time on the cpus under measurement.
+    pub fn finish_client(
+        &self,
+        case: &'static str,
+        path: Path,
+        client: Process,
+        expected: f64,
+    ) -> Result<String> {
         let group = client.group();
-        let mut look_after = Some(Duration::from_secs_f64(expected * 0.6));
-        client.finish(Duration::from_secs_f64(expected) + self.timeout, |elapsed| {
-            if look_after.is_some_and(|after| elapsed >= after) {
-                look_after = None;
-                let seen = Seen::of(group);
-                if path == Path::Shortwire {
-                    self.seen.borrow_mut().entry(case).or_default().keep_fuller(seen);
+        let period = Duration::from_secs_f64((expected * 0.6).max(SHORTEST_PERIOD));
+        let mut next = period;
+        client.finish(
+            Duration::from_secs_f64(expected) + self.timeout,
+            |elapsed| {
+                if elapsed >= next {
+                    next = elapsed + period;
+                    let seen = Seen::of(group);
+                    if path == Path::Shortwire {
+                        self.seen
+                            .borrow_mut()
+                            .entry(case)
+                            .or_default()
+                            .keep_fuller(seen);
+                    }
                 }
-            }
-            look_after
-        })
+                Some(next)
+            },
+        )
     }
 
     pub fn seen(&self) -> BTreeMap<&'static str, Seen> {
@@ -110,7 +138,8 @@ impl Session {
 /// A server that drops its privileges (nginx) must still reach its files.
 fn allow_other_users_in(directory: &FilePath) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).context("cannot set the permissions of the temporary directory")
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))
+        .context("cannot set the permissions of the temporary directory")
 }
 
 fn two_cpus() -> Option<(usize, usize)> {
@@ -121,7 +150,8 @@ fn two_cpus() -> Option<(usize, usize)> {
 
 /// Chosen by the kernel a moment ago. Someone else may take it first; the server's failure then says so.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on 127.0.0.1; is the loopback interface up?")?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .context("cannot listen on 127.0.0.1; is the loopback interface up?")?;
     Ok(listener.local_addr()?.port())
 }
 
@@ -129,8 +159,16 @@ pub fn free_port() -> Result<u16> {
 pub fn is_listening(port: u16) -> Result<bool> {
     let table = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
     let local = format!(":{port:04X}");
-    let mut rows = table.lines().skip(1).map(|line| line.split_whitespace().skip(1));
-    Ok(rows.any(|mut fields| fields.next().is_some_and(|address| address.ends_with(&local)) && fields.nth(1) == Some("0A")))
+    let mut rows = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().skip(1));
+    Ok(rows.any(|mut fields| {
+        fields
+            .next()
+            .is_some_and(|address| address.ends_with(&local))
+            && fields.nth(1) == Some("0A")
+    }))
 }
 
 pub fn unsupported<T>(path: Path) -> Result<T> {

@@ -1,6 +1,6 @@
 //! Which processes run under Shortwire, and which sockets they hold: read from /proc.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -33,6 +33,8 @@ pub struct Survey {
     /// One process for each network namespace, through which its sockets can be read.
     pub namespaces: BTreeMap<PathBuf, u32>,
     pub hidden: usize,
+    /// Those that were told to change nothing.
+    pub disabled: HashSet<u32>,
     sockets: HashMap<u64, Vec<Program>>,
 }
 
@@ -45,8 +47,12 @@ impl Survey {
 
 pub fn survey(wanted: impl Fn(u32) -> bool) -> Survey {
     let mut survey = Survey::default();
-    let Ok(entries) = fs::read_dir("/proc") else { return survey };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return survey;
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids.filter(|&pid| wanted(pid)) {
         look(&mut survey, pid);
     }
@@ -63,7 +69,9 @@ fn look(survey: &mut Survey, pid: u32) {
     let mut table = None;
     let mut sockets = Vec::new();
     for path in descriptors.flatten().map(|entry| entry.path()) {
-        let Ok(link) = fs::read_link(&path) else { continue };
+        let Ok(link) = fs::read_link(&path) else {
+            continue;
+        };
         let link = link.as_os_str().as_bytes();
         if link == TABLE_LINK {
             table = Some(path);
@@ -74,7 +82,8 @@ fn look(survey: &mut Survey, pid: u32) {
     if table.is_none() && (sockets.is_empty() || !has_library(&root)) {
         return;
     }
-    let name = fs::read_to_string(root.join("comm")).map_or_else(|_| "?".into(), |name| name.trim_end().to_string());
+    let name = fs::read_to_string(root.join("comm"))
+        .map_or_else(|_| "?".into(), |name| name.trim_end().to_string());
     let program = Program { pid, name };
     for inode in sockets {
         let holders = survey.sockets.entry(inode).or_default();
@@ -82,14 +91,27 @@ fn look(survey: &mut Survey, pid: u32) {
             holders.push(program.clone());
         }
     }
+    if is_disabled(&root) {
+        survey.disabled.insert(pid);
+    }
     if let Ok(namespace) = fs::read_link(root.join("ns/net")) {
         survey.namespaces.entry(namespace).or_insert(pid);
     }
-    if let Some((path, meta)) = table.and_then(|path| Some((path.clone(), fs::metadata(path).ok()?))) {
+    if let Some((path, meta)) =
+        table.and_then(|path| Some((path.clone(), fs::metadata(path).ok()?)))
+    {
         let identity = (meta.dev(), meta.ino());
-        match survey.tables.iter_mut().find(|known| known.identity == identity) {
+        match survey
+            .tables
+            .iter_mut()
+            .find(|known| known.identity == identity)
+        {
             Some(known) => known.programs.push(program),
-            None => survey.tables.push(FoundTable { identity, path, programs: vec![program] }),
+            None => survey.tables.push(FoundTable {
+                identity,
+                path,
+                programs: vec![program],
+            }),
         }
     }
 }
@@ -101,7 +123,18 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
 
 /// A process under Shortwire that has not moved a byte yet has no table, but perhaps a listener.
 fn has_library(root: &Path) -> bool {
-    fs::read(root.join("maps")).is_ok_and(|maps| String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(LIBRARY)))
+    fs::read(root.join("maps")).is_ok_and(|maps| {
+        String::from_utf8_lossy(&maps)
+            .lines()
+            .any(|line| line.ends_with(LIBRARY))
+    })
+}
+
+fn is_disabled(root: &Path) -> bool {
+    let environment = fs::read(root.join("environ")).unwrap_or_default();
+    environment.split(|&byte| byte == 0).any(|variable| {
+        variable == b"SHORTWIRE_DISABLE=1" || variable == b"SHORTWIRE_PEER_POLICY=off"
+    })
 }
 
 #[cfg(test)]

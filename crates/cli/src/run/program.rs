@@ -35,12 +35,21 @@ impl NotStartable {
 impl fmt::Display for NotStartable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotStartable::NotFound(name) if name.contains('/') => write!(f, "there is no program {name}; check the path"),
+            NotStartable::NotFound(name) if name.contains('/') => {
+                write!(f, "there is no program {name}; check the path")
+            }
             NotStartable::NotFound(name) => {
-                write!(f, "there is no program {name} in PATH; give its path (such as ./{name}) or install it")
+                write!(
+                    f,
+                    "there is no program {name} in PATH; give its path (such as ./{name}) or install it"
+                )
             }
             NotStartable::NotExecutable(path) => {
-                write!(f, "{} cannot be executed; it is a directory or lacks permission (chmod +x)", path.display())
+                write!(
+                    f,
+                    "{} cannot be executed; it is a directory or lacks permission (chmod +x)",
+                    path.display()
+                )
             }
         }
     }
@@ -63,7 +72,11 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, NotStartabl
     let search = search.map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_os_string);
     let mut unusable = None;
     for directory in std::env::split_paths(&search) {
-        let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
+        let directory = if directory.as_os_str().is_empty() {
+            PathBuf::from(".")
+        } else {
+            directory
+        };
         let path = directory.join(name);
         if is_executable(&path) {
             return Ok(path);
@@ -124,7 +137,9 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
     let mut found: Vec<Obstacle> = privileges(program).into_iter().collect();
     let mut path = program.to_path_buf();
     for depth in 0..MOST_INTERPRETERS {
-        let Ok(mut file) = File::open(&path) else { break };
+        let Ok(mut file) = File::open(&path) else {
+            break;
+        };
         let obstacle = match elf::read(&file) {
             Ok(Some(elf)) if !elf.is_native() => Some(Obstacle::OtherMachine),
             Ok(Some(elf)) if elf.is_go => Some(Obstacle::Go),
@@ -139,7 +154,13 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
                 None => None,
             },
         };
-        found.extend(obstacle.map(|inner| if depth == 0 { inner } else { Obstacle::Interpreter(path.clone(), Box::new(inner)) }));
+        found.extend(obstacle.map(|inner| {
+            if depth == 0 {
+                inner
+            } else {
+                Obstacle::Interpreter(path.clone(), Box::new(inner))
+            }
+        }));
         break;
     }
     found
@@ -149,11 +170,18 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
 fn interpreter(file: &mut File) -> Option<PathBuf> {
     let mut head = Vec::new();
     file.take(512).read_to_end(&mut head).ok()?;
-    let line = head.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
+    let line = head
+        .strip_prefix(b"#!")?
+        .split(|&byte| byte == b'\n')
+        .next()?;
+    let mut words = line
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .map(OsStr::from_bytes);
     let program = PathBuf::from(words.next()?);
     if program.file_name() == Some(OsStr::new("env")) {
-        let target = words.find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='))?;
+        let target = words
+            .find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='))?;
         return find(target, std::env::var_os("PATH").as_deref()).ok();
     }
     Some(program)
@@ -196,11 +224,26 @@ mod tests {
         let search = Some(directory.path().as_os_str());
         assert_eq!(find("good".as_ref(), search).unwrap(), good);
         assert_eq!(find(good.as_os_str(), None).unwrap(), good);
-        assert_eq!(find("plain".as_ref(), search).unwrap_err().exit_status(), 126);
-        assert_eq!(find(plain.as_os_str(), search).unwrap_err().exit_status(), 126);
-        assert_eq!(find(directory.path().as_os_str(), None).unwrap_err().exit_status(), 126);
+        assert_eq!(
+            find("plain".as_ref(), search).unwrap_err().exit_status(),
+            126
+        );
+        assert_eq!(
+            find(plain.as_os_str(), search).unwrap_err().exit_status(),
+            126
+        );
+        assert_eq!(
+            find(directory.path().as_os_str(), None)
+                .unwrap_err()
+                .exit_status(),
+            126
+        );
         for missing in ["none", "", "./none", "/no/such/program"] {
-            assert_eq!(find(missing.as_ref(), search).unwrap_err().exit_status(), 127, "{missing}");
+            assert_eq!(
+                find(missing.as_ref(), search).unwrap_err().exit_status(),
+                127,
+                "{missing}"
+            );
         }
     }
 
@@ -208,7 +251,13 @@ mod tests {
     fn ordinary_programs_and_scripts_raise_nothing() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(obstacles(Path::new("/proc/self/exe")), []);
-        for line in ["#!/bin/sh\n", "#! /bin/sh -e\n", "#!/usr/bin/env sh\n", "#!/usr/bin/env -S A=b sh -x\n", "echo no interpreter\n"] {
+        for line in [
+            "#!/bin/sh\n",
+            "#! /bin/sh -e\n",
+            "#!/usr/bin/env sh\n",
+            "#!/usr/bin/env -S A=b sh -x\n",
+            "echo no interpreter\n",
+        ] {
             let path = script(directory.path(), "script", line, 0o755);
             assert_eq!(obstacles(&path), [], "{line}");
         }
@@ -226,9 +275,25 @@ mod tests {
         let interpreter = directory.path().join("interpreter");
         fs::write(&interpreter, image).unwrap();
         assert_eq!(obstacles(&interpreter), [Obstacle::Static]);
-        let inner = script(directory.path(), "inner", &format!("#!{}\n", interpreter.display()), 0o755);
-        let outer = script(directory.path(), "outer", &format!("#!{} -x\n", inner.display()), 0o755);
-        assert_eq!(obstacles(&outer), [Obstacle::Interpreter(interpreter, Box::new(Obstacle::Static))]);
+        let inner = script(
+            directory.path(),
+            "inner",
+            &format!("#!{}\n", interpreter.display()),
+            0o755,
+        );
+        let outer = script(
+            directory.path(),
+            "outer",
+            &format!("#!{} -x\n", inner.display()),
+            0o755,
+        );
+        assert_eq!(
+            obstacles(&outer),
+            [Obstacle::Interpreter(
+                interpreter,
+                Box::new(Obstacle::Static)
+            )]
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Options as the library reads them: from the environment, as plain numbers and words.
 
 use clap::ValueEnum;
+use smc::clc::Eid;
 
 use crate::args::Run;
 
@@ -9,11 +10,20 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     let mut variables = Vec::new();
     let mut put = |name, value: Option<String>| variables.extend(value.map(|value| (name, value)));
     put("SHORTWIRE_AFTER", args.after.map(|value| value.to_string()));
-    put("SHORTWIRE_AFTER_BYTES", args.after_bytes.map(|value| value.to_string()));
-    put("SHORTWIRE_DMB_SIZE", args.dmb_size.map(|value| value.to_string()));
+    put(
+        "SHORTWIRE_AFTER_BYTES",
+        args.after_bytes.map(|value| value.to_string()),
+    );
+    put(
+        "SHORTWIRE_DMB_SIZE",
+        args.dmb_size.map(|value| value.to_string()),
+    );
     put("SHORTWIRE_SPIN", args.spin.map(|value| value.to_string()));
     put("SHORTWIRE_PEER_POLICY", args.peer_policy.map(word));
-    put("SHORTWIRE_PREFER", list(args.prefer.iter().map(|&device| word(device))));
+    put(
+        "SHORTWIRE_PREFER",
+        list(args.prefer.iter().map(|&device| word(device))),
+    );
     put("SHORTWIRE_UEID", list(args.ueid.iter().cloned()));
     put("SHORTWIRE_DISABLE", args.disable.then(|| "1".into()));
     put("SHORTWIRE_IO_URING", args.io_uring.map(word));
@@ -23,7 +33,9 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
 }
 
 fn word(value: impl ValueEnum) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_string())
 }
 
 /// Joined by commas, each once, in the order given.
@@ -39,12 +51,11 @@ fn list(values: impl Iterator<Item = String>) -> Option<String> {
 
 /// The protocol's rule for user-defined enterprise IDs.
 pub fn parse_ueid(text: &str) -> Result<String, String> {
-    let legal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '.' || c == '-';
-    let begins_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if text.len() <= 32 && begins_well && text.chars().all(legal) && !text.contains("..") {
-        Ok(text.to_string())
-    } else {
-        Err("give 1 to 32 of A-Z 0-9 . - , beginning with a letter or digit and without \"..\"".into())
+    match Eid::user(text) {
+        Ok(_) => Ok(text.to_string()),
+        Err(error) => Err(format!(
+            "{error}; give 1 to 32 of A-Z 0-9 . - such as SHOP.1"
+        )),
     }
 }
 
@@ -71,11 +82,32 @@ mod tests {
     #[test]
     fn options_become_plain_values() {
         let run = parse(&[
-            "--after=0", "--after-bytes", "1M", "--dmb-size=256K", "--spin", "20", "--peer-policy", "same-uid",
-            "--prefer", "loopback,ism,loopback", "--ueid", "SHOP.1", "--disable", "--io-uring=deny", "--copy", "-q", "ls", "--after", "x",
+            "--after=0",
+            "--after-bytes",
+            "1M",
+            "--dmb-size=256K",
+            "--spin",
+            "20",
+            "--peer-policy",
+            "same-uid",
+            "--prefer",
+            "loopback,ism,loopback",
+            "--ueid",
+            "SHOP.1",
+            "--disable",
+            "--io-uring=deny",
+            "--copy",
+            "-q",
+            "ls",
+            "--after",
+            "x",
         ])
         .unwrap();
-        assert_eq!(run.program, ["ls", "--after", "x"], "what follows the program is the program's");
+        assert_eq!(
+            run.program,
+            ["ls", "--after", "x"],
+            "what follows the program is the program's"
+        );
         let expected = [
             ("SHORTWIRE_AFTER", "0"),
             ("SHORTWIRE_AFTER_BYTES", "1048576"),
@@ -90,14 +122,25 @@ mod tests {
             ("SHORTWIRE_QUIET", "1"),
         ];
         let got = variables(&run);
-        assert_eq!(got.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            got.iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect::<Vec<_>>(),
+            expected
+        );
     }
 
     #[test]
     fn bad_values_are_refused() {
         for bad in [
-            ["--dmb-size", "100K"], ["--after", "-1"], ["--spin", "often"], ["--peer-policy", "none"], ["--prefer", "carrier-pigeon"],
-            ["--ueid", "lower"], ["--io-uring", "maybe"], ["--no-such", "option"],
+            ["--dmb-size", "100K"],
+            ["--after", "-1"],
+            ["--spin", "often"],
+            ["--peer-policy", "none"],
+            ["--prefer", "carrier-pigeon"],
+            ["--ueid", "lower"],
+            ["--io-uring", "maybe"],
+            ["--no-such", "option"],
         ] {
             assert!(parse(&[bad[0], bad[1], "--", "ls"]).is_err(), "{bad:?}");
         }

@@ -147,6 +147,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
     const SIOCINQ: c_ulong = libc::FIONREAD as c_ulong;
     const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
     const SIOCOUTQNSD: c_ulong = 0x894B;
+    const SIOCATMARK: c_ulong = 0x8905;
     if let Some((index, c)) = fds::existing(fd) {
         match req {
             SIOCINQ if arg != 0 && super::io::settle(index, c, fd) => {
@@ -162,6 +163,14 @@ pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
                 unsafe { *(arg as *mut c_int) = 0 };
                 return 0;
             }
+            SIOCATMARK if arg != 0 && c.phase() & smc::conn::phase::RX_RING != 0 => {
+                // The mark lies behind the ring: its sender has gone back to TCP for the urgent byte.
+                if c.unread(fd) > 0 {
+                    unsafe { *(arg as *mut c_int) = 0 };
+                    return 0;
+                }
+                c.try_back_to_tcp(fd);
+            }
             r if r == libc::FIOASYNC as c_ulong => fds::freeze(index, c, fd, reason::ASYNC_IO.code()),
             _ => {}
         }
@@ -173,7 +182,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if let Some((index, c)) = fds::conn_of(fd) {
-        fds::freeze(index, c, fd, reason::STDIO.code());
+        fds::give_up(index, c, fd, reason::STDIO.code());
     }
     unsafe { next::fdopen(fd, mode) }
 }
@@ -205,7 +214,7 @@ pub unsafe fn before_passing(msg: *const msghdr) {
                 for i in 0..n {
                     let fd = data.add(i).read_unaligned();
                     if let Some((index, c)) = fds::conn_of(fd) {
-                        fds::freeze(index, c, fd, reason::PASSED_FD.code());
+                        fds::give_up(index, c, fd, reason::PASSED_FD.code());
                     }
                 }
             }

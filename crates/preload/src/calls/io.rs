@@ -68,7 +68,8 @@ fn receive(
     mut kernel: impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        if flags & libc::MSG_OOB != 0 {
+        // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
+        if flags & libc::MSG_OOB != 0 && c.phase() & phase::ATTACHED == 0 {
             fds::freeze(index, c, fd, reason::URGENT.code());
         }
         return kernel(&mut into, flags);
@@ -81,6 +82,9 @@ fn receive(
     let low = c.user_rcvlowat.load(Relaxed) as usize;
     let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
     let mut done = 0;
+    if peek && flags & libc::MSG_WAITALL != 0 && !dontwait {
+        return peek_all(index, c, fd, into, flags, &mut kernel);
+    }
     loop {
         let got = if settle(index, c, fd) {
             match c.recv(fd, &mut into, flags) {
@@ -105,7 +109,8 @@ fn receive(
                 }
             }
         } else {
-            match from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL, &mut kernel) {
+            let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+            match from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
                 // The ring has it.
                 None => continue,
                 Some(n) if n <= 0 => return if done > 0 { done as ssize_t } else { n },
@@ -118,12 +123,15 @@ fn receive(
         if got.is_none() && (done >= all || peek || into.left() == 0) {
             return done as ssize_t;
         }
-        if c.phase() & phase::RX_RING == 0 {
-            // More is wanted, and the kernel's own call waits for it.
-            if dontwait || smc::sys::is_nonblocking(fd) {
-                return if done > 0 { done as ssize_t } else { fail(libc::EAGAIN) };
+        if done > 0 {
+            // A signal ends a receive that has something, also where it would restart one that has nothing.
+            if dontwait || !wait::for_more(c, fd, || c.has_news()) {
+                return done as ssize_t;
             }
             continue;
+        }
+        if c.phase() & phase::RX_RING == 0 {
+            return fail(libc::EAGAIN);
         }
         match wait::for_data(c, fd, dontwait) {
             Ok(None) => {}
@@ -137,6 +145,47 @@ fn receive(
             return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
         }
     }
+}
+
+/// MSG_PEEK with MSG_WAITALL: nothing moves until all of it is there, or can't be.
+#[cold]
+fn peek_all(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    mut into: Pieces,
+    flags: c_int,
+    kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
+) -> ssize_t {
+    let want = into.left();
+    while settle(index, c, fd) {
+        let seen = c.read_stamp();
+        let room = c.rx_snapshot().size as usize;
+        let ended = c.ready(fd) & smc::conn::RDHUP != 0;
+        match c.recv(fd, &mut into.clone(), flags) {
+            Got::Bytes(n) if n < want.min(room) && !ended && wait::for_more(c, fd, || c.read_stamp() != seen) => {}
+            Got::Bytes(n) => return n as ssize_t,
+            Got::Empty => match wait::for_data(c, fd, false) {
+                Ok(None) => {}
+                Ok(Some(Got::Err(e))) | Err(e) => return fail(e),
+                Ok(Some(_)) => return 0,
+            },
+            Got::Eof => return 0,
+            Got::Kernel => crate::epoll::on_reverted(index),
+            Got::Err(e) => return fail(e),
+        }
+    }
+    // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
+    let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
+    let r = if held || c.phase() & phase::ATTACHED == 0 || c.phase() & phase::RX_REVERTED != 0 {
+        kernel(&mut into, flags)
+    } else {
+        from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL, kernel).unwrap_or(0)
+    };
+    if held {
+        c.release_upgrade();
+    }
+    r
 }
 
 /// A plain receive; None when receives have moved to the ring meanwhile.
@@ -162,6 +211,15 @@ fn from_kernel(
         return if r < 0 { Some(-1) } else { None };
     }
     let mut there = *into;
+    let mut flags = flags;
+    if c.user_rcvlowat.load(Relaxed) > 1 && flags & libc::MSG_DONTWAIT == 0 && !smc::sys::is_nonblocking(fd) {
+        // A receive that has begun keeps to the mark it began with, and would sleep over a doorbell; poll does not.
+        if !wait::for_kernel(c, fd) {
+            c.leave_kernel_recv(fd, 0, true);
+            return Some(-1);
+        }
+        flags |= libc::MSG_DONTWAIT;
+    }
     let r = kernel(&mut there, flags);
     let e = errno();
     let payload = c.leave_kernel_recv(fd, r.max(0) as usize, flags & libc::MSG_PEEK != 0);
@@ -192,7 +250,16 @@ fn transmit(
     mut kernel: impl FnMut(&Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
     if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) != 0 {
-        fds::freeze(index, c, fd, if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code());
+        let why = if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
+        if c.phase() & phase::ATTACHED == 0 {
+            fds::freeze(index, c, fd, why);
+        } else {
+            // Only this direction must be in order on TCP: what the peer sends may go on coming through the ring.
+            settle(index, c, fd);
+            c.set(phase::FROZEN);
+            c.leave_tx();
+            c.reason.store(why, Relaxed);
+        }
         return kernel(&from, flags);
     }
     let generation = c.gen_.load(Relaxed);
@@ -341,6 +408,10 @@ macro_rules! watched {
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
     watched!(fd, unsafe { next::read(fd, buf, n) });
+    if n == 0 {
+        // Unlike recv, read of nothing never waits.
+        return unsafe { next::read(fd, buf, n) };
+    }
     unsafe { recv_iov(fd, &[one(buf, n)], 0, || next::read(fd, buf, n)) }
 }
 
@@ -370,7 +441,8 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_
     watched!(fd, unsafe { next::readv(fd, iov, n) });
     unsafe {
         match slice(iov, n.into()) {
-            Some(v) => recv_iov(fd, v, 0, || next::readv(fd, iov, n)),
+            Some(v) if v.iter().any(|e| e.iov_len > 0) => recv_iov(fd, v, 0, || next::readv(fd, iov, n)),
+            Some(_) => next::readv(fd, iov, n),
             None => next::readv(fd, iov, n),
         }
     }

@@ -27,10 +27,10 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
         _ => fds::existing(fd),
     };
     let Some((index, c)) = tracked else { return plain() };
-    let switched = c.phase() & (phase::TX_RING | phase::RX_RING) != 0;
+    let switched = c.switched();
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP) => {
-            fds::freeze(index, c, fd, reason::KTLS.code());
+            fds::give_up(index, c, fd, reason::KTLS.code());
             plain()
         }
         (libc::IPPROTO_TCP, libc::TCP_REPAIR)
@@ -61,7 +61,8 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(low) = (unsafe { int(v, l) }) else { return plain() };
             c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, Relaxed);
-            if switched { 0 } else { plain() }
+            // Once our buffer is exposed a single byte may be a doorbell, and must wake.
+            if c.phase() & phase::ATTACHED != 0 { 0 } else { plain() }
         }
         _ => plain(),
     }
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mut c_void, l: *mut socklen_t) -> c_int {
     if let Some((_, c)) = fds::existing(fd)
-        && c.phase() & (phase::TX_RING | phase::RX_RING) != 0
+        && c.phase() & phase::ATTACHED != 0
         && !v.is_null()
         && !l.is_null()
     {

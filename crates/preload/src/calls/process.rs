@@ -75,7 +75,7 @@ pub fn leave_for_io_uring() {
     smc::config::CONFIG.set(b"DISABLE", b"1");
     fds::each(|fd, k| {
         if let Kind::Conn(i) = k {
-            fds::freeze(i, fds::conn(i), fd, reason::IO_URING.code());
+            fds::give_up(i, fds::conn(i), fd, reason::IO_URING.code());
         }
     });
 }
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn posix_spawnp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int {
     if let Some((index, c)) = fds::existing(fd) {
-        fds::freeze(index, c, fd, reason::INHERITED.code());
+        fds::give_up(index, c, fd, reason::INHERITED.code());
     }
     unsafe { next::posix_spawn_file_actions_adddup2(fa, fd, new) }
 }

@@ -203,7 +203,7 @@ pub unsafe extern "C" fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epo
         if let (Kind::Other, Some((index, c))) = (fds::kind(ep), fds::existing(fd))
             && op == libc::EPOLL_CTL_ADD
         {
-            fds::freeze(index, c, fd, reason::UNSEEN.code());
+            fds::give_up(index, c, fd, reason::UNSEEN.code());
         }
         if let (true, Kind::Epoll(inner)) = (op == libc::EPOLL_CTL_ADD, fds::kind(fd)) {
             epoll::nest(inner);
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epo
             // SAFETY: the application's event.
             let Some(copy) = (unsafe { ev.as_ref() }).copied() else { return plain() };
             if copy.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
-                fds::freeze(index, c, fd, reason::EXCLUSIVE.code());
+                fds::give_up(index, c, fd, reason::EXCLUSIVE.code());
                 return plain();
             }
             let r = plain();

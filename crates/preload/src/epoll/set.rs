@@ -37,6 +37,8 @@ pub struct Entry {
     /// What the last edge-triggered report had seen.
     pub seen_read: u64,
     pub seen_space: u32,
+    /// The kernel told of an urgent byte.
+    pub urgent: bool,
     /// Looks in a row that found nothing.
     pub idle: u32,
     next_of_conn: u32,
@@ -58,6 +60,8 @@ pub struct Set {
     pub spin: AtomicU32,
     pub next_look: usize,
     pub last_kernel: u64,
+    /// The last answer was full before the kernel was asked.
+    pub kernel_first: bool,
     /// Inside another set.
     pub nested: AtomicU32,
     /// Inherited over fork: its wait word belongs to the parent.
@@ -145,6 +149,7 @@ pub fn open(epfd: i32) -> i32 {
         spin: AtomicU32::new(8),
         next_look: 0,
         last_kernel: 0,
+        kernel_first: false,
         nested: AtomicU32::new(0),
         solo: false,
     }));
@@ -196,7 +201,7 @@ fn of_conn(conn: u32) -> impl Iterator<Item = u32> {
 /// epoll_ctl(ADD) of a watched connection succeeded in the kernel.
 pub fn add(set_index: u32, conn: u32, fd: i32, ev: epoll_event) {
     if set(set_index).is_some_and(|s| s.nested.load(SeqCst) != 0) {
-        fds::freeze(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
+        fds::give_up(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
         return;
     }
     let Ok(_guard) = TABLES.lock.lock() else { return };
@@ -216,6 +221,7 @@ pub fn add(set_index: u32, conn: u32, fd: i32, ev: epoll_event) {
         enabled: true,
         seen_read: u64::MAX,
         seen_space: 0,
+        urgent: false,
         idle: 0,
         next_of_conn: l.regs.load(Relaxed),
         live: true,
@@ -284,7 +290,7 @@ pub fn nest(inner: u32) {
         held.extend(entries.iter().filter(|e| e.live && e.set == inner).map(|e| (e.conn, e.fd)));
     }
     for (conn, fd) in held {
-        fds::freeze(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
+        fds::give_up(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
     }
 }
 

@@ -48,10 +48,19 @@ pub unsafe fn wait(index: u32, epfd: i32, out: *mut epoll_event, max: i32, timeo
     let limit = timeout.map_or(Limit::Forever, |t| Limit::Until(sys::now_ns().saturating_add(t)));
     let max = max as usize;
     let mut spun = false;
+    if core::mem::take(&mut s.kernel_first) {
+        // The last answer had no room for what only the kernel knows: its turn.
+        // SAFETY: forwarded.
+        let k = unsafe { kernel(s, epfd, out, max, 0, core::ptr::null()) };
+        if k > 0 {
+            return k;
+        }
+    }
     loop {
         // SAFETY: forwarded.
         let n = unsafe { look(s, out, max) };
         if n > 0 {
+            s.kernel_first = n == max;
             let now = sys::now_ns();
             if n < max && now - s.last_kernel > KERNEL_EVERY {
                 s.last_kernel = now;
@@ -171,6 +180,7 @@ unsafe fn sort_out(s: &mut Set, out: *mut epoll_event, n: usize) -> usize {
             && set(e.set).is_some_and(|of| core::ptr::eq(of, s))
         {
             fds::conn(e.conn).kernel_end(ev.events);
+            e.urgent |= ev.events & libc::EPOLLPRI as u32 != 0;
             heat(s, at, e);
         } else {
             // SAFETY: kept <= i.
@@ -229,8 +239,16 @@ unsafe fn look(s: &mut Set, out: *mut epoll_event, max: usize) -> usize {
 /// The events to give out for a registration now, by its mode.
 fn report(e: &mut Entry, c: &Conn) -> u32 {
     c.settle_rx(e.fd);
-    let ready = c.ready(e.fd);
+    let mut ready = c.ready(e.fd);
+    if e.urgent {
+        // Level-triggered as long as the kernel has it.
+        ready |= sys::poll_now(e.fd, libc::POLLPRI) as u16 as u32 & libc::EPOLLPRI as u32;
+        e.urgent = ready & libc::EPOLLPRI as u32 != 0 && e.events & libc::EPOLLET as u32 == 0;
+    }
     let ev = ready & (e.events | ERR | HUP) & 0xffff;
+    if ev & libc::EPOLLPRI as u32 != 0 {
+        return ev;
+    }
     if e.events & libc::EPOLLET as u32 == 0 || ev == 0 {
         return ev;
     }

@@ -86,14 +86,14 @@ impl Conn {
             return self.recv_rest(fd, rx, want, peek, take);
         }
         let mut avail = (rx.prod.pos - rx.cons.pos) as u32;
-        if (avail as usize) < want {
+        if (avail as usize) < want.max(1) {
             avail = match self.refresh_rx(rx) {
                 Ok(avail) => avail,
                 Err(_) => return Got::Err(self.broken(fd)),
             };
         }
         if avail == 0 {
-            return self.at_end(fd, rx, want);
+            return self.at_end(fd, rx);
         }
         let n = avail.min(want.min(u32::MAX as usize) as u32);
         let base = (self.my_addr.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
@@ -211,11 +211,8 @@ impl Conn {
 
     /// The ring is empty: is that the end?
     #[cold]
-    fn at_end(&self, fd: i32, rx: &mut Rx, want: usize) -> Got {
+    fn at_end(&self, fd: i32, rx: &mut Rx) -> Got {
         let ph = self.phase();
-        if want == 0 {
-            return Got::Bytes(0);
-        }
         if ph & p::BROKEN != 0 {
             return if self.set(p::ENDED) & p::ENDED == 0 { Got::Err(libc::ECONNRESET) } else { Got::Eof };
         }
@@ -261,7 +258,10 @@ impl Conn {
                 && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
             return match errno {
                 _ if orderly => self.ended(Got::Eof),
-                0 if rx.ends & ABORT != 0 || unread => self.ended(Got::Err(libc::ECONNRESET)),
+                // An abort that the kernel does not report any more was reported to a send, or by SO_ERROR.
+                0 if rx.ends == 0 && unread && self.phase() & p::SENT_TO_GONE == 0 => {
+                    self.ended(Got::Err(libc::ECONNRESET))
+                }
                 0 => self.ended(Got::Eof),
                 libc::ECONNRESET | libc::EPIPE if rx.ends == 0 && !unread => self.ended(Got::Eof),
                 e => self.ended(Got::Err(e)),
@@ -298,6 +298,9 @@ impl Conn {
     /// Doorbells counted by the peer so far; read before looking at the conditions that they announce.
     #[inline]
     pub fn doorbells_seen(&self) -> u32 {
+        if self.phase() & p::ATTACHED == 0 {
+            return 0;
+        }
         self.my().rung.load(SeqCst)
     }
 

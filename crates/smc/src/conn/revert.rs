@@ -61,22 +61,18 @@ impl Conn {
         true
     }
 
-    /// Gives the connection back to TCP in both directions, so that code which knows nothing of us can use the
-    /// descriptor. False when bytes may have been lost to a peer that is stuck: the connection is then reset.
-    pub fn revert(&self, fd: i32, reason: u32) -> bool {
+    /// Gives the connection back to TCP in both directions. With `foreign`, code that knows nothing of us will read the
+    /// descriptor next: what lies unread in our ring is then sent again by the peer. False when the TCP stream could not
+    /// be put in order for such code; the connection is then reset.
+    pub fn revert(&self, fd: i32, reason: u32, foreign: bool) -> bool {
         self.set(p::FROZEN);
         if self.phase() & p::ATTACHED == 0 {
             self.reason.store(reason, Relaxed);
             return true;
         }
         self.settle_rx(fd);
-        let clean = self.recall(fd);
-        if let Ok(_guard) = self.tx_lock.lock()
-            && self.phase() & p::TX_RING != 0
-        {
-            // SAFETY: the tx lock is held.
-            self.leave_ring(unsafe { &mut *self.tx.get() });
-        }
+        let clean = self.recall(fd, foreign);
+        self.leave_tx();
         self.flush_takeback(fd);
         self.reason.store(reason, Relaxed);
         if !clean {
@@ -85,13 +81,23 @@ impl Conn {
         clean
     }
 
-    /// Takes our ring back from the peer; true when the TCP stream is left without a doorbell in it.
-    fn recall(&self, fd: i32) -> bool {
+    /// Our sends return to TCP; receives stay where they are.
+    pub fn leave_tx(&self) {
+        if let Ok(_guard) = self.tx_lock.lock()
+            && self.phase() & p::TX_RING != 0
+        {
+            // SAFETY: the tx lock is held.
+            self.leave_ring(unsafe { &mut *self.tx.get() });
+        }
+    }
+
+    /// Takes our ring back from the peer; true when the TCP stream is, or will be, in order.
+    fn recall(&self, fd: i32, foreign: bool) -> bool {
         let Ok(_guard) = self.rx_lock.lock() else { return false };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         let my = self.my();
-        my.prod.fetch_or(REVOKED, SeqCst);
+        let before = my.prod.fetch_or(REVOKED, SeqCst);
         self.set(p::RX_RECALLED);
         if self.phase() & p::RX_RING == 0 {
             // The peer has not switched. Should it do so now, its first publication fails and it stays on TCP.
@@ -99,25 +105,31 @@ impl Conn {
             return true;
         }
         let Ok(unread) = self.refresh_rx(rx) else { return false };
-        if unread > 0 && self.phase() & p::TX_READY != 0 && rx.ends & (CLOSED | ABORT) == 0 {
+        if rx.tcp_left > 0 {
+            // Payload before the ring is still to be read: our own reads go on to the ring behind it, others cannot.
+            return !foreign;
+        }
+        if unread > 0 && foreign {
+            // A peer that has gone back to TCP already may have sent more there: its bytes would change places.
+            if before & REVERTED != 0 || rx.ends & (CLOSED | ABORT) != 0 || self.phase() & p::TX_READY == 0 {
+                return false;
+            }
             self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);
             rx.cons = rx.prod;
             self.rx_word.store(rx.cons.wire(), Relaxed);
             self.ring(fd, &self.tx_counts);
+        } else if unread > 0 {
+            return true;
         }
-        if rx.tcp_left > 0 {
-            // Payload before the ring is still coming; the last doorbell is skipped when it has been read.
-            return self.phase() & p::TX_READY != 0;
-        }
-        let deadline = sys::now_ns() + IN_FLIGHT_MS * 1_000_000;
+        let deadline = sys::now_ns() + if foreign { IN_FLIGHT_MS * 1_000_000 } else { 0 };
         while !self.skip_doorbells(fd, rx) {
             if sys::now_ns() > deadline {
-                return false;
+                return !foreign;
             }
             let mut pfd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let wait = [0i64, 1_000_000];
+            let mut wait = [0i64, 1_000_000];
             // SAFETY: pointers to live locals.
-            unsafe { sys::syscall(libc::SYS_ppoll, &raw mut pfd as usize, 1, wait.as_ptr() as usize, 0, 0, 0) };
+            unsafe { sys::syscall(libc::SYS_ppoll, &raw mut pfd as usize, 1, wait.as_mut_ptr() as usize, 0, 0, 0) };
         }
         true
     }
@@ -153,11 +165,16 @@ impl Conn {
         if self.skip_doorbells(fd, rx) { Got::Kernel } else { Got::Empty }
     }
 
-    pub(super) fn try_back_to_tcp(&self, fd: i32) {
+    /// Follows the peer back to TCP if the ring is read to its end.
+    pub fn try_back_to_tcp(&self, fd: i32) {
         if let Some(_guard) = self.rx_lock.try_lock() {
             // SAFETY: the rx lock is held.
             let rx = unsafe { &mut *self.rx.get() };
-            if self.phase() & p::RX_RING != 0 && rx.tcp_left == 0 && rx.prod.pos == rx.cons.pos {
+            if self.phase() & p::RX_RING != 0
+                && rx.tcp_left == 0
+                && self.refresh_rx(rx) == Ok(0)
+                && (self.my().prod.load(Acquire) & REVERTED != 0 || self.phase() & p::RX_RECALLED != 0)
+            {
                 self.skip_doorbells(fd, rx);
             }
         }

@@ -90,9 +90,7 @@ impl Conn {
                 let start = if peek { r } else { r.saturating_sub(got as u64) };
                 let payload = (n.saturating_sub(start)).min(got as u64) as usize;
                 if self.phase() & p::RX_RING == 0 {
-                    rx.tcp_left = n.saturating_sub(r);
-                    rx.drained = r.saturating_sub(n) as u32;
-                    self.set(p::RX_RING);
+                    self.begin_ring(rx, n, r);
                 }
                 payload
             }
@@ -100,6 +98,13 @@ impl Conn {
         };
         self.rx_inflight.fetch_sub(1, SeqCst);
         payload
+    }
+
+    /// The peer left TCP at `n`, and `r` stream bytes have been read.
+    fn begin_ring(&self, rx: &mut Rx, n: u64, r: u64) {
+        rx.tcp_left = n.saturating_sub(r);
+        rx.drained = r.saturating_sub(n) as u32;
+        self.set(p::RX_RING);
     }
 
     /// Moves our receives to the ring if the peer has left TCP and nobody is inside a kernel receive.
@@ -119,12 +124,7 @@ impl Conn {
         {
             // SAFETY: the rx lock is held.
             let rx = unsafe { &mut *self.rx.get() };
-            rx.tcp_left = n.saturating_sub(r);
-            rx.drained = r.saturating_sub(n) as u32;
-            if self.user_rcvlowat.load(Relaxed) > 1 {
-                sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
-            }
-            self.set(p::RX_RING);
+            self.begin_ring(rx, n, r);
             ok = true;
         }
         self.clear(p::RX_SWITCHING);

@@ -1,0 +1,70 @@
+# make build     the command, the library and the measuring programs, ready to run in target/release
+# make demo      builds, then shows in under two minutes what Shortwire does on this machine
+# make check     everything that continuous integration runs; the last line sums it up
+# make install   into $(DESTDIR)$(PREFIX)
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO_TARGET_DIR ?= target
+RELEASE = $(CARGO_TARGET_DIR)/release
+ROOT = $(DESTDIR)$(PREFIX)
+
+# Programs that the whole-system tests run under Shortwire.
+PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs \
+	default-jdk-headless golang-go socat libmemcached-tools strace
+
+.PHONY: all build demo check packages install man clean
+
+all: build
+
+build:
+	$(CARGO) build --release -p shortwire -p preload -p bench
+
+demo: build
+	$(RELEASE)/shortwire demo
+
+check: packages build
+	$(CARGO) run --quiet --package xtask -- check
+
+# Missing packages only cost coverage: the tests that need them are skipped, with the reason. Installing must not start
+# services; policy-rc.d says so to Debian's scripts, and what was there before comes back whatever happens.
+packages:
+	@missing=; \
+	for package in $(PACKAGES); do \
+		dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
+	done; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "not installed, tests that need them will be skipped:$$missing"; exit 0; \
+	fi; \
+	echo "installing:$$missing"; \
+	policy=/usr/sbin/policy-rc.d; \
+	restore() { rm -f $$policy; if [ -e $$policy.shortwire ]; then mv $$policy.shortwire $$policy; fi; }; \
+	trap restore EXIT; trap 'exit 130' INT TERM HUP; \
+	if [ -e $$policy ]; then mv $$policy $$policy.shortwire; fi; \
+	printf '#!/bin/sh\nexit 101\n' > $$policy; chmod 755 $$policy; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq || true; \
+	apt-get install -y -qq --no-install-recommends $$missing >/dev/null || \
+	for package in $$missing; do \
+		apt-get install -y -qq --no-install-recommends $$package >/dev/null || \
+		echo "cannot install $$package: tests that need it will be skipped"; \
+	done
+
+man:
+	$(CARGO) run --quiet --package xtask -- man
+	$(CARGO) run --quiet --package xtask -- completions
+
+install: build man
+	install -D -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
+	install -D -m 755 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
+	install -D -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
+	install -d $(ROOT)/share/man/man1
+	install -m 644 target/man/*.1 $(ROOT)/share/man/man1/
+	install -D -m 644 target/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire
+	install -D -m 644 target/completions/_shortwire $(ROOT)/share/zsh/site-functions/_shortwire
+	install -D -m 644 target/completions/shortwire.fish $(ROOT)/share/fish/vendor_completions.d/shortwire.fish
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,267 @@
+//! Link groups when handshakes go wrong: nothing is leaked, and the next connection finds what it needs.
+
+mod common;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::*;
+
+use common::raw::{self, SEALED, accept_of, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, write};
+use common::{End, open_fds, pair, rings, serial, tcp, upgrade};
+use smc::clc::Message;
+use smc::conn::{CLOSED, DONE, phase as p};
+use smc::{group, reason, table};
+
+type Leftover = (usize, (usize, u32));
+
+fn leftover() -> Leftover {
+    table::get();
+    group::LOOPBACK.init();
+    (open_fds(), group::census())
+}
+
+/// A client of ours and a stranger that plays its server, who has read the Proposal.
+fn asked() -> (End, i32, OwnedFd) {
+    let (other, mine) = tcp(false);
+    let end = End::new(mine);
+    let listener = raw::listen(other);
+    end.step();
+    let ch = raw::accept(&listener);
+    assert!(matches!(hear_clc(&ch), Some(Message::Proposal(_))));
+    (end, other, ch)
+}
+
+/// A server of ours and a stranger that plays its client, with the Accept that the server sent.
+fn asking() -> (End, i32, OwnedFd, Message, Option<OwnedFd>) {
+    let (mine, other) = tcp(false);
+    let end = End::new(mine);
+    end.step();
+    let ch = raw::connect(other).expect("the server listens");
+    say(&ch, &write(&Message::Proposal(raw::proposal(0xffff)), other), &[]);
+    end.step();
+    let (raw, passed) = raw::hear(ch.as_raw_fd(), false).expect("an answer");
+    (end, other, ch, Message::decode(&raw).expect("CLC"), passed)
+}
+
+#[test]
+fn a_server_that_hangs_up_after_its_accept() {
+    let _serial = serial();
+    let before = leftover();
+    for _ in 0..3 {
+        let (end, other, ch) = asked();
+        say(&ch, &write(&accept_of(half()), other), &[memfd(raw::arena(4), SEALED).as_raw_fd()]);
+        drop(ch);
+        end.step();
+        assert_eq!(end.reason(), reason::RENDEZVOUS);
+        assert!(!end.has(p::TX_READY) && end.has(p::FROZEN));
+        end.close();
+        smc::sys::close(other);
+        raw::next_stranger();
+    }
+    assert_eq!(leftover(), before, "the client's half of the group");
+}
+
+#[test]
+fn a_client_that_never_confirms() {
+    let _serial = serial();
+    let before = leftover();
+    for hangs_up in [false, true] {
+        let (end, other, ch, ..) = asking();
+        if hangs_up {
+            drop(ch);
+            end.step();
+            assert!([reason::CNF_ERR, reason::RENDEZVOUS].contains(&end.reason()));
+        }
+        end.close();
+        smc::sys::close(other);
+        raw::next_stranger();
+    }
+    assert_eq!(leftover(), before);
+}
+
+/// A peer that lost its half of an idle group makes first contact anew: ours must not stay for ever.
+#[test]
+fn first_contact_again() {
+    let _serial = serial();
+    let before = leftover();
+    for round in 0..4 {
+        let (end, other, ch) = asked();
+        let mut again = half();
+        again.token = ((round + 1000) << 24) | 1;
+        say(&ch, &write(&accept_of(again), other), &[memfd(raw::arena(4), SEALED).as_raw_fd()]);
+        end.step();
+        assert!(end.has(p::TX_READY), "{}", end.describe());
+        // The stranger closes in order, so that our buffer is quiet.
+        header(&end).cons.store(DONE | CLOSED, SeqCst);
+        end.close();
+        smc::sys::close(other);
+    }
+    let (groups, live) = group::census();
+    assert_eq!(live, 0);
+    assert!(groups <= before.1.0 + 1, "{groups} groups for one peer, {} before", before.1.0);
+    raw::next_stranger();
+}
+
+fn close_all(fds: &[i32]) {
+    for fd in fds {
+        smc::sys::close(*fd);
+    }
+}
+
+fn header(end: &End) -> &smc::conn::DmbHeader {
+    // SAFETY: an exposed buffer of ours, which stays mapped.
+    unsafe { &*end.conn.my_header() }
+}
+
+/// An arena counts as known to the peer only once the peer can have it: a client that had to decline gets it again.
+#[test]
+fn an_arena_is_passed_until_the_peer_has_it() {
+    let _serial = serial();
+    let arena = memfd(raw::arena(4), SEALED);
+    // First contact succeeds.
+    let (first, other1, ch, answer, passed) = asking();
+    assert!(matches!(answer, Message::Accept(a) if a.first_contact()) && passed.is_some());
+    say(&ch, &write(&confirm_of(half()), other1), &[arena.as_raw_fd()]);
+    first.step();
+    assert!(first.has(p::TX_READY));
+    // Buffers of another size need another arena; the client has no memory for its part.
+    smc::config::CONFIG.dmb_size.store(16 << 10, Relaxed);
+    let (second, other2, ch, answer, passed) = asking();
+    assert!(matches!(answer, Message::Accept(a) if !a.first_contact()) && passed.is_some());
+    say(&ch, &write(&decline_of(reason::MEMORY), other2), &[]);
+    second.step();
+    assert_eq!((second.reason(), second.peer_reason()), (reason::PEER_DECL, reason::MEMORY));
+    // The next connection lies in the same arena.
+    let (third, other3, ch, answer, passed) = asking();
+    assert!(matches!(answer, Message::Accept(a) if !a.first_contact()));
+    assert!(passed.is_some(), "the client declined, so it need not have kept the arena");
+    let mut confirm = half();
+    confirm.token = token(1);
+    v2(&mut confirm).first_contact = None;
+    say(&ch, &write(&confirm_of(confirm), other3), &[]);
+    third.step();
+    assert!(third.has(p::TX_READY));
+    drop((first, second, third));
+    close_all(&[other1, other2, other3]);
+    raw::next_stranger();
+}
+
+/// Each Decline in a living group takes a buffer out of service; they must come back.
+#[test]
+fn declined_buffers_come_back() {
+    let _serial = serial();
+    let arena = memfd(raw::arena(4), SEALED);
+    let (first, other, ch, ..) = asking();
+    say(&ch, &write(&confirm_of(half()), other), &[arena.as_raw_fd()]);
+    first.step();
+    assert!(first.has(p::TX_READY));
+    let mut slots = Vec::new();
+    for _ in 0..10 {
+        let (end, other, ch, answer, _) = asking();
+        let Message::Accept(smc::clc::Accept::SmcD(half)) = answer else { panic!("{answer:?}") };
+        slots.push(dibs::loopback::slot_of(half.token));
+        say(&ch, &write(&decline_of(reason::MEMORY), other), &[]);
+        end.step();
+        end.close();
+        smc::sys::close(other);
+    }
+    assert!(slots.iter().all(|s| *s == slots[0]), "a client that declined never wrote to them: {slots:?}");
+    drop(first);
+    smc::sys::close(other);
+    raw::next_stranger();
+}
+
+#[test]
+fn out_of_sync_ends_the_group_for_new_connections() {
+    let _serial = serial();
+    let arena = memfd(raw::arena(4), SEALED);
+    let (first, other1, ch, ..) = asking();
+    say(&ch, &write(&confirm_of(half()), other1), &[arena.as_raw_fd()]);
+    first.step();
+    let (second, other2, ch, answer, _) = asking();
+    assert!(matches!(answer, Message::Accept(a) if !a.first_contact()));
+    say(&ch, &write(&decline_of(reason::SYNC_ERR), other2), &[]);
+    second.step();
+    assert_eq!(second.peer_reason(), reason::SYNC_ERR);
+    let (third, other3, _ch, answer, passed) = asking();
+    assert!(matches!(answer, Message::Accept(a) if a.first_contact()) && passed.is_some());
+    // The first connection is none the worse for it.
+    assert!(first.settle() || !first.conn.switch_due());
+    assert_eq!(first.send(&[1; 100]), Ok(100));
+    drop((first, second, third));
+    close_all(&[other1, other2, other3]);
+    raw::next_stranger();
+}
+
+/// While one connection makes first contact, a second one waits for it and then shares its group.
+#[test]
+fn two_first_contacts_at_once() {
+    let _serial = serial();
+    let before = group::census().0;
+    let (one, two) = (pair(), pair());
+    for _ in 0..3 {
+        for (server, client) in [&one, &two] {
+            client.step();
+            server.step();
+        }
+    }
+    upgrade(&one.0, &one.1);
+    upgrade(&two.0, &two.1);
+    assert_eq!(one.0.conn.group.load(Relaxed), two.0.conn.group.load(Relaxed));
+    assert_eq!(one.1.conn.group.load(Relaxed), two.1.conn.group.load(Relaxed));
+    assert!(group::census().0 <= before + 2);
+}
+
+/// Many closes in which the other end never says that it is done, as when peers are killed.
+#[test]
+fn buffers_of_dead_peers_do_not_pile_up() {
+    let _serial = serial();
+    drop(rings());
+    let groups = group::census().0;
+    for _ in 0..300 {
+        let (server, client) = rings();
+        client.crash();
+        server.poll(libc::POLLIN);
+        assert!(server.has(p::DEAD));
+        server.close();
+    }
+    let (server, _client) = rings();
+    assert!(dibs::loopback::slot_of(server.conn.my_token.load(Relaxed)) < 80);
+    assert!(group::census().0 <= groups + 2);
+}
+
+/// A server whose memory cannot be attached has nothing to read the client's ring with, or the client nobody to tell
+/// of it: the client's bytes must not vanish in silence.
+#[test]
+fn a_server_that_fails_at_the_confirm() {
+    let _serial = serial();
+    let (server, client) = pair();
+    while !client.has(p::TX_READY) {
+        server.step();
+        client.step();
+    }
+    // The client's arena is gone, as when the server could not map it.
+    group::LOOPBACK.drop_group(client.conn.group.load(Relaxed));
+    server.step();
+    assert_eq!(server.reason(), reason::MEMORY);
+    let mut sent = 0u64;
+    let mut got = 0u64;
+    let mut buf = [0; 50_000];
+    for _ in 0..50 {
+        match client.send(&common::bytes(1, sent, 20_000)) {
+            Ok(n) => sent += n as u64,
+            Err(libc::EAGAIN) => {}
+            // An error that both ends get is an honest end.
+            Err(_) => return,
+        }
+        match server.recv(&mut buf, 0) {
+            Ok(0) | Err(libc::ECONNRESET) => return,
+            Ok(n) => {
+                assert!(buf[..n] == common::bytes(1, got, n));
+                got += n as u64;
+            }
+            Err(e) => assert_eq!(e, libc::EAGAIN),
+        }
+    }
+    assert!(sent >= 500_000, "stuck after {sent} bytes: client {} server {}", client.describe(), server.describe());
+    assert_eq!(got, sent);
+}

@@ -1,0 +1,373 @@
+//! Back to TCP in the middle of traffic: whoever reads the socket next, with our help or without, sees every byte once
+//! and no doorbell.
+
+mod common;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use common::{End, bytes, pair, raw_recv, raw_send, rings, serial, upgrade};
+use proptest::prelude::*;
+use smc::conn::phase as p;
+use smc::reason;
+
+/// One end, which at some time gives its connection back, and is then a plain descriptor.
+enum Side {
+    Ours(End),
+    /// Code that knows nothing of us has the descriptor; we may hold the connection object still.
+    Foreign(OwnedFd, Option<End>),
+}
+
+impl Side {
+    fn fd(&self) -> i32 {
+        match self {
+            Side::Ours(end) => end.fd,
+            Side::Foreign(fd, _) => fd.as_raw_fd(),
+        }
+    }
+
+    fn recv(&self, buf: &mut [u8]) -> Result<usize, i32> {
+        match self {
+            Side::Ours(end) => end.recv(buf, 0),
+            Side::Foreign(fd, _) => raw_recv(fd.as_raw_fd(), buf, 0),
+        }
+    }
+
+    fn send(&self, data: &[u8]) -> Result<usize, i32> {
+        match self {
+            Side::Ours(end) => end.send(data),
+            Side::Foreign(fd, _) => raw_send(fd.as_raw_fd(), data),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Side::Ours(end) => end.describe(),
+            Side::Foreign(fd, None) => format!("{fd:?}"),
+            Side::Foreign(fd, Some(end)) => format!("{fd:?} of {}", end.describe()),
+        }
+    }
+
+    /// Gives the connection back, as before a descriptor is passed on; with `close`, our own descriptor of it is
+    /// closed then. False when it could not be done, and the connection is reset.
+    fn revert(&mut self, close: bool) -> bool {
+        let Side::Ours(end) = self else { return true };
+        smc::meet::abandon(end.conn);
+        if !end.conn.revert(end.fd, reason::PASSED_FD.code(), true) {
+            return false;
+        }
+        // SAFETY: duplicates a descriptor; the copy is fresh.
+        let passed = unsafe { OwnedFd::from_raw_fd(libc::dup(end.fd)) };
+        if let Side::Ours(end) = std::mem::replace(self, Side::Foreign(passed, None))
+            && let Side::Foreign(_, keeps) = self
+            && !close
+        {
+            *keeps = Some(end);
+        }
+        true
+    }
+}
+
+/// Two sides and what is under way between them.
+struct Traffic {
+    sides: [Side; 2],
+    queues: [VecDeque<u8>; 2],
+    sent: [u64; 2],
+}
+
+impl Traffic {
+    fn new((a, b): (End, End)) -> Self {
+        Self { sides: [Side::Ours(a), Side::Ours(b)], queues: Default::default(), sent: [0; 2] }
+    }
+
+    fn send(&mut self, i: usize, n: usize) {
+        match self.sides[i].send(&bytes(i as u8, self.sent[i], n)) {
+            Ok(n) => {
+                let data = bytes(i as u8, self.sent[i], n);
+                self.queues[1 - i].extend(data);
+                self.sent[i] += n as u64;
+            }
+            Err(e) => assert_eq!(e, libc::EAGAIN, "{}", self.sides[i].describe()),
+        }
+    }
+
+    /// Reads at most `n` bytes; whether there were any.
+    fn recv(&mut self, i: usize, n: usize) -> bool {
+        let mut buf = vec![0; n];
+        match self.sides[i].recv(&mut buf) {
+            Ok(0) => panic!("an end that nobody made: {}", self.describe()),
+            Ok(n) => {
+                assert!(n <= self.queues[i].len(), "{n} bytes where {} were left: {}", self.queues[i].len(), self.describe());
+                let at = self.queues[i].iter().zip(&buf).position(|(a, b)| a != b);
+                assert!(at.is_none_or(|at| at >= n), "wrong byte at {at:?} of {n}: {}", self.describe());
+                self.queues[i].drain(..n);
+                true
+            }
+            Err(e) => {
+                assert_eq!(e, libc::EAGAIN, "{}", self.describe());
+                false
+            }
+        }
+    }
+
+    /// Everything arrives, though nobody sends any more: the ends just look for input as waiting programs do.
+    fn settle(&mut self) {
+        let end = Instant::now() + Duration::from_secs(1);
+        while self.queues.iter().any(|q| !q.is_empty()) {
+            for i in [0, 1] {
+                while self.recv(i, 20_000) {}
+            }
+            assert!(Instant::now() < end, "{:?} bytes never came: {}", self.queues.each_ref().map(VecDeque::len), self.describe());
+        }
+        for i in [0, 1] {
+            assert!(!self.recv(i, 100));
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("\n  0: {}\n  1: {}\n  queues {:?} sent {:?}", self.sides[0].describe(), self.sides[1].describe(),
+            self.queues.each_ref().map(VecDeque::len), self.sent)
+    }
+}
+
+/// Both directions work, in small and in large.
+fn exercise(t: &mut Traffic) {
+    for n in [1, 3000, 100_000] {
+        for i in [0, 1] {
+            t.send(i, n);
+        }
+        t.settle();
+    }
+}
+
+#[test]
+fn with_nothing_under_way() {
+    let _serial = serial();
+    for close in [false, true] {
+        for who in [0, 1] {
+            let mut t = Traffic::new(rings());
+            exercise(&mut t);
+            assert!(t.sides[who].revert(close));
+            exercise(&mut t);
+            assert!(t.sides[1 - who].revert(close));
+            exercise(&mut t);
+        }
+    }
+}
+
+#[test]
+fn with_unread_bytes_both_ways() {
+    let _serial = serial();
+    for close in [false, true] {
+        for (mine, theirs) in [(0, 10), (10, 0), (5000, 60_000), (65_472, 65_472)] {
+            let mut t = Traffic::new(rings());
+            t.send(0, theirs);
+            t.send(1, mine);
+            assert!(t.sides[0].revert(close));
+            exercise(&mut t);
+        }
+    }
+}
+
+/// The peer says more before it hears of the recall.
+#[test]
+fn new_bytes_do_not_overtake_those_taken_back() {
+    let _serial = serial();
+    for close in [false, true] {
+        let mut t = Traffic::new(rings());
+        t.send(1, 5000);
+        t.recv(0, 1000);
+        assert!(t.sides[0].revert(close));
+        t.send(1, 300);
+        t.settle();
+        exercise(&mut t);
+    }
+}
+
+/// The peer asks how much of what it sent was read before it hears of the recall.
+#[test]
+fn looking_at_the_queue_does_not_disturb_the_recall() {
+    let _serial = serial();
+    for shut in [false, true] {
+        let mut t = Traffic::new(rings());
+        t.send(1, 5000);
+        t.recv(0, 1000);
+        assert!(t.sides[0].revert(false));
+        if shut {
+            let Side::Foreign(_, Some(end)) = &t.sides[0] else { panic!() };
+            end.shutdown(libc::SHUT_RD);
+        }
+        let Side::Ours(peer) = &t.sides[1] else { panic!() };
+        assert!(peer.conn.unsent() <= 4000);
+        t.settle();
+    }
+}
+
+/// Bytes from before the upgrade are still in the kernel, with doorbells behind them. Either all is put in order, or
+/// the connection is reset; never wrong bytes.
+#[test]
+fn with_bytes_from_before_the_switch() {
+    let _serial = serial();
+    for on_ring in [0, 100] {
+        let (a, b) = pair();
+        let mut t = Traffic::new((a, b));
+        t.send(1, 2000);
+        let [Side::Ours(a), Side::Ours(b)] = &t.sides else { panic!() };
+        upgrade(a, b);
+        a.settle();
+        b.settle();
+        t.send(1, on_ring);
+        t.recv(0, 500);
+        if t.sides[0].revert(false) {
+            exercise(&mut t);
+        } else {
+            assert!(matches!(t.sides[0].recv(&mut [0; 10]), Ok(0) | Err(libc::ECONNRESET)));
+        }
+    }
+}
+
+/// A thread is inside a receive, so the switch that the peer has made was not seen yet.
+#[test]
+fn while_a_thread_receives() {
+    let _serial = serial();
+    for n in [0, 1, 1000] {
+        let (a, b) = pair();
+        assert!(a.conn.enter_kernel_recv());
+        upgrade(&a, &b);
+        let mut t = Traffic::new((a, b));
+        t.send(1, n);
+        let reverted = t.sides[0].revert(false);
+        // The doorbell, or what was sent again, wakes that thread, or it is still there.
+        let Side::Foreign(_, Some(a)) = &t.sides[0] else {
+            assert!(!reverted);
+            continue;
+        };
+        a.conn.leave_kernel_recv(a.fd, 0, false);
+        exercise(&mut t);
+    }
+}
+
+#[test]
+fn before_the_peer_switches() {
+    let _serial = serial();
+    for foreign in [false, true] {
+        let (a, b) = pair();
+        // The sends of `b` stay on TCP, as with a thread inside one.
+        assert!(b.conn.enter_kernel_send());
+        for _ in 0..10 {
+            a.step();
+            b.step();
+        }
+        assert!(a.has(p::TX_RING) && b.has(p::TX_READY) && !b.has(p::TX_RING));
+        let mut t = Traffic::new((a, b));
+        t.send(0, 500);
+        t.send(1, 500);
+        t.recv(0, 100);
+        if foreign {
+            assert!(t.sides[0].revert(false));
+        } else {
+            let Side::Ours(a) = &t.sides[0] else { panic!() };
+            assert!(a.conn.revert(a.fd, reason::URGENT.code(), false));
+        }
+        let Side::Ours(b) = &t.sides[1] else { panic!() };
+        b.conn.leave_kernel_send();
+        exercise(&mut t);
+    }
+}
+
+/// As above, and a thread of the reverted end waits inside a receive while the peer switches in vain.
+#[test]
+fn a_receive_spans_a_switch_in_vain() {
+    let _serial = serial();
+    let (a, b) = pair();
+    assert!(b.conn.enter_kernel_send());
+    for _ in 0..10 {
+        a.step();
+        b.step();
+    }
+    assert!(a.conn.revert(a.fd, reason::URGENT.code(), false));
+    assert!(a.conn.enter_kernel_recv());
+    b.conn.leave_kernel_send();
+    b.conn.try_switch_tx(b.fd);
+    assert_eq!(b.send(b"payload"), Ok(7));
+    let mut buf = [0; 100];
+    let got = raw_recv(a.fd, &mut buf, 0).unwrap_or(0);
+    assert_eq!(a.conn.leave_kernel_recv(a.fd, got, false), 7, "all of it is payload: {}", a.describe());
+}
+
+/// What has gone back stays back.
+#[test]
+fn no_return_to_the_ring() {
+    let _serial = serial();
+    let (a, b) = pair();
+    assert!(a.conn.enter_kernel_send());
+    for _ in 0..10 {
+        a.step();
+        b.step();
+    }
+    a.conn.leave_kernel_send();
+    assert!(a.has(p::TX_READY) && !a.has(p::TX_RING));
+    assert!(a.conn.revert(a.fd, reason::PASSED_FD.code(), true));
+    assert!(!a.conn.try_switch_tx(a.fd), "reverted, and now {}", a.describe());
+}
+
+/// Whoever passed the descriptor on closes its own; the peer must not take that for the end of the connection.
+#[test]
+fn a_close_here_is_no_end_there() {
+    let _serial = serial();
+    let mut t = Traffic::new(rings());
+    exercise(&mut t);
+    assert!(t.sides[0].revert(true));
+    let Side::Ours(peer) = &t.sides[1] else { panic!() };
+    let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+    assert_eq!(peer.poll(all), libc::POLLOUT);
+    assert!(!peer.conn.peer_gone());
+    // Nobody reads: the kernel's buffers fill up, and then it is not writable.
+    while peer.send(&[0; 1 << 16]).is_ok() {}
+    assert_eq!(peer.poll(all), 0);
+    smc::sys::setsockopt(t.sides[0].fd(), libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
+    let nothing = std::fs::File::open("/dev/null").expect("/dev/null");
+    t.sides[0] = Side::Foreign(nothing.into(), None);
+    let Side::Ours(peer) = &t.sides[1] else { panic!() };
+    assert_ne!(peer.poll(all) & libc::POLLERR, 0, "a real reset is one");
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Send(usize, usize),
+    Recv(usize, usize),
+    Revert(usize, bool),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let size = || prop_oneof![1..100usize, 1..20_000usize, 1..70_000usize];
+    prop_oneof![
+        8 => (0..2usize, size()).prop_map(|(i, n)| Op::Send(i, n)),
+        8 => (0..2usize, size()).prop_map(|(i, n)| Op::Recv(i, n)),
+        1 => (0..2usize, any::<bool>()).prop_map(|(i, close)| Op::Revert(i, close)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn at_any_time(before in 0..3000usize, ops in prop::collection::vec(op(), 1..50)) {
+        let _serial = serial();
+        let (a, b) = pair();
+        let mut t = Traffic::new((a, b));
+        t.send(0, before);
+        t.recv(1, 5000);
+        let [Side::Ours(a), Side::Ours(b)] = &t.sides else { panic!() };
+        upgrade(a, b);
+        for op in ops {
+            match op {
+                Op::Send(i, n) => t.send(i, n),
+                Op::Recv(i, n) => { t.recv(i, n); }
+                Op::Revert(i, close) => if !t.sides[i].revert(close) { return Ok(()) },
+            }
+        }
+        t.settle();
+    }
+}

@@ -1,0 +1,233 @@
+//! Bad input to `shortwire run`: a clear message and the right exit status, never a crash.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+
+use system_tests::{Case, Outcome, Ports, Side, case, compile, need, plain, secs, shortwire, skip};
+
+fn tool(name: &str, test: impl FnOnce(&Case) -> Outcome) {
+    case(name, |c| if plain() { skip("needs the shortwire command") } else { test(c) });
+}
+
+/// The end of `shortwire ARGS` and what it wrote to standard error.
+fn shortwire_with(c: &Case, args: &[&str], prepare: impl FnOnce(&mut Command)) -> (ExitStatus, String) {
+    let mut command = Command::new(shortwire());
+    command.args(args).env_remove("LD_PRELOAD");
+    prepare(&mut command);
+    let mut run = c.start("command", &mut command);
+    let status = run.wait(secs(20));
+    (status, run.stderr())
+}
+
+fn refused(c: &Case, args: &[&str], status: i32, words: &[&str]) {
+    let (found, said) = shortwire_with(c, args, |_| {});
+    assert_eq!(found.code(), Some(status), "{args:?}: {found}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{args:?}: no `{word}` in: {said}");
+    }
+}
+
+#[test]
+fn unknown_options_and_values() {
+    tool("options", |c| {
+        refused(c, &["run", "--no-such-option", "--", "true"], 125, &["--no-such-option"]);
+        refused(c, &["run", "--spin", "lots", "--", "true"], 125, &["--spin", "lots"]);
+        refused(c, &["run", "--dmb-size", "17K", "--", "true"], 125, &["17K"]);
+        refused(c, &["run"], 125, &["PROG"]);
+        let (status, said) = shortwire_with(c, &["no-such-command"], |_| {});
+        assert!(status.code().is_some_and(|code| code != 0) && said.contains("no-such-command"), "{status}: {said}");
+        let (status, said) = shortwire_with(c, &["run", "--", "true"], |command| {
+            command.env("SHORTWIRE_AFTER", "many");
+        });
+        assert!(status.code() == Some(125) && said.contains("many"), "{status}: {said}");
+        Ok(())
+    });
+}
+
+#[test]
+fn programs_that_cannot_be_started() {
+    tool("programs", |c| {
+        refused(c, &["run", "--", "no-such-program-anywhere"], 127, &["no-such-program-anywhere"]);
+        refused(c, &["run", "--", "/no/such/path"], 127, &["/no/such/path"]);
+        let file = c.dir().join("no-program");
+        fs::write(&file, "#!/no/such/interpreter\n").expect("a file");
+        let name = file.to_string_lossy().into_owned();
+        refused(c, &["run", "--", &name], 126, &["no-program"]);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("permissions");
+        refused(c, &["run", "--", &name], 127, &["interpreter"]);
+        refused(c, &["run", "--", &c.dir().to_string_lossy()], 126, &[]);
+        Ok(())
+    });
+}
+
+#[test]
+fn libraries_that_cannot_be_loaded() {
+    tool("libraries", |c| {
+        let real = fs::read(library()).expect("the library");
+        let bad = |name: &str, content: &[u8]| {
+            let path = c.dir().join(name);
+            fs::write(&path, content).expect("a file");
+            path
+        };
+        let cases = [
+            (PathBuf::from("/no/such/library.so"), "/no/such/library.so"),
+            (bad("text.so", b"no library at all"), "text.so"),
+            (bad("empty.so", b""), "empty.so"),
+            (bad("cut.so", &real[..32]), "cut.so"),
+            (c.dir().to_path_buf(), ""),
+        ];
+        for (path, word) in cases {
+            let (status, said) = shortwire_with(c, &["run", "--", "true"], |command| {
+                command.env("SHORTWIRE_LIB", &path);
+            });
+            assert!(status.code() == Some(125) && said.contains(word), "{path:?}: {status}: {said}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_library_without_read_permission() {
+    tool("unreadable", |c| {
+        let path = c.dir().join("closed.so");
+        fs::copy(library(), &path).expect("a copy");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("permissions");
+        let (status, said) = shortwire_with(c, &["run", "--", "true"], |command| {
+            command.env("SHORTWIRE_LIB", &path);
+            if rustix::process::geteuid().is_root() {
+                command.uid(65534).gid(65534);
+            }
+        });
+        assert!(status.code() == Some(125) && said.contains("closed.so"), "{status}: {said}");
+        Ok(())
+    });
+}
+
+fn library() -> PathBuf {
+    shortwire().with_file_name("libshortwire.so")
+}
+
+/// Whoever sets LD_PRELOAD by hand passes no checks: nonsense in the variables must not hurt the program.
+#[test]
+fn nonsense_in_the_environment() {
+    tool("environment", |c| {
+        for value in ["", "x", "-1", "99999999999999999999999", "\u{ff}\u{ff}", "0"] {
+            let mut command = Command::new(compile("transfer")?);
+            let port = Ports::Low.free().to_string();
+            let names = [
+                "AFTER",
+                "AFTER_BYTES",
+                "DMB_SIZE",
+                "SPIN",
+                "PEER_POLICY",
+                "PREFER",
+                "UEID",
+                "DISABLE",
+                "IO_URING",
+                "COPY",
+            ];
+            command.envs(names.map(|name| (format!("SHORTWIRE_{name}"), value))).env("LD_PRELOAD", library());
+            let args = |side: &str| [side, &port, "threads", "send", "10000000", "10000000", "1"].map(String::from);
+            let mut server = c.serve("server", port.parse().unwrap_or(0), command.args(args("server")));
+            let mut client = Command::new(compile("transfer")?);
+            client.envs(names.map(|name| (format!("SHORTWIRE_{name}"), value))).env("LD_PRELOAD", library());
+            c.start("client", client.args(args("client"))).success(secs(30));
+            server.success(secs(30));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_programs_own_end_passes_through() {
+    tool("status", |c| {
+        let (status, said) = shortwire_with(c, &["run", "--", "sh", "-c", "exit 42"], |_| {});
+        assert_eq!(status.code(), Some(42), "{said}");
+        let (status, said) = shortwire_with(c, &["run", "--", "sh", "-c", "kill -TERM $$"], |_| {});
+        assert_eq!(status.signal(), Some(15), "{status}: {said}");
+        let (status, said) = shortwire_with(c, &["run", "--", "sh", "-c", "echo words >&2; exec true"], |_| {});
+        assert!(status.success() && said == "words\n", "{status}: {said}");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_earlier_preload_is_kept() {
+    tool("preload", |c| {
+        let mut command = Side::Run.command("sh");
+        command.args(["-c", "echo $LD_PRELOAD"]).env("LD_PRELOAD", "libc.so.6");
+        let said = c.start("sh", &mut command).success(secs(10));
+        assert!(said.contains("libshortwire.so") && said.contains("libc.so.6"), "{said}");
+        Ok(())
+    });
+}
+
+/// They run, with a word about why they are not accelerated.
+#[test]
+fn static_programs_run_with_a_warning() {
+    tool("static", |c| {
+        let go = compile("talk.go")?;
+        let (status, said) = shortwire_with(c, &["run", "--", &go.to_string_lossy(), "1", "1"], |_| {});
+        assert_eq!(status.code(), Some(1), "connecting to port 1 fails: {said}");
+        assert!(said.contains("warning") && said.contains("refused"), "{said}");
+        let (_, quiet) = shortwire_with(c, &["run", "--quiet", "--", &go.to_string_lossy(), "1", "1"], |_| {});
+        assert!(!quiet.contains("warning"), "{quiet}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_script_is_a_program() {
+    tool("script", |c| {
+        let path = c.dir().join("script");
+        fs::write(&path, "echo from a script\n").expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
+        let said = c.start("script", Side::Run.command(&path).arg("x")).success(secs(10));
+        assert_eq!(said, "from a script\n");
+        Ok(())
+    });
+}
+
+#[test]
+fn disabled_is_tcp() {
+    tool("disabled", |c| {
+        let (port, program) = (Ports::Low.free(), compile("transfer")?);
+        let args =
+            |side: &str| [side, &port.to_string(), "threads", "send", "100000000", "100000000", "1"].map(String::from);
+        let disabled = |side: &str| {
+            let mut command = Command::new(shortwire());
+            command.args(["run", "--disable", "--"]).arg(&program).args(args(side)).env_remove("LD_PRELOAD");
+            command
+        };
+        let mut server = c.serve("server", port, &mut disabled("server"));
+        let watch = c.watch(&[port]);
+        c.start("client", &mut disabled("client")).success(secs(30));
+        server.success(secs(30));
+        watch.expect_tcp();
+        Ok(())
+    });
+}
+
+/// The other subcommands before anything runs, and with nonsense.
+#[test]
+fn looking_at_nothing() {
+    tool("nothing", |c| {
+        for args in [
+            &["ss"][..],
+            &["ss", "--json"],
+            &["stats"],
+            &["stats", "--json"],
+            &["info"],
+            &["devices"],
+            &["--help"],
+            &["run", "--help"],
+        ] {
+            let (status, said) = shortwire_with(c, args, |_| {});
+            assert!(status.success(), "{args:?}: {status}: {said}");
+        }
+        need("true").map(drop)
+    });
+}

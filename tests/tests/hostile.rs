@@ -1,0 +1,336 @@
+//! Strangers at the rendezvous: whatever they say, the connection stays TCP and right, and the program lives.
+
+use std::io::{Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Instant;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, accept, bind, connect, listen, recv, sendmsg, socket_with,
+};
+use system_tests::stream::{Random, bytes, mix};
+use system_tests::{
+    Case, Outcome, Ports, Proc, Side, Skip, case, compile, expect_silence, millis, open_files, plain, prog, python,
+    secs, skip,
+};
+
+/// The rendezvous of a connection between two ports of 127.0.0.1.
+fn name(one: u16, other: u16) -> Vec<u8> {
+    let end = |port: u16| format!("00000000000000000000ffff7f000001{port:04x}");
+    format!("shortwire/1/{}{}", end(one.min(other)), end(one.max(other))).into_bytes()
+}
+
+fn seqpacket() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket")
+}
+
+fn address(name: &[u8]) -> SocketAddrUnix {
+    SocketAddrUnix::new_abstract_name(name).expect("a name")
+}
+
+fn say(to: &OwnedFd, message: &[u8], fds: &[BorrowedFd]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    // A peer that has already hung up has made its point.
+    let _ = sendmsg(to, &[std::io::IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL);
+}
+
+fn hear(from: &OwnedFd) -> Vec<u8> {
+    let mut buffer = [0; 4096];
+    let end = Instant::now() + millis(300);
+    while Instant::now() < end {
+        if let Ok((n, _)) = recv(from, &mut buffer, RecvFlags::empty()) {
+            return buffer[..n].to_vec();
+        }
+        sleep(millis(1));
+    }
+    Vec::new()
+}
+
+fn memory(len: u64) -> OwnedFd {
+    let fd = memfd_create("stranger", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
+    ftruncate(&fd, len).expect("its length");
+    fd
+}
+
+/// Something wrong to say, in the given order of malice.
+fn nonsense(kind: u64, to: &OwnedFd) {
+    let mut random = Random(kind);
+    let tiny = memory(1);
+    let large = memory(1 << 22);
+    match kind % 9 {
+        0 => say(to, &bytes(kind, 1 + random.below(700) as usize), &[]),
+        1 => say(to, &bytes(kind, 5000), &[]),
+        2 => say(to, &[], &[]),
+        3 => {}
+        4 => say(to, &[b"\xe2\xd4\xc3\xc4\x01".as_slice(), &bytes(kind, 100)].concat(), &[]),
+        5 => say(to, &[b"\xe2\xd4\xc3\xc4\x01\xff\xff\x20".as_slice(), &bytes(kind, 500)].concat(), &[tiny.as_fd()]),
+        6 => say(to, &bytes(kind, 80), &[tiny.as_fd(), large.as_fd(), tiny.as_fd(), large.as_fd(), tiny.as_fd()]),
+        7 => (0..20).for_each(|i| say(to, &bytes(kind + i, 60), &[large.as_fd()])),
+        _ => say(to, &[b"\xe2\xd4\xc3\xc4\x04\x00\x1c\x20".as_slice(), &bytes(kind, 20)].concat(), &[]),
+    }
+}
+
+fn echo_rounds(conn: &mut TcpStream, from: u64, to: u64) -> u64 {
+    let mut total = 0;
+    for i in from..to {
+        let sent = bytes(mix(i), 1 + (mix(i) % 1000) as usize);
+        conn.write_all(&sent).expect("sending");
+        let mut got = vec![0; sent.len()];
+        conn.read_exact(&mut got).unwrap_or_else(|e| panic!("round {i}: {e}"));
+        assert!(got == sent, "round {i} came back wrong");
+        total += sent.len() as u64;
+    }
+    total
+}
+
+fn dial(port: u16) -> TcpStream {
+    let conn = TcpStream::connect(("127.0.0.1", port)).expect("connecting");
+    conn.set_nodelay(true).expect("TCP_NODELAY");
+    conn.set_read_timeout(Some(secs(10))).expect("a time limit");
+    conn
+}
+
+fn echo_server(c: &Case, port: u16) -> Result<Proc, Skip> {
+    Ok(c.serve("server", port, Side::Run.command(compile("many")?).args(["server", &port.to_string()])))
+}
+
+fn hostile(title: &str, test: impl FnOnce(&Case) -> Outcome) {
+    case(title, |c| if plain() { skip("there is no rendezvous without the library") } else { test(c) });
+}
+
+/// Connects where the server's end waits for its peer.
+fn reach(conn: &TcpStream, port: u16) -> Option<OwnedFd> {
+    let own = conn.local_addr().expect("own address").port();
+    let channel = seqpacket();
+    connect(&channel, &address(&name(own, port))).ok().map(|()| channel)
+}
+
+/// The server's end has the lower address and listens; a stranger comes instead of its peer.
+#[test]
+fn a_stranger_calls_the_server() {
+    hostile("calls", |c| {
+        let port = Ports::Low.free();
+        let mut server = echo_server(c, port)?;
+        let watch = c.watch(&[port]);
+        drop(dial(port));
+        sleep(millis(100));
+        let files = open_files(server.pid());
+        let mut reached = 0;
+        for kind in 0..45 {
+            let mut conn = dial(port);
+            let mut total = echo_rounds(&mut conn, 0, 20);
+            let stranger = reach(&conn, port);
+            if let Some(channel) = &stranger {
+                reached += 1;
+                nonsense(kind, channel);
+            }
+            total += echo_rounds(&mut conn, 20, 200);
+            drop(stranger);
+            total += echo_rounds(&mut conn, 200, 300);
+            if kind < 9 {
+                expect_silence(&mut conn, total);
+            }
+        }
+        assert!(reached > 30, "only {reached} of 45 rendezvous were there to be reached");
+        watch.expect_tcp();
+        sleep(millis(200));
+        assert!(open_files(server.pid()) <= files + 1, "the server kept descriptors of strangers");
+        server.stop();
+        Ok(())
+    });
+}
+
+/// The client's end has the higher address and calls; a stranger answers instead of its peer.
+#[test]
+fn a_stranger_answers_the_client() {
+    hostile("answers", |c| {
+        let (mut called, port) = (0, Ports::Low.free());
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
+        for kind in 0..18 {
+            let mut client =
+                c.start("client", Side::Run.command(compile("many")?).args(["talk", &port.to_string(), "300"]));
+            let (mut conn, from) = listener.accept().expect("accept");
+            let trap = seqpacket();
+            bind(&trap, &address(&name(port, from.port()))).expect("binding the name first");
+            listen(&trap, 4).expect("listening on it");
+            let mut channel: Option<OwnedFd> = None;
+            for i in 0..300 {
+                let mut got = vec![0; 1 + (mix(i) % 1500) as usize];
+                conn.read_exact(&mut got).unwrap_or_else(|e| panic!("round {i} of kind {kind}: {e}"));
+                assert!(got == bytes(mix(i + 1000), got.len()), "round {i} of kind {kind} arrived wrong");
+                if channel.is_none() {
+                    channel = accept(&trap).ok();
+                    if let Some(channel) = &channel {
+                        called += 1;
+                        nonsense(kind, channel);
+                    }
+                }
+                conn.write_all(&got).expect("echoing");
+            }
+            client.wait_line("talked", secs(10));
+            client.say("\n");
+            let mut rest = Vec::new();
+            conn.read_to_end(&mut rest).expect("the end");
+            assert!(rest.is_empty(), "with the end came {rest:?}");
+            drop(conn);
+            client.success(secs(10));
+        }
+        assert!(called > 10, "only {called} of 18 clients called");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_squatter_takes_the_name_first() {
+    hostile("squatter", |c| {
+        let port = Ports::Low.free();
+        let mut server = echo_server(c, port)?;
+        let watch = c.watch(&[port]);
+        let mut conn = dial(port);
+        let trap = seqpacket();
+        bind(&trap, &address(&name(port, conn.local_addr().expect("own address").port())))
+            .expect("binding the name first");
+        listen(&trap, 4).expect("listening on it");
+        let total = echo_rounds(&mut conn, 0, 1000);
+        expect_silence(&mut conn, total);
+        drop(conn);
+        watch.expect_tcp();
+        server.stop();
+        Ok(())
+    });
+}
+
+/// A true Proposal, recorded from a client, then damaged byte by byte and followed by false memory: the server may end
+/// that connection, but must live on and serve the next ones.
+#[test]
+fn a_recorded_handshake_is_replayed() {
+    hostile("replay", |c| {
+        let port = Ports::Low.free();
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
+        let client = c.start("client", Side::Run.command(compile("many")?).args(["talk", &port.to_string(), "300"]));
+        let (mut conn, from) = listener.accept().expect("accept");
+        let trap = seqpacket();
+        bind(&trap, &address(&name(port, from.port()))).expect("binding the name");
+        listen(&trap, 4).expect("listening on it");
+        let (mut buffer, mut proposal) = ([0; 2000], Vec::new());
+        while proposal.is_empty() {
+            let n = conn.read(&mut buffer).expect("a round");
+            conn.write_all(&buffer[..n]).expect("echoing");
+            if let Ok(channel) = accept(&trap) {
+                proposal = hear(&channel);
+            }
+        }
+        drop((conn, client, listener));
+        assert!(proposal.len() > 40, "a Proposal of {} bytes", proposal.len());
+
+        let port = Ports::Low.free();
+        let mut server = echo_server(c, port)?;
+        let mut random = Random(1);
+        let mut accepts = 0;
+        for i in 0..60 {
+            let mut conn = dial(port);
+            echo_rounds(&mut conn, 0, 20);
+            let Some(channel) = reach(&conn, port) else { continue };
+            let mut message = proposal.clone();
+            // The first dozen as recorded, so that the server gets as far as its Accept.
+            if i >= 12 {
+                for _ in 0..1 + random.below(3) {
+                    let at = random.below(message.len() as u64) as usize;
+                    message[at] ^= 1 << random.below(8);
+                }
+            }
+            say(&channel, &message, &[]);
+            let exchange = |conn: &mut TcpStream| conn.write_all(b"x").is_ok() && conn.read(&mut [0; 8]).is_ok();
+            // The server looks at its rendezvous when the connection is used, and ever more rarely.
+            let mut accept = Vec::new();
+            for _ in 0..200 {
+                if !exchange(&mut conn) {
+                    break;
+                }
+                let mut buffer = [0; 2000];
+                if let Ok((n, _)) = recv(&channel, &mut buffer, RecvFlags::empty()) {
+                    accept = buffer[..n].to_vec();
+                    break;
+                }
+            }
+            if accept.len() > 40 && accept[4] == 2 {
+                accepts += 1;
+                let mut confirm = accept;
+                confirm[4] = 3;
+                let wrong = [memory(1), memory(4096), memory(1 << 18), memory(1 << 30)];
+                match i % 5 {
+                    4 => say(&channel, &confirm, &[]),
+                    k => say(&channel, &confirm, &[wrong[k as usize].as_fd()]),
+                }
+                let _ = ftruncate(&wrong[2], 0);
+            }
+            conn.set_read_timeout(Some(millis(100))).expect("a time limit");
+            (0..100).take_while(|_| exchange(&mut conn)).for_each(drop);
+            assert!(server.running(), "the server died of message {i}: {}", server.stderr());
+        }
+        assert!(accepts > 0, "the server never accepted the recorded Proposal");
+        echo_rounds(&mut dial(port), 0, 100);
+        // And true peers are still welcome.
+        let watch = c.watch(&[port]);
+        let mut honest =
+            c.start("honest", Side::Run.command(compile("many")?).args(["idle", &port.to_string(), "3", "50"]));
+        honest.wait_line("ready", secs(20));
+        watch.wait_smcd(2, secs(10));
+        honest.say("\n");
+        honest.success(secs(10));
+        server.stop();
+        Ok(())
+    });
+}
+
+fn needs_root() -> Outcome {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { skip("only root can become another user") }
+}
+
+#[test]
+fn another_user_is_declined_without_memory() {
+    hostile("other-user", |c| {
+        needs_root()?;
+        let (port, python) = (Ports::Low.free(), need_for_others(python()?)?);
+        let mut server = echo_server(c, port)?;
+        let mut conn = dial(port);
+        let mut total = echo_rounds(&mut conn, 0, 20);
+        let name = String::from_utf8(name(port, conn.local_addr().expect("own address").port()))
+            .expect("a name of hex digits");
+        let source = c.dir().join("stranger.py");
+        std::fs::copy(prog("stranger.py"), &source).expect("a copy that others can read");
+        let mut stranger = Command::new(python);
+        let mut stranger = c.start("stranger", stranger.arg(&source).arg(&name).uid(65534).gid(65534));
+        for i in 0..50 {
+            total += echo_rounds(&mut conn, 20 + i * 10, 30 + i * 10);
+            sleep(millis(10));
+        }
+        let said = stranger.success(secs(10));
+        assert!(said.starts_with("refused") || said.contains(" and 0 control"), "another user got {said}");
+        expect_silence(&mut conn, total);
+        drop(conn);
+        server.stop();
+        Ok(())
+    });
+}
+
+/// A program that another user may run too; interpreters in a private home are not.
+fn need_for_others(program: std::path::PathBuf) -> Result<std::path::PathBuf, Skip> {
+    for candidate in [program, "/usr/bin/python3".into()] {
+        if Command::new("test").arg("-x").arg(&candidate).uid(65534).gid(65534).status().is_ok_and(|s| s.success()) {
+            return Ok(candidate);
+        }
+    }
+    skip("no python3 that another user may run")
+}

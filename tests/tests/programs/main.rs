@@ -1,0 +1,34 @@
+//! Programs that people run: each works under `shortwire run` with its connections in shared memory.
+
+mod haproxy;
+mod iperf3;
+mod memcached;
+mod nginx;
+mod postgres;
+mod redis;
+mod sockperf;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// For comparing large answers: the same program computes both.
+fn sha256(path: &Path) -> String {
+    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
+    assert!(said.status.success(), "sha256sum: {said:?}");
+    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
+}
+
+/// A file of blocks that all differ, made faster than it can be read.
+fn big_file(path: PathBuf, mib: u64) -> PathBuf {
+    use std::io::Write;
+    let mut block = system_tests::stream::bytes(mib, 1 << 20);
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&path).expect("a file"));
+    for number in 0..mib {
+        for page in block.chunks_mut(4096) {
+            page[..8].copy_from_slice(&number.to_ne_bytes());
+        }
+        file.write_all(&block).expect("writing the file");
+    }
+    file.flush().expect("writing the file");
+    path
+}

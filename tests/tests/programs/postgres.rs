@@ -1,0 +1,125 @@
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use system_tests::{Case, Ports, Proc, Side, Skip, case, need, secs, skip};
+
+/// PostgreSQL refuses to run as root; then everything runs as its own user.
+struct User(Option<(u32, u32)>);
+
+impl User {
+    fn find() -> Result<User, Skip> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(User(None));
+        }
+        let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let line = passwd.lines().find(|line| line.starts_with("postgres:"));
+        let ids = line.and_then(|line| {
+            let mut fields = line.split(':').skip(2);
+            Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+        });
+        ids.map_or_else(|| skip("running as root and there is no user postgres"), |ids| Ok(User(Some(ids))))
+    }
+
+    fn run<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if let Some((uid, gid)) = self.0 {
+            command.uid(uid).gid(gid);
+        }
+        command.current_dir("/tmp").env("PGCONNECT_TIMEOUT", "10").env_remove("HOME")
+    }
+}
+
+struct Database {
+    user: User,
+    server: Proc,
+    port: u16,
+}
+
+fn start(c: &Case, ports: Ports) -> Result<Database, Skip> {
+    let (user, initdb, postgres) = (User::find()?, need("initdb")?, need("postgres")?);
+    let data = c.dir().join("data");
+    let mut make = Command::new(&initdb);
+    make.arg("-D").arg(&data).args(["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--no-locale"]);
+    c.start("initdb", user.run(&mut make)).success(secs(100));
+    let port = ports.free();
+    let settings = ["fsync=off", "unix_socket_directories=", "listen_addresses=127.0.0.1", "shared_buffers=32MB"];
+    let mut command = Side::Run.command(&postgres);
+    command.arg("-D").arg(&data).args(["-p", &port.to_string()]).args(settings.iter().flat_map(|s| ["-c", s]));
+    let server = c.serve("postgres", port, user.run(&mut command));
+    Ok(Database { user, server, port })
+}
+
+impl Database {
+    fn client(&self, c: &Case, program: &Path, args: &[&str]) -> String {
+        let mut command = Side::Run.command(program);
+        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"]).args(args).arg("postgres");
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        c.start(&name, self.user.run(&mut command)).success(secs(100))
+    }
+
+    fn end(mut self) {
+        // A smart shutdown would wait for clients; this is the fast one.
+        self.server.signal(rustix::process::Signal::INT);
+        self.server.wait(secs(20));
+    }
+}
+
+#[test]
+fn postgres_and_pgbench() {
+    for ports in [Ports::Low, Ports::High] {
+        case(&format!("pgbench-{ports:?}"), |c| {
+            let (pgbench, psql) = (need("pgbench")?, need("psql")?);
+            let database = start(c, ports)?;
+            database.client(c, &pgbench, &["-i", "-q", "-s", "1"]);
+            for mode in [&["-S"][..], &[], &["-S", "-M", "prepared", "-j", "2"]] {
+                let watch = c.watch(&[database.port]);
+                let said = database.client(c, &pgbench, &[&["-n", "-c", "4", "-T", "1"], mode].concat());
+                assert!(said.contains("number of failed transactions: 0 ") && said.contains("tps ="), "{said}");
+                watch.expect_smcd(8);
+            }
+            // The sums agree if every transaction was whole.
+            let check = "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history) \
+                         and (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers)";
+            assert_eq!(database.client(c, &psql, &["-Atc", check]).trim(), "t");
+            database.end();
+            Ok(())
+        });
+    }
+}
+
+/// A large result, a large COPY each way, a cancelled query and notifications.
+#[test]
+fn postgres_and_psql() {
+    case("psql", |c| {
+        let psql = need("psql")?;
+        let database = start(c, Ports::Low)?;
+        let file = c.dir().join("copied");
+        let script = format!(
+            "create table t as select i, md5(i::text) as m from generate_series(1, 300000) i;\n\
+             \\copy t to '{0}'\n\
+             create table u (i int, m text);\n\
+             \\copy u from '{0}'\n\
+             select count(*), md5(string_agg(m, '' order by i)) = (select md5(string_agg(m, '' order by i)) from t) from u;\n\
+             set statement_timeout = '300ms';\n\
+             select pg_sleep(10);\n\
+             reset statement_timeout;\n\
+             listen here;\nnotify here, 'word';\nselect 1;\n",
+            file.display()
+        );
+        let path = c.dir().join("script.sql");
+        fs::write(&path, script).expect("a script");
+        let mut command = Side::Run.command(&psql);
+        command
+            .args(["-h", "127.0.0.1", "-p", &database.port.to_string(), "-U", "postgres", "-At", "-f"])
+            .arg(&path)
+            .arg("postgres");
+        let mut client = c.start("psql", database.user.run(&mut command));
+        let said = client.success(secs(60));
+        assert!(said.contains("300000|t"), "{said}{}", client.stderr());
+        assert!(client.stderr().contains("statement timeout"), "{}", client.stderr());
+        assert!(said.contains("word"), "{said}");
+        database.end();
+        Ok(())
+    });
+}

@@ -1,0 +1,91 @@
+use system_tests::{Ports, Side, case, need, secs};
+
+fn sockperf(name: &str, ports: Ports, client_args: &[&str], server_args: &[&str], wanted: &str) {
+    case(name, |c| {
+        let (sockperf, port) = (need("sockperf")?, ports.free());
+        let number = port.to_string();
+        let address = ["--tcp", "-i", "127.0.0.1", "-p", &number];
+        let mut server =
+            c.serve("server", port, Side::Run.command(&sockperf).arg("sr").args(address).args(server_args));
+        let watch = c.watch(&[port]);
+        let args = [&client_args[..1], &address, &client_args[1..]].concat();
+        let said = c.client("client", Side::Run, &sockperf, &args);
+        let line =
+            said.lines().find(|line| line.contains(wanted)).unwrap_or_else(|| panic!("no `{wanted}` in\n{said}"));
+        let figure = line
+            .split(wanted)
+            .nth(1)
+            .and_then(|rest| rest.trim_start_matches([' ', '=', '\u{1b}']).split([' ', ';']).next().map(String::from));
+        assert!(
+            figure.is_some_and(|f| f
+                .trim_start_matches(|ch: char| !ch.is_ascii_digit())
+                .chars()
+                .any(|ch| ('1'..='9').contains(&ch))),
+            "{line}"
+        );
+        watch.expect_smcd(2);
+        server.stop();
+        server.wait(secs(5));
+        Ok(())
+    });
+}
+
+#[test]
+fn sockperf_ping_pong() {
+    sockperf("sockperf-pp", Ports::Low, &["pp", "-t", "2", "-m", "14"], &[], "SentMessages=");
+}
+
+/// Several sockets in one server, which waits on them in the given way.
+fn feed(name: &str, wait: &str) {
+    case(name, |c| {
+        let (sockperf, ports) = (need("sockperf")?, [Ports::Low.free(), Ports::High.free()]);
+        let feed = c.dir().join("feed");
+        std::fs::write(&feed, ports.map(|port| format!("T:127.0.0.1:{port}\n")).concat()).expect("a feed file");
+        let feed = feed.to_string_lossy().into_owned();
+        let mut server =
+            c.serve("server", ports[1], Side::Run.command(&sockperf).args(["sr", "-f", &feed, "-F", wait]));
+        let watch = c.watch(&ports);
+        let said = c.client("client", Side::Run, &sockperf, &["pp", "-f", &feed, "-F", wait, "-t", "1", "-m", "1000"]);
+        assert!(said.contains("SentMessages=") && !said.contains("ReceivedMessages=0"), "{said}");
+        watch.expect_smcd(4);
+        server.stop();
+        Ok(())
+    });
+}
+
+#[test]
+fn sockperf_waiting_with_epoll() {
+    feed("sockperf-epoll", "e");
+}
+
+#[test]
+fn sockperf_waiting_with_poll() {
+    feed("sockperf-poll", "p");
+}
+
+#[test]
+fn sockperf_waiting_with_select() {
+    feed("sockperf-select", "s");
+}
+
+/// Data checked by sockperf itself.
+#[test]
+fn sockperf_ping_pong_with_integrity() {
+    sockperf(
+        "sockperf-pp-check",
+        Ports::High,
+        &["pp", "-t", "1", "-m", "3000", "--data-integrity"],
+        &[],
+        "SentMessages=",
+    );
+}
+
+#[test]
+fn sockperf_throughput() {
+    sockperf("sockperf-tp", Ports::Low, &["tp", "-t", "2", "-m", "64000"], &["-m", "65000"], "BandWidth is ");
+}
+
+#[test]
+fn sockperf_under_load() {
+    sockperf("sockperf-ul", Ports::High, &["ul", "-t", "1", "--mps", "20000", "-m", "100"], &[], "ReceivedMessages=");
+}
