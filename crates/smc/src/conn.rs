@@ -425,8 +425,8 @@ impl Conn {
     }
 
     /// The peer will never learn of our half: nothing may switch.
-    pub(crate) fn clear_ready(&self) {
-        self.clear(p::TX_READY);
+    pub(crate) fn withdraw(&self) {
+        self.clear(p::TX_READY | p::ATTACHED);
         self.set(p::FROZEN);
     }
 

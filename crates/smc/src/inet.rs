@@ -29,31 +29,27 @@ impl TcpInfo {
         self.0[0] == ESTABLISHED
     }
 
-    /// A FIN has come from the peer: the states behind it count it as a received byte.
-    fn fin_received(&self) -> bool {
-        matches!(self.0[0], 6 | 8 | 9 | 11)
-    }
-
     /// Stream bytes that were given to the kernel to send.
     pub fn sent(&self) -> u64 {
         self.u64(200) - self.u64(208) + u64::from(self.u32(144))
     }
 
-    /// Stream bytes that have arrived, read or not.
+    /// Stream bytes that have arrived, read or not. A FIN that has arrived counts as one more, in every state behind it:
+    /// CLOSE too, which by itself does not tell whether it was reached by FIN or by RST.
     pub fn arrived(&self) -> u64 {
-        self.u64(128) - u64::from(self.fin_received())
+        self.u64(128)
     }
 }
 
-/// Stream bytes that were read from the socket.
-pub fn received(fd: i32) -> Option<u64> {
+/// Stream bytes that have arrived (with the FIN, see `TcpInfo::arrived`), and those of them that were not read.
+pub fn arrived_and_queued(fd: i32) -> Option<(u64, u64)> {
     // Bytes may arrive between the two calls: agree on the first before and after the second.
     let mut before = TcpInfo::of(fd)?.arrived();
     loop {
         let queued = sys::ioctl_int(fd, libc::FIONREAD as u64).ok()? as u64;
         let after = TcpInfo::of(fd)?.arrived();
         if before == after {
-            return Some(after.saturating_sub(queued));
+            return Some((after, queued));
         }
         before = after;
     }

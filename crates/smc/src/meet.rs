@@ -354,13 +354,15 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
     };
     let accept = Message::Accept(ends_message(id, &dmb, choice.eid, first, choice.release));
     let mut out = [0u8; channel::MAX];
+    // The client may switch as soon as it has the Accept: our end must be watching by then.
+    expose(conn, fd, &dmb);
     let sent = write(&accept, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
     if !sent {
+        conn.withdraw();
         group::give_back(id, dmb.token, false);
         group::failed(id, false);
         return Next::Tcp(reason::RENDEZVOUS);
     }
-    expose(conn, fd, &dmb);
     conn.stage.store(stage::ACCEPTED, Relaxed);
     conn.looks.store(0, Relaxed);
     Next::Later
@@ -435,7 +437,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     let sent = write(&confirm, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
-        conn.clear_ready();
+        conn.withdraw();
         return Next::Tcp(reason::RENDEZVOUS);
     }
     group::established(id);
@@ -452,6 +454,11 @@ fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
         Err(libc::EAGAIN) => return Next::Later,
         Err(_) => (0, None),
     };
+    if n == 0 {
+        // Gone without a word: closed, or not able to go on. It has not switched.
+        group::failed(id, false);
+        return Next::Tcp(reason::RENDEZVOUS);
+    }
     let attached = match Message::decode(&buffer[..n]) {
         Ok(Message::Confirm(confirm)) => attach_confirmed(conn, id, &confirm, passed),
         Ok(Message::Decline(d)) => {

@@ -1,7 +1,7 @@
 //! Leaving TCP, each direction by itself at a stream offset that the kernel tells.
 
 use super::*;
-use crate::inet::{self, TcpInfo};
+use crate::inet::{TcpInfo, arrived_and_queued};
 use crate::sys;
 
 impl Conn {
@@ -56,6 +56,16 @@ impl Conn {
         (word & 1 == 1).then_some(word >> 1)
     }
 
+    /// Stream bytes that were read from the socket, once the peer has left TCP.
+    fn stream_read(&self, fd: i32) -> Option<u64> {
+        let (arrived, queued) = arrived_and_queued(fd)?;
+        let most = self.switch_offset()? + u64::from(self.doorbells_seen() & !RUNG_REVOKED);
+        // Nothing but the payload up to the switch and counted doorbells can have come, so one more is the FIN. A peer
+        // that went back to TCP may have sent more; it shut nothing down before that.
+        let fin = arrived == most + 1 && self.my().prod.load(Acquire) & REVERTED == 0;
+        Some((arrived - u64::from(fin)).saturating_sub(queued))
+    }
+
     /// Whether the peer has left TCP and our receives have not followed.
     #[inline]
     pub fn switch_due(&self) -> bool {
@@ -83,7 +93,7 @@ impl Conn {
             // if its store was visible before the receive returned, and then `switch_due` saw it.
             return got;
         }
-        let payload = match (self.rx_lock.lock(), self.switch_offset(), inet::received(fd)) {
+        let payload = match (self.rx_lock.lock(), self.switch_offset(), self.stream_read(fd)) {
             (Ok(_guard), Some(n), Some(r)) => {
                 // SAFETY: the rx lock is held.
                 let rx = unsafe { &mut *self.rx.get() };
@@ -120,7 +130,7 @@ impl Conn {
         let mut ok = false;
         if self.rx_inflight.load(SeqCst) == 0
             && self.phase() & p::RX_RING == 0
-            && let (Some(n), Some(r)) = (self.switch_offset(), inet::received(fd))
+            && let (Some(n), Some(r)) = (self.switch_offset(), self.stream_read(fd))
         {
             // SAFETY: the rx lock is held.
             let rx = unsafe { &mut *self.rx.get() };

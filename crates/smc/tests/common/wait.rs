@@ -1,0 +1,160 @@
+//! Waits of real threads, each as the preloaded library's `wait` does it: count, arm, look, clear old doorbells, sleep in
+//! the kernel.
+
+use std::sync::atomic::Ordering::*;
+use std::thread;
+use std::time::Duration;
+
+use smc::conn::{Conn, Got, IN, OUT, Pieces, RDHUP, Sent};
+use smc::sys;
+
+use super::End;
+
+/// A connection and its descriptor, for any thread.
+#[derive(Clone, Copy)]
+pub struct Port {
+    pub conn: &'static Conn,
+    pub fd: i32,
+}
+
+impl Port {
+    pub fn of(end: &End) -> Self {
+        sys::fcntl(end.fd, libc::F_SETFL, 0);
+        Self { conn: end.conn, fd: end.fd }
+    }
+
+    /// See `wait::clear_stale`.
+    pub fn clear_stale(self, seen: u32, reader: bool, writer: bool) -> bool {
+        let c = self.conn;
+        if c.doorbells_due() == 0 {
+            return false;
+        }
+        let (readers, writers) = (c.rx_sleepers.load(SeqCst) > 0, c.tx_sleepers.load(SeqCst) > 0);
+        if readers && !reader || writers && !writer {
+            let ready = c.ready(self.fd);
+            if readers && !reader && ready & IN != 0 || writers && !writer && ready & OUT != 0 {
+                return true;
+            }
+        }
+        c.drain_doorbells(self.fd, seen);
+        false
+    }
+
+    /// See `wait::for_data`.
+    pub fn wait_for_data(self) {
+        self.conn.rx_sleepers.fetch_add(1, SeqCst);
+        self.sleep_for_data();
+        self.conn.rx_sleepers.fetch_sub(1, SeqCst);
+    }
+
+    fn sleep_for_data(self) {
+        let (c, fd) = (self.conn, self.fd);
+        c.arm_data();
+        let seen = c.doorbells_seen();
+        if c.ready(fd) & IN != 0 {
+            return;
+        }
+        if self.clear_stale(seen, true, false) {
+            return thread::yield_now();
+        }
+        let mut byte = 0u8;
+        // SAFETY: one writable byte.
+        match unsafe { sys::recv(fd, &raw mut byte, 1, libc::MSG_PEEK) } {
+            0 => drop(c.kernel_end(RDHUP)),
+            n if n < 0 && n != -(libc::EINTR as isize) => drop(c.kernel_error(-n as i32)),
+            _ => {}
+        }
+    }
+
+    /// See `wait::for_space`.
+    pub fn wait_for_space(self) {
+        self.conn.tx_sleepers.fetch_add(1, SeqCst);
+        self.sleep_for_space();
+        self.conn.tx_sleepers.fetch_sub(1, SeqCst);
+    }
+
+    fn sleep_for_space(self) {
+        let (c, fd) = (self.conn, self.fd);
+        let mut nap = 1_000_000;
+        loop {
+            c.arm_space();
+            let seen = c.doorbells_seen();
+            if c.ready(fd) & OUT != 0 {
+                return;
+            }
+            let held = self.clear_stale(seen, false, true);
+            let mut left = None;
+            if c.space_is_silent() || held {
+                left = Some(nap);
+                nap = (nap * 2).min(10_000_000);
+            }
+            let mut p = [libc::pollfd { fd, events: if held { 0 } else { libc::POLLIN | libc::POLLRDHUP }, revents: 0 }];
+            ppoll(&mut p, left);
+            c.kernel_end(p[0].revents as u16 as u32);
+        }
+    }
+
+    pub fn recv(self, buf: &mut [u8]) -> Got {
+        let iov = [libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }];
+        self.conn.recv(self.fd, &mut Pieces::new(&iov), 0)
+    }
+
+    pub fn send(self, data: &[u8]) -> Sent {
+        let iov = [libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }];
+        self.conn.send(self.fd, &mut Pieces::new(&iov))
+    }
+
+    pub fn shut(self) {
+        self.conn.shutdown(libc::SHUT_WR);
+        sys::shutdown(self.fd, libc::SHUT_WR);
+    }
+}
+
+pub fn ppoll(p: &mut [libc::pollfd], nanoseconds: Option<u64>) {
+    let t = nanoseconds.map(|n| [(n / 1_000_000_000) as i64, (n % 1_000_000_000) as i64]);
+    let at = t.as_ref().map_or(0, |t| t.as_ptr() as usize);
+    // SAFETY: pointers to live locals.
+    unsafe { sys::syscall(libc::SYS_ppoll, p.as_mut_ptr() as usize, p.len(), at, 0, 0, 0) };
+}
+
+/// Sizes that keep changing between tiny and larger than the ring.
+pub struct Sizes(pub u64);
+
+impl Sizes {
+    pub fn next(&mut self) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let r = (self.0 >> 33) as usize;
+        match self.0 >> 60 {
+            0..4 => 1 + r % 20,
+            4..10 => 1 + r % 3000,
+            10..14 => 1 + r % 20_000,
+            _ => 1 + r % 100_000,
+        }
+    }
+
+    /// Now and then somebody has something else to do.
+    pub fn dawdle(&mut self) {
+        match self.next() % 400 {
+            0 => thread::sleep(Duration::from_micros(300)),
+            1..4 => thread::yield_now(),
+            _ => {}
+        }
+    }
+}
+
+/// Length of the pattern that a stream repeats: a prime, so that it never fits a ring.
+const PERIOD: usize = 99_991;
+/// Most bytes that are sent or received at a time.
+pub const MOST: usize = 100_000;
+
+/// The bytes that a stream repeats, long enough for a slice of `MOST` from anywhere in a period.
+pub fn pattern(stream: u8) -> Vec<u8> {
+    let one = super::bytes(stream, 0, PERIOD);
+    one.iter().chain(&one).chain(&one[..MOST - PERIOD]).copied().collect()
+}
+
+/// `n` bytes of a stream from `at` on.
+pub fn part(pattern: &[u8], at: u64, n: usize) -> &[u8] {
+    let from = (at % PERIOD as u64) as usize;
+    &pattern[from..from + n]
+}
