@@ -105,8 +105,7 @@ pub struct Client {
 
 impl Client {
     pub fn size(&self) -> usize {
-        self.size
-            .map_or(self.mode.default_size(), |size| size as usize)
+        self.size.map_or(self.mode.default_size(), |size| size as usize)
     }
 
     /// Starts the clock: everything after this call counts.
@@ -138,8 +137,7 @@ pub struct BareRing {
 
 impl BareRing {
     pub fn size(&self) -> usize {
-        self.size
-            .map_or(self.mode.default_size(), |size| size as usize)
+        self.size.map_or(self.mode.default_size(), |size| size as usize)
     }
 }
 
@@ -166,10 +164,7 @@ pub struct Span {
 impl Span {
     pub fn new(seconds: f64) -> Span {
         let began = Instant::now();
-        Span {
-            began,
-            deadline: began + Duration::from_secs_f64(seconds),
-        }
+        Span { began, deadline: began + Duration::from_secs_f64(seconds) }
     }
 }
 
@@ -181,8 +176,6 @@ fn positive_seconds(text: &str) -> Result<f64, String> {
 }
 
 fn two_cpus(text: &str) -> Result<(usize, usize), String> {
-    let pair = text
-        .split_once(',')
-        .and_then(|(first, second)| Some((first.parse().ok()?, second.parse().ok()?)));
+    let pair = text.split_once(',').and_then(|(first, second)| Some((first.parse().ok()?, second.parse().ok()?)));
     pair.ok_or_else(|| "give two cpu numbers with a comma between, such as 0,1".into())
 }

@@ -23,13 +23,10 @@ const PUBLISH: usize = 16 << 10;
 
 pub fn run(args: &BareRing) -> Result<Figures> {
     if !args.ring.is_power_of_two() || args.ring < 4096 {
-        return Err(Failure::Protocol(
-            "--ring must be a power of two of at least 4096".into(),
-        ));
+        return Err(Failure::Protocol("--ring must be a power of two of at least 4096".into()));
     }
     // Without CLOEXEC: the peer inherits it.
-    let memory = memfd_create("shortwire-bare-ring", MemfdFlags::empty())
-        .doing("cannot make shared memory")?;
+    let memory = memfd_create("shortwire-bare-ring", MemfdFlags::empty()).doing("cannot make shared memory")?;
     ftruncate(&memory, Rings::bytes(args.ring)).doing("cannot size the shared memory")?;
     let rings = Rings::map(&memory, args.ring).doing("cannot map the shared memory")?;
     let mut peer = spawn_peer(args, memory.as_raw_fd())?;
@@ -37,37 +34,18 @@ pub fn run(args: &BareRing) -> Result<Figures> {
     let outcome = match args.mode {
         Mode::Pingpong => pingpong(args, &rings, &mut peer),
         Mode::Stream => stream(args, &rings, &mut peer),
-        Mode::Rr | Mode::Short => Err(Failure::Protocol(
-            "the bare ring has only the modes pingpong and stream".into(),
-        )),
+        Mode::Rr | Mode::Short => Err(Failure::Protocol("the bare ring has only the modes pingpong and stream".into())),
     };
     rings.finish();
     let status = peer.wait().doing("cannot wait for the other process")?;
     let figures = outcome?;
-    if status.success() {
-        Ok(figures)
-    } else {
-        Err(Failure::Protocol(format!(
-            "the other process failed: {status}"
-        )))
-    }
+    if status.success() { Ok(figures) } else { Err(Failure::Protocol(format!("the other process failed: {status}"))) }
 }
 
 fn spawn_peer(args: &BareRing, fd: i32) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe().doing("cannot find this program")?);
-    command.args([
-        "bare-ring-peer",
-        "--mode",
-        args.mode.name(),
-        "--fd",
-        &fd.to_string(),
-    ]);
-    command.args([
-        "--ring",
-        &args.ring.to_string(),
-        "--size",
-        &args.size().to_string(),
-    ]);
+    command.args(["bare-ring-peer", "--mode", args.mode.name(), "--fd", &fd.to_string()]);
+    command.args(["--ring", &args.ring.to_string(), "--size", &args.size().to_string()]);
     if let Some((first, _)) = args.cpus {
         command.args(["--cpu", &first.to_string()]);
     }
@@ -91,18 +69,11 @@ fn pingpong(args: &BareRing, rings: &Rings, peer: &mut Child) -> Result<Figures>
     let mut sent_at = span.began;
     for counter in 0.. {
         let at = message_start(0, counter, size);
-        let sent = rings
-            .there
-            .push(requests.slice(at, size), PUBLISH, || gone(peer));
+        let sent = rings.there.push(requests.slice(at, size), PUBLISH, || gone(peer));
         if !sent || !rings.back.pop(&mut buffer, || gone(peer)) {
             return Err(Failure::Protocol("the other process ended early".into()));
         }
-        responses
-            .check(at, &buffer)
-            .map_err(|bad| Failure::WrongData {
-                offset: bad - at,
-                what: "response",
-            })?;
+        responses.check(at, &buffer).map_err(|bad| Failure::WrongData { offset: bad - at, what: "response" })?;
         let now = Instant::now();
         if counter == 0 {
             span = Span::new(args.seconds);
@@ -117,15 +88,8 @@ fn pingpong(args: &BareRing, rings: &Rings, peer: &mut Child) -> Result<Figures>
     }
     let messages = histogram.count();
     let seconds = (sent_at - span.began).as_secs_f64();
-    Ok(Figures::new(
-        "bare-ring pingpong",
-        size,
-        1,
-        seconds,
-        messages,
-        messages * size as u64 * 2,
-    )
-    .with_latency(&histogram))
+    Ok(Figures::new("bare-ring pingpong", size, 1, seconds, messages, messages * size as u64 * 2)
+        .with_latency(&histogram))
 }
 
 fn stream(args: &BareRing, rings: &Rings, peer: &mut Child) -> Result<Figures> {
@@ -138,10 +102,7 @@ fn stream(args: &BareRing, rings: &Rings, peer: &mut Child) -> Result<Figures> {
     let span = Span::new(args.seconds);
     let (mut sent, mut messages) = (0u64, 0u64);
     while Instant::now() < span.deadline {
-        if !rings
-            .there
-            .push(pattern.slice(sent, size), PUBLISH, || gone(peer))
-        {
+        if !rings.there.push(pattern.slice(sent, size), PUBLISH, || gone(peer)) {
             return Err(Failure::Protocol("the other process ended early".into()));
         }
         sent += size as u64;
@@ -149,14 +110,7 @@ fn stream(args: &BareRing, rings: &Rings, peer: &mut Child) -> Result<Figures> {
     }
     rings.there.wait_until_empty(|| gone(peer));
     let seconds = span.began.elapsed().as_secs_f64();
-    Ok(Figures::new(
-        "bare-ring stream",
-        size,
-        1,
-        seconds,
-        messages,
-        sent,
-    ))
+    Ok(Figures::new("bare-ring stream", size, 1, seconds, messages, sent))
 }
 
 fn gone(peer: &mut Child) -> bool {
@@ -168,9 +122,7 @@ pub fn run_peer(args: &BareRingPeer) -> Result<()> {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     pin(args.cpu)?;
     if args.fd < 3 {
-        return Err(Failure::Protocol(
-            "this subcommand is for shortwire-peers itself; use bare-ring".into(),
-        ));
+        return Err(Failure::Protocol("this subcommand is for shortwire-peers itself; use bare-ring".into()));
     }
     // SAFETY: the parent left this descriptor open for us alone; nothing else in this process uses it.
     let memory = unsafe { OwnedFd::from_raw_fd(args.fd) };
@@ -190,17 +142,8 @@ pub fn run_peer(args: &BareRingPeer) -> Result<()> {
             Mode::Stream => counter * args.size as u64,
             _ => message_start(0, counter, args.size),
         };
-        requests
-            .check(at, &buffer)
-            .map_err(|bad| Failure::WrongData {
-                offset: bad - at,
-                what: "bare ring",
-            })?;
-        if args.mode != Mode::Stream
-            && !rings
-                .back
-                .push(responses.slice(at, args.size), PUBLISH, stop)
-        {
+        requests.check(at, &buffer).map_err(|bad| Failure::WrongData { offset: bad - at, what: "bare ring" })?;
+        if args.mode != Mode::Stream && !rings.back.push(responses.slice(at, args.size), PUBLISH, stop) {
             break;
         }
     }

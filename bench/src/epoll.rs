@@ -26,10 +26,7 @@ impl Epoll {
         }
         // SAFETY: the call above just made this descriptor and nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Epoll {
-            fd,
-            events: vec![libc::epoll_event { events: 0, u64: 0 }; 256],
-        })
+        Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; 256] })
     }
 
     pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
@@ -37,19 +34,12 @@ impl Epoll {
     }
 
     pub fn want_write(&self, fd: RawFd, token: u64, wanted: bool) -> io::Result<()> {
-        let events = if wanted {
-            libc::EPOLLIN | libc::EPOLLOUT
-        } else {
-            libc::EPOLLIN
-        };
+        let events = if wanted { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
         self.control(libc::EPOLL_CTL_MOD, fd, token, events)
     }
 
     fn control(&self, operation: i32, fd: RawFd, token: u64, events: i32) -> io::Result<()> {
-        let mut event = libc::epoll_event {
-            events: events as u32,
-            u64: token,
-        };
+        let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: `event` is live for the call; the kernel copies it.
         match unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &mut event) } {
             0 => Ok(()),
@@ -58,19 +48,11 @@ impl Epoll {
     }
 
     /// Waits for events; an empty list when the time is over or a signal came.
-    pub fn wait(
-        &mut self,
-        timeout: Option<Duration>,
-    ) -> io::Result<impl Iterator<Item = Ready> + use<>> {
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<impl Iterator<Item = Ready> + use<>> {
         let milliseconds = timeout.map_or(-1, |time| time.as_millis().min(60_000) as i32 + 1);
         // SAFETY: the pointer and length are those of `self.events`, which lives through the call.
         let count = unsafe {
-            libc::epoll_wait(
-                self.fd.as_raw_fd(),
-                self.events.as_mut_ptr(),
-                self.events.len() as i32,
-                milliseconds,
-            )
+            libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), self.events.len() as i32, milliseconds)
         };
         let count = match usize::try_from(count) {
             Ok(count) => count,

@@ -41,9 +41,6 @@ pub trait Doing<T> {
 
 impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
     fn doing(self, what: impl Into<String>) -> Result<T> {
-        self.map_err(|error| Failure::Io {
-            doing: what.into(),
-            error: error.into(),
-        })
+        self.map_err(|error| Failure::Io { doing: what.into(), error: error.into() })
     }
 }

@@ -27,14 +27,7 @@ pub struct Latency {
 }
 
 impl Figures {
-    pub fn new(
-        mode: &'static str,
-        size: usize,
-        connections: u32,
-        seconds: f64,
-        messages: u64,
-        bytes: u64,
-    ) -> Figures {
+    pub fn new(mode: &'static str, size: usize, connections: u32, seconds: f64, messages: u64, bytes: u64) -> Figures {
         let seconds = seconds.max(1e-9);
         Figures {
             mode,
@@ -61,10 +54,7 @@ impl Figures {
 
     pub fn print(&self, json: bool) {
         if json {
-            println!(
-                "{}",
-                serde_json::to_string(self).expect("numbers and names always serialise")
-            );
+            println!("{}", serde_json::to_string(self).expect("numbers and names always serialise"));
             return;
         }
         println!(

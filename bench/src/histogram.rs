@@ -12,12 +12,7 @@ pub struct Histogram {
 
 impl Histogram {
     pub fn new() -> Histogram {
-        Histogram {
-            buckets: vec![0; index(u64::MAX) + 1],
-            count: 0,
-            sum_ns: 0,
-            max_ns: 0,
-        }
+        Histogram { buckets: vec![0; index(u64::MAX) + 1], count: 0, sum_ns: 0, max_ns: 0 }
     }
 
     pub fn record(&mut self, ns: u64) {
@@ -32,11 +27,7 @@ impl Histogram {
     }
 
     pub fn mean_ns(&self) -> f64 {
-        if self.count == 0 {
-            0.0
-        } else {
-            self.sum_ns as f64 / self.count as f64
-        }
+        if self.count == 0 { 0.0 } else { self.sum_ns as f64 / self.count as f64 }
     }
 
     pub fn max_ns(&self) -> u64 {

@@ -28,9 +28,7 @@ impl Pattern {
         let mut state = seed;
         let period: Vec<u8> = (0..PERIOD).map(|_| next_random(&mut state)).collect();
         let length = PERIOD + longest.max(PERIOD);
-        Pattern {
-            table: period.into_iter().cycle().take(length).collect(),
-        }
+        Pattern { table: period.into_iter().cycle().take(length).collect() }
     }
 
     /// `length` bytes of the stream from position `at`; at most the `longest` given at construction.
@@ -45,11 +43,7 @@ impl Pattern {
         for piece in received.chunks(PERIOD) {
             let expected = self.slice(position, piece.len());
             if piece != expected {
-                let bad = piece
-                    .iter()
-                    .zip(expected)
-                    .position(|(got, want)| got != want)
-                    .unwrap_or(0);
+                let bad = piece.iter().zip(expected).position(|(got, want)| got != want).unwrap_or(0);
                 return Err(position + bad as u64);
             }
             position += piece.len() as u64;
@@ -60,8 +54,7 @@ impl Pattern {
 
 /// Where message `counter` of connection `id` begins in its pattern: neighbours in time and in number differ.
 pub fn message_start(id: u32, counter: u64, size: usize) -> u64 {
-    (u64::from(id) * 977 + counter % PERIOD as u64 * (size as u64 % PERIOD as u64 + 1))
-        % PERIOD as u64
+    (u64::from(id) * 977 + counter % PERIOD as u64 * (size as u64 % PERIOD as u64 + 1)) % PERIOD as u64
 }
 
 fn next_random(state: &mut u64) -> u8 {
@@ -95,10 +88,7 @@ mod tests {
     fn a_skipped_page_or_ring_is_seen() {
         let pattern = Pattern::request(64_000);
         for skip in [1u64, 14, 4096, 65_536, 1 << 20] {
-            assert!(
-                pattern.check(skip, pattern.slice(0, 1000)).is_err(),
-                "a skip of {skip} went unseen"
-            );
+            assert!(pattern.check(skip, pattern.slice(0, 1000)).is_err(), "a skip of {skip} went unseen");
         }
     }
 
@@ -107,13 +97,7 @@ mod tests {
         let (request, response) = (Pattern::request(128), Pattern::response(128));
         let at = message_start(3, 9, 128);
         assert_ne!(request.slice(at, 128), response.slice(at, 128));
-        assert_ne!(
-            request.slice(at, 128),
-            request.slice(message_start(4, 9, 128), 128)
-        );
-        assert_ne!(
-            request.slice(at, 128),
-            request.slice(message_start(3, 10, 128), 128)
-        );
+        assert_ne!(request.slice(at, 128), request.slice(message_start(4, 9, 128), 128));
+        assert_ne!(request.slice(at, 128), request.slice(message_start(3, 10, 128), 128));
     }
 }

@@ -14,29 +14,19 @@ use crate::preamble::{self, Preamble};
 pub fn serve(mut stream: Stream) -> Result<()> {
     stream.set_nodelay().doing("cannot set TCP_NODELAY")?;
     let mut head = [0; preamble::LENGTH];
-    if !stream
-        .read_message(&mut head)
-        .doing("cannot read the preamble")?
-    {
+    if !stream.read_message(&mut head).doing("cannot read the preamble")? {
         return Ok(());
     }
     let Preamble { size, id, .. } = Preamble::decode(&head, Mode::Pingpong)?;
     let (requests, responses) = (Pattern::request(size), Pattern::response(size));
     let mut buffer = vec![0; size];
     for counter in 0.. {
-        if !stream
-            .read_message(&mut buffer)
-            .doing("cannot read a message")?
-        {
+        if !stream.read_message(&mut buffer).doing("cannot read a message")? {
             break;
         }
         let at = message_start(id, counter, size);
-        requests
-            .check(at, &buffer)
-            .map_err(|bad| wrong(counter, size, bad - at, "request"))?;
-        stream
-            .write_all(responses.slice(at, size))
-            .doing("cannot send the answer")?;
+        requests.check(at, &buffer).map_err(|bad| wrong(counter, size, bad - at, "request"))?;
+        stream.write_all(responses.slice(at, size)).doing("cannot send the answer")?;
     }
     Ok(())
 }
@@ -46,16 +36,7 @@ pub fn run(args: &Client) -> Result<Figures> {
     let (requests, responses) = (Pattern::request(size), Pattern::response(size));
     let mut stream = args.connect.connect()?;
     stream.set_nodelay().doing("cannot set TCP_NODELAY")?;
-    stream
-        .write_all(
-            &Preamble {
-                mode: Mode::Pingpong,
-                size,
-                id: 0,
-            }
-            .encode(),
-        )
-        .doing("cannot send the preamble")?;
+    stream.write_all(&Preamble { mode: Mode::Pingpong, size, id: 0 }.encode()).doing("cannot send the preamble")?;
 
     let mut buffer = vec![0; size];
     let mut histogram = Histogram::new();
@@ -63,20 +44,11 @@ pub fn run(args: &Client) -> Result<Figures> {
     let mut sent_at = span.began;
     for counter in 0..args.count {
         let at = message_start(0, counter, size);
-        stream
-            .write_all(requests.slice(at, size))
-            .doing("cannot send a message")?;
-        if !stream
-            .read_message(&mut buffer)
-            .doing("cannot read the answer")?
-        {
-            return Err(Failure::Protocol(
-                "the server closed the connection instead of answering".into(),
-            ));
+        stream.write_all(requests.slice(at, size)).doing("cannot send a message")?;
+        if !stream.read_message(&mut buffer).doing("cannot read the answer")? {
+            return Err(Failure::Protocol("the server closed the connection instead of answering".into()));
         }
-        responses
-            .check(at, &buffer)
-            .map_err(|bad| wrong(counter, size, bad - at, "response"))?;
+        responses.check(at, &buffer).map_err(|bad| wrong(counter, size, bad - at, "response"))?;
         let now = Instant::now();
         histogram.record((now - sent_at).as_nanos() as u64);
         sent_at = now;
@@ -86,20 +58,9 @@ pub fn run(args: &Client) -> Result<Figures> {
     }
     let messages = histogram.count();
     let seconds = (sent_at - span.began).as_secs_f64();
-    Ok(Figures::new(
-        "pingpong",
-        size,
-        1,
-        seconds,
-        messages,
-        messages * size as u64 * 2,
-    )
-    .with_latency(&histogram))
+    Ok(Figures::new("pingpong", size, 1, seconds, messages, messages * size as u64 * 2).with_latency(&histogram))
 }
 
 fn wrong(counter: u64, size: usize, within: u64, what: &'static str) -> Failure {
-    Failure::WrongData {
-        offset: counter * size as u64 + within,
-        what,
-    }
+    Failure::WrongData { offset: counter * size as u64 + within, what }
 }

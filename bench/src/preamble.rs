@@ -28,9 +28,7 @@ impl Preamble {
 
     pub fn decode(bytes: &[u8; LENGTH], served: Mode) -> Result<Preamble> {
         if bytes[..4] != MAGIC {
-            return Err(Failure::Protocol(
-                "the client is not shortwire-peers (its first bytes are others)".into(),
-            ));
+            return Err(Failure::Protocol("the client is not shortwire-peers (its first bytes are others)".into()));
         }
         if bytes[4] != served as u8 {
             return Err(Failure::Protocol(format!(
@@ -44,18 +42,12 @@ impl Preamble {
                 "the client asks for messages of {size} bytes; 1 to {LARGEST} are possible"
             )));
         }
-        Ok(Preamble {
-            mode: served,
-            size,
-            id: word(&bytes[12..]),
-        })
+        Ok(Preamble { mode: served, size, id: word(&bytes[12..]) })
     }
 }
 
 fn word(bytes: &[u8]) -> u32 {
-    bytes
-        .iter()
-        .fold(0, |value, &byte| value << 8 | u32::from(byte))
+    bytes.iter().fold(0, |value, &byte| value << 8 | u32::from(byte))
 }
 
 #[cfg(test)]
@@ -64,37 +56,16 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        let preamble = Preamble {
-            mode: Mode::Rr,
-            size: 64_000,
-            id: 63,
-        };
-        assert_eq!(
-            Preamble::decode(&preamble.encode(), Mode::Rr).unwrap(),
-            preamble
-        );
+        let preamble = Preamble { mode: Mode::Rr, size: 64_000, id: 63 };
+        assert_eq!(Preamble::decode(&preamble.encode(), Mode::Rr).unwrap(), preamble);
     }
 
     #[test]
     fn strangers_other_modes_and_absurd_sizes_are_refused() {
-        let good = Preamble {
-            mode: Mode::Rr,
-            size: 1,
-            id: 0,
-        };
+        let good = Preamble { mode: Mode::Rr, size: 1, id: 0 };
         assert!(Preamble::decode(b"GET / HTTP/1.1\r\n", Mode::Rr).is_err());
         assert!(Preamble::decode(&good.encode(), Mode::Stream).is_err());
         assert!(Preamble::decode(&Preamble { size: 0, ..good }.encode(), Mode::Rr).is_err());
-        assert!(
-            Preamble::decode(
-                &Preamble {
-                    size: LARGEST + 1,
-                    ..good
-                }
-                .encode(),
-                Mode::Rr
-            )
-            .is_err()
-        );
+        assert!(Preamble::decode(&Preamble { size: LARGEST + 1, ..good }.encode(), Mode::Rr).is_err());
     }
 }

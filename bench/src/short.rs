@@ -23,33 +23,18 @@ pub fn run(args: &Client) -> Result<Figures> {
         let at = message_start(id, 0, size);
         let mut stream = args.connect.connect()?;
         stream.set_nodelay().doing("cannot set TCP_NODELAY")?;
-        let mut request = Preamble {
-            mode: Mode::Short,
-            size,
-            id,
-        }
-        .encode()
-        .to_vec();
+        let mut request = Preamble { mode: Mode::Short, size, id }.encode().to_vec();
         request.extend_from_slice(requests.slice(at, size));
-        stream
-            .write_all(&request)
-            .doing("cannot send the request")?;
+        stream.write_all(&request).doing("cannot send the request")?;
         buffer.clear();
-        stream
-            .read_to_end(&mut buffer)
-            .doing("cannot read the response")?;
+        stream.read_to_end(&mut buffer).doing("cannot read the response")?;
         if buffer.len() != size {
             return Err(Failure::Protocol(format!(
                 "WRONG DATA: the response has {} bytes instead of {size}",
                 buffer.len()
             )));
         }
-        responses
-            .check(at, &buffer)
-            .map_err(|bad| Failure::WrongData {
-                offset: bad - at,
-                what: "response",
-            })?;
+        responses.check(at, &buffer).map_err(|bad| Failure::WrongData { offset: bad - at, what: "response" })?;
         drop(stream);
         let now = Instant::now();
         histogram.record((now - began).as_nanos() as u64);
@@ -60,13 +45,5 @@ pub fn run(args: &Client) -> Result<Figures> {
     }
     let messages = histogram.count();
     let seconds = (began - span.began).as_secs_f64();
-    Ok(Figures::new(
-        "short",
-        size,
-        1,
-        seconds,
-        messages,
-        messages * size as u64 * 2,
-    )
-    .with_latency(&histogram))
+    Ok(Figures::new("short", size, 1, seconds, messages, messages * size as u64 * 2).with_latency(&histogram))
 }

@@ -2,8 +2,8 @@
 
 use smc::clc::negotiate::{self, Local, Selection};
 use smc::clc::{
-    Accept, Confirm, Device, Devices, Eid, Eids, FirstContact, Gid, Header, MAX_LEN, Message,
-    Proposal, SizeCode, SmcD, SmcDLevel, SmcDv2,
+    Accept, Confirm, Device, Devices, Eid, Eids, FirstContact, Gid, Header, MAX_LEN, Message, Proposal, SizeCode, SmcD,
+    SmcDLevel, SmcDv2,
 };
 
 /// What decodes, encodes, and decodes to the same message.
@@ -11,18 +11,12 @@ pub fn decode(bytes: &[u8]) {
     let Ok(message) = Message::decode(bytes) else {
         return;
     };
-    assert_eq!(
-        Header::parse(bytes).map(|header| header.kind),
-        Ok(message.kind())
-    );
+    assert_eq!(Header::parse(bytes).map(|header| header.kind), Ok(message.kind()));
 
     let (canonical, len) = encode(&message);
     let canonical = &canonical[..len];
     assert_eq!(Message::decode(canonical), Ok(message));
-    assert_eq!(
-        Header::parse(canonical).map(|header| usize::from(header.length)),
-        Ok(len)
-    );
+    assert_eq!(Header::parse(canonical).map(|header| usize::from(header.length)), Ok(len));
 
     let (again, len) = encode(&message);
     assert_eq!(&again[..len], canonical);
@@ -40,20 +34,9 @@ pub fn negotiate(bytes: &[u8]) {
     }
 }
 
-const LOOPBACK: Device = Device {
-    gid: Gid {
-        hi: 0x0123_4567_89ab_cdef,
-        lo: 0xfedc_ba98_7654_3210,
-    },
-    chid: Device::LOOPBACK_CHID,
-};
-const ISM: Device = Device {
-    gid: Gid {
-        hi: 0x8877_6655_4433_2211,
-        lo: 0,
-    },
-    chid: 0x07c1,
-};
+const LOOPBACK: Device =
+    Device { gid: Gid { hi: 0x0123_4567_89ab_cdef, lo: 0xfedc_ba98_7654_3210 }, chid: Device::LOOPBACK_CHID };
+const ISM: Device = Device { gid: Gid { hi: 0x8877_6655_4433_2211, lo: 0 }, chid: 0x07c1 };
 const DEVICES: [Device; 2] = [ISM, LOOPBACK];
 
 fn as_server(proposal: &Proposal) {
@@ -110,10 +93,7 @@ fn confirmed(confirm: &Confirm) {
 }
 
 fn answer(selection: &Selection, gid: Gid) -> Accept {
-    let first = FirstContact {
-        release: selection.release,
-        ..FirstContact::default()
-    };
+    let first = FirstContact { release: selection.release, ..FirstContact::default() };
     let eid = Some(selection.eid);
     Accept::SmcD(SmcD {
         gid,
@@ -121,11 +101,7 @@ fn answer(selection: &Selection, gid: Gid) -> Accept {
         index: 0,
         size: SizeCode::MIN,
         link_id: [0; 4],
-        level: SmcDLevel::V2(SmcDv2 {
-            chid: selection.chid,
-            eid,
-            first_contact: Some(first),
-        }),
+        level: SmcDLevel::V2(SmcDv2 { chid: selection.chid, eid, first_contact: Some(first) }),
     })
 }
 
@@ -135,8 +111,6 @@ fn demo() -> Eid {
 
 fn encode(message: &Message) -> ([u8; MAX_LEN], usize) {
     let mut bytes = [0xaa; MAX_LEN];
-    let len = message
-        .encode(&mut bytes)
-        .expect("the longest message fits");
+    let len = message.encode(&mut bytes).expect("the longest message fits");
     (bytes, len)
 }

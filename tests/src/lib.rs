@@ -3,6 +3,9 @@
 //! Each test runs real programs under `shortwire run` inside [`case`], which gives it a directory, programs with
 //! watchdogs, and at the end the proof that nothing was left behind. With `SHORTWIRE_PLAIN=1` the same programs run
 //! without the library: what fails then is the test's fault, not the library's.
+//!
+//! Also from the environment: `SHORTWIRE_BIN`, the command under test (else the release build); `SHORTWIRE_KEEP`, leave
+//! the directories of the tests; `SHORTWIRE_TEST_MIB`, what each transfer moves; `SHORTWIRE_TEST_SEED`, other random plans.
 
 mod case;
 mod leak;
@@ -46,10 +49,15 @@ pub mod stream {
         (0..len.div_ceil(8) as u64).flat_map(|word| mix(seed.wrapping_add(word)).to_ne_bytes()).take(len).collect()
     }
 
-    /// A generator for test plans: the same numbers in every run.
-    pub struct Random(pub u64);
+    /// A generator for test plans: the same numbers in every run, unless SHORTWIRE_TEST_SEED asks for others.
+    pub struct Random(u64);
 
     impl Random {
+        pub fn new(seed: u64) -> Random {
+            let other = std::env::var("SHORTWIRE_TEST_SEED").ok().and_then(|v| v.parse().ok());
+            Random(seed.wrapping_add(mix(other.unwrap_or(0))))
+        }
+
         pub fn below(&mut self, limit: u64) -> u64 {
             self.0 = mix(self.0);
             self.0 % limit

@@ -46,11 +46,15 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Output goes to files: nothing to drain, and it can be read while the program runs.
+    /// Output goes to files: nothing to drain, and it can be read while the program runs. A test that is killed takes
+    /// its programs with it.
     pub(crate) fn start(name: &str, dir: &Path, command: &mut Command) -> Proc {
         let (out, err) = (dir.join(format!("{name}.out")), dir.join(format!("{name}.err")));
         let create = |path| File::create(path).expect("an output file");
         command.stdin(Stdio::piped()).stdout(create(&out)).stderr(create(&err)).process_group(0);
+        let with_us = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+        // SAFETY: one system call, no memory is touched between fork and exec.
+        unsafe { command.pre_exec(with_us) };
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
         Proc { name: name.to_string(), child, out, err, ended: None }
     }

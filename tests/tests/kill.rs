@@ -54,7 +54,7 @@ fn kill_once(c: &Case, i: u64, random: &mut Random) -> system_tests::Outcome {
 
 fn kills(name: &str, first: u64) {
     case(name, |c| {
-        let mut random = Random(first + 1);
+        let mut random = Random::new(first + 1);
         (first..first + 50).try_for_each(|i| kill_once(c, i, &mut random))
     });
 }

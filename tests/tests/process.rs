@@ -40,7 +40,7 @@ scenes! { "proc_exec":
     exec_closes_close_on_exec "exec-closes" false,
     vfork_close_range_exec "vfork-close-range" true,
     posix_spawn_system_popen "spawning" true,
-    posix_spawn_with_the_connection "spawn-cat" true,
+    posix_spawn_with_the_connection "spawn-cat" false,
     client_execs_in_the_middle "exec-in-client" true,
 }
 

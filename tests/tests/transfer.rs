@@ -37,7 +37,7 @@ impl Transfer<'_> {
         let mut server = c.serve("server", port, &mut command("server"));
         let mut client = c.start("client", &mut command("client"));
         for side in [&mut client, &mut server] {
-            let said = side.success(secs(150));
+            let said = side.success(secs(90));
             let right = said.lines().filter(|line| line.ends_with(" ok")).count() as u64;
             assert_eq!(right, self.connections, "{} {}: {said}", self.driver, self.op);
         }
@@ -158,7 +158,7 @@ fn every_ring_size() {
 #[test]
 fn a_hundred_switches_under_full_load() {
     case("switches", |c| {
-        let (mut random, drivers) = (Random(1), ["threads", "edge", "poll", "epoll"]);
+        let (mut random, drivers) = (Random::new(1), ["threads", "edge", "poll", "epoll"]);
         for pair in 0..20 {
             let driver = drivers[pair % drivers.len()];
             let port = if random.below(2) == 0 { Ports::Low } else { Ports::High }.free();

@@ -30,60 +30,25 @@ struct Step {
 }
 
 const fn step(name: &'static str, counts: Counts, arguments: &'static [&'static str]) -> Step {
-    Step {
-        name,
-        arguments,
-        counts,
-        loom: false,
-    }
+    Step { name, arguments, counts, loom: false }
 }
 
 const STEPS: &[Step] = &[
     step("format", Counts::AsOne, &["fmt", "--all", "--check"]),
-    step(
-        "clippy",
-        Counts::AsOne,
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--quiet",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    ),
+    step("clippy", Counts::AsOne, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     step(
         "unit tests and fuzz corpora",
         Counts::Tests,
-        &[
-            "test",
-            "--workspace",
-            "--exclude",
-            "system-tests",
-            "--no-fail-fast",
-        ],
+        &["test", "--workspace", "--exclude", "system-tests", "--no-fail-fast"],
     ),
     Step {
         loom: true,
-        ..step(
-            "interleavings (loom)",
-            Counts::Tests,
-            &["test", "-p", "shm", "--test", "loom", "--release"],
-        )
+        ..step("interleavings (loom)", Counts::Tests, &["test", "-p", "shm", "--test", "loom", "--release"])
     },
     step(
         "whole system",
         Counts::Tests,
-        &[
-            "test",
-            "-p",
-            "system-tests",
-            "--release",
-            "--no-fail-fast",
-            "--",
-            "--test-threads=1",
-        ],
+        &["test", "-p", "system-tests", "--release", "--no-fail-fast", "--", "--test-threads=1"],
     ),
 ];
 
@@ -101,12 +66,7 @@ pub fn run(root: &Path) -> Result<ExitCode> {
         announce(step.name);
         let began = Instant::now();
         let tally = perform(root, step)?;
-        println!(
-            "-- {}: {} ({:.0} s)",
-            step.name,
-            tally.closing_line(),
-            began.elapsed().as_secs_f64()
-        );
+        println!("-- {}: {} ({:.0} s)", step.name, tally.closing_line(), began.elapsed().as_secs_f64());
         sum.add(tally);
     }
     println!();
@@ -115,11 +75,7 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     }
     println!("{}", sum.closing_line());
     std::io::stdout().flush()?;
-    Ok(if sum.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn announce(name: &str) {
@@ -128,19 +84,12 @@ fn announce(name: &str) {
 
 fn perform(root: &Path, step: &Step) -> Result<Tally> {
     let mut command = Command::new(crate::cargo());
-    command
-        .args(step.arguments)
-        .current_dir(root)
-        .stdin(Stdio::null());
+    command.args(step.arguments).current_dir(root).stdin(Stdio::null());
     if step.loom {
-        command.env(
-            "RUSTFLAGS",
-            format!("{} --cfg loom", env::var("RUSTFLAGS").unwrap_or_default()),
-        );
+        command.env("RUSTFLAGS", format!("{} --cfg loom", env::var("RUSTFLAGS").unwrap_or_default()));
         command.env("CARGO_TARGET_DIR", target(root).join("loom"));
     }
-    let (lines, succeeded) =
-        watch(command).with_context(|| format!("cannot run the step {}", step.name))?;
+    let (lines, succeeded) = watch(command).with_context(|| format!("cannot run the step {}", step.name))?;
     Ok(match step.counts {
         Counts::AsOne if succeeded => Tally::one_passed(),
         Counts::AsOne => Tally::one_failed(step.name),
@@ -161,40 +110,24 @@ fn target(root: &Path) -> PathBuf {
 
 /// Lets all output pass through, and keeps its lines.
 fn watch(mut command: Command) -> Result<(Vec<String>, bool)> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let lines = Mutex::new(Vec::new());
     let pass = |from: &mut dyn Read, mut to: Box<dyn Write>| {
         let mut reader = BufReader::new(from);
         let mut line = Vec::new();
-        while reader
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|count| count > 0)
-        {
+        while reader.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
             let _ = to.write_all(&line).and_then(|()| to.flush());
             let text = String::from_utf8_lossy(&line).trim_end().to_string();
-            lines
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-                .push(text);
+            lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(text);
             line.clear();
         }
     };
-    let (mut output, mut errors) = (
-        child.stdout.take().context("no output")?,
-        child.stderr.take().context("no errors")?,
-    );
+    let (mut output, mut errors) =
+        (child.stdout.take().context("no output")?, child.stderr.take().context("no errors")?);
     thread::scope(|scope| {
         scope.spawn(|| pass(&mut errors, Box::new(std::io::stderr())));
         pass(&mut output, Box::new(std::io::stdout()));
     });
     let succeeded = child.wait()?.success();
-    Ok((
-        lines
-            .into_inner()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()),
-        succeeded,
-    ))
+    Ok((lines.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()), succeeded))
 }

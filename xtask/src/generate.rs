@@ -10,8 +10,7 @@ pub fn man(out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let mut command = shortwire_cli::command();
     command.build();
-    clap_mangen::generate_to(command, out)
-        .with_context(|| format!("cannot write man pages to {}", out.display()))?;
+    clap_mangen::generate_to(command, out).with_context(|| format!("cannot write man pages to {}", out.display()))?;
     // The help of the help command is in every page already.
     for entry in fs::read_dir(out)?.flatten() {
         if entry.file_name().to_string_lossy().contains("-help") {
@@ -35,8 +34,7 @@ mod tests {
     use super::*;
 
     fn scratch(name: &str) -> std::path::PathBuf {
-        let directory =
-            std::env::temp_dir().join(format!("shortwire-xtask-{name}-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("shortwire-xtask-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
         directory
     }
@@ -45,13 +43,9 @@ mod tests {
     fn each_command_has_a_page() {
         let out = scratch("man");
         man(&out).unwrap();
-        for page in [
-            "shortwire.1",
-            "shortwire-run.1",
-            "shortwire-ss.1",
-            "shortwire-stats.1",
-            "shortwire-bench-sockets.1",
-        ] {
+        for page in
+            ["shortwire.1", "shortwire-run.1", "shortwire-ss.1", "shortwire-stats.1", "shortwire-bench-sockets.1"]
+        {
             let text = fs::read_to_string(out.join(page)).unwrap();
             assert!(text.contains(".SH"), "{page}");
         }
@@ -64,12 +58,7 @@ mod tests {
         let out = scratch("completions");
         completions(&out).unwrap();
         for name in ["shortwire.bash", "_shortwire", "shortwire.fish"] {
-            assert!(
-                fs::read_to_string(out.join(name))
-                    .unwrap()
-                    .contains("peer-policy"),
-                "{name}"
-            );
+            assert!(fs::read_to_string(out.join(name)).unwrap().contains("peer-policy"), "{name}");
         }
         fs::remove_dir_all(out).unwrap();
     }

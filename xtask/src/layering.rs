@@ -52,59 +52,31 @@ const PROGRAMS: &[&str] = &["shortwire", "bench", "xtask", "system-tests"];
 
 pub fn check(root: &Path) -> Result<()> {
     let metadata = cargo(root, &["metadata", "--format-version", "1", "--no-deps"])?;
-    let metadata: Value =
-        serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
     let mut problems = edge_problems(&dependencies(&metadata)?);
-    let tree = cargo(
-        root,
-        &[
-            "tree", "-p", "preload", "-e", "no-dev", "--prefix", "none", "--format", "{p}",
-        ],
-    )?;
+    let tree = cargo(root, &["tree", "-p", "preload", "-e", "no-dev", "--prefix", "none", "--format", "{p}"])?;
     problems.extend(preload_problems(&tree));
-    ensure!(
-        problems.is_empty(),
-        "layering:\n  {}",
-        problems.join("\n  ")
-    );
+    ensure!(problems.is_empty(), "layering:\n  {}", problems.join("\n  "));
     Ok(())
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(crate::cargo())
-        .args(arguments)
-        .current_dir(root)
-        .output()
-        .context("cannot run cargo")?;
+    let output = Command::new(crate::cargo()).args(arguments).current_dir(root).output().context("cannot run cargo")?;
     if !output.status.success() {
-        bail!(
-            "cargo {} failed: {}",
-            arguments[0],
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        bail!("cargo {} failed: {}", arguments[0], String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Package to what it depends on, of any kind.
 fn dependencies(metadata: &Value) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let packages = metadata["packages"]
-        .as_array()
-        .context("cargo metadata lists no packages")?;
-    let name = |value: &Value| {
-        value["name"]
-            .as_str()
-            .map(str::to_string)
-            .context("a package without a name")
-    };
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let name = |value: &Value| value["name"].as_str().map(str::to_string).context("a package without a name");
     packages
         .iter()
         .map(|package| {
             let dependencies = package["dependencies"].as_array().into_iter().flatten();
-            Ok((
-                name(package)?,
-                dependencies.map(name).collect::<Result<_>>()?,
-            ))
+            Ok((name(package)?, dependencies.map(name).collect::<Result<_>>()?))
         })
         .collect()
 }
@@ -113,18 +85,20 @@ fn edge_problems(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Vec<Strin
     let mut problems = Vec::new();
     for (package, uses) in dependencies {
         if !EDGES.iter().any(|(known, _)| known == package) {
-            problems.push(format!("{package} is not in DESIGN.md section 1; add it there and to xtask's EDGES, or put its code elsewhere"));
+            problems.push(format!(
+                "{package} is not in DESIGN.md section 1; add it there and to xtask's EDGES, or put its code elsewhere"
+            ));
             continue;
         }
         let allowed = reachable(package);
         for used in uses {
             if dependencies.contains_key(used) && !allowed.contains(used.as_str()) {
-                problems.push(format!(
-                    "{package} -> {used} is not an allowed edge (DESIGN.md section 1)"
-                ));
+                problems.push(format!("{package} -> {used} is not an allowed edge (DESIGN.md section 1)"));
             }
             if PROGRAMS_ONLY.contains(&used.as_str()) && !PROGRAMS.contains(&package.as_str()) {
-                problems.push(format!("{package} uses {used}, which is for programs; libraries have their own error types and no terminal"));
+                problems.push(format!(
+                    "{package} uses {used}, which is for programs; libraries have their own error types and no terminal"
+                ));
             }
         }
     }
@@ -135,11 +109,7 @@ fn reachable(package: &str) -> BTreeSet<&'static str> {
     let mut found = BTreeSet::new();
     let mut open = vec![package.to_string()];
     while let Some(next) = open.pop() {
-        for &edge in EDGES
-            .iter()
-            .filter(|(name, _)| *name == next)
-            .flat_map(|(_, edges)| *edges)
-        {
+        for &edge in EDGES.iter().filter(|(name, _)| *name == next).flat_map(|(_, edges)| *edges) {
             if found.insert(edge) {
                 open.push(edge.to_string());
             }
@@ -150,14 +120,13 @@ fn reachable(package: &str) -> BTreeSet<&'static str> {
 
 /// `tree`: a package per line, name first.
 fn preload_problems(tree: &str) -> Vec<String> {
-    let packages: BTreeSet<&str> = tree
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
-    let unlisted = packages
-        .into_iter()
-        .filter(|package| !PRELOAD_PACKAGES.contains(package));
-    unlisted.map(|package| format!("preload grew the package {package}; do without it, or argue for it in xtask's PRELOAD_PACKAGES")).collect()
+    let packages: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let unlisted = packages.into_iter().filter(|package| !PRELOAD_PACKAGES.contains(package));
+    unlisted
+        .map(|package| {
+            format!("preload grew the package {package}; do without it, or argue for it in xtask's PRELOAD_PACKAGES")
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -167,12 +136,7 @@ mod tests {
     fn graph(edges: &[(&str, &[&str])]) -> BTreeMap<String, BTreeSet<String>> {
         edges
             .iter()
-            .map(|(name, uses)| {
-                (
-                    name.to_string(),
-                    uses.iter().map(|used| used.to_string()).collect(),
-                )
-            })
+            .map(|(name, uses)| (name.to_string(), uses.iter().map(|used| used.to_string()).collect()))
             .collect()
     }
 
@@ -195,36 +159,17 @@ mod tests {
 
     #[test]
     fn upward_sideways_and_unknown_are_told() {
-        let graph = graph(&[
-            ("shm", &["dibs", "clap"]),
-            ("dibs", &[]),
-            ("bench", &["shm"]),
-            ("common", &[]),
-        ]);
+        let graph = graph(&[("shm", &["dibs", "clap"]), ("dibs", &[]), ("bench", &["shm"]), ("common", &[])]);
         let problems = edge_problems(&graph);
         assert_eq!(problems.len(), 4, "{problems:?}");
-        for part in [
-            "shm -> dibs",
-            "shm uses clap",
-            "bench -> shm",
-            "common is not in",
-        ] {
-            assert!(
-                problems.iter().any(|problem| problem.contains(part)),
-                "{part}"
-            );
+        for part in ["shm -> dibs", "shm uses clap", "bench -> shm", "common is not in"] {
+            assert!(problems.iter().any(|problem| problem.contains(part)), "{part}");
         }
     }
 
     #[test]
     fn preload_grows_only_on_purpose() {
-        assert_eq!(
-            preload_problems("preload v0.1.0 (/x)\nrustix v1.1.6\nrustix v1.1.6 (*)\n"),
-            Vec::<String>::new()
-        );
-        assert_eq!(
-            preload_problems("preload v0.1.0 (/x)\nserde v1.0.0\n").len(),
-            1
-        );
+        assert_eq!(preload_problems("preload v0.1.0 (/x)\nrustix v1.1.6\nrustix v1.1.6 (*)\n"), Vec::<String>::new());
+        assert_eq!(preload_problems("preload v0.1.0 (/x)\nserde v1.0.0\n").len(), 1);
     }
 }

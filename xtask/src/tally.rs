@@ -14,18 +14,11 @@ pub struct Tally {
 
 impl Tally {
     pub fn one_passed() -> Tally {
-        Tally {
-            passed: 1,
-            ..Tally::default()
-        }
+        Tally { passed: 1, ..Tally::default() }
     }
 
     pub fn one_failed(what: &str) -> Tally {
-        Tally {
-            failed: 1,
-            remarks: vec![format!("failed: {what}")],
-            ..Tally::default()
-        }
+        Tally { failed: 1, remarks: vec![format!("failed: {what}")], ..Tally::default() }
     }
 
     /// All that a test runner printed, on standard output and error.
@@ -35,9 +28,9 @@ impl Tally {
         for line in lines {
             if let Some(counts) = line.strip_prefix("test result: ") {
                 let count = |what: &str| {
-                    counts.split([';', '.']).find_map(|part| {
-                        part.trim().strip_suffix(what)?.trim().parse::<usize>().ok()
-                    })
+                    counts
+                        .split([';', '.'])
+                        .find_map(|part| part.trim().strip_suffix(what)?.trim().parse::<usize>().ok())
                 };
                 tally.passed += count("passed").unwrap_or(0);
                 tally.failed += count("failed").unwrap_or(0);
@@ -45,16 +38,11 @@ impl Tally {
             } else if line.starts_with(SKIP_MARK) {
                 skipped_within += 1;
                 tally.remarks.push(line.to_string());
-            } else if let Some((name, end)) = line
-                .strip_prefix("test ")
-                .and_then(|rest| rest.split_once(" ... "))
-            {
+            } else if let Some((name, end)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
                 if end == "FAILED" {
                     tally.remarks.push(format!("failed: {name}"));
                 } else if let Some(reason) = end.strip_prefix("ignored") {
-                    tally
-                        .remarks
-                        .push(format!("{SKIP_MARK}{name}{}", reason.replacen(',', ":", 1)));
+                    tally.remarks.push(format!("{SKIP_MARK}{name}{}", reason.replacen(',', ":", 1)));
                 }
             }
         }
@@ -71,10 +59,7 @@ impl Tally {
     }
 
     pub fn closing_line(&self) -> String {
-        format!(
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        )
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
@@ -103,19 +88,13 @@ test redis ... ok
 test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
         let tally = Tally::of(output.lines());
         assert_eq!(tally.closing_line(), "1 passed, 0 failed, 1 skipped");
-        assert_eq!(
-            tally.remarks,
-            ["skipped: redis: redis-server is not installed"]
-        );
+        assert_eq!(tally.remarks, ["skipped: redis: redis-server is not installed"]);
     }
 
     #[test]
     fn tallies_add_up() {
         let mut sum = Tally::one_passed();
         sum.add(Tally::one_failed("clippy"));
-        assert_eq!(
-            (sum.closing_line().as_str(), sum.remarks.len()),
-            ("1 passed, 1 failed, 0 skipped", 1)
-        );
+        assert_eq!((sum.closing_line().as_str(), sum.remarks.len()), ("1 passed, 1 failed, 0 skipped", 1));
     }
 }

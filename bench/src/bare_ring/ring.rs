@@ -40,16 +40,7 @@ impl Rings {
         let length = Rings::bytes(capacity) as usize;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address the kernel chooses touches no existing memory.
-        let base = unsafe {
-            mmap(
-                null_mut(),
-                length,
-                access,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                memory,
-                0,
-            )?
-        };
+        let base = unsafe { mmap(null_mut(), length, access, MapFlags::SHARED | MapFlags::POPULATE, memory, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: all offsets lie within the `length` bytes just mapped; cursor lines are aligned within the first page.
         let ring = |cursors: usize, data: usize| unsafe {
@@ -63,12 +54,7 @@ impl Rings {
             }
         };
         let (there, back) = (ring(0, PAGE), ring(2 * LINE_PAIR, PAGE + capacity));
-        Ok(Rings {
-            base,
-            length,
-            there,
-            back,
-        })
+        Ok(Rings { base, length, there, back })
     }
 
     fn stop_word(&self) -> &AtomicU64 {
@@ -100,8 +86,7 @@ impl Ring {
             let enough = start + part.len() as u64 - self.theirs.get() <= self.capacity as u64
                 || spin(&mut stop, || {
                     // SYNC: pairs with the release in pop: the reader is done with the bytes below this cursor.
-                    self.theirs
-                        .set(self.cursor(self.read).load(Ordering::Acquire));
+                    self.theirs.set(self.cursor(self.read).load(Ordering::Acquire));
                     start + part.len() as u64 - self.theirs.get() <= self.capacity as u64
                 });
             if !enough {
@@ -111,18 +96,12 @@ impl Ring {
             let first = part.len().min(self.capacity - offset);
             // SAFETY: both pieces lie in the ring, and the reader does not touch free space.
             unsafe {
-                self.data
-                    .add(offset)
-                    .copy_from_nonoverlapping(NonNull::from(&part[..first]).cast(), first);
-                self.data.copy_from_nonoverlapping(
-                    NonNull::from(&part[first..]).cast(),
-                    part.len() - first,
-                );
+                self.data.add(offset).copy_from_nonoverlapping(NonNull::from(&part[..first]).cast(), first);
+                self.data.copy_from_nonoverlapping(NonNull::from(&part[first..]).cast(), part.len() - first);
             }
             self.mine.set(start + part.len() as u64);
             // SYNC: publishes the bytes above; pairs with the acquire in pop.
-            self.cursor(self.written)
-                .store(self.mine.get(), Ordering::Release);
+            self.cursor(self.written).store(self.mine.get(), Ordering::Release);
         }
         true
     }
@@ -135,8 +114,7 @@ impl Ring {
             let some = self.theirs.get() > start
                 || spin(&mut stop, || {
                     // SYNC: pairs with the release in push: the bytes below this cursor are there.
-                    self.theirs
-                        .set(self.cursor(self.written).load(Ordering::Acquire));
+                    self.theirs.set(self.cursor(self.written).load(Ordering::Acquire));
                     self.theirs.get() > start
                 });
             if !some {
@@ -148,28 +126,20 @@ impl Ring {
             let target = &mut buffer[filled..filled + count];
             // SAFETY: both pieces lie in the ring below the writer's cursor, which the writer leaves alone until we release.
             unsafe {
-                self.data
-                    .add(offset)
-                    .copy_to_nonoverlapping(NonNull::from(&mut target[..first]).cast(), first);
-                self.data.copy_to_nonoverlapping(
-                    NonNull::from(&mut target[first..]).cast(),
-                    count - first,
-                );
+                self.data.add(offset).copy_to_nonoverlapping(NonNull::from(&mut target[..first]).cast(), first);
+                self.data.copy_to_nonoverlapping(NonNull::from(&mut target[first..]).cast(), count - first);
             }
             filled += count;
             self.mine.set(start + count as u64);
             // SYNC: gives the space back; pairs with the acquire in push.
-            self.cursor(self.read)
-                .store(self.mine.get(), Ordering::Release);
+            self.cursor(self.read).store(self.mine.get(), Ordering::Release);
         }
         true
     }
 
     /// The writer's way to know that everything has been received.
     pub fn wait_until_empty(&self, mut stop: impl FnMut() -> bool) {
-        spin(&mut stop, || {
-            self.cursor(self.read).load(Ordering::Acquire) == self.mine.get()
-        });
+        spin(&mut stop, || self.cursor(self.read).load(Ordering::Acquire) == self.mine.get());
     }
 
     fn cursor(&self, at: NonNull<AtomicU64>) -> &AtomicU64 {

@@ -49,11 +49,7 @@ impl Channel {
                 self.filled += count;
                 Ok(Input::More)
             }
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
-            {
-                Ok(Input::More)
-            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(Input::More),
             Err(error) => Err(error),
         }
     }

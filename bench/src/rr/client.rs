@@ -40,33 +40,19 @@ pub fn run(args: &Client) -> Result<Figures> {
     };
     let mut askers = Vec::new();
     for id in 0..args.connections {
-        let channel = Channel::new(args.connect.connect()?, u64::from(id), &epoll)
-            .doing("cannot watch a connection")?;
-        askers.push(Asker {
-            channel,
-            id,
-            counter: 0,
-            asked_at: Instant::now(),
-            waiting: false,
-        });
+        let channel =
+            Channel::new(args.connect.connect()?, u64::from(id), &epoll).doing("cannot watch a connection")?;
+        askers.push(Asker { channel, id, counter: 0, asked_at: Instant::now(), waiting: false });
     }
 
     let span = args.start();
     for asker in &mut askers {
-        let preamble = Preamble {
-            mode: Mode::Rr,
-            size,
-            id: asker.id,
-        }
-        .encode();
+        let preamble = Preamble { mode: Mode::Rr, size, id: asker.id }.encode();
         asker.ask(&exchange, &preamble, span.began, &epoll)?;
     }
     let mut now = span.began;
     while now < span.deadline && exchange.histogram.count() < args.count {
-        for ready in epoll
-            .wait(Some(span.deadline - now))
-            .doing("cannot wait for events")?
-        {
+        for ready in epoll.wait(Some(span.deadline - now)).doing("cannot wait for events")? {
             let asker = &mut askers[ready.token as usize];
             if asker.advance(ready, &mut exchange, &epoll)? {
                 asker.ask(&exchange, &[], Instant::now(), &epoll)?;
@@ -77,23 +63,12 @@ pub fn run(args: &Client) -> Result<Figures> {
     let messages = exchange.histogram.count();
     let seconds = (now - span.began).as_secs_f64();
     collect_the_rest(&mut askers, &mut exchange, &mut epoll)?;
-    Ok(Figures::new(
-        "rr",
-        size,
-        args.connections,
-        seconds,
-        messages,
-        messages * size as u64 * 2,
-    )
-    .with_latency(&exchange.histogram))
+    Ok(Figures::new("rr", size, args.connections, seconds, messages, messages * size as u64 * 2)
+        .with_latency(&exchange.histogram))
 }
 
 /// What was asked must be answered: a connection that was forgotten while the others went on is found here.
-fn collect_the_rest(
-    askers: &mut [Asker],
-    exchange: &mut Exchange,
-    epoll: &mut Epoll,
-) -> Result<()> {
+fn collect_the_rest(askers: &mut [Asker], exchange: &mut Exchange, epoll: &mut Epoll) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let waiting = askers.iter().filter(|asker| asker.waiting).count();
@@ -108,23 +83,14 @@ fn collect_the_rest(
                 PATIENCE.as_secs()
             )));
         }
-        for ready in epoll
-            .wait(Some(deadline - now))
-            .doing("cannot wait for events")?
-        {
+        for ready in epoll.wait(Some(deadline - now)).doing("cannot wait for events")? {
             askers[ready.token as usize].advance(ready, exchange, epoll)?;
         }
     }
 }
 
 impl Asker {
-    fn ask(
-        &mut self,
-        exchange: &Exchange,
-        before: &[u8],
-        now: Instant,
-        epoll: &Epoll,
-    ) -> Result<()> {
+    fn ask(&mut self, exchange: &Exchange, before: &[u8], now: Instant, epoll: &Epoll) -> Result<()> {
         let at = message_start(self.id, self.counter, exchange.size);
         let request = exchange.requests.slice(at, exchange.size);
         self.asked_at = now;
@@ -142,11 +108,8 @@ impl Asker {
         if ready.writable {
             self.channel.flush(epoll).doing("cannot send")?;
         }
-        if ready.readable && self.channel.receive().doing("cannot read a response")? == Input::Ended
-        {
-            return Err(Failure::Protocol(
-                "the server closed a connection instead of answering".into(),
-            ));
+        if ready.readable && self.channel.receive().doing("cannot read a response")? == Input::Ended {
+            return Err(Failure::Protocol("the server closed a connection instead of answering".into()));
         }
         let size = exchange.size;
         let received = self.channel.received();
@@ -154,22 +117,15 @@ impl Asker {
             return Ok(false);
         }
         if received.len() > size || !self.waiting {
-            return Err(Failure::Protocol(
-                "WRONG DATA: more came than the one response that was asked for".into(),
-            ));
+            return Err(Failure::Protocol("WRONG DATA: more came than the one response that was asked for".into()));
         }
         let at = message_start(self.id, self.counter, size);
         exchange
             .responses
             .check(at, received)
-            .map_err(|bad| Failure::WrongData {
-                offset: self.counter * size as u64 + (bad - at),
-                what: "response",
-            })?;
+            .map_err(|bad| Failure::WrongData { offset: self.counter * size as u64 + (bad - at), what: "response" })?;
         self.channel.consume(size);
-        exchange
-            .histogram
-            .record(self.asked_at.elapsed().as_nanos() as u64);
+        exchange.histogram.record(self.asked_at.elapsed().as_nanos() as u64);
         self.counter += 1;
         self.waiting = false;
         Ok(true)

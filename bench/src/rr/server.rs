@@ -31,20 +31,10 @@ struct Server {
 
 /// Serves until `limit` connections have come and gone; for ever when it is 0.
 pub fn serve(listener: &Listener, limit: u64, mode: Mode) -> Result<()> {
-    listener
-        .set_nonblocking()
-        .doing("cannot make the listener nonblocking")?;
+    listener.set_nonblocking().doing("cannot make the listener nonblocking")?;
     let epoll = Epoll::new().doing("cannot make an epoll set")?;
-    epoll
-        .add(listener.as_raw_fd(), LISTENER)
-        .doing("cannot watch the listener")?;
-    let mut server = Server {
-        mode,
-        epoll,
-        sessions: HashMap::new(),
-        patterns: HashMap::new(),
-        accepted: 0,
-    };
+    epoll.add(listener.as_raw_fd(), LISTENER).doing("cannot watch the listener")?;
+    let mut server = Server { mode, epoll, sessions: HashMap::new(), patterns: HashMap::new(), accepted: 0 };
     while limit == 0 || server.accepted < limit || !server.sessions.is_empty() {
         for ready in server.epoll.wait(None).doing("cannot wait for events")? {
             if ready.token == LISTENER {
@@ -63,28 +53,15 @@ impl Server {
             let stream = match listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-                    ) =>
-                {
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
                     continue;
                 }
                 Err(error) => return Err(error).doing("cannot accept a connection"),
             };
             let token = self.accepted;
             self.accepted += 1;
-            let channel =
-                Channel::new(stream, token, &self.epoll).doing("cannot watch a new connection")?;
-            self.sessions.insert(
-                token,
-                Session {
-                    channel,
-                    preamble: None,
-                    answered: 0,
-                },
-            );
+            let channel = Channel::new(stream, token, &self.epoll).doing("cannot watch a new connection")?;
+            self.sessions.insert(token, Session { channel, preamble: None, answered: 0 });
         }
     }
 
@@ -123,11 +100,7 @@ impl Session {
         }
         let preamble = match self.preamble {
             Some(preamble) => preamble,
-            None => match self
-                .channel
-                .received()
-                .first_chunk::<{ preamble::LENGTH }>()
-            {
+            None => match self.channel.received().first_chunk::<{ preamble::LENGTH }>() {
                 Some(head) => {
                     let preamble = Preamble::decode(head, mode)?;
                     self.channel.consume(preamble::LENGTH);
@@ -137,22 +110,17 @@ impl Session {
             },
         };
         let size = preamble.size;
-        let (requests, responses) = patterns
-            .entry(size)
-            .or_insert_with(|| (Pattern::request(size), Pattern::response(size)));
+        let (requests, responses) =
+            patterns.entry(size).or_insert_with(|| (Pattern::request(size), Pattern::response(size)));
         while let Some(request) = self.channel.received().get(..size) {
             let at = message_start(preamble.id, self.answered, size);
-            requests
-                .check(at, request)
-                .map_err(|bad| Failure::WrongData {
-                    offset: self.answered * size as u64 + (bad - at),
-                    what: "request",
-                })?;
+            requests.check(at, request).map_err(|bad| Failure::WrongData {
+                offset: self.answered * size as u64 + (bad - at),
+                what: "request",
+            })?;
             self.channel.consume(size);
             self.answered += 1;
-            self.channel
-                .send(responses.slice(at, size), epoll)
-                .doing("cannot send the response")?;
+            self.channel.send(responses.slice(at, size), epoll).doing("cannot send the response")?;
         }
         Ok(mode != Mode::Short || self.answered == 0 || self.channel.has_output())
     }

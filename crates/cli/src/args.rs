@@ -8,20 +8,13 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::units::{parse_dmb_size, parse_seconds, parse_size};
 
 #[derive(Parser)]
-#[command(
-    name = "shortwire",
-    version,
-    max_term_width = 110,
-    propagate_version = true
-)]
+#[command(name = "shortwire", version, max_term_width = 110, propagate_version = true)]
 #[command(about = "TCP programs on one machine talk through shared memory, unchanged")]
-#[command(
-    long_about = "TCP programs on one machine talk through shared memory, unchanged.
+#[command(long_about = "TCP programs on one machine talk through shared memory, unchanged.
 
 Start both ends under `shortwire run`: their connections begin as ordinary TCP and, after a few messages, move their bytes \
 through shared memory (SMC-D with a no-copy loopback device). A program whose peer does not take part stays on plain TCP \
-and notices nothing. No root, no kernel module, no configuration."
-)]
+and notices nothing. No root, no kernel module, no configuration.")]
 #[command(after_help = "Examples:
   shortwire run -- redis-server &            a server that takes part
   shortwire run -- redis-benchmark -t get    its client: their bytes now go through shared memory
@@ -67,12 +60,7 @@ Programs that cannot take part, and run as plain TCP with a warning: statically 
 (they do not call the C library).")]
 pub struct Run {
     /// Upgrade a connection after this many sends and receives on it
-    #[arg(
-        long,
-        value_name = "K",
-        env = "SHORTWIRE_AFTER",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
     #[arg(
         long_help = "Upgrade a connection after this many sends and receives on it (library default: 4). Short connections never reach it and cost nothing."
     )]
@@ -88,13 +76,7 @@ pub struct Run {
     #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,
     /// Which processes to share memory with
-    #[arg(
-        long,
-        value_name = "POLICY",
-        env = "SHORTWIRE_PEER_POLICY",
-        hide_env_values = true,
-        value_enum
-    )]
+    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum)]
     pub peer_policy: Option<PeerPolicy>,
     /// Order in which to offer devices
     #[arg(
@@ -119,13 +101,7 @@ pub struct Run {
     #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub disable: bool,
     /// What a program that uses io_uring gets
-    #[arg(
-        long,
-        value_name = "MODE",
-        env = "SHORTWIRE_IO_URING",
-        hide_env_values = true,
-        value_enum
-    )]
+    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum)]
     pub io_uring: Option<IoUring>,
     /// Copy through the device instead of sharing buffers
     #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = FalseyValueParser::new())]
@@ -170,9 +146,7 @@ pub enum IoUring {
 }
 
 #[derive(clap::Args)]
-#[command(
-    about = "Show the connections of programs under Shortwire: which use shared memory, and why others do not"
-)]
+#[command(about = "Show the connections of programs under Shortwire: which use shared memory, and why others do not")]
 #[command(
     after_help = "Columns as in smcss. Mode is SMCD for a connection through shared memory, or TCP with the reason code of this end \
 (and behind a slash that of the peer); below the table each reason is explained once, with what can be done.

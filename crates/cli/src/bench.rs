@@ -40,13 +40,7 @@ struct Plan {
 pub fn sockets(args: &Sockets) -> Result<ExitCode> {
     if args.list {
         for case in case::all() {
-            writeln!(
-                std::io::stdout(),
-                "{:<14} {:<9} {}",
-                case.name,
-                case.group,
-                case.what
-            )?;
+            writeln!(std::io::stdout(), "{:<14} {:<9} {}", case.name, case.group, case.what)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -65,11 +59,7 @@ pub fn sockets(args: &Sockets) -> Result<ExitCode> {
     let samples = measure(&plan)?;
     let mut output = std::io::stdout().lock();
     if args.json {
-        writeln!(
-            output,
-            "{}",
-            serde_json::to_string_pretty(&report::json(&samples))?
-        )?;
+        writeln!(output, "{}", serde_json::to_string_pretty(&report::json(&samples))?)?;
     } else {
         output.write_all(report::text(&samples).as_bytes())?;
     }
@@ -82,10 +72,7 @@ pub fn demo(args: &Demo) -> Result<ExitCode> {
         output,
         "Ordinary TCP programs, unchanged: over TCP, over Unix sockets where they can, and under `shortwire run`."
     )?;
-    writeln!(
-        output,
-        "Every byte is checked by the programs that can (peers). This takes less than two minutes.\n"
-    )?;
+    writeln!(output, "Every byte is checked by the programs that can (peers). This takes less than two minutes.\n")?;
     let plan = Plan {
         rounds: QUICK_ROUNDS,
         seconds: QUICK_SECONDS,
@@ -95,39 +82,24 @@ pub fn demo(args: &Demo) -> Result<ExitCode> {
     };
     let samples = measure(&plan)?;
     output.write_all(report::text(&samples).as_bytes())?;
-    writeln!(
-        output,
-        "\nMeasure longer with `shortwire bench sockets`; see live connections with `shortwire ss`."
-    )?;
+    writeln!(output, "\nMeasure longer with `shortwire bench sockets`; see live connections with `shortwire ss`.")?;
     Ok(exit_code(&samples))
 }
 
 fn exit_code(samples: &Samples) -> ExitCode {
-    if samples.failures.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if samples.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn chosen(only: &[String], quick: bool) -> Result<Vec<Case>> {
     if only.is_empty() {
-        return Ok(case::all()
-            .into_iter()
-            .filter(|case| !(quick && case.long_only))
-            .collect());
+        return Ok(case::all().into_iter().filter(|case| !(quick && case.long_only)).collect());
     }
     for name in only {
         if !case::all().iter().any(|case| case.is_called(name)) {
-            bail!(
-                "there is no row {name}; `shortwire bench sockets --list` prints those there are"
-            );
+            bail!("there is no row {name}; `shortwire bench sockets --list` prints those there are");
         }
     }
-    Ok(case::all()
-        .into_iter()
-        .filter(|case| only.iter().any(|name| case.is_called(name)))
-        .collect())
+    Ok(case::all().into_iter().filter(|case| only.iter().any(|name| case.is_called(name))).collect())
 }
 
 /// Rounds outermost: what disturbs the machine for a while then disturbs all rows and paths alike.
@@ -147,23 +119,13 @@ fn measure(plan: &Plan) -> Result<Samples> {
     let began = Instant::now();
     for round in 0..plan.rounds {
         let each = began.elapsed() / round.max(1);
-        if round > 0
-            && plan
-                .budget
-                .is_some_and(|budget| began.elapsed() + each > budget)
-        {
+        if round > 0 && plan.budget.is_some_and(|budget| began.elapsed() + each > budget) {
             progress.note(&format!("{round} rounds fit into the time"));
             break;
         }
         for case in &cases {
             for &path in case.paths {
-                let label = format!(
-                    "round {}/{}: {} over {}",
-                    round + 1,
-                    plan.rounds,
-                    case.name,
-                    path.name()
-                );
+                let label = format!("round {}/{}: {} over {}", round + 1, plan.rounds, case.name, path.name());
                 progress.begin(&label);
                 if samples.has_failed(case, path) {
                     progress.end(&label, "not tried again");

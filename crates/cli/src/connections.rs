@@ -39,12 +39,7 @@ pub enum Mode {
     #[serde(rename = "SMCD")]
     Smcd,
     #[serde(rename = "TCP")]
-    Tcp {
-        reason: u32,
-        peer_reason: u32,
-        words: &'static str,
-        hint: &'static str,
-    },
+    Tcp { reason: u32, peer_reason: u32, words: &'static str, hint: &'static str },
     #[serde(rename = "LISTEN")]
     Listener,
 }
@@ -83,11 +78,7 @@ pub struct Snapshot {
 /// Looks at all processes, or only at those that `wanted` accepts by their id.
 pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
     let survey = processes::survey(wanted);
-    let tables: Vec<Table> = survey
-        .tables
-        .iter()
-        .filter_map(|found| tables::read(found).ok())
-        .collect();
+    let tables: Vec<Table> = survey.tables.iter().filter_map(|found| tables::read(found).ok()).collect();
     let mut kernel = HashMap::new();
     for &pid in survey.namespaces.values() {
         kernel.extend(kernel::sockets(pid));
@@ -116,17 +107,8 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
             connections.push(undescribed(inode, socket, programs, why));
         }
     }
-    connections.sort_by_key(|connection| {
-        (
-            connection.programs.first().map(|program| program.pid),
-            connection.inode,
-        )
-    });
-    Snapshot {
-        connections,
-        tables,
-        hidden: survey.hidden,
-    }
+    connections.sort_by_key(|connection| (connection.programs.first().map(|program| program.pid), connection.inode));
+    Snapshot { connections, tables, hidden: survey.hidden }
 }
 
 /// A connection that the library took note of.
@@ -138,32 +120,19 @@ fn described(conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program
     let local_reason = conn.reason.load(Relaxed);
     let is_smcd = on_ring || (attached && local_reason == 0);
     Connection {
-        state: if attached {
-            smc_state(conn, phase)
-        } else {
-            kernel.map_or("ACTIVE", |socket| socket.smc_state())
-        },
+        state: if attached { smc_state(conn, phase) } else { kernel.map_or("ACTIVE", |socket| socket.smc_state()) },
         uid: kernel.map_or(conn.uid.load(Relaxed), |socket| socket.uid),
         inode: u64::from(conn.inode.load(Relaxed)),
         local: kernel.map(|socket| socket.local).or(local),
         peer: kernel.map(|socket| socket.peer).or(peer),
         programs,
-        mode: if is_smcd {
-            Mode::Smcd
-        } else {
-            tcp(Reason(local_reason), conn.peer_reason.load(Relaxed))
-        },
+        mode: if is_smcd { Mode::Smcd } else { tcp(Reason(local_reason), conn.peer_reason.load(Relaxed)) },
         detail: attached.then(|| detail(conn, phase)),
     }
 }
 
 /// A socket that the library has not taken note of: a listener, or a connection before its first look at it.
-fn undescribed(
-    inode: u64,
-    socket: &kernel::Socket,
-    programs: Vec<Program>,
-    why: Reason,
-) -> Connection {
+fn undescribed(inode: u64, socket: &kernel::Socket, programs: Vec<Program>, why: Reason) -> Connection {
     Connection {
         state: socket.smc_state(),
         uid: socket.uid,
@@ -171,49 +140,29 @@ fn undescribed(
         local: Some(socket.local),
         peer: Some(socket.peer).filter(|_| !socket.is_listener()),
         programs,
-        mode: if socket.is_listener() {
-            Mode::Listener
-        } else {
-            tcp(why, 0)
-        },
+        mode: if socket.is_listener() { Mode::Listener } else { tcp(why, 0) },
         detail: None,
     }
 }
 
 fn tcp(local: Reason, peer: u32) -> Mode {
     // After a Decline what the peer said tells more than that it did.
-    let telling = if local == reason::PEER_DECL && peer != 0 {
-        Reason(peer)
-    } else {
-        local
-    };
-    Mode::Tcp {
-        reason: local.code(),
-        peer_reason: peer,
-        words: telling.words(),
-        hint: telling.hint(),
-    }
+    let telling = if local == reason::PEER_DECL && peer != 0 { Reason(peer) } else { local };
+    Mode::Tcp { reason: local.code(), peer_reason: peer, words: telling.words(), hint: telling.hint() }
 }
 
 /// Connections that were frozen before their first look carry a reason but no inode. Where all of a process say the
 /// same, its unnamed sockets are those.
 fn reasons_of_the_unnamed(tables: &[Table]) -> BTreeMap<u32, Reason> {
     let mut reasons: BTreeMap<u32, Option<Reason>> = BTreeMap::new();
-    for conn in tables
-        .iter()
-        .flat_map(Table::live)
-        .filter(|conn| conn.inode.load(Relaxed) == 0)
-    {
+    for conn in tables.iter().flat_map(Table::live).filter(|conn| conn.inode.load(Relaxed) == 0) {
         let own = Reason(conn.reason.load(Relaxed));
         reasons
             .entry(conn.pid.load(Relaxed))
             .and_modify(|known| *known = known.filter(|&known| known == own))
             .or_insert(Some(own));
     }
-    reasons
-        .into_iter()
-        .filter_map(|(pid, reason)| Some((pid, reason?)))
-        .collect()
+    reasons.into_iter().filter_map(|(pid, reason)| Some((pid, reason?))).collect()
 }
 
 fn smc_state(conn: &Conn, phase: u32) -> &'static str {
@@ -223,23 +172,11 @@ fn smc_state(conn: &Conn, phase: u32) -> &'static str {
     if phase & (phase::DEAD | phase::BROKEN) != 0 || ends & ABORT != 0 {
         "PROCESSABORT"
     } else if phase & phase::CLOSED != 0 {
-        if ends & CLOSED != 0 {
-            "CLOSED"
-        } else {
-            "PEERCLOSEWAIT1"
-        }
+        if ends & CLOSED != 0 { "CLOSED" } else { "PEERCLOSEWAIT1" }
     } else if ends & CLOSED != 0 {
-        if done_here {
-            "APPFINCLOSEWAIT"
-        } else {
-            "APPCLOSEWAIT1"
-        }
+        if done_here { "APPFINCLOSEWAIT" } else { "APPCLOSEWAIT1" }
     } else if ends & DONE != 0 {
-        if done_here {
-            "APPCLOSEWAIT2"
-        } else {
-            "APPCLOSEWAIT1"
-        }
+        if done_here { "APPCLOSEWAIT2" } else { "APPCLOSEWAIT1" }
     } else if done_here {
         "PEERCLOSEWAIT1"
     } else {
@@ -254,11 +191,7 @@ fn detail(conn: &Conn, phase: u32) -> Detail {
     };
     let sent_ends = shut(phase::SHUT_WR, "00", "80");
     Detail {
-        shutdown: format!(
-            "{}-{}",
-            shut(phase::SHUT_RD, "<", "R"),
-            shut(phase::SHUT_WR, ">", "W")
-        ),
+        shutdown: format!("{}-{}", shut(phase::SHUT_RD, "<", "R"), shut(phase::SHUT_WR, ">", "W")),
         token: conn.my_token.load(Relaxed),
         peer_token: conn.peer_token.load(Relaxed),
         link_group: conn.group.load(Relaxed),
@@ -298,22 +231,11 @@ mod tests {
 
     #[test]
     fn the_peers_diagnosis_explains_a_decline() {
-        let Mode::Tcp {
-            words,
-            reason,
-            peer_reason,
-            ..
-        } = tcp(reason::PEER_DECL, reason::MAX_DMB.code())
-        else {
+        let Mode::Tcp { words, reason, peer_reason, .. } = tcp(reason::PEER_DECL, reason::MAX_DMB.code()) else {
             unreachable!("tcp")
         };
-        assert_eq!(
-            (words, reason, peer_reason),
-            (reason::MAX_DMB.words(), 0x0500_0000, 0x030d_0000)
-        );
-        let Mode::Tcp { words, .. } = tcp(reason::NOT_YET, 0) else {
-            unreachable!("tcp")
-        };
+        assert_eq!((words, reason, peer_reason), (reason::MAX_DMB.words(), 0x0500_0000, 0x030d_0000));
+        let Mode::Tcp { words, .. } = tcp(reason::NOT_YET, 0) else { unreachable!("tcp") };
         assert_eq!(words, reason::NOT_YET.words());
     }
 
@@ -321,9 +243,6 @@ mod tests {
     fn json_names_the_mode() {
         assert_eq!(serde_json::to_value(Mode::Smcd).unwrap()["mode"], "SMCD");
         let tcp = serde_json::to_value(tcp(reason::NOT_YET, 0)).unwrap();
-        assert_eq!(
-            (tcp["mode"].as_str(), tcp["reason"].as_u64()),
-            (Some("TCP"), Some(0x0999_1001))
-        );
+        assert_eq!((tcp["mode"].as_str(), tcp["reason"].as_u64()), (Some("TCP"), Some(0x0999_1001)));
     }
 }

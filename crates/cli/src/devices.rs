@@ -29,10 +29,7 @@ struct Device {
 pub fn run(args: &Devices) -> Result<ExitCode> {
     let devices = [loopback(&snapshot(|_| true).tables)];
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&serde_json::json!({ "devices": devices }))?
-        );
+        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "devices": devices }))?);
         return Ok(ExitCode::SUCCESS);
     }
     println!("FID  Type         PCI-ID        PCHID  InUse  #LGs  #Conns  PNET-ID  State");
@@ -58,10 +55,7 @@ fn loopback(tables: &[Table]) -> Device {
     let mut groups = HashSet::new();
     let mut connections = 0;
     for (index, table) in tables.iter().enumerate() {
-        for conn in table
-            .live()
-            .filter(|conn| conn.phase() & phase::TX_READY != 0)
-        {
+        for conn in table.live().filter(|conn| conn.phase() & phase::TX_READY != 0) {
             groups.insert((index, conn.pid.load(Relaxed), conn.group.load(Relaxed)));
             connections += 1;
         }
@@ -75,11 +69,7 @@ fn loopback(tables: &[Table]) -> Device {
         link_groups: groups.len(),
         connections,
         pnet_id: "n/a",
-        state: if find_library().is_ok() {
-            "ready"
-        } else {
-            "library not found: see `shortwire info`"
-        },
+        state: if find_library().is_ok() { "ready" } else { "library not found: see `shortwire info`" },
     }
 }
 
@@ -90,10 +80,7 @@ mod tests {
     #[test]
     fn an_idle_machine_has_the_device_all_the_same() {
         let device = loopback(&[]);
-        assert_eq!(
-            (device.pchid, device.in_use, device.link_groups),
-            ("ffff", false, 0)
-        );
+        assert_eq!((device.pchid, device.in_use, device.link_groups), ("ffff", false, 0));
         let value = serde_json::to_value(device).unwrap();
         assert_eq!(value["type"], "loopback-ism");
     }

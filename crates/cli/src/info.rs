@@ -63,11 +63,7 @@ pub fn run(args: &Info) -> Result<ExitCode> {
     } else {
         print!("{}", text(&report));
     }
-    Ok(if report.library.loads {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if report.library.loads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn kernel_text(name: &str) -> String {
@@ -79,19 +75,11 @@ fn library() -> Library {
     let found = match find_library() {
         Ok(found) => found,
         Err(error) => {
-            return Library {
-                path: None,
-                loads: false,
-                problem: Some(format!("{error:#}")),
-            };
+            return Library { path: None, loads: false, problem: Some(format!("{error:#}")) };
         }
     };
     let problem = loading_problem(&found.path);
-    Library {
-        path: Some(found.path.display().to_string()),
-        loads: problem.is_none(),
-        problem,
-    }
+    Library { path: Some(found.path.display().to_string()), loads: problem.is_none(), problem }
 }
 
 /// Starts this program once more with the library in it: only the dynamic loader knows what it will accept.
@@ -107,15 +95,10 @@ fn loading_problem(library: &std::path::Path) -> Option<String> {
     });
     match trial {
         Err(error) => Some(format!("cannot try to load it: {error}")),
-        Ok(output) if !output.status.success() => {
-            Some(format!("a program with it ends with {}", output.status))
-        }
+        Ok(output) if !output.status.success() => Some(format!("a program with it ends with {}", output.status)),
         Ok(output) => {
             let complaints = String::from_utf8_lossy(&output.stderr);
-            complaints
-                .lines()
-                .find(|line| line.contains("LD_PRELOAD"))
-                .map(str::to_string)
+            complaints.lines().find(|line| line.contains("LD_PRELOAD")).map(str::to_string)
         }
     }
 }
@@ -129,21 +112,11 @@ fn text(report: &Report) -> String {
     line("SMC Version:", &report.smc_version);
     line("SMC Hostname:", &report.hostname);
     line("SEID:", &report.seid);
-    line(
-        "UEIDs:",
-        &if report.ueids.is_empty() {
-            "n/a".to_string()
-        } else {
-            report.ueids.join(" ")
-        },
-    );
+    line("UEIDs:", &if report.ueids.is_empty() { "n/a".to_string() } else { report.ueids.join(" ") });
     line("GID:", report.gid_form);
     match (&report.library.path, &report.library.problem) {
         (Some(path), None) => line("Library:", &format!("{path} (loads)")),
-        (Some(path), Some(problem)) => line(
-            "Library:",
-            &format!("{path}\n{:18}does NOT load: {problem}", ""),
-        ),
+        (Some(path), Some(problem)) => line("Library:", &format!("{path}\n{:18}does NOT load: {problem}", "")),
         (None, problem) => line("Library:", problem.as_deref().unwrap_or("not found")),
     }
     line("Kernel:", &report.kernel);
@@ -170,11 +143,7 @@ mod tests {
             seid: Eid::LOOPBACK_SEID.to_string(),
             ueids: vec![],
             gid_form: GID_FORM,
-            library: Library {
-                path: Some("/lib.so".into()),
-                loads: false,
-                problem: Some("wrong ELF class".into()),
-            },
+            library: Library { path: Some("/lib.so".into()), loads: false, problem: Some("wrong ELF class".into()) },
             kernel: "6.18".into(),
             features: vec![probes::Feature {
                 name: "flying",
@@ -195,16 +164,7 @@ mod tests {
     #[test]
     fn json_has_the_names_that_scripts_use() {
         let value = serde_json::to_value(report()).unwrap();
-        for key in [
-            "version",
-            "smc_version",
-            "hostname",
-            "seid",
-            "ueids",
-            "library",
-            "kernel",
-            "features",
-        ] {
+        for key in ["version", "smc_version", "hostname", "seid", "ueids", "library", "kernel", "features"] {
             assert!(value.get(key).is_some(), "{key}");
         }
         assert_eq!(value["library"]["loads"], false);

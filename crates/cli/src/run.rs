@@ -41,27 +41,15 @@ pub fn run(args: &Run) -> ExitCode {
     let preload = if obstacles.iter().any(program::Obstacle::forbids_preloading) {
         env::var_os("LD_PRELOAD")
     } else {
-        Some(preload::compose(
-            &library.path,
-            env::var_os("LD_PRELOAD").as_deref(),
-        ))
+        Some(preload::compose(&library.path, env::var_os("LD_PRELOAD").as_deref()))
     };
-    start(
-        &path,
-        &args.program,
-        &environment(settings::variables(args), preload),
-    )
+    start(&path, &args.program, &environment(settings::variables(args), preload))
 }
 
 /// The present environment with our variables in place of any of the same name.
-fn environment(
-    settings: Vec<(&'static str, String)>,
-    preload: Option<OsString>,
-) -> Vec<(OsString, OsString)> {
-    let mut ours: Vec<(OsString, OsString)> = settings
-        .into_iter()
-        .map(|(name, value)| (name.into(), value.into()))
-        .collect();
+fn environment(settings: Vec<(&'static str, String)>, preload: Option<OsString>) -> Vec<(OsString, OsString)> {
+    let mut ours: Vec<(OsString, OsString)> =
+        settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
     ours.extend(preload.map(|value| ("LD_PRELOAD".into(), value)));
     let kept = env::vars_os().filter(|(name, _)| ours.iter().all(|(other, _)| other != name));
     kept.collect::<Vec<_>>().into_iter().chain(ours).collect()
@@ -71,19 +59,15 @@ fn start(path: &Path, arguments: &[OsString], environment: &[(OsString, OsString
     let mut error = sys::exec(path, arguments, environment);
     if error.raw_os_error() == Some(libc::ENOEXEC) {
         // What execvp and shells do with a script that does not name its interpreter.
-        let shell_arguments: Vec<OsString> = [OsString::from("sh"), path.into()]
-            .into_iter()
-            .chain(arguments[1..].iter().cloned())
-            .collect();
+        let shell_arguments: Vec<OsString> =
+            [OsString::from("sh"), path.into()].into_iter().chain(arguments[1..].iter().cloned()).collect();
         error = sys::exec(Path::new("/bin/sh"), &shell_arguments, environment);
     }
     let name = arguments[0].to_string_lossy();
     match error.kind() {
         ErrorKind::NotFound => fail(
             NOT_FOUND,
-            &format!(
-                "cannot start {name}: {error} (a script's interpreter or the program's loader is missing)"
-            ),
+            &format!("cannot start {name}: {error} (a script's interpreter or the program's loader is missing)"),
         ),
         _ => fail(NOT_EXECUTABLE, &format!("cannot start {name}: {error}")),
     }
@@ -98,7 +82,5 @@ fn fail(status: u8, message: &str) -> ExitCode {
 pub fn wrap(options: &[&str]) -> anyhow::Result<Vec<OsString>> {
     let own = env::current_exe()?;
     let words = ["run", "--quiet"].iter().chain(options).chain(&["--"]);
-    Ok(std::iter::once(own.into())
-        .chain(words.map(OsString::from))
-        .collect())
+    Ok(std::iter::once(own.into()).chain(words.map(OsString::from)).collect())
 }

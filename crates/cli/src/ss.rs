@@ -15,25 +15,14 @@ const ADDRESS_WIDTH: usize = 23;
 
 pub fn run(args: &Ss) -> Result<ExitCode> {
     let mut snapshot = snapshot(|_| true);
-    snapshot
-        .connections
-        .retain(|connection| is_wanted(connection, args));
+    snapshot.connections.retain(|connection| is_wanted(connection, args));
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(
-                &serde_json::json!({ "connections": snapshot.connections })
-            )?
-        );
+        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "connections": snapshot.connections }))?);
         return Ok(ExitCode::SUCCESS);
     }
     print!("{}", text(&snapshot.connections, args));
     if snapshot.connections.is_empty() {
-        let rest = if args.listening || args.all {
-            ""
-        } else {
-            " (-a also shows listeners)"
-        };
+        let rest = if args.listening || args.all { "" } else { " (-a also shows listeners)" };
         eprintln!("No connections of programs under `shortwire run`{rest}.");
     }
     if snapshot.hidden > 0 && !rustix::process::getuid().is_root() {
@@ -45,23 +34,11 @@ pub fn run(args: &Ss) -> Result<ExitCode> {
 /// As smcss: established and closing ones; with -a all; with -l listeners only.
 fn is_wanted(connection: &Connection, args: &Ss) -> bool {
     let listens = matches!(connection.mode, Mode::Listener);
-    if args.listening {
-        listens
-    } else {
-        args.all || !(listens || connection.state == "INIT")
-    }
+    if args.listening { listens } else { args.all || !(listens || connection.state == "INIT") }
 }
 
 fn text(connections: &[Connection], args: &Ss) -> String {
-    let header = [
-        "State",
-        "UID",
-        "Inode",
-        "Local Address",
-        "Peer Address",
-        "Pid/program",
-        "Mode",
-    ];
+    let header = ["State", "UID", "Inode", "Local Address", "Peer Address", "Pid/program", "Mode"];
     let mut rows = vec![header.map(String::from).to_vec()];
     if args.details {
         rows[0].extend(DETAIL_HEADER.map(String::from));
@@ -106,16 +83,8 @@ fn mode(mode: &Mode) -> String {
     match mode {
         Mode::Smcd => "SMCD".into(),
         Mode::Listener => "-".into(),
-        Mode::Tcp {
-            reason,
-            peer_reason: 0,
-            ..
-        } => format!("TCP 0x{reason:08x}"),
-        Mode::Tcp {
-            reason,
-            peer_reason,
-            ..
-        } => format!("TCP 0x{reason:08x}/0x{peer_reason:08x}"),
+        Mode::Tcp { reason, peer_reason: 0, .. } => format!("TCP 0x{reason:08x}"),
+        Mode::Tcp { reason, peer_reason, .. } => format!("TCP 0x{reason:08x}/0x{peer_reason:08x}"),
     }
 }
 
@@ -167,23 +136,14 @@ fn details(detail: &Detail) -> Vec<String> {
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count)
-        .map(|column| {
-            rows.iter()
-                .filter_map(|row| row.get(column))
-                .map(String::len)
-                .max()
-                .unwrap_or(0)
-        })
+        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
     for row in rows {
-        let line = row
-            .iter()
-            .zip(&widths)
-            .fold(String::new(), |mut line, (cell, width)| {
-                let _ = write!(line, "{cell:<width$}  ");
-                line
-            });
+        let line = row.iter().zip(&widths).fold(String::new(), |mut line, (cell, width)| {
+            let _ = write!(line, "{cell:<width$}  ");
+            line
+        });
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
@@ -193,29 +153,15 @@ fn columns(rows: &[Vec<String>]) -> String {
 fn explain(text: &mut String, connections: &[Connection]) {
     let mut reasons = BTreeMap::new();
     for connection in connections {
-        if let Mode::Tcp {
-            reason,
-            peer_reason,
-            words,
-            hint,
-        } = connection.mode
-        {
-            reasons
-                .entry((reason, peer_reason))
-                .or_insert((words, hint, 0usize))
-                .2 += 1;
+        if let Mode::Tcp { reason, peer_reason, words, hint } = connection.mode {
+            reasons.entry((reason, peer_reason)).or_insert((words, hint, 0usize)).2 += 1;
         }
     }
     if !reasons.is_empty() {
         text.push('\n');
     }
     for ((reason, peer_reason), (words, hint, count)) in reasons {
-        let code = mode(&Mode::Tcp {
-            reason,
-            peer_reason,
-            words,
-            hint,
-        });
+        let code = mode(&Mode::Tcp { reason, peer_reason, words, hint });
         let _ = writeln!(text, "{count} x {code}: {words}.\n    {hint}");
     }
 }
@@ -229,10 +175,7 @@ mod tests {
     use crate::connections::Program;
 
     fn args(options: &[&str]) -> Ss {
-        match Args::try_parse_from(["shortwire", "ss"].iter().chain(options))
-            .unwrap()
-            .command
-        {
+        match Args::try_parse_from(["shortwire", "ss"].iter().chain(options)).unwrap().command {
             Command::Ss(args) => args,
             _ => unreachable!("parsed ss"),
         }
@@ -244,18 +187,10 @@ mod tests {
             uid: 33,
             inode: 4711,
             local: "127.0.0.1:6379".parse().ok(),
-            peer: "[2001:db8:1234:5678:9abc:def0:1234:5678]:40000"
-                .parse()
-                .ok(),
+            peer: "[2001:db8:1234:5678:9abc:def0:1234:5678]:40000".parse().ok(),
             programs: vec![
-                Program {
-                    pid: 12,
-                    name: "redis-server".into(),
-                },
-                Program {
-                    pid: 13,
-                    name: "redis-server".into(),
-                },
+                Program { pid: 12, name: "redis-server".into() },
+                Program { pid: 13, name: "redis-server".into() },
             ],
             mode,
             detail: None,
@@ -273,11 +208,7 @@ mod tests {
 
     #[test]
     fn rows_say_mode_reason_and_hint() {
-        let list = [
-            connection("ACTIVE", Mode::Smcd),
-            connection("ACTIVE", tcp()),
-            connection("ACTIVE", tcp()),
-        ];
+        let list = [connection("ACTIVE", Mode::Smcd), connection("ACTIVE", tcp()), connection("ACTIVE", tcp())];
         let text = text(&list, &args(&[]));
         for part in [
             "State",
@@ -289,10 +220,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
-        assert!(
-            text.contains("[2001:db8:1234:5678:9..") && !text.contains("5678]:40000"),
-            "{text}"
-        );
+        assert!(text.contains("[2001:db8:1234:5678:9..") && !text.contains("5678]:40000"), "{text}");
     }
 
     #[test]
@@ -305,14 +233,10 @@ mod tests {
 
     #[test]
     fn listeners_and_beginners_only_on_request() {
-        let (listener, active, beginner) = (
-            connection("LISTEN", Mode::Listener),
-            connection("ACTIVE", tcp()),
-            connection("INIT", tcp()),
-        );
-        let wanted = |options: &[&str]| {
-            [&listener, &active, &beginner].map(|connection| is_wanted(connection, &args(options)))
-        };
+        let (listener, active, beginner) =
+            (connection("LISTEN", Mode::Listener), connection("ACTIVE", tcp()), connection("INIT", tcp()));
+        let wanted =
+            |options: &[&str]| [&listener, &active, &beginner].map(|connection| is_wanted(connection, &args(options)));
         assert_eq!(wanted(&[]), [false, true, false]);
         assert_eq!(wanted(&["-a"]), [true, true, true]);
         assert_eq!(wanted(&["-l"]), [true, false, false]);
@@ -321,12 +245,7 @@ mod tests {
     #[test]
     fn both_reasons_are_shown() {
         assert_eq!(
-            mode(&Mode::Tcp {
-                reason: 0x0500_0000,
-                peer_reason: 0x030d_0000,
-                words: "",
-                hint: ""
-            }),
+            mode(&Mode::Tcp { reason: 0x0500_0000, peer_reason: 0x030d_0000, words: "", hint: "" }),
             "TCP 0x05000000/0x030d0000"
         );
     }

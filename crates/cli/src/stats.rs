@@ -18,11 +18,7 @@ pub fn run(args: &Stats) -> Result<ExitCode> {
     if args.reset {
         return reset(&tables);
     }
-    let baseline = if args.absolute {
-        BTreeMap::new()
-    } else {
-        baseline()
-    };
+    let baseline = if args.absolute { BTreeMap::new() } else { baseline() };
     let mut sum = Totals::default();
     for table in &tables {
         let mut totals = table.totals.clone();
@@ -32,16 +28,11 @@ pub fn run(args: &Stats) -> Result<ExitCode> {
         sum.add(&totals);
     }
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&serde_json::json!({ "SMCD": json(&sum, &tables) }))?
-        );
+        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "SMCD": json(&sum, &tables) }))?);
     } else {
         print!("{}", text(&sum, args.details));
         if tables.is_empty() {
-            eprintln!(
-                "No program under `shortwire run` has used TCP; its counters live as long as it does."
-            );
+            eprintln!("No program under `shortwire run` has used TCP; its counters live as long as it does.");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -49,15 +40,10 @@ pub fn run(args: &Stats) -> Result<ExitCode> {
 
 /// The library's counters belong to its programs and only grow: what they are now is remembered and subtracted later.
 fn reset(tables: &[Table]) -> Result<ExitCode> {
-    let path = baseline_path()
-        .context("cannot remember the counters: neither XDG_CACHE_HOME nor HOME is set")?;
-    let values: BTreeMap<&str, &Totals> = tables
-        .iter()
-        .map(|table| (table.identity.as_str(), &table.totals))
-        .collect();
+    let path = baseline_path().context("cannot remember the counters: neither XDG_CACHE_HOME nor HOME is set")?;
+    let values: BTreeMap<&str, &Totals> = tables.iter().map(|table| (table.identity.as_str(), &table.totals)).collect();
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }
     fs::write(&path, serde_json::to_vec(&values)?)
         .with_context(|| format!("cannot remember the counters in {}", path.display()))?;
@@ -73,11 +59,7 @@ fn baseline() -> BTreeMap<String, Totals> {
 
 /// In the user's own directory: in a shared one another user could put a file of that name first.
 fn baseline_path() -> Option<PathBuf> {
-    let directory = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let directory = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = directory("XDG_CACHE_HOME").or_else(|| Some(directory("HOME")?.join(".cache")))?;
     Some(cache.join("shortwire/stats-baseline.json"))
 }
@@ -129,39 +111,21 @@ fn text(sum: &Totals, details: bool) -> String {
     }
     line(&mut text, 2, "Handshake errors", sum.handshake_errors);
     let requests = (sum.rx.calls + sum.tx.calls) as f64 / smc(sum).max(1) as f64;
-    line(
-        &mut text,
-        2,
-        "Avg requests per SMC conn",
-        format!("{requests:.1}"),
-    );
+    line(&mut text, 2, "Avg requests per SMC conn", format!("{requests:.1}"));
     line(&mut text, 2, "TCP fallback", sum.fallback);
     let mut reasons = sum.reasons.clone();
     reasons.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     for &(code, count) in reasons.iter().take(if details { usize::MAX } else { 3 }) {
         let reason = Reason(code);
-        line(
-            &mut text,
-            4,
-            &format!("{} ({})", reason.name(), reason.words()),
-            count,
-        );
+        line(&mut text, 4, &format!("{} ({})", reason.name(), reason.words()), count);
     }
     flow(&mut text, "RX Stats", "Data received", &sum.rx);
     flow(&mut text, "TX Stats", "Data transmitted", &sum.tx);
     text.push_str("\nExtras\n");
-    line(
-        &mut text,
-        2,
-        "Special socket calls",
-        sum.cork + sum.nodelay + sum.splice + sum.urgent,
-    );
-    for (name, count) in [
-        ("cork", sum.cork),
-        ("nodelay", sum.nodelay),
-        ("splice", sum.splice),
-        ("urgent data", sum.urgent),
-    ] {
+    line(&mut text, 2, "Special socket calls", sum.cork + sum.nodelay + sum.splice + sum.urgent);
+    for (name, count) in
+        [("cork", sum.cork), ("nodelay", sum.nodelay), ("splice", sum.splice), ("urgent data", sum.urgent)]
+    {
         line(&mut text, 4, name, count);
     }
     text
@@ -169,12 +133,7 @@ fn text(sum: &Totals, details: bool) -> String {
 
 fn flow(text: &mut String, title: &str, data: &str, flow: &Flow) {
     let _ = writeln!(text, "\n{title}");
-    line(
-        text,
-        2,
-        &format!("{data} (Bytes)"),
-        format!("{} ({})", flow.bytes, bytes(flow.bytes)),
-    );
+    line(text, 2, &format!("{data} (Bytes)"), format!("{} ({})", flow.bytes, bytes(flow.bytes)));
     line(text, 2, "Total requests", flow.calls);
     line(text, 2, "Doorbells", flow.doorbells);
     line(text, 2, "Buffer full", flow.full);
@@ -184,29 +143,18 @@ fn flow(text: &mut String, title: &str, data: &str, flow: &Flow) {
         text,
         "  {:<10}{}",
         "",
-        [
-            "8KB", "16KB", "32KB", "64KB", "128KB", "256KB", "512KB", "1MB", ">1MB"
-        ]
-        .map(|name| format!("{name:>10}"))
-        .concat()
+        ["8KB", "16KB", "32KB", "64KB", "128KB", "256KB", "512KB", "1MB", ">1MB"]
+            .map(|name| format!("{name:>10}"))
+            .concat()
     );
     for (name, values) in [("Bufs", &flow.buffers), ("Reqs", &flow.sizes)] {
-        let _ = writeln!(
-            text,
-            "  {name:<10}{}",
-            values.map(|value| format!("{value:>10}")).concat()
-        );
+        let _ = writeln!(text, "  {name:<10}{}", values.map(|value| format!("{value:>10}")).concat());
     }
 }
 
 fn line(text: &mut String, indent: usize, name: &str, value: impl ToString) {
     let width = 64usize.saturating_sub(indent);
-    let _ = writeln!(
-        text,
-        "{:indent$}{name:<width$}{:>16}",
-        "",
-        value.to_string()
-    );
+    let _ = writeln!(text, "{:indent$}{name:<width$}{:>16}", "", value.to_string());
 }
 
 #[cfg(test)]
@@ -214,19 +162,9 @@ mod tests {
     use super::*;
 
     fn totals() -> Totals {
-        let mut totals = Totals {
-            client: 3,
-            server: 1,
-            handshake_errors: 1,
-            fallback: 5,
-            ..Totals::default()
-        };
+        let mut totals = Totals { client: 3, server: 1, handshake_errors: 1, fallback: 5, ..Totals::default() };
         totals.reasons = vec![(0x0999_1001, 4), (0x0301_0000, 1)];
-        totals.rx = Flow {
-            bytes: 1 << 20,
-            calls: 40,
-            ..Flow::default()
-        };
+        totals.rx = Flow { bytes: 1 << 20, calls: 40, ..Flow::default() };
         totals
     }
 

@@ -28,14 +28,10 @@ static REMEMBER_SIGPIPE: extern "C" fn() = {
     extern "C" fn remember() {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: only asks for the current action, into memory of the right type.
-        let known =
-            unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr()) } == 0;
+        let known = unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr()) } == 0;
         if known {
             // SAFETY: the call filled it in.
-            SIGPIPE_AT_START.store(
-                unsafe { action.assume_init() }.sa_sigaction,
-                Ordering::Relaxed,
-            );
+            SIGPIPE_AT_START.store(unsafe { action.assume_init() }.sa_sigaction, Ordering::Relaxed);
         }
     }
     remember
@@ -49,18 +45,12 @@ pub fn default_sigpipe() {
 
 /// Becomes `program`. Returns only when that failed. Signal mask and dispositions stay as this process got them, which
 /// the standard library's `exec` would reset.
-pub fn exec(
-    program: &Path,
-    arguments: &[OsString],
-    environment: &[(OsString, OsString)],
-) -> io::Error {
+pub fn exec(program: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
     let Ok(path) = CString::new(program.as_os_str().as_bytes()) else {
         return io::ErrorKind::InvalidInput.into();
     };
-    let arguments: Result<Vec<CString>, _> = arguments
-        .iter()
-        .map(|argument| CString::new(argument.as_bytes()))
-        .collect();
+    let arguments: Result<Vec<CString>, _> =
+        arguments.iter().map(|argument| CString::new(argument.as_bytes())).collect();
     let variables: Result<Vec<CString>, _> = environment
         .iter()
         .map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()))
@@ -77,11 +67,7 @@ pub fn exec(
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings
-        .iter()
-        .map(|string| string.as_ptr())
-        .chain([ptr::null()])
-        .collect()
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP only set a flag, so that whoever waits can clean up.
@@ -92,9 +78,7 @@ pub fn catch_interrupts() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: zero is a valid value of every field; no SA_RESTART, so a sleeping call returns at once.
-        unsafe {
-            (*action.as_mut_ptr()).sa_sigaction = note as extern "C" fn(libc::c_int) as usize
-        };
+        unsafe { (*action.as_mut_ptr()).sa_sigaction = note as extern "C" fn(libc::c_int) as usize };
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::sigaction(signal, action.as_ptr(), ptr::null_mut()) };
     }
@@ -128,13 +112,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: pointer and length are those of `info`; the kernel writes at most `length` bytes.
     let outcome = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &mut length,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length)
     };
     if outcome != 0 {
         return Err(io::Error::last_os_error());
@@ -146,8 +124,7 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 /// Whether the file carries capabilities that the kernel grants on exec.
 pub fn has_file_capabilities(path: &Path) -> bool {
     let mut value = [0u8; 64];
-    rustix::fs::getxattr(path, OsStr::new("security.capability"), &mut value)
-        .is_ok_and(|length| length > 0)
+    rustix::fs::getxattr(path, OsStr::new("security.capability"), &mut value).is_ok_and(|length| length > 0)
 }
 
 /// Memory of another process as values: what `smc` defines for its shared table, and nothing else.

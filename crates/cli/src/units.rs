@@ -2,9 +2,7 @@
 
 /// `65536`, `64K`, `64KiB`, `1M`: powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let split = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(split);
     let shift = match suffix.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -14,13 +12,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(SIZE_HINT.into()),
     };
     let number: u64 = digits.parse().map_err(|_| SIZE_HINT.to_string())?;
-    number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| "this size is too large".into())
+    number.checked_mul(1 << shift).ok_or_else(|| "this size is too large".into())
 }
 
-const SIZE_HINT: &str =
-    "give a number of bytes, or one with K, M or G behind it, such as 65536 or 64K";
+const SIZE_HINT: &str = "give a number of bytes, or one with K, M or G behind it, such as 65536 or 64K";
 
 /// The receive buffer that the peer writes into: SMC-D's sizes are powers of two.
 pub fn parse_dmb_size(text: &str) -> Result<u64, String> {
@@ -34,11 +29,8 @@ pub fn parse_dmb_size(text: &str) -> Result<u64, String> {
 
 /// `2`, `0.5`, `500ms`, `2s`, `1m`: seconds when nothing is said.
 pub fn parse_seconds(text: &str) -> Result<f64, String> {
-    let hint =
-        || "give a time such as 2, 0.5, 500ms, 2s or 1m (more than 0, at most an hour)".to_string();
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let hint = || "give a time such as 2, 0.5, 500ms, 2s or 1m (more than 0, at most an hour)".to_string();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
     let factor = match suffix {
         "" | "s" => 1.0,
@@ -47,11 +39,7 @@ pub fn parse_seconds(text: &str) -> Result<f64, String> {
         _ => return Err(hint()),
     };
     let seconds = number.parse::<f64>().map_err(|_| hint())? * factor;
-    if seconds > 0.0 && seconds <= 3_600.0 {
-        Ok(seconds)
-    } else {
-        Err(hint())
-    }
+    if seconds > 0.0 && seconds <= 3_600.0 { Ok(seconds) } else { Err(hint()) }
 }
 
 /// Three significant digits with k, M, G (powers of 1000): how figures are read, not how they are stored.
@@ -76,11 +64,7 @@ pub fn bytes(value: u64) -> String {
     let mut scaled = value as f64;
     for suffix in ["", "K", "M", "G"] {
         if scaled < 1024.0 {
-            return if suffix.is_empty() {
-                value.to_string()
-            } else {
-                format!("{scaled:.1}{suffix}")
-            };
+            return if suffix.is_empty() { value.to_string() } else { format!("{scaled:.1}{suffix}") };
         }
         scaled /= 1024.0;
     }
@@ -97,15 +81,7 @@ mod tests {
         assert_eq!(parse_size("65536"), Ok(65_536));
         assert_eq!(parse_size("64K"), Ok(65_536));
         assert_eq!(parse_size("1MiB"), Ok(1 << 20));
-        for bad in [
-            "",
-            "K",
-            "-1",
-            "1.5M",
-            "64X",
-            "99999999999999999999",
-            "99999999999999G",
-        ] {
+        for bad in ["", "K", "-1", "1.5M", "64X", "99999999999999999999", "99999999999999G"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
     }

@@ -52,23 +52,15 @@ pub fn run(pair: Pair<'_>) {
 
 impl Pair<'_> {
     fn register(&self) -> Dmb {
-        self.a
-            .register_dmb(self.b.gid(), LEN)
-            .expect("room for a buffer")
+        self.a.register_dmb(self.b.gid(), LEN).expect("room for a buffer")
     }
 
     /// As the sender does it before its first byte: attach, where the device can.
     fn open(&self, dmb: &Dmb) -> Option<Attached> {
         let (owner, sender) = (self.a.no_copy()?, self.b.no_copy()?);
-        let share = owner
-            .share(dmb.token)
-            .expect("a share for a registered buffer");
+        let share = owner.share(dmb.token).expect("a share for a registered buffer");
         let fd = self.exchange.carry(&share);
-        Some(
-            sender
-                .attach_dmb(self.a.gid(), dmb.token, dmb.len, Some(fd))
-                .expect("attached"),
-        )
+        Some(sender.attach_dmb(self.a.gid(), dmb.token, dmb.len, Some(fd)).expect("attached"))
     }
 
     fn close(&self, dmb: &Dmb) {
@@ -84,21 +76,13 @@ impl Pair<'_> {
     }
 
     fn put(&self, dmb: &Dmb, offset: u32, bytes: &[u8], signal: bool) -> Result<(), MoveError> {
-        self.b.move_data(
-            dmb.token,
-            offset,
-            bytes.as_ptr(),
-            bytes.len() as u32,
-            signal,
-        )
+        self.b.move_data(dmb.token, offset, bytes.as_ptr(), bytes.len() as u32, signal)
     }
 }
 
 fn contents(addr: *const u8, len: u32) -> Vec<u8> {
     // SAFETY: a whole buffer of the device, to which nobody writes meanwhile.
-    (0..len as usize)
-        .map(|i| unsafe { addr.add(i).read_volatile() })
-        .collect()
+    (0..len as usize).map(|i| unsafe { addr.add(i).read_volatile() }).collect()
 }
 
 fn poke(addr: *mut u8, offset: u32, value: u8) {
@@ -120,20 +104,14 @@ fn identity(Pair { a, b, .. }: Pair<'_>) {
 fn lengths(pair: Pair<'_>) {
     for code in 0..=6 {
         let len = LEN << code;
-        let dmb = pair
-            .a
-            .register_dmb(pair.b.gid(), len)
-            .expect("every size of SMC-D");
+        let dmb = pair.a.register_dmb(pair.b.gid(), len).expect("every size of SMC-D");
         assert_eq!(dmb.len, len);
         poke(dmb.addr, len - 1, 1);
         pair.close(&dmb);
     }
     for len in [0, 1, LEN - 1, LEN + 1, LEN / 2, 3 * LEN, u32::MAX] {
         let refused = pair.a.register_dmb(pair.b.gid(), len);
-        assert!(
-            matches!(refused, Err(RegisterError::Os(_))),
-            "{len} {refused:?}"
-        );
+        assert!(matches!(refused, Err(RegisterError::Os(_))), "{len} {refused:?}");
     }
 }
 
@@ -145,10 +123,7 @@ fn tokens_are_unique(pair: Pair<'_>) {
     assert_eq!(indexes.len(), 5);
     for (i, x) in dmbs.iter().enumerate() {
         for y in &dmbs[..i] {
-            assert!(
-                x.addr.addr().abs_diff(y.addr.addr()) >= LEN as usize,
-                "apart"
-            );
+            assert!(x.addr.addr().abs_diff(y.addr.addr()) >= LEN as usize, "apart");
         }
     }
     dmbs.iter().for_each(|d| pair.close(d));
@@ -163,10 +138,7 @@ fn the_limit_is_the_limit(pair: Pair<'_>) {
     let middle = dmbs.swap_remove(dmbs.len() / 2);
     pair.close(&middle);
     dmbs.push(pair.register());
-    assert_eq!(
-        dmbs.iter().map(|d| d.token).collect::<HashSet<_>>().len(),
-        dmbs.len()
-    );
+    assert_eq!(dmbs.iter().map(|d| d.token).collect::<HashSet<_>>().len(), dmbs.len());
     dmbs.iter().for_each(|d| pair.close(d));
 }
 
@@ -175,34 +147,15 @@ fn moved_bytes_land_in_place(pair: Pair<'_>) {
     pair.open(&dmb);
     let mut expected = contents(dmb.addr, LEN);
     let beside = [&before, &after].map(|d| contents(d.addr, LEN));
-    for (i, (offset, len)) in [
-        (0, 1),
-        (LEN - 1, 1),
-        (4095, 2),
-        (1000, 7000),
-        (0, 0),
-        (LEN, 0),
-    ]
-    .into_iter()
-    .enumerate()
+    for (i, (offset, len)) in [(0, 1), (LEN - 1, 1), (4095, 2), (1000, 7000), (0, 0), (LEN, 0)].into_iter().enumerate()
     {
-        let bytes: Vec<u8> = (0..len)
-            .map(|n| (n as u8).wrapping_mul(7) ^ i as u8 | 1)
-            .collect();
-        pair.put(&dmb, offset, &bytes, false)
-            .expect("within the buffer");
+        let bytes: Vec<u8> = (0..len).map(|n| (n as u8).wrapping_mul(7) ^ i as u8 | 1).collect();
+        pair.put(&dmb, offset, &bytes, false).expect("within the buffer");
         expected[offset as usize..][..len as usize].copy_from_slice(&bytes);
-        assert!(
-            contents(dmb.addr, LEN) == expected,
-            "after {len} bytes at {offset}"
-        );
+        assert!(contents(dmb.addr, LEN) == expected, "after {len} bytes at {offset}");
     }
-    pair.put(&dmb, 0, &vec![0xAA; LEN as usize], true)
-        .expect("a full buffer");
-    assert!(
-        beside == [&before, &after].map(|d| contents(d.addr, LEN)),
-        "and nowhere else"
-    );
+    pair.put(&dmb, 0, &vec![0xAA; LEN as usize], true).expect("a full buffer");
+    assert!(beside == [&before, &after].map(|d| contents(d.addr, LEN)), "and nowhere else");
     [before, dmb, after].iter().for_each(|d| pair.close(d));
 }
 
@@ -212,27 +165,12 @@ fn out_of_bounds_is_refused(pair: Pair<'_>) {
     let before = [dmb, next].map(|d| contents(d.addr, LEN));
     let signals = pair.exchange.signals(dmb.token);
     let bytes = vec![0xBB; LEN as usize + 1];
-    for (offset, len) in [
-        (0, LEN + 1),
-        (LEN, 1),
-        (LEN - 1, 2),
-        (u32::MAX, 1),
-        (u32::MAX, LEN),
-    ] {
-        let refused = pair
-            .b
-            .move_data(dmb.token, offset, bytes.as_ptr(), len, true);
-        assert_eq!(
-            refused,
-            Err(MoveError::OutOfBounds),
-            "{len} bytes at {offset}"
-        );
+    for (offset, len) in [(0, LEN + 1), (LEN, 1), (LEN - 1, 2), (u32::MAX, 1), (u32::MAX, LEN)] {
+        let refused = pair.b.move_data(dmb.token, offset, bytes.as_ptr(), len, true);
+        assert_eq!(refused, Err(MoveError::OutOfBounds), "{len} bytes at {offset}");
     }
     assert_eq!(pair.exchange.signals(dmb.token), signals);
-    assert!(
-        before == [dmb, next].map(|d| contents(d.addr, LEN)),
-        "nothing happened"
-    );
+    assert!(before == [dmb, next].map(|d| contents(d.addr, LEN)), "nothing happened");
     [dmb, next].iter().for_each(|d| pair.close(d));
 }
 
@@ -269,12 +207,8 @@ fn reused_buffers_start_zeroed(pair: Pair<'_>) {
     for round in 0..3 {
         let dmb = pair.register();
         pair.open(&dmb);
-        assert!(
-            contents(dmb.addr, HEADER).iter().all(|b| *b == 0),
-            "round {round}"
-        );
-        pair.put(&dmb, 0, &[0xCC; HEADER as usize], false)
-            .expect("within the buffer");
+        assert!(contents(dmb.addr, HEADER).iter().all(|b| *b == 0), "round {round}");
+        pair.put(&dmb, 0, &[0xCC; HEADER as usize], false).expect("within the buffer");
         pair.close(&dmb);
     }
 }
@@ -284,20 +218,12 @@ fn signals_follow_the_data(pair: Pair<'_>) {
     pair.open(&dmb);
     // Buffers may be used again; what counts is what is added.
     let before = pair.exchange.signals(dmb.token);
-    pair.put(&dmb, 0, &[1; 5000], false)
-        .expect("within the buffer");
+    pair.put(&dmb, 0, &[1; 5000], false).expect("within the buffer");
     assert_eq!(pair.exchange.signals(dmb.token), before, "not asked for");
-    pair.put(&dmb, 5000, &[2; 5000], true)
-        .expect("within the buffer");
+    pair.put(&dmb, 5000, &[2; 5000], true).expect("within the buffer");
     let after = pair.exchange.signals(dmb.token);
     assert!(after > before, "at least one after the last piece");
-    assert_eq!(
-        (
-            contents(dmb.addr, 1),
-            contents(dmb.addr.wrapping_add(9999), 1)
-        ),
-        (vec![1], vec![2])
-    );
+    assert_eq!((contents(dmb.addr, 1), contents(dmb.addr.wrapping_add(9999), 1)), (vec![1], vec![2]));
     pair.b.signal_event(dmb.token);
     assert!(pair.exchange.signals(dmb.token) > after);
     pair.close(&dmb);
@@ -315,10 +241,7 @@ fn attached_memory_is_the_same(pair: Pair<'_>) {
         let there = pair.open(dmb).expect("once more").addr;
         assert_eq!(contents(there, LEN), contents(dmb.addr, LEN));
         assert_eq!(contents(there, 1), [5 + i as u8]);
-        assert_eq!(
-            contents(there.wrapping_add(LEN as usize - 1), 1),
-            [3 + i as u8]
-        );
+        assert_eq!(contents(there.wrapping_add(LEN as usize - 1), 1), [3 + i as u8]);
         pair.sender().detach_dmb(pair.a.gid(), dmb.token);
         pair.close(dmb);
     }
@@ -329,16 +252,11 @@ fn attaching_is_counted(pair: Pair<'_>) {
     let dmb = pair.register();
     assert!(!sender.detach_dmb(owner, dmb.token));
     let first = pair.open(&dmb).expect("attached");
-    let again = sender
-        .attach_dmb(owner, dmb.token, LEN, None)
-        .expect("no share needed twice");
+    let again = sender.attach_dmb(owner, dmb.token, LEN, None).expect("no share needed twice");
     assert_eq!(first.addr, again.addr);
     assert!(sender.detach_dmb(owner, dmb.token));
     pair.put(&dmb, 0, b"x", false).expect("still attached once");
-    assert!(
-        !sender.detach_dmb(Gid::new(1, 2), dmb.token),
-        "another owner's"
-    );
+    assert!(!sender.detach_dmb(Gid::new(1, 2), dmb.token), "another owner's");
     assert!(sender.detach_dmb(owner, dmb.token));
     assert!(!sender.detach_dmb(owner, dmb.token));
     assert_eq!(pair.put(&dmb, 0, b"x", false), Err(MoveError::UnknownToken));
@@ -348,28 +266,14 @@ fn attaching_is_counted(pair: Pair<'_>) {
 fn lies_are_refused(pair: Pair<'_>) {
     let (owner, sender) = (pair.a.gid(), pair.sender());
     let dmb = pair.register();
-    assert!(
-        sender.attach_dmb(owner, !dmb.token, LEN, None).is_err(),
-        "unknown"
-    );
+    assert!(sender.attach_dmb(owner, !dmb.token, LEN, None).is_err(), "unknown");
     pair.open(&dmb);
     for len in [0, 1, 2 * LEN, u32::MAX] {
-        assert!(
-            sender.attach_dmb(owner, dmb.token, len, None).is_err(),
-            "of {len} bytes"
-        );
+        assert!(sender.attach_dmb(owner, dmb.token, len, None).is_err(), "of {len} bytes");
     }
-    assert!(
-        sender
-            .attach_dmb(Gid::new(1, 2), dmb.token, LEN, None)
-            .is_err(),
-        "another owner's"
-    );
+    assert!(sender.attach_dmb(Gid::new(1, 2), dmb.token, LEN, None).is_err(), "another owner's");
     for fd in [-1, 0, i32::MAX] {
-        assert!(
-            sender.attach_dmb(owner, !dmb.token, LEN, Some(fd)).is_err(),
-            "descriptor {fd}"
-        );
+        assert!(sender.attach_dmb(owner, !dmb.token, LEN, Some(fd)).is_err(), "descriptor {fd}");
     }
     pair.close(&dmb);
 }
@@ -380,11 +284,7 @@ fn unregistered_memory_stays_while_attached(pair: Pair<'_>) {
     pair.put(&dmb, 0, b"last words", false).expect("attached");
     assert!(pair.a.unregister_dmb(dmb.token));
     let next = pair.register();
-    assert_ne!(
-        (next.token, next.addr),
-        (dmb.token, dmb.addr),
-        "not while somebody may write to it"
-    );
+    assert_ne!((next.token, next.addr), (dmb.token, dmb.addr), "not while somebody may write to it");
     assert_eq!(contents(there.addr, 10), b"last words");
     assert_eq!(contents(dmb.addr, 10), b"last words");
     pair.close(&next);

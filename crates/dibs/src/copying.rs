@@ -46,10 +46,7 @@ unsafe impl Send for Memory {}
 impl Memory {
     fn new(len: u32) -> Self {
         let words = vec![0u64; len as usize / 8].into_boxed_slice();
-        Self {
-            base: Box::into_raw(words).cast(),
-            len,
-        }
+        Self { base: Box::into_raw(words).cast(), len }
     }
 }
 
@@ -68,20 +65,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl CopyingDevice {
     /// Two devices that reach each other, with up to `max_dmbs` buffers each.
     pub fn pair(max_dmbs: u32) -> (Self, Self) {
-        let fabric = Arc::new(Mutex::new(Fabric {
-            next_token: 1,
-            ..Fabric::default()
-        }));
+        let fabric = Arc::new(Mutex::new(Fabric { next_token: 1, ..Fabric::default() }));
         let join = |lo| {
             let gid = Gid::new(0x434f_5059, lo);
             let on_signal = Arc::new(Mutex::new(None));
             locked(&fabric).members.push((gid, on_signal.clone()));
-            Self {
-                gid,
-                max_dmbs,
-                fabric: fabric.clone(),
-                on_signal,
-            }
+            Self { gid, max_dmbs, fabric: fabric.clone(), on_signal }
         };
         (join(1), join(2))
     }
@@ -93,18 +82,11 @@ impl CopyingDevice {
 
     /// How often the owner of the buffer was signalled.
     pub fn signals(&self, token: u64) -> Option<u64> {
-        locked(&self.fabric)
-            .buffers
-            .iter()
-            .find(|b| b.token == token)
-            .map(|b| b.signals)
+        locked(&self.fabric).buffers.iter().find(|b| b.token == token).map(|b| b.signals)
     }
 
     fn writable<'a>(&self, fabric: &'a mut Fabric, token: u64) -> Option<&'a mut Buffer> {
-        fabric
-            .buffers
-            .iter_mut()
-            .find(|b| b.token == token && b.writer == self.gid)
+        fabric.buffers.iter_mut().find(|b| b.token == token && b.writer == self.gid)
     }
 }
 
@@ -134,72 +116,32 @@ impl Device for CopyingDevice {
             return Err(RegisterError::Os(shm::Errno::INVAL));
         }
         let mut fabric = locked(&self.fabric);
-        let taken = |i| {
-            fabric
-                .buffers
-                .iter()
-                .any(|b| b.owner == self.gid && b.index == i)
-        };
-        let index = (0..self.max_dmbs)
-            .find(|i| !taken(*i))
-            .ok_or(RegisterError::NoSpace)?;
+        let taken = |i| fabric.buffers.iter().any(|b| b.owner == self.gid && b.index == i);
+        let index = (0..self.max_dmbs).find(|i| !taken(*i)).ok_or(RegisterError::NoSpace)?;
         let token = fabric.next_token;
         // Far apart, so that a token mixed up with another never names a buffer by chance.
-        fabric.next_token = token
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        fabric.next_token = token.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let memory = Memory::new(len);
         let addr = memory.base.cast();
-        fabric.buffers.push(Buffer {
-            token,
-            index,
-            owner: self.gid,
-            writer: peer,
-            memory,
-            signals: 0,
-        });
-        Ok(Dmb {
-            token,
-            index,
-            addr,
-            len,
-        })
+        fabric.buffers.push(Buffer { token, index, owner: self.gid, writer: peer, memory, signals: 0 });
+        Ok(Dmb { token, index, addr, len })
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
         let mut fabric = locked(&self.fabric);
-        let found = fabric
-            .buffers
-            .iter()
-            .position(|b| b.token == token && b.owner == self.gid);
+        let found = fabric.buffers.iter().position(|b| b.token == token && b.owner == self.gid);
         found.map(|i| fabric.buffers.swap_remove(i)).is_some()
     }
 
-    #[expect(
-        clippy::not_unsafe_ptr_arg_deref,
-        reason = "the trait states the obligation"
-    )]
-    fn move_data(
-        &self,
-        token: u64,
-        offset: u32,
-        data: *const u8,
-        len: u32,
-        signal: bool,
-    ) -> Result<(), MoveError> {
+    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
+    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
         {
             let mut fabric = locked(&self.fabric);
-            let buffer = self
-                .writable(&mut fabric, token)
-                .ok_or(MoveError::UnknownToken)?;
+            let buffer = self.writable(&mut fabric, token).ok_or(MoveError::UnknownToken)?;
             if u64::from(offset) + u64::from(len) > u64::from(buffer.memory.len) {
                 return Err(MoveError::OutOfBounds);
             }
-            let to = buffer
-                .memory
-                .base
-                .cast::<u8>()
-                .wrapping_add(offset as usize);
+            let to = buffer.memory.base.cast::<u8>().wrapping_add(offset as usize);
             // SAFETY: within the buffer, which lives as long as the fabric is locked; `data` is readable
             // for `len` bytes by the contract of the trait.
             unsafe { core::ptr::copy(data, to, len as usize) };
@@ -218,11 +160,7 @@ impl Device for CopyingDevice {
             };
             buffer.signals += 1;
             let owner = buffer.owner;
-            fabric
-                .members
-                .iter()
-                .find(|(g, _)| *g == owner)
-                .map(|(_, call)| call.clone())
+            fabric.members.iter().find(|(g, _)| *g == owner).map(|(_, call)| call.clone())
         };
         // Outside of the fabric's lock, because the owner will answer through it.
         if let Some(call) = call
@@ -254,16 +192,8 @@ mod tests {
     #[test]
     fn conforms() {
         let (a, b) = CopyingDevice::pair(40);
-        run(Pair {
-            a: &a,
-            b: &b,
-            exchange: &a,
-        });
-        run(Pair {
-            a: &b,
-            b: &a,
-            exchange: &b,
-        });
+        run(Pair { a: &a, b: &b, exchange: &a });
+        run(Pair { a: &b, b: &a, exchange: &b });
     }
 
     #[test]

@@ -70,11 +70,7 @@ impl core::error::Error for MoveError {}
 
 impl From<Errno> for RegisterError {
     fn from(e: Errno) -> Self {
-        if e == Errno::NOMEM {
-            Self::NoMemory
-        } else {
-            Self::Os(e)
-        }
+        if e == Errno::NOMEM { Self::NoMemory } else { Self::Os(e) }
     }
 }
 

@@ -107,14 +107,7 @@ pub trait Device: Sync {
 
     /// Copies `len` bytes to `offset` in a peer's buffer, and with `signal` tells its owner afterwards.
     /// `data` must be readable for `len` bytes.
-    fn move_data(
-        &self,
-        token: u64,
-        offset: u32,
-        data: *const u8,
-        len: u32,
-        signal: bool,
-    ) -> Result<(), MoveError>;
+    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError>;
 
     /// Tells the owner of a peer's buffer that something happened. Several may arrive as one.
     fn signal_event(&self, token: u64);
@@ -129,13 +122,7 @@ pub trait NoCopy {
 
     /// Makes a peer's buffer addressable here. `share` is needed for the first buffer of an arena only
     /// and stays the caller's. Counted: each attach asks for its own [`Self::detach_dmb`].
-    fn attach_dmb(
-        &self,
-        owner: Gid,
-        token: u64,
-        len: u32,
-        share: Option<RawFd>,
-    ) -> Result<Attached, AttachError>;
+    fn attach_dmb(&self, owner: Gid, token: u64, len: u32, share: Option<RawFd>) -> Result<Attached, AttachError>;
 
     /// False when it was not attached.
     fn detach_dmb(&self, owner: Gid, token: u64) -> bool;
@@ -148,22 +135,14 @@ mod tests {
     #[test]
     fn gid_halves_are_big_endian() {
         let gid = Gid::new(0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10);
-        assert_eq!(
-            gid.0,
-            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-        );
-        assert_eq!(
-            (gid.hi(), gid.lo()),
-            (0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10)
-        );
+        assert_eq!(gid.0, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+        assert_eq!((gid.hi(), gid.lo()), (0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10));
         assert_eq!(gid.to_string(), "0102030405060708090a0b0c0d0e0f10");
     }
 
     #[test]
     fn dmb_sizes() {
         assert!(is_dmb_len(1 << 14) && is_dmb_len(1 << 20) && is_dmb_len(1 << 29));
-        assert!(
-            !is_dmb_len(0) && !is_dmb_len(1 << 13) && !is_dmb_len(3 << 14) && !is_dmb_len(1 << 30)
-        );
+        assert!(!is_dmb_len(0) && !is_dmb_len(1 << 13) && !is_dmb_len(3 << 14) && !is_dmb_len(1 << 30));
     }
 }

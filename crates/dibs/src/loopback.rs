@@ -141,38 +141,27 @@ impl Loopback {
             return Err(AttachError::BadShare);
         }
         let here = owner == self.gid();
-        self.with(|t| t.attach(group, (owner, here), token, len, share))
-            .unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
+        self.with(|t| t.attach(group, (owner, here), token, len, share)).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
     }
 
     /// Whether the buffer's arena is mapped already, so that no share is needed to attach it.
     pub fn has_arena(&self, owner: Gid, token: u64) -> bool {
-        self.with(|t| t.peer(token).is_some_and(|a| a.owner == owner))
-            .unwrap_or(false)
+        self.with(|t| t.peer(token).is_some_and(|a| a.owner == owner)).unwrap_or(false)
     }
 
     /// Closes the descriptor of the buffer's arena, which is only needed until its peer attached once.
     pub fn close_share(&self, token: u64) -> bool {
-        self.with(|t| t.own(token).map(|a| a.segment.close_fd()).is_some())
-            .unwrap_or(false)
+        self.with(|t| t.own(token).map(|a| a.segment.close_fd()).is_some()).unwrap_or(false)
     }
 
     /// The first page of the own arena in which `token` is, for the device's user; null if there is none.
     pub fn control_page(&self, token: u64) -> *mut u8 {
-        self.with(|t| t.own(token).map(|a| a.memory.base))
-            .flatten()
-            .unwrap_or(null_mut())
+        self.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
     }
 
     /// The first page of the attached arena in which `token` is; null if there is none.
     pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
-        self.with(|t| {
-            t.peer(token)
-                .filter(|a| a.owner == owner)
-                .map(|a| a.memory.base)
-        })
-        .flatten()
-        .unwrap_or(null_mut())
+        self.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
     }
 
     /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros, for
@@ -256,38 +245,18 @@ impl Device for Loopback {
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
-        self.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token))))
-            .unwrap_or(false)
+        self.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
     }
 
-    #[expect(
-        clippy::not_unsafe_ptr_arg_deref,
-        reason = "the trait states the obligation"
-    )]
-    fn move_data(
-        &self,
-        token: u64,
-        offset: u32,
-        data: *const u8,
-        len: u32,
-        signal: bool,
-    ) -> Result<(), MoveError> {
-        let target = self
-            .with(|t| t.target(token))
-            .flatten()
-            .ok_or(MoveError::UnknownToken)?;
+    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
+    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
+        let target = self.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
         if u64::from(offset) + u64::from(len) > u64::from(target.len) {
             return Err(MoveError::OutOfBounds);
         }
         // SAFETY: within the buffer, whose address stays mapped whatever other threads do; `data` is
         // readable for `len` bytes by the contract of the trait.
-        unsafe {
-            core::ptr::copy(
-                data,
-                target.addr.wrapping_add(offset as usize),
-                len as usize,
-            )
-        };
+        unsafe { core::ptr::copy(data, target.addr.wrapping_add(offset as usize), len as usize) };
         if signal {
             notify(target.signal);
         }
@@ -318,13 +287,7 @@ impl NoCopy for Loopback {
         self.with(|t| t.share(token)).flatten()
     }
 
-    fn attach_dmb(
-        &self,
-        owner: Gid,
-        token: u64,
-        len: u32,
-        share: Option<RawFd>,
-    ) -> Result<Attached, AttachError> {
+    fn attach_dmb(&self, owner: Gid, token: u64, len: u32, share: Option<RawFd>) -> Result<Attached, AttachError> {
         self.attach_in(0, owner, token, len, share)
     }
 

@@ -5,8 +5,8 @@ use dibs::{Device, Dmb, Gid, Loopback, NoCopy};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::mem::MaybeUninit;
@@ -28,12 +28,7 @@ fn tell(socket: &OwnedFd, gid: Gid, token: u64, fd: Option<RawFd>) {
     if let Some(fds) = &fds {
         assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
     }
-    let sent = sendmsg(
-        socket,
-        &[IoSlice::new(&text)],
-        &mut control,
-        SendFlags::empty(),
-    );
+    let sent = sendmsg(socket, &[IoSlice::new(&text)], &mut control, SendFlags::empty());
     assert_eq!(sent, Ok(24));
 }
 
@@ -42,31 +37,19 @@ fn hear(socket: &OwnedFd) -> (Gid, u64, Option<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    let got = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut text)],
-        &mut control,
-        flags,
-    )
-    .unwrap();
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, flags).unwrap();
     assert_eq!(got.bytes, 24);
     let fd = control.drain().find_map(|m| match m {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
     let (gid, token) = text.split_at(16);
-    (
-        Gid(gid.try_into().unwrap()),
-        u64::from_ne_bytes(token.try_into().unwrap()),
-        fd,
-    )
+    (Gid(gid.try_into().unwrap()), u64::from_ne_bytes(token.try_into().unwrap()), fd)
 }
 
 fn contents(addr: *const u8, len: usize) -> Vec<u8> {
     // SAFETY: within a buffer, to which nobody writes now.
-    (0..len)
-        .map(|i| unsafe { addr.add(i).read_volatile() })
-        .collect()
+    (0..len).map(|i| unsafe { addr.add(i).read_volatile() }).collect()
 }
 
 /// One side of a handshake, and a message each way: by direct store or by `move_data`.
@@ -77,10 +60,7 @@ fn meet(socket: &OwnedFd, with_descriptor: bool, moving: bool) -> (Gid, Dmb, u64
     DEVICE.admit(peer);
     assert!(DEVICE.query_remote_gid(peer));
     let dmb = DEVICE.register_in(GROUP, peer, LEN).unwrap();
-    let share = DEVICE
-        .share(dmb.token)
-        .map(|s| s.fd)
-        .filter(|_| with_descriptor);
+    let share = DEVICE.share(dmb.token).map(|s| s.fd).filter(|_| with_descriptor);
     tell(socket, DEVICE.gid(), dmb.token, share);
     let (owner, token, fd) = hear(socket);
     assert_eq!((owner, fd.is_some()), (peer, with_descriptor));
@@ -88,9 +68,7 @@ fn meet(socket: &OwnedFd, with_descriptor: bool, moving: bool) -> (Gid, Dmb, u64
     let there = DEVICE.attach_in(GROUP, owner, token, LEN, fd).unwrap();
     let end = LEN - MESSAGE.len() as u32;
     if moving {
-        DEVICE
-            .move_data(token, end, MESSAGE.as_ptr(), MESSAGE.len() as u32, true)
-            .unwrap();
+        DEVICE.move_data(token, end, MESSAGE.as_ptr(), MESSAGE.len() as u32, true).unwrap();
     } else {
         let to = there.addr.wrapping_add(end as usize);
         // SAFETY: the message ends where the attached buffer ends.
@@ -98,10 +76,7 @@ fn meet(socket: &OwnedFd, with_descriptor: bool, moving: bool) -> (Gid, Dmb, u64
         DEVICE.signal_event(token);
     }
     while DEVICE.wait_signal(dmb.token, 0, None) == Some(0) {}
-    assert_eq!(
-        contents(dmb.addr.wrapping_add(end as usize), MESSAGE.len()),
-        MESSAGE
-    );
+    assert_eq!(contents(dmb.addr.wrapping_add(end as usize), MESSAGE.len()), MESSAGE);
     assert_eq!(contents(dmb.addr, 128), [0; 128]);
     (owner, dmb, token)
 }
@@ -121,12 +96,7 @@ fn in_child(socket: &OwnedFd, inherited: Dmb, parent: Gid) {
 fn census() -> (usize, usize) {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    (
-        fds,
-        maps.lines()
-            .filter(|l| l.contains("memfd:shortwire"))
-            .count(),
-    )
+    (fds, maps.lines().filter(|l| l.contains("memfd:shortwire")).count())
 }
 
 #[test]
@@ -159,9 +129,7 @@ fn round() {
     let (peer, first, first_there) = meet(&ours, true, true);
     let (_, second, second_there) = meet(&ours, false, false);
     assert_eq!(first.token + 1, second.token, "pooled");
-    let ended = waitpid(Pid::from_raw(pid), WaitOptions::empty())
-        .unwrap()
-        .unwrap();
+    let ended = waitpid(Pid::from_raw(pid), WaitOptions::empty()).unwrap().unwrap();
     assert_eq!(ended.1.exit_status(), Some(0));
 
     // The peer is gone, and so are its mappings; ours are as good as before.

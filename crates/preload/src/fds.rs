@@ -368,36 +368,114 @@ pub fn after_fork_child() {
     PID.store(sys::getpid(), Relaxed);
 }
 
-/// The process is about to become another program, which keeps the descriptors without FD_CLOEXEC: those go back to
-/// TCP. With `leave`, the references of the others are given up; `undo_exec` takes them again.
+/// The process is about to become another program. Descriptors with FD_CLOEXEC end here. The others go back to TCP if
+/// they had left it, and with the table's descriptor kept open too, the new program takes them on (`inherit`): it may
+/// be upgraded in turn, as in a server that accepts, forks and execs.
 pub fn before_exec() {
     if UPGRADED.load(Relaxed) > 0 {
         revert_inherited();
     }
-    if owner() {
-        each_cloexec(|c| {
-            c.refs.fetch_sub(1, AcqRel);
-        });
+    if !owner() {
+        return;
+    }
+    let mut kept = false;
+    each(|fd, k| {
+        let Kind::Conn(i) = k else { return };
+        if cloexec(fd) {
+            conn(i).refs.fetch_sub(1, AcqRel);
+        } else if conn(i).phase() & phase::ATTACHED == 0 {
+            smc::meet::identify(conn(i), fd);
+            conn(i).heir.store(PID.load(Relaxed), Relaxed);
+            kept = true;
+        }
+    });
+    // Not for a process that has changed its user: the table is its family's.
+    let same_user = table::get().is_some_and(|t| t.uid.load(Relaxed) == rustix::process::geteuid().as_raw());
+    if kept
+        && same_user
+        && let Some(fd) = table::hidden_fd()
+    {
+        sys::fcntl(fd, libc::F_SETFD, 0);
     }
 }
 
 /// exec failed.
 pub fn undo_exec() {
-    if owner() {
-        each_cloexec(|c| {
-            c.refs.fetch_add(1, AcqRel);
-        });
+    if !owner() {
+        return;
+    }
+    each(|fd, k| {
+        let Kind::Conn(i) = k else { return };
+        if cloexec(fd) {
+            conn(i).refs.fetch_add(1, AcqRel);
+        }
+    });
+    if let Some(fd) = table::hidden_fd() {
+        sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
     }
 }
 
-fn each_cloexec(mut f: impl FnMut(&Conn)) {
-    each(|fd, k| {
-        if let Kind::Conn(i) = k
-            && sys::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as isize != 0
+fn cloexec(fd: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as isize != 0
+}
+
+/// In a new program: takes on the connections that it had before its exec, if any.
+pub fn inherit() {
+    let Some(fd) = smc::hidden::find_table() else { return };
+    let Some(t) = table::adopt(fd) else { return };
+    let me = PID.load(Relaxed);
+    for fd in 0..1024 {
+        let Some(inode) = smc::meet::socket_inode(fd) else { continue };
+        if let Some(i) = t.by_inode(inode)
+            && t.conn(i).heir.load(Relaxed) == me
         {
-            f(conn(i));
+            let first = local(i).refs.fetch_add(1, AcqRel) == 0;
+            if first {
+                local(i).fd.store(fd as u32, Relaxed);
+            }
+            mark(fd, Kind::Conn(i));
         }
-    });
+    }
+}
+
+/// A connection that nobody has upgraded leaves over a Unix socket: its reference travels with it. True when the
+/// descriptor can be passed as it is.
+pub fn pass(index: u32, c: &Conn, fd: i32) -> bool {
+    if c.phase() & phase::ATTACHED != 0 || !c.hold_upgrade() {
+        return false;
+    }
+    smc::meet::identify(c, fd);
+    c.refs.fetch_add(1, AcqRel);
+    c.release_upgrade();
+    let _ = index;
+    true
+}
+
+/// A socket came over a Unix socket: if it is one of the family's, its travelling reference is now ours.
+pub fn receive(fd: i32) {
+    purge(fd);
+    if !table::exists() {
+        return;
+    }
+    let Some(inode) = smc::meet::socket_inode(fd) else { return };
+    let Some(t) = table::get() else { return };
+    if let Some(i) = t.by_inode(inode) {
+        local(i).refs.fetch_add(1, AcqRel);
+        local(i).fd.store(fd as u32, Relaxed);
+        mark(fd, Kind::Conn(i));
+    }
+}
+
+/// The process ends without closing. In a fork child, whose family goes on, what it held must be given up in the table.
+pub fn before_exit() {
+    if !table::exists() || !owner() || table::get().is_none_or(|t| t.creator.load(Relaxed) == PID.load(Relaxed)) {
+        return;
+    }
+    for fd in 0..high() {
+        if let Kind::Conn(_) = kind(fd) {
+            before_close(fd);
+        }
+    }
 }
 
 /// Gives back to TCP what another program is about to inherit. Goes by what is open, not by our marks: a vfork child

@@ -18,6 +18,14 @@ use core::ffi::{CStr, c_char, c_int};
 #[unsafe(link_section = ".init_array")]
 static INIT: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = init;
 
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = fini;
+
+extern "C" fn fini() {
+    fds::before_exit();
+}
+
 extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char) {
     next::find_all();
     let mut at = envp;
@@ -37,6 +45,7 @@ extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char
         return;
     }
     fds::init();
+    fds::inherit();
     calls::process::init();
 }
 

@@ -29,7 +29,8 @@ fn watched(fd: i32) -> Watched {
         Kind::Conn(i) => {
             let c = fds::conn(i);
             settle(i, c, fd);
-            if c.switched() { Watched::Conn(c) } else { Watched::Kernel }
+            let marked = c.phase() & phase::ATTACHED != 0 && c.user_rcvlowat.load(Relaxed) > 1;
+            if c.switched() || marked { Watched::Conn(c) } else { Watched::Kernel }
         }
         Kind::Epoll(i) if epoll::hooked(i) => Watched::Set(i),
         _ => Watched::Kernel,
@@ -38,8 +39,7 @@ fn watched(fd: i32) -> Watched {
 
 /// Whether any of the descriptors needs more than the kernel's poll.
 pub fn concerns(list: &[pollfd]) -> bool {
-    fds::UPGRADED.load(Relaxed) > 0
-        && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
+    fds::UPGRADED.load(Relaxed) > 0 && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
 }
 
 fn events_of(c: &Conn, p: &pollfd) -> i16 {
@@ -54,7 +54,11 @@ fn look(list: &mut [pollfd]) -> usize {
             Watched::Kernel => 0,
             Watched::Conn(c) => events_of(c, p),
             Watched::Set(i) => {
-                if epoll::set_ready(i) { p.events & libc::POLLIN } else { 0 }
+                if epoll::set_ready(i) {
+                    p.events & libc::POLLIN
+                } else {
+                    0
+                }
             }
         };
         n += usize::from(p.revents != 0);
@@ -115,6 +119,9 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         for (p, k) in list.iter().zip(&asked) {
             if let Watched::Conn(c) = watched(p.fd) {
                 c.kernel_end(k.revents as u16 as u32);
+                if k.revents & (libc::POLLIN | libc::POLLPRI) == libc::POLLIN && !c.has_news() {
+                    c.check_stray(p.fd);
+                }
             }
         }
         look(list);

@@ -102,7 +102,9 @@ pub fn for_kernel(conn: &Conn, fd: i32) -> bool {
         match r {
             0 => crate::set_errno(libc::EAGAIN),
             1.. => return true,
-            _ if errno() == libc::EINTR && crate::calls::process::restarts() && conn.phase() & phase::CLOSED == 0 => continue,
+            _ if errno() == libc::EINTR && crate::calls::process::restarts() && conn.phase() & phase::CLOSED == 0 => {
+                continue;
+            }
             _ => {}
         }
         return false;
@@ -136,7 +138,8 @@ fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
             return false;
         }
         let left = if held { Some(1_000_000) } else { left };
-        let t = left.map(|l| libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 });
+        let t =
+            left.map(|l| libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 });
         let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
         // SAFETY: pointers to live locals.
         let r = unsafe { next::ppoll(&raw mut p, 1, t.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null()) };
@@ -166,7 +169,12 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     let r = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
     let e = if r < 0 { errno() } else { 0 };
     match (r, e) {
-        (1, _) => Ok(None),
+        (1, _) => {
+            if !conn.has_news() {
+                conn.check_stray(fd);
+            }
+            Ok(None)
+        }
         (0, _) => {
             conn.kernel_end(smc::conn::RDHUP);
             Ok(None)

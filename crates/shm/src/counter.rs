@@ -26,10 +26,7 @@ impl Counter {
     /// As [`Self::add`] without the locked instruction, for a counter with a single writer at a time.
     #[inline]
     pub fn add_single(&self, n: u64) {
-        self.0.store(
-            self.0.load(Ordering::Relaxed).wrapping_add(n),
-            Ordering::Relaxed,
-        );
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
     #[inline]
@@ -64,18 +61,12 @@ impl<const N: usize> Default for Snapshot<N> {
 impl<const N: usize> Snapshot<N> {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self {
-            version: AtomicU64::new(0),
-            words: [const { AtomicU64::new(0) }; N],
-        }
+        Self { version: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; N] }
     }
 
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self {
-            version: AtomicU64::new(0),
-            words: core::array::from_fn(|_| AtomicU64::new(0)),
-        }
+        Self { version: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// Replaces the record. Writers must exclude each other.

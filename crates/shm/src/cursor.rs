@@ -31,12 +31,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub const ZERO: Self = Self {
-        pos: 0,
-        count: 0,
-        wrap: 0,
-        _pad: 0,
-    };
+    pub const ZERO: Self = Self { pos: 0, count: 0, wrap: 0, _pad: 0 };
 
     /// Offset into the ring.
     #[inline]
@@ -100,21 +95,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn at(wrap: u16, count: u32) -> Cursor {
-        Cursor {
-            pos: 0,
-            count,
-            wrap,
-            _pad: 0,
-        }
+        Cursor { pos: 0, count, wrap, _pad: 0 }
     }
 
     #[test]
     fn wire_layout_is_smc_d() {
         let c = at(0x0102, 0x0a0b_0c0d);
-        assert_eq!(
-            c.wire().to_le_bytes(),
-            [0x02, 0x01, 0x0d, 0x0c, 0x0b, 0x0a, 0, 0]
-        );
+        assert_eq!(c.wire().to_le_bytes(), [0x02, 0x01, 0x0d, 0x0c, 0x0b, 0x0a, 0, 0]);
         assert_eq!(c.wire() & !CURSOR_MASK, 0);
         assert_eq!(core::mem::size_of::<Cursor>(), 16);
     }
@@ -146,15 +133,9 @@ mod tests {
                 let mut c = at(u16::MAX, count);
                 assert_eq!(c.follow(at(0, count).wire(), size, size), Ok(size));
                 let mut c = at(u16::MAX, count);
-                assert_eq!(
-                    c.follow(at(0, count).wire(), size, size - 1),
-                    Err(Violation)
-                );
+                assert_eq!(c.follow(at(0, count).wire(), size, size - 1), Err(Violation));
                 if count + 1 < size {
-                    assert_eq!(
-                        c.follow(at(0, count + 1).wire(), size, u32::MAX),
-                        Err(Violation)
-                    );
+                    assert_eq!(c.follow(at(0, count + 1).wire(), size, u32::MAX), Err(Violation));
                 }
             }
         }

@@ -40,10 +40,7 @@ pub fn must_ring(armed: &AtomicU32, rung: &AtomicU32) -> bool {
         if now == last {
             return false;
         }
-        if rung
-            .compare_exchange(last, now, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
+        if rung.compare_exchange(last, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return true;
         }
     }

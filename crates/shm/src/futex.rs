@@ -19,11 +19,7 @@ mod imp {
     use rustix::thread::futex::{self, Flags, Timespec};
 
     fn flags(shared: bool) -> Flags {
-        if shared {
-            Flags::empty()
-        } else {
-            Flags::PRIVATE
-        }
+        if shared { Flags::empty() } else { Flags::PRIVATE }
     }
 
     /// Sleeps while `word` holds `expected`. `shared` for words in memory of several processes.

@@ -60,16 +60,12 @@ impl<const SHARED: bool> Default for FastLock<SHARED> {
 impl<const SHARED: bool> FastLock<SHARED> {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self {
-            word: AtomicU32::new(0),
-        }
+        Self { word: AtomicU32::new(0) }
     }
 
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self {
-            word: AtomicU32::new(0),
-        }
+        Self { word: AtomicU32::new(0) }
     }
 
     /// Waits for the lock. After the death of an owner what it guards may be half changed; who cares
@@ -84,9 +80,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
     pub fn lock_recovering(&self) -> Result<(FastGuard<'_, SHARED>, bool), Reentered> {
         let me = thread::thread_id();
         // SYNC: lock. Pairs with the release in `unlock`.
-        let free = self
-            .word
-            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+        let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
         let recovered = match free {
             Ok(_) => false,
             Err(word) => self.lock_contended(me, word)?,
@@ -98,9 +92,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
     pub fn try_lock(&self) -> Option<FastGuard<'_, SHARED>> {
         let me = thread::thread_id();
         // SYNC: lock. Pairs with the release in `unlock`.
-        let free = self
-            .word
-            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+        let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
         free.ok().map(|_| self.guard())
     }
 
@@ -133,10 +125,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
     }
 
     fn guard(&self) -> FastGuard<'_, SHARED> {
-        FastGuard {
-            lock: self,
-            _not_send: PhantomData,
-        }
+        FastGuard { lock: self, _not_send: PhantomData }
     }
 
     #[cold]
@@ -181,35 +170,23 @@ impl<const SHARED: bool> FastLock<SHARED> {
 
     fn take(&self, from: u32, to: u32) -> bool {
         // SYNC: lock. Pairs with the release in `unlock`.
-        self.word
-            .compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     fn mark(&self, word: u32) -> bool {
         let marked = word | WAITERS;
-        self.word
-            .compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+        self.word.compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     fn owner_lives(tid: u32) -> bool {
-        if SHARED {
-            thread::is_alive(tid)
-        } else {
-            thread::is_alive_here(tid)
-        }
+        if SHARED { thread::is_alive(tid) } else { thread::is_alive_here(tid) }
     }
 
     #[inline]
     fn unlock(&self) {
         let me = thread::thread_id();
         // SYNC: lock. Pairs with the acquire of whoever takes it next.
-        if self
-            .word
-            .compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
             self.unlock_contended(me);
         }
     }

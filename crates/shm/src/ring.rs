@@ -37,17 +37,10 @@ impl Ring {
     #[inline]
     pub fn spans(&self, at: &Cursor, len: u32) -> [(*mut u8, u32); 2] {
         // A cursor of another ring must not lead outside of this one.
-        let start = if at.count() < self.size {
-            at.count()
-        } else {
-            0
-        };
+        let start = if at.count() < self.size { at.count() } else { 0 };
         let len = len.min(self.size);
         let first = len.min(self.size - start);
-        [
-            (self.base.wrapping_add(start as usize), first),
-            (self.base, len - first),
-        ]
+        [(self.base.wrapping_add(start as usize), first), (self.base, len - first)]
     }
 
     /// Copies `len` bytes in at `at`; at most two copies.
@@ -106,14 +99,7 @@ mod tests {
                 c.advance(size, size);
             }
             let memory = vec![0xEE; size as usize + 32];
-            Self {
-                memory,
-                size,
-                prod: c,
-                freed: c,
-                cons: c,
-                seen: c,
-            }
+            Self { memory, size, prod: c, freed: c, cons: c, seen: c }
         }
 
         fn ring(&mut self) -> Ring {
@@ -123,9 +109,7 @@ mod tests {
 
         fn send(&mut self, bytes: &[u8]) -> u32 {
             let used = (self.prod.pos - self.freed.pos) as u32;
-            self.freed
-                .follow(self.cons.wire(), self.size, used)
-                .unwrap();
+            self.freed.follow(self.cons.wire(), self.size, used).unwrap();
             let free = self.size - (self.prod.pos - self.freed.pos) as u32;
             let n = free.min(bytes.len() as u32);
             let prod = self.prod;
@@ -137,9 +121,7 @@ mod tests {
 
         fn recv(&mut self, max: u32) -> Vec<u8> {
             let held = (self.seen.pos - self.cons.pos) as u32;
-            self.seen
-                .follow(self.prod.wire(), self.size, self.size - held)
-                .unwrap();
+            self.seen.follow(self.prod.wire(), self.size, self.size - held).unwrap();
             let n = max.min((self.seen.pos - self.cons.pos) as u32);
             let mut out = vec![0; n as usize];
             let cons = self.cons;

@@ -11,8 +11,7 @@ use core::ffi::CStr;
 use core::ptr;
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{
-    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
+    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -138,11 +137,7 @@ impl Segment {
         fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::SEAL)?;
         let base = map(fd.raw, len, ProtFlags::READ | ProtFlags::WRITE)?;
         fd.park();
-        Ok(Self {
-            base,
-            len,
-            fd: Some(fd),
-        })
+        Ok(Self { base, len, fd: Some(fd) })
     }
 
     /// As [`Self::create`], but whoever else maps it gets to read only.
@@ -150,15 +145,8 @@ impl Segment {
         let mut fd = memfd(name, len)?;
         // FUTURE_WRITE spares mappings that exist: ours must come first.
         let base = map(fd.raw, len, ProtFlags::READ | ProtFlags::WRITE)?;
-        let mut segment = Self {
-            base,
-            len,
-            fd: None,
-        };
-        fcntl_add_seals(
-            fd.borrow(),
-            NOT_RESIZABLE | SealFlags::FUTURE_WRITE | SealFlags::SEAL,
-        )?;
+        let mut segment = Self { base, len, fd: None };
+        fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         fd.park();
         segment.fd = Some(fd);
         Ok(segment)
@@ -199,11 +187,7 @@ impl Segment {
         if len == 0 || len < min || len > max || !len.is_multiple_of(PAGE) {
             return Err(bad);
         }
-        Ok(Self {
-            base: map(fd, len, prot)?,
-            len,
-            fd: None,
-        })
+        Ok(Self { base: map(fd, len, prot)?, len, fd: None })
     }
 
     #[inline]
@@ -219,10 +203,7 @@ impl Segment {
 
     /// The descriptor to hand to a peer, if there is one and nobody closed it behind our back.
     pub fn fd(&self) -> Option<RawFd> {
-        self.fd
-            .as_ref()
-            .filter(|fd| fd.is_intact())
-            .map(|fd| fd.raw)
+        self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| fd.raw)
     }
 
     /// Once all peers have it, the descriptor is of no use any more.

@@ -66,10 +66,7 @@ mod imp {
         let raw = fd.into_raw_fd();
         // SAFETY: `raw` was just opened and is closed only below.
         let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::from_borrowed_fd(borrowed, PollFlags::IN)];
         let ended = poll(&mut fds, Some(&now)) == Ok(1);
         // SAFETY: `raw` is ours and not used any more.

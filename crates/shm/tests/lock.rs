@@ -19,10 +19,7 @@ unsafe impl<const SHARED: bool> Sync for Guarded<SHARED> {}
 
 impl<const SHARED: bool> Guarded<SHARED> {
     const fn new() -> Self {
-        Self {
-            lock: FastLock::new(),
-            count: UnsafeCell::new(0),
-        }
+        Self { lock: FastLock::new(), count: UnsafeCell::new(0) }
     }
 
     fn increment(&self) -> Result<(), Reentered> {
@@ -81,11 +78,7 @@ fn child(body: impl FnOnce() -> i32) -> Pid {
 }
 
 fn exit_code(pid: Pid) -> Option<i32> {
-    waitpid(Some(pid), WaitOptions::empty())
-        .unwrap()
-        .unwrap()
-        .1
-        .exit_status()
+    waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap().1.exit_status()
 }
 
 #[test]
@@ -227,9 +220,7 @@ fn a_killed_waiter_leaves_nobody_asleep() {
     watchdog();
     let g: &Guarded<true> = shared();
     let guard = g.lock.lock().unwrap();
-    let pids: Vec<_> = (0..4)
-        .map(|_| child(|| g.increment().map_or(1, |()| 0)))
-        .collect();
+    let pids: Vec<_> = (0..4).map(|_| child(|| g.increment().map_or(1, |()| 0))).collect();
     sleep(Duration::from_millis(60));
     kill_process(pids[0], Signal::KILL).unwrap();
     drop(guard);
@@ -258,9 +249,7 @@ fn a_fork_child_inherits_no_locks() {
         }
         let pid = child(|| {
             // The thread that owns this copy lives on, but not in this process.
-            let recovered = PRIVATE
-                .lock_recovering()
-                .is_ok_and(|(_, recovered)| recovered);
+            let recovered = PRIVATE.lock_recovering().is_ok_and(|(_, recovered)| recovered);
             // A guard that fork copied is not the owner of what both processes see.
             // SAFETY: a copy of the guard is what fork made, too.
             drop(unsafe { core::ptr::read(&raw const _mine) });

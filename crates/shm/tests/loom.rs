@@ -22,10 +22,7 @@ struct Bell {
 
 impl Bell {
     fn new() -> Self {
-        Self {
-            bytes: Mutex::new(0),
-            came: Condvar::new(),
-        }
+        Self { bytes: Mutex::new(0), came: Condvar::new() }
     }
 
     fn ring(&self) {
@@ -85,8 +82,7 @@ fn ring_publishes_and_consumes() {
             let held = (seen.pos - cons.pos) as u32;
             // SYNC: prod.
             let word = stream.prod.load(Ordering::Acquire);
-            seen.follow(word, SIZE, SIZE - held)
-                .expect("an honest producer");
+            seen.follow(word, SIZE, SIZE - held).expect("an honest producer");
             if seen == cons {
                 thread::yield_now();
                 continue;

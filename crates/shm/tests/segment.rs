@@ -93,12 +93,7 @@ fn files_that_could_be_resized_are_refused() {
 #[test]
 fn what_is_no_memfd_is_refused() {
     let (pipe, _w) = rustix::pipe::pipe().unwrap();
-    let null = open(
-        "/dev/null",
-        rustix::fs::OFlags::RDWR,
-        rustix::fs::Mode::empty(),
-    )
-    .unwrap();
+    let null = open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
     let plain = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     for fd in [pipe.as_fd(), null.as_fd(), plain.as_fd()] {
         let opened = Segment::open(fd.as_raw_fd(), 1, usize::MAX);
@@ -148,20 +143,14 @@ fn sizes_are_checked() {
         }
     }
     assert_eq!(Segment::create(c"test", 0).unwrap_err(), Errno::INVAL);
-    assert_eq!(
-        Segment::create(c"test", PAGE + 1).unwrap_err(),
-        Errno::INVAL
-    );
+    assert_eq!(Segment::create(c"test", PAGE + 1).unwrap_err(), Errno::INVAL);
 }
 
 #[test]
 fn readers_cannot_write() {
     let s = Segment::create_sealed_for_readers(c"test", PAGE).unwrap();
     let fd = s.fd().unwrap();
-    assert_eq!(
-        Segment::open(fd, PAGE, PAGE).unwrap_err(),
-        OpenError::Os(Errno::PERM)
-    );
+    assert_eq!(Segment::open(fd, PAGE, PAGE).unwrap_err(), OpenError::Os(Errno::PERM));
     assert_eq!(rustix::io::pwrite(borrow(fd), b"x", 0), Err(Errno::PERM));
     let r = Segment::open_readonly(fd, PAGE, PAGE).unwrap();
     let rw = MprotectFlags::READ | MprotectFlags::WRITE;

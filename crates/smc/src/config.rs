@@ -116,10 +116,7 @@ fn parse(text: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 18 {
         return None;
     }
-    digits
-        .iter()
-        .try_fold(0u64, |n, d| d.is_ascii_digit().then(|| n * 10 + u64::from(d - b'0')))?
-        .checked_mul(unit)
+    digits.iter().try_fold(0u64, |n, d| d.is_ascii_digit().then(|| n * 10 + u64::from(d - b'0')))?.checked_mul(unit)
 }
 
 #[cfg(test)]

@@ -13,13 +13,16 @@ mod recv;
 mod revert;
 mod send;
 mod switch;
+mod window;
 
 pub use ready::{ERR, HUP, IN, OUT, RDHUP};
 pub use recv::Got;
 pub use send::{Pieces, Sent};
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use window::{Window, header};
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use shm::cursor::Cursor;
 use shm::lock::FastLock;
@@ -109,6 +112,8 @@ pub mod phase {
     pub const SENT_TO_GONE: u32 = 1 << 16;
     /// The peer's takeback has been taken up.
     pub const TAKEN_BACK: u32 = 1 << 17;
+    /// Bytes in the ring that were not published are to go over TCP.
+    pub const RESEND: u32 = 1 << 18;
     /// Either direction has left TCP.
     pub const ANY_RING: u32 = TX_RING | RX_RING;
 }
@@ -130,7 +135,7 @@ pub struct Rx {
     pub tcp_left: u64,
     /// Doorbell bytes taken from the TCP stream.
     pub drained: u32,
-    /// Usable bytes of our ring.
+    /// Usable bytes of our ring, for `ss`; the data path goes by `Window`.
     pub size: u32,
     /// Peer's last end flags.
     pub ends: u64,
@@ -146,7 +151,7 @@ pub struct Tx {
     pub cons: Cursor,
     /// The producer word last published.
     pub word: u64,
-    /// Usable bytes of the peer's ring.
+    /// Usable bytes of the peer's ring, for `ss`; the data path goes by `Window`.
     pub size: u32,
     /// Processor last told to the peer.
     pub cpu: u32,
@@ -226,7 +231,6 @@ pub struct Conn {
     rung_tx: AtomicU32,
     /// Wire word of `rx.cons`, for readiness checks without the lock.
     rx_word: AtomicU64,
-    my_addr: AtomicPtr<DmbHeader>,
     rx: UnsafeCell<Rx>,
 
     /// Guards `tx`.
@@ -234,15 +238,10 @@ pub struct Conn {
     rung_rx: AtomicU32,
     /// Wire word of `tx.prod`, for readiness checks without the lock.
     tx_word: AtomicU64,
-    peer_addr: AtomicPtr<DmbHeader>,
     tx: UnsafeCell<Tx>,
 
     /// State flags that we publish (`DONE`, `CLOSED`, `ABORT`).
     ends: AtomicU64,
-    /// Wait words and rung record that the peer keeps for us, in our own control page.
-    my_waits: AtomicPtr<Waits>,
-    /// Our wait words, in the peer's control page.
-    pub peer_waits: AtomicPtr<Waits>,
     /// Token of our DMB and of the peer's.
     pub my_token: AtomicU64,
     /// See `my_token`.
@@ -271,6 +270,8 @@ pub struct Conn {
     pub spin: AtomicU32,
     /// Process that upgraded it.
     pub pid: AtomicU32,
+    /// Process that keeps its descriptors over an exec: the new program takes them on.
+    pub heir: AtomicU32,
     /// Owner of the socket and its inode, for `ss`.
     pub uid: AtomicU32,
     /// See `uid`.
@@ -330,24 +331,49 @@ impl Conn {
     }
 
     #[inline]
+    fn window(&self) -> &'static Window {
+        window::of(self)
+    }
+
+    #[inline]
     fn my(&self) -> &DmbHeader {
-        // SAFETY: set before ATTACHED and type-stable afterwards: retired mappings read as zeros, never fault.
-        unsafe { &*self.my_addr.load(Relaxed) }
+        header(&self.window().my)
     }
 
     #[inline]
     fn peer(&self) -> &DmbHeader {
-        // SAFETY: set before TX_READY and type-stable afterwards.
-        unsafe { &*self.peer_addr.load(Relaxed) }
+        header(&self.window().peer)
+    }
+
+    /// Our wait words, in the peer's control page; null before there is one.
+    pub fn peer_waits(&self) -> *const Waits {
+        self.window().peer_waits.load(Relaxed)
     }
 
     /// Makes a fresh slot ready for a new socket.
     pub fn reset(&self) {
         for w in [
-            &self.phase, &self.reason, &self.peer_reason, &self.ops, &self.rx_inflight, &self.tx_inflight,
-            &self.rx_sleepers, &self.tx_sleepers, &self.rung_tx, &self.rung_rx, &self.group, &self.stage, &self.copy,
-            &self.pid, &self.uid, &self.inode, &self.user_nodelay, &self.busy,
-            &self.looks, &self.peer_pid,
+            &self.phase,
+            &self.reason,
+            &self.peer_reason,
+            &self.ops,
+            &self.rx_inflight,
+            &self.tx_inflight,
+            &self.rx_sleepers,
+            &self.tx_sleepers,
+            &self.rung_tx,
+            &self.rung_rx,
+            &self.group,
+            &self.stage,
+            &self.copy,
+            &self.pid,
+            &self.uid,
+            &self.inode,
+            &self.user_nodelay,
+            &self.busy,
+            &self.heir,
+            &self.looks,
+            &self.peer_pid,
         ] {
             w.store(0, Relaxed);
         }
@@ -404,8 +430,10 @@ impl Conn {
         // SAFETY: before ATTACHED nobody else looks at `rx`.
         unsafe { (*self.rx.get()).size = e.my_len - HEADER_LEN };
         self.my_token.store(e.my_token, Relaxed);
-        self.my_waits.store(e.my_waits, Relaxed);
-        self.my_addr.store(e.my, Release);
+        let w = self.window();
+        w.my_size.store(e.my_len - HEADER_LEN, Relaxed);
+        w.my_waits.store(e.my_waits, Relaxed);
+        w.my.store(e.my, Release);
         // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the kernel, and it may not
         // have attached yet when our first bytes go out.
         self.my().rx_arm.store(1, Release);
@@ -417,9 +445,11 @@ impl Conn {
         // SAFETY: before TX_READY nobody else looks at `tx`.
         unsafe { (*self.tx.get()).size = len - HEADER_LEN };
         self.peer_token.store(token, Relaxed);
-        self.peer_waits.store(waits, Relaxed);
         self.copy.store(u32::from(copy), Relaxed);
-        self.peer_addr.store(peer, Release);
+        let w = self.window();
+        w.peer_size.store(len - HEADER_LEN, Relaxed);
+        w.peer_waits.store(waits, Relaxed);
+        w.peer.store(peer, Release);
         self.peer().kind.store(0xfe, Release);
         self.set(p::TX_READY);
     }

@@ -10,7 +10,7 @@ use dibs::loopback::slot_of;
 use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
 use shm::lock::FastLock;
 
-use crate::conn::{CLOSED, Conn, DmbHeader, ABORT, Waits};
+use crate::conn::{ABORT, CLOSED, Conn, DmbHeader, Waits};
 use crate::reason;
 
 /// The loopback device of this process.
@@ -80,10 +80,12 @@ fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
 
 /// Server: the group for a proposing peer and whether this is first contact.
 pub fn serve(peer: Gid, uid: u32) -> Result<(u32, bool), NoGroup> {
-    with(|list| match list.iter().find(|g| g.role == Role::Server && g.peer == peer && g.uid == uid && g.state != State::Dead) {
-        Some(g) if g.state == State::Ready => Ok((g.id, false)),
-        Some(_) => Err(NoGroup::Busy),
-        None => Ok((add(list, Role::Server, peer, uid), true)),
+    with(|list| {
+        match list.iter().find(|g| g.role == Role::Server && g.peer == peer && g.uid == uid && g.state != State::Dead) {
+            Some(g) if g.state == State::Ready => Ok((g.id, false)),
+            Some(_) => Err(NoGroup::Busy),
+            None => Ok((add(list, Role::Server, peer, uid), true)),
+        }
     })
     .unwrap_or(Err(NoGroup::Busy))
 }
@@ -91,7 +93,9 @@ pub fn serve(peer: Gid, uid: u32) -> Result<(u32, bool), NoGroup> {
 /// Client: the group that an Accept speaks of.
 pub fn join(peer: Gid, uid: u32, first_contact: bool) -> Result<u32, NoGroup> {
     with(|list| {
-        let known = list.iter_mut().find(|g| g.role == Role::Client && g.peer == peer && g.uid == uid && g.state == State::Ready);
+        let known = list
+            .iter_mut()
+            .find(|g| g.role == Role::Client && g.peer == peer && g.uid == uid && g.state == State::Ready);
         match (known, first_contact) {
             (Some(g), false) => Ok(g.id),
             (None, false) => Err(NoGroup::OutOfSync),
@@ -114,7 +118,17 @@ fn add(list: &mut Vec<Group>, role: Role, peer: Gid, uid: u32) -> u32 {
         drop_group(list, at);
     }
     let id = NEXT_ID.fetch_add(1, Relaxed);
-    list.push(Group { id, role, peer, uid, state: State::Pending, live: 0, slots: 0, known: 0, quarantine: Vec::new() });
+    list.push(Group {
+        id,
+        role,
+        peer,
+        uid,
+        state: State::Pending,
+        live: 0,
+        slots: 0,
+        known: 0,
+        quarantine: Vec::new(),
+    });
     if let Some(t) = crate::table::get() {
         t.stats.link_groups.fetch_add(1, Relaxed);
     }
@@ -126,11 +140,16 @@ fn drop_group(list: &mut Vec<Group>, at: usize) {
     LOOPBACK.drop_group(g.id);
 }
 
-/// The handshake of a first contact is complete.
-pub fn established(id: u32) {
+/// A handshake is complete: the peer has the arena of our DMB `token`, so its descriptor is needed no more.
+pub fn established(id: u32, token: u64) {
     with(|list| {
-        if let Some(g) = list.iter_mut().find(|g| g.id == id && g.state == State::Pending) {
+        let Some(g) = list.iter_mut().find(|g| g.id == id) else { return };
+        if g.state == State::Pending {
             g.state = State::Ready;
+        }
+        if let Some(s) = LOOPBACK.share(token) {
+            g.known = s.arena;
+            LOOPBACK.close_share(token);
         }
     });
 }
@@ -169,10 +188,7 @@ pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32>
         count_buffer(g, &dmb);
         let share = LOOPBACK.share(dmb.token);
         let fd = match share {
-            Some(s) if g.known != s.arena => {
-                g.known = s.arena;
-                Some(s.fd)
-            }
+            Some(s) if g.known != s.arena => Some(s.fd),
             _ => None,
         };
         Ok((dmb, fd))

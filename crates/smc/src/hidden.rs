@@ -12,18 +12,55 @@ pub const MAX: usize = 256;
 
 static FDS: [AtomicI32; MAX] = [const { AtomicI32::new(0) }; MAX];
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// No hidden descriptor is below this one.
+static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
+
+/// Where parked descriptors begin under the present descriptor limit.
+fn base() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live rlimit.
+    let r =
+        unsafe { sys::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0) };
+    // Not at the very top: programs size tables by the limit, and a lower number costs the kernel a smaller table.
+    let usable = limit.rlim_cur.min(65_536);
+    (r == 0 && usable > 64).then_some((usable - usable / 8) as usize)
+}
+
+/// A table left open over an exec: the first descriptors from `base` on are looked at.
+pub fn find_table() -> Option<i32> {
+    let base = base()? as i32;
+    (base..base + 8).find(|&fd| {
+        // A memfd with the name of our table, as /proc shows it.
+        let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0";
+        let mut digits = [0u8; 10];
+        let (mut n, mut at) = (fd, digits.len());
+        while n > 0 {
+            at -= 1;
+            digits[at] = b'0' + (n % 10) as u8;
+            n /= 10;
+        }
+        path[14..14 + digits.len() - at].copy_from_slice(&digits[at..]);
+        let mut link = [0u8; 32];
+        // SAFETY: a NUL-terminated path and a buffer of the length given.
+        let r = unsafe {
+            sys::syscall(
+                libc::SYS_readlinkat,
+                libc::AT_FDCWD as usize,
+                path.as_ptr() as usize,
+                link.as_mut_ptr() as usize,
+                link.len(),
+                0,
+                0,
+            )
+        };
+        r > 0 && link.starts_with(b"/memfd:shortwire-table")
+    })
+}
 
 /// Moves `fd` to a high number and remembers it. On failure `fd` stays where it is, remembered all the same.
 pub fn park(fd: i32) -> i32 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a live rlimit.
-    let r = unsafe {
-        sys::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0)
-    };
     let mut at = fd;
-    if r == 0 && limit.rlim_cur > 64 {
-        // Not at the very top: programs size tables by the limit, and a lower number costs the kernel a smaller table.
-        let base = (limit.rlim_cur.min(65_536) - limit.rlim_cur.min(65_536) / 8) as usize;
+    if let Some(base) = base() {
         let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, base);
         if moved >= 0 {
             sys::close(fd);
@@ -34,7 +71,9 @@ pub fn park(fd: i32) -> i32 {
     at
 }
 
-fn remember(fd: i32) {
+/// Notes a descriptor as ours.
+pub fn remember(fd: i32) {
+    LOWEST.fetch_min(fd, Relaxed);
     for slot in &FDS {
         if slot.compare_exchange(0, fd + 1, Relaxed, Relaxed).is_ok() {
             COUNT.fetch_add(1, Relaxed);
@@ -51,7 +90,7 @@ pub fn room() -> bool {
 /// Whether `fd` is one of ours.
 #[inline]
 pub fn contains(fd: i32) -> bool {
-    COUNT.load(Relaxed) != 0 && FDS.iter().any(|s| s.load(Relaxed) == fd + 1)
+    fd >= LOWEST.load(Relaxed) && FDS.iter().any(|s| s.load(Relaxed) == fd + 1)
 }
 
 /// Closes a parked descriptor.
@@ -75,6 +114,7 @@ pub fn give_way(fd: i32) {
     for slot in &FDS {
         if slot.load(Relaxed) == fd + 1 {
             let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1);
+            // Always to a higher number, so LOWEST holds.
             slot.store(moved.max(-1) as i32 + 1, Relaxed);
             crate::table::moved_fd(fd, moved as i32);
             return;

@@ -46,7 +46,7 @@ pub fn arrived_and_queued(fd: i32) -> Option<(u64, u64)> {
     // Bytes may arrive between the two calls: agree on the first before and after the second.
     let mut before = TcpInfo::of(fd)?.arrived();
     loop {
-        let queued = sys::ioctl_int(fd, libc::FIONREAD as u64).ok()? as u64;
+        let queued = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
         let after = TcpInfo::of(fd)?.arrived();
         if before == after {
             return Some((after, queued));
@@ -59,9 +59,7 @@ fn addr(fd: i32, call: i64) -> Option<Addr> {
     let mut raw = [0u8; 28];
     let mut len = raw.len() as u32;
     // SAFETY: `raw` has `len` bytes.
-    let r = unsafe {
-        sys::syscall(call, fd as usize, raw.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0)
-    };
+    let r = unsafe { sys::syscall(call, fd as usize, raw.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0) };
     if r < 0 {
         return None;
     }
@@ -124,7 +122,10 @@ pub fn peer_uid(names: &[Addr; 2]) -> Option<u32> {
     // The other end sees the pair reversed. It may be an IPv6 socket with mapped addresses, so both families are asked.
     let [local, peer] = names;
     let plain = local.mapped()[..12] == MAPPED;
-    plain.then(|| lookup(libc::AF_INET as u8, peer, local)).flatten().or_else(|| lookup(libc::AF_INET6 as u8, peer, local))
+    plain
+        .then(|| lookup(libc::AF_INET as u8, peer, local))
+        .flatten()
+        .or_else(|| lookup(libc::AF_INET6 as u8, peer, local))
 }
 
 fn lookup(family: u8, src: &Addr, dst: &Addr) -> Option<u32> {
@@ -148,7 +149,15 @@ fn lookup(family: u8, src: &Addr, dst: &Addr) -> Option<u32> {
     m[64..72].fill(0xff); // INET_DIAG_NOCOOKIE
     // SAFETY: integers only.
     let fd = unsafe {
-        sys::syscall(libc::SYS_socket, libc::AF_NETLINK as usize, (libc::SOCK_RAW | libc::SOCK_CLOEXEC) as usize, 4, 0, 0, 0)
+        sys::syscall(
+            libc::SYS_socket,
+            libc::AF_NETLINK as usize,
+            (libc::SOCK_RAW | libc::SOCK_CLOEXEC) as usize,
+            4,
+            0,
+            0,
+            0,
+        )
     } as i32;
     if fd < 0 {
         return None;

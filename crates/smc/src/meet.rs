@@ -10,8 +10,10 @@ use dibs::Device as _;
 
 use crate::channel::{self, Cred};
 use crate::clc::negotiate::{self, Local, Proposed, RELEASE, Selection};
-use crate::clc::{self, Accept, Decline, Device, Devices, Eid, FirstContact, Gid, Hostname, Message, Os, Proposal, SizeCode,
-    SmcD, SmcDLevel, SmcDv2, Version};
+use crate::clc::{
+    self, Accept, Decline, Device, Devices, Eid, FirstContact, Gid, Hostname, Message, Os, Proposal, SizeCode, SmcD,
+    SmcDLevel, SmcDv2, Version,
+};
 use crate::config::{self, CONFIG, PeerPolicy};
 use crate::conn::{Conn, Ends, phase as p};
 use crate::group::{self, LOOPBACK, NoGroup};
@@ -217,6 +219,7 @@ fn start(conn: &Conn, fd: i32) -> Next {
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &mut cork);
     conn.user_nodelay.store(u32::from(nodelay != 0) | u32::from(cork != 0) << 1, Relaxed);
     if !hidden::room() {
+        conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
         return Next::Later;
     }
     let [local, peer] = names;
@@ -265,7 +268,9 @@ fn call(conn: &Conn, fd: i32) -> Next {
             }
             LOOPBACK.init();
             let mut out = [0u8; channel::MAX];
-            let Some(n) = write(&Message::Proposal(proposal()), fd, &mut out) else { return Next::Tcp(reason::INT_ERR) };
+            let Some(n) = write(&Message::Proposal(proposal()), fd, &mut out) else {
+                return Next::Tcp(reason::INT_ERR);
+            };
             if channel::send(ch, &out[..n], None).is_err() {
                 return Next::Tcp(reason::RENDEZVOUS);
             }
@@ -318,7 +323,9 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
         Ok(cred) => cred,
         Err(why) => return decline(conn, ch, why),
     };
-    let Ok(Message::Proposal(theirs)) = Message::decode(&buffer[..n]) else { return decline(conn, ch, reason::CNF_ERR) };
+    let Ok(Message::Proposal(theirs)) = Message::decode(&buffer[..n]) else {
+        return decline(conn, ch, reason::CNF_ERR);
+    };
     if !same_stream(&buffer[..n], fd) {
         return decline(conn, ch, reason::RENDEZVOUS);
     }
@@ -341,7 +348,9 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
         Ok(found) => found,
         Err(_) => return Next::Later,
     };
-    let _ = channel::recv(ch, buffer);
+    if let Ok((_, Some(stray))) = channel::recv(ch, buffer) {
+        sys::close(stray);
+    }
     LOOPBACK.admit(peer);
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
@@ -427,9 +436,12 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         decline(conn, ch, why)
     };
     let len = server.size.bytes();
-    let Some((header, page)) = group::attach(id, peer, server.token, len, passed) else { return refuse(reason::MEMORY) };
+    let Some((header, page)) = group::attach(id, peer, server.token, len, passed) else {
+        return refuse(reason::MEMORY);
+    };
     let eid = agreed.eid.unwrap_or(Eid::LOOPBACK_SEID);
-    let confirm = Message::Confirm(ends_message(id, &dmb, eid, agreed.first_contact, agreed.release.unwrap_or(RELEASE)));
+    let confirm =
+        Message::Confirm(ends_message(id, &dmb, eid, agreed.first_contact, agreed.release.unwrap_or(RELEASE)));
     let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
     expose(conn, fd, &dmb);
@@ -440,7 +452,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         conn.withdraw();
         return Next::Tcp(reason::RENDEZVOUS);
     }
-    group::established(id);
+    group::established(id, dmb.token);
     upgraded(conn, true);
     Next::Later
 }
@@ -473,7 +485,7 @@ fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     }
     match attached {
         Ok(()) => {
-            group::established(id);
+            group::established(id, conn.my_token.load(Relaxed));
             upgraded(conn, false);
             Next::Later
         }

@@ -38,10 +38,7 @@ impl Reason {
 
     /// What a user can do about it.
     pub fn hint(self) -> &'static str {
-        self.entry().map_or(
-            "Look the code up in the documentation of the peer.",
-            |entry| entry.hint,
-        )
+        self.entry().map_or("Look the code up in the documentation of the peer.", |entry| entry.hint)
     }
 
     /// Whether the code is one of Shortwire's own, which no other stack knows.
@@ -278,21 +275,14 @@ mod tests {
     #[test]
     fn every_reason_says_what_to_do() {
         for entry in TABLE {
-            assert!(
-                !entry.words.is_empty() && !entry.words.ends_with('.'),
-                "{}",
-                entry.name
-            );
+            assert!(!entry.words.is_empty() && !entry.words.ends_with('.'), "{}", entry.name);
             assert!(entry.hint.ends_with('.'), "{}", entry.name);
         }
     }
 
     #[test]
     fn shown_with_code_and_words() {
-        assert_eq!(
-            PEER_NO_SMC.to_string(),
-            "0x03010000 (peer did not signal SMC)"
-        );
+        assert_eq!(PEER_NO_SMC.to_string(), "0x03010000 (peer did not signal SMC)");
         assert_eq!(Reason(7).to_string(), "0x00000007 (unknown reason)");
         assert_eq!(format!("{NO_UEID:?}"), "Reason(0x03030008 NOUEID)");
         assert_eq!(Reason(7).name(), "UNKNOWN");

@@ -105,9 +105,7 @@ pub fn poll_now(fd: c_int, events: i16) -> i16 {
     let mut p = libc::pollfd { fd, events, revents: 0 };
     let mut zero = [0i64; 2];
     // SAFETY: both pointers are to live locals.
-    let n = unsafe {
-        syscall(libc::SYS_ppoll, &raw mut p as usize, 1, zero.as_mut_ptr() as usize, 0, 0, 0)
-    };
+    let n = unsafe { syscall(libc::SYS_ppoll, &raw mut p as usize, 1, zero.as_mut_ptr() as usize, 0, 0, 0) };
     if n > 0 { p.revents } else { 0 }
 }
 

@@ -13,7 +13,7 @@ use crate::sys;
 /// First eight bytes of the table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHORTWIR");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Where the first connection slot begins.
 pub const SLOTS_AT: usize = 8192;
 /// Slots in the table: connections that one fork family can have under observation.
@@ -32,8 +32,11 @@ pub struct Header {
     pub conn_size: AtomicU32,
     /// Slots below this index have been used at some time.
     pub high_water: AtomicU32,
-    /// Process that made the table.
+    /// Process that made the table, and its effective user.
     pub creator: AtomicU32,
+    /// See `creator`.
+    pub uid: AtomicU32,
+    _pad: AtomicU32,
     /// Free list: tag << 32 | slot index + 1.
     free: AtomicU64,
     /// Wait numbers in use, one bit each.
@@ -60,10 +63,55 @@ pub fn get() -> Option<&'static Header> {
     make()
 }
 
+/// The index of a slot; out of range for a `Conn` that is not in the table.
+#[inline]
+pub fn index_of(conn: &Conn) -> usize {
+    let slots = TABLE.load(Ordering::Relaxed) as usize + SLOTS_AT;
+    (conn as *const Conn as usize).wrapping_sub(slots) / size_of::<Conn>()
+}
+
+/// Whether the family has a table yet.
+pub fn exists() -> bool {
+    !TABLE.load(Ordering::Acquire).is_null()
+}
+
 /// The hidden descriptor of the table, if there is one.
 pub fn hidden_fd() -> Option<i32> {
     let fd = TABLE_FD.load(Ordering::Relaxed);
     (fd != u32::MAX).then_some(fd as i32)
+}
+
+/// Takes on the table that this process had before its exec, if its descriptor `fd` is still open.
+pub fn adopt(fd: i32) -> Option<&'static Header> {
+    let base = map(fd);
+    if base.is_null() {
+        return None;
+    }
+    // SAFETY: mapped above; a table of another layout is only looked at, not used.
+    let table = unsafe { &*base };
+    let ours = table.magic.load(Ordering::Acquire) == MAGIC
+        && table.version.load(Ordering::Relaxed) == VERSION
+        && table.conn_size.load(Ordering::Relaxed) as usize == size_of::<Conn>();
+    if !ours || TABLE.compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: nobody else has seen this mapping.
+        unsafe { sys::syscall(libc::SYS_munmap, base as usize, len(), 0, 0, 0, 0) };
+        return None;
+    }
+    sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+    TABLE_FD.store(fd as u32, Ordering::Relaxed);
+    crate::hidden::remember(fd);
+    Some(table)
+}
+
+impl Header {
+    /// The live connection whose socket has this inode.
+    pub fn by_inode(&self, inode: u32) -> Option<u32> {
+        let used = self.high_water.load(Ordering::Relaxed).min(CAPACITY);
+        (0..used).find(|&i| {
+            let c = self.conn(i);
+            c.gen_.load(Ordering::Acquire) & 1 == 1 && c.inode.load(Ordering::Relaxed) == inode
+        })
+    }
 }
 
 /// The hidden descriptor had to move.
@@ -75,9 +123,9 @@ pub(crate) fn moved_fd(from: i32, to: i32) {
 fn make() -> Option<&'static Header> {
     let name = c"shortwire-table";
     // SAFETY: a literal name.
-    let fd = unsafe {
-        sys::syscall(libc::SYS_memfd_create, name.as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0)
-    } as i32;
+    let fd =
+        unsafe { sys::syscall(libc::SYS_memfd_create, name.as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0) }
+            as i32;
     let base = if fd >= 0 {
         // SAFETY: our own fresh descriptor.
         let sized = unsafe { sys::syscall(libc::SYS_ftruncate, fd as usize, len(), 0, 0, 0, 0) };
@@ -98,6 +146,7 @@ fn make() -> Option<&'static Header> {
     table.version.store(VERSION, Ordering::Relaxed);
     table.conn_size.store(size_of::<Conn>() as u32, Ordering::Relaxed);
     table.creator.store(sys::getpid(), Ordering::Relaxed);
+    table.uid.store(rustix::process::geteuid().as_raw(), Ordering::Relaxed);
     table.waits[0].store(1, Ordering::Relaxed);
     table.magic.store(MAGIC, Ordering::Release);
     if TABLE.compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire).is_err() {

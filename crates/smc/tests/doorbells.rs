@@ -2,159 +2,16 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::wait::{MOST, Port, Sizes, part, pattern, ppoll};
-use common::{End, rings, serial};
+use common::flow::{Receiver, Sender, watched};
+use common::wait::{Port, Sizes, ppoll};
+use common::{rings, serial};
 use smc::config::CONFIG;
-use smc::conn::{Got, IN, OUT, Sent, Waits};
+use smc::conn::{Got, IN, OUT, Waits};
 use smc::table;
-
-/// Longest time without any progress of a direction.
-const STALL: Duration = Duration::from_secs(4);
-
-/// One direction's progress, which a watchdog looks at.
-struct Flow {
-    sent: AtomicU64,
-    got: AtomicU64,
-    done: AtomicBool,
-}
-
-struct Sender<'a> {
-    port: Port,
-    flow: &'a Flow,
-    pattern: Vec<u8>,
-    sizes: Sizes,
-    at: u64,
-    /// Of the present request.
-    left: usize,
-    until: Instant,
-}
-
-impl<'a> Sender<'a> {
-    fn new(port: Port, flow: &'a Flow, stream: u8, until: Instant) -> Self {
-        Self { port, flow, pattern: pattern(stream), sizes: Sizes(u64::from(stream)), at: 0, left: 0, until }
-    }
-
-    /// Sends one request as far as there is room; whether all of it.
-    fn request(&mut self) -> bool {
-        while self.left > 0 {
-            match self.port.send(part(&self.pattern, self.at, self.left)) {
-                Sent::Bytes(n) => {
-                    self.left -= n;
-                    self.at += n as u64;
-                    self.flow.sent.store(self.at, Relaxed);
-                }
-                Sent::Full => return false,
-                other => panic!("{other:?}"),
-            }
-        }
-        true
-    }
-
-    /// Sends until there is no more room; false at the end.
-    fn go(&mut self) -> bool {
-        while Instant::now() < self.until {
-            if self.left == 0 {
-                self.sizes.dawdle();
-                self.left = self.sizes.next();
-            }
-            if !self.request() {
-                return true;
-            }
-        }
-        self.port.shut();
-        false
-    }
-}
-
-struct Receiver<'a> {
-    port: Port,
-    flow: &'a Flow,
-    pattern: Vec<u8>,
-    sizes: Sizes,
-    at: u64,
-    buf: Vec<u8>,
-}
-
-impl<'a> Receiver<'a> {
-    fn new(port: Port, flow: &'a Flow, stream: u8) -> Self {
-        let buf = vec![0; MOST];
-        Self { port, flow, pattern: pattern(stream), sizes: Sizes(u64::from(stream) + 100), at: 0, buf }
-    }
-
-    /// Receives at most `n` bytes.
-    fn some(&mut self, n: usize) -> Got {
-        let got = self.port.recv(&mut self.buf[..n]);
-        match got {
-            Got::Bytes(n) => {
-                assert!(self.buf[..n] == *part(&self.pattern, self.at, n), "wrong bytes behind {}", self.at);
-                self.at += n as u64;
-                self.flow.got.store(self.at, Relaxed);
-            }
-            Got::Empty => {}
-            Got::Eof => self.flow.done.store(true, SeqCst),
-            ref other => panic!("{other:?}"),
-        }
-        got
-    }
-
-    /// Receives until there is nothing more; false at the end.
-    fn go(&mut self) -> bool {
-        loop {
-            let n = self.sizes.next();
-            match self.some(n) {
-                Got::Bytes(_) => self.sizes.dawdle(),
-                got => return got == Got::Empty,
-            }
-        }
-    }
-}
-
-/// Runs `work` on connections while a watchdog looks on, and checks that all came through.
-fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Instant)) {
-    let flow = || Flow { sent: AtomicU64::new(0), got: AtomicU64::new(0), done: AtomicBool::new(false) };
-    let flows: Vec<Flow> = (0..pairs.len() * 2).map(|_| flow()).collect();
-    let over = Arc::new(AtomicBool::new(false));
-    thread::scope(|s| {
-        let stop = over.clone();
-        let flows = &flows;
-        s.spawn(move || {
-            let mut last: Vec<(u64, Instant)> = flows.iter().map(|_| (0, Instant::now())).collect();
-            while !stop.load(SeqCst) {
-                thread::sleep(Duration::from_millis(20));
-                for (i, f) in flows.iter().enumerate() {
-                    let now = f.sent.load(Relaxed) + f.got.load(Relaxed);
-                    if now != last[i].0 || f.done.load(SeqCst) {
-                        last[i] = (now, Instant::now());
-                    } else if last[i].1.elapsed() > STALL {
-                        eprintln!("{name}: flow {i} stalls at {} sent, {} received", f.sent.load(Relaxed), f.got.load(Relaxed));
-                        for (a, b) in pairs {
-                            for end in [a, b] {
-                                let (rx, tx) = (end.conn.rx_sleepers.load(SeqCst), end.conn.tx_sleepers.load(SeqCst));
-                                eprintln!("  sleepers {rx} {tx} ready {:#x} {}", end.conn.ready(end.fd), end.describe());
-                            }
-                        }
-                        // The sleepers cannot be woken any other way.
-                        std::process::abort();
-                    }
-                }
-            }
-        });
-        work(flows, Instant::now() + Duration::from_millis(2000));
-        over.store(true, SeqCst);
-    });
-    for f in &flows {
-        assert_eq!(f.sent.load(Relaxed), f.got.load(Relaxed), "{name}");
-    }
-    let doorbells: u64 = pairs.iter().flat_map(|(a, b)| [a, b]).map(|e| e.conn.tx_counts.doorbells.load(Relaxed)).sum();
-    let bytes: u64 = flows.iter().map(|f| f.got.load(Relaxed)).sum();
-    println!("{name}: {} MB, {doorbells} doorbells for data", bytes >> 20);
-}
 
 /// A reader and a writer on each end.
 fn four_threads(name: &str) {
@@ -190,6 +47,55 @@ fn blocking_threads() {
     CONFIG.dmb_size.store(16 << 10, Relaxed);
     CONFIG.copy.store(true, Relaxed);
     four_threads("16 KiB, copying");
+}
+
+/// A writer sleeps for space, and its doorbell comes while a reader of the same end is about to sleep. Whatever the
+/// reader does with that doorbell, the writer is woken when there is room.
+#[test]
+fn a_reader_does_not_eat_the_doorbell_of_a_writer() {
+    let _serial = serial();
+    let (a, b) = rings();
+    let size = a.conn.tx_snapshot().size as usize;
+    let (port, data) = (Port { conn: a.conn, fd: a.fd }, vec![1; size]);
+    // `b` knows of the first half of what is in its ring, `a` of all of it.
+    assert_eq!(a.send(&data[..size / 2]), Ok(size / 2));
+    assert_eq!(b.recv(&mut [0; 1], 0), Ok(1));
+    assert_eq!(a.send(&data[size / 2..]), Ok(size - size / 2));
+    // The writer.
+    a.conn.tx_sleepers.fetch_add(1, SeqCst);
+    a.conn.arm_space();
+    assert_eq!(a.conn.ready(a.fd) & OUT, 0);
+    // A quarter is read: too little to write again.
+    assert_eq!(b.recv(&mut vec![0; size / 4], 0), Ok(size / 4));
+    assert_eq!(a.conn.ready(a.fd) & OUT, 0);
+    // The reader.
+    a.conn.rx_sleepers.fetch_add(1, SeqCst);
+    a.conn.arm_data();
+    let seen = a.conn.doorbells_seen();
+    assert_eq!(a.conn.ready(a.fd) & IN, 0);
+    port.clear_stale(seen, true, false);
+    // All of it is read.
+    while b.recv(&mut vec![0; size / 4], 0).is_ok() {}
+    assert_eq!(a.conn.ready(a.fd) & OUT, OUT);
+    assert_ne!(smc::sys::poll_now(a.fd, libc::POLLIN), 0, "nothing wakes the writer: {}", a.describe());
+}
+
+/// The same of a reader that sleeps for data, which another reader has taken meanwhile.
+#[test]
+fn a_writer_does_not_eat_the_doorbell_of_a_reader() {
+    let _serial = serial();
+    let (a, b) = rings();
+    let port = Port { conn: a.conn, fd: a.fd };
+    a.conn.rx_sleepers.fetch_add(1, SeqCst);
+    a.conn.arm_data();
+    assert_eq!(b.send(&[1; 10]), Ok(10));
+    assert_eq!(a.recv(&mut [0; 10], 0), Ok(10));
+    // The writer.
+    a.conn.tx_sleepers.fetch_add(1, SeqCst);
+    a.conn.arm_space();
+    port.clear_stale(a.conn.doorbells_seen(), false, true);
+    assert_eq!(b.send(&[1; 10]), Ok(10));
+    assert_ne!(smc::sys::poll_now(a.fd, libc::POLLIN), 0, "nothing wakes the reader: {}", a.describe());
 }
 
 /// Requests and answers: somebody sleeps for every one of them.
@@ -253,14 +159,18 @@ fn event_loops(name: &str, covered: bool) {
             for side in [0, 1] {
                 let (ports, wait) = (&ports, waits[side]);
                 s.spawn(move || {
-                    let mut works: Vec<_> = ports.iter().enumerate().map(|(k, p)| {
-                        let stream = |side: usize| (2 * k + side) as u8;
-                        p[side].conn.cover(wait);
-                        (
-                            Some(Sender::new(p[side], &flows[2 * k + side], stream(side), until)),
-                            Some(Receiver::new(p[side], &flows[2 * k + 1 - side], stream(1 - side))),
-                        )
-                    }).collect();
+                    let mut works: Vec<_> = ports
+                        .iter()
+                        .enumerate()
+                        .map(|(k, p)| {
+                            let stream = |side: usize| (2 * k + side) as u8;
+                            p[side].conn.cover(wait);
+                            (
+                                Some(Sender::new(p[side], &flows[2 * k + side], stream(side), until)),
+                                Some(Receiver::new(p[side], &flows[2 * k + 1 - side], stream(1 - side))),
+                            )
+                        })
+                        .collect();
                     loop {
                         for (sender, receiver) in &mut works {
                             sender.take_if(|s| !s.go());
@@ -282,11 +192,12 @@ fn event_loops(name: &str, covered: bool) {
 }
 
 fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
-    let ports = works.iter().map(|(s, r)| s.as_ref().map(|s| s.port).or(r.as_ref().map(|r| r.port)).expect("one of them"));
+    let ports =
+        works.iter().map(|(s, r)| s.as_ref().map(|s| s.port).or(r.as_ref().map(|r| r.port)).expect("one of them"));
     let ports: Vec<_> = ports.zip(works).map(|(p, (s, r))| (p, s.is_some(), r.is_some())).collect();
-    let page = |p: Port| {
+    let page = |p: Port| -> &Waits {
         // SAFETY: a control page of a living group.
-        unsafe { &*p.conn.peer_waits.load(Relaxed).cast_const() as &Waits }
+        unsafe { &*p.conn.peer_waits() }
     };
     let mut silent = false;
     for &(p, sends, receives) in &ports {
@@ -309,9 +220,15 @@ fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
     };
     if !ports.iter().any(|port| {
         let seen = port.0.conn.doorbells_seen();
-        wanted(port) || { port.0.clear_stale(seen, port.2, port.1); false }
+        wanted(port) || {
+            port.0.clear_stale(seen, port.2, port.1);
+            false
+        }
     }) {
-        let mut fds: Vec<_> = ports.iter().map(|(p, ..)| libc::pollfd { fd: p.fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }).collect();
+        let mut fds: Vec<_> = ports
+            .iter()
+            .map(|(p, ..)| libc::pollfd { fd: p.fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 })
+            .collect();
         // The kernel keeps telling of an end that the rest of the work does not wait for.
         let ended = ports.iter().any(|(.., receives)| !receives);
         ppoll(&mut fds, (silent || ended).then_some(2_000_000));

@@ -78,6 +78,38 @@ fn a_client_that_never_confirms() {
     assert_eq!(leftover(), before);
 }
 
+/// What was given back once must not be given back again: by then it is another connection's.
+#[test]
+fn a_client_that_hangs_up_after_its_proposal() {
+    let _serial = serial();
+    let arena = memfd(raw::arena(4), SEALED);
+    let (first, other1, ch, ..) = asking();
+    say(&ch, &write(&confirm_of(half()), other1), &[arena.as_raw_fd()]);
+    first.step();
+    assert!(first.has(p::TX_READY));
+    let live = group::census().1;
+
+    let (mine, other2) = tcp(false);
+    let second = End::new(mine);
+    second.step();
+    let ch = raw::connect(other2).expect("the server listens");
+    say(&ch, &write(&Message::Proposal(raw::proposal(0xffff)), other2), &[]);
+    drop(ch);
+    second.step();
+    assert_eq!(second.reason(), reason::RENDEZVOUS);
+    let (third, other3, _ch, answer, _) = asking();
+    let Message::Accept(smc::clc::Accept::SmcD(third_half)) = answer else { panic!("{answer:?}") };
+    second.close();
+    assert_eq!(group::census().1, live + 1);
+    assert_eq!(third.conn.my_token.load(Relaxed), third_half.token);
+    assert_eq!(header(&third).rx_arm.load(Relaxed), 1, "still as it was exposed");
+    let (fourth, other4, _ch, answer, _) = asking();
+    let Message::Accept(smc::clc::Accept::SmcD(fourth_half)) = answer else { panic!("{answer:?}") };
+    assert_ne!(fourth_half.token, third_half.token, "one buffer for two connections");
+    drop((first, third, fourth));
+    close_all(&[other1, other2, other3, other4]);
+}
+
 /// A peer that lost its half of an idle group makes first contact anew: ours must not stay for ever.
 #[test]
 fn first_contact_again() {
@@ -89,6 +121,9 @@ fn first_contact_again() {
         again.token = ((round + 1000) << 24) | 1;
         say(&ch, &write(&accept_of(again), other), &[memfd(raw::arena(4), SEALED).as_raw_fd()]);
         end.step();
+        // The stranger attaches our buffer.
+        header(&end).kind.store(0xfe, SeqCst);
+        end.step();
         assert!(end.has(p::TX_READY), "{}", end.describe());
         // The stranger closes in order, so that our buffer is quiet.
         header(&end).cons.store(DONE | CLOSED, SeqCst);
@@ -98,7 +133,6 @@ fn first_contact_again() {
     let (groups, live) = group::census();
     assert_eq!(live, 0);
     assert!(groups <= before.1.0 + 1, "{groups} groups for one peer, {} before", before.1.0);
-    raw::next_stranger();
 }
 
 fn close_all(fds: &[i32]) {
@@ -142,7 +176,6 @@ fn an_arena_is_passed_until_the_peer_has_it() {
     assert!(third.has(p::TX_READY));
     drop((first, second, third));
     close_all(&[other1, other2, other3]);
-    raw::next_stranger();
 }
 
 /// Each Decline in a living group takes a buffer out of service; they must come back.
@@ -167,7 +200,6 @@ fn declined_buffers_come_back() {
     assert!(slots.iter().all(|s| *s == slots[0]), "a client that declined never wrote to them: {slots:?}");
     drop(first);
     smc::sys::close(other);
-    raw::next_stranger();
 }
 
 #[test]
@@ -189,7 +221,6 @@ fn out_of_sync_ends_the_group_for_new_connections() {
     assert_eq!(first.send(&[1; 100]), Ok(100));
     drop((first, second, third));
     close_all(&[other1, other2, other3]);
-    raw::next_stranger();
 }
 
 /// While one connection makes first contact, a second one waits for it and then shares its group.
@@ -229,13 +260,37 @@ fn buffers_of_dead_peers_do_not_pile_up() {
     assert!(group::census().0 <= groups + 2);
 }
 
+/// An end that shuts its connection down and closes it is done; its peer is not, and goes on writing to the buffer that
+/// it was given. Nobody else must have that yet.
+#[test]
+fn a_shutdown_here_is_no_death_there() {
+    let _serial = serial();
+    for swap in [false, true] {
+        let (server, client) = rings();
+        let (one, other) = if swap { (client, server) } else { (server, client) };
+        one.shutdown(libc::SHUT_RDWR);
+        one.poll(libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP);
+        one.close();
+        let next = rings();
+        // Only now does the other end of the first connection finish.
+        other.close();
+        for (from, to) in [(&next.0, &next.1), (&next.1, &next.0)] {
+            let mut buf = [0; 100];
+            assert_eq!(from.send(&common::bytes(1, 0, 100)), Ok(100));
+            assert_eq!(to.recv(&mut buf, 0), Ok(100), "{} from {}", to.describe(), from.describe());
+            assert!(buf[..] == common::bytes(1, 0, 100));
+        }
+    }
+}
+
 /// A server whose memory cannot be attached has nothing to read the client's ring with, or the client nobody to tell
 /// of it: the client's bytes must not vanish in silence.
 #[test]
 fn a_server_that_fails_at_the_confirm() {
     let _serial = serial();
     let (server, client) = pair();
-    while !client.has(p::TX_READY) {
+    // Until the client has confirmed.
+    while client.conn.peer_token.load(Relaxed) == 0 {
         server.step();
         client.step();
     }

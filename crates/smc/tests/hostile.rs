@@ -93,7 +93,8 @@ fn use_it(end: &End) {
         c.arm_space();
         c.cover(3);
         c.drain_doorbells(fd, c.doorbells_seen());
-        let _ = (c.ready(fd), c.unread(fd), c.unsent(), c.has_news(), c.read_stamp(), c.space_epoch(), c.doorbells_due());
+        let _ =
+            (c.ready(fd), c.unread(fd), c.unsent(), c.has_news(), c.read_stamp(), c.space_epoch(), c.doorbells_due());
         let _ = (c.peer_elsewhere(), c.peer_gone(), c.dmb_is_quiet(), c.space_is_silent(), c.flush_takeback(fd));
     };
     all();
@@ -121,8 +122,17 @@ fn write(h: &DmbHeader, word: usize, value: u64) {
 
 /// Values near what is plausible, and far from it.
 fn value() -> impl Strategy<Value = u64> {
-    let flags = prop_oneof![Just(0), Just(DONE), Just(CLOSED), Just(ABORT), Just(REVERTED), Just(REVOKED), any::<u64>().prop_map(|v| v << 48)];
-    let cursor = (any::<u16>().prop_map(|w| w % 4), prop_oneof![0..70_000u32, any::<u32>()]).prop_map(|(wrap, count)| u64::from(wrap) | u64::from(count) << 16);
+    let flags = prop_oneof![
+        Just(0),
+        Just(DONE),
+        Just(CLOSED),
+        Just(ABORT),
+        Just(REVERTED),
+        Just(REVOKED),
+        any::<u64>().prop_map(|v| v << 48)
+    ];
+    let cursor = (any::<u16>().prop_map(|w| w % 4), prop_oneof![0..70_000u32, any::<u32>()])
+        .prop_map(|(wrap, count)| u64::from(wrap) | u64::from(count) << 16);
     prop_oneof![
         4 => (flags, cursor).prop_map(|(f, c)| f | c),
         2 => 0..300_000u64,
@@ -202,7 +212,12 @@ fn violations() -> u64 {
 #[test]
 fn an_impossible_cursor() {
     let _serial = serial();
-    for (word, value, shows) in [(1, 65_472 << 16, "count beyond the ring"), (1, 2, "two laps"), (1, 0xffff, "backwards"), (2, 65_300 << 16, "read what was not sent")] {
+    for (word, value, shows) in [
+        (1, 65_472 << 16, "count beyond the ring"),
+        (1, 2, "two laps"),
+        (1, 0xffff, "backwards"),
+        (2, 65_300 << 16, "read what was not sent"),
+    ] {
         let cage = cage();
         let (victim, before) = (&cage.victim, violations());
         if word == 1 {
@@ -211,7 +226,11 @@ fn an_impossible_cursor() {
         write(header(victim), word, value);
         let mut buf = [0; 100];
         // Its own call finds out: a receive for the producer cursor, a send for the consumer cursor.
-        let found = if word == 1 { victim.recv(&mut buf, 0) } else { victim.send(&[0; 65_000]).and_then(|_| victim.send(&[0; 65_000])) };
+        let found = if word == 1 {
+            victim.recv(&mut buf, 0)
+        } else {
+            victim.send(&[0; 65_000]).and_then(|_| victim.send(&[0; 65_000]))
+        };
         assert_eq!(found, Err(libc::ECONNRESET), "{shows}");
         assert_eq!(violations(), before + 1, "{shows}");
         assert!(victim.has(p::BROKEN));

@@ -4,7 +4,9 @@ mod common;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use common::raw::{self, SEALED, accept_of, arena, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, with_trailer, write};
+use common::raw::{
+    self, SEALED, accept_of, arena, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, with_trailer, write,
+};
 use common::{End, open_fds, serial, tcp};
 use proptest::prelude::*;
 use smc::clc::{Message, SizeCode, SmcD, SmcDLevel, Version};
@@ -160,7 +162,7 @@ fn a_confirm_that_confirms_nothing() {
     };
     assert_eq!(confirmer(&bare(&accept_of(half())), &fd).0, reason::CNF_ERR);
     assert_eq!(confirmer(b"SMCD", &fd).0, reason::CNF_ERR);
-    assert_eq!(confirmer(&[], &fd).0, reason::CNF_ERR);
+    assert_eq!(confirmer(&[], &fd).0, reason::RENDEZVOUS);
     assert_eq!(confirmer(&bare(&decline_of(reason::MEMORY)), &fd), (reason::PEER_DECL, reason::MEMORY));
     assert_eq!(confirmer(&bare(&decline_of(reason::SYNC_ERR)), &[]), (reason::PEER_DECL, reason::SYNC_ERR));
     assert_eq!(confirmer(&changed(&|h| h.gid.lo ^= 1), &fd).0, reason::VIOLATION);
@@ -203,7 +205,7 @@ fn memory_that_is_not_to_be_mapped() {
     ];
     let confirm = || with_trailer(raw::encode(&confirm_of(half())), 0, 0);
     assert_eq!(confirmer(&confirm(), &[]).0, reason::MEMORY);
-    assert_eq!(confirmer(&confirm(), &[good.as_raw_fd(); 2]).0, reason::CNF_ERR);
+    assert_eq!(confirmer(&confirm(), &[good.as_raw_fd(); 2]).0, reason::RENDEZVOUS);
     for (what, fd) in &some {
         assert_eq!(confirmer(&confirm(), &[fd.as_raw_fd()]).0, reason::MEMORY, "{what}");
         let (why, _, said) = answerer(|other| write(&accept_of(half()), other), &[fd.as_raw_fd()]);

@@ -1,4 +1,4 @@
-use system_tests::stream::{Random, bytes};
+use system_tests::stream::bytes;
 use system_tests::{Case, Ports, Proc, Side, Skip, case, need, secs};
 
 fn server(c: &Case, port: u16, more: &[&str]) -> Result<Proc, Skip> {
@@ -83,11 +83,10 @@ fn redis_snapshot_and_replica() {
         client.success(secs(60));
         let mut replica = server(c, second, &["--replicaof", "127.0.0.1", &number])?;
         let size = |port: &str| c.client("dbsize", Side::Run, &cli, &["-p", port, "dbsize"]);
-        let mut random = Random(1);
         let end = std::time::Instant::now() + secs(20);
         while size(&number) != size(&other) || size(&number).trim() == "0" {
             assert!(std::time::Instant::now() < end, "the replica has {} of {} keys", size(&other), size(&number));
-            std::thread::sleep(system_tests::millis(100 + random.below(100)));
+            std::thread::sleep(system_tests::millis(100));
         }
         // Through the replication stream, which by now is a busy connection.
         c.client("more", Side::Run, &benchmark, &["-p", &number, "-n", "10000", "-d", "3000", "-t", "set", "-q"]);

@@ -60,28 +60,14 @@ impl Case {
     }
 
     pub fn missing(&self) -> Option<String> {
-        let missing: Vec<&str> = self
-            .needs
-            .iter()
-            .copied()
-            .filter(|program| tools::locate(program).is_none())
-            .collect();
+        let missing: Vec<&str> =
+            self.needs.iter().copied().filter(|program| tools::locate(program).is_none()).collect();
         (!missing.is_empty()).then(|| format!("{} not installed", missing.join(" and ")))
     }
 }
 
-const fn measure(
-    name: &'static str,
-    unit: &'static str,
-    better: Better,
-    bar: Option<f64>,
-) -> Measure {
-    Measure {
-        name,
-        unit,
-        better,
-        bar,
-    }
+const fn measure(name: &'static str, unit: &'static str, better: Better, bar: Option<f64>) -> Measure {
+    Measure { name, unit, better, bar }
 }
 
 use Better::{Higher, Lower};
@@ -202,14 +188,7 @@ pub fn all() -> Vec<Case> {
             group: "redis",
             what: "redis-benchmark -t get, 50 connections, no pipeline",
             paths: WITH_UNIX,
-            measures: const {
-                &[measure(
-                    "redis GET, 50 connections",
-                    "1/s",
-                    Higher,
-                    Some(1.3),
-                )]
-            },
+            measures: const { &[measure("redis GET, 50 connections", "1/s", Higher, Some(1.3))] },
             needs: &["redis-server", "redis-benchmark"],
             long_only: false,
             run: |session, path| tools::redis::run(session, path, 1),
@@ -254,12 +233,7 @@ mod tests {
         let mut measures = HashSet::new();
         for case in all() {
             assert!(names.insert(case.name), "{}", case.name);
-            assert_eq!(
-                case.paths[..2],
-                [Path::Tcp, Path::Shortwire],
-                "{}: pairs are neighbours",
-                case.name
-            );
+            assert_eq!(case.paths[..2], [Path::Tcp, Path::Shortwire], "{}: pairs are neighbours", case.name);
             for measure in case.measures {
                 assert!(measures.insert(measure.name), "{}", measure.name);
             }

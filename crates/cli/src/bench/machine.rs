@@ -20,20 +20,13 @@ pub struct Machine {
 impl Machine {
     pub fn describe(pinned: Option<(usize, usize)>) -> Machine {
         Machine {
-            cpu: value_after("/proc/cpuinfo", "model name")
-                .unwrap_or_else(|| std::env::consts::ARCH.into()),
+            cpu: value_after("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.into()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: line("/proc/sys/kernel/osrelease"),
-            memory_bytes: value_after("/proc/meminfo", "MemTotal")
-                .and_then(|value| first_number(&value))
-                .unwrap_or(0)
+            memory_bytes: value_after("/proc/meminfo", "MemTotal").and_then(|value| first_number(&value)).unwrap_or(0)
                 * 1024,
             congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
-            load_average: line("/proc/loadavg")
-                .split(' ')
-                .next()
-                .and_then(|value| value.parse().ok())
-                .unwrap_or(0.0),
+            load_average: line("/proc/loadavg").split(' ').next().and_then(|value| value.parse().ok()).unwrap_or(0.0),
             pinned,
         }
     }

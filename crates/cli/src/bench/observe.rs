@@ -62,21 +62,9 @@ mod tests {
 
     #[test]
     fn the_fuller_look_is_kept() {
-        let mut seen = Seen {
-            smcd: 1,
-            tcp: 5,
-            ..Seen::default()
-        };
-        seen.keep_fuller(Seen {
-            smcd: 4,
-            tcp: 0,
-            ..Seen::default()
-        });
-        seen.keep_fuller(Seen {
-            smcd: 0,
-            tcp: 50,
-            ..Seen::default()
-        });
+        let mut seen = Seen { smcd: 1, tcp: 5, ..Seen::default() };
+        seen.keep_fuller(Seen { smcd: 4, tcp: 0, ..Seen::default() });
+        seen.keep_fuller(Seen { smcd: 0, tcp: 50, ..Seen::default() });
         assert_eq!((seen.smcd, seen.tcp), (4, 0));
     }
 }

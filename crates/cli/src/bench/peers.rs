@@ -13,53 +13,29 @@ const NEVER: &[&str] = &["--after", "4294967295", "--after-bytes", "1000000G"];
 
 pub fn pingpong(session: &Session, path: Path) -> Result<Vec<f64>> {
     let figures = run(session, "pingpong", "pingpong", path, &[])?;
-    Ok(vec![
-        number(&figures, "/latency_us/avg")?,
-        number(&figures, "/latency_us/p99")?,
-    ])
+    Ok(vec![number(&figures, "/latency_us/avg")?, number(&figures, "/latency_us/p99")?])
 }
 
 pub fn stream(session: &Session, path: Path) -> Result<Vec<f64>> {
-    Ok(vec![number(
-        &run(session, "stream", "stream", path, &[])?,
-        "/bytes_per_second",
-    )?])
+    Ok(vec![number(&run(session, "stream", "stream", path, &[])?, "/bytes_per_second")?])
 }
 
 pub fn rr(session: &Session, path: Path) -> Result<Vec<f64>> {
     let figures = run(session, "rr", "rr", path, &[])?;
-    Ok(vec![
-        number(&figures, "/messages_per_second")?,
-        number(&figures, "/latency_us/p99")?,
-    ])
+    Ok(vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?])
 }
 
 pub fn short(session: &Session, path: Path) -> Result<Vec<f64>> {
-    Ok(vec![number(
-        &run(session, "short", "short", path, &[])?,
-        "/messages_per_second",
-    )?])
+    Ok(vec![number(&run(session, "short", "short", path, &[])?, "/messages_per_second")?])
 }
 
 pub fn never(session: &Session, path: Path) -> Result<Vec<f64>> {
-    let latency = number(
-        &run(session, "never", "pingpong", path, NEVER)?,
-        "/latency_us/avg",
-    )?;
-    let rate = number(
-        &run(session, "never", "rr", path, NEVER)?,
-        "/messages_per_second",
-    )?;
+    let latency = number(&run(session, "never", "pingpong", path, NEVER)?, "/latency_us/avg")?;
+    let rate = number(&run(session, "never", "rr", path, NEVER)?, "/messages_per_second")?;
     Ok(vec![latency, rate])
 }
 
-fn run(
-    session: &Session,
-    case: &'static str,
-    mode: &str,
-    path: Path,
-    options: &[&str],
-) -> Result<Value> {
+fn run(session: &Session, case: &'static str, mode: &str, path: Path, options: &[&str]) -> Result<Value> {
     let program = locate()?;
     let seconds = session.seconds.to_string();
     let client = |arguments: Vec<OsString>, path| Launch {
@@ -76,10 +52,7 @@ fn run(
             arguments.extend(words(&["--cpus", &format!("{server},{client}")]));
         }
         // It pins its two processes itself; a pinned parent could not.
-        let process = session.start(Launch {
-            cpu: None,
-            ..client(arguments, path)
-        })?;
+        let process = session.start(Launch { cpu: None, ..client(arguments, path) })?;
         return parse(&session.finish_client(case, path, process, session.seconds)?);
     }
     let listen = match path {
@@ -96,35 +69,19 @@ fn run(
         options,
     })?;
     let address = server.wait_until(|server| server.first_line())?;
-    let arguments = words(&[
-        "client",
-        "--mode",
-        mode,
-        "--connect",
-        &address,
-        "--seconds",
-        &seconds,
-        "--json",
-    ]);
+    let arguments = words(&["client", "--mode", mode, "--connect", &address, "--seconds", &seconds, "--json"]);
     let process = session.start(client(arguments, path))?;
     parse(&session.finish_client(case, path, process, session.seconds)?)
 }
 
 /// Beside this executable, where the build leaves both; or where an installation puts helpers.
 fn locate() -> Result<PathBuf> {
-    let own = std::env::current_exe()
-        .context("cannot find this executable, and so not shortwire-peers beside it")?;
+    let own = std::env::current_exe().context("cannot find this executable, and so not shortwire-peers beside it")?;
     let directory = own.parent().context("this executable has no directory")?;
-    let places = [
-        directory.join("shortwire-peers"),
-        directory.join("../lib/shortwire/shortwire-peers"),
-    ];
+    let places = [directory.join("shortwire-peers"), directory.join("../lib/shortwire/shortwire-peers")];
     match places.into_iter().find(|path| path.is_file()) {
         Some(path) => Ok(path),
-        None => bail!(
-            "shortwire-peers is not beside {}; build it with `make build`",
-            own.display()
-        ),
+        None => bail!("shortwire-peers is not beside {}; build it with `make build`", own.display()),
     }
 }
 
@@ -133,13 +90,9 @@ fn words(words: &[&str]) -> Vec<OsString> {
 }
 
 fn parse(output: &str) -> Result<Value> {
-    serde_json::from_str(output)
-        .with_context(|| format!("shortwire-peers printed no figures but: {output}"))
+    serde_json::from_str(output).with_context(|| format!("shortwire-peers printed no figures but: {output}"))
 }
 
 fn number(figures: &Value, at: &str) -> Result<f64> {
-    figures
-        .pointer(at)
-        .and_then(Value::as_f64)
-        .with_context(|| format!("shortwire-peers printed no {at}"))
+    figures.pointer(at).and_then(Value::as_f64).with_context(|| format!("shortwire-peers printed no {at}"))
 }

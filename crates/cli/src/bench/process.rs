@@ -29,31 +29,14 @@ pub struct Process {
 
 impl Process {
     /// Its output goes to files: nobody has to keep reading while figures are taken.
-    pub fn start(
-        label: String,
-        command: &[OsString],
-        cpu: Option<usize>,
-        base: &Path,
-    ) -> Result<Process> {
+    pub fn start(label: String, command: &[OsString], cpu: Option<usize>, base: &Path) -> Result<Process> {
         let (output, errors) = (base.with_extension("out"), base.with_extension("err"));
         let mut builder = Command::new(&command[0]);
-        builder
-            .args(&command[1..])
-            .stdin(Stdio::null())
-            .process_group(0);
-        builder
-            .stdout(File::create(&output)?)
-            .stderr(File::create(&errors)?);
+        builder.args(&command[1..]).stdin(Stdio::null()).process_group(0);
+        builder.stdout(File::create(&output)?).stderr(File::create(&errors)?);
         sys::at_start(&mut builder, cpu);
-        let child = builder
-            .spawn()
-            .with_context(|| format!("cannot start {label}"))?;
-        Ok(Process {
-            child,
-            label,
-            output,
-            errors,
-        })
+        let child = builder.spawn().with_context(|| format!("cannot start {label}"))?;
+        Ok(Process { child, label, output, errors })
     }
 
     pub fn group(&self) -> u32 {
@@ -61,29 +44,17 @@ impl Process {
     }
 
     /// Waits until `ready` gives something; an error if the program ends first or takes too long.
-    pub fn wait_until<T>(
-        &mut self,
-        mut ready: impl FnMut(&Process) -> Result<Option<T>>,
-    ) -> Result<T> {
+    pub fn wait_until<T>(&mut self, mut ready: impl FnMut(&Process) -> Result<Option<T>>) -> Result<T> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             if let Some(value) = ready(self)? {
                 return Ok(value);
             }
             if let Some(status) = self.child.try_wait()? {
-                bail!(
-                    "{} ended at once with {status}: {}",
-                    self.label,
-                    self.last_words()
-                );
+                bail!("{} ended at once with {status}: {}", self.label, self.last_words());
             }
             if Instant::now() > deadline {
-                bail!(
-                    "{} did not come up within {} s: {}",
-                    self.label,
-                    START_LIMIT.as_secs(),
-                    self.last_words()
-                );
+                bail!("{} did not come up within {} s: {}", self.label, START_LIMIT.as_secs(), self.last_words());
             }
             if sys::interrupted() {
                 bail!("interrupted");
@@ -100,15 +71,10 @@ impl Process {
 
     /// Waits for the end and gives what was printed. `look` is called with the time that has passed and says when it
     /// wants to be called again. Beyond `limit` the program counts as hung and is ended.
-    pub fn finish(
-        mut self,
-        limit: Duration,
-        mut look: impl FnMut(Duration) -> Option<Duration>,
-    ) -> Result<String> {
+    pub fn finish(mut self, limit: Duration, mut look: impl FnMut(Duration) -> Option<Duration>) -> Result<String> {
         let began = Instant::now();
         let pid = Pid::from_child(&self.child);
-        let handle =
-            pidfd_open(pid, PidfdFlags::empty()).context("cannot watch a process (pidfd_open)")?;
+        let handle = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch a process (pidfd_open)")?;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;
@@ -127,31 +93,20 @@ impl Process {
             }
             let next = look(elapsed).map_or(limit, |at| at.min(limit));
             // Slices only so that a signal that came just before the call is noticed soon.
-            let wait = next
-                .saturating_sub(elapsed)
-                .clamp(Duration::from_millis(1), Duration::from_millis(500));
-            let timeout = Timespec {
-                tv_sec: 0,
-                tv_nsec: wait.as_nanos() as _,
-            };
+            let wait = next.saturating_sub(elapsed).clamp(Duration::from_millis(1), Duration::from_millis(500));
+            let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
             let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout));
         };
         if !status.success() {
             bail!("{} failed with {status}: {}", self.label, self.last_words());
         }
-        fs::read_to_string(&self.output)
-            .with_context(|| format!("cannot read what {} printed", self.label))
+        fs::read_to_string(&self.output).with_context(|| format!("cannot read what {} printed", self.label))
     }
 
     fn last_words(&self) -> String {
-        let read = |path: &Path| {
-            fs::read(path)
-                .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-                .unwrap_or_default()
-        };
-        let text = [read(&self.errors), read(&self.output)]
-            .into_iter()
-            .find(|text| !text.trim().is_empty());
+        let read =
+            |path: &Path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let text = [read(&self.errors), read(&self.output)].into_iter().find(|text| !text.trim().is_empty());
         let text = text.unwrap_or_else(|| "nothing".into());
         let lines: Vec<&str> = text.trim().lines().rev().take(3).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
@@ -180,37 +135,21 @@ mod tests {
 
     fn shell(script: &str, directory: &Path) -> Process {
         let command = ["/bin/sh", "-c", script].map(OsString::from);
-        Process::start(
-            "shell over tcp".into(),
-            &command,
-            None,
-            &directory.join("shell"),
-        )
-        .unwrap()
+        Process::start("shell over tcp".into(), &command, None, &directory.join("shell")).unwrap()
     }
 
     #[test]
     fn output_comes_back() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(
-            shell("echo hello", directory.path())
-                .finish(START_LIMIT, |_| None)
-                .unwrap(),
-            "hello\n"
-        );
+        assert_eq!(shell("echo hello", directory.path()).finish(START_LIMIT, |_| None).unwrap(), "hello\n");
     }
 
     #[test]
     fn failure_and_hang_are_told_with_the_last_words() {
         let directory = tempfile::tempdir().unwrap();
-        let failed = shell("echo why >&2; exit 3", directory.path())
-            .finish(START_LIMIT, |_| None)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            failed.contains("why") && failed.contains("exit status: 3"),
-            "{failed}"
-        );
+        let failed =
+            shell("echo why >&2; exit 3", directory.path()).finish(START_LIMIT, |_| None).unwrap_err().to_string();
+        assert!(failed.contains("why") && failed.contains("exit status: 3"), "{failed}");
         let hung = shell("exec sleep 60", directory.path())
             .finish(Duration::from_millis(50), |_| None)
             .unwrap_err()
@@ -222,11 +161,7 @@ mod tests {
     fn dropping_ends_the_whole_group() {
         let directory = tempfile::tempdir().unwrap();
         let mut process = shell("sleep 60 & echo $!; wait", directory.path());
-        let inner: i32 = process
-            .wait_until(|process| process.first_line())
-            .unwrap()
-            .parse()
-            .unwrap();
+        let inner: i32 = process.wait_until(|process| process.first_line()).unwrap().parse().unwrap();
         drop(process);
         let gone = || !Path::new(&format!("/proc/{inner}")).exists() || is_zombie(inner);
         let deadline = Instant::now() + START_LIMIT;

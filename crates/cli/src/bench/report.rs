@@ -67,29 +67,10 @@ pub fn json(samples: &Samples) -> Object<'_> {
     Object {
         bench: "sockets",
         machine: &samples.machine,
-        rows: samples
-            .rows
-            .iter()
-            .flat_map(|row| RIVALS.into_iter().filter_map(|rival| ours(row, rival)))
-            .collect(),
-        rivals: samples
-            .rows
-            .iter()
-            .flat_map(|row| RIVALS.into_iter().filter_map(|path| rival(row, path)))
-            .collect(),
-        connections: samples
-            .connections
-            .iter()
-            .map(|(&row, seen)| Connections { row, seen })
-            .collect(),
-        skipped: samples
-            .skipped
-            .iter()
-            .map(|(name, reason)| Note {
-                name: name.to_string(),
-                reason,
-            })
-            .collect(),
+        rows: samples.rows.iter().flat_map(|row| RIVALS.into_iter().filter_map(|rival| ours(row, rival))).collect(),
+        rivals: samples.rows.iter().flat_map(|row| RIVALS.into_iter().filter_map(|path| rival(row, path))).collect(),
+        connections: samples.connections.iter().map(|(&row, seen)| Connections { row, seen }).collect(),
+        skipped: samples.skipped.iter().map(|(name, reason)| Note { name: name.to_string(), reason }).collect(),
         failed: samples
             .failures
             .iter()
@@ -102,41 +83,14 @@ pub fn json(samples: &Samples) -> Object<'_> {
 }
 
 fn ours(row: &Row, rival: Path) -> Option<Ours<'_>> {
-    let Summary {
-        median,
-        min,
-        max,
-        n,
-    } = row.summary(Path::Shortwire)?;
+    let Summary { median, min, max, n } = row.summary(Path::Shortwire)?;
     let (name, unit) = (row.measure.name, row.measure.unit);
-    Some(Ours {
-        name,
-        value: median,
-        unit,
-        min,
-        max,
-        n,
-        against: rival.name(),
-        ratio: row.ratio(rival)?,
-    })
+    Some(Ours { name, value: median, unit, min, max, n, against: rival.name(), ratio: row.ratio(rival)? })
 }
 
 fn rival(row: &Row, path: Path) -> Option<Rival<'_>> {
-    let Summary {
-        median,
-        min,
-        max,
-        n,
-    } = row.summary(path)?;
-    Some(Rival {
-        name: row.measure.name,
-        path: path.name(),
-        value: median,
-        unit: row.measure.unit,
-        min,
-        max,
-        n,
-    })
+    let Summary { median, min, max, n } = row.summary(path)?;
+    Some(Rival { name: row.measure.name, path: path.name(), value: median, unit: row.measure.unit, min, max, n })
 }
 
 const LINES: TableStyle = TableStyle::new()
@@ -146,8 +100,7 @@ const LINES: TableStyle = TableStyle::new()
 pub fn text(samples: &Samples) -> String {
     let mut table = Table::new();
     table.load_style(LINES);
-    let numbers =
-        ["TCP", "Unix", "Shortwire", "ratio", "bar", "limit"].map(|name| right(name.into()));
+    let numbers = ["TCP", "Unix", "Shortwire", "ratio", "bar", "limit"].map(|name| right(name.into()));
     table.set_header([Cell::new("measure")].into_iter().chain(numbers));
     for row in &samples.rows {
         let value = |path| right(row.summary(path).map_or_else(|| "-".into(), spread));
@@ -156,10 +109,7 @@ pub fn text(samples: &Samples) -> String {
             value(Path::Tcp),
             value(Path::Unix),
             value(Path::Shortwire),
-            right(
-                row.ratio(Path::Tcp)
-                    .map_or_else(|| "-".into(), |ratio| format!("{ratio:.2} x")),
-            ),
+            right(row.ratio(Path::Tcp).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2} x"))),
             right(bar(row)),
             value(Path::BareRing),
         ]);
@@ -177,13 +127,7 @@ pub fn text(samples: &Samples) -> String {
         let _ = writeln!(text, "skipped {name}: {reason}");
     }
     for failure in &samples.failures {
-        let _ = writeln!(
-            text,
-            "FAILED {} over {}: {}",
-            failure.case,
-            failure.path.name(),
-            failure.reason
-        );
+        let _ = writeln!(text, "FAILED {} over {}: {}", failure.case, failure.path.name(), failure.reason);
     }
     text
 }
@@ -194,53 +138,27 @@ fn connections(text: &mut String, samples: &Samples) {
     }
     text.push_str("Connections of the clients under `shortwire run`, seen while they ran:\n");
     for (case, seen) in &samples.connections {
-        let _ = write!(
-            text,
-            "  {case:<14} {} of {} through shared memory",
-            seen.smcd,
-            seen.total()
-        );
-        let reasons: Vec<String> = seen
-            .reasons
-            .iter()
-            .map(|(reason, count)| format!("{count} TCP: {reason}"))
-            .collect();
-        let _ = writeln!(
-            text,
-            "{}{}",
-            if reasons.is_empty() { "" } else { "; " },
-            reasons.join("; ")
-        );
+        let _ = write!(text, "  {case:<14} {} of {} through shared memory", seen.smcd, seen.total());
+        let reasons: Vec<String> =
+            seen.reasons.iter().map(|(reason, count)| format!("{count} TCP: {reason}")).collect();
+        let _ = writeln!(text, "{}{}", if reasons.is_empty() { "" } else { "; " }, reasons.join("; "));
     }
 }
 
 fn bar(row: &Row) -> String {
     match (row.measure.bar, row.ratio(Path::Tcp)) {
-        (Some(bar), Some(ratio)) => format!(
-            "{bar:.2} x\n{}",
-            if ratio >= bar { "reached" } else { "MISSED" }
-        ),
+        (Some(bar), Some(ratio)) => format!("{bar:.2} x\n{}", if ratio >= bar { "reached" } else { "MISSED" }),
         (Some(bar), None) => format!("{bar:.2} x"),
         (None, _) => String::new(),
     }
 }
 
 fn spread(summary: Summary) -> String {
-    let Summary {
-        median,
-        min,
-        max,
-        n,
-    } = summary;
+    let Summary { median, min, max, n } = summary;
     if n == 1 {
         return engineering(median);
     }
-    format!(
-        "{}\n[{}..{}]",
-        engineering(median),
-        engineering(min),
-        engineering(max)
-    )
+    format!("{}\n[{}..{}]", engineering(median), engineering(min), engineering(max))
 }
 
 fn right(text: String) -> Cell {
@@ -258,12 +176,7 @@ mod tests {
     fn samples() -> Samples {
         let mut samples = Samples::new(Machine::describe(None));
         samples.rounds = 1;
-        let measure = Measure {
-            name: "redis GET",
-            unit: "1/s",
-            better: Better::Higher,
-            bar: Some(1.3),
-        };
+        let measure = Measure { name: "redis GET", unit: "1/s", better: Better::Higher, bar: Some(1.3) };
         let one = |value| BTreeMap::from([(0, value)]);
         let values = BTreeMap::from([
             (Path::Tcp, one(100_000.0)),
@@ -271,19 +184,9 @@ mod tests {
             (Path::Shortwire, one(150_000.0)),
         ]);
         samples.rows.push(Row { measure, values });
-        samples
-            .skipped
-            .push(("nginx-wrk", "wrk not installed".into()));
-        samples.failures.push(Failure {
-            case: "iperf3",
-            path: Path::Tcp,
-            reason: "hung".into(),
-        });
-        let seen = Seen {
-            smcd: 49,
-            tcp: 1,
-            reasons: BTreeMap::from([("peer gone".into(), 1)]),
-        };
+        samples.skipped.push(("nginx-wrk", "wrk not installed".into()));
+        samples.failures.push(Failure { case: "iperf3", path: Path::Tcp, reason: "hung".into() });
+        let seen = Seen { smcd: 49, tcp: 1, reasons: BTreeMap::from([("peer gone".into(), 1)]) };
         samples.connections.insert("redis-get", seen);
         samples
     }
@@ -296,19 +199,9 @@ mod tests {
         assert!(value["machine"].is_object());
         let rows = value["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 2, "one row for each rival");
-        let mut keys: Vec<&str> = rows[0]
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(String::as_str)
-            .collect();
+        let mut keys: Vec<&str> = rows[0].as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
-        assert_eq!(
-            keys,
-            [
-                "against", "max", "min", "n", "name", "ratio", "unit", "value"
-            ]
-        );
+        assert_eq!(keys, ["against", "max", "min", "n", "name", "ratio", "unit", "value"]);
         assert_eq!(rows[0]["against"], "tcp");
         assert_eq!(rows[0]["value"], 150_000.0);
         assert_eq!(rows[0]["ratio"], 1.5);

@@ -55,55 +55,32 @@ impl Samples {
     }
 
     /// Takes in what a run gave; returns it in words.
-    pub fn add(
-        &mut self,
-        case: &Case,
-        path: Path,
-        round: u32,
-        outcome: Result<Vec<f64>>,
-    ) -> String {
+    pub fn add(&mut self, case: &Case, path: Path, round: u32, outcome: Result<Vec<f64>>) -> String {
         let values = match outcome {
             Ok(values) => values,
             Err(error) => {
                 let reason = format!("{error:#}");
-                self.failures.push(Failure {
-                    case: case.name,
-                    path,
-                    reason: reason.clone(),
-                });
+                self.failures.push(Failure { case: case.name, path, reason: reason.clone() });
                 return format!("FAILED: {reason}");
             }
         };
         let mut words = Vec::new();
         for (measure, value) in case.measures.iter().zip(values) {
             words.push(format!("{} {}", engineering(value), measure.unit));
-            self.row(measure)
-                .values
-                .entry(path)
-                .or_default()
-                .insert(round, value);
+            self.row(measure).values.entry(path).or_default().insert(round, value);
         }
         words.join(", ")
     }
 
     pub fn has_failed(&self, case: &Case, path: Path) -> bool {
-        self.failures
-            .iter()
-            .any(|failure| failure.case == case.name && failure.path == path)
+        self.failures.iter().any(|failure| failure.case == case.name && failure.path == path)
     }
 
     fn row(&mut self, measure: &Measure) -> &mut Row {
-        let index = match self
-            .rows
-            .iter()
-            .position(|row| row.measure.name == measure.name)
-        {
+        let index = match self.rows.iter().position(|row| row.measure.name == measure.name) {
             Some(index) => index,
             None => {
-                self.rows.push(Row {
-                    measure: *measure,
-                    values: BTreeMap::new(),
-                });
+                self.rows.push(Row { measure: *measure, values: BTreeMap::new() });
                 self.rows.len() - 1
             }
         };
@@ -115,12 +92,7 @@ impl Row {
     pub fn summary(&self, path: Path) -> Option<Summary> {
         let mut values: Vec<f64> = self.values.get(&path)?.values().copied().collect();
         values.sort_by(f64::total_cmp);
-        Some(Summary {
-            median: median(&values)?,
-            min: *values.first()?,
-            max: *values.last()?,
-            n: values.len(),
-        })
+        Some(Summary { median: median(&values)?, min: *values.first()?, max: *values.last()?, n: values.len() })
     }
 
     /// The median over the rounds of ours against theirs in the same round; above 1 ours is better.
@@ -130,11 +102,7 @@ impl Row {
             .iter()
             .filter_map(|(round, &our)| {
                 let &their = theirs.get(round)?;
-                let ratio = if self.measure.better == Better::Higher {
-                    our / their
-                } else {
-                    their / our
-                };
+                let ratio = if self.measure.better == Better::Higher { our / their } else { their / our };
                 ratio.is_finite().then_some(ratio)
             })
             .collect();
@@ -158,17 +126,9 @@ mod tests {
     use super::*;
 
     fn row(better: Better, tcp: &[(u32, f64)], ours: &[(u32, f64)]) -> Row {
-        let values = [(Path::Tcp, tcp), (Path::Shortwire, ours)]
-            .map(|(path, values)| (path, values.iter().copied().collect()));
-        Row {
-            measure: Measure {
-                name: "m",
-                unit: "u",
-                better,
-                bar: None,
-            },
-            values: values.into_iter().collect(),
-        }
+        let values =
+            [(Path::Tcp, tcp), (Path::Shortwire, ours)].map(|(path, values)| (path, values.iter().copied().collect()));
+        Row { measure: Measure { name: "m", unit: "u", better, bar: None }, values: values.into_iter().collect() }
     }
 
     #[test]
@@ -178,31 +138,15 @@ mod tests {
         assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
         assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), Some(3.0));
         let row = row(Better::Higher, &[(0, 5.0), (1, 1.0), (2, 3.0)], &[]);
-        assert_eq!(
-            row.summary(Path::Tcp),
-            Some(Summary {
-                median: 3.0,
-                min: 1.0,
-                max: 5.0,
-                n: 3
-            })
-        );
+        assert_eq!(row.summary(Path::Tcp), Some(Summary { median: 3.0, min: 1.0, max: 5.0, n: 3 }));
         assert_eq!(row.summary(Path::Unix), None);
     }
 
     #[test]
     fn ratios_pair_rounds_and_know_which_way_is_better() {
-        let rate = row(
-            Better::Higher,
-            &[(0, 100.0), (1, 50.0), (2, 100.0)],
-            &[(0, 200.0), (1, 100.0), (2, 300.0)],
-        );
+        let rate = row(Better::Higher, &[(0, 100.0), (1, 50.0), (2, 100.0)], &[(0, 200.0), (1, 100.0), (2, 300.0)]);
         assert_eq!(rate.ratio(Path::Tcp), Some(2.0));
-        let latency = row(
-            Better::Lower,
-            &[(0, 10.0), (1, 12.0)],
-            &[(0, 5.0), (1, 4.0)],
-        );
+        let latency = row(Better::Lower, &[(0, 10.0), (1, 12.0)], &[(0, 5.0), (1, 4.0)]);
         assert_eq!(latency.ratio(Path::Tcp), Some(2.5));
         let holes = row(Better::Higher, &[(1, 10.0)], &[(0, 100.0), (1, 20.0)]);
         assert_eq!(holes.ratio(Path::Tcp), Some(2.0));

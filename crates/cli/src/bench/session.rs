@@ -50,14 +50,7 @@ impl Session {
             .tempdir()
             .context("cannot make a temporary directory; is TMPDIR writable?")?;
         allow_other_users_in(directory.path())?;
-        Ok(Session {
-            directory,
-            seconds,
-            timeout,
-            cpus: two_cpus(),
-            files: Cell::new(0),
-            seen: RefCell::default(),
-        })
+        Ok(Session { directory, seconds, timeout, cpus: two_cpus(), files: Cell::new(0), seen: RefCell::default() })
     }
 
     pub fn machine(&self) -> Machine {
@@ -71,8 +64,7 @@ impl Session {
     /// A path in the temporary directory that nothing has used yet.
     pub fn fresh_path(&self, name: &str) -> PathBuf {
         self.files.set(self.files.get() + 1);
-        self.directory()
-            .join(format!("{}-{name}", self.files.get()))
+        self.directory().join(format!("{}-{name}", self.files.get()))
     }
 
     /// For programs whose own clock counts whole seconds.
@@ -101,33 +93,20 @@ impl Session {
 
     /// Waits for a client, and now and then looks at its connections. It looks whatever the path, although only one has
     /// something to show, because looking costs time on the cpus under measurement.
-    pub fn finish_client(
-        &self,
-        case: &'static str,
-        path: Path,
-        client: Process,
-        expected: f64,
-    ) -> Result<String> {
+    pub fn finish_client(&self, case: &'static str, path: Path, client: Process, expected: f64) -> Result<String> {
         let group = client.group();
         let period = Duration::from_secs_f64((expected * 0.6).max(SHORTEST_PERIOD));
         let mut next = period;
-        client.finish(
-            Duration::from_secs_f64(expected) + self.timeout,
-            |elapsed| {
-                if elapsed >= next {
-                    next = elapsed + period;
-                    let seen = Seen::of(group);
-                    if path == Path::Shortwire {
-                        self.seen
-                            .borrow_mut()
-                            .entry(case)
-                            .or_default()
-                            .keep_fuller(seen);
-                    }
+        client.finish(Duration::from_secs_f64(expected) + self.timeout, |elapsed| {
+            if elapsed >= next {
+                next = elapsed + period;
+                let seen = Seen::of(group);
+                if path == Path::Shortwire {
+                    self.seen.borrow_mut().entry(case).or_default().keep_fuller(seen);
                 }
-                Some(next)
-            },
-        )
+            }
+            Some(next)
+        })
     }
 
     pub fn seen(&self) -> BTreeMap<&'static str, Seen> {
@@ -159,15 +138,9 @@ pub fn free_port() -> Result<u16> {
 pub fn is_listening(port: u16) -> Result<bool> {
     let table = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
     let local = format!(":{port:04X}");
-    let mut rows = table
-        .lines()
-        .skip(1)
-        .map(|line| line.split_whitespace().skip(1));
+    let mut rows = table.lines().skip(1).map(|line| line.split_whitespace().skip(1));
     Ok(rows.any(|mut fields| {
-        fields
-            .next()
-            .is_some_and(|address| address.ends_with(&local))
-            && fields.nth(1) == Some("0A")
+        fields.next().is_some_and(|address| address.ends_with(&local)) && fields.nth(1) == Some("0A")
     }))
 }
 

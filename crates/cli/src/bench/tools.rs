@@ -14,11 +14,8 @@ use anyhow::{Context, Result};
 /// In PATH, and where distributions put servers, which is not in everybody's PATH.
 pub fn locate(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let directories =
-        env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
-    directories
-        .map(|directory| directory.join(program))
-        .find(|path| path.is_file())
+    let directories = env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
+    directories.map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
 fn located(program: &str) -> Result<PathBuf> {
@@ -32,13 +29,9 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
 /// The first number behind `marker`.
 fn number_after(text: &str, marker: &str) -> Result<f64> {
     let found = text.split_once(marker).map(|(_, rest)| rest.trim_start());
-    let digits = found.map(|rest| {
-        rest.find(|c: char| !c.is_ascii_digit() && c != '.')
-            .map_or(rest, |end| &rest[..end])
-    });
-    digits
-        .and_then(|digits| digits.parse().ok())
-        .with_context(|| format!("no number after \"{marker}\" in its output"))
+    let digits =
+        found.map(|rest| rest.find(|c: char| !c.is_ascii_digit() && c != '.').map_or(rest, |end| &rest[..end]));
+    digits.and_then(|digits| digits.parse().ok()).with_context(|| format!("no number after \"{marker}\" in its output"))
 }
 
 #[cfg(test)]
@@ -47,14 +40,8 @@ mod tests {
 
     #[test]
     fn numbers_in_output() {
-        assert_eq!(
-            number_after("Summary: Latency is 9.750 usec", "Latency is").unwrap(),
-            9.75
-        );
-        assert_eq!(
-            number_after("Requests/sec:  96290.11\n", "Requests/sec:").unwrap(),
-            96_290.11
-        );
+        assert_eq!(number_after("Summary: Latency is 9.750 usec", "Latency is").unwrap(), 9.75);
+        assert_eq!(number_after("Requests/sec:  96290.11\n", "Requests/sec:").unwrap(), 96_290.11);
         assert!(number_after("nothing", "Latency is").is_err());
         assert!(number_after("Latency is low", "Latency is").is_err());
     }

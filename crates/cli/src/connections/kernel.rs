@@ -38,12 +38,7 @@ pub fn sockets(pid: u32) -> Vec<(u64, Socket)> {
     let mut sockets = Vec::new();
     for name in ["tcp", "tcp6"] {
         let text = fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
-        sockets.extend(
-            text.lines()
-                .skip(1)
-                .filter_map(row)
-                .filter(|&(inode, _)| inode != 0),
-        );
+        sockets.extend(text.lines().skip(1).filter_map(row).filter(|&(inode, _)| inode != 0));
     }
     sockets
 }
@@ -55,27 +50,16 @@ fn row(line: &str) -> Option<(u64, Socket)> {
     let state = u8::from_str_radix(fields.next()?, 16).ok()?;
     let uid = fields.nth(3)?.parse().ok()?;
     let inode = fields.nth(1)?.parse().ok()?;
-    Some((
-        inode,
-        Socket {
-            local,
-            peer,
-            uid,
-            state,
-        },
-    ))
+    Some((inode, Socket { local, peer, uid, state }))
 }
 
 /// Words of the address as this machine stores them, then the port as a number.
 fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text
-        .split_once(':')
-        .filter(|(ip, _)| ip.len() == 8 || ip.len() == 32)?;
-    let words = ip.as_bytes().chunks(8).map(|word| {
-        u32::from_str_radix(std::str::from_utf8(word).ok()?, 16)
-            .ok()
-            .map(u32::to_ne_bytes)
-    });
+    let (ip, port) = text.split_once(':').filter(|(ip, _)| ip.len() == 8 || ip.len() == 32)?;
+    let words = ip
+        .as_bytes()
+        .chunks(8)
+        .map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok().map(u32::to_ne_bytes));
     let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.concat();
     let ip = match bytes.len() {
         4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
@@ -104,25 +88,13 @@ mod tests {
             };
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let sockets = sockets(std::process::id());
-            let find = |wanted| {
-                sockets
-                    .iter()
-                    .find(|(inode, _)| *inode == wanted)
-                    .unwrap()
-                    .1
-            };
+            let find = |wanted| sockets.iter().find(|(inode, _)| *inode == wanted).unwrap().1;
             let found = find(inode(&listener));
             assert!(found.is_listener());
             assert_eq!(found.local, listener.local_addr().unwrap());
             let found = find(inode(&client));
-            assert_eq!(
-                (found.local, found.peer),
-                (client.local_addr().unwrap(), client.peer_addr().unwrap())
-            );
-            assert_eq!(
-                (found.smc_state(), found.uid),
-                ("ACTIVE", rustix::process::getuid().as_raw())
-            );
+            assert_eq!((found.local, found.peer), (client.local_addr().unwrap(), client.peer_addr().unwrap()));
+            assert_eq!((found.smc_state(), found.uid), ("ACTIVE", rustix::process::getuid().as_raw()));
         }
     }
 

@@ -50,9 +50,7 @@ pub fn survey(wanted: impl Fn(u32) -> bool) -> Survey {
     let Ok(entries) = fs::read_dir("/proc") else {
         return survey;
     };
-    let pids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids.filter(|&pid| wanted(pid)) {
         look(&mut survey, pid);
     }
@@ -82,8 +80,7 @@ fn look(survey: &mut Survey, pid: u32) {
     if table.is_none() && (sockets.is_empty() || !has_library(&root)) {
         return;
     }
-    let name = fs::read_to_string(root.join("comm"))
-        .map_or_else(|_| "?".into(), |name| name.trim_end().to_string());
+    let name = fs::read_to_string(root.join("comm")).map_or_else(|_| "?".into(), |name| name.trim_end().to_string());
     let program = Program { pid, name };
     for inode in sockets {
         let holders = survey.sockets.entry(inode).or_default();
@@ -97,21 +94,11 @@ fn look(survey: &mut Survey, pid: u32) {
     if let Ok(namespace) = fs::read_link(root.join("ns/net")) {
         survey.namespaces.entry(namespace).or_insert(pid);
     }
-    if let Some((path, meta)) =
-        table.and_then(|path| Some((path.clone(), fs::metadata(path).ok()?)))
-    {
+    if let Some((path, meta)) = table.and_then(|path| Some((path.clone(), fs::metadata(path).ok()?))) {
         let identity = (meta.dev(), meta.ino());
-        match survey
-            .tables
-            .iter_mut()
-            .find(|known| known.identity == identity)
-        {
+        match survey.tables.iter_mut().find(|known| known.identity == identity) {
             Some(known) => known.programs.push(program),
-            None => survey.tables.push(FoundTable {
-                identity,
-                path,
-                programs: vec![program],
-            }),
+            None => survey.tables.push(FoundTable { identity, path, programs: vec![program] }),
         }
     }
 }
@@ -123,18 +110,15 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
 
 /// A process under Shortwire that has not moved a byte yet has no table, but perhaps a listener.
 fn has_library(root: &Path) -> bool {
-    fs::read(root.join("maps")).is_ok_and(|maps| {
-        String::from_utf8_lossy(&maps)
-            .lines()
-            .any(|line| line.ends_with(LIBRARY))
-    })
+    fs::read(root.join("maps"))
+        .is_ok_and(|maps| String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(LIBRARY)))
 }
 
 fn is_disabled(root: &Path) -> bool {
     let environment = fs::read(root.join("environ")).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|variable| {
-        variable == b"SHORTWIRE_DISABLE=1" || variable == b"SHORTWIRE_PEER_POLICY=off"
-    })
+    environment
+        .split(|&byte| byte == 0)
+        .any(|variable| variable == b"SHORTWIRE_DISABLE=1" || variable == b"SHORTWIRE_PEER_POLICY=off")
 }
 
 #[cfg(test)]

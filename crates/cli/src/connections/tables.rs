@@ -25,17 +25,12 @@ pub struct Table {
 }
 
 pub fn read(found: &FoundTable) -> Result<Table> {
-    let file =
-        File::open(&found.path).with_context(|| format!("cannot open {}", found.path.display()))?;
+    let file = File::open(&found.path).with_context(|| format!("cannot open {}", found.path.display()))?;
     let header: Box<[Header]> = sys::read_numbers(&file, 0, 1)?;
     let header = header.first().context("the table is empty")?;
+    ensure!(header.magic.load(Relaxed) == MAGIC, "the table is not complete");
     ensure!(
-        header.magic.load(Relaxed) == MAGIC,
-        "the table is not complete"
-    );
-    ensure!(
-        header.version.load(Relaxed) == VERSION
-            && header.conn_size.load(Relaxed) as usize == size_of::<Conn>(),
+        header.version.load(Relaxed) == VERSION && header.conn_size.load(Relaxed) as usize == size_of::<Conn>(),
         "the table is that of another version of Shortwire"
     );
     let used = header.high_water.load(Relaxed).min(CAPACITY) as usize;
@@ -53,9 +48,7 @@ pub fn read(found: &FoundTable) -> Result<Table> {
 impl Table {
     /// The connections in use now.
     pub fn live(&self) -> impl Iterator<Item = &Conn> {
-        self.slots
-            .iter()
-            .filter(|conn| conn.gen_.load(Relaxed) % 2 == 1)
+        self.slots.iter().filter(|conn| conn.gen_.load(Relaxed) % 2 == 1)
     }
 }
 
@@ -103,19 +96,13 @@ pub struct Flow {
 
 impl Totals {
     fn of(stats: &Stats) -> Totals {
-        let reasons = stats
-            .reasons
-            .iter()
-            .map(|cell| cell.load(Relaxed))
-            .filter(|&cell| cell != 0);
+        let reasons = stats.reasons.iter().map(|cell| cell.load(Relaxed)).filter(|&cell| cell != 0);
         Totals {
             client: stats.client.load(Relaxed),
             server: stats.server.load(Relaxed),
             handshake_errors: stats.handshake_errors.load(Relaxed),
             fallback: stats.fallback.load(Relaxed),
-            reasons: reasons
-                .map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX)))
-                .collect(),
+            reasons: reasons.map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX))).collect(),
             link_groups: stats.link_groups.load(Relaxed),
             violations: stats.violations.load(Relaxed),
             rx: Flow::of(&stats.rx),
@@ -150,11 +137,7 @@ impl Totals {
     pub fn since(&mut self, earlier: &Totals) {
         self.combine(earlier, u64::saturating_sub);
         for (reason, count) in &mut self.reasons {
-            let before = earlier
-                .reasons
-                .iter()
-                .find(|(known, _)| known == reason)
-                .map_or(0, |&(_, count)| count);
+            let before = earlier.reasons.iter().find(|(known, _)| known == reason).map_or(0, |&(_, count)| count);
             *count = count.saturating_sub(before);
         }
         self.reasons.retain(|&(_, count)| count > 0);
@@ -231,11 +214,7 @@ mod tests {
         Totals {
             client,
             reasons: reasons.to_vec(),
-            rx: Flow {
-                bytes,
-                sizes: [bytes; BUCKETS],
-                ..Flow::default()
-            },
+            rx: Flow { bytes, sizes: [bytes; BUCKETS], ..Flow::default() },
             ..Totals::default()
         }
     }
@@ -248,22 +227,14 @@ mod tests {
         sum.since(&totals(1, 10, &[(5, 4)]));
         assert_eq!(sum, totals(2, 20, &[(6, 2)]));
         sum.since(&totals(9, 99, &[]));
-        assert_eq!(
-            (sum.client, sum.rx.bytes),
-            (0, 0),
-            "a table that began anew does not underflow"
-        );
+        assert_eq!((sum.client, sum.rx.bytes), (0, 0), "a table that began anew does not underflow");
     }
 
     #[test]
     fn addresses() {
         let mut ip = [0; 16];
         ip[..4].copy_from_slice(&[127, 0, 0, 1]);
-        let v4 = Addr {
-            family: libc::AF_INET as u16,
-            port: 80,
-            ip,
-        };
+        let v4 = Addr { family: libc::AF_INET as u16, port: 80, ip };
         assert_eq!(address(&v4).unwrap().to_string(), "127.0.0.1:80");
         assert_eq!(address(&Addr::default()), None);
     }

@@ -36,10 +36,7 @@ impl Elf {
     }
 
     pub fn uses_musl(&self) -> bool {
-        let name = self
-            .interpreter
-            .as_deref()
-            .and_then(|path| path.rsplit('/').next());
+        let name = self.interpreter.as_deref().and_then(|path| path.rsplit('/').next());
         name.is_some_and(|name| name.starts_with("ld-musl"))
     }
 }
@@ -51,10 +48,7 @@ pub fn read(file: &File) -> io::Result<Option<Elf>> {
     if length < 20 || head[..4] != *b"\x7fELF" {
         return Ok(None);
     }
-    let layout = Layout {
-        is_64_bit: head[4] == 2,
-        is_little_endian: head[5] == 1,
-    };
+    let layout = Layout { is_64_bit: head[4] == 2, is_little_endian: head[5] == 1 };
     let mut elf = Elf {
         is_64_bit: layout.is_64_bit,
         is_little_endian: layout.is_little_endian,
@@ -63,11 +57,7 @@ pub fn read(file: &File) -> io::Result<Option<Elf>> {
         interpreter: None,
         is_go: false,
     };
-    let (table, size_at) = if layout.is_64_bit {
-        (32..40, 54)
-    } else {
-        (28..32, 42)
-    };
+    let (table, size_at) = if layout.is_64_bit { (32..40, 54) } else { (28..32, 42) };
     let table = layout.number(&head[table]);
     let entry_size = layout.number(&head[size_at..size_at + 2]) as u16;
     let entries = layout.number(&head[size_at + 2..size_at + 4]) as u16;
@@ -84,9 +74,7 @@ pub fn read(file: &File) -> io::Result<Option<Elf>> {
         let (offset, size) = layout.segment(entry);
         match layout.number(&entry[..4]) as u32 {
             PT_INTERP => elf.interpreter = Some(interpreter(file, offset, size)?),
-            PT_NOTE if size <= LONGEST_NOTE => {
-                elf.is_go |= has_go_note(&bytes(file, offset, size)?, layout)
-            }
+            PT_NOTE if size <= LONGEST_NOTE => elf.is_go |= has_go_note(&bytes(file, offset, size)?, layout),
             _ => {}
         }
     }
@@ -98,10 +86,7 @@ fn interpreter(file: &File, offset: u64, size: u64) -> io::Result<String> {
         return Err(damaged("the name of its loader"));
     }
     let name = bytes(file, offset, size)?;
-    let end = name
-        .iter()
-        .position(|&byte| byte == 0)
-        .unwrap_or(name.len());
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
@@ -119,19 +104,15 @@ fn has_go_note(mut notes: &[u8], layout: Layout) -> bool {
         if notes[12..].starts_with(b"Go\0") && name_length >= 3 {
             return true;
         }
-        let next = 12usize
-            .saturating_add(name_length.next_multiple_of(4))
-            .saturating_add(content_length.next_multiple_of(4));
+        let next =
+            12usize.saturating_add(name_length.next_multiple_of(4)).saturating_add(content_length.next_multiple_of(4));
         notes = notes.get(next..).unwrap_or_default();
     }
     false
 }
 
 fn damaged(what: &str) -> io::Error {
-    io::Error::new(
-        ErrorKind::InvalidData,
-        format!("the ELF file is damaged: {what} cannot be right"),
-    )
+    io::Error::new(ErrorKind::InvalidData, format!("the ELF file is damaged: {what} cannot be right"))
 }
 
 #[derive(Clone, Copy)]
@@ -156,11 +137,7 @@ impl Layout {
 
     fn number(self, bytes: &[u8]) -> u64 {
         let add = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
-        if self.is_little_endian {
-            bytes.iter().rev().fold(0, add)
-        } else {
-            bytes.iter().fold(0, add)
-        }
+        if self.is_little_endian { bytes.iter().rev().fold(0, add) } else { bytes.iter().fold(0, add) }
     }
 }
 
@@ -193,9 +170,7 @@ mod tests {
             image.resize(start + 56, 0);
             content_at += content.len() as u64;
         }
-        segments
-            .iter()
-            .for_each(|(_, content)| image.extend_from_slice(content));
+        segments.iter().for_each(|(_, content)| image.extend_from_slice(content));
         file(&image)
     }
 
@@ -207,30 +182,14 @@ mod tests {
 
     #[test]
     fn this_test_is_dynamic_and_native() {
-        let elf = read(&File::open("/proc/self/exe").unwrap())
-            .unwrap()
-            .unwrap();
-        assert!(
-            elf.is_native() && elf.interpreter.is_some() && !elf.is_go && !elf.uses_musl(),
-            "{elf:?}"
-        );
+        let elf = read(&File::open("/proc/self/exe").unwrap()).unwrap().unwrap();
+        assert!(elf.is_native() && elf.interpreter.is_some() && !elf.is_go && !elf.uses_musl(), "{elf:?}");
     }
 
     #[test]
     fn static_dynamic_musl_and_go() {
-        assert_eq!(
-            read(&made(2, &[(1, b"code")]))
-                .unwrap()
-                .unwrap()
-                .interpreter,
-            None
-        );
-        let elf = read(&made(
-            3,
-            &[(1, b""), (PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")],
-        ))
-        .unwrap()
-        .unwrap();
+        assert_eq!(read(&made(2, &[(1, b"code")])).unwrap().unwrap().interpreter, None);
+        let elf = read(&made(3, &[(1, b""), (PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")])).unwrap().unwrap();
         assert!(elf.uses_musl() && elf.is_shared);
         let other = b"\x04\0\0\0\x04\0\0\0\x01\0\0\0GNU\0abcd";
         let go = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";
@@ -242,10 +201,7 @@ mod tests {
     #[test]
     fn other_files_are_no_elf() {
         assert_eq!(read(&file(b"")).unwrap(), None);
-        assert_eq!(
-            read(&file(b"#!/bin/sh\necho hello, this is a script\n")).unwrap(),
-            None
-        );
+        assert_eq!(read(&file(b"#!/bin/sh\necho hello, this is a script\n")).unwrap(), None);
     }
 
     #[test]
@@ -254,12 +210,7 @@ mod tests {
         image.resize(64, 0xFF);
         assert!(read(&file(&image)).is_err());
         let long_note = [0xFF; 40];
-        assert!(
-            !read(&made(2, &[(PT_NOTE, &long_note)]))
-                .unwrap()
-                .unwrap()
-                .is_go
-        );
+        assert!(!read(&made(2, &[(PT_NOTE, &long_note)])).unwrap().unwrap().is_go);
         let truncated = made(2, &[(PT_INTERP, b"/lib/ld.so")]);
         truncated.set_len(64 + 56 + 3).unwrap();
         assert!(read(&truncated).is_err());

@@ -16,9 +16,7 @@ pub struct Library {
 
 /// The first that exists of: SHORTWIRE_LIB, beside this executable, ../lib/shortwire/. The error says what to do.
 pub fn find() -> Result<Library> {
-    let named = env::var_os("SHORTWIRE_LIB")
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from);
+    let named = env::var_os("SHORTWIRE_LIB").filter(|value| !value.is_empty()).map(PathBuf::from);
     let own = env::current_exe().context("cannot find this executable, and so not the library beside it; set SHORTWIRE_LIB to the path of libshortwire.so")?;
     let path = match named {
         Some(path) => path,
@@ -29,10 +27,7 @@ pub fn find() -> Result<Library> {
 
 fn beside(own: &Path) -> Result<PathBuf> {
     let directory = own.parent().unwrap_or(Path::new("/"));
-    let candidates = [
-        directory.join(FILE_NAME),
-        directory.join("../lib/shortwire").join(FILE_NAME),
-    ];
+    let candidates = [directory.join(FILE_NAME), directory.join("../lib/shortwire").join(FILE_NAME)];
     match candidates.iter().find(|path| path.exists()) {
         Some(path) => Ok(path.clone()),
         None => bail!(
@@ -46,31 +41,18 @@ fn beside(own: &Path) -> Result<PathBuf> {
 fn check(path: &Path) -> Result<Library> {
     let hint = "build it again with `make build`, or set SHORTWIRE_LIB to another";
     let path = path.canonicalize().with_context(|| {
-        format!(
-            "cannot find the library {} (from SHORTWIRE_LIB, or beside this executable)",
-            path.display()
-        )
+        format!("cannot find the library {} (from SHORTWIRE_LIB, or beside this executable)", path.display())
     })?;
-    let file = File::open(&path).with_context(|| {
-        format!(
-            "cannot read the library {}; check its permissions",
-            path.display()
-        )
-    })?;
+    let file = File::open(&path)
+        .with_context(|| format!("cannot read the library {}; check its permissions", path.display()))?;
     match elf::read(&file) {
         Ok(Some(elf)) if !elf.is_native() => {
             bail!("{} is built for another machine; {hint}", path.display())
         }
-        Ok(Some(elf)) if !elf.is_shared => bail!(
-            "{} is a program, not a shared library; {hint}",
-            path.display()
-        ),
+        Ok(Some(elf)) if !elf.is_shared => bail!("{} is a program, not a shared library; {hint}", path.display()),
         Ok(Some(_)) => {}
         Ok(None) => bail!("{} is not a shared library; {hint}", path.display()),
-        Err(error) => bail!(
-            "{} is not a shared library ({error}); {hint}",
-            path.display()
-        ),
+        Err(error) => bail!("{} is not a shared library ({error}); {hint}", path.display()),
     }
     if !preload::can_be_named(&path) {
         bail!(
@@ -89,29 +71,17 @@ mod tests {
     fn refusals_say_why() {
         let directory = tempfile::tempdir().unwrap();
         let missing = check(&directory.path().join("none.so")).err().unwrap();
-        assert!(
-            format!("{missing:#}").contains("cannot find"),
-            "{missing:#}"
-        );
+        assert!(format!("{missing:#}").contains("cannot find"), "{missing:#}");
         let text = directory.path().join("text.so");
         std::fs::write(&text, "not a library").unwrap();
         let refused = check(&text).err().unwrap();
-        assert!(
-            format!("{refused:#}").contains("not a shared library"),
-            "{refused:#}"
-        );
+        assert!(format!("{refused:#}").contains("not a shared library"), "{refused:#}");
     }
 
     #[test]
     fn nothing_beside_names_both_places() {
         let directory = tempfile::tempdir().unwrap();
-        let error = beside(&directory.path().join("shortwire"))
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            error.contains("SHORTWIRE_LIB") && error.contains("lib/shortwire"),
-            "{error}"
-        );
+        let error = beside(&directory.path().join("shortwire")).err().unwrap().to_string();
+        assert!(error.contains("SHORTWIRE_LIB") && error.contains("lib/shortwire"), "{error}");
     }
 }

@@ -31,12 +31,7 @@ mod tests {
     use super::*;
 
     fn composed(existing: Option<&str>) -> String {
-        compose(
-            Path::new("/opt/lib/libshortwire.so"),
-            existing.map(OsStr::new),
-        )
-        .into_string()
-        .unwrap()
+        compose(Path::new("/opt/lib/libshortwire.so"), existing.map(OsStr::new)).into_string().unwrap()
     }
 
     #[test]
@@ -47,26 +42,14 @@ mod tests {
 
     #[test]
     fn others_are_kept_behind_ours() {
-        assert_eq!(
-            composed(Some("libjemalloc.so.2")),
-            "/opt/lib/libshortwire.so:libjemalloc.so.2"
-        );
-        assert_eq!(
-            composed(Some("a.so b.so::c.so ")),
-            "/opt/lib/libshortwire.so:a.so:b.so:c.so"
-        );
+        assert_eq!(composed(Some("libjemalloc.so.2")), "/opt/lib/libshortwire.so:libjemalloc.so.2");
+        assert_eq!(composed(Some("a.so b.so::c.so ")), "/opt/lib/libshortwire.so:a.so:b.so:c.so");
     }
 
     #[test]
     fn nesting_changes_nothing() {
-        assert_eq!(
-            composed(Some("/opt/lib/libshortwire.so")),
-            "/opt/lib/libshortwire.so"
-        );
-        assert_eq!(
-            composed(Some("a.so:/opt/lib/libshortwire.so")),
-            "/opt/lib/libshortwire.so:a.so"
-        );
+        assert_eq!(composed(Some("/opt/lib/libshortwire.so")), "/opt/lib/libshortwire.so");
+        assert_eq!(composed(Some("a.so:/opt/lib/libshortwire.so")), "/opt/lib/libshortwire.so:a.so");
     }
 
     #[test]

@@ -39,17 +39,10 @@ impl fmt::Display for NotStartable {
                 write!(f, "there is no program {name}; check the path")
             }
             NotStartable::NotFound(name) => {
-                write!(
-                    f,
-                    "there is no program {name} in PATH; give its path (such as ./{name}) or install it"
-                )
+                write!(f, "there is no program {name} in PATH; give its path (such as ./{name}) or install it")
             }
             NotStartable::NotExecutable(path) => {
-                write!(
-                    f,
-                    "{} cannot be executed; it is a directory or lacks permission (chmod +x)",
-                    path.display()
-                )
+                write!(f, "{} cannot be executed; it is a directory or lacks permission (chmod +x)", path.display())
             }
         }
     }
@@ -72,11 +65,7 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, NotStartabl
     let search = search.map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_os_string);
     let mut unusable = None;
     for directory in std::env::split_paths(&search) {
-        let directory = if directory.as_os_str().is_empty() {
-            PathBuf::from(".")
-        } else {
-            directory
-        };
+        let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
         let path = directory.join(name);
         if is_executable(&path) {
             return Ok(path);
@@ -118,14 +107,23 @@ impl Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Obstacle::Static => f.write_str("is statically linked, so nothing can be loaded into it; its own connections stay plain TCP"),
-            Obstacle::Go => {
-                f.write_str("is a Go program, which makes system calls without the C library; its own connections stay plain TCP")
+            Obstacle::Static => f.write_str(
+                "is statically linked, so nothing can be loaded into it; its own connections stay plain TCP",
+            ),
+            Obstacle::Go => f.write_str(
+                "is a Go program, which makes system calls without the C library; its own connections stay plain TCP",
+            ),
+            Obstacle::OtherMachine => {
+                f.write_str("is built for another machine or word size than the library; it stays plain TCP")
             }
-            Obstacle::OtherMachine => f.write_str("is built for another machine or word size than the library; it stays plain TCP"),
-            Obstacle::Musl => f.write_str("uses the musl C library, the library is built for glibc; it runs without it, as plain TCP"),
+            Obstacle::Musl => {
+                f.write_str("uses the musl C library, the library is built for glibc; it runs without it, as plain TCP")
+            }
             Obstacle::Privileged(how) => {
-                write!(f, "{how}, so the system loads nothing foreign into it; it stays plain TCP unless you are already that user")
+                write!(
+                    f,
+                    "{how}, so the system loads nothing foreign into it; it stays plain TCP unless you are already that user"
+                )
             }
             Obstacle::Interpreter(path, inner) => write!(f, "its interpreter {} {inner}", path.display()),
         }
@@ -154,13 +152,9 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
                 None => None,
             },
         };
-        found.extend(obstacle.map(|inner| {
-            if depth == 0 {
-                inner
-            } else {
-                Obstacle::Interpreter(path.clone(), Box::new(inner))
-            }
-        }));
+        found.extend(
+            obstacle.map(|inner| if depth == 0 { inner } else { Obstacle::Interpreter(path.clone(), Box::new(inner)) }),
+        );
         break;
     }
     found
@@ -170,18 +164,11 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
 fn interpreter(file: &mut File) -> Option<PathBuf> {
     let mut head = Vec::new();
     file.take(512).read_to_end(&mut head).ok()?;
-    let line = head
-        .strip_prefix(b"#!")?
-        .split(|&byte| byte == b'\n')
-        .next()?;
-    let mut words = line
-        .split(u8::is_ascii_whitespace)
-        .filter(|word| !word.is_empty())
-        .map(OsStr::from_bytes);
+    let line = head.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
     let program = PathBuf::from(words.next()?);
     if program.file_name() == Some(OsStr::new("env")) {
-        let target = words
-            .find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='))?;
+        let target = words.find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='))?;
         return find(target, std::env::var_os("PATH").as_deref()).ok();
     }
     Some(program)
@@ -224,26 +211,11 @@ mod tests {
         let search = Some(directory.path().as_os_str());
         assert_eq!(find("good".as_ref(), search).unwrap(), good);
         assert_eq!(find(good.as_os_str(), None).unwrap(), good);
-        assert_eq!(
-            find("plain".as_ref(), search).unwrap_err().exit_status(),
-            126
-        );
-        assert_eq!(
-            find(plain.as_os_str(), search).unwrap_err().exit_status(),
-            126
-        );
-        assert_eq!(
-            find(directory.path().as_os_str(), None)
-                .unwrap_err()
-                .exit_status(),
-            126
-        );
+        assert_eq!(find("plain".as_ref(), search).unwrap_err().exit_status(), 126);
+        assert_eq!(find(plain.as_os_str(), search).unwrap_err().exit_status(), 126);
+        assert_eq!(find(directory.path().as_os_str(), None).unwrap_err().exit_status(), 126);
         for missing in ["none", "", "./none", "/no/such/program"] {
-            assert_eq!(
-                find(missing.as_ref(), search).unwrap_err().exit_status(),
-                127,
-                "{missing}"
-            );
+            assert_eq!(find(missing.as_ref(), search).unwrap_err().exit_status(), 127, "{missing}");
         }
     }
 
@@ -275,25 +247,9 @@ mod tests {
         let interpreter = directory.path().join("interpreter");
         fs::write(&interpreter, image).unwrap();
         assert_eq!(obstacles(&interpreter), [Obstacle::Static]);
-        let inner = script(
-            directory.path(),
-            "inner",
-            &format!("#!{}\n", interpreter.display()),
-            0o755,
-        );
-        let outer = script(
-            directory.path(),
-            "outer",
-            &format!("#!{} -x\n", inner.display()),
-            0o755,
-        );
-        assert_eq!(
-            obstacles(&outer),
-            [Obstacle::Interpreter(
-                interpreter,
-                Box::new(Obstacle::Static)
-            )]
-        );
+        let inner = script(directory.path(), "inner", &format!("#!{}\n", interpreter.display()), 0o755);
+        let outer = script(directory.path(), "outer", &format!("#!{} -x\n", inner.display()), 0o755);
+        assert_eq!(obstacles(&outer), [Obstacle::Interpreter(interpreter, Box::new(Obstacle::Static))]);
     }
 
     #[test]

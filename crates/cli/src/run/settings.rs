@@ -10,20 +10,11 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     let mut variables = Vec::new();
     let mut put = |name, value: Option<String>| variables.extend(value.map(|value| (name, value)));
     put("SHORTWIRE_AFTER", args.after.map(|value| value.to_string()));
-    put(
-        "SHORTWIRE_AFTER_BYTES",
-        args.after_bytes.map(|value| value.to_string()),
-    );
-    put(
-        "SHORTWIRE_DMB_SIZE",
-        args.dmb_size.map(|value| value.to_string()),
-    );
+    put("SHORTWIRE_AFTER_BYTES", args.after_bytes.map(|value| value.to_string()));
+    put("SHORTWIRE_DMB_SIZE", args.dmb_size.map(|value| value.to_string()));
     put("SHORTWIRE_SPIN", args.spin.map(|value| value.to_string()));
     put("SHORTWIRE_PEER_POLICY", args.peer_policy.map(word));
-    put(
-        "SHORTWIRE_PREFER",
-        list(args.prefer.iter().map(|&device| word(device))),
-    );
+    put("SHORTWIRE_PREFER", list(args.prefer.iter().map(|&device| word(device))));
     put("SHORTWIRE_UEID", list(args.ueid.iter().cloned()));
     put("SHORTWIRE_DISABLE", args.disable.then(|| "1".into()));
     put("SHORTWIRE_IO_URING", args.io_uring.map(word));
@@ -33,9 +24,7 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
 }
 
 fn word(value: impl ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .map_or_else(String::new, |value| value.get_name().to_string())
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }
 
 /// Joined by commas, each once, in the order given.
@@ -53,9 +42,7 @@ fn list(values: impl Iterator<Item = String>) -> Option<String> {
 pub fn parse_ueid(text: &str) -> Result<String, String> {
     match Eid::user(text) {
         Ok(_) => Ok(text.to_string()),
-        Err(error) => Err(format!(
-            "{error}; give 1 to 32 of A-Z 0-9 . - such as SHOP.1"
-        )),
+        Err(error) => Err(format!("{error}; give 1 to 32 of A-Z 0-9 . - such as SHOP.1")),
     }
 }
 
@@ -103,11 +90,7 @@ mod tests {
             "x",
         ])
         .unwrap();
-        assert_eq!(
-            run.program,
-            ["ls", "--after", "x"],
-            "what follows the program is the program's"
-        );
+        assert_eq!(run.program, ["ls", "--after", "x"], "what follows the program is the program's");
         let expected = [
             ("SHORTWIRE_AFTER", "0"),
             ("SHORTWIRE_AFTER_BYTES", "1048576"),
@@ -122,12 +105,7 @@ mod tests {
             ("SHORTWIRE_QUIET", "1"),
         ];
         let got = variables(&run);
-        assert_eq!(
-            got.iter()
-                .map(|(name, value)| (*name, value.as_str()))
-                .collect::<Vec<_>>(),
-            expected
-        );
+        assert_eq!(got.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -52,10 +52,7 @@ pub struct Geometry {
 impl Geometry {
     pub fn new(slots: u32, slot_len: u32) -> Self {
         let fit = (SPAN / u64::from(slot_len)) as u32;
-        Self {
-            slots: slots.min(Slots::MAX).min(fit).max(1),
-            slot_len,
-        }
+        Self { slots: slots.min(Slots::MAX).min(fit).max(1), slot_len }
     }
 
     /// Of the segment. At most [`SPAN`] and two pages.
@@ -94,9 +91,7 @@ impl Memory {
     }
 
     pub fn signal(&self, slot: u32) -> *const AtomicU32 {
-        self.base
-            .wrapping_add(self.geometry.signal_offset(slot))
-            .cast()
+        self.base.wrapping_add(self.geometry.signal_offset(slot)).cast()
     }
 }
 
@@ -115,19 +110,8 @@ pub struct OwnArena {
 impl OwnArena {
     pub fn create(id: u64, group: u32, peer: Gid, geometry: Geometry) -> Result<Self, Errno> {
         let segment = Segment::create(c"shortwire-arena", geometry.bytes())?;
-        let memory = Memory {
-            base: segment.base(),
-            geometry,
-        };
-        Ok(Self {
-            id,
-            group,
-            peer,
-            memory,
-            segment,
-            used: Slots::EMPTY,
-            live: Slots::EMPTY,
-        })
+        let memory = Memory { base: segment.base(), geometry };
+        Ok(Self { id, group, peer, memory, segment, used: Slots::EMPTY, live: Slots::EMPTY })
     }
 
     pub fn take(&mut self) -> Option<u32> {
@@ -162,47 +146,21 @@ pub struct PeerArena {
 
 impl PeerArena {
     /// Maps what a peer sent, if it is an arena of slots of `slot_len` bytes.
-    pub fn open(
-        id: u64,
-        group: u32,
-        owner: Gid,
-        fd: RawFd,
-        slot_len: u32,
-    ) -> Result<Self, OpenError> {
+    pub fn open(id: u64, group: u32, owner: Gid, fd: RawFd, slot_len: u32) -> Result<Self, OpenError> {
         let largest = Geometry::new(Slots::MAX, slot_len).bytes();
         let segment = Segment::open(fd, 2 * PAGE, largest)?;
-        let geometry = Geometry::of_segment(segment.len(), slot_len)
-            .ok_or(OpenError::BadSize(segment.len() as u64))?;
-        let memory = Memory {
-            base: segment.base(),
-            geometry,
-        };
-        Ok(Self {
-            id,
-            group,
-            owner,
-            memory,
-            segment: Some(segment),
-            refs: [0; _],
-        })
+        let geometry = Geometry::of_segment(segment.len(), slot_len).ok_or(OpenError::BadSize(segment.len() as u64))?;
+        let memory = Memory { base: segment.base(), geometry };
+        Ok(Self { id, group, owner, memory, segment: Some(segment), refs: [0; _] })
     }
 
     pub fn alias(own: &OwnArena, group: u32, owner: Gid) -> Self {
         let memory = own.memory;
-        Self {
-            id: own.id,
-            group,
-            owner,
-            memory,
-            segment: None,
-            refs: [0; _],
-        }
+        Self { id: own.id, group, owner, memory, segment: None, refs: [0; _] }
     }
 
     pub fn refs(&mut self, slot: u32) -> Option<&mut u8> {
-        self.refs
-            .get_mut(slot as usize)
-            .filter(|_| slot < self.memory.geometry.slots)
+        self.refs.get_mut(slot as usize).filter(|_| slot < self.memory.geometry.slots)
     }
 }
 
@@ -230,9 +188,6 @@ mod tests {
         }
         assert_eq!(Geometry::of_segment(0, 1 << 14), None);
         assert_eq!(Geometry::of_segment(2 * PAGE, 1 << 14), None);
-        assert_eq!(
-            Geometry::of_segment(2 * PAGE + 1025 * (1 << 14), 1 << 14),
-            None
-        );
+        assert_eq!(Geometry::of_segment(2 * PAGE + 1025 * (1 << 14), 1 << 14), None);
     }
 }

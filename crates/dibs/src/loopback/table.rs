@@ -15,11 +15,7 @@ pub struct Table<T> {
 
 impl<T> Table<T> {
     pub const fn new(cap: usize) -> Self {
-        Self {
-            base: ptr::null_mut(),
-            top: 0,
-            cap,
-        }
+        Self { base: ptr::null_mut(), top: 0, cap }
     }
 
     fn entries(&self) -> &[Option<T>] {
@@ -39,19 +35,12 @@ impl<T> Table<T> {
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        self.entries_mut()
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(i, e)| e.as_mut().map(|e| (i, e)))
+        self.entries_mut().iter_mut().enumerate().filter_map(|(i, e)| e.as_mut().map(|e| (i, e)))
     }
 
     /// At the lowest free index; NOSPC when the table is full.
     pub fn insert(&mut self, value: T) -> Result<(usize, &mut T), Errno> {
-        let index = self
-            .entries()
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.top);
+        let index = self.entries().iter().position(Option::is_none).unwrap_or(self.top);
         if index == self.top {
             self.grow()?;
         }
@@ -160,10 +149,7 @@ mod tests {
         }
         assert_eq!(t.insert(99).unwrap_err(), Errno::NOSPC);
         t.take_if(|v| *v == 10, drop);
-        assert_eq!(
-            t.iter_mut().map(|(i, v)| (i, *v)).collect::<Vec<_>>(),
-            [(0, 0), (2, 20)]
-        );
+        assert_eq!(t.iter_mut().map(|(i, v)| (i, *v)).collect::<Vec<_>>(), [(0, 0), (2, 20)]);
         assert_eq!(t.insert(5).unwrap().0, 1);
         t.take_if(|v| *v != 5, drop);
         assert_eq!((t.top, t.iter_mut().count()), (2, 1));
@@ -198,10 +184,7 @@ mod tests {
         }
         assert_eq!(s.lowest_absent(Slots::MAX), None);
         assert!(s.remove(700) && !s.remove(700));
-        assert_eq!(
-            (s.lowest_absent(700), s.lowest_absent(701)),
-            (None, Some(700))
-        );
+        assert_eq!((s.lowest_absent(700), s.lowest_absent(701)), (None, Some(700)));
         assert_eq!(s.count(), Slots::MAX - 1);
         assert!(!s.has(Slots::MAX) && !s.remove(u32::MAX));
     }

@@ -62,27 +62,15 @@ impl Tables {
     }
 
     pub fn own(&mut self, token: u64) -> Option<&mut OwnArena> {
-        self.own
-            .iter_mut()
-            .map(|(_, a)| a)
-            .find(|a| a.id == arena_of(token))
+        self.own.iter_mut().map(|(_, a)| a).find(|a| a.id == arena_of(token))
     }
 
     /// Ids are unique among the attached arenas, whoever their owners are; see `attach`.
     pub fn peer(&mut self, token: u64) -> Option<&mut PeerArena> {
-        self.peers
-            .iter_mut()
-            .map(|(_, a)| a)
-            .find(|a| a.id == arena_of(token))
+        self.peers.iter_mut().map(|(_, a)| a).find(|a| a.id == arena_of(token))
     }
 
-    pub fn register(
-        &mut self,
-        group: u32,
-        peer: Gid,
-        geometry: Geometry,
-        max_dmbs: u32,
-    ) -> Result<Dmb, RegisterError> {
+    pub fn register(&mut self, group: u32, peer: Gid, geometry: Geometry, max_dmbs: u32) -> Result<Dmb, RegisterError> {
         if self.dmbs >= max_dmbs {
             return Err(RegisterError::NoSpace);
         }
@@ -99,12 +87,7 @@ impl Tables {
                     Errno::NOSPC => RegisterError::NoSpace,
                     e => e.into(),
                 })?;
-                (
-                    index,
-                    arena.id,
-                    arena.memory,
-                    arena.take().ok_or(RegisterError::NoSpace)?,
-                )
+                (index, arena.id, arena.memory, arena.take().ok_or(RegisterError::NoSpace)?)
             }
         };
         self.dmbs += 1;
@@ -175,21 +158,13 @@ impl Tables {
             return Err(AttachError::BadShare);
         }
         let refs = arena.refs(slot).ok_or(AttachError::BadShare)?;
-        *refs = refs
-            .checked_add(1)
-            .ok_or(AttachError::Os(Errno::OVERFLOW))?;
-        Ok(Attached {
-            token,
-            addr: arena.memory.addr(slot),
-            len,
-        })
+        *refs = refs.checked_add(1).ok_or(AttachError::Os(Errno::OVERFLOW))?;
+        Ok(Attached { token, addr: arena.memory.addr(slot), len })
     }
 
     pub fn detach(&mut self, owner: Gid, token: u64) -> bool {
         let arena = self.peer(token).filter(|a| a.owner == owner);
-        let refs = arena
-            .and_then(|a| a.refs(slot_of(token)))
-            .filter(|refs| **refs > 0);
+        let refs = arena.and_then(|a| a.refs(slot_of(token))).filter(|refs| **refs > 0);
         refs.map(|refs| *refs -= 1).is_some()
     }
 
@@ -198,17 +173,11 @@ impl Tables {
         let (arena, slot) = (self.peer(token)?, slot_of(token));
         arena.refs(slot).filter(|refs| **refs > 0)?;
         let memory = arena.memory;
-        Some(Target {
-            addr: memory.addr(slot),
-            len: memory.geometry.slot_len,
-            signal: memory.signal(slot),
-        })
+        Some(Target { addr: memory.addr(slot), len: memory.geometry.slot_len, signal: memory.signal(slot) })
     }
 
     pub fn drop_group(&mut self, group: u32) {
-        let Self {
-            own, peers, dmbs, ..
-        } = self;
+        let Self { own, peers, dmbs, .. } = self;
         own.take_if(
             |a| a.group == group,
             |a| {

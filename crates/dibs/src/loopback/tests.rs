@@ -21,10 +21,7 @@ impl Exchange for Loopback {
 }
 
 fn pair(slots: u32, max_dmbs: u32) -> (Loopback, Loopback) {
-    let (a, b) = (
-        Loopback::with_limits(slots, max_dmbs),
-        Loopback::with_limits(slots, max_dmbs),
-    );
+    let (a, b) = (Loopback::with_limits(slots, max_dmbs), Loopback::with_limits(slots, max_dmbs));
     a.admit(b.gid());
     b.admit(a.gid());
     (a, b)
@@ -48,16 +45,8 @@ fn set(addr: *mut u8, value: u8) {
 fn conforms() {
     for (slots, max_dmbs) in [(1, 7), (3, 10), (1024, 1500)] {
         let (a, b) = pair(slots, max_dmbs);
-        run(Pair {
-            a: &a,
-            b: &b,
-            exchange: &a,
-        });
-        run(Pair {
-            a: &b,
-            b: &a,
-            exchange: &b,
-        });
+        run(Pair { a: &a, b: &b, exchange: &a });
+        run(Pair { a: &b, b: &a, exchange: &b });
     }
 }
 
@@ -82,27 +71,17 @@ fn identities_are_version_4_uuids() {
 #[test]
 fn one_arena_serves_many_connections() {
     let (a, b) = pair(8, 100);
-    let dmbs: Vec<_> = (0..20)
-        .map(|_| a.register_in(1, b.gid(), LEN).unwrap())
-        .collect();
+    let dmbs: Vec<_> = (0..20).map(|_| a.register_in(1, b.gid(), LEN).unwrap()).collect();
     let arenas: Vec<_> = dmbs.iter().map(|d| arena_of(d.token)).collect();
     assert!(arenas[..8].iter().all(|id| *id == arenas[0]));
-    assert!(
-        arenas[8..16]
-            .iter()
-            .all(|id| *id == arenas[8] && *id != arenas[0])
-    );
-    assert_eq!(
-        dmbs.iter().map(|d| slot_of(d.token)).collect::<Vec<_>>()[..9],
-        [0, 1, 2, 3, 4, 5, 6, 7, 0]
-    );
+    assert!(arenas[8..16].iter().all(|id| *id == arenas[8] && *id != arenas[0]));
+    assert_eq!(dmbs.iter().map(|d| slot_of(d.token)).collect::<Vec<_>>()[..9], [0, 1, 2, 3, 4, 5, 6, 7, 0]);
     let share = a.share(dmbs[3].token).unwrap();
     assert_eq!((share.arena, share.offset), (arenas[0], 4096 + 3 * LEN));
     assert_eq!(share.arena_len, 4096 * 2 + 8 * u64::from(LEN));
 
     assert!(!b.has_arena(a.gid(), dmbs[0].token));
-    b.attach_in(1, a.gid(), dmbs[0].token, LEN, Some(share.fd))
-        .unwrap();
+    b.attach_in(1, a.gid(), dmbs[0].token, LEN, Some(share.fd)).unwrap();
     assert!(a.close_share(dmbs[0].token) && a.share(dmbs[0].token).is_none());
     for d in &dmbs[..8] {
         assert!(b.has_arena(a.gid(), d.token));
@@ -128,9 +107,7 @@ fn arenas_are_apart_by_peer_group_and_size() {
 #[test]
 fn the_lowest_slot_is_reused_first() {
     let (a, b) = pair(8, 100);
-    let d: Vec<_> = (0..4)
-        .map(|_| a.register_dmb(b.gid(), LEN).unwrap())
-        .collect();
+    let d: Vec<_> = (0..4).map(|_| a.register_dmb(b.gid(), LEN).unwrap()).collect();
     for i in [2, 1] {
         assert!(a.unregister_dmb(d[i].token));
         assert!(a.release_dmb(d[i].token) && !a.release_dmb(d[i].token));
@@ -145,12 +122,8 @@ fn control_pages_are_shared_and_apart_from_buffers() {
     let (a, b) = pair(8, 100);
     let d = a.register_dmb(b.gid(), LEN).unwrap();
     assert!(b.peer_control_page(a.gid(), d.token).is_null());
-    b.attach_dmb(a.gid(), d.token, LEN, fd(&a, d.token))
-        .unwrap();
-    let (own, there) = (
-        a.control_page(d.token),
-        b.peer_control_page(a.gid(), d.token),
-    );
+    b.attach_dmb(a.gid(), d.token, LEN, fd(&a, d.token)).unwrap();
+    let (own, there) = (a.control_page(d.token), b.peer_control_page(a.gid(), d.token));
     set(own.wrapping_add(4095), 7);
     assert_eq!(byte(there.wrapping_add(4095)), 7);
     assert_eq!((own.wrapping_add(4096), byte(d.addr)), (d.addr, 0));
@@ -163,9 +136,7 @@ fn a_group_ends_as_a_whole_and_without_faults() {
     let (a, b) = pair(8, 3);
     let gone = a.register_in(1, b.gid(), LEN).unwrap();
     let stays = a.register_in(2, b.gid(), LEN).unwrap();
-    let there = b
-        .attach_in(1, a.gid(), gone.token, LEN, fd(&a, gone.token))
-        .unwrap();
+    let there = b.attach_in(1, a.gid(), gone.token, LEN, fd(&a, gone.token)).unwrap();
     let page = a.control_page(gone.token);
     for p in [gone.addr, stays.addr, page] {
         set(p, 1);
@@ -180,8 +151,7 @@ fn a_group_ends_as_a_whole_and_without_faults() {
     let moved = b.move_data(gone.token, 0, [1].as_ptr(), 1, true);
     assert_eq!(moved, Err(MoveError::UnknownToken));
     a.register_dmb(b.gid(), LEN).unwrap();
-    a.register_dmb(b.gid(), LEN)
-        .expect("its place in the limit is free again");
+    a.register_dmb(b.gid(), LEN).expect("its place in the limit is free again");
 }
 
 #[test]
@@ -189,15 +159,9 @@ fn a_device_can_be_its_own_peer() {
     let a = Loopback::with_limits(8, 100);
     let d = a.register_in(1, a.gid(), LEN).unwrap();
     let there = a.attach_in(2, a.gid(), d.token, LEN, None).unwrap();
-    assert_eq!(
-        (there.addr, a.peer_control_page(a.gid(), d.token)),
-        (d.addr, a.control_page(d.token))
-    );
+    assert_eq!((there.addr, a.peer_control_page(a.gid(), d.token)), (d.addr, a.control_page(d.token)));
     a.move_data(d.token, 5, [9].as_ptr(), 1, true).unwrap();
-    assert_eq!(
-        (byte(d.addr.wrapping_add(5)), a.signals(d.token)),
-        (9, Some(1))
-    );
+    assert_eq!((byte(d.addr.wrapping_add(5)), a.signals(d.token)), (9, Some(1)));
     let unused = a.attach_in(2, a.gid(), d.token + 1, LEN, None);
     assert_eq!(unused, Err(AttachError::UnknownToken));
     a.drop_group(1);
@@ -213,14 +177,8 @@ fn an_arena_id_belongs_to_who_came_first() {
     let share = fd(&a, d.token);
     b.attach_in(1, a.gid(), d.token, LEN, share).unwrap();
     let thief = Gid::new(1, 2);
-    assert_eq!(
-        b.attach_in(2, thief, d.token, LEN, share),
-        Err(AttachError::BadShare)
-    );
-    assert_eq!(
-        b.attach_in(2, a.gid(), d.token, LEN, share),
-        Err(AttachError::BadShare)
-    );
+    assert_eq!(b.attach_in(2, thief, d.token, LEN, share), Err(AttachError::BadShare));
+    assert_eq!(b.attach_in(2, a.gid(), d.token, LEN, share), Err(AttachError::BadShare));
     assert!(b.peer_control_page(thief, d.token).is_null());
 }
 
@@ -275,8 +233,7 @@ fn admissions_are_bounded() {
 fn waiting_for_a_signal() {
     let (a, b) = pair(8, 100);
     let d = a.register_dmb(b.gid(), LEN).unwrap();
-    b.attach_dmb(a.gid(), d.token, LEN, fd(&a, d.token))
-        .unwrap();
+    b.attach_dmb(a.gid(), d.token, LEN, fd(&a, d.token)).unwrap();
     std::thread::scope(|s| {
         s.spawn(|| b.move_data(d.token, 0, [5].as_ptr(), 1, true).unwrap());
         while a.wait_signal(d.token, 0, None) == Some(0) {}
@@ -295,8 +252,7 @@ fn threads_register_and_release_at_once() {
                 for _ in 0..500 {
                     let d = a.register_dmb(b.gid(), LEN).unwrap();
                     assert_eq!(byte(d.addr), 0);
-                    b.attach_dmb(a.gid(), d.token, LEN, fd(&a, d.token))
-                        .unwrap();
+                    b.attach_dmb(a.gid(), d.token, LEN, fd(&a, d.token)).unwrap();
                     b.move_data(d.token, 0, [1].as_ptr(), 1, true).unwrap();
                     assert_eq!(byte(d.addr), 1);
                     assert!(b.detach_dmb(a.gid(), d.token) && a.unregister_dmb(d.token));
@@ -338,9 +294,7 @@ fn a_fork_amid_a_change_leaves_the_child_a_fresh_device() {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             a.after_fork_child();
-            let fresh = a
-                .register_dmb(b.gid(), LEN)
-                .is_ok_and(|new| new.addr != d.addr);
+            let fresh = a.register_dmb(b.gid(), LEN).is_ok_and(|new| new.addr != d.addr);
             let good = fresh && byte(d.addr) == 8 && a.share(d.token).is_none();
             // SAFETY: ends the process here.
             unsafe { libc::_exit(i32::from(!good)) };
@@ -348,8 +302,6 @@ fn a_fork_amid_a_change_leaves_the_child_a_fresh_device() {
         forked.wait();
         pid
     });
-    let ended = waitpid(Pid::from_raw(pid), WaitOptions::empty())
-        .unwrap()
-        .unwrap();
+    let ended = waitpid(Pid::from_raw(pid), WaitOptions::empty()).unwrap().unwrap();
     assert_eq!(ended.1.exit_status(), Some(0));
 }

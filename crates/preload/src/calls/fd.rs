@@ -54,7 +54,15 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+    let first = first.max(0);
+    if unsafe { close_range(first as c_uint, c_uint::MAX, 0) } < 0 {
+        // A kernel before 5.9: one by one, as far as descriptors go.
+        let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        (first..limit.rlim_cur.min(1 << 20) as c_int).filter(|fd| !hidden::contains(*fd)).for_each(|fd| {
+            sys::close(fd);
+        });
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -213,9 +221,55 @@ pub unsafe fn before_passing(msg: *const msghdr) {
                 let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
                 for i in 0..n {
                     let fd = data.add(i).read_unaligned();
-                    if let Some((index, c)) = fds::conn_of(fd) {
+                    if let Some((index, c)) = fds::conn_of(fd)
+                        && !fds::pass(index, c, fd)
+                    {
                         fds::give_up(index, c, fd, reason::PASSED_FD.code());
                     }
+                }
+            }
+            at = libc::CMSG_NXTHDR(msg, at);
+        }
+    }
+}
+
+/// The message was not sent after all: the references that were to travel stay.
+///
+/// # Safety
+/// `msg` must be a valid msghdr.
+pub unsafe fn undo_passing(msg: *const msghdr) {
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(msg);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(at).cast::<c_int>();
+                let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
+                for i in 0..n {
+                    if let Some((_, c)) = fds::existing(data.add(i).read_unaligned())
+                        && c.phase() & smc::conn::phase::ATTACHED == 0
+                    {
+                        c.refs.fetch_sub(1, AcqRel);
+                    }
+                }
+            }
+            at = libc::CMSG_NXTHDR(msg, at);
+        }
+    }
+}
+
+/// Descriptors that have come over a Unix socket.
+///
+/// # Safety
+/// `msg` must be a msghdr that recvmsg has filled.
+pub unsafe fn after_passing(msg: *const msghdr) {
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(msg);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(at).cast::<c_int>();
+                let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
+                for i in 0..n {
+                    fds::receive(data.add(i).read_unaligned());
                 }
             }
             at = libc::CMSG_NXTHDR(msg, at);
@@ -253,6 +307,24 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_sendfile => super::file::sendfile(fd, b as c_int, c as _, d) as c_long,
             libc::SYS_epoll_ctl => c_long::from(ready::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
             libc::SYS_epoll_pwait => c_long::from(ready::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => c_long::from(ready::epoll_wait(fd, b as _, c as c_int, d as c_int)),
+            libc::SYS_epoll_pwait2 => c_long::from(ready::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => c_long::from(ready::poll(a as _, b as u64, c as c_int)),
+            libc::SYS_ppoll => c_long::from(ready::ppoll(a as _, b as u64, c as _, d as _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => c_long::from(ready::select(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_fcntl => c_long::from(fcntl64(fd, b as c_int, c)),
+            libc::SYS_ioctl => c_long::from(ioctl(fd, b as c_ulong, c)),
+            libc::SYS_setsockopt => {
+                c_long::from(super::option::setsockopt(fd, b as c_int, c as c_int, d as _, e as u32))
+            }
+            libc::SYS_getsockopt => c_long::from(super::option::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+            libc::SYS_accept => c_long::from(socket::accept(fd, b as _, c as _)),
+            libc::SYS_splice => super::file::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
+            libc::SYS_preadv2 => io::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_pwritev2 => io::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
             libc::SYS_epoll_create1 => c_long::from(ready::epoll_create1(fd)),
             libc::SYS_io_uring_setup => {
                 if smc::config::CONFIG.deny_io_uring.load(Relaxed) {

@@ -36,8 +36,10 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
     };
     settle(index, c, out);
     if c.phase() & phase::TX_RING == 0 {
-        if !c.flush_takeback(out) {
-            return fail(libc::EAGAIN);
+        while !c.flush_takeback(out) {
+            if let Err(e) = wait::for_space(c, out, false) {
+                return fail(e);
+            }
         }
         if c.enter_kernel_send() {
             let r = unsafe { next::sendfile(out, input, off, n) };
@@ -101,11 +103,15 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
             return out_of_ring(c, i, o, n, nonblock, plain);
         }
         if !c.enter_kernel_recv() {
-            return if nonblock || sys::is_nonblocking(i) { fail(libc::EAGAIN) } else { unsafe { splice(i, io, o, oo, n, flags) } };
+            return if nonblock || sys::is_nonblocking(i) {
+                fail(libc::EAGAIN)
+            } else {
+                unsafe { splice(i, io, o, oo, n, flags) }
+            };
         }
         // What a splice moves can't be cut afterwards, so it may not run into the peer's switch: only what has arrived
         // is taken, which was payload when it was counted.
-        let there = sys::ioctl_int(i, libc::FIONREAD as u64).unwrap_or(0).max(0) as usize;
+        let there = sys::ioctl_int(i, libc::FIONREAD).unwrap_or(0).max(0) as usize;
         let due = c.phase() & phase::ATTACHED != 0 && !c.switch_due();
         let r = match (there, due) {
             (0, true) => None,
@@ -145,10 +151,17 @@ fn wait_readable(fd: c_int, nonblock: bool) -> Result<(), i32> {
 }
 
 /// Pipe to connection.
-fn into_ring(c: &smc::conn::Conn, pipe: c_int, fd: c_int, n: usize, nonblock: bool, plain: impl Fn() -> ssize_t) -> ssize_t {
+fn into_ring(
+    c: &smc::conn::Conn,
+    pipe: c_int,
+    fd: c_int,
+    n: usize,
+    nonblock: bool,
+    plain: impl Fn() -> ssize_t,
+) -> ssize_t {
     loop {
         // Wait for the pipe first: a read of it under the connection's lock must not sleep.
-        let there = sys::ioctl_int(pipe, libc::FIONREAD as u64).unwrap_or(0).max(0) as usize;
+        let there = sys::ioctl_int(pipe, libc::FIONREAD).unwrap_or(0).max(0) as usize;
         if there == 0 {
             let ev = sys::poll_now(pipe, libc::POLLIN);
             if ev & libc::POLLIN == 0 && ev & libc::POLLHUP != 0 {
@@ -157,7 +170,7 @@ fn into_ring(c: &smc::conn::Conn, pipe: c_int, fd: c_int, n: usize, nonblock: bo
             if let Err(e) = wait_readable(pipe, nonblock) {
                 return fail(e);
             }
-            let there = sys::ioctl_int(pipe, libc::FIONREAD as u64).unwrap_or(0);
+            let there = sys::ioctl_int(pipe, libc::FIONREAD).unwrap_or(0);
             if there == 0 {
                 return 0;
             }
@@ -177,7 +190,14 @@ fn into_ring(c: &smc::conn::Conn, pipe: c_int, fd: c_int, n: usize, nonblock: bo
 }
 
 /// Connection to pipe.
-fn out_of_ring(c: &smc::conn::Conn, fd: c_int, pipe: c_int, n: usize, nonblock: bool, plain: impl Fn() -> ssize_t) -> ssize_t {
+fn out_of_ring(
+    c: &smc::conn::Conn,
+    fd: c_int,
+    pipe: c_int,
+    n: usize,
+    nonblock: bool,
+    plain: impl Fn() -> ssize_t,
+) -> ssize_t {
     loop {
         if sys::poll_now(pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
             if nonblock {

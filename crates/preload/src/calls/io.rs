@@ -16,7 +16,8 @@ pub fn after_op(index: u32, c: &Conn, fd: c_int, bytes: usize) {
     c.ops.store(ops, Relaxed);
     let total = c.tcp_bytes.load(Relaxed) + bytes as u64;
     c.tcp_bytes.store(total, Relaxed);
-    if ops >= c.next_try.load(Relaxed) || (ops < 64 && total >= smc::config::CONFIG.after_bytes.load(Relaxed)) {
+    let limit = smc::config::CONFIG.after_bytes.load(Relaxed);
+    if ops >= c.next_try.load(Relaxed) || (total >= limit && total - (bytes as u64) < limit) {
         upgrade(index, c, fd);
     }
 }
@@ -389,11 +390,12 @@ unsafe fn slice<'a>(iov: *const iovec, n: c_long) -> Option<&'a [iovec]> {
     let v = if n == 0 { &[] } else { unsafe { core::slice::from_raw_parts(iov, n as usize) } };
     let mut total = 0usize;
     // The kernel refuses a negative length or sum; let it.
-    v.iter().all(|e| {
-        total = total.saturating_add(e.iov_len);
-        total <= isize::MAX as usize
-    })
-    .then_some(v)
+    v.iter()
+        .all(|e| {
+            total = total.saturating_add(e.iov_len);
+            total <= isize::MAX as usize
+        })
+        .then_some(v)
 }
 
 macro_rules! watched {
@@ -423,7 +425,12 @@ pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_i
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvfrom(
-    fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, a: *mut sockaddr, l: *mut socklen_t,
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    a: *mut sockaddr,
+    l: *mut socklen_t,
 ) -> ssize_t {
     watched!(fd, unsafe { next::recvfrom(fd, buf, n, flags, a, l) });
     unsafe {
@@ -464,8 +471,14 @@ pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: of
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-    watched!(fd, unsafe { next::recvmsg(fd, msg, flags) });
     unsafe {
+        if fds::kind(fd) == fds::Kind::Other {
+            let r = next::recvmsg(fd, msg, flags);
+            if r >= 0 && (*msg).msg_controllen > 0 {
+                super::fd::after_passing(msg);
+            }
+            return r;
+        }
         let Some((index, c)) = fds::conn_of(fd) else { return next::recvmsg(fd, msg, flags) };
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::recvmsg(fd, msg, flags) };
         let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
@@ -496,9 +509,8 @@ pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: 
         if fds::conn_of(fd).is_none() {
             return next::recvmmsg(fd, v, n, flags, t);
         }
-        let limit = (!t.is_null()).then(|| {
-            smc::sys::now_ns() + (*t).tv_sec as u64 * 1_000_000_000 + (*t).tv_nsec as u64
-        });
+        let limit =
+            (!t.is_null()).then(|| smc::sys::now_ns() + (*t).tv_sec as u64 * 1_000_000_000 + (*t).tv_nsec as u64);
         let mut done = 0;
         while done < n {
             let m = v.add(done as usize);
@@ -531,7 +543,12 @@ pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendto(
-    fd: c_int, buf: *const c_void, n: size_t, flags: c_int, a: *const sockaddr, l: socklen_t,
+    fd: c_int,
+    buf: *const c_void,
+    n: size_t,
+    flags: c_int,
+    a: *const sockaddr,
+    l: socklen_t,
 ) -> ssize_t {
     watched!(fd, unsafe { next::sendto(fd, buf, n, flags, a, l) });
     // An address on a connected TCP socket is ignored, except by TCP fast open on one that is not connected.
@@ -567,10 +584,17 @@ pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: o
 pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     unsafe {
         if fds::kind(fd) == fds::Kind::Other {
-            if !msg.is_null() && (*msg).msg_controllen > 0 {
-                super::fd::before_passing(msg);
+            if msg.is_null() || (*msg).msg_controllen == 0 {
+                return next::sendmsg(fd, msg, flags);
             }
-            return next::sendmsg(fd, msg, flags);
+            super::fd::before_passing(msg);
+            let r = next::sendmsg(fd, msg, flags);
+            if r < 0 {
+                let e = errno();
+                super::fd::undo_passing(msg);
+                crate::set_errno(e);
+            }
+            return r;
         }
         let Some((index, c)) = fds::conn_of(fd) else { return next::sendmsg(fd, msg, flags) };
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::sendmsg(fd, msg, flags) };

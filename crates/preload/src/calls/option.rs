@@ -21,9 +21,10 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
     let plain = || unsafe { next::setsockopt(fd, level, name, v, l) };
     let tracked = match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => fds::conn_of(fd),
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_OOBINLINE | libc::SO_TIMESTAMPING | libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) => {
-            fds::conn_of(fd)
-        }
+        (
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY | libc::SO_OOBINLINE | libc::SO_TIMESTAMPING | libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS,
+        ) => fds::conn_of(fd),
         _ => fds::existing(fd),
     };
     let Some((index, c)) = tracked else { return plain() };

@@ -119,8 +119,8 @@ exec! {
 }
 
 /// The variadic ones: arguments are passed on untouched, whatever they are.
-macro_rules! exec_list {
-    ($($name:ident)*) => {
+macro_rules! variadic {
+    ($prepare:ident: $($name:ident)*) => {
         $(#[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
@@ -128,19 +128,26 @@ macro_rules! exec_list {
             // Keeps the argument registers over the call that prepares, then jumps: the stack is as the caller left it.
             core::arch::naked_asm!(
                 "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                // Floating-point arguments travel in vector registers; 128 bytes keep the stack aligned.
+                "sub rsp, 128",
+                "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
+                "mov rsi, rdi",
                 "lea rdi, [rip + {name}]",
                 "call {prepare}",
                 "mov r11, rax",
+                "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]", "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
+                "add rsp, 128",
                 "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
                 "jmp r11",
-                name = sym names::$name,
-                prepare = sym prepare_exec_list,
+                name = sym $name::NAME,
+                prepare = sym $prepare,
             )
         })*
-        #[allow(non_upper_case_globals)]
-        mod names {
-            $(pub static $name: [u8; 8] = {
-                let mut out = [0u8; 8];
+        $(mod $name {
+            pub static NAME: [u8; 16] = {
+                let mut out = [0u8; 16];
                 let text = stringify!($name).as_bytes();
                 let mut i = 0;
                 while i < text.len() {
@@ -148,16 +155,41 @@ macro_rules! exec_list {
                     i += 1;
                 }
                 out
-            };)*
-        }
+            };
+        })*
     };
 }
-exec_list! { execl execlp execle }
+variadic! { prepare_exec: execl execlp execle }
+variadic! { prepare_print: dprintf __dprintf_chk vdprintf __vdprintf_chk }
 
-extern "C" fn prepare_exec_list(name: *const c_char) -> *mut c_void {
+extern "C" fn prepare_exec(name: *const c_char, _: usize) -> *mut c_void {
     fds::before_exec();
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
+}
+
+/// stdio's formatted output to a descriptor writes past every hook.
+extern "C" fn prepare_print(name: *const c_char, fd: usize) -> *mut c_void {
+    let fd = fd as c_int;
+    if let Some((index, c)) = fds::conn_of(fd) {
+        fds::give_up(index, c, fd, reason::STDIO.code());
+    }
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    fds::before_exit();
+    loop {
+        // SAFETY: ends the process.
+        unsafe { smc::sys::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    unsafe { _exit(status) }
 }
 
 /// A child that another libc function makes inherits what has no FD_CLOEXEC, and we don't see its exec.
@@ -181,7 +213,11 @@ pub unsafe extern "C" fn popen(cmd: *const c_char, mode: *const c_char) -> *mut 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawn(
-    pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char,
+    pid: *mut pid_t,
+    path: *const c_char,
+    fa: *const c_void,
+    attr: *const c_void,
+    argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
     before_spawn();
@@ -190,7 +226,11 @@ pub unsafe extern "C" fn posix_spawn(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut pid_t, file: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char,
+    pid: *mut pid_t,
+    file: *const c_char,
+    fa: *const c_void,
+    attr: *const c_void,
+    argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
     before_spawn();

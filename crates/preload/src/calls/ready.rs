@@ -11,7 +11,8 @@ use crate::{epoll, fail, next, poll as user};
 
 fn ns(t: *const timespec) -> Option<u64> {
     // SAFETY: null or a timespec of the application.
-    unsafe { t.as_ref() }.map(|t| (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
+    unsafe { t.as_ref() }
+        .map(|t| (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
 }
 
 unsafe fn list<'a>(fds: *mut pollfd, n: nfds_t) -> &'a mut [pollfd] {
@@ -72,7 +73,11 @@ pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int,
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __ppoll_chk(
-    fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t, room: usize,
+    fds: *mut pollfd,
+    n: nfds_t,
+    t: *const timespec,
+    mask: *const sigset_t,
+    room: usize,
 ) -> c_int {
     unsafe {
         if room / size_of::<pollfd>() < n as usize {
@@ -103,7 +108,12 @@ const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
 /// select by poll, with select's meaning of the events; None when no upgraded connection is in the sets.
 unsafe fn by_poll(
-    n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: Option<u64>, mask: *const sigset_t,
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    timeout: Option<u64>,
+    mask: *const sigset_t,
 ) -> Option<c_int> {
     if n <= 0 || fds::UPGRADED.load(Relaxed) == 0 {
         return None;
@@ -175,7 +185,12 @@ pub unsafe extern "C" fn __select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pselect(
-    n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *const timespec, m: *const sigset_t,
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    t: *const timespec,
+    m: *const sigset_t,
 ) -> c_int {
     unsafe {
         if ns_invalid(t) {
@@ -246,7 +261,11 @@ pub unsafe extern "C" fn epoll_wait(ep: c_int, evs: *mut epoll_event, n: c_int, 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_pwait(
-    ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t,
+    ep: c_int,
+    evs: *mut epoll_event,
+    n: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
 ) -> c_int {
     unsafe {
         let t = (timeout >= 0).then(|| timeout as u64 * 1_000_000);
@@ -256,13 +275,22 @@ pub unsafe extern "C" fn epoll_pwait(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_pwait2(
-    ep: c_int, evs: *mut epoll_event, n: c_int, t: *const timespec, mask: *const sigset_t,
+    ep: c_int,
+    evs: *mut epoll_event,
+    n: c_int,
+    t: *const timespec,
+    mask: *const sigset_t,
 ) -> c_int {
     unsafe { by_set(ep, evs, n, ns(t), mask, || next::epoll_pwait2(ep, evs, n, t, mask)) }
 }
 
 unsafe fn by_set(
-    ep: c_int, evs: *mut epoll_event, n: c_int, t: Option<u64>, mask: *const sigset_t, plain: impl Fn() -> c_int,
+    ep: c_int,
+    evs: *mut epoll_event,
+    n: c_int,
+    t: Option<u64>,
+    mask: *const sigset_t,
+    plain: impl Fn() -> c_int,
 ) -> c_int {
     let Kind::Epoll(set) = fds::kind(ep) else { return plain() };
     if n <= 0 || evs.is_null() {

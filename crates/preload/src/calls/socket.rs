@@ -15,7 +15,10 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, proto: c_int) -> c_i
     if fd >= 0 {
         let stream = kind & 0xf == libc::SOCK_STREAM;
         let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
-        fds::mark(fd, if stream && inet && (proto == 0 || proto == libc::IPPROTO_TCP) { Kind::Tcp } else { Kind::Other });
+        fds::mark(
+            fd,
+            if stream && inet && (proto == 0 || proto == libc::IPPROTO_TCP) { Kind::Tcp } else { Kind::Other },
+        );
     }
     fd
 }
@@ -74,7 +77,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         && (0..=2).contains(&how)
     {
         super::io::settle(index, c, fd);
-        c.shutdown(how);
+        c.shutdown(fd, how);
     }
     unsafe { next::shutdown(fd, how) }
 }
@@ -82,7 +85,9 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, proto: c_int, pair: *mut c_int) -> c_int {
     // SAFETY: two ints to write, as libc demands.
-    let r = unsafe { sys::syscall(libc::SYS_socketpair, domain as usize, kind as usize, proto as usize, pair as usize, 0, 0) };
+    let r = unsafe {
+        sys::syscall(libc::SYS_socketpair, domain as usize, kind as usize, proto as usize, pair as usize, 0, 0)
+    };
     if r < 0 {
         return crate::fail(-r as i32) as c_int;
     }
@@ -118,4 +123,3 @@ pub unsafe extern "C" fn eventfd(initial: libc::c_uint, flags: c_int) -> c_int {
     let r = unsafe { sys::syscall(libc::SYS_eventfd2, initial as usize, flags as usize, 0, 0, 0, 0) };
     if r < 0 { crate::fail(-r as i32) as c_int } else { fds::purge(r as c_int) }
 }
-

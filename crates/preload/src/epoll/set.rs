@@ -11,8 +11,7 @@ use smc::{sys, table};
 use crate::fds::{self, Kind};
 
 /// What the kernel watches for a hooked registration.
-pub const WATCH: u32 =
-    (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET) as u32;
+pub const WATCH: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET) as u32;
 /// Upper half of the data of hooked registrations. Chosen so that no pointer or small number looks like it.
 pub const TAG: u64 = 0xb7e1_5163 << 32;
 const TAG_MASK: u64 = 0xffff_ffff << 32;
@@ -102,7 +101,7 @@ pub fn set(index: u32) -> Option<&'static mut Set> {
 /// Takes the set's lock.
 pub fn held(s: &Set) -> Result<FastGuard<'static, false>, Reentered> {
     // SAFETY: a set is freed only by its last close; see `set`.
-    let lock: &'static FastLock<false> = unsafe { &*(&raw const s.lock) };
+    let lock: &'static FastLock<false> = unsafe { &*core::ptr::from_ref(&s.lock) };
     lock.lock()
 }
 
@@ -334,20 +333,28 @@ pub fn on_switched(conn: u32) {
     if fds::local(conn).regs.load(Acquire) == 0 {
         return;
     }
-    let Ok(_guard) = TABLES.lock.lock() else { return };
-    for i in of_conn(conn) {
-        hook(i);
+    let mut lost = false;
+    if let Ok(_guard) = TABLES.lock.lock() {
+        for i in of_conn(conn) {
+            lost |= !hook(i);
+        }
+    }
+    if lost {
+        // A registration whose descriptor was closed while another one lives cannot be changed any more: the kernel's
+        // readiness must stay the truth.
+        let fd = fds::local(conn).fd.load(Relaxed) as i32;
+        fds::give_up(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
     }
 }
 
-/// Changes the kernel's registration to ours. The tables' lock is held.
-fn hook(index: u32) {
-    let Some(e) = entry(index) else { return };
-    let Some(s) = set(e.set) else { return };
+/// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is held.
+fn hook(index: u32) -> bool {
+    let Some(e) = entry(index) else { return true };
+    let Some(s) = set(e.set) else { return true };
     if e.hooked {
-        return;
+        return true;
     }
-    let Ok(_set_guard) = held(s) else { return };
+    let Ok(_set_guard) = held(s) else { return true };
     if s.wait == 0
         && !s.solo
         && let Some(t) = table::get()
@@ -356,7 +363,7 @@ fn hook(index: u32) {
     }
     let mut ev = epoll_event { events: WATCH, u64: TAG | u64::from(index) };
     if control(s.epfd, libc::EPOLL_CTL_MOD, e.fd, &mut ev) < 0 {
-        return;
+        return false;
     }
     e.hooked = true;
     s.hooked.fetch_add(1, SeqCst);
@@ -364,6 +371,7 @@ fn hook(index: u32) {
     e.seen_read = u64::MAX - 1;
     e.seen_space = fds::conn(e.conn).space_epoch().wrapping_sub(1);
     heat(s, index, e);
+    true
 }
 
 /// Both directions are back on TCP: the kernel's registrations become the application's again.
@@ -464,7 +472,10 @@ pub fn after_fork_child() {
         for (i, e) in (*TABLES.entries.get()).iter_mut().enumerate() {
             e.hot_at = NONE;
             e.covered = false;
-            if e.live && e.hooked && let Some(s) = set(e.set) {
+            if e.live
+                && e.hooked
+                && let Some(s) = set(e.set)
+            {
                 e.hot_at = s.hot.len() as u32;
                 s.hot.push(i as u32);
             }

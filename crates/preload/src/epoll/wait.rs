@@ -40,10 +40,19 @@ impl Limit {
 ///
 /// # Safety
 /// `out` must be writable for `max` events, `mask` null or valid.
-pub unsafe fn wait(index: u32, epfd: i32, out: *mut epoll_event, max: i32, timeout: Option<u64>, mask: *const sigset_t) -> i32 {
+pub unsafe fn wait(
+    index: u32,
+    epfd: i32,
+    out: *mut epoll_event,
+    max: i32,
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+) -> i32 {
     let Some(s) = set(index) else {
         // SAFETY: forwarded.
-        return unsafe { next::epoll_pwait(epfd, out, max, timeout.map_or(-1, |t| t.div_ceil(1_000_000) as i32), mask) };
+        return unsafe {
+            next::epoll_pwait(epfd, out, max, timeout.map_or(-1, |t| t.div_ceil(1_000_000) as i32), mask)
+        };
     };
     let limit = timeout.map_or(Limit::Forever, |t| Limit::Until(sys::now_ns().saturating_add(t)));
     let max = max as usize;
@@ -78,7 +87,8 @@ pub unsafe fn wait(index: u32, epfd: i32, out: *mut epoll_event, max: i32, timeo
                 return if k == 0 { unsafe { look(s, out, max) as i32 } } else { k };
             }
         }
-        if !spun && may_pay(s)
+        if !spun
+            && may_pay(s)
             && let Some(spin) = Spin::try_now(score(s))
         {
             spun = true;
@@ -89,7 +99,7 @@ pub unsafe fn wait(index: u32, epfd: i32, out: *mut epoll_event, max: i32, timeo
                 if news(s) {
                     return true;
                 }
-                if looks % 256 == 0 {
+                if looks.is_multiple_of(256) {
                     // SAFETY: forwarded.
                     got = unsafe { kernel(s, epfd, out, max, 0, core::ptr::null()) };
                 }
@@ -121,9 +131,8 @@ pub unsafe fn wait(index: u32, epfd: i32, out: *mut epoll_event, max: i32, timeo
             left = Some(left.unwrap_or(SILENT_NS).min(SILENT_NS));
         }
         s.sleepers.fetch_add(1, SeqCst);
-        let ms = left.map_or(-1, |l| l.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
         // SAFETY: forwarded.
-        let k = unsafe { kernel(s, epfd, out, max, ms, mask) };
+        let k = unsafe { sleep(s, epfd, out, max, left, mask) };
         s.sleepers.fetch_sub(1, SeqCst);
         wake_set(s);
         if k != 0 {
@@ -134,6 +143,35 @@ pub unsafe fn wait(index: u32, epfd: i32, out: *mut epoll_event, max: i32, timeo
             return k;
         }
     }
+}
+
+/// Sleeps in the kernel. Whole milliseconds go through the call that every kernel has.
+///
+/// # Safety
+/// As for `wait`.
+unsafe fn sleep(
+    s: &mut Set,
+    epfd: i32,
+    out: *mut epoll_event,
+    max: usize,
+    left: Option<u64>,
+    mask: *const sigset_t,
+) -> i32 {
+    if let Some(l) = left.filter(|l| l % 1_000_000 != 0) {
+        let t = libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 };
+        // SAFETY: forwarded; `t` is live.
+        let n = unsafe { next::epoll_pwait2(epfd, out, max as i32, &raw const t, mask) };
+        if n > 0 {
+            // SAFETY: the kernel filled n events.
+            return unsafe { sort_out(s, out, n as usize) } as i32;
+        }
+        if n == 0 || errno() != libc::ENOSYS {
+            return n;
+        }
+    }
+    let ms = left.map_or(-1, |l| l.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+    // SAFETY: forwarded.
+    unsafe { kernel(s, epfd, out, max, ms, mask) }
 }
 
 /// Asks the kernel; events of hooked registrations make them hot and are taken out of the answer.
@@ -181,6 +219,14 @@ unsafe fn sort_out(s: &mut Set, out: *mut epoll_event, n: usize) -> usize {
         {
             fds::conn(e.conn).kernel_end(ev.events);
             e.urgent |= ev.events & libc::EPOLLPRI as u32 != 0;
+            // A direction that is still the kernel's has the kernel's edges.
+            let c = fds::conn(e.conn);
+            if c.reads_tcp() {
+                e.seen_read = u64::MAX - 1;
+            }
+            if c.phase() & phase::TX_RING == 0 {
+                e.seen_space = c.space_epoch().wrapping_sub(1);
+            }
             heat(s, at, e);
         } else {
             // SAFETY: kept <= i.
@@ -236,13 +282,19 @@ unsafe fn look(s: &mut Set, out: *mut epoll_event, max: usize) -> usize {
     n
 }
 
+/// A descriptor of the connection: the registered one may be closed while another one lives.
+fn io_fd(e: &Entry) -> i32 {
+    fds::local(e.conn).fd.load(Relaxed) as i32
+}
+
 /// The events to give out for a registration now, by its mode.
 fn report(e: &mut Entry, c: &Conn) -> u32 {
-    c.settle_rx(e.fd);
-    let mut ready = c.ready(e.fd);
+    let fd = io_fd(e);
+    c.settle_rx(fd);
+    let mut ready = c.ready(fd);
     if e.urgent {
         // Level-triggered as long as the kernel has it.
-        ready |= sys::poll_now(e.fd, libc::POLLPRI) as u16 as u32 & libc::EPOLLPRI as u32;
+        ready |= sys::poll_now(fd, libc::POLLPRI) as u16 as u32 & libc::EPOLLPRI as u32;
         e.urgent = ready & libc::EPOLLPRI as u32 != 0 && e.events & libc::EPOLLET as u32 == 0;
     }
     let ev = ready & (e.events | ERR | HUP) & 0xffff;
@@ -266,7 +318,7 @@ fn report(e: &mut Entry, c: &Conn) -> u32 {
 
 fn score(s: &Set) -> &'static AtomicU32 {
     // SAFETY: a set is freed only by its last close; see `set`.
-    unsafe { &*(&raw const s.spin) }
+    unsafe { &*core::ptr::from_ref(&s.spin) }
 }
 
 /// A cheap look: has anything changed on the hot list?
@@ -276,8 +328,10 @@ fn news(s: &mut Set) -> bool {
         entry(i).is_some_and(|e| {
             let c = fds::conn(e.conn);
             e.enabled
-                && (c.has_news() && e.events & IN != 0 && (e.events & libc::EPOLLET as u32 == 0 || c.read_stamp() != e.seen_read)
-                    || e.events & OUT != 0 && e.events & libc::EPOLLET as u32 == 0 && c.ready(e.fd) & OUT != 0)
+                && (c.has_news()
+                    && e.events & IN != 0
+                    && (e.events & libc::EPOLLET as u32 == 0 || c.read_stamp() != e.seen_read)
+                    || e.events & OUT != 0 && e.events & libc::EPOLLET as u32 == 0 && c.ready(io_fd(e)) & OUT != 0)
         })
     })
 }
@@ -301,7 +355,7 @@ fn arm_set_locked(s: &mut Set) -> bool {
         let Some(e) = entry(i) else { continue };
         let c = fds::conn(e.conn);
         e.idle += 1;
-        if e.events & OUT != 0 && c.phase() & phase::TX_RING != 0 && c.ready(e.fd) & OUT == 0 {
+        if e.events & OUT != 0 && c.phase() & phase::TX_RING != 0 && c.ready(io_fd(e)) & OUT == 0 {
             c.arm_space();
             silent |= c.space_is_silent();
         }
@@ -315,7 +369,7 @@ fn arm_set_locked(s: &mut Set) -> bool {
             }
             continue;
         }
-        let page = c.peer_waits.load(Relaxed).cast_const();
+        let page = c.peer_waits();
         if !e.covered || page.is_null() {
             c.arm_data();
         } else if !pages[..used].contains(&page) {
@@ -343,7 +397,7 @@ fn wake_set(s: &mut Set) {
     let mut last: *const Waits = core::ptr::null();
     for &i in &s.hot {
         let Some(e) = entry(i) else { continue };
-        let page = fds::conn(e.conn).peer_waits.load(Relaxed).cast_const();
+        let page = fds::conn(e.conn).peer_waits();
         if e.covered && !page.is_null() && page != last {
             last = page;
             // SAFETY: a control page, type-stable.
@@ -359,7 +413,7 @@ pub fn set_ready(index: u32) -> bool {
     s.hot.iter().any(|&i| {
         entry(i).is_some_and(|e| {
             let c = fds::conn(e.conn);
-            let ready = c.ready(e.fd) & (e.events | ERR | HUP);
+            let ready = c.ready(io_fd(e)) & (e.events | ERR | HUP);
             let edge = e.events & libc::EPOLLET as u32 == 0 || c.read_stamp() != e.seen_read;
             e.enabled && ready != 0 && (edge || ready & OUT != 0 && c.space_epoch() != e.seen_space)
         })

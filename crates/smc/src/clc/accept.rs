@@ -143,10 +143,7 @@ impl SmcD {
     fn decode(frame: &Frame<'_>) -> Result<SmcD, Malformed> {
         let body = frame.body;
         let first_contact = frame.header.flag();
-        let mut gid = Gid {
-            hi: wire::be64(body, field::GID)?,
-            lo: 0,
-        };
+        let mut gid = Gid { hi: wire::be64(body, field::GID)?, lo: 0 };
         let level = match frame.header.version {
             Version::V1 => {
                 frame.exactly(field::V1_END + TRAILER_LEN)?;
@@ -159,18 +156,11 @@ impl SmcD {
                     gid.lo = wire::be64(body, field::GID_EXT)?;
                 }
                 let first_contact = match first_contact {
-                    true => Some(FirstContact::decode(
-                        wire::part(body, field::V2_END)?,
-                        false,
-                    )?),
+                    true => Some(FirstContact::decode(wire::part(body, field::V2_END)?, false)?),
                     false => None,
                 };
                 let eid = Eid(wire::get(body, field::EID)?).present();
-                SmcDLevel::V2(SmcDv2 {
-                    chid,
-                    eid,
-                    first_contact,
-                })
+                SmcDLevel::V2(SmcDv2 { chid, eid, first_contact })
             }
         };
         Ok(SmcD {
@@ -186,15 +176,10 @@ impl SmcD {
     fn encode(&self, kind: Kind, out: &mut [u8]) -> Result<usize, Full> {
         let end = match self.level {
             SmcDLevel::V1 { .. } => field::V1_END,
-            SmcDLevel::V2(v2) => {
-                field::V2_END + v2.first_contact.map_or(0, |first| first.smcd_len())
-            }
+            SmcDLevel::V2(v2) => field::V2_END + v2.first_contact.map_or(0, |first| first.smcd_len()),
         };
         let length = end + TRAILER_LEN;
-        let paths = Paths::Chosen {
-            path: PathType::SmcD,
-            flag: self.first_contact(),
-        };
+        let paths = Paths::Chosen { path: PathType::SmcD, flag: self.first_contact() };
         let mut message = emit(out, kind, self.version(), paths, length)?;
 
         message.put(field::GID, &self.gid.hi.to_be_bytes())?;

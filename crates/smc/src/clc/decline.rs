@@ -51,26 +51,14 @@ impl Decline {
     pub fn new(version: Version, diagnosis: Reason) -> Decline {
         let v2 = match version {
             Version::V1 => None,
-            Version::V2 => Some(DeclineV2 {
-                os: Os::LINUX,
-                ..DeclineV2::default()
-            }),
+            Version::V2 => Some(DeclineV2 { os: Os::LINUX, ..DeclineV2::default() }),
         };
-        Decline {
-            peer_id: [0; 8],
-            diagnosis,
-            out_of_sync: diagnosis == reason::SYNC_ERR,
-            v2,
-        }
+        Decline { peer_id: [0; 8], diagnosis, out_of_sync: diagnosis == reason::SYNC_ERR, v2 }
     }
 
     /// Version of the message.
     pub fn version(&self) -> Version {
-        if self.v2.is_some() {
-            Version::V2
-        } else {
-            Version::V1
-        }
+        if self.v2.is_some() { Version::V2 } else { Version::V1 }
     }
 
     pub(super) fn decode(frame: &Frame<'_>) -> Result<Decline, Malformed> {
@@ -87,10 +75,7 @@ impl Decline {
                 for (word, bytes) in extra.iter_mut().zip(words) {
                     *word = u32::from_be_bytes(*bytes);
                 }
-                Some(DeclineV2 {
-                    os: Os::new(wire::byte(body, field::OS)? >> 4),
-                    extra,
-                })
+                Some(DeclineV2 { os: Os::new(wire::byte(body, field::OS)? >> 4), extra })
             }
         };
         // No check of the trailer: receivers take a Decline without one, and to be refused is
@@ -104,16 +89,9 @@ impl Decline {
     }
 
     pub(super) fn encode(&self, out: &mut [u8]) -> Result<usize, Full> {
-        let end = if self.v2.is_some() {
-            field::V2_END
-        } else {
-            field::V1_END
-        };
+        let end = if self.v2.is_some() { field::V2_END } else { field::V1_END };
         let length = end + TRAILER_LEN;
-        let paths = Paths::Chosen {
-            path: PathType::SmcR,
-            flag: self.out_of_sync,
-        };
+        let paths = Paths::Chosen { path: PathType::SmcR, flag: self.out_of_sync };
         let mut message = emit(out, Kind::Decline, self.version(), paths, length)?;
 
         message.put(field::PEER_ID, &self.peer_id)?;
@@ -154,17 +132,8 @@ mod tests {
         let bytes = hex(fixtures::DECLINE_V2);
         let decline = decode(&bytes).unwrap();
         assert_eq!(bytes.len(), 44);
-        assert_eq!(
-            (decline.peer_id, decline.diagnosis),
-            ([0; 8], reason::NO_SMCD2_DEV)
-        );
-        assert_eq!(
-            decline.v2,
-            Some(DeclineV2 {
-                os: Os::LINUX,
-                extra: [0; 4]
-            })
-        );
+        assert_eq!((decline.peer_id, decline.diagnosis), ([0; 8], reason::NO_SMCD2_DEV));
+        assert_eq!(decline.v2, Some(DeclineV2 { os: Os::LINUX, extra: [0; 4] }));
         assert!(!decline.out_of_sync);
         assert_eq!(encode(&decline), bytes);
         assert_eq!(Decline::new(Version::V2, reason::NO_SMCD2_DEV), decline);
@@ -197,10 +166,7 @@ mod tests {
     #[test]
     fn further_words_are_kept() {
         let mut decline = Decline::new(Version::V2, Reason(0x1234_5678));
-        decline.v2 = Some(DeclineV2 {
-            os: Os::ZOS,
-            extra: [1, 2, 3, u32::MAX],
-        });
+        decline.v2 = Some(DeclineV2 { os: Os::ZOS, extra: [1, 2, 3, u32::MAX] });
         assert_eq!(decode(&encode(&decline)), Ok(decline));
     }
 }

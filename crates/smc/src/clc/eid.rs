@@ -49,17 +49,10 @@ impl Eid {
         let mut eid = [b' '; EID_LEN];
         let slot = eid.get_mut(..name.len()).ok_or(EidError::Length)?;
         slot.copy_from_slice(name);
-        if !name
-            .first()
-            .ok_or(EidError::Length)?
-            .is_ascii_alphanumeric()
-        {
+        if !name.first().ok_or(EidError::Length)?.is_ascii_alphanumeric() {
             return Err(EidError::First);
         }
-        if !name
-            .iter()
-            .all(|c| matches!(c, b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-'))
-        {
+        if !name.iter().all(|c| matches!(c, b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-')) {
             return Err(EidError::Character);
         }
         // The wire would carry two dots, but the kernel's tools refuse them.
@@ -101,16 +94,9 @@ impl fmt::Debug for Eid {
 
 /// Writes a blank or zero padded name that came from a peer: no control character gets through.
 pub(super) fn write_padded(name: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let end = name
-        .iter()
-        .rposition(|c| !matches!(c, b' ' | 0))
-        .map_or(0, |last| last + 1);
+    let end = name.iter().rposition(|c| !matches!(c, b' ' | 0)).map_or(0, |last| last + 1);
     for &c in name.iter().take(end) {
-        let shown = if c.is_ascii_graphic() || c == b' ' {
-            c
-        } else {
-            b'.'
-        };
+        let shown = if c.is_ascii_graphic() || c == b' ' { c } else { b'.' };
         fmt::Write::write_char(f, char::from(shown))?;
     }
     Ok(())
@@ -122,10 +108,7 @@ mod tests {
 
     #[test]
     fn user_eids_follow_the_rules() {
-        assert_eq!(
-            Eid::user("DEMO-UEID-1").unwrap().0,
-            *b"DEMO-UEID-1                     "
-        );
+        assert_eq!(Eid::user("DEMO-UEID-1").unwrap().0, *b"DEMO-UEID-1                     ");
         assert_eq!(Eid::user("0.9-A").unwrap().to_string(), "0.9-A");
         assert!(Eid::user(&"A".repeat(32)).is_ok());
         assert_eq!(Eid::user(""), Err(EidError::Length));
@@ -142,10 +125,7 @@ mod tests {
     #[test]
     fn loopback_seid_is_v2_capable() {
         let seid = Eid::LOOPBACK_SEID;
-        assert_eq!(
-            seid.to_string(),
-            ["SMC-SYSZ-LOSEID000000000", "1000", "1000"].concat()
-        );
+        assert_eq!(seid.to_string(), ["SMC-SYSZ-LOSEID000000000", "1000", "1000"].concat());
         assert!(seid.is_v2_capable());
         assert!(!Eid(*b"IBM-SYSZ-ISMSEID0000000000000000").is_v2_capable());
     }

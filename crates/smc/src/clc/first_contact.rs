@@ -120,11 +120,7 @@ pub struct FirstContact {
 impl FirstContact {
     /// Length for SMC-D.
     pub(super) fn smcd_len(&self) -> usize {
-        if self.release & 0x0f == 0 {
-            SHORT_LEN
-        } else {
-            LONG_LEN
-        }
+        if self.release & 0x0f == 0 { SHORT_LEN } else { LONG_LEN }
     }
 
     /// Reads the extension at the start of `bytes`, in the form for SMC-R or the one for SMC-D.
@@ -150,10 +146,7 @@ impl FirstContact {
     /// Writes the extension at the start of `out`.
     pub(super) fn encode(&self, smcr: bool, out: &mut Emit<'_>) -> Result<(), Full> {
         out.set(field::FLAGS, if self.v2_direct { V2_DIRECT } else { 0 })?;
-        out.set(
-            field::OS_RELEASE,
-            self.os.number() << 4 | self.release & 0x0f,
-        )?;
+        out.set(field::OS_RELEASE, self.os.number() << 4 | self.release & 0x0f)?;
         out.put(field::HOSTNAME, &self.hostname.0)?;
         if smcr || self.smcd_len() == LONG_LEN {
             out.set(field::MAX_CONNS, self.max_conns)?;
@@ -183,20 +176,11 @@ mod tests {
         let mut bytes = [0xffu8; LONG_LEN];
         bytes[1] = 0x20;
         let short = FirstContact::decode(&bytes, false).unwrap();
-        assert_eq!(
-            (short.max_conns, short.features, short.smcd_len()),
-            (0, 0, SHORT_LEN)
-        );
+        assert_eq!((short.max_conns, short.features, short.smcd_len()), (0, 0, SHORT_LEN));
         assert_eq!(FirstContact::decode(&bytes, true).unwrap().max_conns, 0xff);
         assert!(FirstContact::decode(&bytes[..SHORT_LEN], false).is_ok());
-        assert_eq!(
-            FirstContact::decode(&bytes[..SHORT_LEN], true),
-            Err(Malformed::Length)
-        );
+        assert_eq!(FirstContact::decode(&bytes[..SHORT_LEN], true), Err(Malformed::Length));
         bytes[1] = 0x21;
-        assert_eq!(
-            FirstContact::decode(&bytes[..SHORT_LEN], false),
-            Err(Malformed::Length)
-        );
+        assert_eq!(FirstContact::decode(&bytes[..SHORT_LEN], false), Err(Malformed::Length));
     }
 }

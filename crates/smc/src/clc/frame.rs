@@ -31,38 +31,22 @@ impl<'a> Frame<'a> {
         if length > MAX_LEN {
             // Whoever sends that much appends fields that we don't know; what we know comes first.
             let body = bytes.get(..MAX_LEN).ok_or(Malformed::Short)?;
-            return Ok(Frame {
-                header,
-                body,
-                trailer: None,
-            });
+            return Ok(Frame { header, body, trailer: None });
         }
         let end = length.saturating_sub(TRAILER_LEN);
         let body = bytes.get(..end).ok_or(Malformed::Short)?;
         let trailer = wire::get(bytes, end..length).map_err(|_| Malformed::Short)?;
-        Ok(Frame {
-            header,
-            body,
-            trailer: Some(trailer),
-        })
+        Ok(Frame { header, body, trailer: Some(trailer) })
     }
 
     /// The length that the header gives must be `length`.
     pub(super) fn exactly(&self, length: usize) -> Result<(), Malformed> {
-        if usize::from(self.header.length) == length {
-            Ok(())
-        } else {
-            Err(Malformed::Length)
-        }
+        if usize::from(self.header.length) == length { Ok(()) } else { Err(Malformed::Length) }
     }
 
     /// The length that the header gives must be `length` or more.
     pub(super) fn at_least(&self, length: usize) -> Result<(), Malformed> {
-        if usize::from(self.header.length) >= length {
-            Ok(())
-        } else {
-            Err(Malformed::Length)
-        }
+        if usize::from(self.header.length) >= length { Ok(()) } else { Err(Malformed::Length) }
     }
 
     /// The trailer must be an eyecatcher, if there is one in reach.
@@ -90,11 +74,7 @@ pub(super) fn emit<'a>(
         Paths::Offered { v1, v2 } => (EYECATCHER_SMCR, (v2 as u8) << 2 | v1 as u8),
         Paths::Chosen { path, flag } => {
             let smcd = path.smcd() && kind != Kind::Decline;
-            let eyecatcher = if smcd {
-                EYECATCHER_SMCD
-            } else {
-                EYECATCHER_SMCR
-            };
+            let eyecatcher = if smcd { EYECATCHER_SMCD } else { EYECATCHER_SMCR };
             (eyecatcher, if flag { FLAG } else { 0 } | path as u8)
         }
     };

@@ -130,12 +130,7 @@ impl Header {
         if usize::from(length) < MIN_LEN {
             return Err(Malformed::Length);
         }
-        Ok(Header {
-            kind,
-            length,
-            version,
-            bits,
-        })
+        Ok(Header { kind, length, version, bits })
     }
 
     /// In a Proposal, what is offered for version 1; in Accept and Confirm, what was chosen.
@@ -174,14 +169,8 @@ mod tests {
     #[test]
     fn reads_the_first_eight_bytes() {
         let header = Header::parse(&PROPOSAL).unwrap();
-        assert_eq!(
-            (header.kind, header.length, header.version),
-            (Kind::Proposal, 224, Version::V2)
-        );
-        assert_eq!(
-            (header.typev1(), header.typev2()),
-            (PathType::Neither, PathType::SmcD)
-        );
+        assert_eq!((header.kind, header.length, header.version), (Kind::Proposal, 224, Version::V2));
+        assert_eq!((header.typev1(), header.typev2()), (PathType::Neither, PathType::SmcD));
         assert_eq!(with(3, 0xc4), Ok(header), "either eyecatcher will do");
         assert!(with(7, 0x29).unwrap().flag());
         assert!(!with(7, 0x21).unwrap().flag());
@@ -200,12 +189,7 @@ mod tests {
 
     #[test]
     fn path_types_are_sets() {
-        for path in [
-            PathType::SmcR,
-            PathType::SmcD,
-            PathType::Neither,
-            PathType::Both,
-        ] {
+        for path in [PathType::SmcR, PathType::SmcD, PathType::Neither, PathType::Both] {
             assert_eq!(PathType::of(path.smcr(), path.smcd()), path);
             assert_eq!(PathType::from_bits(path as u8), path);
         }

@@ -30,10 +30,7 @@ impl Gid {
     /// A GID from its 16 bytes in network order.
     pub fn from_bytes(bytes: [u8; 16]) -> Gid {
         let both = u128::from_be_bytes(bytes);
-        Gid {
-            hi: (both >> 64) as u64,
-            lo: both as u64,
-        }
+        Gid { hi: (both >> 64) as u64, lo: both as u64 }
     }
 
     /// The 16 bytes in network order.
@@ -45,11 +42,7 @@ impl Gid {
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.hi)?;
-        if self.lo != 0 {
-            write!(f, "_{:016x}", self.lo)
-        } else {
-            Ok(())
-        }
+        if self.lo != 0 { write!(f, "_{:016x}", self.lo) } else { Ok(()) }
     }
 }
 
@@ -146,10 +139,7 @@ impl Devices {
                     _ => continue,
                 }
             }
-            let device = Device {
-                gid: Gid { hi, lo },
-                chid,
-            };
+            let device = Device { gid: Gid { hi, lo }, chid };
             devices.push(device).map_err(|Full| Malformed::Count)?;
         }
         Ok(Devices(devices))
@@ -176,21 +166,12 @@ mod tests {
     use super::*;
 
     fn device(chid: u16) -> Device {
-        Device {
-            gid: Gid {
-                hi: u64::from(chid),
-                lo: u64::from(is_emulated(chid)),
-            },
-            chid,
-        }
+        Device { gid: Gid { hi: u64::from(chid), lo: u64::from(is_emulated(chid)) }, chid }
     }
 
     #[test]
     fn gid_halves_are_in_network_order() {
-        let gid = Gid {
-            hi: 0x0123_4567_89ab_cdef,
-            lo: 0xfedc_ba98_7654_3210,
-        };
+        let gid = Gid { hi: 0x0123_4567_89ab_cdef, lo: 0xfedc_ba98_7654_3210 };
         assert_eq!(gid.to_bytes()[..3], [0x01, 0x23, 0x45]);
         assert_eq!(gid.to_bytes()[8..11], [0xfe, 0xdc, 0xba]);
         assert_eq!(Gid::from_bytes(gid.to_bytes()), gid);
@@ -222,29 +203,15 @@ mod tests {
     }
 
     fn entries(list: &[(u64, u16)]) -> Vec<u8> {
-        list.iter()
-            .flat_map(|(gid, chid)| [&gid.to_be_bytes()[..], &chid.to_be_bytes()].concat())
-            .collect()
+        list.iter().flat_map(|(gid, chid)| [&gid.to_be_bytes()[..], &chid.to_be_bytes()].concat()).collect()
     }
 
     #[test]
     fn lone_emulated_entries_are_skipped() {
-        let bytes = entries(&[
-            (1, 0xff00),
-            (2, 0xffff),
-            (3, 0xffff),
-            (4, 0x07c1),
-            (5, 0xfffe),
-        ]);
+        let bytes = entries(&[(1, 0xff00), (2, 0xffff), (3, 0xffff), (4, 0x07c1), (5, 0xfffe)]);
         let devices = Devices::decode(&bytes, 5).unwrap();
-        let loopback = Device {
-            gid: Gid { hi: 2, lo: 3 },
-            chid: 0xffff,
-        };
-        let ism = Device {
-            gid: Gid { hi: 4, lo: 0 },
-            chid: 0x07c1,
-        };
+        let loopback = Device { gid: Gid { hi: 2, lo: 3 }, chid: 0xffff };
+        let ism = Device { gid: Gid { hi: 4, lo: 0 }, chid: 0x07c1 };
         assert_eq!(devices.as_slice(), [loopback, ism]);
     }
 
@@ -252,13 +219,7 @@ mod tests {
     fn three_entries_of_one_chid_are_one_device() {
         let bytes = entries(&[(1, 0xffff), (2, 0xffff), (3, 0xffff)]);
         let devices = Devices::decode(&bytes, 3).unwrap();
-        assert_eq!(
-            devices.as_slice(),
-            [Device {
-                gid: Gid { hi: 1, lo: 2 },
-                chid: 0xffff
-            }]
-        );
+        assert_eq!(devices.as_slice(), [Device { gid: Gid { hi: 1, lo: 2 }, chid: 0xffff }]);
         assert_eq!(Devices::decode(&bytes, 4), Err(Malformed::Length));
     }
 }

@@ -15,10 +15,7 @@ pub struct List<T, const N: usize> {
 impl<T: Copy + Default, const N: usize> List<T, N> {
     /// An empty list.
     pub fn new() -> Self {
-        List {
-            items: [T::default(); N],
-            len: 0,
-        }
+        List { items: [T::default(); N], len: 0 }
     }
 
     /// A list of `items`, if there are no more than `N`.

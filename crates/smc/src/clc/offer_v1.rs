@@ -76,15 +76,10 @@ impl IpArea {
         for prefix in wire::items::<{ field::V6_END }>(bytes, field::END, count)? {
             let addr = wire::get(prefix, field::V6_ADDR)?;
             let len = wire::byte(prefix, field::V6_LEN)?;
-            v6.push(Ipv6Prefix { addr, len })
-                .map_err(|Full| Malformed::Count)?;
+            v6.push(Ipv6Prefix { addr, len }).map_err(|Full| Malformed::Count)?;
         }
         let subnet = wire::get(bytes, field::SUBNET)?;
-        Ok(IpArea {
-            subnet,
-            prefix_len: wire::byte(bytes, field::PREFIX_LEN)?,
-            v6,
-        })
+        Ok(IpArea { subnet, prefix_len: wire::byte(bytes, field::PREFIX_LEN)?, v6 })
     }
 
     /// Writes the area at the start of `out`.

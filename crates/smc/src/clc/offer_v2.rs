@@ -82,10 +82,7 @@ impl OfferV2 {
 
     /// Length on the wire.
     pub(super) fn wire_len(&self) -> usize {
-        self.eids_end()
-            + self
-                .smcd
-                .map_or(0, |smcd| smcd::END + smcd.devices.wire_len())
+        self.eids_end() + self.smcd.map_or(0, |smcd| smcd::END + smcd.devices.wire_len())
     }
 
     /// Reads the offer at the start of `bytes`, and says how many bytes it took. That may be more
@@ -108,10 +105,7 @@ impl OfferV2 {
             ..OfferV2::default()
         };
         for eid in wire::items(bytes, field::END, eid_count)? {
-            offer
-                .eids
-                .push(Eid(*eid))
-                .map_err(|Full| Malformed::Count)?;
+            offer.eids.push(Eid(*eid)).map_err(|Full| Malformed::Count)?;
         }
         let at = offer.eids_end();
         let mut len = at;
@@ -123,10 +117,7 @@ impl OfferV2 {
             let seid = Eid(wire::get(block, smcd::SEID)?);
             let seid = (flags & SEID_PRESENT != 0).then_some(seid);
             let list = wire::part(block, smcd::END)?;
-            offer.smcd = Some(SmcDOffer {
-                seid,
-                devices: Devices::decode(list, entries)?,
-            });
+            offer.smcd = Some(SmcDOffer { seid, devices: Devices::decode(list, entries)? });
             len += smcd::END + Devices::entries_len(entries);
         }
         Ok((offer, len))

@@ -10,9 +10,7 @@ use super::*;
 fn encode(message: &Message) -> Vec<u8> {
     // Bytes that were in the buffer before must not show.
     let mut bytes = [0xaa; MAX_LEN];
-    let len = message
-        .encode(&mut bytes)
-        .expect("the longest message fits");
+    let len = message.encode(&mut bytes).expect("the longest message fits");
     bytes[..len].to_vec()
 }
 
@@ -28,22 +26,10 @@ fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
 
 fn reference_exact_len(header: &Header, bytes: &[u8]) -> usize {
     let (v1, v2) = (header.typev1(), header.typev2());
-    let ip = if v1 == PathType::Neither {
-        0
-    } else {
-        8 + 17 * usize::from(bytes[87])
-    };
+    let ip = if v1 == PathType::Neither { 0 } else { 8 + 17 * usize::from(bytes[87]) };
     let ext = 80 + ip;
-    let v2_len = if v2 == PathType::Neither {
-        0
-    } else {
-        40 + 32 * usize::from(bytes[ext])
-    };
-    let smcd = if v2.smcd() {
-        48 + 10 * usize::from(bytes[ext + 1])
-    } else {
-        0
-    };
+    let v2_len = if v2 == PathType::Neither { 0 } else { 40 + 32 * usize::from(bytes[ext]) };
+    let smcd = if v2.smcd() { 48 + 10 * usize::from(bytes[ext + 1]) } else { 0 };
     ext + v2_len + smcd + 4
 }
 

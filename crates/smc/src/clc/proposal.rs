@@ -71,26 +71,17 @@ impl Proposal {
             features: FEATURE_EMULATED_ISM,
             ..OfferV2::default()
         };
-        Proposal {
-            version: Version::V2,
-            roce: RoceV1::default(),
-            v1: None,
-            v2: Some(v2),
-        }
+        Proposal { version: Version::V2, roce: RoceV1::default(), v1: None, v2: Some(v2) }
     }
 
     /// What is offered for version 1.
     pub fn typev1(&self) -> PathType {
-        self.v1.map_or(PathType::Neither, |v1| {
-            PathType::of(v1.smcr, v1.native.is_some())
-        })
+        self.v1.map_or(PathType::Neither, |v1| PathType::of(v1.smcr, v1.native.is_some()))
     }
 
     /// What is offered for version 2.
     pub fn typev2(&self) -> PathType {
-        self.v2.map_or(PathType::Neither, |v2| {
-            PathType::of(v2.smcr, v2.smcd.is_some())
-        })
+        self.v2.map_or(PathType::Neither, |v2| PathType::of(v2.smcr, v2.smcd.is_some()))
     }
 
     /// What is offered for `version`.
@@ -103,16 +94,12 @@ impl Proposal {
 
     /// The offer for version 1, if it offers anything.
     pub(super) fn offer_v1(&self) -> Option<&OfferV1> {
-        self.v1
-            .as_ref()
-            .filter(|_| self.typev1() != PathType::Neither)
+        self.v1.as_ref().filter(|_| self.typev1() != PathType::Neither)
     }
 
     /// The offer for version 2, if it offers anything.
     pub(super) fn offer_v2(&self) -> Option<&OfferV2> {
-        self.v2
-            .as_ref()
-            .filter(|_| self.typev2() != PathType::Neither)
+        self.v2.as_ref().filter(|_| self.typev2() != PathType::Neither)
     }
 
     pub(super) fn decode(frame: &Frame<'_>) -> Result<Proposal, Malformed> {
@@ -148,11 +135,7 @@ impl Proposal {
                 }),
                 false => None,
             };
-            v1 = Some(OfferV1 {
-                smcr: typev1.smcr(),
-                native,
-                ip,
-            });
+            v1 = Some(OfferV1 { smcr: typev1.smcr(), native, ip });
         }
         let mut v2 = None;
         if frame.header.version == Version::V2 {
@@ -172,12 +155,7 @@ impl Proposal {
         }
         frame.exactly(end + TRAILER_LEN)?;
         frame.check_trailer()?;
-        Ok(Proposal {
-            version: frame.header.version,
-            roce,
-            v1,
-            v2,
-        })
+        Ok(Proposal { version: frame.header.version, roce, v1, v2 })
     }
 
     pub(super) fn encode(&self, out: &mut [u8]) -> Result<usize, Full> {
@@ -187,23 +165,12 @@ impl Proposal {
             _ => Version::V2,
         };
         let with_block = version == Version::V2 || self.typev1().smcd();
-        let ip_at = if with_block {
-            field::BLOCK_END
-        } else {
-            field::IP_BASE
-        };
+        let ip_at = if with_block { field::BLOCK_END } else { field::IP_BASE };
         let ext_at = ip_at + v1.map_or(0, |v1| v1.ip.wire_len());
         let length = ext_at + v2.map_or(0, OfferV2::wire_len) + TRAILER_LEN;
         // In a version 1 header the bits of `typev2` are reserved.
-        let typev2 = if version == Version::V1 {
-            PathType::SmcR
-        } else {
-            self.typev2()
-        };
-        let paths = Paths::Offered {
-            v1: self.typev1(),
-            v2: typev2,
-        };
+        let typev2 = if version == Version::V1 { PathType::SmcR } else { self.typev2() };
+        let paths = Paths::Offered { v1: self.typev1(), v2: typev2 };
         let mut message = emit(out, Kind::Proposal, version, paths, length)?;
 
         message.put(field::PEER_ID, &self.roce.peer_id)?;

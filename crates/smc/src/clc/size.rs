@@ -14,11 +14,7 @@ impl SizeCode {
 
     /// The code `code`, if it has four bits.
     pub const fn new(code: u8) -> Option<SizeCode> {
-        if code <= 15 {
-            Some(SizeCode(code))
-        } else {
-            None
-        }
+        if code <= 15 { Some(SizeCode(code)) } else { None }
     }
 
     /// The smallest code for at least `bytes` bytes, but no more than `max`.
@@ -58,10 +54,7 @@ mod tests {
         assert_eq!([code(0), code(1), code(16384)], [0, 0, 0]);
         assert_eq!([code(16385), code(32768), code(32769)], [1, 1, 2]);
         assert_eq!([code(65536), code(65537), code(131072)], [2, 3, 3]);
-        assert_eq!(
-            [code(1 << 20), code((1 << 20) + 1), code(u64::MAX)],
-            [6, 6, 6]
-        );
+        assert_eq!([code(1 << 20), code((1 << 20) + 1), code(u64::MAX)], [6, 6, 6]);
         assert_eq!(SizeCode::compress(u64::MAX, SizeCode::MAX).code(), 15);
     }
 
@@ -70,10 +63,7 @@ mod tests {
         for code in 0..=15 {
             let size = SizeCode::new(code).unwrap();
             assert_eq!(size.bytes(), 16384 << code);
-            assert_eq!(
-                SizeCode::compress(u64::from(size.bytes()), SizeCode::MAX),
-                size
-            );
+            assert_eq!(SizeCode::compress(u64::from(size.bytes()), SizeCode::MAX), size);
             assert_eq!(SizeCode::from_high_nibble(size.high_nibble() | 0x0f), size);
         }
         assert_eq!(SizeCode::new(16), None);

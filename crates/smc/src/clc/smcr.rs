@@ -112,9 +112,7 @@ impl SmcR {
         let level = match frame.header.version {
             Version::V1 => {
                 frame.exactly(field::V1_END + TRAILER_LEN)?;
-                SmcRLevel::V1 {
-                    first_contact: frame.header.flag(),
-                }
+                SmcRLevel::V1 { first_contact: frame.header.flag() }
             }
             Version::V2 => {
                 frame.at_least(field::V2_END + TRAILER_LEN)?;
@@ -144,10 +142,7 @@ impl SmcR {
             SmcRLevel::V2(v2) => field::V2_END + v2.extension_len(kind),
         };
         let length = end + TRAILER_LEN;
-        let paths = Paths::Chosen {
-            path: PathType::SmcR,
-            flag: self.first_contact(),
-        };
+        let paths = Paths::Chosen { path: PathType::SmcR, flag: self.first_contact() };
         let mut message = emit(out, kind, self.version(), paths, length)?;
 
         message.put(field::PEER_ID, &self.peer_id)?;
@@ -181,10 +176,7 @@ impl SmcR {
 
 impl SmcRv2 {
     fn decode(frame: &Frame<'_>) -> Result<SmcRv2, Malformed> {
-        let mut v2 = SmcRv2 {
-            eid: Eid(wire::get(frame.body, field::EID)?).present(),
-            ..SmcRv2::default()
-        };
+        let mut v2 = SmcRv2 { eid: Eid(wire::get(frame.body, field::EID)?).present(), ..SmcRv2::default() };
         if frame.header.flag() {
             let bytes = wire::part(frame.body, field::V2_END)?;
             v2.first_contact = Some(FirstContact::decode(bytes, true)?);
@@ -235,19 +227,10 @@ mod tests {
         let bytes = hex(&fixtures::smcr_accept_v1());
         let given = smcr(&bytes).unwrap();
         assert_eq!(bytes.len(), 68);
-        assert_eq!(
-            (given.qpn, given.rkey, given.index),
-            (0x0a0b0c, 0x1234_5678, 1)
-        );
-        assert_eq!(
-            (given.alert_token, given.size.bytes(), given.mtu),
-            (0x99, 65536, 5)
-        );
+        assert_eq!((given.qpn, given.rkey, given.index), (0x0a0b0c, 0x1234_5678, 1));
+        assert_eq!((given.alert_token, given.size.bytes(), given.mtu), (0x99, 65536, 5));
         assert_eq!((given.vaddr, given.psn), (0xffff_8000_0000_1000, 0x070809));
-        assert_eq!(
-            (given.peer_id[0], given.gid[0], given.mac[0]),
-            (0xa1, 0xb1, 0xc1)
-        );
+        assert_eq!((given.peer_id[0], given.gid[0], given.mac[0]), (0xa1, 0xb1, 0xc1));
         assert!(given.first_contact());
         assert_eq!(encode(Kind::Accept, &given), bytes);
     }
@@ -258,10 +241,7 @@ mod tests {
         let mut given = smcr(&bytes).unwrap();
         assert_eq!(bytes.len(), 108);
         assert_eq!(encode(Kind::Accept, &given), bytes);
-        let mut v2 = SmcRv2 {
-            first_contact: Some(FirstContact::default()),
-            ..SmcRv2::default()
-        };
+        let mut v2 = SmcRv2 { first_contact: Some(FirstContact::default()), ..SmcRv2::default() };
         v2.gids.push([7; 16]).unwrap();
         given.level = SmcRLevel::V2(v2);
         assert_eq!(encode(Kind::Accept, &given).len(), 160);

@@ -61,10 +61,7 @@ impl core::error::Error for Full {}
 
 /// The bytes of `field`, which must be `N` long.
 pub(super) fn get<const N: usize>(bytes: &[u8], field: Range<usize>) -> Result<[u8; N], Malformed> {
-    bytes
-        .get(field)
-        .and_then(|part| part.try_into().ok())
-        .ok_or(Malformed::Length)
+    bytes.get(field).and_then(|part| part.try_into().ok()).ok_or(Malformed::Length)
 }
 
 /// The byte at `at`.
@@ -99,11 +96,7 @@ pub(super) fn part(bytes: &[u8], at: usize) -> Result<&[u8], Malformed> {
 }
 
 /// A list of `count` items of `N` bytes each, from `at` on.
-pub(super) fn items<const N: usize>(
-    bytes: &[u8],
-    at: usize,
-    count: usize,
-) -> Result<&[[u8; N]], Malformed> {
+pub(super) fn items<const N: usize>(bytes: &[u8], at: usize, count: usize) -> Result<&[[u8; N]], Malformed> {
     let (all, _) = part(bytes, at)?.as_chunks();
     all.get(..count).ok_or(Malformed::Length)
 }
@@ -111,11 +104,7 @@ pub(super) fn items<const N: usize>(
 /// A count that must not exceed `max`.
 pub(super) fn count(bytes: &[u8], at: usize, max: usize) -> Result<usize, Malformed> {
     let count = usize::from(byte(bytes, at)?);
-    if count <= max {
-        Ok(count)
-    } else {
-        Err(Malformed::Count)
-    }
+    if count <= max { Ok(count) } else { Err(Malformed::Count) }
 }
 
 /// A count as its byte.
@@ -125,10 +114,7 @@ pub(super) fn small(count: usize) -> Result<u8, Full> {
 
 /// The position `at` as an offset from `base`.
 pub(super) fn offset(at: usize, base: usize) -> Result<[u8; 2], Full> {
-    let offset = at
-        .checked_sub(base)
-        .and_then(|offset| u16::try_from(offset).ok())
-        .ok_or(Full)?;
+    let offset = at.checked_sub(base).and_then(|offset| u16::try_from(offset).ok()).ok_or(Full)?;
     Ok(offset.to_be_bytes())
 }
 
@@ -146,11 +132,7 @@ impl<'a> Emit<'a> {
     /// Writes `bytes` into `field`.
     pub(super) fn put(&mut self, field: Range<usize>, bytes: &[u8]) -> Result<(), Full> {
         let slot = self.0.get_mut(field).ok_or(Full)?;
-        debug_assert_eq!(
-            slot.len(),
-            bytes.len(),
-            "a field holds a value of its own width"
-        );
+        debug_assert_eq!(slot.len(), bytes.len(), "a field holds a value of its own width");
         if slot.len() != bytes.len() {
             return Err(Full);
         }

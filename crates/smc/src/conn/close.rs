@@ -22,7 +22,8 @@ impl Conn {
     }
 
     /// What must precede the kernel's shutdown(fd, how).
-    pub fn shutdown(&self, how: i32) {
+    pub fn shutdown(&self, fd: i32, how: i32) {
+        self.flush_takeback(fd);
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
             if self.phase() & p::TX_RING != 0 {
                 self.publish_ends(DONE);
@@ -37,6 +38,7 @@ impl Conn {
     /// What must precede the kernel's close of the last descriptor.
     pub fn close(&self, fd: i32) {
         let ph = self.set(p::CLOSED);
+        self.flush_takeback(fd);
         if ph & (p::ATTACHED | p::TX_READY) == 0 {
             return;
         }
@@ -72,6 +74,6 @@ impl Conn {
 
     /// Our DMB's header, for whoever keeps the DMB until it is quiet.
     pub fn my_header(&self) -> *const DmbHeader {
-        self.my_addr.load(Relaxed)
+        self.window().my.load(Relaxed)
     }
 }

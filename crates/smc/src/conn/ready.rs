@@ -29,7 +29,7 @@ impl Conn {
             let my = self.my();
             ends = my.cons.load(Acquire) & ENDS;
             gone |= ends & (CLOSED | ABORT) != 0;
-            if my.takeback.load(Relaxed) & 1 != 0 {
+            if my.takeback.load(Relaxed) & 1 != 0 || ph & p::RESEND != 0 {
                 self.flush_takeback(fd);
             }
         }
@@ -75,7 +75,12 @@ impl Conn {
         // An RST that only an unread doorbell caused is no error to the application.
         let quiet = ends & (DONE | CLOSED) != 0 && ends & ABORT == 0 && ph & p::SENT_TO_GONE == 0;
         if ask != 0 || (gone && ph & p::SENT_TO_GONE != 0) {
-            let k = sys::poll_now(fd, ask) as u16 as u32;
+            let mut k = sys::poll_now(fd, ask) as u16 as u32;
+            let low = self.user_rcvlowat.load(Relaxed);
+            if low > 1 && ph & p::ATTACHED != 0 && k & (IN | RDHUP) == IN && self.queued(fd) < low as usize {
+                // The kernel's own mark is 1 by now, so that a doorbell wakes.
+                k &= !IN;
+            }
             ev |= if quiet { k & !(ERR | HUP) } else { k };
         }
         ev
@@ -104,6 +109,11 @@ impl Conn {
             || self.phase() & (p::DEAD | p::BROKEN) != 0
     }
 
+    /// Whether receives still come from TCP, all of them or up to the switch.
+    pub fn reads_tcp(&self) -> bool {
+        self.phase() & p::RX_RING == 0 || self.tcp_left() > 0
+    }
+
     /// Changes whenever a sender found the ring full.
     pub fn space_epoch(&self) -> u32 {
         if self.phase() & p::TX_READY == 0 { 0 } else { self.peer().tx_arm.load(Relaxed) }
@@ -113,7 +123,7 @@ impl Conn {
     pub fn unread(&self, fd: i32) -> usize {
         let left = self.tcp_left();
         if left > 0 {
-            return sys::ioctl_int(fd, libc::FIONREAD as u64).unwrap_or(0).max(0) as usize;
+            return self.queued(fd);
         }
         let Ok(_guard) = self.rx_lock.lock() else { return 0 };
         // SAFETY: the rx lock is held.
@@ -121,12 +131,16 @@ impl Conn {
         self.refresh_rx(rx).unwrap_or(0) as usize
     }
 
+    fn queued(&self, fd: i32) -> usize {
+        sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize
+    }
+
     /// Bytes sent that the peer has not read (SIOCOUTQ).
     pub fn unsent(&self) -> usize {
         let Ok(_guard) = self.tx_lock.lock() else { return 0 };
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
-        let size = tx.size;
+        let size = self.window().peer_size.load(Relaxed);
         self.refresh_tx(tx).map_or(0, |free| (size - free) as usize)
     }
 
@@ -139,11 +153,11 @@ impl Conn {
     fn has_space(&self) -> bool {
         let prod = self.tx_word.load(Relaxed);
         let cons = self.my().cons.load(Acquire) & CURSOR_MASK;
-        // SAFETY: fixed at attach.
-        let size = unsafe { (*self.tx.get()).size };
+        let size = self.window().peer_size.load(Relaxed);
         let (pc, cc) = ((prod >> 16) as u32, (cons >> 16) as u32);
         // Unchecked, so only ever a hint: a lying peer makes us try a send that finds the ring full.
-        let used = if prod as u16 == cons as u16 { pc.wrapping_sub(cc) } else { size.wrapping_sub(cc).wrapping_add(pc) };
+        let used =
+            if prod as u16 == cons as u16 { pc.wrapping_sub(cc) } else { size.wrapping_sub(cc).wrapping_add(pc) };
         used <= size / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0
     }
 
@@ -171,7 +185,7 @@ impl Conn {
     /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
     pub fn cover(&self, wait: u32) {
         if self.phase() & p::TX_READY != 0 {
-            self.peer().cover.store(wait, Relaxed);
+            self.peer().cover.store(wait, SeqCst);
         }
     }
 

@@ -58,8 +58,8 @@ impl Conn {
             return Got::Empty;
         }
         let orderly = ends & ABORT == 0 && ends != 0;
-        let consumed = self.phase() & p::TX_RING == 0
-            || self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
+        let consumed =
+            self.phase() & p::TX_RING == 0 || self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
         self.set(p::DEAD);
         match errno {
             _ if orderly => self.ended(Got::Eof),
@@ -96,9 +96,11 @@ impl Conn {
             return self.at_end(fd, rx);
         }
         let n = avail.min(want.min(u32::MAX as usize) as u32);
-        let base = (self.my_addr.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        let w = self.window();
+        let size = w.my_size.load(Relaxed);
+        let base = (w.my.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
         // SAFETY: our DMB has HEADER_LEN + size bytes.
-        let ring = unsafe { Ring::new(base, rx.size) };
+        let ring = unsafe { Ring::new(base, size) };
         let mut took = 0u32;
         for (src, len) in ring.spans(&rx.cons, n) {
             if len == 0 {
@@ -116,7 +118,7 @@ impl Conn {
             }
         }
         if !peek {
-            rx.cons.advance(took, rx.size);
+            rx.cons.advance(took, size);
             self.rx_word.store(rx.cons.wire(), Relaxed);
             self.confirm(fd, rx);
             self.rx_counts.call(took as usize);
@@ -134,7 +136,8 @@ impl Conn {
         // SYNC: prod. Acquire; pairs with the exchange in `Conn::publish`.
         let word = my.prod.load(Acquire);
         let unread = (rx.prod.pos - rx.cons.pos) as u32;
-        let moved = rx.prod.follow(word, rx.size, rx.size - unread)?;
+        let size = self.window().my_size.load(Relaxed);
+        let moved = rx.prod.follow(word, size, size.saturating_sub(unread))?;
         Ok(unread + moved)
     }
 
@@ -145,7 +148,8 @@ impl Conn {
         let wanted = self.my().tx_arm.load(Relaxed) != self.rung_tx.load(Relaxed);
         // A writer sleeps only with less than a third free. Whoever empties a quarter of the ring passes a fence, so
         // either it sees the writer's arm or the writer sees the space: unfenced stores in between are just early news.
-        let step = rx.cons.pos - rx.fenced >= u64::from(rx.size / 4);
+        let size = self.window().my_size.load(Relaxed);
+        let step = rx.cons.pos - rx.fenced >= u64::from(size / 4);
         if !(wanted || step || unread == 0) || self.phase() & p::TX_READY == 0 {
             return;
         }
@@ -157,7 +161,7 @@ impl Conn {
         }
         fence(SeqCst);
         rx.fenced = rx.cons.pos;
-        if unread <= rx.size / 3 * 2 {
+        if unread <= size / 3 * 2 {
             let my = self.my();
             // A writer that sleeps in a covering wait has armed this connection too (`arm_space`).
             if self.phase() & p::TX_RING != 0 && must_ring(&my.tx_arm, &self.rung_tx) {
@@ -292,6 +296,28 @@ impl Conn {
             }
             rx.drained = (rx.drained + r as u32) & !RUNG_REVOKED;
             due -= r as u32;
+        }
+    }
+
+    /// A byte on the TCP stream that no doorbell accounts for is a peer that breaks the protocol; left alone, it would
+    /// make every wait return at once.
+    pub fn check_stray(&self, fd: i32) {
+        let Ok(_guard) = self.rx_lock.lock() else { return };
+        let my = self.my();
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &*self.rx.get() };
+        if self.phase() & (p::RX_RING | p::RX_RECALLED) != p::RX_RING
+            || rx.tcp_left > 0
+            || my.prod.load(Acquire) & REVERTED != 0
+        {
+            return;
+        }
+        let queued = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as u32;
+        // Read after the queue: a doorbell is counted before it is sent.
+        if queued > (my.rung.load(SeqCst) & !RUNG_REVOKED).wrapping_sub(rx.drained) & !RUNG_REVOKED
+            && my.prod.load(Acquire) & REVERTED == 0
+        {
+            self.broken(fd);
         }
     }
 

@@ -13,44 +13,51 @@ use shm::ring::Ring;
 const IN_FLIGHT_MS: u64 = 1000;
 
 impl Conn {
-    /// Our sends return to TCP. The tx lock is held.
+    /// Our sends return to TCP; bytes in the ring from `unpublished` on go there first. The tx lock is held.
     #[cold]
-    pub(super) fn leave_ring(&self, tx: &mut Tx) {
+    pub(super) fn leave_ring(&self, tx: &mut Tx, unpublished: u64) {
         if self.set(p::TX_REVERTED) & p::TX_REVERTED == 0 {
-            tx.resend = tx.prod.pos;
+            tx.resend = unpublished;
+            if unpublished < tx.prod.pos {
+                self.set(p::RESEND);
+            }
             self.clear(p::TX_RING);
             // SYNC: prod. Behind all data; pairs with `refresh_rx`.
             self.peer().prod.fetch_or(REVERTED, SeqCst);
         }
     }
 
-    /// Sends again over TCP what the peer could not read before it took its ring back. True when nothing is left to
-    /// send again, so that new bytes may follow.
+    /// Sends over TCP what is in the ring but will not be read there: what the peer gave back when it took its ring, and
+    /// what had been placed when it did. True when nothing of that is left, so that new bytes may follow.
     pub fn flush_takeback(&self, fd: i32) -> bool {
-        if self.phase() & p::ATTACHED == 0 || self.my().takeback.load(Acquire) & 1 == 0 {
+        let ph = self.phase();
+        if ph & p::ATTACHED == 0 || (self.my().takeback.load(Acquire) & 1 == 0 && ph & p::RESEND == 0) {
             return true;
         }
         let Ok(_guard) = self.tx_lock.lock() else { return false };
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
-        self.leave_ring(tx);
-        let from = self.my().takeback.load(Acquire) >> 1;
-        let floor = tx.prod.pos.saturating_sub(u64::from(tx.size));
-        if tx.resend == tx.prod.pos && self.set(p::TAKEN_BACK) & p::TAKEN_BACK == 0 {
-            if from < floor || from > tx.prod.pos {
+        let at = tx.prod.pos;
+        self.leave_ring(tx, at);
+        let word = self.my().takeback.load(Acquire);
+        if word & 1 != 0 && self.set(p::TAKEN_BACK) & p::TAKEN_BACK == 0 {
+            let from = word >> 1;
+            // The peer gives back what it has not read: never from before what it said it has, nor from the future.
+            if from < tx.cons.pos || from > tx.resend {
                 self.broken(fd);
                 return true;
             }
             tx.resend = from;
         }
-        let base = (self.peer_addr.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        let w = self.window();
+        let size = w.peer_size.load(Relaxed);
+        let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
         // SAFETY: the peer's DMB has HEADER_LEN + size bytes.
-        let ring = unsafe { Ring::new(base, tx.size) };
+        let ring = unsafe { Ring::new(base, size) };
         while tx.resend < tx.prod.pos {
             let mut at = tx.cons;
-            // `cons` lies at or before `resend`: the peer never reads further than it takes back from.
-            at.advance((tx.resend - at.pos) as u32, tx.size);
-            let [(src, len), _] = ring.spans(&at, (tx.prod.pos - tx.resend) as u32);
+            at.advance(tx.resend.saturating_sub(at.pos).min(u64::from(size)) as u32, size);
+            let [(src, len), _] = ring.spans(&at, (tx.prod.pos - tx.resend).min(u64::from(size)) as u32);
             // SAFETY: a part of the ring.
             let r = unsafe { sys::send(fd, src, len as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
             if r <= 0 {
@@ -58,6 +65,7 @@ impl Conn {
             }
             tx.resend += r as u64;
         }
+        self.clear(p::RESEND);
         true
     }
 
@@ -87,7 +95,9 @@ impl Conn {
             && self.phase() & p::TX_RING != 0
         {
             // SAFETY: the tx lock is held.
-            self.leave_ring(unsafe { &mut *self.tx.get() });
+            let tx = unsafe { &mut *self.tx.get() };
+            let at = tx.prod.pos;
+            self.leave_ring(tx, at);
         }
     }
 

@@ -118,7 +118,8 @@ impl Conn {
         if want == 0 {
             return Sent::Bytes(0);
         }
-        let mut free = tx.size - (tx.prod.pos - tx.cons.pos) as u32;
+        let size = self.window().peer_size.load(Relaxed);
+        let mut free = size.saturating_sub((tx.prod.pos - tx.cons.pos) as u32);
         if (free as usize) < want {
             free = match self.refresh_tx(tx) {
                 Ok(free) => free,
@@ -127,6 +128,11 @@ impl Conn {
         }
         if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
             // The peer's socket is gone: the kernel knows best which errno and signal that deserves.
+            return Sent::Kernel;
+        }
+        if self.peer().prod.load(Relaxed) & REVOKED != 0 {
+            let at = tx.prod.pos;
+            self.leave_ring(tx, at);
             return Sent::Kernel;
         }
         let mut done = 0usize;
@@ -141,15 +147,16 @@ impl Conn {
                 }
             };
             if n > 0 {
-                let before = tx.prod;
-                tx.prod.advance(n, tx.size);
+                let before = tx.prod.pos;
+                tx.prod.advance(n, size);
+                done += n as usize;
                 if !self.publish(fd, tx) {
-                    tx.prod = before;
-                    self.leave_ring(tx);
+                    // The owner took the ring back between the two. What is placed was taken from the application, or
+                    // from a file whose position has moved: it goes out over TCP, first of all.
+                    self.leave_ring(tx, before);
                     break;
                 }
                 free -= n;
-                done += n as usize;
             }
             if n < chunk {
                 break;
@@ -167,10 +174,6 @@ impl Conn {
             None if free > 0 => Sent::Bytes(0),
             None => {
                 self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
-                if self.peer().prod.load(Relaxed) & REVOKED != 0 {
-                    self.leave_ring(tx);
-                    return Sent::Kernel;
-                }
                 Sent::Full
             }
         }
@@ -184,9 +187,11 @@ impl Conn {
         chunk: u32,
         fill: &mut impl FnMut(*mut u8, usize) -> Result<usize, i32>,
     ) -> Result<u32, i32> {
-        let base = (self.peer_addr.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        let w = self.window();
+        let size = w.peer_size.load(Relaxed);
+        let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
         // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached.
-        let ring = unsafe { Ring::new(base, tx.size) };
+        let ring = unsafe { Ring::new(base, size) };
         let mut n = 0u32;
         if self.copy.load(Relaxed) == 0 {
             for (dst, len) in ring.spans(&tx.prod, chunk) {
@@ -223,7 +228,7 @@ impl Conn {
                     moved += len;
                 }
             }
-            at.advance(got as u32, tx.size);
+            at.advance(got as u32, size);
             n += got as u32;
             if got < part {
                 break;
@@ -266,12 +271,17 @@ impl Conn {
     /// Whether the wait that covers the peer's side of this connection sleeps and has not been rung yet.
     #[inline]
     pub(super) fn covered_sleeps(&self, my: &DmbHeader) -> bool {
-        let cover = my.cover.load(Relaxed) as usize;
+        // SYNC: cover. SeqCst after the SeqCst publication, as the load of the wait word below.
+        let cover = my.cover.load(SeqCst) as usize;
         if cover == 0 || cover >= crate::table::WAITS {
             return false;
         }
+        let page = self.window().my_waits.load(Relaxed);
+        if page.is_null() {
+            return false;
+        }
         // SAFETY: our own control page, type-stable.
-        let page = unsafe { &*self.my_waits.load(Relaxed) };
+        let page = unsafe { &*page };
         // SYNC: cover. SeqCst after the SeqCst publication; pairs with the fence in `Waits::sleep`.
         let armed = page.armed[cover].load(SeqCst);
         armed & 1 == 1 && page.rung[cover].load(Relaxed) != armed && page.rung[cover].swap(armed, Relaxed) != armed
@@ -282,7 +292,9 @@ impl Conn {
     #[inline(never)]
     pub(super) fn ring(&self, fd: i32, counts: &Counts) {
         // A byte for a socket that is being closed would turn its FIN into RST.
-        if self.phase() & (p::SHUT_WR | p::TX_RING) != p::TX_RING || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
+        if self.phase() & (p::SHUT_WR | p::TX_RING) != p::TX_RING
+            || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0
+        {
             return;
         }
         let rung = &self.peer().rung;
@@ -313,8 +325,9 @@ impl Conn {
     pub(super) fn refresh_tx(&self, tx: &mut Tx) -> Result<u32, shm::cursor::Violation> {
         // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with `Conn::confirm`.
         let word = self.my().cons.load(Acquire);
+        let size = self.window().peer_size.load(Relaxed);
         let used = (tx.prod.pos - tx.cons.pos) as u32;
-        let moved = tx.cons.follow(word, tx.size, used)?;
-        Ok(tx.size - (used - moved))
+        let moved = tx.cons.follow(word, size, used)?;
+        Ok(size.saturating_sub(used - moved))
     }
 }

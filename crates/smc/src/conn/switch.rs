@@ -78,7 +78,9 @@ impl Conn {
     pub fn enter_kernel_recv(&self) -> bool {
         let before = self.rx_inflight.fetch_add(1, SeqCst);
         let ph = self.phase.load(SeqCst);
-        if ph & (p::RX_SWITCHING | p::RX_RING) == 0 && (ph & p::ATTACHED == 0 || before == 0 || ph & p::RX_REVERTED != 0) {
+        if ph & (p::RX_SWITCHING | p::RX_RING) == 0
+            && (ph & p::ATTACHED == 0 || before == 0 || ph & p::RX_REVERTED != 0)
+        {
             return true;
         }
         self.rx_inflight.fetch_sub(1, SeqCst);

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smc::clc::negotiate::RELEASE;
 use smc::clc::{
-    Accept, Decline, Device, Devices, Eid, FirstContact, Gid, Message, Os, Proposal, SizeCode, SmcD, SmcDLevel, SmcDv2, Version,
+    Accept, Decline, Device, Devices, Eid, FirstContact, Gid, Message, Os, Proposal, SizeCode, SmcD, SmcDLevel, SmcDv2,
+    Version,
 };
 use smc::inet::TcpInfo;
 use smc::reason::Reason;
@@ -60,7 +61,8 @@ pub fn listen(fd: i32) -> OwnedFd {
 
 pub fn accept(listener: &OwnedFd) -> OwnedFd {
     // SAFETY: no address is asked for; the descriptor is fresh.
-    let fd = unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+    let fd =
+        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
     assert!(fd >= 0, "accept: {}", Error::last_os_error());
     // SAFETY: checked.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -94,7 +96,11 @@ pub fn say(to: &OwnedFd, message: &[u8], fds: &[i32]) {
         libc::sendmsg(to.as_raw_fd(), &raw const m, libc::MSG_NOSIGNAL)
     };
     // A peer that has hung up already has made its point.
-    assert!(r >= 0 || Error::last_os_error().raw_os_error() == Some(libc::EPIPE), "sendmsg: {}", Error::last_os_error());
+    assert!(
+        r >= 0 || Error::last_os_error().raw_os_error() == Some(libc::EPIPE),
+        "sendmsg: {}",
+        Error::last_os_error()
+    );
 }
 
 /// One datagram and a descriptor that came with it; None when the other end is closed or silent. `peek` leaves it there.

@@ -88,7 +88,8 @@ impl Port {
                 left = Some(nap);
                 nap = (nap * 2).min(10_000_000);
             }
-            let mut p = [libc::pollfd { fd, events: if held { 0 } else { libc::POLLIN | libc::POLLRDHUP }, revents: 0 }];
+            let mut p =
+                [libc::pollfd { fd, events: if held { 0 } else { libc::POLLIN | libc::POLLRDHUP }, revents: 0 }];
             ppoll(&mut p, left);
             c.kernel_end(p[0].revents as u16 as u32);
         }
@@ -105,7 +106,7 @@ impl Port {
     }
 
     pub fn shut(self) {
-        self.conn.shutdown(libc::SHUT_WR);
+        self.conn.shutdown(self.fd, libc::SHUT_WR);
         sys::shutdown(self.fd, libc::SHUT_WR);
     }
 }

@@ -9,11 +9,8 @@ use crate::bench::session::{Launch, Session, free_port, is_listening};
 pub fn run(session: &Session, path: Path, streams: u32) -> Result<Vec<f64>> {
     let program = located("iperf3")?;
     let port_number = free_port()?;
-    let (port, seconds, streams_text) = (
-        port_number.to_string(),
-        session.whole_seconds().to_string(),
-        streams.to_string(),
-    );
+    let (port, seconds, streams_text) =
+        (port_number.to_string(), session.whole_seconds().to_string(), streams.to_string());
     // One stream is a pair of busy threads; four need all cpus there are.
     let pinned = streams == 1;
     let mut server = session.start(Launch {
@@ -28,19 +25,7 @@ pub fn run(session: &Session, path: Path, streams: u32) -> Result<Vec<f64>> {
     let client = session.start(Launch {
         name: "iperf3 client",
         program,
-        arguments: words([
-            "-c",
-            "127.0.0.1",
-            "-p",
-            &port,
-            "-t",
-            &seconds,
-            "-P",
-            &streams_text,
-            "-l",
-            "64K",
-            "-J",
-        ]),
+        arguments: words(["-c", "127.0.0.1", "-p", &port, "-t", &seconds, "-P", &streams_text, "-l", "64K", "-J"]),
         path,
         cpu: session.client_cpu().filter(|_| pinned),
         options: &[],
@@ -55,9 +40,7 @@ fn received(output: &str) -> Result<f64> {
     if let Some(error) = report.get("error").and_then(Value::as_str) {
         anyhow::bail!("iperf3: {error}");
     }
-    let rate = report
-        .pointer("/end/sum_received/bits_per_second")
-        .and_then(Value::as_f64);
+    let rate = report.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
     rate.context("iperf3 printed no sum of what was received")
 }
 
@@ -67,10 +50,7 @@ mod tests {
 
     #[test]
     fn reports() {
-        assert_eq!(
-            received(r#"{"end":{"sum_received":{"bits_per_second":3.5e10}}}"#).unwrap(),
-            3.5e10
-        );
+        assert_eq!(received(r#"{"end":{"sum_received":{"bits_per_second":3.5e10}}}"#).unwrap(), 3.5e10);
         assert!(
             received(r#"{"end":{},"error":"unable to connect"}"#)
                 .unwrap_err()

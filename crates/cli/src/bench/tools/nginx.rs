@@ -18,12 +18,8 @@ pub fn run(session: &Session, path: Path) -> Result<Vec<f64>> {
         .and_then(|()| fs::write(prefix.join("index.html"), "x".repeat(PAGE)))
         .context("cannot write the page for nginx")?;
     let configuration = prefix.join("nginx.conf");
-    fs::write(&configuration, configure(&prefix, port_number))
-        .context("cannot write the configuration of nginx")?;
-    let (prefix, configuration) = (
-        prefix.display().to_string(),
-        configuration.display().to_string(),
-    );
+    fs::write(&configuration, configure(&prefix, port_number)).context("cannot write the configuration of nginx")?;
+    let (prefix, configuration) = (prefix.display().to_string(), configuration.display().to_string());
     let error_log = format!("{prefix}/error.log");
     let mut server = session.start(Launch {
         name: "nginx",
@@ -57,11 +53,7 @@ pub fn run(session: &Session, path: Path) -> Result<Vec<f64>> {
 
 fn configure(prefix: &FilePath, port: u16) -> String {
     let prefix = prefix.display();
-    let user = if rustix::process::getuid().is_root() {
-        format!("user {};\n", worker_user())
-    } else {
-        String::new()
-    };
+    let user = if rustix::process::getuid().is_root() { format!("user {};\n", worker_user()) } else { String::new() };
     format!(
         "{user}daemon off;
 worker_processes 2;
@@ -86,41 +78,20 @@ http {{
 fn worker_user() -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let has_own_group = users.lines().any(|line| line.starts_with("www-data:"));
-    if has_own_group {
-        "www-data".into()
-    } else {
-        "root root".into()
-    }
+    if has_own_group { "www-data".into() } else { "root root".into() }
 }
 
 fn figures(output: &str) -> Result<Vec<f64>> {
-    ensure!(
-        !output.contains("Non-2xx"),
-        "wrk got answers that are errors: {}",
-        output.trim()
-    );
-    ensure!(
-        !output.contains("Socket errors"),
-        "wrk had socket errors: {}",
-        output.trim()
-    );
-    Ok(vec![
-        number_after(output, "Requests/sec:")?,
-        percentile(output)?,
-    ])
+    ensure!(!output.contains("Non-2xx"), "wrk got answers that are errors: {}", output.trim());
+    ensure!(!output.contains("Socket errors"), "wrk had socket errors: {}", output.trim());
+    Ok(vec![number_after(output, "Requests/sec:")?, percentile(output)?])
 }
 
 /// `     99%    4.30ms` in the section that --latency adds.
 fn percentile(output: &str) -> Result<f64> {
-    let value = output
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("99%"))
-        .map(str::trim)
-        .next_back();
+    let value = output.lines().filter_map(|line| line.trim().strip_prefix("99%")).map(str::trim).next_back();
     let value = value.context("wrk printed no 99th percentile")?;
-    let split = value
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(value.len());
+    let split = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let factor = match &value[split..] {
         "us" => 1.0,
         "ms" => 1e3,
@@ -147,11 +118,6 @@ Requests/sec:  96290.11
     fn wrk_output() {
         assert_eq!(figures(OUTPUT).unwrap(), [96_290.11, 4_300.0]);
         assert!(figures(&format!("{OUTPUT}  Non-2xx or 3xx responses: 3\n")).is_err());
-        assert!(
-            figures(&format!(
-                "  Socket errors: connect 0, read 1, write 0, timeout 0\n{OUTPUT}"
-            ))
-            .is_err()
-        );
+        assert!(figures(&format!("  Socket errors: connect 0, read 1, write 0, timeout 0\n{OUTPUT}")).is_err());
     }
 }

@@ -12,28 +12,10 @@ pub fn run(session: &Session, path: Path, pipeline: u32) -> Result<Vec<f64>> {
     let port_number = free_port()?;
     let port = port_number.to_string();
     let socket = session.fresh_path("redis.sock");
-    let (socket_text, directory) = (
-        socket.display().to_string(),
-        session.directory().display().to_string(),
-    );
-    let mut arguments = words([
-        "--port",
-        &port,
-        "--bind",
-        "127.0.0.1",
-        "--unixsocket",
-        &socket_text,
-        "--dir",
-        &directory,
-    ]);
-    arguments.extend(words([
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--daemonize",
-        "no",
-    ]));
+    let (socket_text, directory) = (socket.display().to_string(), session.directory().display().to_string());
+    let mut arguments =
+        words(["--port", &port, "--bind", "127.0.0.1", "--unixsocket", &socket_text, "--dir", &directory]);
+    arguments.extend(words(["--save", "", "--appendonly", "no", "--daemonize", "no"]));
     let mut server = session.start(Launch {
         name: "redis-server",
         program: located("redis-server")?,
@@ -47,22 +29,9 @@ pub fn run(session: &Session, path: Path, pipeline: u32) -> Result<Vec<f64>> {
     let speed = if pipeline > 1 { 10.0 } else { 1.0 };
     let count = ((session.seconds * REQUESTS_A_SECOND * speed) as u64).to_string();
     let pipeline_text = pipeline.to_string();
-    let mut arguments = if path == Path::Unix {
-        words(["-s", &socket_text])
-    } else {
-        words(["-h", "127.0.0.1", "-p", &port])
-    };
-    arguments.extend(words([
-        "-t",
-        "get",
-        "-c",
-        "50",
-        "-n",
-        &count,
-        "-P",
-        &pipeline_text,
-        "--csv",
-    ]));
+    let mut arguments =
+        if path == Path::Unix { words(["-s", &socket_text]) } else { words(["-h", "127.0.0.1", "-p", &port]) };
+    arguments.extend(words(["-t", "get", "-c", "50", "-n", &count, "-P", &pipeline_text, "--csv"]));
     let client = session.start(Launch {
         name: "redis-benchmark",
         program: located("redis-benchmark")?,
@@ -71,25 +40,17 @@ pub fn run(session: &Session, path: Path, pipeline: u32) -> Result<Vec<f64>> {
         cpu: session.client_cpu(),
         options: &[],
     })?;
-    let case = if pipeline == 1 {
-        "redis-get"
-    } else {
-        "redis-get-p16"
-    };
+    let case = if pipeline == 1 { "redis-get" } else { "redis-get-p16" };
     let output = session.finish_client(case, path, client, session.seconds)?;
     Ok(vec![rate(&output)?])
 }
 
 /// `"GET","127877.24",...`, whatever the columns behind the rate.
 fn rate(output: &str) -> Result<f64> {
-    let line = output
-        .lines()
-        .find(|line| line.starts_with("\"GET\""))
-        .context("redis-benchmark printed no line for GET")?;
+    let line =
+        output.lines().find(|line| line.starts_with("\"GET\"")).context("redis-benchmark printed no line for GET")?;
     let field = line.split(',').nth(1).map(|field| field.trim_matches('"'));
-    field
-        .and_then(|field| field.parse().ok())
-        .context("redis-benchmark printed no rate for GET")
+    field.and_then(|field| field.parse().ok()).context("redis-benchmark printed no rate for GET")
 }
 
 #[cfg(test)]

@@ -11,19 +11,10 @@ pub fn ping_pong(session: &Session, path: Path) -> Result<Vec<f64>> {
 
 /// Messages per second.
 pub fn throughput(session: &Session, path: Path) -> Result<Vec<f64>> {
-    Ok(vec![number_after(
-        &run(session, path, "sockperf-tp", "tp", "64000")?,
-        "Message Rate is",
-    )?])
+    Ok(vec![number_after(&run(session, path, "sockperf-tp", "tp", "64000")?, "Message Rate is")?])
 }
 
-fn run(
-    session: &Session,
-    path: Path,
-    case: &'static str,
-    mode: &str,
-    size: &str,
-) -> Result<String> {
+fn run(session: &Session, path: Path, case: &'static str, mode: &str, size: &str) -> Result<String> {
     let program = located("sockperf")?;
     let port_number = free_port()?;
     let (port, seconds) = (port_number.to_string(), session.whole_seconds().to_string());
@@ -39,18 +30,7 @@ fn run(
     let client = session.start(Launch {
         name: "sockperf client",
         program,
-        arguments: words([
-            mode,
-            "--tcp",
-            "-i",
-            "127.0.0.1",
-            "-p",
-            &port,
-            "--msg-size",
-            size,
-            "-t",
-            &seconds,
-        ]),
+        arguments: words([mode, "--tcp", "-i", "127.0.0.1", "-p", &port, "--msg-size", size, "-t", &seconds]),
         path,
         cpu: session.client_cpu(),
         options: &[],
@@ -59,10 +39,7 @@ fn run(
 }
 
 fn latencies(output: &str) -> Result<Vec<f64>> {
-    Ok(vec![
-        number_after(output, "Latency is")?,
-        number_after(output, "percentile 99.000 =")?,
-    ])
+    Ok(vec![number_after(output, "Latency is")?, number_after(output, "percentile 99.000 =")?])
 }
 
 #[cfg(test)]

@@ -30,32 +30,14 @@ fn first_contact_of_release_1() {
     let bytes = hex(fixtures::ACCEPT_FIRST);
     let given = smcd(accept(fixtures::ACCEPT_FIRST));
     assert_eq!(bytes.len(), 130);
-    assert_eq!(
-        (given.gid, given.token),
-        (fixtures::LOOPBACK.gid, 0x1111_1111_1111_1111)
-    );
-    assert_eq!(
-        (given.index, given.size.bytes(), given.link_id),
-        (0, 65536, [0, 1, 0, 0])
-    );
+    assert_eq!((given.gid, given.token), (fixtures::LOOPBACK.gid, 0x1111_1111_1111_1111));
+    assert_eq!((given.index, given.size.bytes(), given.link_id), (0, 65536, [0, 1, 0, 0]));
     let v2 = v2(&given);
-    assert_eq!(
-        (v2.chid, v2.eid),
-        (0xffff, Some(Eid::user("DEMO-UEID-1").unwrap()))
-    );
+    assert_eq!((v2.chid, v2.eid), (0xffff, Some(Eid::user("DEMO-UEID-1").unwrap())));
     let first = v2.first_contact.unwrap();
-    assert_eq!(
-        (first.os, first.release, first.v2_direct),
-        (Os::LINUX, 1, false)
-    );
-    assert_eq!(
-        (first.hostname, first.features),
-        (Hostname::new("hosta"), 1)
-    );
-    assert_eq!(
-        (first.max_conns, first.max_links, first.vendor),
-        (0, 0, [0; 4])
-    );
+    assert_eq!((first.os, first.release, first.v2_direct), (Os::LINUX, 1, false));
+    assert_eq!((first.hostname, first.features), (Hostname::new("hosta"), 1));
+    assert_eq!((first.max_conns, first.max_links, first.vendor), (0, 0, [0; 4]));
     assert_eq!(encode(&Message::Accept(Accept::SmcD(given))), bytes);
 }
 
@@ -75,14 +57,8 @@ fn link_group_reused() {
     let bytes = hex(fixtures::ACCEPT_REUSE);
     let given = smcd(accept(fixtures::ACCEPT_REUSE));
     assert_eq!(bytes.len(), 78);
-    assert_eq!(
-        (given.token, given.size.bytes()),
-        (0x3333_3333_3333_3333, 1 << 20)
-    );
-    assert_eq!(
-        (given.gid, v2(&given).first_contact),
-        (fixtures::LOOPBACK.gid, None)
-    );
+    assert_eq!((given.token, given.size.bytes()), (0x3333_3333_3333_3333, 1 << 20));
+    assert_eq!((given.gid, v2(&given).first_contact), (fixtures::LOOPBACK.gid, None));
     assert_eq!(encode(&Message::Accept(Accept::SmcD(given))), bytes);
 }
 
@@ -92,21 +68,9 @@ fn version_1() {
     let bytes = hex(fixtures::ACCEPT_V1);
     let given = smcd(accept(fixtures::ACCEPT_V1));
     assert_eq!(bytes.len(), 48);
-    assert_eq!(
-        (given.token, given.size.bytes()),
-        (0x00c0_ffee_0000_0001, 65536)
-    );
-    assert_eq!(
-        given.gid,
-        Gid {
-            hi: 0x1122_3344_5566_7788,
-            lo: 0
-        }
-    );
-    assert_eq!(
-        (given.version(), given.first_contact()),
-        (Version::V1, true)
-    );
+    assert_eq!((given.token, given.size.bytes()), (0x00c0_ffee_0000_0001, 65536));
+    assert_eq!(given.gid, Gid { hi: 0x1122_3344_5566_7788, lo: 0 });
+    assert_eq!((given.version(), given.first_contact()), (Version::V1, true));
     assert_eq!((given.index, given.link_id), (0, [0, 1, 0, 0]));
     assert_eq!(encode(&Message::Accept(Accept::SmcD(given))), bytes);
 }
@@ -115,27 +79,19 @@ fn version_1() {
 fn first_contact_of_release_0_has_114_bytes() {
     let mut given = smcd(accept(fixtures::ACCEPT_FIRST));
     let mut level = v2(&given);
-    let first = FirstContact {
-        os: Os::LINUX,
-        ..FirstContact::default()
-    };
+    let first = FirstContact { os: Os::LINUX, ..FirstContact::default() };
     level.first_contact = Some(first);
     given.level = SmcDLevel::V2(level);
     let bytes = encode(&Message::Accept(Accept::SmcD(given)));
     assert_eq!(bytes.len(), 114);
-    assert_eq!(
-        Message::decode(&bytes),
-        Ok(Message::Accept(Accept::SmcD(given)))
-    );
+    assert_eq!(Message::decode(&bytes), Ok(Message::Accept(Accept::SmcD(given))));
 }
 
 #[test]
 fn a_hardware_device_has_no_lower_half() {
     let mut bytes = hex(fixtures::ACCEPT_REUSE);
     bytes[32..34].copy_from_slice(&[0x07, 0xc1]);
-    let Ok(Message::Accept(given)) = Message::decode(&bytes) else {
-        panic!("refused")
-    };
+    let Ok(Message::Accept(given)) = Message::decode(&bytes) else { panic!("refused") };
     assert_eq!(smcd(given).gid.lo, 0);
 }
 
@@ -143,9 +99,7 @@ fn a_hardware_device_has_no_lower_half() {
 fn no_eid_is_all_zero() {
     let mut bytes = hex(fixtures::ACCEPT_REUSE);
     bytes[34..66].fill(0);
-    let Ok(Message::Accept(given)) = Message::decode(&bytes) else {
-        panic!("refused")
-    };
+    let Ok(Message::Accept(given)) = Message::decode(&bytes) else { panic!("refused") };
     assert_eq!(v2(&smcd(given)).eid, None);
     assert_eq!(encode(&Message::Accept(given)), bytes);
 }
@@ -165,10 +119,7 @@ fn what_was_chosen_must_be_one_path() {
 
 #[test]
 fn first_contact_needs_its_extension() {
-    assert_eq!(
-        patched(fixtures::ACCEPT_REUSE, 7, 0x29),
-        Err(Malformed::Length)
-    );
+    assert_eq!(patched(fixtures::ACCEPT_REUSE, 7, 0x29), Err(Malformed::Length));
     // Release 1 in the length of release 0.
     let mut bytes = hex(fixtures::ACCEPT_FIRST);
     bytes.truncate(110);
@@ -190,28 +141,19 @@ fn version_1_is_exact_and_version_2_a_minimum() {
         bytes[5..7].copy_from_slice(&length.to_be_bytes());
         bytes
     };
-    assert_eq!(
-        Message::decode(&longer(fixtures::ACCEPT_V1, 4)),
-        Err(Malformed::Length)
-    );
+    assert_eq!(Message::decode(&longer(fixtures::ACCEPT_V1, 4)), Err(Malformed::Length));
     for text in [fixtures::ACCEPT_REUSE, fixtures::ACCEPT_FIRST] {
         let plain = Ok(Message::Accept(accept(text)));
         assert_eq!(Message::decode(&longer(text, 7)), plain);
         // Longer than any buffer has to be: the first bytes will do, without a trailer.
         assert_eq!(Message::decode(&longer(text, 2000)[..MAX_LEN]), plain);
-        assert_eq!(
-            Message::decode(&longer(text, 2000)[..MAX_LEN - 1]),
-            Err(Malformed::Short)
-        );
+        assert_eq!(Message::decode(&longer(text, 2000)[..MAX_LEN - 1]), Err(Malformed::Short));
     }
 }
 
 #[test]
 fn lengths_below_the_minimum_are_refused() {
-    for (text, bits) in [
-        (fixtures::ACCEPT_REUSE, 0x21),
-        (fixtures::ACCEPT_REUSE, 0x20),
-    ] {
+    for (text, bits) in [(fixtures::ACCEPT_REUSE, 0x21), (fixtures::ACCEPT_REUSE, 0x20)] {
         let mut bytes = hex(text);
         bytes.truncate(73);
         bytes.extend([0xe2, 0xd4, 0xc3, 0xc4]);

@@ -24,30 +24,18 @@ fn version_2_1_with_a_loopback_device() {
     let proposal = decode(&bytes).unwrap();
     assert_eq!(bytes.len(), 224);
     assert_eq!((proposal.version, proposal.v1), (Version::V2, None));
-    assert_eq!(
-        (proposal.typev1(), proposal.typev2()),
-        (PathType::Neither, PathType::SmcD)
-    );
+    assert_eq!((proposal.typev1(), proposal.typev2()), (PathType::Neither, PathType::SmcD));
     assert_eq!(proposal.roce, RoceV1::default());
     let v2 = proposal.v2.unwrap();
-    assert_eq!(
-        (v2.release, v2.smcr, v2.features),
-        (1, false, FEATURE_EMULATED_ISM)
-    );
+    assert_eq!((v2.release, v2.smcr, v2.features), (1, false, FEATURE_EMULATED_ISM));
     assert_eq!((v2.roce_gid, v2.max_conns, v2.max_links), ([0; 16], 0, 0));
     assert_eq!(*v2.eids, [Eid::user("DEMO-UEID-1").unwrap()]);
     let smcd = v2.smcd.unwrap();
     assert_eq!(smcd.seid, None);
-    let gid = Gid {
-        hi: 0x0123_4567_89ab_cdef,
-        lo: 0xfedc_ba98_7654_3210,
-    };
+    let gid = Gid { hi: 0x0123_4567_89ab_cdef, lo: 0xfedc_ba98_7654_3210 };
     assert_eq!(smcd.devices.as_slice(), [Device { gid, chid: 0xffff }]);
     assert_eq!(encode(&proposal), bytes);
-    assert_eq!(
-        encode(&Proposal::smcd(1, v2.eids, None, smcd.devices)),
-        bytes
-    );
+    assert_eq!(encode(&Proposal::smcd(1, v2.eids, None, smcd.devices)), bytes);
 }
 
 /// Example F of the facts.
@@ -60,36 +48,16 @@ fn version_1_with_a_hardware_device() {
     let v1 = proposal.v1.unwrap();
     assert_eq!((v1.smcr, v1.native.unwrap().chid), (false, 0x07c1));
     assert_eq!(v1.native.unwrap().gid, 0x1122_3344_5566_7788);
-    assert_eq!(
-        (v1.ip.subnet, v1.ip.prefix_len, v1.ip.v6.len()),
-        ([10, 1, 2, 0], 24, 0)
-    );
+    assert_eq!((v1.ip.subnet, v1.ip.prefix_len, v1.ip.v6.len()), ([10, 1, 2, 0], 24, 0));
     assert_eq!(encode(&proposal), bytes);
 }
 
 fn full() -> Proposal {
-    let mut v1 = OfferV1 {
-        smcr: true,
-        native: Some(NativeIsm { gid: 1, chid: 2 }),
-        ..OfferV1::default()
-    };
-    while v1
-        .ip
-        .v6
-        .push(Ipv6Prefix {
-            addr: [0x20; 16],
-            len: 64,
-        })
-        .is_ok()
-    {}
+    let mut v1 = OfferV1 { smcr: true, native: Some(NativeIsm { gid: 1, chid: 2 }), ..OfferV1::default() };
+    while v1.ip.v6.push(Ipv6Prefix { addr: [0x20; 16], len: 64 }).is_ok() {}
     let mut devices = Devices::new();
     for chid in 1..=8 {
-        devices
-            .push(Device {
-                gid: Gid { hi: 3, lo: 0 },
-                chid,
-            })
-            .unwrap();
+        devices.push(Device { gid: Gid { hi: 3, lo: 0 }, chid }).unwrap();
     }
     let eids = Eids::of(&[Eid::user("FULL").unwrap(); MAX_EIDS]).unwrap();
     let mut proposal = Proposal::smcd(1, eids, Some(Eid::LOOPBACK_SEID), devices);
@@ -109,21 +77,10 @@ fn the_longest_message_has_652_bytes() {
 
 #[test]
 fn a_version_1_offer_of_smcr_has_no_smcd_block() {
-    let v1 = OfferV1 {
-        smcr: true,
-        ..OfferV1::default()
-    };
-    let proposal = Proposal {
-        version: Version::V1,
-        roce: RoceV1::default(),
-        v1: Some(v1),
-        v2: None,
-    };
+    let v1 = OfferV1 { smcr: true, ..OfferV1::default() };
+    let proposal = Proposal { version: Version::V1, roce: RoceV1::default(), v1: Some(v1), v2: None };
     let bytes = encode(&proposal);
-    assert_eq!(
-        (bytes.len(), &bytes[38..40], bytes[7]),
-        (52, &[0, 0][..], 0x10)
-    );
+    assert_eq!((bytes.len(), &bytes[38..40], bytes[7]), (52, &[0, 0][..], 0x10));
     assert_eq!(decode(&bytes), Ok(proposal));
     // A newer sender has the block all the same.
     let mut newer = hex(fixtures::PROPOSAL_V1);
@@ -132,11 +89,7 @@ fn a_version_1_offer_of_smcr_has_no_smcd_block() {
     assert_eq!((v1.smcr, v1.native, v1.ip.prefix_len), (true, None, 24));
     let mut cut = bytes;
     cut[7] = 0x11;
-    assert_eq!(
-        decode(&cut),
-        Err(Malformed::Offset),
-        "SMC-D needs the block"
-    );
+    assert_eq!(decode(&cut), Err(Malformed::Offset), "SMC-D needs the block");
     cut[7] = 0x12;
     assert_eq!(decode(&cut), Err(Malformed::Path), "an offer of nothing");
 }
@@ -147,11 +100,7 @@ fn a_version_1_header_cannot_carry_version_2() {
     proposal.version = Version::V1;
     assert_eq!(decode(&encode(&proposal)), Ok(full()));
     proposal.v1 = Some(OfferV1::default());
-    assert_eq!(
-        decode(&encode(&proposal)).unwrap().v1,
-        None,
-        "an offer of nothing is none"
-    );
+    assert_eq!(decode(&encode(&proposal)).unwrap().v1, None, "an offer of nothing is none");
 }
 
 fn patched(at: usize, value: u8) -> Result<Proposal, Malformed> {
@@ -164,11 +113,7 @@ fn patched(at: usize, value: u8) -> Result<Proposal, Malformed> {
 fn bounds_are_enforced() {
     let ext = 224;
     for value in (0..=u8::MAX).filter(|value| *value != 40) {
-        assert_eq!(
-            patched(39, value),
-            Err(Malformed::Offset),
-            "IP area at {value}"
-        );
+        assert_eq!(patched(39, value), Err(Malformed::Offset), "IP area at {value}");
     }
     assert_eq!(patched(38, 1), Err(Malformed::Offset));
     assert_eq!(patched(87, 9), Err(Malformed::Count), "IPv6 prefixes");
@@ -177,11 +122,7 @@ fn bounds_are_enforced() {
     assert_eq!(patched(51, 171), Err(Malformed::Offset));
     assert_eq!(patched(ext, 9), Err(Malformed::Count), "EIDs");
     assert_eq!(patched(ext + 1, 9), Err(Malformed::Count), "GID entries");
-    assert_eq!(
-        patched(ext + 6, 2),
-        Err(Malformed::Offset),
-        "SMC-Dv2 extension"
-    );
+    assert_eq!(patched(ext + 6, 2), Err(Malformed::Offset), "SMC-Dv2 extension");
     assert_eq!(patched(ext + 7, 33), Err(Malformed::Offset));
     assert_eq!(patched(ext + 7, 31), Err(Malformed::Offset));
     // Fewer than were sent: the length is no longer exact, or the next part is elsewhere.
@@ -210,16 +151,8 @@ fn unused_offsets_are_bounded_too() {
 fn a_length_beyond_the_contents_is_refused() {
     let mut bytes = hex(fixtures::PROPOSAL_V2);
     bytes.extend([0; 500]);
-    assert_eq!(
-        decode(&bytes),
-        decode(&bytes[..224]),
-        "what follows the message is not part of it"
-    );
-    for (length, wrong) in [
-        (225u16, Malformed::Length),
-        (652, Malformed::Length),
-        (700, Malformed::Length),
-    ] {
+    assert_eq!(decode(&bytes), decode(&bytes[..224]), "what follows the message is not part of it");
+    for (length, wrong) in [(225u16, Malformed::Length), (652, Malformed::Length), (700, Malformed::Length)] {
         bytes[5..7].copy_from_slice(&length.to_be_bytes());
         assert_eq!(decode(&bytes), Err(wrong));
     }

@@ -1,85 +1,23 @@
 //! Strangers at the rendezvous: whatever they say, the connection stays TCP and right, and the program lives.
 
+mod channel;
+
 use std::io::{Read, Write};
-use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Instant;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, accept, bind, connect, listen, recv, sendmsg, socket_with,
-};
+use rustix::fs::ftruncate;
+use rustix::net::{RecvFlags, accept, bind, connect, listen, recv};
 use system_tests::stream::{Random, bytes, mix};
 use system_tests::{
     Case, Outcome, Ports, Proc, Side, Skip, case, compile, expect_silence, millis, open_files, plain, prog, python,
     secs, skip,
 };
 
-/// The rendezvous of a connection between two ports of 127.0.0.1.
-fn name(one: u16, other: u16) -> Vec<u8> {
-    let end = |port: u16| format!("00000000000000000000ffff7f000001{port:04x}");
-    format!("shortwire/1/{}{}", end(one.min(other)), end(one.max(other))).into_bytes()
-}
-
-fn seqpacket() -> OwnedFd {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket")
-}
-
-fn address(name: &[u8]) -> SocketAddrUnix {
-    SocketAddrUnix::new_abstract_name(name).expect("a name")
-}
-
-fn say(to: &OwnedFd, message: &[u8], fds: &[BorrowedFd]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    // A peer that has already hung up has made its point.
-    let _ = sendmsg(to, &[std::io::IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL);
-}
-
-fn hear(from: &OwnedFd) -> Vec<u8> {
-    let mut buffer = [0; 4096];
-    let end = Instant::now() + millis(300);
-    while Instant::now() < end {
-        if let Ok((n, _)) = recv(from, &mut buffer, RecvFlags::empty()) {
-            return buffer[..n].to_vec();
-        }
-        sleep(millis(1));
-    }
-    Vec::new()
-}
-
-fn memory(len: u64) -> OwnedFd {
-    let fd = memfd_create("stranger", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
-    ftruncate(&fd, len).expect("its length");
-    fd
-}
-
-/// Something wrong to say, in the given order of malice.
-fn nonsense(kind: u64, to: &OwnedFd) {
-    let mut random = Random(kind);
-    let tiny = memory(1);
-    let large = memory(1 << 22);
-    match kind % 9 {
-        0 => say(to, &bytes(kind, 1 + random.below(700) as usize), &[]),
-        1 => say(to, &bytes(kind, 5000), &[]),
-        2 => say(to, &[], &[]),
-        3 => {}
-        4 => say(to, &[b"\xe2\xd4\xc3\xc4\x01".as_slice(), &bytes(kind, 100)].concat(), &[]),
-        5 => say(to, &[b"\xe2\xd4\xc3\xc4\x01\xff\xff\x20".as_slice(), &bytes(kind, 500)].concat(), &[tiny.as_fd()]),
-        6 => say(to, &bytes(kind, 80), &[tiny.as_fd(), large.as_fd(), tiny.as_fd(), large.as_fd(), tiny.as_fd()]),
-        7 => (0..20).for_each(|i| say(to, &bytes(kind + i, 60), &[large.as_fd()])),
-        _ => say(to, &[b"\xe2\xd4\xc3\xc4\x04\x00\x1c\x20".as_slice(), &bytes(kind, 20)].concat(), &[]),
-    }
-}
+use crate::channel::{address, hear, memory, name, nonsense, say, seqpacket};
 
 fn echo_rounds(conn: &mut TcpStream, from: u64, to: u64) -> u64 {
     let mut total = 0;
@@ -236,7 +174,7 @@ fn a_recorded_handshake_is_replayed() {
 
         let port = Ports::Low.free();
         let mut server = echo_server(c, port)?;
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let mut accepts = 0;
         for i in 0..60 {
             let mut conn = dial(port);

@@ -1,0 +1,92 @@
+//! Where a connection's memory is mapped: private to the process, beside the table that the family shares.
+//!
+//! The table is writable by every process of a fork family, also by one that has since given up its rights. So nothing
+//! that becomes an address, or bounds one, is kept there: cursors from the table are clamped by the sizes here.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use super::{Conn, DmbHeader, Waits};
+use crate::{sys, table};
+
+/// Mappings of one connection. A fork child inherits them with the mappings themselves.
+#[repr(C, align(64))]
+pub struct Window {
+    /// Our DMB.
+    pub my: AtomicPtr<DmbHeader>,
+    /// The peer's DMB.
+    pub peer: AtomicPtr<DmbHeader>,
+    /// Our control page: the peer's wait words.
+    pub my_waits: AtomicPtr<Waits>,
+    /// The peer's control page: our wait words.
+    pub peer_waits: AtomicPtr<Waits>,
+    /// Usable bytes of the two rings.
+    pub my_size: AtomicU32,
+    /// See `my_size`.
+    pub peer_size: AtomicU32,
+}
+
+static WINDOWS: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Stands for a DMB that is not mapped here: all zero, and nobody's.
+static NOWHERE: DmbHeader = DmbHeader {
+    kind: AtomicU64::new(0),
+    prod: AtomicU64::new(0),
+    cons: AtomicU64::new(0),
+    switch: AtomicU64::new(0),
+    rx_arm: AtomicU32::new(0),
+    tx_arm: AtomicU32::new(0),
+    cover: AtomicU32::new(0),
+    cpu: AtomicU32::new(0),
+    rung: AtomicU32::new(0),
+    spare: AtomicU32::new(0),
+    takeback: AtomicU64::new(0),
+};
+static NO_WINDOW: Window = Window {
+    my: AtomicPtr::new(core::ptr::null_mut()),
+    peer: AtomicPtr::new(core::ptr::null_mut()),
+    my_waits: AtomicPtr::new(core::ptr::null_mut()),
+    peer_waits: AtomicPtr::new(core::ptr::null_mut()),
+    my_size: AtomicU32::new(0),
+    peer_size: AtomicU32::new(0),
+};
+
+/// The window of a slot of the family's table.
+#[inline]
+pub fn of(conn: &Conn) -> &'static Window {
+    let base = WINDOWS.load(Acquire);
+    let index = table::index_of(conn);
+    if base.is_null() || index >= table::CAPACITY as usize {
+        return reserve(index);
+    }
+    // SAFETY: below CAPACITY, in memory that is never unmapped.
+    unsafe { &*base.add(index) }
+}
+
+#[cold]
+fn reserve(index: usize) -> &'static Window {
+    if index >= table::CAPACITY as usize {
+        return &NO_WINDOW;
+    }
+    let fresh = sys::reserve(table::CAPACITY as usize * size_of::<Window>(), false).cast::<Window>();
+    if fresh.is_null() {
+        return &NO_WINDOW;
+    }
+    let base = match WINDOWS.compare_exchange(core::ptr::null_mut(), fresh, AcqRel, Acquire) {
+        Ok(_) => fresh,
+        // The loser's reservation stays: address space, never touched.
+        Err(other) => other,
+    };
+    // SAFETY: below CAPACITY, zeroed memory is a valid Window.
+    unsafe { &*base.add(index) }
+}
+
+/// The header at a mapping, or a stand-in.
+#[inline]
+pub fn header(at: &AtomicPtr<DmbHeader>) -> &'static DmbHeader {
+    let p = at.load(Relaxed);
+    if p.is_null() {
+        return &NOWHERE;
+    }
+    // SAFETY: type-stable once set: a retired mapping reads as zeros, never faults.
+    unsafe { &*p }
+}
