@@ -41,6 +41,8 @@ struct Group {
     uid: u32,
     state: State,
     live: u32,
+    /// The connection that makes first contact.
+    first: *const Conn,
     /// Slots of the own arena that were ever in use.
     slots: u32,
     /// Own arena whose memfd the peer already has.
@@ -125,6 +127,7 @@ fn add(list: &mut Vec<Group>, role: Role, peer: Gid, uid: u32) -> u32 {
         uid,
         state: State::Pending,
         live: 0,
+        first: core::ptr::null(),
         slots: 0,
         known: 0,
         quarantine: Vec::new(),
@@ -166,6 +169,25 @@ pub fn failed(id: u32, out_of_sync: bool) {
             }
         }
     });
+}
+
+/// `conn` makes first contact in this group.
+pub fn first_is(id: u32, conn: &Conn) {
+    with(|list| {
+        if let Some(g) = list.iter_mut().find(|g| g.id == id) {
+            g.first = conn;
+        }
+    });
+}
+
+/// The connection whose first contact keeps others from joining the group with this peer: it may have gone idle, with
+/// the peer's Confirm waiting to be read.
+pub fn pending(peer: Gid) -> Option<&'static Conn> {
+    let first = with(|list| {
+        list.iter().find(|g| g.peer == peer && g.role == Role::Server && g.state == State::Pending).map(|g| g.first)
+    })??;
+    // SAFETY: null, or a slot of the table, which is never unmapped.
+    unsafe { first.as_ref() }
 }
 
 /// A receive buffer for a new connection, with the memfd to pass if the peer has not got it yet.

@@ -346,12 +346,21 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
     let peer = dibs::Gid::new(choice.gid.hi, choice.gid.lo);
     let (id, first) = match group::serve(peer, cred.uid) {
         Ok(found) => found,
-        Err(_) => return Next::Later,
+        Err(_) => {
+            finish_pending(conn, peer);
+            match group::serve(peer, cred.uid) {
+                Ok(found) => found,
+                Err(_) => return Next::Later,
+            }
+        }
     };
     if let Ok((_, Some(stray))) = channel::recv(ch, buffer) {
         sys::close(stray);
     }
     LOOPBACK.admit(peer);
+    if first {
+        group::first_is(id, conn);
+    }
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
     let (dmb, pass) = match group::take_dmb(id, peer, CONFIG.dmb_size.load(Relaxed)) {
@@ -375,6 +384,22 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
     conn.stage.store(stage::ACCEPTED, Relaxed);
     conn.looks.store(0, Relaxed);
     Next::Later
+}
+
+/// Takes another connection's first contact with `peer` to its end, if its Confirm has come: its own next operation may
+/// be long in coming.
+fn finish_pending(own: &Conn, peer: dibs::Gid) {
+    let Some(first) = group::pending(peer) else { return };
+    if core::ptr::eq(first, own) || !first.hold_upgrade() {
+        return;
+    }
+    if first.stage.load(Relaxed) == stage::ACCEPTED {
+        let mut buffer = [0u8; channel::MAX];
+        if let Next::Tcp(why) = confirmed(first, &mut buffer) {
+            stay_tcp(first, why);
+        }
+    }
+    first.release_upgrade();
 }
 
 /// Client: what does the server say?

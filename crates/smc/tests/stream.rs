@@ -8,7 +8,7 @@ use common::queue::{Direction, iov};
 use common::{rings, serial};
 use proptest::prelude::*;
 use smc::config::CONFIG;
-use smc::conn::{DmbHeader, Got, IN, Pieces, Sent};
+use smc::conn::{DmbHeader, Got, IN, OUT, Pieces, Sent};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -38,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 80, max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_interleaving(
@@ -97,6 +97,25 @@ fn edges_of_the_ring() {
             d.check().unwrap();
             assert_eq!((d.free(size), b.conn.ready(b.fd) & IN), (size, 0));
         }
+    }
+}
+
+/// A writer is woken when it can write again by its own measure, not by what the reader has looked at so far: woken
+/// early it only sleeps again.
+#[test]
+fn a_doorbell_for_space_means_that_there_is_some() {
+    let _serial = serial();
+    let (a, b) = rings();
+    let size = a.conn.tx_snapshot().size as usize;
+    let data = vec![1; size];
+    assert_eq!(a.send(&data[..size / 2]), Ok(size / 2));
+    assert_eq!(b.recv(&mut [0; 1], 0), Ok(1));
+    assert_eq!(a.send(&data[size / 2..]), Ok(size - size / 2));
+    a.conn.arm_space();
+    for (read, writable) in [(size / 4, false), (size / 4, true)] {
+        assert_eq!(b.recv(&mut vec![0; read], 0), Ok(read));
+        assert_eq!(a.conn.ready(a.fd) & OUT != 0, writable);
+        assert_eq!(a.conn.doorbells_due() != 0, writable, "{}", a.describe());
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -54,6 +55,9 @@ fn check(path: &Path) -> Result<Library> {
         Ok(None) => bail!("{} is not a shared library; {hint}", path.display()),
         Err(error) => bail!("{} is not a shared library ({error}); {hint}", path.display()),
     }
+    if is_cut(&file).unwrap_or(true) {
+        bail!("{} is not a shared library (the file ends too early); {hint}", path.display());
+    }
     if !preload::can_be_named(&path) {
         bail!(
             "the path {} contains a space or colon, which LD_PRELOAD cannot express; move the library and set SHORTWIRE_LIB to the new place",
@@ -61,6 +65,16 @@ fn check(path: &Path) -> Result<Library> {
         );
     }
     Ok(Library { path })
+}
+
+/// Whether the file ends before its section table, which linkers put last.
+fn is_cut(file: &File) -> std::io::Result<bool> {
+    let mut head = [0u8; 64];
+    file.read_exact_at(&mut head, 0)?;
+    let word = |at: usize| u64::from(u16::from_le_bytes([head[at], head[at + 1]]));
+    let sections = u64::from_le_bytes(head[40..48].try_into().unwrap_or_default());
+    let end = sections.saturating_add(word(58) * word(60));
+    Ok(file.metadata()?.len() < end)
 }
 
 #[cfg(test)]

@@ -111,13 +111,19 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
         }
         // What a splice moves can't be cut afterwards, so it may not run into the peer's switch: only what has arrived
         // is taken, which was payload when it was counted.
+        // One that sleeps in the kernel must not have an upgrade begin around it.
+        let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
         let there = sys::ioctl_int(i, libc::FIONREAD).unwrap_or(0).max(0) as usize;
-        let due = c.phase() & phase::ATTACHED != 0 && !c.switch_due();
-        let r = match (there, due) {
-            (0, true) => None,
-            (k, true) => Some(unsafe { next::splice(i, io, o, oo, n.min(k), flags) }),
-            _ => Some(plain()),
+        let r = match there {
+            _ if held || c.phase() & phase::RX_REVERTED != 0 => Some(plain()),
+            _ if c.switch_due() => None,
+            0 if sys::poll_now(i, libc::POLLRDHUP) != 0 => Some(plain()),
+            0 => None,
+            k => Some(unsafe { next::splice(i, io, o, oo, n.min(k), flags) }),
         };
+        if held {
+            c.release_upgrade();
+        }
         c.leave_kernel_recv(i, 0, true);
         return match r {
             Some(r) => {
