@@ -260,6 +260,9 @@ fn transmit(
             c.set(phase::FROZEN);
             c.leave_tx();
             c.reason.store(why, Relaxed);
+            if let Some(t) = smc::table::get() {
+                t.stats.urgent.fetch_add(1, Relaxed);
+            }
         }
         return kernel(&from, flags);
     }
