@@ -8,7 +8,7 @@ use smc::sys;
 
 use crate::calls::io::settle;
 use crate::fds::{self, Kind};
-use crate::wait::{Spin, clear_stale};
+use crate::wait::Spin;
 use crate::{epoll, errno, next};
 
 /// Longest sleep while a connection waits for space that its peer cannot announce.
@@ -159,7 +159,7 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
                 }
                 let seen = c.doorbells_seen();
                 if events_of(c, p) == 0 {
-                    held |= clear_stale(c, p.fd, seen, want & IN != 0, want & OUT != 0);
+                    held |= c.clear_stale(p.fd, seen, want & IN != 0, want & OUT != 0);
                 }
             }
             Watched::Set(i) => epoll::arm_set(i),

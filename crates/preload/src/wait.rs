@@ -132,7 +132,7 @@ fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
         if there() {
             return true;
         }
-        let held = clear_stale(conn, fd, seen, true, false);
+        let held = conn.clear_stale(fd, seen, true, false);
         let left = limit.map(|l| l.saturating_sub(sys::now_ns()));
         if left == Some(0) {
             return false;
@@ -159,7 +159,7 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     if conn.ready(fd) & IN != 0 {
         return Ok(None);
     }
-    if clear_stale(conn, fd, seen, true, false) {
+    if conn.clear_stale(fd, seen, true, false) {
         // The byte belongs to a writer that is waking up: let it.
         std::thread::yield_now();
         return Ok(None);
@@ -219,7 +219,7 @@ fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
         if conn.ready(fd) & OUT != 0 {
             return Ok(());
         }
-        let held = clear_stale(conn, fd, seen, false, true);
+        let held = conn.clear_stale(fd, seen, false, true);
         let now = sys::now_ns();
         if limit.is_some_and(|l| now >= l) {
             return Err(libc::EAGAIN);
@@ -247,23 +247,6 @@ fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
         }
         conn.kernel_end(p.revents as u16 as u32);
     }
-}
-
-/// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs on
-/// them. True when they had to be left. `reader`, `writer`: what the caller itself waits for.
-pub fn clear_stale(conn: &Conn, fd: i32, seen: u32, reader: bool, writer: bool) -> bool {
-    if conn.doorbells_due() == 0 {
-        return false;
-    }
-    let (readers, writers) = (conn.rx_sleepers.load(SeqCst) > 0, conn.tx_sleepers.load(SeqCst) > 0);
-    if readers && !reader || writers && !writer {
-        let ready = conn.ready(fd);
-        if readers && !reader && ready & IN != 0 || writers && !writer && ready & OUT != 0 {
-            return true;
-        }
-    }
-    conn.drain_doorbells(fd, seen);
-    false
 }
 
 /// Asks the kernel whether the peer is gone without having said so.

@@ -71,6 +71,8 @@ pub const DONE: u64 = 0x80 << 56;
 pub const CLOSED: u64 = 0x40 << 56;
 /// See `DONE`.
 pub const ABORT: u64 = 0x20 << 56;
+/// Beside them: this end has gone back to TCP and given up its object; the connection lives on in other hands.
+pub const LEFT: u64 = 0x10 << 56;
 /// Any of the three ends the peer's stream.
 pub const ENDS: u64 = DONE | CLOSED | ABORT;
 
@@ -440,7 +442,7 @@ impl Conn {
         self.set(p::ATTACHED);
     }
 
-    /// Names the peer's DMB: from here on our sends may switch.
+    /// Names the peer's DMB, for `commit` to use.
     pub fn attach(&self, peer: *mut DmbHeader, len: u32, token: u64, waits: *mut Waits, copy: bool) {
         // SAFETY: before TX_READY nobody else looks at `tx`.
         unsafe { (*self.tx.get()).size = len - HEADER_LEN };
@@ -450,7 +452,25 @@ impl Conn {
         w.peer_size.store(len - HEADER_LEN, Relaxed);
         w.peer_waits.store(waits, Relaxed);
         w.peer.store(peer, Release);
+        // SYNC: kind. Behind the attachment; pairs with `peer_attached`.
         self.peer().kind.store(0xfe, Release);
+    }
+
+    /// Whether the peer has attached our DMB.
+    pub(crate) fn peer_attached(&self) -> bool {
+        // SYNC: kind.
+        self.my().kind.load(Acquire) == 0xfe
+    }
+
+    /// Both sides have attached: our sends may switch.
+    pub(crate) fn commit(&self) {
+        let _guard = self.rx_lock.lock();
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &mut *self.rx.get() };
+        // What was read before now has not been told.
+        rx.published = rx.cons.pos;
+        // SYNC: cons.
+        self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
         self.set(p::TX_READY);
     }
 

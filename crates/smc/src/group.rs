@@ -10,7 +10,7 @@ use dibs::loopback::slot_of;
 use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
 use shm::lock::FastLock;
 
-use crate::conn::{ABORT, CLOSED, Conn, DmbHeader, Waits};
+use crate::conn::{ABORT, CLOSED, Conn, DmbHeader, LEFT, Waits};
 use crate::reason;
 
 /// The loopback device of this process.
@@ -105,6 +105,10 @@ pub fn join(peer: Gid, uid: u32, first_contact: bool) -> Result<u32, NoGroup> {
                 // The server has lost its half: ours serves its connections to their end.
                 if let Some(old) = old {
                     old.state = State::Dead;
+                    let id = old.id;
+                    if let Some(at) = list.iter().position(|g| g.id == id && g.live == 0) {
+                        drop_group(list, at);
+                    }
                 }
                 let id = add(list, Role::Client, peer, uid);
                 Ok(id)
@@ -196,7 +200,7 @@ pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32>
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR.code()) };
         g.quarantine.retain(|&(token, header)| {
             // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
-            let quiet = unsafe { (*header).cons.load(Relaxed) } & (CLOSED | ABORT) != 0;
+            let quiet = unsafe { (*header).cons.load(Relaxed) } & (CLOSED | ABORT | LEFT) != 0;
             if quiet {
                 LOOPBACK.release_dmb(token);
             }
@@ -248,13 +252,14 @@ pub fn attach(id: u32, owner: Gid, token: u64, len: u32, fd: Option<i32>) -> Opt
 /// The last descriptor of an upgraded connection is being closed.
 pub fn release(conn: &Conn) {
     let id = conn.group.load(Relaxed);
-    let token = conn.my_token.load(Relaxed);
+    // Once: by the next time the buffer may be another connection's.
+    let token = conn.my_token.swap(0, Relaxed);
     if token == 0 {
         return;
     }
     let quiet = conn.dmb_is_quiet();
     let header = conn.my_header();
-    let peer_token = conn.peer_token.load(Relaxed);
+    let peer_token = conn.peer_token.swap(0, Relaxed);
     with(|list| {
         LOOPBACK.unregister_dmb(token);
         let Some(at) = list.iter().position(|g| g.id == id) else { return };

@@ -29,6 +29,12 @@ impl TcpInfo {
         self.0[0] == ESTABLISHED
     }
 
+    /// The peer's FIN has come, or the connection is over.
+    pub fn peer_ended(&self) -> bool {
+        // Neither ESTABLISHED nor FIN_WAIT1 nor FIN_WAIT2.
+        !matches!(self.0[0], 1 | 4 | 5)
+    }
+
     /// Stream bytes that were given to the kernel to send.
     pub fn sent(&self) -> u64 {
         self.u64(200) - self.u64(208) + u64::from(self.u32(144))

@@ -30,6 +30,7 @@ mod stage {
     pub const CALLING: u32 = 4;
     pub const PROPOSED: u32 = 5;
     pub const OVER: u32 = 6;
+    pub const CONFIRMED: u32 = 7;
 }
 
 /// Operations after which an end stops waiting for its peer.
@@ -74,6 +75,7 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
             stage::ACCEPTED => confirmed(conn, &mut buffer),
             stage::CALLING => call(conn, fd),
             stage::PROPOSED => answered(conn, fd, &mut buffer),
+            stage::CONFIRMED => committed(conn, &mut buffer),
             _ => Next::Later,
         };
         match next {
@@ -122,6 +124,8 @@ fn schedule(conn: &Conn) {
     let looks = conn.looks.fetch_add(1, Relaxed);
     // Calling costs a socket, so the distance doubles from the start; waiting costs one cheap call.
     let gap = match conn.stage.load(Relaxed) {
+        // Whoever shares it usually closes it soon, and looking costs nothing.
+        stage::START if conn.reason.load(Relaxed) == reason::SHARED_FD.code() => 4,
         stage::CALLING | stage::START => ops.max(1),
         _ if looks < EAGER => 1,
         _ => ops.max(1) / 2 + 1,
@@ -155,7 +159,7 @@ pub fn abandon(conn: &Conn) {
     close_meeting(conn);
     let at = conn.stage.swap(stage::OVER, Relaxed);
     conn.next_try.store(u32::MAX, Relaxed);
-    if at == stage::ACCEPTED {
+    if at == stage::ACCEPTED || at == stage::CONFIRMED {
         group::failed(conn.group.load(Relaxed), false);
     }
 }
@@ -323,8 +327,13 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
         Ok(cred) => cred,
         Err(why) => return decline(conn, ch, why),
     };
-    let Ok(Message::Proposal(theirs)) = Message::decode(&buffer[..n]) else {
-        return decline(conn, ch, reason::CNF_ERR);
+    let theirs = match Message::decode(&buffer[..n]) {
+        Ok(Message::Proposal(theirs)) => theirs,
+        Ok(Message::Decline(d)) => {
+            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
+            return Next::Tcp(reason::PEER_DECL);
+        }
+        _ => return decline(conn, ch, reason::CNF_ERR),
     };
     if !same_stream(&buffer[..n], fd) {
         return decline(conn, ch, reason::RENDEZVOUS);
@@ -354,9 +363,7 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
             }
         }
     };
-    if let Ok((_, Some(stray))) = channel::recv(ch, buffer) {
-        sys::close(stray);
-    }
+    consume(ch);
     LOOPBACK.admit(peer);
     if first {
         group::first_is(id, conn);
@@ -376,10 +383,7 @@ fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
     expose(conn, fd, &dmb);
     let sent = write(&accept, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
     if !sent {
-        conn.withdraw();
-        group::give_back(id, dmb.token, false);
-        group::failed(id, false);
-        return Next::Tcp(reason::RENDEZVOUS);
+        return retract(conn, reason::RENDEZVOUS);
     }
     conn.stage.store(stage::ACCEPTED, Relaxed);
     conn.looks.store(0, Relaxed);
@@ -406,12 +410,11 @@ fn finish_pending(own: &Conn, peer: dibs::Gid) {
 fn answered(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
     let ch = conn.meeting.load(Relaxed);
     let (n, passed) = match channel::recv(ch, buffer) {
-        Ok((0, _)) => return Next::Tcp(reason::RENDEZVOUS),
         Ok(got) => got,
         Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => return Next::Tcp(reason::RENDEZVOUS),
+        Err(_) => (0, None),
     };
-    let next = accepted(conn, fd, ch, &buffer[..n], passed);
+    let next = if n == 0 { Next::Tcp(reason::RENDEZVOUS) } else { accepted(conn, fd, ch, &buffer[..n], passed) };
     if let Some(memfd) = passed {
         sys::close(memfd);
     }
@@ -474,12 +477,49 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     let sent = write(&confirm, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
-        conn.withdraw();
-        return Next::Tcp(reason::RENDEZVOUS);
+        return retract(conn, reason::RENDEZVOUS);
     }
-    group::established(id, dmb.token);
-    upgraded(conn, true);
+    conn.stage.store(stage::CONFIRMED, Relaxed);
+    conn.looks.store(0, Relaxed);
     Next::Later
+}
+
+/// Client: has the server attached our buffer? Until then nothing of ours may go where nobody might read it.
+fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
+    if conn.peer_attached() {
+        group::established(conn.group.load(Relaxed), conn.my_token.load(Relaxed));
+        conn.commit();
+        upgraded(conn, true);
+        return Next::Later;
+    }
+    let (n, passed) = match channel::recv(conn.meeting.load(Relaxed), buffer) {
+        Ok(got) => got,
+        Err(libc::EAGAIN) => return Next::Later,
+        Err(_) => (0, None),
+    };
+    if let Some(memfd) = passed {
+        sys::close(memfd);
+    }
+    // The server hangs up after it has attached.
+    if conn.peer_attached() {
+        return Next::On;
+    }
+    let why = match Message::decode(&buffer[..n]) {
+        Ok(Message::Decline(d)) => {
+            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
+            reason::PEER_DECL
+        }
+        _ => reason::RENDEZVOUS,
+    };
+    retract(conn, why)
+}
+
+/// Nothing comes of it, and the peer has not begun to use our buffer.
+fn retract(conn: &Conn, why: Reason) -> Next {
+    conn.withdraw();
+    group::failed(conn.group.load(Relaxed), why == reason::SYNC_ERR);
+    group::release(conn);
+    Next::Tcp(why)
 }
 
 /// Server: has the client confirmed?
@@ -491,11 +531,6 @@ fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
         Err(libc::EAGAIN) => return Next::Later,
         Err(_) => (0, None),
     };
-    if n == 0 {
-        // Gone without a word: closed, or not able to go on. It has not switched.
-        group::failed(id, false);
-        return Next::Tcp(reason::RENDEZVOUS);
-    }
     let attached = match Message::decode(&buffer[..n]) {
         Ok(Message::Confirm(confirm)) => attach_confirmed(conn, id, &confirm, passed),
         Ok(Message::Decline(d)) => {
@@ -503,6 +538,8 @@ fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
             group::failed(id, d.out_of_sync);
             Err(reason::PEER_DECL)
         }
+        // Gone without a word: closed, or not able to go on.
+        _ if n == 0 => Err(reason::RENDEZVOUS),
         _ => Err(reason::CNF_ERR),
     };
     if let Some(memfd) = passed {
@@ -515,8 +552,10 @@ fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
             Next::Later
         }
         Err(why) => {
-            group::failed(id, false);
-            Next::Tcp(why)
+            if why != reason::PEER_DECL && n != 0 {
+                let _ = decline(conn, ch, why);
+            }
+            retract(conn, why)
         }
     }
 }
@@ -538,6 +577,7 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, passed: Option<i32>)
     let len = client.size.bytes();
     let (header, page) = group::attach(id, expected, client.token, len, passed).ok_or(reason::MEMORY)?;
     conn.attach(header, len, client.token, page, CONFIG.copy.load(Relaxed));
+    conn.commit();
     Ok(())
 }
 
@@ -552,8 +592,17 @@ fn upgraded(conn: &Conn, client: bool) {
     }
 }
 
+/// Takes a message that was looked at already, and whatever came with it.
+fn consume(ch: i32) {
+    if let Ok((_, Some(uninvited))) = channel::recv(ch, &mut [0; channel::MAX]) {
+        sys::close(uninvited);
+    }
+}
+
 fn decline(conn: &Conn, ch: i32, why: Reason) -> Next {
     let mut out = [0u8; channel::MAX];
+    // What we hang up on unread would reach the peer as a reset, ahead of our answer.
+    consume(ch);
     if let Ok(n) = Message::Decline(Decline::new(Version::V2, why)).encode(&mut out) {
         let _ = channel::send(ch, &out[..n], None);
     }

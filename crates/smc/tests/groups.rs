@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
 use common::raw::{self, SEALED, accept_of, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, write};
-use common::{End, open_fds, pair, rings, serial, tcp, upgrade};
+use common::{End, open_fds, pair, serial, tcp, upgrade};
 use smc::clc::Message;
 use smc::conn::{CLOSED, DONE, phase as p};
 use smc::{group, reason, table};
@@ -240,47 +240,6 @@ fn two_first_contacts_at_once() {
     assert_eq!(one.0.conn.group.load(Relaxed), two.0.conn.group.load(Relaxed));
     assert_eq!(one.1.conn.group.load(Relaxed), two.1.conn.group.load(Relaxed));
     assert!(group::census().0 <= before + 2);
-}
-
-/// Many closes in which the other end never says that it is done, as when peers are killed.
-#[test]
-fn buffers_of_dead_peers_do_not_pile_up() {
-    let _serial = serial();
-    drop(rings());
-    let groups = group::census().0;
-    for _ in 0..300 {
-        let (server, client) = rings();
-        client.crash();
-        server.poll(libc::POLLIN);
-        assert!(server.has(p::DEAD));
-        server.close();
-    }
-    let (server, _client) = rings();
-    assert!(dibs::loopback::slot_of(server.conn.my_token.load(Relaxed)) < 80);
-    assert!(group::census().0 <= groups + 2);
-}
-
-/// An end that shuts its connection down and closes it is done; its peer is not, and goes on writing to the buffer that
-/// it was given. Nobody else must have that yet.
-#[test]
-fn a_shutdown_here_is_no_death_there() {
-    let _serial = serial();
-    for swap in [false, true] {
-        let (server, client) = rings();
-        let (one, other) = if swap { (client, server) } else { (server, client) };
-        one.shutdown(libc::SHUT_RDWR);
-        one.poll(libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP);
-        one.close();
-        let next = rings();
-        // Only now does the other end of the first connection finish.
-        other.close();
-        for (from, to) in [(&next.0, &next.1), (&next.1, &next.0)] {
-            let mut buf = [0; 100];
-            assert_eq!(from.send(&common::bytes(1, 0, 100)), Ok(100));
-            assert_eq!(to.recv(&mut buf, 0), Ok(100), "{} from {}", to.describe(), from.describe());
-            assert!(buf[..] == common::bytes(1, 0, 100));
-        }
-    }
 }
 
 /// A server whose memory cannot be attached has nothing to read the client's ring with, or the client nobody to tell

@@ -2,15 +2,14 @@
 
 mod common;
 
-use std::sync::atomic::Ordering::*;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use common::{End, bytes, rings, serial};
 use proptest::prelude::*;
 use smc::conn::{ABORT, CLOSED, DONE, DmbHeader, HEADER_LEN, REVERTED, REVOKED, RUNG_REVOKED, phase as p};
 use smc::{group, reason, table};
 
-/// The header as the peer has it: for writing.
+/// The header, which the peer can write to.
 fn header(end: &End) -> &DmbHeader {
     // SAFETY: an exposed buffer, which stays mapped; all atomics.
     unsafe { &*end.conn.my_header() }
@@ -38,7 +37,7 @@ impl Canary {
     }
 
     fn sings(&self) -> bool {
-        // SAFETY: as in `new`.
+        // SAFETY: as above.
         unsafe { std::slice::from_raw_parts(self.dmb.addr, self.dmb.len as usize) }.iter().all(|b| *b == 0xC5)
     }
 }
@@ -102,7 +101,7 @@ fn use_it(end: &End) {
     all();
 }
 
-/// As `End::recv`, for a connection that may say that something is there when there is not.
+/// Unlike `End::recv` it believes nothing that `ready` says.
 fn recv(end: &End, buf: &mut [u8], flags: i32) -> smc::conn::Got {
     let iov = [libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }];
     end.conn.recv(end.fd, &mut smc::conn::Pieces::new(&iov), flags)

@@ -172,7 +172,8 @@ fn a_confirm_that_confirms_nothing() {
     let release = changed(&|h| v2(h).first_contact.as_mut().expect("first contact").release = 0);
     assert_eq!(confirmer(&release, &fd).0, reason::RELEASE_ERR);
     let too_large = SizeCode::new(5).expect("a code");
-    let off: [(&str, &dyn Fn(&mut SmcD)); 4] = [
+    type Change<'a> = &'a dyn Fn(&mut SmcD);
+    let off: [(&str, Change); 4] = [
         ("a slot beyond the arena", &|h| h.token = token(4)),
         ("a slot far beyond it", &|h| h.token = token(0xff_ffff)),
         ("a buffer larger than the arena", &|h| h.size = too_large),

@@ -96,30 +96,6 @@ fn a_second_connection_reuses_the_group() {
 }
 
 #[test]
-fn buffers_come_back() {
-    let _serial = serial();
-    drop(rings());
-    let (fds, census) = (open_fds(), group::census());
-    let first = {
-        let (server, client) = rings();
-        [server.conn.my_token.load(Relaxed), client.conn.my_token.load(Relaxed)]
-    };
-    for round in 0..50 {
-        let (server, client) = rings();
-        if round % 2 == 0 {
-            // With unread bytes, so that the close is an abort.
-            assert_eq!(server.send(b"unread"), Ok(6));
-        }
-        let tokens = [server.conn.my_token.load(Relaxed), client.conn.my_token.load(Relaxed)];
-        let slots = tokens.map(dibs::loopback::slot_of);
-        let firsts = first.map(dibs::loopback::slot_of);
-        assert!((0..2).all(|i| slots[i] <= firsts[i] + 1), "round {round}: {slots:?} after {firsts:?}");
-        if round % 3 == 0 { drop((client, server)) } else { drop((server, client)) }
-    }
-    assert_eq!((open_fds(), group::census()), (fds, census));
-}
-
-#[test]
 fn a_mixed_size_is_a_new_arena_in_the_same_group() {
     let _serial = serial();
     let one = rings();

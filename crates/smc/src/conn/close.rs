@@ -14,6 +14,13 @@ impl Conn {
         if self.phase() & p::TX_READY == 0 {
             return;
         }
+        if self.phase() & p::RX_RECALLED != 0 {
+            // Both directions are TCP's again, ends too, and whoever has the descriptor may go on with it.
+            if flags & (CLOSED | ABORT) != 0 {
+                self.peer().cons.fetch_or(LEFT, SeqCst);
+            }
+            return;
+        }
         // SAFETY: the rx lock is held, or our own thread holds it further up the stack (signal handler): a word read.
         let cons = unsafe { (*self.rx.get()).cons };
         // SYNC: ends. Release, behind the producer word; pairs with `refresh_rx`.
@@ -33,6 +40,10 @@ impl Conn {
         if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
             self.set(p::SHUT_RD);
         }
+        if self.phase() & (p::SHUT_WR | p::SHUT_RD) == p::SHUT_WR | p::SHUT_RD && self.switched() {
+            // Nobody will read what the peer sends from here on: TCP answers that by a reset, once it is sent there.
+            self.publish_ends(DONE | CLOSED);
+        }
     }
 
     /// What must precede the kernel's close of the last descriptor.
@@ -46,8 +57,12 @@ impl Conn {
         sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
         let hard = linger == [1, 0];
         // A close that throws away unread data is an RST in TCP.
-        let unread = self.settle_rx(fd) && (self.tcp_left() > 0 || self.ring_unread());
-        if hard || unread {
+        let unread = if self.settle_rx(fd) {
+            self.tcp_left() > 0 || self.ring_unread()
+        } else {
+            sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0
+        };
+        if self.phase() & p::RX_RECALLED == 0 && (hard || unread) {
             self.publish_ends(ABORT);
             sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
             return;
@@ -69,7 +84,7 @@ impl Conn {
     /// Whether the peer will never write to our DMB again.
     pub fn dmb_is_quiet(&self) -> bool {
         let ph = self.phase();
-        ph & (p::ATTACHED | p::DEAD) != p::ATTACHED || self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0
+        ph & (p::ATTACHED | p::DEAD) != p::ATTACHED || self.my().cons.load(Acquire) & (CLOSED | ABORT | LEFT) != 0
     }
 
     /// Our DMB's header, for whoever keeps the DMB until it is quiet.

@@ -25,6 +25,14 @@ impl Conn {
         let mut ask = 0i16;
         let mut gone = ph & (p::DEAD | p::BROKEN) != 0;
         let mut ends = 0;
+        if ph & (p::SHUT_RD | p::RX_RING | p::DEAD | p::BROKEN) == p::SHUT_RD | p::RX_RING
+            && self.my().cons.load(Acquire) & ENDS == 0
+            && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended())
+        {
+            // Poll cannot tell, because our own shutdown looks the same to it.
+            self.set(p::DEAD);
+            gone = true;
+        }
         if ph & p::ATTACHED != 0 {
             let my = self.my();
             ends = my.cons.load(Acquire) & ENDS;
@@ -63,25 +71,32 @@ impl Conn {
         } else {
             ask |= libc::POLLOUT;
         }
-        if ph & p::SHUT_WR != 0 && ev & RDHUP != 0 {
-            ev |= HUP;
-        }
-        if ends & ABORT != 0 || ph & p::BROKEN != 0 {
-            ev |= IN | OUT | RDHUP | HUP;
-            if ph & p::ENDED == 0 {
-                ev |= ERR;
-            }
-        }
+        // What TCP answers by a reset: a close that threw data away, ours or, when a process was killed, the kernel's.
+        let killed = ph & p::DEAD != 0 && ph & p::TX_RING != 0 && ends == 0 && self.unread_there();
+        let reset = ends & ABORT != 0 || ph & p::BROKEN != 0 || killed;
         // An RST that only an unread doorbell caused is no error to the application.
-        let quiet = ends & (DONE | CLOSED) != 0 && ends & ABORT == 0 && ph & p::SENT_TO_GONE == 0;
-        if ask != 0 || (gone && ph & p::SENT_TO_GONE != 0) {
+        let quiet = ends & (DONE | CLOSED) != 0
+            && ends & ABORT == 0
+            && ph & p::SENT_TO_GONE == 0
+            && ph & (p::TX_RING | p::TX_REVERTED) != 0;
+        if ask != 0 || reset || (gone && (ph & p::SENT_TO_GONE != 0 || ph & p::TX_RING == 0)) {
             let mut k = sys::poll_now(fd, ask) as u16 as u32;
             let low = self.user_rcvlowat.load(Relaxed);
-            if low > 1 && ph & p::ATTACHED != 0 && k & (IN | RDHUP) == IN && self.queued(fd) < low as usize {
+            if low > 1 && ph & p::ATTACHED != 0 && k & IN != 0 && k & RDHUP == 0 && self.queued(fd) < low as usize {
                 // The kernel's own mark is 1 by now, so that a doorbell wakes.
                 k &= !IN;
             }
             ev |= if quiet { k & !(ERR | HUP) } else { k };
+            if reset {
+                ev |= IN | OUT | RDHUP | HUP;
+                // Once the kernel has the reset it knows whether the error was fetched.
+                if ph & p::ENDED == 0 && k & HUP == 0 {
+                    ev |= ERR;
+                }
+            }
+        }
+        if ph & p::SHUT_WR != 0 && ev & RDHUP != 0 {
+            ev |= HUP;
         }
         ev
     }
@@ -122,13 +137,14 @@ impl Conn {
     /// Bytes that can be read without waiting (FIONREAD).
     pub fn unread(&self, fd: i32) -> usize {
         let left = self.tcp_left();
-        if left > 0 {
+        if left > 0 && (self.queued(fd) as u64) < left {
             return self.queued(fd);
         }
+        // Behind the payload in the kernel lie doorbells.
         let Ok(_guard) = self.rx_lock.lock() else { return 0 };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
-        self.refresh_rx(rx).unwrap_or(0) as usize
+        left as usize + self.refresh_rx(rx).unwrap_or(0) as usize
     }
 
     fn queued(&self, fd: i32) -> usize {
@@ -147,6 +163,11 @@ impl Conn {
     pub(super) fn tcp_left(&self) -> u64 {
         // SAFETY: one plain word; a stale value only sends the caller down the slower path.
         unsafe { (&raw const (*self.rx.get()).tcp_left).read_volatile() }
+    }
+
+    /// Whether something we sent lies unread at the peer.
+    fn unread_there(&self) -> bool {
+        self.my().cons.load(Acquire) & CURSOR_MASK != self.tx_word.load(Relaxed)
     }
 
     /// At least a third of the peer's ring is free: TCP's own rule for "writable".
@@ -182,6 +203,33 @@ impl Conn {
         ph & p::RX_RING == 0 || self.my().cons.load(Acquire) & DONE != 0
     }
 
+    /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs
+    /// on them: true when they had to be left. `seen` was counted before the caller looked at what it waits for, which is
+    /// data (`reader`), space (`writer`) or both; it has armed that.
+    pub fn clear_stale(&self, fd: i32, seen: u32, reader: bool, writer: bool) -> bool {
+        if self.doorbells_due() == 0 {
+            return false;
+        }
+        let readers = !reader && self.rx_sleepers.load(SeqCst) > 0;
+        let writers = !writer && self.tx_sleepers.load(SeqCst) > 0;
+        if readers || writers {
+            // The others' arms may be spent on the very bytes that are about to be taken: the peer rang early, or a third
+            // thread was faster. Renewed they bring bytes that `seen` does not count.
+            if readers {
+                self.arm_data();
+            }
+            if writers {
+                self.arm_space();
+            }
+            let ready = self.ready(fd);
+            if readers && ready & IN != 0 || writers && ready & OUT != 0 {
+                return true;
+            }
+        }
+        self.drain_doorbells(fd, seen);
+        false
+    }
+
     /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
     pub fn cover(&self, wait: u32) {
         if self.phase() & p::TX_READY != 0 {
@@ -201,7 +249,18 @@ impl Conn {
 
     /// Notes what the kernel said about the connection's end; true when the peer died without a word.
     pub fn kernel_end(&self, events: u32) -> bool {
-        if events & (RDHUP | HUP | ERR) == 0 || self.phase() & p::RX_RING == 0 {
+        let ph = self.phase();
+        let mut says = RDHUP | HUP | ERR;
+        if ph & p::SHUT_RD != 0 {
+            // Our own shutdown shows in the same bits; `ready` asks otherwise.
+            says = if ph & p::SHUT_WR != 0 { ERR } else { HUP | ERR };
+        }
+        if ph & p::RX_RING == 0 {
+            // A FIN is the kernel's to report. A reset ends the ring that we send to as well.
+            says = if ph & p::SHUT_WR != 0 { ERR } else { HUP | ERR };
+        }
+        // After our own reset of the connection the kernel has nothing to say of the peer.
+        if events & says == 0 || ph & p::ANY_RING == 0 || ph & p::BROKEN != 0 {
             return false;
         }
         if self.my().cons.load(Acquire) & ENDS == 0 && self.my().prod.load(Acquire) & REVERTED == 0 {

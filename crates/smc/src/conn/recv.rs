@@ -59,7 +59,7 @@ impl Conn {
         }
         let orderly = ends & ABORT == 0 && ends != 0;
         let consumed =
-            self.phase() & p::TX_RING == 0 || self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
+            self.phase() & p::TX_RING != 0 && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
         self.set(p::DEAD);
         match errno {
             _ if orderly => self.ended(Got::Eof),
@@ -70,6 +70,21 @@ impl Conn {
 
     /// Receives up to `want` bytes through `take(source, length)`, which may take fewer, or an errno.
     pub fn recv_into(
+        &self,
+        fd: i32,
+        want: usize,
+        peek: bool,
+        take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
+    ) -> Got {
+        let got = self.recv_locked(fd, want, peek, take);
+        if got == Got::Kernel {
+            // The caller is about to wait in the kernel, for an answer to what we must send again perhaps.
+            self.flush_takeback(fd);
+        }
+        got
+    }
+
+    fn recv_locked(
         &self,
         fd: i32,
         want: usize,
@@ -161,6 +176,9 @@ impl Conn {
         }
         fence(SeqCst);
         rx.fenced = rx.cons.pos;
+        // The writer goes by all that it has written, which may be more than we have looked at: rung too early, it would
+        // only sleep again.
+        let unread = self.refresh_rx(rx).unwrap_or(unread);
         if unread <= size / 3 * 2 {
             let my = self.my();
             // A writer that sleeps in a covering wait has armed this connection too (`arm_space`).
@@ -230,7 +248,8 @@ impl Conn {
         if rx.ends == 0 && ph & (p::DEAD | p::SHUT_RD) == 0 {
             return Got::Empty;
         }
-        if ph & p::ENDED != 0 || ph & p::SHUT_RD != 0 {
+        // A reset shows even to whoever wants no more data.
+        if ph & p::ENDED != 0 || ph & p::SHUT_RD != 0 && ph & p::DEAD == 0 && rx.ends & ABORT == 0 {
             return Got::Eof;
         }
         self.drain_to_end(fd, rx)
@@ -267,7 +286,10 @@ impl Conn {
                     self.ended(Got::Err(libc::ECONNRESET))
                 }
                 0 => self.ended(Got::Eof),
-                libc::ECONNRESET | libc::EPIPE if rx.ends == 0 && !unread => self.ended(Got::Eof),
+                // Unless our sends are on TCP, when it is payload that the peer has not read.
+                libc::ECONNRESET | libc::EPIPE if rx.ends == 0 && !unread && self.phase() & p::TX_RING != 0 => {
+                    self.ended(Got::Eof)
+                }
                 e => self.ended(Got::Err(e)),
             };
         }

@@ -78,7 +78,9 @@ impl Conn {
             self.reason.store(reason, Relaxed);
             return true;
         }
-        self.settle_rx(fd);
+        // The doorbell of a recall needs it.
+        self.try_switch_tx(fd);
+        self.follow(fd);
         let clean = self.recall(fd, foreign);
         self.leave_tx();
         self.flush_takeback(fd);
@@ -91,13 +93,24 @@ impl Conn {
 
     /// Our sends return to TCP; receives stay where they are.
     pub fn leave_tx(&self) {
-        if let Ok(_guard) = self.tx_lock.lock()
-            && self.phase() & p::TX_RING != 0
-        {
+        let Ok(_guard) = self.tx_lock.lock() else { return };
+        if self.phase() & p::TX_RING != 0 {
             // SAFETY: the tx lock is held.
             let tx = unsafe { &mut *self.tx.get() };
             let at = tx.prod.pos;
             self.leave_ring(tx, at);
+        }
+        self.set(p::TX_REVERTED);
+    }
+
+    /// Lets our receives follow a peer that has left TCP. A thread inside a kernel receive is waited for: the peer's
+    /// first doorbell brings it out.
+    fn follow(&self, fd: i32) {
+        let deadline = sys::now_ns() + IN_FLIGHT_MS * 1_000_000;
+        while !self.settle_rx(fd) && self.switch_due() && self.my().rung.load(SeqCst) != 0 && sys::now_ns() < deadline {
+            let mut wait = [0i64, 1_000_000];
+            // SAFETY: a pointer to a live local.
+            unsafe { sys::syscall(libc::SYS_nanosleep, wait.as_mut_ptr() as usize, 0, 0, 0, 0, 0) };
         }
     }
 
@@ -109,10 +122,18 @@ impl Conn {
         let my = self.my();
         let before = my.prod.fetch_or(REVOKED, SeqCst);
         self.set(p::RX_RECALLED);
-        if self.phase() & p::RX_RING == 0 {
-            // The peer has not switched. Should it do so now, its first publication fails and it stays on TCP.
-            my.rung.fetch_or(RUNG_REVOKED, SeqCst);
+        if self.phase() & p::RX_REVERTED != 0 {
             return true;
+        }
+        if self.phase() & p::RX_RING == 0 {
+            // The peer has not switched, or has done nothing since. Its first publication fails and it stays on TCP.
+            let rung = my.rung.fetch_or(RUNG_REVOKED, SeqCst);
+            if rung & !RUNG_REVOKED == 0 && before & shm::cursor::CURSOR_MASK == 0 {
+                self.set(p::RX_REVERTED);
+                return true;
+            }
+            // A thread of ours sits inside a receive that began on TCP: it cuts the stream when it comes out.
+            return !foreign;
         }
         let Ok(unread) = self.refresh_rx(rx) else { return false };
         if rx.tcp_left > 0 {
@@ -121,7 +142,8 @@ impl Conn {
         }
         if unread > 0 && foreign {
             // A peer that has gone back to TCP already may have sent more there: its bytes would change places.
-            if before & REVERTED != 0 || rx.ends & (CLOSED | ABORT) != 0 || self.phase() & p::TX_READY == 0 {
+            // Nor can one be told that is gone, or that takes our doorbells for payload.
+            if before & REVERTED != 0 || rx.ends & (CLOSED | ABORT) != 0 || self.phase() & p::TX_RING == 0 {
                 return false;
             }
             self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);

@@ -214,7 +214,7 @@ impl End {
             tx.prod.pos,
             tx.resend,
             if self.has(p::ATTACHED) { self.conn.doorbells_seen() } else { 0 },
-            sys::ioctl_int(self.fd, libc::FIONREAD as u64),
+            sys::ioctl_int(self.fd, libc::FIONREAD),
         )
     }
 }

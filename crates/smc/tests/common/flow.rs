@@ -1,5 +1,6 @@
 //! Streams of a known pattern through real threads, and a watchdog over them.
 
+use std::io::{Write as _, stderr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -129,7 +130,8 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
                     if now != last[i].0 || f.done.load(SeqCst) {
                         last[i] = (now, Instant::now());
                     } else if last[i].1.elapsed() > STALL {
-                        eprintln!(
+                        let _ = writeln!(
+                            stderr(),
                             "{name}: flow {i} stalls at {} sent, {} received",
                             f.sent.load(Relaxed),
                             f.got.load(Relaxed)
@@ -137,14 +139,15 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
                         for (a, b) in pairs {
                             for end in [a, b] {
                                 let (rx, tx) = (end.conn.rx_sleepers.load(SeqCst), end.conn.tx_sleepers.load(SeqCst));
-                                eprintln!(
+                                let _ = writeln!(
+                                    stderr(),
                                     "  sleepers {rx} {tx} ready {:#x} {}",
                                     end.conn.ready(end.fd),
                                     end.describe()
                                 );
                             }
                         }
-                        // The sleepers cannot be woken any other way.
+                        // Not by eprintln, whose text would be lost; and the sleepers cannot be woken.
                         std::process::abort();
                     }
                 }

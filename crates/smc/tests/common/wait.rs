@@ -23,21 +23,8 @@ impl Port {
         Self { conn: end.conn, fd: end.fd }
     }
 
-    /// See `wait::clear_stale`.
     pub fn clear_stale(self, seen: u32, reader: bool, writer: bool) -> bool {
-        let c = self.conn;
-        if c.doorbells_due() == 0 {
-            return false;
-        }
-        let (readers, writers) = (c.rx_sleepers.load(SeqCst) > 0, c.tx_sleepers.load(SeqCst) > 0);
-        if readers && !reader || writers && !writer {
-            let ready = c.ready(self.fd);
-            if readers && !reader && ready & IN != 0 || writers && !writer && ready & OUT != 0 {
-                return true;
-            }
-        }
-        c.drain_doorbells(self.fd, seen);
-        false
+        self.conn.clear_stale(self.fd, seen, reader, writer)
     }
 
     /// See `wait::for_data`.

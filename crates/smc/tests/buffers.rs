@@ -1,0 +1,95 @@
+//! Receive buffers go back to their pool when both ends are done with them: all of them, and not earlier.
+
+mod common;
+
+use std::sync::atomic::Ordering::*;
+
+use common::{End, bytes, open_fds, rings, serial, until};
+use smc::conn::phase as p;
+use smc::group;
+
+#[test]
+fn buffers_come_back() {
+    let _serial = serial();
+    drop(rings());
+    let (fds, census) = (open_fds(), group::census());
+    let first = {
+        let (server, client) = rings();
+        [server.conn.my_token.load(Relaxed), client.conn.my_token.load(Relaxed)]
+    };
+    for round in 0..50 {
+        let (server, client) = rings();
+        if round % 2 == 0 {
+            // With unread bytes, so that the close is an abort.
+            assert_eq!(server.send(b"unread"), Ok(6));
+        }
+        let tokens = [server.conn.my_token.load(Relaxed), client.conn.my_token.load(Relaxed)];
+        let slots = tokens.map(dibs::loopback::slot_of);
+        let firsts = first.map(dibs::loopback::slot_of);
+        assert!((0..2).all(|i| slots[i] <= firsts[i] + 1), "round {round}: {slots:?} after {firsts:?}");
+        if round % 3 == 0 { drop((client, server)) } else { drop((server, client)) }
+    }
+    assert_eq!((open_fds(), group::census()), (fds, census));
+}
+
+/// Many closes in which the other end never says that it is done, as when peers are killed.
+#[test]
+fn buffers_of_dead_peers_do_not_pile_up() {
+    let _serial = serial();
+    drop(rings());
+    let groups = group::census().0;
+    for _ in 0..300 {
+        let (server, client) = rings();
+        client.crash();
+        until("the death is known", || {
+            server.poll(libc::POLLIN);
+            server.has(p::DEAD)
+        });
+        server.close();
+    }
+    let (server, _client) = rings();
+    assert!(dibs::loopback::slot_of(server.conn.my_token.load(Relaxed)) < 80);
+    assert!(group::census().0 <= groups + 2);
+}
+
+/// The first connection has ended at `one` only: `other` goes on writing to the buffer that it was given. Nobody else
+/// must have that yet.
+fn goes_on_writing(one: End, other: End) {
+    one.close();
+    let next = rings();
+    other.close();
+    for (from, to) in [(&next.0, &next.1), (&next.1, &next.0)] {
+        let mut buf = [0; 100];
+        assert_eq!(from.send(&bytes(1, 0, 100)), Ok(100));
+        assert_eq!(to.recv(&mut buf, 0), Ok(100), "{} from {}", to.describe(), from.describe());
+        assert!(buf[..] == bytes(1, 0, 100));
+    }
+}
+
+const ALL: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+
+/// After our own shutdown the kernel says the same of the connection as after the death of the peer.
+#[test]
+fn a_shutdown_here_is_no_death_there() {
+    let _serial = serial();
+    for swap in [false, true] {
+        let (server, client) = rings();
+        let (one, other) = if swap { (client, server) } else { (server, client) };
+        one.shutdown(libc::SHUT_RDWR);
+        one.poll(ALL);
+        goes_on_writing(one, other);
+    }
+}
+
+/// So it does after the reset with which we answer a peer that breaks the protocol.
+#[test]
+fn a_broken_connection_keeps_its_buffer() {
+    let _serial = serial();
+    let (one, other) = rings();
+    // SAFETY: an exposed buffer, which stays mapped; all atomics.
+    unsafe { &*one.conn.my_header() }.prod.store(2, SeqCst);
+    assert_eq!(one.recv(&mut [0; 9], 0), Err(libc::ECONNRESET));
+    assert!(one.has(p::BROKEN));
+    one.poll(ALL);
+    goes_on_writing(one, other);
+}
