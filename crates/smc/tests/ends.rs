@@ -4,8 +4,9 @@ mod common;
 
 use common::script::Op::{self, *};
 use common::script::{BOTH, CLIENT, SERVER, Switched, compare, like_tcp, like_tcp_if};
-use common::serial;
+use common::{pair, serial, until};
 use proptest::prelude::*;
+use smc::conn::phase as p;
 
 #[test]
 fn half_close_then_data_then_the_end() {
@@ -215,6 +216,28 @@ fn killed() {
         ],
         |server, _| server,
     );
+}
+
+/// A peer that died while its own sends were still on TCP has left a FIN, which by itself could be a half-close; a writer
+/// that waits for room in its ring must find out all the same.
+#[test]
+fn killed_before_its_sends_left_tcp() {
+    let _serial = serial();
+    let (server, client) = pair();
+    assert!(server.conn.enter_kernel_send());
+    for _ in 0..10 {
+        server.step();
+        client.step();
+    }
+    assert!(client.has(p::TX_RING) && !server.has(p::TX_RING) && server.settle());
+    while client.send(&[0; 30_000]).is_ok() {}
+    // An unread doorbell would make it a reset.
+    server.conn.drain_doorbells(server.fd, server.conn.doorbells_seen());
+    server.crash();
+    until("the writer learns of it", || {
+        client.poll(libc::POLLOUT);
+        client.send(&[0]) != Err(libc::EAGAIN)
+    });
 }
 
 fn op() -> impl Strategy<Value = Op> {
