@@ -97,9 +97,13 @@ pub fn join(peer: Gid, uid: u32, first_contact: bool) -> Result<u32, NoGroup> {
     with(|list| {
         let known = list
             .iter_mut()
-            .find(|g| g.role == Role::Client && g.peer == peer && g.uid == uid && g.state == State::Ready);
+            .find(|g| g.role == Role::Client && g.peer == peer && g.uid == uid && g.state != State::Dead);
         match (known, first_contact) {
-            (Some(g), false) => Ok(g.id),
+            (Some(g), false) => {
+                // A server that reuses the group has read our first Confirm, also if that connection has not looked since.
+                g.state = State::Ready;
+                Ok(g.id)
+            }
             (None, false) => Err(NoGroup::OutOfSync),
             (old, true) => {
                 // The server has lost its half: ours serves its connections to their end.

@@ -223,7 +223,6 @@ fn an_impossible_cursor() {
         }
         write(header(victim), word, value);
         let mut buf = [0; 100];
-        // Its own call finds out.
         let found = if word == 1 {
             victim.recv(&mut buf, 0)
         } else {

@@ -632,6 +632,12 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: 
                 return if done > 0 { done as c_int } else { -1 };
             }
             (*m).msg_len = r as c_uint;
+            let h = &raw const (*m).msg_hdr;
+            let whole = slice((*h).msg_iov, (*h).msg_iovlen as c_long).map_or(0, |v| v.iter().map(|e| e.iov_len).sum());
+            if (r as usize) < whole {
+                // Going on with the next message would leave a hole in the stream.
+                return done as c_int + 1;
+            }
         }
         n as c_int
     }

@@ -86,6 +86,9 @@ impl Conn {
                 // The kernel's own mark is 1 by now, so that a doorbell wakes.
                 k &= !IN;
             }
+            if ph & p::ANY_RING == p::TX_RING && ends == 0 && k & (RDHUP | HUP | ERR) != 0 && !self.has_space() {
+                self.probe(fd, k);
+            }
             ev |= if quiet { k & !(ERR | HUP) } else { k };
             if reset {
                 ev |= IN | OUT | RDHUP | HUP;
@@ -163,6 +166,16 @@ impl Conn {
     pub(super) fn tcp_left(&self) -> u64 {
         // SAFETY: one plain word; a stale value only sends the caller down the slower path.
         unsafe { (&raw const (*self.rx.get()).tcp_left).read_volatile() }
+    }
+
+    /// A FIN without flags: half-closed over TCP and slow, or dead. A dead peer's kernel answers a doorbell with a reset.
+    #[cold]
+    fn probe(&self, fd: i32, kernel: u32) {
+        if kernel & (HUP | ERR) != 0 && self.phase() & p::SHUT_WR == 0 {
+            self.set(p::DEAD);
+        } else if self.idle_looks.fetch_add(1, Relaxed).is_multiple_of(64) {
+            self.ring(fd, &self.tx_counts);
+        }
     }
 
     /// Whether something we sent lies unread at the peer.
