@@ -208,53 +208,54 @@ pub unsafe extern "C" fn fclose(f: *mut FILE) -> c_int {
     unsafe { next::fclose(f) }
 }
 
-/// Descriptors that are about to leave over a Unix socket go back to TCP: whoever gets them may know nothing of rings.
+/// Every descriptor in a message's SCM_RIGHTS.
 ///
 /// # Safety
 /// `msg` must be a valid msghdr.
-pub unsafe fn before_passing(msg: *const msghdr) {
+unsafe fn each_passed(msg: *const msghdr, mut f: impl FnMut(c_int)) {
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(msg);
         while !at.is_null() {
             if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(at).cast::<c_int>();
                 let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
-                for i in 0..n {
-                    let fd = data.add(i).read_unaligned();
-                    if let Some((index, c)) = fds::conn_of(fd)
-                        && !fds::pass(index, c, fd)
-                    {
-                        fds::give_up(index, c, fd, reason::PASSED_FD.code());
-                    }
-                }
+                (0..n).for_each(|i| f(data.add(i).read_unaligned()));
             }
             at = libc::CMSG_NXTHDR(msg, at);
         }
     }
 }
 
-/// The message was not sent after all: the references that were to travel stay.
+/// Descriptors that are about to leave over a Unix socket go back to TCP: whoever gets them may know nothing of rings.
+///
+/// # Safety
+/// `msg` must be a valid msghdr.
+pub unsafe fn before_passing(msg: *const msghdr) {
+    let prepare = |fd| {
+        if let Some((index, c)) = fds::conn_of(fd)
+            && !fds::pass(index, c, fd)
+        {
+            fds::give_up(index, c, fd, reason::PASSED_FD.code());
+        }
+    };
+    unsafe { each_passed(msg, prepare) }
+}
+
+/// The message was not sent after all: the references that were to travel stay. What is frozen may have been given up
+/// instead of counted; a reference too many only keeps it on TCP.
 ///
 /// # Safety
 /// `msg` must be a valid msghdr.
 pub unsafe fn undo_passing(msg: *const msghdr) {
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(msg);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(at).cast::<c_int>();
-                let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
-                for i in 0..n {
-                    if let Some((_, c)) = fds::existing(data.add(i).read_unaligned())
-                        && c.phase() & smc::conn::phase::ATTACHED == 0
-                    {
-                        c.refs.fetch_sub(1, AcqRel);
-                    }
-                }
-            }
-            at = libc::CMSG_NXTHDR(msg, at);
+    use smc::conn::phase::{ATTACHED, FROZEN};
+    let undo = |fd| {
+        if let Some((_, c)) = fds::existing(fd)
+            && c.phase() & (ATTACHED | FROZEN) == 0
+        {
+            c.refs.fetch_sub(1, AcqRel);
         }
-    }
+    };
+    unsafe { each_passed(msg, undo) }
 }
 
 /// Descriptors that have come over a Unix socket.
@@ -262,19 +263,7 @@ pub unsafe fn undo_passing(msg: *const msghdr) {
 /// # Safety
 /// `msg` must be a msghdr that recvmsg has filled.
 pub unsafe fn after_passing(msg: *const msghdr) {
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(msg);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(at).cast::<c_int>();
-                let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
-                for i in 0..n {
-                    fds::receive(data.add(i).read_unaligned());
-                }
-            }
-            at = libc::CMSG_NXTHDR(msg, at);
-        }
-    }
+    unsafe { each_passed(msg, fds::receive) }
 }
 
 /// What libuv and others ask for by number.
