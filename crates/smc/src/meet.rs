@@ -122,11 +122,11 @@ fn schedule(conn: &Conn) {
     }
     let ops = conn.ops.load(Relaxed);
     let looks = conn.looks.fetch_add(1, Relaxed);
-    // Calling costs a socket, so the distance doubles from the start; waiting costs one cheap call.
+    // Calling costs a socket, so the distance grows from the start; waiting costs one cheap call.
     let gap = match conn.stage.load(Relaxed) {
         // Whoever shares it usually closes it soon, and looking costs nothing.
         stage::START if conn.reason.load(Relaxed) == reason::SHARED_FD.code() => 4,
-        stage::CALLING | stage::START => ops.max(1),
+        stage::CALLING | stage::START => (ops / 4).max(4),
         _ if looks < EAGER => 1,
         _ => ops.max(1) / 2 + 1,
     };
