@@ -217,6 +217,10 @@ fn start(conn: &Conn, fd: i32) -> Next {
     }
     let mut low = 1i32;
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mut low);
+    if low > 1 && conn.user_rcvlowat.load(Relaxed) <= 1 && conn.rx_inflight.load(SeqCst) > 0 {
+        // A mark inherited from the listener. The receive keeps to it, and would sleep over our doorbells.
+        return Next::Later;
+    }
     conn.user_rcvlowat.store(low.max(1) as u32, Relaxed);
     let (mut nodelay, mut cork) = (0i32, 0i32);
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut nodelay);

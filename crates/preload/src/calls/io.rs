@@ -198,12 +198,17 @@ fn from_kernel(
     flags: c_int,
     kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> Option<ssize_t> {
+    let dontwait = || flags & libc::MSG_DONTWAIT != 0 || smc::sys::is_nonblocking(fd);
+    if !c.flush_takeback(fd) && !dontwait() {
+        // The peer may wait for what it has given back to us to send again, and it did not all fit.
+        return if wait::for_kernel(c, fd, libc::POLLOUT) { None } else { Some(-1) };
+    }
     if !c.enter_kernel_recv() {
         if c.phase() & phase::RX_RING != 0 {
             return None;
         }
         // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
-        if flags & libc::MSG_DONTWAIT != 0 || smc::sys::is_nonblocking(fd) {
+        if dontwait() {
             return Some(fail(libc::EAGAIN));
         }
         let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -212,16 +217,16 @@ fn from_kernel(
         return if r < 0 { Some(-1) } else { None };
     }
     let mut there = *into;
-    let mut flags = flags;
-    if c.user_rcvlowat.load(Relaxed) > 1 && flags & libc::MSG_DONTWAIT == 0 && !smc::sys::is_nonblocking(fd) {
+    let mut now = flags;
+    if c.user_rcvlowat.load(Relaxed) > 1 && !dontwait() {
         // A receive that has begun keeps to the mark it began with, and would sleep over a doorbell; poll does not.
-        if !wait::for_kernel(c, fd) {
+        if !wait::for_kernel(c, fd, 0) {
             c.leave_kernel_recv(fd, 0, true);
             return Some(-1);
         }
-        flags |= libc::MSG_DONTWAIT;
+        now |= libc::MSG_DONTWAIT;
     }
-    let r = kernel(&mut there, flags);
+    let r = kernel(&mut there, now);
     let e = errno();
     let payload = c.leave_kernel_recv(fd, r.max(0) as usize, flags & libc::MSG_PEEK != 0);
     if r > 0 && payload > 0 {
