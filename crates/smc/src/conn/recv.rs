@@ -100,8 +100,8 @@ impl Conn {
         let mut took = 0;
         if rx.tcp_left > 0 {
             match self.recv_rest(fd, rx, want, peek, &mut take) {
-                // A look goes on behind the switch: nothing would ever come between.
-                Got::Bytes(n) if peek && n < want && n as u64 == rx.tcp_left => took = n,
+                // It goes on behind the switch: nothing would ever come between.
+                Got::Bytes(n) if n < want && rx.tcp_left == if peek { n as u64 } else { 0 } => took = n,
                 got => return got,
             }
         }
