@@ -117,10 +117,9 @@ fn forget_stale(fd: i32, w: &AtomicU64) {
     let old = w.swap(0, AcqRel);
     match decode(old) {
         Kind::Conn(i) => drop_ref(i, -1),
-        Kind::Epoll(i) => crate::epoll::forget(i),
+        Kind::Epoll(i) => crate::epoll::forget(i, fd),
         _ => {}
     }
-    let _ = fd;
 }
 
 /// A number came back from a creator of non-sockets: nothing of ours can live there any more.
@@ -251,7 +250,7 @@ pub fn before_close(fd: i32) {
     }
     match decode(w.swap(0, AcqRel)) {
         Kind::Conn(i) => drop_ref(i, fd),
-        Kind::Epoll(i) => crate::epoll::forget(i),
+        Kind::Epoll(i) => crate::epoll::forget(i, fd),
         _ => {}
     }
 }
