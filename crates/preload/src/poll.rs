@@ -39,7 +39,7 @@ fn watched(fd: i32) -> Watched {
 
 /// Whether any of the descriptors needs more than the kernel's poll.
 pub fn concerns(list: &[pollfd]) -> bool {
-    fds::UPGRADED.load(Relaxed) > 0 && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
+    fds::readiness_differs() && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
 }
 
 fn events_of(c: &Conn, p: &pollfd) -> i16 {

@@ -1,7 +1,6 @@
 //! poll, select and epoll as the application calls them.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use smc::reason;
@@ -115,7 +114,7 @@ unsafe fn by_poll(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if n <= 0 || fds::UPGRADED.load(Relaxed) == 0 {
+    if n <= 0 || !fds::readiness_differs() {
         return None;
     }
     let mut l = Vec::new();
