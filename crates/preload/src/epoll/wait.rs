@@ -171,13 +171,8 @@ impl Wait {
                     Some(got) => return got,
                 }
             }
-            // SYNC: sleepers. Counted before arming, both before the look: who changes the set afterwards sees a sleeper, and
-            // who leaves it does not take the arms back.
-            self.set.sleepers.fetch_add(1, SeqCst);
             // SAFETY: forwarded.
             let r = unsafe { self.sleep_armed(end) };
-            self.set.sleepers.fetch_sub(1, SeqCst);
-            self.disarm();
             if r != 0 || end.is_some_and(|e| sys::now_ns() >= e) {
                 return r;
             }
@@ -219,12 +214,16 @@ impl Wait {
     /// # Safety
     /// As for `wait`.
     unsafe fn sleep_armed(&mut self, end: Option<u64>) -> i32 {
+        // SYNC: sleepers. Counted before arming, both before the look: who changes the set afterwards sees a sleeper, and
+        // who leaves it does not take the arms back.
+        self.set.sleepers.fetch_add(1, SeqCst);
         // From here on whoever publishes rings.
         let silent = self.held().is_none_or(|mut h| h.arm());
         // SAFETY: forwarded.
         let n = unsafe { self.look(0) };
         if n > 0 {
             self.set.kernel_first.store(n == self.max, Relaxed);
+            self.woken();
             return n as i32;
         }
         let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
@@ -233,6 +232,7 @@ impl Wait {
         }
         // SAFETY: forwarded.
         let k = unsafe { self.sleep(left) };
+        self.woken();
         if k < 0 || k as usize == self.max {
             return k;
         }
@@ -323,8 +323,8 @@ impl Wait {
     }
 
     /// Takes the arms back, unless somebody else sleeps by them.
-    fn disarm(&self) {
-        if self.set.sleepers.load(SeqCst) == 0
+    fn woken(&self) {
+        if self.set.sleepers.fetch_sub(1, SeqCst) == 1
             && let Some(mut h) = self.held()
             // SYNC: sleepers. Again under the lock: who counted itself since has yet to arm.
             && self.set.sleepers.load(SeqCst) == 0
