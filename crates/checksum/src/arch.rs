@@ -1,0 +1,3 @@
+//! The kernels, by instruction set.
+
+pub(crate) mod portable;
