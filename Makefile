@@ -19,7 +19,7 @@ PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgre
 all: build
 
 build:
-	$(CARGO) build --release -p shortwire -p preload -p bench
+	$(CARGO) build --release -p shortwire -p preload -p bench -p bench-checksum
 
 demo: build
 	$(RELEASE)/shortwire demo
@@ -60,6 +60,7 @@ install: build man
 	install -D -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
 	install -D -m 755 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
 	install -D -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
+	install -D -m 755 $(RELEASE)/shortwire-checksum-bench $(ROOT)/lib/shortwire/shortwire-checksum-bench
 	install -d $(ROOT)/share/man/man1
 	install -m 644 target/man/*.1 $(ROOT)/share/man/man1/
 	install -D -m 644 target/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire

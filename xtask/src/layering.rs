@@ -20,6 +20,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &["shortwire"]),
     // Stands for programs that know nothing of this project.
     ("bench", &[]),
+    // Measures the crate beside its rivals, which it alone links.
+    ("bench-checksum", &["checksum"]),
     // Looks at the product from outside.
     ("system-tests", &[]),
 ];
@@ -48,7 +50,7 @@ const PRELOAD_PACKAGES: &[&str] = &[
 
 /// Packages that only programs may use.
 const PROGRAMS_ONLY: &[&str] = &["anyhow", "clap", "comfy-table", "indicatif"];
-const PROGRAMS: &[&str] = &["shortwire", "bench", "xtask", "system-tests"];
+const PROGRAMS: &[&str] = &["shortwire", "bench", "bench-checksum", "xtask", "system-tests"];
 
 pub fn check(root: &Path) -> Result<()> {
     let metadata = cargo(root, &["metadata", "--format-version", "1", "--no-deps"])?;
