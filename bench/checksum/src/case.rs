@@ -1,65 +1,12 @@
 //! What can be measured: the names that `--only` takes, and what each means.
 
+mod words;
+
 use anyhow::{Result, bail};
+use words::{Words, words};
 
 use crate::deck::Order;
-use crate::random::Random;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lengths {
-    Fixed(usize),
-    /// Each length from .. to equally often.
-    Uniform(usize, usize),
-    /// The simple Internet mix: 7 of 40 bytes, 4 of 576, 1 of 1500.
-    Imix,
-}
-
-impl Lengths {
-    pub fn draw(self, random: &mut Random) -> usize {
-        match self {
-            Lengths::Fixed(length) => length,
-            Lengths::Uniform(from, to) => from + random.below(to - from + 1),
-            Lengths::Imix => match random.below(12) {
-                0..7 => 40,
-                7..11 => 576,
-                _ => 1500,
-            },
-        }
-    }
-
-    pub fn longest(self) -> usize {
-        match self {
-            Lengths::Fixed(length) | Lengths::Uniform(_, length) => length,
-            Lengths::Imix => 1500,
-        }
-    }
-
-    pub fn mean(self) -> f64 {
-        match self {
-            Lengths::Fixed(length) => length as f64,
-            Lengths::Uniform(from, to) => (from + to) as f64 / 2.0,
-            Lengths::Imix => (7 * 40 + 4 * 576 + 1500) as f64 / 12.0,
-        }
-    }
-
-    fn name(self) -> String {
-        match self {
-            Lengths::Fixed(length) if length >= 1 << 20 => format!("{}M", length >> 20),
-            Lengths::Fixed(length) => length.to_string(),
-            Lengths::Uniform(from, to) => format!("{from}-{to}"),
-            Lengths::Imix => "imix".into(),
-        }
-    }
-
-    fn words(self) -> String {
-        match self {
-            Lengths::Fixed(length) if length >= 1 << 20 => format!("{} MiB", length >> 20),
-            Lengths::Fixed(length) => format!("{length} B"),
-            Lengths::Uniform(from, to) => format!("{from} to {to} B, equally often"),
-            Lengths::Imix => "40, 576 and 1500 B, 7 to 4 to 1".into(),
-        }
-    }
-}
+use crate::lengths::Lengths;
 
 /// In which caches source and destination of a copy are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +70,9 @@ pub enum Kind {
 pub struct Case {
     pub name: String,
     pub group: &'static str,
-    pub what: String,
+    /// What it has in common with cases that differ in lengths only, and which lengths.
+    pub table: String,
+    pub column: String,
     pub kind: Kind,
     pub in_quick: bool,
     /// Only measured when it is named.
@@ -254,75 +203,8 @@ fn on_demand(cases: &mut Vec<Case>) {
 }
 
 fn add(cases: &mut Vec<Case>, group: &'static str, kind: Kind, in_quick: bool) {
-    let (name, what) = describe(kind);
-    cases.push(Case { name, group, what, kind, in_quick, on_demand: false });
-}
-
-fn describe(kind: Kind) -> (String, String) {
-    let fixed = |length| Lengths::Fixed(length);
-    let odd = |shift: usize| if shift == 0 { ("", "") } else { ("-odd", ", odd address") };
-    let order = |order, writer: bool| {
-        let (name, words) = match order {
-            Order::Sequential => ("seq", "one behind the other"),
-            Order::Random => ("random", "in random order"),
-        };
-        let (also, meanwhile) = if writer { ("-writer", ", a second core writing memory") } else { ("", "") };
-        (format!("{name}{also}"), format!("{words}{meanwhile}"))
-    };
-    match kind {
-        Kind::Hot { length, shift } => {
-            let (name, words) = odd(shift);
-            (format!("hot-{}{name}", fixed(length).name()), format!("{} in the cache{words}", fixed(length).words()))
-        }
-        Kind::Large { length, shift } => {
-            let (name, words) = odd(shift);
-            let (length, which) = (fixed(length).name(), fixed(length).words());
-            (format!("large-{length}{name}"), format!("{which}, another place each time{words}"))
-        }
-        Kind::Mix { lengths, shift } => {
-            let (name, words) = odd(shift);
-            (format!("mix-{}{name}", lengths.name()), format!("{}, in the cache{words}", lengths.words()))
-        }
-        Kind::Latency { length } => {
-            (format!("latency-{length}"), format!("{length} B, each call waits for the result of the one before"))
-        }
-        Kind::Inline { length } => {
-            (format!("inline-{length}"), format!("a header of {length} B, inline where there is such a form"))
-        }
-        Kind::Cold { length, shift, order: by, writer } => {
-            let (by, how) = order(by, writer);
-            let (name, words) = odd(shift);
-            (format!("cold-{by}-{length}{name}"), format!("{length} B in no cache, {how}{words}"))
-        }
-        Kind::Copy { length, warmth } => {
-            let (name, words) = match warmth {
-                Warmth::Hot => ("hot", "all in the cache"),
-                Warmth::ColdSource => ("cold-source", "the source in no cache"),
-                Warmth::ColdBoth => ("cold-both", "neither side in a cache"),
-            };
-            let (length, which) = (fixed(length).name(), fixed(length).words());
-            (format!("copy-{name}-{length}"), format!("copy {which}, {words}"))
-        }
-        Kind::Batch { lengths, order: by, writer } => {
-            let (by, how) = order(by, writer);
-            (
-                format!("batch-{by}-{}", lengths.name()),
-                format!("one call for many packets of {}, in no cache, {how}", lengths.words()),
-            )
-        }
-        Kind::Distance { length, order: by, writer } => {
-            let (by, how) = order(by, writer);
-            (format!("distance-{by}-{length}"), format!("prefetch distances, {length} B in no cache, {how}"))
-        }
-        Kind::TuneInPacket { length } => (
-            format!("tune-in-packet-{length}"),
-            format!("in-packet distances, {length} B in no cache, in random order"),
-        ),
-        Kind::TuneNextPacket { lengths } => (
-            format!("tune-next-packet-{}", lengths.name()),
-            format!("next-packet settings, packets of {}, in no cache, in random order", lengths.words()),
-        ),
-    }
+    let Words { name, table, column } = words(kind);
+    cases.push(Case { name, group, table, column, kind, in_quick, on_demand: false });
 }
 
 /// The cases that `only` names (those and groups), or all that are not on demand.
@@ -343,6 +225,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn names_are_unique_and_groups_are_no_names() {

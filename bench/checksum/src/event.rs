@@ -42,7 +42,8 @@ pub enum Event<'a> {
 pub struct Listed {
     pub name: String,
     pub group: &'static str,
-    pub what: String,
+    pub table: String,
+    pub column: String,
     /// Not measured unless it is named.
     pub on_demand: bool,
 }
@@ -75,7 +76,8 @@ impl Absent {
 pub struct CaseResult<'a> {
     pub case: &'a str,
     pub group: &'a str,
-    pub what: &'a str,
+    pub table: &'a str,
+    pub column: &'a str,
     /// Of a packet, on average.
     pub bytes: f64,
     pub routines: Vec<Figures>,

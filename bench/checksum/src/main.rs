@@ -6,6 +6,7 @@ mod case;
 mod clock;
 mod deck;
 mod event;
+mod lengths;
 mod measure;
 mod ours;
 mod random;
@@ -72,8 +73,13 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     if args.list {
-        let listed =
-            |case: Case| Listed { name: case.name, group: case.group, what: case.what, on_demand: case.on_demand };
+        let listed = |case: Case| Listed {
+            name: case.name,
+            group: case.group,
+            table: case.table,
+            column: case.column,
+            on_demand: case.on_demand,
+        };
         let cases: Vec<Listed> = case::all().into_iter().map(listed).collect();
         return Ok(print(&Event::Cases { cases: &cases })?);
     }
@@ -114,7 +120,8 @@ fn run(args: &Args) -> Result<()> {
         print(&Event::Result(CaseResult {
             case: &case.name,
             group: case.group,
-            what: &case.what,
+            table: &case.table,
+            column: &case.column,
             bytes: case.mean_length(),
             routines: outcome.figures,
             writer_gbps: outcome.writer_gbps,

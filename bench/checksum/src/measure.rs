@@ -14,6 +14,8 @@ use crate::random::Random;
 use crate::region::Region;
 use crate::rounds::{Contender, FEWEST, Rounds};
 use crate::sum::Routine;
+#[cfg(c_rivals)]
+use crate::sum::{Role, from_native};
 use crate::writer::Writer;
 use crate::{bound, ours, rivals};
 
@@ -86,6 +88,8 @@ fn everything(longest: usize) -> Vec<Routine> {
     let mut routines = vec![ours::dispatched()];
     routines.extend(ours::kernels());
     routines.extend(rivals::all().0);
+    #[cfg(c_rivals)]
+    routines.push(Routine::new("one chain", Role::Setting, Some(from_native), rivals::one_chain::plain));
     routines.extend([bound::read(), bound::memcpy(longest)]);
     routines
 }

@@ -8,9 +8,9 @@ use checksum::prefetch::Profile;
 
 use super::sums::NEIGHBOURS;
 use super::{Session, hand, measured};
-use crate::case::Lengths;
 use crate::deck::{Deck, Order};
 use crate::event::Figures;
+use crate::lengths::Lengths;
 use crate::rounds::Contender;
 use crate::sum::{Role, Routine};
 use crate::{bound, ours, rivals};

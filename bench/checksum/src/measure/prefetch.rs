@@ -7,9 +7,9 @@ use checksum::Kernel;
 use checksum::prefetch::Profile;
 
 use super::{Session, hand, measured};
-use crate::case::Lengths;
 use crate::deck::{Deck, Order};
 use crate::event::Figures;
+use crate::lengths::Lengths;
 use crate::rounds::Contender;
 use crate::sum::{Loops, Role};
 use crate::{bound, ours};
@@ -94,26 +94,31 @@ pub fn distances(_: &mut Session, _: usize, _: Order) -> Vec<Figures> {
     Vec::new()
 }
 
-/// Names are distances.
+/// Names are distances, the built-in one among them.
 pub fn in_packet(session: &mut Session, length: usize) -> Vec<Figures> {
     let mut random = crate::random::Random::new(22);
     let table = Table::new(session, &mut random, Lengths::Fixed(length), Order::Random);
-    let contenders = IN_PACKET.map(|distance| {
+    let built_in = Profile::built_in().in_packet;
+    let distances = IN_PACKET.into_iter().chain((!IN_PACKET.contains(&built_in)).then_some(built_in));
+    let contenders = distances.map(|distance| {
         table.each(distance.to_string(), Role::Setting, move |data| {
             u64::from(Kernel::active().csum_partial_prefetch(data, 0, distance.into()))
         })
     });
-    measured(contenders.into(), &session.rounds, &mut random)
+    measured(contenders.collect(), &session.rounds, &mut random)
 }
 
-/// Names are lines and packets ahead: `8 2`.
+/// Names are lines and packets ahead, `8 2`; the built-in setting is among them.
 pub fn next_packet(session: &mut Session, lengths: Lengths) -> Vec<Figures> {
     let mut random = crate::random::Random::new(23);
     let table = Table::new(session, &mut random, lengths, Order::Random);
-    let settings = LINES.iter().flat_map(|&lines| AHEAD.map(|ahead| (lines, ahead)));
-    let contenders = [(0, 0)]
+    let built_in = Profile::built_in();
+    let mut settings = vec![(0, 0), (built_in.next_packet_lines, built_in.packets_ahead)];
+    settings.extend(LINES.iter().flat_map(|&lines| AHEAD.map(|ahead| (lines, ahead))));
+    settings.sort_unstable();
+    settings.dedup();
+    let contenders = settings
         .into_iter()
-        .chain(settings)
         .map(|(lines, ahead)| table.batch(format!("{lines} {ahead}"), Profile::new(0, lines, ahead)));
     measured(contenders.collect(), &session.rounds, &mut random)
 }

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 
 use super::{Session, calls, everything, hand, measured};
-use crate::case::Lengths;
 use crate::deck::{Deck, Order};
 use crate::event::Figures;
+use crate::lengths::Lengths;
 use crate::ours;
 use crate::random::Random;
 use crate::region::LINE;
