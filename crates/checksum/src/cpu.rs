@@ -56,6 +56,12 @@ fn current() -> Processor {
     Processor::new(name, 0, 0).expect("a short ASCII name")
 }
 
+/// The kernels here need nothing that a processor of the architecture may lack.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn has(_features: u32) -> bool {
+    true
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
 
@@ -105,7 +111,7 @@ mod x86_64 {
         let (avx, avx512) = (saved & 0x6 == 0x6, saved & 0xe6 == 0xe6);
         let mut features = 0;
         let mut found = |feature: u32, condition: bool| features |= if condition { feature } else { 0 };
-        found(ADX, bit(seven.ebx, 19) && bit(seven.ebx, 8));
+        found(ADX, bit(seven.ebx, 19));
         found(AVX2, avx && bit(one.ecx, 28) && bit(seven.ebx, 5));
         let avx512 = avx512 && [8, 16, 30, 31].iter().all(|&number| bit(seven.ebx, number));
         found(AVX512, avx512);

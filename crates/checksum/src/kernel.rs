@@ -8,7 +8,10 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use crate::arch;
+#[cfg(target_arch = "x86_64")]
+use crate::arch::x86_64;
 use crate::batch;
+use crate::cpu;
 use crate::prefetch::{self, Profile};
 
 /// Obligation of the caller: the processor has the features that the kernel needs.
@@ -22,21 +25,87 @@ pub(crate) type CopyFn = unsafe fn(&[u8], &mut [u8], u32) -> u32;
 pub struct Kernel {
     pub(crate) name: &'static str,
     pub(crate) requires: &'static str,
-    pub(crate) available: fn() -> bool,
+    /// Bits of `cpu`.
+    pub(crate) features: u32,
     pub(crate) partial: PartialFn,
     pub(crate) copy: CopyFn,
     pub(crate) copy_nt: CopyFn,
 }
 
 /// From the slowest to the fastest: the last one that is available is chosen.
-static KERNELS: &[Kernel] = &[Kernel {
-    name: "portable",
-    requires: "nothing",
-    available: || true,
-    partial: arch::portable::partial,
-    copy: arch::portable::copy,
-    copy_nt: arch::portable::copy,
-}];
+static KERNELS: &[Kernel] = &[
+    Kernel {
+        name: "portable",
+        requires: "nothing",
+        features: 0,
+        partial: arch::portable::partial,
+        copy: arch::portable::copy,
+        copy_nt: arch::portable::copy,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "adc1",
+        requires: "nothing",
+        features: 0,
+        partial: x86_64::carry::one_chain,
+        copy: x86_64::carry::copy,
+        copy_nt: x86_64::carry::copy_nt,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "adx",
+        requires: "ADX",
+        features: cpu::ADX,
+        partial: x86_64::carry::two_flags,
+        copy: x86_64::carry::copy,
+        copy_nt: x86_64::carry::copy_nt,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "adc4",
+        requires: "nothing",
+        features: 0,
+        partial: x86_64::carry::four_chains,
+        copy: x86_64::carry::copy,
+        copy_nt: x86_64::carry::copy_nt,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx2",
+        requires: "AVX2",
+        features: cpu::AVX2,
+        partial: x86_64::avx2::partial,
+        copy: x86_64::avx2::copy,
+        copy_nt: x86_64::avx2::copy_nt,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx512",
+        requires: "AVX-512 F, BW and VL, and BMI2",
+        features: cpu::AVX512,
+        partial: x86_64::avx512::wide_partial,
+        copy: x86_64::avx512::wide_copy,
+        copy_nt: x86_64::avx512::wide_copy_nt,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx512vnni",
+        requires: "AVX-512 F, BW, VL and VNNI, and BMI2",
+        features: cpu::AVX512_VNNI,
+        partial: x86_64::avx512::vnni_partial,
+        copy: x86_64::avx512::vnni_copy,
+        copy_nt: x86_64::avx512::vnni_copy_nt,
+    },
+    #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+    Kernel {
+        name: "neon",
+        requires: "NEON",
+        features: 0,
+        partial: arch::aarch64::partial,
+        copy: arch::aarch64::copy,
+        copy_nt: arch::aarch64::copy_nt,
+    },
+];
 
 impl Kernel {
     /// Every kernel of this architecture, from the slowest to the fastest, also those that this processor lacks.
@@ -81,8 +150,9 @@ impl Kernel {
     }
 
     /// Whether this processor (and the operating system's state saving) can run the kernel.
+    #[inline(always)]
     pub fn is_available(&self) -> bool {
-        (self.available)()
+        cpu::has(self.features)
     }
 
     /// [`csum_partial`](crate::csum_partial) by this kernel, without in-packet prefetch.
