@@ -2,7 +2,7 @@
 //! says which rivals are absent.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const X86_RIVALS: &[&str] = &["linux", "vpp"];
@@ -26,23 +26,24 @@ fn main() {
         println!("cargo::warning=no working C compiler: the Linux and VPP rivals are left out");
         return;
     }
-    if let Some(include) = dpdk_headers() {
+    let headers = dpdk_headers();
+    if !headers.is_empty() {
         let mut build = cc::Build::new();
-        build.opt_level(3).file("c/dpdk.c").include(&include).flag("-include").flag("rte_config.h").warnings(false);
-        if build.try_compile("dpdk").is_ok() {
+        // With AVX2, because DPDK's users build for their own processor.
+        build.opt_level(3).file("c/dpdk.c").flag("-include").flag("rte_config.h").flag("-mavx2").warnings(false);
+        if build.includes(headers).try_compile("dpdk").is_ok() {
             println!("cargo::rustc-cfg=dpdk");
         }
     }
 }
 
-/// Only headers are needed: the routine is inline in them.
-fn dpdk_headers() -> Option<PathBuf> {
-    let named = env::var_os("DPDK_INCLUDE").map(PathBuf::from);
-    let installed = || {
-        let output = Command::new("pkg-config").args(["--variable=includedir", "libdpdk"]).output().ok()?;
-        let directory = String::from_utf8(output.stdout).ok()?;
-        (!directory.trim().is_empty()).then(|| Path::new(directory.trim()).join("dpdk"))
-    };
-    let places = [named, installed(), Some("/usr/include/dpdk".into())];
-    places.into_iter().flatten().find(|directory| directory.join("rte_ip.h").is_file())
+/// The directories of DPDK's headers: those that DPDK_INCLUDE lists, or the installed ones. Only headers are needed: the
+/// routine is inline in them.
+fn dpdk_headers() -> Vec<PathBuf> {
+    if let Some(listed) = env::var_os("DPDK_INCLUDE") {
+        return env::split_paths(&listed).collect();
+    }
+    let output = Command::new("pkg-config").args(["--cflags-only-I", "libdpdk"]).output();
+    let flags = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    flags.split_whitespace().filter_map(|flag| flag.strip_prefix("-I")).map(PathBuf::from).collect()
 }

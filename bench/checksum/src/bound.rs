@@ -48,6 +48,14 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,bmi2")]
     pub fn read_512(data: &[u8]) -> u64 {
+        if data.len() <= 64 {
+            let mask = _bzhi_u64(!0, data.len() as u32);
+            // SAFETY: the mask has a bit for each byte.
+            let bits = unsafe { _mm512_maskz_loadu_epi8(mask, data.as_ptr().cast()) };
+            // SAFETY: no instruction; the load is needed because its value is.
+            unsafe { asm!("/* {} */", in(zmm_reg) bits, options(nomem, nostack, preserves_flags)) };
+            return 0;
+        }
         let (blocks, rest) = data.as_chunks::<256>();
         let mut bits = [_mm512_setzero_si512(); 4];
         for block in blocks {

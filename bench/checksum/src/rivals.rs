@@ -40,7 +40,9 @@ fn in_c() -> (Vec<Routine>, Vec<Absent>) {
         absent.push(Absent::new("vpp", "this processor lacks AVX-512"));
     }
     #[cfg(dpdk)]
-    routines.push(dpdk());
+    if is_x86_feature_detected!("avx2") {
+        routines.push(dpdk());
+    }
     #[cfg(not(dpdk))]
     absent.push(Absent::new("dpdk", "its headers (libdpdk-dev) were not there when this program was built"));
     (routines, absent)

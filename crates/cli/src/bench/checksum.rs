@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use event::Event;
 use figures::Figures;
 use program::Program;
@@ -25,7 +25,7 @@ use crate::pending::Pending;
 use crate::{profile, sys};
 
 /// What `--quick` makes of the options.
-const QUICK_ROUNDS: u32 = 31;
+const QUICK_ROUNDS: u32 = 101;
 const QUICK_SECONDS: f64 = 0.5;
 
 pub fn run(args: &Checksum) -> Result<ExitCode> {
@@ -39,6 +39,8 @@ pub fn run(args: &Checksum) -> Result<ExitCode> {
     if let Some(drawing) = drawing {
         drawing.commit(svg::draw(&figures)?.as_bytes())?;
     }
+    // Nothing is left to clean up: ends quietly if nobody reads.
+    sys::default_sigpipe();
     let claims = if args.reproduce { claims::judge(&figures) } else { Vec::new() };
     let mut output = std::io::stdout().lock();
     if args.json {
@@ -81,6 +83,7 @@ fn list() -> Result<ExitCode> {
     let Event::Cases { cases } = Program::start(&["--list".into()])?.next()? else {
         bail!("the measuring program did not print its cases");
     };
+    sys::default_sigpipe();
     let mut output = std::io::stdout().lock();
     for case in cases {
         let note = if case.on_demand { " (only when named)" } else { "" };
@@ -93,7 +96,7 @@ fn list() -> Result<ExitCode> {
 pub fn measure(arguments: &[OsString]) -> Result<Figures> {
     sys::catch_interrupts();
     let mut program = Program::start(arguments)?;
-    let Event::Start(start) = program.next().context("nothing was measured")? else {
+    let Event::Start(start) = program.next()? else {
         bail!("the measuring program did not say what it is about to measure");
     };
     let progress = Progress::new(start.cases);
