@@ -4,11 +4,14 @@
 //! "One chain" is the kernel's routine of that time, one chain of add-with-carry; "linux" has two. A difference counts as
 //! noticeable from 5 % on.
 
+mod chains;
+mod prefetch;
+
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::event::{Case, Role};
+use super::event::Case;
 use super::figures::Figures;
 
 /// What has to be measured.
@@ -34,7 +37,6 @@ const DISTANCE: [&str; 5] = [
     "distance-random-65520",
 ];
 const NOTICEABLE: f64 = 1.05;
-const DISTANCES: [&str; 7] = ["64", "128", "320", "512", "1024", "1536", "2048"];
 
 #[derive(Serialize)]
 pub struct Claim {
@@ -73,272 +75,20 @@ fn ratio(case: &Case, name: &str, base: &str) -> Option<f64> {
 
 pub fn judge(figures: &Figures) -> Vec<Claim> {
     vec![
-        two_chains(figures),
-        not_seeing_it(figures),
-        five_algorithms(figures),
-        load_side(figures),
-        prefetch_always(figures),
-        five_lines(figures),
-        one_or_two_lines(figures),
-        smart_not_dumb(figures),
-        slower_on_some(figures),
-        cold_not_hot(figures),
-        needs_dma(figures),
-        boot_time(figures),
-        bus_crossings(),
+        chains::two_chains(figures),
+        chains::not_seeing_it(figures),
+        chains::five_algorithms(figures),
+        chains::load_side(figures),
+        prefetch::prefetch_always(figures),
+        prefetch::five_lines(figures),
+        prefetch::one_or_two_lines(figures),
+        prefetch::smart_not_dumb(figures),
+        chains::slower_on_some(figures),
+        chains::cold_not_hot(figures),
+        chains::needs_dma(figures),
+        prefetch::boot_time(figures),
+        chains::bus_crossings(),
     ]
-}
-
-fn two_chains(figures: &Figures) -> Claim {
-    let hot = Gains::of(figures, &["hot-256", "hot-1500", "hot-9000", "hot-65520"], "linux", "one chain");
-    let cold = Gains::of(figures, &["cold-random-1500", "cold-random-9000"], "linux", "one chain");
-    let verdict = match (hot.most(), cold.most()) {
-        (_, cold) if cold >= 1.8 => "holds, in the cache and outside",
-        (hot, _) if hot >= 1.8 => "holds only in the cache, and only for long data",
-        (hot, _) if hot >= NOTICEABLE => "does not hold: a gain in the cache, but no doubling",
-        _ => "does not hold",
-    };
-    let here = [hot.words("two chains against one"), cold.words("two chains against one")].concat();
-    Claim { who: "the patch", claim: "two chains of additions, on two ALUs, double the performance", here, verdict }
-}
-
-fn not_seeing_it(figures: &Figures) -> Claim {
-    let cases = ["cold-seq-1500", "cold-random-256", "cold-random-1500", "cold-random-9000", "cold-random-65520"];
-    let gains = Gains::of(figures, &cases, "linux", "one chain");
-    let small = Gains::of(figures, &cases[..3], "linux", "one chain");
-    let verdict = match (small.most(), gains.most()) {
-        (_, all) if all < NOTICEABLE => "holds: nothing noticeable outside the cache",
-        (small, _) if small < NOTICEABLE => "holds for packets up to 1500 B; longer ones gain",
-        _ => "does not hold: the second chain shows also outside the cache",
-    };
-    let here = gains.words("two chains against one");
-    Claim { who: "Ledford", claim: "the gain of the second chain: \"I'm just not seeing it\"", here, verdict }
-}
-
-fn five_algorithms(figures: &Figures) -> Claim {
-    let (mut here, mut widest) = (Vec::new(), f64::NAN);
-    for case in ["cold-random-1500", "cold-random-9000"].iter().filter_map(|name| figures.case(name)) {
-        let named = ["one chain", "linux"].iter().filter_map(|name| case.routine(name));
-        let all = named.chain(case.with_role(Role::Kernel)).chain(case.ours());
-        let mut all: Vec<_> = all.map(|routine| (routine.median(), routine)).collect();
-        all.sort_by(|one, other| one.0.total_cmp(&other.0));
-        if let [(fast, first), .., (slow, last)] = all[..] {
-            widest = widest.max(slow / fast);
-            let (case, count) = (&case.case, all.len());
-            here.push(format!("{case}: of {count}, {} {fast:.0} ns, {} {slow:.0} ns", first.name, last.name));
-        }
-    }
-    let verdict =
-        if widest >= NOTICEABLE { "does not hold: algorithms differ also outside the cache" } else { "holds" };
-    Claim { who: "Ledford", claim: "of five different ALU algorithms none had a noticeable effect", here, verdict }
-}
-
-fn load_side(figures: &Figures) -> Claim {
-    let cases = ["cold-random-1500", "cold-random-9000", "cold-random-65520"];
-    let best = Gains::of(figures, &cases, "shortwire", "read");
-    let chain = Gains::of(figures, &cases, "one chain", "read");
-    let hot = Gains::of(figures, &["hot-1500"], "shortwire", "read");
-    let verdict = match (best.least(), chain.least()) {
-        (_, chain) if chain >= 0.9 => "holds: outside the cache even one chain is as fast as reading alone",
-        (best, _) if best >= 0.9 => {
-            "holds for the best kernel, which is as fast as reading alone outside the cache; not for one chain"
-        }
-        _ => "does not hold: reading alone is noticeably faster",
-    };
-    let here = [
-        best.words("best kernel against reading alone"),
-        chain.words("one chain against reading alone"),
-        hot.words("best kernel against reading alone"),
-    ];
-    Claim {
-        who: "Ledford",
-        claim: "it is load speed that is killing us, more than the ALU",
-        here: here.concat(),
-        verdict,
-    }
-}
-
-/// The best of the smart distances, for one chain.
-fn best_distance(case: &Case, of: &str) -> Option<(&'static str, f64)> {
-    let gain = |&distance: &&'static str| Some((distance, ratio(case, &format!("{of}, smart {distance}"), of)?));
-    DISTANCES.iter().filter_map(gain).max_by(|one, other| one.1.total_cmp(&other.1))
-}
-
-fn prefetch_always(figures: &Figures) -> Claim {
-    let (mut here, mut chain, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-    for case in DISTANCE.iter().filter_map(|name| figures.case(name)) {
-        for (of, gains) in [("one chain", &mut chain), ("shortwire", &mut ours)] {
-            if let Some((distance, gain)) = best_distance(case, of) {
-                gains.push(gain);
-                here.push(format!("{}: {of}, best distance {distance} B, {gain:.2} x", case.case));
-            }
-        }
-    }
-    let always = |gains: &[f64]| gains.iter().all(|&gain| gain >= NOTICEABLE);
-    let verdict = match (always(&chain), always(&ours)) {
-        (true, true) => "holds, though each case wants another distance",
-        (true, false) => "holds for one chain, at the distance that is best for the case; not for the best kernel",
-        (false, _) => "does not hold: not in every case, not even at the best distance",
-    };
-    Claim { who: "Ledford", claim: "prefetch always had a noticeable effect", here, verdict }
-}
-
-fn five_lines(figures: &Figures) -> Claim {
-    let gains = Gains::of(figures, &DISTANCE, "one chain, smart 320", "one chain");
-    let verdict = match (gains.least(), gains.most()) {
-        (least, _) if least >= NOTICEABLE => "holds",
-        (_, most) if most >= NOTICEABLE => "holds in some cases only",
-        _ => "does not hold: no noticeable gain",
-    };
-    let here = gains.words("5 lines ahead, smart, against none");
-    Claim { who: "Ledford", claim: "smart prefetch of 5*64 bytes ahead gains 3 to 15 %", here, verdict }
-}
-
-fn one_or_two_lines(figures: &Figures) -> Claim {
-    let mut here = Vec::new();
-    let (mut short, mut best) = (f64::NAN, f64::NAN);
-    for case in DISTANCE.iter().filter_map(|name| figures.case(name)) {
-        let near = ["64", "128"].map(|distance| ratio(case, &format!("one chain, smart {distance}"), "one chain"));
-        if let ([Some(one), Some(two)], Some((at, far))) = (near, best_distance(case, "one chain")) {
-            (short, best) = (short.max(one.max(two)), best.max(far));
-            here.push(format!("{}: 1 line {one:.2} x, 2 lines {two:.2} x, {at} B {far:.2} x", case.case));
-        }
-    }
-    let verdict = match (short >= NOTICEABLE, best >= NOTICEABLE) {
-        (false, true) => "Ledford is right: too short; what gains is farther",
-        (true, _) => "Molnar is right: one or two lines gain",
-        (false, false) => "neither shows: no distance gains",
-    };
-    Claim {
-        who: "Molnar, Ledford",
-        claim: "1-2 cache lines ahead might work reasonably well; \"probably way too short\"",
-        here,
-        verdict,
-    }
-}
-
-fn smart_not_dumb(figures: &Figures) -> Claim {
-    let cases = &DISTANCE[1..];
-    let mut here = Vec::new();
-    let mut by_case = Vec::new();
-    for distance in ["320", "1024"] {
-        let (smart, dumb) = (format!("one chain, smart {distance}"), format!("one chain, dumb {distance}"));
-        let gains = Gains::of(figures, cases, &smart, &dumb);
-        here.extend(gains.words(&format!("smart against dumb at {distance} B")));
-        by_case.extend(gains.0);
-    }
-    let most =
-        |end: &str| by_case.iter().filter(|(case, _)| case.ends_with(end)).map(|gain| gain.1).fold(f64::NAN, f64::max);
-    let never_worse = by_case.iter().all(|gain| gain.1 >= 1.0 / NOTICEABLE);
-    let verdict = match (never_worse, most("1500") >= NOTICEABLE, most("1500") > most("65520")) {
-        (true, true, true) => "holds: never worse, and the shorter the packet the more it is worth",
-        (true, true, false) => "holds, but not more so for short packets",
-        (true, false, _) => "no difference to notice",
-        (false, true, _) => "holds for short packets at long distances; elsewhere dumb is as good or better",
-        (false, false, _) => "does not hold: dumb is faster in some case",
-    };
-    Claim {
-        who: "Ledford",
-        claim: "prefetch should always be smart, never dumb; more so for smaller packets",
-        here,
-        verdict,
-    }
-}
-
-fn slower_on_some(figures: &Figures) -> Claim {
-    let two = Gains::of(figures, &["hot-256", "cold-random-256", "cold-random-1500"], "linux", "one chain");
-    let ahead = Gains::of(figures, &DISTANCE, "one chain, smart 320", "one chain");
-    let slower = |gains: &Gains| gains.least() < 1.0 / NOTICEABLE;
-    let verdict = match (slower(&two), slower(&ahead)) {
-        (true, true) => "holds here: each alone is slower in some case",
-        (true, false) => "holds here in some case, and the second chain does it",
-        (false, true) => "holds here in some case, and the prefetch does it",
-        (false, false) => "not on this machine",
-    };
-    let mut here = vec![
-        format!("two chains against one, worst case {:.2} x", two.least()),
-        format!("5 lines ahead, smart, worst case {:.2} x", ahead.least()),
-    ];
-    here.retain(|line| !line.contains("NaN"));
-    Claim {
-        who: "Ledford",
-        claim: "on some processors the second chain with prefetch is slower; which of the two does the damage?",
-        here,
-        verdict,
-    }
-}
-
-fn cold_not_hot(figures: &Figures) -> Claim {
-    let hot = Gains::of(figures, &["hot-1500", "hot-9000"], "shortwire", "linux");
-    let cold = Gains::of(figures, &["cold-seq-1500", "cold-random-1500", "cold-random-9000"], "shortwire", "linux");
-    let verdict = if hot.least() > cold.most() * 1.2 {
-        "holds: figures from the cache promise gains that packets outside it do not get"
-    } else {
-        "makes no difference here"
-    };
-    let here = [hot.words("best kernel against linux"), cold.words("best kernel against linux")].concat();
-    Claim { who: "Molnar", claim: "measuring the cache-hot case is measuring the wrong thing", here, verdict }
-}
-
-fn needs_dma(figures: &Figures) -> Claim {
-    let mut here = Vec::new();
-    let mut same = true;
-    for length in ["1500", "9000"] {
-        let cases = ["cold-random-", "cold-random-writer-"].map(|name| figures.case(&format!("{name}{length}")));
-        let [Some(alone), Some(beside)] = cases else { continue };
-        let Some((without, with)) = ratio(alone, "shortwire", "linux").zip(ratio(beside, "shortwire", "linux")) else {
-            continue;
-        };
-        same &= (without / with).max(with / without) < 1.15;
-        let rate = beside.writer_gbps.unwrap_or(f64::NAN);
-        here.push(format!(
-            "{length} B: best kernel against linux {without:.2} x alone, {with:.2} x beside {rate:.1} GB/s"
-        ));
-    }
-    let verdict = match (here.is_empty(), same) {
-        (true, _) => "not measured: there is no second processor to write from",
-        (_, true) => "does not change the answer, for a core that writes in a network card's place",
-        (_, false) => "holds: the ratio is another with memory traffic beside it",
-    };
-    Claim { who: "Ledford", claim: "you need DMA traffic at the same time to be truly representative", here, verdict }
-}
-
-fn boot_time(figures: &Figures) -> Claim {
-    let (mut here, mut most, mut chosen) = (Vec::new(), f64::NAN, Vec::new());
-    for case in DISTANCE.iter().filter_map(|name| figures.case(name)) {
-        let (Some((distance, gain)), Some(ours)) = (best_distance(case, "shortwire"), case.ours()) else { continue };
-        let Some((low, high)) = ours.quartiles() else { continue };
-        most = most.max(gain);
-        chosen.push(distance);
-        let spread = (high - low) / ours.median() * 100.0;
-        let case = &case.case;
-        here.push(format!(
-            "{case}: best distance {distance} B gains {:.1} %, half of all values spread over {spread:.1} %",
-            (gain - 1.0) * 100.0
-        ));
-    }
-    chosen.sort_unstable();
-    chosen.dedup();
-    let verdict = match (most >= NOTICEABLE, chosen.len() > 1) {
-        (false, _) => "Molnar is right for the best kernel: there is nothing to find",
-        (true, true) => "both: there is a gain to find, but each case wants another distance",
-        (true, false) => "Ledford is right: one distance is best everywhere",
-    };
-    Claim {
-        who: "Ledford, Molnar",
-        claim: "a test at boot should find the best prefetch distance; such tests hurt reproducibility",
-        here,
-        verdict,
-    }
-}
-
-fn bus_crossings() -> Claim {
-    Claim {
-        who: "Ledford",
-        claim: "network data crosses the bus two to four times; netperf over IPoIB shows the whole",
-        here: Vec::new(),
-        verdict: "not measured: this needs network cards at both ends",
-    }
 }
 
 pub fn text(claims: &[Claim]) -> String {
@@ -355,7 +105,7 @@ pub fn text(claims: &[Claim]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::Routine;
+    use super::super::event::{Role, Routine};
     use super::super::figures::tests::{case, figures, routine};
     use super::*;
 

@@ -108,8 +108,13 @@ pub mod tests {
             region_bytes: 512 << 20,
             compiled_for: "x86_64".into(),
         };
-        let start =
-            Start { machine, kernel: "vnni".into(), absent: Vec::new(), cases: cases.len(), estimate_seconds: 1.0 };
+        let start = Start {
+            machine,
+            kernel: "avx512vnni".into(),
+            absent: Vec::new(),
+            cases: cases.len(),
+            estimate_seconds: 1.0,
+        };
         Figures { start, cases, skipped: Vec::new() }
     }
 

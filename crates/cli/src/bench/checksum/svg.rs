@@ -9,6 +9,8 @@ use super::figures::Figures;
 use super::tables;
 
 const PANEL: (u32, u32) = (900, 460);
+/// Beside the curves, which leave room for it.
+const LEGEND: (i32, i32) = (PANEL.0 as i32 - 165, 60);
 const FONT: &str = "sans-serif";
 /// Distinct also without colour, by the marks; strong ones first.
 const COLOURS: [RGBColor; 10] = [
@@ -71,7 +73,7 @@ fn panel(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, cases: &[&Case]
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 18))
         .margin(12)
-        .margin_right(170)
+        .margin_right(180)
         .x_label_area_size(40)
         .y_label_area_size(60)
         .build_cartesian_2d(x, y)
@@ -91,18 +93,11 @@ fn panel(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, cases: &[&Case]
             ShapeStyle { color: colour.into(), filled: true, stroke_width: if *role == Role::Ours { 3 } else { 1 } };
         let points = curve(name);
         chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, style))).map_err(drawing)?;
-        chart
-            .draw_series(LineSeries::new(points, style))
-            .map_err(drawing)?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        chart.draw_series(LineSeries::new(points, style)).map_err(drawing)?;
+        let y = LEGEND.1 + 18 * index as i32;
+        area.draw(&PathElement::new([(LEGEND.0, y), (LEGEND.0 + 18, y)], style)).map_err(drawing)?;
+        area.draw(&Text::new(name.to_string(), (LEGEND.0 + 26, y - 7), (FONT, 14))).map_err(drawing)?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::Coordinate(PANEL.0 as i32 - 250, 10))
-        .background_style(WHITE)
-        .draw()
-        .map_err(drawing)?;
     Ok(())
 }
 
