@@ -1,9 +1,7 @@
 //! Every kernel against the naive oracle: lengths, alignments, patterns, the bytes around, and sizes that overflow.
 
-mod common;
-
+use crate::oracle::{Guarded, Random, finish, naive, patterns};
 use checksum::{Kernel, csum_fold};
-use common::{Guarded, Random, finish, naive, patterns};
 
 const LENGTHS: usize = 2048;
 
