@@ -1,5 +1,6 @@
 //! What must hold for every kernel and every function of the crate.
 
+mod corpus;
 mod huge;
 mod kernels;
 mod oracle;
