@@ -14,7 +14,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire.
 PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs \
-	default-jdk-headless golang-go socat libmemcached-tools strace
+	default-jdk-headless golang-go socat libmemcached-tools strace qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
 
 .PHONY: all build demo check packages install man clean
 

@@ -9,6 +9,9 @@ const CALIBRATION: Duration = Duration::from_millis(50);
 /// additions no core folds them away.
 const MULTIPLY_CYCLES: f64 = 3.0;
 const MULTIPLICATIONS: u32 = 8 * 20_000;
+/// For a short look at the core: about half a microsecond each.
+const FEW_MULTIPLICATIONS: u32 = 8 * 50;
+const ADDITIONS: u64 = 12 * 250;
 
 #[derive(Clone, Copy)]
 pub struct Clock {
@@ -40,8 +43,20 @@ impl Clock {
         if cfg!(not(target_arch = "x86_64")) {
             return None;
         }
-        let fastest = (0..20).map(|_| self.time(multiply)).min_by(f64::total_cmp)?;
+        let fastest = (0..20).map(|_| self.time(|| multiply(MULTIPLICATIONS))).min_by(f64::total_cmp)?;
         Some(f64::from(MULTIPLICATIONS) * MULTIPLY_CYCLES / fastest)
+    }
+
+    /// How much this core gets done just now: additions that do not depend on each other, in the time that so many
+    /// multiplications take which do. Other work on the same core, a neighbour's on its other hardware thread, takes from
+    /// the additions and not from the multiplications; a change of the clock changes both alike. Always 1 elsewhere.
+    pub fn throughput(&self) -> f64 {
+        if cfg!(not(target_arch = "x86_64")) {
+            return 1.0;
+        }
+        // The fastest of a few: an interrupt is not what is looked for.
+        let fastest = |work: &dyn Fn()| (0..3).map(|_| self.time(work)).fold(f64::MAX, f64::min);
+        fastest(&|| multiply(FEW_MULTIPLICATIONS)) / fastest(&add)
     }
 }
 
@@ -91,16 +106,33 @@ fn stop() -> u64 {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn multiply() {
+fn add() {
+    // SAFETY: registers only.
+    unsafe {
+        asm!("2:",
+             "add {a}, {n}", "add {b}, {n}", "add {c}, {n}", "add {d}, {n}", "add {e}, {n}", "add {f}, {n}",
+             "add {a}, {n}", "add {b}, {n}", "add {c}, {n}", "add {d}, {n}", "add {e}, {n}", "add {f}, {n}",
+             "dec {n}", "jnz 2b",
+             a = inout(reg) 0u64 => _, b = inout(reg) 0u64 => _, c = inout(reg) 0u64 => _, d = inout(reg) 0u64 => _,
+             e = inout(reg) 0u64 => _, f = inout(reg) 0u64 => _, n = inout(reg) ADDITIONS / 12 => _,
+             options(nomem, nostack));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn multiply(times: u32) {
     // SAFETY: registers only.
     unsafe {
         asm!("2:",
              "imul {x}, {x}", "imul {x}, {x}", "imul {x}, {x}", "imul {x}, {x}",
              "imul {x}, {x}", "imul {x}, {x}", "imul {x}, {x}", "imul {x}, {x}",
              "dec {n:e}", "jnz 2b",
-             x = inout(reg) 3u64 => _, n = inout(reg) MULTIPLICATIONS / 8 => _, options(nomem, nostack));
+             x = inout(reg) 3u64 => _, n = inout(reg) times / 8 => _, options(nomem, nostack));
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn multiply() {}
+fn add() {}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn multiply(_: u32) {}

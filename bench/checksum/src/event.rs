@@ -81,6 +81,10 @@ pub struct CaseResult<'a> {
     /// Of a packet, on average.
     pub bytes: f64,
     pub routines: Vec<Figures>,
+    /// Rounds that do not count, because the core did not work for us alone.
+    pub dropped: usize,
+    /// There were hardly any other rounds.
+    pub disturbed: bool,
     /// What the second core wrote meanwhile, in 10^9 bytes per second.
     pub writer_gbps: Option<f64>,
 }

@@ -96,7 +96,7 @@ fn run(args: &Args) -> Result<()> {
     if let Some(cpu) = measuring_cpu {
         pin(cpu);
     }
-    let rounds = Rounds { clock: Clock::calibrate(), most: args.rounds, limit: Duration::from_secs_f64(args.limit) };
+    let rounds = Rounds::new(Clock::calibrate(), args.rounds, Duration::from_secs_f64(args.limit));
     let clock = rounds.clock;
     let mut session = Session::new(rounds, region_bytes(), profile, writing_cpu)?;
     let machine = Machine {
@@ -123,7 +123,9 @@ fn run(args: &Args) -> Result<()> {
             table: &case.table,
             column: &case.column,
             bytes: case.mean_length(),
-            routines: outcome.figures,
+            routines: outcome.measured.figures,
+            dropped: outcome.measured.dropped,
+            disturbed: outcome.measured.disturbed,
             writer_gbps: outcome.writer_gbps,
         }))?;
     }

@@ -33,8 +33,15 @@ pub struct Session {
     pub writing_cpu: Option<usize>,
 }
 
-pub struct Outcome {
+/// What the rounds of a case gave.
+pub struct Measured {
     pub figures: Vec<Figures>,
+    pub dropped: usize,
+    pub disturbed: bool,
+}
+
+pub struct Outcome {
+    pub measured: Measured,
     pub writer_gbps: Option<f64>,
 }
 
@@ -66,7 +73,7 @@ impl Session {
             Some(cpu) if case.needs_writer() => Some(Writer::start(cpu)?),
             _ => None,
         };
-        let figures = match case.kind {
+        let measured = match case.kind {
             Kind::Hot { length, shift } => sums::hot(self, length, shift),
             Kind::Large { length, shift } => sums::large(self, length, shift),
             Kind::Cold { length, shift, order, .. } => sums::cold(self, length, shift, order),
@@ -79,7 +86,7 @@ impl Session {
             Kind::TuneInPacket { length } => prefetch::in_packet(self, length),
             Kind::TuneNextPacket { lengths } => prefetch::next_packet(self, lengths),
         };
-        Ok(Outcome { figures, writer_gbps: writer.map(|writer| writer.gbps()) })
+        Ok(Outcome { measured, writer_gbps: writer.map(|writer| writer.gbps()) })
     }
 }
 
@@ -104,12 +111,13 @@ fn hand(mean_length: f64) -> usize {
     ((128.0 * 1024.0 / mean_length) as usize).clamp(8, 128)
 }
 
-fn measured(mut contenders: Vec<Contender<'_>>, rounds: &Rounds, random: &mut Random) -> Vec<Figures> {
+fn measured(mut contenders: Vec<Contender<'_>>, rounds: &Rounds, random: &mut Random) -> Measured {
     let values = rounds.run(&mut contenders, random);
-    let figures = contenders.into_iter().zip(values);
-    figures
-        .map(|(contender, ns)| Figures { name: contender.name, role: contender.role, wrong: contender.wrong, ns })
-        .collect()
+    let figures = contenders.into_iter().zip(values.ns).map(|(contender, ns)| {
+        let Contender { name, role, wrong, .. } = contender;
+        Figures { name, role, wrong, ns }
+    });
+    Measured { figures: figures.collect(), dropped: values.dropped, disturbed: values.disturbed }
 }
 
 /// Roughly how long a case takes, in seconds; shown before the run.

@@ -27,12 +27,12 @@ pub fn all() -> (Vec<Routine>, Vec<Absent>) {
 #[cfg(not(c_rivals))]
 fn in_c() -> (Vec<Routine>, Vec<Absent>) {
     let reason = "written in C for x86-64; no C compiler was there when this program was built";
-    (Vec::new(), ["linux", "vpp", "dpdk"].map(|name| Absent::new(name, reason)).into())
+    (Vec::new(), ["linux", "linux 2x5", "vpp", "dpdk"].map(|name| Absent::new(name, reason)).into())
 }
 
 #[cfg(c_rivals)]
 fn in_c() -> (Vec<Routine>, Vec<Absent>) {
-    let (mut routines, mut absent) = (vec![linux()], Vec::new());
+    let (mut routines, mut absent) = (Vec::from(linux()), Vec::new());
     let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
     if wide && is_x86_feature_detected!("bmi2") {
         routines.push(vpp());
@@ -49,14 +49,21 @@ fn in_c() -> (Vec<Routine>, Vec<Absent>) {
 }
 
 #[cfg(c_rivals)]
-fn linux() -> Routine {
+fn linux() -> [Routine; 2] {
     unsafe extern "C" {
-        fn rival_linux_csum_partial(at: *const u8, length: usize, sum: u32) -> u32;
+        fn rival_linux_2x4(at: *const u8, length: usize, sum: u32) -> u32;
+        fn rival_linux_2x5(at: *const u8, length: usize, sum: u32) -> u32;
     }
-    Routine::new("linux", Rival, Some(from_native), |data| {
-        // SAFETY: reads `length` bytes.
-        u64::from(unsafe { rival_linux_csum_partial(data.as_ptr(), data.len(), 0) })
-    })
+    [
+        Routine::new("linux", Rival, Some(from_native), |data| {
+            // SAFETY: reads `length` bytes.
+            u64::from(unsafe { rival_linux_2x4(data.as_ptr(), data.len(), 0) })
+        }),
+        Routine::new("linux 2x5", Rival, Some(from_native), |data| {
+            // SAFETY: reads `length` bytes.
+            u64::from(unsafe { rival_linux_2x5(data.as_ptr(), data.len(), 0) })
+        }),
+    ]
 }
 
 #[cfg(c_rivals)]

@@ -7,9 +7,8 @@ use checksum::Kernel;
 use checksum::prefetch::Profile;
 
 use super::sums::NEIGHBOURS;
-use super::{Session, hand, measured};
+use super::{Measured, Session, hand, measured};
 use crate::deck::{Deck, Order};
-use crate::event::Figures;
 use crate::lengths::Lengths;
 use crate::rounds::Contender;
 use crate::sum::{Role, Routine};
@@ -18,7 +17,7 @@ use crate::{bound, ours, rivals};
 /// What `csum_batch` without prefetch is called.
 pub const PLAIN: &str = "no prefetch";
 
-pub fn batches(session: &mut Session, lengths: Lengths, order: Order) -> Vec<Figures> {
+pub fn batches(session: &mut Session, lengths: Lengths, order: Order) -> Measured {
     let clock = session.rounds.clock;
     let region = session.region.bytes();
     let deck = Deck::new(region, order, lengths.longest(), 0, &mut session.random, |random| lengths.draw(random));

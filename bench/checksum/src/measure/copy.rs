@@ -6,9 +6,8 @@ use std::hint::black_box;
 use anyhow::{Context, Result};
 use checksum::{csum_and_copy, csum_and_copy_nt, csum_partial};
 
-use super::{SAMPLE_NS, Session, hand, measured};
+use super::{Measured, SAMPLE_NS, Session, hand, measured};
 use crate::case::Warmth;
-use crate::event::Figures;
 use crate::ours;
 use crate::random::Random;
 use crate::region::{LINE, Region, flush};
@@ -65,7 +64,7 @@ fn ways() -> [(String, Role, Copies); 5] {
     ]
 }
 
-pub fn copies(session: &mut Session, length: usize, warmth: Warmth) -> Result<Vec<Figures>> {
+pub fn copies(session: &mut Session, length: usize, warmth: Warmth) -> Result<Measured> {
     let mut to = match session.destination.take() {
         Some(region) => region,
         None => Region::new(session.region.bytes().len() / 2, &mut session.random).context("no memory to copy to")?,

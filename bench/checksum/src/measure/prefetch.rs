@@ -6,9 +6,8 @@ use std::hint::black_box;
 use checksum::Kernel;
 use checksum::prefetch::Profile;
 
-use super::{Session, hand, measured};
+use super::{Measured, Session, hand, measured};
 use crate::deck::{Deck, Order};
-use crate::event::Figures;
 use crate::lengths::Lengths;
 use crate::rounds::Contender;
 use crate::sum::{Loops, Role};
@@ -63,7 +62,7 @@ impl<'a> Table<'a> {
 
 /// The source thread's chain with each distance, past the end of the data and not; and our best kernel.
 #[cfg(c_rivals)]
-pub fn distances(session: &mut Session, length: usize, order: Order) -> Vec<Figures> {
+pub fn distances(session: &mut Session, length: usize, order: Order) -> Measured {
     use crate::rivals::one_chain;
     let mut random = crate::random::Random::new(21);
     let read = bound::read();
@@ -90,12 +89,12 @@ pub fn distances(session: &mut Session, length: usize, order: Order) -> Vec<Figu
 }
 
 #[cfg(not(c_rivals))]
-pub fn distances(_: &mut Session, _: usize, _: Order) -> Vec<Figures> {
-    Vec::new()
+pub fn distances(session: &mut Session, _: usize, _: Order) -> Measured {
+    measured(Vec::new(), &session.rounds, &mut session.random)
 }
 
 /// Names are distances, the built-in one among them.
-pub fn in_packet(session: &mut Session, length: usize) -> Vec<Figures> {
+pub fn in_packet(session: &mut Session, length: usize) -> Measured {
     let mut random = crate::random::Random::new(22);
     let table = Table::new(session, &mut random, Lengths::Fixed(length), Order::Random);
     let built_in = Profile::built_in().in_packet;
@@ -109,7 +108,7 @@ pub fn in_packet(session: &mut Session, length: usize) -> Vec<Figures> {
 }
 
 /// Names are lines and packets ahead, `8 2`; the built-in setting is among them.
-pub fn next_packet(session: &mut Session, lengths: Lengths) -> Vec<Figures> {
+pub fn next_packet(session: &mut Session, lengths: Lengths) -> Measured {
     let mut random = crate::random::Random::new(23);
     let table = Table::new(session, &mut random, lengths, Order::Random);
     let built_in = Profile::built_in();

@@ -2,9 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::{Session, calls, everything, hand, measured};
+use super::{Measured, Session, calls, everything, hand, measured};
 use crate::deck::{Deck, Order};
-use crate::event::Figures;
 use crate::lengths::Lengths;
 use crate::ours;
 use crate::random::Random;
@@ -28,7 +27,7 @@ fn is_right(routine: &Routine, packets: &[&[u8]]) -> bool {
     routine.is_right(packets) && routine.is_right(&[&vec![0xff; longest]])
 }
 
-pub fn hot(session: &mut Session, length: usize, shift: usize) -> Vec<Figures> {
+pub fn hot(session: &mut Session, length: usize, shift: usize) -> Measured {
     let data = &session.region.bytes()[shift..][..length];
     let clock = session.rounds.clock;
     let routines = everything(length);
@@ -42,7 +41,7 @@ pub fn hot(session: &mut Session, length: usize, shift: usize) -> Vec<Figures> {
     measured(contenders.collect(), &session.rounds, &mut session.random)
 }
 
-pub fn large(session: &mut Session, length: usize, shift: usize) -> Vec<Figures> {
+pub fn large(session: &mut Session, length: usize, shift: usize) -> Measured {
     let clock = session.rounds.clock;
     let region = session.region.bytes();
     let places = region.len() / (length + LINE);
@@ -60,7 +59,7 @@ pub fn large(session: &mut Session, length: usize, shift: usize) -> Vec<Figures>
     measured(contenders.collect(), &session.rounds, &mut session.random)
 }
 
-pub fn cold(session: &mut Session, length: usize, shift: usize, order: Order) -> Vec<Figures> {
+pub fn cold(session: &mut Session, length: usize, shift: usize, order: Order) -> Measured {
     let clock = session.rounds.clock;
     let region = session.region.bytes();
     let routines = everything(length);
@@ -112,7 +111,7 @@ impl<'a> Mix<'a> {
     }
 }
 
-pub fn mix(session: &mut Session, lengths: Lengths, shift: usize) -> Vec<Figures> {
+pub fn mix(session: &mut Session, lengths: Lengths, shift: usize) -> Measured {
     let clock = session.rounds.clock;
     let data = &session.region.bytes()[..MIX_BYTES];
     let mix = Mix { data, lengths, shift, round: 0, random: Random::new(11), packets: Vec::new() };
@@ -130,7 +129,7 @@ pub fn mix(session: &mut Session, lengths: Lengths, shift: usize) -> Vec<Figures
     measured(contenders.collect(), &session.rounds, &mut session.random)
 }
 
-pub fn latency(session: &mut Session, length: usize) -> Vec<Figures> {
+pub fn latency(session: &mut Session, length: usize) -> Measured {
     let data = &session.region.bytes()[..length];
     let clock = session.rounds.clock;
     let mut routines = everything(length);
@@ -146,7 +145,7 @@ pub fn latency(session: &mut Session, length: usize) -> Vec<Figures> {
     measured(contenders.collect(), &session.rounds, &mut session.random)
 }
 
-pub fn inline(session: &mut Session, length: usize) -> Vec<Figures> {
+pub fn inline(session: &mut Session, length: usize) -> Measured {
     let clock = session.rounds.clock;
     let data = &session.region.bytes()[..length];
     let times = calls(3.0);

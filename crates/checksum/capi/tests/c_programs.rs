@@ -1,6 +1,7 @@
 //! C programs against the header: shared, static, and through pkg-config from an installation.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +22,7 @@ fn libraries() -> PathBuf {
 fn have(test: &str, tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
-        println!("skipped: {test}: no {tool}");
+        let _ = writeln!(std::io::stderr(), "skipped: {test}: no {tool}");
     }
     found
 }

@@ -18,7 +18,7 @@ fn more_than_4_gib_of_ones() {
     let Ok(base) =
         (unsafe { mmap_anonymous(null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) })
     else {
-        println!("skipped: more_than_4_gib_of_ones: no {} GiB of address space", length >> 30);
+        crate::oracle::skipped("more_than_4_gib_of_ones", "no address space for it");
         return;
     };
     for piece in 0..PIECES {

@@ -126,6 +126,8 @@ mod tests {
             column: String::new(),
             bytes: 1500.0,
             routines: settings.iter().map(routine).collect(),
+            dropped: 0,
+            disturbed: false,
             writer_gbps: None,
         }
     }

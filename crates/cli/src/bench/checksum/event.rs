@@ -58,6 +58,10 @@ pub struct Case {
     pub column: String,
     pub bytes: f64,
     pub routines: Vec<Routine>,
+    /// Rounds that do not count, because the core did not work for the program alone.
+    pub dropped: usize,
+    /// There were hardly any other rounds.
+    pub disturbed: bool,
     pub writer_gbps: Option<f64>,
 }
 

@@ -95,6 +95,8 @@ pub mod tests {
             column: column.into(),
             bytes,
             routines,
+            dropped: 0,
+            disturbed: false,
             writer_gbps: None,
         }
     }

@@ -26,6 +26,8 @@ pub struct Object<'a> {
     /// Rivals that sum such data wrong.
     wrong: Vec<Wrong<'a>>,
     writer: Vec<Wrote<'a>>,
+    /// Cases during which other work took from the core all the time.
+    disturbed: Vec<&'a str>,
     absent: &'a [Absent],
     skipped: Vec<Skipped<'a>>,
     claims: &'a [Claim],
@@ -100,6 +102,7 @@ pub fn json<'a>(figures: &'a Figures, machine: &'a Machine, claims: &'a [Claim])
             .iter()
             .filter_map(|case| Some(Wrote { name: &case.case, gbps: case.writer_gbps? }))
             .collect(),
+        disturbed: figures.cases.iter().filter(|case| case.disturbed).map(|case| case.case.as_str()).collect(),
         absent: &figures.start.absent,
         skipped: figures.skipped.iter().map(|(name, reason)| Skipped { name, reason }).collect(),
         claims,
@@ -166,6 +169,7 @@ pub fn footer(figures: &Figures, machine: &Machine) -> String {
         machine.kernel,
         machine.load_average
     );
+    disturbances(&mut text, figures);
     for case in &figures.cases {
         for routine in case.routines.iter().filter(|routine| routine.wrong) {
             let _ = writeln!(text, "{} sums {} wrong and was not timed", routine.name, case.case);
@@ -178,6 +182,19 @@ pub fn footer(figures: &Figures, machine: &Machine) -> String {
         let _ = writeln!(text, "skipped {name}: {reason}");
     }
     text
+}
+
+fn disturbances(text: &mut String, figures: &Figures) {
+    let dropped: usize = figures.cases.iter().map(|case| case.dropped).sum();
+    if dropped > 0 {
+        let _ = writeln!(text, "{dropped} rounds do not count: other work took from the core meanwhile.");
+    }
+    let disturbed: Vec<&str> =
+        figures.cases.iter().filter(|case| case.disturbed).map(|case| case.case.as_str()).collect();
+    if !disturbed.is_empty() {
+        let _ =
+            writeln!(text, "Other work took from the core all through: {}. Measure these again.", disturbed.join(", "));
+    }
 }
 
 impl Case {
@@ -205,6 +222,7 @@ mod tests {
         ];
         let mut hot = case("hot-1500", "In the cache", "1500", 1500.0, routines);
         hot.writer_gbps = Some(9.5);
+        hot.disturbed = true;
         let mut figures = figures(vec![hot]);
         figures.start.absent = vec![Absent { name: "dpdk".into(), reason: "no headers".into() }];
         figures.skipped = vec![("cold-random-64".into(), "no clflushopt".into())];
@@ -227,6 +245,7 @@ mod tests {
         assert!((rows[0]["ratio"].as_f64().unwrap() - 42.0 / 11.0).abs() < 1e-9);
         assert_eq!(value["wrong"][0]["routine"], "smoltcp");
         assert_eq!(value["writer"][0]["gbps"], 9.5);
+        assert_eq!(value["disturbed"][0], "hot-1500");
         assert_eq!(value["absent"][0]["name"], "dpdk");
         assert_eq!(value["skipped"][0]["reason"], "no clflushopt");
     }
@@ -247,6 +266,7 @@ mod tests {
             "skipped dpdk: no headers",
             "skipped cold-random-64",
             "kernel avx512vnni",
+            "all through: hot-1500",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
