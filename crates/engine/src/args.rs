@@ -6,10 +6,18 @@ use toml::{Table, Value};
 /// What is wrong with the arguments of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArgError {
-    Unknown { key: String, known: &'static [&'static str] },
-    Missing { key: &'static str },
+    Unknown {
+        key: String,
+        known: &'static [&'static str],
+    },
+    Missing {
+        key: &'static str,
+    },
     /// `key` is empty if the arguments as a whole are meant.
-    Wrong { key: String, problem: String },
+    Wrong {
+        key: String,
+        problem: String,
+    },
 }
 
 impl ArgError {

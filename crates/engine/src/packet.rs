@@ -229,7 +229,8 @@ impl Packet {
     #[cold]
     fn move_for(&mut self, front: usize, back: usize) -> bool {
         let length = self.length as usize;
-        let Some(spare) = MAX_LENGTH.checked_sub(length).and_then(|rest| rest.checked_sub(front.checked_add(back)?)) else {
+        let Some(spare) = MAX_LENGTH.checked_sub(length).and_then(|rest| rest.checked_sub(front.checked_add(back)?))
+        else {
             return false;
         };
         let slot = self.slot();

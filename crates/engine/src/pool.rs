@@ -83,12 +83,8 @@ fn first_use() -> *mut Pool {
 
 /// What this thread's free list did so far.
 pub fn stats() -> PoolStats {
-    with(|pool| PoolStats {
-        frees: pool.frees,
-        freebytes: pool.freebytes,
-        live: pool.held - pool.count as i64,
-    })
-    .unwrap_or_default()
+    with(|pool| PoolStats { frees: pool.frees, freebytes: pool.freebytes, live: pool.held - pool.count as i64 })
+        .unwrap_or_default()
 }
 
 /// Runs `body` with this thread's pool. `body` must not come back here.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports};
-use crate::args::ArgError;
 use crate::arena::MAX_LENGTH;
+use crate::args::ArgError;
 use crate::batch::{BATCH, Batch};
 use crate::packet::Packet;
 use crate::registry::Registry;
@@ -43,7 +43,10 @@ impl Kind for Source {
 
     fn check(args: &SourceArgs) -> Result<(), ArgError> {
         if args.size > MAX_LENGTH {
-            return Err(ArgError::wrong("size", format!("{} is too long: a packet has up to {MAX_LENGTH} bytes", args.size)));
+            return Err(ArgError::wrong(
+                "size",
+                format!("{} is too long: a packet has up to {MAX_LENGTH} bytes", args.size),
+            ));
         }
         Ok(())
     }

@@ -18,7 +18,14 @@ pub enum Problem {
     #[error("link '{link}': no such app '{app}'{}", hint(.near))]
     App { link: LinkSpec, app: String, near: Option<String> },
     #[error("link '{link}': app '{app}' ({kind}) has no {direction} '{port}'{}", has(.known))]
-    Port { link: LinkSpec, app: String, kind: String, direction: &'static str, port: String, known: &'static [&'static str] },
+    Port {
+        link: LinkSpec,
+        app: String,
+        kind: String,
+        direction: &'static str,
+        port: String,
+        known: &'static [&'static str],
+    },
     #[error("link '{link}': {direction} '{port}' of app '{app}' has another link already")]
     Taken { link: LinkSpec, app: String, direction: &'static str, port: String },
 }

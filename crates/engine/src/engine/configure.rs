@@ -89,8 +89,7 @@ impl Engine {
         match self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)) {
             Err(place) => {
                 let io = Io::new(Vec::new(), Vec::new(), 0);
-                let mut node =
-                    Node { name: name.to_string(), spec: spec.clone(), info, app: None, io, cycles: 0 };
+                let mut node = Node { name: name.to_string(), spec: spec.clone(), info, app: None, io, cycles: 0 };
                 node.start(self.options.thread, failures);
                 self.nodes.insert(place, node);
                 true

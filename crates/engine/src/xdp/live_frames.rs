@@ -12,7 +12,7 @@ use super::bpf::{Link, NATIVE, Program};
 use super::program::{Action, constant, redirect_to_interface};
 
 /// Frames per call: a tenth of a second or less, after which [`Source::run`] looks whether it is to stop.
-const PER_CALL: u32 = 64 << 10;
+const PER_CALL: u32 = 1 << 20;
 /// The kernel's unit of work.
 const BATCH: u32 = 64;
 
