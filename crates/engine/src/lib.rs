@@ -15,10 +15,12 @@ pub mod config;
 mod depot;
 pub mod engine;
 pub mod link;
+pub mod netdev;
 pub mod packet;
 pub mod pool;
 pub mod registry;
 mod sync;
+pub mod xdp;
 
 pub use app::{App, AppError, Context, Direction, Io, Kind, Ports, Reconfigured};
 pub use batch::{BATCH, Batch};
