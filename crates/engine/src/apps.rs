@@ -4,6 +4,7 @@ use crate::registry::Registry;
 
 pub mod basic;
 pub mod bridge;
+pub mod checksum;
 pub mod forwarder;
 pub mod headers;
 mod mmsg;
@@ -23,6 +24,7 @@ pub mod xdp;
 pub(crate) fn register(registry: &mut Registry) {
     basic::register(registry);
     bridge::register(registry);
+    checksum::register(registry);
     forwarder::register(registry);
     neighbour::register(registry);
     pcap::register(registry);

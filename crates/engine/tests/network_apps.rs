@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::apps::basic::{SampleArgs, SynthArgs, TruncateArgs};
+use engine::apps::checksum::{ChecksumArgs, Mode};
 use engine::apps::forwarder::{ForwarderArgs, Route};
 use engine::apps::headers::Mac;
 use engine::apps::neighbour::NeighbourArgs;
@@ -244,6 +245,65 @@ fn what_is_not_forwarded_is_counted() {
     let (_, app) = router.0.apps().find(|(name, _)| *name == "x").unwrap();
     app.counters(&mut values);
     assert_eq!(values, [0, 1, 1, 1, 2, 1, 1]);
+}
+
+/// Frames with right checksums, by another implementation.
+fn right_frames() -> Vec<Vec<u8>> {
+    use etherparse::PacketBuilder as Builder;
+    let mut frames = Vec::new();
+    for payload in [&b""[..], b"x", b"some payload", &[0xff; 333]] {
+        let mut build = |write: &dyn Fn(&mut Vec<u8>)| {
+            let mut frame = Vec::new();
+            write(&mut frame);
+            frames.push(frame);
+        };
+        let ethernet = || Builder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let v4 = || ethernet().ipv4([192, 0, 2, 1], [192, 0, 2, 2], 64);
+        let v6 = || ethernet().ipv6([0xfd; 16], [0xfe; 16], 64);
+        build(&|frame| v4().udp(1, 2).write(frame, payload).unwrap());
+        build(&|frame| v6().udp(1, 2).write(frame, payload).unwrap());
+        build(&|frame| v4().tcp(1, 2, 3, 4).write(frame, payload).unwrap());
+        build(&|frame| v6().tcp(1, 2, 3, 4).write(frame, payload).unwrap());
+        build(&|frame| v4().icmpv4_echo_request(1, 2).write(frame, payload).unwrap());
+        build(&|frame| v6().icmpv6_echo_request(1, 2).write(frame, payload).unwrap());
+        let tagged = || ethernet().single_vlan(etherparse::VlanId::try_new(7).unwrap());
+        build(&|frame| tagged().ipv4([192, 0, 2, 1], [192, 0, 2, 2], 64).udp(1, 2).write(frame, payload).unwrap());
+    }
+    frames
+}
+
+#[test]
+fn checksums_are_filled_in_and_checked() {
+    let mode = |mode| ChecksumArgs { mode };
+    let mut fill = Rig::new("Checksum", mode(Mode::Fill), &["input"], &["output"]);
+    let mut verify = Rig::new("Checksum", mode(Mode::Verify), &["input"], &["output"]);
+    for right in right_frames() {
+        assert_eq!(verify.send("input", &right).take("output"), [right.clone()]);
+        assert_eq!(fill.send("input", &right).take("output"), [right.clone()]);
+        // Every bit behind the Ethernet header and its tag counts, but for addresses of no protocol below.
+        let start = if right[12] == 0x81 { 18 } else { 14 };
+        let ip = if right[start] >> 4 == 4 { start } else { start + 8 };
+        let mut wrong = right.clone();
+        let last = wrong.len() - 1;
+        for at in [ip + 9, ip + 13, last] {
+            wrong[at] ^= 0x10;
+            if at == ip + 9 && right[start] >> 4 == 6 {
+                wrong[at] ^= 0x10;
+                continue;
+            }
+            assert_eq!(verify.send("input", &wrong).count(&["output"]), [0], "byte {at} of {right:?}");
+            wrong[at] ^= 0x10;
+        }
+        assert_eq!(wrong, right);
+    }
+    // No checksum at all is fine for UDP over IPv4 only.
+    let mut none = right_frames().swap_remove(0);
+    none[40..42].fill(0);
+    assert_eq!(verify.send("input", &none).count(&["output"]), [1]);
+    let mut none = right_frames().swap_remove(1);
+    none[60..62].fill(0);
+    assert_eq!(verify.send("input", &none).count(&["output"]), [0]);
+    assert_eq!(verify.send("input", b"anything else").count(&["output"]), [1]);
 }
 
 #[test]
