@@ -1,0 +1,173 @@
+//! The memory of all packets of this process: one mapping, cut into slots of equal size.
+//!
+//! One mapping serves all threads and all ports, so that it can be registered once as the UMEM of AF_XDP sockets
+//! (chunk size [`SLOT`], aligned) and a packet goes from port to port and from thread to thread without being copied.
+//! Free slots are alike: a thread may free what another one allocated.
+//!
+//! ```text
+//! slot:  | control 64 | headroom .. | data .. | tailroom |
+//!        0            64            ^ Packet::data       SLOT
+//! ```
+
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::depot::Depot;
+
+/// Bytes of a slot, and its alignment.
+pub const SLOT: usize = 2048;
+/// Bytes at the start of a slot that never hold packet data. A script's view of a packet lies there.
+pub const CONTROL: usize = 64;
+/// Longest packet.
+pub const MAX_LENGTH: usize = SLOT - CONTROL;
+/// Slots that change hands between a thread and the depot at once.
+pub const CHUNK: usize = 128;
+/// Slots of a process that says nothing else: 128 MiB of address space, memory only for what is touched.
+pub const DEFAULT_SLOTS: usize = 65536;
+
+const HUGE: usize = 2 << 20;
+
+static ARENA: OnceLock<Arena> = OnceLock::new();
+
+/// The mapping. It lives as long as the process.
+pub struct Arena {
+    base: NonNull<u8>,
+    slots: usize,
+    /// Slots that were never used, from here on. Memory is touched only when it is needed.
+    fresh: AtomicU32,
+    depot: Depot,
+}
+
+// SAFETY: the pointer only names the mapping; slots are handed out to one owner at a time by the depot.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+/// The packet memory could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    #[error("packet memory of {0} packets exists already; set its size before the first packet")]
+    Exists(usize),
+    #[error("cannot map memory for {0} packets: {1}")]
+    Map(usize, rustix::io::Errno),
+}
+
+/// The process's arena, made with the default size at first use.
+///
+/// # Panics
+/// If the system refuses the mapping.
+pub fn arena() -> &'static Arena {
+    ARENA.get_or_init(|| Arena::map(DEFAULT_SLOTS).expect("memory for packets"))
+}
+
+/// Sets how many packets can exist. Only before the first packet; a repeated call with the same number is fine.
+pub fn set_slots(slots: usize) -> Result<(), ArenaError> {
+    let slots = slots.max(1).next_multiple_of(HUGE / SLOT);
+    let arena = match ARENA.get() {
+        Some(arena) => arena,
+        None => {
+            let new = Arena::map(slots)?;
+            ARENA.get_or_init(|| new)
+        }
+    };
+    if arena.slots == slots { Ok(()) } else { Err(ArenaError::Exists(arena.slots)) }
+}
+
+impl Arena {
+    fn map(slots: usize) -> Result<Self, ArenaError> {
+        let slots = slots.next_multiple_of(HUGE / SLOT);
+        let length = slots * SLOT;
+        let refused = |error| ArenaError::Map(slots, error);
+        // SAFETY: a new private mapping.
+        let raw = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                length + HUGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(refused)?;
+        let skip = raw.addr().next_multiple_of(HUGE) - raw.addr();
+        let base = raw.cast::<u8>().wrapping_add(skip);
+        if skip != 0 {
+            // SAFETY: the part of our own mapping before the first whole huge page, not used by anyone.
+            let _ = unsafe { munmap(raw, skip) };
+        }
+        if skip != HUGE {
+            // SAFETY: the part after the last slot.
+            let _ = unsafe { munmap(base.wrapping_add(length).cast(), HUGE - skip) };
+        }
+        // A refusal costs speed only: ordinary pages serve as well.
+        // SAFETY: the advice covers exactly our mapping and changes no content.
+        let _ = unsafe { madvise(base.cast(), length, Advice::LinuxHugepage) };
+        let base = NonNull::new(base).ok_or(ArenaError::Map(slots, rustix::io::Errno::NOMEM))?;
+        Ok(Self { base, slots, fresh: AtomicU32::new(0), depot: Depot::new(slots) })
+    }
+
+    /// First byte of the first slot, on a boundary of 2 MiB.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Bytes of the mapping: `slots() * SLOT`.
+    pub fn length(&self) -> usize {
+        self.slots * SLOT
+    }
+
+    /// Fills `into` with up to [`CHUNK`] free slots and returns how many; 0 when all packets are in use.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of [`CHUNK`] pointers.
+    pub(crate) unsafe fn take(&self, into: *mut *mut u8) -> usize {
+        if let Some(first) = self.depot.pop() {
+            let slot = self.slot(first);
+            // SAFETY: the slot is ours now, and `give` wrote the number of slots at its start.
+            let count = unsafe { slot.cast::<u64>().read() } as usize;
+            let list = slot.wrapping_add(8).cast::<*mut u8>();
+            // SAFETY: `give` wrote that many pointers behind it, at most `CHUNK`.
+            unsafe { into.copy_from_nonoverlapping(list, count) };
+            return count;
+        }
+        let first = self.fresh.fetch_add(CHUNK as u32, Ordering::Relaxed) as usize;
+        if first >= self.slots {
+            // Undone, so that the counter cannot wrap however often an empty arena is asked.
+            self.fresh.fetch_sub(CHUNK as u32, Ordering::Relaxed);
+            return 0;
+        }
+        for i in 0..CHUNK {
+            // SAFETY: `into` has room for `CHUNK` pointers; slots come in multiples of it.
+            unsafe { into.add(i).write(self.slot((first + i) as u32)) };
+        }
+        CHUNK
+    }
+
+    /// Takes back `count` free slots, 1 to [`CHUNK`].
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `count` pointers, each the first byte of a slot that the caller owns and gives up.
+    pub(crate) unsafe fn give(&self, from: *const *mut u8, count: usize) {
+        // SAFETY: at least one pointer is there.
+        let first = unsafe { from.read() };
+        let list = first.wrapping_add(8).cast::<*mut u8>();
+        // SAFETY: the first slot is free and the caller's; a slot holds the number and `CHUNK` pointers.
+        unsafe { first.cast::<u64>().write(count as u64) };
+        // SAFETY: as above; the caller's list lies outside of the arena.
+        unsafe { list.copy_from_nonoverlapping(from, count) };
+        self.depot.push(((first.addr() - self.base.as_ptr().addr()) / SLOT) as u32);
+    }
+
+    fn slot(&self, index: u32) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(index as usize * SLOT)
+    }
+}
+
+const _: () = assert!(CHUNK * 8 + 8 <= SLOT && (HUGE / SLOT).is_multiple_of(CHUNK));

@@ -1,0 +1,338 @@
+//! A link: the bounded queue between an output and an input of two apps of one thread.
+//!
+//! A full link drops and counts; there is no back pressure but [`Link::room`]. Whole batches are moved at once, and the
+//! counters change once per batch. A link that was emptied starts again at its first place, so that a link whose reader
+//! keeps up stays within a few lines of the first-level cache.
+//!
+//! All methods take `&self`: an app holds its input and its output at once, and these may be one link. None of them calls
+//! foreign code while the cursors are in motion.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+
+use crate::batch::{Batch, free_all};
+use crate::packet::Packet;
+use crate::pool;
+
+/// Packets that a link holds.
+pub const CAPACITY: usize = 1024;
+const MASK: u32 = CAPACITY as u32 - 1;
+
+/// What passed a link. `tx` is what was sent into it, `rx` what was taken out.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    pub txpackets: u64,
+    pub txbytes: u64,
+    /// Packets that found it full.
+    pub txdrop: u64,
+    pub rxpackets: u64,
+    pub rxbytes: u64,
+}
+
+/// A queue of packets within one thread. Scripts reach it by this layout.
+#[repr(C)]
+pub struct Link {
+    /// Free-running; the place is the low bits. `write - read` packets are queued.
+    read: Cell<u32>,
+    write: Cell<u32>,
+    stats: Cell<LinkStats>,
+    ring: Box<[Cell<MaybeUninit<Packet>>; CAPACITY]>,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Link {
+    pub fn new() -> Self {
+        let ring = (0..CAPACITY).map(|_| Cell::new(MaybeUninit::uninit())).collect::<Box<[_]>>();
+        let Ok(ring) = ring.try_into() else { unreachable!("collected from CAPACITY places") };
+        Self { read: Cell::new(0), write: Cell::new(0), stats: Cell::default(), ring }
+    }
+
+    /// Packets waiting.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.write.get().wrapping_sub(self.read.get()) as usize
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.read.get() == self.write.get()
+    }
+
+    /// Places left.
+    #[inline]
+    pub fn room(&self) -> usize {
+        CAPACITY - self.length()
+    }
+
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.room() == 0
+    }
+
+    #[inline]
+    pub fn stats(&self) -> LinkStats {
+        self.stats.get()
+    }
+
+    /// Sends one packet. A batch costs less per packet: [`Self::transmit_batch`].
+    #[inline]
+    pub fn transmit(&self, packet: Packet) {
+        let mut stats = self.stats.get();
+        if self.is_full() {
+            stats.txdrop += 1;
+        } else {
+            stats.txpackets += 1;
+            stats.txbytes += packet.length() as u64;
+            self.ring[(self.write.get() & MASK) as usize].set(MaybeUninit::new(packet));
+            self.write.set(self.write.get().wrapping_add(1));
+        }
+        self.stats.set(stats);
+    }
+
+    /// Takes the packet that waits longest.
+    #[inline]
+    pub fn receive(&self) -> Option<Packet> {
+        if self.is_empty() {
+            return None;
+        }
+        let place = &self.ring[(self.read.get() & MASK) as usize];
+        // SAFETY: between the cursors are packets; the cursor moves on below.
+        let packet = unsafe { place.replace(MaybeUninit::uninit()).assume_init() };
+        self.consumed(1, packet.length() as u64);
+        Some(packet)
+    }
+
+    /// Sends all packets of the batch, which is empty afterwards.
+    #[inline]
+    pub fn transmit_batch(&self, batch: &mut Batch) {
+        let count = batch.len();
+        // SAFETY: `count` packets, which the batch forgets in the next line.
+        unsafe { self.put(batch.as_ptr(), count) };
+        // SAFETY: an empty batch.
+        unsafe { batch.set_length(0) };
+    }
+
+    /// Moves waiting packets to the end of the batch, as many as it takes.
+    #[inline]
+    pub fn receive_batch(&self, batch: &mut Batch) -> usize {
+        let count = self.length().min(batch.room());
+        let mut spare = batch.spare();
+        // SAFETY: each packet is moved once, to free places of the batch, of which there are `count`.
+        self.drain(count, |packets, some| unsafe {
+            spare.copy_from_nonoverlapping(packets, some);
+            spare = spare.add(some);
+        });
+        let length = batch.len() + count;
+        // SAFETY: written above.
+        unsafe { batch.set_length(length) };
+        count
+    }
+
+    /// Moves up to `most` waiting packets to another link, the fastest way through an app that looks at none of them.
+    #[inline]
+    pub fn forward(&self, to: &Link, most: usize) -> usize {
+        let count = self.length().min(most);
+        if std::ptr::eq(self, to) {
+            return self.forward_to_itself(count);
+        }
+        // SAFETY: `drain` hands out packets that this link forgets, outside of the other link's ring.
+        self.drain(count, |packets, some| unsafe { to.put(packets, some) });
+        count
+    }
+
+    /// Frees all waiting packets.
+    #[inline]
+    pub fn discard(&self) -> usize {
+        let count = self.length();
+        self.drain(count, |packets, some| {
+            // SAFETY: `drain` hands out packets that this link forgets.
+            unsafe { free_all(packets, some) };
+        });
+        count
+    }
+
+    /// Hands the first `count` of the waiting packets to `take`, in one or two pieces, and forgets them. `take` must move
+    /// each packet out exactly once, must not touch this link and must not panic.
+    #[inline(always)]
+    pub(crate) fn drain(&self, count: usize, mut take: impl FnMut(*const Packet, usize)) {
+        let (first, rest) = self.spans(self.read.get(), count);
+        let bytes = if count == self.length() { 0 } else { self.bytes_waiting(first, rest) };
+        take(self.place(self.read.get()), first);
+        if rest != 0 {
+            take(self.place(0), rest);
+        }
+        self.consumed(count, bytes);
+    }
+
+    #[cold]
+    fn bytes_waiting(&self, first: usize, rest: usize) -> u64 {
+        // SAFETY: that many packets wait; nothing moves while they are looked at.
+        let first = unsafe { std::slice::from_raw_parts(self.place(self.read.get()), first) };
+        // SAFETY: as above, from the start of the ring on.
+        let rest = unsafe { std::slice::from_raw_parts(self.place(0), rest) };
+        bytes_of(first) + bytes_of(rest)
+    }
+
+    #[cold]
+    fn forward_to_itself(&self, count: usize) -> usize {
+        for _ in 0..count {
+            if let Some(packet) = self.receive() {
+                self.transmit(packet);
+            }
+        }
+        count
+    }
+
+    /// Sends `count` copies of a packet, fewer when the packets or the places run out. Drops nothing. Returns how many.
+    #[inline]
+    pub fn transmit_copies(&self, original: &Packet, count: usize) -> usize {
+        let count = count.min(self.room());
+        let done = pool::with(|pool| {
+            let mut done = 0;
+            while done < count {
+                let ready = pool.ready((count - done).min(crate::arena::CHUNK));
+                if ready == 0 {
+                    break;
+                }
+                for _ in 0..ready {
+                    let place = self.place(self.write.get().wrapping_add(done as u32)).cast_mut();
+                    // SAFETY: `ready` slots are.
+                    let slot = unsafe { pool.take() };
+                    // SAFETY: a free place of the ring and a slot just taken.
+                    unsafe { place.write(original.copy_to(slot)) };
+                    done += 1;
+                }
+            }
+            done
+        });
+        let done = done.unwrap_or(0);
+        self.write.set(self.write.get().wrapping_add(done as u32));
+        self.sent(done, done as u64 * original.length() as u64);
+        done
+    }
+
+    /// Sends a copy of each packet. Copies that find no place are counted as dropped and never made; the same holds when
+    /// all packets are in use.
+    pub fn transmit_copies_of(&self, originals: &[Packet]) -> usize {
+        let count = originals.len().min(self.room());
+        let mut bytes = 0;
+        let done = pool::with(|pool| {
+            let mut done = 0;
+            for originals in originals[..count].chunks(crate::arena::CHUNK) {
+                let ready = pool.ready(originals.len());
+                for original in &originals[..ready] {
+                    let place = self.place(self.write.get().wrapping_add(done as u32)).cast_mut();
+                    // SAFETY: `ready` slots are.
+                    let slot = unsafe { pool.take() };
+                    // SAFETY: a free place of the ring and a slot just taken.
+                    unsafe { place.write(original.copy_to(slot)) };
+                    bytes += original.length() as u64;
+                    done += 1;
+                }
+            }
+            done
+        });
+        let done = done.unwrap_or(0);
+        self.write.set(self.write.get().wrapping_add(done as u32));
+        self.sent(done, bytes);
+        self.dropped(originals.len() - done);
+        done
+    }
+
+    #[inline]
+    fn dropped(&self, packets: usize) {
+        let mut stats = self.stats.get();
+        stats.txdrop += packets as u64;
+        self.stats.set(stats);
+    }
+
+    /// Takes `count` packets over; those without a place are freed and counted.
+    ///
+    /// # Safety
+    /// `packets` is valid for reads of `count` packets outside of this ring, which the caller forgets.
+    #[inline]
+    pub(crate) unsafe fn put(&self, packets: *const Packet, count: usize) {
+        let fitting = count.min(self.room());
+        let (first, rest) = self.spans(self.write.get(), fitting);
+        // SAFETY: the places from the write cursor on are free, and the ring is reached through cells only.
+        unsafe { self.place(self.write.get()).cast_mut().copy_from_nonoverlapping(packets, first) };
+        // SAFETY: as above, from the start of the ring on.
+        unsafe { self.place(0).cast_mut().copy_from_nonoverlapping(packets.add(first), rest) };
+        self.write.set(self.write.get().wrapping_add(fitting as u32));
+        let mut bytes = 0;
+        for i in 0..fitting {
+            // SAFETY: still readable; only the length is looked at.
+            bytes += unsafe { &*packets.add(i) }.length() as u64;
+        }
+        self.sent(fitting, bytes);
+        if fitting < count {
+            // SAFETY: the packets that found no place.
+            unsafe { self.overflow(packets.add(fitting), count - fitting) };
+        }
+    }
+
+    /// # Safety
+    /// As [`free_all`].
+    #[cold]
+    unsafe fn overflow(&self, packets: *const Packet, count: usize) {
+        // SAFETY: the caller's.
+        unsafe { free_all(packets, count) };
+        self.dropped(count);
+    }
+
+    #[inline(always)]
+    fn sent(&self, packets: usize, bytes: u64) {
+        let mut stats = self.stats.get();
+        stats.txpackets += packets as u64;
+        stats.txbytes += bytes;
+        self.stats.set(stats);
+    }
+
+    /// Moves the read cursor. `bytes` is ignored if the link is empty now: then all that was sent was received.
+    #[inline(always)]
+    fn consumed(&self, packets: usize, bytes: u64) {
+        let mut stats = self.stats.get();
+        let read = self.read.get().wrapping_add(packets as u32);
+        if read == self.write.get() {
+            self.read.set(0);
+            self.write.set(0);
+            stats.rxpackets = stats.txpackets;
+            stats.rxbytes = stats.txbytes;
+        } else {
+            self.read.set(read);
+            stats.rxpackets += packets as u64;
+            stats.rxbytes += bytes;
+        }
+        self.stats.set(stats);
+    }
+
+    #[inline(always)]
+    fn place(&self, cursor: u32) -> *const Packet {
+        self.ring.as_ptr().wrapping_add((cursor & MASK) as usize).cast()
+    }
+
+    /// How many of `count` places lie from `cursor` to the end of the ring, and how many at its start.
+    #[inline(always)]
+    fn spans(&self, cursor: u32, count: usize) -> (usize, usize) {
+        let first = count.min(CAPACITY - (cursor & MASK) as usize);
+        (first, count - first)
+    }
+}
+
+/// Sum of the lengths.
+#[inline]
+pub fn bytes_of(packets: &[Packet]) -> u64 {
+    packets.iter().map(|packet| packet.length() as u64).sum()
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.discard();
+    }
+}

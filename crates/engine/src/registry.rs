@@ -1,0 +1,76 @@
+//! The kinds of apps that a configuration can name.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use toml::Table;
+
+use crate::app::{App, AppError, Context, Kind, Ports, Reconfigured};
+use crate::args::{self, ArgError};
+
+/// A kind without its type.
+#[derive(Clone, Copy)]
+pub struct KindInfo {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub inputs: Ports,
+    pub outputs: Ports,
+    pub pulls: bool,
+    pub counters: &'static [&'static str],
+    pub check: fn(&Table) -> Result<(), ArgError>,
+    pub make: Make,
+}
+
+/// A constructor without its type.
+pub type Make = fn(&Table, &Context) -> Result<Box<dyn Instance>, AppError>;
+
+/// An instance without its type: an app that takes its arguments as a table.
+pub trait Instance: App {
+    fn reconfigure_from(&mut self, args: &Table) -> Result<Reconfigured, AppError>;
+}
+
+impl<K: Kind> Instance for K {
+    fn reconfigure_from(&mut self, args: &Table) -> Result<Reconfigured, AppError> {
+        self.reconfigure(args::parse(args)?)
+    }
+}
+
+/// Kinds by name.
+#[derive(Clone, Default)]
+pub struct Registry(BTreeMap<&'static str, KindInfo>);
+
+impl Registry {
+    /// All kinds of this crate.
+    pub fn standard() -> &'static Self {
+        static STANDARD: OnceLock<Registry> = OnceLock::new();
+        STANDARD.get_or_init(|| {
+            let mut registry = Self::default();
+            crate::apps::register(&mut registry);
+            registry
+        })
+    }
+
+    /// Adds a kind, or replaces the one of that name.
+    pub fn register<K: Kind>(&mut self) {
+        let info = KindInfo {
+            name: K::NAME,
+            about: K::ABOUT,
+            inputs: K::INPUTS,
+            outputs: K::OUTPUTS,
+            pulls: K::PULLS,
+            counters: K::COUNTERS,
+            check: |table| K::check(&args::parse(table)?),
+            make: |table, context| Ok(Box::new(K::new(args::parse(table)?, context)?)),
+        };
+        self.0.insert(K::NAME, info);
+    }
+
+    pub fn get(&self, name: &str) -> Option<&KindInfo> {
+        self.0.get(name)
+    }
+
+    /// All kinds in the order of their names.
+    pub fn kinds(&self) -> impl Iterator<Item = &KindInfo> {
+        self.0.values()
+    }
+}

@@ -1,0 +1,64 @@
+//! Asking engines to stop, or to read their configuration again, from another thread or from a signal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A request to stop. Clones are the same request.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn request(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+static RELOAD: AtomicBool = AtomicBool::new(false);
+
+/// The signals of this process, once [`Signals::catch`] was called.
+#[derive(Debug, Clone, Copy)]
+pub struct Signals(());
+
+impl Signals {
+    /// From now on SIGINT and SIGTERM ask to stop and SIGHUP asks to reload. A second SIGINT or SIGTERM ends the process
+    /// as it would without this.
+    pub fn catch() -> std::io::Result<Self> {
+        for (signal, flags) in
+            [(libc::SIGINT, libc::SA_RESETHAND), (libc::SIGTERM, libc::SA_RESETHAND), (libc::SIGHUP, 0)]
+        {
+            // SAFETY: all zeros is a valid sigaction.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            action.sa_flags = flags | libc::SA_RESTART;
+            // SAFETY: the handler stores to an atomic, which is allowed at any time.
+            if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(Self(()))
+    }
+
+    pub fn stop_requested(&self) -> bool {
+        STOPPED.load(Ordering::Relaxed)
+    }
+
+    /// True once per request.
+    pub fn take_reload(&self) -> bool {
+        RELOAD.swap(false, Ordering::Relaxed)
+    }
+}
+
+extern "C" fn on_signal(signal: libc::c_int) {
+    let flag = if signal == libc::SIGHUP { &RELOAD } else { &STOPPED };
+    flag.store(true, Ordering::Relaxed);
+}
