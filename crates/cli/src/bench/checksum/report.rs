@@ -185,6 +185,12 @@ pub fn footer(figures: &Figures, machine: &Machine) -> String {
 }
 
 fn disturbances(text: &mut String, figures: &Figures) {
+    let core = || figures.cases.iter().map(|case| case.additions_per_cycle);
+    let (least, most) = (core().fold(f64::MAX, f64::min), core().fold(0.0, f64::max));
+    let _ = writeln!(
+        text,
+        "The core did {least:.1} to {most:.1} additions per cycle when the cases began: the fewer, the more other work shared it."
+    );
     let dropped: usize = figures.cases.iter().map(|case| case.dropped).sum();
     if dropped > 0 {
         let _ = writeln!(text, "{dropped} rounds do not count: other work took from the core meanwhile.");
