@@ -47,16 +47,17 @@ impl Clock {
         Some(f64::from(MULTIPLICATIONS) * MULTIPLY_CYCLES / fastest)
     }
 
-    /// How much this core gets done just now: additions that do not depend on each other, in the time that so many
-    /// multiplications take which do. Other work on the same core, a neighbour's on its other hardware thread, takes from
-    /// the additions and not from the multiplications; a change of the clock changes both alike. Always 1 elsewhere.
-    pub fn throughput(&self) -> f64 {
+    /// How much this core gets done just now: additions per cycle that do not depend on each other. The cycles are counted
+    /// by multiplications that do. Other work on the same core, a neighbour's on its other hardware thread, takes from the
+    /// additions and not from the multiplications; a change of the clock changes both alike. Always 1 elsewhere.
+    pub fn additions_per_cycle(&self) -> f64 {
         if cfg!(not(target_arch = "x86_64")) {
             return 1.0;
         }
         // The fastest of a few: an interrupt is not what is looked for.
         let fastest = |work: &dyn Fn()| (0..3).map(|_| self.time(work)).fold(f64::MAX, f64::min);
-        fastest(&|| multiply(FEW_MULTIPLICATIONS)) / fastest(&add)
+        let cycle = fastest(&|| multiply(FEW_MULTIPLICATIONS)) / f64::from(FEW_MULTIPLICATIONS) / MULTIPLY_CYCLES;
+        ADDITIONS as f64 * cycle / fastest(&add)
     }
 }
 

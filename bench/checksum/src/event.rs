@@ -85,6 +85,8 @@ pub struct CaseResult<'a> {
     pub dropped: usize,
     /// There were hardly any other rounds.
     pub disturbed: bool,
+    /// What the core got done when the case began.
+    pub additions_per_cycle: f64,
     /// What the second core wrote meanwhile, in 10^9 bytes per second.
     pub writer_gbps: Option<f64>,
 }

@@ -126,6 +126,7 @@ fn run(args: &Args) -> Result<()> {
             routines: outcome.measured.figures,
             dropped: outcome.measured.dropped,
             disturbed: outcome.measured.disturbed,
+            additions_per_cycle: outcome.measured.additions_per_cycle,
             writer_gbps: outcome.writer_gbps,
         }))?;
     }

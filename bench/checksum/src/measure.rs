@@ -12,7 +12,7 @@ use crate::case::{Case, Kind};
 use crate::event::Figures;
 use crate::random::Random;
 use crate::region::Region;
-use crate::rounds::{Contender, FEWEST, Rounds};
+use crate::rounds::{Contender, FEWEST, Rounds, Values};
 use crate::sum::Routine;
 #[cfg(c_rivals)]
 use crate::sum::{Role, from_native};
@@ -38,6 +38,7 @@ pub struct Measured {
     pub figures: Vec<Figures>,
     pub dropped: usize,
     pub disturbed: bool,
+    pub additions_per_cycle: f64,
 }
 
 pub struct Outcome {
@@ -112,12 +113,12 @@ fn hand(mean_length: f64) -> usize {
 }
 
 fn measured(mut contenders: Vec<Contender<'_>>, rounds: &Rounds, random: &mut Random) -> Measured {
-    let values = rounds.run(&mut contenders, random);
-    let figures = contenders.into_iter().zip(values.ns).map(|(contender, ns)| {
+    let Values { ns, dropped, disturbed, additions_per_cycle } = rounds.run(&mut contenders, random);
+    let figures = contenders.into_iter().zip(ns).map(|(contender, ns)| {
         let Contender { name, role, wrong, .. } = contender;
         Figures { name, role, wrong, ns }
     });
-    Measured { figures: figures.collect(), dropped: values.dropped, disturbed: values.disturbed }
+    Measured { figures: figures.collect(), dropped, disturbed, additions_per_cycle }
 }
 
 /// Roughly how long a case takes, in seconds; shown before the run.

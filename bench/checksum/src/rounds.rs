@@ -41,6 +41,8 @@ pub struct Values {
     pub dropped: usize,
     /// There were too few others, so that these do count.
     pub disturbed: bool,
+    /// What the core got done when the case began.
+    pub additions_per_cycle: f64,
 }
 
 /// Below this part of what the core can do it does not work for us alone.
@@ -53,14 +55,16 @@ impl Rounds {
     }
 
     /// The median of many looks, for a single one can be far off. Over all cases the most counts.
-    fn look_at_core(&self) {
-        let mut looks: Vec<f64> = (0..LOOKS).map(|_| self.clock.throughput()).collect();
+    fn look_at_core(&self) -> f64 {
+        let mut looks: Vec<f64> = (0..LOOKS).map(|_| self.clock.additions_per_cycle()).collect();
         looks.sort_by(f64::total_cmp);
-        self.undisturbed.set(self.undisturbed.get().max(looks[LOOKS / 2]));
+        let now = looks[LOOKS / 2];
+        self.undisturbed.set(self.undisturbed.get().max(now));
+        now
     }
 
     fn is_alone(&self) -> bool {
-        self.clock.throughput() >= ALONE * self.undisturbed.get()
+        self.clock.additions_per_cycle() >= ALONE * self.undisturbed.get()
     }
 
     /// Ends early when the time is over.
@@ -71,7 +75,7 @@ impl Rounds {
             (contenders[index].sample)(0);
         }
         let (mut good, mut bad): (Vec<Vec<f64>>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
-        self.look_at_core();
+        let additions_per_cycle = self.look_at_core();
         let began = Instant::now();
         let mut alone = self.is_alone();
         while good.len() < self.most {
@@ -89,9 +93,10 @@ impl Rounds {
         }
         let disturbed = good.len() < FEWEST;
         let dropped = if disturbed { 0 } else { bad.len() };
-        let rounds = if disturbed { [good, bad].concat() } else { good };
+        let mut rounds = if disturbed { [good, bad].concat() } else { good };
+        rounds.truncate(self.most);
         let of =
             |index: usize| -> Vec<f64> { rounds.iter().map(|round| round[index]).filter(|ns| !ns.is_nan()).collect() };
-        Values { ns: (0..contenders.len()).map(of).collect(), dropped, disturbed }
+        Values { ns: (0..contenders.len()).map(of).collect(), dropped, disturbed, additions_per_cycle }
     }
 }

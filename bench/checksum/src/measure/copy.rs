@@ -171,7 +171,8 @@ fn places<'a>(bytes: &'a [u8], length: usize, cold: bool, random: &mut Random) -
 
 fn cut<'a>(bytes: &'a mut [u8], length: usize, cold: bool, random: &mut Random) -> Vec<&'a mut [u8]> {
     let slot = slot(length, cold);
-    let chunks = bytes.chunks_exact_mut(slot);
+    // Not at the sources' own offsets in a page: loads would wait for stores that only look like theirs.
+    let chunks = bytes[if cold { 0 } else { PAGE / 2 + LINE }..].chunks_exact_mut(slot);
     let mut found: Vec<&mut [u8]> =
         chunks.map(|bytes| &mut bytes[random.below((slot - length) / LINE + 1) * LINE..][..length]).collect();
     if cold {

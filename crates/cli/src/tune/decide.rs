@@ -128,6 +128,7 @@ mod tests {
             routines: settings.iter().map(routine).collect(),
             dropped: 0,
             disturbed: false,
+            additions_per_cycle: 3.0,
             writer_gbps: None,
         }
     }

@@ -62,6 +62,8 @@ pub struct Case {
     pub dropped: usize,
     /// There were hardly any other rounds.
     pub disturbed: bool,
+    /// What the core got done when the case began: less than it can, if other work shared it.
+    pub additions_per_cycle: f64,
     pub writer_gbps: Option<f64>,
 }
 

@@ -97,6 +97,7 @@ pub mod tests {
             routines,
             dropped: 0,
             disturbed: false,
+            additions_per_cycle: 3.0,
             writer_gbps: None,
         }
     }

@@ -1,5 +1,6 @@
 //! The tables for people and the object for scripts.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use comfy_table::Cell;
@@ -170,11 +171,7 @@ pub fn footer(figures: &Figures, machine: &Machine) -> String {
         machine.load_average
     );
     disturbances(&mut text, figures);
-    for case in &figures.cases {
-        for routine in case.routines.iter().filter(|routine| routine.wrong) {
-            let _ = writeln!(text, "{} sums {} wrong and was not timed", routine.name, case.case);
-        }
-    }
+    wrong(&mut text, figures);
     for absent in &figures.start.absent {
         let _ = writeln!(text, "skipped {}: {}", absent.name, absent.reason);
     }
@@ -184,7 +181,25 @@ pub fn footer(figures: &Figures, machine: &Machine) -> String {
     text
 }
 
+fn wrong(text: &mut String, figures: &Figures) {
+    let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for case in &figures.cases {
+        for routine in case.routines.iter().filter(|routine| routine.wrong) {
+            found.entry(&routine.name).or_default().push(&case.case);
+        }
+    }
+    for (routine, cases) in found {
+        let _ = writeln!(text, "{routine} sums wrong, and was not timed, in {}", cases.join(", "));
+    }
+}
+
 fn disturbances(text: &mut String, figures: &Figures) {
+    let core = || figures.cases.iter().map(|case| case.additions_per_cycle);
+    let (least, most) = (core().fold(f64::MAX, f64::min), core().fold(0.0, f64::max));
+    let _ = writeln!(
+        text,
+        "The core did {least:.1} to {most:.1} additions per cycle when the cases began: the fewer, the more other work shared it."
+    );
     let dropped: usize = figures.cases.iter().map(|case| case.dropped).sum();
     if dropped > 0 {
         let _ = writeln!(text, "{dropped} rounds do not count: other work took from the core meanwhile.");
@@ -262,7 +277,7 @@ mod tests {
             "0.73 x",
             "smoltcp",
             "WRONG",
-            "smoltcp sums hot-1500 wrong",
+            "smoltcp sums wrong, and was not timed, in hot-1500",
             "skipped dpdk: no headers",
             "skipped cold-random-64",
             "kernel avx512vnni",
