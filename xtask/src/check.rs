@@ -43,7 +43,11 @@ const STEPS: &[Step] = &[
     ),
     Step {
         loom: true,
-        ..step("interleavings (loom)", Counts::Tests, &["test", "-p", "shm", "--test", "loom", "--release"])
+        ..step(
+            "interleavings (loom)",
+            Counts::Tests,
+            &["test", "-p", "shm", "-p", "engine", "--test", "loom", "--release"],
+        )
     },
     step(
         "whole system",
