@@ -207,14 +207,15 @@ impl Link {
                 if ready == 0 {
                     break;
                 }
-                for _ in 0..ready {
-                    let place = self.place(self.write.get().wrapping_add(done as u32)).cast_mut();
-                    // SAFETY: `ready` slots are.
-                    let slot = unsafe { pool.take() };
+                let write = self.write.get();
+                let copy = |slot| {
+                    let place = self.place(write.wrapping_add(done as u32)).cast_mut();
                     // SAFETY: a free place of the ring and a slot just taken.
                     unsafe { place.write(original.copy_to(slot)) };
                     done += 1;
-                }
+                };
+                // SAFETY: `ready` slots are.
+                unsafe { pool.take_each(ready, copy) };
             }
             done
         });
@@ -233,15 +234,17 @@ impl Link {
             let mut done = 0;
             for originals in originals[..count].chunks(crate::arena::CHUNK) {
                 let ready = pool.ready(originals.len());
-                for original in &originals[..ready] {
-                    let place = self.place(self.write.get().wrapping_add(done as u32)).cast_mut();
-                    // SAFETY: `ready` slots are.
-                    let slot = unsafe { pool.take() };
+                let (write, mut originals) = (self.write.get(), originals[..ready].iter());
+                let copy = |slot| {
+                    let Some(original) = originals.next() else { return };
+                    let place = self.place(write.wrapping_add(done as u32)).cast_mut();
                     // SAFETY: a free place of the ring and a slot just taken.
                     unsafe { place.write(original.copy_to(slot)) };
                     bytes += original.length() as u64;
                     done += 1;
-                }
+                };
+                // SAFETY: `ready` slots are, one for each original.
+                unsafe { pool.take_each(ready, copy) };
             }
             done
         });

@@ -98,15 +98,17 @@ impl Packet {
         // A packet too long for the usual place stands where the original does.
         let to = if length <= SLOT - new { new } else { from };
         let data = slot.wrapping_add(to);
-        let rounded = length.next_multiple_of(LINE);
-        if rounded <= SMALL && rounded <= SLOT - to.max(from) {
-            let mut done = 0;
-            while done < rounded {
-                // SAFETY: whole lines of both slots: their ends were compared just now.
-                let (source, target) = unsafe { (self.data.as_ptr().add(done), data.add(done)) };
-                // SAFETY: as above; the slots differ, each having its owner.
-                unsafe { target.cast::<[u8; LINE]>().copy_from_nonoverlapping(source.cast(), 1) };
-                done += LINE;
+        if length <= LINE && from <= SLOT - LINE {
+            // The smallest packets are most of those that come fast: one line, no loop. New packets start far enough
+            // from the end.
+            // SAFETY: a whole line of each slot; the slots differ, each having its owner.
+            unsafe { data.cast::<[u8; LINE]>().copy_from_nonoverlapping(self.data.as_ptr().cast(), 1) };
+        } else if length <= SMALL && length.next_multiple_of(LINE) <= SLOT - to.max(from) {
+            for line in 0..length.div_ceil(LINE) {
+                let source = self.data.as_ptr().wrapping_add(line * LINE);
+                let target = data.wrapping_add(line * LINE).cast::<[u8; LINE]>();
+                // SAFETY: whole lines of both slots: their ends were compared just now. The slots differ.
+                unsafe { target.copy_from_nonoverlapping(source.cast(), 1) };
             }
         } else {
             // SAFETY: `length` bytes lie in the source, and fit behind `to`.

@@ -1,11 +1,13 @@
 //! In which order a breath calls apps, and what ends a run.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use engine::app::{App, AppError, Context, Io, Kind, Ports};
 use engine::config::LinkSpec;
 use engine::engine::{Ended, push_order};
-use engine::{Config, Engine, Options, Pace, Until};
+use engine::{Config, Engine, Options, Pace, Registry, Until};
 
 fn order(links: &[&str], pulls: &[&str]) -> String {
     let links: Vec<LinkSpec> = links.iter().map(|link| link.parse().unwrap()).collect();
@@ -48,6 +50,53 @@ fn a_packet_crosses_in_one_breath() {
     engine.breathe();
     let last = engine.link("mid.output -> sink.input").unwrap().stats();
     assert_eq!((last.rxpackets, last.rxbytes), (128, 128 * 60));
+}
+
+thread_local! {
+    /// The calls of the running test.
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Writes its calls down.
+struct Spy(String);
+
+impl Kind for Spy {
+    const NAME: &'static str = "Spy";
+    const ABOUT: &'static str = "for tests";
+    const INPUTS: Ports = Ports::Any;
+    const OUTPUTS: Ports = Ports::Any;
+    const PULLS: bool = true;
+    type Args = ();
+
+    fn new((): (), context: &Context) -> Result<Self, AppError> {
+        Ok(Self(context.name.clone()))
+    }
+}
+
+impl App for Spy {
+    fn pull(&mut self, _io: &Io) {
+        CALLS.with_borrow_mut(|calls| calls.push(format!("pull {}", self.0)));
+    }
+
+    fn push(&mut self, _io: &Io) {
+        CALLS.with_borrow_mut(|calls| calls.push(format!("push {}", self.0)));
+    }
+}
+
+/// Networks that no link joins breathe one after the other: what the first pulled is gone before the second pulls.
+#[test]
+fn separate_networks_breathe_in_turn() {
+    let mut registry = Registry::standard().clone();
+    registry.register::<Spy>();
+    let mut engine = Engine::with_registry(Options::default(), registry);
+    let mut config = Config::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        config.app(name, "Spy", ()).unwrap();
+    }
+    config.link("a.o -> d.i").unwrap().link("b.o -> c.i").unwrap().link("d.o -> a.i").unwrap();
+    engine.configure(&config).unwrap();
+    engine.breathe();
+    assert_eq!(CALLS.take(), ["pull a", "pull d", "push d", "push a", "pull b", "pull c", "push c", "pull e"]);
 }
 
 #[test]
