@@ -5,6 +5,9 @@ use std::ffi::OsString;
 use clap::builder::FalseyValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 
+mod packets;
+pub use packets::*;
+
 use crate::units::{parse_dmb_size, parse_seconds, parse_size};
 
 #[derive(Parser)]
@@ -36,6 +39,11 @@ pub enum Command {
     Devices(Devices),
     Bench(Bench),
     Demo(Demo),
+    Engine(Box<Engine>),
+    Packetblaster(Box<Packetblaster>),
+    Loadtest(Box<Loadtest>),
+    Top(Top),
+    Ps(Ps),
 }
 
 #[derive(clap::Args)]
@@ -232,6 +240,7 @@ pub struct Bench {
 #[derive(Subcommand)]
 pub enum BenchCommand {
     Sockets(Sockets),
+    Engine(BenchEngine),
 }
 
 #[derive(clap::Args)]

@@ -1,6 +1,7 @@
 //! `shortwire bench`: pairs of programs over every path in turn, and what came of it.
 
 mod case;
+mod engine;
 mod machine;
 mod observe;
 mod peers;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use case::Case;
+pub use engine::engine;
 use progress::Progress;
 use samples::Samples;
 use session::Session;

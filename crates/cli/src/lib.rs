@@ -6,11 +6,17 @@ mod args;
 mod bench;
 mod connections;
 mod devices;
+mod engine;
 mod info;
+mod loadtest;
+mod packetblaster;
+mod ps;
 mod run;
 mod ss;
 mod stats;
 mod sys;
+mod table;
+mod top;
 mod units;
 
 use std::ffi::OsStr;
@@ -35,10 +41,17 @@ pub fn main() -> ExitCode {
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
         Command::Bench(args) => {
-            let BenchCommand::Sockets(args) = args.command;
-            ("bench", bench::sockets(&args))
+            let outcome = match args.command {
+                BenchCommand::Sockets(args) => bench::sockets(&args),
+                BenchCommand::Engine(args) => bench::engine(&args),
+            };
+            ("bench", outcome)
         }
         Command::Demo(args) => ("demo", bench::demo(&args)),
+        Command::Engine(args) => ("engine", self::engine::run(&args)),
+        Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args.command)),
+        Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
+        Command::Top(args) => ("top", top::run(&args)),
         other => {
             // `shortwire ss | head` ends quietly, as other tools do.
             sys::default_sigpipe();
@@ -47,6 +60,7 @@ pub fn main() -> ExitCode {
                 Command::Stats(args) => ("stats", stats::run(&args)),
                 Command::Info(args) => ("info", info::run(&args)),
                 Command::Devices(args) => ("devices", devices::run(&args)),
+                Command::Ps(args) => ("ps", ps::run(&args)),
                 _ => unreachable!("handled above"),
             }
         }
