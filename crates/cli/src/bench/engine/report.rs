@@ -168,8 +168,8 @@ impl Row {
     fn ratio(&self) -> Option<f64> {
         let (_, rival) = self.against.as_ref()?;
         let pairs = self.values.iter().zip(rival);
-        let mut ratios: Vec<f64> =
-            pairs.map(|(ours, theirs)| if self.unit == "ns" { theirs / ours } else { ours / theirs }).collect();
+        let ratio = |(ours, theirs): (&f64, &f64)| if self.unit == "ns" { theirs / ours } else { ours / theirs };
+        let mut ratios: Vec<f64> = pairs.map(ratio).filter(|ratio| ratio.is_finite()).collect();
         ratios.sort_by(f64::total_cmp);
         median(&ratios)
     }
