@@ -1,7 +1,10 @@
 //! The command line of all subcommands. Man page and completions are generated from these definitions.
 
+mod checksum;
+
 use std::ffi::OsString;
 
+pub use checksum::{Checksum, Tune, TuneChecksum, TuneCommand};
 use clap::builder::FalseyValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -38,6 +41,7 @@ pub enum Command {
     Info(Info),
     Devices(Devices),
     Bench(Bench),
+    Tune(Tune),
     Demo(Demo),
     Engine(Box<Engine>),
     Packetblaster(Box<Packetblaster>),
@@ -241,6 +245,7 @@ pub struct Bench {
 pub enum BenchCommand {
     Sockets(Sockets),
     Engine(BenchEngine),
+    Checksum(Checksum),
 }
 
 #[derive(clap::Args)]

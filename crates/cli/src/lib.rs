@@ -1,6 +1,7 @@
 //! The `shortwire` command. A library as well, so that man page and completions are made from the same definition.
 //!
-//! `args` is the command line; each subcommand is a module of its name. All `unsafe` is in `sys`.
+//! `args` is the command line; each subcommand is a module of its name. `unsafe` is in `sys`, and where frames are
+//! lent to the kernel: `packetblaster/xdp` and `bench/engine/bare`.
 
 mod args;
 mod bench;
@@ -10,6 +11,8 @@ mod engine;
 mod info;
 mod loadtest;
 mod packetblaster;
+mod pending;
+mod profile;
 mod ps;
 mod run;
 mod ss;
@@ -17,12 +20,13 @@ mod stats;
 mod sys;
 mod table;
 mod top;
+mod tune;
 mod units;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use args::{Args, BenchCommand, Command};
+use args::{Args, BenchCommand, Command, TuneCommand};
 use clap::{CommandFactory, Parser};
 
 /// What `env`, `nohup` and `timeout` use for their own failures.
@@ -40,12 +44,14 @@ pub fn main() -> ExitCode {
     };
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
-        Command::Bench(args) => {
-            let outcome = match args.command {
-                BenchCommand::Sockets(args) => bench::sockets(&args),
-                BenchCommand::Engine(args) => bench::engine(&args),
-            };
-            ("bench", outcome)
+        Command::Bench(args) => match args.command {
+            BenchCommand::Sockets(args) => ("bench", bench::sockets(&args)),
+            BenchCommand::Checksum(args) => ("bench", bench::checksum::run(&args)),
+            BenchCommand::Engine(args) => ("bench", bench::engine(&args)),
+        },
+        Command::Tune(args) => {
+            let TuneCommand::Checksum(args) = args.command;
+            ("tune", tune::checksum(&args))
         }
         Command::Demo(args) => ("demo", bench::demo(&args)),
         Command::Engine(args) => ("engine", self::engine::run(&args)),

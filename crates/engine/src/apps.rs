@@ -14,7 +14,6 @@ mod presence;
 pub mod rate_limiter;
 pub mod raw_socket;
 pub mod shm_link;
-mod sums;
 pub mod tap;
 pub mod unix_socket;
 pub mod vlan;

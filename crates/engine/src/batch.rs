@@ -155,12 +155,12 @@ impl Drop for Batch {
 pub(crate) unsafe fn free_all(packets: *const Packet, count: usize) -> u64 {
     let mut bytes = 0;
     let done = pool::with(|pool| {
-        for i in 0..count {
+        pool.put_each(count, |i| {
             // SAFETY: one of `count` packets.
             let packet = unsafe { packets.add(i).read() };
             bytes += packet.length() as u64;
-            pool.put_uncounted(packet.into_slot().as_ptr());
-        }
+            packet.into_slot().as_ptr()
+        });
         pool.count_frees(count as u64, bytes);
     });
     if done.is_none() {

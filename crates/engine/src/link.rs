@@ -30,10 +30,17 @@ pub struct LinkStats {
     pub rxbytes: u64,
 }
 
-/// A queue of packets within one thread. Scripts reach it by this layout.
+/// A queue of packets within one thread. Scripts reach it by this layout:
+///
+/// ```c
+/// struct link {
+///     uint32_t read, write;    // free-running; the place is the low ten bits; both 0 whenever the link was emptied
+///     uint64_t txpackets, txbytes, txdrop, rxpackets, rxbytes;
+///     struct packet *ring;     // 1024 places
+/// };
+/// ```
 #[repr(C)]
 pub struct Link {
-    /// Free-running; the place is the low bits. `write - read` packets are queued.
     read: Cell<u32>,
     write: Cell<u32>,
     stats: Cell<LinkStats>,
@@ -200,14 +207,15 @@ impl Link {
                 if ready == 0 {
                     break;
                 }
-                for _ in 0..ready {
-                    let place = self.place(self.write.get().wrapping_add(done as u32)).cast_mut();
-                    // SAFETY: `ready` slots are.
-                    let slot = unsafe { pool.take() };
+                let write = self.write.get();
+                let copy = |slot| {
+                    let place = self.place(write.wrapping_add(done as u32)).cast_mut();
                     // SAFETY: a free place of the ring and a slot just taken.
                     unsafe { place.write(original.copy_to(slot)) };
                     done += 1;
-                }
+                };
+                // SAFETY: `ready` slots are.
+                unsafe { pool.take_each(ready, copy) };
             }
             done
         });
@@ -226,15 +234,17 @@ impl Link {
             let mut done = 0;
             for originals in originals[..count].chunks(crate::arena::CHUNK) {
                 let ready = pool.ready(originals.len());
-                for original in &originals[..ready] {
-                    let place = self.place(self.write.get().wrapping_add(done as u32)).cast_mut();
-                    // SAFETY: `ready` slots are.
-                    let slot = unsafe { pool.take() };
+                let (write, mut originals) = (self.write.get(), originals[..ready].iter());
+                let copy = |slot| {
+                    let Some(original) = originals.next() else { return };
+                    let place = self.place(write.wrapping_add(done as u32)).cast_mut();
                     // SAFETY: a free place of the ring and a slot just taken.
                     unsafe { place.write(original.copy_to(slot)) };
                     bytes += original.length() as u64;
                     done += 1;
-                }
+                };
+                // SAFETY: `ready` slots are, one for each original.
+                unsafe { pool.take_each(ready, copy) };
             }
             done
         });
@@ -336,3 +346,10 @@ impl Drop for Link {
         self.discard();
     }
 }
+
+const _: () = assert!(
+    size_of::<Link>() == 56
+        && std::mem::offset_of!(Link, write) == 4
+        && std::mem::offset_of!(Link, stats) == 8
+        && std::mem::offset_of!(Link, ring) == 48
+);

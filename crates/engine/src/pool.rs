@@ -14,6 +14,15 @@ const KEEP: usize = 4096;
 const SHARE: usize = 16;
 
 /// The free list of a thread. Scripts reach it by this layout; see [`current`].
+///
+/// ```c
+/// struct pool {
+///     uint8_t **free;                    // free slots; the one freed last is free[count - 1]
+///     uint64_t count, full;              // at count == full and at count == 0 only Rust goes on, by a chunk
+///     uint64_t frees, freebytes;         // packets freed by this thread, ever, and their lengths
+///     int64_t held;
+/// };
+/// ```
 #[repr(C)]
 pub struct Pool {
     /// Free slots; the one freed last is `free[count - 1]`.
@@ -141,21 +150,49 @@ impl Pool {
         unsafe { self.free.add(self.count as usize).read() }
     }
 
+    /// Hands `count` free slots to `each`, the top one first. The cursor moves once, so that the loop stays in registers.
+    ///
+    /// # Safety
+    /// [`Self::ready`] found so many that were not yet taken.
+    #[inline(always)]
+    pub(crate) unsafe fn take_each(&mut self, count: usize, mut each: impl FnMut(*mut u8)) {
+        self.count -= count as u64;
+        // SAFETY: below the old count are free slots.
+        let first = unsafe { self.free.add(self.count as usize) };
+        for i in (0..count).rev() {
+            // SAFETY: as above.
+            each(unsafe { first.add(i).read() });
+        }
+    }
+
     #[inline]
     pub(crate) fn put(&mut self, slot: *mut u8, length: usize) {
         self.put_uncounted(slot);
         self.count_frees(1, length as u64);
     }
 
-    /// As [`Self::put`]; the caller counts the whole batch by [`Self::count_frees`].
+    /// As [`Self::put`]; the caller counts by [`Self::count_frees`] if it was a packet.
     #[inline]
     pub(crate) fn put_uncounted(&mut self, slot: *mut u8) {
-        if self.count == self.full {
-            self.give();
+        self.put_each(1, |_| slot);
+    }
+
+    /// Takes `count` slots back, which `slot` names by their number. The caller counts them by [`Self::count_frees`].
+    #[inline(always)]
+    pub(crate) fn put_each(&mut self, count: usize, mut slot: impl FnMut(usize) -> *mut u8) {
+        let mut done = 0;
+        while done < count {
+            if self.count == self.full {
+                self.give();
+            }
+            let some = (count - done).min((self.full - self.count) as usize);
+            for i in 0..some {
+                // SAFETY: there are places below `full`, which is at most `KEEP + CHUNK`.
+                unsafe { self.free.add(self.count as usize + i).write(slot(done + i)) };
+            }
+            self.count += some as u64;
+            done += some;
         }
-        // SAFETY: there is a place below `full`, which is at most `KEEP + CHUNK`.
-        unsafe { self.free.add(self.count as usize).write(slot) };
-        self.count += 1;
     }
 
     #[inline]

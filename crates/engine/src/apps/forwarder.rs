@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Direction, Io, Kind, Ports, Reconfigured};
 use crate::apps::headers::{ETHERNET, IPV4, IPV6, Mac, addresses, be16};
-use crate::apps::sums::{csum_fold, csum_partial, csum_replace2};
 use crate::args::ArgError;
 use crate::batch::Batch;
 use crate::lpm::{Prefix, Table};
 use crate::packet::Packet;
 use crate::registry::Registry;
+use checksum::{csum_fold, csum_partial, csum_replace2};
 
 pub(super) fn register(registry: &mut Registry) {
     registry.register::<Forwarder>();

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports, Reconfigured};
 use crate::apps::headers::{ARP, ETHERNET, IPV6, Mac, be16};
-use crate::apps::sums::{csum_fold, csum_partial};
 use crate::batch::Batch;
 use crate::packet::Packet;
 use crate::registry::Registry;
+use checksum::{ICMPV6, csum_ipv6_magic, csum_partial};
 
 pub(super) fn register(registry: &mut Registry) {
     registry.register::<Neighbour>();
@@ -34,7 +34,6 @@ pub struct NeighbourArgs {
 
 const SOUTH: usize = 0;
 const NORTH: usize = 1;
-const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
@@ -118,8 +117,9 @@ impl Neighbour {
         // Option 2, one unit of eight bytes: the target's link-layer address.
         message[24..26].copy_from_slice(&[2, 1]);
         message[26..].copy_from_slice(&self.args.mac.0);
-        let sum = icmpv6_sum(&packet[22..54], &message);
-        message[2..4].copy_from_slice(&csum_fold(sum).to_ne_bytes());
+        let sum = csum_partial(&message, 0);
+        let check = csum_ipv6_magic(target.octets(), destination.octets(), 32, ICMPV6, sum);
+        message[2..4].copy_from_slice(&check.to_ne_bytes());
         packet.append(&message);
         packet.flags = 0;
         self.solicitations += 1;
@@ -127,28 +127,21 @@ impl Neighbour {
     }
 }
 
-/// The sum of a message with its pseudo header; `addresses` are source and destination.
-fn icmpv6_sum(addresses: &[u8], message: &[u8]) -> u32 {
-    let mut pseudo = [0; 8];
-    pseudo[..4].copy_from_slice(&(message.len() as u32).to_be_bytes());
-    pseudo[7] = ICMPV6;
-    csum_partial(message, csum_partial(&pseudo, csum_partial(addresses, 0)))
-}
-
 /// Source of a valid solicitation and what it asks for. The checks of RFC 4861, 7.1.1.
 fn solicitation(frame: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr)> {
-    let header = frame.get(ETHERNET..ETHERNET + 40)?;
-    let length = usize::from(be16(header, 4)?);
-    let message = frame.get(ETHERNET + 40..)?.get(..length)?;
+    let header: &[u8; 40] = frame.get(ETHERNET..)?.first_chunk()?;
+    let length = be16(header, 4)?;
+    let message = frame.get(ETHERNET + 40..)?.get(..usize::from(length))?;
+    let address = |bytes: &[u8]| bytes.first_chunk::<16>().copied();
+    let (source, destination) = (address(&header[8..])?, address(&header[24..])?);
     let valid = header[0] >> 4 == 6
         && header[6] == ICMPV6
         && header[7] == 255
         && length >= 24
         && message[..2] == [SOLICITATION, 0]
-        && csum_fold(icmpv6_sum(&header[8..40], message)) == 0;
-    let address = |bytes: &[u8]| Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?));
+        && csum_ipv6_magic(source, destination, length.into(), ICMPV6, csum_partial(message, 0)) == 0;
     valid.then_some(())?;
-    Some((address(&header[8..24])?, address(&message[8..24])?))
+    Some((source.into(), address(&message[8..])?.into()))
 }
 
 impl App for Neighbour {

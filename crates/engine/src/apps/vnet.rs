@@ -4,8 +4,8 @@
 //! Programs on this machine send packets whose transport checksum nobody has computed, as a device was to do it. Such a
 //! packet is finished here, where it enters the engine, so that no app and no receiver sees a wrong one.
 
-use super::sums::{csum_fold, csum_partial};
 use crate::packet::{CHECKSUM_VALID, NEEDS_CHECKSUM, Packet};
+use checksum::{csum_fold, csum_partial};
 
 pub(super) const LENGTH: usize = 10;
 
