@@ -58,6 +58,7 @@ impl Case {
         let number = self.started.get();
         self.started.set(number + 1);
         command.env("TMPDIR", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
+        command.env("SHORTWIRE_RUN_DIR", self.dir.join("run"));
         Proc::start(&format!("{number}-{name}"), &self.dir, command)
     }
 

@@ -8,6 +8,9 @@ pub use checksum::{Checksum, Tune, TuneChecksum, TuneCommand};
 use clap::builder::FalseyValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 
+mod packets;
+pub use packets::*;
+
 use crate::units::{parse_dmb_size, parse_seconds, parse_size};
 
 #[derive(Parser)]
@@ -40,6 +43,11 @@ pub enum Command {
     Bench(Bench),
     Tune(Tune),
     Demo(Demo),
+    Engine(Box<Engine>),
+    Packetblaster(Box<Packetblaster>),
+    Loadtest(Box<Loadtest>),
+    Top(Top),
+    Ps(Ps),
 }
 
 #[derive(clap::Args)]
@@ -236,6 +244,7 @@ pub struct Bench {
 #[derive(Subcommand)]
 pub enum BenchCommand {
     Sockets(Sockets),
+    Engine(BenchEngine),
     Checksum(Checksum),
 }
 

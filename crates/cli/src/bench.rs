@@ -2,6 +2,7 @@
 
 mod case;
 pub mod checksum;
+mod engine;
 mod helper;
 mod machine;
 mod observe;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use case::Case;
+pub use engine::engine;
 use progress::Progress;
 use samples::Samples;
 use session::Session;

@@ -1,18 +1,25 @@
 //! The `shortwire` command. A library as well, so that man page and completions are made from the same definition.
 //!
-//! `args` is the command line; each subcommand is a module of its name. All `unsafe` is in `sys`.
+//! `args` is the command line; each subcommand is a module of its name. `unsafe` is in `sys`, and where frames are
+//! lent to the kernel: `packetblaster/xdp` and `bench/engine/bare`.
 
 mod args;
 mod bench;
 mod connections;
 mod devices;
+mod engine;
 mod info;
+mod loadtest;
+mod packetblaster;
 mod pending;
 mod profile;
+mod ps;
 mod run;
 mod ss;
 mod stats;
 mod sys;
+mod table;
+mod top;
 mod tune;
 mod units;
 
@@ -40,12 +47,17 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => match args.command {
             BenchCommand::Sockets(args) => ("bench", bench::sockets(&args)),
             BenchCommand::Checksum(args) => ("bench", bench::checksum::run(&args)),
+            BenchCommand::Engine(args) => ("bench", bench::engine(&args)),
         },
         Command::Tune(args) => {
             let TuneCommand::Checksum(args) = args.command;
             ("tune", tune::checksum(&args))
         }
         Command::Demo(args) => ("demo", bench::demo(&args)),
+        Command::Engine(args) => ("engine", self::engine::run(&args)),
+        Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args.command)),
+        Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
+        Command::Top(args) => ("top", top::run(&args)),
         other => {
             // `shortwire ss | head` ends quietly, as other tools do.
             sys::default_sigpipe();
@@ -54,6 +66,7 @@ pub fn main() -> ExitCode {
                 Command::Stats(args) => ("stats", stats::run(&args)),
                 Command::Info(args) => ("info", info::run(&args)),
                 Command::Devices(args) => ("devices", devices::run(&args)),
+                Command::Ps(args) => ("ps", ps::run(&args)),
                 _ => unreachable!("handled above"),
             }
         }

@@ -102,6 +102,19 @@ pub fn at_start(command: &mut Command, cpu: Option<usize>) {
     unsafe { command.pre_exec(prepare) };
 }
 
+/// Binds this thread, and those that it starts, to processors.
+pub fn run_on(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Gives this thread, and those that it starts, a network of its own.
+pub fn new_network_namespace() -> io::Result<()> {
+    // SAFETY: only the network changes; descriptors stay shared.
+    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
+}
+
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

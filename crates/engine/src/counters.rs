@@ -18,4 +18,4 @@ mod tree;
 pub use read::{EngineView, Object, Process, Tree, processes};
 pub(crate) use record::LatencyFile;
 pub use record::{MOST, Record};
-pub use tree::{RunDir, RunDirError, run_root};
+pub use tree::{RunDir, RunDirError, run_root, sweep};

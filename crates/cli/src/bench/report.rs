@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
+use comfy_table::{Cell, CellAlignment, Table};
 use serde::Serialize;
 
 use super::case::Path;
@@ -93,13 +93,9 @@ fn rival(row: &Row, path: Path) -> Option<Rival<'_>> {
     Some(Rival { name: row.measure.name, path: path.name(), value: median, unit: row.measure.unit, min, max, n })
 }
 
-const LINES: TableStyle = TableStyle::new()
-    .header_separator(LineStyle::none().fill('─').junction('─'))
-    .bottom_border(LineStyle::none().fill('─').junction('─'));
-
 pub fn text(samples: &Samples) -> String {
     let mut table = Table::new();
-    table.load_style(LINES);
+    table.load_style(crate::table::LINES);
     let numbers = ["TCP", "Unix", "Shortwire", "ratio", "bar", "limit"].map(|name| right(name.into()));
     table.set_header([Cell::new("measure")].into_iter().chain(numbers));
     for row in &samples.rows {

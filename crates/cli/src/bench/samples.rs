@@ -88,11 +88,18 @@ impl Samples {
     }
 }
 
-impl Row {
-    pub fn summary(&self, path: Path) -> Option<Summary> {
-        let mut values: Vec<f64> = self.values.get(&path)?.values().copied().collect();
+impl Summary {
+    /// None of no values.
+    pub fn of(values: &[f64]) -> Option<Summary> {
+        let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
         Some(Summary { median: median(&values)?, min: *values.first()?, max: *values.last()?, n: values.len() })
+    }
+}
+
+impl Row {
+    pub fn summary(&self, path: Path) -> Option<Summary> {
+        Summary::of(&self.values.get(&path)?.values().copied().collect::<Vec<_>>())
     }
 
     /// The median over the rounds of ours against theirs in the same round; above 1 ours is better.

@@ -43,6 +43,11 @@ static UMEM: LazyLock<Arc<Umem>> = LazyLock::new(|| {
     Arc::new(unsafe { Umem::new(arena.base().as_ptr(), arena.length(), SLOT as u32, 0) })
 });
 
+/// The memory that all XDP apps of this process share, for sockets beside them.
+pub fn umem() -> &'static Arc<Umem> {
+    &UMEM
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct XdpArgs {

@@ -103,7 +103,7 @@ pub(super) fn alive(folder: &Path) -> bool {
 }
 
 /// Removes the folders of processes that are gone.
-fn sweep(root: &Path) {
+pub fn sweep(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();

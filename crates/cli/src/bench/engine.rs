@@ -1,0 +1,107 @@
+//! `shortwire bench engine`: the packet engine in memory, beside itself, on interfaces and beside others.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use super::machine::Machine;
+use super::progress::Progress;
+use crate::args::{BenchEngine, EngineGroup};
+use crate::sys;
+
+mod bare;
+mod interfaces;
+mod memory;
+mod namespace;
+mod report;
+mod rivals;
+
+use report::Figures;
+
+/// What `--quick` makes of the options.
+const QUICK_SECONDS: f64 = 0.3;
+const QUICK_ROUNDS: u32 = 3;
+
+/// One thing to run: millions of packets per second, over so many seconds.
+struct Run {
+    name: String,
+    measure: Box<dyn Fn(f64) -> Result<f64>>,
+}
+
+impl Run {
+    fn new(name: impl Into<String>, measure: impl Fn(f64) -> Result<f64> + 'static) -> Run {
+        Run { name: name.into(), measure: Box::new(measure) }
+    }
+}
+
+pub fn engine(args: &BenchEngine) -> Result<ExitCode> {
+    sys::catch_interrupts();
+    let (rounds, seconds) = match args.quick {
+        true => (args.repeat.min(QUICK_ROUNDS), args.seconds.min(QUICK_SECONDS)),
+        false => (args.repeat, args.seconds),
+    };
+    let wants = |group| args.only.is_empty() || args.only.contains(&group);
+    let machine = Machine::describe(memory::two_cpus());
+    let mut runs = Vec::new();
+    let mut skipped = Vec::new();
+    let mut add = |name: &str, made: Result<Vec<Run>>| match made {
+        Ok(more) => runs.extend(more),
+        Err(error) => skipped.push((name.to_string(), format!("{error:#}"))),
+    };
+    if wants(EngineGroup::Memory) {
+        add("memory", Ok(memory::shapes()));
+        add("two threads", memory::threads());
+    }
+    if wants(EngineGroup::Instances) {
+        add("instances", Ok(memory::instances()));
+    }
+    // Beside the shapes that they are compared with.
+    if wants(EngineGroup::Rivals) {
+        add("dpdk-testpmd", rivals::testpmd());
+    }
+    if wants(EngineGroup::Interfaces) {
+        add("interfaces", interfaces::runs());
+    }
+    let mut figures = measure(&runs, rounds, seconds)?;
+    figures.skipped.extend(skipped);
+    let rows = report::rows(&figures);
+    let mut output = std::io::stdout().lock();
+    if args.json {
+        writeln!(output, "{}", serde_json::to_string_pretty(&report::json(&machine, &rows, &figures))?)?;
+    } else {
+        output.write_all(report::text(&machine, &rows, &figures).as_bytes())?;
+    }
+    Ok(if figures.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Rounds outermost, so that what disturbs the machine disturbs all rows alike.
+fn measure(runs: &[Run], rounds: u32, seconds: f64) -> Result<Figures> {
+    let mut figures = Figures::new(rounds);
+    let progress = Progress::new(runs.len() * rounds as usize);
+    for round in 0..rounds {
+        for run in runs {
+            if figures.has_failed(&run.name) {
+                continue;
+            }
+            let label = format!("round {}/{rounds}: {}", round + 1, run.name);
+            progress.begin(&label);
+            let outcome = (run.measure)(seconds);
+            if sys::interrupted() {
+                bail!("interrupted; nothing that was made for it is left");
+            }
+            match outcome {
+                Ok(rate) => {
+                    progress.end(&label, &format!("{rate:.2} Mpps"));
+                    figures.add(&run.name, rate);
+                }
+                Err(error) => {
+                    progress.end(&label, &format!("FAILED: {error:#}"));
+                    figures.failed.push((run.name.clone(), format!("{error:#}")));
+                }
+            }
+        }
+    }
+    progress.finish();
+    Ok(figures)
+}

@@ -1,0 +1,105 @@
+//! `shortwire loadtest`: the highest rate that passes between two interfaces.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use ::engine::arena;
+use ::engine::stop::Signals;
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+use crate::args::Loadtest;
+use crate::packetblaster::{frames, packets_per_second};
+
+mod bisect;
+mod plot;
+mod trial;
+
+use bisect::Search;
+use trial::{Bed, Trial};
+
+/// More than any interface can, to find out what the sender reaches.
+const UNLIMITED: f64 = 1e9;
+
+#[derive(Serialize)]
+struct Outcome<'a> {
+    from: &'a str,
+    to: &'a str,
+    loss_limit_percent: f64,
+    /// Highest rate within the limit, in packets per second; null if no rate was.
+    packets_per_second: Option<f64>,
+    bits_per_second: Option<f64>,
+    trials: &'a [Trial],
+}
+
+pub fn run(args: &Loadtest) -> Result<ExitCode> {
+    ensure!((0.0..100.0).contains(&args.loss), "--loss is a percentage from 0 to below 100");
+    ensure!((0.01..50.0).contains(&args.precision), "--precision is a percentage from 0.01 to 50");
+    ensure!(args.from != args.to, "--from and --to are two interfaces");
+    let built = frames::synth(&args.frames)?;
+    let offset = frames::payload_offset(&args.frames);
+    let room = built.iter().map(|frame| frame.len() - offset).min().unwrap_or(0);
+    let shortest = offset + frames::STAMP + 4;
+    ensure!(room >= frames::STAMP, "packets need room for the time they were sent: use --sizes {shortest} or more");
+    arena::set_slots(arena::DEFAULT_SLOTS.max(2 * built.len() + 32768))?;
+    let signals = Signals::catch().context("cannot catch signals")?;
+    let bed = Bed::open(args, &built, offset)?;
+    let highest = args.max.map_or(UNLIMITED, |rate| packets_per_second(rate, &built));
+    let trials = search(args, highest, &signals, |rate| bed.trial(rate, args.duration))?;
+    bed.close()?;
+    let best = trials.iter().filter(|trial| trial.loss_percent <= args.loss).max_by(|a, b| a.rate.total_cmp(&b.rate));
+    let mean = built.iter().map(|frame| frame.len() + frames::ON_WIRE).sum::<usize>() as f64 / built.len() as f64;
+    let outcome = Outcome {
+        from: &args.from,
+        to: &args.to,
+        loss_limit_percent: args.loss,
+        packets_per_second: best.map(|best| best.rate),
+        bits_per_second: best.map(|best| best.rate * mean * 8.0),
+        trials: &trials,
+    };
+    if let Some(path) = &args.plot {
+        plot::svg(path, &trials, best).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut output = std::io::stdout().lock();
+    if args.json {
+        writeln!(output, "{}", serde_json::to_string_pretty(&outcome)?)?;
+    } else {
+        output.write_all(plot::text(&outcome).as_bytes())?;
+    }
+    Ok(if best.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A trial at the highest rate, then by halves.
+fn search(
+    args: &Loadtest,
+    highest: f64,
+    signals: &Signals,
+    trial: impl Fn(f64) -> Result<Trial>,
+) -> Result<Vec<Trial>> {
+    let mut trials: Vec<Trial> = Vec::new();
+    let mut attempt = |rate: f64| -> Result<(f64, bool)> {
+        for retry in 0..=args.retries {
+            let trial = trial(rate)?;
+            if signals.stop_requested() {
+                bail!("interrupted");
+            }
+            eprintln!("{}", trial.sentence());
+            let (reached, passed) = (trial.rate, trial.loss_percent <= args.loss);
+            trials.push(trial);
+            if passed || retry == args.retries {
+                return Ok((reached, passed));
+            }
+        }
+        unreachable!("the last retry returns")
+    };
+    let (reached, passed) = attempt(highest)?;
+    if !passed {
+        // Above what the sender reached there is nothing to be found.
+        let mut search = Search::new(reached.min(highest), args.precision / 100.0);
+        while let Some(rate) = search.next() {
+            let (_, passed) = attempt(rate)?;
+            search.tell(passed);
+        }
+    }
+    Ok(trials)
+}

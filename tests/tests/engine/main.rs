@@ -1,0 +1,231 @@
+//! `shortwire engine` and the commands around it: files, reloads, reports, counters that others read, and bad ends.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use system_tests::{Case, Proc, case, millis, secs, shortwire};
+
+mod blaster;
+#[path = "../interfaces/recording.rs"]
+#[allow(dead_code, reason = "shared with the tests of interfaces")]
+mod recording;
+mod reload;
+#[path = "../interfaces/wire.rs"]
+#[allow(dead_code, reason = "shared with the tests of interfaces")]
+mod wire;
+
+const SOURCE_TO_SINK: &str = "links = [\"src.output -> sink.input\"]\n[apps]\nsrc = \"Source\"\nsink = \"Sink\"\n";
+
+fn file(case: &Case, text: &str) -> PathBuf {
+    let path = case.dir().join("network.toml");
+    fs::write(&path, text).expect("a configuration");
+    path
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(shortwire());
+    command.args(words);
+    command
+}
+
+/// Starts an engine and waits until it runs.
+fn engine(case: &Case, path: &Path, more: &[&str]) -> Proc {
+    let mut engine = case.start("engine", command(&["engine"]).arg(path).args(more));
+    engine.wait_line("running:", secs(20));
+    engine
+}
+
+/// What a command prints, as JSON; it must succeed.
+fn json(case: &Case, words: &[&str]) -> Value {
+    let text = case.start(words[0], &mut command(words)).success(secs(30));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}\n{text}"))
+}
+
+fn ends_well(mut engine: Proc) -> String {
+    engine.signal(Signal::INT);
+    engine.success(secs(20))
+}
+
+#[test]
+fn a_run_ends_with_the_report() {
+    case("report", |case| {
+        let text = "links = [\"src.output -> sink.input\"]\n[apps.src]\nkind = \"Synth\"\npackets = 12345\n[apps.sink]\nkind = \"Sink\"\n";
+        let path = file(case, text);
+        let mut command = command(&["engine", "--until-finished", "--report", "load,links,apps"]);
+        let said = case.start("engine", command.arg(path)).success(secs(30));
+        assert!(
+            said.contains("link report:\n              12,345 sent on src.output -> sink.input (loss rate: 0%)"),
+            "{said}"
+        );
+        assert!(said.starts_with("load: time: ") && said.contains(" fps: ") && said.contains("apps report:"), "{said}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_duration_and_a_signal_end_a_run() {
+    case("end", |case| {
+        let path = file(case, SOURCE_TO_SINK);
+        let mut timed = command(&["engine", "--duration", "0.3", "--busywait"]);
+        assert!(case.start("timed", timed.arg(&path)).success(secs(30)).contains("link report"));
+        for signal in [Signal::INT, Signal::TERM] {
+            let mut engine = engine(case, &path, &["--report", "none"]);
+            engine.signal(signal);
+            assert_eq!(engine.success(secs(20)), "");
+        }
+        assert_eq!(fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count), 0, "counters are left");
+        Ok(())
+    });
+}
+
+#[test]
+fn mistakes_are_told_with_their_line_and_the_nearest_name() {
+    case("mistakes", |case| {
+        let text = "links = [\"src.output -> sink.imput\", \"src.a -> snk.input\"]\n[apps.src]\nkind = \"Sorce\"\n[apps.sink]\nkind = \"PcapWriter\"\nfille = \"x\"\n";
+        let path = file(case, text);
+        for option in ["--check", "--graph", "--report=links"] {
+            let mut refused = case.start("engine", command(&["engine", option]).arg(&path));
+            assert_eq!(refused.wait(secs(20)).code(), Some(1));
+            let said = refused.stderr();
+            for part in
+                ["line 1:", "no such app 'snk'", "'sink'", "line 3:", "did you mean 'Source'", "line 6:", "'file'"]
+            {
+                assert!(said.contains(part), "{part} is missing in {said}");
+            }
+        }
+        let good = file(case, SOURCE_TO_SINK);
+        let said = case.start("check", command(&["engine", "--check"]).arg(&good)).success(secs(20));
+        assert!(said.contains("2 apps, 1 link on 1 thread"), "{said}");
+        let graph = case.start("graph", command(&["engine", "--graph"]).arg(&good)).success(secs(20));
+        assert!(graph.starts_with("digraph") && graph.contains("\"src\" -> \"sink\""), "{graph}");
+        Ok(())
+    });
+}
+
+#[test]
+fn counters_are_seen_by_ps_and_top_and_prometheus() {
+    case("counters", |case| {
+        let mut engine = engine(case, &file(case, SOURCE_TO_SINK), &["--metrics", "127.0.0.1:0"]);
+        let ps = json(case, &["ps", "--json"]);
+        assert_eq!(ps["processes"][0]["pid"], engine.pid());
+        assert_eq!((&ps["processes"][0]["apps"], &ps["processes"][0]["links"]), (&2.into(), &1.into()));
+        let top = json(case, &["top", "--json", "--interval", "0.3"]);
+        let process = &top["processes"][0];
+        let link = &process["links"][0];
+        assert_eq!(link["name"], "src.output -> sink.input");
+        assert!(link["packets"].as_f64().expect("a rate") > 1000.0, "{top}");
+        assert!(process["apps"][1]["cycles_per_packet"].as_f64().expect("cycles") > 0.0, "{top}");
+        assert!(process["engines"][0]["latency_ns"]["p99"].as_u64().expect("latency") > 0, "{top}");
+        let text = case.start("top", &mut command(&["top", "--once", "--interval", "100ms"])).success(secs(20));
+        assert!(text.contains("src.output -> sink.input") && text.contains("cycles/packet"), "{text}");
+        let line = engine.wait_line("metrics: http://", secs(20));
+        let address = line.trim_start_matches("metrics: http://").trim_end_matches("/metrics").to_string();
+        let body = get(&address, "/metrics");
+        let sent = "shortwire_link_sent_packets_total{link=\"src.output -> sink.input\"} ";
+        let value = |body: &str| body.lines().find_map(|line| line.strip_prefix(sent)?.parse::<u64>().ok());
+        let first = value(&body).unwrap_or_else(|| panic!("no counter in {body}"));
+        assert!(body.ends_with("# EOF\n"), "{body}");
+        assert!(value(&get(&address, "/metrics")).expect("a counter") > first);
+        assert!(get(&address, "/other").contains("404"));
+        ends_well(engine);
+        assert_eq!(json(case, &["ps", "--json"])["processes"], Value::Array(vec![]));
+        Ok(())
+    });
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the metrics server");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+#[test]
+fn a_killed_engine_leaves_nothing_behind_ps_or_the_next_start() {
+    case("killed", |case| {
+        let path = file(case, SOURCE_TO_SINK);
+        let run = case.dir().join("run");
+        for cleaner in ["ps", "engine"] {
+            let mut killed = engine(case, &path, &[]);
+            killed.signal(Signal::KILL);
+            killed.wait(secs(20));
+            let left = run.join(killed.pid().to_string());
+            assert!(left.exists(), "a killed process cannot clean up");
+            if cleaner == "ps" {
+                assert_eq!(json(case, &["ps", "--json"])["removed"][0], killed.pid());
+            } else {
+                ends_well(engine(case, &path, &[]));
+            }
+            assert!(!left.exists(), "{cleaner} left the counters of the killed process");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_full_disk_is_told_and_the_rest_runs_on() {
+    case("full-disk", |case| {
+        if !rustix::process::geteuid().is_root() {
+            return system_tests::skip("needs root, to mount a small file system");
+        }
+        let disk = case.dir().join("disk");
+        fs::create_dir(&disk).expect("a directory");
+        let mount = ["-t", "tmpfs", "-o", "size=256k", "none"];
+        let mounted = Command::new("mount").args(mount).arg(&disk).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            return system_tests::skip("cannot mount a tmpfs here");
+        }
+        let text = format!(
+            "links = [\"src.output -> tee.input\", \"tee.a -> writer.input\", \"tee.b -> sink.input\"]\n\
+             [apps]\nsrc = \"Source\"\ntee = \"Tee\"\nsink = \"Sink\"\n\
+             [apps.writer]\nkind = \"PcapWriter\"\nfile = \"{}\"\n",
+            disk.join("x.pcap").display()
+        );
+        let mut engine = engine(case, &file(case, &text), &[]);
+        let said = engine.wait_line("app 'writer'", secs(20));
+        let packets = || {
+            let top = json(case, &["top", "--json", "--interval", "0.2"]);
+            let link = top["processes"][0]["links"]
+                .as_array()
+                .and_then(|links| links.iter().find(|link| link["name"] == "tee.b -> sink.input").cloned());
+            link.expect("the link")["packets"].as_f64().expect("a rate")
+        };
+        let rate = packets();
+        let report = ends_well(engine);
+        let _ = Command::new("umount").arg(&disk).status();
+        assert!(said.contains("No space left") && said.contains("x.pcap"), "{said}");
+        assert!(rate > 1000.0, "the rest stands still");
+        assert!(report.contains("tee.b -> sink.input"), "{report}");
+        Ok(())
+    });
+}
+
+#[test]
+fn top_and_ps_say_when_there_is_nothing() {
+    case("nothing", |case| {
+        let mut top = case.start("top", &mut command(&["top", "--once"]));
+        assert_eq!(top.wait(secs(20)).code(), Some(1));
+        assert!(top.stderr().contains("no packet engine runs here"), "{}", top.stderr());
+        let said = case.start("ps", &mut command(&["ps"])).success(secs(20));
+        assert!(said.contains("no packet engine runs here"), "{said}");
+        let mut stranger = case.start("top", &mut command(&["top", "1", "--once"]));
+        assert_eq!(stranger.wait(secs(20)).code(), Some(1));
+        Ok(())
+    });
+}
+
+/// Waits for a condition that another process brings about.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "still not: {what}");
+        std::thread::sleep(millis(10));
+    }
+}
