@@ -15,6 +15,8 @@ pub mod config;
 mod depot;
 pub mod engine;
 pub mod link;
+#[cfg(feature = "lua")]
+pub mod lua;
 pub mod packet;
 pub mod pool;
 pub mod registry;
