@@ -17,10 +17,12 @@ pub mod engine;
 pub mod link;
 #[cfg(feature = "lua")]
 pub mod lua;
+pub mod netdev;
 pub mod packet;
 pub mod pool;
 pub mod registry;
 mod sync;
+pub mod xdp;
 
 pub use app::{App, AppError, Context, Direction, Io, Kind, Ports, Reconfigured};
 pub use batch::{BATCH, Batch};

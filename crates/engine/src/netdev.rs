@@ -101,11 +101,47 @@ impl Netdev {
         Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
     }
 
+    /// Receive frames for all addresses until the result is dropped. The kernel counts who wants that, and forgets us when
+    /// the process ends.
+    pub fn promiscuous(&self) -> Result<Promiscuous, NetdevError> {
+        let name = || self.name.clone();
+        let operation = "receive frames for all addresses";
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => NetdevError::NotPermitted { name: name(), operation },
+            _ => NetdevError::Os { name: name(), operation, error },
+        };
+        let (family, flags) = (AddressFamily::PACKET, SocketFlags::CLOEXEC);
+        // Protocol 0: it receives nothing itself.
+        let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None).map_err(|e| failed(e.into()))?;
+        let request = libc::packet_mreq {
+            mr_ifindex: self.index as i32,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        // SAFETY: the option's value is a `packet_mreq`.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const request).cast(),
+                size_of_val(&request) as u32,
+            )
+        };
+        if result == 0 { Ok(Promiscuous { _socket: socket }) } else { Err(failed(io::Error::last_os_error())) }
+    }
+
     fn request(&self) -> libc::ifreq {
         named_request(&self.name)
     }
 
-    fn ioctl(&self, number: libc::Ioctl, request: &mut libc::ifreq, operation: &'static str) -> Result<(), NetdevError> {
+    fn ioctl(
+        &self,
+        number: libc::Ioctl,
+        request: &mut libc::ifreq,
+        operation: &'static str,
+    ) -> Result<(), NetdevError> {
         // SAFETY: every request used here reads and writes one `ifreq`.
         let result = unsafe { libc::ioctl(self.control.as_raw_fd(), number, &raw mut *request) };
         if result == 0 {
@@ -118,6 +154,12 @@ impl Netdev {
             _ => NetdevError::Os { name, operation, error },
         })
     }
+}
+
+/// Keeps an interface promiscuous.
+#[derive(Debug)]
+pub struct Promiscuous {
+    _socket: OwnedFd,
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), NetdevError> {

@@ -86,8 +86,7 @@ impl Attachment {
     fn attach(ifindex: u32, mode: Option<Mode>, filter: &Filter) -> Result<Attachment, AttachError> {
         let loading = |error: io::Error| AttachError::from_io("any", error);
         let map = XskMap::create(QUEUES).map_err(loading)?;
-        let program =
-            Program::load("shortwire_xdp", &redirect_to_sockets(map.as_fd(), filter)).map_err(loading)?;
+        let program = Program::load("shortwire_xdp", &redirect_to_sockets(map.as_fd(), filter)).map_err(loading)?;
         let attach = |mode: Mode| {
             let flag = if mode == Mode::Native { NATIVE } else { GENERIC };
             program.attach(ifindex, flag)

@@ -54,7 +54,9 @@ pub enum OpenError {
     NotPermitted,
     #[error("queue {0} of the interface already has an AF_XDP socket, of this or another program: use another queue")]
     QueueTaken(u32),
-    #[error("the interface has no queue {0}, or its driver refuses AF_XDP on it: `ethtool -l` shows how many there are")]
+    #[error(
+        "the interface has no queue {0}, or its driver refuses AF_XDP on it: `ethtool -l` shows how many there are"
+    )]
     NoQueue(u32),
     #[error("the driver cannot do zero copy on queue {0}: leave `copy` at \"auto\"")]
     NoZeroCopy(u32),
@@ -162,13 +164,12 @@ impl Socket {
         sockopt::set_xdp_rx_ring_size(&fd, size).map_err(os("receive ring"))?;
         sockopt::set_xdp_tx_ring_size(&fd, size).map_err(os("transmit ring"))?;
         let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(os("ring offsets"))?;
-        let mut socket = Self::map_rings(fd, umem, &offsets, size).map_err(|error| {
-            os("map rings")(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
-        })?;
+        let mut socket = Self::map_rings(fd, umem, &offsets, size)
+            .map_err(|error| os("map rings")(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)))?;
         bind(&socket.fd, options, shared).map_err(os("bind"))?;
         raise_transmit_budget(&socket.fd, size);
-        socket.zero_copy = sockopt::xdp_options(&socket.fd)
-            .is_ok_and(|flags| flags.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
+        socket.zero_copy =
+            sockopt::xdp_options(&socket.fd).is_ok_and(|flags| flags.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         Ok(socket)
     }
 

@@ -1,0 +1,231 @@
+//! A Unix socket as a port: to another program, a virtual machine, another engine.
+//!
+//! - `packet` (SOCK_SEQPACKET): a message is a packet. One end listens.
+//! - `datagram` (SOCK_DGRAM): a message is a packet; each end has a path. QEMU's `-netdev dgram`.
+//! - `stream` (SOCK_STREAM): before each packet its length, 32 bits in network order. QEMU's `-netdev stream`, passt.
+//!
+//! The other end may come later and come again. Until then packets for it are dropped and counted.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::app::{App, AppError, Context, Io, Kind, Ports};
+use crate::args::ArgError;
+use crate::batch::{BATCH, Batch};
+use crate::link::Link;
+use crate::registry::Registry;
+
+use super::mmsg::{Mmsg, drop_front};
+use super::vnet;
+
+pub(super) mod meet;
+mod stream;
+
+use meet::{Meeting, Role};
+use stream::Stream;
+
+pub(super) fn register(registry: &mut Registry) {
+    registry.register::<UnixSocket>();
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct UnixSocketArgs {
+    /// Path of the socket: where to listen, or to connect to, or of the other end of datagrams.
+    pub path: PathBuf,
+    /// Listen at the path instead of connecting to it.
+    #[serde(default)]
+    pub listen: bool,
+    #[serde(default)]
+    pub mode: SocketMode,
+    /// With datagrams: the path of this end.
+    #[serde(default)]
+    pub local: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SocketMode {
+    #[default]
+    Packet,
+    Datagram,
+    Stream,
+}
+
+pub struct UnixSocket {
+    args: UnixSocketArgs,
+    meeting: Meeting,
+    peer: Option<Peer>,
+    messages: Mmsg,
+    unsent: Batch,
+    counters: Counters,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counters {
+    /// Packets longer than the engine's.
+    rx_oversize: u64,
+    /// Packets that came while there was no other end, or that it did not take.
+    tx_dropped: u64,
+    connections: u64,
+}
+
+/// The other end, while there is one.
+enum Peer {
+    Messages(OwnedFd),
+    Stream(Box<Stream>),
+}
+
+impl Kind for UnixSocket {
+    const NAME: &'static str = "UnixSocket";
+    const ABOUT: &'static str = "a Unix socket: packets, datagrams or a stream with lengths (QEMU, passt)";
+    const INPUTS: Ports = Ports::Named(&["rx"]);
+    const OUTPUTS: Ports = Ports::Named(&["tx"]);
+    const PULLS: bool = true;
+    const COUNTERS: &'static [&'static str] = &["rx_oversize", "tx_dropped", "connections"];
+    type Args = UnixSocketArgs;
+
+    fn check(args: &UnixSocketArgs) -> Result<(), ArgError> {
+        match (args.mode, &args.local, args.listen) {
+            (SocketMode::Datagram, None, _) => {
+                Err(ArgError::wrong("local", "needed for datagrams: the other end answers to it"))
+            }
+            (SocketMode::Datagram, _, true) => {
+                Err(ArgError::wrong("listen", "datagrams have no listening end: give both ends `path` and `local`"))
+            }
+            (SocketMode::Packet | SocketMode::Stream, Some(_), _) => {
+                Err(ArgError::wrong("local", "only for mode \"datagram\""))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn new(args: UnixSocketArgs, _context: &Context) -> Result<Self, AppError> {
+        let role = match (args.mode, args.listen) {
+            (SocketMode::Packet, true) => Role::ListenPacket,
+            (SocketMode::Packet, false) => Role::ConnectPacket,
+            (SocketMode::Stream, true) => Role::ListenStream,
+            (SocketMode::Stream, false) => Role::ConnectStream,
+            (SocketMode::Datagram, _) => Role::Datagram,
+        };
+        let meeting = Meeting::new(role, &args.path, args.local.as_deref())?;
+        let (messages, unsent) = (Mmsg::new(), Batch::new());
+        let mut this = Self { args, meeting, peer: None, messages, unsent, counters: Counters::default() };
+        this.meet(0);
+        Ok(this)
+    }
+}
+
+impl UnixSocket {
+    fn meet(&mut self, now: u64) {
+        let Some(socket) = self.meeting.poll(now) else { return };
+        self.counters.connections += 1;
+        self.peer = Some(match self.args.mode {
+            SocketMode::Stream => Peer::Stream(Box::new(Stream::new(socket))),
+            _ => Peer::Messages(socket),
+        });
+    }
+
+    #[cold]
+    fn part(&mut self) {
+        self.peer = None;
+        self.counters.tx_dropped += self.unsent.len() as u64;
+        self.unsent.clear();
+    }
+
+    fn receive(&mut self, output: &Link) -> Result<(), Errno> {
+        let mut batch = Batch::new();
+        let room = output.room().min(BATCH);
+        let result = match &mut self.peer {
+            None => return Ok(()),
+            Some(Peer::Stream(stream)) => stream.receive(room, &mut batch, &mut self.counters.rx_oversize),
+            Some(Peer::Messages(socket)) => match self.messages.receive(socket.as_fd(), room, &mut batch) {
+                Ok(lost) => {
+                    self.counters.rx_oversize += lost as u64;
+                    end_of_packets(&mut batch, self.args.mode)
+                }
+                Err(errno) => Err(errno),
+            },
+        };
+        if !batch.is_empty() {
+            output.transmit_batch(&mut batch);
+        }
+        match result {
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn send(&mut self, input: &Link) -> Result<(), Errno> {
+        loop {
+            if self.unsent.is_empty() {
+                input.receive_batch(&mut self.unsent);
+                self.unsent.iter_mut().for_each(vnet::finish);
+            }
+            let sent = match &mut self.peer {
+                None => {
+                    self.part();
+                    self.counters.tx_dropped += input.discard() as u64;
+                    return Ok(());
+                }
+                _ if self.unsent.is_empty() => return Ok(()),
+                Some(Peer::Stream(stream)) => stream.send(&self.unsent),
+                Some(Peer::Messages(socket)) => self.messages.send(socket.as_fd(), &self.unsent),
+            };
+            match sent {
+                Ok(0) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(()),
+                Ok(sent) => drop_front(&mut self.unsent, sent),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+/// A message of no bytes ends a connection of packets; of datagrams it is nothing.
+fn end_of_packets(batch: &mut Batch, mode: SocketMode) -> Result<(), Errno> {
+    let ended = batch.iter().any(|packet| packet.is_empty());
+    batch.retain(|packet| !packet.is_empty());
+    if ended && mode == SocketMode::Packet { Err(Errno::PIPE) } else { Ok(()) }
+}
+
+impl App for UnixSocket {
+    fn pull(&mut self, io: &Io) {
+        let Some(output) = io.output(0) else { return };
+        if self.receive(output).is_err() {
+            self.part();
+        }
+    }
+
+    fn push(&mut self, io: &Io) {
+        let Some(input) = io.input(0) else { return };
+        if self.send(input).is_err() {
+            self.part();
+        }
+    }
+
+    fn tick(&mut self, io: &Io) {
+        if self.peer.is_none() {
+            self.meet(io.now());
+        }
+    }
+
+    fn counters(&self, values: &mut [u64]) {
+        values.copy_from_slice(&[self.counters.rx_oversize, self.counters.tx_dropped, self.counters.connections]);
+    }
+
+    fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let state = if self.peer.is_some() { "connected" } else { "waiting for the other end" };
+        writeln!(out, "{}: {state}", self.args.path.display())?;
+        writeln!(out, "dropped: {} too long, {} to send", self.counters.rx_oversize, self.counters.tx_dropped)
+    }
+
+    fn stop(&mut self) -> Result<(), AppError> {
+        self.part();
+        self.meeting.stop();
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Packets in a stream: before each its length, 32 bits in network order.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::arena::MAX_LENGTH;
+use crate::batch::Batch;
+use crate::packet::Packet;
+
+const PREFIX: usize = 4;
+const BUFFER: usize = 256 << 10;
+/// No sender means more than this: QEMU's limit. Beyond, the stream is out of step.
+const LONGEST: usize = 68 << 10;
+
+pub(super) struct Stream {
+    socket: OwnedFd,
+    /// Received and not yet cut into packets: `received[start..end]`.
+    received: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Bytes of a packet too long for the engine that are still to come.
+    skip: usize,
+    /// Cut from packets and not yet taken by the kernel: `out[sent..]`.
+    out: Vec<u8>,
+    sent: usize,
+}
+
+impl Stream {
+    pub fn new(socket: OwnedFd) -> Stream {
+        let received = vec![0; BUFFER].into_boxed_slice();
+        Stream { socket, received, start: 0, end: 0, skip: 0, out: Vec::with_capacity(BUFFER), sent: 0 }
+    }
+
+    /// Adds up to `most` packets. An error is the end of the stream, or `EAGAIN`.
+    pub fn receive(&mut self, most: usize, batch: &mut Batch, oversize: &mut u64) -> Result<(), Errno> {
+        let full = batch.len() + most;
+        loop {
+            while batch.len() < full {
+                let Some(packet) = self.cut(oversize)? else { break };
+                batch.push(packet);
+            }
+            if batch.len() == full {
+                return Ok(());
+            }
+            self.fill()?;
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), Errno> {
+        self.received.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.end == BUFFER {
+            // It holds a whole packet, for which there is no memory now.
+            return Err(Errno::AGAIN);
+        }
+        let (got, _) = recv(&self.socket, &mut self.received[self.end..], RecvFlags::DONTWAIT)?;
+        self.end += got;
+        if got == 0 { Err(Errno::PIPE) } else { Ok(()) }
+    }
+
+    /// The next whole packet. `EPROTO` if the bytes can be none.
+    fn cut(&mut self, oversize: &mut u64) -> Result<Option<Packet>, Errno> {
+        loop {
+            let skipped = self.skip.min(self.end - self.start);
+            self.skip -= skipped;
+            self.start += skipped;
+            let waiting = &self.received[self.start..self.end];
+            let Some((prefix, rest)) = waiting.split_first_chunk::<PREFIX>() else { return Ok(None) };
+            let length = u32::from_be_bytes(*prefix) as usize;
+            if length > LONGEST {
+                return Err(Errno::PROTO);
+            }
+            if length == 0 || length > MAX_LENGTH {
+                *oversize += u64::from(length != 0);
+                self.start += PREFIX;
+                self.skip = length;
+                continue;
+            }
+            let Some(bytes) = rest.get(..length) else { return Ok(None) };
+            let Some(packet) = Packet::from_slice(bytes) else { return Ok(None) };
+            self.start += PREFIX + length;
+            return Ok(Some(packet));
+        }
+    }
+
+    /// Sends from `packets` and tells how many were taken: all, or none while the kernel has no room for earlier ones.
+    pub fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
+        self.flush()?;
+        if self.sent < self.out.len() {
+            return Ok(0);
+        }
+        self.out.clear();
+        self.sent = 0;
+        for packet in packets {
+            self.out.extend_from_slice(&(packet.length() as u32).to_be_bytes());
+            self.out.extend_from_slice(packet);
+        }
+        self.flush()?;
+        Ok(packets.len())
+    }
+
+    fn flush(&mut self) -> Result<(), Errno> {
+        while self.sent < self.out.len() {
+            match send(&self.socket, &self.out[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => self.sent += sent,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (Stream, OwnedFd) {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        (Stream::new(a), b)
+    }
+
+    proptest! {
+        #[test]
+        fn packets_survive_any_fragmentation(
+            lengths in prop::collection::vec(0usize..2500, 1..40),
+            cuts in prop::collection::vec(1usize..3000, 1..60),
+        ) {
+            let (mut stream, other) = pair();
+            let mut bytes = Vec::new();
+            for (n, length) in lengths.iter().enumerate() {
+                bytes.extend_from_slice(&(*length as u32).to_be_bytes());
+                bytes.extend(std::iter::repeat_n(n as u8, *length));
+            }
+            let (mut got, mut oversize) = (Vec::new(), 0);
+            let mut cuts = cuts.iter().cycle();
+            while !bytes.is_empty() {
+                let n = cuts.next().unwrap().min(&bytes.len()).to_owned();
+                prop_assert_eq!(send(&other, &bytes[..n], SendFlags::empty()).unwrap(), n);
+                bytes.drain(..n);
+                let mut batch = Batch::new();
+                prop_assert_eq!(stream.receive(100, &mut batch, &mut oversize), Err(Errno::AGAIN));
+                got.extend(batch.iter().map(|packet| (packet.length(), packet.first().copied())));
+            }
+            let fits = |&(_, &length): &(usize, &usize)| (1..=MAX_LENGTH).contains(&length);
+            let expected: Vec<_> = lengths.iter().enumerate().filter(fits)
+                .map(|(n, &length)| (length, Some(n as u8))).collect();
+            prop_assert_eq!(oversize as usize, lengths.iter().filter(|&&length| length > MAX_LENGTH).count());
+            prop_assert_eq!(got, expected);
+        }
+    }
+
+    #[test]
+    fn a_stream_out_of_step_ends() {
+        let (mut stream, other) = pair();
+        send(&other, &[0xff; 8], SendFlags::empty()).unwrap();
+        assert_eq!(stream.receive(1, &mut Batch::new(), &mut 0), Err(Errno::PROTO));
+        let (mut stream, other) = pair();
+        drop(other);
+        assert_eq!(stream.receive(1, &mut Batch::new(), &mut 0), Err(Errno::PIPE));
+    }
+}
