@@ -35,6 +35,16 @@ configs = layout.counter_t(0)
 -- Seconds since some point in the past.
 function now () return host.monotonic() / 1e9 end
 
+-- The name of a link by the engine's own names of ports.
+local function engine_name (spec, apps)
+   local from, output, to, input = config.parse_link(spec)
+   local function port (app, name)
+      local names = apps[app] and apps[app].class.ports
+      return names and names[name] or name
+   end
+   return config.format_link(from, port(from, output), to, port(to, input))
+end
+
 local function describe (new)
    local apps, numbers = {}, {}
    for name, app in lib.sorted(new.apps) do
@@ -58,7 +68,7 @@ local function describe (new)
       end
    end
    local links = {}
-   for spec in lib.sorted(new.links) do links[#links + 1] = spec end
+   for spec in lib.sorted(new.links) do links[#links + 1] = engine_name(spec, new.apps) end
    return apps, links, numbers
 end
 
@@ -98,13 +108,9 @@ local function take_links (new)
    local old = link_table
    link_table = {}
    for spec in pairs(new.links) do
-      local address = host.link(spec)
-      local link = old[spec]
       -- The engine's link lives as long as a script can reach it, whatever becomes of the network.
-      if not link or ffi.cast("void *", link) ~= ffi.cast("void *", address) then
-         link = ffi.gc(ffi.cast(layout.link_t, host.hold_link(spec)), layout.release_link)
-      end
-      link_table[spec] = link
+      local link = ffi.gc(ffi.cast(layout.link_t, host.link(engine_name(spec, new.apps))), layout.release_link)
+      link_table[spec] = old[spec] == link and old[spec] or link
    end
 end
 
@@ -154,13 +160,15 @@ function configure (new)
       error("engine.configure: the argument must be a configuration, as config.new() makes it, not a "..type(new), 2)
    end
    local apps, links, numbers = describe(new)
-   local failures = host.configure(apps, links, function () detach(new) end)
+   local done, problem = host.configure(apps, links, function () detach(new) end)
+   if not done then error(problem, 0) end
    take_links(new)
    configuration = { apps = lib.shallow(new.apps), links = lib.shallow(new.links) }
    take_apps(new, numbers)
    attach()
    configs.c = configs.c + 1
-   if failures then error(failures, 0) end
+   -- Everything else runs.
+   if problem then error(problem, 0) end
 end
 
 -- Stops all apps and removes all links.
@@ -213,7 +221,7 @@ function main (options)
    end
    local finish = duration and now() + duration or math.huge
    local interrupted
-   host.start(tick_Hz, options.measure_latency ~= false, pace())
+   host.settle(tick_Hz, options.measure_latency ~= false, pace())
    repeat
       if not options.no_timers then timer.run() end
       -- Once per breath would be often; the engine asks at each tick and whenever it is idle.

@@ -13,6 +13,9 @@ function M.native (kind, arguments, advice)
    return class
 end
 
+-- Scripts call the ports of an interface by either pair of names.
+M.INTERFACE = { input = "rx", output = "tx" }
+
 -- Checked when a configuration is taken over.
 function M.check (name, class)
    if host.has_kind(class.kind) then return end

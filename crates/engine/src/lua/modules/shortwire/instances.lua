@@ -4,7 +4,7 @@ local ffi = require("ffi")
 local copies = require("shortwire.copies")
 local classes = require("shortwire.classes")
 local lib = require("core.lib")
-local layout = require("core.memory_layout")
+local protect = require("shortwire.errors").protect
 
 local M = {}
 
@@ -68,7 +68,7 @@ local function attach_counters (object, class)
 end
 
 -- Makes the instance, and returns what the engine calls: push, pull, tick; then where its counters are.
-function M.start (number)
+local function start (number)
    local spec = M.specs[number]
    local class = spec.class
    local shared = class.shared
@@ -91,7 +91,7 @@ function M.start (number)
 end
 
 -- Takes new arguments over without a stop; false if the app cannot.
-function M.reconfigure (old, new)
+local function reconfigure (old, new)
    local object = M.specs[old].object
    if type(object.reconfig) ~= "function" then return false end
    object:reconfig(M.specs[new].arg)
@@ -100,10 +100,14 @@ function M.reconfigure (old, new)
    return true
 end
 
-function M.stop (number)
+local function stop (number)
    local object = M.specs[number].object
    M.specs[number] = nil
    if object and type(object.stop) == "function" then object:stop() end
 end
+
+function M.start (number) return protect(start, number) end
+function M.reconfigure (old, new) return protect(reconfigure, old, new) end
+function M.stop (number) return protect(stop, number) end
 
 return M

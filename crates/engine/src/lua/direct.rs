@@ -1,0 +1,66 @@
+//! Functions that compiled Lua calls by address. They never call back into Lua, and raise no error.
+
+use std::ffi::c_void;
+use std::rc::Rc;
+
+use crate::link::{CAPACITY, Link};
+use crate::packet::Packet;
+use crate::pool;
+
+/// Addresses under the names by which `modules/core/memory_layout.lua` knows them.
+pub fn addresses() -> [(&'static str, *mut c_void); 6] {
+    [
+        ("pool", pool::current().cast()),
+        ("refill", refill as *mut c_void),
+        ("give_back", give_back as *mut c_void),
+        ("release_link", release_link as *mut c_void),
+        ("forward", forward as *mut c_void),
+        ("discard", discard as *mut c_void),
+    ]
+}
+
+extern "C" fn refill() -> bool {
+    pool::with(|pool| pool.ready(1) == 1).unwrap_or(false)
+}
+
+extern "C" fn give_back() {
+    pool::with(|pool| pool.give());
+}
+
+/// # Safety
+/// `link` came from [`hold`], and is not used any more.
+unsafe extern "C" fn release_link(link: *const Link) {
+    // SAFETY: the caller's.
+    drop(unsafe { Rc::from_raw(link) });
+}
+
+/// A pointer that keeps the link until [`release_link`] gets it.
+pub fn hold(link: &Rc<Link>) -> *mut c_void {
+    Rc::into_raw(Rc::clone(link)).cast_mut().cast()
+}
+
+/// # Safety
+/// Both are links, or null, which is an empty or full one.
+unsafe extern "C" fn forward(from: *const Link, to: *const Link, most: u32) -> u32 {
+    // SAFETY: the caller's.
+    match unsafe { (from.as_ref(), to.as_ref()) } {
+        (Some(from), Some(to)) => from.forward(to, most as usize) as u32,
+        _ => 0,
+    }
+}
+
+/// # Safety
+/// `link` is a link or null.
+unsafe extern "C" fn discard(link: *const Link) -> u32 {
+    // SAFETY: the caller's.
+    unsafe { link.as_ref() }.map_or(0, |link| link.discard() as u32)
+}
+
+// What `modules/core/memory_layout.lua` and `modules/core/link.lua` take for granted.
+const _: () = {
+    assert!(std::mem::offset_of!(Link, write) == 4 && CAPACITY == 1024);
+    assert!(std::mem::offset_of!(Link, stats) == 8 && std::mem::offset_of!(Link, ring) == 48);
+    assert!(size_of::<Packet>() == 16 && size_of::<pool::Pool>() == 40);
+    assert!(crate::arena::SLOT == 2048 && crate::arena::CONTROL == 64 && crate::packet::HEADROOM == 192);
+    assert!(pool::KEEP + crate::arena::CHUNK == 4224);
+};
