@@ -39,6 +39,11 @@ pub trait App: Any {
         Ok(())
     }
 
+    /// Something that an operator should hear now: an interface went away or came back. Asked at each tick.
+    fn notice(&mut self) -> Option<String> {
+        None
+    }
+
     /// True when nothing will come from this app any more, such as a reader at the end of its file.
     fn finished(&self) -> bool {
         false

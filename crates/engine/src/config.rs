@@ -1,6 +1,6 @@
 //! A network of apps and links as a plain value. Nothing happens until an engine takes it over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -104,6 +104,20 @@ impl Config {
     /// Links in the order in which they were added.
     pub fn links(&self) -> &[LinkSpec] {
         &self.links
+    }
+
+    /// The apps of a thread, and the links with at least one end there.
+    pub fn part(&self, thread: usize) -> Self {
+        let mut part = self.clone();
+        part.apps.retain(|_, spec| spec.thread == thread);
+        part.links.retain(|link| part.apps.contains_key(&link.from.app) || part.apps.contains_key(&link.to.app));
+        part
+    }
+
+    /// The threads that have apps, in order.
+    pub fn threads(&self) -> Vec<usize> {
+        let threads: BTreeSet<usize> = self.apps.values().map(|spec| spec.thread).collect();
+        threads.into_iter().collect()
     }
 
     pub fn get(&self, app: &str) -> Option<&AppSpec> {

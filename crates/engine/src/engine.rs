@@ -5,33 +5,52 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::app::Io;
 use crate::clock::{Clock, cycles};
 use crate::config::{AppSpec, Config, LinkSpec};
+use crate::counters::RunDir;
+use crate::crossing::{Receiver, Sender};
+use crate::histogram::Histogram;
 use crate::link::{Link, LinkStats};
 use crate::registry::{Instance, KindInfo, Registry};
+use crate::stop::Stop;
+use pace::Pacer;
+use publish::Publisher;
 
 mod configure;
 mod order;
+mod pace;
+mod publish;
+mod run;
+mod timers;
 
 pub use configure::{ConfigureError, StartError};
 pub use order::push_order;
+pub use pace::Pace;
+pub use run::{Ended, Until};
+pub use timers::{TimerId, Timers};
 
 /// How an engine behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
+    pub pace: Pace,
     /// Ticks of apps per second.
     pub tick: u32,
     /// Number of the thread, for reports and counters.
     pub thread: usize,
     /// Count processor cycles per app.
     pub cycles: bool,
+    /// Keep a histogram of the durations of breaths.
+    pub latency: bool,
+    /// Where counters are published; None: nowhere.
+    pub run_dir: Option<Arc<RunDir>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tick: 1000, thread: 0, cycles: true }
+        Self { pace: Pace::default(), tick: 1000, thread: 0, cycles: true, latency: true, run_dir: None }
     }
 }
 
@@ -53,13 +72,31 @@ pub struct Engine {
     /// In the order of names.
     nodes: Vec<Node>,
     links: BTreeMap<LinkSpec, Rc<Link>>,
+    /// The far halves of links whose other end is on another thread.
+    crossings: BTreeMap<LinkSpec, Crossing>,
     /// Places in `nodes`.
     pulls: Vec<usize>,
     pushes: Vec<usize>,
     clock: Clock,
     next_tick: u64,
+    timers: Timers,
     breaths: u64,
     configs: u64,
+    /// Packets that went to or came from other threads.
+    crossed: u64,
+    latency: Histogram,
+    /// The app that is being called, for whoever finds that it panicked.
+    calling: Option<usize>,
+    notices: Vec<String>,
+    publisher: Publisher,
+    pacer: Pacer,
+    stop: Stop,
+}
+
+/// The end of a link towards another thread.
+pub enum Crossing {
+    Out(Sender),
+    In(Receiver),
 }
 
 impl Engine {
@@ -70,24 +107,38 @@ impl Engine {
     /// An engine that knows other kinds of apps.
     pub fn with_registry(options: Options, registry: Registry) -> Self {
         Self {
+            publisher: Publisher::new(&options),
             options,
             registry,
             nodes: Vec::new(),
             links: BTreeMap::new(),
+            crossings: BTreeMap::new(),
             pulls: Vec::new(),
             pushes: Vec::new(),
             clock: Clock::new(),
             next_tick: 0,
+            timers: Timers::default(),
             breaths: 0,
             configs: 0,
+            crossed: 0,
+            latency: Histogram::default(),
+            calling: None,
+            notices: Vec::new(),
+            pacer: Pacer::default(),
+            stop: Stop::new(),
         }
     }
 
     /// One round: pulls, pushes, and the ticks that are due.
     pub fn breathe(&mut self) {
-        let mut before = cycles();
-        let now = self.clock.at(before);
+        let began = cycles();
+        let now = self.clock.at(began);
+        if !self.crossings.is_empty() {
+            self.cross(true);
+        }
+        let mut before = began;
         for &place in &self.pulls {
+            self.calling = Some(place);
             let node = &mut self.nodes[place];
             node.io.now = now;
             if let Some(app) = &mut node.app {
@@ -96,6 +147,7 @@ impl Engine {
             before = node.spent(self.options.cycles, before);
         }
         for &place in &self.pushes {
+            self.calling = Some(place);
             let node = &mut self.nodes[place];
             node.io.now = now;
             match &mut node.app {
@@ -104,9 +156,28 @@ impl Engine {
             }
             before = node.spent(self.options.cycles, before);
         }
+        self.calling = None;
+        if !self.crossings.is_empty() {
+            self.cross(false);
+        }
         self.breaths += 1;
+        if self.options.latency {
+            self.latency.record(self.clock.nanos(cycles().saturating_sub(began)));
+        }
         if now >= self.next_tick {
             self.tick();
+        }
+    }
+
+    /// Moves packets from or to other threads.
+    fn cross(&mut self, inwards: bool) {
+        for (spec, crossing) in &mut self.crossings {
+            let Some(link) = self.links.get(spec) else { continue };
+            self.crossed += match crossing {
+                Crossing::In(receiver) if inwards => receiver.receive_into(link),
+                Crossing::Out(sender) if !inwards => sender.send_from(link),
+                _ => 0,
+            } as u64;
         }
     }
 
@@ -115,12 +186,62 @@ impl Engine {
         let now = self.clock.set();
         // Ticks that were missed are not made up for.
         self.next_tick = now + 1_000_000_000 / u64::from(self.options.tick.max(1));
-        for node in &mut self.nodes {
+        for (place, node) in self.nodes.iter_mut().enumerate() {
+            self.calling = Some(place);
             node.io.now = now;
             if let Some(app) = &mut node.app {
                 app.tick(&node.io);
+                if let Some(notice) = app.notice() {
+                    self.notices.push(format!("app '{}': {notice}", node.name));
+                }
             }
         }
+        self.calling = None;
+        self.timers.run(now);
+        self.publish();
+    }
+
+    /// Functions to be called at a time, to the precision of a tick.
+    pub fn timers(&mut self) -> &mut Timers {
+        &mut self.timers
+    }
+
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub fn now(&mut self) -> u64 {
+        self.clock.set()
+    }
+
+    /// What an operator should hear, since the last call.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// A way to stop [`Self::run`] from another thread.
+    pub fn stopper(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Durations of breaths in nanoseconds.
+    pub fn latency(&self) -> &Histogram {
+        &self.latency
+    }
+
+    /// Nanoseconds that apps took, by name. Zeros if cycles are not counted.
+    pub fn app_times(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.nodes.iter().map(|node| (node.name.as_str(), self.clock.nanos(node.cycles)))
+    }
+
+    /// Whether all apps that can tell have nothing more to send, and nothing waits on links.
+    pub fn finished(&self) -> bool {
+        let apps = self.nodes.iter().filter(|node| node.info.pulls).all(|node| match &node.app {
+            Some(app) => app.finished(),
+            None => true,
+        });
+        let arrived = self.crossings.values().all(|crossing| match crossing {
+            Crossing::In(receiver) => receiver.is_empty(),
+            Crossing::Out(_) => true,
+        });
+        apps && arrived && self.links.values().all(|link| link.is_empty())
     }
 
     /// Links with what passed them, in the order of their names.
@@ -139,8 +260,26 @@ impl Engine {
         app.downcast_ref()
     }
 
+    /// All apps that run, in the order of their names.
+    pub fn apps(&self) -> impl Iterator<Item = (&str, &dyn crate::app::App)> {
+        self.nodes.iter().filter_map(|node| {
+            let app: &dyn crate::app::App = node.app.as_deref()?;
+            Some((node.name.as_str(), app))
+        })
+    }
+
     fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok().map(|place| &self.nodes[place])
+    }
+
+    /// The app that was called last and did not return.
+    pub(crate) fn calling(&self) -> Option<&str> {
+        self.calling.map(|place| self.nodes[place].name.as_str())
+    }
+
+    /// Packets that went to or came from other threads.
+    pub fn crossed(&self) -> u64 {
+        self.crossed
     }
 
     pub fn breaths(&self) -> u64 {
@@ -154,8 +293,10 @@ impl Engine {
 
     /// Puts the steps of a breath in order.
     fn arrange(&mut self) {
-        let pulling: HashSet<&str> =
+        let mut pulling: HashSet<&str> =
             self.nodes.iter().filter(|node| node.info.pulls).map(|node| node.name.as_str()).collect();
+        // What other threads send is pulled in, too.
+        pulling.extend(self.links.keys().map(|link| link.from.app.as_str()).filter(|app| self.node(app).is_none()));
         let place = |name: &str| self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok();
         let pushes = push_order(self.links.keys(), &pulling).into_iter().filter_map(place).collect();
         self.pulls = (0..self.nodes.len()).filter(|&i| self.nodes[i].info.pulls).collect();

@@ -12,22 +12,31 @@ pub mod args;
 pub mod batch;
 pub mod clock;
 pub mod config;
-mod depot;
+pub mod counters;
+pub mod crossing;
+pub mod depot;
 pub mod engine;
+pub mod histogram;
 pub mod link;
 #[cfg(feature = "lua")]
 pub mod lua;
 pub mod netdev;
+
 pub mod packet;
 pub mod pool;
 pub mod registry;
+pub mod report;
+pub mod stop;
 mod sync;
+pub mod threads;
 pub mod xdp;
 
 pub use app::{App, AppError, Context, Direction, Io, Kind, Ports, Reconfigured};
 pub use batch::{BATCH, Batch};
 pub use config::Config;
-pub use engine::{Engine, Options};
+pub use engine::{Engine, Options, Pace, Until};
 pub use link::Link;
 pub use packet::Packet;
 pub use registry::Registry;
+pub use stop::Stop;
+pub use threads::Threads;

@@ -122,17 +122,15 @@ impl Link {
     #[inline]
     pub fn receive_batch(&self, batch: &mut Batch) -> usize {
         let count = self.length().min(batch.room());
-        let (first, rest) = self.spans(self.read.get(), count);
-        let spare = batch.spare();
-        // SAFETY: `count` packets wait and the batch has room for them.
-        unsafe { spare.copy_from_nonoverlapping(self.place(self.read.get()), first) };
-        // SAFETY: as above; those behind the end of the ring.
-        unsafe { spare.add(first).copy_from_nonoverlapping(self.place(0), rest) };
+        let mut spare = batch.spare();
+        // SAFETY: each packet is moved once, to free places of the batch, of which there are `count`.
+        self.drain(count, |packets, some| unsafe {
+            spare.copy_from_nonoverlapping(packets, some);
+            spare = spare.add(some);
+        });
         let length = batch.len() + count;
-        // SAFETY: written above. The link forgets them below.
+        // SAFETY: written above.
         unsafe { batch.set_length(length) };
-        let bytes = if count == self.length() { 0 } else { bytes_of(&batch[length - count..]) };
-        self.consumed(count, bytes);
         count
     }
 
@@ -143,14 +141,33 @@ impl Link {
         if std::ptr::eq(self, to) {
             return self.forward_to_itself(count);
         }
+        // SAFETY: `drain` hands out packets that this link forgets, outside of the other link's ring.
+        self.drain(count, |packets, some| unsafe { to.put(packets, some) });
+        count
+    }
+
+    /// Frees all waiting packets.
+    #[inline]
+    pub fn discard(&self) -> usize {
+        let count = self.length();
+        self.drain(count, |packets, some| {
+            // SAFETY: `drain` hands out packets that this link forgets.
+            unsafe { free_all(packets, some) };
+        });
+        count
+    }
+
+    /// Hands the first `count` of the waiting packets to `take`, in one or two pieces, and forgets them. `take` must move
+    /// each packet out exactly once, must not touch this link and must not panic.
+    #[inline(always)]
+    pub(crate) fn drain(&self, count: usize, mut take: impl FnMut(*const Packet, usize)) {
         let (first, rest) = self.spans(self.read.get(), count);
         let bytes = if count == self.length() { 0 } else { self.bytes_waiting(first, rest) };
-        // SAFETY: packets between the cursors, which this link forgets below.
-        unsafe { to.put(self.place(self.read.get()), first) };
-        // SAFETY: as above; those behind the end of the ring.
-        unsafe { to.put(self.place(0), rest) };
+        take(self.place(self.read.get()), first);
+        if rest != 0 {
+            take(self.place(0), rest);
+        }
         self.consumed(count, bytes);
-        count
     }
 
     #[cold]
@@ -169,19 +186,6 @@ impl Link {
                 self.transmit(packet);
             }
         }
-        count
-    }
-
-    /// Frees all waiting packets.
-    #[inline]
-    pub fn discard(&self) -> usize {
-        let count = self.length();
-        let (first, rest) = self.spans(self.read.get(), count);
-        // SAFETY: packets between the cursors, which the link forgets below.
-        unsafe { free_all(self.place(self.read.get()), first) };
-        // SAFETY: as above; those behind the end of the ring.
-        unsafe { free_all(self.place(0), rest) };
-        self.consumed(count, 0);
         count
     }
 

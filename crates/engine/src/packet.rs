@@ -119,7 +119,7 @@ impl Packet {
     /// and gives it up.
     #[inline]
     pub unsafe fn from_slot(slot: NonNull<u8>, offset: usize, length: usize) -> Self {
-        debug_assert!(offset >= CONTROL && offset < SLOT && length <= SLOT - offset);
+        debug_assert!((CONTROL..SLOT).contains(&offset) && length <= SLOT - offset);
         // SAFETY: inside of the slot.
         let data = unsafe { slot.add(offset) };
         Self { data, length: length as u16, flags: 0, checksum_start: 0, checksum_offset: 0 }

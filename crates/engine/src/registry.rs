@@ -18,8 +18,11 @@ pub struct KindInfo {
     pub pulls: bool,
     pub counters: &'static [&'static str],
     pub check: fn(&Table) -> Result<(), ArgError>,
-    pub make: fn(&Table, &Context) -> Result<Box<dyn Instance>, AppError>,
+    pub make: Make,
 }
+
+/// A constructor without its type.
+pub type Make = fn(&Table, &Context) -> Result<Box<dyn Instance>, AppError>;
 
 /// An instance without its type: an app that takes its arguments as a table.
 pub trait Instance: App {

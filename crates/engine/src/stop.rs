@@ -33,7 +33,8 @@ impl Signals {
     /// From now on SIGINT and SIGTERM ask to stop and SIGHUP asks to reload. A second SIGINT or SIGTERM ends the process
     /// as it would without this.
     pub fn catch() -> std::io::Result<Self> {
-        for (signal, flags) in [(libc::SIGINT, libc::SA_RESETHAND), (libc::SIGTERM, libc::SA_RESETHAND), (libc::SIGHUP, 0)]
+        for (signal, flags) in
+            [(libc::SIGINT, libc::SA_RESETHAND), (libc::SIGTERM, libc::SA_RESETHAND), (libc::SIGHUP, 0)]
         {
             // SAFETY: all zeros is a valid sigaction.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

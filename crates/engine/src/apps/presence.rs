@@ -1,7 +1,7 @@
 //! Interfaces and connections that come and go while the engine runs.
 //!
 //! A missing one at the start is an error of the configuration. One that is lost later costs only its own packets: the app
-//! says so in its report, drops and counts what is sent to it, and tries every second to open it again.
+//! says so once, drops and counts what is sent to it, and tries every second to open it again.
 
 use std::fmt;
 
@@ -27,6 +27,7 @@ const RETRY: u64 = 1_000_000_000;
 pub(super) struct Presence<P> {
     state: State<P>,
     next_look: u64,
+    notice: Option<String>,
     /// Times that it came back.
     pub reopened: u64,
 }
@@ -39,7 +40,7 @@ enum State<P> {
 impl<P: Port> Presence<P> {
     pub fn open(args: &P::Args) -> Result<Self, AppError> {
         let state = State::Up(Box::new(P::open(args)?));
-        Ok(Presence { state, next_look: 0, reopened: 0 })
+        Ok(Presence { state, next_look: 0, notice: None, reopened: 0 })
     }
 
     #[inline]
@@ -53,6 +54,7 @@ impl<P: Port> Presence<P> {
     /// Closes it until it can be opened again.
     #[cold]
     pub fn lose(&mut self, why: String) {
+        self.notice = Some(format!("{why}; what is sent there is dropped until it is back"));
         if let State::Up(port) = std::mem::replace(&mut self.state, State::Down(why)) {
             port.close();
         }
@@ -82,6 +84,7 @@ impl<P: Port> Presence<P> {
             Ok(port) => {
                 self.state = State::Up(Box::new(port));
                 self.reopened += 1;
+                self.notice = Some("it is back".into());
             }
             Err(error) => self.state = State::Down(error.to_string()),
         }
@@ -91,6 +94,11 @@ impl<P: Port> Presence<P> {
         if let State::Up(port) = std::mem::replace(&mut self.state, State::Down("stopped".into())) {
             port.close();
         }
+    }
+
+    /// A sentence about a change since the last call.
+    pub fn notice(&mut self) -> Option<String> {
+        self.notice.take()
     }
 
     pub fn describe(

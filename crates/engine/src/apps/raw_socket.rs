@@ -266,6 +266,10 @@ impl App for RawSocket {
         self.presence.tick(io.now(), &self.args, |sockets| *dropped += ring::drops(sockets.receiver.as_fd()));
     }
 
+    fn notice(&mut self) -> Option<String> {
+        self.presence.notice()
+    }
+
     fn counters(&self, values: &mut [u64]) {
         let counters = &self.counters;
         let reopened = self.presence.reopened;

@@ -248,6 +248,10 @@ impl App for ShmLink {
         }
     }
 
+    fn notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+
     fn counters(&self, values: &mut [u64]) {
         let Counters { rx_dropped, tx_dropped, connections, violations } = self.counters;
         values.copy_from_slice(&[rx_dropped, tx_dropped, connections, violations]);

@@ -273,6 +273,10 @@ impl App for Tap {
         self.presence.tick(io.now(), &self.args, |_| {});
     }
 
+    fn notice(&mut self) -> Option<String> {
+        self.presence.notice()
+    }
+
     fn counters(&self, values: &mut [u64]) {
         values.copy_from_slice(&[self.counters.rx_oversize, self.counters.tx_dropped, self.presence.reopened]);
     }

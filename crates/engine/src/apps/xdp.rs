@@ -374,6 +374,10 @@ impl App for Xdp {
         }
     }
 
+    fn notice(&mut self) -> Option<String> {
+        self.presence.notice()
+    }
+
     fn counters(&self, values: &mut [u64]) {
         values.copy_from_slice(&[self.rx_dropped, self.tx_dropped, self.presence.reopened]);
     }

@@ -7,9 +7,7 @@ use crate::config::Config;
 impl Config {
     /// The graph in the language of Graphviz: `dot -Tsvg`. Apps of one thread stand in one box if there are several.
     pub fn graphviz(&self) -> String {
-        let mut threads: Vec<usize> = self.apps().map(|(_, spec)| spec.thread).collect();
-        threads.sort_unstable();
-        threads.dedup();
+        let threads = self.threads();
         let mut out = String::from("digraph config {\n  rankdir=LR;\n  node [shape=box];\n");
         for &thread in &threads {
             let boxed = threads.len() > 1;

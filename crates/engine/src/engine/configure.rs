@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use crate::app::{AppError, Context, Direction, Io, Ports, Reconfigured};
 use crate::config::{AppSpec, Config, LinkSpec, Problems};
-use crate::engine::{Engine, Node};
+use crate::engine::{Crossing, Engine, Node};
 use crate::link::Link;
 
 /// Why a configuration was not, or not wholly, taken over.
@@ -32,12 +32,33 @@ pub struct StartError {
 }
 
 impl Engine {
-    /// Makes the network what `config` says. Its threads are not looked at: an engine runs all of it.
+    /// Makes the network what `config` says. Its threads are not looked at: this engine runs all of it.
     pub fn configure(&mut self, config: &Config) -> Result<(), ConfigureError> {
         config.check(&self.registry)?;
+        self.take_over(config, HashMap::new())
+    }
+
+    /// Takes over the part of a checked configuration that is this thread's. `crossings` holds the ends of those links to
+    /// and from other threads that are new or were remade; those that stay are not in it.
+    pub(crate) fn configure_part(
+        &mut self,
+        config: &Config,
+        crossings: HashMap<LinkSpec, Crossing>,
+    ) -> Result<(), ConfigureError> {
+        self.take_over(&config.part(self.options.thread), crossings)
+    }
+
+    fn take_over(&mut self, config: &Config, crossings: HashMap<LinkSpec, Crossing>) -> Result<(), ConfigureError> {
         let mut failures = Vec::new();
         let wanted: HashSet<&LinkSpec> = config.links().iter().collect();
-        self.remove_links(|link| !wanted.contains(link));
+        let crosses = |link: &LinkSpec| config.get(&link.from.app).is_none() || config.get(&link.to.app).is_none();
+        let stays = |link: &LinkSpec, crossing: bool| {
+            wanted.contains(link) && crosses(link) == crossing && !crossings.contains_key(link)
+        };
+        let had: HashSet<LinkSpec> = self.crossings.keys().cloned().collect();
+        self.remove_links(|link| !stays(link, had.contains(link)));
+        self.crossings.retain(|link, _| stays(link, true));
+        self.crossings.extend(crossings);
         self.remove_apps(config, &mut failures);
         let mut fresh = HashSet::new();
         for (name, spec) in config.apps() {
@@ -48,6 +69,7 @@ impl Engine {
         self.add_links(config, &fresh);
         self.configs += 1;
         self.arrange();
+        self.publish_objects();
         if failures.is_empty() { Ok(()) } else { Err(ConfigureError::Apps(failures)) }
     }
 

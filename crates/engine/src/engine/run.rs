@@ -1,0 +1,80 @@
+//! Breathing until something ends it.
+
+use std::time::Duration;
+
+use crate::clock::cycles;
+use crate::engine::Engine;
+use crate::pool;
+
+/// What ends a run, beside a request through [`Engine::stopper`].
+#[derive(Default)]
+pub struct Until<'a> {
+    /// After so long.
+    pub duration: Option<Duration>,
+    /// When this says so; asked at each tick and after each breath that moved nothing.
+    pub done: Option<Condition<'a>>,
+    /// When no app that pulls has anything more and no packet waits on a link.
+    pub finished: bool,
+}
+
+/// A question to an engine between two breaths.
+pub type Condition<'a> = Box<dyn FnMut(&Engine) -> bool + 'a>;
+
+/// What ended a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Duration,
+    Done,
+    Finished,
+    Stopped,
+}
+
+/// Longest sleep, so that a request to stop is heard at any pace.
+const NAP: Duration = Duration::from_millis(50);
+
+impl Engine {
+    /// Breathes at the pace of the options.
+    pub fn run(&mut self, mut until: Until) -> Ended {
+        let end = until.duration.map(|duration| self.now() + duration.as_nanos() as u64);
+        let mut before = self.activity();
+        let mut tick = self.next_tick;
+        let ended = loop {
+            self.breathe();
+            let now = self.clock.at(cycles());
+            if self.stop.requested() {
+                break Ended::Stopped;
+            }
+            if end.is_some_and(|end| now >= end) {
+                break Ended::Duration;
+            }
+            let after = self.activity();
+            let idle = std::mem::replace(&mut before, after) == after;
+            if idle || std::mem::replace(&mut tick, self.next_tick) != self.next_tick {
+                if until.finished && self.finished() {
+                    break Ended::Finished;
+                }
+                if until.done.as_mut().is_some_and(|done| done(self)) {
+                    break Ended::Done;
+                }
+            }
+            self.rest(now, !idle);
+        };
+        self.publish();
+        ended
+    }
+
+    /// Changes whenever a packet was made, freed, or crossed to or from another thread.
+    fn activity(&self) -> (u64, i64, u64) {
+        let pool = pool::stats();
+        (pool.frees, pool.live, self.crossed)
+    }
+
+    fn rest(&mut self, now: u64, moved: bool) {
+        let mut rest = self.pacer.after(self.options.pace, now, moved);
+        while !rest.is_zero() && !self.stop.requested() {
+            let nap = rest.min(NAP);
+            std::thread::sleep(nap);
+            rest -= nap;
+        }
+    }
+}

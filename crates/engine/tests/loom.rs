@@ -1,0 +1,87 @@
+//! Every interleaving of the two structures that threads share without a lock.
+//! `RUSTFLAGS="--cfg loom" cargo test -p engine --test loom --release`
+#![cfg(loom)]
+
+use engine::crossing::crossing;
+use engine::depot::Depot;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(body);
+}
+
+#[test]
+fn values_cross_once_and_in_order() {
+    model(3, || {
+        let (mut sender, mut receiver) = crossing::<Box<u32>>(2);
+        let producer = thread::spawn(move || {
+            let mut next = 0;
+            while next < 4 {
+                let count = sender.room(1).min(4 - next);
+                for value in next..next + count {
+                    let value = std::mem::ManuallyDrop::new(Box::new(value));
+                    // SAFETY: there is room, and the original is forgotten.
+                    unsafe { sender.put(&raw const *value, 1) };
+                }
+                next += count;
+                sender.publish();
+                if count == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut expected = 0;
+        // The last value stays behind: the ring drops it.
+        while expected < 3 {
+            let count = receiver.waiting().min(3 - expected);
+            if count == 0 {
+                thread::yield_now();
+                continue;
+            }
+            // SAFETY: so many wait, each is read once.
+            unsafe {
+                receiver.take(count, |values, some| {
+                    for i in 0..some {
+                        assert_eq!(*values.add(i).read(), expected);
+                        expected += 1;
+                    }
+                });
+            }
+        }
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_chunk_has_one_owner() {
+    model(3, || {
+        let depot = Arc::new(Depot::new(2));
+        let contents = Arc::new([UnsafeCell::new(0u32), UnsafeCell::new(0)]);
+        depot.push(0);
+        depot.push(1);
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (depot, contents) = (depot.clone(), contents.clone());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        if let Some(first) = depot.pop() {
+                            // SAFETY: loom reports it if somebody else has this chunk.
+                            contents[first as usize].with_mut(|content| unsafe { *content += 1 });
+                            depot.push(first);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let mut left = [depot.pop(), depot.pop()];
+        left.sort_unstable();
+        assert_eq!((left, depot.pop()), ([Some(0), Some(1)], None));
+    });
+}

@@ -1,0 +1,46 @@
+//! A running engine and its configuration.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use system_tests::{Case, Proc, Skip, secs, shortwire, skip};
+
+use crate::wire::Namespace;
+
+/// Apps (name, kind, arguments) and links, as the command reads them.
+pub fn configuration(apps: &[(&str, &str, &str)], links: &[&str]) -> String {
+    let apps = apps.iter().map(|(name, kind, args)| format!("[apps.{name}]\nkind = \"{kind}\"\nargs = {{ {args} }}\n"));
+    format!("links = {links:?}\n\n{}", apps.collect::<Vec<_>>().join("\n"))
+}
+
+/// The shortest network: everything from one port to the other, both ways.
+pub fn wire(kind: &str, one: &str, other: &str) -> String {
+    configuration(&[("one", kind, one), ("other", kind, other)], &["one.tx -> other.rx", "other.tx -> one.rx"])
+}
+
+pub fn start(case: &Case, namespace: &Namespace, configuration: &str) -> Result<Proc, Skip> {
+    let help = std::process::Command::new(shortwire()).args(["engine", "--help"]).output().expect("shortwire runs");
+    if !help.status.success() {
+        return skip("this build of the command has no `engine`");
+    }
+    Ok(start_file(case, namespace, &write(case.dir(), configuration)))
+}
+
+fn write(dir: &Path, configuration: &str) -> std::path::PathBuf {
+    let number = fs::read_dir(dir).map_or(0, Iterator::count);
+    let path = dir.join(format!("network-{number}.toml"));
+    fs::write(&path, configuration).expect("a configuration");
+    path
+}
+
+fn start_file(case: &Case, namespace: &Namespace, path: &Path) -> Proc {
+    case.start("engine", namespace.command(&shortwire()).arg("engine").arg(path))
+}
+
+/// Ends it as Ctrl-C does; it must end well.
+pub fn stop(mut engine: Proc) {
+    engine.signal(Signal::INT);
+    let status = engine.wait(secs(20));
+    assert!(status.success(), "the engine ended with {status}: {}", engine.stderr());
+}
