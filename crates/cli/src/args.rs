@@ -36,6 +36,8 @@ pub enum Command {
     Devices(Devices),
     Bench(Bench),
     Demo(Demo),
+    #[cfg(feature = "lua")]
+    Snsh(crate::snsh::Snsh),
 }
 
 #[derive(clap::Args)]

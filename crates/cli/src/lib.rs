@@ -8,6 +8,8 @@ mod connections;
 mod devices;
 mod info;
 mod run;
+#[cfg(feature = "lua")]
+mod snsh;
 mod ss;
 mod stats;
 mod sys;
@@ -38,6 +40,8 @@ pub fn main() -> ExitCode {
             let BenchCommand::Sockets(args) = args.command;
             ("bench", bench::sockets(&args))
         }
+        #[cfg(feature = "lua")]
+        Command::Snsh(args) => ("snsh", snsh::run(&args)),
         Command::Demo(args) => ("demo", bench::demo(&args)),
         other => {
             // `shortwire ss | head` ends quietly, as other tools do.

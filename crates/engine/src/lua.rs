@@ -46,7 +46,13 @@ pub enum ScriptError {
     #[error("interrupted")]
     Interrupted,
     #[error("cannot start the interpreter: {0}")]
-    Start(#[from] mlua::Error),
+    Start(String),
+}
+
+impl From<mlua::Error> for ScriptError {
+    fn from(error: mlua::Error) -> Self {
+        Self::Start(error.to_string())
+    }
 }
 
 /// What a line of an interactive session led to.
@@ -135,14 +141,20 @@ impl Session {
         let main: Table = self.lua.globals().get("main")?;
         main.set("parameters", arguments)?;
         let chunk = self.load(source, name)?;
-        let arguments: Vec<Value> =
-            arguments.iter().map(|word| Ok(Value::String(self.lua.create_string(word)?))).collect::<Result<_, mlua::Error>>()?;
+        let arguments: Vec<Value> = arguments
+            .iter()
+            .map(|word| Ok(Value::String(self.lua.create_string(word)?)))
+            .collect::<Result<_, mlua::Error>>()?;
         self.call(chunk, MultiValue::from_vec(arguments)).map(drop)
     }
 
     fn load(&self, source: &[u8], name: &str) -> Result<Function, ScriptError> {
         // A first line for the kernel is none for Lua; its end stays, so that lines keep their numbers.
-        let skip = if source.starts_with(b"#") { source.iter().position(|&byte| byte == b'\n').unwrap_or(source.len()) } else { 0 };
+        let skip = if source.starts_with(b"#") {
+            source.iter().position(|&byte| byte == b'\n').unwrap_or(source.len())
+        } else {
+            0
+        };
         self.lua.load(&source[skip..]).set_name(name).into_function().map_err(|error| match error {
             mlua::Error::SyntaxError { message, .. } => ScriptError::Failed(message),
             other => ScriptError::Failed(other.to_string()),

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use crate::arena::{CHUNK, arena};
 
 /// Slots that a thread keeps. One more chunk and it gives one back.
-const KEEP: usize = 4096;
+pub(crate) const KEEP: usize = 4096;
 
 /// The free list of a thread. Scripts reach it by this layout; see [`current`].
 #[repr(C)]
@@ -160,7 +160,7 @@ impl Pool {
 
     /// Gives the slots at the top away: those that circulate between threads, so that few slots do.
     #[cold]
-    fn give(&mut self) {
+    pub(crate) fn give(&mut self) {
         let count = CHUNK.min(self.count as usize);
         self.count -= count as u64;
         self.held -= count as i64;

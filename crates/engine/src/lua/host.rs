@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use mlua::{Function, LightUserData, Lua, Table, Value};
+use mlua::{Function, LightUserData, Lua, Table};
 
 use crate::args::nearest;
 use crate::clock::monotonic;
@@ -103,7 +103,7 @@ impl Host {
     fn network_functions(self: &Rc<Self>, lua: &Lua, module: &Table) -> mlua::Result<()> {
         let host = Rc::downgrade(self);
         let configure = move |_: &Lua, (apps, links, before): (Vec<Table>, Vec<String>, Function)| {
-            with(&host, |host| host.configure(&apps, &links, &before)).unwrap_or_else(|| Ok((false, String::new())))
+            with(&host, |host| host.configure(&apps, &links, &before)).unwrap_or_else(|| Ok((false, None)))
         };
         module.set("configure", lua.create_function(configure)?)?;
         let host = Rc::downgrade(self);
@@ -128,7 +128,8 @@ impl Host {
     fn run_functions(self: &Rc<Self>, lua: &Lua, module: &Table) -> mlua::Result<()> {
         let host = Rc::downgrade(self);
         let settle = move |_: &Lua, (tick, latency, pace, rate): (f64, bool, String, Option<f64>)| {
-            Ok(with(&host, |host| host.settle(tick, latency, &pace, rate.unwrap_or(0.0))))
+            with(&host, |host| host.settle(tick, latency, &pace, rate.unwrap_or(0.0)));
+            Ok(())
         };
         module.set("settle", lua.create_function(settle)?)?;
         let host = Rc::downgrade(self);
@@ -209,7 +210,8 @@ impl Host {
             return Ok(name.to_string());
         }
         let taken = |name: &str| engine.registry().get(name).is_some();
-        let name = std::iter::once(class.clone()).chain((2..).map(|i| format!("{class}#{i}"))).find(|name| !taken(name));
+        let name =
+            std::iter::once(class.clone()).chain((2..).map(|i| format!("{class}#{i}"))).find(|name| !taken(name));
         let name: &'static str = name.unwrap_or(class).leak();
         let counters: Vec<&'static str> = key.2.iter().map(|name| &*name.clone().leak()).collect();
         engine.registry_mut().add(instance::kind(name, pulls, counters.leak()));

@@ -97,7 +97,9 @@ impl App for LuaApp {
         if std::mem::replace(&mut self.told, self.failure.is_some()) {
             return None;
         }
-        self.failure.as_ref().map(|problem| format!("{problem}\n  The app is stopped, and what is sent to it is discarded."))
+        self.failure
+            .as_ref()
+            .map(|problem| format!("{problem}\n  The app is stopped, and what is sent to it is discarded."))
     }
 
     fn report(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
