@@ -15,6 +15,12 @@ mod luajit {
         // Its assertions would slow every breath of a debug build, and abort on what is an error otherwise.
         luajit_src::Build::new().debug(false).build().print_cargo_metadata();
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+        println!("cargo:rerun-if-changed=src/lua/vmstate.c");
+        cc::Build::new()
+            .file("src/lua/vmstate.c")
+            .include(out.join("luajit-build/src"))
+            .warnings(false)
+            .compile("vmstate");
         embed(&out.join("luajit-build/src/jit"), &out.join("jit_modules.rs"));
     }
 

@@ -9,6 +9,7 @@ use engine::lua::{ScriptError, Session, Settings};
 use engine::stop::Signals;
 
 mod interactive;
+mod traces;
 
 #[derive(clap::Args)]
 #[command(about = "Run a script in Lua on the packet engine")]
@@ -21,6 +22,7 @@ require(\"apps.basic.basic_apps\") and so on."
   shortwire snsh shunt.lua eth0 eth1       arguments are `...` in the script, and main.parameters
   shortwire snsh -e 'print(link.max)'
   shortwire snsh -i                        type Lua; the history is kept
+  shortwire snsh --traces t.svg shunt.lua  what the compiler did with it, and what slows it
   shortwire snsh --apps                    the kinds of apps that scripts can name
 
 A script:
@@ -52,6 +54,14 @@ pub struct Snsh {
 An app's class can say the same for itself by `shared = true`."
     )]
     pub shared: bool,
+    /// Show what the compiler did with the script, and write it to OUT: .svg, .dot, .json or .txt; - for the summary only
+    #[arg(long, value_name = "OUT", value_hint = clap::ValueHint::FilePath)]
+    #[arg(
+        long_help = "Show on the terminal what the compiler did with the script, and write it to OUT: a picture (.svg), a graph (.dot), data (.json) \
+or a list (.txt); - writes nothing. Every trace with the exit that leads to it, where it starts, its share of the time, and its falls to the \
+interpreter; recordings that were given up, with the reason; and findings: what slows the script, and what to do about it."
+    )]
+    pub traces: Option<traces::Target>,
     /// How many packets can exist at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=16_777_216))]
     pub packets: Option<u32>,
@@ -84,7 +94,16 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
     }
     let settings = Settings { engine: Options::default(), shared: args.shared, stop: Some(stop_requested) };
     let session = Session::new(settings)?;
-    match play(&session, args) {
+    if let Some(target) = &args.traces {
+        target.check()?;
+        session.watch_traces()?;
+    }
+    let outcome = play(&session, args);
+    if let Some(target) = &args.traces {
+        let script = args.script.as_deref().map_or("code from the command line".into(), |path| path.to_string_lossy());
+        target.write(&session.traces()?, &script)?;
+    }
+    match outcome {
         Err(ScriptError::Interrupted) => Ok(ExitCode::from(INTERRUPTED)),
         Err(error) => Err(error.into()),
         Ok(()) if session.failures() > 0 => Ok(ExitCode::FAILURE),

@@ -19,10 +19,14 @@ mod direct;
 mod host;
 mod instance;
 mod modules;
+mod sampler;
 mod tables;
+pub mod traces;
 
 use calls::Calls;
 use host::Host;
+use sampler::Sampler;
+use traces::TraceFacts;
 
 /// How scripts run.
 #[derive(Default)]
@@ -40,8 +44,8 @@ pub enum ScriptError {
     /// The sentence names the file and the line.
     #[error("{0}")]
     Failed(String),
-    #[error("cannot read '{file}': {source}")]
-    Read { file: String, source: std::io::Error },
+    #[error("cannot read '{file}': {error}")]
+    Read { file: String, error: std::io::Error },
     /// [`Settings::stop`] said so.
     #[error("interrupted")]
     Interrupted,
@@ -92,7 +96,7 @@ impl Session {
     /// Runs a file. `arguments` are what the script gets as `...` and in `main.parameters`.
     pub fn run_file(&self, path: &Path, arguments: &[String]) -> Result<(), ScriptError> {
         let name = path.display().to_string();
-        let source = std::fs::read(path).map_err(|source| ScriptError::Read { file: name.clone(), source })?;
+        let source = std::fs::read(path).map_err(|error| ScriptError::Read { file: name.clone(), error })?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         self.search_in(folder.unwrap_or(Path::new(".")))?;
         self.run(&source, &format!("@{name}"), arguments)
@@ -122,6 +126,26 @@ impl Session {
         let tostring: Function = self.lua.globals().get("tostring")?;
         let words = values.into_iter().map(|value| Ok(tostring.call::<mlua::LuaString>(value)?.to_string_lossy()));
         Ok(Evaluated::Values(words.collect::<Result<_, mlua::Error>>()?))
+    }
+
+    /// Watches the compiler from now on, for [`Self::traces`].
+    pub fn watch_traces(&self) -> Result<(), ScriptError> {
+        self.traces_module()?.get::<Function>("start")?.call::<()>(())?;
+        self.host.sample(Some(Sampler::start(&self.lua)?));
+        Ok(())
+    }
+
+    /// What the compiler did since [`Self::watch_traces`].
+    pub fn traces(&self) -> Result<TraceFacts, ScriptError> {
+        let facts: Table = self.traces_module()?.get::<Function>("facts")?.call(())?;
+        self.host.sample(None);
+        let facts = tables::to_toml(&facts).map_err(ScriptError::Failed)?;
+        toml::Value::Table(facts).try_into().map_err(|error: toml::de::Error| ScriptError::Failed(error.to_string()))
+    }
+
+    fn traces_module(&self) -> Result<Table, ScriptError> {
+        let require: Function = self.lua.globals().get("require")?;
+        Ok(require.call("shortwire.traces")?)
     }
 
     /// Apps in Lua that ended in an error so far.
@@ -178,6 +202,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.host.sample(None);
         // Apps in Lua stop while their interpreter is still there.
         self.host.stop();
     }

@@ -14,6 +14,7 @@ use crate::clock::monotonic;
 use crate::config::Config;
 use crate::engine::{ConfigureError, Ended, Engine, Pace, Until};
 use crate::lua::calls::Calls;
+use crate::lua::sampler::Sampler;
 use crate::lua::{direct, instance, tables};
 use crate::pool::{self, PoolStats};
 use crate::report;
@@ -33,6 +34,7 @@ pub struct Host {
     calls: RefCell<Option<Rc<Calls>>>,
     kinds: RefCell<HashMap<(String, bool, Vec<String>), &'static str>>,
     last_report: Cell<(Instant, u64, PoolStats)>,
+    sampler: RefCell<Option<Sampler>>,
 }
 
 thread_local! {
@@ -50,6 +52,7 @@ impl Host {
             calls: RefCell::new(None),
             kinds: RefCell::default(),
             last_report: Cell::new((Instant::now(), 0, pool::stats())),
+            sampler: RefCell::new(None),
         });
         CURRENT.with_borrow_mut(|current| *current = Rc::downgrade(&host));
         let module = host.module(lua)?;
@@ -79,6 +82,15 @@ impl Host {
         self.calls().map_or(0, |calls| calls.failures())
     }
 
+    /// From now on the time that traces take is measured.
+    pub fn sample(&self, sampler: Option<Sampler>) {
+        self.sampler.replace(sampler);
+    }
+
+    fn samples(&self) -> HashMap<i32, u64> {
+        self.sampler.borrow().as_ref().map(Sampler::take).unwrap_or_default()
+    }
+
     pub fn stop(&self) {
         if let Ok(mut engine) = self.engine.try_borrow_mut() {
             // Nobody is left to be told.
@@ -97,6 +109,9 @@ impl Host {
         self.network_functions(lua, &module)?;
         self.run_functions(lua, &module)?;
         self.report_functions(lua, &module)?;
+        let host = Rc::downgrade(self);
+        let samples = move |_: &Lua, ()| Ok(with(&host, Self::samples).unwrap_or_default());
+        module.set("samples", lua.create_function(samples)?)?;
         Ok(module)
     }
 

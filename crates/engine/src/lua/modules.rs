@@ -17,6 +17,7 @@ const OURS: &[(&str, &str)] = &[
     ("shortwire.copies", include_str!("modules/shortwire/copies.lua")),
     ("shortwire.errors", include_str!("modules/shortwire/errors.lua")),
     ("shortwire.instances", include_str!("modules/shortwire/instances.lua")),
+    ("shortwire.traces", include_str!("modules/shortwire/traces.lua")),
     ("apps.basic.basic_apps", include_str!("modules/apps/basic_apps.lua")),
     ("apps.intel.intel_app", include_str!("modules/apps/intel_app.lua")),
     ("apps.pcap.pcap", include_str!("modules/apps/pcap.lua")),

@@ -5,6 +5,9 @@
 
 module(..., package.seeall)
 
+-- Runs when a network changes, not when packets move: traces of it would only hide those that matter.
+jit.off(true, true)
+
 local ffi = require("ffi")
 local lib = require("core.lib")
 local config = require("core.config")
@@ -228,6 +231,7 @@ function main (options)
       interrupted = host.run(math.min(finish - now(), 0.1), done ~= nil, not options.no_timers)
       breaths.c = host.breaths()
    until interrupted or now() >= finish or (done and done())
+   if instances.look then instances.look() end
    if not options.no_report then report(options.report) end
    if interrupted then error(host.interrupted, 0) end
 end

@@ -3,6 +3,9 @@
 
 module(..., package.seeall)
 
+-- Runs when a network changes, not when packets move: traces of it would only hide those that matter.
+jit.off(true, true)
+
 local lib = require("core.lib")
 local classes = require("shortwire.classes")
 

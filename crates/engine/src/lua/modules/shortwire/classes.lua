@@ -1,5 +1,8 @@
 -- What a configuration can name as class: tables of functions written in Lua, and the engine's own kinds.
 
+-- Runs when a network changes, not when packets move: traces of it would only hide those that matter.
+jit.off(true, true)
+
 local host = require("shortwire.host")
 local M = {}
 

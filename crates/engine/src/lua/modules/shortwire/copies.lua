@@ -5,10 +5,25 @@
 -- whatever one instance meets cannot slow another. Variables of the module stay shared: only functions, and the class
 -- itself, are replaced.
 
+-- Runs when a network changes, not when packets move: traces of it would only hide those that matter.
+jit.off(true, true)
+
+local jutil = require("jit.util")
 local M = {}
 
--- Copied function to the name of its app, for whoever looks at traces.
+-- Function prototype to the name of the app whose copy it is, for whoever looks at traces.
 M.owner = setmetatable({}, { __mode = "k" })
+
+-- Says that a function, and those inside of it, are of this app.
+function M.claim (f, app)
+   local info = jutil.funcinfo(f)
+   if not info.proto and type(f) ~= "proto" then return end
+   M.owner[info.proto or f] = app
+   for i = -1, -(info.gcconsts or 0), -1 do
+      local constant = jutil.funck(f, i)
+      if type(constant) == "proto" then M.claim(constant, app) end
+   end
+end
 
 local function source_of (f)
    local info = debug.getinfo(f, "S")
@@ -30,7 +45,7 @@ function Copier:fn (f)
    if source_of(f) ~= self.source then return f end
    local copy = loadstring(string.dump(f))
    self.done[f] = copy
-   M.owner[copy] = self.app
+   M.claim(copy, self.app)
    setfenv(copy, self:environment(getfenv(f)))
    for i = 1, math.huge do
       local name, value = debug.getupvalue(f, i)

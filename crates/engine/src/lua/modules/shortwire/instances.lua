@@ -1,5 +1,8 @@
 -- Apps written in Lua, as the engine calls them.
 
+-- Runs when a network changes, not when packets move: traces of it would only hide those that matter.
+jit.off(true, true)
+
 local ffi = require("ffi")
 local copies = require("shortwire.copies")
 local classes = require("shortwire.classes")
@@ -38,7 +41,7 @@ M.counters_of = counters_of
 -- What the engine calls: a function of its own for each instance and method, so that these, too, have own traces.
 local TRAMPOLINE = "local app = ... return function () return app:%s() end"
 local EACH_LINK = [[
-local app = ... 
+local app = ...
 return function ()
    for name, push in pairs(app.push_link) do
       local link = app.input[name]
@@ -48,11 +51,17 @@ return function ()
 end]]
 
 local function method (object, name)
+   local code
    if name == "push" and type(object.push_link) == "table" and next(object.push_link) then
-      return loadstring(EACH_LINK, "=push_link")(object)
+      code = EACH_LINK
+   elseif type(object[name]) == "function" then
+      code = TRAMPOLINE:format(name)
+   else
+      return nil
    end
-   if type(object[name]) ~= "function" then return nil end
-   return loadstring(TRAMPOLINE:format(name), "="..name)(object)
+   local call = loadstring(code, "=("..name.." of "..object.appname..")")(object)
+   copies.claim(call, object.appname)
+   return call
 end
 
 local function attach_counters (object, class)
