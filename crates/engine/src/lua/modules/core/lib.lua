@@ -22,6 +22,9 @@ function sorted (t)
    end
 end
 
+-- Used when a network changes: traces of it would only hide those that matter.
+jit.off(sorted, true)
+
 function shallow (t)
    local copy = {}
    for key, value in pairs(t) do copy[key] = value end
