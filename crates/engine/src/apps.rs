@@ -3,20 +3,36 @@
 use crate::registry::Registry;
 
 pub mod basic;
+pub mod bridge;
+pub mod checksum;
+pub mod forwarder;
+pub mod headers;
 mod mmsg;
+pub mod neighbour;
+pub mod pcap;
 mod presence;
+pub mod rate_limiter;
 pub mod raw_socket;
 pub mod shm_link;
+mod sums;
 pub mod tap;
 pub mod unix_socket;
+pub mod vlan;
 mod vnet;
 pub mod xdp;
 
 pub(crate) fn register(registry: &mut Registry) {
     basic::register(registry);
+    bridge::register(registry);
+    checksum::register(registry);
+    forwarder::register(registry);
+    neighbour::register(registry);
+    pcap::register(registry);
+    rate_limiter::register(registry);
     raw_socket::register(registry);
     shm_link::register(registry);
     tap::register(registry);
     unix_socket::register(registry);
+    vlan::register(registry);
     xdp::register(registry);
 }

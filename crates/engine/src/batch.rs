@@ -59,6 +59,13 @@ impl Batch {
         }
     }
 
+    /// Takes all packets out, the first one first.
+    #[inline]
+    pub fn drain(&mut self) -> Drain<'_> {
+        let end = std::mem::take(&mut self.length);
+        Drain { batch: self, next: 0, end }
+    }
+
     /// Frees all.
     #[inline]
     pub fn clear(&mut self) {
@@ -79,6 +86,33 @@ impl Batch {
     pub(crate) unsafe fn set_length(&mut self, length: usize) {
         debug_assert!(length <= BATCH);
         self.length = length;
+    }
+}
+
+/// Packets on their way out of a [`Batch`]. What is not taken is freed.
+pub struct Drain<'a> {
+    batch: &'a mut Batch,
+    next: usize,
+    end: usize,
+}
+
+impl Iterator for Drain<'_> {
+    type Item = Packet;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet> {
+        if self.next == self.end {
+            return None;
+        }
+        self.next += 1;
+        // SAFETY: it lay below the length of the batch, which is 0 now, and is read once.
+        Some(unsafe { self.batch.packets[self.next - 1].assume_init_read() })
+    }
+}
+
+impl Drop for Drain<'_> {
+    fn drop(&mut self) {
+        self.for_each(drop);
     }
 }
 

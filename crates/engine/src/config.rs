@@ -8,9 +8,11 @@ use serde::Serialize;
 use toml::Table;
 
 mod check;
+mod file;
 mod graphviz;
 
 pub use check::{Problem, Problems};
+pub use file::{ConfigFile, FileError, Settings};
 
 /// What an app is to be.
 #[derive(Debug, Clone, PartialEq)]

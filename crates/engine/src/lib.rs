@@ -10,6 +10,7 @@ pub mod apps;
 pub mod arena;
 pub mod args;
 pub mod batch;
+pub mod bpf;
 pub mod clock;
 pub mod config;
 pub mod counters;
@@ -20,9 +21,11 @@ pub mod histogram;
 pub mod link;
 #[cfg(feature = "lua")]
 pub mod lua;
+pub mod lpm;
 pub mod netdev;
 
 pub mod packet;
+pub mod pcap;
 pub mod pool;
 pub mod registry;
 pub mod report;

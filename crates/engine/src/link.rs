@@ -331,13 +331,6 @@ pub fn bytes_of(packets: &[Packet]) -> u64 {
     packets.iter().map(|packet| packet.length() as u64).sum()
 }
 
-/// What scripts take for granted about the layout.
-#[cfg(feature = "lua")]
-const _: () = {
-    assert!(std::mem::offset_of!(Link, read) == 0 && std::mem::offset_of!(Link, write) == 4 && CAPACITY == 1024);
-    assert!(std::mem::offset_of!(Link, stats) == 8 && std::mem::offset_of!(Link, ring) == 48);
-};
-
 impl Drop for Link {
     fn drop(&mut self) {
         self.discard();

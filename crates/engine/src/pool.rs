@@ -8,8 +8,10 @@ use std::ptr::null_mut;
 
 use crate::arena::{CHUNK, arena};
 
-/// Slots that a thread keeps. One more chunk and it gives one back.
-pub(crate) const KEEP: usize = 4096;
+/// Most slots that a thread keeps. One more chunk and it gives one back.
+const KEEP: usize = 4096;
+/// No thread keeps more than this part of the arena to itself.
+const SHARE: usize = 16;
 
 /// The free list of a thread. Scripts reach it by this layout; see [`current`].
 #[repr(C)]
@@ -17,6 +19,8 @@ pub struct Pool {
     /// Free slots; the one freed last is `free[count - 1]`.
     free: *mut *mut u8,
     count: u64,
+    /// With so many free slots a chunk is given back.
+    full: u64,
     /// Packets freed by this thread, ever.
     frees: u64,
     /// Their lengths.
@@ -49,7 +53,9 @@ struct Owner {
 impl Owner {
     fn new() -> Self {
         let free = Box::leak(Box::new([null_mut::<u8>(); KEEP + CHUNK]));
-        let pool = Pool { free: free.as_mut_ptr(), count: 0, frees: 0, freebytes: 0, held: 0 };
+        let keep = (arena().slots() / SHARE).clamp(CHUNK, KEEP);
+        let full = (keep + CHUNK) as u64;
+        let pool = Pool { free: free.as_mut_ptr(), count: 0, full, frees: 0, freebytes: 0, held: 0 };
         Self { pool: Box::into_raw(Box::new(pool)) }
     }
 }
@@ -118,7 +124,7 @@ impl Pool {
 
     #[cold]
     fn fetch(&mut self) {
-        // SAFETY: fewer than `CHUNK` of `KEEP + CHUNK` places are in use.
+        // SAFETY: fewer than `CHUNK` places are in use, of at least twice as many.
         let got = unsafe { arena().take(self.free.add(self.count as usize)) };
         self.count += got as u64;
         self.held += got as i64;
@@ -144,10 +150,10 @@ impl Pool {
     /// As [`Self::put`]; the caller counts the whole batch by [`Self::count_frees`].
     #[inline]
     pub(crate) fn put_uncounted(&mut self, slot: *mut u8) {
-        if self.count as usize == KEEP + CHUNK {
+        if self.count == self.full {
             self.give();
         }
-        // SAFETY: there is a place below `KEEP + CHUNK`.
+        // SAFETY: there is a place below `full`, which is at most `KEEP + CHUNK`.
         unsafe { self.free.add(self.count as usize).write(slot) };
         self.count += 1;
     }

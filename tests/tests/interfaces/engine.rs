@@ -10,8 +10,8 @@ use crate::wire::Namespace;
 
 /// Apps (name, kind, arguments) and links, as the command reads them.
 pub fn configuration(apps: &[(&str, &str, &str)], links: &[&str]) -> String {
-    let apps = apps.iter().map(|(name, kind, args)| format!("[apps.{name}]\nkind = \"{kind}\"\nargs = {{ {args} }}\n"));
-    format!("links = {links:?}\n\n{}", apps.collect::<Vec<_>>().join("\n"))
+    let apps = apps.iter().map(|(name, kind, args)| format!("{name} = {{ kind = \"{kind}\", {args} }}\n"));
+    format!("links = {links:?}\n\n[apps]\n{}", apps.collect::<String>())
 }
 
 /// The shortest network: everything from one port to the other, both ways.

@@ -1,5 +1,8 @@
 //! Apps that make, discard and copy packets.
 
+mod checks;
+mod sort;
+
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports};
@@ -9,11 +12,24 @@ use crate::batch::{BATCH, Batch};
 use crate::packet::Packet;
 use crate::registry::Registry;
 
+pub use checks::{Match, Synth, SynthArgs};
+pub use sort::{
+    DelayedStart, DelayedStartArgs, Each, Repeater, RepeaterArgs, Sample, SampleArgs, Split, Truncate, TruncateArgs,
+    each,
+};
+
 pub(super) fn register(registry: &mut Registry) {
     registry.register::<Source>();
     registry.register::<Sink>();
     registry.register::<Tee>();
     registry.register::<Join>();
+    registry.register::<Split>();
+    registry.register::<Repeater>();
+    registry.register::<Truncate>();
+    registry.register::<Sample>();
+    registry.register::<DelayedStart>();
+    registry.register::<Synth>();
+    registry.register::<Match>();
 }
 
 /// Sends copies of one packet to all outputs, a batch per breath.

@@ -4,6 +4,7 @@
 //! Programs on this machine send packets whose transport checksum nobody has computed, as a device was to do it. Such a
 //! packet is finished here, where it enters the engine, so that no app and no receiver sees a wrong one.
 
+use super::sums::{csum_fold, csum_partial};
 use crate::packet::{CHECKSUM_VALID, NEEDS_CHECKSUM, Packet};
 
 pub(super) const LENGTH: usize = 10;
@@ -69,25 +70,12 @@ pub(super) fn finish(packet: &mut Packet) {
 /// outside of the packet changes nothing.
 fn finish_checksum(packet: &mut Packet, start: usize, offset: usize) {
     let Some(part) = packet.get_mut(start..).filter(|part| offset + 2 <= part.len()) else { return };
-    let sum = match checksum(part) {
+    let sum = match csum_fold(csum_partial(part, 0)) {
         // RFC 768: zero means none.
         0 => 0xffff,
         sum => sum,
     };
-    part[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
-}
-
-fn checksum(bytes: &[u8]) -> u16 {
-    let mut words = bytes.chunks_exact(4);
-    let mut sum: u64 =
-        words.by_ref().map(|word| u64::from(u32::from_be_bytes([word[0], word[1], word[2], word[3]]))).sum();
-    let mut rest = [0; 4];
-    rest[..words.remainder().len()].copy_from_slice(words.remainder());
-    sum += u64::from(u32::from_be_bytes(rest));
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    !(sum as u16)
+    part[offset..offset + 2].copy_from_slice(&sum.to_ne_bytes());
 }
 
 #[cfg(test)]

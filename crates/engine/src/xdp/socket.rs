@@ -120,6 +120,7 @@ pub struct Socket {
     ledger: Ledger,
     chunk_shift: u32,
     zero_copy: bool,
+    shares_umem: bool,
     /// Chunks in the fill ring or taken from it and not yet received.
     filled: u32,
     /// Frames sent and not yet completed.
@@ -168,6 +169,7 @@ impl Socket {
             .map_err(|error| os("map rings")(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)))?;
         bind(&socket.fd, options, shared).map_err(os("bind"))?;
         raise_transmit_budget(&socket.fd, size);
+        socket.shares_umem = shared.is_some();
         socket.zero_copy =
             sockopt::xdp_options(&socket.fd).is_ok_and(|flags| flags.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         Ok(socket)
@@ -182,6 +184,7 @@ impl Socket {
             ledger: Ledger(vec![0; umem.chunks().div_ceil(64)]),
             chunk_shift: umem.chunk().trailing_zeros(),
             zero_copy: false,
+            shares_umem: false,
             filled: 0,
             sending: 0,
             umem: umem.clone(),
@@ -191,6 +194,11 @@ impl Socket {
 
     pub fn is_zero_copy(&self) -> bool {
         self.zero_copy
+    }
+
+    /// Whether it uses the registration of another socket. Without, the same memory is pinned once more.
+    pub fn shares_umem(&self) -> bool {
+        self.shares_umem
     }
 
     /// How many chunks [`Self::fill`] can take now, so that the kernel has up to `target` to receive into.

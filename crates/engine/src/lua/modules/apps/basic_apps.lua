@@ -19,4 +19,4 @@ Repeater = native("Repeater", function () end)
 -- `config.app(c, "cut", Truncate, 100)`
 Truncate = native("Truncate", function (n) return type(n) == "table" and n or { length = n } end)
 -- `config.app(c, "some", Sample, 10)`: every tenth packet.
-Sample = native("Sample", function (n) return type(n) == "table" and n or { n = n } end)
+Sample = native("Sample", function (n) return type(n) == "table" and n or { every = n } end)

@@ -5,11 +5,11 @@ module(..., package.seeall)
 local native = require("shortwire.classes").native
 
 local function file (arg, name)
-   if type(arg) == "string" then return { path = arg } end
+   if type(arg) == "string" then return { file = arg } end
    if type(arg) ~= "table" then
       error("app '"..name.."': the argument is the name of a file, not a "..type(arg), 0)
    end
-   return { path = arg.filename or arg.path or arg[1] }
+   return arg.file and arg or { file = arg.filename or arg[1] }
 end
 
 PcapReader = native("PcapReader", file)

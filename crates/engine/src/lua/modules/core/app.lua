@@ -30,8 +30,8 @@ app_table = {}
 -- Name of a link to the link.
 link_table = {}
 
-frees = ffi.cast("struct counter *", ffi.cast("uint64_t *", layout.pool) + 2)
-freebytes = ffi.cast("struct counter *", ffi.cast("uint64_t *", layout.pool) + 3)
+frees = ffi.cast("struct counter *", ffi.cast("uint64_t *", layout.pool) + 3)
+freebytes = ffi.cast("struct counter *", ffi.cast("uint64_t *", layout.pool) + 4)
 breaths = layout.counter_t(0)
 configs = layout.counter_t(0)
 

@@ -21,7 +21,7 @@ struct link {
 };
 struct packet_pool {
   uint64_t *free;
-  uint64_t count, frees, freebytes;
+  uint64_t count, full, frees, freebytes;
   int64_t held;
 };
 struct session { uint64_t due; };
@@ -42,6 +42,6 @@ return {
    release_link = ffi.cast("void (*)(void *)", host.release_link),
    forward = ffi.cast("uint32_t (*)(struct link *, struct link *, uint32_t)", host.forward),
    discard = ffi.cast("uint32_t (*)(struct link *)", host.discard),
-   SLOT = 2048, CONTROL = 64, MAX_LENGTH = 2048 - 64, RING = 1024, POOL = 4096 + 128,
+   SLOT = 2048, CONTROL = 64, MAX_LENGTH = 2048 - 64, RING = 1024,
    HELD = 0x646c6568,
 }

@@ -45,7 +45,7 @@ function free (p)
    check(p)
    p.held = 0
    local count = pool.count
-   if count == layout.POOL then
+   if count == pool.full then
       layout.give_back()
       count = pool.count
    end
