@@ -19,9 +19,9 @@ pub mod depot;
 pub mod engine;
 pub mod histogram;
 pub mod link;
+pub mod lpm;
 #[cfg(feature = "lua")]
 pub mod lua;
-pub mod lpm;
 pub mod netdev;
 
 pub mod packet;

@@ -2,14 +2,28 @@
 
 use std::ffi::c_void;
 use std::rc::Rc;
+use std::sync::OnceLock;
 
+use crate::arena::{SLOT, arena};
 use crate::link::Link;
 use crate::packet::Packet;
 use crate::pool;
 
+/// Bytes of a script's view of a packet.
+const VIEW: usize = 32;
+
+/// One view per slot; memory only for those that scripts meet. As the arena, it is there as long as the process.
+fn views() -> *mut c_void {
+    static VIEWS: OnceLock<usize> = OnceLock::new();
+    let make = || Vec::leak(vec![0_u8; arena().slots() * VIEW]).as_mut_ptr().expose_provenance();
+    std::ptr::with_exposed_provenance_mut(*VIEWS.get_or_init(make))
+}
+
 /// Addresses under the names by which `modules/core/memory_layout.lua` knows them.
-pub fn addresses() -> [(&'static str, *mut c_void); 6] {
+pub fn addresses() -> [(&'static str, *mut c_void); 8] {
     [
+        ("arena", arena().base().as_ptr().cast()),
+        ("views", views()),
         ("pool", pool::current().cast()),
         ("refill", refill as *mut c_void),
         ("give_back", give_back as *mut c_void),
@@ -59,5 +73,5 @@ unsafe extern "C" fn discard(link: *const Link) -> u32 {
 // What `modules/core/memory_layout.lua` takes for granted; more in `link.rs`.
 const _: () = {
     assert!(size_of::<Packet>() == 16 && size_of::<pool::Pool>() == 48);
-    assert!(crate::arena::SLOT == 2048 && crate::arena::CONTROL == 64 && crate::packet::HEADROOM == 192);
+    assert!(SLOT == 64 * VIEW && SLOT == 2048 && crate::arena::CONTROL == 64 && crate::packet::HEADROOM == 192);
 };

@@ -20,6 +20,7 @@ const OURS: &[(&str, &str)] = &[
     ("shortwire.traces", include_str!("modules/shortwire/traces.lua")),
     ("apps.basic.basic_apps", include_str!("modules/apps/basic_apps.lua")),
     ("apps.intel.intel_app", include_str!("modules/apps/intel_app.lua")),
+    ("apps.packet_filter.pcap_filter", include_str!("modules/apps/pcap_filter.lua")),
     ("apps.pcap.pcap", include_str!("modules/apps/pcap.lua")),
     ("apps.socket.raw", include_str!("modules/apps/raw.lua")),
     ("apps.socket.unix", include_str!("modules/apps/unix.lua")),

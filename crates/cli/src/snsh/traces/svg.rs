@@ -11,7 +11,7 @@ use engine::lua::traces::{Finding, Trace, TraceFacts};
 
 use super::{percent, short};
 
-const LINE: usize = 40;
+const LINE: usize = 36;
 const INDENT: usize = 46;
 const BOX: usize = 430;
 const MARGIN: usize = 24;

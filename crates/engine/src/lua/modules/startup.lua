@@ -6,3 +6,10 @@ _G.link = require("core.link")
 _G.packet = require("core.packet")
 _G.timer = require("core.timer")
 _G.main = require("core.main")
+
+-- Interfaces are released, however a script ends.
+local exit = os.exit
+os.exit = function (...)
+   pcall(engine.stop)
+   exit(...)
+end

@@ -15,7 +15,7 @@ Sink = native("Sink", function () end)
 Join = native("Join", function () end)
 Tee = native("Tee", function () end)
 Split = native("Split", function () end)
-Repeater = native("Repeater", function () end)
+Repeater = native("Repeater")
 -- `config.app(c, "cut", Truncate, 100)`
 Truncate = native("Truncate", function (n) return type(n) == "table" and n or { length = n } end)
 -- `config.app(c, "some", Sample, 10)`: every tenth packet.

@@ -1,7 +1,7 @@
 -- Links: the engine's own rings, read and written by compiled code without a call into the engine.
 --
--- A packet in a ring is a handle of 16 bytes. `receive` lays it into the control bytes at the start of the packet's slot,
--- where it stays valid as long as the packet lives, and returns the address; `transmit` moves it back.
+-- A packet in a ring is a handle of 16 bytes. `receive` moves it to the place of its packet in the array of views, where
+-- it stays valid as long as the packet lives, and returns the address; `transmit` moves it back.
 
 module(..., package.seeall)
 
@@ -10,18 +10,19 @@ local bit = require("bit")
 local layout = require("core.memory_layout")
 local packet = require("core.packet")
 
-local band, tobit, cast = bit.band, bit.tobit, ffi.cast
+local band, rshift, tobit, cast = bit.band, bit.rshift, bit.tobit, ffi.cast
 local packet_t, handle_t, HELD = layout.packet_t, layout.handle_t, layout.HELD
 local free = packet.free
 
 max = layout.RING
-local MASK = max - 1
-local SLOT_MASK = bit.bnot(layout.SLOT - 1ULL)
+-- Locals, since these are constants for the compiler.
+local MAX, MASK = layout.RING, layout.RING - 1
+local ARENA, VIEWS = layout.ARENA, layout.VIEWS
 
 function empty (l) return l.read == l.write end
-function full (l) return tobit(l.write - l.read) >= max end
+function full (l) return tobit(l.write - l.read) >= MAX end
 function nreadable (l) return tobit(l.write - l.read) end
-function nwritable (l) return max - tobit(l.write - l.read) end
+function nwritable (l) return MAX - tobit(l.write - l.read) end
 
 -- The packet that waits longest; nil if there is none.
 function receive (l)
@@ -29,14 +30,14 @@ function receive (l)
    if read == l.write then return nil end
    local from = l.ring + band(read, MASK)
    local data, rest = from.data, from.rest
-   local slot = band(data, SLOT_MASK)
-   local to = cast(handle_t, slot)
+   local view = VIEWS + band(rshift(data - ARENA, 6), 0xffffffffffffffe0ULL)
+   local to = cast(handle_t, view)
    to.data, to.rest = data, rest
-   local p = cast(packet_t, slot)
+   local p = cast(packet_t, view)
    p.held = HELD
    local stats = l.stats
    stats.rxpackets.c = stats.rxpackets.c + 1
-   stats.rxbytes.c = stats.rxbytes.c + p.length
+   stats.rxbytes.c = stats.rxbytes.c + band(rest, 0xffffULL)
    read = tobit(read + 1)
    -- A link that was emptied starts again at its first place, so that few lines of the cache are in use.
    if read == l.write then
@@ -57,7 +58,7 @@ end
 function transmit (l, p)
    local write = l.write
    local stats = l.stats
-   if tobit(write - l.read) >= max then
+   if tobit(write - l.read) >= MAX then
       stats.txdrop.c = stats.txdrop.c + 1
       return free(p)
    end
@@ -66,9 +67,11 @@ function transmit (l, p)
    end
    p.held = 0
    local from, to = cast(handle_t, p), l.ring + band(write, MASK)
-   to.data, to.rest = from.data, from.rest
+   local rest = from.rest
+   to.data, to.rest = from.data, rest
    stats.txpackets.c = stats.txpackets.c + 1
-   stats.txbytes.c = stats.txbytes.c + p.length
+   -- The length is the first of four numbers of 16 bits.
+   stats.txbytes.c = stats.txbytes.c + band(rest, 0xffffULL)
    l.write = tobit(write + 1)
 end
 

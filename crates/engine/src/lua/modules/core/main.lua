@@ -5,7 +5,4 @@ module(..., package.seeall)
 -- The words behind the script on the command line.
 parameters = {}
 
-function exit (status)
-   engine.stop()
-   os.exit(status or 0)
-end
+function exit (status) os.exit(status or 0) end

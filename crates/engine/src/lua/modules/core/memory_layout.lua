@@ -9,8 +9,8 @@ struct packet {
   uint8_t *data;
   uint16_t length;
   uint16_t flags, checksum_start, checksum_offset;
-  /* Behind the engine's 16 bytes, still in the control bytes of the slot: whether a script owns the packet. */
-  uint32_t held;
+  /* Behind the engine's 16 bytes: whether a script owns the packet. */
+  int32_t held, unused[3];
 };
 struct packet_handle { uint64_t data, rest; };
 struct counter { uint64_t c; };
@@ -28,6 +28,8 @@ struct session { uint64_t due; };
 void *memmove(void *to, const void *from, size_t length);
 ]]
 
+local uint64_t = ffi.typeof("uint64_t")
+
 return {
    packet_t = ffi.typeof("struct packet *"),
    handle_t = ffi.typeof("struct packet_handle *"),
@@ -42,6 +44,10 @@ return {
    release_link = ffi.cast("void (*)(void *)", host.release_link),
    forward = ffi.cast("uint32_t (*)(struct link *, struct link *, uint32_t)", host.forward),
    discard = ffi.cast("uint32_t (*)(struct link *)", host.discard),
+   -- The first slot of the arena, and the view of its packet. Views stand in an array of their own: slots are so far apart
+   -- that what lies at their start would meet in two sets of the first-level cache.
+   ARENA = ffi.cast(uint64_t, host.arena),
+   VIEWS = ffi.cast(uint64_t, host.views),
    SLOT = 2048, CONTROL = 64, MAX_LENGTH = 2048 - 64, RING = 1024,
    HELD = 0x646c6568,
 }

@@ -7,17 +7,23 @@ local ffi = require("ffi")
 local bit = require("bit")
 local layout = require("core.memory_layout")
 
-local band, rshift, cast, copy, fill = bit.band, bit.rshift, ffi.cast, ffi.copy, ffi.fill
+local band, lshift, rshift, cast, copy, fill = bit.band, bit.lshift, bit.rshift, ffi.cast, ffi.copy, ffi.fill
 local pool, packet_t, HELD = layout.pool, layout.packet_t, layout.HELD
 local SLOT, CONTROL = layout.SLOT, layout.CONTROL
 local uint64_t, bytes_t = ffi.typeof("uint64_t"), ffi.typeof("uint8_t *")
+local ARENA, VIEWS = layout.ARENA, layout.VIEWS
 
 max_payload = layout.MAX_LENGTH
 preferred_headroom = 256 - CONTROL
 
+-- The slot of a packet. A view has 32 bytes, a slot 2048.
+local function slot_of (p)
+   return ARENA + lshift(cast(uint64_t, p) - VIEWS, 6)
+end
+
 -- Bytes from the start of the slot to the data.
 local function offset (p)
-   return tonumber(cast(bytes_t, p.data) - cast(bytes_t, p))
+   return tonumber(band(cast(uint64_t, p.data), SLOT - 1ULL))
 end
 
 local function check (p)
@@ -33,7 +39,7 @@ function allocate ()
    local count = pool.count - 1
    pool.count = count
    local slot = pool.free[count]
-   local p = cast(packet_t, slot)
+   local p = cast(packet_t, VIEWS + rshift(slot - ARENA, 6))
    -- As the engine does: slots that would meet in the same sets of the cache start at different lines.
    p.data = cast(bytes_t, slot) + 256 + band(rshift(slot, 12), 3ULL) * 64
    p.length, p.flags, p.checksum_start, p.checksum_offset = 0, 0, 0, 0
@@ -49,7 +55,7 @@ function free (p)
       layout.give_back()
       count = pool.count
    end
-   pool.free[count] = cast(uint64_t, p)
+   pool.free[count] = slot_of(p)
    pool.count = count + 1
    pool.frees = pool.frees + 1
    pool.freebytes = pool.freebytes + p.length
@@ -61,7 +67,7 @@ local function make_room (p, front, back)
    if spare < 0 then
       error("packet too long: "..(p.length + front + back).." bytes, at most "..max_payload, 3)
    end
-   local to = cast(bytes_t, p) + CONTROL + front + math.floor(spare / 2)
+   local to = cast(bytes_t, slot_of(p)) + CONTROL + front + math.floor(spare / 2)
    ffi.C.memmove(to, p.data, p.length)
    p.data = to
 end
@@ -98,7 +104,7 @@ function shiftleft (p, count)
    end
    -- The end of the slot is the start of another one: an empty packet goes back to its usual place.
    if offset(p) + count == SLOT then
-      p.data = cast(bytes_t, p) + 256
+      p.data = cast(bytes_t, slot_of(p)) + 256
    else
       p.data = p.data + count
    end
