@@ -9,17 +9,19 @@ DESTDIR ?=
 CARGO_TARGET_DIR ?= target
 RELEASE = $(CARGO_TARGET_DIR)/release
 ROOT = $(DESTDIR)$(PREFIX)
+CAPI = crates/checksum/capi
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire.
 PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs \
-	default-jdk-headless golang-go socat libmemcached-tools strace
+	default-jdk-headless golang-go socat libmemcached-tools strace qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
 
 .PHONY: all build demo check packages install man clean
 
 all: build
 
 build:
-	$(CARGO) build --release -p shortwire -p preload -p bench
+	$(CARGO) build --release -p shortwire -p preload -p checksum-capi -p bench -p bench-checksum
 
 demo: build
 	$(RELEASE)/shortwire demo
@@ -60,6 +62,13 @@ install: build man
 	install -D -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
 	install -D -m 755 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
 	install -D -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
+	install -D -m 755 $(RELEASE)/shortwire-checksum-bench $(ROOT)/lib/shortwire/shortwire-checksum-bench
+	install -D -m 755 $(RELEASE)/libshortwire_csum.so $(ROOT)/lib/libshortwire_csum.so.0
+	ln -sf libshortwire_csum.so.0 $(ROOT)/lib/libshortwire_csum.so
+	install -D -m 644 $(RELEASE)/libshortwire_csum.a $(ROOT)/lib/libshortwire_csum.a
+	install -D -m 644 $(CAPI)/include/shortwire_csum.h $(ROOT)/include/shortwire_csum.h
+	install -d $(ROOT)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $(CAPI)/shortwire_csum.pc.in > $(ROOT)/lib/pkgconfig/shortwire_csum.pc
 	install -d $(ROOT)/share/man/man1
 	install -m 644 target/man/*.1 $(ROOT)/share/man/man1/
 	install -D -m 644 target/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire

@@ -11,6 +11,7 @@
 static int control = -1, listener = -1, warm, port, paused;
 static pid_t helper;
 static uint64_t from_subject, from_helper; /* stream positions of the current connection */
+static uint64_t other_subject, other_helper; /* and of the one put aside */
 
 struct order { char op; int a, b; };
 struct reply { int value, error; };
@@ -96,10 +97,17 @@ static ssize_t take(int fd, int len, int flags)
     return n;
 }
 
+static void swap(uint64_t *a, uint64_t *b)
+{
+    uint64_t t = *a;
+    *a = *b;
+    *b = t;
+}
+
 static void helper_main(int ctl)
 {
-    int fd = -1;
-    uint64_t tx = 0, rx = 0;
+    int fd = -1, aside = -1;
+    uint64_t tx = 0, rx = 0, aside_tx = 0, aside_rx = 0;
     struct order o;
     struct linger now = { 1, 0 };
     int one = 1;
@@ -121,6 +129,11 @@ static void helper_main(int ctl)
             fd = dial(port);
             MUST(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
             tx = rx = 0;
+            break;
+        case 'x':
+            swap(&tx, &aside_tx);
+            swap(&rx, &aside_rx);
+            fd ^= aside, aside ^= fd, fd ^= aside;
             break;
         case 'e':
             for (int i = 0; i < o.a; i++) {
@@ -193,8 +206,33 @@ static void helper_main(int ctl)
     _exit(0);
 }
 
-/* A fresh connection, warmed. */
-static int fresh(const char *name)
+/* Round trips of 8 bytes, begun here. */
+static void rounds(int fd, int n)
+{
+    struct order o = { 'e', n, 0 };
+    struct reply r;
+    (void)!write(control, &o, sizeof o);
+    for (int i = 0; i < n; i++) {
+        char buf[8];
+        fill(buf, 1, from_subject, 8);
+        send_all(fd, buf, 8);
+        from_subject += 8;
+        recv_all(fd, buf, 8);
+        check(buf, 2, from_helper, 8, "round trips");
+        from_helper += 8;
+    }
+    (void)!read(control, &r, sizeof r);
+}
+
+/* A second connection: the current one is put aside, with the helper too. */
+UNUSED static void other_connection(void)
+{
+    ask('x', 0, 0);
+    swap(&from_subject, &other_subject);
+    swap(&from_helper, &other_helper);
+}
+
+static int cold(const char *name)
 {
     say("== %s", name);
     ask('n', 0, 0);
@@ -202,21 +240,15 @@ static int fresh(const char *name)
     /* Nagle's 40 ms would make the plain transcript depend on timing. */
     MUST(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
     from_subject = from_helper = 0;
-    if (warm) {
-        struct order o = { 'e', warm, 0 };
-        struct reply r;
-        (void)!write(control, &o, sizeof o);
-        for (int i = 0; i < warm; i++) {
-            char buf[8];
-            fill(buf, 1, from_subject, 8);
-            send_all(fd, buf, 8);
-            from_subject += 8;
-            recv_all(fd, buf, 8);
-            check(buf, 2, from_helper, 8, "warming up");
-            from_helper += 8;
-        }
-        (void)!read(control, &r, sizeof r);
-    }
+    return fd;
+}
+
+/* A fresh connection, warmed. */
+static int fresh(const char *name)
+{
+    int fd = cold(name);
+    if (warm)
+        rounds(fd, warm);
     /* The harness looks at the connection's mode while it is held still. */
     if (!paused && getenv("SWT_PAUSE")) {
         char line[16];

@@ -34,3 +34,8 @@ fn signals() {
 fn readiness() {
     semantics("sem_wait");
 }
+
+#[test]
+fn sets_and_threads() {
+    semantics("sem_sets");
+}

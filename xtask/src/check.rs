@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::layering;
 use crate::tally::Tally;
+use crate::{aarch64, layering};
 
 /// How a step's result is read.
 enum Counts {
@@ -43,7 +43,11 @@ const STEPS: &[Step] = &[
     ),
     Step {
         loom: true,
-        ..step("interleavings (loom)", Counts::Tests, &["test", "-p", "shm", "--test", "loom", "--release"])
+        ..step(
+            "interleavings (loom)",
+            Counts::Tests,
+            &["test", "-p", "shm", "-p", "engine", "--test", "loom", "--release"],
+        )
     },
     step(
         "whole system",
@@ -63,12 +67,9 @@ pub fn run(root: &Path) -> Result<ExitCode> {
         }
     });
     for step in STEPS {
-        announce(step.name);
-        let began = Instant::now();
-        let tally = perform(root, step)?;
-        println!("-- {}: {} ({:.0} s)", step.name, tally.closing_line(), began.elapsed().as_secs_f64());
-        sum.add(tally);
+        sum.add(timed(step.name, || perform(root, step))?);
     }
+    sum.add(timed(AARCH64, || on_aarch64(root))?);
     println!();
     for remark in &sum.remarks {
         println!("{remark}");
@@ -76,6 +77,29 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     println!("{}", sum.closing_line());
     std::io::stdout().flush()?;
     Ok(if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+const AARCH64: &str = "checksum on aarch64 (qemu)";
+
+fn on_aarch64(root: &Path) -> Result<Tally> {
+    match aarch64::command(crate::cargo()) {
+        Ok(mut command) => {
+            command.current_dir(root).stdin(Stdio::null());
+            tests(AARCH64, command)
+        }
+        Err(why) => {
+            println!("skipped: {AARCH64}: {why}");
+            Ok(Tally { skipped: 1, remarks: vec![format!("skipped: {AARCH64}: {why}")], ..Tally::default() })
+        }
+    }
+}
+
+fn timed(name: &str, step: impl FnOnce() -> Result<Tally>) -> Result<Tally> {
+    announce(name);
+    let began = Instant::now();
+    let tally = step()?;
+    println!("-- {name}: {} ({:.0} s)", tally.closing_line(), began.elapsed().as_secs_f64());
+    Ok(tally)
 }
 
 fn announce(name: &str) {
@@ -89,19 +113,23 @@ fn perform(root: &Path, step: &Step) -> Result<Tally> {
         command.env("RUSTFLAGS", format!("{} --cfg loom", env::var("RUSTFLAGS").unwrap_or_default()));
         command.env("CARGO_TARGET_DIR", target(root).join("loom"));
     }
-    let (lines, succeeded) = watch(command).with_context(|| format!("cannot run the step {}", step.name))?;
-    Ok(match step.counts {
-        Counts::AsOne if succeeded => Tally::one_passed(),
-        Counts::AsOne => Tally::one_failed(step.name),
-        Counts::Tests => {
-            let mut tally = Tally::of(lines.iter().map(String::as_str));
-            // It did not build, or a test took the whole runner down.
-            if !succeeded && tally.failed == 0 {
-                tally.add(Tally::one_failed(&format!("{} (ended early)", step.name)));
-            }
-            tally
+    match step.counts {
+        Counts::Tests => tests(step.name, command),
+        Counts::AsOne if watch(command).with_context(|| format!("cannot run the step {}", step.name))?.1 => {
+            Ok(Tally::one_passed())
         }
-    })
+        Counts::AsOne => Ok(Tally::one_failed(step.name)),
+    }
+}
+
+fn tests(name: &str, command: Command) -> Result<Tally> {
+    let (lines, succeeded) = watch(command).with_context(|| format!("cannot run the step {name}"))?;
+    let mut tally = Tally::of(lines.iter().map(String::as_str));
+    // It did not build, or a test took the whole runner down.
+    if !succeeded && tally.failed == 0 {
+        tally.add(Tally::one_failed(&format!("{name} (ended early)")));
+    }
+    Ok(tally)
 }
 
 fn target(root: &Path) -> PathBuf {

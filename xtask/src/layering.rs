@@ -10,6 +10,8 @@ use serde_json::Value;
 /// The edges of DESIGN.md section 1. A crate may also use what it reaches through them; nothing points upwards.
 const EDGES: &[(&str, &[&str])] = &[
     ("checksum", &[]),
+    // The crate's C border, which needs the standard library's panic handler.
+    ("checksum-capi", &["checksum"]),
     ("shm", &[]),
     ("dibs", &["shm", "checksum"]),
     ("smc", &["dibs"]),
@@ -20,6 +22,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("xtask", &["shortwire"]),
     // Stands for programs that know nothing of this project.
     ("bench", &[]),
+    // Measures the crate beside its rivals, which it alone links.
+    ("bench-checksum", &["checksum"]),
     // Looks at the product from outside.
     ("system-tests", &[]),
 ];
@@ -48,7 +52,7 @@ const PRELOAD_PACKAGES: &[&str] = &[
 
 /// Packages that only programs may use.
 const PROGRAMS_ONLY: &[&str] = &["anyhow", "clap", "comfy-table", "indicatif"];
-const PROGRAMS: &[&str] = &["shortwire", "bench", "xtask", "system-tests"];
+const PROGRAMS: &[&str] = &["shortwire", "bench", "bench-checksum", "xtask", "system-tests"];
 
 pub fn check(root: &Path) -> Result<()> {
     let metadata = cargo(root, &["metadata", "--format-version", "1", "--no-deps"])?;

@@ -1,5 +1,6 @@
 //! `cargo xtask`: the project's own chores.
 
+mod aarch64;
 mod check;
 mod generate;
 mod layering;

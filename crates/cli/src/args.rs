@@ -1,7 +1,10 @@
 //! The command line of all subcommands. Man page and completions are generated from these definitions.
 
+mod checksum;
+
 use std::ffi::OsString;
 
+pub use checksum::{Checksum, Tune, TuneChecksum, TuneCommand};
 use clap::builder::FalseyValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -35,6 +38,7 @@ pub enum Command {
     Info(Info),
     Devices(Devices),
     Bench(Bench),
+    Tune(Tune),
     Demo(Demo),
     #[cfg(feature = "lua")]
     Snsh(crate::snsh::Snsh),
@@ -234,6 +238,7 @@ pub struct Bench {
 #[derive(Subcommand)]
 pub enum BenchCommand {
     Sockets(Sockets),
+    Checksum(Checksum),
 }
 
 #[derive(clap::Args)]

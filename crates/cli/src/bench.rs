@@ -1,13 +1,15 @@
 //! `shortwire bench`: pairs of programs over every path in turn, and what came of it.
 
 mod case;
+pub mod checksum;
+mod helper;
 mod machine;
 mod observe;
 mod peers;
 mod process;
 mod progress;
 mod report;
-mod samples;
+pub mod samples;
 mod session;
 mod tools;
 

@@ -7,18 +7,21 @@ mod bench;
 mod connections;
 mod devices;
 mod info;
+mod pending;
+mod profile;
 mod run;
 #[cfg(feature = "lua")]
 mod snsh;
 mod ss;
 mod stats;
 mod sys;
+mod tune;
 mod units;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use args::{Args, BenchCommand, Command};
+use args::{Args, BenchCommand, Command, TuneCommand};
 use clap::{CommandFactory, Parser};
 
 /// What `env`, `nohup` and `timeout` use for their own failures.
@@ -36,9 +39,13 @@ pub fn main() -> ExitCode {
     };
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
-        Command::Bench(args) => {
-            let BenchCommand::Sockets(args) = args.command;
-            ("bench", bench::sockets(&args))
+        Command::Bench(args) => match args.command {
+            BenchCommand::Sockets(args) => ("bench", bench::sockets(&args)),
+            BenchCommand::Checksum(args) => ("bench", bench::checksum::run(&args)),
+        },
+        Command::Tune(args) => {
+            let TuneCommand::Checksum(args) = args.command;
+            ("tune", tune::checksum(&args))
         }
         #[cfg(feature = "lua")]
         Command::Snsh(args) => ("snsh", snsh::run(&args)),

@@ -30,10 +30,17 @@ pub struct LinkStats {
     pub rxbytes: u64,
 }
 
-/// A queue of packets within one thread. Scripts reach it by this layout.
+/// A queue of packets within one thread. Scripts reach it by this layout:
+///
+/// ```c
+/// struct link {
+///     uint32_t read, write;    // free-running; the place is the low ten bits; both 0 whenever the link was emptied
+///     uint64_t txpackets, txbytes, txdrop, rxpackets, rxbytes;
+///     struct packet *ring;     // 1024 places
+/// };
+/// ```
 #[repr(C)]
 pub struct Link {
-    /// Free-running; the place is the low bits. `write - read` packets are queued.
     read: Cell<u32>,
     write: Cell<u32>,
     stats: Cell<LinkStats>,
@@ -336,3 +343,10 @@ impl Drop for Link {
         self.discard();
     }
 }
+
+const _: () = assert!(
+    size_of::<Link>() == 56
+        && std::mem::offset_of!(Link, write) == 4
+        && std::mem::offset_of!(Link, stats) == 8
+        && std::mem::offset_of!(Link, ring) == 48
+);

@@ -13,6 +13,16 @@ use crate::pool;
 pub const HEADROOM: usize = 256 - CONTROL;
 
 /// An owned packet. The layout is fixed: scripts and rings hold it as these 16 bytes.
+///
+/// ```c
+/// struct packet {
+///     uint8_t *data;
+///     uint16_t length, flags, checksum_start, checksum_offset;
+/// };
+/// ```
+///
+/// The slot is the 2048 bytes around `data` that start at a multiple of 2048; its first 64 bytes are free for the use of
+/// whoever owns the packet.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Packet {
@@ -291,4 +301,9 @@ impl Drop for Packet {
     }
 }
 
-const _: () = assert!(size_of::<Packet>() == 16 && size_of::<Option<Packet>>() == 16);
+const _: () = assert!(
+    size_of::<Packet>() == 16
+        && size_of::<Option<Packet>>() == 16
+        && std::mem::offset_of!(Packet, length) == 8
+        && std::mem::offset_of!(Packet, checksum_offset) == 14
+);

@@ -14,6 +14,15 @@ const KEEP: usize = 4096;
 const SHARE: usize = 16;
 
 /// The free list of a thread. Scripts reach it by this layout; see [`current`].
+///
+/// ```c
+/// struct pool {
+///     uint8_t **free;                    // free slots; the one freed last is free[count - 1]
+///     uint64_t count, full;              // at count == full and at count == 0 only Rust goes on, by a chunk
+///     uint64_t frees, freebytes;         // packets freed by this thread, ever, and their lengths
+///     int64_t held;
+/// };
+/// ```
 #[repr(C)]
 pub struct Pool {
     /// Free slots; the one freed last is `free[count - 1]`.

@@ -45,6 +45,13 @@ impl Rig {
         std::iter::from_fn(|| link.receive()).map(|packet| packet.to_vec()).collect()
     }
 
+    /// The only frame that came out.
+    fn one(&mut self, port: &str) -> Vec<u8> {
+        let mut all = self.take(port);
+        assert_eq!(all.len(), 1, "frames at {port}");
+        all.remove(0)
+    }
+
     fn count(&mut self, ports: &[&str]) -> Vec<usize> {
         ports.iter().map(|port| self.take(port).len()).collect()
     }
@@ -83,10 +90,10 @@ fn tags_go_on_and_off() {
     let tag = |tag, priority| TagArgs { tag, priority, tpid: 0x8100 };
     let plain = frame(1, 2, &[8, 0, 1, 2, 3, 4]);
     let mut tagger = Rig::new("Tagger", tag(7, 5), &["input"], &["output"]);
-    let tagged = tagger.send("input", &plain).take("output").remove(0);
+    let tagged = tagger.send("input", &plain).one("output");
     assert_eq!(tagged, frame(1, 2, &[0x81, 0, 0xa0, 7, 8, 0, 1, 2, 3, 4]));
     let mut untagger = Rig::new("Untagger", tag(7, 0), &["input"], &["output"]);
-    assert_eq!(untagger.send("input", &tagged).take("output"), [plain.clone()]);
+    assert_eq!(untagger.send("input", &tagged).one("output"), plain);
     let other = frame(1, 2, &[0x81, 0, 0, 8, 8, 0, 1, 2]);
     assert_eq!(
         untagger.send("input", &other).send("input", &plain).send("input", &tagged[..14]).count(&["output"]),
@@ -100,9 +107,9 @@ fn a_trunk_is_taken_apart() {
     let ports = ["trunk", "native", "vlan7", "vlan8"];
     let mut mux = Rig::new("VlanMux", (), &ports, &ports);
     let (plain, tagged) = (frame(1, 2, &[8, 0, 9]), frame(1, 2, &[0x81, 0, 0, 7, 8, 0, 9]));
-    assert_eq!(mux.send("vlan7", &plain).take("trunk"), [tagged.clone()]);
-    assert_eq!(mux.send("trunk", &tagged).take("vlan7"), [plain.clone()]);
-    assert_eq!(mux.send("trunk", &plain).take("native"), [plain.clone()]);
+    assert_eq!(mux.send("vlan7", &plain).one("trunk"), tagged);
+    assert_eq!(mux.send("trunk", &tagged).one("vlan7"), plain);
+    assert_eq!(mux.send("trunk", &plain).one("native"), plain);
     assert_eq!(mux.send("native", &plain).take("trunk"), [plain]);
     let unknown = frame(1, 2, &[0x81, 0, 0, 9, 8, 0, 9]);
     assert_eq!(mux.send("trunk", &unknown).count(&ports), [0, 0, 0, 0]);
@@ -134,7 +141,7 @@ fn arp_is_answered() {
             [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1][..], &mac(1).0, &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, target]].concat();
         [&[0xff; 6][..], &mac(1).0, &arp].concat()
     };
-    let answer = neighbour.send("south", &ask(9)).take("south").remove(0);
+    let answer = neighbour.send("south", &ask(9)).one("south");
     let arp = [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2][..], &mac(9).0, &[10, 0, 0, 9], &mac(1).0, &[10, 0, 0, 1]].concat();
     assert_eq!(answer, frame(1, 9, &arp));
     assert_eq!(neighbour.send("south", &ask(8)).count(&ports), [0, 1]);
@@ -159,7 +166,7 @@ fn solicitations_are_answered() {
         let header = [&[0x60, 0, 0, 0, 0, 32, 58, hops][..], &source, &group].concat();
         frame(0x55, 1, &[&[0x86, 0xdd][..], &header, &message].concat())
     };
-    let answer = neighbour.send("south", &ask(them, 255)).take("south").remove(0);
+    let answer = neighbour.send("south", &ask(them, 255)).one("south");
     let message = [&[136, 0, answer[56], answer[57], 0x60, 0, 0, 0][..], &us, &[2, 1], &mac(9).0].concat();
     let header = [&[0x60, 0, 0, 0, 0, 32, 58, 255][..], &us, &them].concat();
     assert_eq!(answer, frame(1, 9, &[&[0x86, 0xdd][..], &header, &message].concat()));
@@ -170,7 +177,7 @@ fn solicitations_are_answered() {
     broken[60] ^= 1;
     assert_eq!(neighbour.send("south", &broken).count(&ports), [0, 1]);
     // Duplicate address detection is answered to all nodes.
-    let answer = neighbour.send("south", &ask([0; 16], 255)).take("south").remove(0);
+    let answer = neighbour.send("south", &ask([0; 16], 255)).one("south");
     assert_eq!((&answer[..6], &answer[38..54]), (&[0x33, 0x33, 0, 0, 0, 1][..], &address("ff02::1")[..]));
     assert_eq!(sum(&us, &address("ff02::1"), &answer[54..]), 0);
 }
@@ -278,8 +285,8 @@ fn checksums_are_filled_in_and_checked() {
     let mut fill = Rig::new("Checksum", mode(Mode::Fill), &["input"], &["output"]);
     let mut verify = Rig::new("Checksum", mode(Mode::Verify), &["input"], &["output"]);
     for right in right_frames() {
-        assert_eq!(verify.send("input", &right).take("output"), [right.clone()]);
-        assert_eq!(fill.send("input", &right).take("output"), [right.clone()]);
+        assert_eq!(verify.send("input", &right).one("output"), right);
+        assert_eq!(fill.send("input", &right).one("output"), right);
         // Every bit behind the Ethernet header and its tag counts, but for addresses of no protocol below.
         let start = if right[12] == 0x81 { 18 } else { 14 };
         let ip = if right[start] >> 4 == 4 { start } else { start + 8 };

@@ -6,12 +6,20 @@
 //!
 //! A hooked registration is *hot* (looked at by every wait, covered by the set's wait word, no doorbell while somebody
 //! looks) or *cold* (armed by itself; its doorbell makes it hot). 10,000 idle connections cost nothing.
+//!
+//! Locks, in this order: the tables' (`table.rs`: which registrations there are), a set's (`set.rs`: their state and
+//! the hot list). Sets and registrations lie in reserved memory and are reused, never freed.
 
+mod change;
+mod look;
 mod set;
+mod table;
 mod wait;
 
-pub use set::{
-    add, after_fork_child, delete, forget, forget_conn, hooked, modify, nest, on_reverted, on_switched, open, share,
-    table_lock,
+pub use change::{
+    add, after_fork_child, delete, forget, forget_conn, modify, nest, on_reverted, on_switched, open, share,
 };
-pub use wait::{arm_set, set_ready, untag, wait};
+pub use look::{arm_set, set_ready, sleeping};
+pub use set::hooked;
+pub use table::lock as table_lock;
+pub use wait::wait;

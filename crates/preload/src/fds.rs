@@ -2,7 +2,7 @@
 //!
 //! A hook on a plain file costs one load and one branch.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use smc::conn::{Conn, phase};
 use smc::{group, reason, sys, table};
@@ -33,6 +33,13 @@ static HIGH: AtomicU32 = AtomicU32::new(0);
 static PID: AtomicU32 = AtomicU32::new(0);
 /// Connections of this process with a direction on a ring, or about to.
 pub static UPGRADED: AtomicU32 = AtomicU32::new(0);
+/// Whether an SO_RCVLOWAT above 1 was ever set: the kernel's is lowered before the connection leaves TCP.
+pub static MARKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether any descriptor's readiness may not be the kernel's.
+pub fn readiness_differs() -> bool {
+    UPGRADED.load(Relaxed) > 0 || MARKED.load(Relaxed)
+}
 
 /// What this process (not its family) keeps for a connection.
 #[repr(C)]
@@ -117,10 +124,9 @@ fn forget_stale(fd: i32, w: &AtomicU64) {
     let old = w.swap(0, AcqRel);
     match decode(old) {
         Kind::Conn(i) => drop_ref(i, -1),
-        Kind::Epoll(i) => crate::epoll::forget(i),
+        Kind::Epoll(i) => crate::epoll::forget(i, fd),
         _ => {}
     }
-    let _ = fd;
 }
 
 /// A number came back from a creator of non-sockets: nothing of ours can live there any more.
@@ -251,7 +257,7 @@ pub fn before_close(fd: i32) {
     }
     match decode(w.swap(0, AcqRel)) {
         Kind::Conn(i) => drop_ref(i, fd),
-        Kind::Epoll(i) => crate::epoll::forget(i),
+        Kind::Epoll(i) => crate::epoll::forget(i, fd),
         _ => {}
     }
 }

@@ -39,7 +39,7 @@ fn watched(fd: i32) -> Watched {
 
 /// Whether any of the descriptors needs more than the kernel's poll.
 pub fn concerns(list: &[pollfd]) -> bool {
-    fds::UPGRADED.load(Relaxed) > 0 && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
+    fds::readiness_differs() && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
 }
 
 fn events_of(c: &Conn, p: &pollfd) -> i16 {
@@ -171,14 +171,18 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
 
 fn sleepers(list: &[pollfd], change: i32) {
     for p in list {
-        if let Kind::Conn(i) = fds::kind(p.fd) {
-            let c = fds::conn(i);
-            if p.events as u16 as u32 & IN != 0 {
-                c.rx_sleepers.fetch_add(change as u32, SeqCst);
+        match fds::kind(p.fd) {
+            Kind::Conn(i) => {
+                let c = fds::conn(i);
+                if p.events as u16 as u32 & IN != 0 {
+                    c.rx_sleepers.fetch_add(change as u32, SeqCst);
+                }
+                if p.events as u16 as u32 & OUT != 0 {
+                    c.tx_sleepers.fetch_add(change as u32, SeqCst);
+                }
             }
-            if p.events as u16 as u32 & OUT != 0 {
-                c.tx_sleepers.fetch_add(change as u32, SeqCst);
-            }
+            Kind::Epoll(i) => epoll::sleeping(i, change),
+            _ => {}
         }
     }
 }

@@ -88,12 +88,13 @@ pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32
     r
 }
 
-/// Waits until the kernel's socket is readable; false with errno when the receive must fail.
-pub fn for_kernel(conn: &Conn, fd: i32) -> bool {
+/// Waits until the kernel's socket is readable, or has one of the events `also`; false with errno when the receive must
+/// fail.
+pub fn for_kernel(conn: &Conn, fd: i32, also: i16) -> bool {
     let mut tv = [0i64; 2];
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
     let t = libc::timespec { tv_sec: tv[0], tv_nsec: tv[1] * 1000 };
-    let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+    let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP | also, revents: 0 };
     loop {
         // SAFETY: pointers to live locals.
         let r = unsafe {
@@ -213,6 +214,9 @@ fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut tv);
     let limit = (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000);
     let mut nap = 1_000_000u64;
+    // The kernel reports a side that is shut, or payload that nobody fetches, for ever: asked about it, it would not let
+    // us sleep.
+    let mut noisy = false;
     loop {
         conn.arm_space();
         let seen = conn.doorbells_seen();
@@ -225,12 +229,13 @@ fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
             return Err(libc::EAGAIN);
         }
         let mut left = limit.map_or(u64::MAX, |l| l - now);
-        if conn.space_is_silent() || held {
+        if conn.space_is_silent() || held || noisy {
             left = left.min(nap);
             nap = (nap * 2).min(10_000_000);
         }
         let t = libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
-        let mut p = libc::pollfd { fd, events: if held { 0 } else { libc::POLLIN | libc::POLLRDHUP }, revents: 0 };
+        let events = if held || noisy { 0 } else { libc::POLLIN | libc::POLLRDHUP };
+        let mut p = libc::pollfd { fd, events, revents: 0 };
         if conn.phase() & phase::TX_RING == 0 {
             p.events |= libc::POLLOUT;
         }
@@ -245,6 +250,7 @@ fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
             }
             return Err(e);
         }
+        noisy = r > 0 && conn.doorbells_due() == 0;
         conn.kernel_end(p.revents as u16 as u32);
     }
 }

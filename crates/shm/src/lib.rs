@@ -28,5 +28,5 @@ pub use doorbell::{arm, must_ring};
 pub use lock::{FastGuard, FastLock, Reentered};
 pub use ring::Ring;
 pub use rustix::io::Errno;
-pub use segment::{OpenError, Segment};
+pub use segment::{OpenError, Retired, Segment};
 pub use thread::{refresh_thread_id, thread_id};

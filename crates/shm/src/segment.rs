@@ -14,7 +14,7 @@ use rustix::fs::{
     FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
 
 /// Lengths are multiples of it, also where the kernel's pages are larger.
 pub const PAGE: usize = 4096;
@@ -63,6 +63,26 @@ pub struct Segment {
     base: *mut u8,
     len: usize,
     fd: Option<Fd>,
+}
+
+/// The addresses of a segment that is gone; they read as zeros.
+#[derive(Debug)]
+pub struct Retired {
+    base: *mut u8,
+    len: usize,
+}
+
+impl Retired {
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only handed out as a raw pointer.
@@ -213,7 +233,7 @@ impl Segment {
 
     /// Gives the memory back, but leaves its addresses valid: zeros of this process alone take their
     /// place, so that a thread which is late finds an empty ring and no fault.
-    pub fn retire(self) -> (*mut u8, usize) {
+    pub fn retire(self) -> Retired {
         let mut this = core::mem::ManuallyDrop::new(self);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -221,7 +241,22 @@ impl Segment {
         // mapping stays, which is as safe.
         let _ = unsafe { mmap_anonymous(this.base.cast(), this.len, prot, flags) };
         this.fd = None;
-        (this.base, this.len)
+        Retired { base: this.base, len: this.len }
+    }
+
+    /// Moves to the addresses of a segment that was retired long enough ago, so that they are not used up. Pointers into
+    /// this segment that were taken before are not valid any more. Does nothing if the lengths differ.
+    pub fn settle_on(&mut self, place: Retired) {
+        if place.len != self.len {
+            return;
+        }
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: both are our own mappings of the same length. What a late thread finds at the place is zeros before and
+        // this segment after, never a hole: faults wait for the call to end.
+        let moved = unsafe { mremap_fixed(self.base.cast(), self.len, self.len, flags, place.base.cast()) };
+        if let Ok(base) = moved {
+            self.base = base.cast();
+        }
     }
 
     /// Forgets the segment but leaves it mapped: for the child of a fork, where it is the parent's to end.

@@ -202,12 +202,33 @@ fn retired_memory_is_zero_and_writable_but_private() {
     let s = Segment::create(c"shm-test-retire", 2 * PAGE).unwrap();
     let peer = Segment::open(s.fd().unwrap(), PAGE, 2 * PAGE).unwrap();
     write(s.base(), 1);
-    let (base, len) = s.retire();
+    let retired = s.retire();
+    let (base, len) = (retired.base(), retired.len());
     assert_eq!(len, 2 * PAGE);
     assert!(!mapping(base).unwrap().contains("shm-test-retire"));
     assert_eq!((read(base), read(base.wrapping_add(len - 1))), (0, 0));
     write(base, 2);
     assert_eq!(read(peer.base()), 1);
+}
+
+#[test]
+fn retired_addresses_serve_again() {
+    let s = Segment::create(c"shm-test-old", 2 * PAGE).unwrap();
+    let place = s.base();
+    let retired = s.retire();
+    let mut other = Segment::create(c"shm-test-other", PAGE).unwrap();
+    let at = other.base();
+    let mut new = Segment::create(c"shm-test-new", 2 * PAGE).unwrap();
+    let peer = Segment::open(new.fd().unwrap(), PAGE, 2 * PAGE).unwrap();
+    write(new.base(), 7);
+    new.settle_on(retired);
+    assert_eq!((new.base(), read(place)), (place, 7));
+    write(place, 8);
+    assert_eq!(read(peer.base()), 8);
+    assert!(mapping(place).unwrap().contains("shm-test-new"));
+    // One of another length stays where it is.
+    other.settle_on(new.retire());
+    assert_eq!((other.base(), read(place)), (at, 0));
 }
 
 #[test]

@@ -71,7 +71,7 @@ pub const DONE: u64 = 0x80 << 56;
 pub const CLOSED: u64 = 0x40 << 56;
 /// See `DONE`.
 pub const ABORT: u64 = 0x20 << 56;
-/// Beside them: this end has gone back to TCP and given up its object; the connection lives on in other hands.
+/// Beside them, and after everything else: this end has given up its object and writes here no more.
 pub const LEFT: u64 = 0x10 << 56;
 /// Any of the three ends the peer's stream.
 pub const ENDS: u64 = DONE | CLOSED | ABORT;

@@ -4,13 +4,13 @@
 //! DMBs from it and cost no descriptor, no mapping and no page fault.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use dibs::loopback::slot_of;
 use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
 use shm::lock::FastLock;
 
-use crate::conn::{ABORT, CLOSED, Conn, DmbHeader, LEFT, Waits};
+use crate::conn::{Conn, DmbHeader, LEFT, Waits};
 use crate::reason;
 
 /// The loopback device of this process.
@@ -47,7 +47,7 @@ struct Group {
     slots: u32,
     /// Own arena whose memfd the peer already has.
     known: u64,
-    /// DMBs given up here that the peer may still write to: reused when its end flag says that it won't.
+    /// DMBs given up here that the peer may still write to: reused when it says that it has left.
     quarantine: Vec<(u64, *const DmbHeader)>,
 }
 
@@ -204,7 +204,8 @@ pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32>
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR.code()) };
         g.quarantine.retain(|&(token, header)| {
             // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
-            let quiet = unsafe { (*header).cons.load(Relaxed) } & (CLOSED | ABORT | LEFT) != 0;
+            // SYNC: left.
+            let quiet = unsafe { (*header).cons.load(Acquire) } & LEFT != 0;
             if quiet {
                 LOOPBACK.release_dmb(token);
             }
@@ -264,6 +265,9 @@ pub fn release(conn: &Conn) {
     let quiet = conn.dmb_is_quiet();
     let header = conn.my_header();
     let peer_token = conn.peer_token.swap(0, Relaxed);
+    if peer_token != 0 {
+        conn.leave();
+    }
     with(|list| {
         LOOPBACK.unregister_dmb(token);
         let Some(at) = list.iter().position(|g| g.id == id) else { return };

@@ -4,6 +4,10 @@
 //! under the connection's rendezvous name and is the CLC server; the other connects and proposes. Whatever fails leaves
 //! the connection on TCP with a reason.
 
+mod client;
+mod mark;
+mod server;
+
 use core::sync::atomic::Ordering::*;
 
 use dibs::Device as _;
@@ -70,12 +74,12 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
         let next = match conn.stage.load(Relaxed) {
             stage::START if shared => Next::Tcp(reason::SHARED_FD),
             stage::START => start(conn, fd),
-            stage::LISTENING => meet(conn),
-            stage::MET => serve(conn, fd, &mut buffer),
-            stage::ACCEPTED => confirmed(conn, &mut buffer),
-            stage::CALLING => call(conn, fd),
-            stage::PROPOSED => answered(conn, fd, &mut buffer),
-            stage::CONFIRMED => committed(conn, &mut buffer),
+            stage::LISTENING => server::meet(conn),
+            stage::MET => server::serve(conn, fd, &mut buffer),
+            stage::ACCEPTED => server::confirmed(conn, &mut buffer),
+            stage::CALLING => client::call(conn, fd),
+            stage::PROPOSED => client::answered(conn, fd, &mut buffer),
+            stage::CONFIRMED => client::committed(conn, &mut buffer),
             _ => Next::Later,
         };
         match next {
@@ -217,6 +221,10 @@ fn start(conn: &Conn, fd: i32) -> Next {
     }
     let mut low = 1i32;
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mut low);
+    if low > 1 && conn.user_rcvlowat.load(Relaxed) <= 1 && conn.rx_inflight.load(SeqCst) > 0 {
+        // A mark inherited from the listener. The receive keeps to it, and would sleep over our doorbells.
+        return Next::Later;
+    }
     conn.user_rcvlowat.store(low.max(1) as u32, Relaxed);
     let (mut nodelay, mut cork) = (0i32, 0i32);
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut nodelay);
@@ -246,50 +254,6 @@ fn start(conn: &Conn, fd: i32) -> Next {
     }
 }
 
-/// Server: has the client come?
-fn meet(conn: &Conn) -> Next {
-    match channel::accept(conn.meeting.load(Relaxed)) {
-        Ok(fd) => {
-            close_meeting(conn);
-            conn.meeting.store(fd, Relaxed);
-            conn.stage.store(stage::MET, Relaxed);
-            conn.looks.store(0, Relaxed);
-            Next::On
-        }
-        Err(libc::EAGAIN | libc::EINTR | libc::EMFILE | libc::ENFILE) => Next::Later,
-        Err(_) => Next::Tcp(reason::RENDEZVOUS),
-    }
-}
-
-/// Client: is the server there?
-fn call(conn: &Conn, fd: i32) -> Next {
-    let [local, peer] = conn.names();
-    match channel::connect(&peer, &local) {
-        Ok(ch) => {
-            conn.meeting.store(ch, Relaxed);
-            if let Err(why) = admit(conn, ch) {
-                return Next::Tcp(why);
-            }
-            LOOPBACK.init();
-            let mut out = [0u8; channel::MAX];
-            let Some(n) = write(&Message::Proposal(proposal()), fd, &mut out) else {
-                return Next::Tcp(reason::INT_ERR);
-            };
-            if channel::send(ch, &out[..n], None).is_err() {
-                return Next::Tcp(reason::RENDEZVOUS);
-            }
-            conn.stage.store(stage::PROPOSED, Relaxed);
-            conn.looks.store(0, Relaxed);
-            Next::Later
-        }
-        Err(libc::ECONNREFUSED | libc::EAGAIN | libc::EMFILE | libc::ENFILE) => {
-            conn.reason.store(reason::PEER_NO_SMC.code(), Relaxed);
-            Next::Later
-        }
-        Err(_) => Next::Tcp(reason::RENDEZVOUS),
-    }
-}
-
 /// Whether the process behind the channel may be our peer.
 fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
     let cred = channel::peer(ch).ok_or(reason::RENDEZVOUS)?;
@@ -307,278 +271,12 @@ fn own_gid() -> Gid {
     Gid { hi: gid.hi(), lo: gid.lo() }
 }
 
-fn proposal() -> Proposal {
-    let mut devices = Devices::new();
-    let _ = devices.push(Device { gid: own_gid(), chid: LOOPBACK.chid() });
-    let eids = clc::List::of(config::ueids()).unwrap_or_default();
-    Proposal::smcd(RELEASE, eids, Some(Eid::LOOPBACK_SEID), devices)
-}
-
-/// Server: answer the Proposal.
-fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
-    let ch = conn.meeting.load(Relaxed);
-    // Peeked first: while another connection makes first contact with this peer, the Proposal waits in the socket.
-    let n = match peek(ch, buffer) {
-        Ok(n) => n,
-        Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => return Next::Tcp(reason::RENDEZVOUS),
-    };
-    let cred = match admit(conn, ch) {
-        Ok(cred) => cred,
-        Err(why) => return decline(conn, ch, why),
-    };
-    let theirs = match Message::decode(&buffer[..n]) {
-        Ok(Message::Proposal(theirs)) => theirs,
-        Ok(Message::Decline(d)) => {
-            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
-            return Next::Tcp(reason::PEER_DECL);
-        }
-        _ => return decline(conn, ch, reason::CNF_ERR),
-    };
-    if !same_stream(&buffer[..n], fd) {
-        return decline(conn, ch, reason::RENDEZVOUS);
-    }
-    LOOPBACK.init();
-    let ours = [Device { gid: own_gid(), chid: LOOPBACK.chid() }];
-    // Whoever reached us through the rendezvous is on this host, which is what loopback reaches.
-    let local = Local {
-        devices: &ours,
-        reachable: &|_, gid| gid != Gid::default(),
-        ueids: config::ueids(),
-        seid: Some(Eid::LOOPBACK_SEID),
-        release: RELEASE,
-    };
-    let choice = match negotiate::select(&theirs, &local) {
-        Ok(choice) => choice,
-        Err(why) => return decline(conn, ch, why),
-    };
-    let peer = dibs::Gid::new(choice.gid.hi, choice.gid.lo);
-    let (id, first) = match group::serve(peer, cred.uid) {
-        Ok(found) => found,
-        Err(_) => {
-            finish_pending(conn, peer);
-            match group::serve(peer, cred.uid) {
-                Ok(found) => found,
-                Err(_) => return Next::Later,
-            }
-        }
-    };
-    consume(ch);
-    LOOPBACK.admit(peer);
-    if first {
-        group::first_is(id, conn);
-    }
-    conn.group.store(id, Relaxed);
-    conn.peer_pid.store(cred.pid as u32, Relaxed);
-    let (dmb, pass) = match group::take_dmb(id, peer, CONFIG.dmb_size.load(Relaxed)) {
-        Ok(got) => got,
-        Err(code) => {
-            group::failed(id, false);
-            return decline(conn, ch, Reason(code));
-        }
-    };
-    let accept = Message::Accept(ends_message(id, &dmb, choice.eid, first, choice.release));
-    let mut out = [0u8; channel::MAX];
-    // The client may switch as soon as it has the Accept: our end must be watching by then.
-    expose(conn, fd, &dmb);
-    let sent = write(&accept, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
-    if !sent {
-        return retract(conn, reason::RENDEZVOUS);
-    }
-    conn.stage.store(stage::ACCEPTED, Relaxed);
-    conn.looks.store(0, Relaxed);
-    Next::Later
-}
-
-/// Takes another connection's first contact with `peer` to its end, if its Confirm has come: its own next operation may
-/// be long in coming.
-fn finish_pending(own: &Conn, peer: dibs::Gid) {
-    let Some(first) = group::pending(peer) else { return };
-    if core::ptr::eq(first, own) || !first.hold_upgrade() {
-        return;
-    }
-    if first.stage.load(Relaxed) == stage::ACCEPTED {
-        let mut buffer = [0u8; channel::MAX];
-        if let Next::Tcp(why) = confirmed(first, &mut buffer) {
-            stay_tcp(first, why);
-        }
-    }
-    first.release_upgrade();
-}
-
-/// Client: what does the server say?
-fn answered(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
-    let ch = conn.meeting.load(Relaxed);
-    let (n, passed) = match channel::recv(ch, buffer) {
-        Ok(got) => got,
-        Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => (0, None),
-    };
-    let next = if n == 0 { Next::Tcp(reason::RENDEZVOUS) } else { accepted(conn, fd, ch, &buffer[..n], passed) };
-    if let Some(memfd) = passed {
-        sys::close(memfd);
-    }
-    next
-}
-
-fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> Next {
-    let accept = match Message::decode(raw) {
-        Ok(Message::Accept(accept)) => accept,
-        Ok(Message::Decline(d)) => {
-            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
-            return Next::Tcp(reason::PEER_DECL);
-        }
-        _ => return decline(conn, ch, reason::CNF_ERR),
-    };
-    let agreed = match negotiate::check_accept(&proposal(), &accept) {
-        Ok(agreed) => agreed,
-        Err(why) => return decline(conn, ch, why),
-    };
-    let Accept::SmcD(server) = accept else { return decline(conn, ch, reason::MODE_UNSUPP) };
-    let cred = match admit(conn, ch) {
-        Ok(cred) => cred,
-        Err(why) => return decline(conn, ch, why),
-    };
-    if !same_stream(raw, fd) {
-        return decline(conn, ch, reason::RENDEZVOUS);
-    }
-    let peer = dibs::Gid::new(server.gid.hi, server.gid.lo);
-    LOOPBACK.admit(peer);
-    let id = match group::join(peer, cred.uid, agreed.first_contact) {
-        Ok(id) => id,
-        Err(NoGroup::OutOfSync) => return decline(conn, ch, reason::SYNC_ERR),
-        Err(NoGroup::Busy) => return decline(conn, ch, reason::MEMORY),
-    };
-    conn.group.store(id, Relaxed);
-    conn.peer_pid.store(cred.pid as u32, Relaxed);
-    let (dmb, pass) = match group::take_dmb(id, peer, CONFIG.dmb_size.load(Relaxed)) {
-        Ok(got) => got,
-        Err(code) => {
-            group::failed(id, false);
-            return decline(conn, ch, Reason(code));
-        }
-    };
-    let refuse = |why| {
-        group::give_back(id, dmb.token, false);
-        group::failed(id, false);
-        decline(conn, ch, why)
-    };
-    let len = server.size.bytes();
-    let Some((header, page)) = group::attach(id, peer, server.token, len, passed) else {
-        return refuse(reason::MEMORY);
-    };
-    let eid = agreed.eid.unwrap_or(Eid::LOOPBACK_SEID);
-    let confirm =
-        Message::Confirm(ends_message(id, &dmb, eid, agreed.first_contact, agreed.release.unwrap_or(RELEASE)));
-    let mut out = [0u8; channel::MAX];
-    // The server may switch as soon as it reads the Confirm: everything must be in place before that.
-    expose(conn, fd, &dmb);
-    conn.attach(header, len, server.token, page, CONFIG.copy.load(Relaxed));
-    let sent = write(&confirm, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
-    if !sent {
-        // Nobody is at the other end of the channel any more; the rings stay unused.
-        return retract(conn, reason::RENDEZVOUS);
-    }
-    conn.stage.store(stage::CONFIRMED, Relaxed);
-    conn.looks.store(0, Relaxed);
-    Next::Later
-}
-
-/// Client: has the server attached our buffer? Until then nothing of ours may go where nobody might read it.
-fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
-    if conn.peer_attached() {
-        group::established(conn.group.load(Relaxed), conn.my_token.load(Relaxed));
-        conn.commit();
-        upgraded(conn, true);
-        return Next::Later;
-    }
-    let (n, passed) = match channel::recv(conn.meeting.load(Relaxed), buffer) {
-        Ok(got) => got,
-        Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => (0, None),
-    };
-    if let Some(memfd) = passed {
-        sys::close(memfd);
-    }
-    // The server hangs up after it has attached.
-    if conn.peer_attached() {
-        return Next::On;
-    }
-    let why = match Message::decode(&buffer[..n]) {
-        Ok(Message::Decline(d)) => {
-            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
-            reason::PEER_DECL
-        }
-        _ => reason::RENDEZVOUS,
-    };
-    retract(conn, why)
-}
-
 /// Nothing comes of it, and the peer has not begun to use our buffer.
 fn retract(conn: &Conn, why: Reason) -> Next {
     conn.withdraw();
     group::failed(conn.group.load(Relaxed), why == reason::SYNC_ERR);
     group::release(conn);
     Next::Tcp(why)
-}
-
-/// Server: has the client confirmed?
-fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
-    let ch = conn.meeting.load(Relaxed);
-    let id = conn.group.load(Relaxed);
-    let (n, passed) = match channel::recv(ch, buffer) {
-        Ok(got) => got,
-        Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => (0, None),
-    };
-    let attached = match Message::decode(&buffer[..n]) {
-        Ok(Message::Confirm(confirm)) => attach_confirmed(conn, id, &confirm, passed),
-        Ok(Message::Decline(d)) => {
-            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
-            group::failed(id, d.out_of_sync);
-            Err(reason::PEER_DECL)
-        }
-        // Gone without a word: closed, or not able to go on.
-        _ if n == 0 => Err(reason::RENDEZVOUS),
-        _ => Err(reason::CNF_ERR),
-    };
-    if let Some(memfd) = passed {
-        sys::close(memfd);
-    }
-    match attached {
-        Ok(()) => {
-            group::established(id, conn.my_token.load(Relaxed));
-            upgraded(conn, false);
-            Next::Later
-        }
-        Err(why) => {
-            if why != reason::PEER_DECL && n != 0 {
-                let _ = decline(conn, ch, why);
-            }
-            retract(conn, why)
-        }
-    }
-}
-
-fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, passed: Option<i32>) -> Result<(), Reason> {
-    let Accept::SmcD(client) = confirm else { return Err(reason::VIOLATION) };
-    let SmcDLevel::V2(v2) = client.level else { return Err(reason::VIOLATION) };
-    let eid = v2.eid.filter(|e| *e == Eid::LOOPBACK_SEID || config::ueids().contains(e)).ok_or(reason::VIOLATION)?;
-    let expected = group::peer_of(id).ok_or(reason::SYNC_ERR)?;
-    let selection = Selection {
-        proposed: Proposed::Listed(0),
-        gid: Gid { hi: expected.hi(), lo: expected.lo() },
-        chid: LOOPBACK.chid(),
-        eid,
-        release: RELEASE,
-        ..Selection::default()
-    };
-    negotiate::check_confirm(&selection, confirm)?;
-    let len = client.size.bytes();
-    let (header, page) = group::attach(id, expected, client.token, len, passed).ok_or(reason::MEMORY)?;
-    conn.attach(header, len, client.token, page, CONFIG.copy.load(Relaxed));
-    conn.commit();
-    Ok(())
 }
 
 fn upgraded(conn: &Conn, client: bool) {
@@ -650,35 +348,4 @@ fn ends_message(id: u32, dmb: &dibs::Dmb, eid: Eid, first: bool, release: u8) ->
 fn hostname() -> Hostname {
     let name = rustix::system::uname();
     Hostname::new(name.nodename().to_str().unwrap_or(""))
-}
-
-/// Behind each Proposal, Accept and Confirm: what its sender has sent and received on the TCP stream, so that a name
-/// left over from an earlier connection with the same addresses is told apart.
-const MARK: &[u8; 8] = b"SHORTWR1";
-const TRAILER: usize = 24;
-
-fn write(message: &Message, fd: i32, out: &mut [u8; channel::MAX]) -> Option<usize> {
-    let n = message.encode(out).ok()?;
-    let info = TcpInfo::of(fd)?;
-    out.get_mut(n..n + 8)?.copy_from_slice(MARK);
-    out.get_mut(n + 8..n + 16)?.copy_from_slice(&info.sent().to_be_bytes());
-    out.get_mut(n + 16..n + 24)?.copy_from_slice(&info.arrived().to_be_bytes());
-    Some(n + TRAILER)
-}
-
-/// The sender cannot have received more than we have sent.
-fn same_stream(raw: &[u8], fd: i32) -> bool {
-    let Some(at) = raw.len().checked_sub(TRAILER) else { return false };
-    let word = |at: usize| u64::from_be_bytes(raw[at..at + 8].try_into().unwrap_or_default());
-    let Some(info) = TcpInfo::of(fd) else { return false };
-    raw[at..at + 8] == *MARK && word(at + 16) <= info.sent()
-}
-
-fn peek(ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<usize, i32> {
-    // SAFETY: the buffer is ours.
-    match unsafe { sys::recv(ch, buffer.as_mut_ptr(), buffer.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
-        0 => Err(libc::ECONNRESET),
-        n if n < 0 => Err(-n as i32),
-        n => Ok(n as usize),
-    }
 }

@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
 use common::raw::{self, SEALED, accept_of, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, write};
-use common::{End, open_fds, pair, serial, tcp, upgrade};
+use common::{End, open_fds, pair, rings, serial, tcp, upgrade};
 use smc::clc::Message;
-use smc::conn::{CLOSED, DONE, phase as p};
+use smc::conn::{CLOSED, DONE, LEFT, phase as p};
 use smc::{group, reason, table};
 
 type Leftover = (usize, (usize, u32));
@@ -126,7 +126,7 @@ fn first_contact_again() {
         end.step();
         assert!(end.has(p::TX_READY), "{}", end.describe());
         // The stranger closes in order, so that our buffer is quiet.
-        header(&end).cons.store(DONE | CLOSED, SeqCst);
+        header(&end).cons.store(DONE | CLOSED | LEFT, SeqCst);
         end.close();
         smc::sys::close(other);
     }
@@ -278,4 +278,29 @@ fn a_server_that_fails_at_the_confirm() {
     }
     assert!(sent >= 500_000, "stuck after {sent} bytes: client {} server {}", client.describe(), server.describe());
     assert_eq!(got, sent);
+}
+
+/// shutdown(SHUT_RDWR), the peer closes, a new connection, and only then the close: what the first end still writes must
+/// not land in the new connection's buffer.
+#[test]
+fn a_buffer_waits_for_the_close_behind_a_shutdown() {
+    let _serial = serial();
+    let (a, b) = rings();
+    let freed = b.conn.my_token.load(Relaxed);
+    a.shutdown(libc::SHUT_RDWR);
+    b.close();
+    let (c, d) = rings();
+    let taken = [c.conn.my_token.load(Relaxed), d.conn.my_token.load(Relaxed)];
+    assert!(!taken.contains(&freed), "the first end has not closed yet");
+    a.close();
+    assert_eq!(c.send(b"there"), Ok(5));
+    let mut buf = [0; 10];
+    assert_eq!(d.recv(&mut buf, 0), Ok(5));
+    assert_eq!(d.recv(&mut buf, 0), Err(libc::EAGAIN), "no end of another connection");
+    c.close();
+    d.close();
+    let (e, f) = rings();
+    let (g, h) = rings();
+    let tokens = [&e, &f, &g, &h].map(|end| end.conn.my_token.load(Relaxed));
+    assert!(tokens.contains(&freed), "in use again after that");
 }

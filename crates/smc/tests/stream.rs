@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::Ordering::*;
 
 use common::queue::{Direction, iov};
-use common::{rings, serial};
+use common::{bytes, pair, rings, serial, upgrade};
 use proptest::prelude::*;
 use smc::config::CONFIG;
 use smc::conn::{DmbHeader, Got, IN, OUT, Pieces, Sent};
@@ -158,4 +158,28 @@ fn the_header_is_what_smc_says() {
     // SAFETY: as above.
     let h: &DmbHeader = unsafe { &*a.conn.my_header() };
     assert_eq!(h.cons.load(Relaxed).to_le_bytes(), [0, 0, 100, 0, 0, 0, 0, 0]);
+}
+
+/// MSG_PEEK sees both sides of the switch: whoever waits for all of it would otherwise wait for ever.
+#[test]
+fn a_look_spans_the_switch() {
+    let _serial = serial();
+    let (a, b) = pair();
+    let all = bytes(1, 0, 40_100);
+    assert_eq!(b.send(&all[..40_000]), Ok(40_000));
+    upgrade(&a, &b);
+    common::until("both switches", || a.settle() & b.settle());
+    assert_eq!(b.send(&all[40_000..]), Ok(100));
+    let mut buf = vec![0; 60_000];
+    for want in [10, 30_000, 40_050, 60_000] {
+        let n = want.min(all.len());
+        assert_eq!(a.recv(&mut buf[..want], libc::MSG_PEEK), Ok(n));
+        assert_eq!(buf[..n], all[..n]);
+    }
+    let mut got = Vec::new();
+    while got.len() < all.len() {
+        let n = a.recv(&mut buf, 0).unwrap();
+        got.extend_from_slice(&buf[..n]);
+    }
+    assert_eq!(got, all);
 }

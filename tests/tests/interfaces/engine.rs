@@ -1,7 +1,8 @@
 //! A running engine and its configuration.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
 use system_tests::{Case, Proc, Skip, secs, shortwire, skip};
@@ -20,22 +21,24 @@ pub fn wire(kind: &str, one: &str, other: &str) -> String {
 }
 
 pub fn start(case: &Case, namespace: &Namespace, configuration: &str) -> Result<Proc, Skip> {
-    let help = std::process::Command::new(shortwire()).args(["engine", "--help"]).output().expect("shortwire runs");
+    start_with(case, namespace.command(&shortwire()), configuration)
+}
+
+/// `command` ends with the command under test.
+pub fn start_with(case: &Case, mut command: Command, configuration: &str) -> Result<Proc, Skip> {
+    let help = Command::new(shortwire()).args(["engine", "--help"]).output().expect("shortwire runs");
     if !help.status.success() {
         return skip("this build of the command has no `engine`");
     }
-    Ok(start_file(case, namespace, &write(case.dir(), configuration)))
+    let path = write(case.dir(), configuration);
+    Ok(case.start("engine", command.arg("engine").arg(path)))
 }
 
-fn write(dir: &Path, configuration: &str) -> std::path::PathBuf {
+fn write(dir: &Path, configuration: &str) -> PathBuf {
     let number = fs::read_dir(dir).map_or(0, Iterator::count);
     let path = dir.join(format!("network-{number}.toml"));
     fs::write(&path, configuration).expect("a configuration");
     path
-}
-
-fn start_file(case: &Case, namespace: &Namespace, path: &Path) -> Proc {
-    case.start("engine", namespace.command(&shortwire()).arg("engine").arg(path))
 }
 
 /// Ends it as Ctrl-C does; it must end well.

@@ -37,6 +37,10 @@ impl Namespace {
         Ok(this)
     }
 
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
     /// `ip` within the namespace; it must succeed.
     pub fn ip(&self, arguments: &str) -> String {
         let said = self.try_ip(arguments);

@@ -1,12 +1,12 @@
 //! Rows by this project's own pair of ordinary programs, `shortwire-peers`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::case::Path;
+use super::helper;
 use super::session::{Launch, Session, unsupported};
 
 const NEVER: &[&str] = &["--after", "4294967295", "--after-bytes", "1000000G"];
@@ -36,7 +36,7 @@ pub fn never(session: &Session, path: Path) -> Result<Vec<f64>> {
 }
 
 fn run(session: &Session, case: &'static str, mode: &str, path: Path, options: &[&str]) -> Result<Value> {
-    let program = locate()?;
+    let program = helper::locate("shortwire-peers")?;
     let seconds = session.seconds.to_string();
     let client = |arguments: Vec<OsString>, path| Launch {
         name: "shortwire-peers client",
@@ -72,17 +72,6 @@ fn run(session: &Session, case: &'static str, mode: &str, path: Path, options: &
     let arguments = words(&["client", "--mode", mode, "--connect", &address, "--seconds", &seconds, "--json"]);
     let process = session.start(client(arguments, path))?;
     parse(&session.finish_client(case, path, process, session.seconds)?)
-}
-
-/// Beside this executable, where the build leaves both; or where an installation puts helpers.
-fn locate() -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot find this executable, and so not shortwire-peers beside it")?;
-    let directory = own.parent().context("this executable has no directory")?;
-    let places = [directory.join("shortwire-peers"), directory.join("../lib/shortwire/shortwire-peers")];
-    match places.into_iter().find(|path| path.is_file()) {
-        Some(path) => Ok(path),
-        None => bail!("shortwire-peers is not beside {}; build it with `make build`", own.display()),
-    }
 }
 
 fn words(words: &[&str]) -> Vec<OsString> {

@@ -112,7 +112,7 @@ impl Row {
 }
 
 /// Of sorted values.
-fn median(values: &[f64]) -> Option<f64> {
+pub fn median(values: &[f64]) -> Option<f64> {
     let middle = values.len() / 2;
     match values.len() {
         0 => None,

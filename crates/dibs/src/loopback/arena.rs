@@ -146,12 +146,19 @@ pub struct PeerArena {
 
 impl PeerArena {
     /// Maps what a peer sent, if it is an arena of slots of `slot_len` bytes.
-    pub fn open(id: u64, group: u32, owner: Gid, fd: RawFd, slot_len: u32) -> Result<Self, OpenError> {
+    pub fn open(id: u64, group: u32, owner: Gid, fd: RawFd, slot_len: u32) -> Result<(Self, Segment), OpenError> {
         let largest = Geometry::new(Slots::MAX, slot_len).bytes();
         let segment = Segment::open(fd, 2 * PAGE, largest)?;
         let geometry = Geometry::of_segment(segment.len(), slot_len).ok_or(OpenError::BadSize(segment.len() as u64))?;
         let memory = Memory { base: segment.base(), geometry };
-        Ok(Self { id, group, owner, memory, segment: Some(segment), refs: [0; _] })
+        Ok((Self { id, group, owner, memory, segment: None, refs: [0; _] }, segment))
+    }
+
+    /// Over the segment that `open` mapped, wherever it is now.
+    pub fn over(mut self, segment: Segment) -> Self {
+        self.memory.base = segment.base();
+        self.segment = Some(segment);
+        self
     }
 
     pub fn alias(own: &OwnArena, group: u32, owner: Gid) -> Self {

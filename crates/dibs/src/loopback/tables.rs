@@ -6,9 +6,12 @@ use super::table::{Slots, Table};
 use crate::{AttachError, Attached, Dmb, Gid, RegisterError, Share};
 use core::sync::atomic::AtomicU32;
 use rustix::fd::RawFd;
-use shm::Errno;
+use shm::{Errno, Retired, Segment};
 
 const ARENAS: usize = 4096;
+/// Addresses of ended arenas are used again only when so many others have ended since: time enough for a thread that is
+/// on its way out of one.
+const GRACE: u64 = 32;
 /// When it is full, the oldest acquaintance has to introduce itself again.
 const ADMITTED: usize = 1024;
 
@@ -19,6 +22,9 @@ pub struct Tables {
     admitted: Table<(u64, Gid)>,
     admissions: u64,
     dmbs: u32,
+    /// With the time of retirement, in retirements.
+    retired: Table<(u64, Retired)>,
+    retirements: u64,
 }
 
 /// A buffer of a peer, as a sender reaches it.
@@ -36,7 +42,19 @@ impl Tables {
             admitted: Table::new(ADMITTED),
             admissions: 0,
             dmbs: 0,
+            retired: Table::new(ARENAS),
+            retirements: 0,
         }
+    }
+
+    /// Lets a fresh segment take the addresses of one that has ended.
+    fn settle(&mut self, segment: &mut Segment) {
+        let (now, len) = (self.retirements, segment.len());
+        let fit = |e: &(u64, Retired)| e.1.len() == len && now - e.0 > GRACE;
+        let Some(oldest) = self.retired.iter_mut().map(|(_, e)| e).filter(|e| fit(e)).map(|e| e.0).min() else {
+            return;
+        };
+        self.retired.take_if(|e| e.0 == oldest, |(_, place)| segment.settle_on(place));
     }
 
     pub fn admit(&mut self, gid: Gid) {
@@ -82,7 +100,9 @@ impl Tables {
         let (index, id, memory, slot) = match pooled {
             Some(found) => found,
             None => {
-                let arena = OwnArena::create(self.fresh_id(), group, peer, geometry)?;
+                let mut arena = OwnArena::create(self.fresh_id(), group, peer, geometry)?;
+                self.settle(&mut arena.segment);
+                arena.memory.base = arena.segment.base();
                 let (index, arena) = self.own.insert(arena).map_err(|e| match e {
                     Errno::NOSPC => RegisterError::NoSpace,
                     e => e.into(),
@@ -144,7 +164,9 @@ impl Tables {
                 PeerArena::alias(own, group, owner)
             } else {
                 let fd = share.ok_or(AttachError::UnknownToken)?;
-                PeerArena::open(arena_of(token), group, owner, fd, len)?
+                let (arena, mut segment) = PeerArena::open(arena_of(token), group, owner, fd, len)?;
+                self.settle(&mut segment);
+                arena.over(segment)
             };
             if arena.refs(slot).is_none() {
                 return Err(AttachError::BadShare);
@@ -177,23 +199,21 @@ impl Tables {
     }
 
     pub fn drop_group(&mut self, group: u32) {
-        let Self { own, peers, dmbs, .. } = self;
+        let Self { own, peers, dmbs, retired, retirements, .. } = self;
+        let mut retire = |segment: Segment| {
+            *retirements += 1;
+            // Without room for the note the addresses are lost, and nothing else.
+            let _ = retired.insert((*retirements, segment.retire()));
+        };
         own.take_if(
             |a| a.group == group,
             |a| {
                 *dmbs -= a.used.count();
                 peers.take_if(|p| p.segment.is_none() && p.id == a.id, drop);
-                a.segment.retire();
+                retire(a.segment);
             },
         );
-        peers.take_if(
-            |p| p.group == group,
-            |p| {
-                if let Some(segment) = p.segment {
-                    segment.retire();
-                }
-            },
-        );
+        peers.take_if(|p| p.group == group, |p| p.segment.into_iter().for_each(&mut retire));
     }
 
     /// Forgets everything, and leaves mapped what is.

@@ -155,6 +155,28 @@ fn a_group_ends_as_a_whole_and_without_faults() {
 }
 
 #[test]
+fn address_space_is_used_again_but_not_at_once() {
+    let (a, b) = pair(8, 100);
+    let mut places = Vec::new();
+    for group in 1..=200 {
+        let d = a.register_in(group, b.gid(), LEN).unwrap();
+        let there = b.attach_in(group, a.gid(), d.token, LEN, fd(&a, d.token)).unwrap();
+        set(d.addr, 7);
+        assert_eq!((byte(there.addr), byte(a.control_page(d.token))), (7, 0));
+        places.push((d.addr, there.addr));
+        a.drop_group(group);
+        b.drop_group(group);
+    }
+    for (at, place) in places.iter().enumerate() {
+        let since = places[..at].iter().rev().position(|p| p.0 == place.0 || p.1 == place.1);
+        assert!(since.is_none_or(|n| n >= 32), "used again after {since:?}");
+    }
+    places.sort();
+    places.dedup();
+    assert!(places.len() < 40, "{} places for 200 groups", places.len());
+}
+
+#[test]
 fn a_device_can_be_its_own_peer() {
     let a = Loopback::with_limits(8, 100);
     let d = a.register_in(1, a.gid(), LEN).unwrap();

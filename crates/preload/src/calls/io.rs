@@ -1,13 +1,19 @@
 //! read and write in all their forms.
 
+mod receive;
+mod transmit;
+
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use smc::conn::{Conn, Got, Pieces, Sent, phase};
-use smc::{meet, reason};
+use smc::conn::{Conn, Pieces, phase};
+use smc::meet;
 
-use crate::{errno, fail, fds, next, wait};
+use receive::{receive, recv_iov};
+use transmit::{send_iov, transmit};
+
+use crate::{errno, fds, next};
 
 /// Counts an operation over TCP and takes the upgrade on when it is time.
 #[inline]
@@ -59,274 +65,6 @@ pub fn settle(index: u32, c: &Conn, fd: c_int) -> bool {
     true
 }
 
-/// A receive on a connection. `kernel` is the plain call with the given flags.
-fn receive(
-    index: u32,
-    c: &Conn,
-    fd: c_int,
-    mut into: Pieces,
-    flags: c_int,
-    mut kernel: impl FnMut(&mut Pieces, c_int) -> ssize_t,
-) -> ssize_t {
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
-        if flags & libc::MSG_OOB != 0 && c.phase() & phase::ATTACHED == 0 {
-            fds::freeze(index, c, fd, reason::URGENT.code());
-        }
-        return kernel(&mut into, flags);
-    }
-    let generation = c.gen_.load(Relaxed);
-    let want = into.left();
-    let peek = flags & libc::MSG_PEEK != 0;
-    let dontwait = flags & libc::MSG_DONTWAIT != 0;
-    // A kernel receive that insists on all of it would swallow doorbells: insist here.
-    let low = c.user_rcvlowat.load(Relaxed) as usize;
-    let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
-    let mut done = 0;
-    if peek && flags & libc::MSG_WAITALL != 0 && !dontwait {
-        return peek_all(index, c, fd, into, flags, &mut kernel);
-    }
-    loop {
-        let got = if settle(index, c, fd) {
-            match c.recv(fd, &mut into, flags) {
-                Got::Bytes(n) => {
-                    if want == 0 {
-                        return 0;
-                    }
-                    done += n;
-                    None
-                }
-                Got::Empty => Some(libc::EAGAIN),
-                Got::Eof => return done as ssize_t,
-                Got::Kernel => {
-                    crate::epoll::on_reverted(index);
-                    continue;
-                }
-                Got::Err(e) => {
-                    if done > 0 {
-                        return done as ssize_t;
-                    }
-                    return fail(e);
-                }
-            }
-        } else {
-            let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-            match from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
-                // The ring has it.
-                None => continue,
-                Some(n) if n <= 0 => return if done > 0 { done as ssize_t } else { n },
-                Some(n) => {
-                    done += n as usize;
-                    None
-                }
-            }
-        };
-        if got.is_none() && (done >= all || peek || into.left() == 0) {
-            return done as ssize_t;
-        }
-        if done > 0 {
-            // A signal ends a receive that has something, also where it would restart one that has nothing.
-            if dontwait || !wait::for_more(c, fd, || c.has_news()) {
-                return done as ssize_t;
-            }
-            continue;
-        }
-        if c.phase() & phase::RX_RING == 0 {
-            return fail(libc::EAGAIN);
-        }
-        match wait::for_data(c, fd, dontwait) {
-            Ok(None) => {}
-            Ok(Some(Got::Err(e))) if done == 0 => return fail(e),
-            Ok(Some(_)) => return done as ssize_t,
-            Err(_) if done > 0 => return done as ssize_t,
-            Err(e) => return fail(e),
-        }
-        if c.gen_.load(Relaxed) != generation {
-            // Closed under us by another thread.
-            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
-        }
-    }
-}
-
-/// MSG_PEEK with MSG_WAITALL: nothing moves until all of it is there, or can't be.
-#[cold]
-fn peek_all(
-    index: u32,
-    c: &Conn,
-    fd: c_int,
-    mut into: Pieces,
-    flags: c_int,
-    kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
-) -> ssize_t {
-    let want = into.left();
-    while settle(index, c, fd) {
-        let seen = c.read_stamp();
-        let room = c.rx_snapshot().size as usize;
-        let ended = c.ready(fd) & smc::conn::RDHUP != 0;
-        match c.recv(fd, &mut into.clone(), flags) {
-            Got::Bytes(n) if n < want.min(room) && !ended && wait::for_more(c, fd, || c.read_stamp() != seen) => {}
-            Got::Bytes(n) => return n as ssize_t,
-            Got::Empty => match wait::for_data(c, fd, false) {
-                Ok(None) => {}
-                Ok(Some(Got::Err(e))) | Err(e) => return fail(e),
-                Ok(Some(_)) => return 0,
-            },
-            Got::Eof => return 0,
-            Got::Kernel => crate::epoll::on_reverted(index),
-            Got::Err(e) => return fail(e),
-        }
-    }
-    // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
-    let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
-    let r = if held || c.phase() & phase::ATTACHED == 0 || c.phase() & phase::RX_REVERTED != 0 {
-        kernel(&mut into, flags)
-    } else {
-        from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL, kernel).unwrap_or(0)
-    };
-    if held {
-        c.release_upgrade();
-    }
-    r
-}
-
-/// A plain receive; None when receives have moved to the ring meanwhile.
-fn from_kernel(
-    index: u32,
-    c: &Conn,
-    fd: c_int,
-    into: &mut Pieces,
-    flags: c_int,
-    kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
-) -> Option<ssize_t> {
-    if !c.enter_kernel_recv() {
-        if c.phase() & phase::RX_RING != 0 {
-            return None;
-        }
-        // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
-        if flags & libc::MSG_DONTWAIT != 0 || smc::sys::is_nonblocking(fd) {
-            return Some(fail(libc::EAGAIN));
-        }
-        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live pollfd.
-        let r = unsafe { next::poll(&raw mut p, 1, 10) };
-        return if r < 0 { Some(-1) } else { None };
-    }
-    let mut there = *into;
-    let mut flags = flags;
-    if c.user_rcvlowat.load(Relaxed) > 1 && flags & libc::MSG_DONTWAIT == 0 && !smc::sys::is_nonblocking(fd) {
-        // A receive that has begun keeps to the mark it began with, and would sleep over a doorbell; poll does not.
-        if !wait::for_kernel(c, fd) {
-            c.leave_kernel_recv(fd, 0, true);
-            return Some(-1);
-        }
-        flags |= libc::MSG_DONTWAIT;
-    }
-    let r = kernel(&mut there, flags);
-    let e = errno();
-    let payload = c.leave_kernel_recv(fd, r.max(0) as usize, flags & libc::MSG_PEEK != 0);
-    if r > 0 && payload > 0 {
-        into.skip(payload);
-        after_op(index, c, fd, payload);
-    }
-    if c.phase() & phase::RX_RING != 0 {
-        if c.phase() & phase::TX_READY == 0 {
-            upgrade(index, c, fd);
-        }
-        fds::on_upgraded(index, fd);
-        if payload == 0 && (r > 0 || r < 0 && e == libc::EAGAIN) {
-            return None;
-        }
-    }
-    crate::set_errno(e);
-    Some(if r > 0 { payload as ssize_t } else { r })
-}
-
-/// A send on a connection. `kernel` is the plain call for what is left, with the given flags.
-fn transmit(
-    index: u32,
-    c: &Conn,
-    fd: c_int,
-    mut from: Pieces,
-    flags: c_int,
-    mut kernel: impl FnMut(&Pieces, c_int) -> ssize_t,
-) -> ssize_t {
-    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) != 0 {
-        let why = if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
-        if c.phase() & phase::ATTACHED == 0 {
-            fds::freeze(index, c, fd, why);
-        } else {
-            // Only this direction must be in order on TCP: what the peer sends may go on coming through the ring.
-            settle(index, c, fd);
-            c.set(phase::FROZEN);
-            c.leave_tx();
-            c.reason.store(why, Relaxed);
-            if let Some(t) = smc::table::get() {
-                t.stats.urgent.fetch_add(1, Relaxed);
-            }
-        }
-        return kernel(&from, flags);
-    }
-    let generation = c.gen_.load(Relaxed);
-    let want = from.left();
-    let dontwait = flags & libc::MSG_DONTWAIT != 0;
-    let mut done = 0;
-    loop {
-        let ph = c.phase();
-        if ph & phase::TX_RING == 0 {
-            settle(index, c, fd);
-            if c.phase() & phase::TX_RING != 0 {
-                continue;
-            }
-            if !c.flush_takeback(fd) {
-                match wait::for_space(c, fd, dontwait) {
-                    Ok(()) => continue,
-                    Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
-                }
-            }
-            if !c.enter_kernel_send() {
-                continue;
-            }
-            let r = kernel(&from, flags);
-            c.leave_kernel_send();
-            if r > 0 {
-                after_op(index, c, fd, r as usize);
-            }
-            return if done > 0 && r < 0 { done as ssize_t } else { done as ssize_t + r };
-        }
-        match c.send(fd, &mut from) {
-            Sent::Bytes(n) => {
-                done += n;
-                if done >= want {
-                    return done as ssize_t;
-                }
-                continue;
-            }
-            Sent::Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
-            Sent::Kernel => {
-                if c.phase() & (phase::TX_REVERTED | phase::TX_RING) == phase::TX_REVERTED {
-                    crate::epoll::on_reverted(index);
-                    continue;
-                }
-                if done > 0 {
-                    return done as ssize_t;
-                }
-                if c.peer_gone() {
-                    c.set(phase::SENT_TO_GONE);
-                }
-                return kernel(&from, flags);
-            }
-            Sent::Full => match wait::for_space(c, fd, dontwait) {
-                Ok(()) => {}
-                Err(_) if done > 0 => return done as ssize_t,
-                Err(e) => return fail(e),
-            },
-        }
-        if c.gen_.load(Relaxed) != generation {
-            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
-        }
-    }
-}
-
 /// Runs `f` with what is left as an iovec array.
 fn with_rest<R>(pieces: &Pieces, f: impl FnOnce(*const iovec, usize) -> R) -> R {
     let mut few = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16];
@@ -345,38 +83,6 @@ fn empty_msg(iov: *const iovec, n: usize) -> msghdr {
     m.msg_iov = iov.cast_mut();
     m.msg_iovlen = n;
     m
-}
-
-/// Receives into `iov`, by recvmsg where the kernel is asked.
-unsafe fn recv_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
-    let Some((index, c)) = fds::conn_of(fd) else { return plain() };
-    let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
-    receive(index, c, fd, Pieces::new(iov), flags, |into, fl| {
-        if into.left() == whole && fl == flags {
-            return plain();
-        }
-        with_rest(into, |v, n| {
-            let mut m = empty_msg(v, n);
-            // SAFETY: the application's buffers.
-            unsafe { next::recvmsg(fd, &raw mut m, fl) }
-        })
-    })
-}
-
-/// Sends from `iov`, by sendmsg where the kernel is asked for the rest.
-unsafe fn send_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
-    let Some((index, c)) = fds::conn_of(fd) else { return plain() };
-    let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
-    transmit(index, c, fd, Pieces::new(iov), flags, |from, fl| {
-        if from.left() == whole && fl == flags {
-            return plain();
-        }
-        with_rest(from, |v, n| {
-            let m = empty_msg(v, n);
-            // SAFETY: the application's buffers.
-            unsafe { next::sendmsg(fd, &raw const m, fl) }
-        })
-    })
 }
 
 #[inline(always)]

@@ -61,6 +61,7 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
         }
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(low) = (unsafe { int(v, l) }) else { return plain() };
+            fds::MARKED.fetch_or(low != 1, Relaxed);
             c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, Relaxed);
             // Once our buffer is exposed a single byte may be a doorbell, and must wake.
             if c.phase() & phase::ATTACHED != 0 { 0 } else { plain() }

@@ -1,7 +1,6 @@
 //! poll, select and epoll as the application calls them.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use smc::reason;
@@ -115,7 +114,7 @@ unsafe fn by_poll(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if n <= 0 || fds::UPGRADED.load(Relaxed) == 0 {
+    if n <= 0 || !fds::readiness_differs() {
         return None;
     }
     let mut l = Vec::new();
@@ -225,31 +224,20 @@ pub unsafe extern "C" fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epo
         }
         return plain();
     };
-    match op {
-        libc::EPOLL_CTL_ADD => {
-            // SAFETY: the application's event.
-            let Some(copy) = (unsafe { ev.as_ref() }).copied() else { return plain() };
-            if copy.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
-                fds::give_up(index, c, fd, reason::EXCLUSIVE.code());
-                return plain();
-            }
-            let r = plain();
-            if r == 0 {
-                epoll::add(set, index, fd, copy);
-            }
-            r
+    // SAFETY: the application's event.
+    let event = unsafe { ev.as_ref() }.copied();
+    let call = |e: &mut epoll_event| unsafe { next::epoll_ctl(ep, op, fd, e) };
+    match (op, event) {
+        (libc::EPOLL_CTL_ADD, Some(e)) if e.events & libc::EPOLLEXCLUSIVE as u32 != 0 => {
+            fds::give_up(index, c, fd, reason::EXCLUSIVE.code());
+            plain()
         }
-        libc::EPOLL_CTL_MOD => {
-            let Some(copy) = (unsafe { ev.as_ref() }).copied() else { return plain() };
-            if epoll::modify(set, index, fd, copy) { 0 } else { plain() }
+        (libc::EPOLL_CTL_ADD, Some(e)) => epoll::add(set, index, fd, e, call),
+        // The kernel refuses EPOLLEXCLUSIVE here.
+        (libc::EPOLL_CTL_MOD, Some(e)) if e.events & libc::EPOLLEXCLUSIVE as u32 == 0 => {
+            epoll::modify(set, index, fd, e, call)
         }
-        libc::EPOLL_CTL_DEL => {
-            let r = plain();
-            if r == 0 {
-                epoll::delete(set, index, fd);
-            }
-            r
-        }
+        (libc::EPOLL_CTL_DEL, _) => epoll::delete(set, index, fd, plain),
         _ => plain(),
     }
 }
@@ -281,7 +269,13 @@ pub unsafe extern "C" fn epoll_pwait2(
     t: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    unsafe { by_set(ep, evs, n, ns(t), mask, || next::epoll_pwait2(ep, evs, n, t, mask)) }
+    unsafe {
+        let plain = || next::epoll_pwait2(ep, evs, n, t, mask);
+        if ns_invalid(t) {
+            return plain();
+        }
+        by_set(ep, evs, n, ns(t), mask, plain)
+    }
 }
 
 unsafe fn by_set(
@@ -296,20 +290,6 @@ unsafe fn by_set(
     if n <= 0 || evs.is_null() {
         return plain();
     }
-    let began = t.map(|t| smc::sys::now_ns().saturating_add(t));
-    if !epoll::hooked(set) {
-        let r = plain();
-        // A connection may have been upgraded during the sleep; its event then carries our tag.
-        if r <= 0 || !epoll::hooked(set) {
-            return r;
-        }
-        // SAFETY: the kernel filled r events.
-        let kept = unsafe { epoll::untag(set, evs, r) };
-        if kept > 0 {
-            return kept;
-        }
-    }
-    let left = began.map(|e| e.saturating_sub(smc::sys::now_ns()));
     // SAFETY: forwarded.
-    unsafe { epoll::wait(set, ep, evs, n, left, mask) }
+    unsafe { epoll::wait(set, ep, evs, n as usize, t, mask, plain) }
 }

@@ -1,33 +1,52 @@
-//! Sets and registrations.
+//! A set, its registrations, and what its lock guards.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use libc::epoll_event;
-use shm::lock::{FastGuard, FastLock, Reentered};
-use smc::conn::Conn;
-use smc::{sys, table};
+use shm::lock::{FastGuard, FastLock};
+use smc::conn::{Conn, phase};
+use smc::sys;
 
+use super::table::{entry, of_conn, set};
 use crate::fds::{self, Kind};
 
 /// What the kernel watches for a hooked registration.
 pub const WATCH: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET) as u32;
-/// Upper half of the data of hooked registrations. Chosen so that no pointer or small number looks like it.
-pub const TAG: u64 = 0xb7e1_5163 << 32;
+/// Upper half of the data that we register. Chosen so that no pointer or small number looks like it. Below it are the
+/// registration's serial number (14 bits) and its index (18 bits).
+const TAG: u64 = 0xb7e1_5163 << 32;
 const TAG_MASK: u64 = 0xffff_ffff << 32;
-const NONE: u32 = u32::MAX;
+const INDEX_BITS: u32 = 18;
 
-/// One registration of a connection in a set.
+/// One registration of a connection in a set. Who it is changes only under the tables' lock and, from and to membership,
+/// under that of its set.
 pub struct Entry {
-    pub set: u32,
-    pub conn: u32,
-    pub generation: u32,
-    pub fd: i32,
+    /// Index of its set + 1; 0: free.
+    set: AtomicU32,
+    conn: AtomicU32,
+    /// The connection's, so that a slot of the connection table that was reused is not taken for it.
+    generation: AtomicU32,
+    fd: AtomicI32,
+    /// Counts the uses of this slot: the kernel may still report one that is gone.
+    serial: AtomicU32,
+    pub next_of_conn: AtomicU32,
+    pub next_of_set: AtomicU32,
+    pub prev_of_set: AtomicU32,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: the cell is reached through `Held` only, by the holder of the lock of the set that `set` names.
+unsafe impl Sync for Entry {}
+
+/// What the set's lock guards in a registration.
+#[derive(Default)]
+pub struct State {
     pub events: u32,
     pub data: u64,
-    /// Its place in the set's hot list, or NONE.
-    pub hot_at: u32,
-    /// The kernel's registration carries our tag.
+    /// Its place in the hot list + 1; 0: cold.
+    hot_at: u32,
+    /// The kernel's registration is ours.
     pub hooked: bool,
     /// The set's wait word stands for it.
     pub covered: bool,
@@ -40,445 +59,364 @@ pub struct Entry {
     pub urgent: bool,
     /// Looks in a row that found nothing.
     pub idle: u32,
-    next_of_conn: u32,
-    live: bool,
+}
+
+impl State {
+    pub fn is(&self, flag: i32) -> bool {
+        self.events & flag as u32 != 0
+    }
+
+    /// The next look reports whatever holds then.
+    pub fn look_anew(&mut self, c: &Conn) {
+        // No stamp has this value, and the epoch only grows.
+        self.seen_read = u64::MAX - 1;
+        self.seen_space = c.space_epoch().wrapping_sub(1);
+    }
+}
+
+impl Entry {
+    pub const fn new() -> Self {
+        Self {
+            set: AtomicU32::new(0),
+            conn: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            fd: AtomicI32::new(-1),
+            serial: AtomicU32::new(0),
+            next_of_conn: AtomicU32::new(0),
+            next_of_set: AtomicU32::new(0),
+            prev_of_set: AtomicU32::new(0),
+            state: UnsafeCell::new(State {
+                events: 0,
+                data: 0,
+                hot_at: 0,
+                hooked: false,
+                covered: false,
+                enabled: false,
+                seen_read: 0,
+                seen_space: 0,
+                urgent: false,
+                idle: 0,
+            }),
+        }
+    }
+
+    pub fn conn(&self) -> u32 {
+        self.conn.load(Relaxed)
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.fd.load(Relaxed)
+    }
+
+    pub fn is_in(&self, set_index: u32) -> bool {
+        self.set.load(Relaxed) == set_index + 1
+    }
+
+    /// The index of its set.
+    pub fn set_index(&self) -> Option<u32> {
+        self.set.load(Relaxed).checked_sub(1)
+    }
+
+    /// The connection, unless its slot names another one by now.
+    #[inline]
+    pub fn current(&self) -> Option<&'static Conn> {
+        let c = fds::conn(self.conn());
+        (c.gen_.load(Relaxed) == self.generation.load(Relaxed)).then_some(c)
+    }
+
+    /// Whether the registered number still names the connection: only then may the kernel's registration be changed by it.
+    fn is_named(&self) -> bool {
+        fds::kind(self.fd()) == Kind::Conn(self.conn())
+    }
+
+    pub fn tag(&self, index: u32) -> u64 {
+        TAG | u64::from(self.serial.load(Relaxed) << INDEX_BITS | index)
+    }
 }
 
 /// One epoll descriptor's user-space half.
 pub struct Set {
-    pub lock: FastLock<false>,
-    pub epfd: i32,
-    /// Descriptors that name it.
+    lock: FastLock<false>,
+    hot: UnsafeCell<Hot>,
+    /// Wait word in the peers' control pages, 0: none. Changes under the lock.
+    pub wait: AtomicU32,
+    /// Inherited over fork: its wait word belongs to the parent.
+    pub solo: AtomicBool,
+    /// A descriptor that names it, and how many do. With none it is free.
+    pub epfd: AtomicI32,
     pub refs: AtomicU32,
-    pub wait: u32,
-    pub hot: Vec<u32>,
+    /// Counts the uses of this slot: whoever waits must not go on with the next one.
+    pub generation: AtomicU32,
+    /// First registration, index + 1; under the tables' lock.
+    pub first: AtomicU32,
     /// Hooked registrations.
     pub hooked: AtomicU32,
-    /// Threads asleep in the kernel on it.
-    pub sleepers: AtomicU32,
-    pub spin: AtomicU32,
-    pub next_look: usize,
-    pub last_kernel: u64,
-    /// The last answer was full before the kernel was asked.
-    pub kernel_first: bool,
+    /// A tag of ours may come from the kernel.
+    pub tagged: AtomicBool,
     /// Inside another set.
-    pub nested: AtomicU32,
-    /// Inherited over fork: its wait word belongs to the parent.
-    pub solo: bool,
+    pub nested: AtomicBool,
+    /// Threads asleep in the kernel on it, or about to be.
+    pub sleepers: AtomicU32,
+    /// How well spinning has paid; a guess that may get lost between threads.
+    pub spin: AtomicU32,
+    /// When the kernel was last asked, and whether it is to be asked first because the last answer was full without it.
+    /// Two threads may both ask, or ask in turn: only fairness hangs on it.
+    pub last_kernel: AtomicU64,
+    pub kernel_first: AtomicBool,
 }
 
-pub struct Tables {
-    pub lock: FastLock<false>,
-    sets: UnsafeCell<Vec<Option<Box<Set>>>>,
-    entries: UnsafeCell<Vec<Entry>>,
-    free: UnsafeCell<Vec<u32>>,
-}
-// SAFETY: the vectors change only under `lock`; a set's contents only under its own lock.
-unsafe impl Sync for Tables {}
+// SAFETY: the hot list is reached through `Held` only, by the holder of `lock`.
+unsafe impl Sync for Set {}
 
-static TABLES: Tables = Tables {
-    lock: FastLock::new(),
-    sets: UnsafeCell::new(Vec::new()),
-    entries: UnsafeCell::new(Vec::new()),
-    free: UnsafeCell::new(Vec::new()),
-};
-
-/// The lock that fork holds so that the child finds the tables whole.
-pub fn table_lock() -> &'static FastLock<false> {
-    &TABLES.lock
+/// Registrations that every wait looks at.
+#[derive(Default)]
+pub struct Hot {
+    pub list: Vec<u32>,
+    /// Where the next look begins.
+    pub next: usize,
 }
 
-/// The set at `index`. Boxed and freed only by its last close, which is the application's race to avoid, as with any
-/// closed descriptor.
-pub fn set(index: u32) -> Option<&'static mut Set> {
-    // SAFETY: a load of a pointer-sized slot; sets are boxed so the vector may move.
-    unsafe {
-        let sets = &mut *TABLES.sets.get();
-        sets.get_mut(index as usize)?.as_deref_mut().map(|s| &mut *(s as *mut Set))
-    }
-}
-
-/// Takes the set's lock.
-pub fn held(s: &Set) -> Result<FastGuard<'static, false>, Reentered> {
-    // SAFETY: a set is freed only by its last close; see `set`.
-    let lock: &'static FastLock<false> = unsafe { &*core::ptr::from_ref(&s.lock) };
-    lock.lock()
-}
-
-/// The registration at `index`. The vector is reserved once, so entries never move.
-pub fn entry(index: u32) -> Option<&'static mut Entry> {
-    // SAFETY: entries never move, see `take`.
-    unsafe {
-        let entries = &mut *TABLES.entries.get();
-        entries.get_mut(index as usize).map(|e| &mut *(e as *mut Entry))
-    }
-}
-
-const MAX_ENTRIES: usize = 1 << 18;
-
-/// A new epoll descriptor.
-pub fn open(epfd: i32) -> i32 {
-    if epfd < 0 {
-        return epfd;
-    }
-    let Ok(_guard) = TABLES.lock.lock() else { return epfd };
-    // SAFETY: the lock is held.
-    let (sets, entries) = unsafe { (&mut *TABLES.sets.get(), &mut *TABLES.entries.get()) };
-    if entries.capacity() == 0 {
-        // Reserved address space, touched as it is used.
-        entries.reserve_exact(MAX_ENTRIES);
-        sets.reserve_exact(4096);
-    }
-    let index = match sets.iter().position(Option::is_none) {
-        Some(i) => i,
-        None if sets.len() < sets.capacity() => {
-            sets.push(None);
-            sets.len() - 1
-        }
-        None => return epfd,
-    };
-    sets[index] = Some(Box::new(Set {
-        lock: FastLock::new(),
-        epfd,
-        refs: AtomicU32::new(1),
-        wait: 0,
-        hot: Vec::new(),
-        hooked: AtomicU32::new(0),
-        sleepers: AtomicU32::new(0),
-        spin: AtomicU32::new(8),
-        next_look: 0,
-        last_kernel: 0,
-        kernel_first: false,
-        nested: AtomicU32::new(0),
-        solo: false,
-    }));
-    fds::mark(epfd, Kind::Epoll(index as u32));
-    epfd
-}
-
-/// A further descriptor for the set.
-pub fn share(index: u32) {
-    if let Some(s) = set(index) {
-        s.refs.fetch_add(1, Relaxed);
-    }
-}
-
-/// A descriptor of the set is gone; with the last one the set goes.
-pub fn forget(index: u32) {
-    let Ok(_guard) = TABLES.lock.lock() else { return };
-    let Some(s) = set(index) else { return };
-    if s.refs.fetch_sub(1, AcqRel) != 1 {
-        return;
-    }
-    // SAFETY: the lock is held.
-    let (sets, entries) = unsafe { (&mut *TABLES.sets.get(), &mut *TABLES.entries.get()) };
-    for i in 0..entries.len() as u32 {
-        if entry(i).is_some_and(|e| e.live && e.set == index) {
-            release(i);
+impl Set {
+    pub const fn new() -> Self {
+        Self {
+            lock: FastLock::new(),
+            hot: UnsafeCell::new(Hot { list: Vec::new(), next: 0 }),
+            wait: AtomicU32::new(0),
+            solo: AtomicBool::new(false),
+            epfd: AtomicI32::new(-1),
+            refs: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            first: AtomicU32::new(0),
+            hooked: AtomicU32::new(0),
+            tagged: AtomicBool::new(false),
+            nested: AtomicBool::new(false),
+            sleepers: AtomicU32::new(0),
+            spin: AtomicU32::new(8),
+            last_kernel: AtomicU64::new(0),
+            kernel_first: AtomicBool::new(false),
         }
     }
-    if let Some(t) = table::get() {
-        t.free_wait(if s.solo { 0 } else { s.wait });
+
+    /// Whether this is a signal handler that interrupted the holder of the lock.
+    pub fn is_interrupted(&self) -> bool {
+        self.lock.is_mine()
     }
-    sets[index as usize] = None;
-}
 
-/// The registration of `fd` in a set.
-fn find(set_index: u32, conn: u32, fd: i32) -> Option<u32> {
-    of_conn(conn).find(|&i| entry(i).is_some_and(|e| e.set == set_index && e.fd == fd))
-}
-
-fn of_conn(conn: u32) -> impl Iterator<Item = u32> {
-    let mut at = fds::local(conn).regs.load(Acquire);
-    core::iter::from_fn(move || {
-        let i = at.checked_sub(1)?;
-        at = entry(i)?.next_of_conn;
-        Some(i)
-    })
-}
-
-/// epoll_ctl(ADD) of a watched connection succeeded in the kernel.
-pub fn add(set_index: u32, conn: u32, fd: i32, ev: epoll_event) {
-    if set(set_index).is_some_and(|s| s.nested.load(SeqCst) != 0) {
-        fds::give_up(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
-        return;
+    /// # Safety
+    /// As for `FastLock::reset`.
+    pub unsafe fn reset_lock(&self) {
+        // SAFETY: forwarded.
+        unsafe { self.lock.reset() };
     }
-    let Ok(_guard) = TABLES.lock.lock() else { return };
-    // SAFETY: the lock is held.
-    let (entries, free) = unsafe { (&mut *TABLES.entries.get(), &mut *TABLES.free.get()) };
-    let l = fds::local(conn);
-    let fresh = Entry {
-        set: set_index,
-        conn,
-        generation: fds::conn(conn).gen_.load(Relaxed),
-        fd,
-        events: ev.events,
-        data: ev.u64,
-        hot_at: NONE,
-        hooked: false,
-        covered: false,
-        enabled: true,
-        seen_read: u64::MAX,
-        seen_space: 0,
-        urgent: false,
-        idle: 0,
-        next_of_conn: l.regs.load(Relaxed),
-        live: true,
-    };
-    let index = match free.pop() {
-        Some(i) => {
-            entries[i as usize] = fresh;
-            i
+
+    /// epoll_ctl on the kernel's set.
+    fn control(&self, op: i32, fd: i32, mut ev: epoll_event) -> isize {
+        let epfd = self.epfd.load(Relaxed);
+        // SAFETY: `ev` is live.
+        unsafe {
+            sys::syscall(libc::SYS_epoll_ctl, epfd as usize, op as usize, fd as usize, &raw mut ev as usize, 0, 0)
         }
-        // A registration that we cannot note would be blind after an upgrade.
-        None if entries.len() == entries.capacity() => {
-            fds::conn(conn).set(smc::conn::phase::FROZEN);
+    }
+}
+
+/// The lock of a set is held: the only way to its hot list and to the state of its registrations, one at a time.
+pub struct Held {
+    pub set: &'static Set,
+    index: u32,
+    _guard: FastGuard<'static, false>,
+}
+
+/// Takes the lock of set `index`; None in a signal handler that interrupted its holder.
+#[inline]
+pub fn held(index: u32, set: &'static Set) -> Option<Held> {
+    set.lock.lock().ok().map(|guard| Held { set, index, _guard: guard })
+}
+
+/// Whose an event from the kernel is, by its data.
+pub enum Owner {
+    Application,
+    /// A registration that is gone: nobody's.
+    Gone,
+    Entry(u32),
+}
+
+impl Held {
+    #[inline]
+    pub fn hot(&mut self) -> &mut Hot {
+        // SAFETY: the lock is held, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.set.hot.get() }
+    }
+
+    /// A registration of this set.
+    #[inline]
+    pub fn state(&mut self, index: u32) -> Option<(&'static Entry, &mut State)> {
+        let e = entry(index)?;
+        // SAFETY: it is a member, which it cannot cease to be while the lock is held; the lock guards the state of
+        // members, and `&mut self` makes this the only reference.
+        e.is_in(self.index).then(|| (e, unsafe { &mut *e.state.get() }))
+    }
+
+    /// Makes a free registration a member.
+    pub fn admit(&mut self, index: u32, conn: u32, fd: i32, ev: epoll_event) {
+        let Some(e) = entry(index) else { return };
+        e.conn.store(conn, Relaxed);
+        e.generation.store(fds::conn(conn).gen_.load(Relaxed), Relaxed);
+        e.fd.store(fd, Relaxed);
+        e.serial.store((e.serial.load(Relaxed) + 1) & (u32::MAX >> INDEX_BITS), Relaxed);
+        e.set.store(self.index + 1, Relaxed);
+        if let Some((_, st)) = self.state(index) {
+            *st = State { events: ev.events, data: ev.u64, enabled: true, seen_read: u64::MAX, ..State::default() };
+        }
+    }
+
+    /// Ends a membership.
+    pub fn dismiss(&mut self, index: u32) {
+        self.unhook(index);
+        if let Some((e, _)) = self.state(index) {
+            e.set.store(0, Relaxed);
+        }
+    }
+
+    fn unhook(&mut self, index: u32) {
+        self.cool(index);
+        if let Some((_, st)) = self.state(index)
+            && core::mem::take(&mut st.hooked)
+        {
+            self.set.hooked.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Changes the kernel's registration to ours; false when that is not possible.
+    pub fn hook(&mut self, index: u32) -> bool {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return true };
+        if st.hooked {
+            return true;
+        }
+        s.tagged.store(true, Relaxed);
+        if !e.is_named() || s.control(libc::EPOLL_CTL_MOD, e.fd(), hooked_event(index, e)) < 0 {
+            return false;
+        }
+        // The change fires the kernel's edge (the socket is writable), so a sleeper wakes and looks.
+        st.hooked = true;
+        st.look_anew(fds::conn(e.conn()));
+        let hooked = s.hooked.fetch_add(1, SeqCst) as usize + 1;
+        // Here, so that a wait never allocates.
+        let list = &mut self.hot().list;
+        list.reserve(hooked.saturating_sub(list.len()));
+        self.heat(index);
+        true
+    }
+
+    /// Gives the kernel's registration back to the application. Where that is not possible, because its number was closed
+    /// and another one lives, it stays hooked and is served from the kernel's readiness.
+    pub fn revert(&mut self, index: u32) {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return };
+        if !st.hooked || !e.is_named() {
             return;
         }
-        None => {
-            entries.push(fresh);
-            entries.len() as u32 - 1
-        }
-    };
-    l.regs.store(index + 1, Release);
-    if fds::conn(conn).switched() {
-        hook(index);
-    }
-}
-
-/// epoll_ctl(MOD): true when it is done here and the kernel need not be asked.
-pub fn modify(set_index: u32, conn: u32, fd: i32, ev: epoll_event) -> bool {
-    let Ok(_guard) = TABLES.lock.lock() else { return false };
-    let Some(i) = find(set_index, conn, fd) else { return false };
-    let (Some(e), Some(s)) = (entry(i), set(set_index)) else { return false };
-    let Ok(_set_guard) = held(s) else { return false };
-    e.events = ev.events;
-    e.data = ev.u64;
-    e.enabled = true;
-    // A change looks at the readiness anew, as the kernel does.
-    e.seen_read = u64::MAX - 1;
-    e.seen_space = e.seen_space.wrapping_sub(1);
-    if !e.hooked {
-        return false;
-    }
-    heat(s, i, e);
-    if s.sleepers.load(SeqCst) > 0 {
-        kick(s, i, e);
-    }
-    true
-}
-
-/// epoll_ctl(DEL) succeeded in the kernel.
-pub fn delete(set_index: u32, conn: u32, fd: i32) {
-    let Ok(_guard) = TABLES.lock.lock() else { return };
-    if let Some(i) = find(set_index, conn, fd) {
-        release(i);
-    }
-}
-
-/// The set was put into another one, which watches it by the kernel only: nothing in it may be hooked, its connections
-/// stay on TCP.
-pub fn nest(inner: u32) {
-    if let Some(s) = set(inner) {
-        s.nested.store(1, SeqCst);
-    }
-    let mut held = Vec::new();
-    if let Ok(_guard) = TABLES.lock.lock() {
-        // SAFETY: the lock is held.
-        let entries = unsafe { &*TABLES.entries.get() };
-        held.extend(entries.iter().filter(|e| e.live && e.set == inner).map(|e| (e.conn, e.fd)));
-    }
-    for (conn, fd) in held {
-        fds::give_up(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
-    }
-}
-
-/// The process holds no descriptor of the connection any more.
-pub fn forget_conn(conn: u32) {
-    if fds::local(conn).regs.load(Relaxed) == 0 {
-        return;
-    }
-    let Ok(_guard) = TABLES.lock.lock() else { return };
-    while let Some(i) = of_conn(conn).next() {
-        release(i);
-    }
-}
-
-/// Takes a registration out of everything. The tables' lock is held.
-fn release(index: u32) {
-    let Some(e) = entry(index) else { return };
-    if let Some(s) = set(e.set) {
-        let _set_guard = held(s);
-        cool_list(s, e);
-        if e.hooked {
-            s.hooked.fetch_sub(1, Relaxed);
+        let u64 = if st.is(libc::EPOLLONESHOT) { e.tag(index) } else { st.data };
+        // Nothing enabled is not to be had: ERR and HUP always are. `Held::kernel_event` drops them.
+        let events = if st.enabled { st.events } else { libc::EPOLLONESHOT as u32 };
+        if s.control(libc::EPOLL_CTL_MOD, e.fd(), epoll_event { events, u64 }) >= 0 {
+            self.unhook(index);
         }
     }
-    e.live = false;
-    e.hooked = false;
-    let l = fds::local(e.conn);
-    if l.regs.load(Relaxed) == index + 1 {
-        l.regs.store(e.next_of_conn, Release);
-    } else if let Some(before) = of_conn(e.conn).find(|&i| entry(i).is_some_and(|b| b.next_of_conn == index + 1))
-        && let Some(b) = entry(before)
-    {
-        b.next_of_conn = e.next_of_conn;
-    }
-    // SAFETY: the tables' lock is held.
-    unsafe { (*TABLES.free.get()).push(index) };
-}
 
-/// A direction of the connection has left TCP: its registrations change hands.
-pub fn on_switched(conn: u32) {
-    if fds::local(conn).regs.load(Acquire) == 0 {
-        return;
-    }
-    let mut lost = false;
-    if let Ok(_guard) = TABLES.lock.lock() {
-        for i in of_conn(conn) {
-            lost |= !hook(i);
+    /// Wakes a sleeper of the set: changing a registration of a writable socket fires its edge. `index` or, if its number
+    /// is closed, any other one will do.
+    pub fn kick(&mut self, index: u32) {
+        let rest = (0..).map_while(|at| self.hot().list.get(at).copied());
+        let rest: Option<u32> = core::iter::once(index).chain(rest).find(|&i| entry(i).is_some_and(Entry::is_named));
+        if let Some((i, e)) = rest.and_then(|i| Some((i, entry(i)?))) {
+            self.set.control(libc::EPOLL_CTL_MOD, e.fd(), hooked_event(i, e));
         }
     }
-    if lost {
-        // A registration whose descriptor was closed while another one lives cannot be changed any more: the kernel's
-        // readiness must stay the truth.
-        let fd = fds::local(conn).fd.load(Relaxed) as i32;
-        fds::give_up(conn, fds::conn(conn), fd, smc::reason::UNSEEN.code());
-    }
-}
 
-/// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is held.
-fn hook(index: u32) -> bool {
-    let Some(e) = entry(index) else { return true };
-    let Some(s) = set(e.set) else { return true };
-    if e.hooked {
-        return true;
-    }
-    let Ok(_set_guard) = held(s) else { return true };
-    if s.wait == 0
-        && !s.solo
-        && let Some(t) = table::get()
-    {
-        s.wait = t.take_wait();
-    }
-    let mut ev = epoll_event { events: WATCH, u64: TAG | u64::from(index) };
-    if control(s.epfd, libc::EPOLL_CTL_MOD, e.fd, &mut ev) < 0 {
-        return false;
-    }
-    e.hooked = true;
-    s.hooked.fetch_add(1, SeqCst);
-    // The change fires the kernel's edge (the socket is writable), so a sleeper wakes and looks.
-    e.seen_read = u64::MAX - 1;
-    e.seen_space = fds::conn(e.conn).space_epoch().wrapping_sub(1);
-    heat(s, index, e);
-    true
-}
-
-/// Both directions are back on TCP: the kernel's registrations become the application's again.
-pub fn on_reverted(conn: u32) {
-    if fds::local(conn).regs.load(Acquire) == 0 {
-        return;
-    }
-    let Ok(_guard) = TABLES.lock.lock() else { return };
-    for i in of_conn(conn) {
-        let (Some(e), c) = (entry(i), fds::conn(conn)) else { continue };
-        let Some(s) = set(e.set) else { continue };
-        if !e.hooked || c.switched() {
-            continue;
+    /// Puts a hooked registration on the hot list.
+    pub fn heat(&mut self, index: u32) {
+        let (place, wait) = (self.hot().list.len() as u32 + 1, self.set.wait.load(Relaxed));
+        let Some((e, st)) = self.state(index) else { return };
+        st.idle = 0;
+        if st.hot_at != 0 {
+            return;
         }
-        let _set_guard = held(s);
-        cool_list(s, e);
-        e.hooked = false;
-        s.hooked.fetch_sub(1, Relaxed);
-        let events = if e.enabled { e.events } else { 0 };
-        control(s.epfd, libc::EPOLL_CTL_MOD, e.fd, &mut epoll_event { events, u64: e.data });
-    }
-}
-
-fn control(epfd: i32, op: i32, fd: i32, ev: &mut epoll_event) -> isize {
-    // SAFETY: `ev` is live.
-    unsafe { sys::syscall(libc::SYS_epoll_ctl, epfd as usize, op as usize, fd as usize, ev as *mut _ as usize, 0, 0) }
-}
-
-/// Wakes a sleeper of the set: changing a registration of a writable socket fires its edge.
-fn kick(s: &Set, index: u32, e: &Entry) {
-    control(s.epfd, libc::EPOLL_CTL_MOD, e.fd, &mut epoll_event { events: WATCH, u64: TAG | u64::from(index) });
-}
-
-/// Puts a registration on the hot list. The set's lock is held.
-pub fn heat(s: &mut Set, index: u32, e: &mut Entry) {
-    e.idle = 0;
-    if e.hot_at != NONE {
-        return;
-    }
-    e.hot_at = s.hot.len() as u32;
-    s.hot.push(index);
-    cover(s, e, fds::conn(e.conn));
-}
-
-fn cover(s: &Set, e: &mut Entry, c: &Conn) {
-    // Only one wait can stand for a connection: with several registrations each arms it by itself.
-    let alone = entry_is_alone(e.conn);
-    e.covered = s.wait != 0 && alone && !fds::is_shared(e.conn) && c.phase() & smc::conn::phase::TX_READY != 0;
-    if e.covered {
-        c.cover(s.wait);
-    }
-}
-
-fn entry_is_alone(conn: u32) -> bool {
-    of_conn(conn).nth(1).is_none()
-}
-
-/// Takes a registration off the hot list. The set's lock is held.
-pub fn cool_list(s: &mut Set, e: &mut Entry) {
-    if e.hot_at == NONE {
-        return;
-    }
-    let at = e.hot_at as usize;
-    s.hot.swap_remove(at);
-    if let Some(&moved) = s.hot.get(at)
-        && let Some(m) = entry(moved)
-    {
-        m.hot_at = at as u32;
-    }
-    e.hot_at = NONE;
-    if e.covered {
-        e.covered = false;
-        fds::conn(e.conn).cover(0);
-    }
-}
-
-/// The registration that a kernel event's data names, if it is one of ours.
-pub fn tagged(data: u64) -> Option<u32> {
-    (data & TAG_MASK == TAG).then_some(data as u32)
-}
-
-/// Whether any registration of the set is hooked.
-pub fn hooked(index: u32) -> bool {
-    set(index).is_some_and(|s| s.hooked.load(SeqCst) > 0)
-}
-
-/// In a fork child: the parent's threads and wait words are not ours. Everything hooked becomes hot, armed singly.
-pub fn after_fork_child() {
-    // SAFETY: the only thread of the child.
-    unsafe {
-        for s in (*TABLES.sets.get()).iter_mut().flatten() {
-            s.lock.reset();
-            s.solo = true;
-            s.wait = 0;
-            s.sleepers.store(0, Relaxed);
-            s.hot.clear();
+        st.hot_at = place;
+        if let Some(c) = e.current() {
+            st.covered = wait != 0 && may_cover(e.conn(), c);
+            if st.covered {
+                c.cover(wait);
+            }
         }
-        for (i, e) in (*TABLES.entries.get()).iter_mut().enumerate() {
-            e.hot_at = NONE;
-            e.covered = false;
-            if e.live
-                && e.hooked
-                && let Some(s) = set(e.set)
-            {
-                e.hot_at = s.hot.len() as u32;
-                s.hot.push(i as u32);
+        self.hot().list.push(index);
+    }
+
+    /// Takes a registration off the hot list.
+    pub fn cool(&mut self, index: u32) {
+        let Some((e, st)) = self.state(index) else { return };
+        let place = core::mem::take(&mut st.hot_at);
+        if place == 0 {
+            return;
+        }
+        if core::mem::take(&mut st.covered)
+            && let Some(c) = e.current()
+        {
+            c.cover(0);
+        }
+        let at = place as usize - 1;
+        let list = &mut self.hot().list;
+        list.swap_remove(at);
+        if let Some(&moved) = list.get(at)
+            && let Some((_, m)) = self.state(moved)
+        {
+            m.hot_at = place;
+        }
+    }
+
+    /// Whose an event is that the kernel reported for this set.
+    pub fn owner(&self, data: u64) -> Owner {
+        let low = data as u32;
+        let index = low & ((1 << INDEX_BITS) - 1);
+        if data & TAG_MASK != TAG {
+            return Owner::Application;
+        }
+        match entry(index) {
+            None => Owner::Application,
+            Some(e) if e.is_in(self.index) && e.tag(index) == data => Owner::Entry(index),
+            Some(_) => Owner::Gone,
+        }
+    }
+
+    /// In a fork child: the parent's threads and wait words are not ours. What is hooked becomes hot, armed singly.
+    pub fn start_over(&mut self, members: impl Iterator<Item = u32>) {
+        let hot = self.hot();
+        hot.list.clear();
+        hot.next = 0;
+        self.set.solo.store(true, Relaxed);
+        self.set.wait.store(0, Relaxed);
+        self.set.sleepers.store(0, Relaxed);
+        for i in members {
+            let Some((_, st)) = self.state(i) else { continue };
+            (st.hot_at, st.covered) = (0, false);
+            if st.hooked {
+                self.heat(i);
             }
         }
     }
+}
+
+fn hooked_event(index: u32, e: &Entry) -> epoll_event {
+    epoll_event { events: WATCH, u64: e.tag(index) }
+}
+
+/// Only one wait can stand for a connection: with several registrations each arms it by itself.
+fn may_cover(conn: u32, c: &Conn) -> bool {
+    of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && c.phase() & phase::TX_READY != 0
+}
+
+/// Whether any registration of the set is hooked.
+#[inline]
+pub fn hooked(index: u32) -> bool {
+    set(index).is_some_and(|s| s.hooked.load(SeqCst) > 0)
 }

@@ -1,42 +1,35 @@
 //! Waiting on a set.
 
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
-use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, Waits, phase};
+use smc::conn::phase;
 use smc::sys;
 
-use super::set::{Entry, Set, cool_list, entry, heat, held, set, tagged};
-use crate::fds;
+use super::set::{Held, Owner, Set, held};
+use super::table::set;
 use crate::wait::Spin;
-use crate::{errno, next};
+use crate::{errno, fail, next};
 
 /// A busy loop over rings asks the kernel about everything else at least this often, in nanoseconds.
 const KERNEL_EVERY: u64 = 20_000;
-/// Empty looks in front of a sleep after which a registration goes cold.
-const COLD_AFTER: u32 = 64;
 /// Longest sleep while a connection waits for space that its peer cannot announce.
 const SILENT_NS: u64 = 2_000_000;
-/// Link groups that one sleep can cover; connections of further ones are armed singly.
-const PAGES: usize = 16;
 
-/// How long a wait may last.
-#[derive(Clone, Copy)]
-pub enum Limit {
-    Forever,
-    Until(u64),
+/// One call of epoll_wait.
+struct Wait {
+    set: &'static Set,
+    index: u32,
+    generation: u32,
+    epfd: i32,
+    out: *mut epoll_event,
+    max: usize,
+    mask: *const sigset_t,
+    /// An event of a hooked registration came from the kernel: whoever else sleeps will not be woken by it.
+    took: bool,
 }
 
-impl Limit {
-    pub fn left(self) -> Option<u64> {
-        match self {
-            Limit::Forever => None,
-            Limit::Until(t) => Some(t.saturating_sub(sys::now_ns())),
-        }
-    }
-}
-
-/// epoll_wait on a set with hooked registrations. `timeout` in nanoseconds, None for ever.
+/// epoll_wait on a set of ours. `timeout` in nanoseconds, None for ever; `plain` is the application's own call.
 ///
 /// # Safety
 /// `out` must be writable for `max` events, `mask` null or valid.
@@ -44,385 +37,353 @@ pub unsafe fn wait(
     index: u32,
     epfd: i32,
     out: *mut epoll_event,
-    max: i32,
+    max: usize,
     timeout: Option<u64>,
     mask: *const sigset_t,
+    plain: impl Fn() -> i32,
 ) -> i32 {
-    let Some(s) = set(index) else {
+    let Some(set) = set(index) else { return plain() };
+    if set.is_interrupted() {
+        // A signal handler in the middle of a look at this set cannot look at it.
+        return fail(libc::EINTR) as i32;
+    }
+    let end = timeout.filter(|t| *t != 0).map(|t| sys::now_ns().saturating_add(t));
+    let generation = set.generation.load(Relaxed);
+    let mut w = Wait { set, index, generation, epfd, out, max, mask, took: false };
+    if set.hooked.load(SeqCst) == 0
+        && let Some(r) = w.unhooked(timeout, plain)
+    {
+        return r;
+    }
+    // SAFETY: forwarded.
+    let r = unsafe { if timeout == Some(0) { w.now() } else { w.run(end) } };
+    w.pass_on();
+    r
+}
+
+impl Wait {
+    /// The plain call; None when it woke up for a registration that was hooked meanwhile, or that is off.
+    fn unhooked(&mut self, timeout: Option<u64>, plain: impl Fn() -> i32) -> Option<i32> {
+        // SYNC: sleepers. Counted before the second look: a registration that is hooked afterwards fires an edge, and
+        // whoever takes that edge instead of us sees that somebody sleeps.
+        self.set.sleepers.fetch_add(1, SeqCst);
+        let r = if timeout == Some(0) || self.set.hooked.load(SeqCst) == 0 { plain() } else { 0 };
+        self.set.sleepers.fetch_sub(1, SeqCst);
+        // The tag's note precedes the kernel's, whose lock orders them.
+        if r < 0 || !self.set.tagged.load(Relaxed) {
+            return (r != 0 || self.set.hooked.load(SeqCst) == 0).then_some(r);
+        }
+        // SAFETY: the kernel filled r events.
+        let kept = unsafe { self.sort_out(self.out, r as usize) };
+        if kept == 0 && (r != 0 || self.set.hooked.load(SeqCst) != 0) {
+            return None;
+        }
+        self.pass_on();
+        Some(kept as i32)
+    }
+
+    fn held(&self) -> Option<Held> {
+        held(self.index, self.set)
+    }
+
+    /// Looks at the hot list and leaves what is ready behind the first `n` events; how many there are then.
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn look(&self, n: usize) -> usize {
+        // SAFETY: the part behind the first n events is writable.
+        n + self.held().map_or(0, |mut h| unsafe { h.look(self.out.add(n), self.max - n) })
+    }
+
+    /// A wait that does not wait.
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn now(&mut self) -> i32 {
         // SAFETY: forwarded.
-        return unsafe {
-            next::epoll_pwait(epfd, out, max, timeout.map_or(-1, |t| t.div_ceil(1_000_000) as i32), mask)
-        };
-    };
-    let limit = timeout.map_or(Limit::Forever, |t| Limit::Until(sys::now_ns().saturating_add(t)));
-    let max = max as usize;
-    let mut spun = false;
-    if core::mem::take(&mut s.kernel_first) {
-        // The last answer had no room for what only the kernel knows: its turn.
-        // SAFETY: forwarded.
-        let k = unsafe { kernel(s, epfd, out, max, 0, core::ptr::null()) };
-        if k > 0 {
-            return k;
+        unsafe {
+            if let Some(n) = self.first() {
+                return n;
+            }
+            let k = self.kernel(0, 0, self.mask);
+            if k == 0 { self.look(0) as i32 } else { k }
         }
     }
-    loop {
-        // SAFETY: forwarded.
-        let n = unsafe { look(s, out, max) };
-        if n > 0 {
-            s.kernel_first = n == max;
-            let now = sys::now_ns();
-            if n < max && now - s.last_kernel > KERNEL_EVERY {
-                s.last_kernel = now;
-                // SAFETY: the part behind the first n events is writable.
-                let k = unsafe { kernel(s, epfd, out.add(n), max - n, 0, core::ptr::null()) };
-                return (n + k.max(0) as usize) as i32;
-            }
-            return n as i32;
-        }
-        if timeout == Some(0) || !mask.is_null() && !spun {
-            // SAFETY: forwarded. With a mask, a signal that it lets through is delivered before any spinning.
-            let k = unsafe { kernel(s, epfd, out, max, 0, mask) };
-            if k != 0 || timeout == Some(0) {
-                // SAFETY: forwarded.
-                return if k == 0 { unsafe { look(s, out, max) as i32 } } else { k };
-            }
-        }
-        if !spun
-            && may_pay(s)
-            && let Some(spin) = Spin::try_now(score(s))
-        {
-            spun = true;
-            let mut looks = 0u32;
-            let mut got = 0;
-            let hit = spin.until(|| {
-                looks += 1;
-                if news(s) {
-                    return true;
-                }
-                if looks.is_multiple_of(256) {
-                    // SAFETY: forwarded.
-                    got = unsafe { kernel(s, epfd, out, max, 0, core::ptr::null()) };
-                }
-                got != 0
-            });
-            if got != 0 {
-                return got;
-            }
-            if hit {
-                continue;
-            }
-        }
-        spun = true;
-        // From here on whoever publishes rings.
-        let silent = arm_set_locked(s);
-        // SAFETY: forwarded.
-        let n = unsafe { look(s, out, max) };
-        if n > 0 {
-            wake_set(s);
-            return n as i32;
-        }
-        let mut left = limit.left();
-        if left == Some(0) && timeout != Some(0) {
-            wake_set(s);
+
+    /// What is there without waiting, the kernel's events beside ours now and then.
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn first(&mut self) -> Option<i32> {
+        let s = self.set;
+        if s.kernel_first.load(Relaxed) {
+            s.kernel_first.store(false, Relaxed);
+            // The last answer had no room for what only the kernel knows: its turn.
             // SAFETY: forwarded.
-            return unsafe { kernel(s, epfd, out, max, 0, mask) };
+            let k = unsafe { self.kernel(0, 0, core::ptr::null()) };
+            if k > 0 {
+                return Some(k);
+            }
         }
+        // SAFETY: forwarded.
+        let n = unsafe { self.look(0) };
+        if n == 0 {
+            return None;
+        }
+        if n == self.max {
+            s.kernel_first.store(true, Relaxed);
+            return Some(n as i32);
+        }
+        let now = sys::now_ns();
+        if now.saturating_sub(s.last_kernel.load(Relaxed)) <= KERNEL_EVERY {
+            return Some(n as i32);
+        }
+        s.last_kernel.store(now, Relaxed);
+        // SAFETY: forwarded.
+        let k = unsafe { self.kernel(n, 0, core::ptr::null()) };
+        Some(n as i32 + k.max(0))
+    }
+
+    /// Waits until `end` (None: for ever).
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn run(&mut self, end: Option<u64>) -> i32 {
+        let mut spun = false;
+        loop {
+            // SAFETY: forwarded.
+            if let Some(n) = unsafe { self.first() } {
+                return n;
+            }
+            if !self.mask.is_null() && !spun {
+                // A signal that the mask lets through is delivered before any spinning.
+                // SAFETY: forwarded.
+                let k = unsafe { self.kernel(0, 0, self.mask) };
+                if k != 0 {
+                    return k;
+                }
+            }
+            if !core::mem::replace(&mut spun, true) {
+                // SAFETY: forwarded.
+                match unsafe { self.spin() } {
+                    None => {}
+                    Some(0) => continue,
+                    Some(got) => return got,
+                }
+            }
+            // SAFETY: forwarded.
+            let r = unsafe { self.sleep_armed(end) };
+            if r != 0 || end.is_some_and(|e| sys::now_ns() >= e) {
+                return r;
+            }
+            // SYNC: generation. Pairs with the release in `forget`.
+            if self.set.generation.load(Acquire) != self.generation {
+                // Closed by another thread. The number may be another set's by now.
+                return fail(libc::EBADF) as i32;
+            }
+        }
+    }
+
+    /// Spins if that may pay: None when nothing came, 0 when there is something to look at, else the kernel's answer.
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn spin(&mut self) -> Option<i32> {
+        let s = self.set;
+        if !self.held().is_some_and(|mut h| h.may_pay()) {
+            return None;
+        }
+        let spin = Spin::try_now(&s.spin)?;
+        let (mut looks, mut got) = (0u32, 0);
+        let hit = spin.until(|| {
+            looks += 1;
+            if self.held().is_some_and(|mut h| h.has_news()) {
+                return true;
+            }
+            if looks.is_multiple_of(256) {
+                // SAFETY: forwarded.
+                got = unsafe { self.kernel(0, 0, core::ptr::null()) };
+            }
+            got != 0
+        });
+        hit.then_some(got)
+    }
+
+    /// Asks for doorbells, looks once more and sleeps; the result of the call, 0 for "again".
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn sleep_armed(&mut self, end: Option<u64>) -> i32 {
+        // SYNC: sleepers. Counted before arming, both before the look: who changes the set afterwards sees a sleeper, and
+        // who leaves it does not take the arms back.
+        self.set.sleepers.fetch_add(1, SeqCst);
+        // From here on whoever publishes rings.
+        let silent = self.held().is_none_or(|mut h| h.arm());
+        // SAFETY: forwarded.
+        let n = unsafe { self.look(0) };
+        if n > 0 {
+            self.set.kernel_first.store(n == self.max, Relaxed);
+            self.woken();
+            return n as i32;
+        }
+        let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
         if silent {
             left = Some(left.unwrap_or(SILENT_NS).min(SILENT_NS));
         }
-        s.sleepers.fetch_add(1, SeqCst);
         // SAFETY: forwarded.
-        let k = unsafe { sleep(s, epfd, out, max, left, mask) };
-        s.sleepers.fetch_sub(1, SeqCst);
-        wake_set(s);
-        if k != 0 {
-            if k > 0 && (k as usize) < max {
-                // SAFETY: the part behind the first k events is writable.
-                return k + unsafe { look(s, out.add(k as usize), max - k as usize) } as i32;
-            }
+        let k = unsafe { self.sleep(left) };
+        self.woken();
+        if k < 0 || k as usize == self.max {
             return k;
         }
+        // What the rings have beside it.
+        // SAFETY: forwarded.
+        unsafe { self.look(k as usize) as i32 }
     }
-}
 
-/// Sleeps in the kernel. Whole milliseconds go through the call that every kernel has.
-///
-/// # Safety
-/// As for `wait`.
-unsafe fn sleep(
-    s: &mut Set,
-    epfd: i32,
-    out: *mut epoll_event,
-    max: usize,
-    left: Option<u64>,
-    mask: *const sigset_t,
-) -> i32 {
-    if let Some(l) = left.filter(|l| l % 1_000_000 != 0) {
-        let t = libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 };
-        // SAFETY: forwarded; `t` is live.
-        let n = unsafe { next::epoll_pwait2(epfd, out, max as i32, &raw const t, mask) };
-        if n > 0 {
-            // SAFETY: the kernel filled n events.
-            return unsafe { sort_out(s, out, n as usize) } as i32;
-        }
-        if n == 0 || errno() != libc::ENOSYS {
-            return n;
-        }
-    }
-    let ms = left.map_or(-1, |l| l.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
-    // SAFETY: forwarded.
-    unsafe { kernel(s, epfd, out, max, ms, mask) }
-}
-
-/// Asks the kernel; events of hooked registrations make them hot and are taken out of the answer.
-///
-/// # Safety
-/// As for `wait`.
-unsafe fn kernel(s: &mut Set, epfd: i32, out: *mut epoll_event, max: usize, ms: i32, mask: *const sigset_t) -> i32 {
-    // SAFETY: forwarded.
-    let n = unsafe {
-        if ms == 0 && mask.is_null() {
-            let n = sys::syscall(libc::SYS_epoll_pwait, epfd as usize, out as usize, max, 0, 0, 8);
-            if n < 0 {
-                *libc::__errno_location() = -n as i32;
+    /// Sleeps in the kernel. Whole milliseconds go through the call that every kernel has.
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn sleep(&mut self, left: Option<u64>) -> i32 {
+        if let Some(l) = left.filter(|l| l % 1_000_000 != 0) {
+            let t = libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 };
+            // SAFETY: forwarded; `t` is live.
+            let n = unsafe { next::epoll_pwait2(self.epfd, self.out, self.max as i32, &raw const t, self.mask) };
+            if n > 0 {
+                // SAFETY: the kernel filled n events.
+                return unsafe { self.sort_out(self.out, n as usize) } as i32;
             }
-            n.max(-1) as i32
-        } else {
-            next::epoll_pwait(epfd, out, max as i32, ms, mask)
+            if n == 0 || errno() != libc::ENOSYS {
+                return n;
+            }
         }
-    };
-    if n <= 0 {
-        return n;
+        let ms = left.map_or(-1, |l| l.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+        // SAFETY: forwarded.
+        unsafe { self.kernel(0, ms, self.mask) }
     }
-    let saved = errno();
-    // SAFETY: the kernel filled n events.
-    let kept = unsafe { sort_out(s, out, n as usize) };
-    crate::set_errno(saved);
-    kept as i32
-}
 
-/// Takes hooked registrations' events out of the kernel's answer; how many events are left.
-///
-/// # Safety
-/// `out` must hold `n` events.
-unsafe fn sort_out(s: &mut Set, out: *mut epoll_event, n: usize) -> usize {
-    let _guard = held(s);
-    let mut kept = 0;
-    for i in 0..n {
-        // SAFETY: below n.
-        let ev = unsafe { out.add(i).read() };
-        let data = ev.u64;
-        if let Some(at) = tagged(data)
-            && let Some(e) = entry(at)
-            && e.hooked
-            && set(e.set).is_some_and(|of| core::ptr::eq(of, s))
+    /// Asks the kernel, for events behind the first `n`; those of hooked registrations make them hot and are taken out of
+    /// the answer.
+    ///
+    /// # Safety
+    /// As for `wait`.
+    unsafe fn kernel(&mut self, n: usize, ms: i32, mask: *const sigset_t) -> i32 {
+        let (epfd, room) = (self.epfd, self.max - n);
+        // SAFETY: the part behind the first n events is writable; the rest is forwarded.
+        let (out, k) = unsafe {
+            let out = self.out.add(n);
+            let k = if ms == 0 && mask.is_null() {
+                let r = sys::syscall(libc::SYS_epoll_pwait, epfd as usize, out as usize, room, 0, 0, 8);
+                if r < 0 { fail(-r as i32) as i32 } else { r as i32 }
+            } else {
+                next::epoll_pwait(epfd, out, room as i32, ms, mask)
+            };
+            (out, k)
+        };
+        if k <= 0 {
+            return k;
+        }
+        // SAFETY: the kernel filled k events.
+        unsafe { self.sort_out(out, k as usize) as i32 }
+    }
+
+    /// Takes hooked registrations' events out of the kernel's answer; how many events are left.
+    ///
+    /// # Safety
+    /// `out` must hold `n` events.
+    unsafe fn sort_out(&mut self, out: *mut epoll_event, n: usize) -> usize {
+        let saved = errno();
+        // Not a handler that interrupted the holder: `wait` has seen to that.
+        let Some(mut h) = held(self.index, self.set) else { return 0 };
+        let mut kept = 0;
+        for i in 0..n {
+            // SAFETY: below n.
+            let ev = unsafe { out.add(i).read() };
+            let mine = match h.owner(ev.u64) {
+                Owner::Application => Some(ev),
+                Owner::Gone => None,
+                Owner::Entry(at) => match h.kernel_event(at, ev.events) {
+                    Told::Event(ev) => Some(ev),
+                    Told::Off => None,
+                    Told::Hot => {
+                        self.took = true;
+                        None
+                    }
+                },
+            };
+            if let Some(ev) = mine {
+                // SAFETY: kept <= i.
+                unsafe { out.add(kept).write(ev) };
+                kept += 1;
+            }
+        }
+        crate::set_errno(saved);
+        kept
+    }
+
+    /// Takes the arms back, unless somebody else sleeps by them.
+    fn woken(&self) {
+        if self.set.sleepers.fetch_sub(1, SeqCst) == 1
+            && let Some(mut h) = self.held()
+            // SYNC: sleepers. Again under the lock: who counted itself since has yet to arm.
+            && self.set.sleepers.load(SeqCst) == 0
         {
-            fds::conn(e.conn).kernel_end(ev.events);
-            e.urgent |= ev.events & libc::EPOLLPRI as u32 != 0;
-            // A direction that is still the kernel's has the kernel's edges.
-            let c = fds::conn(e.conn);
-            if c.reads_tcp() {
-                e.seen_read = u64::MAX - 1;
-            }
-            if c.phase() & phase::TX_RING == 0 {
-                e.seen_space = c.space_epoch().wrapping_sub(1);
-            }
-            heat(s, at, e);
-        } else {
-            // SAFETY: kept <= i.
-            unsafe { out.add(kept).write(ev) };
-            kept += 1;
+            h.disarm();
         }
     }
-    kept
-}
 
-/// Events of a plain wait during which registrations were hooked.
-///
-/// # Safety
-/// `out` must hold `n` events.
-pub unsafe fn untag(index: u32, out: *mut epoll_event, n: i32) -> i32 {
-    // SAFETY: forwarded.
-    set(index).map_or(n, |s| unsafe { sort_out(s, out, n as usize) } as i32)
-}
-
-/// Gives out what is ready on the hot list.
-///
-/// # Safety
-/// `out` must be writable for `max` events.
-unsafe fn look(s: &mut Set, out: *mut epoll_event, max: usize) -> usize {
-    let Ok(_guard) = held(s) else { return 0 };
-    let mut n = 0;
-    let len = s.hot.len();
-    let mut at = if s.next_look < len { s.next_look } else { 0 };
-    for _ in 0..len {
-        if n == max {
-            break;
+    /// A thread that leaves with a doorbell that may have been for others asks for new ones in their stead, and wakes one
+    /// of them if there is something for it already.
+    fn pass_on(&self) {
+        if !self.took || self.set.sleepers.load(SeqCst) == 0 {
+            return;
         }
-        let Some(&i) = s.hot.get(at) else { break };
-        at = if at + 1 < len { at + 1 } else { 0 };
-        let Some(e) = entry(i) else { continue };
-        let c = fds::conn(e.conn);
-        if !e.enabled || c.gen_.load(Relaxed) != e.generation {
-            continue;
-        }
-        let ev = report(e, c);
-        if ev != 0 {
-            e.idle = 0;
-            // SAFETY: n < max.
-            unsafe { out.add(n).write(epoll_event { events: ev, u64: e.data }) };
-            n += 1;
-            if e.events & libc::EPOLLONESHOT as u32 != 0 {
-                e.enabled = false;
+        let saved = errno();
+        if let Some(mut h) = self.held() {
+            let silent = h.arm();
+            // In silence one of them must look by itself.
+            let any = if silent { h.hot().list.first().copied() } else { None };
+            if let Some(i) = h.first_due().or(any) {
+                h.kick(i);
             }
         }
+        crate::set_errno(saved);
     }
-    // Where this look ended the next begins, so that a small `max` starves nobody.
-    s.next_look = at;
-    n
 }
 
-/// A descriptor of the connection: the registered one may be closed while another one lives.
-fn io_fd(e: &Entry) -> i32 {
-    fds::local(e.conn).fd.load(Relaxed) as i32
+/// What an event from the kernel means for a registration of ours.
+enum Told {
+    /// Hooked: it is hot now.
+    Hot,
+    /// Oneshot and on TCP: for the application.
+    Event(epoll_event),
+    /// The same, but its event was given out already.
+    Off,
 }
 
-/// The events to give out for a registration now, by its mode.
-fn report(e: &mut Entry, c: &Conn) -> u32 {
-    let fd = io_fd(e);
-    c.settle_rx(fd);
-    let mut ready = c.ready(fd);
-    if e.urgent {
-        // Level-triggered as long as the kernel has it.
-        ready |= sys::poll_now(fd, libc::POLLPRI) as u16 as u32 & libc::EPOLLPRI as u32;
-        e.urgent = ready & libc::EPOLLPRI as u32 != 0 && e.events & libc::EPOLLET as u32 == 0;
-    }
-    let ev = ready & (e.events | ERR | HUP) & 0xffff;
-    if ev & libc::EPOLLPRI as u32 != 0 {
-        return ev;
-    }
-    if e.events & libc::EPOLLET as u32 == 0 || ev == 0 {
-        return ev;
-    }
-    let (read, space) = (c.read_stamp(), c.space_epoch());
-    let edge = (ev & (IN | RDHUP | ERR | HUP) != 0 && read != e.seen_read) || (ev & OUT != 0 && space != e.seen_space);
-    if !edge {
-        return 0;
-    }
-    e.seen_read = read;
-    if ev & OUT != 0 {
-        e.seen_space = space;
-    }
-    ev
-}
-
-fn score(s: &Set) -> &'static AtomicU32 {
-    // SAFETY: a set is freed only by its last close; see `set`.
-    unsafe { &*core::ptr::from_ref(&s.spin) }
-}
-
-/// A cheap look: has anything changed on the hot list?
-fn news(s: &mut Set) -> bool {
-    let Ok(_guard) = held(s) else { return false };
-    s.hot.iter().any(|&i| {
-        entry(i).is_some_and(|e| {
-            let c = fds::conn(e.conn);
-            e.enabled
-                && (c.has_news()
-                    && e.events & IN != 0
-                    && (e.events & libc::EPOLLET as u32 == 0 || c.read_stamp() != e.seen_read)
-                    || e.events & OUT != 0 && e.events & libc::EPOLLET as u32 == 0 && c.ready(io_fd(e)) & OUT != 0)
-        })
-    })
-}
-
-/// Whether spinning can bring anything: some hot peer runs on another processor.
-fn may_pay(s: &mut Set) -> bool {
-    let Ok(_guard) = held(s) else { return false };
-    s.hot.iter().take(8).any(|&i| entry(i).is_some_and(|e| fds::conn(e.conn).peer_elsewhere()))
-}
-
-/// Arms everything hot, so that the next publication on any of it wakes the set. True when some connection must be
-/// looked at from time to time because its peer cannot ring for space.
-fn arm_set_locked(s: &mut Set) -> bool {
-    let Ok(_guard) = held(s) else { return true };
-    let mut pages: [*const Waits; PAGES] = [core::ptr::null(); PAGES];
-    let mut used = 0;
-    let mut silent = false;
-    let mut at = 0;
-    while let Some(&i) = s.hot.get(at) {
-        at += 1;
-        let Some(e) = entry(i) else { continue };
-        let c = fds::conn(e.conn);
-        e.idle += 1;
-        if e.events & OUT != 0 && c.phase() & phase::TX_RING != 0 && c.ready(io_fd(e)) & OUT == 0 {
-            c.arm_space();
-            silent |= c.space_is_silent();
-        }
-        if e.idle > COLD_AFTER {
-            cool_list(s, e);
-            at -= 1;
-            c.arm_data();
-            // What came in between would ring nobody: keep it hot.
-            if c.has_news() {
-                heat(s, i, e);
+impl Held {
+    fn kernel_event(&mut self, index: u32, events: u32) -> Told {
+        let Some((e, st)) = self.state(index) else { return Told::Off };
+        if !st.hooked {
+            let events = events & (st.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32);
+            if !st.enabled || events == 0 {
+                return Told::Off;
             }
-            continue;
+            st.enabled = !st.is(libc::EPOLLONESHOT);
+            return Told::Event(epoll_event { events, u64: st.data });
         }
-        let page = c.peer_waits();
-        if !e.covered || page.is_null() {
-            c.arm_data();
-        } else if !pages[..used].contains(&page) {
-            if used == PAGES {
-                c.arm_data();
-                continue;
-            }
-            pages[used] = page;
-            used += 1;
+        let Some(c) = e.current() else { return Told::Off };
+        c.kernel_end(events);
+        st.urgent |= events & libc::EPOLLPRI as u32 != 0;
+        // A direction that is still the kernel's has the kernel's edges.
+        if c.reads_tcp() {
+            st.seen_read = u64::MAX - 1;
         }
-    }
-    for page in &pages[..used] {
-        // SAFETY: a control page, type-stable.
-        unsafe { (**page).sleep(s.wait) };
-    }
-    silent
-}
-
-/// Nobody sleeps on the set any more: peers need not ring.
-fn wake_set(s: &mut Set) {
-    if s.sleepers.load(SeqCst) != 0 {
-        return;
-    }
-    let Ok(_guard) = held(s) else { return };
-    let mut last: *const Waits = core::ptr::null();
-    for &i in &s.hot {
-        let Some(e) = entry(i) else { continue };
-        let page = fds::conn(e.conn).peer_waits();
-        if e.covered && !page.is_null() && page != last {
-            last = page;
-            // SAFETY: a control page, type-stable.
-            unsafe { (*page).wake(s.wait) };
+        if c.phase() & phase::TX_RING == 0 {
+            st.seen_space = c.space_epoch().wrapping_sub(1);
         }
-    }
-}
-
-/// Whether a wait on the set would return at once because of a hooked registration: for sets inside poll and epoll.
-pub fn set_ready(index: u32) -> bool {
-    let Some(s) = set(index) else { return false };
-    let Ok(_guard) = held(s) else { return false };
-    s.hot.iter().any(|&i| {
-        entry(i).is_some_and(|e| {
-            let c = fds::conn(e.conn);
-            let ready = c.ready(io_fd(e)) & (e.events | ERR | HUP);
-            let edge = e.events & libc::EPOLLET as u32 == 0 || c.read_stamp() != e.seen_read;
-            e.enabled && ready != 0 && (edge || ready & OUT != 0 && c.space_epoch() != e.seen_space)
-        })
-    })
-}
-
-/// Arms a set that something else is about to sleep on.
-pub fn arm_set(index: u32) {
-    if let Some(s) = set(index) {
-        arm_set_locked(s);
+        self.heat(index);
+        Told::Hot
     }
 }

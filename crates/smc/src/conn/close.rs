@@ -16,9 +16,6 @@ impl Conn {
         }
         if self.phase() & p::RX_RECALLED != 0 {
             // Both directions are TCP's again, ends too, and whoever has the descriptor may go on with it.
-            if flags & (CLOSED | ABORT) != 0 {
-                self.peer().cons.fetch_or(LEFT, SeqCst);
-            }
             return;
         }
         // SAFETY: the rx lock is held, or our own thread holds it further up the stack (signal handler): a word read.
@@ -81,10 +78,16 @@ impl Conn {
             && self.phase() & p::ENDED == 0
     }
 
-    /// Whether the peer will never write to our DMB again.
+    /// Whether the peer will never write to our DMB again. Its end flags do not say that: after shutdown(SHUT_RDWR) it
+    /// still confirms what it reads, and closes later.
     pub fn dmb_is_quiet(&self) -> bool {
-        let ph = self.phase();
-        ph & (p::ATTACHED | p::DEAD) != p::ATTACHED || self.my().cons.load(Acquire) & (CLOSED | ABORT | LEFT) != 0
+        self.phase() & p::ATTACHED == 0 || self.my().cons.load(Acquire) & LEFT != 0
+    }
+
+    /// The last that is ever written to the peer's DMB on behalf of this connection.
+    pub(crate) fn leave(&self) {
+        // SYNC: left. Release, behind all other stores; pairs with the acquires in `dmb_is_quiet` and `group::take_dmb`.
+        self.peer().cons.fetch_or(LEFT, SeqCst);
     }
 
     /// Our DMB's header, for whoever keeps the DMB until it is quiet.

@@ -82,9 +82,12 @@ impl Conn {
         if ask != 0 || reset || (gone && (ph & p::SENT_TO_GONE != 0 || ph & p::TX_RING == 0)) {
             let mut k = sys::poll_now(fd, ask) as u16 as u32;
             let low = self.user_rcvlowat.load(Relaxed);
-            if low > 1 && ph & p::ATTACHED != 0 && k & IN != 0 && k & RDHUP == 0 && self.queued(fd) < low as usize {
+            if low > 1 && ph & p::ATTACHED != 0 && k & IN != 0 && k & RDHUP == 0 {
                 // The kernel's own mark is 1 by now, so that a doorbell wakes.
-                k &= !IN;
+                let there = if ph & p::RX_RING != 0 { self.unread(fd) } else { self.queued(fd) };
+                if there < low as usize {
+                    k &= !IN;
+                }
             }
             if ph & p::ANY_RING == p::TX_RING && ends == 0 && k & (RDHUP | HUP | ERR) != 0 && !self.has_space() {
                 self.probe(fd, k);

@@ -97,9 +97,15 @@ impl Conn {
         }
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
+        let mut took = 0;
         if rx.tcp_left > 0 {
-            return self.recv_rest(fd, rx, want, peek, take);
+            match self.recv_rest(fd, rx, want, peek, &mut take) {
+                // It goes on behind the switch: nothing would ever come between.
+                Got::Bytes(n) if n < want && rx.tcp_left == if peek { n as u64 } else { 0 } => took = n,
+                got => return got,
+            }
         }
+        let want = want - took;
         let mut avail = (rx.prod.pos - rx.cons.pos) as u32;
         if (avail as usize) < want.max(1) {
             avail = match self.refresh_rx(rx) {
@@ -108,7 +114,7 @@ impl Conn {
             };
         }
         if avail == 0 {
-            return self.at_end(fd, rx);
+            return if took > 0 { Got::Bytes(took) } else { self.at_end(fd, rx) };
         }
         let n = avail.min(want.min(u32::MAX as usize) as u32);
         let w = self.window();
@@ -116,29 +122,29 @@ impl Conn {
         let base = (w.my.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
         // SAFETY: our DMB has HEADER_LEN + size bytes.
         let ring = unsafe { Ring::new(base, size) };
-        let mut took = 0u32;
+        let mut copied = 0u32;
         for (src, len) in ring.spans(&rx.cons, n) {
             if len == 0 {
                 break;
             }
             match take(src, len as usize) {
                 Ok(k) => {
-                    took += k as u32;
+                    copied += k as u32;
                     if k < len as usize {
                         break;
                     }
                 }
-                Err(e) if took == 0 => return Got::Err(e),
+                Err(e) if took == 0 && copied == 0 => return Got::Err(e),
                 Err(_) => break,
             }
         }
         if !peek {
-            rx.cons.advance(took, size);
+            rx.cons.advance(copied, size);
             self.rx_word.store(rx.cons.wire(), Relaxed);
             self.confirm(fd, rx);
-            self.rx_counts.call(took as usize);
+            self.rx_counts.call(copied as usize);
         }
-        Got::Bytes(took as usize)
+        Got::Bytes(took + copied as usize)
     }
 
     /// Learns how far the peer has written; unread bytes in our ring.
@@ -195,12 +201,16 @@ impl Conn {
         rx: &mut Rx,
         want: usize,
         peek: bool,
-        mut take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
+        take: &mut impl FnMut(*const u8, usize) -> Result<usize, i32>,
     ) -> Got {
-        let mut stage = [0u8; 16 << 10];
+        let most = |done: usize, left: u64| (want - done).min(left.min(1 << 30) as usize);
+        let mut few = [0u8; 16 << 10];
+        // A look always begins at the front, so it must see all at once.
+        let mut many = vec![0u8; if peek && most(0, rx.tcp_left) > few.len() { most(0, rx.tcp_left) } else { 0 }];
+        let stage = if many.is_empty() { &mut few[..] } else { &mut many[..] };
         let mut done = 0usize;
         while done < want && rx.tcp_left > 0 {
-            let n = (want - done).min(stage.len()).min(rx.tcp_left.min(1 << 30) as usize);
+            let n = most(done, rx.tcp_left).min(stage.len());
             // Peek first and consume what was taken: `take` may take less than it is offered.
             // SAFETY: the stage is ours.
             let r = unsafe { sys::recv(fd, stage.as_mut_ptr(), n, libc::MSG_DONTWAIT | libc::MSG_PEEK) };

@@ -85,10 +85,21 @@ impl Conn {
         self.leave_tx();
         self.flush_takeback(fd);
         self.reason.store(reason, Relaxed);
+        if clean && foreign {
+            self.restore_options(fd);
+        }
         if !clean {
             self.broken(fd);
         }
         clean
+    }
+
+    /// What the upgrade set on the socket becomes what the application had set.
+    fn restore_options(&self, fd: i32) {
+        let user = self.user_nodelay.load(Relaxed);
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &((user & 1) as i32));
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &((user >> 1 & 1) as i32));
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(self.user_rcvlowat.load(Relaxed) as i32));
     }
 
     /// Our sends return to TCP; receives stay where they are.
@@ -137,8 +148,14 @@ impl Conn {
         }
         let Ok(unread) = self.refresh_rx(rx) else { return false };
         if rx.tcp_left > 0 {
-            // Payload before the ring is still to be read: our own reads go on to the ring behind it, others cannot.
-            return !foreign;
+            // Payload before the ring is still to be read: our own reads go on to the ring behind it. Others can read on
+            // only if no doorbell lies between.
+            if !foreign {
+                return true;
+            }
+            if my.rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED != 0 {
+                return false;
+            }
         }
         if unread > 0 && foreign {
             // A peer that has gone back to TCP already may have sent more there: its bytes would change places.

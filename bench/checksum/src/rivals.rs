@@ -1,0 +1,146 @@
+//! Other people's checksums.
+
+use crate::event::Absent;
+use crate::sum::Role::Rival;
+use crate::sum::{Routine, from_complement, from_native};
+
+pub fn all() -> (Vec<Routine>, Vec<Absent>) {
+    let (mut routines, absent) = in_c();
+    routines.extend([
+        // Returns the folded sum as a number, not complemented.
+        Routine::new("smoltcp", Rival, Some(|sum| sum as u16), |data| u64::from(smoltcp::wire::checksum::data(data))),
+        Routine::new("internet-checksum", Rival, Some(from_complement), |data| {
+            u64::from(u16::from_be_bytes(internet_checksum::checksum(data)))
+        }),
+        // Its number has the field's bytes in memory order.
+        Routine::new("etherparse", Rival, Some(|field| from_complement(field).to_be()), |data| {
+            u64::from(etherparse::checksum::Sum16BitWords::new().add_slice(data).ones_complement())
+        }),
+        // The word to skip lies behind the end: none is.
+        Routine::new("pnet", Rival, Some(from_complement), |data| {
+            u64::from(pnet_packet::util::checksum(data, data.len()))
+        }),
+    ]);
+    (routines, absent)
+}
+
+#[cfg(not(c_rivals))]
+fn in_c() -> (Vec<Routine>, Vec<Absent>) {
+    let reason = "written in C for x86-64; no C compiler was there when this program was built";
+    (Vec::new(), ["linux", "linux 2x5", "vpp", "dpdk"].map(|name| Absent::new(name, reason)).into())
+}
+
+#[cfg(c_rivals)]
+fn in_c() -> (Vec<Routine>, Vec<Absent>) {
+    let (mut routines, mut absent) = (Vec::from(linux()), Vec::new());
+    let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+    if wide && is_x86_feature_detected!("bmi2") {
+        routines.push(vpp());
+    } else {
+        absent.push(Absent::new("vpp", "this processor lacks AVX-512"));
+    }
+    #[cfg(dpdk)]
+    if is_x86_feature_detected!("avx2") {
+        routines.push(dpdk());
+    }
+    #[cfg(not(dpdk))]
+    absent.push(Absent::new("dpdk", "its headers (libdpdk-dev) were not there when this program was built"));
+    (routines, absent)
+}
+
+#[cfg(c_rivals)]
+fn linux() -> [Routine; 2] {
+    unsafe extern "C" {
+        fn rival_linux_2x4(at: *const u8, length: usize, sum: u32) -> u32;
+        fn rival_linux_2x5(at: *const u8, length: usize, sum: u32) -> u32;
+    }
+    [
+        Routine::new("linux", Rival, Some(from_native), |data| {
+            // SAFETY: reads `length` bytes.
+            u64::from(unsafe { rival_linux_2x4(data.as_ptr(), data.len(), 0) })
+        }),
+        Routine::new("linux 2x5", Rival, Some(from_native), |data| {
+            // SAFETY: reads `length` bytes.
+            u64::from(unsafe { rival_linux_2x5(data.as_ptr(), data.len(), 0) })
+        }),
+    ]
+}
+
+#[cfg(c_rivals)]
+fn vpp() -> Routine {
+    unsafe extern "C" {
+        fn rival_vpp_csum(at: *const u8, length: usize) -> u64;
+    }
+    Routine::new("vpp", Rival, Some(from_native), |data| {
+        // SAFETY: reads `length` bytes; listed only where the processor has the instructions.
+        unsafe { rival_vpp_csum(data.as_ptr(), data.len()) }
+    })
+}
+
+#[cfg(dpdk)]
+fn dpdk() -> Routine {
+    unsafe extern "C" {
+        fn rival_dpdk_raw_cksum(at: *const u8, length: usize) -> u16;
+    }
+    Routine::new("dpdk", Rival, Some(from_native), |data| {
+        // SAFETY: reads `length` bytes.
+        u64::from(unsafe { rival_dpdk_raw_cksum(data.as_ptr(), data.len()) })
+    })
+}
+
+/// One chain of additions with carry, as the source thread's kernel had, with a prefetch or without.
+#[cfg(c_rivals)]
+pub mod one_chain {
+    unsafe extern "C" {
+        fn one_chain(at: *const u8, length: usize) -> u32;
+        fn one_chain_dumb(at: *const u8, length: usize, distance: usize) -> u32;
+        fn one_chain_smart(at: *const u8, length: usize, distance: usize) -> u32;
+    }
+
+    pub fn plain(data: &[u8]) -> u64 {
+        // SAFETY: reads `length` bytes.
+        u64::from(unsafe { one_chain(data.as_ptr(), data.len()) })
+    }
+
+    /// Prefetches also what lies behind the end of the data.
+    pub fn dumb(data: &[u8], distance: usize) -> u64 {
+        // SAFETY: reads `length` bytes; a prefetch of any address is harmless.
+        u64::from(unsafe { one_chain_dumb(data.as_ptr(), data.len(), distance) })
+    }
+
+    pub fn smart(data: &[u8], distance: usize) -> u64 {
+        // SAFETY: reads `length` bytes.
+        u64::from(unsafe { one_chain_smart(data.as_ptr(), data.len(), distance) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::random::Random;
+
+    #[test]
+    fn all_rivals_sum_packets_right() {
+        let mut random = Random::new(1);
+        let bytes: Vec<u8> = (0..4096).map(|_| random.next() as u8).collect();
+        let packets: Vec<&[u8]> = (0..1600).map(|length| &bytes[length % 5..][..length]).collect();
+        for routine in super::all().0 {
+            for packet in &packets {
+                assert!(routine.is_right(&[packet]), "{} at {} bytes", routine.name, packet.len());
+            }
+        }
+    }
+
+    #[cfg(c_rivals)]
+    #[test]
+    fn chains_sum_right_with_every_prefetch() {
+        use super::one_chain;
+        use crate::sum::{from_native, oracle, same};
+        let mut random = Random::new(2);
+        let bytes: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
+        for length in [0, 1, 7, 63, 64, 129, 1500, 9000] {
+            let data = &bytes[..length];
+            let sums = [one_chain::plain(data), one_chain::dumb(data, 320), one_chain::smart(data, 320)];
+            assert!(sums.iter().all(|&sum| same(from_native(sum), oracle(data))), "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The shared library's name for the loader: its number changes when programs must be compiled anew.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libshortwire_csum.so.0");
+}

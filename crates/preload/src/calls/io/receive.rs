@@ -1,0 +1,214 @@
+//! A receive: from the ring, or from the kernel up to the switch.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::*;
+
+use libc::{iovec, ssize_t};
+use smc::conn::{Conn, Got, Pieces, phase};
+use smc::reason;
+
+use super::{after_op, empty_msg, settle, upgrade, with_rest};
+use crate::{errno, fail, fds, next, wait};
+
+/// A receive on a connection. `kernel` is the plain call with the given flags.
+pub(super) fn receive(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    mut into: Pieces,
+    flags: c_int,
+    mut kernel: impl FnMut(&mut Pieces, c_int) -> ssize_t,
+) -> ssize_t {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
+        if flags & libc::MSG_OOB != 0 && c.phase() & phase::ATTACHED == 0 {
+            fds::freeze(index, c, fd, reason::URGENT.code());
+        }
+        return kernel(&mut into, flags);
+    }
+    let generation = c.gen_.load(Relaxed);
+    let want = into.left();
+    let peek = flags & libc::MSG_PEEK != 0;
+    let dontwait = flags & libc::MSG_DONTWAIT != 0;
+    // A kernel receive that insists on all of it would swallow doorbells: insist here.
+    let low = c.user_rcvlowat.load(Relaxed) as usize;
+    let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
+    let mut done = 0;
+    if peek && flags & libc::MSG_WAITALL != 0 && !dontwait {
+        return peek_all(index, c, fd, into, flags, &mut kernel);
+    }
+    loop {
+        let got = if settle(index, c, fd) {
+            match c.recv(fd, &mut into, flags) {
+                Got::Bytes(n) => {
+                    if want == 0 {
+                        return 0;
+                    }
+                    done += n;
+                    None
+                }
+                Got::Empty => Some(libc::EAGAIN),
+                Got::Eof => return done as ssize_t,
+                Got::Kernel => {
+                    crate::epoll::on_reverted(index);
+                    continue;
+                }
+                Got::Err(e) => {
+                    if done > 0 {
+                        return done as ssize_t;
+                    }
+                    return fail(e);
+                }
+            }
+        } else {
+            let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+            match from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
+                // The ring has it.
+                None => continue,
+                Some(n) if n <= 0 => return if done > 0 { done as ssize_t } else { n },
+                Some(n) => {
+                    done += n as usize;
+                    None
+                }
+            }
+        };
+        if got.is_none() && (done >= all || peek || into.left() == 0) {
+            return done as ssize_t;
+        }
+        if done > 0 {
+            // A signal ends a receive that has something, also where it would restart one that has nothing.
+            if dontwait || !wait::for_more(c, fd, || c.has_news()) {
+                return done as ssize_t;
+            }
+            continue;
+        }
+        if c.phase() & phase::RX_RING == 0 {
+            return fail(libc::EAGAIN);
+        }
+        match wait::for_data(c, fd, dontwait) {
+            Ok(None) => {}
+            Ok(Some(Got::Err(e))) if done == 0 => return fail(e),
+            Ok(Some(_)) => return done as ssize_t,
+            Err(_) if done > 0 => return done as ssize_t,
+            Err(e) => return fail(e),
+        }
+        if c.gen_.load(Relaxed) != generation {
+            // Closed under us by another thread.
+            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
+        }
+    }
+}
+
+/// MSG_PEEK with MSG_WAITALL: nothing moves until all of it is there, or can't be.
+#[cold]
+fn peek_all(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    mut into: Pieces,
+    flags: c_int,
+    kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
+) -> ssize_t {
+    let want = into.left();
+    while settle(index, c, fd) {
+        let seen = c.read_stamp();
+        let room = c.rx_snapshot().size as usize;
+        let ended = c.ready(fd) & smc::conn::RDHUP != 0;
+        match c.recv(fd, &mut into.clone(), flags) {
+            Got::Bytes(n) if n < want.min(room) && !ended && wait::for_more(c, fd, || c.read_stamp() != seen) => {}
+            Got::Bytes(n) => return n as ssize_t,
+            Got::Empty => match wait::for_data(c, fd, false) {
+                Ok(None) => {}
+                Ok(Some(Got::Err(e))) | Err(e) => return fail(e),
+                Ok(Some(_)) => return 0,
+            },
+            Got::Eof => return 0,
+            Got::Kernel => crate::epoll::on_reverted(index),
+            Got::Err(e) => return fail(e),
+        }
+    }
+    // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
+    let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
+    let r = if held || c.phase() & phase::ATTACHED == 0 || c.phase() & phase::RX_REVERTED != 0 {
+        kernel(&mut into, flags)
+    } else {
+        from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL, kernel).unwrap_or(0)
+    };
+    if held {
+        c.release_upgrade();
+    }
+    r
+}
+
+/// A plain receive; None when receives have moved to the ring meanwhile.
+fn from_kernel(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    into: &mut Pieces,
+    flags: c_int,
+    kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
+) -> Option<ssize_t> {
+    let dontwait = || flags & libc::MSG_DONTWAIT != 0 || smc::sys::is_nonblocking(fd);
+    if !c.flush_takeback(fd) && !dontwait() {
+        // The peer may wait for what it has given back to us to send again, and it did not all fit.
+        return if wait::for_kernel(c, fd, libc::POLLOUT) { None } else { Some(-1) };
+    }
+    if !c.enter_kernel_recv() {
+        if c.phase() & phase::RX_RING != 0 {
+            return None;
+        }
+        // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
+        if dontwait() {
+            return Some(fail(libc::EAGAIN));
+        }
+        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        let r = unsafe { next::poll(&raw mut p, 1, 10) };
+        return if r < 0 { Some(-1) } else { None };
+    }
+    let mut there = *into;
+    let mut now = flags;
+    if c.user_rcvlowat.load(Relaxed) > 1 && !dontwait() {
+        // A receive that has begun keeps to the mark it began with, and would sleep over a doorbell; poll does not.
+        if !wait::for_kernel(c, fd, 0) {
+            c.leave_kernel_recv(fd, 0, true);
+            return Some(-1);
+        }
+        now |= libc::MSG_DONTWAIT;
+    }
+    let r = kernel(&mut there, now);
+    let e = errno();
+    let payload = c.leave_kernel_recv(fd, r.max(0) as usize, flags & libc::MSG_PEEK != 0);
+    if r > 0 && payload > 0 {
+        into.skip(payload);
+        after_op(index, c, fd, payload);
+    }
+    if c.phase() & phase::RX_RING != 0 {
+        if c.phase() & phase::TX_READY == 0 {
+            upgrade(index, c, fd);
+        }
+        fds::on_upgraded(index, fd);
+        if payload == 0 && (r > 0 || r < 0 && e == libc::EAGAIN) {
+            return None;
+        }
+    }
+    crate::set_errno(e);
+    Some(if r > 0 { payload as ssize_t } else { r })
+}
+
+/// Receives into `iov`, by recvmsg where the kernel is asked.
+pub(super) unsafe fn recv_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
+    let Some((index, c)) = fds::conn_of(fd) else { return plain() };
+    let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
+    receive(index, c, fd, Pieces::new(iov), flags, |into, fl| {
+        if into.left() == whole && fl == flags {
+            return plain();
+        }
+        with_rest(into, |v, n| {
+            let mut m = empty_msg(v, n);
+            // SAFETY: the application's buffers.
+            unsafe { next::recvmsg(fd, &raw mut m, fl) }
+        })
+    })
+}

@@ -1,0 +1,113 @@
+//! A send: into the ring, or to the kernel before the switch and after a return.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::*;
+
+use libc::{iovec, ssize_t};
+use smc::conn::{Conn, Pieces, Sent, phase};
+use smc::reason;
+
+use super::{after_op, empty_msg, settle, with_rest};
+use crate::{fail, fds, next, wait};
+
+/// A send on a connection. `kernel` is the plain call for what is left, with the given flags.
+pub(super) fn transmit(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    mut from: Pieces,
+    flags: c_int,
+    mut kernel: impl FnMut(&Pieces, c_int) -> ssize_t,
+) -> ssize_t {
+    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) != 0 {
+        let why = if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
+        if c.phase() & phase::ATTACHED == 0 {
+            fds::freeze(index, c, fd, why);
+        } else {
+            // Only this direction must be in order on TCP: what the peer sends may go on coming through the ring.
+            settle(index, c, fd);
+            c.set(phase::FROZEN);
+            c.leave_tx();
+            c.reason.store(why, Relaxed);
+            if let Some(t) = smc::table::get() {
+                t.stats.urgent.fetch_add(1, Relaxed);
+            }
+        }
+        return kernel(&from, flags);
+    }
+    let generation = c.gen_.load(Relaxed);
+    let want = from.left();
+    let dontwait = flags & libc::MSG_DONTWAIT != 0;
+    let mut done = 0;
+    loop {
+        let ph = c.phase();
+        if ph & phase::TX_RING == 0 {
+            settle(index, c, fd);
+            if c.phase() & phase::TX_RING != 0 {
+                continue;
+            }
+            if !c.flush_takeback(fd) {
+                match wait::for_space(c, fd, dontwait) {
+                    Ok(()) => continue,
+                    Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
+                }
+            }
+            if !c.enter_kernel_send() {
+                continue;
+            }
+            let r = kernel(&from, flags);
+            c.leave_kernel_send();
+            if r > 0 {
+                after_op(index, c, fd, r as usize);
+            }
+            return if done > 0 && r < 0 { done as ssize_t } else { done as ssize_t + r };
+        }
+        match c.send(fd, &mut from) {
+            Sent::Bytes(n) => {
+                done += n;
+                if done >= want {
+                    return done as ssize_t;
+                }
+                continue;
+            }
+            Sent::Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
+            Sent::Kernel => {
+                if c.phase() & (phase::TX_REVERTED | phase::TX_RING) == phase::TX_REVERTED {
+                    crate::epoll::on_reverted(index);
+                    continue;
+                }
+                if done > 0 {
+                    return done as ssize_t;
+                }
+                if c.peer_gone() {
+                    c.set(phase::SENT_TO_GONE);
+                }
+                return kernel(&from, flags);
+            }
+            Sent::Full => match wait::for_space(c, fd, dontwait) {
+                Ok(()) => {}
+                Err(_) if done > 0 => return done as ssize_t,
+                Err(e) => return fail(e),
+            },
+        }
+        if c.gen_.load(Relaxed) != generation {
+            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
+        }
+    }
+}
+
+/// Sends from `iov`, by sendmsg where the kernel is asked for the rest.
+pub(super) unsafe fn send_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
+    let Some((index, c)) = fds::conn_of(fd) else { return plain() };
+    let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
+    transmit(index, c, fd, Pieces::new(iov), flags, |from, fl| {
+        if from.left() == whole && fl == flags {
+            return plain();
+        }
+        with_rest(from, |v, n| {
+            let m = empty_msg(v, n);
+            // SAFETY: the application's buffers.
+            unsafe { next::sendmsg(fd, &raw const m, fl) }
+        })
+    })
+}

@@ -1,0 +1,301 @@
+//! What changes sets and registrations: epoll_create and epoll_ctl, closes, switches from and to TCP, fork.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering::*;
+
+use libc::epoll_event;
+use smc::{reason, table as connections};
+
+use super::set::{Entry, Set, held};
+use super::table::{Tables, of_conn, set, slot, tables};
+use crate::fds::{self, Kind};
+
+/// A new epoll descriptor.
+pub fn open(epfd: c_int) -> c_int {
+    if epfd >= 0
+        && let Some(t) = tables()
+        && let Some(index) = t.spare_set()
+        && let Some(s) = slot(index)
+        && renew(index, s, epfd)
+    {
+        drop(t);
+        fds::mark(epfd, Kind::Epoll(index));
+    }
+    epfd
+}
+
+/// Makes a set of a slot that may have been one before. `sleepers` stays: who still waits on the old one counts down.
+fn renew(index: u32, s: &'static Set, epfd: c_int) -> bool {
+    let Some(mut h) = held(index, s) else { return false };
+    h.hot().list.clear();
+    h.hot().next = 0;
+    s.wait.store(0, Relaxed);
+    s.spin.store(8, Relaxed);
+    s.last_kernel.store(0, Relaxed);
+    for flag in [&s.solo, &s.tagged, &s.nested, &s.kernel_first] {
+        flag.store(false, Relaxed);
+    }
+    s.epfd.store(epfd, Relaxed);
+    s.refs.store(1, Release);
+    true
+}
+
+/// A further descriptor for the set.
+pub fn share(index: u32) {
+    if let Some(s) = set(index) {
+        s.refs.fetch_add(1, Relaxed);
+    }
+}
+
+/// `fd`, a descriptor of the set, is gone; with the last one the set goes.
+pub fn forget(index: u32, fd: c_int) {
+    let (Some(t), Some(s)) = (tables(), set(index)) else { return };
+    if s.refs.load(Relaxed) > 1 {
+        s.refs.fetch_sub(1, AcqRel);
+        if s.epfd.load(Relaxed) == fd
+            && let Some(other) = (0..fds::high()).find(|&f| f != fd && fds::kind(f) == Kind::Epoll(index))
+        {
+            s.epfd.store(other, Relaxed);
+        }
+        return;
+    }
+    if s.is_interrupted() {
+        // A signal handler in the middle of a look: the slot is lost.
+        return;
+    }
+    // Whoever waits on it finds another generation and leaves.
+    s.generation.fetch_add(1, Release);
+    for (i, e) in t.of_set(s) {
+        release(&t, i, e);
+    }
+    if let Some(c) = connections::get() {
+        c.free_wait(s.wait.swap(0, Relaxed));
+    }
+    s.refs.store(0, Release);
+}
+
+fn no_memory() -> c_int {
+    crate::fail(libc::ENOMEM) as c_int
+}
+
+fn give_up(conn: u32, fd: c_int) {
+    fds::give_up(conn, fds::conn(conn), fd, reason::UNSEEN.code());
+}
+
+/// epoll_ctl(ADD) of a watched connection; `kernel` is the call.
+pub fn add(
+    set_index: u32,
+    conn: u32,
+    fd: c_int,
+    mut ev: epoll_event,
+    kernel: impl FnOnce(&mut epoll_event) -> c_int,
+) -> c_int {
+    let noted = {
+        // Held over the call, so that the connection cannot leave TCP between the note and the registration.
+        let Some(t) = tables() else { return no_memory() };
+        let Some(s) = set(set_index) else { return kernel(&mut ev) };
+        if s.is_interrupted() {
+            return no_memory();
+        }
+        let stale = t.find(set_index, conn, fd);
+        let nested = s.nested.load(SeqCst);
+        let entry = if nested { None } else { enter(&t, set_index, s, conn, fd, ev) };
+        if let Some((i, e)) = entry {
+            tag_oneshot(s, i, e, &mut ev);
+        }
+        let r = kernel(&mut ev);
+        match (r < 0, entry) {
+            (true, Some((i, e))) => {
+                release(&t, i, e);
+                return r;
+            }
+            (true, None) => return r,
+            (false, _) => {}
+        }
+        // The kernel has taken it, so what we knew under that number is gone.
+        if let Some((i, e)) = stale {
+            release(&t, i, e);
+        }
+        entry.is_some_and(|(i, _)| !fds::conn(conn).switched() || hook(set_index, s, i))
+    };
+    if !noted {
+        // Its readiness must be the kernel's.
+        give_up(conn, fd);
+    }
+    0
+}
+
+/// What is disabled by its event is tagged from the beginning: else nobody could tell, when the connection leaves TCP,
+/// whether it was.
+fn tag_oneshot(s: &Set, index: u32, e: &Entry, ev: &mut epoll_event) {
+    if ev.events & libc::EPOLLONESHOT as u32 != 0 {
+        s.tagged.store(true, Relaxed);
+        ev.u64 = e.tag(index);
+    }
+}
+
+/// Notes a registration.
+fn enter(
+    t: &Tables,
+    set_index: u32,
+    s: &'static Set,
+    conn: u32,
+    fd: c_int,
+    ev: epoll_event,
+) -> Option<(u32, &'static Entry)> {
+    let (i, e) = t.take()?;
+    held(set_index, s)?.admit(i, conn, fd, ev);
+    t.link_conn(i, e);
+    t.link_set(i, e, s);
+    Some((i, e))
+}
+
+/// epoll_ctl(MOD); `kernel` is the call.
+pub fn modify(
+    set_index: u32,
+    conn: u32,
+    fd: c_int,
+    mut ev: epoll_event,
+    kernel: impl FnOnce(&mut epoll_event) -> c_int,
+) -> c_int {
+    let Some(s) = set(set_index) else { return kernel(&mut ev) };
+    let (mut h, i) = {
+        let Some(t) = tables() else { return no_memory() };
+        let Some((i, _)) = t.find(set_index, conn, fd) else { return kernel(&mut ev) };
+        let Some(h) = held(set_index, s) else { return no_memory() };
+        (h, i)
+    };
+    let Some((e, st)) = h.state(i) else { return kernel(&mut ev) };
+    if !st.hooked {
+        // Under the lock, so that the event of the new registration is not taken for one of the old.
+        let mut theirs = ev;
+        tag_oneshot(s, i, e, &mut theirs);
+        let r = kernel(&mut theirs);
+        if r >= 0 {
+            (st.events, st.data, st.enabled) = (ev.events, ev.u64, true);
+        }
+        return r;
+    }
+    (st.events, st.data, st.enabled) = (ev.events, ev.u64, true);
+    // A change looks at the readiness anew, as the kernel does.
+    st.look_anew(fds::conn(conn));
+    h.heat(i);
+    // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
+    if s.sleepers.load(SeqCst) > 0 {
+        h.kick(i);
+    }
+    0
+}
+
+/// epoll_ctl(DEL); `kernel` is the call.
+pub fn delete(set_index: u32, conn: u32, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let Some(t) = tables() else { return no_memory() };
+    if set(set_index).is_some_and(Set::is_interrupted) {
+        return no_memory();
+    }
+    let r = kernel();
+    if r == 0
+        && let Some((i, e)) = t.find(set_index, conn, fd)
+    {
+        release(&t, i, e);
+    }
+    r
+}
+
+/// The set was put into another one, which watches it by the kernel only: nothing in it may be hooked, its connections
+/// stay on TCP.
+pub fn nest(inner: u32) {
+    let Some(s) = set(inner) else { return };
+    s.nested.store(true, SeqCst);
+    let Some(t) = tables() else { return };
+    let members: Vec<_> = t.of_set(s).map(|(_, e)| (e.conn(), e.fd())).collect();
+    drop(t);
+    for (conn, fd) in members {
+        give_up(conn, fd);
+    }
+}
+
+/// The process holds no descriptor of the connection any more.
+pub fn forget_conn(conn: u32) {
+    if fds::local(conn).regs.load(Relaxed) == 0 {
+        return;
+    }
+    let Some(t) = tables() else { return };
+    while let Some((i, e)) = of_conn(conn).next() {
+        release(&t, i, e);
+    }
+}
+
+fn set_of(e: &Entry) -> Option<(u32, &'static Set)> {
+    let index = e.set_index()?;
+    Some((index, slot(index)?))
+}
+
+/// Takes a registration out of everything.
+fn release(t: &Tables, index: u32, e: &Entry) {
+    t.unlink_conn(index, e);
+    let Some((set_index, s)) = set_of(e) else { return };
+    // A signal handler that closes a connection in the middle of a look at its set leaves it there: the look passes over
+    // connections that are gone, and the set takes it along at its end.
+    let Some(mut h) = held(set_index, s) else { return };
+    h.dismiss(index);
+    drop(h);
+    t.unlink_set(e, s);
+    t.give_back(index, e);
+}
+
+/// A direction of the connection has left TCP: its registrations change hands.
+pub fn on_switched(conn: u32) {
+    if fds::local(conn).regs.load(Acquire) == 0 {
+        return;
+    }
+    let all = match tables() {
+        Some(_tables) => of_conn(conn).fold(true, |all, (i, e)| set_of(e).is_none_or(|(at, s)| hook(at, s, i)) && all),
+        None => false,
+    };
+    if !all {
+        // A registration whose descriptor was closed while another one lives cannot be changed any more, nor can any in a
+        // signal handler that interrupted a change: the kernel's readiness must stay the truth.
+        give_up(conn, fds::local(conn).fd.load(Relaxed) as c_int);
+    }
+}
+
+/// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is held.
+fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
+    let Some(mut h) = held(set_index, s) else { return false };
+    if s.wait.load(Relaxed) == 0
+        && !s.solo.load(Relaxed)
+        && let Some(c) = connections::get()
+    {
+        s.wait.store(c.take_wait(), Relaxed);
+    }
+    h.hook(index)
+}
+
+/// Both directions are back on TCP: the kernel's registrations become the application's again.
+pub fn on_reverted(conn: u32) {
+    if fds::local(conn).regs.load(Acquire) == 0 {
+        return;
+    }
+    let Some(_tables) = tables() else { return };
+    if fds::conn(conn).switched() {
+        return;
+    }
+    for (i, e) in of_conn(conn) {
+        if let Some(mut h) = set_of(e).and_then(|(at, s)| held(at, s)) {
+            h.revert(i);
+        }
+    }
+}
+
+/// In a fork child. The tables' lock was held over the fork and is free again.
+pub fn after_fork_child() {
+    let Some(t) = tables() else { return };
+    for (index, s) in t.sets() {
+        // SAFETY: the only thread of the child.
+        unsafe { s.reset_lock() };
+        if let Some(mut h) = held(index, s) {
+            h.start_over(t.of_set(s).map(|(i, _)| i));
+        }
+    }
+}
