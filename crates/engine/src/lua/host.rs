@@ -24,6 +24,9 @@ const INTERRUPTED: &str = "interrupted";
 /// When no timer is active.
 const NEVER: u64 = u64::MAX;
 
+/// What the engine must know of a class: its name, whether it pulls, and its counters.
+type ClassKey = (String, bool, Vec<String>);
+
 /// The engine of a script.
 pub struct Host {
     engine: RefCell<Engine>,
@@ -32,7 +35,7 @@ pub struct Host {
     due: Box<Cell<u64>>,
     interrupted: Cell<bool>,
     calls: RefCell<Option<Rc<Calls>>>,
-    kinds: RefCell<HashMap<(String, bool, Vec<String>), &'static str>>,
+    kinds: RefCell<HashMap<ClassKey, &'static str>>,
     last_report: Cell<(Instant, u64, PoolStats)>,
     sampler: RefCell<Option<Sampler>>,
 }

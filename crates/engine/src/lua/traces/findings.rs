@@ -80,9 +80,12 @@ fn cause(apps: &[FieldOf]) -> String {
     }
 }
 
+/// Two ctypes, the trace that was made for the first, and that for the second.
+type Meeting = (u64, u64, u64, u64);
+
 /// A side trace that checks the same value as its parent's exit for another type, both types made by one line.
 fn side_types(facts: &TraceFacts) -> Vec<Finding> {
-    let mut by_place: BTreeMap<(String, String), BTreeSet<(u64, u64, u64, u64)>> = BTreeMap::new();
+    let mut by_place: BTreeMap<(String, String), BTreeSet<Meeting>> = BTreeMap::new();
     for side in &facts.traces {
         let Some(parent) = side.parent.and_then(|id| facts.traces.iter().find(|trace| trace.id == id)) else {
             continue;
@@ -104,7 +107,7 @@ fn pairs<'a>(parent: &'a Trace, side: &'a Trace) -> impl Iterator<Item = (&'a Gu
     })
 }
 
-fn side_finding(place: &str, call: &str, pairs: &BTreeSet<(u64, u64, u64, u64)>) -> Finding {
+fn side_finding(place: &str, call: &str, pairs: &BTreeSet<Meeting>) -> Finding {
     let types: BTreeSet<String> = pairs.iter().flat_map(|pair| [pair.0.to_string(), pair.1.to_string()]).collect();
     let types: Vec<String> = types.into_iter().collect();
     let example = pairs.first().map(|(one, other, parent, side)| {
