@@ -48,6 +48,8 @@ pub enum Command {
     Loadtest(Box<Loadtest>),
     Top(Top),
     Ps(Ps),
+    #[cfg(feature = "lua")]
+    Snsh(crate::snsh::Snsh),
 }
 
 #[derive(clap::Args)]

@@ -15,6 +15,8 @@ mod pending;
 mod profile;
 mod ps;
 mod run;
+#[cfg(feature = "lua")]
+mod snsh;
 mod ss;
 mod stats;
 mod sys;
@@ -53,6 +55,8 @@ pub fn main() -> ExitCode {
             let TuneCommand::Checksum(args) = args.command;
             ("tune", tune::checksum(&args))
         }
+        #[cfg(feature = "lua")]
+        Command::Snsh(args) => ("snsh", snsh::run(&args)),
         Command::Demo(args) => ("demo", bench::demo(&args)),
         Command::Engine(args) => ("engine", self::engine::run(&args)),
         Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args.command)),

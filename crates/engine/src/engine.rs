@@ -135,6 +135,25 @@ impl Engine {
         }
     }
 
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The kinds that the next configuration can name.
+    pub fn registry_mut(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
+    /// Changes the pace, the rate of ticks, or whether breaths are timed, from the next breath on.
+    pub fn options_mut(&mut self) -> &mut Options {
+        &mut self.options
+    }
+
+    /// The present rest between two breaths.
+    pub fn resting(&self) -> std::time::Duration {
+        std::time::Duration::from_micros(self.pacer.rest())
+    }
+
     /// One round: pulls, pushes, and the ticks that are due.
     pub fn breathe(&mut self) {
         let began = cycles();

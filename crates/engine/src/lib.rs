@@ -20,6 +20,8 @@ pub mod engine;
 pub mod histogram;
 pub mod link;
 pub mod lpm;
+#[cfg(feature = "lua")]
+pub mod lua;
 pub mod netdev;
 
 pub mod packet;

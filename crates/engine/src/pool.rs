@@ -203,7 +203,7 @@ impl Pool {
 
     /// Gives the slots at the top away: those that circulate between threads, so that few slots do.
     #[cold]
-    fn give(&mut self) {
+    pub(crate) fn give(&mut self) {
         let count = CHUNK.min(self.count as usize);
         self.count -= count as u64;
         self.held -= count as i64;

@@ -62,7 +62,12 @@ impl Registry {
             check: |table| K::check(&args::parse(table)?),
             make: |table, context| Ok(Box::new(K::new(args::parse(table)?, context)?)),
         };
-        self.0.insert(K::NAME, info);
+        self.add(info);
+    }
+
+    /// Adds a kind that is not a type of its own, or replaces the one of that name.
+    pub fn add(&mut self, info: KindInfo) {
+        self.0.insert(info.name, info);
     }
 
     pub fn get(&self, name: &str) -> Option<&KindInfo> {

@@ -1,0 +1,243 @@
+//! Scripts as users run them: the command as a program, its output and its exit status.
+#![cfg(feature = "lua")]
+
+mod apps;
+mod interfaces;
+mod traces;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn snsh(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shortwire"));
+    command.arg("snsh").args(args).stdin(Stdio::null()).output().expect("the command under test")
+}
+
+fn example(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    folder.join(name).to_str().expect("a path in UTF-8").to_string()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs code that must succeed, and returns what it printed.
+fn prints(code: &str) -> String {
+    let output = snsh(&["-e", code]);
+    assert!(output.status.success(), "{code}\n{}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+/// Runs code that must fail, and returns the message.
+fn refuses(code: &str) -> String {
+    let output = snsh(&["-e", code]);
+    assert_eq!(output.status.code(), Some(1), "{code}\n{}", stdout(&output));
+    stderr(&output)
+}
+
+/// A file that goes with the test.
+fn script(code: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("script.lua");
+    std::fs::write(&path, code).expect("a writable folder");
+    (folder, path)
+}
+
+/// The number that stands before `sent on LINK` in a report.
+fn sent(report: &str, link: &str) -> u64 {
+    let line =
+        report.lines().find(|line| line.contains(&format!("sent on {link} "))).unwrap_or_else(|| panic!("{report}"));
+    line.split_whitespace().next().and_then(|n| n.replace(',', "").parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[test]
+fn every_example_runs() {
+    for entry in std::fs::read_dir(example("")).expect("examples") {
+        let path = entry.expect("a readable folder").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.extension().is_none_or(|extension| extension != "lua") || name == "shunt.lua" {
+            continue;
+        }
+        let output = snsh(&[path.to_str().expect("UTF-8"), "0.2"]);
+        assert!(output.status.success(), "{name}: {}", stderr(&output));
+        assert_eq!(stderr(&output), "", "{name}");
+        let report = stdout(&output);
+        assert!(
+            report.contains("link report:") && !report.contains("lost\n") || report.contains("no packet lost"),
+            "{name}: {report}"
+        );
+        let moved = report.lines().filter(|line| line.contains("sent on")).all(|line| !line.trim().starts_with("0 "));
+        assert!(moved, "{name}: {report}");
+    }
+}
+
+#[test]
+fn the_shunt_says_what_it_needs() {
+    let output = snsh(&[&example("shunt.lua")]);
+    assert!(stdout(&output).contains("usage: shunt.lua IF1 IF2"));
+    assert_eq!(output.status.code(), Some(1));
+    let output = snsh(&[&example("shunt.lua"), "no-such-if0", "no-such-if1", "0.1"]);
+    assert!(stderr(&output).contains("app 'if1' (XDP): there is no interface \"no-such-if0\""), "{}", stderr(&output));
+}
+
+/// The scripts of the source document, as they stand there. Without the driver they get as far as `engine.configure`.
+const SHUNT: &str = r#" local Intel82599 = require("apps.intel.intel_app").Intel82599
+ local c = config.new()
+ config.app(c, "if1", Intel82599, { pciaddr = "0000:82:00.0" })
+ config.app(c, "if2", Intel82599, { pciaddr = "0000:83:00.0" })
+ config.link(c, "if1.tx -> if2.rx")
+ config.link(c, "if2.tx -> if1.rx")
+ engine.configure(c)
+ engine.busywait = true
+ require("jit.dump").start('+rs', 'dump')
+ engine.main({ duration = 10, no_timers = false, report = { showlinks = true, showload = true } })
+"#;
+
+const TWICE: &str = r#"local Intel82599_1 = require("apps.intel.intel_app").Intel82599
+-- Load a second copy of the Intel driver modules
+package.loaded ["apps.intel.intel_app"] = nil
+_G.apps.intel.intel_app = nil
+package.loaded ["apps.intel.intel10g"] = nil
+_G.apps.intel.intel10g = nil
+local Intel82599_2 = require("apps.intel.intel_app").Intel82599
+local c = config.new()
+config.app(c, "if1", Intel82599_1, { pciaddr = "0000:01:00.0" })
+config.app(c, "if2", Intel82599_2, { pciaddr = "0000:02:00.0" })
+config.link(c, "if1.tx -> if2.rx")
+config.link(c, "if2.tx -> if1.rx")
+engine.configure(c)
+engine.busywait = true
+require("jit.dump").start('+rs', 'dump')
+engine.main({ duration = 10, no_timers = false, report = { showlinks = true, showload = true } })
+"#;
+
+/// A driver in Lua under the name of the hardware's: what a script cannot tell from it runs as written.
+const STAND_IN: &str = r#"
+module(..., package.seeall)
+Intel82599 = { config = { pciaddr = { required = true } } }
+function Intel82599:new (conf) return setmetatable({ pciaddr = conf.pciaddr, n = 0 }, { __index = Intel82599 }) end
+function Intel82599:pull ()
+   local l = self.output.tx
+   for i = 1, 64 do link.transmit(l, packet.resize(packet.allocate(), 60)) end
+end
+function Intel82599:push ()
+   local l = self.input.rx
+   while not link.empty(l) do packet.free(link.receive(l)) end
+end
+"#;
+
+#[test]
+fn the_scripts_of_the_source_document_name_what_is_missing() {
+    for code in [SHUNT, TWICE] {
+        let (_folder, path) = script(code);
+        let output = snsh(&[path.to_str().expect("UTF-8")]);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text.contains("script.lua:") && text.contains("app 'if1'") && text.contains("Intel82599"), "{text}");
+    }
+}
+
+#[test]
+fn the_scripts_of_the_source_document_run_as_written_with_a_driver_in_lua() {
+    for code in [SHUNT, TWICE] {
+        let (folder, path) = script(code);
+        std::fs::write(folder.path().join("driver.lua"), STAND_IN).expect("a writable folder");
+        // Only the module behind the name is replaced; the script is not touched but for its duration of ten seconds.
+        let setup = format!(
+            "package.preload['apps.intel.intel_app'] = loadfile('{0}/driver.lua')
+             local main = engine.main
+             engine.main = function (options) options.duration = 0.2; return main(options) end",
+            folder.path().display()
+        );
+        let output = Command::new(env!("CARGO_BIN_EXE_shortwire"))
+            .current_dir(folder.path())
+            .args(["snsh", "-e", &setup])
+            .arg(&path)
+            .output()
+            .expect("the command under test");
+        let report = stdout(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(sent(&report, "if1.tx -> if2.rx") > 0 && sent(&report, "if2.tx -> if1.rx") > 0, "{report}");
+        assert!(report.contains("(loss rate: 0%)"));
+        let dump = std::fs::read_to_string(folder.path().join("dump")).expect("the trace dump");
+        assert!(dump.contains("---- TRACE") && dump.contains("IR"), "{}", &dump[..dump.len().min(500)]);
+    }
+}
+
+#[test]
+fn bad_input_is_answered_with_what_to_do() {
+    for (code, answer) in [
+        ("x = = 1", "(command line):1: unexpected symbol near '='"),
+        ("require('no.such')", "module 'no.such' not found"),
+        ("config.app(config.new(), 'a', nil)", "app 'a': the class is nil: does the module export that name?"),
+        ("config.app(config.new(), 'a b', {})", "'a b' is not a name of an app"),
+        ("config.app(config.new(), 'a', 7)", "app 'a': the class is a number"),
+        ("config.app(config.new(), 'a', {})", "the class has no function `new`"),
+        ("config.app(nil, 'a', {})", "the first argument must be a configuration"),
+        ("config.link(config.new(), 'a->b')", "'a->b' is not a link: write \"app.output -> app.input\""),
+        ("engine.configure(3)", "engine.configure: the argument must be a configuration"),
+        ("engine.main{ duration = 'x' }", "`duration` must be a number of seconds"),
+        ("engine.main{ done = 3 }", "`done` must be a function"),
+        ("local c = config.new() config.app(c, 'a', 'Sorce') engine.configure(c)", "did you mean 'Source'?"),
+        ("local c = config.new() config.link(c, 'a.x -> b.y') engine.configure(c)", "no such app 'a'"),
+        (
+            "local A = { config = { size = { required = true } }, new = print } config.app(config.new(), 'a', A, {})",
+            "missing required parameter 'size'",
+        ),
+        (
+            "local A = { config = {}, new = print } config.app(config.new(), 'a', A, { sise = 1 })",
+            "unrecognized parameter 'sise'",
+        ),
+        (
+            "local A = { new = function () return 3 end } local c = config.new() config.app(c, 'a', A) engine.configure(c)",
+            "returned a number",
+        ),
+        ("timer.new('x', 3, 4)", "timer 'x': the second argument must be the function"),
+        ("local p = packet.allocate() packet.free(p) packet.free(p)", "transmitted or freed already"),
+        ("packet.shiftleft(packet.from_string('abc'), 4)", "cannot remove 4 bytes from a packet of 3"),
+        ("packet.append(packet.allocate(), ('x'):rep(3000), 3000)", "packet too long: 3000 bytes, at most 1984"),
+        ("local l = {} while true do l[#l + 1] = packet.allocate() end", "all packets are in use"),
+    ] {
+        let text = refuses(code);
+        assert!(text.contains(answer), "{code}\n{text}");
+    }
+    let output = snsh(&["no-such-script.lua"]);
+    assert!(stderr(&output).contains("cannot read 'no-such-script.lua'") && output.status.code() == Some(1));
+    let output = snsh(&[]);
+    assert!(stderr(&output).contains("nothing to run") && output.status.code() == Some(1));
+    let output = snsh(&["--traces", "out.png", "x.lua"]);
+    assert!(stderr(&output).contains(".svg, .dot, .json or .txt"));
+}
+
+#[test]
+fn typed_lua_is_evaluated() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_shortwire"))
+        .args(["snsh", "-i"])
+        .env("XDG_STATE_HOME", folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command under test");
+    let mut input = child.stdin.take().expect("a pipe");
+    input
+        .write_all(
+            b"x = 20\nx + 1, 'two'\nfor i = 1, 2 do\nio.write(i, ';')\nend io.write('\\n')\nnosuch.field\nlink.max\n",
+        )
+        .expect("a reader");
+    drop(input);
+    let output = child.wait_with_output().expect("the command under test");
+    assert!(output.status.success());
+    let text = stdout(&output);
+    assert!(text.contains("21\ttwo\n") && text.contains("1;2;") && text.contains("1024\n"), "{text}");
+    assert!(stderr(&output).contains("attempt to index global 'nosuch'"));
+    let history = std::fs::read_to_string(folder.path().join("shortwire/snsh_history")).expect("a history");
+    assert!(history.contains("link.max"));
+}

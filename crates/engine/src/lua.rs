@@ -1,0 +1,209 @@
+//! Scripts: LuaJIT beside the engine, under the module names that scripts of packet engines know.
+//!
+//! A script configures the engine, and may bring apps of its own. The engine stays what it is: its own apps run at their
+//! own speed, and an app in Lua is called once per breath. Such an app reads and writes [`Link`](crate::Link)s and packets
+//! where they lie, through LuaJIT's FFI, so that its loops are compiled (`modules/core/link.lua`).
+//!
+//! `host` is what scripts can ask of the engine, `instance` what the engine asks of an app in Lua, `direct` what compiled
+//! code calls without the detour over the interpreter.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
+
+use crate::engine::{Engine, Options};
+
+mod calls;
+mod direct;
+mod host;
+mod instance;
+mod modules;
+mod sampler;
+mod tables;
+pub mod traces;
+
+use calls::Calls;
+use host::Host;
+use sampler::Sampler;
+use traces::TraceFacts;
+
+/// How scripts run.
+#[derive(Default)]
+pub struct Settings {
+    pub engine: Options,
+    /// All instances of a class share its code, and with it the compiler's traces.
+    pub shared: bool,
+    /// Asked about a thousand times a second while the engine runs; true ends the run.
+    pub stop: Option<fn() -> bool>,
+}
+
+/// Why a script ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum ScriptError {
+    /// The sentence names the file and the line.
+    #[error("{0}")]
+    Failed(String),
+    #[error("cannot read '{file}': {error}")]
+    Read { file: String, error: std::io::Error },
+    /// [`Settings::stop`] said so.
+    #[error("interrupted")]
+    Interrupted,
+    #[error("cannot start the interpreter: {0}")]
+    Start(String),
+}
+
+impl From<mlua::Error> for ScriptError {
+    fn from(error: mlua::Error) -> Self {
+        Self::Start(error.to_string())
+    }
+}
+
+/// What a line of an interactive session led to.
+pub enum Evaluated {
+    /// Its values, as `print` shows them.
+    Values(Vec<String>),
+    /// The line is the beginning of something.
+    Incomplete,
+}
+
+/// An interpreter and its engine.
+pub struct Session {
+    lua: Lua,
+    host: Rc<Host>,
+    /// `protect(f, ...)`: true and values, or false and a sentence.
+    protect: Function,
+}
+
+impl Session {
+    pub fn new(settings: Settings) -> Result<Self, ScriptError> {
+        // Lua's own pcall stays, which is compiled; the other setting replaces it.
+        let options = LuaOptions::new().catch_rust_panics(true);
+        // SAFETY: scripts get the FFI and can break memory with it. They are the user's own programs, as in any LuaJIT.
+        let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, options) };
+        let host = Host::new(&lua, Engine::new(settings.engine), settings.stop)?;
+        modules::install(&lua)?;
+        lua.load(include_str!("lua/modules/startup.lua")).set_name("@startup.lua").exec()?;
+        let require: Function = lua.globals().get("require")?;
+        let instances: Table = require.call("shortwire.instances")?;
+        instances.set("shared", settings.shared)?;
+        let errors: Table = require.call("shortwire.errors")?;
+        host.bind(Calls::new(&lua, &instances, &errors.get("sentence")?)?);
+        let protect = errors.get("protect")?;
+        Ok(Self { lua, host, protect })
+    }
+
+    /// Runs a file. `arguments` are what the script gets as `...` and in `main.parameters`.
+    pub fn run_file(&self, path: &Path, arguments: &[String]) -> Result<(), ScriptError> {
+        let name = path.display().to_string();
+        let source = std::fs::read(path).map_err(|error| ScriptError::Read { file: name.clone(), error })?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        self.search_in(folder.unwrap_or(Path::new(".")))?;
+        self.run(&source, &format!("@{name}"), arguments)
+    }
+
+    /// Runs a piece of code.
+    pub fn run_code(&self, code: &str, arguments: &[String]) -> Result<(), ScriptError> {
+        self.run(code.as_bytes(), "=(command line)", arguments)
+    }
+
+    /// Loads a module into the global of its name, as `require` does.
+    pub fn require(&self, module: &str) -> Result<(), ScriptError> {
+        let require: Function = self.lua.globals().get("require")?;
+        self.call(require, module).map(drop)
+    }
+
+    /// Runs a line of an interactive session, as an expression if it is one.
+    pub fn evaluate(&self, line: &str) -> Result<Evaluated, ScriptError> {
+        let name = "=(input)";
+        let expression = self.load(format!("return {line}").as_bytes(), name);
+        let chunk = match expression.or_else(|_| self.load(line.as_bytes(), name)) {
+            Ok(chunk) => chunk,
+            Err(ScriptError::Failed(problem)) if problem.contains("near '<eof>'") => return Ok(Evaluated::Incomplete),
+            Err(error) => return Err(error),
+        };
+        let values = self.call(chunk, ())?;
+        let tostring: Function = self.lua.globals().get("tostring")?;
+        let words = values.into_iter().map(|value| Ok(tostring.call::<mlua::LuaString>(value)?.to_string_lossy()));
+        Ok(Evaluated::Values(words.collect::<Result<_, mlua::Error>>()?))
+    }
+
+    /// Watches the compiler from now on, for [`Self::traces`].
+    pub fn watch_traces(&self) -> Result<(), ScriptError> {
+        self.traces_module()?.get::<Function>("start")?.call::<()>(())?;
+        self.host.sample(Some(Sampler::start(&self.lua)?));
+        Ok(())
+    }
+
+    /// What the compiler did since [`Self::watch_traces`].
+    pub fn traces(&self) -> Result<TraceFacts, ScriptError> {
+        let facts: Table = self.traces_module()?.get::<Function>("facts")?.call(())?;
+        self.host.sample(None);
+        let facts = tables::to_toml(&facts).map_err(ScriptError::Failed)?;
+        toml::Value::Table(facts).try_into().map_err(|error: toml::de::Error| ScriptError::Failed(error.to_string()))
+    }
+
+    fn traces_module(&self) -> Result<Table, ScriptError> {
+        let require: Function = self.lua.globals().get("require")?;
+        Ok(require.call("shortwire.traces")?)
+    }
+
+    /// Apps in Lua that ended in an error so far.
+    pub fn failures(&self) -> u64 {
+        self.host.failures()
+    }
+
+    /// Modules under this folder are found by `require`.
+    fn search_in(&self, folder: &Path) -> Result<(), ScriptError> {
+        let package: Table = self.lua.globals().get("package")?;
+        let path: String = package.get("path")?;
+        let folder = folder.display();
+        Ok(package.set("path", format!("{folder}/?.lua;{folder}/?/init.lua;{path}"))?)
+    }
+
+    fn run(&self, source: &[u8], name: &str, arguments: &[String]) -> Result<(), ScriptError> {
+        let main: Table = self.lua.globals().get("main")?;
+        main.set("parameters", arguments)?;
+        let chunk = self.load(source, name)?;
+        let arguments: Vec<Value> = arguments
+            .iter()
+            .map(|word| Ok(Value::String(self.lua.create_string(word)?)))
+            .collect::<Result<_, mlua::Error>>()?;
+        self.call(chunk, MultiValue::from_vec(arguments)).map(drop)
+    }
+
+    fn load(&self, source: &[u8], name: &str) -> Result<Function, ScriptError> {
+        // A first line for the kernel is none for Lua; its end stays, so that lines keep their numbers.
+        let skip = if source.starts_with(b"#") {
+            source.iter().position(|&byte| byte == b'\n').unwrap_or(source.len())
+        } else {
+            0
+        };
+        self.lua.load(&source[skip..]).set_name(name).into_function().map_err(|error| match error {
+            mlua::Error::SyntaxError { message, .. } => ScriptError::Failed(message),
+            other => ScriptError::Failed(other.to_string()),
+        })
+    }
+
+    fn call(&self, function: Function, arguments: impl mlua::IntoLuaMulti) -> Result<MultiValue, ScriptError> {
+        let mut arguments = arguments.into_lua_multi(&self.lua)?;
+        arguments.push_front(Value::Function(function));
+        let mut results: MultiValue = self.protect.call(arguments)?;
+        match results.pop_front() {
+            Some(Value::Boolean(true)) => Ok(results),
+            _ if self.host.was_interrupted() => Err(ScriptError::Interrupted),
+            _ => Err(ScriptError::Failed(match results.pop_front() {
+                Some(Value::String(sentence)) => sentence.to_string_lossy(),
+                _ => "an error without a message".to_string(),
+            })),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.host.sample(None);
+        // Apps in Lua stop while their interpreter is still there.
+        self.host.stop();
+    }
+}

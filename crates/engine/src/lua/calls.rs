@@ -1,0 +1,159 @@
+//! Entering the interpreter from the engine.
+//!
+//! Once per breath and app, so it is done by hand: on a stack of its own, which is at its base whenever the engine runs,
+//! whatever the script was doing when it called the engine.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_int};
+
+use mlua::{Function, Lua, Table, Value, ffi};
+
+/// What an instance has for the engine to call: references in Lua's registry.
+pub struct Started {
+    pub push: Option<c_int>,
+    pub pull: Option<c_int>,
+    pub tick: Option<c_int>,
+    counters: *const u64,
+    count: usize,
+}
+
+impl Started {
+    /// The instance's own counters, which the script keeps.
+    pub fn read_counters(&self, values: &mut [u64]) {
+        for (i, value) in values.iter_mut().enumerate().take(self.count) {
+            // SAFETY: the script's array has `count` numbers and lives as long as the instance: its module keeps it.
+            *value = unsafe { self.counters.add(i).read() };
+        }
+    }
+}
+
+/// The functions of `modules/shortwire/instances.lua`, and the stack for calls.
+pub struct Calls {
+    start: Function,
+    stop: Function,
+    reconfigure: Function,
+    lua: Lua,
+    stack: *mut ffi::lua_State,
+    failures: Cell<u64>,
+    /// Turns what was raised into a sentence.
+    handler: c_int,
+}
+
+impl Calls {
+    pub fn new(lua: &Lua, instances: &Table, handler: &Function) -> mlua::Result<Self> {
+        let mut stack = std::ptr::null_mut();
+        // SAFETY: makes a thread, which the registry keeps from now on, and leaves the stack as it was.
+        unsafe {
+            lua.exec_raw::<()>((), |state| {
+                stack = ffi::lua_newthread(state);
+                ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
+            })?;
+        }
+        Ok(Self {
+            start: instances.get("start")?,
+            stop: instances.get("stop")?,
+            reconfigure: instances.get("reconfigure")?,
+            lua: lua.clone(),
+            stack,
+            failures: Cell::new(0),
+            handler: keep(lua, handler)?,
+        })
+    }
+
+    /// Makes an instance.
+    pub fn start(&self, number: i64) -> Result<Started, String> {
+        type Made = (bool, Value, Option<Function>, Option<Function>, Option<usize>, Option<usize>);
+        let made: Made = self.start.call(number).map_err(|error| error.to_string())?;
+        let (true, push, pull, tick, counters, count) = made else {
+            return Err(match made.1 {
+                Value::String(problem) => problem.to_string_lossy(),
+                _ => "an error without a message".to_string(),
+            });
+        };
+        let push = match push {
+            Value::Function(push) => Some(push),
+            _ => None,
+        };
+        let keep = |function: Option<Function>| {
+            function.map(|function| keep(&self.lua, &function)).transpose().map_err(|error| error.to_string())
+        };
+        Ok(Started {
+            push: keep(push)?,
+            pull: keep(pull)?,
+            tick: keep(tick)?,
+            counters: counters.unwrap_or(0) as *const u64,
+            count: count.unwrap_or(0),
+        })
+    }
+
+    pub fn stop(&self, number: i64) -> Result<(), String> {
+        match self.stop.call::<(bool, Option<String>)>(number) {
+            Ok((true, _)) => Ok(()),
+            Ok((false, problem)) => Err(problem.unwrap_or_default()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// False if the app must be stopped and made anew.
+    pub fn reconfigure(&self, old: i64, new: i64) -> Result<bool, String> {
+        match self.reconfigure.call::<(bool, Value)>((old, new)) {
+            Ok((true, done)) => Ok(done.as_boolean().unwrap_or(false)),
+            Ok((false, problem)) => Err(problem.to_string().unwrap_or_default()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Calls a kept function without arguments. The error is a sentence with file and line.
+    #[inline]
+    pub fn call(&self, function: c_int) -> Result<(), String> {
+        let stack = self.stack;
+        // SAFETY: a stack of the interpreter that is alive as long as `self`, used by this thread only, with room for the
+        // two values. Errors of the function end in the handler.
+        let failed = unsafe {
+            ffi::lua_rawgeti(stack, ffi::LUA_REGISTRYINDEX, self.handler.into());
+            ffi::lua_rawgeti(stack, ffi::LUA_REGISTRYINDEX, function.into());
+            ffi::lua_pcall(stack, 0, 0, -2) != 0
+        };
+        let result = if failed { Err(self.problem()) } else { Ok(()) };
+        // SAFETY: empties the stack.
+        unsafe { ffi::lua_settop(stack, 0) };
+        result
+    }
+
+    #[cold]
+    fn problem(&self) -> String {
+        // SAFETY: the error lies at the top; the text is copied before the stack is emptied.
+        let text = unsafe { ffi::lua_tostring(self.stack, -1) };
+        if text.is_null() {
+            return "an error without a message".to_string();
+        }
+        // SAFETY: Lua ends its strings with a zero.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// An app ended in an error.
+    pub fn count_failure(&self) {
+        self.failures.set(self.failures.get() + 1);
+    }
+
+    pub fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+
+    /// Lets go of what [`Self::start`] kept.
+    pub fn forget(&self, started: &Started) {
+        for reference in [started.push, started.pull, started.tick].into_iter().flatten() {
+            // SAFETY: a reference made by `keep`, given up once.
+            unsafe { ffi::luaL_unref(self.stack, ffi::LUA_REGISTRYINDEX, reference) };
+        }
+    }
+}
+
+fn keep(lua: &Lua, function: &Function) -> mlua::Result<c_int> {
+    let mut reference = 0;
+    // SAFETY: takes the argument off the stack into the registry.
+    unsafe {
+        lua.exec_raw::<()>(function, |state| reference = ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX))?;
+    }
+    Ok(reference)
+}

@@ -1,0 +1,44 @@
+//! The modules that scripts find without any file: ours, and LuaJIT's own tools.
+
+use mlua::{Function, Lua};
+
+/// Name and source. The file name, which messages and traces show, is the name with slashes.
+const OURS: &[(&str, &str)] = &[
+    ("core.app", include_str!("modules/core/app.lua")),
+    ("core.config", include_str!("modules/core/config.lua")),
+    ("core.counter", include_str!("modules/core/counter.lua")),
+    ("core.lib", include_str!("modules/core/lib.lua")),
+    ("core.link", include_str!("modules/core/link.lua")),
+    ("core.main", include_str!("modules/core/main.lua")),
+    ("core.memory_layout", include_str!("modules/core/memory_layout.lua")),
+    ("core.packet", include_str!("modules/core/packet.lua")),
+    ("core.timer", include_str!("modules/core/timer.lua")),
+    ("shortwire.classes", include_str!("modules/shortwire/classes.lua")),
+    ("shortwire.copies", include_str!("modules/shortwire/copies.lua")),
+    ("shortwire.errors", include_str!("modules/shortwire/errors.lua")),
+    ("shortwire.instances", include_str!("modules/shortwire/instances.lua")),
+    ("shortwire.traces", include_str!("modules/shortwire/traces.lua")),
+    ("apps.basic.basic_apps", include_str!("modules/apps/basic_apps.lua")),
+    ("apps.intel.intel_app", include_str!("modules/apps/intel_app.lua")),
+    ("apps.packet_filter.pcap_filter", include_str!("modules/apps/pcap_filter.lua")),
+    ("apps.pcap.pcap", include_str!("modules/apps/pcap.lua")),
+    ("apps.socket.raw", include_str!("modules/apps/raw.lua")),
+    ("apps.socket.unix", include_str!("modules/apps/unix.lua")),
+    ("apps.tap.tap", include_str!("modules/apps/tap.lua")),
+    ("apps.xdp.xdp", include_str!("modules/apps/xdp.lua")),
+];
+
+/// `jit.dump`, `jit.p`, `jit.vmdef` and so on, from the sources of the very LuaJIT that is linked.
+const LUAJIT: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/jit_modules.rs"));
+
+/// Parsed when first required, so that a script pays for what it uses.
+const PRELOAD: &str = "local name, file, source = ...
+package.preload[name] = function (...) return assert(loadstring(source, '@'..file))(...) end";
+
+pub fn install(lua: &Lua) -> mlua::Result<()> {
+    let preload: Function = lua.load(PRELOAD).set_name("=preload").into_function()?;
+    for (name, source) in OURS.iter().chain(LUAJIT) {
+        preload.call::<()>((*name, format!("{}.lua", name.replace('.', "/")), *source))?;
+    }
+    Ok(())
+}

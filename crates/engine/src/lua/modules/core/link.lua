@@ -1,0 +1,91 @@
+-- Links: the engine's own rings, read and written by compiled code without a call into the engine.
+--
+-- A packet in a ring is a handle of 16 bytes. `receive` moves it to the place of its packet in the array of views, where
+-- it stays valid as long as the packet lives, and returns the address; `transmit` moves it back.
+
+module(..., package.seeall)
+
+local ffi = require("ffi")
+local bit = require("bit")
+local layout = require("core.memory_layout")
+local packet = require("core.packet")
+
+local band, rshift, tobit, cast = bit.band, bit.rshift, bit.tobit, ffi.cast
+local packet_t, handle_t, HELD = layout.packet_t, layout.handle_t, layout.HELD
+local free = packet.free
+
+max = layout.RING
+-- Locals, since these are constants for the compiler.
+local MAX, MASK = layout.RING, layout.RING - 1
+local ARENA, VIEWS = layout.ARENA, layout.VIEWS
+
+function empty (l) return l.read == l.write end
+function full (l) return tobit(l.write - l.read) >= MAX end
+function nreadable (l) return tobit(l.write - l.read) end
+function nwritable (l) return MAX - tobit(l.write - l.read) end
+
+-- The packet that waits longest; nil if there is none.
+function receive (l)
+   local read = l.read
+   if read == l.write then return nil end
+   local from = l.ring + band(read, MASK)
+   local data, rest = from.data, from.rest
+   local view = VIEWS + band(rshift(data - ARENA, 6), 0xffffffffffffffe0ULL)
+   local to = cast(handle_t, view)
+   to.data, to.rest = data, rest
+   local p = cast(packet_t, view)
+   p.held = HELD
+   local stats = l.stats
+   stats.rxpackets.c = stats.rxpackets.c + 1
+   stats.rxbytes.c = stats.rxbytes.c + band(rest, 0xffffULL)
+   read = tobit(read + 1)
+   -- A link that was emptied starts again at its first place, so that few lines of the cache are in use.
+   if read == l.write then
+      l.read, l.write = 0, 0
+   else
+      l.read = read
+   end
+   return p
+end
+
+-- The packet that waits longest, which stays there: look at it, but do not keep it. nil if there is none.
+function front (l)
+   if l.read == l.write then return nil end
+   return cast(packet_t, l.ring + band(l.read, MASK))
+end
+
+-- Hands a packet on; a full link frees and counts it.
+function transmit (l, p)
+   local write = l.write
+   local stats = l.stats
+   if tobit(write - l.read) >= MAX then
+      stats.txdrop.c = stats.txdrop.c + 1
+      return free(p)
+   end
+   if p.held ~= HELD then
+      error("this packet was transmitted or freed already: it belongs to somebody else now", 2)
+   end
+   p.held = 0
+   local from, to = cast(handle_t, p), l.ring + band(write, MASK)
+   local rest = from.rest
+   to.data, to.rest = from.data, rest
+   stats.txpackets.c = stats.txpackets.c + 1
+   -- The length is the first of four numbers of 16 bits.
+   stats.txbytes.c = stats.txbytes.c + band(rest, 0xffffULL)
+   l.write = tobit(write + 1)
+end
+
+-- Moves up to `most` packets from one link to another at the engine's own speed, and returns how many.
+function forward (from, to, most) return layout.forward(from, to, most or max) end
+
+-- Frees all that wait, and returns how many.
+function discard (l) return layout.discard(l) end
+
+-- Counters as numbers.
+function stats (l)
+   local s = l.stats
+   return {
+      txpackets = tonumber(s.txpackets.c), txbytes = tonumber(s.txbytes.c), txdrop = tonumber(s.txdrop.c),
+      rxpackets = tonumber(s.rxpackets.c), rxbytes = tonumber(s.rxbytes.c),
+   }
+end

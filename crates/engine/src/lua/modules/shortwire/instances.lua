@@ -1,0 +1,122 @@
+-- Apps written in Lua, as the engine calls them.
+
+-- Runs when a network changes, not when packets move: traces of it would only hide those that matter.
+jit.off(true, true)
+
+local ffi = require("ffi")
+local copies = require("shortwire.copies")
+local classes = require("shortwire.classes")
+local lib = require("core.lib")
+local protect = require("shortwire.errors").protect
+
+local M = {}
+
+-- By number: what the engine was told to run. A number is all that crosses the border.
+M.specs = {}
+-- Whether instances have their own copy of the code, if their class does not say.
+M.shared = false
+local last = 0
+
+-- The number of an app: that of its predecessor if nothing changed.
+function M.number (name, class, arg, before)
+   if before and before.class == class and lib.equal(before.arg, arg) then return before.number end
+   last = last + 1
+   M.specs[last] = { number = last, name = name, class = class, arg = arg }
+   return last
+end
+
+function M.get (number) return M.specs[number].object end
+
+local function counters_of (class)
+   local names, shm = {}, {}
+   for name, kind in lib.sorted(class.shm or {}) do
+      if type(kind) == "table" and type(kind[1]) == "table" and kind[1].type == "counter" or kind == "counter" then
+         names[#names + 1] = name
+      end
+   end
+   return names
+end
+M.counters_of = counters_of
+
+-- What the engine calls: a function of its own for each instance and method, so that these, too, have own traces.
+local TRAMPOLINE = "local app = ... return function () return app:%s() end"
+local EACH_LINK = [[
+local app = ...
+return function ()
+   for name, push in pairs(app.push_link) do
+      local link = app.input[name]
+      if link then push(app, link) end
+   end
+   if app.push then app:push() end
+end]]
+
+local function method (object, name)
+   local code
+   if name == "push" and type(object.push_link) == "table" and next(object.push_link) then
+      code = EACH_LINK
+   elseif type(object[name]) == "function" then
+      code = TRAMPOLINE:format(name)
+   else
+      return nil
+   end
+   local call = loadstring(code, "=("..name.." of "..object.appname..")")(object)
+   copies.claim(call, object.appname)
+   return call
+end
+
+local function attach_counters (object, class)
+   local names = counters_of(class)
+   local values = ffi.new("struct counter[?]", math.max(#names, 1))
+   object.shm = object.shm or {}
+   for i, name in ipairs(names) do
+      local kind = class.shm[name]
+      values[i - 1].c = type(kind) == "table" and kind[2] or 0
+      object.shm[name] = values + (i - 1)
+   end
+   return values, #names
+end
+
+-- Makes the instance, and returns what the engine calls: push, pull, tick; then where its counters are.
+local function start (number)
+   local spec = M.specs[number]
+   local class = spec.class
+   local shared = class.shared
+   if shared == nil then shared = M.shared end
+   if not shared then class = copies.copy(class, spec.name) end
+   local object = class:new(spec.arg)
+   if type(object) ~= "table" then
+      error(classes.name(spec.class)..":new returned a "..type(object).." where the new app is expected", 0)
+   end
+   if object.pull and not spec.class.pull then
+      error("`pull` must be a function of the class: the engine puts its apps in order before there are instances", 0)
+   end
+   object.appname = spec.name
+   object.input, object.output = object.input or {}, object.output or {}
+   spec.object = object
+   local counters, count = attach_counters(object, spec.class)
+   spec.counters = counters
+   return method(object, "push"), method(object, "pull"), method(object, "tick"),
+      tonumber(ffi.cast("uintptr_t", counters)), count
+end
+
+-- Takes new arguments over without a stop; false if the app cannot.
+local function reconfigure (old, new)
+   local object = M.specs[old].object
+   if type(object.reconfig) ~= "function" then return false end
+   object:reconfig(M.specs[new].arg)
+   M.specs[new].object, M.specs[new].counters = object, M.specs[old].counters
+   M.specs[old] = nil
+   return true
+end
+
+local function stop (number)
+   local object = M.specs[number].object
+   M.specs[number] = nil
+   if object and type(object.stop) == "function" then object:stop() end
+end
+
+function M.start (number) return protect(start, number) end
+function M.reconfigure (old, new) return protect(reconfigure, old, new) end
+function M.stop (number) return protect(stop, number) end
+
+return M
