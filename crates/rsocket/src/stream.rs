@@ -283,6 +283,10 @@ impl<E: Endpoint> Stream<E> {
         if self.can_send() && state & state::WRITABLE != 0 {
             revents |= events & libc::POLLOUT;
         }
+        if self.has_data() {
+            // What was sent before the end is to be read first: many programs stop at POLLHUP.
+            return revents;
+        }
         if state & state::DISCONNECTED != 0 {
             revents |= libc::POLLHUP;
         } else if state & state::ERROR != 0 {

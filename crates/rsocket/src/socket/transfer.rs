@@ -122,7 +122,8 @@ pub fn map(fd: RawFd, buf: *mut u8, len: usize, prot: i32, offset: i64) -> Resul
     if prot & !libc::PROT_WRITE != 0 || offset < -1 {
         return Err(Errno::INVAL);
     }
-    let stream = socket.stream(!socket.is_nonblocking())?;
+    // Waits for a peer that was accepted to introduce itself, which it does at once.
+    let stream = socket.stream(true)?;
     let offset = u64::try_from(offset).ok();
     stream.map(buf, len, prot & libc::PROT_WRITE != 0, offset).map(|offset| offset as i64)
 }
