@@ -11,7 +11,7 @@ RELEASE = $(CARGO_TARGET_DIR)/release
 ROOT = $(DESTDIR)$(PREFIX)
 
 # Programs that the whole-system tests run under Shortwire.
-PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs \
+PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs rdmacm-utils \
 	default-jdk-headless golang-go socat libmemcached-tools strace
 
 .PHONY: all build demo check packages install man clean
@@ -19,7 +19,7 @@ PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgre
 all: build
 
 build:
-	$(CARGO) build --release -p shortwire -p preload -p bench
+	$(CARGO) build --release -p shortwire -p preload -p rsocket -p bench
 
 demo: build
 	$(RELEASE)/shortwire demo
@@ -60,6 +60,14 @@ install: build man
 	install -D -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
 	install -D -m 755 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
 	install -D -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
+	install -D -m 755 $(RELEASE)/libshortwire_rsocket.so $(ROOT)/lib/shortwire/libshortwire_rsocket.so
+	install -D -m 644 $(RELEASE)/libshortwire_rsocket.a $(ROOT)/lib/libshortwire_rsocket.a
+	ln -sf shortwire/libshortwire_rsocket.so $(ROOT)/lib/libshortwire_rsocket.so
+	install -D -m 644 crates/rsocket/include/rdma/rsocket.h $(ROOT)/include/shortwire/rdma/rsocket.h
+	install -D -m 644 crates/rsocket/man/shortwire-rsocket.7 $(ROOT)/share/man/man7/shortwire-rsocket.7
+	install -d $(ROOT)/lib/pkgconfig
+	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@VERSION@,0.1.0,' crates/rsocket/shortwire_rsocket.pc.in \
+		> $(ROOT)/lib/pkgconfig/shortwire_rsocket.pc
 	install -d $(ROOT)/share/man/man1
 	install -m 644 target/man/*.1 $(ROOT)/share/man/man1/
 	install -D -m 644 target/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire

@@ -1,6 +1,7 @@
 //! `shortwire bench`: pairs of programs over every path in turn, and what came of it.
 
 mod case;
+pub mod lock;
 mod machine;
 mod observe;
 mod peers;

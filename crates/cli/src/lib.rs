@@ -35,8 +35,11 @@ pub fn main() -> ExitCode {
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
         Command::Bench(args) => {
-            let BenchCommand::Sockets(args) = args.command;
-            ("bench", bench::sockets(&args))
+            let outcome = match args.command {
+                BenchCommand::Sockets(args) => bench::sockets(&args),
+                BenchCommand::Lock(args) => bench::lock::run(&args).map(|()| ExitCode::SUCCESS),
+            };
+            ("bench", outcome)
         }
         Command::Demo(args) => ("demo", bench::demo(&args)),
         other => {

@@ -16,7 +16,7 @@
 pub mod meet;
 mod remote;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote};
 use core::cell::UnsafeCell;
