@@ -2,6 +2,8 @@
 
 mod transfer;
 
+pub use transfer::*;
+
 use crate::poll::Selected;
 use crate::{poll, socket, table};
 use core::ffi::{c_int, c_long, c_void};
@@ -47,7 +49,8 @@ pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 /// As `accept`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let (addr, len) = if addr.is_null() || len.is_null() { (core::ptr::null_mut(), core::ptr::null_mut()) } else { (addr, len) };
+    let (addr, len) =
+        if addr.is_null() || len.is_null() { (core::ptr::null_mut(), core::ptr::null_mut()) } else { (addr, len) };
     // SAFETY: as above.
     number(unsafe { socket::accept(fd, addr, len) })
 }
@@ -96,7 +99,13 @@ fn name(fd: c_int, get: impl FnOnce() -> c_int) -> c_int {
 /// # Safety
 /// `value` is readable for `len` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsetsockopt(fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t) -> c_int {
+pub unsafe extern "C" fn rsetsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
     status(table::get(fd).and_then(|socket| {
         if value.is_null() {
             return Err(Errno::FAULT);
@@ -110,7 +119,13 @@ pub unsafe extern "C" fn rsetsockopt(fd: c_int, level: c_int, option: c_int, val
 /// # Safety
 /// `value` is writable for `*len` bytes, and `len` for one number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rgetsockopt(fd: c_int, level: c_int, option: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C" fn rgetsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
     status(table::get(fd).and_then(|socket| {
         if value.is_null() || len.is_null() {
             return Err(Errno::FAULT);

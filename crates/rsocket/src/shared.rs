@@ -51,14 +51,17 @@ pub struct Layout {
 impl Layout {
     /// For `receives` at a time and `memory` bytes; None where that is more than a DMB can hold.
     pub fn new(receives: u16, memory: usize) -> Option<Self> {
-        let layout = Self { stream_slots: (u32::from(receives) + 16).next_power_of_two(), memory: u32::try_from(memory).ok()? };
+        let layout =
+            Self { stream_slots: (u32::from(receives) + 16).next_power_of_two(), memory: u32::try_from(memory).ok()? };
         layout.dmb_len().map(|_| layout)
     }
 
     /// From what a peer says of its DMB of `dmb_len` bytes.
     pub fn of_peer(stream_slots: u32, memory: u32, dmb_len: u32) -> Option<Self> {
         let layout = Self { stream_slots, memory };
-        let fits = stream_slots.is_power_of_two() && stream_slots <= 1 << 17 && layout.memory_at() + memory as usize <= dmb_len as usize;
+        let fits = stream_slots.is_power_of_two()
+            && stream_slots <= 1 << 17
+            && layout.memory_at() + memory as usize <= dmb_len as usize;
         fits.then_some(layout)
     }
 
@@ -128,16 +131,18 @@ impl QueuePair {
         }
     }
 
-    /// Lets go of the socket and, if no other process shares it, of the memory. Nobody may be inside.
+    /// Lets go of this process's descriptor and mappings, in which nobody may be. Unless it is the last, other
+    /// processes go on: what they see of it stays as it is.
     pub fn close(&self, last: bool) {
-        let socket = self.socket.swap(CLOSED, Ordering::Relaxed);
+        let socket = self.socket.load(Ordering::Relaxed);
+        if last {
+            self.socket.store(CLOSED, Ordering::Relaxed);
+        }
         if socket != CLOSED {
-            // SAFETY: ours since `new`, and taken out of the field just now.
+            // SAFETY: ours since `new`, and closed once by each process, which has taken it from its table.
             unsafe { rustix::io::close(socket) };
         }
-        if last {
-            DEVICE.drop_group(self.group);
-        }
+        DEVICE.drop_group(self.group);
     }
 
     fn word(base: *mut u8, at: usize) -> &'static AtomicU32 {
@@ -182,7 +187,8 @@ impl QueuePair {
     fn copy(&self, pieces: &[(*const u8, usize)], addr: u64) -> Result<(), PostError> {
         let total: usize = pieces.iter().map(|p| p.1).sum();
         let memory = self.peer_layout.memory as usize;
-        let at = usize::try_from(addr).ok().filter(|at| *at <= memory && total <= memory - at).ok_or(PostError::Access)?;
+        let at =
+            usize::try_from(addr).ok().filter(|at| *at <= memory && total <= memory - at).ok_or(PostError::Access)?;
         let mut to = self.peer.wrapping_add(self.peer_layout.memory_at() + at);
         for (from, len) in pieces {
             // SAFETY: readable by the contract of `post_write`; the target was checked to be within the

@@ -9,7 +9,6 @@ mod options;
 mod transfer;
 
 pub use lifecycle::{accept, bind, close, connect, last_error, listen, open, shutdown};
-pub use options::{RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE, RDMA_RQSIZE, RDMA_SQSIZE, SOL_RDMA};
 pub use transfer::{map, recv, recv_from, send, send_to, unmap, write_mapped};
 
 use crate::shared::QueuePair;
@@ -203,7 +202,8 @@ impl Socket {
             Phase::Streaming => self.streaming().ok_or(Errno::NOTCONN),
             Phase::Closed => Err(Errno::BADF),
             Phase::Datagram => Err(Errno::OPNOTSUPP),
-            Phase::Idle | Phase::Listening | Phase::Failed => Err(Errno::NOTCONN),
+            Phase::Idle | Phase::Listening => Err(Errno::NOTCONN),
+            Phase::Failed => Err(Errno::CONNRESET),
         }
     }
 
@@ -214,7 +214,7 @@ impl Socket {
             {
                 let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
                 if !self.phase().is_opening() {
-                    return if self.phase() == Phase::Streaming { Ok(()) } else { Err(Errno::NOTCONN) };
+                    return if self.phase() == Phase::Streaming { Ok(()) } else { Err(Errno::CONNRESET) };
                 }
                 match self.step() {
                     Ok(Some(met)) => return self.begin(met),
@@ -248,7 +248,8 @@ impl Socket {
         }
         match meeting {
             Meeting::Request(request) => request.advance(self.kernel()),
-            Meeting::Answer(answer) => answer.advance(),
+            // Whatever a peer does wrong after it was accepted is a reset for the application.
+            Meeting::Answer(answer) => answer.advance().map_err(|_| Errno::CONNRESET),
             Meeting::None => Err(Errno::NOTCONN),
         }
     }
@@ -285,6 +286,16 @@ impl Socket {
         }
         self.error.store(error.raw_os_error(), Ordering::Relaxed);
         self.set_phase(Phase::Failed);
+    }
+
+    /// Under `setup`: this process gives up its share of a connection that others go on making.
+    fn leave(&self) {
+        // SAFETY: under `setup`.
+        match unsafe { &*self.meeting.get() } {
+            Meeting::Request(request) => request.leave(),
+            Meeting::Answer(answer) => answer.leave(),
+            Meeting::None => {}
+        }
     }
 
     /// The descriptors, and what to wait for on them, while the socket is no stream.

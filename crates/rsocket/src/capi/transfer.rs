@@ -187,7 +187,14 @@ pub unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, n: c_int) -> ssize
 /// # Safety
 /// `buf` stays writable for `len` bytes until `riounmap` or `rclose`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn riomap(fd: c_int, buf: *mut c_void, len: size_t, prot: c_int, _flags: c_int, offset: off_t) -> off_t {
+pub unsafe extern "C" fn riomap(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    _flags: c_int,
+    offset: off_t,
+) -> off_t {
     match socket::map(fd, buf.cast(), len, prot, offset) {
         Ok(offset) => offset,
         Err(e) => {

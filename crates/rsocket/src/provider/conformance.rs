@@ -30,7 +30,8 @@ fn receive<E: Endpoint>(from: &E, to: &E, n: usize) -> VecDeque<u32> {
     while got.len() < n {
         from.poll_cq(&mut out);
         let count = to.poll_cq(&mut out);
-        let receives = out[..count].iter().filter_map(|c| if let Completion::Recv(imm) = c { Some(*imm) } else { None });
+        let receives =
+            out[..count].iter().filter_map(|c| if let Completion::Recv(imm) = c { Some(*imm) } else { None });
         let before = got.len();
         got.extend(receives);
         if got.len() != before {

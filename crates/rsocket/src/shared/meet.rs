@@ -174,6 +174,12 @@ impl Request {
         }
     }
 
+    /// Closes this process's descriptors; another that has them by fork goes on.
+    pub fn leave(&self) {
+        close(self.listener);
+        close(self.candidate);
+    }
+
     pub fn cancel(&mut self) {
         close(core::mem::replace(&mut self.listener, -1));
         close(core::mem::replace(&mut self.candidate, -1));
@@ -247,6 +253,11 @@ impl Answer {
         close(core::mem::replace(&mut self.unix, -1));
         self.own.drop();
     }
+
+    /// Closes this process's descriptor; another that has it by fork goes on.
+    pub fn leave(&self) {
+        close(self.unix);
+    }
 }
 
 /// A buffer, and the proof that its owner is the other end of the TCP connection.
@@ -307,7 +318,8 @@ impl Introduction {
         use rustix::fd::AsRawFd;
         let layout = self.layout.ok_or(Errno::PROTO)?;
         let share = Some(self.memory.as_raw_fd());
-        let attached = DEVICE.attach_in(own.group, self.gid, self.token, self.dmb_len, share).map_err(|_| Errno::PROTO)?;
+        let attached =
+            DEVICE.attach_in(own.group, self.gid, self.token, self.dmb_len, share).map_err(|_| Errno::PROTO)?;
         // It is mapped on both sides now, and nobody else is to get it.
         DEVICE.close_share(own.dmb.token);
         Ok((attached, layout))

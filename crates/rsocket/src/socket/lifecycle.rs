@@ -204,7 +204,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
 pub fn close(fd: RawFd) -> Result<(), Errno> {
     let socket = table::remove(fd).ok_or(Errno::BADF)?;
     let last = socket.holders.fetch_sub(1, Ordering::AcqRel) == 1;
-    if socket.phase() == Phase::Accepting {
+    if last && socket.phase() == Phase::Accepting {
         let _ = socket.advance(false);
     }
     if let Some(stream) = socket.streaming() {
@@ -215,7 +215,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         }
         stream.endpoint.close(last);
     } else if let Ok(_held) = socket.setup.lock() {
-        socket.give_up(Errno::BADF);
+        if last { socket.give_up(Errno::BADF) } else { socket.leave() }
     }
     if last {
         socket.set_phase(Phase::Closed);

@@ -8,12 +8,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shm::Errno;
 
 /// The level of options for RDMA.
-pub const SOL_RDMA: i32 = 0x10000;
-pub const RDMA_SQSIZE: i32 = 0;
-pub const RDMA_RQSIZE: i32 = 1;
-pub const RDMA_INLINE: i32 = 2;
-pub const RDMA_IOMAPSIZE: i32 = 3;
-pub const RDMA_ROUTE: i32 = 4;
+const SOL_RDMA: i32 = 0x10000;
+const RDMA_SQSIZE: i32 = 0;
+const RDMA_RQSIZE: i32 = 1;
+const RDMA_INLINE: i32 = 2;
+const RDMA_IOMAPSIZE: i32 = 3;
+const RDMA_ROUTE: i32 = 4;
 /// `sizeof(struct ibv_path_data)`.
 const PATH_DATA: usize = 72;
 /// What TCP_MAXSEG says without a path MTU, as in librdmacm.
