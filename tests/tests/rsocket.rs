@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// Long enough for any machine; what is not done by then hangs.
-const PATIENCE: &str = "120";
+const PATIENCE: &str = "300";
 /// Rows of a whole run of rstream or riostream: four sizes, latency and bandwidth.
 const ROWS: usize = 8;
 
@@ -84,7 +84,7 @@ fn rstream() {
             &["-T", "a", "-T", "v"],
             &["-T", "a", "-T", "b", "-T", "v"],
             &["-T", "f", "-T", "b"],
-            &["-B", "4096", "-T", "v"],
+            &["-B", "32768", "-T", "v"],
             &["-k", "5"],
         ],
     );

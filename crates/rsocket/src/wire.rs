@@ -101,7 +101,7 @@ impl ConnData {
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[0] = Self::VERSION;
-        out[1] = u8::from(self.big_endian) * Self::FLAG_NET | u8::from(self.iomaps.is_some()) * Self::FLAG_IOMAP;
+        out[1] = (u8::from(self.big_endian) * Self::FLAG_NET) | (u8::from(self.iomaps.is_some()) * Self::FLAG_IOMAP);
         out[2..4].copy_from_slice(&self.credits.to_be_bytes());
         out[7] = self.iomaps.map_or(0, to_scale);
         out[8..24].copy_from_slice(&self.target_sgl.to_net());

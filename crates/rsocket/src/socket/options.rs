@@ -24,12 +24,13 @@ fn int(value: &[u8]) -> Result<i32, Errno> {
     value.first_chunk().map(|bytes| i32::from_ne_bytes(*bytes)).ok_or(Errno::INVAL)
 }
 
-fn set_bit(word: &AtomicU64, bit: i32, on: bool) {
+fn set_bit(word: &AtomicU64, bit: i32, on: bool) -> Result<(), Errno> {
     if on {
         word.fetch_or(1 << bit, Ordering::Relaxed);
     } else {
         word.fetch_and(!(1 << bit), Ordering::Relaxed);
     }
+    Ok(())
 }
 
 fn bit(word: &AtomicU64, bit: i32) -> i32 {
@@ -61,15 +62,16 @@ impl Socket {
             // Data that was sent is with the peer already, so there is nothing to linger for.
             (libc::SOL_SOCKET, libc::SO_LINGER) if value.len() < 8 => Err(Errno::INVAL),
             // Inverted: on is the default.
-            (libc::SOL_SOCKET, libc::SO_LINGER) => Ok(set_bit(&o.socket, name, int(value)? == 0)),
+            (libc::SOL_SOCKET, libc::SO_LINGER) => set_bit(&o.socket, name, int(value)? == 0),
             // A peer that is gone is noticed at once, whatever the application asks for.
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_OOBINLINE) => {
-                Ok(set_bit(&o.socket, name, int(value)? != 0))
-            }
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Ok(set_bit(&o.tcp, name, int(value)? != 0)),
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_OOBINLINE) => set_bit(&o.socket, name, int(value)? != 0),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => set_bit(&o.tcp, name, int(value)? != 0),
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => int(value).map(drop),
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => match int(value)? {
-                1.. => Ok(o.keepalive_time.store(int(value)? as u32, Ordering::Relaxed)),
+                seconds @ 1.. => {
+                    o.keepalive_time.store(seconds as u32, Ordering::Relaxed);
+                    Ok(())
+                }
                 _ => Err(Errno::INVAL),
             },
             (SOL_RDMA, _) => self.set_rdma_option(name, value),
