@@ -166,7 +166,7 @@ fn strangers_do_not_keep_others_from_being_accepted() {
     let s = accept(l);
     let mut buf = [0; 2];
     assert_eq!((recv(s, &mut buf, 0), &buf), (2, b"me"));
-    [s, l, t.join().unwrap()].map(|fd| assert_eq!(rclose(fd), 0));
+    [s, l, t.join().unwrap()].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn bad_input_is_answered_with_errno() {
     }
     assert_eq!((rshutdown(c, 7), errno()), (-1, libc::EINVAL));
     assert_eq!((send(c, b"x", libc::MSG_OOB), errno()), (-1, libc::EOPNOTSUPP));
-    [c, s].map(|fd| assert_eq!(rclose(fd), 0));
+    [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
 }
 
 static ALARMS: AtomicU32 = AtomicU32::new(0);
@@ -269,7 +269,7 @@ fn signals_interrupt_or_restart_as_asked_for() {
         }
         t.join().unwrap();
     }
-    [c, s].map(|fd| assert_eq!(rclose(fd), 0));
+    [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
 }
 
 #[test]
