@@ -13,7 +13,7 @@ CAPI = crates/checksum/capi
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire.
-PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs \
+PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs rdmacm-utils \
 	default-jdk-headless golang-go socat libmemcached-tools strace qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
 
 .PHONY: all build demo check packages install man clean
@@ -21,7 +21,7 @@ PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgre
 all: build
 
 build:
-	$(CARGO) build --release -p shortwire -p preload -p checksum-capi -p bench -p bench-checksum
+	$(CARGO) build --release -p shortwire -p preload -p rsocket -p checksum-capi -p bench -p bench-checksum
 
 demo: build
 	$(RELEASE)/shortwire demo
@@ -69,6 +69,14 @@ install: build man
 	install -D -m 644 $(CAPI)/include/shortwire_csum.h $(ROOT)/include/shortwire_csum.h
 	install -d $(ROOT)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $(CAPI)/shortwire_csum.pc.in > $(ROOT)/lib/pkgconfig/shortwire_csum.pc
+	install -D -m 755 $(RELEASE)/libshortwire_rsocket.so $(ROOT)/lib/shortwire/libshortwire_rsocket.so
+	install -D -m 644 $(RELEASE)/libshortwire_rsocket.a $(ROOT)/lib/libshortwire_rsocket.a
+	ln -sf shortwire/libshortwire_rsocket.so $(ROOT)/lib/libshortwire_rsocket.so
+	install -D -m 644 crates/rsocket/include/rdma/rsocket.h $(ROOT)/include/shortwire/rdma/rsocket.h
+	install -D -m 644 crates/rsocket/man/shortwire-rsocket.7 $(ROOT)/share/man/man7/shortwire-rsocket.7
+	install -d $(ROOT)/lib/pkgconfig
+	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@VERSION@,0.1.0,' crates/rsocket/shortwire_rsocket.pc.in \
+		> $(ROOT)/lib/pkgconfig/shortwire_rsocket.pc
 	install -d $(ROOT)/share/man/man1
 	install -m 644 target/man/*.1 $(ROOT)/share/man/man1/
 	install -D -m 644 target/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire

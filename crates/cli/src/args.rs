@@ -67,6 +67,7 @@ Each option has an environment variable that the library reads, so a setting can
   shortwire run --dmb-size 256K -- iperf3 -s
   SHORTWIRE_SPIN=0 shortwire run -- ./server     never busy-wait
   shortwire run --disable -- ./server            load the library but change nothing
+  shortwire run --rsocket -- rstream             a program for rsockets, without RDMA hardware
 
 Exit status: that of PROG; 125 if shortwire itself failed, 126 if PROG cannot be executed, 127 if it is not found.
 
@@ -123,6 +124,13 @@ pub struct Run {
         long_help = "Move data with a copy through the device (move_data) even where buffers could be shared: to compare, or to suspect the sharing."
     )]
     pub copy: bool,
+    /// Load the rsockets library, for a program that is linked to librdmacm
+    #[arg(long)]
+    #[arg(
+        long_help = "Load the rsockets library (libshortwire_rsocket.so) in place of the one for TCP: PROG's calls of rsocket, rconnect, ... then \
+go through shared memory, without an RDMA device. Both ends must run so. The other options have no effect on it."
+    )]
+    pub rsocket: bool,
     /// Print no warnings
     #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub quiet: bool,
@@ -248,6 +256,25 @@ pub enum BenchCommand {
     Sockets(Sockets),
     Engine(BenchEngine),
     Checksum(Checksum),
+    Lock(Lock),
+}
+
+#[derive(clap::Args)]
+#[command(about = "Measure fastlock against a pthread mutex, std's and parking_lot's")]
+#[command(
+    long_about = "Takes and releases each lock in turn, alone, against one and three other threads, and while signals arrive, and prints \
+nanoseconds per pair: the median over the rounds, and its spread. Every lock protects a counter, which is checked."
+)]
+pub struct Lock {
+    /// How long each lock is measured per round
+    #[arg(long, value_name = "N", default_value = "0.2", value_parser = parse_seconds)]
+    pub seconds: f64,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(clap::Args)]

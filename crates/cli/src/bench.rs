@@ -4,6 +4,7 @@ mod case;
 pub mod checksum;
 mod engine;
 mod helper;
+pub mod lock;
 mod machine;
 mod observe;
 mod peers;

@@ -49,6 +49,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => match args.command {
             BenchCommand::Sockets(args) => ("bench", bench::sockets(&args)),
             BenchCommand::Checksum(args) => ("bench", bench::checksum::run(&args)),
+            BenchCommand::Lock(args) => ("bench", bench::lock::run(&args).map(|()| ExitCode::SUCCESS)),
             BenchCommand::Engine(args) => ("bench", bench::engine(&args)),
         },
         Command::Tune(args) => {

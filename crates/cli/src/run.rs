@@ -23,7 +23,7 @@ const NOT_FOUND: u8 = 127;
 
 /// Returns only if the program could not be started.
 pub fn run(args: &Run) -> ExitCode {
-    let library = match library::find() {
+    let library = match library::find_named(if args.rsocket { library::RSOCKET } else { library::SOCKETS }) {
         Ok(library) => library,
         Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
     };

@@ -162,3 +162,65 @@ pub fn read_numbers<T: Numbers>(file: &File, offset: u64, count: usize) -> io::R
     // are a value of them.
     Ok(unsafe { values.assume_init() })
 }
+
+/// A mutex of the C library, with what it protects.
+pub struct PthreadMutex<T> {
+    // In a box: it must not move once it was used.
+    mutex: Box<std::cell::UnsafeCell<libc::pthread_mutex_t>>,
+    value: std::cell::UnsafeCell<T>,
+}
+
+// SAFETY: the value is only reached under the mutex.
+unsafe impl<T: Send> Sync for PthreadMutex<T> {}
+// SAFETY: a mutex that nobody holds is bound to no thread.
+unsafe impl<T: Send> Send for PthreadMutex<T> {}
+
+impl<T> PthreadMutex<T> {
+    pub fn new(value: T) -> Self {
+        Self { mutex: Box::new(libc::PTHREAD_MUTEX_INITIALIZER.into()), value: value.into() }
+    }
+
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: initialised, and at a fixed address.
+        unsafe { libc::pthread_mutex_lock(self.mutex.get()) };
+        // SAFETY: under the mutex.
+        let result = f(unsafe { &mut *self.value.get() });
+        // SAFETY: locked above by this thread.
+        unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
+        result
+    }
+}
+
+/// Signals that arrive at this process until it is dropped; calls are interrupted, not restarted.
+pub struct Storm;
+
+impl Storm {
+    pub fn start(every: std::time::Duration) -> std::io::Result<Self> {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: all of a sigaction may be zero.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = nothing as *const () as usize;
+        // SAFETY: initialised; the handler does nothing.
+        if unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Self::set(every)?;
+        Ok(Self)
+    }
+
+    fn set(every: std::time::Duration) -> std::io::Result<()> {
+        let time = libc::timeval { tv_sec: 0, tv_usec: every.subsec_micros().into() };
+        let timer = libc::itimerval { it_interval: time, it_value: time };
+        // SAFETY: initialised.
+        match unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        let _ = Self::set(std::time::Duration::ZERO);
+    }
+}

@@ -9,30 +9,48 @@ use anyhow::{Context, Result, bail};
 
 use super::{elf, preload};
 
-const FILE_NAME: &str = "libshortwire.so";
+/// A library, and the variable that names another file in its place.
+pub struct Name {
+    file: &'static str,
+    variable: &'static str,
+}
+
+/// Takes over the sockets of the C library.
+pub const SOCKETS: Name = Name { file: "libshortwire.so", variable: "SHORTWIRE_LIB" };
+/// Takes over the functions of librdmacm's rsockets.
+pub const RSOCKET: Name = Name { file: "libshortwire_rsocket.so", variable: "SHORTWIRE_RSOCKET_LIB" };
 
 pub struct Library {
     pub path: PathBuf,
 }
 
-/// The first that exists of: SHORTWIRE_LIB, beside this executable, ../lib/shortwire/. The error says what to do.
+/// The library for sockets.
 pub fn find() -> Result<Library> {
-    let named = env::var_os("SHORTWIRE_LIB").filter(|value| !value.is_empty()).map(PathBuf::from);
-    let own = env::current_exe().context("cannot find this executable, and so not the library beside it; set SHORTWIRE_LIB to the path of libshortwire.so")?;
+    find_named(SOCKETS)
+}
+
+/// The first that exists of: what the variable says, beside this executable, ../lib/shortwire/. The error says what to do.
+pub fn find_named(name: Name) -> Result<Library> {
+    let Name { file, variable } = name;
+    let named = env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let own = env::current_exe().with_context(|| {
+        format!("cannot find this executable, and so not the library beside it; set {variable} to the path of {file}")
+    })?;
     let path = match named {
         Some(path) => path,
-        None => beside(&own)?,
+        None => beside(&own, &name)?,
     };
     check(&path)
 }
 
-fn beside(own: &Path) -> Result<PathBuf> {
+fn beside(own: &Path, name: &Name) -> Result<PathBuf> {
+    let Name { file, variable } = name;
     let directory = own.parent().unwrap_or(Path::new("/"));
-    let candidates = [directory.join(FILE_NAME), directory.join("../lib/shortwire").join(FILE_NAME)];
+    let candidates = [directory.join(file), directory.join("../lib/shortwire").join(file)];
     match candidates.iter().find(|path| path.exists()) {
         Some(path) => Ok(path.clone()),
         None => bail!(
-            "{FILE_NAME} is neither in {} nor in ../lib/shortwire beside it; build it with `make build`, or set SHORTWIRE_LIB to its path",
+            "{file} is neither in {} nor in ../lib/shortwire beside it; build it with `make build`, or set {variable} to its path",
             directory.display()
         ),
     }
@@ -95,7 +113,7 @@ mod tests {
     #[test]
     fn nothing_beside_names_both_places() {
         let directory = tempfile::tempdir().unwrap();
-        let error = beside(&directory.path().join("shortwire")).err().unwrap().to_string();
+        let error = beside(&directory.path().join("shortwire"), &SOCKETS).err().unwrap().to_string();
         assert!(error.contains("SHORTWIRE_LIB") && error.contains("lib/shortwire"), "{error}");
     }
 }

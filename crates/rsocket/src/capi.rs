@@ -1,0 +1,218 @@
+//! The C interface: the names and semantics of `rdma/rsocket.h`. Errors are -1 and errno.
+
+mod transfer;
+
+pub use transfer::*;
+
+use crate::poll::Selected;
+use crate::{poll, socket, table};
+use core::ffi::{c_int, c_long, c_void};
+use libc::{fd_set, nfds_t, pollfd, sockaddr, socklen_t, timeval};
+use shm::Errno;
+use std::time::Duration;
+
+fn set_errno(e: Errno) {
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = e.raw_os_error() };
+}
+
+fn status(result: Result<(), Errno>) -> c_int {
+    number(result.map(|()| 0))
+}
+
+fn number(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(|e| {
+        set_errno(e);
+        -1
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    number(socket::open(domain, kind, protocol))
+}
+
+/// # Safety
+/// As `bind`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's obligation, as for the function of the kernel; so in this whole file.
+    status(unsafe { socket::bind(fd, addr, len) })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
+    status(socket::listen(fd, backlog))
+}
+
+/// # Safety
+/// As `accept`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let (addr, len) =
+        if addr.is_null() || len.is_null() { (core::ptr::null_mut(), core::ptr::null_mut()) } else { (addr, len) };
+    // SAFETY: as above.
+    number(unsafe { socket::accept(fd, addr, len) })
+}
+
+/// # Safety
+/// As `connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: as above.
+    status(unsafe { socket::connect(fd, addr, len) })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+    status(socket::shutdown(fd, how))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rclose(fd: c_int) -> c_int {
+    status(socket::close(fd))
+}
+
+/// # Safety
+/// As `getpeername`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: as above.
+    name(fd, || unsafe { libc::getpeername(fd, addr, len) })
+}
+
+/// # Safety
+/// As `getsockname`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: as above.
+    name(fd, || unsafe { libc::getsockname(fd, addr, len) })
+}
+
+fn name(fd: c_int, get: impl FnOnce() -> c_int) -> c_int {
+    match table::get(fd) {
+        Ok(_) => get(),
+        Err(e) => number(Err(e)),
+    }
+}
+
+/// # Safety
+/// `value` is readable for `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsetsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    status(table::get(fd).and_then(|socket| {
+        if value.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: as above; not changed during the call.
+        let value = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), len as usize) };
+        socket.set_option(level, option, value)
+    }))
+}
+
+/// # Safety
+/// `value` is writable for `*len` bytes, and `len` for one number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    status(table::get(fd).and_then(|socket| {
+        if value.is_null() || len.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: as above.
+        let room = unsafe { len.read() };
+        // A caller's buffer may be uninitialised, so that no reference to it is made.
+        let mut bytes = [0u8; 128];
+        let n = socket.get_option(level, option, &mut bytes[..(room as usize).min(128)])?;
+        // SAFETY: no more than there is room for.
+        unsafe { value.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), n) };
+        // SAFETY: as above.
+        unsafe { len.write(n as socklen_t) };
+        Ok(())
+    }))
+}
+
+/// Variadic in C; every command that is supported has a number or nothing as its third argument.
+#[unsafe(no_mangle)]
+pub extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    number(table::get(fd).and_then(|socket| socket.fcntl(command, argument)))
+}
+
+/// # Safety
+/// As `poll`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+    if fds.is_null() && count != 0 {
+        return number(Err(Errno::FAULT));
+    }
+    let fds = if count == 0 {
+        &mut []
+    } else {
+        // SAFETY: as above.
+        unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }
+    };
+    number(poll::poll(fds, timeout).map(|n| n as c_int))
+}
+
+/// # Safety
+/// As `select`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
+        return number(Err(Errno::INVAL));
+    }
+    // SAFETY: as above: null, or a set of FD_SETSIZE bits.
+    let has = |set: *mut fd_set, fd| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+    let wanted = |fd| {
+        let events = [(has(read, fd), libc::POLLIN), (has(write, fd), libc::POLLOUT), (has(except, fd), libc::POLLPRI)];
+        events.iter().filter(|e| e.0).fold(0, |all, e| all | e.1)
+    };
+    let mut fds: Vec<pollfd> =
+        (0..count).map(|fd| pollfd { fd, events: wanted(fd), revents: 0 }).filter(|e| e.events != 0).collect();
+    // SAFETY: as above.
+    let limit = unsafe { timeout.as_ref() }.map(|t| (u64::try_from(t.tv_sec), u32::try_from(t.tv_usec)));
+    let limit = match limit {
+        None => None,
+        Some((Ok(seconds), Ok(micros @ ..1_000_000))) => Some(Duration::new(seconds, micros * 1000)),
+        Some(_) => return number(Err(Errno::INVAL)),
+    };
+    if let Err(e) = poll::poll(&mut fds, limit) {
+        return number(Err(e));
+    }
+    if fds.iter().any(|e| e.revents & libc::POLLNVAL != 0) {
+        return number(Err(Errno::BADF));
+    }
+    let mut total = 0;
+    let mut report = |set: *mut fd_set, event: i16, which: fn(&Selected) -> bool| {
+        for entry in fds.iter().filter(|e| e.events & event != 0) {
+            if which(&Selected::of(entry.revents)) {
+                total += 1;
+            } else {
+                // SAFETY: as above; the bit was set in it.
+                unsafe { libc::FD_CLR(entry.fd, set) };
+            }
+        }
+    };
+    report(read, libc::POLLIN, |s| s.readable);
+    report(write, libc::POLLOUT, |s| s.writable);
+    report(except, libc::POLLPRI, |s| s.exceptional);
+    total
+}

@@ -1,0 +1,83 @@
+//! Defaults of the system, from the files of librdmacm: one number each in /etc/rdma/rsocket.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+const DIRECTORY: &str = "/etc/rdma/rsocket";
+
+/// Largest queue, as in librdmacm.
+pub const QUEUE_MAX: u16 = 0xFFFE;
+pub const QUEUE_MIN: u16 = 16;
+/// Largest buffer: both halves, queues and header must fit in what the device can register.
+pub const BUFFER_MAX: u32 = 1 << 28;
+pub const BUFFER_MIN: u32 = 2 * crate::stream::SNDLOWAT;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    pub rbuf: u32,
+    pub sbuf: u32,
+    pub sq: u16,
+    pub rq: u16,
+    pub inline: u16,
+    pub iomaps: u16,
+    /// Busy wait before sleeping.
+    pub polling: Duration,
+}
+
+impl Defaults {
+    const BUILT_IN: Self = Self {
+        rbuf: 1 << 17,
+        sbuf: 1 << 17,
+        sq: 384,
+        rq: 384,
+        inline: 64,
+        iomaps: 0,
+        polling: Duration::from_micros(10),
+    };
+}
+
+/// Read once. What is missing, or is not a number, leaves the built-in value.
+pub fn defaults() -> &'static Defaults {
+    static DEFAULTS: OnceLock<Defaults> = OnceLock::new();
+    DEFAULTS.get_or_init(|| {
+        from(|name| {
+            let text = std::fs::read_to_string(format!("{DIRECTORY}/{name}")).ok()?;
+            text.split_whitespace().next()?.parse().ok()
+        })
+    })
+}
+
+fn from(read: impl Fn(&str) -> Option<u32>) -> Defaults {
+    let built_in = Defaults::BUILT_IN;
+    let queue = |name, or: u16| read(name).map_or(or, |n| n.clamp(QUEUE_MIN.into(), QUEUE_MAX.into()) as u16);
+    let buffer = |name, or: u32| read(name).map_or(or, |n| n.clamp(BUFFER_MIN, BUFFER_MAX));
+    Defaults {
+        rbuf: buffer("mem_default", built_in.rbuf),
+        sbuf: buffer("wmem_default", built_in.sbuf),
+        sq: queue("sqsize_default", built_in.sq),
+        rq: queue("rqsize_default", built_in.rq),
+        inline: read("inline_default").map_or(built_in.inline, |n| n.min(QUEUE_MAX.into()) as u16),
+        iomaps: read("iomap_size").map_or(0, |n| crate::wire::from_scale(crate::wire::to_scale(n.min(0x7fff) as u16))),
+        polling: read("polling_time").map_or(built_in.polling, |n| Duration::from_micros(n.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_override_within_bounds() {
+        assert_eq!(from(|_| None), Defaults::BUILT_IN);
+        let odd = from(|name| match name {
+            "mem_default" => Some(1),
+            "sqsize_default" => Some(1_000_000),
+            "iomap_size" => Some(300),
+            "polling_time" => Some(0),
+            _ => None,
+        });
+        assert_eq!((odd.rbuf, odd.sq, odd.iomaps), (BUFFER_MIN, QUEUE_MAX, 256));
+        assert!(odd.polling.is_zero());
+        assert_eq!(odd.rq, 384);
+    }
+}

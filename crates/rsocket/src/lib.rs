@@ -1,0 +1,19 @@
+//! rsockets: the sockets of librdmacm, for any machine.
+//!
+//! Programs use the C names ([`capi`]) or [`net`], which feels like `std::net`. Beneath lie sockets by
+//! descriptor ([`socket`]), the stream protocol ([`stream`]), and what moves its bytes ([`provider`]).
+//! doc/rsocket.md describes the protocol.
+#![cfg(not(loom))]
+
+pub mod capi;
+mod config;
+mod poll;
+pub mod progress;
+pub mod provider;
+pub mod shared;
+mod socket;
+pub mod stream;
+mod table;
+pub mod wire;
+
+pub use shm::Errno;

@@ -1,0 +1,119 @@
+//! What a stream needs from RDMA: a queue pair with its completion queue, memory that the peer may write,
+//! and an event to sleep on. The names are those of the verbs.
+//!
+//! A provider may be a queue pair in shared memory ([`crate::shared`]), hardware behind libibverbs, or a
+//! wrapper that makes faults ([`faulty`]). Connections come from each provider's own rendezvous, which
+//! carries [`crate::wire::ConnData`] as private data.
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+#[cfg(any(test, feature = "conformance"))]
+pub mod faulty;
+
+use rustix::fd::RawFd;
+use shm::Errno;
+
+/// Local memory that the peer may write, known to it by `addr` and `key`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub ptr: *mut u8,
+    pub len: usize,
+    pub addr: u64,
+    pub key: u32,
+}
+
+/// A place in the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    pub addr: u64,
+    pub key: u32,
+}
+
+/// Which of its two posters a work request comes from. Each lane has one poster at a time; a provider with
+/// a queue for each needs no lock between them. Requests of one lane arrive in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    Stream,
+    Control,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// A receive: the immediate data of the peer's write.
+    Recv(u32),
+    /// A write of ours, by the id that it was posted with.
+    Sent { id: u32, ok: bool },
+}
+
+/// Why a write was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The send queue is full, or the peer has no receive posted: later.
+    Full,
+    /// The peer has no such memory.
+    Access,
+    /// The connection is gone.
+    Gone,
+}
+
+/// One end of a connected, reliable queue pair.
+pub trait Endpoint {
+    /// Bytes that a post takes with it, so that the caller may change them when it returns. More must lie
+    /// still until their completion.
+    fn inline_limit(&self) -> usize;
+
+    /// Whether a successful post is already complete, and no [`Completion::Sent`] follows.
+    fn synchronous(&self) -> bool;
+
+    /// The memory made for the connection, writable by the peer.
+    fn memory(&self) -> Region;
+
+    /// Gives back `count` receives. Under the lock of the completion queue.
+    fn post_recv(&self, count: u32);
+
+    /// Writes `pieces`, one after the other, to `to`; then, with `imm`, takes one of the peer's receives and
+    /// tells it. Nothing of it is visible to the peer later than its immediate data.
+    ///
+    /// # Safety
+    /// Each piece is readable, until the completion if it is larger than [`Self::inline_limit`]. No other
+    /// thread posts on this lane.
+    unsafe fn post_write(
+        &self,
+        lane: Lane,
+        pieces: &[(*const u8, usize)],
+        to: Remote,
+        imm: Option<u32>,
+        id: u32,
+    ) -> Result<(), PostError>;
+
+    /// What has completed since, at most as much as `out` holds. Under the lock of the completion queue.
+    fn poll_cq(&self, out: &mut [Completion]) -> usize;
+
+    /// Asks for an event with the next completion. The caller polls once more before it sleeps. Under the
+    /// lock of the completion queue.
+    fn request_event(&self);
+
+    /// Sleeps until there is an event, and leaves it there.
+    fn await_event(&self) -> Result<(), Errno>;
+
+    /// Takes away an event, if there is one. Under the lock of the completion queue.
+    fn take_event(&self);
+
+    /// Readable while there is an event.
+    fn event_fd(&self) -> RawFd;
+
+    /// Whether the peer is gone: nothing arrives any more but what is on the completion queue.
+    fn is_gone(&self) -> bool;
+
+    /// Finds out whether the peer is gone, for who polls without ever sleeping.
+    fn probe(&self);
+
+    /// Opens memory of the application to the peer's writes.
+    fn expose(&self, ptr: *mut u8, len: usize) -> Result<Region, Errno>;
+
+    /// Ends [`Self::expose`].
+    fn conceal(&self, region: Region);
+
+    /// No more events; wakes who sleeps, here and there.
+    fn disconnect(&self);
+}

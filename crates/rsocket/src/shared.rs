@@ -1,0 +1,352 @@
+//! The queue pair in shared memory: two processes of one machine, joined by a loopback device.
+//!
+//! Each end owns one buffer (DMB) that the other has attached, and into which only the other writes:
+//!
+//! ```text
+//! | header 4 KiB | stream queue | control queue | memory: target SGL, iomap, receive buffer |
+//! ```
+//!
+//! A write is a copy into the peer's memory; immediate data is a slot in one of its queues, with the
+//! sequence number that the reader expects there next. So a reader looks at one cache line, and no index
+//! is shared. A write is complete when it is posted. A reader that sleeps has armed the peer's doorbell
+//! (`shm::doorbell`), which is a byte on the Unix socket that joins the two; its end is the peer's end.
+//!
+//! All of it is plain data and pointers into mappings, so that the child of a fork finds the same.
+
+pub mod meet;
+mod remote;
+#[cfg(test)]
+pub mod tests;
+
+use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use dibs::{Attached, Dmb, Loopback};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{BorrowedFd, RawFd};
+use rustix::net::{RecvFlags, SendFlags};
+use shm::Errno;
+
+/// The device of this process. One slot per arena: memory ends with its connection.
+pub static DEVICE: Loopback = Loopback::with_limits(1, 65536);
+
+/// Key of the memory made for the connection; all others are of exposed memory.
+pub const MEMORY_KEY: u32 = 1;
+
+/// No descriptor has this number: the kernel answers with EBADF.
+const CLOSED: RawFd = RawFd::MAX;
+const HEADER: usize = 4096;
+const ARM: usize = 0;
+const POSTED: [usize; 2] = [64, 68];
+/// Room for what goes beyond the peer's credits: credit updates, and the end.
+const CONTROL_SLOTS: u32 = 16;
+
+/// How a DMB is divided; the peer is told the one number that is not constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub stream_slots: u32,
+    pub memory: u32,
+}
+
+impl Layout {
+    /// For `receives` at a time and `memory` bytes; None where that is more than a DMB can hold.
+    pub fn new(receives: u16, memory: usize) -> Option<Self> {
+        let layout =
+            Self { stream_slots: (u32::from(receives) + 16).next_power_of_two(), memory: u32::try_from(memory).ok()? };
+        layout.dmb_len().map(|_| layout)
+    }
+
+    /// From what a peer says of its DMB of `dmb_len` bytes.
+    pub fn of_peer(stream_slots: u32, memory: u32, dmb_len: u32) -> Option<Self> {
+        let layout = Self { stream_slots, memory };
+        let fits = stream_slots.is_power_of_two()
+            && stream_slots <= 1 << 17
+            && layout.memory_at() + memory as usize <= dmb_len as usize;
+        fits.then_some(layout)
+    }
+
+    fn queue_at(&self, lane: Lane) -> usize {
+        HEADER + if lane == Lane::Stream { 0 } else { self.stream_slots as usize * 8 }
+    }
+
+    fn slots(&self, lane: Lane) -> u32 {
+        if lane == Lane::Stream { self.stream_slots } else { CONTROL_SLOTS }
+    }
+
+    pub fn memory_at(&self) -> usize {
+        HEADER + (self.stream_slots + CONTROL_SLOTS) as usize * 8
+    }
+
+    pub fn dmb_len(&self) -> Option<u32> {
+        let len = (self.memory_at() + self.memory as usize).max(1 << 14).next_power_of_two();
+        u32::try_from(len).ok().filter(|len| dibs::is_dmb_len(*len))
+    }
+}
+
+/// One direction of one lane, as its only user keeps it.
+#[derive(Default)]
+struct Position {
+    /// Slots used since the start; the next one gets this number plus one.
+    count: UnsafeCell<u32>,
+    /// Poster: the peer's receives, as last read.
+    posted: UnsafeCell<u32>,
+}
+
+pub struct QueuePair {
+    own: *mut u8,
+    own_layout: Layout,
+    peer: *mut u8,
+    peer_layout: Layout,
+    group: u32,
+    socket: AtomicI32,
+    peer_pid: i32,
+    gone: AtomicBool,
+    rung: AtomicU32,
+    next_key: AtomicU32,
+    send: [Position; 2],
+    recv: [Position; 2],
+}
+
+// SAFETY: positions are only used under the locks that the trait names, and all else is constant or atomic.
+unsafe impl Sync for QueuePair {}
+// SAFETY: nothing in it is bound to a thread.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// Both ends have attached each other's buffer. Takes the socket.
+    pub fn new(own: (Dmb, Layout), peer: (Attached, Layout), group: u32, socket: RawFd, peer_pid: i32) -> Self {
+        Self {
+            own: own.0.addr,
+            own_layout: own.1,
+            peer: peer.0.addr,
+            peer_layout: peer.1,
+            group,
+            socket: AtomicI32::new(socket),
+            peer_pid,
+            gone: AtomicBool::new(false),
+            rung: AtomicU32::new(0),
+            next_key: AtomicU32::new(MEMORY_KEY + 1),
+            send: Default::default(),
+            recv: Default::default(),
+        }
+    }
+
+    /// Lets go of this process's descriptor and mappings, in which nobody may be. Unless it is the last, other
+    /// processes go on: what they see of it stays as it is.
+    pub fn close(&self, last: bool) {
+        let socket = self.socket.load(Ordering::Relaxed);
+        if last {
+            self.socket.store(CLOSED, Ordering::Relaxed);
+        }
+        if socket != CLOSED {
+            // SAFETY: ours since `new`, and closed once by each process, which has taken it from its table.
+            unsafe { rustix::io::close(socket) };
+        }
+        DEVICE.drop_group(self.group);
+    }
+
+    fn word(base: *mut u8, at: usize) -> &'static AtomicU32 {
+        // SAFETY: an aligned word in the header of a DMB, whose address stays mapped also after its end.
+        unsafe { &*base.wrapping_add(at).cast() }
+    }
+
+    /// The slot of `lane` with number `count` in the queue that lies at `base`.
+    fn slot(base: *mut u8, layout: &Layout, lane: Lane, count: u32) -> &'static AtomicU64 {
+        let index = count & (layout.slots(lane) - 1);
+        // SAFETY: aligned and within the queue, because the number of slots is a power of two that was
+        // checked against the length; mapped as above.
+        unsafe { &*base.wrapping_add(layout.queue_at(lane) + index as usize * 8).cast() }
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        // SAFETY: open until `close`, which nobody may call while others are inside.
+        unsafe { BorrowedFd::borrow_raw(self.socket.load(Ordering::Relaxed)) }
+    }
+
+    fn ring(&self) {
+        // A full socket holds a doorbell already; a broken one is found by whoever waits on it.
+        let _ = rustix::net::send(self.socket(), &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Free receives of the peer on `lane`, for its poster.
+    fn room(&self, lane: Lane) -> bool {
+        let at = &self.send[lane as usize];
+        let slots = self.peer_layout.slots(lane);
+        // SAFETY: the caller is the only poster of the lane.
+        let (count, posted) = unsafe { (*at.count.get(), &mut *at.posted.get()) };
+        if count.wrapping_sub(*posted) < slots {
+            return true;
+        }
+        // SYNC: posted. A slot is written again only when the peer has read it. The word is the peer's to
+        // lie about: it would overwrite its own queue.
+        *posted = Self::word(self.own, POSTED[lane as usize]).load(Ordering::Acquire);
+        count.wrapping_sub(*posted) < slots
+    }
+
+    /// Copies into the memory of the connection, if it lies within.
+    fn copy(&self, pieces: &[(*const u8, usize)], addr: u64) -> Result<(), PostError> {
+        let total: usize = pieces.iter().map(|p| p.1).sum();
+        let memory = self.peer_layout.memory as usize;
+        let at =
+            usize::try_from(addr).ok().filter(|at| *at <= memory && total <= memory - at).ok_or(PostError::Access)?;
+        let mut to = self.peer.wrapping_add(self.peer_layout.memory_at() + at);
+        for (from, len) in pieces {
+            // SAFETY: readable by the contract of `post_write`; the target was checked to be within the
+            // peer's attached DMB, which no local object overlaps. The peer may race: its own bytes.
+            unsafe { core::ptr::copy_nonoverlapping(*from, to, *len) };
+            to = to.wrapping_add(*len);
+        }
+        Ok(())
+    }
+
+    fn publish(&self, lane: Lane, imm: u32) {
+        // SAFETY: the caller is the only poster of the lane.
+        let count = unsafe { &mut *self.send[lane as usize].count.get() };
+        let slot = Self::slot(self.peer, &self.peer_layout, lane, *count);
+        *count = count.wrapping_add(1);
+        // SYNC: slot. After the bytes that it tells of; SeqCst, because the arm word is read next (doorbell).
+        slot.swap(u64::from(*count) << 32 | u64::from(imm), Ordering::SeqCst);
+        if shm::must_ring(Self::word(self.own, ARM), &self.rung) {
+            self.ring();
+        }
+    }
+
+    /// Asks the kernel whether the peer has let go of its socket, also behind unread doorbells.
+    fn is_ended(&self) -> bool {
+        if self.gone.load(Ordering::Acquire) {
+            return true;
+        }
+        let socket = self.socket();
+        let mut fds = [PollFd::new(&socket, PollFlags::RDHUP)];
+        let polled = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let ended = matches!(polled, Ok(1..));
+        if ended {
+            self.gone.store(true, Ordering::Release);
+        }
+        ended
+    }
+
+    fn next(&self, lane: Lane) -> Option<u32> {
+        // SAFETY: under the lock of the completion queue, by the contract of `poll_cq`.
+        let count = unsafe { &mut *self.recv[lane as usize].count.get() };
+        // SYNC: slot. Loaded once; what it says is checked by the stream.
+        let word = Self::slot(self.own, &self.own_layout, lane, *count).load(Ordering::Acquire);
+        if (word >> 32) as u32 != count.wrapping_add(1) {
+            return None;
+        }
+        *count = count.wrapping_add(1);
+        Some(word as u32)
+    }
+}
+
+impl Endpoint for QueuePair {
+    #[inline]
+    fn inline_limit(&self) -> usize {
+        usize::MAX
+    }
+
+    #[inline]
+    fn synchronous(&self) -> bool {
+        true
+    }
+
+    fn memory(&self) -> Region {
+        let ptr = self.own.wrapping_add(self.own_layout.memory_at());
+        Region { ptr, len: self.own_layout.memory as usize, addr: 0, key: MEMORY_KEY }
+    }
+
+    #[inline]
+    fn post_recv(&self, _count: u32) {
+        for lane in [Lane::Stream, Lane::Control] {
+            // SAFETY: under the lock of the completion queue.
+            let count = unsafe { *self.recv[lane as usize].count.get() };
+            let word = Self::word(self.peer, POSTED[lane as usize]);
+            // SYNC: posted. After the slots were read.
+            word.store(count, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    unsafe fn post_write(
+        &self,
+        lane: Lane,
+        pieces: &[(*const u8, usize)],
+        to: Remote,
+        imm: Option<u32>,
+        _id: u32,
+    ) -> Result<(), PostError> {
+        if imm.is_some() && !self.room(lane) {
+            return Err(if self.is_gone() { PostError::Gone } else { PostError::Full });
+        }
+        match to.key {
+            MEMORY_KEY => self.copy(pieces, to.addr)?,
+            _ if pieces.iter().all(|p| p.1 == 0) => {}
+            _ => self.write_exposed(pieces, to)?,
+        }
+        if let Some(imm) = imm {
+            self.publish(lane, imm);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn poll_cq(&self, out: &mut [Completion]) -> usize {
+        let mut n = 0;
+        for lane in [Lane::Control, Lane::Stream] {
+            while n < out.len() {
+                let Some(imm) = self.next(lane) else { break };
+                out[n] = Completion::Recv(imm);
+                n += 1;
+            }
+        }
+        n
+    }
+
+    fn request_event(&self) {
+        shm::arm(Self::word(self.peer, ARM));
+    }
+
+    fn await_event(&self) -> Result<(), Errno> {
+        // A real receive, so that the kernel decides about signals and SA_RESTART.
+        match rustix::net::recv(self.socket(), &mut [0u8; 1][..], RecvFlags::PEEK) {
+            Ok((_, 0)) => self.gone.store(true, Ordering::Release),
+            Ok(_) => {}
+            Err(Errno::INTR) => return Err(Errno::INTR),
+            Err(_) => self.gone.store(true, Ordering::Release),
+        }
+        Ok(())
+    }
+
+    fn take_event(&self) {
+        let mut bytes = [0u8; 64];
+        match rustix::net::recv(self.socket(), &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => self.gone.store(true, Ordering::Release),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.gone.store(true, Ordering::Release),
+        }
+    }
+
+    fn event_fd(&self) -> RawFd {
+        self.socket.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn expose(&self, ptr: *mut u8, len: usize) -> Result<Region, Errno> {
+        self.expose_buffer(ptr, len)
+    }
+
+    fn conceal(&self, _region: Region) {}
+
+    fn probe(&self) {
+        self.is_ended();
+    }
+
+    fn disconnect(&self) {
+        let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Both);
+        self.gone.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,447 @@
+//! How two ends find each other: connection management of the shared-memory provider.
+//!
+//! An rsocket is a real TCP socket of the kernel, so that ports, their conflicts, ephemeral ports, network
+//! namespaces, addresses and refusals are the kernel's. The TCP connection carries the request and a status;
+//! memory goes over a Unix connection beside it:
+//!
+//! ```text
+//! connector                                                     acceptor
+//!   listens on a Unix socket with a random name
+//!   TCP   request: name, secret, connection data  ------------>  connects to that name
+//!         <------------------ status: secret of the acceptor  TCP
+//!         <---- introduction: connector's secret, buffer, connection data, memfd  Unix
+//!   Unix  introduction: acceptor's secret, buffer, memfd  ----->
+//! ```
+//!
+//! Who echoes a secret has read it from the TCP connection, so the ends of both connections are the same
+//! two processes, whoever else knows the name (which any user can list). The Unix connection stays, as
+//! doorbell and as sign of life.
+
+use super::{DEVICE, Layout, MEMORY_KEY, QueuePair};
+use crate::provider::Region;
+use crate::stream::{Config, conn_data};
+use crate::wire::{ConnData, ConnError};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+use dibs::{Device, Dmb, Gid, NoCopy};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::io::{IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use shm::Errno;
+
+const MAGIC: [u8; 8] = *b"RSOCKv1\0";
+/// How long an acceptor waits for a request that has begun to arrive.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+type Secret = [u8; 16];
+
+/// Why an acceptor said no.
+mod status {
+    pub const OK: u32 = 0;
+    pub const VERSION: u32 = 1;
+    pub const ELSEWHERE: u32 = 2;
+    pub const RESOURCES: u32 = 3;
+}
+
+const REQUEST: usize = 8 + 16 + 16 + 16 + ConnData::LEN;
+const STATUS: usize = 8 + 4 + 16;
+const INTRODUCTION: usize = 8 + 16 + 16 + 8 + 12 + ConnData::LEN;
+
+/// The connector's half of a meeting. Plain data, as a fork may share it.
+#[derive(Clone, Copy)]
+pub struct Request {
+    config: Config,
+    listener: RawFd,
+    secret: Secret,
+    /// The acceptor's, once it has answered.
+    answer: Option<Secret>,
+    /// Who has connected and not introduced itself yet.
+    candidate: RawFd,
+}
+
+/// The acceptor's half.
+#[derive(Clone, Copy)]
+pub struct Answer {
+    config: Config,
+    peer: ConnData,
+    secret: Secret,
+    gid: Gid,
+    own: Own,
+    unix: RawFd,
+}
+
+/// A buffer of ours, made for this connection.
+#[derive(Clone, Copy)]
+struct Own {
+    dmb: Dmb,
+    layout: Layout,
+    group: u32,
+}
+
+/// What a meeting leads to.
+pub struct Met {
+    pub qp: QueuePair,
+    pub peer: ConnData,
+    pub config: Config,
+}
+
+/// What this end says of itself: addresses count from the beginning of its memory.
+fn own_data(config: &Config) -> ConnData {
+    let memory = Region { ptr: core::ptr::null_mut(), len: config.memory(), addr: 0, key: MEMORY_KEY };
+    conn_data(config, &memory)
+}
+
+impl Own {
+    fn register(config: &Config, peer: Gid) -> Result<Self, Errno> {
+        static GROUP: AtomicU32 = AtomicU32::new(1);
+        let layout = Layout::new(config.rq, config.memory()).ok_or(Errno::NOBUFS)?;
+        let len = layout.dmb_len().ok_or(Errno::NOBUFS)?;
+        let group = GROUP.fetch_add(1, Ordering::Relaxed);
+        let dmb = DEVICE.register_in(group, peer, len).map_err(|e| match e {
+            dibs::RegisterError::Os(e) => e,
+            _ => Errno::NOBUFS,
+        })?;
+        Ok(Self { dmb, layout, group })
+    }
+
+    fn drop(self) {
+        DEVICE.drop_group(self.group);
+    }
+}
+
+impl Request {
+    /// Asks for a connection over the connected socket `tcp`.
+    pub fn send(tcp: BorrowedFd<'_>, config: Config) -> Result<Self, Errno> {
+        let (name, secret) = (random()?, random()?);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::bind(&listener, &address(&name)?)?;
+        rustix::net::listen(&listener, 4)?;
+        let mut out = Writer(Vec::with_capacity(REQUEST));
+        out.put(&MAGIC).put(&name).put(&secret).put(&DEVICE.gid().0).put(&own_data(&config).encode());
+        send_whole(tcp, &out.0)?;
+        Ok(Self { config, listener: park(listener), secret, answer: None, candidate: -1 })
+    }
+
+    /// The descriptor that becomes readable when the acceptor comes, beside the TCP socket.
+    pub fn fd(&self) -> RawFd {
+        if self.candidate >= 0 { self.candidate } else { self.listener }
+    }
+
+    /// Goes on as far as it can without waiting; None if that is not to the end.
+    pub fn advance(&mut self, tcp: BorrowedFd<'_>) -> Result<Option<Met>, Errno> {
+        if self.answer.is_none() {
+            self.answer = receive_status(tcp)?;
+        }
+        match rustix::net::accept_with(borrow(self.listener), SocketFlags::CLOEXEC) {
+            Ok(unix) => {
+                close(core::mem::replace(&mut self.candidate, park(unix)));
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(e) => return Err(e),
+        }
+        let (true, Some(answer)) = (self.candidate >= 0, self.answer) else { return Ok(None) };
+        match Introduction::receive(borrow(self.candidate), &self.secret) {
+            Ok(Some(theirs)) => self.finish(&theirs, &answer).map(Some),
+            Ok(None) => Ok(None),
+            // Not the acceptor, who may yet come.
+            Err(_) => {
+                close(core::mem::replace(&mut self.candidate, -1));
+                Ok(None)
+            }
+        }
+    }
+
+    fn finish(&mut self, theirs: &Introduction, answer: &Secret) -> Result<Met, Errno> {
+        let own = Own::register(&self.config, theirs.gid)?;
+        let unix = borrow(self.candidate);
+        let done = Introduction::send(unix, answer, &own, &own_data(&self.config)).and_then(|()| theirs.attach(&own));
+        match done {
+            Ok(peer) => {
+                let qp = QueuePair::new((own.dmb, own.layout), peer, own.group, self.candidate, peer_pid(unix)?);
+                self.candidate = -1;
+                close(core::mem::replace(&mut self.listener, -1));
+                Ok(Met { qp, peer: theirs.data, config: self.config })
+            }
+            Err(e) => {
+                own.drop();
+                Err(e)
+            }
+        }
+    }
+
+    /// Closes this process's descriptors; another that has them by fork goes on.
+    pub fn leave(&self) {
+        close(self.listener);
+        close(self.candidate);
+    }
+
+    pub fn cancel(&mut self) {
+        close(core::mem::replace(&mut self.listener, -1));
+        close(core::mem::replace(&mut self.candidate, -1));
+    }
+}
+
+impl Answer {
+    /// Reads the request on a connection that was just accepted, and answers it. Err: not a connection for
+    /// us, to be closed.
+    pub fn send(tcp: BorrowedFd<'_>, config: Config) -> Result<Self, Errno> {
+        let mut bytes = [0; REQUEST];
+        receive_whole(tcp, &mut bytes)?;
+        let mut rest = Reader(&bytes);
+        let (magic, name, secret, gid): ([u8; 8], Secret, Secret, [u8; 16]) =
+            (rest.take(), rest.take(), rest.take(), rest.take());
+        let data = ConnData::decode(&rest.take());
+        let (MAGIC, Ok(peer)) = (magic, data) else {
+            let code = if matches!(data, Err(ConnError::Version(_))) { status::VERSION } else { status::RESOURCES };
+            let _ = send_status(tcp, code, &[0; 16]);
+            return Err(Errno::PROTO);
+        };
+        match Self::introduce(tcp, config, peer, (name, secret), Gid(gid)) {
+            Ok(answer) => Ok(answer),
+            Err(e) => {
+                let code = if e == Errno::CONNREFUSED { status::ELSEWHERE } else { status::RESOURCES };
+                let _ = send_status(tcp, code, &[0; 16]);
+                Err(e)
+            }
+        }
+    }
+
+    fn introduce(
+        tcp: BorrowedFd<'_>,
+        config: Config,
+        peer: ConnData,
+        (name, theirs): (Secret, Secret),
+        gid: Gid,
+    ) -> Result<Self, Errno> {
+        let unix = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&unix, &address(&name)?)?;
+        let secret = random()?;
+        let own = Own::register(&config, gid)?;
+        let done = send_status(tcp, status::OK, &secret)
+            .and_then(|()| Introduction::send(unix.as_fd(), &theirs, &own, &own_data(&config)));
+        match done {
+            Ok(()) => Ok(Self { config, peer, secret, gid, own, unix: park(unix) }),
+            Err(e) => {
+                own.drop();
+                Err(e)
+            }
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.unix
+    }
+
+    pub fn advance(&mut self) -> Result<Option<Met>, Errno> {
+        let unix = borrow(self.unix);
+        let Some(theirs) = Introduction::receive(unix, &self.secret)? else { return Ok(None) };
+        if theirs.gid != self.gid {
+            return Err(Errno::PROTO);
+        }
+        let peer = theirs.attach(&self.own)?;
+        let qp = QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, peer_pid(unix)?);
+        self.unix = -1;
+        Ok(Some(Met { qp, peer: self.peer, config: self.config }))
+    }
+
+    pub fn cancel(&mut self) {
+        close(core::mem::replace(&mut self.unix, -1));
+        self.own.drop();
+    }
+
+    /// Closes this process's descriptor; another that has it by fork goes on.
+    pub fn leave(&self) {
+        close(self.unix);
+    }
+}
+
+/// A buffer, and the proof that its owner is the other end of the TCP connection.
+struct Introduction {
+    gid: Gid,
+    token: u64,
+    dmb_len: u32,
+    layout: Option<Layout>,
+    data: ConnData,
+    memory: OwnedFd,
+}
+
+impl Introduction {
+    fn send(unix: BorrowedFd<'_>, secret: &Secret, own: &Own, data: &ConnData) -> Result<(), Errno> {
+        let share = DEVICE.share(own.dmb.token).ok_or(Errno::NOBUFS)?;
+        let mut out = Writer(Vec::with_capacity(INTRODUCTION));
+        out.put(&MAGIC).put(secret).put(&DEVICE.gid().0).put(&own.dmb.token.to_be_bytes());
+        out.put(&own.dmb.len.to_be_bytes());
+        out.put(&own.layout.stream_slots.to_be_bytes()).put(&own.layout.memory.to_be_bytes()).put(&data.encode());
+        let fds = [borrow(share.fd)];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        let n = rustix::net::sendmsg(unix, &[IoSlice::new(&out.0)], &mut control, SendFlags::NOSIGNAL)?;
+        if n == INTRODUCTION { Ok(()) } else { Err(Errno::PROTO) }
+    }
+
+    /// None if nothing has arrived yet; Err for anything but an introduction with `secret`.
+    fn receive(unix: BorrowedFd<'_>, secret: &Secret) -> Result<Option<Self>, Errno> {
+        let mut bytes = [0; INTRODUCTION];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = rustix::net::recvmsg(unix, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+        let n = match got {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            other => other?.bytes,
+        };
+        let rights = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let mut rest = Reader(&bytes);
+        let (magic, echo, gid): ([u8; 8], Secret, [u8; 16]) = (rest.take(), rest.take(), rest.take());
+        let token = u64::from_be_bytes(rest.take());
+        let [dmb_len, slots, memory] = [(); 3].map(|()| u32::from_be_bytes(rest.take()));
+        let data = ConnData::decode(&rest.take());
+        match (n, magic, data, rights) {
+            (INTRODUCTION, MAGIC, Ok(data), Some(fd)) if echo == *secret => {
+                let layout = Layout::of_peer(slots, memory, dmb_len);
+                Ok(Some(Self { gid: Gid(gid), token, dmb_len, layout, data, memory: fd }))
+            }
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn attach(&self, own: &Own) -> Result<(dibs::Attached, Layout), Errno> {
+        use rustix::fd::AsRawFd;
+        let layout = self.layout.ok_or(Errno::PROTO)?;
+        let share = Some(self.memory.as_raw_fd());
+        let attached =
+            DEVICE.attach_in(own.group, self.gid, self.token, self.dmb_len, share).map_err(|_| Errno::PROTO)?;
+        // It is mapped on both sides now, and nobody else is to get it.
+        DEVICE.close_share(own.dmb.token);
+        Ok((attached, layout))
+    }
+}
+
+fn address(name: &Secret) -> Result<SocketAddrUnix, Errno> {
+    let mut full = *b"shortwire-rsocket/0123456789abcdef0123456789abcdef";
+    for (i, byte) in name.iter().enumerate() {
+        let digit = |n: u8| b"0123456789abcdef"[usize::from(n)];
+        full[18 + 2 * i] = digit(byte >> 4);
+        full[19 + 2 * i] = digit(byte & 15);
+    }
+    SocketAddrUnix::new_abstract_name(&full)
+}
+
+fn random() -> Result<Secret, Errno> {
+    let mut bytes = [0; 16];
+    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if n == bytes.len() { Ok(bytes) } else { Err(Errno::AGAIN) }
+}
+
+fn peer_pid(unix: BorrowedFd<'_>) -> Result<i32, Errno> {
+    Ok(rustix::net::sockopt::socket_peercred(unix)?.pid.as_raw_nonzero().get())
+}
+
+fn send_status(tcp: BorrowedFd<'_>, code: u32, secret: &Secret) -> Result<(), Errno> {
+    let mut out = Writer(Vec::with_capacity(STATUS));
+    out.put(&MAGIC).put(&code.to_be_bytes()).put(secret);
+    send_whole(tcp, &out.0)
+}
+
+/// The acceptor's secret, once it is there.
+fn receive_status(tcp: BorrowedFd<'_>) -> Result<Option<Secret>, Errno> {
+    let mut bytes = [0; STATUS];
+    match rustix::net::recv(tcp, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        // A listener of another kind, or an application that closed without accepting.
+        Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(Errno::CONNREFUSED),
+        Ok((_, n)) if !MAGIC.starts_with(&bytes[..n.min(8)]) => return Err(Errno::CONNREFUSED),
+        Ok((_, n)) if n < STATUS => return Ok(None),
+        other => other?,
+    };
+    let _ = rustix::net::recv(tcp, &mut bytes[..], RecvFlags::DONTWAIT);
+    let mut rest = Reader(&bytes[8..]);
+    match u32::from_be_bytes(rest.take()) {
+        status::OK => Ok(Some(rest.take())),
+        status::VERSION => Err(Errno::OPNOTSUPP),
+        status::ELSEWHERE => Err(Errno::HOSTUNREACH),
+        _ => Err(Errno::CONNREFUSED),
+    }
+}
+
+fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+    // The first bytes on a new connection always fit.
+    match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        Ok(_) => Err(Errno::CONNRESET),
+        Err(e) => Err(e),
+    }
+}
+
+fn receive_whole(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::net::recv(fd, &mut bytes[done..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(Errno::CONNRESET),
+            Ok((_, n)) => done += n,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+                if rustix::event::poll(&mut fds, Some(&PATIENCE))? == 0 {
+                    return Err(Errno::TIMEDOUT);
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Moves a descriptor out of the application's way, as far as its limit allows.
+fn park(fd: OwnedFd) -> RawFd {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let floor = (limit / 4 * 3).min(768);
+    match rustix::io::fcntl_dupfd_cloexec(&fd, floor as RawFd) {
+        Ok(high) => {
+            close(fd.into_raw_fd());
+            high.into_raw_fd()
+        }
+        Err(_) => fd.into_raw_fd(),
+    }
+}
+
+fn close(fd: RawFd) {
+    if fd >= 0 {
+        // SAFETY: ours, and its last use.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: not -1, and open until the meeting ends.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    /// The next `N` bytes; messages have fixed sizes, so that they are there.
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (first, rest) = self.0.split_first_chunk().expect("a message of fixed size");
+        self.0 = rest;
+        *first
+    }
+}

@@ -1,0 +1,321 @@
+//! One rsocket: from `rsocket` over listening or connecting to a stream, and its end.
+//!
+//! Its number is that of a real TCP (or UDP) socket of the kernel; see [`crate::shared::meet`]. All fields
+//! live in memory that a fork shares, so there are no pointers into the heap.
+
+mod datagram;
+mod lifecycle;
+mod options;
+mod transfer;
+
+pub use lifecycle::{accept, bind, close, connect, last_error, listen, open, shutdown};
+pub use transfer::{map, recv, recv_from, send, send_to, unmap, write_mapped};
+
+use crate::shared::QueuePair;
+use crate::shared::meet::{Answer, Met, Request};
+use crate::stream::{Config, Stream};
+use crate::{config, table};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{BorrowedFd, RawFd};
+use shm::{Errno, FastLock};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Phase {
+    /// New, or bound.
+    Idle,
+    Listening,
+    /// The kernel's connect is under way.
+    Connecting,
+    /// The request is with the acceptor.
+    Requested,
+    /// Accepted; the connector has not yet introduced itself.
+    Accepting,
+    Streaming,
+    /// Connecting failed; the error is kept for SO_ERROR.
+    Failed,
+    Datagram,
+    Closed,
+}
+
+impl Phase {
+    fn is_opening(self) -> bool {
+        matches!(self, Self::Connecting | Self::Requested | Self::Accepting)
+    }
+}
+
+/// Sizes and flags that the application sets.
+struct Options {
+    sq: AtomicU32,
+    rq: AtomicU32,
+    sbuf: AtomicU32,
+    rbuf: AtomicU32,
+    inline: AtomicU32,
+    iomaps: AtomicU32,
+    /// Bits by option number, for SOL_SOCKET and IPPROTO_TCP.
+    socket: AtomicU64,
+    tcp: AtomicU64,
+    keepalive_time: AtomicU32,
+}
+
+/// How far a connection has come that is being made.
+enum Meeting {
+    None,
+    Request(Request),
+    Answer(Answer),
+}
+
+pub struct Socket {
+    fd: AtomicI32,
+    domain: i32,
+    phase: AtomicU32,
+    status_flags: AtomicI32,
+    error: AtomicI32,
+    /// Processes that have it: it ends with the last.
+    holders: AtomicU32,
+    born: u32,
+    options: Options,
+    /// Guards `meeting`, and the change to a stream.
+    setup: FastLock<true>,
+    meeting: UnsafeCell<Meeting>,
+    private: AtomicPtr<u8>,
+    private_len: AtomicU64,
+    stream: UnsafeCell<MaybeUninit<Stream<QueuePair>>>,
+}
+
+// SAFETY: `meeting` is used under `setup`; `stream` is written once, before `phase` says so.
+unsafe impl Sync for Socket {}
+
+impl Socket {
+    /// In its own memory, not yet in the table.
+    fn create(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Self, Errno> {
+        let d = config::defaults();
+        let options = Options {
+            sq: AtomicU32::new(d.sq.into()),
+            rq: AtomicU32::new(d.rq.into()),
+            sbuf: AtomicU32::new(d.sbuf),
+            rbuf: AtomicU32::new(d.rbuf),
+            inline: AtomicU32::new(d.inline.into()),
+            iomaps: AtomicU32::new(d.iomaps.into()),
+            socket: AtomicU64::new(0),
+            tcp: AtomicU64::new(0),
+            keepalive_time: AtomicU32::new(7200),
+        };
+        let socket = Self {
+            fd: AtomicI32::new(fd),
+            domain,
+            phase: AtomicU32::new(phase as u32),
+            status_flags: AtomicI32::new(libc::O_RDWR),
+            error: AtomicI32::new(0),
+            holders: AtomicU32::new(1),
+            born: table::forks(),
+            options,
+            setup: FastLock::new(),
+            meeting: UnsafeCell::new(Meeting::None),
+            private: AtomicPtr::default(),
+            private_len: AtomicU64::new(0),
+            stream: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        let memory = table::allocate()?;
+        // SAFETY: memory for one socket, which nobody uses any more; never freed.
+        unsafe { memory.write(socket) };
+        // SAFETY: as above.
+        Ok(unsafe { &*memory })
+    }
+
+    pub fn born(&self) -> u32 {
+        self.born
+    }
+
+    /// A fork is about to give it to another process.
+    pub fn share(&self) {
+        self.holders.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn phase(&self) -> Phase {
+        // SYNC: phase. What belongs to a phase was written before it.
+        let phase = self.phase.load(Ordering::Acquire);
+        // SAFETY: only `set_phase` and `create` write it.
+        unsafe { core::mem::transmute(phase) }
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        // SYNC: phase.
+        self.phase.store(phase as u32, Ordering::Release);
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
+    }
+
+    pub fn raw(&self) -> RawFd {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    fn kernel(&self) -> BorrowedFd<'_> {
+        // SAFETY: open until `close`; a late user of a closed number gets EBADF from the kernel.
+        unsafe { BorrowedFd::borrow_raw(self.raw()) }
+    }
+
+    fn config(&self) -> Config {
+        let o = &self.options;
+        let read = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        Config {
+            sq: read(&o.sq) as u16,
+            rq: read(&o.rq) as u16,
+            sbuf: read(&o.sbuf),
+            rbuf: read(&o.rbuf),
+            iomaps: read(&o.iomaps) as u16,
+        }
+    }
+
+    /// The stream, if there is one already.
+    #[inline]
+    pub fn streaming(&self) -> Option<&Stream<QueuePair>> {
+        if self.phase() == Phase::Streaming {
+            // SAFETY: written before the phase was set; not changed afterwards.
+            Some(unsafe { (*self.stream.get()).assume_init_ref() })
+        } else {
+            None
+        }
+    }
+
+    /// The stream, for a call that moves data; finishes connecting first.
+    #[inline]
+    pub fn stream(&self, block: bool) -> Result<&Stream<QueuePair>, Errno> {
+        match self.streaming() {
+            Some(stream) => Ok(stream),
+            None => self.become_stream(block),
+        }
+    }
+
+    #[cold]
+    fn become_stream(&self, block: bool) -> Result<&Stream<QueuePair>, Errno> {
+        match self.phase() {
+            Phase::Connecting | Phase::Requested | Phase::Accepting => {
+                self.advance(block)?;
+                self.streaming().ok_or(Errno::AGAIN)
+            }
+            Phase::Streaming => self.streaming().ok_or(Errno::NOTCONN),
+            Phase::Closed => Err(Errno::BADF),
+            Phase::Datagram => Err(Errno::OPNOTSUPP),
+            Phase::Idle | Phase::Listening => Err(Errno::NOTCONN),
+            Phase::Failed => Err(Errno::CONNRESET),
+        }
+    }
+
+    /// Goes on connecting. EAGAIN: not finished, and not to be waited for. Other errors end the attempt, but
+    /// for EINTR.
+    pub fn advance(&self, block: bool) -> Result<(), Errno> {
+        loop {
+            {
+                let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
+                if !self.phase().is_opening() {
+                    return if self.phase() == Phase::Streaming { Ok(()) } else { Err(Errno::CONNRESET) };
+                }
+                match self.step() {
+                    Ok(Some(met)) => return self.begin(met),
+                    Ok(None) => {}
+                    Err(e) => {
+                        self.give_up(e);
+                        return Err(e);
+                    }
+                }
+            }
+            if !block {
+                return Err(Errno::AGAIN);
+            }
+            self.wait_to_advance()?;
+        }
+    }
+
+    /// Under `setup`: one attempt.
+    fn step(&self) -> Result<Option<Met>, Errno> {
+        // SAFETY: under `setup`.
+        let meeting = unsafe { &mut *self.meeting.get() };
+        if self.phase() == Phase::Connecting {
+            let kernel = self.kernel();
+            let mut fds = [PollFd::new(&kernel, PollFlags::OUT)];
+            if rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())) != Ok(1) {
+                return Ok(None);
+            }
+            rustix::net::sockopt::socket_error(self.kernel())??;
+            *meeting = Meeting::Request(Request::send(self.kernel(), self.config())?);
+            self.set_phase(Phase::Requested);
+        }
+        match meeting {
+            Meeting::Request(request) => request.advance(self.kernel()),
+            // Whatever a peer does wrong after it was accepted is a reset for the application.
+            Meeting::Answer(answer) => answer.advance().map_err(|_| Errno::CONNRESET),
+            Meeting::None => Err(Errno::NOTCONN),
+        }
+    }
+
+    /// Under `setup`: the meeting has succeeded.
+    fn begin(&self, met: Met) -> Result<(), Errno> {
+        // SAFETY: under `setup`. What it held is in `met`.
+        unsafe { *self.meeting.get() = Meeting::None };
+        let len = met.config.private();
+        let private = match table::map(len) {
+            Ok(private) => private,
+            Err(e) => {
+                met.qp.close(true);
+                self.give_up(e);
+                return Err(e);
+            }
+        };
+        self.private.store(private, Ordering::Relaxed);
+        self.private_len.store(len as u64, Ordering::Relaxed);
+        let stream = Stream::new(met.qp, met.config, &met.peer, private, lifecycle::spin());
+        // SAFETY: the phase, which changes under `setup` only, says that there is none yet.
+        unsafe { (*self.stream.get()).write(stream) };
+        self.set_phase(Phase::Streaming);
+        Ok(())
+    }
+
+    /// Under `setup`.
+    fn give_up(&self, error: Errno) {
+        // SAFETY: under `setup`.
+        match core::mem::replace(unsafe { &mut *self.meeting.get() }, Meeting::None) {
+            Meeting::Request(mut request) => request.cancel(),
+            Meeting::Answer(mut answer) => answer.cancel(),
+            Meeting::None => {}
+        }
+        self.error.store(error.raw_os_error(), Ordering::Relaxed);
+        self.set_phase(Phase::Failed);
+    }
+
+    /// Under `setup`: this process gives up its share of a connection that others go on making.
+    fn leave(&self) {
+        // SAFETY: under `setup`.
+        match unsafe { &*self.meeting.get() } {
+            Meeting::Request(request) => request.leave(),
+            Meeting::Answer(answer) => answer.leave(),
+            Meeting::None => {}
+        }
+    }
+
+    /// The descriptors, and what to wait for on them, while the socket is no stream.
+    pub fn wait_fds(&self) -> [(RawFd, i16); 2] {
+        let Ok(_held) = self.setup.lock() else { return [(-1, 0); 2] };
+        // SAFETY: under `setup`.
+        match (self.phase(), unsafe { &*self.meeting.get() }) {
+            (Phase::Connecting, _) => [(self.raw(), libc::POLLOUT), (-1, 0)],
+            (_, Meeting::Request(request)) => [(self.raw(), libc::POLLIN), (request.fd(), libc::POLLIN)],
+            (_, Meeting::Answer(answer)) => [(answer.fd(), libc::POLLIN), (-1, 0)],
+            _ => [(-1, 0); 2],
+        }
+    }
+
+    fn wait_to_advance(&self) -> Result<(), Errno> {
+        let mut fds = self.wait_fds().map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+        // SAFETY: two valid entries.
+        match unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } {
+            -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! From opening to closing.
+
+use super::{Meeting, Phase, Socket};
+use crate::shared::meet::Answer;
+use crate::stream::How;
+use crate::{config, table};
+use core::sync::atomic::Ordering;
+use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use shm::Errno;
+use std::time::Duration;
+
+/// AF_IB: addresses of InfiniBand without IP.
+const AF_IB: i32 = 27;
+/// The kernel completes a connection for `accept` only when its request has arrived, for at least so long.
+const DEFER: i32 = 1;
+
+/// Runs a call of libc that returns -1 with errno.
+fn check(result: i32) -> Result<i32, Errno> {
+    if result >= 0 { Ok(result) } else { Err(last_error()) }
+}
+
+pub fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// How long to poll before sleeping: not at all where no other processor could make the wait shorter.
+pub fn spin() -> Duration {
+    let several = rustix::thread::sched_getaffinity(None).map_or(true, |set| set.count() > 1)
+        || std::thread::available_parallelism().map_or(true, |n| n.get() > 1)
+        || online() > 1;
+    if several { config::defaults().polling } else { Duration::ZERO }
+}
+
+/// Processors of the machine: a process pinned to one may well have its peer on another.
+fn online() -> i64 {
+    // SAFETY: only asks.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
+}
+
+/// `rsocket`.
+pub fn open(domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
+    if domain == AF_IB {
+        // There is no address of this family without hardware.
+        return Err(Errno::AFNOSUPPORT);
+    }
+    let known = match kind {
+        libc::SOCK_STREAM => protocol == 0 || protocol == libc::IPPROTO_TCP,
+        libc::SOCK_DGRAM => protocol == 0 || protocol == libc::IPPROTO_UDP,
+        _ => false,
+    };
+    if !known || !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+        return Err(Errno::NOTSUP);
+    }
+    // SAFETY: makes a new descriptor.
+    let fd = check(unsafe { libc::socket(domain, kind, protocol) })?;
+    let phase = if kind == libc::SOCK_STREAM { Phase::Idle } else { Phase::Datagram };
+    adopt(fd, domain, phase).map(|socket| socket.raw())
+}
+
+/// Makes a kernel socket an rsocket; closes it if that fails.
+fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Socket, Errno> {
+    // SAFETY: new, and nobody else's.
+    let guard = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = Socket::create(fd, domain, phase)?;
+    table::insert(fd, socket)?;
+    let _ = guard.into_raw_fd();
+    Ok(socket)
+}
+
+/// # Safety
+/// `addr` points to `len` bytes, or is null.
+pub unsafe fn bind(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Result<(), Errno> {
+    let socket = table::get(fd)?;
+    if !matches!(socket.phase(), Phase::Idle | Phase::Datagram) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: by the contract.
+    check(unsafe { libc::bind(fd, addr, len) }).map(drop)
+}
+
+pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
+    let socket = table::get(fd)?;
+    if !matches!(socket.phase(), Phase::Idle | Phase::Listening) {
+        return Err(if socket.phase() == Phase::Datagram { Errno::OPNOTSUPP } else { Errno::INVAL });
+    }
+    let value = core::ptr::from_ref(&DEFER);
+    let option = libc::TCP_DEFER_ACCEPT;
+    // SAFETY: the option is an int.
+    check(unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, value.cast(), size_of::<i32>() as u32) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(fd, backlog) })?;
+    socket.set_phase(Phase::Listening);
+    Ok(())
+}
+
+/// The next connection whose peer speaks our protocol.
+///
+/// # Safety
+/// As `accept`: null, or an address of `*len` bytes.
+pub unsafe fn accept(fd: RawFd, addr: *mut libc::sockaddr, len: *mut u32) -> Result<RawFd, Errno> {
+    let listener = table::get(fd)?;
+    match listener.phase() {
+        Phase::Listening => {}
+        Phase::Datagram => return Err(Errno::OPNOTSUPP),
+        _ => return Err(Errno::INVAL),
+    }
+    // SAFETY: by the contract, here and below.
+    let room = if len.is_null() { 0 } else { unsafe { len.read() } };
+    loop {
+        if !len.is_null() {
+            // SAFETY: as above. The call below changes it also for connections that are then refused.
+            unsafe { len.write(room) };
+        }
+        // SAFETY: as above.
+        let fd = check(unsafe { libc::accept4(fd, addr, len, libc::SOCK_CLOEXEC) })?;
+        match take_in(listener, fd) {
+            Ok(fd) => return Ok(fd),
+            // Out of our means, which is for the application to know; else not one of us: the next.
+            Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => return Err(e),
+            Err(_) => {}
+        }
+    }
+}
+
+fn take_in(listener: &Socket, fd: RawFd) -> Result<RawFd, Errno> {
+    let socket = Socket::create(fd, listener.domain, Phase::Accepting);
+    // SAFETY: new, and nobody else's.
+    let guard = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = socket?;
+    // Like a kernel socket of `rsocket`, it stays open over exec, where nothing can be done with it.
+    let _ = rustix::io::fcntl_setfd(&guard, rustix::io::FdFlags::empty());
+    socket.inherit(listener);
+    let answer = Answer::send(socket.kernel(), listener.config())?;
+    // SAFETY: nobody else knows the socket yet.
+    unsafe { *socket.meeting.get() = Meeting::Answer(answer) };
+    if let Err(e) = table::insert(fd, socket) {
+        socket.give_up(e);
+        return Err(e);
+    }
+    Ok(guard.into_raw_fd())
+}
+
+/// # Safety
+/// `addr` points to `len` bytes, or is null.
+pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Result<(), Errno> {
+    let socket = table::get(fd)?;
+    match socket.phase() {
+        // SAFETY: by the contract.
+        Phase::Datagram => return check(unsafe { libc::connect(fd, addr, len) }).map(drop),
+        Phase::Idle => {}
+        Phase::Streaming => return Err(Errno::ISCONN),
+        Phase::Connecting | Phase::Requested | Phase::Accepting => {
+            return match socket.advance(!socket.is_nonblocking()) {
+                Err(Errno::AGAIN) => Err(Errno::ALREADY),
+                other => other,
+            };
+        }
+        Phase::Listening | Phase::Failed => return Err(Errno::INVAL),
+        Phase::Closed => return Err(Errno::BADF),
+    }
+    {
+        let _held = socket.setup.lock().map_err(|_| Errno::AGAIN)?;
+        if socket.phase() != Phase::Idle {
+            return Err(Errno::ALREADY);
+        }
+        // SAFETY: by the contract. The kernel's socket is nonblocking if the application wants it so.
+        match check(unsafe { libc::connect(fd, addr, len) }) {
+            // Interrupted, it goes on by itself, as POSIX has it.
+            Ok(_) | Err(Errno::INPROGRESS) => socket.set_phase(Phase::Connecting),
+            Err(Errno::INTR) => {
+                socket.set_phase(Phase::Connecting);
+                return Err(Errno::INTR);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    match socket.advance(!socket.is_nonblocking()) {
+        Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
+        other => other,
+    }
+}
+
+pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
+    let how = match how {
+        libc::SHUT_RD => How::Read,
+        libc::SHUT_WR => How::Write,
+        libc::SHUT_RDWR => How::Both,
+        _ => return Err(Errno::INVAL),
+    };
+    let socket = table::get(fd)?;
+    if socket.phase() == Phase::Accepting {
+        // The peer cannot be told before it has introduced itself; it does so at once.
+        socket.advance(true)?;
+    }
+    match socket.phase() {
+        Phase::Streaming => socket.streaming().map_or(Ok(()), |stream| stream.shutdown(how)),
+        // SAFETY: no pointers.
+        Phase::Datagram => check(unsafe { libc::shutdown(fd, how as i32) }).map(drop),
+        _ => Err(Errno::NOTCONN),
+    }
+}
+
+/// Ends the socket, for the last process that has it also the connection. Data sent before still arrives.
+pub fn close(fd: RawFd) -> Result<(), Errno> {
+    let socket = table::remove(fd).ok_or(Errno::BADF)?;
+    let last = socket.holders.fetch_sub(1, Ordering::AcqRel) == 1;
+    if last && socket.phase() == Phase::Accepting {
+        let _ = socket.advance(false);
+    }
+    if let Some(stream) = socket.streaming() {
+        if last {
+            let _ = stream.shutdown(How::Both);
+            stream.quiesce();
+            stream.unmap_all();
+        }
+        stream.endpoint.close(last);
+    } else if let Ok(_held) = socket.setup.lock() {
+        if last { socket.give_up(Errno::BADF) } else { socket.leave() }
+    }
+    if last {
+        socket.set_phase(Phase::Closed);
+        socket.release_private();
+    }
+    // SAFETY: the kernel's socket under our number, which the application gives up.
+    unsafe { libc::close(fd) };
+    if last {
+        table::release(socket);
+    }
+    Ok(())
+}
+
+impl Socket {
+    fn inherit(&self, listener: &Self) {
+        let (to, from) = (&self.options, &listener.options);
+        for (to, from) in [
+            (&to.sq, &from.sq),
+            (&to.rq, &from.rq),
+            (&to.sbuf, &from.sbuf),
+            (&to.rbuf, &from.rbuf),
+            (&to.inline, &from.inline),
+            (&to.iomaps, &from.iomaps),
+        ] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    fn release_private(&self) {
+        let private = self.private.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        if !private.is_null() {
+            let len = self.private_len.load(Ordering::Relaxed) as usize;
+            // SAFETY: mapped in `begin`; the stream has ended and nobody is inside.
+            let _ = unsafe { rustix::mm::munmap(private.cast(), len) };
+        }
+    }
+}

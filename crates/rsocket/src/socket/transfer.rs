@@ -1,0 +1,133 @@
+//! Calls that move data: which socket, which flags, and whether to wait.
+
+use super::{Phase, Socket, datagram};
+use crate::stream::RecvOptions;
+use crate::table;
+use rustix::fd::RawFd;
+use shm::Errno;
+
+/// Flags that mean nothing here, or what happens anyway.
+const HARMLESS: i32 = libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_DONTROUTE | libc::MSG_CONFIRM | libc::MSG_EOR;
+
+impl Socket {
+    fn blocks(&self, flags: i32) -> bool {
+        !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
+    }
+
+    fn is_datagram(&self) -> bool {
+        self.phase() == Phase::Datagram
+    }
+}
+
+/// # Safety
+/// Each buffer is readable.
+#[inline]
+pub unsafe fn send(fd: RawFd, bufs: &[(*const u8, usize)], flags: i32) -> Result<usize, Errno> {
+    let socket = table::get(fd)?;
+    let block = socket.blocks(flags);
+    if let Some(stream) = socket.streaming()
+        && flags & !(HARMLESS | libc::MSG_DONTWAIT | libc::MSG_WAITALL) == 0
+    {
+        // SAFETY: by the contract.
+        return unsafe { stream.send(bufs, block) };
+    }
+    if socket.is_datagram() {
+        // SAFETY: by the contract.
+        return unsafe { datagram::send(socket, bufs, flags, None) };
+    }
+    if flags & !(HARMLESS | libc::MSG_DONTWAIT | libc::MSG_WAITALL) != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    // SAFETY: by the contract.
+    unsafe { socket.stream(block)?.send(bufs, block) }
+}
+
+/// # Safety
+/// Each buffer is readable, and so is the address.
+pub unsafe fn send_to(
+    fd: RawFd,
+    bufs: &[(*const u8, usize)],
+    flags: i32,
+    to: Option<(*const libc::sockaddr, u32)>,
+) -> Result<usize, Errno> {
+    let socket = table::get(fd)?;
+    if socket.is_datagram() {
+        // SAFETY: by the contract.
+        return unsafe { datagram::send(socket, bufs, flags, to) };
+    }
+    if to.is_some() {
+        return Err(Errno::ISCONN);
+    }
+    // SAFETY: by the contract.
+    unsafe { send(fd, bufs, flags) }
+}
+
+/// # Safety
+/// Each buffer is writable.
+#[inline]
+pub unsafe fn recv(fd: RawFd, bufs: &[(*mut u8, usize)], flags: i32) -> Result<usize, Errno> {
+    let socket = table::get(fd)?;
+    let block = socket.blocks(flags);
+    if flags & !(HARMLESS | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_PEEK) != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if socket.is_datagram() {
+        // SAFETY: by the contract.
+        return unsafe { datagram::recv(socket, bufs, flags, core::ptr::null_mut(), core::ptr::null_mut()) };
+    }
+    let options =
+        RecvOptions { block, peek: flags & libc::MSG_PEEK != 0, wait_all: flags & libc::MSG_WAITALL != 0 && block };
+    // SAFETY: by the contract.
+    unsafe { socket.stream(block)?.recv(bufs, options) }
+}
+
+/// # Safety
+/// Each buffer is writable; `addr` is null, or writable for `*len` bytes.
+pub unsafe fn recv_from(
+    fd: RawFd,
+    bufs: &[(*mut u8, usize)],
+    flags: i32,
+    addr: *mut libc::sockaddr,
+    len: *mut u32,
+) -> Result<usize, Errno> {
+    let socket = table::get(fd)?;
+    if socket.is_datagram() {
+        // SAFETY: by the contract.
+        return unsafe { datagram::recv(socket, bufs, flags, addr, len) };
+    }
+    // SAFETY: by the contract.
+    let n = unsafe { recv(fd, bufs, flags)? };
+    if n > 0 && !addr.is_null() && !len.is_null() {
+        // SAFETY: by the contract.
+        unsafe { libc::getpeername(fd, addr, len) };
+    }
+    Ok(n)
+}
+
+/// A direct write into what the peer has mapped.
+///
+/// # Safety
+/// `buf` is readable for `len` bytes.
+pub unsafe fn write_mapped(fd: RawFd, buf: *const u8, len: usize, offset: i64, flags: i32) -> Result<usize, Errno> {
+    let socket = table::get(fd)?;
+    let block = socket.blocks(flags);
+    let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    // SAFETY: by the contract.
+    unsafe { socket.stream(block)?.write_mapped(buf, len, offset, block) }
+}
+
+/// `riomap`: opens a buffer of the application to the peer.
+pub fn map(fd: RawFd, buf: *mut u8, len: usize, prot: i32, offset: i64) -> Result<i64, Errno> {
+    let socket = table::get(fd)?;
+    if prot & !libc::PROT_WRITE != 0 || offset < -1 {
+        return Err(Errno::INVAL);
+    }
+    // Waits for a peer that was accepted to introduce itself, which it does at once.
+    let stream = socket.stream(true)?;
+    let offset = u64::try_from(offset).ok();
+    stream.map(buf, len, prot & libc::PROT_WRITE != 0, offset).map(|offset| offset as i64)
+}
+
+pub fn unmap(fd: RawFd, buf: *mut u8, len: usize) -> Result<(), Errno> {
+    table::get(fd)?.streaming().ok_or(Errno::INVAL)?.unmap(buf, len)
+}

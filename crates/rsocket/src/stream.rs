@@ -1,0 +1,302 @@
+//! The stream protocol of rsockets over any [`Endpoint`]: see doc/rsocket.md for its tables and pictures.
+//!
+//! Bytes go by writes into a receive buffer of the peer, whose halves it grants in turn through the target
+//! SGL in our memory. Each write carries its length as immediate data and uses up a credit. Everything
+//! that the peer writes or says is checked against what it was granted.
+//!
+//! Three parts, each under a lock of its own: [`send`] (`slock`), [`recv`] (`rlock`), and the completion
+//! queue ([`cq`], under [`Progress`]), which is the only one that hears the peer.
+
+mod cq;
+mod iomap;
+mod recv;
+mod send;
+mod shutdown;
+#[cfg(test)]
+mod tests;
+
+pub use recv::RecvOptions;
+pub use shutdown::How;
+
+use crate::progress::{Event, Progress};
+use crate::provider::Endpoint;
+use crate::wire::{ConnData, Iomap, Sge};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use shm::{CachePadded, Errno, FastLock};
+use std::time::{Duration, Instant};
+
+/// Entries of our target SGL.
+pub const SGL: u32 = 2;
+/// Work requests kept back for control messages.
+pub const CONTROL: u32 = 4;
+/// Least free space of the send buffer for a write.
+pub const SNDLOWAT: u32 = 2048;
+
+/// Sizes of one end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub sq: u16,
+    pub rq: u16,
+    pub sbuf: u32,
+    pub rbuf: u32,
+    /// Entries of the target iomap: how many buffers the *peer* may map for us to write to.
+    pub iomaps: u16,
+}
+
+impl Config {
+    /// Bytes of memory that the peer must be able to write.
+    pub fn memory(&self) -> usize {
+        self.rbuf_at() + self.rbuf as usize
+    }
+
+    fn iomap_at() -> usize {
+        SGL as usize * Sge::LEN
+    }
+
+    fn rbuf_at(&self) -> usize {
+        // The buffer begins a page, so that copies are aligned.
+        (Self::iomap_at() + usize::from(self.iomaps) * Iomap::LEN).next_multiple_of(4096)
+    }
+
+    /// Received data messages that can wait to be read.
+    fn rmsgs(&self) -> u32 {
+        (u32::from(self.rq) + 1).next_power_of_two()
+    }
+
+    /// Bytes of private memory that [`Stream`] needs beside itself.
+    pub fn private(&self) -> usize {
+        let control = Sge::LEN * CONTROL as usize;
+        self.rmsgs() as usize * 4 + self.sbuf as usize + control
+    }
+}
+
+/// Bits of [`Stream::state`].
+pub mod state {
+    pub const CONNECTED: u32 = 1;
+    pub const READABLE: u32 = 2;
+    pub const WRITABLE: u32 = 4;
+    /// Either end has ended it.
+    pub const DISCONNECTED: u32 = 8;
+    /// The peer died, or broke the protocol, or the network failed.
+    pub const ERROR: u32 = 16;
+}
+
+/// Places in our own memory that the peer writes to, and what it told of its own.
+struct Peer {
+    sgl: Sge,
+    iomap: Sge,
+    swap: bool,
+}
+
+pub struct Stream<E> {
+    pub endpoint: E,
+    config: Config,
+    peer: Peer,
+    state: AtomicU32,
+    error: AtomicI32,
+    spin: Duration,
+    rmsg: *mut u32,
+    sbuf: *mut u8,
+    memory: *mut u8,
+    send: CachePadded<send::Sender>,
+    recv: CachePadded<recv::Receiver>,
+    progress: CachePadded<Progress>,
+    cq: CachePadded<cq::Queue>,
+    maps: CachePadded<iomap::Maps>,
+}
+
+// SAFETY: the cells in `send`, `recv`, `cq` and `maps` are used under their locks only, the pointers are to
+// mappings that live as long as the stream.
+unsafe impl<E: Endpoint + Sync> Sync for Stream<E> {}
+// SAFETY: nothing in it is bound to a thread.
+unsafe impl<E: Endpoint + Send> Send for Stream<E> {}
+
+/// A cell used under a lock.
+#[derive(Default)]
+struct Guarded<T>(UnsafeCell<T>);
+
+impl<T> Guarded<T> {
+    /// # Safety
+    /// The caller holds the lock that guards it, and no other reference.
+    #[expect(clippy::mut_from_ref, reason = "the lock is the exclusive reference")]
+    unsafe fn get(&self) -> &mut T {
+        // SAFETY: by the contract.
+        unsafe { &mut *self.0.get() }
+    }
+}
+
+struct Events<'a, E>(&'a E);
+
+impl<E: Endpoint> Event for Events<'_, E> {
+    fn request(&self) {
+        self.0.request_event();
+    }
+
+    fn wait(&self) -> Result<(), Errno> {
+        self.0.await_event()
+    }
+
+    fn take(&self) {
+        self.0.take_event();
+    }
+}
+
+/// What this end says of itself. `memory` is the endpoint's region of [`Config::memory`] bytes.
+pub fn conn_data(config: &Config, memory: &crate::provider::Region) -> ConnData {
+    let at = |offset: usize, length| Sge { addr: memory.addr + offset as u64, key: memory.key, length };
+    ConnData {
+        big_endian: ConnData::native(),
+        credits: config.rq,
+        iomaps: Some(config.iomaps),
+        target_sgl: at(0, SGL),
+        data_buf: at(config.rbuf_at(), config.rbuf / 2),
+    }
+}
+
+impl<E: Endpoint> Stream<E> {
+    /// A connected stream. `private` is zeroed memory of [`Config::private`] bytes, aligned to 4, that lives
+    /// as long as the stream, as does the endpoint's.
+    pub fn new(endpoint: E, config: Config, peer: &ConnData, private: *mut u8, spin: Duration) -> Self {
+        let memory = endpoint.memory();
+        debug_assert!(memory.len >= config.memory());
+        let iomap_at = u64::from(peer.target_sgl.length) * Sge::LEN as u64;
+        let iomap = Sge {
+            addr: peer.target_sgl.addr + iomap_at,
+            key: peer.target_sgl.key,
+            length: peer.iomaps.unwrap_or(0).into(),
+        };
+        Self {
+            peer: Peer { sgl: peer.target_sgl, iomap, swap: peer.big_endian != ConnData::native() },
+            state: AtomicU32::new(state::CONNECTED | state::READABLE | state::WRITABLE),
+            error: AtomicI32::new(0),
+            spin,
+            rmsg: private.cast(),
+            sbuf: private.wrapping_add(config.rmsgs() as usize * 4),
+            memory: memory.ptr,
+            send: CachePadded::new(send::Sender::new(peer.data_buf)),
+            recv: CachePadded::default(),
+            progress: CachePadded::default(),
+            cq: CachePadded::new(cq::Queue::new(&config, peer.credits)),
+            maps: CachePadded::default(),
+            endpoint,
+            config,
+        }
+    }
+
+    #[inline]
+    pub fn state(&self) -> u32 {
+        self.state.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn is(&self, bit: u32) -> bool {
+        self.state() & bit != 0
+    }
+
+    /// SO_ERROR: read once.
+    pub fn take_error(&self) -> i32 {
+        self.error.swap(0, Ordering::Relaxed)
+    }
+
+    /// The connection failed; a state that has ended stays as it is.
+    fn fail(&self, error: Errno) {
+        let up = state::CONNECTED | state::READABLE | state::WRITABLE;
+        let changed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |s| {
+            (s & state::CONNECTED != 0).then_some(s & !up | state::ERROR)
+        });
+        if changed.is_ok() {
+            self.error.store(error.raw_os_error(), Ordering::Relaxed);
+        }
+    }
+
+    fn end(&self) {
+        let up = state::CONNECTED | state::READABLE | state::WRITABLE;
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |s| {
+            (s & state::CONNECTED != 0).then_some(s & !up | state::DISCONNECTED)
+        });
+    }
+
+    /// Processes completions until `ready`: at once, or after a short busy wait, or asleep.
+    fn complete(&self, block: bool, mut ready: impl FnMut() -> bool) -> Result<(), Errno> {
+        let event = Events(&self.endpoint);
+        let mut step = || {
+            self.process();
+            let ready = ready();
+            if ready {
+                self.grant();
+            }
+            ready
+        };
+        match self.progress.run(&event, false, &mut step) {
+            Err(Errno::AGAIN) if block => {}
+            done => return done,
+        }
+        let start = Instant::now();
+        while !self.spin.is_zero() && start.elapsed() < self.spin {
+            for _ in 0..16 {
+                core::hint::spin_loop();
+                if self.progress.run(&event, false, &mut step).is_ok() {
+                    return Ok(());
+                }
+            }
+        }
+        self.progress.run(&event, true, step)
+    }
+
+    /// What `poll` would say. Processes completions.
+    pub fn poll(&self, events: i16) -> i16 {
+        let _ = self.progress.with(|| self.process());
+        self.revents(events)
+    }
+
+    /// Prepares a wait in `poll`: the events that are there already, or none and then [`Self::poll_leave`]
+    /// must follow the wait.
+    pub fn poll_enter(&self, events: i16) -> i16 {
+        let mut revents = 0;
+        let ready = || {
+            self.process();
+            revents = self.revents(events);
+            revents != 0
+        };
+        match self.progress.enter(&Events(&self.endpoint), ready) {
+            Ok(_) => revents,
+            Err(_) => libc::POLLERR,
+        }
+    }
+
+    /// What to wait on between [`Self::poll_enter`] and [`Self::poll_leave`].
+    pub fn event_fd(&self) -> rustix::fd::RawFd {
+        self.endpoint.event_fd()
+    }
+
+    pub fn poll_leave(&self, has_event: bool) {
+        self.progress.leave(&Events(&self.endpoint), has_event);
+    }
+
+    fn revents(&self, events: i16) -> i16 {
+        let state = self.state();
+        let mut revents = 0;
+        if self.has_data() || state & state::READABLE == 0 {
+            revents |= events & libc::POLLIN;
+        }
+        if self.can_send() && state & state::WRITABLE != 0 {
+            revents |= events & libc::POLLOUT;
+        }
+        if self.has_data() {
+            // What was sent before the end is to be read first: many programs stop at POLLHUP.
+            return revents;
+        }
+        if state & state::DISCONNECTED != 0 {
+            revents |= libc::POLLHUP;
+        } else if state & state::ERROR != 0 {
+            revents |= libc::POLLERR;
+        }
+        revents
+    }
+}
+
+/// A lock whose owner this very thread is, interrupted by a signal handler.
+fn lock(lock: &FastLock<true>) -> Result<shm::FastGuard<'_, true>, Errno> {
+    lock.lock().map_err(|_| Errno::AGAIN)
+}

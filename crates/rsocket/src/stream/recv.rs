@@ -1,0 +1,174 @@
+//! The receiving half, under `rlock`.
+
+use super::{Guarded, Stream, lock, state};
+use crate::provider::Endpoint;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use shm::{Errno, FastLock};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecvOptions {
+    pub block: bool,
+    /// Leaves the bytes where they are.
+    pub peek: bool,
+    /// Waits until all buffers are full, or the stream ends.
+    pub wait_all: bool,
+}
+
+#[derive(Default)]
+pub struct Receiver {
+    pub(super) lock: FastLock<true>,
+    inner: Guarded<Inner>,
+    /// Messages read to their end, since the start.
+    pub(super) head: AtomicU32,
+    /// Bytes read, since the start.
+    pub(super) consumed: AtomicU64,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Inner {
+    /// Unread bytes of the message at `head`, if it was begun.
+    left: u32,
+    /// Where the next byte lies in the receive buffer.
+    at: u32,
+}
+
+/// Where bytes go: buffers of the application, and how far they are filled.
+struct Target<'a> {
+    bufs: &'a [(*mut u8, usize)],
+    offset: usize,
+    left: usize,
+}
+
+impl Target<'_> {
+    /// Copies `n` bytes, `n <= left`, from `from`.
+    ///
+    /// # Safety
+    /// `from` is readable for `n` bytes, the buffers are writable.
+    #[inline]
+    unsafe fn fill(&mut self, mut from: *const u8, mut n: usize) {
+        self.left -= n;
+        while n != 0 {
+            let (ptr, len) = self.bufs[0];
+            let now = (len - self.offset).min(n);
+            // SAFETY: by the contract; bytes of the peer have no invalid value.
+            unsafe { core::ptr::copy_nonoverlapping(from, ptr.wrapping_add(self.offset), now) };
+            from = from.wrapping_add(now);
+            n -= now;
+            self.offset += now;
+            if self.offset == len {
+                self.bufs = &self.bufs[1..];
+                self.offset = 0;
+            }
+        }
+    }
+}
+
+impl<E: Endpoint> Stream<E> {
+    #[inline]
+    pub(super) fn has_data(&self) -> bool {
+        // SYNC: rmsg.
+        self.recv.head.load(Ordering::Relaxed) != self.cq.rmsg_tail.load(Ordering::Acquire)
+    }
+
+    /// Receives into `bufs`; 0 is the end of the stream.
+    ///
+    /// # Safety
+    /// Each buffer is writable.
+    pub unsafe fn recv(&self, bufs: &[(*mut u8, usize)], options: RecvOptions) -> Result<usize, Errno> {
+        let _held = lock(&self.recv.lock)?;
+        let total = bufs.iter().map(|b| b.1).sum();
+        let mut target = Target { bufs, offset: 0, left: total };
+        let mut result = Ok(());
+        while target.left != 0 {
+            if !self.has_data() {
+                result = self.complete(options.block, || self.has_data() || !self.is(state::READABLE));
+                if result.is_err() || !self.has_data() {
+                    break;
+                }
+            }
+            // SAFETY: by the contract.
+            unsafe { self.take(&mut target, options.peek) };
+            if options.peek || !options.wait_all {
+                break;
+            }
+        }
+        match (total - target.left, result) {
+            (0, Err(e)) => Err(e),
+            (0, Ok(())) if total != 0 && self.is(state::ERROR) => Err(Errno::CONNRESET),
+            (n, _) => Ok(n),
+        }
+    }
+
+    /// Copies out what has arrived.
+    ///
+    /// # Safety
+    /// The buffers of `target` are writable.
+    unsafe fn take(&self, target: &mut Target<'_>, peek: bool) {
+        // SAFETY: under `rlock`.
+        let kept = unsafe { self.recv.inner.get() };
+        let mut inner = *kept;
+        // SYNC: rmsg. The lengths, and the bytes that they tell of.
+        let tail = self.cq.rmsg_tail.load(Ordering::Acquire);
+        let mut head = self.recv.head.load(Ordering::Relaxed);
+        let mut n = 0;
+        while n < target.left && head != tail {
+            if inner.left == 0 {
+                // SAFETY: written before `rmsg_tail` moved over it, and not again before `head` does.
+                inner.left = unsafe { self.rmsg_slot(head).read() };
+            }
+            let now = (target.left - n).min(inner.left as usize);
+            n += now;
+            inner.left -= now as u32;
+            head = head.wrapping_add(u32::from(inner.left == 0));
+        }
+        let size = self.buffer_size();
+        let first = n.min((size - inner.at) as usize);
+        let buffer = self.memory.wrapping_add(self.config.rbuf_at());
+        // SAFETY: within the receive buffer, because no more was taken in than it holds.
+        unsafe { target.fill(buffer.wrapping_add(inner.at as usize), first) };
+        // SAFETY: as above, from its beginning.
+        unsafe { target.fill(buffer, n - first) };
+        if peek {
+            return;
+        }
+        inner.at = ((inner.at as usize + n) % size as usize) as u32;
+        *kept = inner;
+        self.let_go(head, n);
+    }
+
+    fn let_go(&self, head: u32, n: usize) {
+        let consumed = self.recv.consumed.load(Ordering::Relaxed);
+        // SYNC: consumed. After the copy: from here on the peer may be allowed to write there again.
+        self.recv.consumed.store(consumed + n as u64, Ordering::Release);
+        // SYNC: rmsg.
+        self.recv.head.store(head, Ordering::Release);
+        if self.grant_due() {
+            // Reentered by a signal handler: the next look at the queue gives them.
+            let _ = self.progress.with(|| self.grant());
+        }
+    }
+
+    /// What is used of the receive buffer: two halves.
+    fn buffer_size(&self) -> u32 {
+        self.config.rbuf / 2 * 2
+    }
+
+    /// Bytes that can be read without waiting, so far as they were looked at.
+    pub fn available(&self) -> usize {
+        let _ = self.progress.with(|| self.process());
+        let Ok(_held) = lock(&self.recv.lock) else { return 0 };
+        // SAFETY: under `rlock`.
+        let left = unsafe { self.recv.inner.get() }.left;
+        let tail = self.cq.rmsg_tail.load(Ordering::Acquire);
+        let head = self.recv.head.load(Ordering::Relaxed);
+        if head == tail {
+            return 0;
+        }
+        let after = if left == 0 { head } else { head.wrapping_add(1) };
+        let waiting = (0..tail.wrapping_sub(after)).map(|i| {
+            // SAFETY: written before `rmsg_tail` moved over it, and not again before `head` does.
+            unsafe { self.rmsg_slot(after.wrapping_add(i)).read() as usize }
+        });
+        left as usize + waiting.sum::<usize>()
+    }
+}

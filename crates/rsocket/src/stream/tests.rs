@@ -1,0 +1,248 @@
+//! Any interleaving of sends, receives and ends, against a queue of bytes; with small buffers, few credits,
+//! and a provider that is late, short of room, or breaks.
+
+use super::*;
+use crate::provider::faulty::{Faults, Faulty};
+use crate::provider::{Lane, Remote};
+use crate::shared::{QueuePair, tests::pair};
+use crate::wire::Message;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+fn config(rq: u16, half: u32) -> Config {
+    Config { sq: 16, rq, sbuf: 4096, rbuf: half * 2, iomaps: 2 }
+}
+
+fn streams<E: Endpoint>(configs: [Config; 2], wrap: impl Fn(QueuePair) -> E) -> [Stream<E>; 2] {
+    let [a, b] = pair(configs.map(|c| c.rq), configs.map(|c| c.memory())).map(wrap);
+    let data = [(&a, &configs[0]), (&b, &configs[1])].map(|(end, config)| conn_data(config, &end.memory()));
+    let stream = |end, i: usize| {
+        let words = vec![0u64; configs[i].private() / 8 + 1].leak();
+        Stream::new(end, configs[i], &data[1 - i], words.as_mut_ptr().cast(), Duration::ZERO)
+    };
+    [stream(a, 0), stream(b, 1)]
+}
+
+fn send<E: Endpoint>(s: &Stream<E>, bytes: &[u8], block: bool) -> Result<usize, Errno> {
+    // In two pieces, as writev would.
+    let (x, y) = bytes.split_at(bytes.len() / 3);
+    // SAFETY: slices.
+    unsafe { s.send(&[(x.as_ptr(), x.len()), (y.as_ptr(), y.len())], block) }
+}
+
+fn recv<E: Endpoint>(s: &Stream<E>, max: usize, options: RecvOptions) -> Result<Vec<u8>, Errno> {
+    let mut out = vec![0; max];
+    let (x, y) = out.split_at_mut(max / 2);
+    let bufs = [(x.as_mut_ptr(), x.len()), (y.as_mut_ptr(), y.len())];
+    // SAFETY: slices.
+    let n = unsafe { s.recv(&bufs, options)? };
+    out.truncate(n);
+    Ok(out)
+}
+
+const NOW: RecvOptions = RecvOptions { block: false, peek: false, wait_all: false };
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(bool, usize),
+    Recv(bool, usize),
+    Peek(bool, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![1usize..20, 1usize..6000];
+    let step = (0..5, any::<bool>(), size).prop_map(|(kind, end, n)| match kind {
+        0 | 1 => Step::Send(end, n),
+        2 | 3 => Step::Recv(end, n),
+        _ => Step::Peek(end, n),
+    });
+    prop::collection::vec(step, 1..150)
+}
+
+/// Runs the steps and then reads to the end, which `close` makes. The bytes that arrive are those sent.
+fn check<E: Endpoint>(ends: &[Stream<E>; 2], steps: &[Step]) {
+    let mut expected = [VecDeque::new(), VecDeque::new()];
+    let mut next = [0u8, 100];
+    for step in steps {
+        match *step {
+            Step::Send(end, n) => {
+                let i = usize::from(end);
+                let bytes: Vec<u8> = (0..n).map(|k| next[i].wrapping_add(k as u8)).collect();
+                if let Ok(sent) = send(&ends[i], &bytes, false) {
+                    expected[1 - i].extend(&bytes[..sent]);
+                    next[i] = next[i].wrapping_add(sent as u8);
+                }
+            }
+            Step::Recv(end, n) => take(&ends[usize::from(end)], &mut expected[usize::from(end)], n, NOW),
+            Step::Peek(end, n) => {
+                take(&ends[usize::from(end)], &mut expected[usize::from(end)], n, RecvOptions { peek: true, ..NOW });
+            }
+        }
+    }
+    for i in [0, 1] {
+        while !expected[i].is_empty() {
+            let _ = ends[1 - i].poll(0);
+            take(&ends[i], &mut expected[i], 5000, NOW);
+        }
+        assert_eq!(recv(&ends[i], 10, NOW), Err(Errno::AGAIN), "no byte too many");
+    }
+}
+
+fn take<E: Endpoint>(end: &Stream<E>, expected: &mut VecDeque<u8>, n: usize, options: RecvOptions) {
+    match recv(end, n, options) {
+        Ok(got) => {
+            assert!(got.iter().eq(expected.iter().take(got.len())), "in order, unchanged");
+            if !options.peek {
+                expected.drain(..got.len());
+            }
+        }
+        Err(e) => assert_eq!(e, Errno::AGAIN),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn bytes_arrive_in_order(steps in steps(), rq in 16u16..40, half in 1u32..3000) {
+        check(&streams([config(rq, half), config(16, 2048)], |qp| qp), &steps);
+    }
+
+    #[test]
+    fn also_late_and_short_of_room(
+        steps in steps(), rq in 16u16..40, half in 1u32..3000,
+        inline in prop_oneof![Just(0usize), Just(16), Just(64)], full in prop_oneof![Just(0u32), 2u32..9], seed: u64,
+    ) {
+        let faults = Faults { inline, full, burst: 3, fail: 0 };
+        check(&streams([config(rq, half), config(16, 2048)], |qp| Faulty::new(qp, faults, seed)), &steps);
+    }
+
+    #[test]
+    fn what_was_sent_before_the_end_is_read(steps in steps(), how in 0usize..2) {
+        let ends = streams([config(16, 3000), config(20, 500)], |qp| qp);
+        let bytes: Vec<u8> = (0..steps.len() * 37).map(|i| i as u8).collect();
+        let sent = send(&ends[0], &bytes, false).unwrap_or(0);
+        let how = [How::Write, How::Both][how];
+        ends[0].shutdown(how).unwrap();
+        let mut got = Vec::new();
+        while got.len() < sent {
+            got.extend(recv(&ends[1], 999, NOW).unwrap());
+        }
+        prop_assert_eq!(&got, &bytes[..sent]);
+        prop_assert_eq!(recv(&ends[1], 1, NOW).unwrap(), vec![], "the end");
+        prop_assert_eq!(send(&ends[0], &[1], false), Err(Errno::CONNRESET));
+        // The other half lives on only if it was not ended.
+        prop_assert_eq!(send(&ends[1], &[1], false).is_ok(), how == How::Write);
+    }
+
+    /// Forged immediates and entries: an error of this connection, nothing else.
+    #[test]
+    fn a_hostile_peer_breaks_only_its_connection(words in prop::collection::vec(any::<u32>(), 1..60), at: u16, junk: [u8; 32]) {
+        let ends = streams([config(16, 500), config(16, 500)], |qp| qp);
+        let peer = &ends[1].endpoint;
+        for (i, word) in words.iter().enumerate() {
+            let to = Remote { addr: u64::from(at) % 80, key: crate::shared::MEMORY_KEY };
+            let word = match i % 3 { 0 => *word, 1 => Message::Data(word % 600).encode(), _ => Message::Credits(*word as u16).encode() };
+            // SAFETY: an array; the peer's own stream does not post.
+            let _ = unsafe { peer.post_write(Lane::Stream, &[(junk.as_ptr(), 32)], to, Some(word), 0) };
+            let _ = recv(&ends[0], 700, NOW);
+            let _ = send(&ends[0], &[1; 300], false);
+            // SAFETY: an array.
+            let _ = unsafe { ends[0].write_mapped(junk.as_ptr(), 32, word.into(), false) };
+        }
+        let _ = ends[0].poll(libc::POLLIN | libc::POLLOUT);
+        ends[0].shutdown(How::Both).unwrap();
+    }
+}
+
+#[test]
+fn a_failed_write_is_an_error_of_the_connection() {
+    let faults = Faults { inline: 0, full: 0, burst: 9, fail: 3 };
+    let ends = streams([config(16, 4000), config(16, 4000)], |qp| Faulty::new(qp, faults, 1));
+    let result = (0..100).find_map(|_| send(&ends[0], &[0; 100], false).err().filter(|e| *e != Errno::AGAIN));
+    assert_eq!(result, Some(Errno::CONNRESET));
+    assert_eq!(ends[0].take_error(), Errno::IO.raw_os_error());
+    assert_eq!(ends[0].take_error(), 0, "read once");
+    assert_ne!(ends[0].poll(libc::POLLIN) & libc::POLLERR, 0);
+}
+
+#[test]
+fn a_peer_that_dies_resets_after_its_last_bytes() {
+    let [a, b] = streams([config(16, 500), config(16, 500)], |qp| qp);
+    send(&b, b"last words", false).unwrap();
+    b.endpoint.close(false);
+    a.endpoint.probe();
+    assert_eq!(recv(&a, 100, RecvOptions { block: true, ..NOW }).unwrap(), b"last words");
+    assert_eq!(recv(&a, 100, RecvOptions { block: true, ..NOW }), Err(Errno::CONNRESET));
+    assert_eq!(send(&a, b"x", true), Err(Errno::CONNRESET));
+}
+
+/// Both directions full at once, four threads: hangs if a blocked send stalls a receive, or the reverse.
+#[test]
+fn directions_do_not_wait_for_each_other() {
+    const TOTAL: usize = 1 << 20;
+    let ends = streams([config(16, 700), config(16, 700)], |qp| qp);
+    std::thread::scope(|scope| {
+        for end in &ends {
+            scope.spawn(move || {
+                let bytes: Vec<u8> = (0..TOTAL).map(|i| (i / 7) as u8).collect();
+                let mut done = 0;
+                while done < TOTAL {
+                    done += send(end, &bytes[done..TOTAL.min(done + 5000)], true).unwrap();
+                }
+            });
+            scope.spawn(move || {
+                let mut done = 0;
+                while done < TOTAL {
+                    let got = recv(end, 3000, RecvOptions { block: true, ..NOW }).unwrap();
+                    assert!(got.iter().enumerate().all(|(i, b)| *b == ((done + i) / 7) as u8));
+                    done += got.len();
+                }
+            });
+        }
+    });
+}
+
+/// A send that can never go on, since the peer does not read, must not keep a receive from returning.
+#[test]
+fn a_blocked_send_leaves_receives_alone() {
+    let [a, b] = &streams([config(16, 500), config(16, 500)], |qp| qp);
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || send(a, &[1; 100_000], true));
+        while !a.send.waiting.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        for i in 0..100u8 {
+            send(b, &[i; 9], true).unwrap();
+            assert_eq!(recv(a, 9, RecvOptions { block: true, wait_all: true, ..NOW }).unwrap(), [i; 9]);
+        }
+        // Its end wakes the blocked send.
+        b.shutdown(How::Both).unwrap();
+        assert!(sender.join().unwrap().is_ok_and(|n| n < 100_000));
+    });
+}
+
+#[test]
+fn direct_writes_find_their_map() {
+    let [a, b] = streams([config(16, 500), config(16, 500)], |qp| qp);
+    let mut buffer = vec![0u8; 10_000];
+    let byte = [9u8; 100];
+    // SAFETY: an array; so below.
+    let write = |offset| unsafe { a.write_mapped(byte.as_ptr(), 100, offset, false) };
+    assert_eq!(write(0), Ok(0), "nothing is mapped");
+    assert_eq!(b.map(buffer.as_mut_ptr(), 10_000, true, Some(5000)), Ok(5000));
+    send(&b, b"mapped", false).unwrap();
+    assert_eq!(recv(&a, 6, NOW).unwrap(), b"mapped");
+    assert_eq!(write(4999), Ok(0), "before it");
+    assert_eq!(write(5050), Ok(100));
+    assert_eq!(write(14_950), Ok(50), "to its end");
+    assert_eq!(write(15_000), Ok(0), "behind it");
+    assert!(buffer[50..150].iter().all(|b| *b == 9) && buffer[150..9950].iter().all(|b| *b == 0));
+    assert!(buffer[9950..].iter().all(|b| *b == 9));
+    assert_eq!(b.unmap(buffer.as_mut_ptr(), 9), Err(Errno::INVAL));
+    assert_eq!(b.unmap(buffer.as_mut_ptr(), 10_000), Ok(()));
+    assert_eq!(b.map(buffer.as_mut_ptr(), 1, true, Some(u64::MAX)), Err(Errno::INVAL));
+    assert_eq!(b.map(core::ptr::null_mut(), 1, true, None), Err(Errno::INVAL));
+    let more: Vec<_> = (0..3).map(|_| b.map(buffer.as_mut_ptr(), 1, true, Some(0))).collect();
+    assert_eq!(more, [Ok(0), Ok(0), Err(Errno::NOMEM)], "two entries");
+}

@@ -1,0 +1,135 @@
+//! From descriptor to socket: two loads, no lock.
+//!
+//! Sockets lie in memory that is shared over fork, one mapping each, so that parent and child use the same
+//! connection as they would a kernel's. The table itself belongs to the process. A socket's memory is never
+//! unmapped: a thread that is late finds a closed socket, and its reuse waits for [`QUARANTINE`] others.
+
+use crate::socket::Socket;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use rustix::fd::RawFd;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use shm::Errno;
+use std::collections::VecDeque;
+use std::sync::{Mutex, Once};
+
+const CHUNK: usize = 1024;
+const QUARANTINE: usize = 64;
+
+type Chunk = [AtomicPtr<Socket>; CHUNK];
+
+static CHUNKS: [AtomicPtr<Chunk>; CHUNK] = [const { AtomicPtr::new(null_mut()) }; CHUNK];
+/// Forks so far. Memory from before a fork may be in use in another process and is not used again.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+static FREE: Mutex<VecDeque<(usize, u32)>> = Mutex::new(VecDeque::new());
+
+#[inline]
+pub fn get(fd: RawFd) -> Result<&'static Socket, Errno> {
+    find(fd).ok_or(Errno::BADF)
+}
+
+#[inline]
+pub fn find(fd: RawFd) -> Option<&'static Socket> {
+    let (high, low) = (fd as usize / CHUNK, fd as usize % CHUNK);
+    let chunk = CHUNKS.get(high)?.load(Ordering::Acquire);
+    // SAFETY: null, or a chunk that is never freed.
+    let entry = unsafe { chunk.as_ref() }?[low].load(Ordering::Acquire);
+    // SAFETY: null, or a socket whose memory is never unmapped and only changes through atomics and cells.
+    unsafe { entry.as_ref() }
+}
+
+/// Makes `socket` known as `fd`, in place of one whose number was closed behind our back.
+pub fn insert(fd: RawFd, socket: &'static Socket) -> Result<(), Errno> {
+    static ONCE: Once = Once::new();
+    // SAFETY: registers functions of this library, which is never unloaded.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before_fork), None, Some(after_fork_child));
+    });
+    let (high, low) = (fd as usize / CHUNK, fd as usize % CHUNK);
+    let place = CHUNKS.get(high).ok_or(Errno::MFILE)?;
+    let mut chunk = place.load(Ordering::Acquire);
+    if chunk.is_null() {
+        let fresh: *mut Chunk = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; CHUNK]));
+        chunk = match place.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => fresh,
+            Err(other) => {
+                // SAFETY: made above and seen by nobody.
+                drop(unsafe { Box::from_raw(fresh) });
+                other
+            }
+        };
+    }
+    // SAFETY: never freed once it is in place.
+    let chunk = unsafe { &*chunk };
+    chunk[low].store(core::ptr::from_ref(socket).cast_mut(), Ordering::Release);
+    Ok(())
+}
+
+/// Only who gets it may take it apart.
+pub fn remove(fd: RawFd) -> Option<&'static Socket> {
+    let (high, low) = (fd as usize / CHUNK, fd as usize % CHUNK);
+    let chunk = CHUNKS.get(high)?.load(Ordering::Acquire);
+    // SAFETY: null, or never freed.
+    let entry = unsafe { chunk.as_ref() }?[low].swap(null_mut(), Ordering::AcqRel);
+    // SAFETY: as in `find`.
+    unsafe { entry.as_ref() }
+}
+
+/// Zeroed memory that a fork shares.
+pub fn map(len: usize) -> Result<*mut u8, Errno> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    unsafe { mmap_anonymous(null_mut(), len, prot, flags) }.map(<*mut _>::cast)
+}
+
+/// Memory for one socket.
+pub fn allocate() -> Result<*mut Socket, Errno> {
+    let forks = FORKS.load(Ordering::Relaxed);
+    // Never waited for: after a fork its owner may not exist in this process.
+    if let Ok(mut free) = FREE.try_lock() {
+        free.retain(|(_, then)| *then == forks);
+        if free.len() > QUARANTINE
+            && let Some((old, _)) = free.pop_front()
+        {
+            return Ok(old as *mut Socket);
+        }
+    }
+    map(size_of::<Socket>()).map(<*mut u8>::cast)
+}
+
+/// The socket was closed, here and by all who shared it.
+pub fn release(socket: &'static Socket) {
+    let forks = FORKS.load(Ordering::Relaxed);
+    if socket.born() == forks
+        && let Ok(mut free) = FREE.try_lock()
+    {
+        free.push_back((core::ptr::from_ref(socket) as usize, forks));
+    }
+}
+
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+fn each(mut f: impl FnMut(&'static Socket)) {
+    for chunk in &CHUNKS {
+        // SAFETY: null, or never freed.
+        let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
+        for entry in chunk {
+            // SAFETY: as in `find`.
+            if let Some(socket) = unsafe { entry.load(Ordering::Acquire).as_ref() } {
+                f(socket);
+            }
+        }
+    }
+}
+
+extern "C" fn before_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    each(Socket::share);
+}
+
+extern "C" fn after_fork_child() {
+    crate::shared::DEVICE.after_fork_child();
+}

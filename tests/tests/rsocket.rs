@@ -1,0 +1,118 @@
+//! Debian's own rsockets programs, linked to librdmacm, under `shortwire run --rsocket`.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Long enough for any machine; what is not done by then hangs.
+const PATIENCE: &str = "300";
+/// Rows of a whole run of rstream or riostream: four sizes, latency and bandwidth.
+const ROWS: usize = 8;
+
+fn shortwire() -> String {
+    std::env::var("SHORTWIRE_BIN").unwrap_or_else(|_| {
+        let own = std::env::current_exe().unwrap();
+        own.ancestors().nth(2).unwrap().join("shortwire").to_str().unwrap().to_string()
+    })
+}
+
+fn is_installed(program: &str) -> bool {
+    let found = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !found {
+        println!("skipped: {program}: not installed (package rdmacm-utils)");
+    }
+    found
+}
+
+fn start(program: &str, port: u16, arguments: &[&str]) -> Child {
+    let mut command = Command::new("timeout");
+    command.args([PATIENCE, &shortwire(), "run", "--rsocket", "--", program, "-p", &port.to_string()]).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until something listens there, without connecting to it.
+fn await_listener(port: u16, table: &str) {
+    let wanted = format!(":{port:04X} ");
+    while !std::fs::read_to_string(table).unwrap().lines().any(|line| line.contains(&wanted)) {
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Server and client with the same options; gives what the client printed.
+fn both(program: &str, options: &[&str]) -> String {
+    let port = free_port();
+    let server = start(program, port, options);
+    await_listener(port, "/proc/net/tcp");
+    let client = start(program, port, &[&["-s", "127.0.0.1"], options].concat());
+    let (client, server) = (client.wait_with_output().unwrap(), server.wait_with_output().unwrap());
+    for output in [&client, &server] {
+        assert!(output.status.success(), "{program} {options:?}: {}", text(output));
+        assert!(!text(output).contains("verification failed"), "{program} {options:?}: {}", text(output));
+    }
+    text(&client)
+}
+
+fn modes(program: &str, modes: &[&[&str]]) {
+    if !is_installed(program) {
+        return;
+    }
+    for options in modes {
+        let printed = both(program, options);
+        let rows = printed.lines().filter(|line| line.contains("_lat") || line.contains("_bw")).count();
+        assert_eq!(rows, ROWS, "{program} {options:?}:\n{printed}");
+    }
+}
+
+#[test]
+fn rstream() {
+    modes(
+        "rstream",
+        &[
+            &[],
+            &["-T", "v"],
+            &["-T", "b", "-T", "v"],
+            &["-T", "n", "-T", "v"],
+            &["-T", "a", "-T", "v"],
+            &["-T", "a", "-T", "b", "-T", "v"],
+            &["-T", "f", "-T", "b"],
+            &["-B", "32768", "-T", "v"],
+            &["-k", "5"],
+        ],
+    );
+}
+
+#[test]
+fn riostream() {
+    modes(
+        "riostream",
+        &[&["-T", "v"], &["-T", "b", "-T", "v"], &["-T", "a", "-T", "v"], &["-T", "a", "-T", "b", "-T", "v"]],
+    );
+}
+
+#[test]
+fn udpong() {
+    if !is_installed("udpong") {
+        return;
+    }
+    for mode in ["n", "b", "a", "e"] {
+        let port = free_port();
+        let mut server = start("udpong", port, &["-b", "127.0.0.1", "-T", mode]);
+        await_listener(port, "/proc/net/udp");
+        let client = start("udpong", port, &["-s", "127.0.0.1", "-T", mode, "-S", "64", "-C", "1000"]);
+        let client = client.wait_with_output().unwrap();
+        // It serves for ever. Told by `timeout`, which passes the signal on.
+        // SAFETY: our own child.
+        unsafe { libc::kill(server.id() as i32, libc::SIGTERM) };
+        server.wait().unwrap();
+        assert!(client.status.success() && text(&client).contains("custom"), "-T {mode}: {}", text(&client));
+    }
+}
