@@ -55,8 +55,8 @@ fn traces(out: &mut String, facts: &TraceFacts, most: usize) -> std::fmt::Result
     if !hottest.is_empty() {
         writeln!(
             out,
-            "{:>6} {:>7} {:9} {:>9} {:>8} {:>10}  {}",
-            "TRACE", "TIME", "KIND", "FROM", "GOES TO", "FALLS", "STARTS AT"
+            "{:>6} {:>7} {:9} {:>9} {:>8} {:>10}  STARTS AT",
+            "TRACE", "TIME", "KIND", "FROM", "GOES TO", "FALLS"
         )?;
     }
     for trace in hottest.iter().take(most) {
