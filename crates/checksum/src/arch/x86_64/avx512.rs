@@ -60,11 +60,33 @@ fn mask(bytes: usize) -> u64 {
     _bzhi_u64(u64::MAX, bytes as u32)
 }
 
+/// Stores as many of the vector's bytes as there are places, up to 64.
+#[target_feature(enable = "avx512f,avx512bw,bmi2")]
+#[inline]
+fn store_some(places: &mut [u8], vector: __m512i) {
+    // SAFETY: bytes that the mask leaves out are not written.
+    unsafe { _mm512_mask_storeu_epi8(places.as_mut_ptr().cast(), mask(places.len()), vector) };
+}
+
 /// Up to 64 bytes: 32-bit halves taken apart, which needs the fewest instructions for a single vector.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 #[inline]
 fn short(data: &[u8], sum: u32) -> u32 {
-    let vector = load_some(data);
+    sum_one(load_some(data), sum)
+}
+
+/// Copies up to 64 bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[inline]
+fn copy_short(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
+    let vector = load_some(source);
+    store_some(destination, vector);
+    sum_one(vector, sum)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[inline]
+fn sum_one(vector: __m512i, sum: u32) -> u32 {
     let lower = _mm512_and_si512(vector, _mm512_set1_epi64(0xffff_ffff));
     let lanes = _mm512_add_epi64(lower, _mm512_srli_epi64::<32>(vector));
     // 17 numbers of 32 bits: no carry.
@@ -75,7 +97,8 @@ macro_rules! frame {
     ($features:literal) => {
         use core::hint::select_unpredictable;
 
-        use super::{ALIGN_FROM, GROUP, VECTOR, ZEROS, load, load_last, load_some, mask, short};
+        use super::{ALIGN_FROM, GROUP, VECTOR, ZEROS};
+        use super::{copy_short, load, load_last, load_some, short, store_some};
         use crate::arch::aligned;
         use crate::sum::{add64, csum_block_add, fold64};
 
@@ -188,28 +211,61 @@ macro_rules! frame {
 
         #[target_feature(enable = $features)]
         pub(crate) fn copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
-            let mut sum = u64::from(sum);
-            for (source, destination) in source.chunks(PIECE).zip(destination.chunks_mut(PIECE)) {
-                let mut sums = starts(source.len().div_ceil(VECTOR));
-                let (groups, rest) = source.as_chunks::<GROUP>();
-                let (places, place) = destination.as_chunks_mut::<GROUP>();
-                for (group, to) in groups.iter().zip(places) {
-                    sums = copy_group::<false>(sums, group, to);
-                }
-                let (vectors, rest) = rest.as_chunks::<VECTOR>();
-                let (places, place) = place.as_chunks_mut::<VECTOR>();
-                for (vector, to) in vectors.iter().zip(places) {
-                    sums[0] = copy_vector::<false>(sums[0], vector, to);
-                }
-                if !rest.is_empty() {
-                    let some = load_some(rest);
-                    // SAFETY: bytes that the mask leaves out are not written; the slices have the same length.
-                    unsafe { _mm512_mask_storeu_epi8(place.as_mut_ptr().cast(), mask(rest.len()), some) };
-                    sums[1] = add(sums[1], some);
-                }
-                sum = u64::from(finish(sums, sum));
+            match source.len() {
+                0..=VECTOR => copy_short(source, destination, sum),
+                ..=PIECE => copy_piece(source, destination, sum),
+                _ => copy_long(source, destination, sum),
             }
-            sum as u32
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline(never)]
+        fn copy_long(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
+            let pieces = source.chunks(PIECE).zip(destination.chunks_mut(PIECE));
+            pieces.fold(sum, |sum, (source, destination)| copy_piece(source, destination, sum))
+        }
+
+        /// 1 byte to a piece.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn copy_piece(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
+            let mut sums = starts(source.len().div_ceil(VECTOR));
+            let whole = (source.len() - 1) / GROUP * GROUP;
+            let (groups, end) = source.split_at(whole);
+            let (places, place) = destination.split_at_mut(whole);
+            for (group, to) in groups.as_chunks::<GROUP>().0.iter().zip(places.as_chunks_mut::<GROUP>().0) {
+                sums = copy_group::<false>(sums, group, to);
+            }
+            finish(copy_end(sums, end, place), u64::from(sum))
+        }
+
+        /// The end of the data, 1 to 256 bytes. Not a loop: compilers make a call of memcpy of its stores, and then sum
+        /// the source in a second pass.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn copy_end([mut a, mut b, mut c, d]: Sums, end: &[u8], place: &mut [u8]) -> Sums {
+            if end.len() > VECTOR {
+                a = copy_at(a, 0, end, place);
+            }
+            if end.len() > 2 * VECTOR {
+                b = copy_at(b, VECTOR, end, place);
+            }
+            if end.len() > 3 * VECTOR {
+                c = copy_at(c, 2 * VECTOR, end, place);
+            }
+            let before = (end.len() - 1) / VECTOR * VECTOR;
+            let last = load_some(&end[before..]);
+            store_some(&mut place[before..], last);
+            [a, b, c, add(d, last)]
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn copy_at(sum: Sum, at: usize, source: &[u8], destination: &mut [u8]) -> Sum {
+            match (source[at..].first_chunk(), destination[at..].first_chunk_mut()) {
+                (Some(vector), Some(to)) => copy_vector::<false>(sum, vector, to),
+                _ => sum,
+            }
         }
 
         #[target_feature(enable = $features)]
