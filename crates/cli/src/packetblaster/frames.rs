@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use ::engine::pcap::{ETHERNET, Reader, link_type_name};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use etherparse::PacketBuilder;
 
 use crate::args::Frames;
@@ -29,6 +29,8 @@ pub fn payload_offset(frames: &Frames) -> usize {
 
 /// All frames of the sizes and flows that are asked for, in the order in which they are sent.
 pub fn synth(frames: &Frames) -> Result<Vec<Vec<u8>>> {
+    let (src, dst) = (frames.src, frames.dst);
+    ensure!(src.is_ipv4() == dst.is_ipv4(), "--src {src} and --dst {dst} are of different families");
     let sizes: &[u16] = if frames.imix { &IMIX } else { &frames.sizes };
     let flows = frames.flows as usize;
     let count = sizes.len() / gcd(sizes.len(), flows) * flows;
@@ -52,7 +54,7 @@ fn frame(frames: &Frames, length: usize, flow: usize) -> Result<Vec<u8>> {
     let ip = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => ethernet.ipv4(src.octets(), dst.octets(), 64),
         (IpAddr::V6(src), IpAddr::V6(dst)) => ethernet.ipv6(src.octets(), dst.octets(), 64),
-        _ => bail!("--src {src} and --dst {dst} are of different families"),
+        _ => unreachable!("`synth` checked that they are of one family"),
     };
     let mut bytes = Vec::with_capacity(length);
     ip.udp(port, frames.dport).write(&mut bytes, &payload(length - headers)).context("cannot make a packet")?;
