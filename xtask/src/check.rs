@@ -46,7 +46,7 @@ const STEPS: &[Step] = &[
         ..step(
             "interleavings (loom)",
             Counts::Tests,
-            &["test", "-p", "shm", "-p", "engine", "--test", "loom", "--release"],
+            &["test", "-p", "shm", "-p", "rsocket", "-p", "engine", "--test", "loom", "--release"],
         )
     },
     step(
