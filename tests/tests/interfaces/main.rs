@@ -306,7 +306,8 @@ fn missing_rights_are_told() {
             let mut engine = engine::start_with(case, command, &configuration)?;
             let said = engine.wait_line("app 'one'", secs(20));
             assert!(said.contains(expected), "{kind} says: {said}");
-            stop(engine);
+            let status = engine.wait(secs(20));
+            assert_eq!(status.code(), Some(1), "a network of which nothing could start ends: {}", engine.stderr());
         }
         Ok(())
     });
