@@ -142,6 +142,32 @@ fn damaged_and_foreign_profiles_are_a_warning() {
     });
 }
 
+/// What they sum is right with any profile; a setting that cannot be used must be told, once and before they begin.
+#[test]
+fn engines_and_scripts_use_the_profile() {
+    tool("engine-profile", |c| {
+        let place = c.dir().join("config/shortwire/checksum.profile");
+        fs::create_dir_all(place.parent().expect("a parent")).expect("a directory");
+        let network = c.dir().join("network.toml");
+        let text = "links = [\"source.output -> sink.input\"]\n[apps.source]\nkind = \"Source\"\n[apps.sink]\nkind = \"Sink\"\n";
+        fs::write(&network, text).expect("a file");
+        let network = network.to_string_lossy();
+        let commands: [&[&str]; 2] = [&["engine", &network, "--duration", "0.1"], &["snsh", "-e", "print('ran')"]];
+        for args in commands {
+            fs::write(&place, "nonsense").expect("a file");
+            let (status, _, said) = shortwire_with(c, args);
+            assert!(
+                status.success() && said.matches("built-in profile is used").count() == 1,
+                "{args:?}: {status}: {said}"
+            );
+            fs::remove_file(&place).expect("the file");
+            let (status, _, said) = shortwire_with(c, args);
+            assert!(status.success() && !said.contains("profile"), "{args:?}: {status}: {said}");
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn the_tuner_writes_what_the_command_reads_or_nothing() {
     tool("tune", |c| {

@@ -69,11 +69,11 @@ fn linux() -> [Routine; 2] {
 #[cfg(c_rivals)]
 fn vpp() -> Routine {
     unsafe extern "C" {
-        fn rival_vpp_csum(at: *const u8, length: usize) -> u64;
+        fn rival_vpp_csum(at: *const u8, length: usize) -> u32;
     }
     Routine::new("vpp", Rival, Some(from_native), |data| {
         // SAFETY: reads `length` bytes; listed only where the processor has the instructions.
-        unsafe { rival_vpp_csum(data.as_ptr(), data.len()) }
+        u64::from(unsafe { rival_vpp_csum(data.as_ptr(), data.len()) })
     })
 }
 

@@ -18,7 +18,7 @@ pub fn of_user() -> Result<PathBuf> {
     Ok(directory.join("shortwire/checksum.profile"))
 }
 
-/// To be called first by every command that computes checksums. Whatever is wrong with the file costs only speed, so it is
+/// To be called first by every command that computes checksums; it reads two small files at most. Whatever is wrong with the file costs only speed, so it is
 /// a warning.
 pub fn load() -> Profile {
     let places: Vec<PathBuf> = of_user().into_iter().chain([SYSTEM.into()]).collect();

@@ -76,7 +76,7 @@ pub enum TuneCommand {
 against the built-in profile of this processor. One half of the rounds chooses a setting, the other half judges it. The profile is written \
 only if the gain is larger than the spread, which is how far the gain differs from block to block of the judging rounds.
 
-Nothing is measured at start-up: commands that compute checksums read the file, the user's ($XDG_CONFIG_HOME/shortwire/checksum.profile, usually \
+Nothing is measured at start-up: commands that compute checksums (engine, snsh, bench checksum) read the file, the user's ($XDG_CONFIG_HOME/shortwire/checksum.profile, usually \
 below ~/.config) before the system's (/etc/shortwire/checksum.profile). A file that is damaged or of another processor is ignored with a warning, \
 and the built-in profile is used."
 )]

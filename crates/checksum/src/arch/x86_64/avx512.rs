@@ -1,7 +1,7 @@
 //! 512-bit vectors.
 //!
 //! The frame is the same for both ways of adding vectors up (`wide`, `vnni`), which each come with a type `Sum` and the
-//! functions `none`, `start`, `add`, `join` and `total`.
+//! functions `none`, `start`, `add`, `join` and `total`, and with `short` for what fits into one vector.
 //!
 //! Packets differ in length from one to the next, and a branch that is predicted wrongly costs as much as adding up 1 KiB.
 //! So there are few classes of lengths, and within a class no branch: what the data does not have is read from a block of
@@ -98,7 +98,7 @@ macro_rules! frame {
         use core::hint::select_unpredictable;
 
         use super::{ALIGN_FROM, GROUP, VECTOR, ZEROS};
-        use super::{copy_short, load, load_last, load_some, short, store_some};
+        use super::{copy_short, load, load_last, load_some, store_some};
         use crate::arch::aligned;
         use crate::sum::{add64, csum_block_add, fold64};
 
@@ -106,11 +106,18 @@ macro_rules! frame {
 
         #[target_feature(enable = $features)]
         pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
+            if data.len() <= VECTOR { short(data, sum) } else { not_short(data, sum) }
+        }
+
+        /// Not inlined, as `long`: what it saves and sets up, short data need not pay for.
+        #[target_feature(enable = $features)]
+        #[inline(never)]
+        fn not_short(data: &[u8], sum: u32) -> u32 {
             match data.len() {
-                0..=64 => short(data, sum),
-                65..=256 => up_to::<0>(data, sum),
-                257..=768 => up_to::<2>(data, sum),
-                769..=1536 => up_to::<5>(data, sum),
+                ..=256 => up_to::<1, 2>(data, sum),
+                ..=576 => up_to::<4, 4>(data, sum),
+                ..=1024 => up_to::<9, 6>(data, sum),
+                ..=1536 => up_to::<16, 7>(data, sum),
                 _ => long(data, sum),
             }
         }
@@ -161,22 +168,29 @@ macro_rules! frame {
             [add(sums[0], load(a)), add(sums[1], load(b)), add(sums[2], load(c)), add(sums[3], load_last(end))]
         }
 
-        /// 1 to `256 * (GROUPS + 1)` bytes, without a branch.
+        /// Without a branch, more than `64 * ALWAYS` bytes and up to `64 * (ALWAYS + MAYBE + 1)`: the vectors that are
+        /// always there, those that may be, and what is left, at least a byte.
         #[target_feature(enable = $features)]
         #[inline]
-        fn up_to<const GROUPS: usize>(data: &[u8], sum: u32) -> u32 {
-            let mut sums = starts(4 * (GROUPS + 1));
-            for number in 0..GROUPS {
-                let there = data.len() > (number + 1) * GROUP;
-                // SAFETY: the group is there only if the data goes on behind it.
-                sums = add_group(sums, unsafe { select(there, data.as_ptr().wrapping_add(number * GROUP)) });
+        fn up_to<const ALWAYS: usize, const MAYBE: usize>(data: &[u8], sum: u32) -> u32 {
+            let mut sums = starts(ALWAYS + MAYBE + 1);
+            // Two loops, each short enough for compilers to unroll, or the sums would live in memory.
+            for number in 0..ALWAYS {
+                // SAFETY: always there.
+                let vector = unsafe { select(true, data.as_ptr().add(number * VECTOR)) };
+                sums[number % 4] = add(sums[number % 4], load(vector));
             }
-            // SAFETY: less than the length.
-            let end = unsafe { data.get_unchecked((data.len() - 1) / GROUP * GROUP..) };
-            finish(add_end(sums, end), u64::from(sum))
+            for number in ALWAYS..ALWAYS + MAYBE {
+                let there = data.len() > (number + 1) * VECTOR;
+                // SAFETY: the vector is there only if the data goes on behind it.
+                let vector = unsafe { select(there, data.as_ptr().wrapping_add(number * VECTOR)) };
+                sums[number % 4] = add(sums[number % 4], load(vector));
+            }
+            let last = (ALWAYS + MAYBE) % 4;
+            sums[last] = add(sums[last], load_last(data));
+            finish(sums, u64::from(sum))
         }
 
-        /// Not inlined: it saves registers, which short data need not pay for.
         #[target_feature(enable = $features)]
         #[inline(never)]
         fn long(data: &[u8], sum: u32) -> u32 {

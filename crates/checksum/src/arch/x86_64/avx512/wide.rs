@@ -2,6 +2,8 @@
 
 use core::arch::x86_64::*;
 
+use super::short;
+
 super::frame!("avx512f,avx512bw,avx512vl,bmi2");
 
 /// No lane overflows: 2^32 words would be needed. Even, so that the pieces' sums add up.
