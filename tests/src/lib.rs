@@ -8,8 +8,10 @@
 //! the directories of the tests; `SHORTWIRE_TEST_MIB`, what each transfer moves; `SHORTWIRE_TEST_SEED`, other random plans.
 
 mod case;
+pub mod guest;
 mod leak;
 mod net;
+pub mod recording;
 mod report;
 mod run;
 mod skip;

@@ -54,11 +54,14 @@ pub fn prog(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("progs").join(name)
 }
 
-/// target/tmp: what cargo tells tests but not the library they share.
-fn build_directory() -> PathBuf {
+/// What cargo tells tests but not the library they share.
+pub(crate) fn target() -> PathBuf {
     let own = env::current_exe().expect("own path");
-    let target = own.ancestors().nth(3).expect("a test lives in target/PROFILE/deps");
-    let dir = target.join("tmp/progs");
+    own.ancestors().nth(3).expect("a test lives in target/PROFILE/deps").to_path_buf()
+}
+
+fn build_directory() -> PathBuf {
+    let dir = target().join("tmp/progs");
     fs::create_dir_all(&dir).expect("target/tmp/progs");
     dir
 }

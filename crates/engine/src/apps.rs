@@ -10,14 +10,15 @@ pub mod headers;
 mod mmsg;
 pub mod neighbour;
 pub mod pcap;
-mod presence;
+pub(crate) mod presence;
 pub mod rate_limiter;
 pub mod raw_socket;
+mod segment;
 pub mod shm_link;
 pub mod tap;
 pub mod unix_socket;
 pub mod vlan;
-mod vnet;
+pub(crate) mod vnet;
 pub mod xdp;
 
 pub(crate) fn register(registry: &mut Registry) {
@@ -34,4 +35,6 @@ pub(crate) fn register(registry: &mut Registry) {
     unix_socket::register(registry);
     vlan::register(registry);
     xdp::register(registry);
+    crate::nic::i82574::register(registry);
+    crate::nic::i82599::app::register(registry);
 }

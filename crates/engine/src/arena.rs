@@ -39,7 +39,13 @@ pub struct Arena {
     /// Slots that were never used, from here on. Memory is touched only when it is needed.
     fresh: AtomicU32,
     depot: Depot,
+    /// What the pages are: [`ORDINARY`], [`PINNED`] or [`HUGE_PAGES`].
+    kind: AtomicU32,
 }
+
+const ORDINARY: u32 = 0;
+const PINNED: u32 = 1;
+const HUGE_PAGES: u32 = 2;
 
 // SAFETY: the pointer only names the mapping; slots are handed out to one owner at a time by the depot.
 unsafe impl Send for Arena {}
@@ -53,6 +59,15 @@ pub enum ArenaError {
     Exists(usize),
     #[error("cannot map memory for {0} packets: {1}")]
     Map(usize, rustix::io::Errno),
+}
+
+/// The packet memory could not be put on huge pages.
+#[derive(Debug, thiserror::Error)]
+pub enum HugeError {
+    #[error("packets exist already, on ordinary pages")]
+    InUse,
+    #[error("the kernel has not enough huge pages: {0}")]
+    Refused(rustix::io::Errno),
 }
 
 /// The process's arena, made with the default size at first use.
@@ -105,7 +120,7 @@ impl Arena {
         // SAFETY: the advice covers exactly our mapping and changes no content.
         let _ = unsafe { madvise(base.cast(), length, Advice::LinuxHugepage) };
         let base = NonNull::new(base).ok_or(ArenaError::Map(slots, rustix::io::Errno::NOMEM))?;
-        Ok(Self { base, slots, fresh: AtomicU32::new(0), depot: Depot::new(slots) })
+        Ok(Self { base, slots, fresh: AtomicU32::new(0), depot: Depot::new(slots), kind: AtomicU32::new(ORDINARY) })
     }
 
     /// First byte of the first slot, on a boundary of 2 MiB.
@@ -121,6 +136,45 @@ impl Arena {
     /// Bytes of the mapping: `slots() * SLOT`.
     pub fn length(&self) -> usize {
         self.slots * SLOT
+    }
+
+    /// Puts the memory on huge pages of 2 MiB, which do not move, for devices that know physical addresses only. They are
+    /// shared with forked processes. Only before the first packet; a repeated call is fine.
+    pub fn use_huge_pages(&self) -> Result<(), HugeError> {
+        if self.kind.load(Ordering::Acquire) == HUGE_PAGES {
+            return Ok(());
+        }
+        // All slots are taken while the pages change: who asks meanwhile finds the arena empty.
+        let all = self.slots as u32;
+        let fresh = &self.fresh;
+        fresh.compare_exchange(0, all, Ordering::Acquire, Ordering::Relaxed).map_err(|_| HugeError::InUse)?;
+        let claimed = self.kind.compare_exchange(ORDINARY, HUGE_PAGES, Ordering::AcqRel, Ordering::Relaxed);
+        let result = claimed.map_err(|_| HugeError::InUse).and_then(|_| self.remap());
+        if matches!(result, Err(HugeError::Refused(_))) {
+            self.kind.store(ORDINARY, Ordering::Release);
+        }
+        fresh.fetch_sub(all, Ordering::Release);
+        result
+    }
+
+    /// From now on the pages stay as they are, because the kernel was told of them.
+    pub fn pin(&self) -> &Self {
+        let _ = self.kind.compare_exchange(ORDINARY, PINNED, Ordering::AcqRel, Ordering::Relaxed);
+        self
+    }
+
+    fn remap(&self) -> Result<(), HugeError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let huge = MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE | MapFlags::FIXED;
+        let plain = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: replaces our own mapping, in which no slot was ever used.
+        let map = |flags| unsafe { mmap_anonymous(self.base.as_ptr().cast(), self.length(), protection, flags) };
+        if let Err(errno) = map(huge) {
+            // The refusal may have left a hole.
+            map(plain).expect("memory for packets");
+            return Err(HugeError::Refused(errno));
+        }
+        Ok(())
     }
 
     /// Fills `into` with up to [`CHUNK`] free slots and returns how many; 0 when all packets are in use.

@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
+use crate::link::Link;
 use crate::packet::Packet;
 use crate::pool;
 
@@ -36,6 +37,15 @@ impl Batch {
         self.packets[self.length].write(packet);
         self.length += 1;
         None
+    }
+
+    /// Adds a packet; a full batch is sent to `to` first.
+    #[inline]
+    pub fn push_towards(&mut self, to: &Link, packet: Packet) {
+        if let Some(packet) = self.push(packet) {
+            to.transmit_batch(self);
+            self.push(packet);
+        }
     }
 
     #[inline]

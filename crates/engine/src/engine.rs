@@ -82,6 +82,8 @@ pub struct Engine {
     links: BTreeMap<LinkSpec, Rc<Link>>,
     /// The far halves of links whose other end is on another thread.
     crossings: BTreeMap<LinkSpec, Crossing>,
+    /// Their near halves, in the same order.
+    crossing_links: Vec<Option<Rc<Link>>>,
     /// The steps of a breath.
     groups: Vec<Group>,
     clock: Clock,
@@ -120,6 +122,7 @@ impl Engine {
             nodes: Vec::new(),
             links: BTreeMap::new(),
             crossings: BTreeMap::new(),
+            crossing_links: Vec::new(),
             groups: Vec::new(),
             clock: Clock::new(),
             next_tick: 0,
@@ -198,8 +201,8 @@ impl Engine {
 
     /// Moves packets from or to other threads.
     fn cross(&mut self, inwards: bool) {
-        for (spec, crossing) in &mut self.crossings {
-            let Some(link) = self.links.get(spec) else { continue };
+        for (crossing, link) in self.crossings.values_mut().zip(&self.crossing_links) {
+            let Some(link) = link else { continue };
             self.crossed += match crossing {
                 Crossing::In(receiver) if inwards => receiver.receive_into(link),
                 Crossing::Out(sender) if !inwards => sender.send_from(link),
@@ -260,7 +263,9 @@ impl Engine {
 
     /// Whether all apps that can tell have nothing more to send, and nothing waits on links.
     pub fn finished(&self) -> bool {
-        let apps = self.nodes.iter().filter(|node| node.info.pulls).all(|node| match &node.app {
+        // An interface with nothing linked to its output only sends: it keeps nobody waiting.
+        let sources = self.nodes.iter().filter(|node| node.info.pulls && node.io.outputs().next().is_some());
+        let apps = sources.map(|node| &node.app).all(|app| match app {
             Some(app) => app.finished(),
             None => true,
         });
@@ -342,6 +347,7 @@ impl Engine {
             groups.entry(group[place]).or_default().pushes.push(place);
         }
         self.groups = groups.into_values().collect();
+        self.crossing_links = self.crossings.keys().map(|spec| self.links.get(spec).cloned()).collect();
     }
 }
 

@@ -23,6 +23,7 @@ pub mod lpm;
 #[cfg(feature = "lua")]
 pub mod lua;
 pub mod netdev;
+pub mod nic;
 
 pub mod packet;
 pub mod pcap;

@@ -148,6 +148,11 @@ impl Session {
         Ok(require.call("shortwire.traces")?)
     }
 
+    /// Looks at the engine between two runs.
+    pub fn with_engine<R>(&self, look: impl FnOnce(&Engine) -> R) -> R {
+        self.host.with_engine(look)
+    }
+
     /// Apps in Lua that ended in an error so far.
     pub fn failures(&self) -> u64 {
         self.host.failures()

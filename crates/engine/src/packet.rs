@@ -273,9 +273,12 @@ const SMALL: usize = 256;
 
 /// New packets of slots that would meet in the same sets of the first-level cache start at different lines.
 #[inline(always)]
-fn offset_of_new(slot: *mut u8) -> usize {
+pub(crate) fn offset_of_new(slot: *mut u8) -> usize {
     CONTROL + HEADROOM + ((slot.addr() >> 12) & 3) * LINE
 }
+
+/// Bytes that fit behind every such place.
+pub(crate) const ROOM_OF_NEW: usize = SLOT - CONTROL - HEADROOM - 3 * LINE;
 
 impl Deref for Packet {
     type Target = [u8];

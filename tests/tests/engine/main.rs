@@ -9,13 +9,11 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use system_tests::{Case, Proc, case, millis, secs, shortwire};
+use system_tests::{Case, Proc, case, millis, recording, secs, shortwire};
 
 mod blaster;
-#[path = "../interfaces/recording.rs"]
-#[allow(dead_code, reason = "shared with the tests of interfaces")]
-mod recording;
 mod reload;
+mod top;
 #[path = "../interfaces/wire.rs"]
 #[allow(dead_code, reason = "shared with the tests of interfaces")]
 mod wire;
@@ -203,6 +201,46 @@ fn a_full_disk_is_told_and_the_rest_runs_on() {
         assert!(said.contains("No space left") && said.contains("x.pcap"), "{said}");
         assert!(rate > 1000.0, "the rest stands still");
         assert!(report.contains("tee.b -> sink.input"), "{report}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
+    case("crash", |case| {
+        let network = |packets: u64| {
+            format!(
+                "links = [\"src.output -> sink.input\", \"src.more -> bad.input\"]\n[apps]\nsrc = \"Source\"\nsink = \"Sink\"\n\
+                 [apps.bad]\nkind = \"Crash\"\nthread = 1\npackets = {packets}\n"
+            )
+        };
+        let path = file(case, &network(100));
+        let mut engine = engine(case, &path, &["--report", "links,apps"]);
+        let said = engine.wait_line("thread 1 crashed", secs(20));
+        assert!(said.contains("the others run on") && said.contains("app 'bad' panicked: as configured"), "{said}");
+        let sent = || reload::sent(case, "src.output -> sink.input");
+        let before = sent();
+        until("the rest runs on", || sent() > before + 10_000);
+        file(case, &network(1 << 60));
+        engine.signal(Signal::HUP);
+        engine.wait_line("reloaded:", secs(20));
+        let received = || {
+            let top = json(case, &["top", "--json", "--interval", "0.05"]);
+            let links = top["processes"][0]["links"].as_array().cloned().unwrap_or_default();
+            links.iter().any(|link| link["name"] == "src.more -> bad.input" && link["packets"].as_f64() > Some(0.0))
+        };
+        until("the crashed thread is back", received);
+        let report = ends_well(engine);
+        assert!(report.contains("sent on src.more -> bad.input"), "{report}");
+        // Nothing left to run for: an error, and an end.
+        let alone = network(100).replace(
+            "src = \"Source\"\nsink = \"Sink\"\n",
+            "src = { kind = \"Source\", thread = 1 }\nsink = { kind = \"Sink\", thread = 1 }\n",
+        );
+        let mut ended = case.start("alone", command(&["engine"]).arg(file(case, &alone)));
+        assert_eq!(ended.wait(secs(20)).code(), Some(1), "{}", ended.stderr());
+        assert!(ended.stderr().contains("all threads have crashed"), "{}", ended.stderr());
+        assert_eq!(fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count), 0, "counters are left");
         Ok(())
     });
 }

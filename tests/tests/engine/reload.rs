@@ -32,7 +32,7 @@ fn network((links, apps): (&str, &str)) -> String {
 }
 
 /// Packets sent on a link so far.
-fn sent(case: &Case, link: &str) -> u64 {
+pub(super) fn sent(case: &Case, link: &str) -> u64 {
     let top = json(case, &["top", "--json", "--interval", "0.05"]);
     let links = top["processes"][0]["links"].as_array().cloned().unwrap_or_default();
     let found = links.iter().find(|object| object["name"] == link);

@@ -31,7 +31,7 @@ pub fn start_with(case: &Case, mut command: Command, configuration: &str) -> Res
         return skip("this build of the command has no `engine`");
     }
     let path = write(case.dir(), configuration);
-    Ok(case.start("engine", command.arg("engine").arg(path)))
+    Ok(case.start("engine", command.args(["engine", "--report", "links,apps"]).arg(path)))
 }
 
 fn write(dir: &Path, configuration: &str) -> PathBuf {

@@ -4,11 +4,12 @@
 use std::time::Instant;
 
 use rustix::process::Signal;
-use system_tests::{Case, Outcome, Proc, case, millis, need, secs};
+use system_tests::{Case, Outcome, Proc, case, millis, need, recording, secs};
 
 mod engine;
+mod middle;
 mod objects;
-mod recording;
+mod talk;
 mod wire;
 
 use engine::{configuration, start, stop};
@@ -302,7 +303,8 @@ fn missing_rights_are_told() {
         for (kind, expected) in [("RawSocket", "CAP_NET_RAW"), ("XDP", "run as root"), ("Tap", "CAP_NET_ADMIN")] {
             let mut command = namespace.command(&need("setpriv")?);
             command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(system_tests::shortwire());
-            let configuration = engine::wire(kind, &port("a1"), &port("b1"));
+            let names = if kind == "Tap" { ["tap0", "tap1"] } else { ["a1", "b1"] };
+            let configuration = engine::wire(kind, &port(names[0]), &port(names[1]));
             let mut engine = engine::start_with(case, command, &configuration)?;
             let said = engine.wait_line("app 'one'", secs(20));
             assert!(said.contains(expected), "{kind} says: {said}");
@@ -313,71 +315,40 @@ fn missing_rights_are_told() {
     });
 }
 
-/// Programs of two machines talk through an engine that is the cable between them. Their kernels leave checksums to the
-/// devices, which the engine must finish: a receiver drops what has a wrong one.
-fn talks(name: &str, kind: &'static str, more: &'static str) {
+/// Frames that are too long are told at the start, counted, and in nobody's way.
+fn jumbo(name: &str, kind: &'static str, counted: &str) {
     case(name, |case| {
-        let (middle, left, right) = (cables()?, Namespace::new()?, Namespace::new()?);
-        let port = |interface: &str| format!("interface = \"{interface}\"{more}");
-        let taps = kind == "Tap";
-        let (one, other) = if taps { ("tap0", "tap1") } else { ("a1", "b1") };
-        let mut engine = start(case, &middle, &engine::wire(kind, &port(one), &port(other)))?;
-        if taps {
-            await_interfaces(&middle, &[one, other], &mut engine);
+        if kind == "XDP" {
+            need_af_xdp()?;
         }
-        for (side, interface, address) in
-            [(&left, if taps { one } else { "a0" }, "10.1.0.1"), (&right, if taps { other } else { "b0" }, "10.1.0.2")]
-        {
-            middle.ip(&format!("link set {interface} netns {}", side.name()));
-            side.ip(&format!("address add {address}/24 dev {interface}"));
-            side.up(interface);
+        let namespace = cables()?;
+        for interface in ["a0", "a1"] {
+            namespace.ip(&format!("link set {interface} mtu 9000"));
         }
-        let open = |address: &str| {
-            let socket = std::net::UdpSocket::bind((address, 7000)).expect("a socket");
-            socket.set_read_timeout(Some(millis(200))).expect("a limit");
-            socket
-        };
-        let (near, far) = (left.inside(|| open("10.1.0.1")), right.inside(|| open("10.1.0.2")));
-        // Again after a while, in which the engine has looked after its interfaces.
-        let ways = [(&near, &far, "10.1.0.2:7000"), (&far, &near, "10.1.0.1:7000")];
-        for (round, (from, to, address)) in ways.into_iter().chain(ways).enumerate() {
-            std::thread::sleep(millis(if round == 2 { 300 } else { 0 }));
-            for length in [1usize, 2, 17, 512, 1471, 1472] {
-                let sent = system_tests::stream::bytes(length as u64, length);
-                assert_eq!(exchange(from, to, address, &sent), sent, "the engine says: {}", engine.stderr());
-            }
-        }
-        stop(engine);
+        let port = |interface: &str| format!("interface = \"{interface}\"");
+        let mut engine = start(case, &namespace, &engine::wire(kind, &port("a1"), &port("b1")))?;
+        let said = engine.wait_line("app 'one'", secs(20));
+        assert!(said.contains("MTU of 9000") && said.contains("ip link set a1 mtu"), "it says: {said}");
+        let (from, to) = (End::of(&namespace, "a0"), End::of(&namespace, "b0"));
+        from.reach(&to, || engine.stderr());
+        let mut long = recording::frames(1).remove(0);
+        long.resize(5000, 7);
+        from.send(&long);
+        let frames = recording::frames(20);
+        assert_eq!(from.replay(&to, &frames), frames, "the engine says: {}", engine.stderr());
+        engine.signal(Signal::INT);
+        let report = engine.success(secs(20));
+        assert!(report.contains(counted), "`{counted}` is missing in {report}");
         Ok(())
     });
 }
 
-/// Sends until it arrives: the first datagrams may be lost while neighbours are looked for.
-fn exchange(from: &std::net::UdpSocket, to: &std::net::UdpSocket, address: &str, sent: &[u8]) -> Vec<u8> {
-    let end = Instant::now() + secs(20);
-    let mut buffer = vec![0; 2000];
-    while Instant::now() < end {
-        from.send_to(sent, address).expect("sent");
-        while let Ok((length, _)) = to.recv_from(&mut buffer) {
-            if length == sent.len() {
-                return buffer[..length].to_vec();
-            }
-        }
-    }
-    panic!("{} bytes never arrived", sent.len());
+#[test]
+fn long_frames_are_told_and_counted_by_raw_sockets() {
+    jumbo("jumbo-raw", "RawSocket", "dropped: 0 received by the kernel, 1 too long");
 }
 
 #[test]
-fn programs_talk_through_raw_sockets() {
-    talks("talk-raw", "RawSocket", "");
-}
-
-#[test]
-fn programs_talk_through_taps() {
-    talks("talk-tap", "Tap", "");
-}
-
-#[test]
-fn programs_talk_through_taps_with_vnet_headers() {
-    talks("talk-tap-vnet", "Tap", ", vnet-header = true");
+fn long_frames_are_told_and_counted_by_xdp() {
+    jumbo("jumbo-xdp", "XDP", "dropped: 1 received by the kernel");
 }

@@ -12,7 +12,7 @@ use crate::batch::{BATCH, Batch};
 use crate::packet::Packet;
 use crate::registry::Registry;
 
-pub use checks::{Match, Synth, SynthArgs};
+pub use checks::{Crash, CrashArgs, Match, Synth, SynthArgs};
 pub use sort::{
     DelayedStart, DelayedStartArgs, Each, Repeater, RepeaterArgs, Sample, SampleArgs, Split, Truncate, TruncateArgs,
     each,
@@ -30,6 +30,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<DelayedStart>();
     registry.register::<Synth>();
     registry.register::<Match>();
+    registry.register::<Crash>();
 }
 
 /// Sends copies of one packet to all outputs, a batch per breath.

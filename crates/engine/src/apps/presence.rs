@@ -6,12 +6,32 @@
 use std::fmt;
 
 use crate::app::AppError;
+use crate::netdev::Netdev;
+
+/// A sentence if frames may arrive that are longer than the `most` bytes that there is room for.
+pub(super) fn too_large(netdev: &Netdev, most: usize) -> Option<String> {
+    /// Addresses, type and a VLAN tag, which the MTU does not count.
+    const HEADER: usize = 18;
+    let mtu = netdev.mtu().ok()? as usize;
+    (mtu + HEADER > most).then(|| {
+        let (name, best) = (netdev.name(), most - HEADER);
+        format!(
+            "interface {name} has an MTU of {mtu}: frames of more than {most} bytes do not fit into a packet of the engine; \
+             they are dropped and counted. An MTU of {best} avoids it: `ip link set {name} mtu {best}` at both ends"
+        )
+    })
+}
 
 /// What can be opened, lost and opened again.
-pub(super) trait Port: Sized {
+pub(crate) trait Port: Sized {
     type Args;
 
     fn open(args: &Self::Args) -> Result<Self, AppError>;
+
+    /// What an operator should know about it once it is open.
+    fn caution(&self) -> Option<String> {
+        None
+    }
 
     /// Why it cannot go on, if it cannot; asked about ten times a second.
     fn lost(&mut self) -> Option<String>;
@@ -24,7 +44,7 @@ const LOOK: u64 = 100_000_000;
 /// Nanoseconds between tries to open a lost one.
 const RETRY: u64 = 1_000_000_000;
 
-pub(super) struct Presence<P> {
+pub(crate) struct Presence<P> {
     state: State<P>,
     next_look: u64,
     notice: Option<String>,
@@ -39,8 +59,9 @@ enum State<P> {
 
 impl<P: Port> Presence<P> {
     pub fn open(args: &P::Args) -> Result<Self, AppError> {
-        let state = State::Up(Box::new(P::open(args)?));
-        Ok(Presence { state, next_look: 0, notice: None, reopened: 0 })
+        let port = P::open(args)?;
+        let notice = port.caution();
+        Ok(Presence { state: State::Up(Box::new(port)), next_look: 0, notice, reopened: 0 })
     }
 
     #[inline]
@@ -82,9 +103,10 @@ impl<P: Port> Presence<P> {
         self.next_look = now + RETRY;
         match P::open(args) {
             Ok(port) => {
+                self.notice =
+                    Some(port.caution().map_or("it is back".into(), |caution| format!("it is back; {caution}")));
                 self.state = State::Up(Box::new(port));
                 self.reopened += 1;
-                self.notice = Some("it is back".into());
             }
             Err(error) => self.state = State::Down(error.to_string()),
         }

@@ -4,8 +4,8 @@
 //! waits there for up to a millisecond while the kernel gathers more. Sending takes up to 128 packets per system call and
 //! goes to the driver past the queueing discipline.
 //!
-//! What the kernel has taken out of a packet or left open is restored: VLAN tags and transport checksums. Packets that a
-//! sender on this machine left unsegmented are too long and dropped: `ethtool -K IF gso off tso off gro off` avoids them.
+//! What the kernel has taken out of a packet or left open is restored: VLAN tags, transport checksums, and the segments of
+//! packets that a sender on this machine left uncut (TSO, USO) or the kernel put together (GRO).
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,9 +15,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use super::mmsg::{Mmsg, drop_front};
-use super::presence::{Port, Presence};
+use super::presence::{Port, Presence, too_large};
+use super::segment::{MOST, segment};
 use super::vnet;
 use crate::app::{App, AppError, Context, Io, Kind, Ports};
+use crate::arena::MAX_LENGTH;
 use crate::args::ArgError;
 use crate::batch::{BATCH, Batch};
 use crate::link::Link;
@@ -67,7 +69,7 @@ pub struct RawSocket {
 struct Counters {
     /// Packets for which the ring had no place.
     rx_dropped: u64,
-    /// Packets longer than the engine's.
+    /// Packets longer than the engine's, and uncut ones that it cannot cut.
     rx_oversize: u64,
     /// Packets that the kernel refused, or that came while the interface was away.
     tx_dropped: u64,
@@ -118,6 +120,10 @@ impl Port for Sockets {
         Ok(Sockets { netdev, receiver, ring, sender, messages, unsent, _promiscuous: promiscuous })
     }
 
+    fn caution(&self) -> Option<String> {
+        too_large(&self.netdev, MAX_LENGTH)
+    }
+
     fn lost(&mut self) -> Option<String> {
         (!self.netdev.exists()).then(|| format!("interface {} does not exist any more", self.netdev.name()))
     }
@@ -147,14 +153,24 @@ fn bind(socket: &OwnedFd, netdev: &Netdev, protocol: u16) -> std::io::Result<()>
 impl Sockets {
     fn receive(&mut self, output: &Link, counters: &mut Counters) {
         let mut batch = Batch::new();
-        let room = output.room().min(BATCH);
-        while batch.len() < room {
+        let mut taken = 0;
+        // The next one may be uncut.
+        while taken < BATCH && batch.len() + MOST <= output.room() {
             let Some(frame) = self.ring.next() else { break };
             if frame.outgoing {
                 continue;
             }
+            taken += 1;
+            if frame.header.is_unsegmented() {
+                let each = |piece| batch.push_towards(output, piece);
+                match segment(frame.bytes, frame.tag(), &frame.header, each) {
+                    Ok(lost) => counters.rx_dropped += lost,
+                    Err(_) => counters.rx_oversize += 1,
+                }
+                continue;
+            }
             match packet_of(&frame) {
-                Ok(packet) => drop(batch.push(packet)),
+                Ok(packet) => batch.push_towards(output, packet),
                 Err(Refused::TooLong) => counters.rx_oversize += 1,
                 Err(Refused::NoPacket) => counters.rx_dropped += 1,
             }
@@ -201,16 +217,14 @@ enum Refused {
 const ADDRESSES: usize = 12;
 
 fn packet_of(frame: &Frame) -> Result<Packet, Refused> {
-    if frame.length > frame.bytes.len() || frame.header.is_unsegmented() {
+    if frame.length > frame.bytes.len() {
         return Err(Refused::TooLong);
     }
     let mut packet = Packet::allocate().ok_or(Refused::NoPacket)?;
     let (addresses, rest) = frame.bytes.split_at(ADDRESSES.min(frame.bytes.len()));
     let mut fits = packet.append(addresses);
-    if let Some((tpid, tci)) = frame.vlan {
-        let [a, b] = tpid.to_be_bytes();
-        let [c, d] = tci.to_be_bytes();
-        fits &= packet.append(&[a, b, c, d]);
+    if let Some(tag) = frame.tag() {
+        fits &= packet.append(&tag);
     }
     if !(fits && packet.append(rest)) {
         return Err(Refused::TooLong);

@@ -4,7 +4,8 @@
 //! add NAME mode tap`). One packet per system call is all that the kernel offers here.
 //!
 //! With `vnet-header` the kernel hands transport checksums over unfinished, which spares it a pass over the data, and
-//! believes the engine's word for those that were verified.
+//! believes the engine's word for those that were verified. It also hands TCP streams over uncut, up to 64 KiB per system
+//! call; they are cut here.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +14,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use serde::{Deserialize, Serialize};
 
-use super::presence::{Port, Presence};
+use super::presence::{Port, Presence, too_large};
+use super::segment::{MOST, segment};
 use super::vnet;
 use crate::app::{App, AppError, Context, Io, Kind, Ports};
 use crate::arena::CONTROL;
@@ -42,7 +44,7 @@ pub struct TapArgs {
     /// Leave the interface behind when the app stops.
     #[serde(default)]
     pub persistent: bool,
-    /// Exchange checksum state with the kernel.
+    /// Exchange the state of checksums with the kernel, and take TCP streams from it uncut.
     #[serde(default)]
     pub vnet_header: bool,
 }
@@ -62,8 +64,10 @@ pub struct Tap {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
-    /// Packets longer than the engine's.
+    /// Packets longer than the engine's, and uncut ones that it cannot cut.
     rx_oversize: u64,
+    /// Pieces for which there was no packet.
+    rx_dropped: u64,
     /// Packets that the kernel refused, or that came while the interface was away.
     tx_dropped: u64,
 }
@@ -71,10 +75,16 @@ struct Counters {
 struct Device {
     name: String,
     queue: OwnedFd,
-    vnet_header: bool,
     /// To read into.
     spare: Option<Packet>,
+    /// Where the kernel puts what a packet has no room for. Uncut packets need much; without vnet headers one byte tells
+    /// that a packet was too long.
+    beyond: Box<[u8]>,
+    vnet_header: bool,
 }
+
+/// Longest uncut packet, with its link-layer header.
+const UNCUT: usize = 65536 + 64;
 
 impl Port for Device {
     type Args = TapArgs;
@@ -106,9 +116,11 @@ impl Port for Device {
             .map_err(|e| failed("open /dev/net/tun", e.into()))?;
         let name = attach(&queue, args).map_err(|error| failed("attach", error))?;
         if args.vnet_header {
-            // Checksums only: packets that are yet to be cut would not fit.
-            ioctl(&queue, libc::TUNSETOFFLOAD, libc::TUN_F_CSUM.into())
-                .map_err(|error| failed("set offloads", error))?;
+            let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+            // Trains of UDP datagrams: Linux 6.2.
+            let all = tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6;
+            let set = |offloads: libc::c_uint| ioctl(&queue, libc::TUNSETOFFLOAD, offloads.into());
+            set(all).or_else(|_| set(tcp)).map_err(|error| failed("set offloads", error))?;
         }
         if args.persistent {
             ioctl(&queue, libc::TUNSETPERSIST, 1).map_err(|error| failed("make persistent", error))?;
@@ -121,7 +133,12 @@ impl Port for Device {
         if args.up {
             netdev.set_up(true).map_err(say)?;
         }
-        Ok(Device { name, queue, vnet_header: args.vnet_header, spare: None })
+        let beyond = vec![0; if args.vnet_header { UNCUT } else { 1 }].into();
+        Ok(Device { name, queue, spare: None, beyond, vnet_header: args.vnet_header })
+    }
+
+    fn caution(&self) -> Option<String> {
+        too_large(&Netdev::find(&self.name).ok()?, MAX_MTU as usize + 18)
     }
 
     /// Whoever moves the interface to another network namespace keeps it working. Its end is what a read or write tells.
@@ -146,17 +163,34 @@ fn ioctl(queue: &OwnedFd, number: libc::Ioctl, value: libc::c_ulong) -> std::io:
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
+/// What the kernel gave.
+enum Read {
+    Packet(Packet),
+    /// So many bytes in `beyond`, to be cut.
+    Uncut(usize, vnet::Header),
+    TooLong,
+}
+
 impl Device {
     fn receive(&mut self, output: &Link, counters: &mut Counters) -> Result<(), Errno> {
         let mut batch = Batch::new();
-        let room = output.room().min(BATCH);
+        let mut reads = 0;
+        // The next one may be uncut.
         let result = loop {
-            if batch.len() == room {
+            if reads == BATCH || batch.len() + MOST > output.room() {
                 break Ok(());
             }
-            match self.read(counters) {
-                Ok(Some(packet)) => drop(batch.push(packet)),
-                Ok(None) => {}
+            reads += 1;
+            match self.read() {
+                Ok(Read::Packet(packet)) => batch.push_towards(output, packet),
+                Ok(Read::TooLong) => counters.rx_oversize += 1,
+                Ok(Read::Uncut(length, header)) => {
+                    let frame = &self.beyond[..length];
+                    match segment(frame, None, &header, |piece| batch.push_towards(output, piece)) {
+                        Ok(lost) => counters.rx_dropped += lost,
+                        Err(_) => counters.rx_oversize += 1,
+                    }
+                }
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => break Ok(()),
                 Err(errno) => break Err(errno),
             }
@@ -167,9 +201,8 @@ impl Device {
         result
     }
 
-    /// One packet; none if it was too long.
     #[inline]
-    fn read(&mut self, counters: &mut Counters) -> Result<Option<Packet>, Errno> {
+    fn read(&mut self) -> Result<Read, Errno> {
         let mut packet = match self.spare.take() {
             Some(packet) => packet,
             None => Packet::allocate().ok_or(Errno::NOMEM)?,
@@ -179,13 +212,12 @@ impl Device {
         let data = packet.as_mut_ptr();
         // SAFETY: the free room of an empty packet that is ours.
         let room = unsafe { std::slice::from_raw_parts_mut(data, room) };
-        let mut header = [0; vnet::LENGTH];
+        let mut bytes = [0; vnet::LENGTH];
         let skip = usize::from(!self.vnet_header);
-        // A byte more than fits: the kernel cuts in silence, and a packet that fills it was too long.
-        let mut more = [0; 1];
-        let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(room), IoSliceMut::new(&mut more)];
+        let (front, rest) = self.beyond.split_at_mut(if self.vnet_header { room.len() } else { 0 });
+        let most = room.len() + rest.len();
+        let mut parts = [IoSliceMut::new(&mut bytes), IoSliceMut::new(room), IoSliceMut::new(rest)];
         let got = rustix::io::readv(&self.queue, &mut parts[skip..]);
-        let full = parts[1].len();
         let length = match got {
             Ok(got) => got.saturating_sub(if self.vnet_header { vnet::LENGTH } else { 0 }),
             Err(errno) => {
@@ -193,15 +225,22 @@ impl Device {
                 return Err(errno);
             }
         };
-        if length > full {
-            counters.rx_oversize += 1;
+        let header = vnet::Header::parse(&bytes);
+        if header.is_unsegmented() && length < most {
+            let inside = length.min(room.len());
+            front[..inside].copy_from_slice(&room[..inside]);
             self.spare = Some(packet);
-            return Ok(None);
+            return Ok(Read::Uncut(length, header));
+        }
+        // The kernel cuts in silence what finds no room at all: a packet that filled it was too long.
+        if length > room.len() {
+            self.spare = Some(packet);
+            return Ok(Read::TooLong);
         }
         // SAFETY: the kernel wrote `length` bytes there, within the slot.
         let mut packet = unsafe { Packet::from_slot(packet.into_slot(), offset, length) };
-        vnet::Header::parse(&header).apply(&mut packet, 0);
-        Ok(Some(packet))
+        header.apply(&mut packet, 0);
+        Ok(Read::Packet(packet))
     }
 
     fn send(&mut self, input: &Link, counters: &mut Counters) -> Result<(), Errno> {
@@ -235,7 +274,7 @@ impl Kind for Tap {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_oversize", "tx_dropped", "reopened"];
+    const COUNTERS: &'static [&'static str] = &["rx_dropped", "rx_oversize", "tx_dropped", "reopened"];
     type Args = TapArgs;
 
     fn check(args: &TapArgs) -> Result<(), ArgError> {
@@ -279,7 +318,8 @@ impl App for Tap {
     }
 
     fn counters(&self, values: &mut [u64]) {
-        values.copy_from_slice(&[self.counters.rx_oversize, self.counters.tx_dropped, self.presence.reopened]);
+        let Counters { rx_dropped, rx_oversize, tx_dropped } = self.counters;
+        values.copy_from_slice(&[rx_dropped, rx_oversize, tx_dropped, self.presence.reopened]);
     }
 
     fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
@@ -287,7 +327,8 @@ impl App for Tap {
             let header = if device.vnet_header { " with vnet headers" } else { "" };
             writeln!(out, "{} by /dev/net/tun{header}", device.name)
         })?;
-        writeln!(out, "dropped: {} too long, {} to send", self.counters.rx_oversize, self.counters.tx_dropped)
+        let Counters { rx_dropped, rx_oversize, tx_dropped } = self.counters;
+        writeln!(out, "dropped: {rx_dropped} without memory, {rx_oversize} too long, {tx_dropped} to send")
     }
 
     fn stop(&mut self) -> Result<(), AppError> {

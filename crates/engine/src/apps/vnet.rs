@@ -12,19 +12,33 @@ pub(super) const LENGTH: usize = 10;
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
 
-/// The parts that matter here. Segmentation is never offered, so that its fields stay zero.
+/// The parts that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     flags: u8,
     segmentation: u8,
+    segment_size: u16,
     checksum_start: u16,
     checksum_offset: u16,
 }
 
 impl Header {
+    /// Values of [`Self::segmentation`].
+    pub const TCP4: u8 = 1;
+    pub const TCP6: u8 = 4;
+    pub const UDP: u8 = 5;
+    /// Added to the others; ECN needs nothing that is not done anyway.
+    const ECN: u8 = 0x80;
+
     pub fn parse(bytes: &[u8; LENGTH]) -> Header {
         let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-        Header { flags: bytes[0], segmentation: bytes[1], checksum_start: word(6), checksum_offset: word(8) }
+        Header {
+            flags: bytes[0],
+            segmentation: bytes[1],
+            segment_size: word(4),
+            checksum_start: word(6),
+            checksum_offset: word(8),
+        }
     }
 
     /// For a packet that leaves: the kernel need not verify what was verified, and finishes what was not finished.
@@ -40,9 +54,24 @@ impl Header {
         bytes
     }
 
-    /// Several segments in one that the sender's device was to cut: too long for the engine's packets.
+    /// Several segments in one that the sender's device was to cut.
     pub fn is_unsegmented(&self) -> bool {
         self.segmentation != 0
+    }
+
+    /// What kind of segments.
+    pub fn segmentation(&self) -> u8 {
+        self.segmentation & !Self::ECN
+    }
+
+    /// Bytes of payload in each but the last one.
+    pub fn segment_size(&self) -> usize {
+        self.segment_size.into()
+    }
+
+    /// Where the transport header starts, if the sender left its checksum open.
+    pub fn transport(&self) -> Option<usize> {
+        (self.flags & F_NEEDS_CSUM != 0).then_some(self.checksum_start.into())
     }
 
     /// Marks or finishes a packet as the header says. `shift`: bytes that were put in before the checksummed part.
@@ -58,7 +87,7 @@ impl Header {
 
 /// As [`finish_checksum`], for a packet that carries its own mark. For outputs that have no header to pass the mark on.
 #[inline]
-pub(super) fn finish(packet: &mut Packet) {
+pub(crate) fn finish(packet: &mut Packet) {
     if packet.flags & NEEDS_CHECKSUM != 0 {
         packet.flags &= !NEEDS_CHECKSUM;
         let (start, offset) = (packet.checksum_start.into(), packet.checksum_offset.into());
@@ -108,7 +137,7 @@ mod tests {
         for (start, offset) in [(44u16, 0u16), (45, 0), (46, 0), (34, 10), (u16::MAX, u16::MAX)] {
             let mut partial = packet(PSEUDO);
             let header =
-                Header { flags: F_NEEDS_CSUM, segmentation: 0, checksum_start: start, checksum_offset: offset };
+                Header { flags: F_NEEDS_CSUM, checksum_start: start, checksum_offset: offset, ..Header::default() };
             header.apply(&mut partial, 0);
             assert_eq!(partial[..], packet(PSEUDO)[..], "{start} {offset}");
         }
@@ -119,7 +148,8 @@ mod tests {
         let mut marked = packet(PSEUDO);
         (marked.flags, marked.checksum_start, marked.checksum_offset) = (NEEDS_CHECKSUM, 34, 6);
         let header = Header::parse(&Header::of(&marked));
-        assert_eq!(header, Header { flags: F_NEEDS_CSUM, segmentation: 0, checksum_start: 34, checksum_offset: 6 });
+        let expected = Header { flags: F_NEEDS_CSUM, checksum_start: 34, checksum_offset: 6, ..Header::default() };
+        assert_eq!(header, expected);
         let mut other = packet(PSEUDO);
         header.apply(&mut other, 0);
         finish(&mut marked);

@@ -17,7 +17,7 @@ use std::sync::{Arc, LazyLock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::presence::{Port, Presence};
+use super::presence::{Port, Presence, too_large};
 use super::vnet;
 use crate::app::{App, AppError, Context, Io, Kind, Ports};
 use crate::arena::{SLOT, arena};
@@ -38,7 +38,7 @@ const ETHERNET_HEADER: usize = 14;
 
 /// All packet memory, as AF_XDP sockets see it.
 static UMEM: LazyLock<Arc<Umem>> = LazyLock::new(|| {
-    let arena = arena();
+    let arena = arena().pin();
     // SAFETY: the arena lives as long as the process.
     Arc::new(unsafe { Umem::new(arena.base().as_ptr(), arena.length(), SLOT as u32, 0) })
 });
@@ -127,6 +127,9 @@ impl XdpArgs {
     }
 }
 
+/// What the kernel leaves free before a received frame.
+const XDP_PACKET_HEADROOM: usize = 256;
+
 /// A queue of an interface.
 pub struct Xdp {
     args: XdpArgs,
@@ -178,6 +181,12 @@ impl Port for Queue {
             }
         }
         Ok(queue)
+    }
+
+    fn caution(&self) -> Option<String> {
+        // What AF_XDP leaves of a slot to a received frame.
+        const MOST: usize = SLOT - XDP_PACKET_HEADROOM;
+        self.attachment.as_ref().and_then(|_| too_large(&self.netdev, MOST))
     }
 
     fn lost(&mut self) -> Option<String> {

@@ -94,6 +94,12 @@ impl Host {
         self.sampler.borrow().as_ref().map(Sampler::take).unwrap_or_default()
     }
 
+    /// # Panics
+    /// While the engine runs.
+    pub fn with_engine<R>(&self, look: impl FnOnce(&Engine) -> R) -> R {
+        look(&self.engine.borrow())
+    }
+
     pub fn stop(&self) {
         if let Ok(mut engine) = self.engine.try_borrow_mut() {
             // Nobody is left to be told.

@@ -1,4 +1,4 @@
-//! Apps for tests and trials: made-up traffic, and a comparison of two streams.
+//! Apps for tests and trials: made-up traffic, a comparison of two streams, and a crash to rehearse with.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -184,5 +184,42 @@ impl App for Match {
         let (missing, surplus) = self.unpaired();
         writeln!(out, "{} equal, {} different, {missing} missing, {surplus} surplus", self.matched, self.differing)?;
         self.first.as_ref().map_or(Ok(()), |first| writeln!(out, "{first}"))
+    }
+}
+
+/// Lets packets pass and then panics: what an operator sees when an app has a fault.
+pub struct Crash {
+    left: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CrashArgs {
+    /// Packets that pass before.
+    pub packets: u64,
+}
+
+impl Kind for Crash {
+    const NAME: &'static str = "Crash";
+    const ABOUT: &'static str = "lets so many packets pass and then crashes, to rehearse it";
+    const INPUTS: Ports = Ports::Named(&["input"]);
+    const OUTPUTS: Ports = Ports::Named(&["output"]);
+    type Args = CrashArgs;
+
+    fn new(args: CrashArgs, _context: &Context) -> Result<Self, AppError> {
+        Ok(Self { left: args.packets })
+    }
+}
+
+impl App for Crash {
+    fn push(&mut self, io: &Io) {
+        let Some(input) = io.input(0) else { return };
+        let passing = input.length().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        match io.output(0) {
+            Some(output) => _ = input.forward(output, passing),
+            None => (0..passing).for_each(|_| drop(input.receive())),
+        }
+        self.left -= passing as u64;
+        assert!(input.is_empty(), "as configured, all its packets have passed");
     }
 }

@@ -39,6 +39,15 @@ pub(super) struct Frame<'a> {
     pub outgoing: bool,
 }
 
+impl Frame<'_> {
+    /// The VLAN tag as it stood in the frame, behind the addresses.
+    pub fn tag(&self) -> Option<[u8; 4]> {
+        let (tpid, tci) = self.vlan?;
+        let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
+        Some([a, b, c, d])
+    }
+}
+
 impl Ring {
     /// Gives `socket` a ring of about `size` bytes. The socket must not be bound to a protocol yet.
     pub fn new(socket: BorrowedFd, size: usize) -> io::Result<Ring> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use system_tests::stream::mix;
+use crate::stream::mix;
 
 const MAGIC: u32 = 0xa1b2_c3d4;
 /// The same, with nanoseconds.

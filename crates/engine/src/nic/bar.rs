@@ -1,0 +1,131 @@
+//! Registers of a device.
+
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// The registers of a device: 32-bit words by their offset in the base address register's region.
+///
+/// Everything that was written to DMA memory before `write32` is seen by a device that acts on that write. `&self`,
+/// because a device changes whether or not its driver looks; what a read clears is the device's matter.
+pub trait Bar {
+    /// `offset` is a multiple of 4 inside of the region; hardware answers elsewhere with all ones.
+    fn read32(&self, offset: u32) -> u32;
+
+    fn write32(&self, offset: u32, value: u32);
+
+    /// Waits so long for the device. A model lets its own time pass instead.
+    fn settle(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    /// Sets and clears bits of a register; one read and one write.
+    fn change32(&self, offset: u32, clear: u32, set: u32) {
+        self.write32(offset, self.read32(offset) & !clear | set);
+    }
+}
+
+/// A region of a real device, mapped.
+#[derive(Debug)]
+pub struct MappedBar {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the pointer only names the mapping, which belongs to the process; device registers have no thread.
+unsafe impl Send for MappedBar {}
+// SAFETY: as above; every access is one load or store, which the device takes from any processor.
+unsafe impl Sync for MappedBar {}
+
+impl MappedBar {
+    /// Maps `length` bytes from `offset` of a VFIO device or of a `resourceN` file.
+    pub fn map(file: impl AsFd, offset: u64, length: usize) -> rustix::io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, offset)? };
+        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { base, length })
+    }
+
+    /// Bytes of the region.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    pub fn read8(&self, offset: u32) -> u8 {
+        self.read(offset)
+    }
+
+    pub fn write8(&self, offset: u32, value: u8) {
+        self.write(offset, value);
+    }
+
+    pub fn read16(&self, offset: u32) -> u16 {
+        self.read(offset)
+    }
+
+    pub fn write16(&self, offset: u32, value: u16) {
+        self.write(offset, value);
+    }
+
+    #[inline(always)]
+    fn read<T: Copy>(&self, offset: u32) -> T {
+        let value = self.place::<T>(offset);
+        // SAFETY: inside of the mapping and aligned, as `place` checked.
+        let value = unsafe { value.read_volatile() };
+        // What the device put into memory before it set what was read must not have been read earlier.
+        fence(Ordering::Acquire);
+        value
+    }
+
+    #[inline(always)]
+    fn write<T: Copy>(&self, offset: u32, value: T) {
+        before_device_write();
+        // SAFETY: inside of the mapping and aligned, as `place` checked.
+        unsafe { self.place::<T>(offset).write_volatile(value) };
+    }
+
+    #[inline(always)]
+    fn place<T>(&self, offset: u32) -> *mut T {
+        let offset = offset as usize;
+        assert!(
+            offset + size_of::<T>() <= self.length && offset.is_multiple_of(align_of::<T>()),
+            "register {offset:#x}"
+        );
+        self.base.as_ptr().wrapping_add(offset).cast()
+    }
+}
+
+impl Bar for MappedBar {
+    #[inline(always)]
+    fn read32(&self, offset: u32) -> u32 {
+        u32::from_le(self.read(offset))
+    }
+
+    #[inline(always)]
+    fn write32(&self, offset: u32, value: u32) {
+        self.write(offset, value.to_le());
+    }
+}
+
+impl Drop for MappedBar {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, of which no reference outlives `self`.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Puts stores to ordinary memory before the store to a register that follows.
+#[inline(always)]
+fn before_device_write() {
+    // On x86 stores to uncached memory stay behind earlier stores, so that holding the compiler is enough.
+    fence(Ordering::Release);
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier has no operands. The fence above orders towards other processors only, this one towards devices.
+    unsafe {
+        std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
+    }
+}

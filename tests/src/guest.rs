@@ -1,0 +1,171 @@
+//! A virtual machine under software emulation, for what needs a kernel or a device that this machine has not.
+//!
+//! A guest is Debian's own kernel, an initial file system with busybox and what a test adds, and one shell script. It ends
+//! with the script. What the script prints is the output of the emulator, what it leaves in `/out` comes back as files.
+//! Emulation is for function, never for figures.
+
+mod image;
+mod kernel;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::{Case, Proc, Skip, need, skip};
+use image::Image;
+use kernel::Kernel;
+
+/// Megabytes of memory of a guest.
+const MEMORY: u32 = 1024;
+/// Bytes of the disk on which `/out` comes back.
+const OUT: u64 = 64 << 20;
+
+/// A guest to be.
+pub struct Guest {
+    kernel: Kernel,
+    image: Image,
+    qemu: Command,
+}
+
+/// A guest at work.
+pub struct Running {
+    emulator: Proc,
+    dir: PathBuf,
+}
+
+/// What a guest left.
+pub struct Ended {
+    /// Of the script; None if the guest ended before it did.
+    pub status: Option<i32>,
+    /// What the script printed.
+    pub output: String,
+    /// What the kernel said.
+    pub console: String,
+    /// What the emulator said: its IOMMU tells of each access that it refused.
+    pub emulator: String,
+    /// `/out` of the guest.
+    pub out: PathBuf,
+}
+
+impl Guest {
+    /// A guest with nothing but busybox, and the modules that the harness itself uses.
+    pub fn new() -> Result<Guest, Skip> {
+        if !cfg!(target_arch = "x86_64") {
+            return skip("guests are written for x86-64");
+        }
+        let mut qemu = Command::new(need("qemu-system-x86_64")?);
+        // The emulated IOMMU remaps interrupts only with the machine's interrupt controllers in one place.
+        qemu.args(["-accel", "tcg,thread=multi", "-machine", "q35,kernel-irqchip=split", "-cpu", "max", "-smp", "2"]);
+        qemu.args(["-m", &MEMORY.to_string(), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        let mut guest = Guest { kernel: Kernel::find()?, image: Image::new(&need("busybox")?), qemu };
+        guest.modules(&["virtio_pci", "virtio_blk"]);
+        Ok(guest)
+    }
+
+    /// Kernel modules, loaded before the script runs, and what they depend on.
+    pub fn modules(&mut self, names: &[&str]) -> &mut Guest {
+        for name in names {
+            self.image.module(&self.kernel, name);
+        }
+        self
+    }
+
+    /// Kernel modules that are there and not loaded.
+    pub fn spare_modules(&mut self, names: &[&str]) -> &mut Guest {
+        for name in names {
+            self.image.spare_module(&self.kernel, name);
+        }
+        self
+    }
+
+    /// A program of this machine with its shared libraries; it is found by its name.
+    pub fn program(&mut self, path: &Path) -> &mut Guest {
+        self.image.program(path);
+        self
+    }
+
+    /// A file of this machine at the same place in the guest, with the shared libraries that it needs.
+    pub fn copy(&mut self, path: &Path) -> &mut Guest {
+        self.image.copy(path);
+        self
+    }
+
+    /// A file of the guest.
+    pub fn file(&mut self, path: &str, content: impl Into<Vec<u8>>) -> &mut Guest {
+        self.image.file(path, 0o644, content.into());
+        self
+    }
+
+    /// Arguments of the emulator: devices.
+    pub fn qemu(&mut self, arguments: &[&str]) -> &mut Guest {
+        self.qemu.args(arguments);
+        self
+    }
+
+    /// Starts it. The script runs in busybox's shell.
+    pub fn start(mut self, case: &Case, name: &str, append: &str, script: &str) -> Running {
+        let dir = case.dir().join(name);
+        fs::create_dir_all(&dir).expect("a directory for the guest");
+        self.image.file("/script", 0o755, script.into());
+        self.image.write(&dir.join("initrd"), &self.kernel);
+        let disk = fs::File::create(dir.join("disk")).and_then(|file| file.set_len(OUT));
+        disk.expect("a disk for the guest");
+        // On a busy machine the emulated timers look broken to a kernel that checks them.
+        let line = format!("console=ttyS0 panic=-1 no_timer_check {append}");
+        self.qemu
+            .arg("-kernel")
+            .arg(self.kernel.image())
+            .arg("-initrd")
+            .arg(dir.join("initrd"))
+            .args(["-append", &line]);
+        self.qemu.arg("-drive").arg(format!("if=none,id=out,format=raw,file={}", dir.join("disk").display()));
+        self.qemu.args(["-device", "virtio-blk-pci,drive=out"]);
+        self.qemu.arg("-serial").arg(format!("file:{}", dir.join("console").display()));
+        self.qemu.args(["-chardev", "stdio,id=script,signal=off", "-serial", "chardev:script"]);
+        Running { emulator: case.start(name, &mut self.qemu), dir }
+    }
+
+    /// Runs it to its end.
+    pub fn run(self, case: &Case, append: &str, script: &str, limit: Duration) -> Ended {
+        self.start(case, "guest", append, script).wait(limit)
+    }
+}
+
+impl Running {
+    /// Waits until the script has printed a line that starts so.
+    pub fn wait_line(&mut self, start: &str, limit: Duration) -> String {
+        self.emulator.wait_line(start, limit)
+    }
+
+    /// Waits for its end, which must come in time.
+    pub fn wait(mut self, limit: Duration) -> Ended {
+        let status = self.emulator.wait(limit);
+        assert!(status.success(), "the emulator failed: {status}\n{}", self.emulator.stderr());
+        let out = self.dir.join("out");
+        let unpacked = fs::create_dir_all(&out).is_ok()
+            && Command::new("tar").arg("-xf").arg(self.dir.join("disk")).arg("-C").arg(&out).output().is_ok();
+        let text = |path: PathBuf| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        Ended {
+            status: unpacked.then(|| text(out.join("status")).trim().parse().ok()).flatten(),
+            output: self.emulator.stdout(),
+            console: text(self.dir.join("console")),
+            emulator: self.emulator.stderr(),
+            out,
+        }
+    }
+}
+
+impl Ended {
+    /// The output of a script that ended well.
+    pub fn success(&self) -> &str {
+        assert_eq!(
+            self.status,
+            Some(0),
+            "the script's status; it printed\n{}\n-- console\n{}",
+            self.output,
+            self.console
+        );
+        &self.output
+    }
+}

@@ -1,0 +1,92 @@
+//! Debian's kernel, out of its package: `make check-guest` puts one into `target/guest`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::tool::target;
+use crate::{Skip, need, skip};
+
+/// Most of the modules' bytes are for what no guest has.
+const LEFT_OUT: [&str; 4] = ["*/drivers/gpu/*", "*/drivers/media/*", "*/sound/*", "*/fs/*"];
+
+/// An unpacked kernel package.
+pub struct Kernel {
+    root: PathBuf,
+    version: String,
+}
+
+impl Kernel {
+    /// The newest package, unpacked beside itself at the first use.
+    pub fn find() -> Result<Kernel, Skip> {
+        need("depmod")?;
+        let folder = target().join("guest");
+        let packages = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let newest = packages.filter(|path| path.extension().is_some_and(|e| e == "deb")).max();
+        let Some(package) = newest else {
+            return skip(format!("no kernel package in {}; `make check-guest` fetches one", folder.display()));
+        };
+        let root = package.with_extension("");
+        if !root.is_dir() {
+            unpack(&package, &root);
+        }
+        let versions = fs::read_dir(root.join("lib/modules")).expect("modules in the package");
+        let version = versions.flatten().map(|entry| entry.file_name()).next().expect("a kernel in the package");
+        Ok(Kernel { root, version: version.to_string_lossy().into_owned() })
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.root.join(format!("boot/vmlinuz-{}", self.version))
+    }
+
+    /// Where its modules are, with their lists.
+    pub fn folder(&self) -> PathBuf {
+        self.root.join("lib/modules").join(&self.version)
+    }
+
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The files of a module and of what it depends on, in loading order, as paths in the guest and here.
+    pub fn module(&self, name: &str) -> Vec<(String, PathBuf)> {
+        let mut command = Command::new(need("modprobe").expect("modprobe is where depmod is"));
+        command.arg("-d").arg(&self.root).args(["-S", &self.version, "--show-depends", name]);
+        let said = command.output().expect("starting modprobe");
+        assert!(said.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&said.stderr));
+        let lines = String::from_utf8_lossy(&said.stdout).into_owned();
+        // "insmod PATH OPTIONS"; "builtin NAME" needs no file.
+        let files = lines.lines().filter_map(|line| line.strip_prefix("insmod ")?.split_whitespace().next());
+        files
+            .map(|file| {
+                let file = PathBuf::from(file);
+                let inside = file.strip_prefix(&self.root).expect("modules lie in the package");
+                (format!("/{}", inside.display()), file.clone())
+            })
+            .collect()
+    }
+}
+
+/// All or nothing: the folder gets its name when it is complete.
+fn unpack(package: &Path, root: &Path) {
+    let unfinished = root.with_extension(format!("{}.new", std::process::id()));
+    let _ = fs::remove_dir_all(&unfinished);
+    fs::create_dir_all(&unfinished).expect("a folder for the kernel");
+    let mut contents = Command::new("dpkg-deb")
+        .arg("--fsys-tarfile")
+        .arg(package)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("starting dpkg-deb");
+    let mut tar = Command::new("tar");
+    tar.arg("-x").arg("-C").arg(&unfinished).args(LEFT_OUT.map(|pattern| format!("--exclude={pattern}")));
+    let tar = tar.stdin(contents.stdout.take().expect("a pipe")).status().expect("starting tar");
+    assert!(contents.wait().is_ok_and(|s| s.success()) && tar.success(), "cannot unpack {}", package.display());
+    let versions = fs::read_dir(unfinished.join("lib/modules")).expect("modules in the package");
+    for version in versions.flatten() {
+        let mut depmod = Command::new(need("depmod").expect("looked for before"));
+        let done = depmod.arg("-b").arg(&unfinished).arg(version.file_name()).status();
+        assert!(done.is_ok_and(|status| status.success()), "{depmod:?} failed");
+    }
+    fs::rename(&unfinished, root).expect("placing the kernel");
+}

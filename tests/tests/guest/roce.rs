@@ -1,0 +1,53 @@
+//! Soft-RoCE: the kernel's RDMA over an ordinary interface, for what speaks to verbs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use system_tests::guest::Guest;
+use system_tests::{Skip, case, need, secs, skip};
+
+/// What makes `rxe0` on one end of a cable, with the address 10.8.0.1. Names with a path, as busybox has its own `ip`.
+const RXE0: &str = "
+/bin/ip link set lo up
+/bin/ip link add v0 type veth peer name v1
+/bin/ip addr add 10.8.0.1/24 dev v0
+/bin/ip link set v0 mtu 4500 up
+/bin/ip link set v1 mtu 4500 up
+/bin/rdma link add rxe0 type rxe netdev v0 || exit 1
+";
+
+/// libibverbs's half of the driver, which it opens by name.
+fn provider() -> Result<PathBuf, Skip> {
+    let folder = "/usr/lib/x86_64-linux-gnu/libibverbs";
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
+    let found = files.filter(|path| path.to_string_lossy().contains("librxe-")).max();
+    found.map_or_else(|| skip(format!("no librxe in {folder}: ibverbs-providers is not installed")), Ok)
+}
+
+fn machine() -> Result<Guest, Skip> {
+    let mut guest = Guest::new()?;
+    // crc32_generic before rdma_rxe, which asks for it while it loads.
+    guest.modules(&["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm", "veth"]);
+    for program in ["ip", "rdma", "ibv_devinfo", "ibv_rc_pingpong"] {
+        guest.program(&need(program)?);
+    }
+    guest.copy(&provider()?).file("/etc/libibverbs.d/rxe.driver", "driver rxe\n");
+    Ok(guest)
+}
+
+#[test]
+fn soft_roce_moves_messages() {
+    case("soft-roce", |case| {
+        let script = "ibv_devinfo -d rxe0
+            ibv_rc_pingpong -d rxe0 -g 1 -n 200 > /dev/null & peer=$!
+            for try in 1 2 3 4 5 6 7 8 9 10; do
+                sleep 1
+                ibv_rc_pingpong -d rxe0 -g 1 -n 200 10.8.0.1 && wait $peer && exit 0
+            done
+            dmesg | tail -20; exit 1";
+        let ended = machine()?.run(case, "", &[RXE0, script].concat(), secs(300));
+        let said = ended.success();
+        assert!(said.contains("PORT_ACTIVE") && said.contains("200 iters in"), "{said}");
+        Ok(())
+    });
+}
