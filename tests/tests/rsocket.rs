@@ -98,6 +98,24 @@ fn riostream() {
     );
 }
 
+/// Ours measures itself, with every byte checked, in each way to wait, and prints what scripts can read.
+#[test]
+fn our_own_rstream() {
+    for options in [&["--mode", "polling"][..], &["--mode", "block"], &["--mode", "async", "--fork"]] {
+        let mut command = Command::new("timeout");
+        command.args([PATIENCE, &shortwire(), "rstream", "--verify", "--json", "--repeat", "1", "--seconds", "0.05"]);
+        let output = command.args(["--size", "64,64K"]).args(options).output().unwrap();
+        assert!(output.status.success(), "{options:?}: {}", text(&output));
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let direct = ["riowrite 64 KiB", "memcpy"].into_iter().filter(|_| !options.contains(&"--fork"));
+        for row in
+            ["latency 64 B", "bandwidth 64 KiB", "messages, one way 8 B", "bare-ring", "tcp"].into_iter().chain(direct)
+        {
+            assert!(printed.contains(row), "{options:?}: {row} is missing in\n{printed}");
+        }
+    }
+}
+
 #[test]
 fn udpong() {
     if !is_installed("udpong") {

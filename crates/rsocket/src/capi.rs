@@ -78,7 +78,7 @@ pub extern "C" fn rclose(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rgetpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: as above.
-    name(fd, || unsafe { libc::getpeername(fd, addr, len) })
+    unsafe { name(fd, true, addr, len) }
 }
 
 /// # Safety
@@ -86,14 +86,19 @@ pub unsafe extern "C" fn rgetpeername(fd: c_int, addr: *mut sockaddr, len: *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rgetsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: as above.
-    name(fd, || unsafe { libc::getsockname(fd, addr, len) })
+    unsafe { name(fd, false, addr, len) }
 }
 
-fn name(fd: c_int, get: impl FnOnce() -> c_int) -> c_int {
-    match table::get(fd) {
-        Ok(_) => get(),
-        Err(e) => number(Err(e)),
-    }
+/// # Safety
+/// As `getsockname`.
+unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    status(table::get(fd).and_then(|socket| {
+        if addr.is_null() || len.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: as above.
+        unsafe { socket.name(peer, addr, len) }
+    }))
 }
 
 /// # Safety

@@ -26,7 +26,8 @@ pub struct Defaults {
 
 impl Defaults {
     const BUILT_IN: Self = Self {
-        rbuf: 1 << 17,
+        // Four times that of librdmacm: where a write is a copy, both ends then copy most of the time.
+        rbuf: 1 << 19,
         sbuf: 1 << 17,
         sq: 384,
         rq: 384,
@@ -62,9 +63,48 @@ fn from(read: impl Fn(&str) -> Option<u32>) -> Defaults {
     }
 }
 
+/// The devices to use, in this order, separated by commas: `verbs` is RDMA, `loopback` shared memory.
+const PREFER: &str = "SHORTWIRE_PREFER";
+
+/// What carries new streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Provider {
+    Shared,
+    Verbs,
+    /// Where there is no RDMA device, shared memory.
+    VerbsOrShared,
+}
+
+pub fn provider() -> Provider {
+    static PROVIDER: OnceLock<Provider> = OnceLock::new();
+    *PROVIDER.get_or_init(|| preferred(&std::env::var(PREFER).unwrap_or_default()))
+}
+
+fn preferred(list: &str) -> Provider {
+    let place = |name| list.split(',').position(|word| word.trim() == name);
+    match (place("verbs"), place("loopback")) {
+        (Some(_), None) => Provider::Verbs,
+        (Some(verbs), Some(loopback)) if verbs < loopback => Provider::VerbsOrShared,
+        _ => Provider::Shared,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_device_that_is_known() {
+        for (list, provider) in [
+            ("", Provider::Shared),
+            ("ism,loopback,verbs", Provider::Shared),
+            ("verbs", Provider::Verbs),
+            ("ism, verbs,loopback", Provider::VerbsOrShared),
+            ("verb", Provider::Shared),
+        ] {
+            assert_eq!(preferred(list), provider, "{list}");
+        }
+    }
 
     #[test]
     fn files_override_within_bounds() {

@@ -7,6 +7,7 @@
 
 pub mod capi;
 mod config;
+pub mod net;
 mod poll;
 pub mod progress;
 pub mod provider;
@@ -14,6 +15,7 @@ pub mod shared;
 mod socket;
 pub mod stream;
 mod table;
+pub mod verbs;
 pub mod wire;
 
 pub use shm::Errno;

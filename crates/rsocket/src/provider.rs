@@ -10,6 +10,10 @@ pub mod conformance;
 #[cfg(any(test, feature = "conformance"))]
 pub mod faulty;
 
+mod any;
+
+pub use any::Any;
+
 use rustix::fd::RawFd;
 use shm::Errno;
 
@@ -68,6 +72,11 @@ pub trait Endpoint {
     /// The memory made for the connection, writable by the peer.
     fn memory(&self) -> Region;
 
+    /// Tells of the memory in which all bytes lie that are posted and not taken along. Once, before the first post.
+    fn lend(&self, _ptr: *mut u8, _len: usize) -> Result<(), Errno> {
+        Ok(())
+    }
+
     /// Gives back `count` receives. Under the lock of the completion queue.
     fn post_recv(&self, count: u32);
 
@@ -104,6 +113,11 @@ pub trait Endpoint {
 
     /// Whether the peer is gone: nothing arrives any more but what is on the completion queue.
     fn is_gone(&self) -> bool;
+
+    /// Of a peer that is gone: whether it went in order, though without a word.
+    fn has_left(&self) -> bool {
+        false
+    }
 
     /// Finds out whether the peer is gone, for who polls without ever sleeping.
     fn probe(&self);

@@ -13,10 +13,13 @@
 //!
 //! All of it is plain data and pointers into mappings, so that the child of a fork finds the same.
 
+mod exposed;
 pub mod meet;
 mod remote;
 #[cfg(test)]
 pub mod tests;
+
+pub use exposed::after_fork_child;
 
 use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote};
 use core::cell::UnsafeCell;
@@ -38,6 +41,11 @@ const CLOSED: RawFd = RawFd::MAX;
 const HEADER: usize = 4096;
 const ARM: usize = 0;
 const POSTED: [usize; 2] = [64, 68];
+/// Set by a peer that has closed in order while others still held its end.
+const LEFT: usize = 128;
+const LINE: usize = 64;
+/// Cache lines between what is written and what is fetched, which the peer has read last and so holds.
+const AHEAD: usize = 2;
 /// Room for what goes beyond the peer's credits: credit updates, and the end.
 const CONTROL_SLOTS: u32 = 16;
 
@@ -92,6 +100,19 @@ struct Position {
     posted: UnsafeCell<u32>,
 }
 
+/// Asks for a cache line before it is written; where there is no such instruction, nothing.
+#[inline]
+fn prefetch_for_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which touches no memory, whatever the address; processors without it take it for a NOP.
+    // By hand, since the intrinsic asks for no ownership unless the whole program is built for such processors.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 pub struct QueuePair {
     own: *mut u8,
     own_layout: Layout,
@@ -100,9 +121,13 @@ pub struct QueuePair {
     group: u32,
     socket: AtomicI32,
     peer_pid: i32,
+    /// The process that the peer takes for this end: it met, and a child that it forked may have gone on.
+    met_pid: i32,
     gone: AtomicBool,
     rung: AtomicU32,
     next_key: AtomicU32,
+    exposed: exposed::Exposed,
+    windows: remote::Windows,
     send: [Position; 2],
     recv: [Position; 2],
 }
@@ -113,8 +138,8 @@ unsafe impl Sync for QueuePair {}
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Both ends have attached each other's buffer. Takes the socket.
-    pub fn new(own: (Dmb, Layout), peer: (Attached, Layout), group: u32, socket: RawFd, peer_pid: i32) -> Self {
+    /// Both ends have attached each other's buffer. Takes the socket. `pids` are those that the ends have met by, ours first.
+    pub fn new(own: (Dmb, Layout), peer: (Attached, Layout), group: u32, socket: RawFd, pids: [i32; 2]) -> Self {
         Self {
             own: own.0.addr,
             own_layout: own.1,
@@ -122,10 +147,13 @@ impl QueuePair {
             peer_layout: peer.1,
             group,
             socket: AtomicI32::new(socket),
-            peer_pid,
+            met_pid: pids[0],
+            peer_pid: pids[1],
             gone: AtomicBool::new(false),
             rung: AtomicU32::new(0),
-            next_key: AtomicU32::new(MEMORY_KEY + 1),
+            next_key: AtomicU32::new(0),
+            exposed: Default::default(),
+            windows: Default::default(),
             send: Default::default(),
             recv: Default::default(),
         }
@@ -134,6 +162,12 @@ impl QueuePair {
     /// Lets go of this process's descriptor and mappings, in which nobody may be. Unless it is the last, other
     /// processes go on: what they see of it stays as it is.
     pub fn close(&self, last: bool) {
+        self.close_windows();
+        if !last {
+            // Who else has it may never close it in order: the child of a fork that runs another program.
+            // SYNC: left. Before the socket ends, which is what makes the peer look.
+            Self::word(self.peer, LEFT).store(1, Ordering::Release);
+        }
         let socket = self.socket.load(Ordering::Relaxed);
         if last {
             self.socket.store(CLOSED, Ordering::Relaxed);
@@ -190,6 +224,9 @@ impl QueuePair {
         let at =
             usize::try_from(addr).ok().filter(|at| *at <= memory && total <= memory - at).ok_or(PostError::Access)?;
         let mut to = self.peer.wrapping_add(self.peer_layout.memory_at() + at);
+        if total < LINE && (to as usize % LINE) + total >= LINE {
+            prefetch_for_write(to.wrapping_add(AHEAD * LINE));
+        }
         for (from, len) in pieces {
             // SAFETY: readable by the contract of `post_write`; the target was checked to be within the
             // peer's attached DMB, which no local object overlaps. The peer may race: its own bytes.
@@ -203,6 +240,10 @@ impl QueuePair {
         // SAFETY: the caller is the only poster of the lane.
         let count = unsafe { &mut *self.send[lane as usize].count.get() };
         let slot = Self::slot(self.peer, &self.peer_layout, lane, *count);
+        if (*count as usize).is_multiple_of(LINE / size_of::<u64>()) {
+            let later = count.wrapping_add((AHEAD * LINE / size_of::<u64>()) as u32);
+            prefetch_for_write(core::ptr::from_ref(Self::slot(self.peer, &self.peer_layout, lane, later)).cast());
+        }
         *count = count.wrapping_add(1);
         // SYNC: slot. After the bytes that it tells of; SeqCst, because the arm word is read next (doorbell).
         slot.swap(u64::from(*count) << 32 | u64::from(imm), Ordering::SeqCst);
@@ -335,11 +376,18 @@ impl Endpoint for QueuePair {
         self.gone.load(Ordering::Acquire)
     }
 
+    fn has_left(&self) -> bool {
+        // SYNC: left. A peer that lies ends its own connection.
+        Self::word(self.own, LEFT).load(Ordering::Acquire) != 0
+    }
+
     fn expose(&self, ptr: *mut u8, len: usize) -> Result<Region, Errno> {
         self.expose_buffer(ptr, len)
     }
 
-    fn conceal(&self, _region: Region) {}
+    fn conceal(&self, region: Region) {
+        self.conceal_buffer(&region);
+    }
 
     fn probe(&self) {
         self.is_ended();

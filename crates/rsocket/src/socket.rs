@@ -1,19 +1,23 @@
 //! One rsocket: from `rsocket` over listening or connecting to a stream, and its end.
 //!
-//! Its number is that of a real TCP (or UDP) socket of the kernel; see [`crate::shared::meet`]. All fields
-//! live in memory that a fork shares, so there are no pointers into the heap.
+//! Its number is that of a real TCP (or UDP) socket of the kernel; see [`crate::shared::meet`]. Over verbs it
+//! is that of an epoll set; see [`crate::verbs::connect`]. All fields live in memory that a fork shares, so
+//! there are no pointers into the heap but for verbs, which a fork does not share.
 
 mod datagram;
 mod lifecycle;
 mod options;
 mod transfer;
+mod verbs;
 
 pub use lifecycle::{accept, bind, close, connect, last_error, listen, open, shutdown};
 pub use transfer::{map, recv, recv_from, send, send_to, unmap, write_mapped};
 
-use crate::shared::QueuePair;
-use crate::shared::meet::{Answer, Met, Request};
+use crate::provider::{Any, Endpoint};
+use crate::shared::meet::{Answer, Request};
 use crate::stream::{Config, Stream};
+use crate::verbs::connect::Connector;
+use crate::wire::ConnData;
 use crate::{config, table};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -68,6 +72,13 @@ enum Meeting {
     Answer(Answer),
 }
 
+/// What connecting or accepting leads to.
+struct Begun {
+    endpoint: Any,
+    peer: ConnData,
+    config: Config,
+}
+
 pub struct Socket {
     fd: AtomicI32,
     domain: i32,
@@ -81,9 +92,11 @@ pub struct Socket {
     /// Guards `meeting`, and the change to a stream.
     setup: FastLock<true>,
     meeting: UnsafeCell<Meeting>,
+    /// Over verbs; null over shared memory. Used under `setup`.
+    connector: AtomicPtr<Connector>,
     private: AtomicPtr<u8>,
     private_len: AtomicU64,
-    stream: UnsafeCell<MaybeUninit<Stream<QueuePair>>>,
+    stream: UnsafeCell<MaybeUninit<Stream<Any>>>,
 }
 
 // SAFETY: `meeting` is used under `setup`; `stream` is written once, before `phase` says so.
@@ -115,6 +128,7 @@ impl Socket {
             options,
             setup: FastLock::new(),
             meeting: UnsafeCell::new(Meeting::None),
+            connector: AtomicPtr::default(),
             private: AtomicPtr::default(),
             private_len: AtomicU64::new(0),
             stream: UnsafeCell::new(MaybeUninit::uninit()),
@@ -160,6 +174,22 @@ impl Socket {
         unsafe { BorrowedFd::borrow_raw(self.raw()) }
     }
 
+    fn is_verbs(&self) -> bool {
+        !self.connector.load(Ordering::Acquire).is_null()
+    }
+
+    /// # Safety
+    /// Under `setup`, and not kept longer.
+    #[expect(clippy::mut_from_ref, reason = "the lock is the exclusive reference")]
+    unsafe fn connector(&self) -> Option<&mut Connector> {
+        // SAFETY: null, or a box that lives until `close`.
+        unsafe { self.connector.load(Ordering::Acquire).as_mut() }
+    }
+
+    fn inline(&self) -> u16 {
+        self.options.inline.load(Ordering::Relaxed) as u16
+    }
+
     fn config(&self) -> Config {
         let o = &self.options;
         let read = |word: &AtomicU32| word.load(Ordering::Relaxed);
@@ -174,7 +204,7 @@ impl Socket {
 
     /// The stream, if there is one already.
     #[inline]
-    pub fn streaming(&self) -> Option<&Stream<QueuePair>> {
+    pub fn streaming(&self) -> Option<&Stream<Any>> {
         if self.phase() == Phase::Streaming {
             // SAFETY: written before the phase was set; not changed afterwards.
             Some(unsafe { (*self.stream.get()).assume_init_ref() })
@@ -185,7 +215,7 @@ impl Socket {
 
     /// The stream, for a call that moves data; finishes connecting first.
     #[inline]
-    pub fn stream(&self, block: bool) -> Result<&Stream<QueuePair>, Errno> {
+    pub fn stream(&self, block: bool) -> Result<&Stream<Any>, Errno> {
         match self.streaming() {
             Some(stream) => Ok(stream),
             None => self.become_stream(block),
@@ -193,7 +223,7 @@ impl Socket {
     }
 
     #[cold]
-    fn become_stream(&self, block: bool) -> Result<&Stream<QueuePair>, Errno> {
+    fn become_stream(&self, block: bool) -> Result<&Stream<Any>, Errno> {
         match self.phase() {
             Phase::Connecting | Phase::Requested | Phase::Accepting => {
                 self.advance(block)?;
@@ -233,7 +263,17 @@ impl Socket {
     }
 
     /// Under `setup`: one attempt.
-    fn step(&self) -> Result<Option<Met>, Errno> {
+    fn step(&self) -> Result<Option<Begun>, Errno> {
+        // SAFETY: under `setup`.
+        if let Some(connector) = unsafe { self.connector() } {
+            let config = self.config();
+            let begun = connector.step(&config, self.inline()).map_err(|e| match self.phase() {
+                // Whatever a peer does wrong after it was accepted is a reset for the application.
+                Phase::Accepting => Errno::CONNRESET,
+                _ => e,
+            })?;
+            return Ok(begun.map(|(end, peer)| Begun { endpoint: Any::Verbs(end), peer, config }));
+        }
         // SAFETY: under `setup`.
         let meeting = unsafe { &mut *self.meeting.get() };
         if self.phase() == Phase::Connecting {
@@ -246,30 +286,36 @@ impl Socket {
             *meeting = Meeting::Request(Request::send(self.kernel(), self.config())?);
             self.set_phase(Phase::Requested);
         }
-        match meeting {
-            Meeting::Request(request) => request.advance(self.kernel()),
-            // Whatever a peer does wrong after it was accepted is a reset for the application.
-            Meeting::Answer(answer) => answer.advance().map_err(|_| Errno::CONNRESET),
-            Meeting::None => Err(Errno::NOTCONN),
-        }
+        let met = match meeting {
+            Meeting::Request(request) => request.advance(self.kernel())?,
+            // As above.
+            Meeting::Answer(answer) => answer.advance().map_err(|_| Errno::CONNRESET)?,
+            Meeting::None => return Err(Errno::NOTCONN),
+        };
+        Ok(met.map(|met| Begun { endpoint: Any::Shared(met.qp), peer: met.peer, config: met.config }))
     }
 
     /// Under `setup`: the meeting has succeeded.
-    fn begin(&self, met: Met) -> Result<(), Errno> {
+    fn begin(&self, met: Begun) -> Result<(), Errno> {
         // SAFETY: under `setup`. What it held is in `met`.
         unsafe { *self.meeting.get() = Meeting::None };
         let len = met.config.private();
         let private = match table::map(len) {
             Ok(private) => private,
             Err(e) => {
-                met.qp.close(true);
+                met.endpoint.close(true);
                 self.give_up(e);
                 return Err(e);
             }
         };
         self.private.store(private, Ordering::Relaxed);
         self.private_len.store(len as u64, Ordering::Relaxed);
-        let stream = Stream::new(met.qp, met.config, &met.peer, private, lifecycle::spin());
+        if let Err(e) = met.endpoint.lend(private, len) {
+            met.endpoint.close(true);
+            self.give_up(e);
+            return Err(e);
+        }
+        let stream = Stream::new(met.endpoint, met.config, &met.peer, private, lifecycle::spin());
         // SAFETY: the phase, which changes under `setup` only, says that there is none yet.
         unsafe { (*self.stream.get()).write(stream) };
         self.set_phase(Phase::Streaming);
@@ -303,6 +349,7 @@ impl Socket {
         let Ok(_held) = self.setup.lock() else { return [(-1, 0); 2] };
         // SAFETY: under `setup`.
         match (self.phase(), unsafe { &*self.meeting.get() }) {
+            (phase, _) if phase.is_opening() && self.is_verbs() => [(self.raw(), libc::POLLIN), (-1, 0)],
             (Phase::Connecting, _) => [(self.raw(), libc::POLLOUT), (-1, 0)],
             (_, Meeting::Request(request)) => [(self.raw(), libc::POLLIN), (request.fd(), libc::POLLIN)],
             (_, Meeting::Answer(answer)) => [(answer.fd(), libc::POLLIN), (-1, 0)],
@@ -311,9 +358,15 @@ impl Socket {
     }
 
     fn wait_to_advance(&self) -> Result<(), Errno> {
+        // Another thread that takes the last step in the meantime leaves nothing to wait for, or takes what would have
+        // woken us: look again before long.
+        const LOOK_AGAIN_MS: i32 = 20;
         let mut fds = self.wait_fds().map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+        if fds.iter().all(|entry| entry.fd < 0) {
+            return Ok(());
+        }
         // SAFETY: two valid entries.
-        match unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } {
+        match unsafe { libc::poll(fds.as_mut_ptr(), 2, LOOK_AGAIN_MS) } {
             -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
             _ => Ok(()),
         }

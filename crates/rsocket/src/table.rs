@@ -132,4 +132,5 @@ extern "C" fn before_fork() {
 
 extern "C" fn after_fork_child() {
     crate::shared::DEVICE.after_fork_child();
+    crate::shared::after_fork_child();
 }

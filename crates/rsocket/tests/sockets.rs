@@ -89,8 +89,14 @@ fn get(fd: c_int, level: c_int, name: c_int) -> i32 {
 
 /// Both ends in this thread.
 fn pair() -> (c_int, c_int) {
+    pair_with(0)
+}
+
+/// The second end may map so many buffers.
+fn pair_with(iomaps: i32) -> (c_int, c_int) {
     let (l, port) = listener();
     let c = stream();
+    assert_eq!(set(c, 0x10000, 3, iomaps), 0, "RDMA_IOMAPSIZE");
     assert_eq!(rfcntl(c, libc::F_SETFL, libc::O_NONBLOCK.into()), 0);
     assert_eq!((connect(c, port), errno()), (-1, libc::EINPROGRESS));
     let s = accept(l);
@@ -299,6 +305,53 @@ fn a_forked_server_serves() {
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(status, 0);
     assert_eq!(rclose(l), 0);
+}
+
+/// The peer would write into the parent.
+#[test]
+fn the_child_of_a_fork_maps_nothing() {
+    watchdog();
+    let (c, s) = pair_with(1);
+    assert_eq!((send(c, b"1", 0), recv(s, &mut [0; 1], 0)), (1, 1));
+    let mut buf = [0u8; 64];
+    let p = buf.as_mut_ptr().cast();
+    // SAFETY: `buf` outlives the map.
+    unsafe {
+        assert!(riomap(s, p, 64, libc::PROT_WRITE, 0, -1) >= 0, "its parent may");
+        assert_eq!(riounmap(s, p, 64), 0);
+    }
+    // SAFETY: the child calls only what the library documents for it, and leaves by _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: refused before anything is touched; ends the child.
+        unsafe {
+            let refused = riomap(s, p, 64, libc::PROT_WRITE, 0, -1) == -1 && errno() == libc::EOPNOTSUPP;
+            libc::_exit(i32::from(!refused));
+        }
+    }
+    let mut status = 0;
+    // SAFETY: our own child.
+    assert_eq!((unsafe { libc::waitpid(pid, &mut status, 0) }, status), (pid, 0));
+    [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
+
+/// Its child has the connection too, until it runs another program, which knows nothing of it.
+#[test]
+fn running_a_program_leaves_the_end_in_order() {
+    watchdog();
+    let (c, s) = pair();
+    // The end that was accepted is complete once it has received.
+    assert_eq!((send(c, b"1", 0), recv(s, &mut [0; 1], 0)), (1, 1));
+    let mut command = Command::new("true");
+    // SAFETY: does nothing; it makes the standard library fork instead of spawning.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, || Ok(())) };
+    assert!(command.status().unwrap().success());
+    assert_eq!(send(c, b"last", 0), 4);
+    assert_eq!(rclose(c), 0);
+    let mut buf = [0; 8];
+    assert_eq!((recv(s, &mut buf, libc::MSG_WAITALL), &buf[..4]), (4, &b"last"[..]));
+    assert_eq!(recv(s, &mut buf, 0), 0, "the end, not a reset");
+    assert_eq!(rclose(s), 0);
 }
 
 /// Runs [`in_child`] in a process of its own.

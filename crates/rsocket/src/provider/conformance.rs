@@ -1,10 +1,36 @@
 //! What every provider has to do. A provider's own tests call [`run`] on two connected ends.
 
 use super::{Completion, Endpoint, Lane, PostError, Region, Remote};
+use core::cell::Cell;
 use std::collections::VecDeque;
 
-/// Two ends, each with at least 4096 bytes of memory. Breaches panic.
+/// Bytes from which the suite posts.
+const STAGE: usize = 1 << 20;
+
+/// Memory that was lent, and how much of it was used.
+struct End<'a, E> {
+    end: &'a E,
+    stage: *mut u8,
+    used: Cell<usize>,
+}
+
+impl<E> core::ops::Deref for End<'_, E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        self.end
+    }
+}
+
+/// Two ends, each with at least 4096 bytes of memory, to which nothing was lent. Breaches panic.
 pub fn run<E: Endpoint>(a: &E, b: &E) {
+    // For ever: a provider may keep what it was lent.
+    let [a, b] = [a, b].map(|end| {
+        let stage = Box::leak(vec![0u8; STAGE].into_boxed_slice()).as_mut_ptr();
+        end.lend(stage, STAGE).expect("memory of this process");
+        End { end, stage, used: Cell::new(0) }
+    });
+    let (a, b) = (&a, &b);
     for (from, to) in [(a, b), (b, a)] {
         writes_land_in_place(from, to);
         immediate_data_follows_its_bytes(from, to);
@@ -17,14 +43,25 @@ pub fn run<E: Endpoint>(a: &E, b: &E) {
     the_end_is_noticed(a, b);
 }
 
-fn post<E: Endpoint>(from: &E, bytes: &[u8], region: &Region, at: usize, imm: Option<u32>) -> Result<(), PostError> {
+fn post<E: Endpoint>(
+    from: &End<'_, E>,
+    bytes: &[u8],
+    region: &Region,
+    at: usize,
+    imm: Option<u32>,
+) -> Result<(), PostError> {
     let to = Remote { addr: region.addr + at as u64, key: region.key };
-    // SAFETY: the callers keep the bytes until the completion.
-    unsafe { from.post_write(Lane::Stream, &[(bytes.as_ptr(), bytes.len())], to, imm, 1) }
+    let start = if from.used.get() + bytes.len() > STAGE { 0 } else { from.used.get() };
+    from.used.set(start + bytes.len());
+    let staged = from.stage.wrapping_add(start);
+    // SAFETY: within the stage, whose older bytes have been sent by now.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), staged, bytes.len()) };
+    // SAFETY: the stage is for ever.
+    unsafe { from.post_write(Lane::Stream, &[(staged.cast_const(), bytes.len())], to, imm, 1) }
 }
 
 /// Polls both until `to` has `n` more receives.
-fn receive<E: Endpoint>(from: &E, to: &E, n: usize) -> VecDeque<u32> {
+fn receive<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>, n: usize) -> VecDeque<u32> {
     let mut got = VecDeque::new();
     let mut out = [Completion::Recv(0); 8];
     while got.len() < n {
@@ -47,7 +84,7 @@ fn contents(region: &Region, at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|i| unsafe { region.ptr.add(i).read_volatile() }).collect()
 }
 
-fn writes_land_in_place<E: Endpoint>(from: &E, to: &E) {
+fn writes_land_in_place<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
     let region = to.memory();
     for (at, len) in [(0, 1), (1, 63), (100, 1000), (4095, 1), (0, 0)] {
         let bytes: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(31) ^ at as u8).collect();
@@ -60,7 +97,7 @@ fn writes_land_in_place<E: Endpoint>(from: &E, to: &E) {
     }
 }
 
-fn immediate_data_follows_its_bytes<E: Endpoint>(from: &E, to: &E) {
+fn immediate_data_follows_its_bytes<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
     let region = to.memory();
     for round in 1..50u32 {
         let bytes = round.to_ne_bytes();
@@ -72,7 +109,7 @@ fn immediate_data_follows_its_bytes<E: Endpoint>(from: &E, to: &E) {
     }
 }
 
-fn a_lane_keeps_its_order<E: Endpoint>(from: &E, to: &E) {
+fn a_lane_keeps_its_order<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
     let region = to.memory();
     for imm in 0..10 {
         post(from, &[], &region, 0, Some(imm)).expect("room");
@@ -80,7 +117,7 @@ fn a_lane_keeps_its_order<E: Endpoint>(from: &E, to: &E) {
     assert!(receive(from, to, 10).into_iter().eq(0..10));
 }
 
-fn beyond_the_memory_is_refused<E: Endpoint>(from: &E, to: &E) {
+fn beyond_the_memory_is_refused<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
     if !from.synchronous() {
         return;
     }
@@ -95,7 +132,7 @@ fn beyond_the_memory_is_refused<E: Endpoint>(from: &E, to: &E) {
     assert_eq!(to.poll_cq(&mut [Completion::Recv(0); 8]), 0, "and nothing was told");
 }
 
-fn a_peer_without_receives_is_waited_for<E: Endpoint>(from: &E, to: &E) {
+fn a_peer_without_receives_is_waited_for<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
     if !from.synchronous() {
         return;
     }
@@ -110,7 +147,7 @@ fn a_peer_without_receives_is_waited_for<E: Endpoint>(from: &E, to: &E) {
     assert_eq!(receive(from, to, 1), [99]);
 }
 
-fn events_come_once_asked_for<E: Endpoint>(from: &E, to: &E) {
+fn events_come_once_asked_for<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
     let region = to.memory();
     to.take_event();
     to.request_event();
@@ -129,13 +166,13 @@ fn events_come_once_asked_for<E: Endpoint>(from: &E, to: &E) {
     assert!(!readable(to), "not asked for");
 }
 
-fn readable<E: Endpoint>(end: &E) -> bool {
+fn readable<E: Endpoint>(end: &End<'_, E>) -> bool {
     let mut fds = [libc::pollfd { fd: end.event_fd(), events: libc::POLLIN, revents: 0 }];
     // SAFETY: one entry.
     unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) == 1 }
 }
 
-fn exposed_memory_is_written<E: Endpoint>(from: &E, to: &E) {
+fn exposed_memory_is_written<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
     let mut buffer = vec![0u8; 100_000];
     let region = to.expose(buffer.as_mut_ptr(), buffer.len()).expect("memory of this process");
     let bytes: Vec<u8> = (0..50_000u32).map(|i| (i * 7) as u8).collect();
@@ -147,7 +184,7 @@ fn exposed_memory_is_written<E: Endpoint>(from: &E, to: &E) {
     to.conceal(region);
 }
 
-fn the_end_is_noticed<E: Endpoint>(a: &E, b: &E) {
+fn the_end_is_noticed<E: Endpoint>(a: &End<'_, E>, b: &End<'_, E>) {
     post(a, &[], &b.memory(), 0, Some(42)).expect("room");
     a.poll_cq(&mut [Completion::Recv(0); 8]);
     while a.poll_cq(&mut [Completion::Recv(0); 8]) != 0 {}

@@ -71,7 +71,9 @@ impl<E: Endpoint> Faulty<E> {
             let ok = done.is_ok() && state.carried != self.faults.fail;
             let id = request.id;
             state.queue.pop_front();
-            state.completions.push_back(Completion::Sent { id, ok });
+            if self.inner.synchronous() || done.is_err() {
+                state.completions.push_back(Completion::Sent { id, ok });
+            }
         }
     }
 }
@@ -97,6 +99,10 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
 
     fn memory(&self) -> Region {
         self.inner.memory()
+    }
+
+    fn lend(&self, ptr: *mut u8, len: usize) -> Result<(), Errno> {
+        self.inner.lend(ptr, len)
     }
 
     fn post_recv(&self, count: u32) {
@@ -160,6 +166,10 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
 
     fn is_gone(&self) -> bool {
         self.inner.is_gone()
+    }
+
+    fn has_left(&self) -> bool {
+        self.inner.has_left()
     }
 
     fn probe(&self) {

@@ -17,6 +17,7 @@
 //! two processes, whoever else knows the name (which any user can list). The Unix connection stays, as
 //! doorbell and as sign of life.
 
+use super::exposed::pid;
 use super::{DEVICE, Layout, MEMORY_KEY, QueuePair};
 use crate::provider::Region;
 use crate::stream::{Config, conn_data};
@@ -61,6 +62,8 @@ pub struct Request {
     answer: Option<Secret>,
     /// Who has connected and not introduced itself yet.
     candidate: RawFd,
+    /// Whom the kernel names to the acceptor.
+    pid: i32,
 }
 
 /// The acceptor's half.
@@ -72,6 +75,8 @@ pub struct Answer {
     gid: Gid,
     own: Own,
     unix: RawFd,
+    /// Whom the kernel names to the connector.
+    pid: i32,
 }
 
 /// A buffer of ours, made for this connection.
@@ -124,7 +129,7 @@ impl Request {
         let mut out = Writer(Vec::with_capacity(REQUEST));
         out.put(&MAGIC).put(&name).put(&secret).put(&DEVICE.gid().0).put(&own_data(&config).encode());
         send_whole(tcp, &out.0)?;
-        Ok(Self { config, listener: park(listener), secret, answer: None, candidate: -1 })
+        Ok(Self { config, listener: park(listener), secret, answer: None, candidate: -1, pid: pid() })
     }
 
     /// The descriptor that becomes readable when the acceptor comes, beside the TCP socket.
@@ -162,7 +167,8 @@ impl Request {
         let done = Introduction::send(unix, answer, &own, &own_data(&self.config)).and_then(|()| theirs.attach(&own));
         match done {
             Ok(peer) => {
-                let qp = QueuePair::new((own.dmb, own.layout), peer, own.group, self.candidate, peer_pid(unix)?);
+                let pids = [self.pid, peer_pid(unix)?];
+                let qp = QueuePair::new((own.dmb, own.layout), peer, own.group, self.candidate, pids);
                 self.candidate = -1;
                 close(core::mem::replace(&mut self.listener, -1));
                 Ok(Met { qp, peer: theirs.data, config: self.config })
@@ -225,7 +231,7 @@ impl Answer {
         let done = send_status(tcp, status::OK, &secret)
             .and_then(|()| Introduction::send(unix.as_fd(), &theirs, &own, &own_data(&config)));
         match done {
-            Ok(()) => Ok(Self { config, peer, secret, gid, own, unix: park(unix) }),
+            Ok(()) => Ok(Self { config, peer, secret, gid, own, unix: park(unix), pid: pid() }),
             Err(e) => {
                 own.drop();
                 Err(e)
@@ -244,7 +250,8 @@ impl Answer {
             return Err(Errno::PROTO);
         }
         let peer = theirs.attach(&self.own)?;
-        let qp = QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, peer_pid(unix)?);
+        let pids = [self.pid, peer_pid(unix)?];
+        let qp = QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, pids);
         self.unix = -1;
         Ok(Some(Met { qp, peer: self.peer, config: self.config }))
     }

@@ -20,7 +20,7 @@ pub fn pair(receives: [u16; 2], memory: [usize; 2]) -> [QueuePair; 2] {
     let end = |i: usize, socket: RawFd| {
         let (mine, theirs) = (own[i], own[1 - i]);
         let peer = DEVICE.attach_in(mine.2, DEVICE.gid(), theirs.0.token, theirs.0.len, None).unwrap();
-        QueuePair::new((mine.0, mine.1), (peer, theirs.1), mine.2, socket, pid)
+        QueuePair::new((mine.0, mine.1), (peer, theirs.1), mine.2, socket, [pid, pid])
     };
     [end(0, sockets.0.into_raw_fd()), end(1, sockets.1.into_raw_fd())]
 }

@@ -1,6 +1,7 @@
 //! From opening to closing.
 
-use super::{Meeting, Phase, Socket};
+use super::{Meeting, Phase, Socket, verbs};
+use crate::config::Provider;
 use crate::shared::meet::Answer;
 use crate::stream::How;
 use crate::{config, table};
@@ -51,6 +52,12 @@ pub fn open(domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
     if !known || !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return Err(Errno::NOTSUP);
     }
+    if kind == libc::SOCK_STREAM && config::provider() != Provider::Shared {
+        match verbs::open(domain) {
+            Err(_) if config::provider() == Provider::VerbsOrShared => {}
+            done => return done,
+        }
+    }
     // SAFETY: makes a new descriptor.
     let fd = check(unsafe { libc::socket(domain, kind, protocol) })?;
     let phase = if kind == libc::SOCK_STREAM { Phase::Idle } else { Phase::Datagram };
@@ -58,7 +65,7 @@ pub fn open(domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
 }
 
 /// Makes a kernel socket an rsocket; closes it if that fails.
-fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Socket, Errno> {
+pub(super) fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Socket, Errno> {
     // SAFETY: new, and nobody else's.
     let guard = unsafe { OwnedFd::from_raw_fd(fd) };
     let socket = Socket::create(fd, domain, phase)?;
@@ -74,6 +81,10 @@ pub unsafe fn bind(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Result<(
     if !matches!(socket.phase(), Phase::Idle | Phase::Datagram) {
         return Err(Errno::INVAL);
     }
+    if socket.is_verbs() {
+        // SAFETY: by the contract.
+        return unsafe { verbs::bind(socket, addr, len) };
+    }
     // SAFETY: by the contract.
     check(unsafe { libc::bind(fd, addr, len) }).map(drop)
 }
@@ -82,6 +93,9 @@ pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
     let socket = table::get(fd)?;
     if !matches!(socket.phase(), Phase::Idle | Phase::Listening) {
         return Err(if socket.phase() == Phase::Datagram { Errno::OPNOTSUPP } else { Errno::INVAL });
+    }
+    if socket.is_verbs() {
+        return verbs::listen(socket, backlog);
     }
     let value = core::ptr::from_ref(&DEFER);
     let option = libc::TCP_DEFER_ACCEPT;
@@ -103,6 +117,14 @@ pub unsafe fn accept(fd: RawFd, addr: *mut libc::sockaddr, len: *mut u32) -> Res
         Phase::Listening => {}
         Phase::Datagram => return Err(Errno::OPNOTSUPP),
         _ => return Err(Errno::INVAL),
+    }
+    if listener.is_verbs() {
+        let socket = verbs::accept(listener)?;
+        if !addr.is_null() && !len.is_null() {
+            // SAFETY: by the contract.
+            unsafe { socket.name(true, addr, len)? };
+        }
+        return Ok(socket.raw());
     }
     // SAFETY: by the contract, here and below.
     let room = if len.is_null() { 0 } else { unsafe { len.read() } };
@@ -163,15 +185,20 @@ pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Resul
         if socket.phase() != Phase::Idle {
             return Err(Errno::ALREADY);
         }
-        // SAFETY: by the contract. The kernel's socket is nonblocking if the application wants it so.
-        match check(unsafe { libc::connect(fd, addr, len) }) {
-            // Interrupted, it goes on by itself, as POSIX has it.
-            Ok(_) | Err(Errno::INPROGRESS) => socket.set_phase(Phase::Connecting),
-            Err(Errno::INTR) => {
-                socket.set_phase(Phase::Connecting);
-                return Err(Errno::INTR);
+        if socket.is_verbs() {
+            // SAFETY: by the contract, and under `setup`.
+            unsafe { verbs::connect(socket, addr, len)? };
+        } else {
+            // SAFETY: by the contract. The kernel's socket is nonblocking if the application wants it so.
+            match check(unsafe { libc::connect(fd, addr, len) }) {
+                // Interrupted, it goes on by itself, as POSIX has it.
+                Ok(_) | Err(Errno::INPROGRESS) => socket.set_phase(Phase::Connecting),
+                Err(Errno::INTR) => {
+                    socket.set_phase(Phase::Connecting);
+                    return Err(Errno::INTR);
+                }
+                Err(e) => return Err(e),
             }
-            Err(e) => return Err(e),
         }
     }
     match socket.advance(!socket.is_nonblocking()) {
@@ -219,6 +246,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
     }
     if last {
         socket.set_phase(Phase::Closed);
+        verbs::close(socket);
         socket.release_private();
     }
     // SAFETY: the kernel's socket under our number, which the application gives up.
@@ -230,7 +258,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
 }
 
 impl Socket {
-    fn inherit(&self, listener: &Self) {
+    pub(super) fn inherit(&self, listener: &Self) {
         let (to, from) = (&self.options, &listener.options);
         for (to, from) in [
             (&to.sq, &from.sq),

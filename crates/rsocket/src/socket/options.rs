@@ -109,6 +109,10 @@ impl Socket {
     }
 
     fn set_kernel_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        if self.is_verbs() {
+            // Ports of the connection manager can be bound again at once, and IPv6 means IPv6.
+            return int(value).map(drop);
+        }
         // SAFETY: `value` is readable for its length.
         match unsafe { libc::setsockopt(self.raw(), level, name, value.as_ptr().cast(), value.len() as u32) } {
             0 => Ok(()),
@@ -163,6 +167,17 @@ impl Socket {
     }
 
     fn get_kernel_option(&self, level: i32, name: i32, out: &mut [u8]) -> Result<usize, Errno> {
+        if self.is_verbs() {
+            let value = match name {
+                libc::SO_TYPE if level == libc::SOL_SOCKET => libc::SOCK_STREAM,
+                libc::SO_DOMAIN if level == libc::SOL_SOCKET => self.domain,
+                libc::SO_PROTOCOL if level == libc::SOL_SOCKET => libc::IPPROTO_TCP,
+                libc::SO_ACCEPTCONN if level == libc::SOL_SOCKET => i32::from(self.phase() == Phase::Listening),
+                _ => 1,
+            };
+            out.get_mut(..4).ok_or(Errno::INVAL)?.copy_from_slice(&value.to_ne_bytes());
+            return Ok(4);
+        }
         let mut len = out.len() as u32;
         // SAFETY: `out` is writable for its length.
         match unsafe { libc::getsockopt(self.raw(), level, name, out.as_mut_ptr().cast(), &mut len) } {

@@ -99,7 +99,7 @@ pub unsafe fn recv_from(
     let n = unsafe { recv(fd, bufs, flags)? };
     if n > 0 && !addr.is_null() && !len.is_null() {
         // SAFETY: by the contract.
-        unsafe { libc::getpeername(fd, addr, len) };
+        let _ = unsafe { socket.name(true, addr, len) };
     }
     Ok(n)
 }

@@ -25,6 +25,8 @@ pub struct Queue {
     /// Completed writes of the stream lane, and their bytes.
     pub(super) done: AtomicU32,
     pub(super) done_bytes: AtomicU64,
+    /// Messages that the last look at the queue has found.
+    pub(super) found: AtomicU32,
     /// Bytes granted to the peer since the start.
     granted: AtomicU64,
     /// Count of read messages at which the next credits are due.
@@ -57,6 +59,7 @@ impl Queue {
             rmsg_tail: AtomicU32::new(0),
             done: AtomicU32::new(0),
             done_bytes: AtomicU64::new(0),
+            found: AtomicU32::new(0),
             granted: AtomicU64::new((config.rbuf / 2).into()),
             due: AtomicU32::new((config.rq / 2).into()),
         }
@@ -72,6 +75,7 @@ impl<E: Endpoint> Stream<E> {
         // SAFETY: the caller holds the lock of the completion queue; so in every function here.
         let inner = unsafe { self.cq.inner.get() };
         let mut out = [Completion::Recv(0); BATCH];
+        let mut found = 0;
         loop {
             let n = self.endpoint.poll_cq(&mut out);
             if n == 0 {
@@ -93,17 +97,19 @@ impl<E: Endpoint> Stream<E> {
             }
             if receives != 0 {
                 self.endpoint.post_recv(receives);
+                found += receives;
             }
             if n < BATCH {
                 break;
             }
         }
+        self.cq.found.store(found, Ordering::Relaxed);
         inner.idle += 1;
         if inner.idle % PROBE == 0 {
             self.endpoint.probe();
         }
         if gone && self.is(state::CONNECTED) {
-            self.fail(Errno::CONNRESET);
+            if self.endpoint.has_left() { self.end() } else { self.fail(Errno::CONNRESET) }
         }
     }
 

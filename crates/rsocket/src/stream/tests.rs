@@ -15,12 +15,46 @@ fn config(rq: u16, half: u32) -> Config {
 
 fn streams<E: Endpoint>(configs: [Config; 2], wrap: impl Fn(QueuePair) -> E) -> [Stream<E>; 2] {
     let [a, b] = pair(configs.map(|c| c.rq), configs.map(|c| c.memory())).map(wrap);
-    let data = [(&a, &configs[0]), (&b, &configs[1])].map(|(end, config)| conn_data(config, &end.memory()));
-    let stream = |end, i: usize| {
-        let words = vec![0u64; configs[i].private() / 8 + 1].leak();
-        Stream::new(end, configs[i], &data[1 - i], words.as_mut_ptr().cast(), Duration::ZERO)
-    };
-    [stream(a, 0), stream(b, 1)]
+    let [to_b, to_a] = [(&a, &configs[0]), (&b, &configs[1])].map(|(end, config)| conn_data(config, &end.memory()));
+    over([(a, to_a), (b, to_b)], configs)
+}
+
+/// Streams over ends that have been told of each other.
+fn over<E: Endpoint>(ends: [(E, ConnData); 2], configs: [Config; 2]) -> [Stream<E>; 2] {
+    let mut configs = configs.into_iter();
+    ends.map(|(end, peer)| {
+        let config = configs.next().unwrap();
+        let private = vec![0u64; config.private() / 8 + 1].leak().as_mut_ptr().cast();
+        end.lend(private, config.private()).unwrap();
+        Stream::new(end, config, &peer, private, Duration::ZERO)
+    })
+}
+
+/// Gives back what an end was made of: a process has room for some thousand.
+trait Close {
+    fn close(&self);
+}
+
+impl Close for QueuePair {
+    fn close(&self) {
+        QueuePair::close(self, true);
+    }
+}
+
+impl Close for crate::verbs::VerbsEndpoint {
+    fn close(&self) {
+        self.tear_down();
+    }
+}
+
+impl<E: Close> Close for Faulty<E> {
+    fn close(&self) {
+        self.inner.close();
+    }
+}
+
+fn close<E: Close>(ends: &[Stream<E>; 2]) {
+    ends.iter().for_each(|end| end.endpoint.close());
 }
 
 fn send<E: Endpoint>(s: &Stream<E>, bytes: &[u8], block: bool) -> Result<usize, Errno> {
@@ -60,7 +94,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Runs the steps and then reads to the end, which `close` makes. The bytes that arrive are those sent.
-fn check<E: Endpoint>(ends: &[Stream<E>; 2], steps: &[Step]) {
+fn check<E: Endpoint + Close>(ends: &[Stream<E>; 2], steps: &[Step]) {
     let mut expected = [VecDeque::new(), VecDeque::new()];
     let mut next = [0u8, 100];
     for step in steps {
@@ -86,6 +120,7 @@ fn check<E: Endpoint>(ends: &[Stream<E>; 2], steps: &[Step]) {
         }
         assert_eq!(recv(&ends[i], 10, NOW), Err(Errno::AGAIN), "no byte too many");
     }
+    close(ends);
 }
 
 fn take<E: Endpoint>(end: &Stream<E>, expected: &mut VecDeque<u8>, n: usize, options: RecvOptions) {
@@ -98,6 +133,43 @@ fn take<E: Endpoint>(end: &Stream<E>, expected: &mut VecDeque<u8>, n: usize, opt
         }
         Err(e) => assert_eq!(e, Errno::AGAIN),
     }
+}
+
+/// As [`check`], but the second end goes after so many steps.
+fn cut<E: Endpoint + Close>(ends: &[Stream<E>; 2], steps: &[Step], at: usize, kill: impl Fn(&Stream<E>), dies: bool) {
+    let (mut expected, mut next) = (VecDeque::new(), 0u8);
+    for step in &steps[..at.min(steps.len())] {
+        let (Step::Send(end, n) | Step::Recv(end, n) | Step::Peek(end, n)) = *step;
+        match (step, end) {
+            (Step::Send(..), true) => {
+                let bytes: Vec<u8> = (0..n).map(|k| next.wrapping_add(k as u8)).collect();
+                if let Ok(sent) = send(&ends[1], &bytes, false) {
+                    expected.extend(&bytes[..sent]);
+                    next = next.wrapping_add(sent as u8);
+                }
+            }
+            (Step::Send(..), false) => drop(send(&ends[0], &vec![7; n], false)),
+            (_, true) => drop(recv(&ends[1], n, NOW)),
+            (_, false) => take(&ends[0], &mut expected, n, NOW),
+        }
+    }
+    if dies {
+        kill(&ends[1]);
+    } else {
+        ends[1].shutdown(How::Both).unwrap();
+    }
+    ends[0].endpoint.probe();
+    let block = RecvOptions { block: true, ..NOW };
+    loop {
+        match recv(&ends[0], 4000, block) {
+            Ok(got) if got.is_empty() => break assert!(!dies && expected.is_empty(), "the end comes last"),
+            Ok(got) => assert!(got.iter().eq(expected.drain(..got.len()).collect::<Vec<_>>().iter()), "in order"),
+            Err(e) => break assert!(dies && e == Errno::CONNRESET && expected.is_empty(), "{e}"),
+        }
+    }
+    assert_eq!(send(&ends[0], &[1], true), Err(Errno::CONNRESET));
+    ends[0].shutdown(How::Both).unwrap();
+    close(ends);
 }
 
 proptest! {
@@ -118,6 +190,36 @@ proptest! {
     }
 
     #[test]
+    fn also_over_verbs(steps in steps(), rq in 16u16..40, half in 1u32..3000) {
+        let configs = [config(rq, half), config(16, 2048)];
+        check(&over(crate::verbs::tests::pair(configs), configs), &steps);
+    }
+
+    #[test]
+    fn also_over_verbs_that_are_late(
+        steps in steps(), rq in 16u16..40, half in 1u32..3000, full in prop_oneof![Just(0u32), 2u32..9], seed: u64,
+    ) {
+        let configs = [config(rq, half), config(16, 2048)];
+        let faults = Faults { inline: 16, full, burst: 3, fail: 0 };
+        let ends = crate::verbs::tests::pair(configs).map(|(end, data)| (Faulty::new(end, faults, seed), data));
+        check(&over(ends, configs), &steps);
+    }
+
+    /// The peer ends, or dies without a word, after any step: what it sent before is read, then the end is told,
+    /// and no call hangs or panics.
+    #[test]
+    fn a_peer_may_end_at_any_step(steps in steps(), at in 0usize..150, dies: bool, verbs: bool) {
+        let configs = [config(20, 700), config(16, 500)];
+        if verbs {
+            let ends = over(crate::verbs::tests::pair(configs), configs);
+            cut(&ends, &steps, at, |end| end.endpoint.disconnect(), dies);
+        } else {
+            let ends = streams(configs, |qp| qp);
+            cut(&ends, &steps, at, |end| QueuePair::close(&end.endpoint, true), dies);
+        }
+    }
+
+    #[test]
     fn what_was_sent_before_the_end_is_read(steps in steps(), how in 0usize..2) {
         let ends = streams([config(16, 3000), config(20, 500)], |qp| qp);
         let bytes: Vec<u8> = (0..steps.len() * 37).map(|i| i as u8).collect();
@@ -133,6 +235,7 @@ proptest! {
         prop_assert_eq!(send(&ends[0], &[1], false), Err(Errno::CONNRESET));
         // The other half lives on only if it was not ended.
         prop_assert_eq!(send(&ends[1], &[1], false).is_ok(), how == How::Write);
+        close(&ends);
     }
 
     /// Forged immediates and entries: an error of this connection, nothing else.
@@ -152,6 +255,7 @@ proptest! {
         }
         let _ = ends[0].poll(libc::POLLIN | libc::POLLOUT);
         ends[0].shutdown(How::Both).unwrap();
+        close(&ends);
     }
 }
 
@@ -170,7 +274,7 @@ fn a_failed_write_is_an_error_of_the_connection() {
 fn a_peer_that_dies_resets_after_its_last_bytes() {
     let [a, b] = streams([config(16, 500), config(16, 500)], |qp| qp);
     send(&b, b"last words", false).unwrap();
-    b.endpoint.close(false);
+    QueuePair::close(&b.endpoint, true);
     a.endpoint.probe();
     assert_eq!(recv(&a, 100, RecvOptions { block: true, ..NOW }).unwrap(), b"last words");
     assert_eq!(recv(&a, 100, RecvOptions { block: true, ..NOW }), Err(Errno::CONNRESET));

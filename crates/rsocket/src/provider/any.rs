@@ -1,0 +1,119 @@
+//! The provider of one socket, chosen when it was made.
+
+use super::{Completion, Endpoint, Lane, PostError, Region, Remote};
+use crate::shared::QueuePair;
+use crate::verbs::VerbsEndpoint;
+use rustix::fd::RawFd;
+use shm::Errno;
+
+#[expect(clippy::large_enum_variant, reason = "lives in memory that has room for either")]
+pub enum Any {
+    Shared(QueuePair),
+    Verbs(VerbsEndpoint),
+}
+
+macro_rules! each {
+    ($self:ident, $end:ident => $call:expr) => {
+        match $self {
+            Any::Shared($end) => $call,
+            Any::Verbs($end) => $call,
+        }
+    };
+}
+
+impl Any {
+    /// Lets go of what belongs to this process; nobody may be inside.
+    pub fn close(&self, last: bool) {
+        match self {
+            Any::Shared(end) => end.close(last),
+            Any::Verbs(end) if last => end.tear_down(),
+            // The child of a fork has the numbers of another process's objects, and nothing to give back.
+            Any::Verbs(_) => {}
+        }
+    }
+}
+
+impl Endpoint for Any {
+    #[inline]
+    fn inline_limit(&self) -> usize {
+        each!(self, end => end.inline_limit())
+    }
+
+    #[inline]
+    fn synchronous(&self) -> bool {
+        each!(self, end => end.synchronous())
+    }
+
+    #[inline]
+    fn memory(&self) -> Region {
+        each!(self, end => end.memory())
+    }
+
+    fn lend(&self, ptr: *mut u8, len: usize) -> Result<(), Errno> {
+        each!(self, end => end.lend(ptr, len))
+    }
+
+    #[inline]
+    fn post_recv(&self, count: u32) {
+        each!(self, end => end.post_recv(count));
+    }
+
+    #[inline]
+    unsafe fn post_write(
+        &self,
+        lane: Lane,
+        pieces: &[(*const u8, usize)],
+        to: Remote,
+        imm: Option<u32>,
+        id: u32,
+    ) -> Result<(), PostError> {
+        // SAFETY: by the same contract.
+        each!(self, end => unsafe { end.post_write(lane, pieces, to, imm, id) })
+    }
+
+    #[inline]
+    fn poll_cq(&self, out: &mut [Completion]) -> usize {
+        each!(self, end => end.poll_cq(out))
+    }
+
+    fn request_event(&self) {
+        each!(self, end => end.request_event());
+    }
+
+    fn await_event(&self) -> Result<(), Errno> {
+        each!(self, end => end.await_event())
+    }
+
+    fn take_event(&self) {
+        each!(self, end => end.take_event());
+    }
+
+    fn event_fd(&self) -> RawFd {
+        each!(self, end => end.event_fd())
+    }
+
+    #[inline]
+    fn is_gone(&self) -> bool {
+        each!(self, end => end.is_gone())
+    }
+
+    fn has_left(&self) -> bool {
+        each!(self, end => end.has_left())
+    }
+
+    fn probe(&self) {
+        each!(self, end => end.probe());
+    }
+
+    fn expose(&self, ptr: *mut u8, len: usize) -> Result<Region, Errno> {
+        each!(self, end => end.expose(ptr, len))
+    }
+
+    fn conceal(&self, region: Region) {
+        each!(self, end => end.conceal(region));
+    }
+
+    fn disconnect(&self) {
+        each!(self, end => end.disconnect());
+    }
+}
