@@ -1,6 +1,7 @@
 # make build     the command, the library and the measuring programs, ready to run in target/release
 # make demo      builds, then shows in under two minutes what Shortwire does on this machine
 # make check     everything that continuous integration runs; the last line sums it up
+# make check-guest   only the tests in virtual machines, and what they need
 # make install   into $(DESTDIR)$(PREFIX)
 
 CARGO ?= cargo
@@ -8,26 +9,51 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO_TARGET_DIR ?= target
 RELEASE = $(CARGO_TARGET_DIR)/release
+# Where cargo leaves the libraries for C programs; `make build` puts them beside the command.
+LIBRARY = $(CARGO_TARGET_DIR)/library
+LIBRARIES = libshortwire.so libshortwire_rsocket.so libshortwire_rsocket.a libshortwire_csum.so libshortwire_csum.a
 ROOT = $(DESTDIR)$(PREFIX)
 CAPI = crates/checksum/capi
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire.
 PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs rdmacm-utils \
-	default-jdk-headless golang-go socat libmemcached-tools strace qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
+	default-jdk-headless golang-go socat libmemcached-tools strace qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
+	$(GUEST_PACKAGES)
 
-.PHONY: all build demo check packages install man clean
+# What runs virtual machines, and where the kernel for them is kept.
+GUEST_PACKAGES = qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers
+GUEST = $(CARGO_TARGET_DIR)/guest
+
+.PHONY: all build demo check check-guest guest-kernel packages install man clean
 
 all: build
 
 build:
-	$(CARGO) build --release -p shortwire -p preload -p rsocket -p checksum-capi -p bench -p bench-checksum
+	$(CARGO) build --release -p shortwire -p bench -p bench-checksum
+	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
+	install $(addprefix $(LIBRARY)/,$(LIBRARIES)) $(RELEASE)/
 
 demo: build
 	$(RELEASE)/shortwire demo
 
-check: packages build
+check: packages guest-kernel build
 	$(CARGO) run --quiet --package xtask -- check
+
+check-guest: PACKAGES = $(GUEST_PACKAGES)
+check-guest: packages guest-kernel build
+	$(CARGO) test -p system-tests --release --test guest -- --test-threads=1
+
+# Debian's kernel, 70 MB, fetched once. Without it the tests in virtual machines are skipped.
+guest-kernel:
+	@mkdir -p $(GUEST); cd $(GUEST); \
+	if ls linux-image-*.deb >/dev/null 2>&1; then exit 0; fi; \
+	fetch() { \
+		kernel=$$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$$/\1/p' | head -n 1); \
+		[ -n "$$kernel" ] && echo "fetching $$kernel" && apt-get download -qq $$kernel; \
+	}; \
+	{ fetch || { apt-get update -qq && fetch; }; } 2>/dev/null || \
+	echo "cannot fetch a kernel package (linux-image-amd64): tests in virtual machines will be skipped"
 
 # Missing packages only cost coverage: the tests that need them are skipped, with the reason. Installing must not start
 # services; policy-rc.d says so to Debian's scripts, and what was there before comes back whatever happens.
@@ -74,9 +100,7 @@ install: build man
 	ln -sf shortwire/libshortwire_rsocket.so $(ROOT)/lib/libshortwire_rsocket.so
 	install -D -m 644 crates/rsocket/include/rdma/rsocket.h $(ROOT)/include/shortwire/rdma/rsocket.h
 	install -D -m 644 crates/rsocket/man/shortwire-rsocket.7 $(ROOT)/share/man/man7/shortwire-rsocket.7
-	install -d $(ROOT)/lib/pkgconfig
-	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@VERSION@,0.1.0,' crates/rsocket/shortwire_rsocket.pc.in \
-		> $(ROOT)/lib/pkgconfig/shortwire_rsocket.pc
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/rsocket/shortwire_rsocket.pc.in > $(ROOT)/lib/pkgconfig/shortwire_rsocket.pc
 	install -d $(ROOT)/share/man/man1
 	install -m 644 target/man/*.1 $(ROOT)/share/man/man1/
 	install -D -m 644 target/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire

@@ -10,6 +10,13 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 mod packets;
 pub use packets::*;
+mod rstream;
+pub use rstream::{Mode, Rstream, Transport};
+
+#[cfg(feature = "lua")]
+mod shunt;
+#[cfg(feature = "lua")]
+pub use shunt::BenchShunt;
 
 use crate::units::{parse_dmb_size, parse_seconds, parse_size};
 
@@ -46,6 +53,7 @@ pub enum Command {
     Engine(Box<Engine>),
     Packetblaster(Box<Packetblaster>),
     Loadtest(Box<Loadtest>),
+    Rstream(Box<Rstream>),
     Top(Top),
     Ps(Ps),
     #[cfg(feature = "lua")]
@@ -103,7 +111,7 @@ pub struct Run {
         value_delimiter = ','
     )]
     #[arg(
-        long_help = "Order in which to offer devices: a comma-separated list of ism, loopback, verbs. Of these, only loopback exists today; the others are skipped."
+        long_help = "Order in which to offer devices: a comma-separated list of ism, loopback, verbs. Of these, only loopback exists today; the others are skipped. With --rsocket, verbs is RDMA through libibverbs and librdmacm: alone, or before loopback for where there is no RDMA device."
     )]
     pub prefer: Vec<Device>,
     /// User-defined enterprise ID that both ends must share (may be given up to 4 times)
@@ -128,7 +136,7 @@ pub struct Run {
     #[arg(long)]
     #[arg(
         long_help = "Load the rsockets library (libshortwire_rsocket.so) in place of the one for TCP: PROG's calls of rsocket, rconnect, ... then \
-go through shared memory, without an RDMA device. Both ends must run so. The other options have no effect on it."
+go through shared memory, without an RDMA device. Both ends must run so. Of the other options, only --prefer has an effect on it."
     )]
     pub rsocket: bool,
     /// Print no warnings
@@ -257,6 +265,8 @@ pub enum BenchCommand {
     Engine(BenchEngine),
     Checksum(Checksum),
     Lock(Lock),
+    #[cfg(feature = "lua")]
+    Shunt(BenchShunt),
 }
 
 #[derive(clap::Args)]

@@ -5,14 +5,17 @@ pub mod checksum;
 mod engine;
 mod helper;
 pub mod lock;
-mod machine;
+pub mod machine;
 mod observe;
 mod peers;
 mod process;
-mod progress;
+pub mod progress;
 mod report;
+mod rows;
 pub mod samples;
-mod session;
+pub mod session;
+#[cfg(feature = "lua")]
+pub mod shunt;
 mod tools;
 
 use std::io::Write;
@@ -107,6 +110,16 @@ fn chosen(only: &[String], quick: bool) -> Result<Vec<Case>> {
     Ok(case::all().into_iter().filter(|case| only.iter().any(|name| case.is_called(name))).collect())
 }
 
+/// What runs later finds what the earlier left behind (closed connections, warm or cold caches): every second round
+/// goes the other way.
+fn in_turn(paths: &[case::Path], round: u32) -> Vec<case::Path> {
+    let mut paths = paths.to_vec();
+    if round % 2 == 1 {
+        paths.reverse();
+    }
+    paths
+}
+
 /// Rounds outermost: what disturbs the machine for a while then disturbs all rows and paths alike.
 fn measure(plan: &Plan) -> Result<Samples> {
     sys::catch_interrupts();
@@ -129,7 +142,7 @@ fn measure(plan: &Plan) -> Result<Samples> {
             break;
         }
         for case in &cases {
-            for &path in case.paths {
+            for path in in_turn(case.paths, round) {
                 let label = format!("round {}/{}: {} over {}", round + 1, plan.rounds, case.name, path.name());
                 progress.begin(&label);
                 if samples.has_failed(case, path) {

@@ -11,7 +11,7 @@ use ::engine::{Ports, arena};
 use anyhow::{Context, Result, bail};
 
 use crate::args::Engine;
-use crate::sys;
+use crate::{profile, sys};
 
 mod metrics;
 mod session;
@@ -25,6 +25,7 @@ pub fn run(args: &Engine) -> Result<ExitCode> {
         output.write_all(kinds().as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     };
+    args.models.apply();
     let file = load(path)?;
     if args.graph {
         output.write_all(file.config.graphviz().as_bytes())?;
@@ -45,6 +46,7 @@ fn start(args: &Engine, path: &Path, file: &ConfigFile) -> Result<ExitCode> {
     if let Some(packets) = file.settings.packets {
         arena::set_slots(packets)?;
     }
+    profile::load();
     let mut session = Session::start(args, path, file)?;
     session.run()?;
     session.finish()

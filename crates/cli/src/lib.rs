@@ -1,7 +1,7 @@
 //! The `shortwire` command. A library as well, so that man page and completions are made from the same definition.
 //!
 //! `args` is the command line; each subcommand is a module of its name. `unsafe` is in `sys`, and where frames are
-//! lent to the kernel: `packetblaster/xdp` and `bench/engine/bare`.
+//! lent to the kernel: `packetblaster/xdp` and `bench/engine/bare`; and in `rstream/limits`.
 
 mod args;
 mod bench;
@@ -10,10 +10,12 @@ mod devices;
 mod engine;
 mod info;
 mod loadtest;
+mod models;
 mod packetblaster;
 mod pending;
 mod profile;
 mod ps;
+mod rstream;
 mod run;
 #[cfg(feature = "lua")]
 mod snsh;
@@ -51,6 +53,8 @@ pub fn main() -> ExitCode {
             BenchCommand::Checksum(args) => ("bench", bench::checksum::run(&args)),
             BenchCommand::Lock(args) => ("bench", bench::lock::run(&args).map(|()| ExitCode::SUCCESS)),
             BenchCommand::Engine(args) => ("bench", bench::engine(&args)),
+            #[cfg(feature = "lua")]
+            BenchCommand::Shunt(args) => ("bench", bench::shunt::run(&args)),
         },
         Command::Tune(args) => {
             let TuneCommand::Checksum(args) = args.command;
@@ -62,6 +66,7 @@ pub fn main() -> ExitCode {
         Command::Engine(args) => ("engine", self::engine::run(&args)),
         Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args.command)),
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
+        Command::Rstream(args) => ("rstream", rstream::run(&args).map(|()| ExitCode::SUCCESS)),
         Command::Top(args) => ("top", top::run(&args)),
         other => {
             // `shortwire ss | head` ends quietly, as other tools do.

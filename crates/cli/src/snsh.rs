@@ -2,11 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use engine::Options;
+use engine::counters::{self, RunDir};
 use engine::lua::{ScriptError, Session, Settings};
 use engine::stop::Signals;
+
+use crate::profile;
 
 mod interactive;
 mod traces;
@@ -23,6 +27,8 @@ require(\"apps.basic.basic_apps\") and so on."
   shortwire snsh -e 'print(link.max)'
   shortwire snsh -i                        type Lua; the history is kept
   shortwire snsh --traces t.svg shunt.lua  what the compiler did with it, and what slows it
+  shortwire snsh --model 0000:01:00.0=model:0,packets=64 card.lua
+                                           without that card
   shortwire snsh --apps                    the kinds of apps that scripts can name
 
 A script:
@@ -65,6 +71,8 @@ interpreter; recordings that were given up, with the reason; and findings: what 
     /// How many packets can exist at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=16_777_216))]
     pub packets: Option<u32>,
+    #[command(flatten)]
+    pub models: crate::models::Models,
     /// List the kinds of apps of the engine
     #[arg(long)]
     pub apps: bool,
@@ -92,7 +100,12 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
     if let Some(packets) = args.packets {
         engine::arena::set_slots(packets as usize)?;
     }
-    let settings = Settings { engine: Options::default(), shared: args.shared, stop: Some(stop_requested) };
+    profile::load();
+    args.models.apply();
+    // Without a place for counters a script runs all the same.
+    let run_dir = counters::run_root().and_then(|root| RunDir::create(&root)).ok().map(Arc::new);
+    let options = Options { run_dir, ..Options::default() };
+    let settings = Settings { engine: options, shared: args.shared, stop: Some(stop_requested) };
     let session = Session::new(settings)?;
     if let Some(target) = &args.traces {
         target.check()?;

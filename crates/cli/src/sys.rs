@@ -224,3 +224,33 @@ impl Drop for Storm {
         let _ = Self::set(std::time::Duration::ZERO);
     }
 }
+
+/// The other side of [`fork`].
+pub struct Forked(libc::pid_t);
+
+impl Forked {
+    /// Until it has ended, well or not.
+    pub fn wait(self) -> anyhow::Result<()> {
+        let mut status = 0;
+        // SAFETY: our own child, and a number to write to.
+        while unsafe { libc::waitpid(self.0, &mut status, 0) } != self.0 {}
+        anyhow::ensure!(status == 0, "the forked server failed");
+        Ok(())
+    }
+}
+
+/// Goes on as two processes: None in the new one. For a process with one thread.
+pub fn fork() -> io::Result<Option<Forked>> {
+    // SAFETY: by the condition above, no other thread can hold a lock.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        child => Ok(Some(Forked(child))),
+    }
+}
+
+/// Opens memory to direct writes at offset 0; the caller unmaps it.
+pub fn map(stream: &shortwire_rsocket::net::RsocketStream, memory: &mut [u8]) -> io::Result<()> {
+    // SAFETY: bytes have no invalid value; the caller keeps them, and looks at them when the peer has said that it wrote.
+    unsafe { stream.map(memory.as_mut_ptr(), memory.len(), Some(0)) }.map(drop)
+}

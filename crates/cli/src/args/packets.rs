@@ -59,6 +59,8 @@ pub struct Engine {
     /// Processors to run on, such as 1 or 2-5,8: thread N of the file gets the N-th of them
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub cpu: Option<Cpus>,
+    #[command(flatten)]
+    pub models: crate::models::Models,
     /// Only say whether the file is right
     #[arg(long, conflicts_with_all = ["graph", "kinds"])]
     pub check: bool,

@@ -7,17 +7,19 @@ use anyhow::{Result, bail};
 
 use super::machine::Machine;
 use super::progress::Progress;
+use super::rows::{self, Figures};
 use crate::args::{BenchEngine, EngineGroup};
 use crate::sys;
 
 mod bare;
+mod instances;
 mod interfaces;
 mod memory;
 mod namespace;
 mod report;
 mod rivals;
 
-use report::Figures;
+pub use memory::{pinned, two_cpus};
 
 /// What `--quick` makes of the options.
 const QUICK_SECONDS: f64 = 0.3;
@@ -54,7 +56,7 @@ pub fn engine(args: &BenchEngine) -> Result<ExitCode> {
         add("two threads", memory::threads());
     }
     if wants(EngineGroup::Instances) {
-        add("instances", Ok(memory::instances()));
+        add("instances", instances::runs());
     }
     // Beside the shapes that they are compared with.
     if wants(EngineGroup::Rivals) {
@@ -65,12 +67,12 @@ pub fn engine(args: &BenchEngine) -> Result<ExitCode> {
     }
     let mut figures = measure(&runs, rounds, seconds)?;
     figures.skipped.extend(skipped);
-    let rows = report::rows(&figures);
+    let table = report::rows(&figures);
     let mut output = std::io::stdout().lock();
     if args.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&report::json(&machine, &rows, &figures))?)?;
+        writeln!(output, "{}", serde_json::to_string_pretty(&rows::json("engine", &machine, &table, &figures))?)?;
     } else {
-        output.write_all(report::text(&machine, &rows, &figures).as_bytes())?;
+        output.write_all(rows::text(report::NOTE, &machine, &table, &figures).as_bytes())?;
     }
     Ok(if figures.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

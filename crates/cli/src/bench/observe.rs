@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::connections::{Mode, snapshot};
+use crate::connections::{Mode, modes};
 
 #[derive(Clone, Default, Serialize)]
 pub struct Seen {
@@ -18,8 +18,8 @@ impl Seen {
     /// Counts the connections of the processes in `group`, which is that of the client.
     pub fn of(group: u32) -> Seen {
         let mut seen = Seen::default();
-        for connection in snapshot(|pid| group_of(pid) == Some(group)).connections {
-            match connection.mode {
+        for mode in modes(|pid| group_of(pid) == Some(group)) {
+            match mode {
                 Mode::Smcd => seen.smcd += 1,
                 Mode::Tcp { words, .. } => {
                     seen.tcp += 1;

@@ -56,7 +56,7 @@ fn run(session: &Session, case: &'static str, mode: &str, path: Path, options: &
         return parse(&session.finish_client(case, path, process, session.seconds)?);
     }
     let listen = match path {
-        Path::Tcp | Path::Shortwire => "127.0.0.1:0".to_string(),
+        Path::Tcp | Path::Shortwire => format!("{}:0", session.fresh_address()),
         Path::Unix => format!("unix:{}", session.fresh_path("socket").display()),
         Path::BareRing => return unsupported(path),
     };

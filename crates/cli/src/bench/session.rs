@@ -67,6 +67,14 @@ impl Session {
         self.directory().join(format!("{}-{name}", self.files.get()))
     }
 
+    /// An address of the loopback interface that no run has used yet: a client finds the ports to an address the slower
+    /// the more of them lie in TIME_WAIT.
+    pub fn fresh_address(&self) -> Ipv4Addr {
+        self.files.set(self.files.get() + 1);
+        let [_, _, high, low] = self.files.get().to_be_bytes();
+        Ipv4Addr::new(127, 77, high, low.max(1))
+    }
+
     /// For programs whose own clock counts whole seconds.
     pub fn whole_seconds(&self) -> u64 {
         self.seconds.ceil().max(1.0) as u64
@@ -121,7 +129,7 @@ fn allow_other_users_in(directory: &FilePath) -> Result<()> {
         .context("cannot set the permissions of the temporary directory")
 }
 
-fn two_cpus() -> Option<(usize, usize)> {
+pub fn two_cpus() -> Option<(usize, usize)> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     Some((cpus.next()?, cpus.next()?))

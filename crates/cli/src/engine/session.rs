@@ -20,6 +20,8 @@ use crate::args::{Engine, Report};
 /// How often signals and messages are looked at.
 const ROUND: Duration = Duration::from_millis(50);
 
+const ALL_CRASHED: &str = "all threads have crashed";
+
 pub struct Session<'a> {
     args: &'a Engine,
     path: &'a Path,
@@ -72,7 +74,8 @@ impl<'a> Session<'a> {
         };
         session.apply(file)?;
         if session.threads.ask_all(|engine| engine.apps().count()).values().sum::<usize>() == 0 {
-            bail!("no app could start");
+            session.listen();
+            bail!("{}", if session.crashed.is_empty() { "no app could start" } else { ALL_CRASHED });
         }
         session.before = session.load();
         session.began = Instant::now();
@@ -106,7 +109,7 @@ impl<'a> Session<'a> {
             }
             self.listen();
             if self.crashed.len() == self.threads.health().len() {
-                bail!("all threads have crashed");
+                bail!("{ALL_CRASHED}");
             }
             if self.args.until_finished && self.threads.finished() {
                 break;

@@ -6,16 +6,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line as Styled, Text};
-use ratatui::widgets::Paragraph;
+use ratatui::widgets::{Paragraph, Wrap};
 
 use super::rates::{Look, Rates};
-use super::text::{self, Line, Mark};
+use super::text::{self, Columns, Line, Mark};
+use crate::sys;
 
 /// Intervals that + and - lead to, in seconds.
 const FASTEST: f64 = 0.1;
 const SLOWEST: f64 = 60.0;
+/// How long a signal may wait until it is noticed.
+const LOOK: Duration = Duration::from_millis(100);
 
 pub struct Screen {
     pub interval: f64,
@@ -40,19 +44,22 @@ impl Screen {
 
     pub fn run(&mut self, root: &Path, only: Option<u32>) -> Result<()> {
         let mut before = Look::take(root, only)?;
+        // The terminal must be what it was, whoever ends this. Ctrl-C itself arrives as a key.
+        sys::catch_interrupts();
         let mut terminal = ratatui::try_init().context("cannot use this terminal; try --once")?;
         let outcome = (|| {
             // A short first interval, so that figures are there at once.
             let mut due = Instant::now() + Duration::from_secs_f64(self.interval.min(0.2));
             let mut rates = before.since(&before);
-            loop {
-                terminal.draw(|frame| self.draw(frame, &rates))?;
-                if event::poll(due.saturating_duration_since(Instant::now()))? {
+            terminal.draw(|frame| self.draw(frame, &rates))?;
+            while !sys::interrupted() {
+                if event::poll(due.saturating_duration_since(Instant::now()).min(LOOK))? {
                     match event::read()? {
                         Event::Key(key) if key.kind == KeyEventKind::Press && self.key(key, &rates) == Turn::Quit => {
-                            return Ok(());
+                            break;
                         }
-                        _ => continue,
+                        // A key, or another size.
+                        _ => _ = terminal.draw(|frame| self.draw(frame, &rates))?,
                     }
                 }
                 if Instant::now() >= due {
@@ -62,8 +69,10 @@ impl Screen {
                         rates = now.since(&before);
                         before = now;
                     }
+                    terminal.draw(|frame| self.draw(frame, &rates))?;
                 }
             }
+            Ok(())
         })();
         ratatui::restore();
         outcome
@@ -93,35 +102,40 @@ impl Screen {
     }
 
     fn draw(&self, frame: &mut Frame, rates: &Rates) {
-        let mut lines = vec![self.status(rates)];
+        let [status, middle, keys] =
+            Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
         let shown = rates.processes.iter().enumerate();
-        for (_, process) in shown.filter(|(number, _)| self.process.is_none_or(|process| process == *number)) {
-            let part = if self.tree { text::tree(process) } else { text::table(process) };
-            lines.extend(part.into_iter().map(styled));
-        }
+        let shown = shown.filter(|(number, _)| self.process.is_none_or(|process| process == *number));
+        let view = if self.tree { text::tree } else { text::table };
+        let lines: Vec<Line> = shown.flat_map(|(_, process)| view(process)).collect();
+        let columns = Columns::of(&lines, middle.width.into());
         let last = (lines.len() as u16).saturating_sub(1);
-        frame.render_widget(Paragraph::new(Text::from(lines)).scroll((self.scroll.min(last), 0)), frame.area());
+        let text = Text::from_iter(lines.into_iter().map(|line| styled(line, &columns)));
+        let body = Paragraph::new(text).wrap(Wrap { trim: false }).scroll((self.scroll.min(last), 0));
+        frame.render_widget(Paragraph::new(self.status(rates)).reversed(), status);
+        frame.render_widget(body, middle);
+        frame.render_widget(Paragraph::new(KEYS).reversed(), keys);
     }
 
-    fn status(&self, rates: &Rates) -> Styled<'static> {
-        let count = rates.processes.len();
-        let paused = if self.paused { "PAUSED  " } else { "" };
-        let found = match count {
+    fn status(&self, rates: &Rates) -> String {
+        let found = match rates.processes.len() {
             0 => "no packet engine runs here".to_string(),
             1 => "1 engine process".into(),
-            _ => format!("{count} engine processes"),
+            count => format!("{count} engine processes"),
         };
-        let keys = "q quit  space pause  t tree  +/- interval  n next  arrows scroll";
-        Styled::from(format!("shortwire top  {found}  every {} s  {paused}{keys}", self.interval)).reversed()
+        let paused = if self.paused { "  PAUSED" } else { "" };
+        format!("shortwire top  {found}  every {} s{paused}", self.interval)
     }
 }
 
-fn styled(line: Line) -> Styled<'static> {
+const KEYS: &str = "q quit  space pause  t tree  +/- interval  n next process  arrows scroll";
+
+fn styled(line: Line, columns: &Columns) -> Styled<'static> {
     match line {
         Line::Title(text) => Styled::from(text).bold(),
-        Line::Header(cells) => Styled::from(text::columns(&cells)).style(Style::new().fg(Color::Cyan)),
-        Line::Row(cells, Mark::Alarm) => Styled::from(text::columns(&cells)).style(Style::new().fg(Color::Red)),
-        Line::Row(cells, Mark::None) => Styled::from(text::columns(&cells)),
+        Line::Header(cells) => Styled::from(columns.line(&cells)).style(Style::new().fg(Color::Cyan)),
+        Line::Row(cells, Mark::Alarm) => Styled::from(columns.line(&cells)).style(Style::new().fg(Color::Red)),
+        Line::Row(cells, Mark::None) => Styled::from(columns.line(&cells)),
         Line::Text(text) => Styled::from(text),
         Line::Blank => Styled::default(),
     }

@@ -113,29 +113,91 @@ fn figure(value: f64) -> String {
     if value == 0.0 { "0".into() } else { engineering(value) }
 }
 
-/// For a pipe or a file.
+/// For a pipe or a file: nothing is cut.
 pub fn plain(lines: &[Line]) -> String {
-    let mut out = String::new();
-    for line in lines {
-        match line {
-            Line::Title(text) | Line::Text(text) => out.push_str(text),
-            Line::Header(cells) => out.push_str(&columns(cells)),
-            Line::Row(cells, _) => out.push_str(&columns(cells)),
-            Line::Blank => {}
-        }
-        out.push('\n');
-    }
-    out
+    let columns = Columns::of(lines, usize::MAX);
+    let text = |line: &Line| match line {
+        Line::Title(text) | Line::Text(text) => text.clone(),
+        Line::Header(cells) => columns.line(cells),
+        Line::Row(cells, _) => columns.line(cells),
+        Line::Blank => String::new(),
+    };
+    lines.iter().flat_map(|line| [text(line), "\n".into()]).collect()
 }
 
-/// The first column is as wide as a long link's name; figures stand at the right.
-pub fn columns(cells: &[impl AsRef<str>]) -> String {
-    let mut out = String::new();
-    for (number, cell) in cells.iter().enumerate() {
-        match number {
-            0 => out += &format!("{:<34}", cell.as_ref()),
-            _ => out += &format!(" {:>14}", cell.as_ref()),
+/// The widths of the columns of one view. Figures stand at the right and are never cut; the first column has the room that
+/// they leave, as far as its names need it.
+pub struct Columns {
+    first: usize,
+    figures: [usize; 5],
+}
+
+/// The first column is never narrower: a name that is cut to it can still be told from others.
+const NARROWEST: usize = 16;
+
+impl Columns {
+    pub fn of(lines: &[Line], width: usize) -> Self {
+        let (mut first, mut figures) = (NARROWEST, [7; 5]);
+        let mut widen = |cells: &[&str]| {
+            for (number, cell) in cells.iter().enumerate() {
+                let length = cell.chars().count();
+                match number {
+                    0 => first = first.max(length),
+                    _ => figures[number - 1] = figures[number - 1].max(length),
+                }
+            }
+        };
+        for line in lines {
+            match line {
+                Line::Header(cells) => widen(cells),
+                Line::Row(cells, _) => widen(&cells.iter().map(String::as_str).collect::<Vec<_>>()),
+                _ => {}
+            }
         }
+        let taken: usize = figures.iter().map(|width| width + 2).sum();
+        Self { first: first.min(width.saturating_sub(taken).max(NARROWEST)), figures }
     }
-    out
+
+    pub fn line(&self, cells: &[impl AsRef<str>]) -> String {
+        let mut cells = cells.iter().map(AsRef::as_ref);
+        let mut out = format!("{:<1$}", shortened(cells.next().unwrap_or_default(), self.first), self.first);
+        for (cell, width) in cells.zip(self.figures) {
+            out += &format!("  {cell:>width$}");
+        }
+        out
+    }
+}
+
+/// Cut in the middle: a link's name says at its start and at its end what it joins.
+fn shortened(name: &str, width: usize) -> String {
+    let length = name.chars().count();
+    if length <= width {
+        return name.into();
+    }
+    let front = (width - 1) / 2;
+    let back = length - (width - 1 - front);
+    name.chars().take(front).chain(['…']).chain(name.chars().skip(back)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_fit_and_figures_stay_whole() {
+        let name = "a_port_with_a_long_name.output -> another_one.input";
+        let row = [name, "2.00M", "960M", "0", "0.0%", "37,870,464"].map(String::from).to_vec();
+        let lines =
+            [Line::Header(vec!["link", "pps", "bit/s", "drops/s", "loss", "packets"]), Line::Row(row, Mark::None)];
+        let text = |width| {
+            let columns = Columns::of(&lines, width);
+            let Line::Row(cells, _) = &lines[1] else { unreachable!() };
+            columns.line(cells)
+        };
+        assert_eq!(text(80).chars().count(), 80);
+        assert!(text(80).starts_with("a_port_with_a_l") && text(80).contains('…') && text(80).contains("_one.input"));
+        assert!(text(80).ends_with("37,870,464") && text(200).starts_with(name));
+        assert!(text(10).ends_with("0.0%  37,870,464"));
+        assert!(plain(&lines).lines().nth(1).is_some_and(|line| line.starts_with(name)));
+    }
 }

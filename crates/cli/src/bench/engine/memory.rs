@@ -3,7 +3,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use ::engine::{Config, Engine, Link, Options, Pace, Packet, Registry, Threads};
+use ::engine::config::LinkSpec;
+use ::engine::{Config, Engine, Options, Pace, Registry, Threads};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use toml::{Table, Value};
@@ -13,18 +14,8 @@ use crate::sys;
 
 /// Time before a measurement, in which caches and the processor's clock settle.
 const WARM_UP: f64 = 0.1;
-/// Instances of an app beside each other.
-pub const MANY: usize = 16;
-
-/// Pass-through apps with arguments that let everything through.
-const HOPS: [(&str, Option<(&str, f64)>); 6] = [
-    ("Join", None),
-    ("Sample", Some(("every", 1.0))),
-    ("Split", None),
-    ("Tee", None),
-    ("RateLimiter", Some(("rate", 1e15))),
-    ("DelayedStart", Some(("delay", 0.0))),
-];
+/// An app that looks at nothing.
+pub const HOP: &str = "Join";
 
 /// Two processors to pin to, where there are two.
 pub fn two_cpus() -> Option<(usize, usize)> {
@@ -52,41 +43,17 @@ pub fn shapes() -> Vec<Run> {
         runs.push(Run::new(format!("copy of {size} B"), move |seconds| pinned(|| copies(size, seconds))));
         for (name, hops) in [("Source -> Sink", 0), ("one hop", 1), ("five hops", 5)] {
             runs.push(Run::new(format!("{name}, {size} B"), move |seconds| {
-                run(move |config| chain(config, size, 0, &[HOPS[0]; 5][..hops]), seconds)
+                run(move |config| chain(config, size, 0, &[HOP; 5][..hops]), seconds)
             }));
         }
         runs.push(Run::new(format!("Source -> Tee -> 2 Sinks, {size} B"), move |seconds| {
             run(|c| tee(c, size), seconds)
         }));
         runs.push(Run::new(format!("two memory shunts, {size} B"), move |seconds| {
-            run(|config| (0..2).try_for_each(|number| chain(config, size, number, &HOPS[..1])), seconds)
+            run(|config| (0..2).try_for_each(|number| chain(config, size, number, &[HOP])), seconds)
         }));
     }
     runs
-}
-
-pub fn instances() -> Vec<Run> {
-    let many = |kinds: usize| {
-        move |config: &mut Config| (0..MANY).try_for_each(|number| chain(config, 60, number, &[HOPS[number % kinds]]))
-    };
-    let mut runs = vec![Run::new("one instance alone", |seconds| run(|c| chain(c, 60, 0, &HOPS[..1]), seconds))];
-    runs.push(Run::new("16 instances of one kind", move |seconds| run(many(1), seconds)));
-    for (number, (kind, _)) in HOPS.iter().enumerate() {
-        runs.push(Run::new(format!("{kind} alone"), move |seconds| {
-            run(move |config| chain(config, 60, 0, &HOPS[number..=number]), seconds)
-        }));
-    }
-    runs.push(Run::new("16 instances of 6 kinds", move |seconds| run(many(HOPS.len()), seconds)));
-    for count in [1, MANY] {
-        let name = format!("memory of {count} without apps");
-        runs.push(Run::new(name, move |seconds| pinned(move || bare_links(count, seconds))));
-    }
-    runs
-}
-
-/// The kinds that take turns in `16 instances of 6 kinds`, and how many instances each has.
-pub fn kinds() -> impl Iterator<Item = (&'static str, usize)> {
-    HOPS.iter().enumerate().map(|(number, (kind, _))| (*kind, (number..MANY).step_by(HOPS.len()).count()))
 }
 
 pub fn threads() -> Result<Vec<Run>> {
@@ -95,15 +62,19 @@ pub fn threads() -> Result<Vec<Run>> {
 }
 
 /// Millions of packets per second that leave the links of the sources.
-fn run(network: impl Fn(&mut Config) -> Result<()> + Send, seconds: f64) -> Result<f64> {
+pub fn run(network: impl Fn(&mut Config) -> Result<()>, seconds: f64) -> Result<f64> {
     let mut config = Config::new();
     network(&mut config)?;
+    rate(&config, |link| link.from.app.starts_with("src"), seconds)
+}
+
+/// Millions of packets per second that leave the links which `counted` picks.
+pub fn rate(config: &Config, counted: fn(&LinkSpec) -> bool, seconds: f64) -> Result<f64> {
     pinned(move || {
         let mut engine = Engine::new(Options::default());
-        engine.configure(&config)?;
+        engine.configure(config)?;
         let count = |engine: &Engine| -> u64 {
-            let sources = engine.links().filter(|(link, _)| link.from.app.starts_with("src"));
-            sources.map(|(_, stats)| stats.rxpackets).sum()
+            engine.links().filter(|(link, _)| counted(link)).map(|(_, stats)| stats.rxpackets).sum()
         };
         breathe(&mut engine, WARM_UP);
         let (before, began) = (count(&engine), Instant::now());
@@ -138,14 +109,12 @@ fn args(size: usize) -> Table {
 }
 
 /// A source, hops and a sink.
-fn chain(config: &mut Config, size: usize, number: usize, hops: &[(&str, Option<(&str, f64)>)]) -> Result<()> {
+pub fn chain(config: &mut Config, size: usize, number: usize, hops: &[&str]) -> Result<()> {
     config.app(&format!("src{number}"), "Source", args(size))?;
     let mut from = format!("src{number}.output");
-    for (hop, (kind, argument)) in hops.iter().enumerate() {
+    for (hop, kind) in hops.iter().enumerate() {
         let name = format!("hop{number}_{hop}");
-        let value = |value: f64| if value == 1.0 { Value::Integer(1) } else { Value::Float(value) };
-        let table: Table = argument.iter().map(|(key, number)| (key.to_string(), value(*number))).collect();
-        config.app(&name, kind, table)?.link(&format!("{from} -> {name}.input"))?;
+        config.app(&name, kind, ())?.link(&format!("{from} -> {name}.input"))?;
         from = format!("{name}.output");
     }
     let sink = format!("sink{number}");
@@ -162,26 +131,6 @@ fn tee(config: &mut Config, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// What the same packets cost in links alone: made, moved on and freed in the order of a breath, without apps and engine.
-/// The difference between many and one is what the memory of many costs.
-fn bare_links(count: usize, seconds: f64) -> f64 {
-    const BATCH: usize = ::engine::batch::BATCH;
-    let links: Vec<(Link, Link)> = (0..count).map(|_| (Link::new(), Link::new())).collect();
-    let templates: Vec<Packet> = (0..count).filter_map(|_| Packet::from_slice(&[0; 60])).collect();
-    let breath = || {
-        for ((first, _), template) in links.iter().zip(&templates) {
-            first.transmit_copies(template, BATCH);
-        }
-        for (first, second) in &links {
-            first.forward(second, usize::MAX);
-        }
-        for (_, second) in &links {
-            second.discard();
-        }
-    };
-    counted(breath, count * BATCH, seconds)
-}
-
 /// What any engine that fills packets from a template must do at least.
 fn copies(size: usize, seconds: f64) -> f64 {
     const PACKETS: usize = 128;
@@ -196,7 +145,7 @@ fn copies(size: usize, seconds: f64) -> f64 {
     counted(round, PACKETS, seconds)
 }
 
-fn counted(mut round: impl FnMut(), packets: usize, seconds: f64) -> f64 {
+pub fn counted(mut round: impl FnMut(), packets: usize, seconds: f64) -> f64 {
     let mut rate = 0.0;
     for seconds in [WARM_UP, seconds] {
         let (began, until, mut rounds) = (Instant::now(), Duration::from_secs_f64(seconds), 0u64);
@@ -215,13 +164,8 @@ mod tests {
 
     #[test]
     fn all_networks_run() {
-        for run in shapes().into_iter().chain(instances()).chain(threads().unwrap_or_default()) {
+        for run in shapes().into_iter().chain(threads().unwrap_or_default()) {
             assert!((run.measure)(0.01).unwrap() > 0.0, "{}", run.name);
         }
-    }
-
-    #[test]
-    fn all_instances_are_of_a_kind() {
-        assert_eq!(kinds().map(|(_, count)| count).sum::<usize>(), MANY);
     }
 }

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ::engine::Config;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use toml::{Table, Value};
 
-use super::Run;
-use super::memory::two_cpus;
+use super::memory::{self, two_cpus};
+use super::{Run, instances};
 use crate::bench::tools;
 use crate::sys;
 
@@ -17,23 +19,58 @@ use crate::sys;
 const PERIODS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(20);
 
+pub const NULL: &str = "testpmd: null devices with copy";
+pub const RINGS: &str = "testpmd: csum over rings";
+/// Ours to [`RINGS`]: packets that circle between two apps, each of which fills their checksums in.
+pub const LOOP: &str = "Checksum -> Checksum in a loop, 60 B";
+
+/// Both ports together, of which each receives what the other sends: the packets that our sources send, or our apps take.
 pub fn testpmd() -> Result<Vec<Run>> {
-    let program = tools::locate("dpdk-testpmd").context("dpdk-testpmd is not installed (package dpdk)")?;
+    let mut runs = vec![Run::new(LOOP, looped)];
+    let program = tools::locate("dpdk-testpmd")
+        .context("dpdk-testpmd is not installed (packages dpdk-dev, librte-net-null23, librte-net-ring23)")?;
     let (first, second) = two_cpus().context("needs two processors")?;
-    let measure = move |_| measure(&program, first, second);
-    Ok(vec![Run::new("testpmd: null devices with copy", measure)])
+    for (name, devices, mode) in [
+        (NULL, ["--vdev=net_null0,size=60,copy=1", "--vdev=net_null1,size=60,copy=1"], &["--forward-mode=io"][..]),
+        (RINGS, ["--vdev=net_ring0", "--vdev=net_ring1"], &["--forward-mode=csum", "--tx-first"]),
+    ] {
+        let program = program.clone();
+        runs.push(Run::new(name, move |_| measure(&program, first, second, devices, mode)));
+    }
+    Ok(runs)
 }
 
-/// Both ports together, of which each receives what the other sends.
-fn measure(program: &Path, main: usize, worker: usize) -> Result<f64> {
+/// As many packets circle as in testpmd: a burst of 32 each way.
+fn looped(seconds: f64) -> Result<f64> {
+    const CIRCLING: usize = 64;
+    let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let file = folder.path().join("seed.pcap");
+    instances::write(&file, &instances::datagram()?, CIRCLING)?;
+    let mut config = Config::new();
+    let file = Value::String(file.display().to_string());
+    config.app("reader", "PcapReader", Table::from_iter([("file".to_string(), file)]))?.app("ring", "Join", ())?;
+    for name in ["one", "two"] {
+        config.app(name, "Checksum", Table::from_iter([("mode".to_string(), "fill".into())]))?;
+    }
+    let links = [
+        "reader.output -> ring.seed",
+        "ring.output -> one.input",
+        "one.output -> two.input",
+        "two.output -> ring.back",
+    ];
+    links.iter().try_for_each(|link| config.link(link).map(drop))?;
+    memory::rate(&config, |link| matches!(link.to.app.as_str(), "one" | "two"), seconds)
+}
+
+fn measure(program: &Path, main: usize, worker: usize, devices: [&str; 2], mode: &[&str]) -> Result<f64> {
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let output = folder.path().join("output");
     let mut command = Command::new(program);
     command.arg(format!("--lcores=0@{main},1@{worker}"));
     command.arg(format!("--file-prefix=shortwire-bench-{}", std::process::id()));
     command.args(["--no-huge", "-m", "1024", "--no-pci", "--no-telemetry"]);
-    command.args(["--vdev=net_null0,size=60,copy=1", "--vdev=net_null1,size=60,copy=1", "--"]);
-    command.args(["--stats-period=1", "--total-num-mbufs=16384", "--forward-mode=io", "--nb-cores=1"]);
+    command.args(devices).arg("--");
+    command.args(["--stats-period=1", "--total-num-mbufs=16384", "--nb-cores=1"]).args(mode);
     let file = fs::File::create(&output)?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     sys::at_start(&mut command, None);
