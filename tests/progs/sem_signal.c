@@ -1,5 +1,6 @@
 /* Signals: what interrupts, what restarts, what a signal mask holds back. */
 #include "sem.h"
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
@@ -193,6 +194,30 @@ static void handler_does_io(void)
     close(fd);
 }
 
+/* Cancellation unwinds through the library's frames. */
+static void *cancelled(void *arg)
+{
+    char c[8];
+    recv(*(int *)arg, c, sizeof c, 0);
+    return NULL;
+}
+
+static void cancels(void)
+{
+    int fd = fresh("a receive that is cancelled");
+    pthread_t thread;
+    void *end;
+    if (pthread_create(&thread, NULL, cancelled, &fd))
+        die("pthread_create");
+    nap(100);
+    pthread_cancel(thread);
+    pthread_join(thread, &end);
+    say("cancelled %d", end == PTHREAD_CANCELED);
+    tell('w', 3);
+    say("recv afterwards %s", result(take(fd, 10, 0)));
+    close(fd);
+}
+
 static void cases(void)
 {
     receives(0, "receives, no SA_RESTART");
@@ -202,4 +227,5 @@ static void cases(void)
     masks();
     sends();
     handler_does_io();
+    cancels();
 }

@@ -190,13 +190,12 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
 
 /// Waits until `conn` may have room. Err(errno) ends the call.
 pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
-    conn.arm_space();
-    if conn.ready(fd) & OUT != 0 {
-        return Ok(());
-    }
     if dontwait || sys::is_nonblocking(fd) {
-        return Err(libc::EAGAIN);
+        // Armed, because whoever learns that there is no room waits for it next.
+        conn.arm_space();
+        return if conn.ready(fd) & OUT != 0 { Ok(()) } else { Err(libc::EAGAIN) };
     }
+    // Not armed yet: the peer would ring for somebody who looks anyway.
     if conn.peer_elsewhere()
         && let Some(spin) = Spin::try_now(&conn.spin)
         && spin.until(|| conn.ready(fd) & OUT != 0)

@@ -190,6 +190,9 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
         }
         let Some((index, c)) = fds::conn_of(fd) else { return next::recvmsg(fd, msg, flags) };
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::recvmsg(fd, msg, flags) };
+        if let Some(r) = receive::untouched(index, c, fd, flags, || next::recvmsg(fd, msg, flags)) {
+            return r;
+        }
         let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
         let mut asked = false;
         let r = receive(index, c, fd, Pieces::new(v), flags, |into, fl| {
@@ -307,6 +310,9 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
         }
         let Some((index, c)) = fds::conn_of(fd) else { return next::sendmsg(fd, msg, flags) };
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::sendmsg(fd, msg, flags) };
+        if let Some(r) = transmit::untouched(index, c, fd, flags, || next::sendmsg(fd, msg, flags)) {
+            return r;
+        }
         let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
         transmit(index, c, fd, Pieces::new(v), flags, |from, fl| {
             if from.left() == whole {

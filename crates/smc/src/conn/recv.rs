@@ -180,6 +180,12 @@ impl Conn {
         if !(wanted || step) {
             return;
         }
+        let cpu = sys::cpu();
+        if cpu != rx.cpu {
+            // An end that only receives tells where it runs, too: its writer spins for space.
+            rx.cpu = cpu;
+            self.peer().cpu.store(cpu, Relaxed);
+        }
         fence(SeqCst);
         rx.fenced = rx.cons.pos;
         // The writer goes by all that it has written, which may be more than we have looked at: rung too early, it would

@@ -178,10 +178,19 @@ fn from_kernel(
         now |= libc::MSG_DONTWAIT;
     }
     let r = kernel(&mut there, now);
+    let ended = after_kernel(index, c, fd, r, flags & libc::MSG_PEEK != 0);
+    if let Some(n @ 1..) = ended {
+        into.skip(n as usize);
+    }
+    ended
+}
+
+/// What a kernel receive that brought `r` gives the caller; None when the ring has what it asked for.
+#[inline(never)]
+fn after_kernel(index: u32, c: &Conn, fd: c_int, r: ssize_t, peek: bool) -> Option<ssize_t> {
     let e = errno();
-    let payload = c.leave_kernel_recv(fd, r.max(0) as usize, flags & libc::MSG_PEEK != 0);
+    let payload = c.leave_kernel_recv(fd, r.max(0) as usize, peek);
     if r > 0 && payload > 0 {
-        into.skip(payload);
         after_op(index, c, fd, payload);
     }
     if c.phase() & phase::RX_RING != 0 {
@@ -197,9 +206,43 @@ fn from_kernel(
     Some(if r > 0 { payload as ssize_t } else { r })
 }
 
+/// The short way of a receive while the connection is TCP with nothing begun: counted, otherwise the kernel's.
+#[inline(always)]
+pub(super) fn untouched(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    flags: c_int,
+    plain: impl FnOnce() -> ssize_t,
+) -> Option<ssize_t> {
+    const LONG: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_PEEK | libc::MSG_WAITALL;
+    if flags & LONG != 0 || !c.enter_untouched_recv() {
+        return None;
+    }
+    let r = plain();
+    if !c.untouched() {
+        // An upgrade has begun while the call was in the kernel.
+        return after_kernel(index, c, fd, r, false);
+    }
+    c.leave_untouched_recv();
+    if r > 0 {
+        after_op(index, c, fd, r as usize);
+    }
+    Some(r)
+}
+
 /// Receives into `iov`, by recvmsg where the kernel is asked.
+#[inline(always)]
 pub(super) unsafe fn recv_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
     let Some((index, c)) = fds::conn_of(fd) else { return plain() };
+    match untouched(index, c, fd, flags, &plain) {
+        Some(r) => r,
+        None => recv_pieces(index, c, fd, iov, flags, &plain),
+    }
+}
+
+#[inline(never)]
+fn recv_pieces(index: u32, c: &Conn, fd: c_int, iov: &[iovec], flags: c_int, plain: &dyn Fn() -> ssize_t) -> ssize_t {
     let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
     receive(index, c, fd, Pieces::new(iov), flags, |into, fl| {
         if into.left() == whole && fl == flags {

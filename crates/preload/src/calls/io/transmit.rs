@@ -10,6 +10,9 @@ use smc::reason;
 use super::{after_op, empty_msg, settle, with_rest};
 use crate::{fail, fds, next, wait};
 
+/// Flags whose data a ring cannot carry.
+const APART: c_int = libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
+
 /// A send on a connection. `kernel` is the plain call for what is left, with the given flags.
 pub(super) fn transmit(
     index: u32,
@@ -19,7 +22,7 @@ pub(super) fn transmit(
     flags: c_int,
     mut kernel: impl FnMut(&Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
-    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY) != 0 {
+    if flags & APART != 0 {
         let why = if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
         if c.phase() & phase::ATTACHED == 0 {
             fds::freeze(index, c, fd, why);
@@ -96,9 +99,38 @@ pub(super) fn transmit(
     }
 }
 
+/// The short way of a send while the connection is TCP with nothing begun: counted, otherwise the kernel's.
+#[inline(always)]
+pub(super) fn untouched(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    flags: c_int,
+    plain: impl FnOnce() -> ssize_t,
+) -> Option<ssize_t> {
+    if flags & APART != 0 || !c.enter_untouched_send() {
+        return None;
+    }
+    let r = plain();
+    c.leave_kernel_send();
+    if r > 0 {
+        after_op(index, c, fd, r as usize);
+    }
+    Some(r)
+}
+
 /// Sends from `iov`, by sendmsg where the kernel is asked for the rest.
+#[inline(always)]
 pub(super) unsafe fn send_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
     let Some((index, c)) = fds::conn_of(fd) else { return plain() };
+    match untouched(index, c, fd, flags, &plain) {
+        Some(r) => r,
+        None => send_pieces(index, c, fd, iov, flags, &plain),
+    }
+}
+
+#[inline(never)]
+fn send_pieces(index: u32, c: &Conn, fd: c_int, iov: &[iovec], flags: c_int, plain: &dyn Fn() -> ssize_t) -> ssize_t {
     let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
     transmit(index, c, fd, Pieces::new(iov), flags, |from, fl| {
         if from.left() == whole && fl == flags {
