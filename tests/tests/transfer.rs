@@ -73,6 +73,17 @@ fn blocking_with_a_reading_and_a_writing_thread() {
     ways("threads", &["send", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "mmsg", "splice", "dontwait"]);
 }
 
+/// Marks set and waited for while the upgrade is under way, over and over: set just as the upgrade lowers the kernel's,
+/// and above what the peer's window lets it send.
+#[test]
+fn low_water_marks_at_the_switch() {
+    case("transfer-marks", |c| {
+        Transfer { to_server: 100_000, to_client: 100_000, connections: 1000, ..plan("threads", "lowat")? }
+            .run(c, Ports::High);
+        Ok(())
+    });
+}
+
 #[test]
 fn poll() {
     ways("poll", &["write", "send", "peek", "cork", "sendfile"]);

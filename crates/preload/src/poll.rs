@@ -145,7 +145,8 @@ fn first_remote(list: &[pollfd]) -> Option<&'static Conn> {
     })
 }
 
-/// Asks for doorbells; whether some peer cannot ring, and whether a stale doorbell had to be left.
+/// Asks for doorbells; whether some peer cannot ring, and whether a stale doorbell had to be left or a low-water mark is
+/// not reached: both to be looked at again soon.
 fn arm(list: &[pollfd]) -> (bool, bool) {
     let (mut silent, mut held) = (false, false);
     for p in list {
@@ -159,6 +160,7 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
                 }
                 let seen = c.doorbells_seen();
                 if events_of(c, p) == 0 {
+                    held |= want & IN != 0 && c.short_of_mark(p.fd);
                     held |= c.clear_stale(p.fd, seen, want & IN != 0, want & OUT != 0);
                 }
             }
@@ -194,6 +196,9 @@ unsafe fn kernel(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask:
         if let Watched::Conn(c) = watched(p.fd) {
             let ph = c.phase();
             k.events = libc::POLLIN | libc::POLLRDHUP | p.events & libc::POLLPRI;
+            if c.short_of_mark(p.fd) {
+                k.events &= !libc::POLLIN;
+            }
             if ph & phase::TX_RING == 0 {
                 k.events |= p.events & libc::POLLOUT;
             }

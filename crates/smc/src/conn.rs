@@ -8,6 +8,7 @@
 //! travels one way. The exceptions are the two REVOKED bits, by which an owner takes its ring back (`revert.rs`).
 
 mod close;
+mod options;
 mod ready;
 mod recv;
 mod revert;
@@ -46,7 +47,7 @@ pub struct DmbHeader {
     pub tx_arm: AtomicU32,
     /// Number of the peer's wait that covers this connection (0: none).
     pub cover: AtomicU32,
-    /// Processor on which the peer last sent, plus one.
+    /// Processor on which the peer last sent or made room, plus one.
     pub cpu: AtomicU32,
     /// Doorbell bytes the peer has put on the TCP stream; bit 31 set by the owner: no more of them.
     pub rung: AtomicU32,
@@ -141,6 +142,8 @@ pub struct Rx {
     pub size: u32,
     /// Peer's last end flags.
     pub ends: u64,
+    /// Processor last told to the peer.
+    pub cpu: u32,
 }
 
 /// Sending side; guarded by `tx_lock`.
@@ -222,7 +225,8 @@ pub struct Conn {
     pub rx_sleepers: AtomicU32,
     /// See `rx_sleepers`.
     pub tx_sleepers: AtomicU32,
-    pub(crate) next_free: AtomicU32,
+    /// SO_RCVLOWAT as the application set it (0: it never did); the kernel's is 1 so that a doorbell wakes.
+    pub user_rcvlowat: AtomicU32,
     /// Number of operations at which the upgrade is looked at again; u32::MAX: never.
     pub next_try: AtomicU32,
     /// Bytes moved over TCP before the upgrade.
@@ -264,9 +268,8 @@ pub struct Conn {
     /// Data goes through the device's move_data instead of the attached memory.
     copy: AtomicU32,
 
-    /// SO_RCVLOWAT as the application set it; the kernel's is 1 so that a doorbell wakes.
-    pub user_rcvlowat: AtomicU32,
-    /// TCP_NODELAY (bit 0) and TCP_CORK (bit 1) as the application set them.
+    pub(crate) next_free: AtomicU32,
+    /// TCP_NODELAY (bit 0) and TCP_CORK (bit 1) as the application set them; bits 2 and 3: it did set them.
     pub user_nodelay: AtomicU32,
     /// How well spinning has paid on it, 0..=16.
     pub spin: AtomicU32,
@@ -372,6 +375,7 @@ impl Conn {
             &self.uid,
             &self.inode,
             &self.user_nodelay,
+            &self.user_rcvlowat,
             &self.busy,
             &self.heir,
             &self.looks,
@@ -379,7 +383,6 @@ impl Conn {
         ] {
             w.store(0, Relaxed);
         }
-        self.user_rcvlowat.store(1, Relaxed);
         self.spin.store(8, Relaxed);
         self.meeting.store(0, Relaxed);
         self.next_try.store(0, Relaxed);

@@ -4,7 +4,10 @@ use crate::conn::Addr;
 use crate::sys;
 
 /// `struct tcp_info`, as far as it is used. Field offsets are the kernel's ABI (linux/tcp.h).
-pub struct TcpInfo([u8; 256]);
+pub struct TcpInfo {
+    raw: [u8; 256],
+    told: usize,
+}
 
 const ESTABLISHED: u8 = 1;
 
@@ -13,26 +16,31 @@ impl TcpInfo {
     pub fn of(fd: i32) -> Option<Self> {
         let mut raw = [0u8; 256];
         let n = sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw);
-        (n >= 216).then_some(Self(raw))
+        (n >= 216).then_some(Self { raw, told: n as usize })
     }
 
     fn u64(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.0[at..at + 8].try_into().unwrap_or_default())
+        u64::from_ne_bytes(self.raw[at..at + 8].try_into().unwrap_or_default())
     }
 
     fn u32(&self, at: usize) -> u32 {
-        u32::from_ne_bytes(self.0[at..at + 4].try_into().unwrap_or_default())
+        u32::from_ne_bytes(self.raw[at..at + 4].try_into().unwrap_or_default())
     }
 
     /// In state ESTABLISHED.
     pub fn established(&self) -> bool {
-        self.0[0] == ESTABLISHED
+        self.raw[0] == ESTABLISHED
     }
 
     /// The peer's FIN has come, or the connection is over.
     pub fn peer_ended(&self) -> bool {
         // Neither ESTABLISHED nor FIN_WAIT1 nor FIN_WAIT2.
-        !matches!(self.0[0], 1 | 4 | 5)
+        !matches!(self.raw[0], 1 | 4 | 5)
+    }
+
+    /// The receive window has no room for another segment. Kernels before 6.2 do not tell, and then it may be.
+    pub fn nearly_shut(&self) -> bool {
+        self.told < 236 || self.u32(232) <= self.u32(20)
     }
 
     /// Stream bytes that were given to the kernel to send.

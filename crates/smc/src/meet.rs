@@ -225,11 +225,11 @@ fn start(conn: &Conn, fd: i32) -> Next {
         // A mark inherited from the listener. The receive keeps to it, and would sleep over our doorbells.
         return Next::Later;
     }
-    conn.user_rcvlowat.store(low.max(1) as u32, Relaxed);
+    let _ = conn.user_rcvlowat.compare_exchange(0, low.max(1) as u32, SeqCst, SeqCst);
     let (mut nodelay, mut cork) = (0i32, 0i32);
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut nodelay);
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &mut cork);
-    conn.user_nodelay.store(u32::from(nodelay != 0) | u32::from(cork != 0) << 1, Relaxed);
+    conn.found_nodelay(nodelay != 0, cork != 0);
     if !hidden::room() {
         conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
         return Next::Later;
@@ -312,16 +312,13 @@ fn decline(conn: &Conn, ch: i32, why: Reason) -> Next {
 }
 
 fn expose(conn: &Conn, fd: i32, dmb: &dibs::Dmb) {
-    if conn.user_rcvlowat.load(Relaxed) > 1 {
-        // From now on a single byte may be a doorbell, and must wake.
-        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
-    }
     conn.expose(&Ends {
         my: dmb.addr.cast(),
         my_len: dmb.len,
         my_token: dmb.token,
         my_waits: group::own_page(dmb.token),
     });
+    conn.keep_waking(fd);
 }
 
 fn ends_message(id: u32, dmb: &dibs::Dmb, eid: Eid, first: bool, release: u8) -> Accept {

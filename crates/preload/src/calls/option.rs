@@ -46,13 +46,12 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => {
             let Some(on) = (unsafe { int(v, l) }) else { return plain() };
             let bit = if name == libc::TCP_NODELAY { 1 } else { 2 };
-            if on != 0 {
-                c.user_nodelay.fetch_or(bit, Relaxed);
-            } else {
-                c.user_nodelay.fetch_and(!bit, Relaxed);
-            }
+            c.keep_nodelay(bit, on != 0);
             if !switched {
-                return plain();
+                let r = plain();
+                // SYNC: options. After ours, as the upgrade's setting comes after its mark: the last one always is the upgrade's.
+                c.keep_prompt(fd);
+                return r;
             }
             if let Some(t) = smc::table::get() {
                 if bit == 1 { &t.stats.nodelay } else { &t.stats.cork }.fetch_add(1, Relaxed);
@@ -62,9 +61,14 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(low) = (unsafe { int(v, l) }) else { return plain() };
             fds::MARKED.fetch_or(low != 1, Relaxed);
-            c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, Relaxed);
-            // Once our buffer is exposed a single byte may be a doorbell, and must wake.
-            if c.phase() & phase::ATTACHED != 0 { 0 } else { plain() }
+            c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, SeqCst);
+            if c.phase() & phase::ATTACHED != 0 {
+                return 0;
+            }
+            let r = plain();
+            // SYNC: options.
+            c.keep_waking(fd);
+            r
         }
         _ => plain(),
     }
@@ -80,7 +84,7 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mu
         let kept = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c.user_nodelay.load(Relaxed) & 1),
             (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(c.user_nodelay.load(Relaxed) >> 1 & 1),
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(c.user_rcvlowat.load(Relaxed)),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(c.user_rcvlowat.load(Relaxed).max(1)),
             _ => None,
         };
         if let Some(value) = kept {

@@ -150,6 +150,10 @@ impl Held {
                 waits_in_silence = c.space_is_silent();
                 silent |= waits_in_silence;
             }
+            if st.events & IN != 0 && c.short_of_mark(io_fd(e)) {
+                waits_in_silence = true;
+                silent = true;
+            }
             if st.idle <= COLD_AFTER || waits_in_silence {
                 if !st.covered || !pages.hold(c.peer_waits()) {
                     c.arm_data();

@@ -46,8 +46,8 @@ impl Conn {
             if self.tcp_left() > 0 {
                 ask |= libc::POLLIN;
             } else if word & CURSOR_MASK != self.rx_word.load(Relaxed) {
-                let low = self.user_rcvlowat.load(Relaxed);
-                if low <= 1 || ends != 0 || gone || self.unread(fd) >= low as usize {
+                let mark = self.mark();
+                if mark <= 1 || ends != 0 || gone || self.unread(fd) >= mark {
                     ev |= IN;
                 }
             } else if word & REVERTED != 0 || ph & p::RX_RECALLED != 0 {
@@ -81,13 +81,8 @@ impl Conn {
             && ph & (p::TX_RING | p::TX_REVERTED) != 0;
         if ask != 0 || reset || (gone && (ph & p::SENT_TO_GONE != 0 || ph & p::TX_RING == 0)) {
             let mut k = sys::poll_now(fd, ask) as u16 as u32;
-            let low = self.user_rcvlowat.load(Relaxed);
-            if low > 1 && ph & p::ATTACHED != 0 && k & IN != 0 && k & RDHUP == 0 {
-                // The kernel's own mark is 1 by now, so that a doorbell wakes.
-                let there = if ph & p::RX_RING != 0 { self.unread(fd) } else { self.queued(fd) };
-                if there < low as usize {
-                    k &= !IN;
-                }
+            if k & IN != 0 && k & RDHUP == 0 && self.short_of_mark(fd) {
+                k &= !IN;
             }
             if ph & p::ANY_RING == p::TX_RING && ends == 0 && k & (RDHUP | HUP | ERR) != 0 && !self.has_space() {
                 self.probe(fd, k);
@@ -153,7 +148,7 @@ impl Conn {
         left as usize + self.refresh_rx(rx).unwrap_or(0) as usize
     }
 
-    fn queued(&self, fd: i32) -> usize {
+    pub(super) fn queued(&self, fd: i32) -> usize {
         sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize
     }
 

@@ -94,14 +94,6 @@ impl Conn {
         clean
     }
 
-    /// What the upgrade set on the socket becomes what the application had set.
-    fn restore_options(&self, fd: i32) {
-        let user = self.user_nodelay.load(Relaxed);
-        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &((user & 1) as i32));
-        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &((user >> 1 & 1) as i32));
-        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(self.user_rcvlowat.load(Relaxed) as i32));
-    }
-
     /// Our sends return to TCP; receives stay where they are.
     pub fn leave_tx(&self) {
         let Ok(_guard) = self.tx_lock.lock() else { return };

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::inet::{TcpInfo, arrived_and_queued};
-use crate::sys;
 
 impl Conn {
     /// Moves our sends to the ring if that is possible now.
@@ -14,11 +13,10 @@ impl Conn {
         let Some(_guard) = self.tx_lock.try_lock() else { return false };
         self.set(p::TX_SWITCHING);
         let mut ok = false;
-        // A thread inside a kernel send would put its bytes behind the offset.
+        // SYNC: inflight. A thread inside a kernel send would put its bytes behind the offset; one that counts itself after
+        // this look sees TX_SWITCHING.
         if self.tx_inflight.load(SeqCst) == 0 && self.phase() & p::TX_RING == 0 {
-            // Leftovers that Nagle or a cork holds back must go now, and doorbells must never be held back.
-            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
-            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+            self.prompt(fd);
             if let Some(info) = TcpInfo::of(fd) {
                 // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this store,
                 // so whoever receives one sees it.
@@ -40,6 +38,50 @@ impl Conn {
         }
         self.tx_inflight.fetch_sub(1, SeqCst);
         false
+    }
+
+    /// Whether it is TCP with no upgrade begun: the kernel's answers are the whole truth.
+    #[inline(always)]
+    pub fn untouched(&self) -> bool {
+        self.phase.load(SeqCst) & !p::FROZEN == 0
+    }
+
+    /// `enter_kernel_send` for an untouched connection; false when it is not one.
+    #[inline(always)]
+    pub fn enter_untouched_send(&self) -> bool {
+        // A look before the count: the ring's path must not pay for it.
+        if !self.untouched() {
+            return false;
+        }
+        // SYNC: inflight. Once counted no switch can begin, so what is seen now holds until the kernel has the bytes.
+        self.tx_inflight.fetch_add(1, SeqCst);
+        if self.untouched() {
+            return true;
+        }
+        self.tx_inflight.fetch_sub(1, SeqCst);
+        false
+    }
+
+    /// `enter_kernel_recv` for an untouched connection without a low-water mark; false when it is not one.
+    #[inline(always)]
+    pub fn enter_untouched_recv(&self) -> bool {
+        if !self.untouched() {
+            return false;
+        }
+        // SYNC: inflight. As for sends.
+        self.rx_inflight.fetch_add(1, SeqCst);
+        if self.untouched() && self.user_rcvlowat.load(Relaxed) <= 1 {
+            return true;
+        }
+        self.rx_inflight.fetch_sub(1, SeqCst);
+        false
+    }
+
+    /// Ends what `enter_untouched_recv` began, if the connection is untouched still: the peer rings only after it has
+    /// switched, for which our buffer must be exposed, so no doorbell is among the bytes.
+    #[inline(always)]
+    pub fn leave_untouched_recv(&self) {
+        self.rx_inflight.fetch_sub(1, SeqCst);
     }
 
     /// Ends what `enter_kernel_send` began.

@@ -1,0 +1,80 @@
+//! Socket options that a doorbell on the TCP stream could not live with: the application's are kept here, the kernel has
+//! ours. Both may set one at the same moment. SYNC: options. The upgrade marks its phase, then sets; the application keeps
+//! its value, sets, then looks at the phase. So whoever sets last knows of the other.
+
+use super::*;
+use crate::inet::TcpInfo;
+use crate::sys;
+
+const NODELAY: u32 = 1;
+const BOTH: u32 = 3;
+/// How far above a value the bit is that says that the application set it.
+const KNOWN: u32 = 2;
+
+impl Conn {
+    /// The application sets TCP_NODELAY (bit 1) or TCP_CORK (bit 2).
+    pub fn keep_nodelay(&self, bit: u32, on: bool) {
+        let set = |u| Some((u & !bit) | if on { bit } else { 0 } | bit << KNOWN);
+        let _ = self.user_nodelay.fetch_update(SeqCst, SeqCst, set);
+    }
+
+    /// What the kernel says of options that the application has not set on this descriptor.
+    pub fn found_nodelay(&self, nodelay: bool, cork: bool) {
+        let found = u32::from(nodelay) | u32::from(cork) << 1;
+        let fill = |u: u32| {
+            let known = u >> KNOWN & BOTH;
+            Some((u & !BOTH) | (u & known) | (found & !known))
+        };
+        let _ = self.user_nodelay.fetch_update(SeqCst, SeqCst, fill);
+    }
+
+    /// Leftovers that Nagle or a cork holds back go now, and doorbells are never held back.
+    pub(super) fn prompt(&self, fd: i32) {
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    }
+
+    /// The application has just set one of them in the kernel.
+    pub fn keep_prompt(&self, fd: i32) {
+        if self.phase.load(SeqCst) & (p::TX_SWITCHING | p::ANY_RING) != 0 {
+            self.prompt(fd);
+        }
+    }
+
+    /// From the exposure on a single byte may be a doorbell, and must wake.
+    pub fn keep_waking(&self, fd: i32) {
+        if self.phase.load(SeqCst) & p::ATTACHED != 0 && self.user_rcvlowat.load(SeqCst) > 1 {
+            sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
+        }
+    }
+
+    /// Bytes from which on poll calls the connection readable. As the kernel's it is never more than half of the buffer.
+    pub(super) fn mark(&self) -> usize {
+        let half = self.window().my_size.load(Relaxed) / 2;
+        self.user_rcvlowat.load(Relaxed).min(half.max(1)) as usize
+    }
+
+    /// Whether the kernel has bytes that are too few for the application's mark. The kernel's own mark is 1 by then, so
+    /// that a doorbell wakes: a level-triggered wait for it would not sleep.
+    pub fn short_of_mark(&self, fd: i32) -> bool {
+        let ph = self.phase();
+        if self.user_rcvlowat.load(Relaxed) <= 1
+            || ph & p::ATTACHED == 0
+            || ph & p::RX_RING != 0 && self.tcp_left() == 0
+        {
+            return false;
+        }
+        let there = if ph & p::RX_RING != 0 { self.unread(fd) } else { self.queued(fd) };
+        // The peer may not be able to send what is missing. The kernel does not insist either then.
+        (1..self.mark()).contains(&there) && !TcpInfo::of(fd).is_none_or(|i| i.nearly_shut())
+    }
+
+    /// What the upgrade set on the socket becomes what the application had set.
+    pub(super) fn restore_options(&self, fd: i32) {
+        let user = self.user_nodelay.load(Relaxed);
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &((user & NODELAY) as i32));
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &((user >> 1 & 1) as i32));
+        let low = self.user_rcvlowat.load(Relaxed).max(1);
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(low as i32));
+    }
+}
