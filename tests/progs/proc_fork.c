@@ -1,6 +1,7 @@
 /* Connections and fork. */
 #include "proc.h"
 #include <pthread.h>
+#include <sched.h>
 
 static void per_connection(int listener)
 {
@@ -97,7 +98,20 @@ static void background(int listener)
     reap(peer, "client");
 }
 
-enum { LEAVE, EXIT, CLOSE };
+enum { LEAVE, EXIT, CLOSE, UNSEEN, SAME_MEMORY };
+
+static int close_it(void *arg)
+{
+    close(*(int *)arg);
+    return 0;
+}
+
+/* The child has its own descriptors and our memory. */
+static pid_t same_memory(int fd)
+{
+    static char stack[65536] __attribute__((aligned(16)));
+    return MUST(clone(close_it, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &fd));
+}
 
 static void brief_child(int listener, int how)
 {
@@ -106,9 +120,9 @@ static void brief_child(int listener, int how)
     for (int i = 0; i < 3; i++) {
         serve(fd, from, from + WARM);
         from += WARM;
-        pid_t child = MUST(fork());
+        pid_t child = how == UNSEEN ? MUST(_Fork()) : how == SAME_MEMORY ? same_memory(fd) : MUST(fork());
         if (child == 0) {
-            if (how == CLOSE)
+            if (how == CLOSE || how == UNSEEN)
                 close(fd);
             if (how == EXIT)
                 exit(0);
@@ -124,6 +138,9 @@ static void brief_child(int listener, int how)
 static void child_leaves(int listener) { brief_child(listener, LEAVE); }
 static void child_exits(int listener) { brief_child(listener, EXIT); }
 static void child_closes(int listener) { brief_child(listener, CLOSE); }
+/* No handler of pthread_atfork runs. */
+static void unseen_child_closes(int listener) { brief_child(listener, UNSEEN); }
+static void child_in_our_memory_closes(int listener) { brief_child(listener, SAME_MEMORY); }
 
 /* The parent's close must not end the connection while the child has it; the child's exit must. */
 static void child_is_last(int listener)
@@ -208,6 +225,7 @@ int main(int argc, char **argv)
     static const struct scene scenes[] = {
         { "per-connection", per_connection }, { "prefork", prefork }, { "turns", turns }, { "background", background },
         { "child-leaves", child_leaves }, { "child-exits", child_exits }, { "child-closes", child_closes },
+        { "unseen-child-closes", unseen_child_closes }, { "same-memory", child_in_our_memory_closes },
         { "child-is-last", child_is_last }, { "beside-a-thread", fork_beside_a_thread },
         { "split-directions", split_directions }, { NULL, NULL } };
     return play(argc, argv, scenes);

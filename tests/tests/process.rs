@@ -26,6 +26,8 @@ scenes! { "proc_fork":
     child_leaves_without_closing "child-leaves" true,
     child_exits_without_closing "child-exits" true,
     child_closes "child-closes" true,
+    child_without_fork_handlers_closes "unseen-child-closes" true,
+    child_in_the_same_memory_closes "same-memory" true,
     child_outlives_the_parents_copy "child-is-last" true,
     fork_beside_a_thread_that_reads "beside-a-thread" true,
     child_sends_parent_receives "split-directions" true,

@@ -31,6 +31,11 @@ static LIMIT: AtomicU32 = AtomicU32::new(0);
 static HIGH: AtomicU32 = AtomicU32::new(0);
 /// The process that owns this memory; a vfork child shares it and must not change it.
 static PID: AtomicU32 = AtomicU32::new(0);
+/// A word that the kernel wipes in every child with memory of its own, however it was made; else 1. The handlers of
+/// pthread_atfork do not run for all of them.
+static HOME: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// A child that shares this memory was made, or may have been: from then on only the kernel knows who is who.
+pub static SHARED: AtomicBool = AtomicBool::new(false);
 /// Connections of this process with a direction on a ring, or about to.
 pub static UPGRADED: AtomicU32 = AtomicU32::new(0);
 /// Whether an SO_RCVLOWAT above 1 was ever set: the kernel's is lowered before the connection leaves TCP.
@@ -69,8 +74,27 @@ pub fn init() {
     }
     LOCALS.store(locals.cast(), Release);
     WORDS.store(words.cast(), Release);
-    PID.store(sys::getpid(), Relaxed);
     LIMIT.store(n as u32, Release);
+    settle_down();
+}
+
+/// This process owns this memory.
+fn settle_down() {
+    PID.store(sys::getpid(), Relaxed);
+    if HOME.load(Relaxed).is_null() {
+        const PAGE: usize = 4096;
+        let page = sys::reserve(PAGE, false);
+        // SAFETY: a page of our own.
+        let wiped = |p| unsafe {
+            sys::syscall(libc::SYS_madvise, p as usize, PAGE, libc::MADV_WIPEONFORK as usize, 0, 0, 0) == 0
+        };
+        if page.is_null() || !wiped(page) {
+            return;
+        }
+        HOME.store(page.cast(), Relaxed);
+    }
+    // SAFETY: mapped above, for good.
+    unsafe { &*HOME.load(Relaxed) }.store(1, Relaxed);
 }
 
 #[inline]
@@ -148,6 +172,11 @@ pub fn high() -> i32 {
 
 /// Whether this is the process whose memory this is, and not its vfork child.
 pub fn owner() -> bool {
+    let home = HOME.load(Relaxed);
+    // SAFETY: a page that stays mapped.
+    if !home.is_null() && unsafe { &*home }.load(Relaxed) == 1 && !SHARED.load(Relaxed) {
+        return true;
+    }
     sys::getpid() == PID.load(Relaxed)
 }
 
@@ -371,7 +400,8 @@ pub fn before_fork() {
 
 /// In the fork child.
 pub fn after_fork_child() {
-    PID.store(sys::getpid(), Relaxed);
+    settle_down();
+    SHARED.store(false, Relaxed);
 }
 
 /// The process is about to become another program. Descriptors with FD_CLOEXEC end here. The others go back to TCP if

@@ -118,7 +118,8 @@ exec! {
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char);
 }
 
-/// The variadic ones: arguments are passed on untouched, whatever they are.
+/// Names that are jumped to with stack and arguments untouched: variadic ones, whatever they are passed, and those that
+/// return twice.
 macro_rules! variadic {
     ($prepare:ident: $($name:ident)*) => {
         $(#[cfg(target_arch = "x86_64")]
@@ -160,10 +161,18 @@ macro_rules! variadic {
     };
 }
 variadic! { prepare_exec: execl execlp execle }
+variadic! { prepare_shared: vfork __vfork clone __clone }
 variadic! { prepare_print: dprintf __dprintf_chk vdprintf __vdprintf_chk }
 
 extern "C" fn prepare_exec(name: *const c_char, _: usize) -> *mut c_void {
     fds::before_exec();
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
+}
+
+/// The child may run in our memory.
+extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
+    fds::SHARED.store(true, Relaxed);
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
 }
