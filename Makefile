@@ -18,7 +18,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire.
 PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs rdmacm-utils \
-	default-jdk-headless golang-go socat libmemcached-tools strace qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
+	default-jdk-headless golang-go socat libmemcached-tools strace libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
 	$(GUEST_PACKAGES)
 
 # What runs virtual machines, and where the kernel for them is kept.

@@ -38,6 +38,16 @@ pub fn need(name: &str) -> Result<PathBuf, Skip> {
     }
 }
 
+/// A shared library of this machine, by its soname.
+pub fn need_library(soname: &str) -> Result<(), Skip> {
+    let cache = Command::new(need("ldconfig")?).arg("-p").output();
+    let known = |all: Vec<u8>| String::from_utf8_lossy(&all).lines().any(|line| line.trim().starts_with(soname));
+    match cache {
+        Ok(output) if known(output.stdout.clone()) => Ok(()),
+        _ => skip(format!("{soname} is not installed")),
+    }
+}
+
 /// The interpreter itself: what PATH leads to may be a shell script that starts it.
 pub fn python() -> Result<PathBuf, Skip> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();

@@ -60,6 +60,12 @@ fn set_errno(e: c_int) {
     unsafe { *libc::__errno_location() = e };
 }
 
+/// An address that nothing can be mapped at: the kernel answers EFAULT where we would crash.
+#[inline(always)]
+fn faulty<T>(p: *const T) -> bool {
+    smc::sys::faulty(p.cast())
+}
+
 /// The C way of failing.
 #[cold]
 fn fail(e: c_int) -> isize {

@@ -55,7 +55,7 @@ fn look(list: &mut [pollfd]) -> usize {
             Watched::Conn(c) => events_of(c, p),
             Watched::Set(i) => {
                 if epoll::set_ready(i) {
-                    p.events & libc::POLLIN
+                    p.events & (IN as i16)
                 } else {
                     0
                 }
@@ -200,7 +200,7 @@ unsafe fn kernel(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask:
                 k.events &= !libc::POLLIN;
             }
             if ph & phase::TX_RING == 0 {
-                k.events |= p.events & libc::POLLOUT;
+                k.events |= p.events & (OUT as i16);
             }
         }
     }
@@ -220,7 +220,7 @@ fn merge(list: &mut [pollfd], asked: &[pollfd]) -> i32 {
             Watched::Set(i) => {
                 // The kernel's view may rest on a doorbell whose data is gone: the application's look at the set, which
                 // finds nothing, clears that.
-                p.revents = if epoll::set_ready(i) { p.events & libc::POLLIN } else { k.revents };
+                p.revents = if epoll::set_ready(i) { p.events & (IN as i16) } else { k.revents };
             }
             Watched::Kernel => p.revents = k.revents,
         }

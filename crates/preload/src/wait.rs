@@ -88,19 +88,43 @@ pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32
     r
 }
 
-/// Waits until the kernel's socket is readable, or has one of the events `also`; false with errno when the receive must
-/// fail.
-pub fn for_kernel(conn: &Conn, fd: i32, also: i16) -> bool {
+/// How often a wait looks by itself, in nanoseconds, while the kernel's low-water mark is above what it waits for.
+const UNMARKED_NS: u64 = 1_000_000;
+
+/// Whether the kernel's poll goes by the application's mark: until the exposure.
+fn marked(conn: &Conn) -> bool {
+    conn.user_rcvlowat.load(Relaxed) > 1 && conn.phase() & phase::ATTACHED == 0
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// SO_RCVTIMEO as a point in time.
+fn receive_limit(fd: i32) -> Option<u64> {
     let mut tv = [0i64; 2];
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
-    let t = libc::timespec { tv_sec: tv[0], tv_nsec: tv[1] * 1000 };
+    (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000)
+}
+
+/// Waits until the kernel's socket is readable (with `any`, whatever its mark), or has one of the events `also`; false
+/// with errno when the receive must fail.
+pub fn for_kernel(conn: &Conn, fd: i32, also: i16, any: bool) -> bool {
+    let limit = receive_limit(fd);
     let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP | also, revents: 0 };
     loop {
+        let mut left = limit.map(|l| l.saturating_sub(sys::now_ns()));
+        if any && marked(conn) {
+            if conn.queued(fd) > 0 {
+                return true;
+            }
+            left = Some(left.unwrap_or(UNMARKED_NS).min(UNMARKED_NS));
+        }
+        let t = left.map(timespec);
         // SAFETY: pointers to live locals.
-        let r = unsafe {
-            next::ppoll(&raw mut p, 1, if tv == [0, 0] { core::ptr::null() } else { &raw const t }, core::ptr::null())
-        };
+        let r = unsafe { next::ppoll(&raw mut p, 1, t.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null()) };
         match r {
+            0 if limit.is_none_or(|l| sys::now_ns() < l) => continue,
             0 => crate::set_errno(libc::EAGAIN),
             1.. => return true,
             _ if errno() == libc::EINTR && crate::calls::process::restarts() && conn.phase() & phase::CLOSED == 0 => {
@@ -124,9 +148,7 @@ pub fn for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
 }
 
 fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
-    let mut tv = [0i64; 2];
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
-    let limit = (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000);
+    let limit = receive_limit(fd);
     loop {
         conn.arm_data();
         let seen = conn.doorbells_seen();
@@ -138,9 +160,12 @@ fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
         if left == Some(0) {
             return false;
         }
-        let left = if held { Some(1_000_000) } else { left };
-        let t =
-            left.map(|l| libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 });
+        let unmarked = marked(conn);
+        if unmarked && conn.queued(fd) > 0 {
+            return true;
+        }
+        let left = if held || unmarked { Some(left.unwrap_or(UNMARKED_NS).min(UNMARKED_NS)) } else { left };
+        let t = left.map(timespec);
         let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
         // SAFETY: pointers to live locals.
         let r = unsafe { next::ppoll(&raw mut p, 1, t.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null()) };

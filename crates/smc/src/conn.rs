@@ -489,6 +489,13 @@ impl Conn {
         ph & p::DEAD != 0 || (ph & p::ATTACHED != 0 && self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0)
     }
 
+    /// What is about to be sent goes to the kernel because the ring is no more: to a peer that is gone it makes TCP's reset.
+    pub fn sends_past_ring(&self) {
+        if self.peer_gone() {
+            self.set(p::SENT_TO_GONE);
+        }
+    }
+
     /// The peer broke the protocol: this connection ends with ECONNRESET, others don't notice.
     #[cold]
     fn broken(&self, fd: i32) -> i32 {

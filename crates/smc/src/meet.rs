@@ -163,7 +163,11 @@ pub fn abandon(conn: &Conn) {
     close_meeting(conn);
     let at = conn.stage.swap(stage::OVER, Relaxed);
     conn.next_try.store(u32::MAX, Relaxed);
-    if at == stage::ACCEPTED || at == stage::CONFIRMED {
+    if at == stage::CONFIRMED && conn.peer_attached() {
+        // The server may write to our buffer by now, and must learn how we end.
+        group::established(conn.group.load(Relaxed), conn.my_token.load(Relaxed));
+        conn.commit();
+    } else if at == stage::ACCEPTED || at == stage::CONFIRMED {
         group::failed(conn.group.load(Relaxed), false);
     }
 }

@@ -109,6 +109,14 @@ pub fn poll_now(fd: c_int, events: i16) -> i16 {
     if n > 0 { p.revents } else { 0 }
 }
 
+/// Whether nothing can be mapped at `p`: below the kernel's mmap_min_addr, or not in a process's half of the addresses.
+#[inline(always)]
+pub fn faulty(p: *const u8) -> bool {
+    const LOWEST: usize = 1 << 16;
+    const END: usize = (1 << 47) - 4096;
+    !(LOWEST..END).contains(&(p as usize))
+}
+
 /// `getsockopt` into a plain value; the number of bytes filled, or a negative errno.
 pub fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, out: &mut T) -> isize {
     let mut len = size_of::<T>() as u32;

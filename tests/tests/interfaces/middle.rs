@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use system_tests::{case, millis, secs, stream};
+use system_tests::{case, millis, need_library, secs, stream};
 
 use super::{cables, engine};
 use crate::wire::{End, Namespace, need_af_xdp};
@@ -61,6 +61,7 @@ const FROM_ROUTER: [u8; 12] = [2, 0, 0, 0, 0, 0x30, 2, 0, 0, 0, 0, 0x20];
 
 fn through(name: &str, kind: &str, from: &str, to: &str) {
     case(name, |case| {
+        need_library("libpcap.so")?;
         if kind == "XDP" {
             need_af_xdp()?;
         }

@@ -64,7 +64,10 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
                 Err(e) => return fail(e),
             },
             Sent::Kernel if done > 0 => break,
-            Sent::Kernel => return unsafe { next::sendfile(out, input, off, n) },
+            Sent::Kernel => {
+                c.sends_past_ring();
+                return unsafe { next::sendfile(out, input, off, n) };
+            }
             Sent::Err(_) if done > 0 => break,
             Sent::Err(e) => return fail(e),
         }
@@ -189,7 +192,10 @@ fn into_ring(
                     return fail(e);
                 }
             }
-            Sent::Kernel => return plain(),
+            Sent::Kernel => {
+                c.sends_past_ring();
+                return plain();
+            }
             Sent::Err(e) => return fail(e),
         }
     }

@@ -92,7 +92,7 @@ fn one(buf: *const c_void, n: size_t) -> iovec {
 }
 
 unsafe fn slice<'a>(iov: *const iovec, n: c_long) -> Option<&'a [iovec]> {
-    if !(0..=libc::UIO_MAXIOV as c_long).contains(&n) || (n > 0 && iov.is_null()) {
+    if !(0..=libc::UIO_MAXIOV as c_long).contains(&n) || (n > 0 && crate::faulty(iov)) {
         return None;
     }
     // SAFETY: the application vouches for n elements.
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn recvfrom(
     unsafe {
         let r = recv_iov(fd, &[one(buf, n)], flags, || next::recvfrom(fd, buf, n, flags, a, l));
         // TCP fills no address in; the kernel says so by a zero length.
-        if r >= 0 && !a.is_null() && !l.is_null() {
+        if r >= 0 && !a.is_null() && !crate::faulty(l) {
             *l = 0;
         }
         r
@@ -183,10 +183,13 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
     unsafe {
         if fds::kind(fd) == fds::Kind::Other {
             let r = next::recvmsg(fd, msg, flags);
-            if r >= 0 && (*msg).msg_controllen > 0 {
+            if r >= 0 && !crate::faulty(msg) && (*msg).msg_controllen > 0 {
                 super::fd::after_passing(msg);
             }
             return r;
+        }
+        if crate::faulty(msg) {
+            return next::recvmsg(fd, msg, flags);
         }
         let Some((index, c)) = fds::conn_of(fd) else { return next::recvmsg(fd, msg, flags) };
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::recvmsg(fd, msg, flags) };
@@ -218,7 +221,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
 pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int {
     watched!(fd, unsafe { next::recvmmsg(fd, v, n, flags, t) });
     unsafe {
-        if fds::conn_of(fd).is_none() {
+        if crate::faulty(v) || (!t.is_null() && crate::faulty(t)) || fds::conn_of(fd).is_none() {
             return next::recvmmsg(fd, v, n, flags, t);
         }
         let limit =
@@ -296,7 +299,7 @@ pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: o
 pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     unsafe {
         if fds::kind(fd) == fds::Kind::Other {
-            if msg.is_null() || (*msg).msg_controllen == 0 {
+            if crate::faulty(msg) || (*msg).msg_controllen == 0 {
                 return next::sendmsg(fd, msg, flags);
             }
             super::fd::before_passing(msg);
@@ -307,6 +310,9 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
                 crate::set_errno(e);
             }
             return r;
+        }
+        if crate::faulty(msg) {
+            return next::sendmsg(fd, msg, flags);
         }
         let Some((index, c)) = fds::conn_of(fd) else { return next::sendmsg(fd, msg, flags) };
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::sendmsg(fd, msg, flags) };
@@ -329,9 +335,12 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
     unsafe {
+        if crate::faulty(v) {
+            return next::sendmmsg(fd, v, n, flags);
+        }
         if fds::conn_of(fd).is_none() {
             for i in 0..n as usize {
-                if !v.is_null() && (*v.add(i)).msg_hdr.msg_controllen > 0 {
+                if (*v.add(i)).msg_hdr.msg_controllen > 0 {
                     super::fd::before_passing(&raw const (*v.add(i)).msg_hdr);
                 }
             }

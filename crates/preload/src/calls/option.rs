@@ -12,7 +12,7 @@ use crate::{fds, next};
 /// The int that an option is set to.
 unsafe fn int(v: *const c_void, l: socklen_t) -> Option<c_int> {
     // SAFETY: the application gives `l` bytes.
-    (!v.is_null() && l as usize >= size_of::<c_int>()).then(|| unsafe { v.cast::<c_int>().read_unaligned() })
+    (!crate::faulty(v) && l as usize >= size_of::<c_int>()).then(|| unsafe { v.cast::<c_int>().read_unaligned() })
 }
 
 #[unsafe(no_mangle)]
@@ -78,8 +78,8 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
 pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mut c_void, l: *mut socklen_t) -> c_int {
     if let Some((_, c)) = fds::existing(fd)
         && c.phase() & phase::ATTACHED != 0
-        && !v.is_null()
-        && !l.is_null()
+        && !crate::faulty(v)
+        && !crate::faulty(l)
     {
         let kept = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c.user_nodelay.load(Relaxed) & 1),

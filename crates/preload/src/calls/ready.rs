@@ -15,7 +15,7 @@ fn ns(t: *const timespec) -> Option<u64> {
 }
 
 unsafe fn list<'a>(fds: *mut pollfd, n: nfds_t) -> &'a mut [pollfd] {
-    if fds.is_null() || n == 0 || n > 1 << 20 {
+    if crate::faulty(fds) || n == 0 || n > 1 << 20 {
         return &mut [];
     }
     // SAFETY: the application vouches for n entries.
@@ -47,6 +47,9 @@ pub unsafe extern "C" fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, 
 }
 
 fn ns_invalid(t: *const timespec) -> bool {
+    if !t.is_null() && crate::faulty(t) {
+        return true;
+    }
     // SAFETY: null or a timespec of the application.
     unsafe { t.as_ref() }.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec))
 }
@@ -114,7 +117,8 @@ unsafe fn by_poll(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if n <= 0 || !fds::readiness_differs() {
+    let unreadable = |set: *mut fd_set| !set.is_null() && crate::faulty(set);
+    if n <= 0 || !fds::readiness_differs() || unreadable(r) || unreadable(w) || unreadable(e) {
         return None;
     }
     let mut l = Vec::new();
@@ -158,6 +162,9 @@ unsafe fn by_poll(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int {
     unsafe {
+        if !t.is_null() && crate::faulty(t) {
+            return next::select(n, r, w, e, t);
+        }
         let limit = t.as_ref().map(|t| {
             (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_usec.max(0) as u64 * 1000)
         });
@@ -225,7 +232,7 @@ pub unsafe extern "C" fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epo
         return plain();
     };
     // SAFETY: the application's event.
-    let event = unsafe { ev.as_ref() }.copied();
+    let event = if crate::faulty(ev) { None } else { unsafe { ev.as_ref() }.copied() };
     let call = |e: &mut epoll_event| unsafe { next::epoll_ctl(ep, op, fd, e) };
     match (op, event) {
         (libc::EPOLL_CTL_ADD, Some(e)) if e.events & libc::EPOLLEXCLUSIVE as u32 != 0 => {
@@ -287,7 +294,7 @@ unsafe fn by_set(
     plain: impl Fn() -> c_int,
 ) -> c_int {
     let Kind::Epoll(set) = fds::kind(ep) else { return plain() };
-    if n <= 0 || evs.is_null() {
+    if n <= 0 || crate::faulty(evs) {
         return plain();
     }
     // SAFETY: forwarded.

@@ -44,7 +44,7 @@ impl Conn {
         if ph & p::RX_RING != 0 {
             let word = self.my().prod.load(Acquire);
             if self.tcp_left() > 0 {
-                ask |= libc::POLLIN;
+                ask |= IN as i16;
             } else if word & CURSOR_MASK != self.rx_word.load(Relaxed) {
                 let mark = self.mark();
                 if mark <= 1 || ends != 0 || gone || self.unread(fd) >= mark {
@@ -52,7 +52,7 @@ impl Conn {
                 }
             } else if word & REVERTED != 0 || ph & p::RX_RECALLED != 0 {
                 self.try_back_to_tcp(fd);
-                ask |= libc::POLLIN | libc::POLLRDHUP;
+                ask |= IN as i16 | libc::POLLRDHUP;
             } else if ends != 0 || gone || ph & p::SHUT_RD != 0 {
                 ev |= IN;
             }
@@ -60,7 +60,7 @@ impl Conn {
                 ev |= RDHUP;
             }
         } else {
-            ask |= libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI;
+            ask |= IN as i16 | libc::POLLRDHUP | libc::POLLPRI;
         }
         if ph & p::TX_RING != 0 && ph & p::SHUT_WR == 0 && !gone {
             if self.has_space() {
@@ -69,7 +69,7 @@ impl Conn {
         } else if ph & p::SHUT_WR != 0 || gone {
             ev |= OUT;
         } else {
-            ask |= libc::POLLOUT;
+            ask |= OUT as i16;
         }
         // What TCP answers by a reset: a close that threw data away, ours or, when a process was killed, the kernel's.
         let killed = ph & p::DEAD != 0 && ph & p::TX_RING != 0 && ends == 0 && self.unread_there();
@@ -148,7 +148,8 @@ impl Conn {
         left as usize + self.refresh_rx(rx).unwrap_or(0) as usize
     }
 
-    pub(super) fn queued(&self, fd: i32) -> usize {
+    /// Bytes that the kernel has for us.
+    pub fn queued(&self, fd: i32) -> usize {
         sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize
     }
 

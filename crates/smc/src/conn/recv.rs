@@ -35,6 +35,9 @@ impl Conn {
             while n < len {
                 let Some((dst, k)) = pieces.next(len - n) else { break };
                 if !discard {
+                    if sys::faulty(dst) {
+                        return if n > 0 { Ok(n) } else { Err(libc::EFAULT) };
+                    }
                     // SAFETY: the application vouches for its iovecs; `src` has `len` bytes.
                     unsafe { core::ptr::copy_nonoverlapping(src.add(n), dst, k) };
                 }

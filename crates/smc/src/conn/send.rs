@@ -89,6 +89,9 @@ impl Conn {
             let mut n = 0;
             while n < len {
                 let Some((src, k)) = pieces.next(len - n) else { break };
+                if sys::faulty(src) {
+                    return if n > 0 { Ok(n) } else { Err(libc::EFAULT) };
+                }
                 // SAFETY: the application vouches for its iovecs as it does towards the kernel; `dst` has `len` bytes.
                 unsafe { core::ptr::copy_nonoverlapping(src, dst.add(n), k) };
                 n += k;
@@ -116,7 +119,8 @@ impl Conn {
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
         if want == 0 {
-            return Sent::Bytes(0);
+            // Nothing, or an error that the kernel knows of.
+            return Sent::Kernel;
         }
         let size = self.window().peer_size.load(Relaxed);
         let mut free = size.saturating_sub((tx.prod.pos - tx.cons.pos) as u32);

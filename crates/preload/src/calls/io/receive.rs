@@ -34,7 +34,7 @@ pub(super) fn receive(
     let low = c.user_rcvlowat.load(Relaxed) as usize;
     let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
     let mut done = 0;
-    if peek && flags & libc::MSG_WAITALL != 0 && !dontwait {
+    if peek && flags & libc::MSG_WAITALL != 0 && !dontwait && want > 0 {
         return peek_all(index, c, fd, into, flags, &mut kernel);
     }
     loop {
@@ -86,6 +86,8 @@ pub(super) fn receive(
             return fail(libc::EAGAIN);
         }
         match wait::for_data(c, fd, dontwait) {
+            // Once it has slept, a receive of nothing has what it wants.
+            _ if want == 0 && !dontwait && !smc::sys::is_nonblocking(fd) => return 0,
             Ok(None) => {}
             Ok(Some(Got::Err(e))) if done == 0 => return fail(e),
             Ok(Some(_)) => return done as ssize_t,
@@ -152,7 +154,7 @@ fn from_kernel(
     let dontwait = || flags & libc::MSG_DONTWAIT != 0 || smc::sys::is_nonblocking(fd);
     if !c.flush_takeback(fd) && !dontwait() {
         // The peer may wait for what it has given back to us to send again, and it did not all fit.
-        return if wait::for_kernel(c, fd, libc::POLLOUT) { None } else { Some(-1) };
+        return if wait::for_kernel(c, fd, libc::POLLOUT, false) { None } else { Some(-1) };
     }
     if !c.enter_kernel_recv() {
         if c.phase() & phase::RX_RING != 0 {
@@ -169,9 +171,10 @@ fn from_kernel(
     }
     let mut there = *into;
     let mut now = flags;
-    if c.user_rcvlowat.load(Relaxed) > 1 && !dontwait() {
+    let low = c.user_rcvlowat.load(Relaxed) as usize;
+    if low > 1 && !dontwait() {
         // A receive that has begun keeps to the mark it began with, and would sleep over a doorbell; poll does not.
-        if !wait::for_kernel(c, fd, 0) {
+        if !wait::for_kernel(c, fd, 0, into.left() < low) && c.queued(fd) == 0 {
             c.leave_kernel_recv(fd, 0, true);
             return Some(-1);
         }

@@ -82,9 +82,7 @@ pub(super) fn transmit(
                 if done > 0 {
                     return done as ssize_t;
                 }
-                if c.peer_gone() {
-                    c.set(phase::SENT_TO_GONE);
-                }
+                c.sends_past_ring();
                 return kernel(&from, flags);
             }
             Sent::Full => match wait::for_space(c, fd, dontwait) {
