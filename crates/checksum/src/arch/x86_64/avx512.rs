@@ -194,10 +194,11 @@ macro_rules! frame {
         #[target_feature(enable = $features)]
         #[inline(never)]
         fn long(data: &[u8], sum: u32) -> u32 {
-            if data.len() < ALIGN_FROM {
+            let before = data.as_ptr().addr().wrapping_neg() % VECTOR;
+            if data.len() < ALIGN_FROM || before == 0 {
                 return in_turns(data, sum);
             }
-            let (head, rest) = data.split_at(data.as_ptr().addr().wrapping_neg() % VECTOR);
+            let (head, rest) = data.split_at(before);
             csum_block_add(short(head, sum), in_turns(rest, 0), head.len())
         }
 
