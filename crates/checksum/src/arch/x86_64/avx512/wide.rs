@@ -38,6 +38,12 @@ fn add(sum: Sum, vector: __m512i) -> Sum {
 
 #[target_feature(enable = "avx512f")]
 #[inline]
+fn add_four([a, b, c, d]: [Sum; 4], [e, f, g, h]: [__m512i; 4]) -> [Sum; 4] {
+    [add(a, e), add(b, f), add(c, g), add(d, h)]
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
 fn join(a: Sum, b: Sum) -> Sum {
     Sum { words: _mm512_add_epi64(a.words, b.words), upper: _mm512_add_epi64(a.upper, b.upper) }
 }
