@@ -3,7 +3,7 @@
 use core::arch::asm;
 use core::arch::x86_64::*;
 
-super::frame!("avx512f,avx512bw,avx512vl,avx512vnni,bmi2");
+super::frame!("avx512f,avx512bw,avx512vl,avx512vnni,bmi2", ".text.csum_vnni");
 
 /// 4096 vectors: in the end a lane holds the sum of 16 words of each, which must stay below 2^32.
 const PIECE: usize = 2048 * VECTOR;

@@ -4,7 +4,7 @@ use core::arch::x86_64::*;
 
 use super::short;
 
-super::frame!("avx512f,avx512bw,avx512vl,bmi2");
+super::frame!("avx512f,avx512bw,avx512vl,bmi2", ".text.csum_wide");
 
 /// No lane overflows: 2^32 words would be needed. Even, so that the pieces' sums add up.
 const PIECE: usize = 1 << 30;
