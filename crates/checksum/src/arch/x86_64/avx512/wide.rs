@@ -4,7 +4,7 @@ use core::arch::x86_64::*;
 
 use super::short;
 
-super::frame!("avx512f,avx512bw,avx512vl,bmi2");
+super::frame!("avx512f,avx512bw,avx512vl,bmi2", ".text.csum_wide");
 
 /// No lane overflows: 2^32 words would be needed. Even, so that the pieces' sums add up.
 const PIECE: usize = 1 << 30;
@@ -34,6 +34,12 @@ fn start(_vectors: usize) -> Sum {
 fn add(sum: Sum, vector: __m512i) -> Sum {
     let upper = _mm512_srli_epi64::<32>(vector);
     Sum { words: _mm512_add_epi64(sum.words, vector), upper: _mm512_add_epi64(sum.upper, upper) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn add_four([a, b, c, d]: [Sum; 4], [e, f, g, h]: [__m512i; 4]) -> [Sum; 4] {
+    [add(a, e), add(b, f), add(c, g), add(d, h)]
 }
 
 #[target_feature(enable = "avx512f")]
