@@ -42,7 +42,7 @@ struct Inner {
     remote: u32,
     /// Control messages posted and not yet complete.
     control: u32,
-    /// Control messages with an entry so far: which of the buffers behind the send buffer is next.
+    /// Entries posted so far from the buffers behind the send buffer: which of them is next.
     entries: u32,
     idle: u32,
 }
@@ -265,9 +265,9 @@ impl<E: Endpoint> Stream<E> {
 
     fn post_sge(&self, inner: &mut Inner, bytes: &[u8; Sge::LEN], message: u32) -> Result<(), PostError> {
         let mut from = bytes.as_ptr();
-        if self.endpoint.inline_limit() < Sge::LEN {
+        let staged = self.endpoint.inline_limit() < Sge::LEN;
+        if staged {
             let slot = inner.entries as usize % CONTROL as usize * Sge::LEN;
-            inner.entries = inner.entries.wrapping_add(1);
             let buffer = self.sbuf.wrapping_add(self.config.sbuf as usize + slot);
             // SAFETY: one of the slots behind the send buffer; free, as fewer than all are in use.
             unsafe { core::ptr::copy_nonoverlapping(from, buffer, Sge::LEN) };
@@ -277,6 +277,8 @@ impl<E: Endpoint> Stream<E> {
         let to = Remote { addr: self.peer.sgl.addr + at, key: self.peer.sgl.key };
         // SAFETY: the bytes lie still; the control lane is used under the lock of the completion queue only.
         unsafe { self.endpoint.post_write(Lane::Control, &[(from, Sge::LEN)], to, Some(message), message)? };
+        // Only now: moved on by a post that found the queue full, the next would be a slot whose bytes are on their way.
+        inner.entries = inner.entries.wrapping_add(staged.into());
         inner.control += u32::from(!self.endpoint.synchronous());
         Ok(())
     }
