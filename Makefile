@@ -17,12 +17,12 @@ CAPI = crates/checksum/capi
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire.
-PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs rdmacm-utils \
+PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs \
 	default-jdk-headless golang-go socat libmemcached-tools strace libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
 	$(GUEST_PACKAGES)
 
 # What runs virtual machines, and where the kernel for them is kept.
-GUEST_PACKAGES = qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers
+GUEST_PACKAGES = qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers rdmacm-utils
 GUEST = $(CARGO_TARGET_DIR)/guest
 
 .PHONY: all build demo check check-guest guest-kernel packages install man clean

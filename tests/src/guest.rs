@@ -166,6 +166,12 @@ impl Ended {
             self.output,
             self.console
         );
+        assert!(
+            !self.output.contains("cannot load "),
+            "modules are missing:\n{}\n-- console\n{}",
+            self.output,
+            self.console
+        );
         &self.output
     }
 }

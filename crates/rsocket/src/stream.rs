@@ -33,6 +33,9 @@ pub const CONTROL: u32 = 4;
 /// Least free space of the send buffer for a write.
 pub const SNDLOWAT: u32 = 2048;
 
+/// Looks in vain until a program that does not want to wait lets others run: its peer may need this very processor.
+const PATIENCE: u32 = 1024;
+
 /// Sizes of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -230,7 +233,12 @@ impl<E: Endpoint> Stream<E> {
         };
         match self.progress.run(&event, false, &mut step) {
             Err(Errno::AGAIN) if block => {}
-            done => return done,
+            done => {
+                if done.is_err() && self.cq.idle.load(Ordering::Relaxed).is_multiple_of(PATIENCE) {
+                    std::thread::yield_now();
+                }
+                return done;
+            }
         }
         let start = Instant::now();
         while !self.spin.is_zero() && start.elapsed() < self.spin {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use system_tests::guest::Guest;
-use system_tests::{Skip, case, need, secs, skip};
+use system_tests::{Skip, case, need, secs, shortwire, skip};
 
 /// What makes `rxe0` on one end of a cable, with the address 10.8.0.1. Names with a path, as busybox has its own `ip`.
 const RXE0: &str = "
@@ -48,6 +48,44 @@ fn soft_roce_moves_messages() {
         let ended = machine()?.run(case, "", &[RXE0, script].concat(), secs(300));
         let said = ended.success();
         assert!(said.contains("PORT_ACTIVE") && said.contains("200 iters in"), "{said}");
+        Ok(())
+    });
+}
+
+/// What follows the turn's name, up to the next.
+fn turn<'a>(said: &'a str, name: &str) -> &'a str {
+    let (_, rest) = said.split_once(&format!("== {name}\n")).unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
+    rest.split("\n== ").next().unwrap_or(rest)
+}
+
+/// Debian's rstream, over our library and over librdmacm's own, and our own rstream with its direct writes. Each checks
+/// what it receives.
+#[test]
+fn rsockets_over_verbs_move_verified_data() {
+    case("rsockets-over-verbs", |case| {
+        let mut guest = machine()?;
+        guest.program(&shortwire()).program(&need("rstream")?);
+        guest.program(&shortwire().with_file_name("libshortwire_rsocket.so"));
+        let ended = guest.run(case, "", &[RXE0, include_str!("roce/streams.sh")].concat(), secs(300));
+        let said = ended.success();
+        for name in [
+            "blocking",
+            "nonblocking",
+            "async",
+            "from-librdmacm",
+            "to-librdmacm",
+            "much-from-librdmacm",
+            "much-to-librdmacm",
+        ] {
+            let turn = turn(said, name);
+            let rows = turn.lines().filter(|line| line.starts_with("custom")).count();
+            assert!(turn.contains("client: 0") && turn.contains("server: 0") && rows == 2, "{name}:\n{turn}");
+        }
+        let own = turn(said, "own");
+        assert!(own.contains("client: 0") && own.contains("\"riowrite 64 KiB\""), "{own}");
+        // The kernel ends the connection of a process that dies; rstream then ends with -1.
+        let killed = turn(said, "killed");
+        assert!(killed.contains("client: 255") && killed.contains("Connection reset by peer"), "{killed}");
         Ok(())
     });
 }

@@ -27,6 +27,8 @@ pub struct Queue {
     pub(super) done_bytes: AtomicU64,
     /// Messages that the last look at the queue has found.
     pub(super) found: AtomicU32,
+    /// Looks in vain since the last that found something.
+    pub(super) idle: AtomicU32,
     /// Bytes granted to the peer since the start.
     granted: AtomicU64,
     /// Count of read messages at which the next credits are due.
@@ -42,15 +44,14 @@ struct Inner {
     remote: u32,
     /// Control messages posted and not yet complete.
     control: u32,
-    /// Control messages with an entry so far: which of the buffers behind the send buffer is next.
+    /// Entries posted so far from the buffers behind the send buffer: which of them is next.
     entries: u32,
-    idle: u32,
 }
 
 impl Queue {
     pub fn new(config: &Config, credits: u16) -> Self {
         // The first half, and the first entry, went with the connection data.
-        let inner = Inner { received: 0, fill: 1, remote: 1, control: 0, entries: 0, idle: 0 };
+        let inner = Inner { received: 0, fill: 1, remote: 1, control: 0, entries: 0 };
         Self {
             inner: Guarded(inner.into()),
             credits: AtomicU32::new(credits.into()),
@@ -60,6 +61,7 @@ impl Queue {
             done: AtomicU32::new(0),
             done_bytes: AtomicU64::new(0),
             found: AtomicU32::new(0),
+            idle: AtomicU32::new(0),
             granted: AtomicU64::new((config.rbuf / 2).into()),
             due: AtomicU32::new((config.rq / 2).into()),
         }
@@ -76,12 +78,13 @@ impl<E: Endpoint> Stream<E> {
         let inner = unsafe { self.cq.inner.get() };
         let mut out = [Completion::Recv(0); BATCH];
         let mut found = 0;
+        let mut idle = self.cq.idle.load(Ordering::Relaxed);
         loop {
             let n = self.endpoint.poll_cq(&mut out);
             if n == 0 {
                 break;
             }
-            inner.idle = 0;
+            idle = 0;
             let mut receives = 0;
             for completion in &out[..n] {
                 match *completion {
@@ -104,8 +107,9 @@ impl<E: Endpoint> Stream<E> {
             }
         }
         self.cq.found.store(found, Ordering::Relaxed);
-        inner.idle += 1;
-        if inner.idle % PROBE == 0 {
+        idle = idle.wrapping_add(1);
+        self.cq.idle.store(idle, Ordering::Relaxed);
+        if idle.is_multiple_of(PROBE) {
             self.endpoint.probe();
         }
         if gone && self.is(state::CONNECTED) {
@@ -265,9 +269,9 @@ impl<E: Endpoint> Stream<E> {
 
     fn post_sge(&self, inner: &mut Inner, bytes: &[u8; Sge::LEN], message: u32) -> Result<(), PostError> {
         let mut from = bytes.as_ptr();
-        if self.endpoint.inline_limit() < Sge::LEN {
+        let staged = self.endpoint.inline_limit() < Sge::LEN;
+        if staged {
             let slot = inner.entries as usize % CONTROL as usize * Sge::LEN;
-            inner.entries = inner.entries.wrapping_add(1);
             let buffer = self.sbuf.wrapping_add(self.config.sbuf as usize + slot);
             // SAFETY: one of the slots behind the send buffer; free, as fewer than all are in use.
             unsafe { core::ptr::copy_nonoverlapping(from, buffer, Sge::LEN) };
@@ -277,6 +281,8 @@ impl<E: Endpoint> Stream<E> {
         let to = Remote { addr: self.peer.sgl.addr + at, key: self.peer.sgl.key };
         // SAFETY: the bytes lie still; the control lane is used under the lock of the completion queue only.
         unsafe { self.endpoint.post_write(Lane::Control, &[(from, Sge::LEN)], to, Some(message), message)? };
+        // Only now: moved on by a post that found the queue full, the next would be a slot whose bytes are on their way.
+        inner.entries = inner.entries.wrapping_add(staged.into());
         inner.control += u32::from(!self.endpoint.synchronous());
         Ok(())
     }

@@ -270,6 +270,16 @@ fn a_failed_write_is_an_error_of_the_connection() {
     assert_ne!(ends[0].poll(libc::POLLIN) & libc::POLLERR, 0);
 }
 
+/// A grant that finds the queue full must leave alone the bytes of one that is on its way.
+#[test]
+fn grants_on_their_way_are_not_written_over() {
+    let faults = Faults { inline: 0, full: 2, burst: 1, fail: 0 };
+    let steps: Vec<_> = (0..300).map(|i| if i % 2 == 0 { Step::Send(false, 9) } else { Step::Recv(true, 9) }).collect();
+    for seed in 0..50 {
+        check(&streams([config(16, 4), config(16, 4)], |qp| Faulty::new(qp, faults, seed)), &steps);
+    }
+}
+
 #[test]
 fn a_peer_that_dies_resets_after_its_last_bytes() {
     let [a, b] = streams([config(16, 500), config(16, 500)], |qp| qp);

@@ -1,0 +1,53 @@
+# Streams over verbs, ours at one end or both. Each turn prints its name, what both ends printed, and how they ended.
+ours="shortwire run --rsocket --prefer verbs --"
+
+# Listeners of RDMA are in no table: a client that comes too early is refused, and tries again.
+meet() {
+    timeout 60 $1 > /tmp/served 2>&1 & server=$!
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 1
+        timeout 60 $2 > /tmp/said 2>&1
+        status=$?
+        grep -q refused /tmp/said || break
+    done
+    cat /tmp/said
+    echo "client: $status"
+}
+
+# NAME, PROGRAM in front of the server and of the client, OPTIONS of both
+stream() {
+    echo "== $1"
+    port=$((port + 1))
+    meet "$2 rstream -p $port -b 10.8.0.1 $4" "$3 rstream -p $port -s 10.8.0.1 $4"
+    wait $server
+    echo "server: $?"
+    cat /tmp/served
+}
+
+port=7000
+small="-S 64 -I 100 -C 2 -T v"
+large="-S 65536 -I 10 -C 10 -T v"
+stream blocking "$ours" "$ours" "$small -T b"
+stream nonblocking "$ours" "$ours" "$large -T n"
+stream async "$ours" "$ours" "$large -T a"
+stream from-librdmacm "$ours" "" "$small -T b"
+stream to-librdmacm "" "$ours" "$small -T b"
+stream much-from-librdmacm "$ours" "" "$large -T n"
+stream much-to-librdmacm "" "$ours" "$large -T n"
+
+echo "== own"
+export SHORTWIRE_PREFER=verbs
+meet "shortwire rstream --listen --bind 10.8.0.1 -p 7100" \
+    "shortwire rstream --server 10.8.0.1 -p 7100 -S 64,64K --verify --repeat 1 --seconds 0.05 --json"
+unset SHORTWIRE_PREFER
+kill $server; wait $server 2>/dev/null
+
+echo "== killed"
+endless="-p 7200 -S 65536 -I 100000 -C 1000"
+$ours rstream -b 10.8.0.1 $endless > /dev/null 2>&1 & server=$!
+sleep 2
+timeout 60 $ours rstream -s 10.8.0.1 $endless 2>&1 & client=$!
+sleep 3
+kill -0 $client && kill -9 $server
+wait $client
+echo "client: $?"
