@@ -2,6 +2,7 @@
 # make demo      builds, then shows in under two minutes what Shortwire does on this machine
 # make check     everything that continuous integration runs; the last line sums it up
 # make check-guest   only the tests in virtual machines, and what they need
+# make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
 # make install   into $(DESTDIR)$(PREFIX)
 
 CARGO ?= cargo
@@ -17,7 +18,7 @@ CAPI = crates/checksum/capi
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire.
-PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 nodejs \
+PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 libpython3-testsuite nodejs \
 	default-jdk-headless golang-go socat libmemcached-tools strace libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
 	$(GUEST_PACKAGES)
 
@@ -25,7 +26,10 @@ PACKAGES = iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgre
 GUEST_PACKAGES = qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers rdmacm-utils
 GUEST = $(CARGO_TARGET_DIR)/guest
 
-.PHONY: all build demo check check-guest guest-kernel packages install man clean
+# What the recipes in tests/suites need beside that.
+SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if $(shell command -v npm),,npm)
+
+.PHONY: all build demo check check-guest check-suites guest-kernel packages install man clean
 
 all: build
 
@@ -43,6 +47,10 @@ check: packages guest-kernel build
 check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
 	$(CARGO) test -p system-tests --release --test guest -- --test-threads=1
+
+check-suites: PACKAGES += $(SUITE_PACKAGES)
+check-suites: packages build
+	SHORTWIRE_SUITES="$(SUITES)" $(CARGO) test -p system-tests --release --test suites -- --ignored --nocapture every_suite
 
 # Debian's kernel, 70 MB, fetched once. Without it the tests in virtual machines are skipped.
 guest-kernel:

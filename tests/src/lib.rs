@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod skip;
 mod ss;
+pub mod suites;
 mod tool;
 mod transcript;
 
