@@ -186,7 +186,13 @@ impl Host {
         module.set("report_links", lua.create_function(links)?)?;
         let host = Rc::downgrade(self);
         let app = move |_: &Lua, name: String| Ok(with(&host, |host| host.report_app(&name)));
-        module.set("report_app", lua.create_function(app)?)
+        module.set("report_app", lua.create_function(app)?)?;
+        let host = Rc::downgrade(self);
+        let failed = move |_: &Lua, (name, problem): (String, String)| {
+            eprintln!("shortwire: app '{name}': {problem}");
+            Ok(with(&host, |host| host.calls().inspect(|calls| calls.count_failure()).is_some()))
+        };
+        module.set("app_failed", lua.create_function(failed)?)
     }
 
     /// What went wrong, if anything did.
