@@ -112,7 +112,7 @@ impl VhostUser {
     /// Packets from the guest.
     fn receive(&mut self, output: &Link) -> Result<(), Broken> {
         let Some(session) = &mut self.session else { return Ok(()) };
-        let (queue, memory) = session.from_guest();
+        let (queue, memory) = session.transmitq();
         if !queue.is_running() {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl VhostUser {
     fn send(&mut self, input: &Link) -> Result<(), Broken> {
         let open = self.session.as_ref().is_some_and(Session::takes_open_checksums);
         let Some((queue, memory)) =
-            self.session.as_mut().map(Session::to_guest).filter(|(queue, _)| queue.is_running())
+            self.session.as_mut().map(Session::receiveq).filter(|(queue, _)| queue.is_running())
         else {
             self.counters.tx_dropped += input.discard() as u64;
             return Ok(());
