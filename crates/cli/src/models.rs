@@ -2,7 +2,7 @@
 
 use engine::nic::i82599::model::{self, Spec};
 
-/// For commands whose networks can have an `Intel82599`.
+/// For commands that can have an `Intel82599`.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Models {
     /// Let a software model stand in for the card at a PCI address

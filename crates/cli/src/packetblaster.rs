@@ -38,6 +38,7 @@ pub fn run(command: &Blast) -> Result<ExitCode> {
         Blast::Synth(args) => (frames::synth(&args.frames)?, &args.output, false),
     };
     arena::set_slots(arena::DEFAULT_SLOTS.max(2 * frames.len() + 16384))?;
+    output.models.apply();
     let signals = Signals::catch().context("cannot catch signals")?;
     let blast = Plan::new(&frames, output, once)?;
     let lengths: Vec<usize> = frames.iter().map(Vec::len).collect();
@@ -72,7 +73,7 @@ pub fn packets_per_second(rate: Rate, frames: &[Vec<u8>]) -> f64 {
 }
 
 fn target(output: &Output) -> String {
-    let names = [&output.interface, &output.raw, &output.tap].into_iter().flatten().next().cloned();
+    let names = [&output.interface, &output.raw, &output.tap, &output.pci].into_iter().flatten().next().cloned();
     let file = output.pcap.as_deref().map(|path| path.display().to_string());
     names.or(file).unwrap_or_else(|| "memory".into())
 }
@@ -82,6 +83,7 @@ fn open(output: &Output, endless: bool) -> Result<Port> {
     let one = |key: &str, value: &str| Table::from_iter([(key.to_string(), Value::from(value))]);
     let text = |path: &Path| path.to_str().map(str::to_string).context("the file's name is not UTF-8");
     match output {
+        Output { pci: Some(address), .. } => Port::open("Intel82599", one("pciaddr", address)),
         Output { raw: Some(interface), .. } => Port::open("RawSocket", one("interface", interface)),
         Output { tap: Some(interface), .. } => Port::open("Tap", one("interface", interface)),
         Output { pcap: Some(path), .. } => {

@@ -1,7 +1,7 @@
 //! `shortwire snsh`: scripts for the packet engine.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -105,7 +105,8 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
     // Without a place for counters a script runs all the same.
     let run_dir = counters::run_root().and_then(|root| RunDir::create(&root)).ok().map(Arc::new);
     let options = Options { run_dir, ..Options::default() };
-    let settings = Settings { engine: options, shared: args.shared, stop: Some(stop_requested) };
+    let settings =
+        Settings { engine: options, shared: args.shared, stop: Some(stop_requested), program: Some(program) };
     let session = Session::new(settings)?;
     if let Some(target) = &args.traces {
         target.check()?;
@@ -135,6 +136,11 @@ fn play(session: &Session, args: &Snsh) -> Result<(), ScriptError> {
         session.run_file(script, &args.arguments)?;
     }
     if args.interactive { interactive::run(session) } else { Ok(()) }
+}
+
+/// Runs this command again, with these words.
+fn program(words: &[String]) -> std::io::Result<ExitStatus> {
+    Command::new(std::env::current_exe()?).args(words).status()
 }
 
 /// Signals are caught from the first run of the engine on: before, Ctrl-C ends the script as it ends any program.

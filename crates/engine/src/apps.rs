@@ -17,6 +17,8 @@ mod segment;
 pub mod shm_link;
 pub mod tap;
 pub mod unix_socket;
+#[cfg(feature = "vhost-user")]
+pub mod vhost_user;
 pub mod vlan;
 pub(crate) mod vnet;
 pub mod xdp;
@@ -33,6 +35,8 @@ pub(crate) fn register(registry: &mut Registry) {
     shm_link::register(registry);
     tap::register(registry);
     unix_socket::register(registry);
+    #[cfg(feature = "vhost-user")]
+    vhost_user::register(registry);
     vlan::register(registry);
     xdp::register(registry);
     crate::nic::i82574::register(registry);

@@ -8,6 +8,7 @@
 //! code calls without the detour over the interpreter.
 
 use std::path::Path;
+use std::process::ExitStatus;
 use std::rc::Rc;
 
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
@@ -36,7 +37,12 @@ pub struct Settings {
     pub shared: bool,
     /// Asked about a thousand times a second while the engine runs; true ends the run.
     pub stop: Option<fn() -> bool>,
+    /// Runs a subcommand of the command that scripts belong to, for their modules `program.*`.
+    pub program: Option<Program>,
 }
+
+/// Runs the command with these words.
+pub type Program = fn(&[String]) -> std::io::Result<ExitStatus>;
 
 /// Why a script ended before its time.
 #[derive(Debug, thiserror::Error)]
@@ -81,12 +87,13 @@ impl Session {
         let options = LuaOptions::new().catch_rust_panics(true);
         // SAFETY: scripts get the FFI and can break memory with it. They are the user's own programs, as in any LuaJIT.
         let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, options) };
-        let host = Host::new(&lua, Engine::new(settings.engine), settings.stop)?;
+        let shared = settings.shared;
+        let host = Host::new(&lua, settings)?;
         modules::install(&lua)?;
         lua.load(include_str!("lua/modules/startup.lua")).set_name("@startup.lua").exec()?;
         let require: Function = lua.globals().get("require")?;
         let instances: Table = require.call("shortwire.instances")?;
-        instances.set("shared", settings.shared)?;
+        instances.set("shared", shared)?;
         let errors: Table = require.call("shortwire.errors")?;
         host.bind(Calls::new(&lua, &instances, &errors.get("sentence")?)?);
         let protect = errors.get("protect")?;
@@ -113,9 +120,10 @@ impl Session {
         self.call(require, module).map(drop)
     }
 
-    /// Runs a line of an interactive session, as an expression if it is one.
+    /// Runs a line of an interactive session, as an expression if it is one. `=x` is `x`, as in Lua's own.
     pub fn evaluate(&self, line: &str) -> Result<Evaluated, ScriptError> {
         let name = "=(input)";
+        let line = line.strip_prefix('=').unwrap_or(line);
         let expression = self.load(format!("return {line}").as_bytes(), name);
         let chunk = match expression.or_else(|_| self.load(line.as_bytes(), name)) {
             Ok(chunk) => chunk,

@@ -13,6 +13,7 @@ use system_tests::{Case, Proc, case, millis, recording, secs, shortwire};
 
 mod blaster;
 mod reload;
+mod scripts;
 mod top;
 #[path = "../interfaces/wire.rs"]
 #[allow(dead_code, reason = "shared with the tests of interfaces")]

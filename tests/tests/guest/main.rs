@@ -1,8 +1,9 @@
-//! What needs a virtual machine: network cards that are driven in user space, behind an IOMMU, and RDMA. Neither the cards
-//! nor the IOMMU nor the kernel that guards them were written here.
+//! What needs a virtual machine: network cards that are driven in user space, behind an IOMMU; RDMA; guests whose cards the
+//! engine is. Neither the cards nor the IOMMU nor the kernels that use and guard them were written here.
 
 mod cards;
 mod roce;
+mod vhost;
 
 use std::fs;
 

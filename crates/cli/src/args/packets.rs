@@ -133,7 +133,7 @@ pub struct Top {
 #[command(about = "Send packets as fast as an interface takes them, or at a rate")]
 #[command(
     long_about = "Builds all frames once, in the memory that the interface sends from; while it runs only indices move. Ctrl-C ends it with a \
-summary. With --receive it also counts what comes back and reports the loss."
+summary. Packet sockets, TAP interfaces and 82599 cards get copies. With --receive it also counts what comes back and reports the loss."
 )]
 pub struct Packetblaster {
     #[command(subcommand)]
@@ -146,6 +146,7 @@ pub enum Blast {
     #[command(after_help = "Examples:
   shortwire packetblaster replay 64.pcap --if eth1
   shortwire packetblaster replay web.pcapng --if eth1 --no-loop --rate 1Gb/s
+  shortwire packetblaster replay 64.pcap 0000:82:00.1
   shortwire packetblaster replay 64.pcap --sink --duration 5")]
     Replay(Replay),
     #[command(about = "Send made-up UDP packets")]
@@ -215,8 +216,11 @@ pub struct Frames {
 /// Where packets go, how fast, and for how long.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output")]
-#[command(group = clap::ArgGroup::new("to").required(true).args(["interface", "raw", "tap", "pcap", "sink"]))]
+#[command(group = clap::ArgGroup::new("to").required(true).args(["pci", "interface", "raw", "tap", "pcap", "sink"]))]
 pub struct Output {
+    /// To an Intel 82599 in the hands of this command (doc/82599.md), such as 0000:82:00.1; interfaces of the kernel: --if
+    #[arg(value_name = "PCIADDR", value_parser = parse_pci)]
+    pub pci: Option<String>,
     /// To an interface by AF_XDP, the fastest way
     #[arg(long = "if", value_name = "NAME")]
     pub interface: Option<String>,
@@ -245,11 +249,22 @@ pub struct Output {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// End after this time
-    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = parse_seconds)]
     pub duration: Option<f64>,
+    #[command(flatten)]
+    pub models: crate::models::Models,
     /// Print the summary as one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The driver says whether there is such a card.
+fn parse_pci(word: &str) -> Result<String, String> {
+    match word.parse::<engine::nic::pci::Address>() {
+        Ok(_) => Ok(word.to_string()),
+        Err(_) if word.starts_with("model:") => Ok(word.to_string()),
+        Err(error) => Err(format!("{error}; an interface of the kernel is named by --if")),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

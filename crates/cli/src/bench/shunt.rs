@@ -51,6 +51,9 @@ const CASES: [Case; 7] = [
     case("apps in Lua, shared code, mixed ctypes", 2, "mixed", true),
 ];
 
+/// Rows of one app between a source and a sink, and what the app is.
+const HOPS: [(&str, &str); 2] = [("one hop in Lua, 60 B", "lua"), ("one hop, native, 60 B", "native")];
+
 pub fn run(args: &BenchShunt) -> Result<ExitCode> {
     sys::catch_interrupts();
     let (rounds, seconds) = match args.quick {
@@ -109,28 +112,40 @@ fn plug() -> Result<Wires> {
 /// Rounds outermost, so that what disturbs the machine disturbs all rows alike.
 fn measure_all(rounds: u32, seconds: f64, pcap: &Path) -> Result<Figures> {
     let mut figures = Figures::new(rounds);
-    let progress = Progress::new(CASES.len() * rounds as usize);
+    let progress = Progress::new((CASES.len() + HOPS.len()) * rounds as usize);
     for round in 0..rounds {
-        for case in CASES {
-            if figures.has_failed(case.name) {
-                continue;
+        let mut turn = |name: &'static str, work: &mut (dyn FnMut(&mut Figures) -> Result<f64> + Send)| {
+            if figures.has_failed(name) {
+                return Ok(());
             }
-            let label = format!("round {}/{rounds}: {}", round + 1, case.name);
+            let label = format!("round {}/{rounds}: {name}", round + 1);
             progress.begin(&label);
-            let outcome = pinned(|| measure::measure(&case, seconds, pcap)).and_then(|outcome| outcome);
+            let outcome = pinned(|| work(&mut figures)).and_then(|outcome| outcome);
             if sys::interrupted() {
                 bail!("interrupted; nothing that was made for it is left");
             }
             match outcome {
-                Ok(sample) => {
-                    progress.end(&label, &format!("{:.2} Mpps", sample.rate()));
-                    sample.add_to(&mut figures, case.name);
-                }
+                Ok(rate) => progress.end(&label, &format!("{rate:.2} Mpps")),
                 Err(error) => {
                     progress.end(&label, &format!("FAILED: {error:#}"));
-                    figures.failed.push((case.name.to_string(), format!("{error:#}")));
+                    figures.failed.push((name.to_string(), format!("{error:#}")));
                 }
             }
+            Ok(())
+        };
+        for case in CASES {
+            turn(case.name, &mut |figures| {
+                let sample = measure::measure(&case, seconds, pcap)?;
+                sample.add_to(figures, case.name);
+                Ok(sample.rate())
+            })?;
+        }
+        for (name, kind) in HOPS {
+            turn(name, &mut |figures| {
+                let rate = measure::hop(kind, seconds)?;
+                figures.add(name, rate);
+                Ok(rate)
+            })?;
         }
     }
     progress.finish();
@@ -153,11 +168,20 @@ mod tests {
             assert_eq!(sample.lua > 0.0, case.driver != "native", "{}", case.name);
             sample.add_to(&mut figures, case.name);
         }
+        for (name, kind) in HOPS {
+            figures.add(name, pinned(|| measure::hop(kind, 0.02)).unwrap().unwrap());
+        }
         let rows = report::rows(&figures);
         let text = rows::text(report::NOTE, &Machine::describe(None), &rows, &figures);
-        for part in
-            ["the document, patched", "1.03", "26 Mpps", "taken off: the models", "no figures of a network card"]
-        {
+        for part in [
+            "the document, patched",
+            "1.03",
+            "26 Mpps",
+            "taken off: the models",
+            "no figures of a network card",
+            "Snabb's hop",
+            "0.50 x",
+        ] {
             assert!(text.contains(part) || part == "1.03" && text.contains("0.97 x"), "{part} is missing in\n{text}");
         }
     }

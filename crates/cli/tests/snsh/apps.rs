@@ -45,6 +45,47 @@ print("script goes on")
 }
 
 #[test]
+fn an_app_that_fails_while_it_is_linked_or_reports_is_named_and_costs_itself_only() {
+    let (_folder, path) = script(
+        r#"local basic = require("apps.basic.basic_apps")
+local function class (t) t.new = function () return setmetatable({}, { __index = t }) end return t end
+Linked = class { link = function () error("no link") end, push = function () end }
+Left = class { link = function () end, unlink = function () error("no unlink") end, stop = function () error("no stop") end }
+Told = class { push = function (self) link.discard(self.input.input) end, report = function () return nil + 1 end }
+local function network (other)
+   local c = config.new()
+   config.app(c, "source", basic.Source, 60)
+   config.app(c, "tee", basic.Tee)
+   config.app(c, "told", Told)
+   config.link(c, "source.output -> tee.input")
+   config.link(c, "tee.a -> told.input")
+   if other then
+      config.app(c, "other", other)
+      config.link(c, "tee.b -> other.input")
+   end
+   return c
+end
+print(pcall(engine.configure, network(Linked)))
+engine.main({ duration = 0.05, report = { showapps = true } })
+print(pcall(engine.configure, network(Left)))
+print(pcall(engine.configure, network()))
+engine.main({ duration = 0.05, report = { showlinks = true } })
+"#,
+    );
+    let output = snsh(&[path.to_str().expect("UTF-8")]);
+    let (report, notices) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{report}{notices}");
+    for expected in
+        ["false\tapp 'other': ", "script.lua:3: no link\n", "\ntrue\nfalse\t", "script.lua:4: no stop", "no unlink"]
+    {
+        assert!(report.contains(expected), "{expected}: {report}");
+    }
+    assert!(notices.contains("app 'told': ") && notices.contains("script.lua:5: attempt to perform"), "{notices}");
+    assert!(notices.contains("app 'other': ") && notices.contains("The app is stopped"), "{notices}");
+    assert!(sent(&report, "tee.a -> told.input") > 0, "{report}");
+}
+
+#[test]
 fn packets_are_what_the_engine_knows_of_them() {
     let hex = "require('core.lib').hexdump(require('ffi').string(p.data, p.length))";
     assert_eq!(

@@ -3,6 +3,7 @@
 
 mod apps;
 mod interfaces;
+mod programs;
 mod traces;
 
 use std::path::{Path, PathBuf};

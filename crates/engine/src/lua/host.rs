@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::engine::{ConfigureError, Ended, Engine, Pace, Until};
 use crate::lua::calls::Calls;
 use crate::lua::sampler::Sampler;
+use crate::lua::{Program, Settings};
 use crate::lua::{direct, instance, tables};
 use crate::pool::{self, PoolStats};
 use crate::report;
@@ -31,6 +32,7 @@ type ClassKey = (String, bool, Vec<String>);
 pub struct Host {
     engine: RefCell<Engine>,
     stop: Option<fn() -> bool>,
+    program: Option<Program>,
     /// When the next timer is due; scripts write it. At a fixed address.
     due: Box<Cell<u64>>,
     interrupted: Cell<bool>,
@@ -46,10 +48,11 @@ thread_local! {
 }
 
 impl Host {
-    pub fn new(lua: &Lua, engine: Engine, stop: Option<fn() -> bool>) -> mlua::Result<Rc<Self>> {
+    pub fn new(lua: &Lua, settings: Settings) -> mlua::Result<Rc<Self>> {
         let host = Rc::new(Self {
-            engine: RefCell::new(engine),
-            stop,
+            engine: RefCell::new(Engine::new(settings.engine)),
+            stop: settings.stop,
+            program: settings.program,
             due: Box::new(Cell::new(NEVER)),
             interrupted: Cell::new(false),
             calls: RefCell::new(None),
@@ -121,6 +124,13 @@ impl Host {
         let host = Rc::downgrade(self);
         let samples = move |_: &Lua, ()| Ok(with(&host, Self::samples).unwrap_or_default());
         module.set("samples", lua.create_function(samples)?)?;
+        let near = |_: &Lua, (word, known): (String, Vec<String>)| {
+            Ok(nearest(&word, known.iter().map(String::as_str)).map(str::to_string))
+        };
+        module.set("nearest", lua.create_function(near)?)?;
+        let host = Rc::downgrade(self);
+        let program = move |_: &Lua, words: Vec<String>| Ok(with(&host, |host| host.run_program(&words)).flatten());
+        module.set("run_program", lua.create_function(program)?)?;
         Ok(module)
     }
 
@@ -176,7 +186,28 @@ impl Host {
         module.set("report_links", lua.create_function(links)?)?;
         let host = Rc::downgrade(self);
         let app = move |_: &Lua, name: String| Ok(with(&host, |host| host.report_app(&name)));
-        module.set("report_app", lua.create_function(app)?)
+        module.set("report_app", lua.create_function(app)?)?;
+        let host = Rc::downgrade(self);
+        let failed = move |_: &Lua, (name, problem): (String, String)| {
+            eprintln!("shortwire: app '{name}': {problem}");
+            Ok(with(&host, |host| host.calls().inspect(|calls| calls.count_failure()).is_some()))
+        };
+        module.set("app_failed", lua.create_function(failed)?)
+    }
+
+    /// What went wrong, if anything did.
+    fn run_program(&self, words: &[String]) -> Option<String> {
+        let ended = self.program.map(|run| run(words));
+        if self.stop.is_some_and(|stop| stop()) {
+            self.interrupted.set(true);
+            return Some(INTERRUPTED.to_string());
+        }
+        match ended {
+            Some(Ok(status)) if status.success() => None,
+            Some(Ok(status)) => Some(format!("ended with {status}")),
+            Some(Err(error)) => Some(format!("cannot be started: {error}")),
+            None => Some("cannot be started from here".to_string()),
+        }
     }
 
     /// True and perhaps a sentence about apps that do not run; or false and why nothing was changed. `before` is called

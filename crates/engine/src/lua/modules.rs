@@ -28,6 +28,17 @@ const OURS: &[(&str, &str)] = &[
     ("apps.xdp.xdp", include_str!("modules/apps/xdp.lua")),
 ];
 
+/// Subcommands as the programs that scripts know; each is the module `program.lua`, which tells them by name.
+const PROGRAMS: &[&str] = &[
+    "program.loadtest.loadtest",
+    "program.packetblaster.packetblaster",
+    "program.packetblaster.replay.replay",
+    "program.packetblaster.synth.synth",
+    "program.ps.ps",
+    "program.snsh.snsh",
+    "program.top.top",
+];
+
 /// `jit.dump`, `jit.p`, `jit.vmdef` and so on, from the sources of the very LuaJIT that is linked.
 const LUAJIT: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/jit_modules.rs"));
 
@@ -37,8 +48,9 @@ package.preload[name] = function (...) return assert(loadstring(source, '@'..fil
 
 pub fn install(lua: &Lua) -> mlua::Result<()> {
     let preload: Function = lua.load(PRELOAD).set_name("=preload").into_function()?;
-    for (name, source) in OURS.iter().chain(LUAJIT) {
-        preload.call::<()>((*name, format!("{}.lua", name.replace('.', "/")), *source))?;
+    let programs = PROGRAMS.iter().map(|name| (*name, include_str!("modules/program.lua")));
+    for (name, source) in OURS.iter().chain(LUAJIT).copied().chain(programs) {
+        preload.call::<()>((name, format!("{}.lua", name.replace('.', "/")), source))?;
     }
     Ok(())
 }

@@ -77,6 +77,24 @@ pub fn measure(case: &Case, seconds: f64, pcap: &Path) -> Result<Sample> {
     Ok(sample)
 }
 
+/// Millions of packets per second through one app in memory, "lua" or "native".
+pub fn hop(kind: &str, seconds: f64) -> Result<f64> {
+    let session = Session::new(Settings::default())?;
+    session.run_code(include_str!("hop.lua"), &[kind.to_string()])?;
+    breathe(&session, WARM_UP)?;
+    let passed = || {
+        let to_sink = |engine: &engine::Engine| -> u64 {
+            engine.links().filter(|(link, _)| link.to.app == "sink").map(|(_, stats)| stats.rxpackets).sum()
+        };
+        session.with_engine(to_sink)
+    };
+    let (before, began) = (passed(), Instant::now());
+    breathe(&session, seconds)?;
+    let rate = (passed() - before) as f64 / began.elapsed().as_secs_f64() / 1e6;
+    ensure!(session.failures() == 0 && rate > 0.0, "no packet passed");
+    Ok(rate)
+}
+
 fn breathe(session: &Session, seconds: f64) -> Result<()> {
     Ok(session.run_code(&format!("engine.main({{ duration = {seconds}, no_report = true }})"), &[])?)
 }

@@ -1,6 +1,6 @@
 //! The table: our figures beside those of the source document.
 
-use super::CASES;
+use super::{CASES, HOPS};
 use crate::bench::rows::{Bar, Figures, Row};
 
 /// What the numbers are.
@@ -9,6 +9,9 @@ shunt forwards, both ways, on one processor, with the time of models and packetb
 
 /// Two instances with one ctype, with mixed ctypes, and what that machine could have done (Snabb's issue 612, 2015).
 const DOCUMENT: [f64; 3] = [20.2, 7.6, 26.0];
+
+/// What Snabb moves over one hop in memory.
+const SNABB_HOP: f64 = 46.0;
 
 pub fn rows(figures: &Figures) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -42,6 +45,20 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
                 bar: Bar::None,
             });
         }
+    }
+    let [(lua_hop, _), (native_hop, _)] = HOPS;
+    if let (Some(ours), Some(native)) = (figures.rates(lua_hop), figures.rates(native_hop)) {
+        let snabb = Some(("Snabb's hop".to_string(), vec![SNABB_HOP; ours.len()]));
+        let cost = |rates: &[f64]| rates.iter().map(|rate| 1e3 / rate).collect::<Vec<f64>>();
+        let (values, against) = (cost(&ours), Some(("native".to_string(), cost(&native))));
+        rows.push(Row { name: lua_hop.into(), unit: "Mpps", values: ours, against: snabb, bar: Bar::Value(SNABB_HOP) });
+        rows.push(Row {
+            name: "one hop in Lua: cost per packet".into(),
+            unit: "ns",
+            values,
+            against,
+            bar: Bar::Ratio(0.5),
+        });
     }
     let [_, two, ..] = CASES;
     for (name, key, unit) in [

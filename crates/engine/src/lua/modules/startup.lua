@@ -13,3 +13,12 @@ os.exit = function (...)
    pcall(engine.stop)
    exit(...)
 end
+
+-- Asked last, when no loader knows a module.
+local host = require("shortwire.host")
+table.insert(package.loaders, function (name)
+   local known = {}
+   for other in pairs(package.preload) do known[#known + 1] = other end
+   local near = host.nearest(name, known)
+   return near and "\n\tdid you mean '"..near.."'?"
+end)

@@ -120,7 +120,14 @@ impl Port for Open {
                 (Queue::open(card, rxq, txq, ring).map(Queues::Model), spec.to_string(), first)
             }
             None => {
-                let pci = |error: pci::PciError| AppError::new(error.to_string());
+                let pci = |error: pci::PciError| {
+                    AppError::new(match error {
+                        pci::PciError::Absent { address, .. } => {
+                            format!("{error}; `--model {address}=model:0,packets=64` lets a software model stand in")
+                        }
+                        error => error.to_string(),
+                    })
+                };
                 let address: pci::Address = args.pciaddr.parse().map_err(pci)?;
                 let (card, first) = CARDS.open(address.to_string(), settings, || {
                     let device = pci::Device::open(address, IDS, WHAT).map_err(pci)?;

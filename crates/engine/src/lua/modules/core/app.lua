@@ -16,6 +16,7 @@ local layout = require("core.memory_layout")
 local classes = require("shortwire.classes")
 local instances = require("shortwire.instances")
 local host = require("shortwire.host")
+local protect = require("shortwire.errors").protect
 
 -- Settings that scripts change.
 busywait = false
@@ -78,17 +79,28 @@ end
 -- Name of an app written in Lua to the number under which the engine knows it.
 numbers_of = {}
 
+-- What apps did wrong while the network was changed.
+local problems = {}
+
+-- An app that fails here is stopped by its next breath, as one that fails in there.
+local function call_port (app, method, direction, port)
+   local ok, problem = protect(app[method], app, direction, port)
+   if ok then return end
+   problems[#problems + 1] = ("app '%s': %s"):format(app.appname, problem)
+   for _, name in ipairs { "pull", "push", "tick" } do
+      if app[name] then app[name] = function () error(problem, 0) end end
+   end
+end
+
 local function set_port (app, direction, port, link)
    local ports = app[direction]
    if ports[port] == link then return end
    ports[port] = link
    if app.kind then return end
-   if link then
-      if type(app.link) == "function" then app:link(direction, port) end
-   elseif type(app.unlink) == "function" then
-      app:unlink(direction, port)
+   if not link and type(app.unlink) == "function" then
+      call_port(app, "unlink", direction, port)
    elseif type(app.link) == "function" then
-      app:link(direction, port)
+      call_port(app, "link", direction, port)
    end
 end
 
@@ -163,6 +175,7 @@ function configure (new)
       error("engine.configure: the argument must be a configuration, as config.new() makes it, not a "..type(new), 2)
    end
    local apps, links, numbers = describe(new)
+   problems = {}
    local done, problem = host.configure(apps, links, function () detach(new) end)
    if not done then error(problem, 0) end
    take_links(new)
@@ -170,8 +183,9 @@ function configure (new)
    take_apps(new, numbers)
    attach()
    configs.c = configs.c + 1
+   if problem then table.insert(problems, 1, problem) end
    -- Everything else runs.
-   if problem then error(problem, 0) end
+   if #problems > 0 then error(table.concat(problems, "\n"), 0) end
 end
 
 -- Stops all apps and removes all links.
@@ -188,7 +202,8 @@ function report_apps ()
       if text ~= "" then io.write(name, "\n", (text:gsub("[^\n]+", "  %0")), "\n") end
       if not app.kind and type(app.report) == "function" then
          print(name)
-         app:report()
+         local ok, problem = protect(app.report, app)
+         if not ok then host.app_failed(name, problem) end
       end
    end
 end

@@ -18,6 +18,9 @@ local classes = require("shortwire.classes")
 
 local M = {}
 
+-- As it is before it is watched.
+local typeof = ffi.typeof
+
 local traces, current, aborts, flushes = {}, {}, {}, 0
 -- Number of a ctype to the place that made it, and how many that place made.
 local made_at = {}
@@ -162,15 +165,16 @@ local function on_exit (tr, exit)
    if trace then trace.exits[exit] = (trace.exits[exit] or 0) + 1 end
 end
 
--- Remembers which line made which ctype. Only what is new counts: asking again for a known one is harmless.
+-- Remembers which line made which ctype. Only what is new counts: asking again for a known one is harmless, and asking for
+-- that of a value makes none. `ffi.new` and `ffi.cast` are left alone: they are in loops, and would not be compiled.
 local function watch_ctypes ()
    local known = tonumber(ffi.typeof("struct { char x; }"))
    local function watch (name)
       local original = ffi[name]
-      ffi[name] = function (...)
+      ffi[name] = function (declaration, ...)
          local before = known
-         local result = original(...)
-         local id = tonumber(result)
+         local result = original(declaration, ...)
+         local id = type(declaration) == "string" and tonumber(result)
          if id and id > before then
             known = id
             local info = debug.getinfo(2, "Sl")
@@ -192,7 +196,7 @@ local function each_cdata (object, path, depth, seen, call)
       if type(key) == "string" and not (path == "" and SKIP[key]) then
          local name = path == "" and key or path.."."..key
          if type(value) == "cdata" then
-            call(name, ffi.typeof(value))
+            call(name, typeof(value))
          elseif type(value) == "table" then
             each_cdata(value, name, depth - 1, seen, call)
          end

@@ -11,6 +11,7 @@ use super::spec::{Source, Spec};
 use super::{ModelBar, ModelMemory, Wire, memory, worker};
 use crate::app::AppError;
 use crate::nic::i82599::LONGEST;
+use crate::nic::pci::Address;
 use crate::packet::Packet;
 use crate::pcap;
 
@@ -21,7 +22,12 @@ static ALIASES: Mutex<BTreeMap<String, Spec>> = Mutex::new(BTreeMap::new());
 
 /// From now on a model serves this address.
 pub fn alias(address: &str, spec: Spec) {
-    ALIASES.lock().unwrap_or_else(PoisonError::into_inner).insert(address.to_string(), spec);
+    ALIASES.lock().unwrap_or_else(PoisonError::into_inner).insert(whole(address), spec);
+}
+
+/// `82:00.0` is `0000:82:00.0`.
+fn whole(address: &str) -> String {
+    address.parse().map_or_else(|_| address.to_string(), |address: Address| address.to_string())
 }
 
 /// The model that an address names by itself, or by [`alias`].
@@ -29,7 +35,7 @@ pub fn resolve(address: &str) -> Option<Result<Spec, super::SpecError>> {
     if address.starts_with("model:") {
         return Some(address.parse());
     }
-    ALIASES.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned().map(Ok)
+    ALIASES.lock().unwrap_or_else(PoisonError::into_inner).get(&whole(address)).cloned().map(Ok)
 }
 
 impl Wire {
