@@ -173,6 +173,32 @@ static void busy_beside_asleep(void)
     close(crew.fds[1]);
 }
 
+/* One connection has been silent for long, the other is busy: what comes on both is told at once. */
+static void silent_beside_busy(void)
+{
+    struct epoll_event e[4];
+    int silent = fresh("a silent connection beside a busy one");
+    other_connection();
+    int busy = fresh("the busy one"), set = MUST(epoll_create1(0));
+    add(set, silent, EPOLLIN, 1);
+    add(set, busy, EPOLLIN, 2);
+    for (int i = 0; i < 120; i++) {
+        ask('w', 5, 0);
+        if (epoll_wait(set, e, 4, 3000) != 1 || e[0].data.u64 != 2)
+            die("round %d", i);
+        drain(busy);
+    }
+    other_connection();
+    ask('w', 5, 0);
+    other_connection();
+    tell('w', 5);
+    int n = epoll_wait(set, e, 4, 0);
+    say("%d events, %d in sum", n, (int)(e[0].data.u64 + (n > 1 ? e[1].data.u64 : 0)));
+    close(set);
+    close(busy);
+    close(silent);
+}
+
 /* A registration outlives its number, which another connection takes. */
 static void number_taken_over(void)
 {
@@ -256,6 +282,7 @@ static void cases(void)
     off_over_the_switch();
     oneshot_pool();
     busy_beside_asleep();
+    silent_beside_busy();
     number_taken_over();
     space_in_silence();
     closed_under_a_wait();

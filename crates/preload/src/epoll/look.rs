@@ -74,6 +74,25 @@ impl Held {
         n
     }
 
+    /// Gives out what is ready on the hot list from place `from` on.
+    ///
+    /// # Safety
+    /// As for `look`.
+    pub unsafe fn look_behind(&mut self, from: usize, out: *mut epoll_event, max: usize) -> usize {
+        let (mut at, mut n) = (from, 0);
+        while n < max
+            && let Some(&i) = self.hot().list.get(at)
+        {
+            at += 1;
+            if let Some(ev) = self.report(i) {
+                // SAFETY: n < max.
+                unsafe { out.add(n).write(ev) };
+                n += 1;
+            }
+        }
+        n
+    }
+
     /// Takes a registration's event, if it has one.
     fn report(&mut self, index: u32) -> Option<epoll_event> {
         let (e, st) = self.state(index)?;

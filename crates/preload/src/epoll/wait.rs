@@ -144,9 +144,16 @@ impl Wait {
             return Some(n as i32);
         }
         s.last_kernel.store(now, Relaxed);
+        let known = self.held().map_or(0, |mut h| h.hot().list.len());
         // SAFETY: forwarded.
         let k = unsafe { self.kernel(n, 0, core::ptr::null()) };
-        Some(n as i32 + k.max(0))
+        let k = n + k.max(0) as usize;
+        // SAFETY: the part behind the first k events is writable.
+        let more = self.held().map_or(0, |mut h| unsafe { h.look_behind(known, self.out.add(k), self.max - k) });
+        // What only the kernel told, of doorbells too, is older than what the last looks at the list did not find yet.
+        // SAFETY: the k + more events were written just now.
+        unsafe { core::slice::from_raw_parts_mut(self.out, k + more) }.rotate_left(n);
+        Some((k + more) as i32)
     }
 
     /// Waits until `end` (None: for ever).
