@@ -61,7 +61,8 @@ fn a_guest_sends_and_receives_through_the_engine_and_survives_its_end() {
         ended.success();
         second.signal(Signal::INT);
         let report = second.success(secs(20));
-        assert!(report.contains("waiting for a front end"), "{report}");
+        // Whether it has noticed the guest's end by then is left to its next tick.
+        assert_eq!(report.matches("dropped: 0 without memory, 0 of impossible length").count(), 2, "{report}");
         for name in ["there", "back", "again"] {
             let found = recording::read(&ended.out.join(format!("{name}.pcap")));
             assert!(found == frames, "{name}: {} of {FRAMES} frames, or others", found.len());
