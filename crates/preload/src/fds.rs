@@ -306,6 +306,10 @@ fn drop_ref(index: u32, fd: i32) {
         let other = (0..high()).find(|&f| kind(f) == Kind::Conn(index));
         l.fd.store(other.unwrap_or(-1) as u32, Relaxed);
     }
+    if here > 0 && !c.switched() && crate::epoll::registered_as(index, fd) {
+        // The kernel's registration lives on with the other descriptors, but can't be changed any more.
+        freeze(index, c, fd, reason::UNSEEN.code());
+    }
     if all == 0 {
         smc::meet::abandon(c);
         if fd >= 0 {
@@ -348,6 +352,16 @@ pub fn give_up(index: u32, c: &Conn, fd: i32, why: u32) {
     smc::meet::identify(c, fd);
     smc::meet::abandon(c);
     c.revert(fd, why, true);
+    crate::epoll::on_reverted(index);
+}
+
+/// The same for a connection whose readiness the kernel alone can tell. Bytes that cannot be brought back are still read by
+/// our hooks.
+#[cold]
+pub fn leave_ring(index: u32, c: &Conn, fd: i32, why: u32) {
+    smc::meet::identify(c, fd);
+    smc::meet::abandon(c);
+    c.go_back(fd, why, true);
     crate::epoll::on_reverted(index);
 }
 

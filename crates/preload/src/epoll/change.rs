@@ -79,7 +79,7 @@ fn no_memory() -> c_int {
 }
 
 fn give_up(conn: u32, fd: c_int) {
-    fds::give_up(conn, fds::conn(conn), fd, reason::UNSEEN.code());
+    fds::leave_ring(conn, fds::conn(conn), fd, reason::UNSEEN.code());
 }
 
 /// epoll_ctl(ADD) of a watched connection; `kernel` is the call.
@@ -258,6 +258,14 @@ pub fn on_switched(conn: u32) {
         // signal handler that interrupted a change: the kernel's readiness must stay the truth.
         give_up(conn, fds::local(conn).fd.load(Relaxed) as c_int);
     }
+}
+
+/// Whether a set has the connection under the number `fd`.
+pub fn registered_as(conn: u32, fd: c_int) -> bool {
+    if fds::local(conn).regs.load(Acquire) == 0 {
+        return false;
+    }
+    tables().is_some_and(|_tables| of_conn(conn).any(|(_, e)| e.fd() == fd))
 }
 
 /// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is held.

@@ -73,6 +73,15 @@ impl Conn {
     /// descriptor next: what lies unread in our ring is then sent again by the peer. False when the TCP stream could not
     /// be put in order for such code; the connection is then reset.
     pub fn revert(&self, fd: i32, reason: u32, foreign: bool) -> bool {
+        let clean = self.go_back(fd, reason, foreign);
+        if !clean {
+            self.broken(fd);
+        }
+        clean
+    }
+
+    /// `revert` without the reset: while it is not clean, only our own receives find the end of the ring.
+    pub fn go_back(&self, fd: i32, reason: u32, foreign: bool) -> bool {
         self.set(p::FROZEN);
         if self.phase() & p::ATTACHED == 0 {
             self.reason.store(reason, Relaxed);
@@ -87,9 +96,6 @@ impl Conn {
         self.reason.store(reason, Relaxed);
         if clean && foreign {
             self.restore_options(fd);
-        }
-        if !clean {
-            self.broken(fd);
         }
         clean
     }
