@@ -8,11 +8,11 @@ use shm::ring::Ring;
 /// What became of a send.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// So many bytes are in the ring, at least one unless none were given.
+    /// So many bytes are in the ring; none only if the source had none.
     Bytes(usize),
     /// No room.
     Full,
-    /// This direction is the kernel's: do a plain send.
+    /// Do a plain send: this direction is the kernel's, or there is nothing to send and the kernel knows of errors.
     Kernel,
     /// Failed with this errno.
     Err(i32),
