@@ -231,7 +231,7 @@ static void step_wrong(int n)
     case 9: note("readv -1 %d = %s", n, result(readv(fd, v, 1))); break;
     case 10: note("writev count %d = %s", n, result(writev(fd, v, 1025))); break;
     case 11: note("poll EFAULT = %s", result(poll((struct pollfd *)bad, 3, 0))); break;
-    case 12: note("recv MSG_OOB|PEEK %d = %s", n, result(recv(fd, scratch, 1, MSG_ERRQUEUE | MSG_DONTWAIT))); break;
+    case 12: note("recv MSG_ERRQUEUE %d = %s", n, result(recv(fd, scratch, 1, MSG_ERRQUEUE | MSG_DONTWAIT))); break;
     case 13: note("ftruncate %d = %s", n, result(ftruncate(fd, 0))); break;
     }
 }

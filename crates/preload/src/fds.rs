@@ -34,8 +34,10 @@ static PID: AtomicU32 = AtomicU32::new(0);
 /// A word that the kernel wipes in every child with memory of its own, however it was made; else 1. The handlers of
 /// pthread_atfork do not run for all of them.
 static HOME: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// Where vfork and clone are not among our entry points, such a child would go unseen.
+const UNSEEN_SHARING: bool = !cfg!(target_arch = "x86_64");
 /// A child that shares this memory was made, or may have been: from then on only the kernel knows who is who.
-pub static SHARED: AtomicBool = AtomicBool::new(false);
+pub static SHARED: AtomicBool = AtomicBool::new(UNSEEN_SHARING);
 /// Connections of this process with a direction on a ring, or about to.
 pub static UPGRADED: AtomicU32 = AtomicU32::new(0);
 /// Whether an SO_RCVLOWAT above 1 was ever set: the kernel's is lowered before the connection leaves TCP.
@@ -415,7 +417,7 @@ pub fn before_fork() {
 /// In the fork child.
 pub fn after_fork_child() {
     settle_down();
-    SHARED.store(false, Relaxed);
+    SHARED.store(UNSEEN_SHARING, Relaxed);
 }
 
 /// The process is about to become another program. Descriptors with FD_CLOEXEC end here. The others go back to TCP if

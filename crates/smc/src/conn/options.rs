@@ -12,7 +12,7 @@ const BOTH: u32 = 3;
 const KNOWN: u32 = 2;
 
 impl Conn {
-    /// The application sets TCP_NODELAY (bit 1) or TCP_CORK (bit 2).
+    /// The application sets TCP_NODELAY (`bit` 1) or TCP_CORK (`bit` 2).
     pub fn keep_nodelay(&self, bit: u32, on: bool) {
         let set = |u| Some((u & !bit) | if on { bit } else { 0 } | bit << KNOWN);
         let _ = self.user_nodelay.fetch_update(SeqCst, SeqCst, set);

@@ -82,7 +82,9 @@ pub(super) fn transmit(
                 if done > 0 {
                     return done as ssize_t;
                 }
-                c.sends_past_ring();
+                if want > 0 {
+                    c.sends_past_ring();
+                }
                 return kernel(&from, flags);
             }
             Sent::Full => match wait::for_space(c, fd, dontwait) {
