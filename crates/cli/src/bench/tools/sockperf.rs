@@ -1,3 +1,5 @@
+use std::ffi::OsString;
+
 use anyhow::Result;
 
 use super::{located, number_after, words};
@@ -6,15 +8,16 @@ use crate::bench::session::{Launch, Session, free_port, is_listening};
 
 /// Half a round trip, as this tool counts: average and 99th percentile, in microseconds.
 pub fn ping_pong(session: &Session, path: Path) -> Result<Vec<f64>> {
-    latencies(&run(session, path, "sockperf-pp", "pp", "14")?)
+    // Without a rate sockperf has room for 600,000 round trips a second and ends with "_seqN > m_maxSequenceNo" beyond it.
+    latencies(&run(session, path, "sockperf-pp", &["pp", "--mps", "4000000"], "14")?)
 }
 
 /// Messages per second.
 pub fn throughput(session: &Session, path: Path) -> Result<Vec<f64>> {
-    Ok(vec![number_after(&run(session, path, "sockperf-tp", "tp", "64000")?, "Message Rate is")?])
+    Ok(vec![number_after(&run(session, path, "sockperf-tp", &["tp"], "64000")?, "Message Rate is")?])
 }
 
-fn run(session: &Session, path: Path, case: &'static str, mode: &str, size: &str) -> Result<String> {
+fn run(session: &Session, path: Path, case: &'static str, mode: &[&str], size: &str) -> Result<String> {
     let program = located("sockperf")?;
     let port_number = free_port()?;
     let (port, seconds) = (port_number.to_string(), session.whole_seconds().to_string());
@@ -27,10 +30,11 @@ fn run(session: &Session, path: Path, case: &'static str, mode: &str, size: &str
         options: &[],
     })?;
     server.wait_until(|_| Ok(is_listening(port_number)?.then_some(())))?;
+    let options = ["--tcp", "-i", "127.0.0.1", "-p", &port, "--msg-size", size, "-t", &seconds];
     let client = session.start(Launch {
         name: "sockperf client",
         program,
-        arguments: words([mode, "--tcp", "-i", "127.0.0.1", "-p", &port, "--msg-size", size, "-t", &seconds]),
+        arguments: mode.iter().chain(&options).map(OsString::from).collect(),
         path,
         cpu: session.client_cpu(),
         options: &[],
