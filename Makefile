@@ -3,6 +3,7 @@
 # make check     everything that continuous integration runs; the last line sums it up
 # make check-guest   only the tests in virtual machines, and what they need
 # make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
+# make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS)
 # make install   into $(DESTDIR)$(PREFIX)
 
 CARGO ?= cargo
@@ -29,7 +30,7 @@ GUEST = $(CARGO_TARGET_DIR)/guest
 # What the recipes in tests/suites need beside that.
 SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if $(shell command -v npm),,npm)
 
-.PHONY: all build demo check check-guest check-suites guest-kernel packages install man clean
+.PHONY: all build demo check check-guest check-suites soak guest-kernel packages install man clean
 
 all: build
 
@@ -51,6 +52,9 @@ check-guest: packages guest-kernel build
 check-suites: PACKAGES += $(SUITE_PACKAGES)
 check-suites: packages build
 	SHORTWIRE_SUITES="$(SUITES)" $(CARGO) test -p system-tests --release --test suites -- --ignored --nocapture every_suite
+
+soak: packages build
+	SHORTWIRE_SOAK=$(or $(SOAK),1800) $(CARGO) test -p system-tests --release --test programs soak -- --nocapture
 
 # Debian's kernel, 70 MB, fetched once. Without it the tests in virtual machines are skipped.
 guest-kernel:

@@ -23,19 +23,28 @@ fn parents() -> HashMap<i32, i32> {
 
 /// All live processes that this test started, however far removed: orphans come back to us, who are their subreaper.
 pub fn descendants() -> Vec<i32> {
-    let (parents, own) = (parents(), std::process::id() as i32);
-    let is_ours = |&pid: &i32| {
+    below(std::process::id() as i32)
+}
+
+/// A process and all that it started.
+pub fn family(pid: i32) -> Vec<i32> {
+    [pid].into_iter().chain(below(pid)).collect()
+}
+
+fn below(ancestor: i32) -> Vec<i32> {
+    let parents = parents();
+    let is_below = |&pid: &i32| {
         let mut at = pid;
         for _ in 0..64 {
             match parents.get(&at) {
-                Some(&parent) if parent == own => return true,
+                Some(&parent) if parent == ancestor => return true,
                 Some(&parent) if parent > 1 => at = parent,
                 _ => return false,
             }
         }
         false
     };
-    parents.keys().copied().filter(is_ours).collect()
+    parents.keys().copied().filter(is_below).collect()
 }
 
 pub(crate) fn describe(pids: &[i32]) -> String {
@@ -55,6 +64,13 @@ pub fn mapped_memory(pid: i32) -> u64 {
         Some(u64::from_str_radix(to, 16).ok()? - u64::from_str_radix(from, 16).ok()?)
     };
     ours.filter_map(size).sum()
+}
+
+/// Bytes of memory that a process holds, what it shares with others counted whole.
+pub fn resident_memory(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
 pub fn open_files(pid: i32) -> usize {

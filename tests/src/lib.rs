@@ -5,7 +5,8 @@
 //! without the library: what fails then is the test's fault, not the library's.
 //!
 //! Also from the environment: `SHORTWIRE_BIN`, the command under test (else the release build); `SHORTWIRE_KEEP`, leave
-//! the directories of the tests; `SHORTWIRE_TEST_MIB`, what each transfer moves; `SHORTWIRE_TEST_SEED`, other random plans.
+//! the directories of the tests; `SHORTWIRE_TEST_MIB`, what each transfer moves; `SHORTWIRE_TEST_SEED`, other random plans;
+//! `SHORTWIRE_SOAK`, seconds.
 
 mod case;
 pub mod guest;
@@ -21,11 +22,11 @@ mod tool;
 mod transcript;
 
 pub use case::{Case, case};
-pub use leak::{mapped_memory, open_files};
+pub use leak::{family, mapped_memory, open_files, resident_memory};
 pub use net::{Ports, bytes_received, expect_silence};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, skip};
-pub use ss::Watch;
+pub use ss::{Connection, Watch, connections};
 pub use tool::{compile, need, need_library, plain, prog, python, shortwire};
 pub use transcript::{Variant, same_transcript};
 

@@ -64,6 +64,13 @@ fn ask(args: &[&str]) -> Result<Vec<u8>, String> {
     }
 }
 
+/// The connections on these ports, now.
+pub fn connections(ports: &[u16]) -> Vec<Connection> {
+    let json = ask(&["--json"]).unwrap_or_else(|e| panic!("{e}"));
+    let all = parse(&json).expect("what `shortwire ss --json` says can be read");
+    all.into_iter().filter(|c| c.concerns(ports) && !c.state.starts_with("LISTEN")).collect()
+}
+
 pub(crate) fn text() -> String {
     ask(&[]).map_or_else(|e| e, |text| String::from_utf8_lossy(&text).into_owned())
 }

@@ -6,6 +6,7 @@ mod memcached;
 mod nginx;
 mod postgres;
 mod redis;
+mod soak;
 mod sockperf;
 
 use std::path::{Path, PathBuf};

@@ -30,13 +30,13 @@ impl User {
     }
 }
 
-struct Database {
+pub struct Database {
     user: User,
-    server: Proc,
-    port: u16,
+    pub server: Proc,
+    pub port: u16,
 }
 
-fn start(c: &Case, ports: Ports) -> Result<Database, Skip> {
+pub fn start(c: &Case, ports: Ports) -> Result<Database, Skip> {
     let (user, initdb, postgres) = (User::find()?, need("initdb")?, need("postgres")?);
     let data = c.dir().join("data");
     let mut make = Command::new(&initdb);
@@ -51,14 +51,18 @@ fn start(c: &Case, ports: Ports) -> Result<Database, Skip> {
 }
 
 impl Database {
-    fn client(&self, c: &Case, program: &Path, args: &[&str]) -> String {
+    pub fn client(&self, c: &Case, program: &Path, args: &[&str]) -> String {
+        self.start(c, program, args).success(secs(100))
+    }
+
+    pub fn start(&self, c: &Case, program: &Path, args: &[&str]) -> Proc {
         let mut command = Side::Run.command(program);
         command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"]).args(args).arg("postgres");
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        c.start(&name, self.user.run(&mut command)).success(secs(100))
+        c.start(&name, self.user.run(&mut command))
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         // A smart shutdown would wait for clients; this is the fast one.
         self.server.signal(rustix::process::Signal::INT);
         self.server.wait(secs(20));

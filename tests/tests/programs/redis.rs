@@ -1,7 +1,7 @@
 use system_tests::stream::bytes;
 use system_tests::{Case, Ports, Proc, Side, Skip, case, need, secs};
 
-fn server(c: &Case, port: u16, more: &[&str]) -> Result<Proc, Skip> {
+pub fn server(c: &Case, port: u16, more: &[&str]) -> Result<Proc, Skip> {
     let mut command = Side::Run.command(need("redis-server")?);
     command
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
