@@ -231,3 +231,37 @@ fn looking_at_nothing() {
         need("true").map(drop)
     });
 }
+
+#[test]
+fn the_doctor_says_what_stands_in_the_way() {
+    tool("doctor", |c| {
+        let examine = |subject: &str| {
+            let mut command = Command::new(shortwire());
+            let mut run = c.start("doctor", command.args(["doctor", subject]).env_remove("LD_PRELOAD"));
+            (run.wait(secs(20)).code(), run.stdout() + &run.stderr())
+        };
+        let expect = |subject: &str, status: i32, words: &str| {
+            let (found, said) = examine(subject);
+            assert!(found == Some(status) && said.contains(words), "{subject}: {found:?}, not {status}: {said}");
+        };
+        expect("no-such-program-anywhere", 1, "no-such-program-anywhere");
+        expect("4294967295", 1, "there is no process");
+        let many = compile("many")?;
+        expect(&many.to_string_lossy(), 0, "the library can be loaded");
+        expect(&compile("talk.go")?.to_string_lossy(), 1, "Go program");
+        let port = Ports::Low.free();
+        let number = port.to_string();
+        let mut plain = c.serve("plain", port, Command::new(&many).args(["server", &number]));
+        expect(&plain.pid().to_string(), 1, "Start it again: shortwire run -- ");
+        plain.stop();
+        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
+        expect(&server.pid().to_string(), 0, "no TCP connections");
+        let mut client = c.start("client", Command::new(&many).args(["idle", &number, "1", "100"]));
+        client.wait_line("ready", secs(10));
+        expect(&server.pid().to_string(), 0, "peer did not signal SMC; at the other end: many");
+        client.say("\n");
+        client.success(secs(10));
+        server.stop();
+        Ok(())
+    });
+}

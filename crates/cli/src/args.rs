@@ -47,6 +47,7 @@ pub enum Command {
     Stats(Stats),
     Info(Info),
     Devices(Devices),
+    Doctor(Doctor),
     Bench(Bench),
     Tune(Tune),
     Demo(Demo),
@@ -247,6 +248,29 @@ pub struct Info {
 #[derive(clap::Args)]
 #[command(about = "Show the devices that connections can use")]
 pub struct Devices {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(clap::Args)]
+#[command(about = "Explain what keeps a program or a process from using shared memory")]
+#[command(
+    long_about = "Examines a program before it is started, or a running process, and says what keeps its connections on TCP, and what to do \
+about it: static linking, rights gained at start, io_uring, system calls past the C library, a seccomp filter, another network namespace, a \
+peer that does not take part.
+
+What is only possible is a note; what keeps every connection on TCP is marked STOP, and the exit status is then 1."
+)]
+#[command(after_help = "Examples:
+  shortwire doctor nginx
+  shortwire doctor ./server
+  shortwire doctor $(pidof -s redis-server)
+  shortwire doctor 4711 --json")]
+pub struct Doctor {
+    /// Name or path of a program, or the id of a process
+    #[arg(value_name = "PROG|PID")]
+    pub subject: OsString,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -128,6 +128,15 @@ fn mode(conn: &Conn) -> Mode {
     }
 }
 
+/// The processes at the other ends of connections, given as (local, peer), that `pid` has, as far as they are on this
+/// machine and can be seen. They need not be under Shortwire.
+pub fn other_ends(pid: u32, connections: &[(SocketAddr, SocketAddr)]) -> Vec<Program> {
+    let wanted: HashSet<(SocketAddr, SocketAddr)> = connections.iter().map(|&(local, peer)| (peer, local)).collect();
+    let sockets = kernel::sockets(pid).into_iter();
+    let inodes = sockets.filter(|(_, socket)| wanted.contains(&(socket.local, socket.peer))).map(|(inode, _)| inode);
+    processes::holders_of(&inodes.collect())
+}
+
 /// A connection that the library took note of.
 fn described(conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program>) -> Connection {
     let [local, peer] = conn.names().map(|address| tables::address(&address));

@@ -56,7 +56,7 @@ pub fn run(args: &Info) -> Result<ExitCode> {
         gid_form: GID_FORM,
         library: library(),
         kernel: kernel_text("osrelease"),
-        features: probes::all(),
+        features: features(),
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -64,6 +64,11 @@ pub fn run(args: &Info) -> Result<ExitCode> {
         print!("{}", text(&report));
     }
     Ok(if report.library.loads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Kernel features, tried now.
+pub fn features() -> Vec<probes::Feature> {
+    probes::all()
 }
 
 fn kernel_text(name: &str) -> String {

@@ -7,6 +7,7 @@ mod args;
 mod bench;
 mod connections;
 mod devices;
+mod doctor;
 mod engine;
 mod info;
 mod loadtest;
@@ -76,6 +77,7 @@ pub fn main() -> ExitCode {
                 Command::Stats(args) => ("stats", stats::run(&args)),
                 Command::Info(args) => ("info", info::run(&args)),
                 Command::Devices(args) => ("devices", devices::run(&args)),
+                Command::Doctor(args) => ("doctor", doctor::run(&args)),
                 Command::Ps(args) => ("ps", ps::run(&args)),
                 _ => unreachable!("handled above"),
             }

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub use library::find as find_library;
+pub use program::{Obstacle, find as find_program, interpreter_of, obstacles};
 pub use settings::parse_ueid;
 
 use crate::args::Run;

@@ -138,6 +138,10 @@ fn schedule(conn: &Conn) {
         stay_tcp(conn, reason::PEER_NO_SMC);
         return;
     }
+    if looks >= EAGER && matches!(conn.stage.load(Relaxed), stage::LISTENING | stage::CALLING) {
+        // For whoever looks meanwhile; the peer may still come.
+        conn.reason.store(reason::PEER_NO_SMC.code(), Relaxed);
+    }
     conn.next_try.store(ops.saturating_add(gap), Relaxed);
 }
 

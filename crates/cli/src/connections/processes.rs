@@ -57,6 +57,22 @@ pub fn survey(wanted: impl Fn(u32) -> bool) -> Survey {
     survey
 }
 
+/// The processes that hold any of these sockets, under Shortwire or not.
+pub fn holders_of(inodes: &HashSet<u64>) -> Vec<Program> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let holds = |pid: &u32| {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
+        links.any(|link| socket_inode(link.as_os_str().as_bytes()).is_some_and(|inode| inodes.contains(&inode)))
+    };
+    pids.filter(holds).map(|pid| Program { pid, name: name(&PathBuf::from(format!("/proc/{pid}"))) }).collect()
+}
+
+fn name(root: &Path) -> String {
+    fs::read_to_string(root.join("comm")).map_or_else(|_| "?".into(), |name| name.trim_end().to_string())
+}
+
 /// Processes come and go while we look: whatever cannot be read any more is left out.
 fn look(survey: &mut Survey, pid: u32) {
     let root = PathBuf::from(format!("/proc/{pid}"));
@@ -80,8 +96,7 @@ fn look(survey: &mut Survey, pid: u32) {
     if table.is_none() && (sockets.is_empty() || !has_library(&root)) {
         return;
     }
-    let name = fs::read_to_string(root.join("comm")).map_or_else(|_| "?".into(), |name| name.trim_end().to_string());
-    let program = Program { pid, name };
+    let program = Program { pid, name: name(&root) };
     for inode in sockets {
         let holders = survey.sockets.entry(inode).or_default();
         if !holders.contains(&program) {

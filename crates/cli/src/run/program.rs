@@ -94,6 +94,14 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
+    /// What it comes down to, through interpreters.
+    pub fn root(&self) -> &Obstacle {
+        match self {
+            Obstacle::Interpreter(_, inner) => inner.root(),
+            own => own,
+        }
+    }
+
     /// Whether the library must not even be named: another C library would fail to load it, and the program with it.
     pub fn forbids_preloading(&self) -> bool {
         match self {
@@ -158,6 +166,19 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
         break;
     }
     found
+}
+
+/// The ELF file that runs when the program is started, and the loader that it names.
+pub fn interpreter_of(program: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut path = program.to_path_buf();
+    for _ in 0..MOST_INTERPRETERS {
+        let mut file = File::open(&path).ok()?;
+        match elf::read(&file).ok()? {
+            Some(elf) => return Some((path, elf.interpreter?.into())),
+            None => path = interpreter(&mut file)?,
+        }
+    }
+    None
 }
 
 /// The program behind `#!`; with `env`, the one that env will look up.

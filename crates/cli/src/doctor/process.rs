@@ -1,0 +1,211 @@
+//! A running process: whether the library is in it, how its connections go, and what keeps the others on TCP.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::getuid;
+
+use super::{Finding, Report, program};
+use crate::connections::{Connection, Mode, other_ends, snapshot};
+use crate::run::obstacles;
+
+/// Peers named in a finding.
+const MOST_NAMES: usize = 5;
+
+/// What /proc tells.
+struct Process {
+    pid: u32,
+    root: PathBuf,
+    environment: Vec<String>,
+    files: Vec<PathBuf>,
+    status: String,
+}
+
+pub fn examine(pid: u32) -> Result<Report> {
+    let process = Process::read(pid)?;
+    let executable = fs::read_link(process.root.join("exe")).unwrap_or_default();
+    let mut findings = Vec::new();
+    if process.files.iter().any(|file| file.ends_with("libshortwire.so")) {
+        findings.push(Finding::good("the library is loaded"));
+        findings.extend(process.settings());
+        findings.extend(process.circumstances());
+        findings.extend(connections(pid));
+    } else {
+        findings.extend(process.not_loaded(&executable));
+    }
+    let code: Vec<PathBuf> = process.files.iter().filter(|path| !program::is_system(path)).cloned().collect();
+    findings.extend(program::habits(&code));
+    Ok(Report { subject: format!("{pid} {}", executable.display()), findings })
+}
+
+impl Process {
+    fn read(pid: u32) -> Result<Process> {
+        let root = PathBuf::from(format!("/proc/{pid}"));
+        let Ok(meta) = fs::metadata(&root) else { bail!("there is no process {pid}") };
+        let maps = match fs::read_to_string(root.join("maps")) {
+            Ok(maps) => maps,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                bail!(
+                    "cannot look into process {pid}, which is user {}'s: run this as that user or as root",
+                    meta.uid()
+                )
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot look into process {pid}")),
+        };
+        let files: BTreeSet<PathBuf> =
+            maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].into())).collect();
+        let environment = fs::read(root.join("environ")).unwrap_or_default();
+        let environment = environment.split(|&byte| byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
+        let status = fs::read_to_string(root.join("status")).unwrap_or_default();
+        Ok(Process { pid, environment: environment.collect(), files: files.into_iter().collect(), status, root })
+    }
+
+    fn not_loaded(&self, executable: &Path) -> Vec<Finding> {
+        let found: Vec<Finding> = obstacles(executable).iter().map(program::obstacle).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        let preloads = self.environment.iter().find_map(|variable| variable.strip_prefix("LD_PRELOAD="));
+        if preloads.is_some_and(|value| value.contains("libshortwire.so")) {
+            return vec![Finding::obstacle(
+                "LD_PRELOAD names the library, but the loader did not take it",
+                "The program gained rights when it started, or sees another root directory, where the library must be too.",
+            )];
+        }
+        let command = fs::read_to_string(self.root.join("cmdline")).unwrap_or_default();
+        let command = command.trim_end_matches('\0').replace('\0', " ");
+        vec![Finding::obstacle(
+            "was not started under `shortwire run`",
+            format!("Start it again: shortwire run -- {command}"),
+        )]
+    }
+
+    fn settings(&self) -> Vec<Finding> {
+        let has = |setting: &str| self.environment.iter().any(|variable| variable == setting);
+        let off = has("SHORTWIRE_DISABLE=1") || has("SHORTWIRE_PEER_POLICY=off");
+        let advice = "Start it again without --disable, SHORTWIRE_DISABLE and --peer-policy off.";
+        off.then(|| Finding::obstacle("was told to change nothing", advice)).into_iter().collect()
+    }
+
+    fn circumstances(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let field = |name: &str| self.status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if field("Seccomp:") == Some("2") {
+            findings.push(Finding::note(
+                "a seccomp filter is in force",
+                "It must allow memfd_create, mmap, fcntl and Unix sockets; connections that lack them say so below.",
+            ));
+        }
+        if self.descriptors().any(|link| link == Path::new("anon_inode:[io_uring]")) {
+            findings.push(Finding::obstacle(
+                "has an io_uring open: all its connections stay TCP",
+                "Tell the program to use epoll, or run it with `shortwire run --io-uring deny`.",
+            ));
+        }
+        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        if namespace("self") != namespace(&self.pid.to_string()) {
+            findings.push(Finding::note(
+                "is in another network namespace than this shell",
+                "Only peers in the same namespace can share memory with it.",
+            ));
+        }
+        let limits = fs::read_to_string(self.root.join("limits")).unwrap_or_default();
+        let limit = limits.lines().find(|line| line.starts_with("Max open files"));
+        let limit = limit.and_then(|line| line.split_whitespace().nth(3)?.parse::<usize>().ok()).unwrap_or(usize::MAX);
+        let open = self.descriptors().count();
+        if open >= limit - limit / 8 {
+            findings.push(Finding::note(
+                format!("{open} of at most {limit} files are open"),
+                "Raise the limit (ulimit -n, LimitNOFILE): an upgrade needs a descriptor for a moment.",
+            ));
+        }
+        findings
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(self.root.join("fd")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| fs::read_link(entry.path()).ok())
+    }
+}
+
+fn connections(pid: u32) -> Vec<Finding> {
+    let all = snapshot(|_| true).connections;
+    let own = |connection: &&Connection| connection.programs.iter().any(|program| program.pid == pid);
+    let own: Vec<&Connection> =
+        all.iter().filter(own).filter(|connection| !matches!(connection.mode, Mode::Listener)).collect();
+    if own.is_empty() {
+        return vec![Finding::good("has no TCP connections at present")];
+    }
+    let shared = own.iter().filter(|connection| matches!(connection.mode, Mode::Smcd)).count();
+    let mut findings = Vec::new();
+    if shared > 0 {
+        findings.push(Finding::good(format!("{shared} of {} connections go through shared memory", own.len())));
+    }
+    let mut by_reason: BTreeMap<(&str, &str), Vec<(SocketAddr, SocketAddr)>> = BTreeMap::new();
+    for connection in own {
+        let (Mode::Tcp { words, hint, .. }, Some(local), Some(peer)) =
+            (&connection.mode, connection.local, connection.peer)
+        else {
+            continue;
+        };
+        by_reason.entry((words, hint)).or_default().push((local, peer));
+    }
+    findings.extend(by_reason.into_iter().map(|((words, hint), ends)| {
+        let count = match ends.len() {
+            1 => "1 connection stays".to_string(),
+            many => format!("{many} connections stay"),
+        };
+        Finding::note(format!("{count} TCP: {words}{}", others(pid, &ends)), hint)
+    }));
+    findings
+}
+
+/// Who is at the other ends, in words.
+fn others(pid: u32, ends: &[(SocketAddr, SocketAddr)]) -> String {
+    let names: BTreeSet<String> =
+        other_ends(pid, ends).into_iter().map(|program| format!("{} ({})", program.name, program.pid)).collect();
+    let more = names.len().saturating_sub(MOST_NAMES);
+    let mut text = names.into_iter().take(MOST_NAMES).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text += &format!(" and {more} more");
+    }
+    if text.is_empty() { text } else { format!("; at the other end: {text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::doctor::Level;
+
+    #[test]
+    fn a_process_without_the_library_is_told_to_start_again() {
+        let report = examine(std::process::id()).unwrap();
+        let finding = &report.findings[0];
+        assert_eq!(finding.level, Level::Obstacle);
+        assert!(finding.advice.as_ref().unwrap().starts_with("Start it again: shortwire run -- /"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there() {
+        assert_eq!(examine(u32::MAX).err().unwrap().to_string(), format!("there is no process {}", u32::MAX));
+    }
+
+    #[test]
+    fn the_other_end_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _accepted = listener.accept().unwrap();
+        let pid = std::process::id();
+        let ends = [(client.local_addr().unwrap(), client.peer_addr().unwrap())];
+        let said = others(pid, &ends);
+        assert!(said.contains(&format!("({pid})")), "{said}");
+        assert_eq!(others(pid, &[(ends[0].0, ends[0].0)]), "");
+    }
+}
