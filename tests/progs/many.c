@@ -1,6 +1,7 @@
 /*
  * many server PORT                echo on any number of connections, until SIGTERM
- * many idle PORT N ROUNDS         N connections, ROUNDS exchanges on each, then silence until a line comes on stdin
+ * many idle PORT N ROUNDS [SIZE]  N connections, ROUNDS exchanges of SIZE bytes (16, at most 2048) on each, then silence
+ *                                 until a line comes on stdin
  * many short PORT N               N times: connect, one request, close
  * many talk PORT ROUNDS           one connection, rounds of known bytes, then silence until a line comes on stdin
  * From the environment: SHORTWIRE_TEST_LIFE, seconds after which it ends itself (300)
@@ -65,11 +66,14 @@ static void exchange(int fd, uint64_t seed, size_t len)
         die("wrong echo for seed %llu", (unsigned long long)seed);
 }
 
-static void wait_for_line(const char *state)
+/* Waits in poll, as programs do that have connections. */
+static void wait_for_line(const char *state, int fd)
 {
     char line[16];
+    struct pollfd p[2] = { { .fd = 0, .events = POLLIN }, { .fd = fd } };
     printf("%s\n", state);
     fflush(stdout);
+    poll(p, 2, -1);
     (void)!read(0, line, sizeof line);
 }
 
@@ -80,18 +84,18 @@ static int plain_nodelay(int fd)
     return fd;
 }
 
-static int idle(int port, int n, int rounds)
+static int idle(int port, int n, int rounds, int size)
 {
     int *fds = calloc(n, sizeof *fds);
     for (int i = 0; i < n; i++) {
         fds[i] = plain_nodelay(dial(port));
         for (int r = 0; r < rounds; r++)
-            exchange(fds[i], i * 1000 + r, 16);
+            exchange(fds[i], i * 1000 + r, size);
     }
-    wait_for_line("ready");
+    wait_for_line("ready", fds[0]);
     for (int i = 0; i < n; i++)
         exchange(fds[i], i * 7777, 1000);
-    wait_for_line("again");
+    wait_for_line("again", fds[0]);
     for (int i = 0; i < n; i++)
         close(fds[i]);
     printf("done\n");
@@ -115,7 +119,7 @@ static int talk(int port, int rounds)
     int fd = plain_nodelay(dial(port));
     for (int i = 0; i < rounds; i++)
         exchange(fd, i + 1000, 1 + mix(i) % 1500);
-    wait_for_line("talked");
+    wait_for_line("talked", fd);
     MUST(shutdown(fd, SHUT_WR));
     char extra;
     if (recv(fd, &extra, 1, 0) != 0)
@@ -135,7 +139,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "server") == 0)
         return server(port);
     if (strcmp(argv[1], "idle") == 0)
-        return idle(port, a, b);
+        return idle(port, a, b, argc > 5 ? atoi(argv[5]) : 16);
     if (strcmp(argv[1], "short") == 0)
         return shorts(port, a);
     return talk(port, a);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::thread::sleep;
+use std::time::Instant;
 
 use system_tests::{Ports, Side, case, compile, millis, plain, secs, skip};
 
@@ -39,6 +40,56 @@ fn a_thousand_idle_connections_cost_no_cpu() {
         }
         Ok(())
     });
+}
+
+/// Connections that were busy and then rest hold a page each way: what their rings had come to is given back.
+#[test]
+fn resting_connections_give_their_memory_back() {
+    case("resting", |c| {
+        if plain() {
+            return skip("there is no shared memory without shortwire");
+        }
+        const COUNT: u64 = 200;
+        let (port, many) = (Ports::Low.free(), compile("many")?);
+        let number = port.to_string();
+        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
+        let args = ["idle", &number, &COUNT.to_string(), "200", "2000"];
+        let mut client = c.start("client", Side::Run.command(&many).args(args));
+        client.wait_line("ready", secs(60));
+        let watch = c.watch(&[port]);
+        watch.wait_smcd(2 * COUNT as usize, secs(20));
+        drop(watch);
+        // Each moved 400,000 bytes each way, more than its rings.
+        let end = Instant::now() + secs(10);
+        let most = COUNT * 2 * 4096 + (1 << 20);
+        for process in [&server, &client] {
+            while arena_memory(process.pid()) > most {
+                let held = arena_memory(process.pid()) / COUNT;
+                assert!(Instant::now() < end, "{held} bytes of rings for each idle connection");
+                sleep(millis(50));
+            }
+        }
+        client.say("\n");
+        client.wait_line("again", secs(60));
+        client.success(secs(30));
+        server.stop();
+        Ok(())
+    });
+}
+
+/// Bytes of rings, own and peers', that a process has touched and that are still there.
+fn arena_memory(pid: i32) -> u64 {
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("smaps");
+    let mut inside = false;
+    let mut sum = 0;
+    for line in maps.lines() {
+        if line.contains("-") && line.contains(" rw") {
+            inside = line.contains("shortwire-arena");
+        } else if inside && let Some(size) = line.strip_prefix("Rss:") {
+            sum += size.trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10;
+        }
+    }
+    sum
 }
 
 #[test]

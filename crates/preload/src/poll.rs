@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{nfds_t, pollfd, sigset_t, timespec};
-use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, phase};
+use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, phase, rest};
 use smc::sys;
 
 use crate::calls::io::settle;
@@ -74,6 +74,7 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
     let end = timeout.map(|t| sys::now_ns().saturating_add(t));
     let mut asked: Vec<pollfd> = list.to_vec();
     let mut spun = false;
+    rest::stir();
     loop {
         let ready = look(list);
         if ready > 0 || timeout == Some(0) || (!mask.is_null() && !spun) {
@@ -105,8 +106,9 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
             continue;
         }
         let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
-        if silent || held {
-            left = Some(left.unwrap_or(SILENT_NS).min(SILENT_NS));
+        let nap = if silent || held { Some(SILENT_NS) } else { rest::before_sleep() };
+        if let Some(nap) = nap {
+            left = Some(left.unwrap_or(nap).min(nap));
         }
         // SAFETY: forwarded.
         let r = unsafe { kernel(list, &mut asked, left, mask) };

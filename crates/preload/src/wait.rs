@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use smc::config::CONFIG;
-use smc::conn::{Conn, Got, IN, OUT, phase};
+use smc::conn::{Conn, Got, IN, OUT, phase, rest};
 use smc::sys;
 
 use crate::{errno, next};
@@ -80,6 +80,9 @@ pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32
     {
         return Ok(None);
     }
+    // For other connections of the process: this sleep cannot be cut into naps.
+    rest::stir();
+    rest::before_sleep();
     // Counted as asleep before arming: another thread that takes doorbells off the stream must know of us from the
     // moment on from which one of them may be ours.
     conn.rx_sleepers.fetch_add(1, SeqCst);

@@ -221,6 +221,14 @@ impl Segment {
         self.len
     }
 
+    /// Gives back the pages of a part of it, for every process that maps it: they read as zeros from now on. False, and
+    /// nothing changed, if the kernel refuses, as it does when the part is not whole pages of its own size.
+    pub fn discard(&self, offset: usize, len: usize) -> bool {
+        debug_assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: a part of our own mapping, to which only raw pointers exist.
+        unsafe { madvise(self.base.wrapping_add(offset).cast(), len, Advice::LinuxRemove) }.is_ok()
+    }
+
     /// The descriptor to hand to a peer, if there is one and nobody closed it behind our back.
     pub fn fd(&self) -> Option<RawFd> {
         self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| fd.raw)

@@ -45,6 +45,27 @@ fn mapping(addr: *const u8) -> Option<String> {
 }
 
 #[test]
+fn a_discarded_part_is_zeros_and_costs_nothing() {
+    let a = Segment::create(c"test", 8 * PAGE).unwrap();
+    let b = Segment::open(a.fd().unwrap(), PAGE, 8 * PAGE).unwrap();
+    for page in 0..8 {
+        write(a.base().wrapping_add(page * PAGE), 1);
+    }
+    let blocks = || rustix::fs::fstat(borrow(a.fd().unwrap())).unwrap().st_blocks;
+    let before = blocks();
+    if rustix::param::page_size() > PAGE {
+        assert!(!a.discard(PAGE, 2 * PAGE));
+        return;
+    }
+    assert!(a.discard(PAGE, 6 * PAGE));
+    assert!(blocks() < before);
+    for page in 0..8 {
+        assert_eq!(read(b.base().wrapping_add(page * PAGE)), u8::from(page == 0 || page == 7), "page {page}");
+    }
+    assert!(!a.discard(PAGE + 1, PAGE));
+}
+
+#[test]
 fn both_mappings_are_the_same_memory() {
     let a = Segment::create(c"test", 4 * PAGE).unwrap();
     let b = Segment::open(a.fd().unwrap(), PAGE, 4 * PAGE).unwrap();

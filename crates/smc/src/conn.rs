@@ -11,6 +11,7 @@ mod close;
 mod options;
 mod ready;
 mod recv;
+pub mod rest;
 mod revert;
 mod send;
 mod switch;
@@ -162,6 +163,8 @@ pub struct Tx {
     pub cpu: u32,
     /// Bytes of the ring to send again over TCP after a recall: from here up to `prod`.
     pub resend: u64,
+    /// Position at which the ring's memory was last given back.
+    pub rested: u64,
 }
 
 /// Per-direction counters, added to by the holder of that direction's lock.

@@ -93,3 +93,55 @@ fn a_broken_connection_keeps_its_buffer() {
     one.poll(ALL);
     goes_on_writing(one, other);
 }
+
+/// Bytes of rings that this process has touched and that are still there.
+fn held() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let arenas = maps.split_inclusive("VmFlags").filter(|map| map.contains("shortwire-arena"));
+    let size = |map: &str| {
+        map.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix("kB")?.trim().parse().ok())
+    };
+    arenas.filter_map(size).map(|kib: u64| kib << 10).sum()
+}
+
+fn received(end: &End, n: usize) -> Vec<u8> {
+    let mut buf = vec![0; n];
+    let got = end.recv(&mut buf, 0).expect("bytes");
+    buf.truncate(got);
+    buf
+}
+
+/// What was written before a rest is read in order after it, and a ring with bytes in it is left alone.
+#[test]
+fn a_ring_at_rest_gives_its_memory_back() {
+    let _serial = serial();
+    let (server, client) = rings();
+    let mut at = 0;
+    let mut go_round = |rounds: u64| {
+        for _ in 0..rounds {
+            let data = bytes(1, at, 9000);
+            assert_eq!(client.send(&data), Ok(9000));
+            assert!(received(&server, 9000) == data);
+            at += 9000;
+        }
+    };
+    let rest = || {
+        let before = held();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        smc::conn::rest::stir();
+        while smc::conn::rest::before_sleep().is_some() {
+            assert!(std::time::Instant::now() < end, "the sweeps never end");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        (before, held())
+    };
+    go_round(20);
+    let (before, after) = rest();
+    assert!(after + (48 << 10) <= before, "{before} bytes before, {after} after");
+    go_round(3);
+    assert_eq!(client.send(b"unread"), Ok(6));
+    let (before, after) = rest();
+    assert_eq!(before, after, "a ring that holds something");
+    assert_eq!(received(&server, 100), b"unread");
+    go_round(20);
+}

@@ -49,6 +49,9 @@ impl Process {
         let Ok(meta) = fs::metadata(&root) else { bail!("there is no process {pid}") };
         let maps = match fs::read_to_string(root.join("maps")) {
             Ok(maps) => maps,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && getuid().is_root() => {
+                bail!("the kernel lets nobody look into process {pid}: it is protected, or of another namespace")
+            }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 bail!(
                     "cannot look into process {pid}, which is user {}'s: run this as that user or as root",

@@ -19,6 +19,8 @@ use shm::{Errno, OpenError, Segment};
 pub const HEADER: usize = 128;
 /// The most that the slots of an arena take together.
 const SPAN: u64 = 1 << 30;
+/// Free slots below this one keep the memory that they have come to, for the next connection; others give it back.
+const WARM: u32 = 16;
 const SLOT_BITS: u32 = 24;
 const ID_BITS: u32 = 40;
 const _: () = assert!(Slots::MAX as usize * size_of::<AtomicU32>() <= PAGE);
@@ -126,6 +128,10 @@ impl OwnArena {
         self.live.remove(slot);
         if !self.used.remove(slot) {
             return false;
+        }
+        let g = self.memory.geometry;
+        if slot >= WARM && self.segment.discard(g.offset(slot) as usize, g.slot_len as usize) {
+            return true;
         }
         // SAFETY: a used slot lies in the arena, whose mapping lives as long as `segment`.
         unsafe { self.memory.addr(slot).write_bytes(0, HEADER) };

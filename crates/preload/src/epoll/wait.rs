@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
-use smc::conn::phase;
+use smc::conn::{phase, rest};
 use smc::sys;
 
 use super::set::{Held, Owner, Set, held};
@@ -135,6 +135,7 @@ impl Wait {
         if n == 0 {
             return None;
         }
+        rest::stir();
         if n == self.max {
             s.kernel_first.store(true, Relaxed);
             return Some(n as i32);
@@ -239,8 +240,9 @@ impl Wait {
             return n as i32;
         }
         let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
-        if silent {
-            left = Some(left.unwrap_or(SILENT_NS).min(SILENT_NS));
+        let nap = if silent { Some(SILENT_NS) } else { rest::before_sleep() };
+        if let Some(nap) = nap {
+            left = Some(left.unwrap_or(nap).min(nap));
         }
         // SAFETY: forwarded.
         let k = unsafe { self.sleep(left) };

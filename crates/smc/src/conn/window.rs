@@ -23,6 +23,8 @@ pub struct Window {
     pub my_size: AtomicU32,
     /// See `my_size`.
     pub peer_size: AtomicU32,
+    /// How far we had sent when connections at rest were last looked for.
+    pub swept: AtomicU64,
 }
 
 static WINDOWS: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
@@ -48,6 +50,7 @@ static NO_WINDOW: Window = Window {
     peer_waits: AtomicPtr::new(core::ptr::null_mut()),
     my_size: AtomicU32::new(0),
     peer_size: AtomicU32::new(0),
+    swept: AtomicU64::new(0),
 };
 
 /// The window of a slot of the family's table.
