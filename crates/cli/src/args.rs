@@ -96,6 +96,12 @@ pub struct Run {
     /// Size of the receive buffer of each connection: 16K to 1M, a power of two
     #[arg(long, value_name = "SIZE", env = "SHORTWIRE_DMB_SIZE", hide_env_values = true, value_parser = parse_dmb_size)]
     pub dmb_size: Option<u64>,
+    /// Memory that the receive buffers of all connections may take together
+    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY", hide_env_values = true, value_parser = parse_size)]
+    #[arg(
+        long_help = "Memory that the receive buffers of a process may take together (library default: a quarter of the machine's). Connections beyond it stay TCP. Only what is used counts as memory to the system; a connection at rest uses a page."
+    )]
+    pub max_memory: Option<u64>,
     /// Longest busy wait before sleeping, in microseconds (0: never)
     #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,

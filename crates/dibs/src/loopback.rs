@@ -38,7 +38,7 @@ const DEFAULT_DMBS: u32 = 65536;
 pub struct Loopback {
     gid: [AtomicU64; 2],
     slots: u32,
-    max_dmbs: u32,
+    max_dmbs: AtomicU32,
     lock: FastLock<false>,
     tables: UnsafeCell<Tables>,
 }
@@ -64,10 +64,15 @@ impl Loopback {
         Self {
             gid: [const { AtomicU64::new(0) }; 2],
             slots,
-            max_dmbs,
+            max_dmbs: AtomicU32::new(max_dmbs),
             lock: FastLock::new(),
             tables: UnsafeCell::new(Tables::new()),
         }
+    }
+
+    /// Changes the limit; buffers beyond a lower one stay.
+    pub fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.max_dmbs.store(max_dmbs, Ordering::Relaxed);
     }
 
     /// Gives the device its identity, unless it has one. The first call of `gid` does it too.
@@ -119,7 +124,7 @@ impl Loopback {
         if !is_dmb_len(len) {
             return Err(RegisterError::Os(Errno::INVAL));
         }
-        self.with(|t| t.register(group, peer, Geometry::new(self.slots, len), self.max_dmbs))
+        self.with(|t| t.register(group, peer, Geometry::new(self.slots, len), self.max_dmbs()))
             .unwrap_or(Err(RegisterError::NoMemory))
     }
 
@@ -233,7 +238,7 @@ impl Device for Loopback {
     }
 
     fn max_dmbs(&self) -> u32 {
-        self.max_dmbs
+        self.max_dmbs.load(Ordering::Relaxed)
     }
 
     fn query_remote_gid(&self, gid: Gid) -> bool {

@@ -25,6 +25,8 @@ pub struct Config {
     pub after_bytes: AtomicU64,
     /// Size of a receive buffer (DMB), header included; 2^(14+n).
     pub dmb_size: AtomicU32,
+    /// Bytes that the receive buffers of this process may take together; 0: a quarter of the machine's memory.
+    pub max_memory: AtomicU64,
     /// Longest busy wait before sleeping, in nanoseconds.
     pub spin_ns: AtomicU32,
     policy: AtomicU32,
@@ -39,6 +41,7 @@ pub static CONFIG: Config = Config {
     after: AtomicU32::new(4),
     after_bytes: AtomicU64::new(64 << 10),
     dmb_size: AtomicU32::new(256 << 10),
+    max_memory: AtomicU64::new(0),
     spin_ns: AtomicU32::new(20_000),
     policy: AtomicU32::new(PeerPolicy::Verified as u32),
     copy: AtomicBool::new(false),
@@ -55,6 +58,17 @@ impl Config {
         }
     }
 
+    /// How many receive buffers of `len` bytes this process may have.
+    pub fn max_buffers(&self, len: u32) -> u32 {
+        let mut most = self.max_memory.load(Relaxed);
+        if most == 0 {
+            let info = rustix::system::sysinfo();
+            most = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)) / 4;
+            self.max_memory.store(most.max(1), Relaxed);
+        }
+        (most / u64::from(len)).min(u64::from(u32::MAX)) as u32
+    }
+
     /// Applies one `SHORTWIRE_*` variable (name without the prefix). A value that makes no sense is ignored:
     /// `shortwire run` has checked it, and a preloaded library has nobody to tell.
     pub fn set(&self, name: &[u8], value: &[u8]) {
@@ -65,6 +79,7 @@ impl Config {
             b"DMB_SIZE" => number
                 .filter(|n| n.is_power_of_two() && (16 << 10..=1 << 20).contains(n))
                 .map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
+            b"MAX_MEMORY" => number.map_or((), |n| self.max_memory.store(n.max(1), Relaxed)),
             b"SPIN" => number.map_or((), |n| self.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
             b"PEER_POLICY" => {
                 let p = match value {

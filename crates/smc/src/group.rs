@@ -10,6 +10,7 @@ use dibs::loopback::slot_of;
 use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
 use shm::lock::FastLock;
 
+use crate::config::CONFIG;
 use crate::conn::{Conn, DmbHeader, LEFT, Waits};
 use crate::reason;
 
@@ -211,6 +212,7 @@ pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32>
             }
             !quiet
         });
+        LOOPBACK.set_max_dmbs(CONFIG.max_buffers(len));
         let dmb = LOOPBACK.register_in(id, peer, len).map_err(|e| match e {
             RegisterError::NoSpace => reason::MAX_DMB.code(),
             _ => reason::MEMORY.code(),

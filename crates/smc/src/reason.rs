@@ -165,8 +165,8 @@ reasons! {
         "SMC versions do not match";
         "Use the same SMC version at both ends.";
     MAX_DMB = 0x030d_0000, "MAX_DMB";
-        "no free receive buffer: arena exhausted";
-        "Raise the number of buffers in the arena, or lower their size.";
+        "no free receive buffer: the limit on memory is reached";
+        "Raise --max-memory of `shortwire run`, or lower --dmb-size.";
     NO_ROUTE = 0x030e_0000, "NOROUTE";
         "no RDMA route to the peer";
         "Check the RDMA network between the two hosts.";

@@ -145,3 +145,24 @@ fn a_ring_at_rest_gives_its_memory_back() {
     assert_eq!(received(&server, 100), b"unread");
     go_round(20);
 }
+
+/// Beyond the limit connections stay TCP, and say why; what ends makes room.
+#[test]
+fn the_limit_on_memory() {
+    let _serial = serial();
+    let limit = &smc::config::CONFIG.max_memory;
+    let before = limit.swap(4 * (64 << 10), Relaxed);
+    // Each connection takes two: both ends are in this process.
+    let two: Vec<_> = (0..2).map(|_| rings()).collect();
+    let (server, client) = common::pair();
+    for _ in 0..20 {
+        server.step();
+        client.step();
+    }
+    assert!(!server.has(p::TX_RING) && !client.has(p::TX_RING));
+    assert_eq!((server.reason(), client.reason()), (smc::reason::MAX_DMB, smc::reason::PEER_DECL));
+    assert_eq!(client.peer_reason(), smc::reason::MAX_DMB);
+    drop(two);
+    drop(rings());
+    limit.store(before, Relaxed);
+}

@@ -12,6 +12,7 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     put("SHORTWIRE_AFTER", args.after.map(|value| value.to_string()));
     put("SHORTWIRE_AFTER_BYTES", args.after_bytes.map(|value| value.to_string()));
     put("SHORTWIRE_DMB_SIZE", args.dmb_size.map(|value| value.to_string()));
+    put("SHORTWIRE_MAX_MEMORY", args.max_memory.map(|value| value.to_string()));
     put("SHORTWIRE_SPIN", args.spin.map(|value| value.to_string()));
     put("SHORTWIRE_PEER_POLICY", args.peer_policy.map(word));
     put("SHORTWIRE_PREFER", list(args.prefer.iter().map(|&device| word(device))));
@@ -73,6 +74,7 @@ mod tests {
             "--after-bytes",
             "1M",
             "--dmb-size=256K",
+            "--max-memory=1G",
             "--spin",
             "20",
             "--peer-policy",
@@ -95,6 +97,7 @@ mod tests {
             ("SHORTWIRE_AFTER", "0"),
             ("SHORTWIRE_AFTER_BYTES", "1048576"),
             ("SHORTWIRE_DMB_SIZE", "262144"),
+            ("SHORTWIRE_MAX_MEMORY", "1073741824"),
             ("SHORTWIRE_SPIN", "20"),
             ("SHORTWIRE_PEER_POLICY", "same-uid"),
             ("SHORTWIRE_PREFER", "loopback,ism"),
