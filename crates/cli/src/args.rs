@@ -93,8 +93,11 @@ pub struct Run {
     #[arg(long, value_name = "BYTES", env = "SHORTWIRE_AFTER_BYTES", hide_env_values = true, value_parser = parse_size)]
     #[arg(long_help = "Upgrade after this many bytes if that comes first (library default: 64K).")]
     pub after_bytes: Option<u64>,
-    /// Size of the receive buffer of each connection: 16K to 1M, a power of two
+    /// Size of the receive buffer of each connection: 16K to 16M, a power of two
     #[arg(long, value_name = "SIZE", env = "SHORTWIRE_DMB_SIZE", hide_env_values = true, value_parser = parse_dmb_size)]
+    #[arg(
+        long_help = "Size of the receive buffer of each connection: 16K to 16M, a power of two. If not said: 4M for the first four of a process, 1M up to sixteen, 256K up to 1024, 64K beyond."
+    )]
     pub dmb_size: Option<u64>,
     /// Memory that the receive buffers of all connections may take together
     #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY", hide_env_values = true, value_parser = parse_size)]

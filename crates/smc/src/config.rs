@@ -23,7 +23,7 @@ pub struct Config {
     pub after: AtomicU32,
     /// Bytes that count as having done K operations.
     pub after_bytes: AtomicU64,
-    /// Size of a receive buffer (DMB), header included; 2^(14+n).
+    /// Size of a receive buffer (DMB), header included, 2^(14+n); 0: by how many there are.
     pub dmb_size: AtomicU32,
     /// Bytes that the receive buffers of this process may take together; 0: a quarter of the machine's memory.
     pub max_memory: AtomicU64,
@@ -40,7 +40,7 @@ pub struct Config {
 pub static CONFIG: Config = Config {
     after: AtomicU32::new(4),
     after_bytes: AtomicU64::new(64 << 10),
-    dmb_size: AtomicU32::new(256 << 10),
+    dmb_size: AtomicU32::new(0),
     max_memory: AtomicU64::new(0),
     spin_ns: AtomicU32::new(20_000),
     policy: AtomicU32::new(PeerPolicy::Verified as u32),
@@ -55,6 +55,19 @@ impl Config {
             0 => PeerPolicy::Off,
             1 => PeerPolicy::SameUid,
             _ => PeerPolicy::Verified,
+        }
+    }
+
+    /// Size of the next receive buffer in a process that has `live` of them. A few large ones carry streams as far as TCP
+    /// does while the reader waits for a processor (its windows grow to some MiB); rings of many connections, each gone
+    /// round in turn, are to stay in the caches together.
+    pub fn buffer_size(&self, live: u32) -> u32 {
+        match (self.dmb_size.load(Relaxed), live) {
+            (0, 0..4) => 4 << 20,
+            (0, 4..16) => 1 << 20,
+            (0, 16..1024) => 256 << 10,
+            (0, 1024..) => 64 << 10,
+            (given, _) => given,
         }
     }
 
@@ -77,7 +90,7 @@ impl Config {
             b"AFTER" => number.map_or((), |n| self.after.store(n.min(1 << 30) as u32, Relaxed)),
             b"AFTER_BYTES" => number.map_or((), |n| self.after_bytes.store(n, Relaxed)),
             b"DMB_SIZE" => number
-                .filter(|n| n.is_power_of_two() && (16 << 10..=1 << 20).contains(n))
+                .filter(|n| n.is_power_of_two() && (16 << 10..=16 << 20).contains(n))
                 .map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
             b"MAX_MEMORY" => number.map_or((), |n| self.max_memory.store(n.max(1), Relaxed)),
             b"SPIN" => number.map_or((), |n| self.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
@@ -137,6 +150,15 @@ fn parse(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_buffers_are_small_ones_unless_a_size_is_given() {
+        let size = |live| CONFIG.buffer_size(live);
+        assert_eq!([0, 4, 16, 1024, u32::MAX].map(size), [4 << 20, 1 << 20, 256 << 10, 64 << 10, 64 << 10]);
+        CONFIG.set(b"DMB_SIZE", b"128K");
+        assert_eq!([0, 5000].map(size), [128 << 10; 2]);
+        CONFIG.dmb_size.store(0, Relaxed);
+    }
 
     #[test]
     fn numbers_take_units_and_refuse_words() {

@@ -200,8 +200,9 @@ pub fn pending(peer: Gid) -> Option<&'static Conn> {
 }
 
 /// A receive buffer for a new connection, with the memfd to pass if the peer has not got it yet.
-pub fn take_dmb(id: u32, peer: Gid, len: u32) -> Result<(Dmb, Option<i32>), u32> {
+pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Option<i32>), u32> {
     with(|list| {
+        let len = CONFIG.buffer_size(list.iter().map(|g| g.live).sum());
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR.code()) };
         g.quarantine.retain(|&(token, header)| {
             // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.

@@ -334,7 +334,7 @@ fn ends_message(id: u32, dmb: &dibs::Dmb, eid: Eid, first: bool, release: u8) ->
         gid: own_gid(),
         token: dmb.token,
         index: 0,
-        size: SizeCode::compress(u64::from(dmb.len), SizeCode::MAX_SMCD),
+        size: SizeCode::compress(u64::from(dmb.len), SizeCode::MAX),
         link_id: (id << 8).to_ne_bytes(),
         level: SmcDLevel::V2(SmcDv2 {
             chid: LOOPBACK.chid(),

@@ -26,7 +26,7 @@ impl Canary {
     fn new(like: &End) -> Self {
         let group = like.conn.group.load(Relaxed);
         let peer = group::peer_of(group).expect("the group lives");
-        let (dmb, _) = group::take_dmb(group, peer, 64 << 10).expect("a buffer");
+        let (dmb, _) = group::take_dmb(group, peer).expect("a buffer");
         // SAFETY: a buffer that nobody else uses.
         unsafe { dmb.addr.write_bytes(0xC5, dmb.len as usize) };
         Self { group, dmb }

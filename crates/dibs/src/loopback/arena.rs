@@ -19,8 +19,11 @@ use shm::{Errno, OpenError, Segment};
 pub const HEADER: usize = 128;
 /// The most that the slots of an arena take together.
 const SPAN: u64 = 1 << 30;
-/// Free slots below this one keep the memory that they have come to, for the next connection; others give it back.
-const WARM: u32 = 16;
+/// What ends here of an arena are free slots that keep the memory they have come to, for the next connection; others give
+/// it back.
+const WARM: u32 = PAGE as u32 + (4 << 20);
+/// Slots of large buffers are few.
+const LARGE_SPAN: u32 = 256 << 20;
 const SLOT_BITS: u32 = 24;
 const ID_BITS: u32 = 40;
 const _: () = assert!(Slots::MAX as usize * size_of::<AtomicU32>() <= PAGE);
@@ -55,6 +58,13 @@ impl Geometry {
     pub fn new(slots: u32, slot_len: u32) -> Self {
         let fit = (SPAN / u64::from(slot_len)) as u32;
         Self { slots: slots.min(Slots::MAX).min(fit).max(1), slot_len }
+    }
+
+    /// For an arena that is about to be made.
+    pub fn trimmed(self) -> Self {
+        let most =
+            if self.slot_len > LARGE_SPAN / Slots::MAX { (LARGE_SPAN / self.slot_len).max(4) } else { Slots::MAX };
+        Self { slots: self.slots.min(most), ..self }
     }
 
     /// Of the segment. At most [`SPAN`] and two pages.
@@ -130,7 +140,7 @@ impl OwnArena {
             return false;
         }
         let g = self.memory.geometry;
-        if slot >= WARM && self.segment.discard(g.offset(slot) as usize, g.slot_len as usize) {
+        if g.offset(slot + 1) > WARM && self.segment.discard(g.offset(slot) as usize, g.slot_len as usize) {
             return true;
         }
         // SAFETY: a used slot lies in the arena, whose mapping lives as long as `segment`.

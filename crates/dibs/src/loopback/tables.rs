@@ -89,6 +89,7 @@ impl Tables {
     }
 
     pub fn register(&mut self, group: u32, peer: Gid, geometry: Geometry, max_dmbs: u32) -> Result<Dmb, RegisterError> {
+        let geometry = geometry.trimmed();
         if self.dmbs >= max_dmbs {
             return Err(RegisterError::NoSpace);
         }

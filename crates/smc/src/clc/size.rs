@@ -7,7 +7,7 @@ pub struct SizeCode(u8);
 impl SizeCode {
     /// 16 KiB, the smallest.
     pub const MIN: SizeCode = SizeCode(0);
-    /// 1 MiB, the largest that SMC-D uses.
+    /// 1 MiB, the largest that the kernel's SMC-D uses.
     pub const MAX_SMCD: SizeCode = SizeCode(6);
     /// 512 MiB, the largest that four bits can say.
     pub const MAX: SizeCode = SizeCode(15);

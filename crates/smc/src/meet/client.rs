@@ -84,7 +84,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     };
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
-    let (dmb, pass) = match group::take_dmb(id, peer, CONFIG.dmb_size.load(Relaxed)) {
+    let (dmb, pass) = match group::take_dmb(id, peer) {
         Ok(got) => got,
         Err(code) => {
             group::failed(id, false);

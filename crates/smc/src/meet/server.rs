@@ -74,7 +74,7 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
     }
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
-    let (dmb, pass) = match group::take_dmb(id, peer, CONFIG.dmb_size.load(Relaxed)) {
+    let (dmb, pass) = match group::take_dmb(id, peer) {
         Ok(got) => got,
         Err(code) => {
             group::failed(id, false);
