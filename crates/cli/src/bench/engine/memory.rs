@@ -7,6 +7,7 @@ use ::engine::config::LinkSpec;
 use ::engine::{Config, Engine, Options, Pace, Registry, Threads};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use toml::{Table, Value};
 
 use super::Run;
@@ -163,14 +164,20 @@ pub fn rounds_of(config: &Config, counted: fn(&LinkSpec) -> bool) -> Result<Roun
 }
 
 /// Millions of packets per second of each, all on this thread and in turns of a millisecond: what changes the processor's
-/// pace meets all of them alike. After each change come some rounds that do not count, in which the caches settle.
+/// pace meets all of them alike. After each change come some rounds that do not count, in which the caches settle. Of the
+/// turns of each the median is taken, by the thread's own time, so that it does not matter who else ran meanwhile.
 pub fn in_turns(mut networks: Vec<Rounds>, seconds: f64) -> Vec<f64> {
     const TURN: f64 = 1e-3;
     const SETTLE: usize = 20;
+    let own_time = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    };
+    // Packets, and seconds.
     let timed = |network: &mut Rounds, rounds: usize| {
-        let began = Instant::now();
+        let began = own_time();
         let packets = network(rounds);
-        (packets, began.elapsed().as_secs_f64())
+        (packets as f64, own_time() - began)
     };
     let rounds: Vec<usize> = networks
         .iter_mut()
@@ -179,16 +186,17 @@ pub fn in_turns(mut networks: Vec<Rounds>, seconds: f64) -> Vec<f64> {
             (TURN / timed(network, SETTLE).1 * SETTLE as f64) as usize + 1
         })
         .collect();
-    let mut sums = vec![(0, 0.0); networks.len()];
+    let mut turns = vec![Vec::new(); networks.len()];
     let began = Instant::now();
     loop {
-        for ((network, &rounds), (packets, time)) in networks.iter_mut().zip(&rounds).zip(&mut sums) {
+        for ((network, &rounds), turns) in networks.iter_mut().zip(&rounds).zip(&mut turns) {
             network(SETTLE);
-            let (more, took) = timed(network, rounds);
-            (*packets, *time) = (*packets + more, *time + took);
+            let (packets, time) = timed(network, rounds);
+            turns.push(packets / time / 1e6);
         }
         if began.elapsed().as_secs_f64() >= seconds {
-            return sums.iter().map(|&(packets, time)| packets as f64 / time / 1e6).collect();
+            turns.iter_mut().for_each(|turns| turns.sort_by(f64::total_cmp));
+            return turns.iter().map(|turns| turns[turns.len() / 2]).collect();
         }
     }
 }
