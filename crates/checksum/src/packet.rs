@@ -21,8 +21,10 @@ use crate::pseudo::UDP;
 use crate::{csum_fold, csum_header20, csum_partial};
 
 mod layout;
+mod plain;
 
 use layout::{Layout, Payload, Transport};
+use plain::Plain;
 
 /// What could be checked or filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,15 @@ impl core::error::Error for PacketError {}
 /// # Errors
 /// The first thing that is wrong, the headers' form before the checksums.
 pub fn verify(packet: &[u8]) -> Result<Outcome, PacketError> {
+    // What is wrong, if something is, is told by the other way.
+    match Plain::of(packet) {
+        Some(plain) if plain.is_right(packet) => Ok(Outcome::Complete),
+        _ => verify_any(packet),
+    }
+}
+
+#[inline(never)]
+fn verify_any(packet: &[u8]) -> Result<Outcome, PacketError> {
     let Layout { ipv4_header, payload } = Layout::of(packet)?;
     if csum_fold(csum_partial(&packet[..ipv4_header], 0)) != 0 && ipv4_header != 0 {
         return Err(PacketError::HeaderChecksum);
@@ -109,6 +120,14 @@ pub fn verify(packet: &[u8]) -> Result<Outcome, PacketError> {
 /// # Errors
 /// If the headers' form is wrong; then nothing was written.
 pub fn fill(packet: &mut [u8]) -> Result<Outcome, PacketError> {
+    match Plain::of(packet).and_then(|plain| plain.fill(packet)) {
+        Some(()) => Ok(Outcome::Complete),
+        None => fill_any(packet),
+    }
+}
+
+#[inline(never)]
+fn fill_any(packet: &mut [u8]) -> Result<Outcome, PacketError> {
     let Layout { ipv4_header, payload } = Layout::of(packet)?;
     if ipv4_header != 0 {
         packet[10..12].fill(0);

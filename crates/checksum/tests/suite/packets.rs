@@ -90,20 +90,42 @@ fn smoltcp_and_we_agree_on_every_byte() {
         random.fill(&mut payload);
         for packet in made_by_smoltcp(&payload) {
             assert_eq!(verify(&packet), Ok(Outcome::Complete), "{packet:02x?}");
-            let mut ours = packet.clone();
-            let checks = if packet[0] >> 4 == 4 { vec![10, 20] } else { vec![40] };
-            for start in checks {
-                let at = match (start, packet[if packet[0] >> 4 == 4 { 9 } else { 6 }]) {
-                    (10, _) => 10,
-                    (start, 6) => start + 16,
-                    (start, 17) => start + 6,
-                    (start, _) => start + 2,
-                };
-                ours[at..at + 2].copy_from_slice(&[0xde, 0xad]);
+            for before in [[0xde, 0xad], [0, 0], [0xff, 0xff]] {
+                let mut ours = packet.clone();
+                let checks = if packet[0] >> 4 == 4 { vec![10, 20] } else { vec![40] };
+                for start in checks {
+                    let at = match (start, packet[if packet[0] >> 4 == 4 { 9 } else { 6 }]) {
+                        (10, _) => 10,
+                        (start, 6) => start + 16,
+                        (start, 17) => start + 6,
+                        (start, _) => start + 2,
+                    };
+                    ours[at..at + 2].copy_from_slice(&before);
+                }
+                assert_eq!(fill(&mut ours), Ok(Outcome::Complete));
+                assert_eq!(ours, packet);
             }
-            assert_eq!(fill(&mut ours), Ok(Outcome::Complete));
-            assert_eq!(ours, packet);
         }
+    }
+}
+
+/// Two bytes of data take every value, so that one of them makes the sum zero.
+#[test]
+fn a_checksum_of_zero_is_written_as_ones_by_udp_alone() {
+    for (protocol, field, zero) in [(17, 6, 0xffff), (6, 16, 0)] {
+        let mut packet = [0x45, 0, 0, 42, 0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 198, 51, 100, 7].to_vec();
+        packet.resize(42, 0);
+        packet[25] = 22;
+        let mut zeros = 0;
+        for word in 0..=u16::MAX {
+            packet[40..42].copy_from_slice(&word.to_be_bytes());
+            assert_eq!(fill(&mut packet), Ok(Outcome::Complete));
+            assert_eq!(verify(&packet), Ok(Outcome::Complete));
+            let check = u16::from_be_bytes([packet[20 + field], packet[21 + field]]);
+            assert_ne!(check, zero ^ 0xffff, "{protocol} {word:04x}");
+            zeros += u32::from(check == zero);
+        }
+        assert!(zeros > 0, "{protocol}");
     }
 }
 

@@ -25,14 +25,22 @@ pub use memory::{pinned, two_cpus};
 const QUICK_SECONDS: f64 = 0.3;
 const QUICK_ROUNDS: u32 = 3;
 
-/// One thing to run: millions of packets per second, over so many seconds.
+/// One thing to run: millions of packets per second of one network, or of several in turns, over so many seconds.
 struct Run {
     name: String,
-    measure: Box<dyn Fn(f64) -> Result<f64>>,
+    measure: Box<dyn Fn(f64) -> Result<Rates>>,
 }
+
+/// By what was measured.
+type Rates = Vec<(String, f64)>;
 
 impl Run {
     fn new(name: impl Into<String>, measure: impl Fn(f64) -> Result<f64> + 'static) -> Run {
+        let name = name.into();
+        Run::several(name.clone(), move |seconds| Ok(vec![(name.clone(), measure(seconds)?)]))
+    }
+
+    fn several(name: impl Into<String>, measure: impl Fn(f64) -> Result<Rates> + 'static) -> Run {
         Run { name: name.into(), measure: Box::new(measure) }
     }
 }
@@ -77,12 +85,15 @@ pub fn engine(args: &BenchEngine) -> Result<ExitCode> {
     Ok(if figures.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Rounds outermost, so that what disturbs the machine disturbs all rows alike.
+/// Rounds outermost, so that what disturbs the machine disturbs all rows alike; every second one goes the other way, so
+/// that what is compared is not always in the same order.
 fn measure(runs: &[Run], rounds: u32, seconds: f64) -> Result<Figures> {
     let mut figures = Figures::new(rounds);
     let progress = Progress::new(runs.len() * rounds as usize);
+    let forth: Vec<&Run> = runs.iter().collect();
+    let back: Vec<&Run> = runs.iter().rev().collect();
     for round in 0..rounds {
-        for run in runs {
+        for run in if round % 2 == 0 { &forth } else { &back } {
             if figures.has_failed(&run.name) {
                 continue;
             }
@@ -93,9 +104,10 @@ fn measure(runs: &[Run], rounds: u32, seconds: f64) -> Result<Figures> {
                 bail!("interrupted; nothing that was made for it is left");
             }
             match outcome {
-                Ok(rate) => {
-                    progress.end(&label, &format!("{rate:.2} Mpps"));
-                    figures.add(&run.name, rate);
+                Ok(rates) => {
+                    let told: Vec<String> = rates.iter().map(|(_, rate)| format!("{rate:.2}")).collect();
+                    progress.end(&label, &format!("{} Mpps", told.join(" ")));
+                    rates.iter().for_each(|(name, rate)| figures.add(name, *rate));
                 }
                 Err(error) => {
                     progress.end(&label, &format!("FAILED: {error:#}"));

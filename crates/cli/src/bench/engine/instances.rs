@@ -1,7 +1,6 @@
 //! One app beside others: what a packet costs where the app is alone, and where sixteen are in one engine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ::engine::batch::BATCH;
 use ::engine::pcap::Writer;
@@ -10,8 +9,8 @@ use anyhow::{Context, Result, anyhow};
 use etherparse::PacketBuilder;
 use toml::{Table, Value};
 
-use super::Run;
-use super::memory::{HOP, chain, counted, pinned, run};
+use super::memory::{HOP, Rounds, chain, in_turns, pinned, rounds_of};
+use super::{Rates, Run};
 
 /// Instances of an app beside each other, and kinds.
 pub const MANY: usize = 16;
@@ -64,9 +63,21 @@ pub const ONE: &str = "one instance alone";
 pub const SAME: &str = "16 instances of one kind";
 pub const KINDS: &str = "16 instances of 16 kinds";
 
+/// What the networks send copies of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Originals {
+    /// One packet, as `Source` does.
+    Template,
+    /// A batch of packets, as `Repeater` does with a recording.
+    Recording,
+}
+
 /// What memory alone costs, by the number of networks.
-pub fn memory_of(count: usize) -> String {
-    format!("memory of {count} without apps")
+pub fn memory_of(count: usize, originals: Originals) -> String {
+    match originals {
+        Originals::Template => format!("memory of {count} without apps"),
+        Originals::Recording => format!("memory of {count} with recordings, without apps"),
+    }
 }
 
 /// The rows of the kinds, each alone.
@@ -74,22 +85,47 @@ pub fn alone() -> impl Iterator<Item = String> {
     HOPS.iter().map(|hop| format!("{} alone", hop.kind))
 }
 
+/// One run for one kind and one for the kinds, in each of which all that is compared takes turns.
 pub fn runs() -> Result<Vec<Run>> {
-    let recording = Arc::new(Recording::new()?);
-    let mut runs = vec![
-        Run::new(ONE, |seconds| run(|c| chain(c, 60, 0, &[HOP]), seconds)),
-        Run::new(SAME, |seconds| run(|c| (0..MANY).try_for_each(|number| chain(c, 60, number, &[HOP])), seconds)),
-    ];
-    for (number, name) in alone().enumerate() {
-        let recording = recording.clone();
-        runs.push(Run::new(name, move |seconds| run(|config| recording.through(config, number), seconds)));
-    }
-    let all = move |config: &mut Config| (0..MANY).try_for_each(|number| recording.through(config, number));
-    runs.push(Run::new(KINDS, move |seconds| run(&all, seconds)));
-    for count in [1, MANY] {
-        runs.push(Run::new(memory_of(count), move |seconds| pinned(move || bare_links(count, seconds))));
-    }
-    Ok(runs)
+    let recording = Recording::new()?;
+    let same = |seconds: f64| {
+        let chains =
+            |count: usize| network(|config| (0..count).try_for_each(|number| chain(config, 60, number, &[HOP])));
+        let networks = vec![(ONE.to_string(), chains(1)?), (SAME.to_string(), chains(MANY)?)];
+        measure(networks, Originals::Template, seconds)
+    };
+    let kinds = move |seconds: f64| {
+        let through = |number: usize| network(|config| recording.through(config, number));
+        let mut networks =
+            alone().enumerate().map(|(number, name)| Ok((name, through(number)?))).collect::<Result<Vec<_>>>()?;
+        let all = network(|config| (0..MANY).try_for_each(|number| recording.through(config, number)))?;
+        networks.push((KINDS.to_string(), all));
+        measure(networks, Originals::Recording, seconds)
+    };
+    Ok(vec![Run::several(SAME, same), Run::several(KINDS, kinds)])
+}
+
+fn network(fill: impl FnOnce(&mut Config) -> Result<()>) -> Result<Config> {
+    let mut config = Config::new();
+    fill(&mut config)?;
+    Ok(config)
+}
+
+/// The networks and what their memory alone costs, in turns.
+fn measure(networks: Vec<(String, Config)>, originals: Originals, seconds: f64) -> Result<Rates> {
+    pinned(move || {
+        let mut names = Vec::new();
+        let mut rounds = Vec::new();
+        for (name, config) in networks {
+            names.push(name);
+            rounds.push(rounds_of(&config, |link| link.from.app.starts_with("src"))?);
+        }
+        for count in [1, MANY] {
+            names.push(memory_of(count, originals));
+            rounds.push(bare_links(count, originals));
+        }
+        Ok(names.into_iter().zip(in_turns(rounds, seconds)).collect())
+    })?
 }
 
 /// A datagram of 60 bytes, which every kind has something to do with.
@@ -142,19 +178,31 @@ pub fn write(path: &Path, frame: &[u8], count: usize) -> Result<()> {
 }
 
 /// What the same packets cost in links alone: made, moved on and freed in the order of a breath, without apps and engine.
-/// The difference between many and one is what the memory of many costs.
-fn bare_links(count: usize, seconds: f64) -> f64 {
-    let links: Vec<(Link, Link)> = (0..count).map(|_| (Link::new(), Link::new())).collect();
-    let templates: Vec<Packet> = (0..count).filter_map(|_| Packet::from_slice(&[0; 60])).collect();
+/// The difference between many and one is what the memory of many costs. Each network has rings of its own and, as its
+/// source does, packets of its own that it copies; the slots of the copies go round, since a network frees what it made
+/// before the next one begins.
+fn bare_links(count: usize, originals: Originals) -> Rounds {
+    let kept = if originals == Originals::Template { 1 } else { BATCH };
+    let network = || {
+        let packets: Vec<Packet> = (0..kept).filter_map(|_| Packet::from_slice(&[0; 60])).collect();
+        (Link::new(), Link::new(), packets)
+    };
+    let networks: Vec<(Link, Link, Vec<Packet>)> = (0..count).map(|_| network()).collect();
     // One network after the other, as an engine does it.
-    let breath = || {
-        for ((first, second), template) in links.iter().zip(&templates) {
-            first.transmit_copies(template, BATCH);
+    let breath = move || {
+        for (first, second, packets) in &networks {
+            match originals {
+                Originals::Template => first.transmit_copies(&packets[0], BATCH),
+                Originals::Recording => first.transmit_copies_of(packets),
+            };
             first.forward(second, usize::MAX);
             second.discard();
         }
     };
-    counted(breath, count * BATCH, seconds)
+    Box::new(move |rounds| {
+        (0..rounds).for_each(|_| breath());
+        (rounds * count * BATCH) as u64
+    })
 }
 
 #[cfg(test)]
@@ -202,7 +250,7 @@ mod tests {
             return;
         }
         for run in runs().unwrap() {
-            assert!((run.measure)(0.01).unwrap() > 0.0, "{}", run.name);
+            assert!((run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0), "{}", run.name);
         }
     }
 }

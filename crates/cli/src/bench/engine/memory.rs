@@ -7,6 +7,7 @@ use ::engine::config::LinkSpec;
 use ::engine::{Config, Engine, Options, Pace, Registry, Threads};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use toml::{Table, Value};
 
 use super::Run;
@@ -145,6 +146,61 @@ fn copies(size: usize, seconds: f64) -> f64 {
     counted(round, PACKETS, seconds)
 }
 
+/// A network that runs so many rounds when it is called, and says how many packets that were.
+pub type Rounds = Box<dyn FnMut(usize) -> u64>;
+
+/// An engine as such.
+pub fn rounds_of(config: &Config, counted: fn(&LinkSpec) -> bool) -> Result<Rounds> {
+    let mut engine = Engine::new(Options::default());
+    engine.configure(config)?;
+    let count = move |engine: &Engine| -> u64 {
+        engine.links().filter(|(link, _)| counted(link)).map(|(_, stats)| stats.rxpackets).sum()
+    };
+    Ok(Box::new(move |rounds| {
+        let before = count(&engine);
+        (0..rounds).for_each(|_| engine.breathe());
+        count(&engine) - before
+    }))
+}
+
+/// Millions of packets per second of each, all on this thread and in turns of a millisecond: what changes the processor's
+/// pace meets all of them alike. After each change come some rounds that do not count, in which the caches settle. Of the
+/// turns of each the median is taken, by the thread's own time, so that it does not matter who else ran meanwhile.
+pub fn in_turns(mut networks: Vec<Rounds>, seconds: f64) -> Vec<f64> {
+    const TURN: f64 = 1e-3;
+    const SETTLE: usize = 20;
+    let own_time = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    };
+    // Packets, and seconds.
+    let timed = |network: &mut Rounds, rounds: usize| {
+        let began = own_time();
+        let packets = network(rounds);
+        (packets as f64, own_time() - began)
+    };
+    let rounds: Vec<usize> = networks
+        .iter_mut()
+        .map(|network| {
+            network(SETTLE);
+            (TURN / timed(network, SETTLE).1 * SETTLE as f64) as usize + 1
+        })
+        .collect();
+    let mut turns = vec![Vec::new(); networks.len()];
+    let began = Instant::now();
+    loop {
+        for ((network, &rounds), turns) in networks.iter_mut().zip(&rounds).zip(&mut turns) {
+            network(SETTLE);
+            let (packets, time) = timed(network, rounds);
+            turns.push(packets / time / 1e6);
+        }
+        if began.elapsed().as_secs_f64() >= seconds {
+            turns.iter_mut().for_each(|turns| turns.sort_by(f64::total_cmp));
+            return turns.iter().map(|turns| turns[turns.len() / 2]).collect();
+        }
+    }
+}
+
 pub fn counted(mut round: impl FnMut(), packets: usize, seconds: f64) -> f64 {
     let mut rate = 0.0;
     for seconds in [WARM_UP, seconds] {
@@ -165,7 +221,7 @@ mod tests {
     #[test]
     fn all_networks_run() {
         for run in shapes().into_iter().chain(threads().unwrap_or_default()) {
-            assert!((run.measure)(0.01).unwrap() > 0.0, "{}", run.name);
+            assert!((run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0), "{}", run.name);
         }
     }
 }

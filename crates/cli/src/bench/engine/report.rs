@@ -1,6 +1,6 @@
 //! Rows out of figures: what is compared with what, and the bars.
 
-use super::instances::{KINDS, MANY, ONE, SAME, alone, memory_of};
+use super::instances::{KINDS, MANY, ONE, Originals, SAME, alone, memory_of};
 use super::rivals::{LOOP, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
 
@@ -64,9 +64,9 @@ fn memory(figures: &Figures, size: usize, rows: &mut Vec<Row>) {
     rows.extend(compared(figures, &sized("two threads"), limit(), promised(Bar::Value(40.0))));
 }
 
-/// Cost per packet of many instances, less what the memory of many costs by itself.
+/// Cost per packet of many instances, less what the memory of many costs by itself: of so many sources for one kind, of so
+/// many recordings for the kinds.
 fn instances(figures: &Figures, rows: &mut Vec<Row>) {
-    let (bare_one, bare_many) = (&*memory_of(1), &*memory_of(MANY));
     let mut push = |name: &str, values: Option<Vec<f64>>, against: Option<(&str, Vec<f64>)>, bar: Bar| {
         if let Some(values) = values {
             let against = against.map(|(name, values)| (name.to_string(), values));
@@ -74,16 +74,20 @@ fn instances(figures: &Figures, rows: &mut Vec<Row>) {
         }
     };
     let cost = |name: &str| figures.combine([name], |[rate]| 1e3 / rate);
-    let part = figures.combine([bare_one, bare_many], |[one, many]| 1e3 / many - 1e3 / one);
     push("one instance: cost per packet", cost(ONE), None, Bar::None);
-    push("memory of 16 instances: cost per packet", part, None, Bar::None);
-    for (many, alone) in [(SAME, cost(ONE)), (KINDS, mean_alone(figures))] {
-        push(&format!("{many}: cost per packet"), cost(many), None, Bar::None);
-        let own = figures.combine([many, bare_one, bare_many], |[many, bare_one, bare_many]| {
-            1e3 / many - (1e3 / bare_many - 1e3 / bare_one)
-        });
-        let against = alone.map(|values| ("alone", values));
-        push(&format!("{many}: without the memory part"), own, against, Bar::Ratio(1.0 / 1.05));
+    let ratio = Bar::Ratio(1.0 / 1.05);
+    for (many, alone, originals) in
+        [(SAME, cost(ONE), Originals::Template), (KINDS, mean_alone(figures), Originals::Recording)]
+    {
+        let bare = [memory_of(1, originals), memory_of(MANY, originals)];
+        let part = |one: f64, many: f64| 1e3 / many - 1e3 / one;
+        let memory = figures.combine([&bare[0], &bare[1]], |[one, many]| part(one, many));
+        push(&format!("{many}: the memory part"), memory, None, Bar::None);
+        let own = figures.combine([many, &bare[0], &bare[1]], |[all, one, many]| 1e3 / all - part(one, many));
+        for (what, values, bar) in [("cost per packet", cost(many), Bar::None), ("without the memory part", own, ratio)]
+        {
+            push(&format!("{many}: {what}"), values, alone.clone().map(|values| ("alone", values)), bar);
+        }
     }
 }
 

@@ -62,9 +62,15 @@ impl PciError {
     pub(super) fn os(address: Address, operation: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::ACCESS | Errno::PERM => {
-                let hint =
-                    "run as root; if you are, the kernel may be locked down (`cat /sys/kernel/security/lockdown`)";
-                Self::NoRights { address, operation, hint: hint.into() }
+                let hint = match rustix::process::geteuid().is_root() {
+                    false => "only root has it; type the same command behind `sudo`".to_string(),
+                    true => format!(
+                        "the kernel may be locked down (`cat /sys/kernel/security/lockdown`), and gives devices away through \
+                         VFIO only then; type:\n  {}",
+                        bind_vfio(address)
+                    ),
+                };
+                Self::NoRights { address, operation, hint }
             }
             errno => Self::Os { address, operation, errno },
         }
@@ -99,4 +105,23 @@ fn bind_vfio(address: Address) -> String {
     format!(
         "modprobe vfio-pci; echo vfio-pci > /sys/bus/pci/devices/{address}/driver_override; echo {address} > /sys/bus/pci/drivers_probe"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_rights_says_what_to_type() {
+        let told = PciError::os("01:00.0".parse().unwrap(), "open the configuration space", Errno::ACCESS).to_string();
+        assert!(told.starts_with("no right to open the configuration space of 0000:01:00.0: "), "{told}");
+        let typed = if rustix::process::geteuid().is_root() {
+            "echo 0000:01:00.0 > /sys/bus/pci/drivers_probe"
+        } else {
+            "sudo"
+        };
+        assert!(told.contains(typed), "{told}");
+        let other = PciError::os("01:00.0".parse().unwrap(), "map the registers", Errno::NOMEM).to_string();
+        assert!(other.starts_with("cannot map the registers of 0000:01:00.0: "), "{other}");
+    }
 }
