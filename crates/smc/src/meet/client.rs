@@ -75,9 +75,12 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     if !same_stream(raw, fd) {
         return decline(conn, ch, reason::RENDEZVOUS);
     }
-    let peer = dibs::Gid::new(server.gid.hi, server.gid.lo);
+    let peer = match device(server.gid, cred) {
+        Ok(peer) => peer,
+        Err(why) => return decline(conn, ch, why),
+    };
     LOOPBACK.admit(peer);
-    let id = match group::join(peer, cred.uid, agreed.first_contact) {
+    let id = match group::join(peer, cred, agreed.first_contact) {
         Ok(id) => id,
         Err(NoGroup::OutOfSync) => return decline(conn, ch, reason::SYNC_ERR),
         Err(NoGroup::Busy) => return decline(conn, ch, reason::MEMORY),
