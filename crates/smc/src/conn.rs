@@ -342,6 +342,11 @@ impl Conn {
         window::of(self)
     }
 
+    /// Whether what an upgrade maps can be noted.
+    pub(crate) fn can_map(&self) -> bool {
+        window::ready(self)
+    }
+
     #[inline]
     fn my(&self) -> &DmbHeader {
         header(&self.window().my)

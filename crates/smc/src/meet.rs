@@ -198,6 +198,9 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if CONFIG.policy() == PeerPolicy::Off {
         return Next::Tcp(reason::OFF);
     }
+    if !conn.can_map() {
+        return Next::Tcp(reason::MEMORY);
+    }
     if conn.pid.load(Relaxed) != sys::getpid() {
         // The slot was made before a fork and we are the sole holder now.
         conn.pid.store(sys::getpid(), Relaxed);

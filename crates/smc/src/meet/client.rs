@@ -130,8 +130,11 @@ pub(super) fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     }
     let (n, passed) = match channel::recv(conn.meeting.load(Relaxed), buffer) {
         Ok(got) => got,
-        Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => (0, None),
+        // Hung up with our Confirm unread.
+        Err(libc::ECONNRESET) => (0, None),
+        // Whatever kept us from hearing it says nothing of the server, which may have attached or be about to: taking our
+        // buffer back now would have its doorbells read as payload.
+        Err(_) => return Next::Later,
     };
     if let Some(memfd) = passed {
         sys::close(memfd);
