@@ -44,7 +44,7 @@ pub fn attach(bytes: &[u8]) {
                     assert!(owner == device.gid() || !own.iter().any(|(dmb, ..)| overlaps(dmb)));
                 }
             }
-            4 => drop(device.detach_dmb(owner, token)),
+            4 => _ = device.detach_dmb(owner, token),
             5 => {
                 device.drop_group(group);
                 own.retain(|(_, _, of)| *of != group);
@@ -57,13 +57,13 @@ pub fn attach(bytes: &[u8]) {
             }
             7 => {
                 let data = [0xa5u8; 4096];
-                drop(device.move_data(token, extra, data.as_ptr(), u32::from(slot) * 16, slot & 1 != 0));
+                let _ = device.move_data(token, extra, data.as_ptr(), u32::from(slot) * 16, slot & 1 != 0);
             }
             _ => {
                 let pages = [device.control_page(token), device.peer_control_page(owner, token)];
                 pages.into_iter().filter(|page| !page.is_null()).for_each(|page| touch(page, PAGE as u32));
                 device.signal_event(token);
-                drop((device.share(token), device.signals(token), device.has_arena(owner, token)));
+                let _ = (device.share(token), device.signals(token), device.has_arena(owner, token));
             }
         }
     }

@@ -122,8 +122,8 @@ pub fn control_page(bytes: &[u8]) {
                 _ => header.rung.store(value as u32, SeqCst),
             },
             // Next to what is there now: the values that look most like honest ones.
-            6 => drop(header.prod.fetch_add(value % 0x1_0000_0000, SeqCst)),
-            7 => drop(header.cons.fetch_add(value % 0x1_0000_0000, SeqCst)),
+            6 => _ = header.prod.fetch_add(value % 0x1_0000_0000, SeqCst),
+            7 => _ = header.cons.fetch_add(value % 0x1_0000_0000, SeqCst),
             8 => {
                 page.armed[at].store(value as u32, SeqCst);
                 page.rung[at].store((value >> 32) as u32, SeqCst);
@@ -132,19 +132,19 @@ pub fn control_page(bytes: &[u8]) {
                 // SAFETY: the ring behind the header, written as its peer would.
                 unsafe { (&raw const *header).cast_mut().cast::<u8>().add(HEADER_LEN as usize + n).write(step[9]) };
             }
-            10 => drop(victim.send(&buf[..n])),
+            10 => _ = victim.send(&buf[..n]),
             11 => recv(&victim, &mut buf[..n], if at & 1 == 0 { 0 } else { libc::MSG_PEEK }),
-            12 => drop(raw_send(other.fd, &buf[..n.min(500)])),
-            13 => drop(other.send(&buf[..n])),
+            12 => _ = raw_send(other.fd, &buf[..n.min(500)]),
+            13 => _ = other.send(&buf[..n]),
             14 => use_it(&victim),
             _ => {
                 // Doorbells that were counted and never sent cost a second of waiting; not here.
                 let rung = header.rung.load(Relaxed) & RUNG_REVOKED;
                 header.rung.store(rung | victim.conn.rx_snapshot().drained & !RUNG_REVOKED, Relaxed);
                 match at % 3 {
-                    0 => drop(victim.conn.revert(victim.fd, reason::PASSED_FD.code(), value & 1 != 0)),
-                    1 => drop(victim.shutdown(value as i32 % 3)),
-                    _ => drop(other.shutdown(value as i32 % 3)),
+                    0 => _ = victim.conn.revert(victim.fd, reason::PASSED_FD.code(), value & 1 != 0),
+                    1 => _ = victim.shutdown(value as i32 % 3),
+                    _ => _ = other.shutdown(value as i32 % 3),
                 }
             }
         }
