@@ -23,7 +23,7 @@ mod transcript;
 
 pub use case::{Case, case};
 pub use leak::{family, mapped_memory, open_files, resident_memory};
-pub use net::{Ports, bytes_received, expect_silence};
+pub use net::{Ports, bytes_received, bytes_sent, expect_silence};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, skip};
 pub use ss::{Connection, Watch, connections};

@@ -68,18 +68,26 @@ pub(crate) fn listening(port: u16) -> bool {
     })
 }
 
-/// What the kernel has received on this connection, in bytes of the stream: also those that nobody has read.
-pub fn bytes_received(conn: &TcpStream) -> u64 {
-    // tcpi_bytes_received of struct tcp_info.
-    const AT: usize = 128;
+/// A number of struct tcp_info.
+fn tcp_info(conn: &TcpStream, at: usize) -> u64 {
     let mut info = [0u8; 232];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `info`.
     let done = unsafe {
         libc::getsockopt(conn.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length)
     };
-    assert!(done == 0 && length as usize >= AT + 8, "TCP_INFO of this kernel is too short");
-    u64::from_ne_bytes(info[AT..AT + 8].try_into().unwrap_or_default())
+    assert!(done == 0 && length as usize >= at + 8, "TCP_INFO of this kernel is too short");
+    u64::from_ne_bytes(info[at..at + 8].try_into().unwrap_or_default())
+}
+
+/// What the kernel has received on this connection, in bytes of the stream: also those that nobody has read.
+pub fn bytes_received(conn: &TcpStream) -> u64 {
+    tcp_info(conn, 128)
+}
+
+/// What the kernel has sent on this connection, once all of it is on its way.
+pub fn bytes_sent(conn: &TcpStream) -> u64 {
+    tcp_info(conn, 200) - tcp_info(conn, 208)
 }
 
 /// The peer has said all it has to say: in a while of silence nothing more may come.

@@ -6,12 +6,27 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use shm::lock::FastLock;
 use smc::sys;
 
 const CLASSES: usize = 9; // 32 bytes to 8 KiB
 const CHUNK: usize = 256 << 10;
+
+/// A chunk for when the kernel gives no more: an allocation that fails ends the program. Costs nothing before that.
+#[repr(align(8192))]
+struct Last(UnsafeCell<[u8; CHUNK]>, AtomicBool);
+// SAFETY: handed out once.
+unsafe impl Sync for Last {}
+static LAST: Last = Last(UnsafeCell::new([0; CHUNK]), AtomicBool::new(false));
+
+fn chunk() -> usize {
+    match map(CHUNK) as usize {
+        0 if !LAST.1.swap(true, Relaxed) => LAST.0.get() as usize,
+        fresh => fresh,
+    }
+}
 
 /// See the module documentation.
 pub struct Heap {
@@ -57,7 +72,7 @@ unsafe impl GlobalAlloc for Heap {
         // A chunk is page-aligned and blocks are powers of two: rounding up aligns a block to its size.
         let at = chunk.0.next_multiple_of(size);
         if chunk.0 == 0 || at + size > chunk.1 {
-            let fresh = map(CHUNK) as usize;
+            let fresh = self::chunk();
             if fresh == 0 {
                 return core::ptr::null_mut();
             }

@@ -28,6 +28,13 @@ extern "C" fn fini() {
 
 extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char) {
     next::find_all();
+    // SAFETY: a look into the auxiliary vector.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        // A program with more rights than whoever started it, into which only /etc/ld.so.preload can have brought us: its
+        // environment is not to be trusted, nor a table among its descriptors.
+        smc::config::CONFIG.set(b"DISABLE", b"1");
+        return;
+    }
     let mut at = envp;
     // SAFETY: the loader passes a NULL-terminated array of strings to every constructor.
     unsafe {

@@ -83,6 +83,12 @@ impl Retired {
     pub fn len(&self) -> usize {
         self.len
     }
+
+    /// Gives up the addresses too. No thread may be on its way out of them any more.
+    pub fn unmap(self) {
+        // SAFETY: our own mapping, of which the caller says that nobody uses it.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only handed out as a raw pointer.

@@ -11,7 +11,7 @@ use crate::sys;
 pub const MAX: usize = 720;
 
 /// Who is at the other end, as the kernel vouches.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
     /// Its pid in our pid namespace, 0 if it has none there.
     pub pid: i32,
@@ -41,7 +41,22 @@ fn address(low: &Addr, high: &Addr) -> ([u8; 110], u32) {
 fn socket() -> Result<i32, i32> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: integers only.
-    check(unsafe { sys::syscall(libc::SYS_socket, libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0) })
+    let fd = check(unsafe { sys::syscall(libc::SYS_socket, libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0) })?;
+    pass_rights(fd, 0);
+    Ok(fd)
+}
+
+/// SO_PASSRIGHTS of Linux 6.16, which an accepted socket has from its listener; older kernels know no such option.
+fn pass_rights(fd: i32, on: i32) {
+    const SO_PASSRIGHTS: i32 = 83;
+    sys::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &on);
+}
+
+/// Lets the other end, once it was admitted, pass a descriptor. From strangers none is taken: whoever gets one must close
+/// it, read or unread, and the last close of some (a socket that lingers, a file of a user's own file system) takes as long
+/// as the sender likes.
+pub fn take_descriptors(fd: i32) {
+    pass_rights(fd, 1);
 }
 
 fn check(r: isize) -> Result<i32, i32> {

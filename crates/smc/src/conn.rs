@@ -67,6 +67,8 @@ pub const REVERTED: u64 = 1 << 48;
 pub const REVOKED: u64 = 1 << 49;
 /// In `rung`: no further doorbell may be sent.
 pub const RUNG_REVOKED: u32 = 1 << 31;
+/// More doorbells on the stream than an honest peer ever leaves there, one for each sleep of ours.
+const FLOOD: u32 = 1 << 20;
 /// CDC state flags in `cons`: done writing, connection closed, connection aborted.
 pub const DONE: u64 = 0x80 << 56;
 /// See `DONE`.
@@ -341,6 +343,11 @@ impl Conn {
     #[inline]
     fn window(&self) -> &'static Window {
         window::of(self)
+    }
+
+    /// Whether what an upgrade maps can be noted.
+    pub(crate) fn can_map(&self) -> bool {
+        window::ready(self)
     }
 
     #[inline]

@@ -10,6 +10,7 @@ use dibs::loopback::slot_of;
 use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
 use shm::lock::FastLock;
 
+use crate::channel::Cred;
 use crate::config::CONFIG;
 use crate::conn::{Conn, DmbHeader, LEFT, Waits};
 use crate::reason;
@@ -39,7 +40,8 @@ struct Group {
     id: u32,
     role: Role,
     peer: Gid,
-    uid: u32,
+    /// The peer's process, as the kernel vouches: a GID alone is only what somebody says.
+    of: Cred,
     state: State,
     live: u32,
     /// The connection that makes first contact.
@@ -82,23 +84,22 @@ fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
 }
 
 /// Server: the group for a proposing peer and whether this is first contact.
-pub fn serve(peer: Gid, uid: u32) -> Result<(u32, bool), NoGroup> {
+pub fn serve(peer: Gid, of: Cred) -> Result<(u32, bool), NoGroup> {
     with(|list| {
-        match list.iter().find(|g| g.role == Role::Server && g.peer == peer && g.uid == uid && g.state != State::Dead) {
+        match list.iter().find(|g| g.role == Role::Server && g.peer == peer && g.of == of && g.state != State::Dead) {
             Some(g) if g.state == State::Ready => Ok((g.id, false)),
             Some(_) => Err(NoGroup::Busy),
-            None => Ok((add(list, Role::Server, peer, uid), true)),
+            None => Ok((add(list, Role::Server, peer, of), true)),
         }
     })
     .unwrap_or(Err(NoGroup::Busy))
 }
 
 /// Client: the group that an Accept speaks of.
-pub fn join(peer: Gid, uid: u32, first_contact: bool) -> Result<u32, NoGroup> {
+pub fn join(peer: Gid, of: Cred, first_contact: bool) -> Result<u32, NoGroup> {
     with(|list| {
-        let known = list
-            .iter_mut()
-            .find(|g| g.role == Role::Client && g.peer == peer && g.uid == uid && g.state != State::Dead);
+        let known =
+            list.iter_mut().find(|g| g.role == Role::Client && g.peer == peer && g.of == of && g.state != State::Dead);
         match (known, first_contact) {
             (Some(g), false) => {
                 // A server that reuses the group has read our first Confirm, also if that connection has not looked since.
@@ -115,7 +116,7 @@ pub fn join(peer: Gid, uid: u32, first_contact: bool) -> Result<u32, NoGroup> {
                         drop_group(list, at);
                     }
                 }
-                let id = add(list, Role::Client, peer, uid);
+                let id = add(list, Role::Client, peer, of);
                 Ok(id)
             }
         }
@@ -123,7 +124,7 @@ pub fn join(peer: Gid, uid: u32, first_contact: bool) -> Result<u32, NoGroup> {
     .unwrap_or(Err(NoGroup::Busy))
 }
 
-fn add(list: &mut Vec<Group>, role: Role, peer: Gid, uid: u32) -> u32 {
+fn add(list: &mut Vec<Group>, role: Role, peer: Gid, of: Cred) -> u32 {
     while list.iter().filter(|g| g.live == 0 && g.state != State::Pending).count() > IDLE_GROUPS {
         let Some(at) = list.iter().position(|g| g.live == 0 && g.state != State::Pending) else { break };
         drop_group(list, at);
@@ -133,7 +134,7 @@ fn add(list: &mut Vec<Group>, role: Role, peer: Gid, uid: u32) -> u32 {
         id,
         role,
         peer,
-        uid,
+        of,
         state: State::Pending,
         live: 0,
         first: core::ptr::null(),
@@ -191,9 +192,11 @@ pub fn first_is(id: u32, conn: &Conn) {
 
 /// The connection whose first contact keeps others from joining the group with this peer: it may have gone idle, with
 /// the peer's Confirm waiting to be read.
-pub fn pending(peer: Gid) -> Option<&'static Conn> {
+pub fn pending(peer: Gid, of: Cred) -> Option<&'static Conn> {
     let first = with(|list| {
-        list.iter().find(|g| g.peer == peer && g.role == Role::Server && g.state == State::Pending).map(|g| g.first)
+        list.iter()
+            .find(|g| (g.peer, g.of) == (peer, of) && g.role == Role::Server && g.state == State::Pending)
+            .map(|g| g.first)
     })??;
     // SAFETY: null, or a slot of the table, which is never unmapped.
     unsafe { first.as_ref() }

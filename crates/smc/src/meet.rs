@@ -202,6 +202,9 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if CONFIG.policy() == PeerPolicy::Off {
         return Next::Tcp(reason::OFF);
     }
+    if !conn.can_map() {
+        return Next::Tcp(reason::MEMORY);
+    }
     if conn.pid.load(Relaxed) != sys::getpid() {
         // The slot was made before a fork and we are the sole holder now.
         conn.pid.store(sys::getpid(), Relaxed);
@@ -271,7 +274,17 @@ fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
     let vouched = || {
         CONFIG.policy() == PeerPolicy::Verified && cred.uid != 65_534 && inet::peer_uid(&conn.names()) == Some(cred.uid)
     };
-    if same || vouched() { Ok(cred) } else { Err(reason::PEER_UID) }
+    if !same && !vouched() {
+        return Err(reason::PEER_UID);
+    }
+    channel::take_descriptors(ch);
+    Ok(cred)
+}
+
+/// The device that the process behind the channel says it is: anybody's but ours, unless it is this process.
+fn device(gid: Gid, of: Cred) -> Result<dibs::Gid, Reason> {
+    let ours = gid == own_gid();
+    if ours && of.pid as u32 != sys::getpid() { Err(reason::VIOLATION) } else { Ok(dibs::Gid::new(gid.hi, gid.lo)) }
 }
 
 fn own_gid() -> Gid {

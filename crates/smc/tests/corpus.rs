@@ -3,10 +3,18 @@
 use std::fs;
 use std::path::Path;
 
+#[path = "../../../fuzz/bodies/attach.rs"]
+mod attach;
 #[path = "../../../fuzz/bodies/clc.rs"]
 mod clc;
+#[path = "../../../fuzz/bodies/peer.rs"]
+#[allow(dead_code)]
+mod peer;
 
 fn run(target: &str, body: fn(&[u8])) {
+    // What is counted, such as descriptors, is the process's.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut files: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -29,4 +37,19 @@ fn clc_decode() {
 #[test]
 fn clc_negotiate() {
     run("clc_negotiate", clc::negotiate);
+}
+
+#[test]
+fn attach() {
+    run("attach", attach::attach);
+}
+
+#[test]
+fn control_page() {
+    run("control_page", peer::control_page);
+}
+
+#[test]
+fn rendezvous() {
+    run("rendezvous", peer::rendezvous);
 }

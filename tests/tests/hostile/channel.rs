@@ -6,9 +6,10 @@ use std::thread::sleep;
 use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, recv, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg, sendmsg, socket_with,
 };
 use system_tests::millis;
 use system_tests::stream::{Random, bytes};
@@ -34,8 +35,11 @@ pub fn say(to: &OwnedFd, message: &[u8], fds: &[BorrowedFd]) {
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    // A peer that has already hung up has made its point.
-    let _ = sendmsg(to, &[std::io::IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL);
+    let sent = sendmsg(to, &[std::io::IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL);
+    // Since Linux 6.16 whoever is not admitted yet cannot pass a descriptor. A peer that has hung up has made its point.
+    if sent == Err(Errno::PERM) && !fds.is_empty() {
+        say(to, message, &[]);
+    }
 }
 
 pub fn hear(from: &OwnedFd) -> Vec<u8> {
@@ -48,6 +52,24 @@ pub fn hear(from: &OwnedFd) -> Vec<u8> {
         sleep(millis(1));
     }
     Vec::new()
+}
+
+/// A message that has come, and the descriptors with it.
+pub fn hear_with(from: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut buffer = [0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let n = recvmsg(
+        from,
+        &mut [std::io::IoSliceMut::new(&mut buffer)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+    )
+    .ok()?
+    .bytes;
+    let fds =
+        control.drain().filter_map(|m| if let RecvAncillaryMessage::ScmRights(fds) = m { Some(fds) } else { None });
+    Some((buffer[..n].to_vec(), fds.flatten().collect()))
 }
 
 pub fn memory(len: u64) -> OwnedFd {

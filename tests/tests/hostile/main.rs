@@ -1,23 +1,27 @@
-//! Strangers at the rendezvous: whatever they say, the connection stays TCP and right, and the program lives.
+//! Strangers at the rendezvous: whatever they say, the connection stays TCP and right, and the program lives. Peers that
+//! were let in (`attacks`): whatever they write, other connections don't notice, nor can they be looked at (`secrets`).
 
+mod attacks;
 mod channel;
+mod peer;
+mod secrets;
+mod users;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::sync::OnceLock;
 use std::thread::sleep;
 
 use rustix::fs::ftruncate;
 use rustix::net::{RecvFlags, accept, bind, connect, listen, recv};
 use system_tests::stream::{Random, bytes, mix};
 use system_tests::{
-    Case, Outcome, Ports, Proc, Side, Skip, case, compile, expect_silence, millis, open_files, plain, prog, python,
-    secs, skip,
+    Case, Outcome, Ports, Proc, Side, Skip, case, compile, expect_silence, millis, open_files, plain, secs, skip,
 };
 
 use crate::channel::{address, hear, memory, name, nonsense, say, seqpacket};
+use crate::peer::Claim;
 
 fn echo_rounds(conn: &mut TcpStream, from: u64, to: u64) -> u64 {
     let mut total = 0;
@@ -149,29 +153,46 @@ fn a_squatter_takes_the_name_first() {
     });
 }
 
+/// A Proposal of a true client, and the Accept of a true server.
+fn record(c: &Case) -> Result<(Vec<u8>, Vec<u8>), Skip> {
+    static RECORDED: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
+    if let Some(recorded) = RECORDED.get() {
+        return Ok(recorded.clone());
+    }
+    let port = Ports::Low.free();
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
+    let client = c.start("client", Side::Run.command(compile("many")?).args(["talk", &port.to_string(), "300"]));
+    let (mut conn, from) = listener.accept().expect("accept");
+    let trap = seqpacket();
+    bind(&trap, &address(&name(port, from.port()))).expect("binding the name");
+    listen(&trap, 4).expect("listening on it");
+    let (mut buffer, mut proposal) = ([0; 2000], Vec::new());
+    while proposal.is_empty() {
+        let n = conn.read(&mut buffer).expect("a round");
+        conn.write_all(&buffer[..n]).expect("echoing");
+        if let Ok(channel) = accept(&trap) {
+            proposal = hear(&channel);
+        }
+    }
+    drop((conn, client, listener));
+    assert!(proposal.len() > 40, "a Proposal of {} bytes", proposal.len());
+    let port = Ports::Low.free();
+    let mut server = echo_server(c, port)?;
+    let mut conn = dial(port);
+    echo_rounds(&mut conn, 0, 5);
+    let (_, accept, memory) = peer::propose(&mut conn, port, &proposal, &Claim::new(1)).expect("an answer");
+    assert_eq!((accept[4], memory.len()), (2, 1), "an Accept and memory");
+    drop(conn);
+    server.stop();
+    Ok(RECORDED.get_or_init(|| (proposal, accept)).clone())
+}
+
 /// A true Proposal, recorded from a client, then damaged byte by byte and followed by false memory: the server may end
 /// that connection, but must live on and serve the next ones.
 #[test]
 fn a_recorded_handshake_is_replayed() {
     hostile("replay", |c| {
-        let port = Ports::Low.free();
-        let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
-        let client = c.start("client", Side::Run.command(compile("many")?).args(["talk", &port.to_string(), "300"]));
-        let (mut conn, from) = listener.accept().expect("accept");
-        let trap = seqpacket();
-        bind(&trap, &address(&name(port, from.port()))).expect("binding the name");
-        listen(&trap, 4).expect("listening on it");
-        let (mut buffer, mut proposal) = ([0; 2000], Vec::new());
-        while proposal.is_empty() {
-            let n = conn.read(&mut buffer).expect("a round");
-            conn.write_all(&buffer[..n]).expect("echoing");
-            if let Ok(channel) = accept(&trap) {
-                proposal = hear(&channel);
-            }
-        }
-        drop((conn, client, listener));
-        assert!(proposal.len() > 40, "a Proposal of {} bytes", proposal.len());
-
+        let (proposal, _) = record(c)?;
         let port = Ports::Low.free();
         let mut server = echo_server(c, port)?;
         let mut random = Random::new(1);
@@ -230,45 +251,4 @@ fn a_recorded_handshake_is_replayed() {
         server.stop();
         Ok(())
     });
-}
-
-fn needs_root() -> Outcome {
-    if rustix::process::geteuid().is_root() { Ok(()) } else { skip("only root can become another user") }
-}
-
-#[test]
-fn another_user_is_declined_without_memory() {
-    hostile("other-user", |c| {
-        needs_root()?;
-        let (port, python) = (Ports::Low.free(), need_for_others(python()?)?);
-        let mut server = echo_server(c, port)?;
-        let mut conn = dial(port);
-        let mut total = echo_rounds(&mut conn, 0, 20);
-        let name = String::from_utf8(name(port, conn.local_addr().expect("own address").port()))
-            .expect("a name of hex digits");
-        let source = c.dir().join("stranger.py");
-        std::fs::copy(prog("stranger.py"), &source).expect("a copy that others can read");
-        let mut stranger = Command::new(python);
-        let mut stranger = c.start("stranger", stranger.arg(&source).arg(&name).uid(65534).gid(65534));
-        for i in 0..50 {
-            total += echo_rounds(&mut conn, 20 + i * 10, 30 + i * 10);
-            sleep(millis(10));
-        }
-        let said = stranger.success(secs(10));
-        assert!(said.starts_with("refused") || said.contains(" and 0 control"), "another user got {said}");
-        expect_silence(&mut conn, total);
-        drop(conn);
-        server.stop();
-        Ok(())
-    });
-}
-
-/// A program that another user may run too; interpreters in a private home are not.
-fn need_for_others(program: std::path::PathBuf) -> Result<std::path::PathBuf, Skip> {
-    for candidate in [program, "/usr/bin/python3".into()] {
-        if Command::new("test").arg("-x").arg(&candidate).uid(65534).gid(65534).status().is_ok_and(|s| s.success()) {
-            return Ok(candidate);
-        }
-    }
-    skip("no python3 that another user may run")
 }

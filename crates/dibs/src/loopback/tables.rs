@@ -12,6 +12,9 @@ const ARENAS: usize = 4096;
 /// Addresses of ended arenas are used again only when so many others have ended since: time enough for a thread that is
 /// on its way out of one.
 const GRACE: u64 = 32;
+/// Ended arenas whose addresses are kept. Of honest peers there are few sizes and few such addresses; one that comes with
+/// another size each time would use up what the process can map.
+const RETIRED: usize = 1024;
 /// When it is full, the oldest acquaintance has to introduce itself again.
 const ADMITTED: usize = 1024;
 
@@ -42,7 +45,7 @@ impl Tables {
             admitted: Table::new(ADMITTED),
             admissions: 0,
             dmbs: 0,
-            retired: Table::new(ARENAS),
+            retired: Table::new(RETIRED),
             retirements: 0,
         }
     }
@@ -203,7 +206,9 @@ impl Tables {
         let Self { own, peers, dmbs, retired, retirements, .. } = self;
         let mut retire = |segment: Segment| {
             *retirements += 1;
-            // Without room for the note the addresses are lost, and nothing else.
+            let oldest = retirements.saturating_sub(RETIRED as u64);
+            retired.take_if(|e| e.0 <= oldest, |(_, place)| place.unmap());
+            // Without memory for the note the addresses are lost, and nothing else.
             let _ = retired.insert((*retirements, segment.retire()));
         };
         own.take_if(

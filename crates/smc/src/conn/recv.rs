@@ -277,11 +277,17 @@ impl Conn {
     /// Takes doorbells until the kernel says how the connection ended.
     fn drain_to_end(&self, fd: i32, rx: &mut Rx) -> Got {
         let mut junk = [0u8; 256];
+        let mut taken = 0;
         loop {
             // SAFETY: the buffer is ours.
             let r = unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len(), libc::MSG_DONTWAIT) };
             if r > 0 {
                 rx.drained = rx.drained.wrapping_add(r as u32);
+                taken += r as u32;
+                if taken > FLOOD {
+                    // It would keep us here, and all other connections of this thread waiting, for as long as it likes.
+                    return Got::Err(self.broken(fd));
+                }
                 continue;
             }
             let orderly = rx.ends & ABORT == 0 && rx.ends & (DONE | CLOSED) != 0;
@@ -329,7 +335,7 @@ impl Conn {
         }
         let mut due = (seen & !RUNG_REVOKED).wrapping_sub(rx.drained) & !RUNG_REVOKED;
         let mut junk = [0u8; 64];
-        while due > 0 && due < 1 << 20 {
+        while due > 0 && due < FLOOD {
             // SAFETY: the buffer is ours.
             let r = unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len().min(due as usize), libc::MSG_DONTWAIT) };
             if r <= 0 {

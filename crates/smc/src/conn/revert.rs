@@ -187,7 +187,7 @@ impl Conn {
         let mut junk = [0u8; 64];
         loop {
             let due = last.wrapping_sub(rx.drained) & !RUNG_REVOKED;
-            if due == 0 || due > 1 << 20 {
+            if due == 0 || due > FLOOD {
                 self.set(p::RX_REVERTED);
                 self.clear(p::RX_RING);
                 return true;

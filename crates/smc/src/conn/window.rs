@@ -65,6 +65,11 @@ pub fn of(conn: &Conn) -> &'static Window {
     unsafe { &*base.add(index) }
 }
 
+/// Whether there is memory for windows; from then on there always is. What is exposed before that would be lost.
+pub fn ready(conn: &Conn) -> bool {
+    !core::ptr::eq(of(conn), &NO_WINDOW)
+}
+
 #[cold]
 fn reserve(index: usize) -> &'static Window {
     if index >= table::CAPACITY as usize {

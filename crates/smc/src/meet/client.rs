@@ -75,9 +75,12 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     if !same_stream(raw, fd) {
         return decline(conn, ch, reason::RENDEZVOUS);
     }
-    let peer = dibs::Gid::new(server.gid.hi, server.gid.lo);
+    let peer = match device(server.gid, cred) {
+        Ok(peer) => peer,
+        Err(why) => return decline(conn, ch, why),
+    };
     LOOPBACK.admit(peer);
-    let id = match group::join(peer, cred.uid, agreed.first_contact) {
+    let id = match group::join(peer, cred, agreed.first_contact) {
         Ok(id) => id,
         Err(NoGroup::OutOfSync) => return decline(conn, ch, reason::SYNC_ERR),
         Err(NoGroup::Busy) => return decline(conn, ch, reason::MEMORY),
@@ -127,8 +130,11 @@ pub(super) fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     }
     let (n, passed) = match channel::recv(conn.meeting.load(Relaxed), buffer) {
         Ok(got) => got,
-        Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => (0, None),
+        // Hung up with our Confirm unread.
+        Err(libc::ECONNRESET) => (0, None),
+        // Whatever kept us from hearing it says nothing of the server, which may have attached or be about to: taking our
+        // buffer back now would have its doorbells read as payload.
+        Err(_) => return Next::Later,
     };
     if let Some(memfd) = passed {
         sys::close(memfd);

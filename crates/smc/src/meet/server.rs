@@ -56,12 +56,15 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
         Ok(choice) => choice,
         Err(why) => return decline(conn, ch, why),
     };
-    let peer = dibs::Gid::new(choice.gid.hi, choice.gid.lo);
-    let (id, first) = match group::serve(peer, cred.uid) {
+    let peer = match device(choice.gid, cred) {
+        Ok(peer) => peer,
+        Err(why) => return decline(conn, ch, why),
+    };
+    let (id, first) = match group::serve(peer, cred) {
         Ok(found) => found,
         Err(_) => {
-            finish_pending(conn, peer);
-            match group::serve(peer, cred.uid) {
+            finish_pending(conn, peer, cred);
+            match group::serve(peer, cred) {
                 Ok(found) => found,
                 Err(_) => return Next::Later,
             }
@@ -96,8 +99,8 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
 
 /// Takes another connection's first contact with `peer` to its end, if its Confirm has come: its own next operation may
 /// be long in coming.
-fn finish_pending(own: &Conn, peer: dibs::Gid) {
-    let Some(first) = group::pending(peer) else { return };
+fn finish_pending(own: &Conn, peer: dibs::Gid, of: Cred) {
+    let Some(first) = group::pending(peer, of) else { return };
     if core::ptr::eq(first, own) || !first.hold_upgrade() {
         return;
     }

@@ -1,0 +1,175 @@
+/*
+ * fault server PORT CONNS [survive]    serves that many connections, one after the other
+ * fault client PORT CONNS [survive]    makes them
+ *
+ * Each connection carries checked bytes both ways: single exchanges, then bulk, then an orderly end. After the last one
+ * the program says what it holds. With "survive" an end of the connection as TCP shows it is no error.
+ */
+#include "common.h"
+#include <dirent.h>
+#include <setjmp.h>
+#include <sys/epoll.h>
+
+enum { ROUNDS = 30, BULK = 200000 };
+static int survive, set = -1, listener = -1;
+static jmp_buf lost;
+
+static void gone(const char *what)
+{
+    if (survive && (errno == 0 || errno == ECONNRESET || errno == EPIPE))
+        longjmp(lost, 1);
+    die("%s", what);
+}
+
+/* The server waits in epoll, the client in its calls. */
+static void await(int fd, uint32_t events)
+{
+    struct epoll_event e = { .events = events, .data.fd = fd };
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, fd, &e));
+    int n;
+    while ((n = epoll_wait(set, &e, 1, 20000)) < 0 && errno == EINTR)
+        ;
+    if (n == 0)
+        die("nothing comes");
+}
+
+static void put(int fd, uint64_t seed, uint64_t from, size_t len)
+{
+    static char buf[BULK];
+    fill(buf, seed, from, len);
+    for (size_t at = 0; at < len;) {
+        ssize_t n = send(fd, buf + at, len - at, MSG_NOSIGNAL);
+        if (n < 0 && errno == EAGAIN && set >= 0)
+            await(fd, EPOLLOUT);
+        else if (n < 0)
+            gone("send");
+        else
+            at += n;
+    }
+}
+
+static void get(int fd, uint64_t seed, size_t len)
+{
+    static char buf[BULK];
+    for (size_t at = 0; at < len;) {
+        ssize_t n = recv(fd, buf, len - at, 0);
+        if (n < 0 && errno == EAGAIN && set >= 0) {
+            await(fd, EPOLLIN);
+            continue;
+        }
+        if (n <= 0) {
+            if (n == 0)
+                errno = 0;
+            gone("recv");
+        }
+        check(buf, seed, at, n, "fault");
+        at += n;
+    }
+}
+
+static void the_end(int fd)
+{
+    char extra;
+    ssize_t n;
+    while ((n = recv(fd, &extra, 1, 0)) < 0 && errno == EAGAIN && set >= 0)
+        await(fd, EPOLLIN);
+    if (n > 0)
+        die("bytes behind the end");
+    if (n < 0)
+        gone("the end");
+}
+
+static void session(int fd, int number, int is_server)
+{
+    uint64_t to = mix(number * 2 + is_server), from = mix(number * 2 + !is_server);
+    for (int i = 0; i < ROUNDS; i++) {
+        size_t len = 1 + mix(i) % 900;
+        if (is_server)
+            get(fd, from + i, len), put(fd, to + i, 0, len);
+        else
+            put(fd, to + i, 0, len), get(fd, from + i, len);
+    }
+    if (is_server)
+        get(fd, from, BULK), put(fd, to, 0, BULK);
+    else
+        put(fd, to, 0, BULK), get(fd, from, BULK);
+    if (!is_server && shutdown(fd, SHUT_WR) < 0)
+        gone("shutdown");
+    the_end(fd);
+}
+
+static int count(const char *file, const char *word)
+{
+    char line[512];
+    int n = 0;
+    FILE *f = fopen(file, "r");
+    if (!f)
+        die("%s", file);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, word) != NULL;
+    fclose(f);
+    return n;
+}
+
+static int descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    if (!d)
+        die("/proc/self/fd");
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static int begin(int is_server, int port)
+{
+    int one = 1, fd = is_server ? MUST(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) : dial(port);
+    MUST(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
+    struct epoll_event e = { .events = EPOLLIN, .data.fd = fd };
+    if (is_server)
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+    return fd;
+}
+
+/* The client says which of its connections it is: after a death the two would count differently. */
+static void whole(int fd, int is_server, uint32_t number)
+{
+    ssize_t n;
+    if (!is_server)
+        n = send(fd, &number, sizeof number, MSG_NOSIGNAL);
+    else
+        while ((n = recv(fd, &number, sizeof number, 0)) < 0 && errno == EAGAIN)
+            await(fd, EPOLLIN);
+    if (n == 0)
+        errno = 0;
+    if (n <= 0)
+        gone("number");
+    session(fd, number, is_server);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4)
+        die("usage: fault server|client PORT CONNS [survive]");
+    static int is_server, port, conns, i, fd;
+    is_server = strcmp(argv[1], "server") == 0, port = atoi(argv[2]), conns = atoi(argv[3]);
+    survive = argc > 4;
+    limit_life(60);
+    if (is_server) {
+        listener = listen_on(port);
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+    }
+    for (i = 0; i < conns; i++) {
+        fd = begin(is_server, port);
+        if (setjmp(lost) == 0)
+            whole(fd, is_server, i);
+        else
+            printf("lost %d\n", i);
+        close(fd);
+    }
+    printf("holds %d %d %d %d\n", descriptors(), count("/proc/self/maps", "memfd:shortwire-arena"),
+           count("/proc/self/maps", "-"), count("/proc/self/maps", "memfd:shortwire-table"));
+    return 0;
+}
