@@ -17,7 +17,8 @@ impl Conn {
         // this look sees TX_SWITCHING.
         if self.tx_inflight.load(SeqCst) == 0 && self.phase() & p::TX_RING == 0 {
             self.prompt(fd);
-            if let Some(info) = TcpInfo::of(fd) {
+            // A peer that has ended its stream may have closed: what is sent to it must meet TCP's answer.
+            if let Some(info) = TcpInfo::of(fd).filter(TcpInfo::established) {
                 // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this store,
                 // so whoever receives one sees it.
                 self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
