@@ -169,6 +169,9 @@ fn from_kernel(
         if dontwait() {
             return Some(fail(libc::EAGAIN));
         }
+        if c.forget_abandoned_recv() {
+            return None;
+        }
         let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one live pollfd.
         let r = unsafe { next::poll(&raw mut p, 1, 10) };
