@@ -48,8 +48,14 @@ fn abandoned(count: &AtomicU32, who: &AtomicU32, here: bool) -> bool {
 }
 
 impl Conn {
-    /// Moves our sends to the ring if that is possible now.
+    /// Moves our sends to the ring if that is possible now. Not once the peer has ended its stream: it may have closed,
+    /// and what is sent to it must meet TCP's answer.
     pub fn try_switch_tx(&self, fd: i32) -> bool {
+        self.switch_tx(fd, TcpInfo::established)
+    }
+
+    /// `try_switch_tx` in a state of the connection that `suits`.
+    pub(super) fn switch_tx(&self, fd: i32, suits: fn(&TcpInfo) -> bool) -> bool {
         let ph = self.phase();
         if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::DEAD | p::TX_REVERTED | p::CLOSED) != p::TX_READY {
             return false;
@@ -63,8 +69,7 @@ impl Conn {
             && self.phase() & p::TX_RING == 0
         {
             self.prompt(fd);
-            // A peer that has ended its stream may have closed: what is sent to it must meet TCP's answer.
-            if let Some(info) = TcpInfo::of(fd).filter(TcpInfo::established) {
+            if let Some(info) = TcpInfo::of(fd).filter(suits) {
                 // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this store,
                 // so whoever receives one sees it.
                 self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
