@@ -26,7 +26,7 @@ pub use net::{Ports, bytes_received, expect_silence};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, skip};
 pub use ss::Watch;
-pub use tool::{compile, need, need_library, plain, prog, python, shortwire};
+pub use tool::{compile, compile_conformance, need, need_library, plain, prog, python, shortwire};
 pub use transcript::{Variant, same_transcript};
 
 use std::time::Duration;

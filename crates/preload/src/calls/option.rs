@@ -12,7 +12,8 @@ use crate::{fds, next};
 /// The int that an option is set to.
 unsafe fn int(v: *const c_void, l: socklen_t) -> Option<c_int> {
     // SAFETY: the application gives `l` bytes.
-    (!crate::faulty(v) && (size_of::<c_int>() as i32..).contains(&(l as i32))).then(|| unsafe { v.cast::<c_int>().read_unaligned() })
+    (!crate::faulty(v) && (size_of::<c_int>() as i32..).contains(&(l as i32)))
+        .then(|| unsafe { v.cast::<c_int>().read_unaligned() })
 }
 
 #[unsafe(no_mangle)]
