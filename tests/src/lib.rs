@@ -24,7 +24,7 @@ pub use case::{Case, case};
 pub use leak::{mapped_memory, open_files};
 pub use net::{Ports, bytes_received, expect_silence};
 pub use run::{Proc, Side};
-pub use skip::{Outcome, Skip, skip};
+pub use skip::{Outcome, Skip, count as count_skip, skip};
 pub use ss::Watch;
 pub use tool::{compile, compile_conformance, need, need_library, plain, prog, python, shortwire};
 pub use transcript::{Variant, same_transcript};

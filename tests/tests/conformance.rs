@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use system_tests::{Case, Outcome, Proc, Side, case, compile_conformance, plain, secs};
+use system_tests::{Case, Outcome, Proc, Side, Skip, case, compile_conformance, count_skip, plain, secs};
 
 /// Cases that need not be as on plain TCP: each line has the mode, the case, and the reason.
 const DIFFERENCES: &str = include_str!("../conformance/differences.txt");
@@ -83,7 +83,7 @@ fn run(c: &Case, programs: &Programs, mode: &Mode) -> Run {
     run
 }
 
-fn programs() -> Result<Programs, system_tests::Skip> {
+fn programs() -> Result<Programs, Skip> {
     let (shared, fixed) = compile_conformance()?;
     Ok(Programs { shared, fixed })
 }
@@ -97,7 +97,7 @@ fn reference(c: &Case, programs: &Programs) -> &'static Run {
             run(c, programs, &Mode { name: "plain again", sides: PLAIN, settings: &["warm=9", "high=1", "dials=1"] });
         for (name, told) in &first {
             if let Some(why) = told.transcript.lines().find_map(|line| line.strip_prefix("skipped: ")) {
-                println!("{name} was not run: {why}");
+                count_skip(&format!("conformance {name}"), &Skip(why.to_string()));
             }
         }
         compare(&first, &second, "plain again");
