@@ -299,11 +299,16 @@ long fill_up(int fd)
     long total = 0;
     /* The kernel goes on taking for a moment, while what is under way arrives, and takes a byte where it refuses many. */
     struct counts c;
-    /* A switch would bring new room. */
+    int room;
+    socklen_t len = sizeof room;
+    /* A switch would bring new room, and so would a buffer that grows: set once, it does not. */
     settings.nudge = 0;
-    for (int n, quiet = 0; quiet < 3; quiet++) {
-        for (int len = 50000; len > 0; len /= 50)
-            while ((n = put(fd, len, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
+    MUST(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, &len));
+    room /= 2;
+    MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room));
+    for (int n, quiet = 0; quiet < 5; quiet++) {
+        for (int size = 50000; size > 0; size /= 50)
+            while ((n = put(fd, size, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
                 total += n, quiet = 0;
         do
             nap(2);
