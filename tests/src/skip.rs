@@ -15,7 +15,8 @@ pub fn skip<T>(why: impl Into<String>) -> Result<T, Skip> {
     Err(Skip(why.into()))
 }
 
-pub(crate) fn count(test: &str, Skip(why): &Skip) {
+/// Says and counts what was skipped: a test, or a part of one that goes on without it.
+pub fn count(test: &str, Skip(why): &Skip) {
     let mut skipped = SKIPPED.lock().unwrap_or_else(|e| e.into_inner());
     if skipped.is_empty() {
         // SAFETY: `total` is a C function without arguments that lives as long as the program.

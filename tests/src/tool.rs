@@ -111,3 +111,33 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     fs::rename(&unfinished, &program).expect("placing the program");
     Ok(program)
 }
+
+/// Builds `tests/conformance`: the program, and the same as a static one where there is a static libc.
+pub fn compile_conformance() -> Result<(PathBuf, Option<PathBuf>), Skip> {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
+    let files = |dir: &Path| fs::read_dir(dir).expect("sources").flatten().map(|f| f.path()).collect::<Vec<_>>();
+    let mut sources = files(&here);
+    let newest = sources.iter().chain(&[prog("common.h")]).filter_map(|path| age(path)).max();
+    sources.retain(|path| path.extension().is_some_and(|e| e == "c"));
+    sources.sort();
+    let build = |name: &str, how: &[&str]| -> Result<PathBuf, String> {
+        let program = build_directory().join(name);
+        if age(&program) > newest {
+            return Ok(program);
+        }
+        let unfinished = program.with_extension(format!("{}.new", std::process::id()));
+        let mut cc = Command::new(need("cc").map_err(|why| why.0)?);
+        cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread"]).args(how).arg("-o").arg(&unfinished).args(&sources);
+        let said = cc.output().map_err(|e| e.to_string())?;
+        if !said.status.success() {
+            return Err(String::from_utf8_lossy(&said.stderr).into_owned());
+        }
+        fs::rename(&unfinished, &program).map_err(|e| e.to_string())?;
+        Ok(program)
+    };
+    need("cc")?;
+    let program = build("conformance", &[]).unwrap_or_else(|why| panic!("tests/conformance does not compile:\n{why}"));
+    Ok((program, build("conformance-static", &["-static"]).ok()))
+}

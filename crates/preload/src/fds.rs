@@ -39,7 +39,7 @@ const UNSEEN_SHARING: bool = !cfg!(target_arch = "x86_64");
 /// A child that shares this memory was made, or may have been: from then on only the kernel knows who is who.
 pub static SHARED: AtomicBool = AtomicBool::new(UNSEEN_SHARING);
 /// Connections of this process with a direction on a ring, or about to.
-pub static UPGRADED: AtomicU32 = AtomicU32::new(0);
+static UPGRADED: AtomicU32 = AtomicU32::new(0);
 /// Whether an SO_RCVLOWAT above 1 was ever set: the kernel's is lowered before the connection leaves TCP.
 pub static MARKED: AtomicBool = AtomicBool::new(false);
 
@@ -424,9 +424,7 @@ pub fn after_fork_child() {
 /// they had left it, and with the table's descriptor kept open too, the new program takes them on (`inherit`): it may
 /// be upgraded in turn, as in a server that accepts, forks and execs.
 pub fn before_exec() {
-    if UPGRADED.load(Relaxed) > 0 {
-        revert_inherited();
-    }
+    revert_inherited();
     if !owner() {
         return;
     }
@@ -533,6 +531,12 @@ pub fn before_exit() {
 /// Gives back to TCP what another program is about to inherit. Goes by what is open, not by our marks: a vfork child
 /// has rearranged its descriptors without leaving marks.
 pub fn revert_inherited() {
+    // A buffer that is exposed is the peer's to switch to, whatever was done here.
+    let mut exposed = false;
+    each(|_, k| exposed |= matches!(k, Kind::Conn(i) if conn(i).phase() & phase::ATTACHED != 0));
+    if !exposed {
+        return;
+    }
     for fd in 0..high().max(64) {
         let flags = sys::fcntl(fd, libc::F_GETFD, 0);
         if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {

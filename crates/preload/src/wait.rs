@@ -139,6 +139,20 @@ pub fn for_kernel(conn: &Conn, fd: i32, also: i16, any: bool) -> bool {
     }
 }
 
+/// A short sleep of a call that began at `began`, in front of bytes that are too few for it; false when no more of them
+/// will come in time, or a signal did.
+pub fn for_a_while(fd: i32, began: u64) -> bool {
+    let mut tv = [0i64; 2];
+    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
+    let limit = tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000;
+    if limit != 0 && sys::now_ns() - began >= limit {
+        return false;
+    }
+    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: pointers to live locals.
+    unsafe { next::ppoll(&raw mut p, 1, &timespec(UNMARKED_NS), core::ptr::null()) == 0 }
+}
+
 /// Waits for the rest of a receive that has something already; false when it must return that.
 pub fn for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
     if sys::is_nonblocking(fd) {
@@ -216,8 +230,8 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     }
 }
 
-/// Waits until `conn` may have room. Err(errno) ends the call.
-pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
+/// Waits until `conn` may have room. Err(errno) ends the call, which with `begun` has sent something already.
+pub fn for_space(conn: &Conn, fd: i32, dontwait: bool, begun: bool) -> Result<(), i32> {
     if dontwait || sys::is_nonblocking(fd) {
         // Armed, because whoever learns that there is no room waits for it next.
         conn.arm_space();
@@ -231,12 +245,12 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool) -> Result<(), i32> {
         return Ok(());
     }
     conn.tx_sleepers.fetch_add(1, SeqCst);
-    let r = sleep_for_space(conn, fd);
+    let r = sleep_for_space(conn, fd, begun);
     conn.tx_sleepers.fetch_sub(1, SeqCst);
     r
 }
 
-fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
+fn sleep_for_space(conn: &Conn, fd: i32, begun: bool) -> Result<(), i32> {
     let mut tv = [0i64; 2];
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut tv);
     let limit = (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000);
@@ -271,8 +285,8 @@ fn sleep_for_space(conn: &Conn, fd: i32) -> Result<(), i32> {
         let r = unsafe { next::ppoll(&raw mut p, 1, timeout, core::ptr::null()) };
         let e = if r < 0 { errno() } else { 0 };
         if r < 0 {
-            // poll is never restarted after a signal, send is if its handler says so.
-            if e == libc::EINTR && crate::calls::process::restarts() {
+            // poll is never restarted after a signal, send is if its handler says so and it has nothing to return.
+            if e == libc::EINTR && !begun && crate::calls::process::restarts() {
                 continue;
             }
             return Err(e);

@@ -226,6 +226,10 @@ pub struct Conn {
     pub rx_inflight: AtomicU32,
     /// See `rx_inflight`.
     pub tx_inflight: AtomicU32,
+    /// The thread that was first of them, while it is inside; a cancelled one never leaves.
+    rx_inside: AtomicU32,
+    /// See `rx_inside`.
+    tx_inside: AtomicU32,
     /// Threads asleep in the kernel for data / space.
     pub rx_sleepers: AtomicU32,
     /// See `rx_sleepers`.
@@ -374,6 +378,8 @@ impl Conn {
             &self.ops,
             &self.rx_inflight,
             &self.tx_inflight,
+            &self.rx_inside,
+            &self.tx_inside,
             &self.rx_sleepers,
             &self.tx_sleepers,
             &self.rung_tx,

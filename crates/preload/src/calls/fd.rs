@@ -156,7 +156,9 @@ pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
     const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
     const SIOCOUTQNSD: c_ulong = 0x894B;
     const SIOCATMARK: c_ulong = 0x8905;
+    // What the kernel would refuse is left to it.
     if let Some((index, c)) = fds::existing(fd) {
+        let arg = if crate::faulty(arg as *const c_int) { 0 } else { arg };
         match req {
             SIOCINQ if arg != 0 && super::io::settle(index, c, fd) => {
                 // SAFETY: the application gives an int.
@@ -304,6 +306,10 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_ppoll => c_long::from(ready::ppoll(a as _, b as u64, c as _, d as _)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => c_long::from(ready::select(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_pselect6 => match ready::pselect6(fd, [b as _, c as _, d as _], e as _, f as _) {
+                Some(r) => c_long::from(r),
+                None => next::syscall(n, a, b, c, d, e, f),
+            },
             libc::SYS_fcntl => c_long::from(fcntl64(fd, b as c_int, c)),
             libc::SYS_ioctl => c_long::from(ioctl(fd, b as c_ulong, c)),
             libc::SYS_setsockopt => {

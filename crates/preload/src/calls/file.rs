@@ -28,16 +28,32 @@ fn fill(fd: c_int, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Re
     Ok(r as usize)
 }
 
+/// The kind of a file, as in st_mode.
+fn kind_of(fd: c_int) -> u32 {
+    // SAFETY: all-zero is a valid stat, and the kernel fills in a live local.
+    unsafe {
+        let mut st: libc::stat = core::mem::zeroed();
+        sys::syscall(libc::SYS_fstat, fd as usize, &raw mut st as usize, 0, 0, 0, 0);
+        st.st_mode & libc::S_IFMT
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t {
     let Some((index, c)) = fds::conn_of(out) else {
+        // Out of a connection it goes into a pipe only, and would take doorbells along.
+        if fds::conn_of(input).is_some() && off.is_null() && kind_of(out) == libc::S_IFIFO {
+            let flags = if sys::is_nonblocking(out) { libc::SPLICE_F_NONBLOCK } else { 0 };
+            // SAFETY: no pointers.
+            return unsafe { splice(input, core::ptr::null_mut(), out, core::ptr::null_mut(), n, flags) };
+        }
         // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
         return unsafe { next::sendfile(out, input, off, n) };
     };
     settle(index, c, out);
     if c.phase() & phase::TX_RING == 0 {
         while !c.flush_takeback(out) {
-            if let Err(e) = wait::for_space(c, out, false) {
+            if let Err(e) = wait::for_space(c, out, false, false) {
                 return fail(e);
             }
         }
@@ -50,6 +66,10 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
             return r;
         }
     }
+    // The kernel refuses whatever is not a file, and says how.
+    if !matches!(kind_of(input), libc::S_IFREG | libc::S_IFBLK) || (!off.is_null() && crate::faulty(off)) {
+        return unsafe { next::sendfile(out, input, off, n) };
+    }
     let mut at = unsafe { off.as_mut() };
     let want = n.min(0x7fff_f000);
     let mut done = 0usize;
@@ -58,7 +78,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
             // End of the file.
             Sent::Bytes(0) => break,
             Sent::Bytes(k) => done += k,
-            Sent::Full => match wait::for_space(c, out, false) {
+            Sent::Full => match wait::for_space(c, out, false, done > 0) {
                 Ok(()) => {}
                 Err(_) if done > 0 => break,
                 Err(e) => return fail(e),
@@ -84,6 +104,8 @@ pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n
 pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, n: size_t, flags: c_uint) -> ssize_t {
     let plain = || unsafe { next::splice(i, io, o, oo, n, flags) };
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    // What the kernel refuses, it refuses before a byte moves.
+    let odd = || n == 0 || flags > 0xf || !io.is_null() || !oo.is_null();
     if let Some((index, c)) = fds::conn_of(o) {
         settle(index, c, o);
         if c.phase() & phase::TX_RING == 0 {
@@ -97,10 +119,16 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
             }
             return r;
         }
+        if odd() || kind_of(i) != libc::S_IFIFO {
+            return plain();
+        }
         count_splice();
         return into_ring(c, i, o, n, nonblock, plain);
     }
     if let Some((index, c)) = fds::conn_of(i) {
+        if odd() || kind_of(o) != libc::S_IFIFO {
+            return plain();
+        }
         if settle(index, c, i) {
             count_splice();
             return out_of_ring(c, i, o, n, nonblock, plain);
@@ -188,7 +216,7 @@ fn into_ring(
         match c.send_from(fd, n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
             Sent::Bytes(k) => return k as ssize_t,
             Sent::Full => {
-                if let Err(e) = wait::for_space(c, fd, nonblock) {
+                if let Err(e) = wait::for_space(c, fd, nonblock, false) {
                     return fail(e);
                 }
             }

@@ -13,7 +13,7 @@ use smc::meet;
 use receive::{receive, recv_iov};
 use transmit::{send_iov, transmit};
 
-use crate::{errno, fds, next};
+use crate::{errno, fail, fds, next};
 
 /// Counts an operation over TCP and takes the upgrade on when it is time.
 #[inline]
@@ -169,7 +169,8 @@ pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: of
     watched!(fd, unsafe { next::preadv2(fd, iov, n, off, flags) });
     unsafe {
         match slice(iov, n.into()) {
-            Some(v) if off == -1 => {
+            // As for readv: of nothing it never waits.
+            Some(v) if off == -1 && v.iter().any(|e| e.iov_len > 0) => {
                 let fl = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
                 recv_iov(fd, v, fl, || next::preadv2(fd, iov, n, off, flags))
             }
@@ -221,8 +222,19 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
 pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int {
     watched!(fd, unsafe { next::recvmmsg(fd, v, n, flags, t) });
     unsafe {
-        if crate::faulty(v) || (!t.is_null() && crate::faulty(t)) || fds::conn_of(fd).is_none() {
+        let bad_limit = |t: *mut timespec| {
+            !t.is_null() && (crate::faulty(t) || (*t).tv_sec < 0 || !(0..1_000_000_000).contains(&(*t).tv_nsec))
+        };
+        let (false, false, Some((index, c))) = (crate::faulty(v), bad_limit(t), fds::conn_of(fd)) else {
             return next::recvmmsg(fd, v, n, flags, t);
+        };
+        // Unlike every other receive, it begins with an error that waits, also in front of bytes.
+        let mut error = 0;
+        if n > 0 {
+            smc::sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
+        }
+        if error != 0 && !(settle(index, c, fd) && c.ended_well()) {
+            return fail(error) as c_int;
         }
         let limit =
             (!t.is_null()).then(|| smc::sys::now_ns() + (*t).tv_sec as u64 * 1_000_000_000 + (*t).tv_nsec as u64);
@@ -318,6 +330,13 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::sendmsg(fd, msg, flags) };
         if let Some(r) = transmit::untouched(index, c, fd, flags, || next::sendmsg(fd, msg, flags)) {
             return r;
+        }
+        if (*msg).msg_controllen > 0 && c.phase() & phase::TX_RING != 0 {
+            // The kernel looks at what comes with the bytes, and may refuse it.
+            let nothing = msghdr { msg_iovlen: 0, ..*msg };
+            if next::sendmsg(fd, &raw const nothing, flags) < 0 {
+                return -1;
+            }
         }
         let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
         transmit(index, c, fd, Pieces::new(v), flags, |from, fl| {

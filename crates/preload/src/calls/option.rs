@@ -12,7 +12,8 @@ use crate::{fds, next};
 /// The int that an option is set to.
 unsafe fn int(v: *const c_void, l: socklen_t) -> Option<c_int> {
     // SAFETY: the application gives `l` bytes.
-    (!crate::faulty(v) && l as usize >= size_of::<c_int>()).then(|| unsafe { v.cast::<c_int>().read_unaligned() })
+    (!crate::faulty(v) && (size_of::<c_int>() as i32..).contains(&(l as i32)))
+        .then(|| unsafe { v.cast::<c_int>().read_unaligned() })
 }
 
 #[unsafe(no_mangle)]
@@ -62,10 +63,13 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
             let Some(low) = (unsafe { int(v, l) }) else { return plain() };
             fds::MARKED.fetch_or(low != 1, Relaxed);
             c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, SeqCst);
-            if c.phase() & phase::ATTACHED != 0 {
-                return 0;
-            }
             let r = plain();
+            // The kernel has its own idea of the most; 1 is what the upgrade has set in between.
+            let mut kept = 1u32;
+            smc::sys::getsockopt(fd, level, name, &mut kept);
+            if kept > 1 {
+                c.user_rcvlowat.store(kept, SeqCst);
+            }
             // SYNC: options.
             c.keep_waking(fd);
             r
@@ -80,6 +84,8 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mu
         && c.phase() & phase::ATTACHED != 0
         && !crate::faulty(v)
         && !crate::faulty(l)
+        // SAFETY: a length to read, as libc demands.
+        && unsafe { *l } as i32 >= 0
     {
         let kept = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c.user_nodelay.load(Relaxed) & 1),

@@ -203,7 +203,7 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 
 /// A child that another libc function makes inherits what has no FD_CLOEXEC, and we don't see its exec.
 fn before_spawn() {
-    if fds::UPGRADED.load(Relaxed) > 0 && fds::owner() {
+    if fds::owner() {
         fds::revert_inherited();
     }
 }

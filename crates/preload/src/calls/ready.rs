@@ -206,6 +206,29 @@ pub unsafe extern "C" fn pselect(
     }
 }
 
+/// pselect as it is called by number: the mask behind a pointer, and the time left given back.
+///
+/// # Safety
+/// The caller's obligations are the kernel's.
+pub unsafe fn pselect6(n: c_int, sets: [*mut fd_set; 3], t: *mut timespec, mask: *const [usize; 2]) -> Option<c_int> {
+    let [r, w, e] = sets;
+    if ns_invalid(t) || (!mask.is_null() && crate::faulty(mask)) {
+        return None;
+    }
+    let start = smc::sys::now_ns();
+    let limit = ns(t);
+    // SAFETY: forwarded.
+    unsafe {
+        let got = by_poll(n, r, w, e, limit, mask.as_ref().map_or(core::ptr::null(), |m| m[0] as *const sigset_t))?;
+        if let (Some(t), Some(limit)) = (t.as_mut(), limit) {
+            let left = limit.saturating_sub(smc::sys::now_ns() - start);
+            t.tv_sec = (left / 1_000_000_000) as i64;
+            t.tv_nsec = (left % 1_000_000_000) as i64;
+        }
+        Some(got)
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     epoll::open(unsafe { next::epoll_create(size) })
@@ -294,7 +317,8 @@ unsafe fn by_set(
     plain: impl Fn() -> c_int,
 ) -> c_int {
     let Kind::Epoll(set) = fds::kind(ep) else { return plain() };
-    if n <= 0 || crate::faulty(evs) {
+    const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
+    if !(1..=MOST).contains(&n) || crate::faulty(evs) {
         return plain();
     }
     // SAFETY: forwarded.

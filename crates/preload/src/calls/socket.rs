@@ -58,7 +58,7 @@ pub unsafe extern "C" fn connect(fd: c_int, a: *const sockaddr, l: socklen_t) ->
     if let Some((index, c)) = fds::existing(fd) {
         // AF_UNSPEC dissolves the connection; the next one on this descriptor begins anew, on TCP.
         // SAFETY: an address of at least two bytes.
-        let dissolves = l >= 2 && !a.is_null() && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
+        let dissolves = l >= 2 && !crate::faulty(a) && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
         if dissolves && c.switched() {
             fds::freeze(index, c, fd, smc::reason::REVERTED.code());
         }

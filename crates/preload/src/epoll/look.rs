@@ -35,8 +35,9 @@ fn due(e: &Entry, st: &State, c: &Conn) -> Due {
     // Before the readiness: what comes in between is then an edge of its own.
     let (read, space) = if edge { (c.read_stamp(), c.space_epoch()) } else { (0, 0) };
     let mut ready = c.ready(fd);
-    // Level-triggered as long as the kernel has it.
-    let urgent = st.urgent && sys::poll_now(fd, libc::POLLPRI) & libc::POLLPRI != 0;
+    // Level-triggered as long as the kernel has it, and told together with the rest.
+    let urgent = (st.urgent || !edge && st.events & libc::EPOLLPRI as u32 != 0)
+        && sys::poll_now(fd, libc::POLLPRI) & libc::POLLPRI != 0;
     if urgent {
         ready |= libc::EPOLLPRI as u32;
     }

@@ -71,6 +71,12 @@ impl Conn {
         }
     }
 
+    /// Whether the peer has said that its end is no reset: what the kernel reports is then the work of unread doorbells.
+    pub fn ended_well(&self) -> bool {
+        let ends = self.my().cons.load(Acquire) & ENDS;
+        ends & ABORT == 0 && ends != 0
+    }
+
     /// Receives up to `want` bytes through `take(source, length)`, which may take fewer, or an errno.
     pub fn recv_into(
         &self,

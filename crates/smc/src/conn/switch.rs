@@ -1,11 +1,61 @@
 //! Leaving TCP, each direction by itself at a stream offset that the kernel tells.
 
+use core::cell::Cell;
+
 use super::*;
 use crate::inet::{TcpInfo, arrived_and_queued};
 
+std::thread_local! {
+    // Constant and without a destructor: no allocation, no registration, usable in a handler.
+    /// This thread is inside a second time, in a signal handler or after a jump out of one.
+    static AGAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Counts this thread in; how many were inside before.
+#[inline(always)]
+fn count_in(count: &AtomicU32, who: &AtomicU32) -> u32 {
+    let before = count.fetch_add(1, SeqCst);
+    if before == 0 {
+        who.store(shm::thread_id(), Relaxed);
+    } else if who.load(Relaxed) == shm::thread_id() {
+        AGAIN.set(true);
+    }
+    before
+}
+
+#[inline(always)]
+fn count_out(count: &AtomicU32, who: &AtomicU32) {
+    if !AGAIN.take() && who.load(Relaxed) == shm::thread_id() {
+        who.store(0, Relaxed);
+    }
+    // One that was taken for gone is not counted any more.
+    let _ = count.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
+}
+
+/// Whether the only call that is counted will never be counted out, which it then is: its thread has been cancelled, or
+/// (with `here`) is this one, which a jump out of a signal handler has brought here.
+#[cold]
+fn abandoned(count: &AtomicU32, who: &AtomicU32, here: bool) -> bool {
+    let thread = who.load(Relaxed);
+    let gone = match thread {
+        0 => false,
+        t if t == shm::thread_id() => here,
+        t => !shm::thread::is_alive(t),
+    };
+    gone && count.load(SeqCst) == 1
+        && who.compare_exchange(thread, 0, SeqCst, SeqCst).is_ok()
+        && count.compare_exchange(1, 0, SeqCst, SeqCst).is_ok()
+}
+
 impl Conn {
-    /// Moves our sends to the ring if that is possible now.
+    /// Moves our sends to the ring if that is possible now. Not once the peer has ended its stream: it may have closed,
+    /// and what is sent to it must meet TCP's answer.
     pub fn try_switch_tx(&self, fd: i32) -> bool {
+        self.switch_tx(fd, TcpInfo::established)
+    }
+
+    /// `try_switch_tx` in a state of the connection that `suits`.
+    pub(super) fn switch_tx(&self, fd: i32, suits: fn(&TcpInfo) -> bool) -> bool {
         let ph = self.phase();
         if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::DEAD | p::TX_REVERTED | p::CLOSED) != p::TX_READY {
             return false;
@@ -15,9 +65,11 @@ impl Conn {
         let mut ok = false;
         // SYNC: inflight. A thread inside a kernel send would put its bytes behind the offset; one that counts itself after
         // this look sees TX_SWITCHING.
-        if self.tx_inflight.load(SeqCst) == 0 && self.phase() & p::TX_RING == 0 {
+        if (self.tx_inflight.load(SeqCst) == 0 || abandoned(&self.tx_inflight, &self.tx_inside, false))
+            && self.phase() & p::TX_RING == 0
+        {
             self.prompt(fd);
-            if let Some(info) = TcpInfo::of(fd) {
+            if let Some(info) = TcpInfo::of(fd).filter(suits) {
                 // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this store,
                 // so whoever receives one sees it.
                 self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
@@ -32,11 +84,11 @@ impl Conn {
     /// Announces a kernel send; false when the ring must be used instead.
     #[inline]
     pub fn enter_kernel_send(&self) -> bool {
-        self.tx_inflight.fetch_add(1, SeqCst);
+        count_in(&self.tx_inflight, &self.tx_inside);
         if self.phase.load(SeqCst) & (p::TX_SWITCHING | p::TX_RING) == 0 {
             return true;
         }
-        self.tx_inflight.fetch_sub(1, SeqCst);
+        count_out(&self.tx_inflight, &self.tx_inside);
         false
     }
 
@@ -54,11 +106,11 @@ impl Conn {
             return false;
         }
         // SYNC: inflight. Once counted no switch can begin, so what is seen now holds until the kernel has the bytes.
-        self.tx_inflight.fetch_add(1, SeqCst);
+        count_in(&self.tx_inflight, &self.tx_inside);
         if self.untouched() {
             return true;
         }
-        self.tx_inflight.fetch_sub(1, SeqCst);
+        count_out(&self.tx_inflight, &self.tx_inside);
         false
     }
 
@@ -69,11 +121,11 @@ impl Conn {
             return false;
         }
         // SYNC: inflight. As for sends.
-        self.rx_inflight.fetch_add(1, SeqCst);
+        count_in(&self.rx_inflight, &self.rx_inside);
         if self.untouched() && self.user_rcvlowat.load(Relaxed) <= 1 {
             return true;
         }
-        self.rx_inflight.fetch_sub(1, SeqCst);
+        count_out(&self.rx_inflight, &self.rx_inside);
         false
     }
 
@@ -81,13 +133,13 @@ impl Conn {
     /// switched, for which our buffer must be exposed, so no doorbell is among the bytes.
     #[inline(always)]
     pub fn leave_untouched_recv(&self) {
-        self.rx_inflight.fetch_sub(1, SeqCst);
+        count_out(&self.rx_inflight, &self.rx_inside);
     }
 
     /// Ends what `enter_kernel_send` began.
     #[inline]
     pub fn leave_kernel_send(&self) {
-        self.tx_inflight.fetch_sub(1, SeqCst);
+        count_out(&self.tx_inflight, &self.tx_inside);
     }
 
     /// The offset at which the peer left TCP, if it has.
@@ -118,21 +170,27 @@ impl Conn {
     /// another thread is already inside one: then the caller waits for readiness and tries again.
     #[inline]
     pub fn enter_kernel_recv(&self) -> bool {
-        let before = self.rx_inflight.fetch_add(1, SeqCst);
+        let before = count_in(&self.rx_inflight, &self.rx_inside);
         let ph = self.phase.load(SeqCst);
         if ph & (p::RX_SWITCHING | p::RX_RING) == 0
             && (ph & p::ATTACHED == 0 || before == 0 || ph & p::RX_REVERTED != 0)
         {
             return true;
         }
-        self.rx_inflight.fetch_sub(1, SeqCst);
+        count_out(&self.rx_inflight, &self.rx_inside);
         false
+    }
+
+    /// Whether the receive that keeps others out of the kernel is one that will never end. For a receive that may wait:
+    /// one in a signal handler that interrupted another one of the same thread must not.
+    pub fn forget_abandoned_recv(&self) -> bool {
+        abandoned(&self.rx_inflight, &self.rx_inside, true)
     }
 
     /// Ends what `enter_kernel_recv` began. `got` bytes came (peeked or not); the number that is payload.
     pub fn leave_kernel_recv(&self, fd: i32, got: usize, peek: bool) -> usize {
         if !self.switch_due() {
-            self.rx_inflight.fetch_sub(1, SeqCst);
+            count_out(&self.rx_inflight, &self.rx_inside);
             // The peer may have switched between the look and the count: its doorbells can only be in what we got
             // if its store was visible before the receive returned, and then `switch_due` saw it.
             return got;
@@ -150,7 +208,7 @@ impl Conn {
             }
             _ => got,
         };
-        self.rx_inflight.fetch_sub(1, SeqCst);
+        count_out(&self.rx_inflight, &self.rx_inside);
         payload
     }
 
@@ -172,7 +230,7 @@ impl Conn {
         let Some(_guard) = self.rx_lock.try_lock() else { return false };
         self.set(p::RX_SWITCHING);
         let mut ok = false;
-        if self.rx_inflight.load(SeqCst) == 0
+        if (self.rx_inflight.load(SeqCst) == 0 || abandoned(&self.rx_inflight, &self.rx_inside, false))
             && self.phase() & p::RX_RING == 0
             && let (Some(n), Some(r)) = (self.switch_offset(), self.stream_read(fd))
         {

@@ -111,35 +111,40 @@ fn peek_all(
     flags: c_int,
     kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
-    let want = into.left();
-    while settle(index, c, fd) {
-        let seen = c.read_stamp();
-        let room = c.rx_snapshot().size as usize;
-        let ended = c.ready(fd) & smc::conn::RDHUP != 0;
-        match c.recv(fd, &mut into.clone(), flags) {
-            Got::Bytes(n) if n < want.min(room) && !ended && wait::for_more(c, fd, || c.read_stamp() != seen) => {}
-            Got::Bytes(n) => return n as ssize_t,
-            Got::Empty => match wait::for_data(c, fd, false) {
-                Ok(None) => {}
-                Ok(Some(Got::Err(e))) | Err(e) => return fail(e),
-                Ok(Some(_)) => return 0,
-            },
-            Got::Eof => return 0,
-            Got::Kernel => crate::epoll::on_reverted(index),
-            Got::Err(e) => return fail(e),
+    let (want, began) = (into.left(), smc::sys::now_ns());
+    loop {
+        while settle(index, c, fd) {
+            let seen = c.read_stamp();
+            let room = c.rx_snapshot().size as usize;
+            let ended = c.ready(fd) & smc::conn::RDHUP != 0;
+            match c.recv(fd, &mut into.clone(), flags) {
+                Got::Bytes(n) if n < want.min(room) && !ended && wait::for_more(c, fd, || c.read_stamp() != seen) => {}
+                Got::Bytes(n) => return n as ssize_t,
+                Got::Empty => match wait::for_data(c, fd, false) {
+                    Ok(None) => {}
+                    Ok(Some(Got::Err(e))) | Err(e) => return fail(e),
+                    Ok(Some(_)) => return 0,
+                },
+                Got::Eof => return 0,
+                Got::Kernel => crate::epoll::on_reverted(index),
+                Got::Err(e) => return fail(e),
+            }
+        }
+        // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
+        let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
+        if held || c.phase() & phase::ATTACHED == 0 || c.phase() & phase::RX_REVERTED != 0 {
+            let r = kernel(&mut into, flags);
+            if held {
+                c.release_upgrade();
+            }
+            return r;
+        }
+        // The peer may switch at any time, and the kernel's poll is content with what is there.
+        match from_kernel(index, c, fd, &mut into.clone(), flags & !libc::MSG_WAITALL, kernel) {
+            Some(n) if n <= 0 || n as usize >= want || !wait::for_a_while(fd, began) => return n,
+            _ => {}
         }
     }
-    // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
-    let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
-    let r = if held || c.phase() & phase::ATTACHED == 0 || c.phase() & phase::RX_REVERTED != 0 {
-        kernel(&mut into, flags)
-    } else {
-        from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL, kernel).unwrap_or(0)
-    };
-    if held {
-        c.release_upgrade();
-    }
-    r
 }
 
 /// A plain receive; None when receives have moved to the ring meanwhile.
@@ -163,6 +168,9 @@ fn from_kernel(
         // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
         if dontwait() {
             return Some(fail(libc::EAGAIN));
+        }
+        if c.forget_abandoned_recv() {
+            return None;
         }
         let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one live pollfd.

@@ -50,7 +50,7 @@ pub(super) fn transmit(
                 continue;
             }
             if !c.flush_takeback(fd) {
-                match wait::for_space(c, fd, dontwait) {
+                match wait::for_space(c, fd, dontwait, done > 0) {
                     Ok(()) => continue,
                     Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
                 }
@@ -87,7 +87,7 @@ pub(super) fn transmit(
                 }
                 return kernel(&from, flags);
             }
-            Sent::Full => match wait::for_space(c, fd, dontwait) {
+            Sent::Full => match wait::for_space(c, fd, dontwait, done > 0) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return done as ssize_t,
                 Err(e) => return fail(e),

@@ -1,6 +1,5 @@
 /* epoll sets among several threads, descriptors and connections, and over the switch. */
-#include "sem_epoll.h"
-#include <pthread.h>
+#include "frame.h"
 #include <semaphore.h>
 #include <stdatomic.h>
 
@@ -31,29 +30,29 @@ static int waited(sem_t *s, int ms)
 }
 
 /* The number that a set was made under is closed, a second one lives. */
-static void second_number(void)
+CASE(sets_second_number)
 {
-    int fd = fresh("a set by its second number"), first = MUST(epoll_create1(0)), set = MUST(dup(first));
+    int fd = fresh(), first = MUST(epoll_create1(0)), set = MUST(dup(first));
     close(first);
     add(set, fd, EPOLLIN, 1);
     tell('w', 5);
     say("data %s", wait_for(set, 1000));
     drain(fd);
     say("drained %s", wait_for(set, 0));
-    ask('W', 40, 3);
+    when_asleep('w', 3, 0);
     say("woken %s", wait_for(set, 5000));
     close(set);
     close(fd);
 }
 
 /* A oneshot event was given out on TCP: it stays off when the connection leaves TCP. */
-static void off_over_the_switch(void)
+CASE(sets_off_over_the_switch)
 {
-    int fd = cold("oneshot over the switch"), set = set_with(fd, EPOLLIN | EPOLLONESHOT);
+    int fd = cold(), set = set_with(fd, EPOLLIN | EPOLLONESHOT);
     tell('w', 5);
     say("first %s", wait_for(set, 1000));
     drain(fd);
-    rounds(fd, 64);
+    warm_slot(0);
     tell('w', 5);
     say("off %s", wait_for(set, 0));
     drain(fd);
@@ -94,24 +93,21 @@ static void *pool_thread(void *arg)
     return NULL;
 }
 
-static void oneshot_pool(void)
+CASE(sets_oneshot_pool)
 {
     enum { THREADS = 3, ROUNDS = 600 };
     pthread_t t[THREADS];
-    struct order o = { 'e', ROUNDS, 0 };
-    struct reply r;
     int answered = 0;
-    pool.fd = cold("threads on one set, oneshot");
+    pool.fd = cold();
     pool.set = set_with(pool.fd, EPOLLIN | EPOLLONESHOT);
     sem_init(&pool.done, 0, 0);
     for (int i = 0; i < THREADS; i++)
         pthread_create(&t[i], NULL, pool_thread, NULL);
-    (void)!write(control, &o, sizeof o);
+    peer_echoes(ROUNDS);
     for (int i = 0; i < ROUNDS; i++) {
         put(pool.fd, 8, 0);
         answered += waited(&pool.done, 3000);
     }
-    (void)!read(control, &r, sizeof r);
     atomic_store(&pool.leave, 1);
     for (int i = 0; i < THREADS; i++)
         pthread_join(t[i], NULL);
@@ -141,12 +137,11 @@ static void *crew_thread(void *arg)
     return NULL;
 }
 
-static void busy_beside_asleep(void)
+CASE(sets_busy_beside_asleep)
 {
     pthread_t t[2];
-    crew.fds[0] = fresh("one thread busy, one asleep");
-    other_connection();
-    crew.fds[1] = fresh("and a second connection");
+    crew.fds[0] = fresh_slot(0);
+    crew.fds[1] = fresh_slot(1);
     crew.set = MUST(epoll_create1(0));
     sem_init(&crew.got, 0, 0);
     sem_init(&crew.go_on, 0, 0);
@@ -157,9 +152,10 @@ static void busy_beside_asleep(void)
         for (int i = 0; i < 2; i++)
             pthread_create(&t[i], NULL, crew_thread, NULL);
         nap(60);
+        slot = 0;
         tell('w', 5);
         int first = waited(&crew.got, 3000);
-        other_connection();
+        slot = 1;
         tell('w', 5);
         int second = waited(&crew.got, 3000);
         say("round %d: %d %d, events %d %d", round, first, second, crew.who[0], crew.who[1]);
@@ -174,23 +170,22 @@ static void busy_beside_asleep(void)
 }
 
 /* One connection has been silent for long, the other is busy: what comes on both is told at once. */
-static void silent_beside_busy(void)
+CASE(sets_silent_beside_busy)
 {
     struct epoll_event e[4];
-    int silent = fresh("a silent connection beside a busy one");
-    other_connection();
-    int busy = fresh("the busy one"), set = MUST(epoll_create1(0));
+    int silent = fresh_slot(0), busy = fresh_slot(1), set = MUST(epoll_create1(0));
     add(set, silent, EPOLLIN, 1);
     add(set, busy, EPOLLIN, 2);
+    slot = 1;
     for (int i = 0; i < 120; i++) {
         ask('w', 5, 0);
         if (epoll_wait(set, e, 4, 3000) != 1 || e[0].data.u64 != 2)
             die("round %d", i);
         drain(busy);
     }
-    other_connection();
-    ask('w', 5, 0);
-    other_connection();
+    slot = 0;
+    tell('w', 5);
+    slot = 1;
     tell('w', 5);
     int n = epoll_wait(set, e, 4, 0);
     say("%d events, %d in sum", n, (int)(e[0].data.u64 + (n > 1 ? e[1].data.u64 : 0)));
@@ -200,13 +195,12 @@ static void silent_beside_busy(void)
 }
 
 /* A registration outlives its number, which another connection takes. */
-static void number_taken_over(void)
+CASE(sets_number_taken_over)
 {
-    int a = fresh("a number taken over"), set = MUST(epoll_create1(0)), copy = MUST(dup(a));
+    int a = fresh_slot(0), set = MUST(epoll_create1(0)), copy = MUST(dup(a));
     add(set, a, EPOLLIN, 1);
     close(a);
-    other_connection();
-    int b = fresh("the second one");
+    int b = fresh_slot(slot = 1);
     say("same number %d", a == b);
     add(set, b, EPOLLIN, 0x1234567890abcdefull);
     /* Writes nothing, but the library must give the connection back to the kernel for it. */
@@ -216,11 +210,12 @@ static void number_taken_over(void)
     say("data for the second %s", wait_for(set, 1000));
     drain(b);
     say("drained %s", wait_for(set, 0));
-    ask('W', 40, 3);
+    when_asleep('w', 3, 0);
     say("woken %s", wait_for(set, 5000));
     drain(b);
-    other_connection();
-    ask('W', 40, 3);
+    slot = 0;
+    known_as(0, copy);
+    when_asleep('w', 3, 0);
     say("woken by the first %s", wait_for(set, 5000));
     drain(copy);
     say("drained %s", wait_for(set, 0));
@@ -230,16 +225,16 @@ static void number_taken_over(void)
 }
 
 /* The peer has shut its writing and reads on: nothing tells of space but a look. */
-static void space_in_silence(void)
+CASE(sets_space_in_silence)
 {
-    int fd = fresh("space from a peer that writes no more"), set = set_with(fd, EPOLLOUT);
+    int fd = fresh(), set = set_with(fd, EPOLLOUT);
     long total = 0;
     nonblocking(fd);
-    tell('s', 0);
+    tell('s', SHUT_WR);
     for (int n; (n = put(fd, 50000, 0)) > 0;)
         total += n;
     say("full %s", ename(errno));
-    ask('D', 600, total);
+    when_asleep('r', total, 0);
     say("writable after the peer read %s", wait_for(set, 5000));
     close(set);
     close(fd);
@@ -253,9 +248,9 @@ static void *long_wait(void *set)
 }
 
 /* What the waiting thread gets is its own affair; the next set under the number must not suffer. */
-static void closed_under_a_wait(void)
+CASE(sets_closed_under_a_wait)
 {
-    int fd = fresh("a set closed while a thread waits on it");
+    int fd = fresh();
     for (int round = 0; round < 4; round++) {
         pthread_t t;
         int set = set_with(fd, EPOLLIN), old = set;
@@ -268,7 +263,7 @@ static void closed_under_a_wait(void)
         drain(fd);
         say("drained %s", wait_for(set, 0));
         pthread_join(t, NULL);
-        ask('W', 40, 2);
+        when_asleep('w', 2, 0);
         say("woken %s", wait_for(set, 5000));
         drain(fd);
         close(set);
@@ -276,14 +271,138 @@ static void closed_under_a_wait(void)
     close(fd);
 }
 
-static void cases(void)
+/* Several threads asleep on one level-triggered set: each message is read, nobody is left asleep over it. */
+static void *reader(void *arg)
 {
-    second_number();
-    off_over_the_switch();
-    oneshot_pool();
-    busy_beside_asleep();
-    silent_beside_busy();
-    number_taken_over();
-    space_in_silence();
-    closed_under_a_wait();
+    struct epoll_event e;
+    char buf[100];
+    long got = 0;
+    while (!atomic_load(&pool.leave))
+        if (epoll_wait(*(int *)arg, &e, 1, 100) == 1)
+            for (int n; (n = recv(pool.fd, buf, sizeof buf, MSG_DONTWAIT)) > 0;)
+                got += n;
+    return (void *)got;
+}
+
+static void many_readers(unsigned events)
+{
+    struct thread t[3];
+    long total = 0;
+    pool.fd = fresh();
+    int set = set_with(pool.fd, events);
+    for (int i = 0; i < 3; i++)
+        spawn_thread(&t[i], reader, &set);
+    for (int i = 0; i < 40; i++)
+        ask('w', 8, 0);
+    /* The peer knows when all of it was read. */
+    say("unread at the end %ld", (long)ask('q', 0, 0).value);
+    int left = 1;
+    for (int i = 0; i < 1000 && left; i++, nap(2))
+        MUST(ioctl(pool.fd, FIONREAD, &left));
+    atomic_store(&pool.leave, 1);
+    for (int i = 0; i < 3; i++)
+        total += (long)join(&t[i]);
+    say("read %ld, left %d", total, left);
+}
+
+CASE(sets_three_readers_level) { many_readers(EPOLLIN); }
+CASE(sets_three_readers_edge) { many_readers(EPOLLIN | EPOLLET); }
+
+/* A registration that comes and goes while another thread waits and the peer writes. */
+static void *change(void *arg)
+{
+    struct epoll_event e = { .events = EPOLLIN };
+    for (int i = 0; i < 300; i++) {
+        epoll_ctl(*(int *)arg, i % 3 == 0 ? EPOLL_CTL_DEL : i % 3 == 1 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, pool.fd, &e);
+        if (i % 16 == 0)
+            nap(1);
+    }
+    return NULL;
+}
+
+CASE(sets_changed_in_a_race)
+{
+    struct thread t;
+    struct epoll_event e;
+    long total = 0;
+    pool.fd = fresh();
+    int set = set_with(pool.fd, EPOLLIN);
+    spawn_thread(&t, change, &set);
+    for (int i = 0; i < 30; i++) {
+        ask('w', 8, 0);
+        for (long got = 0; got < 8;)
+            if (epoll_wait(set, &e, 1, 1000) == 1)
+                for (int n; (n = take(pool.fd, 100, MSG_DONTWAIT)) > 0;)
+                    got += n, total += n;
+    }
+    join(&t);
+    say("read %ld", total);
+    tell('w', 5);
+    say("registered in the end: %s", result(epoll_wait(set, &e, 1, 1000)));
+}
+
+/* Closed and opened again under the same number while a thread waits on the set. */
+CASE(sets_number_reused_in_a_race)
+{
+    struct epoll_event e;
+    int set = MUST(epoll_create1(0));
+    for (int i = 0; i < 5; i++) {
+        int fd = i ? cold() : fresh();
+        struct epoll_event add = { .events = EPOLLIN, .data.u32 = i };
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &add));
+        when_asleep('w', 4, 0);
+        int n = epoll_wait(set, &e, 1, 5000);
+        say("round %d: %d for %d", i, n, n == 1 ? (int)e.data.u32 : -1);
+        say("recv %s", result(take(fd, 10, 0)));
+        ask('c', 0, 0);
+        close(fd);
+        say("gone %s", result(epoll_wait(set, &e, 1, 0)));
+    }
+}
+
+static void in_child(unsigned events)
+{
+    int fd = fresh(), set = set_with(fd, events), go[2];
+    char c;
+    MUST(pipe(go));
+    pid_t child = fork();
+    if (child == 0) {
+        say("child, idle %s", wait_for(set, 0));
+        tell('w', 5);
+        say("child, data %s", wait_for(set, 5000));
+        say("child, recv %s", result(take(fd, 3, 0)));
+        (void)!write(go[1], "x", 1);
+        _exit(0);
+    }
+    (void)!read(go[0], &c, 1);
+    from_peer[0] += 3;
+    reap(child, "child");
+    say("parent, the rest %s", events & EPOLLET ? "as an edge" : wait_for(set, 1000));
+    say("parent, recv %s", result(take(fd, 10, 0)));
+    tell('w', 4);
+    say("parent, more %s", wait_for(set, 5000));
+    drain(fd);
+    say("parent, drained %s", wait_for(set, 0));
+}
+
+CASE(sets_inherited_level) { in_child(EPOLLIN); }
+CASE(sets_inherited_edge) { in_child(EPOLLIN | EPOLLET); }
+
+/* Made and watched before the fork, used by the child alone. */
+CASE(sets_inherited_and_left)
+{
+    int fd = fresh(), set = set_with(fd, EPOLLIN);
+    pid_t child = fork();
+    if (child == 0) {
+        nap(20);
+        when_asleep('w', 5, 0);
+        say("child %s", wait_for(set, 5000));
+        say("child, recv %s", result(take(fd, 10, 0)));
+        when_asleep('s', SHUT_WR, 0);
+        say("child %s", wait_for(set, 5000));
+        _exit(0);
+    }
+    close(fd);
+    close(set);
+    reap(child, "child");
 }

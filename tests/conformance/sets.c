@@ -1,13 +1,11 @@
-/* Readiness: level, edge, oneshot, several sets, nested sets, other kinds of descriptors in the same wait. */
-#include "sem_epoll.h"
-#include <pthread.h>
+/* epoll: level, edge, oneshot, several sets, nested sets, other kinds of descriptors in the same wait. */
+#include "frame.h"
 #include <sys/eventfd.h>
-#include <sys/select.h>
 #include <sys/timerfd.h>
 
-static void level(void)
+CASE(sets_level)
 {
-    int fd = fresh("level"), set = set_with(fd, EPOLLIN);
+    int fd = fresh(), set = set_with(fd, EPOLLIN);
     say("idle %s", wait_for(set, 0));
     tell('w', 10);
     say("data %s", wait_for(set, 1000));
@@ -19,7 +17,7 @@ static void level(void)
     long start = now_ms();
     say("limit %s", wait_for(set, 60));
     say("kept %d", now_ms() - start >= 59);
-    ask('W', 40, 3);
+    when_asleep('w', 3, 0);
     say("woken %s", wait_for(set, -1));
     drain(fd);
     struct epoll_event e = { .events = EPOLLIN | EPOLLOUT };
@@ -35,9 +33,9 @@ static void level(void)
     close(fd);
 }
 
-static void edge(void)
+CASE(sets_edge)
 {
-    int fd = fresh("edge"), set = set_with(fd, EPOLLIN | EPOLLET);
+    int fd = fresh(), set = set_with(fd, EPOLLIN | EPOLLET);
     say("idle %s", wait_for(set, 0));
     tell('w', 10);
     say("edge %s", wait_for(set, 1000));
@@ -49,7 +47,7 @@ static void edge(void)
     say("only once %s", wait_for(set, 0));
     drain(fd);
     say("drained %s", wait_for(set, 0));
-    ask('W', 40, 3);
+    when_asleep('w', 3, 0);
     say("woken %s", wait_for(set, -1));
     struct epoll_event e = { .events = EPOLLIN | EPOLLET };
     MUST(epoll_ctl(set, EPOLL_CTL_MOD, fd, &e));
@@ -63,16 +61,16 @@ static void edge(void)
         say("round %d %s", i, wait_for(set, 1000));
         drain(fd);
     }
-    tell('s', 0);
+    tell('s', SHUT_WR);
     say("end %s", wait_for(set, 1000));
     say("once %s", wait_for(set, 0));
     close(set);
     close(fd);
 }
 
-static void edge_out(void)
+CASE(sets_edge_out)
 {
-    int fd = fresh("edge for writing"), set = set_with(fd, EPOLLIN | EPOLLOUT | EPOLLET);
+    int fd = fresh(), set = set_with(fd, EPOLLIN | EPOLLOUT | EPOLLET);
     long total = 0;
     nonblocking(fd);
     say("writable at first %s", wait_for(set, 0));
@@ -84,7 +82,7 @@ static void edge_out(void)
         total += n;
     say("full %s", ename(errno));
     say("no event while full %s", wait_for(set, 30));
-    ask('D', 30, total);
+    when_asleep('r', total, 0);
     say("writable after the peer read %s", wait_for(set, 5000));
     say("send %d", put(fd, 1000, 0) > 0);
     ask('r', 1000, 0);
@@ -92,9 +90,9 @@ static void edge_out(void)
     close(fd);
 }
 
-static void oneshot(void)
+CASE(sets_oneshot)
 {
-    int fd = fresh("oneshot"), set = set_with(fd, EPOLLIN | EPOLLONESHOT);
+    int fd = fresh(), set = set_with(fd, EPOLLIN | EPOLLONESHOT);
     struct epoll_event e = { .events = EPOLLIN | EPOLLONESHOT };
     tell('w', 5);
     say("first %s", wait_for(set, 1000));
@@ -106,16 +104,16 @@ static void oneshot(void)
     drain(fd);
     MUST(epoll_ctl(set, EPOLL_CTL_MOD, fd, &e));
     say("armed and empty %s", wait_for(set, 0));
-    ask('W', 40, 2);
+    when_asleep('w', 2, 0);
     say("woken %s", wait_for(set, -1));
     say("off %s", wait_for(set, 0));
     close(set);
     close(fd);
 }
 
-static void several_sets(void)
+CASE(sets_several_sets)
 {
-    int fd = fresh("several sets"), one = set_with(fd, EPOLLIN), two = set_with(fd, EPOLLIN | EPOLLET);
+    int fd = fresh(), one = set_with(fd, EPOLLIN), two = set_with(fd, EPOLLIN | EPOLLET);
     int copy = dup(fd), third = set_with(copy, EPOLLIN);
     tell('w', 5);
     say("level %s", wait_for(one, 1000));
@@ -143,9 +141,9 @@ static void several_sets(void)
     close(third);
 }
 
-static void nested(void)
+CASE(sets_nested)
 {
-    int fd = fresh("nested sets"), inner = set_with(fd, EPOLLIN), outer = set_with(inner, EPOLLIN);
+    int fd = fresh(), inner = set_with(fd, EPOLLIN), outer = set_with(inner, EPOLLIN);
     struct pollfd p = { .fd = inner, .events = POLLIN };
     fd_set in;
     say("idle: outer %s, poll of the inner %d", wait_for(outer, 0), poll(&p, 1, 0));
@@ -158,10 +156,10 @@ static void nested(void)
     say("inner %s", wait_for(inner, 0));
     drain(fd);
     say("drained: outer %s", wait_for(outer, 0));
-    ask('W', 40, 2);
+    when_asleep('w', 2, 0);
     say("woken through two %s", wait_for(outer, -1));
     drain(fd);
-    ask('W', 40, 2);
+    when_asleep('w', 2, 0);
     p.revents = 0;
     say("poll of the inner woken %d", poll(&p, 1, -1));
     close(outer);
@@ -175,7 +173,8 @@ static const char *reported(int set, int at_most)
     static char text[8];
     struct epoll_event got[8];
     int seen[4] = { 0 }, len = 0;
-    for (int call = 0; call < 6; call++)
+    /* A set may answer for what it has at hand, and ask the kernel for the rest every few microseconds. */
+    for (int call = 0; call < 6; call++, usleep(100))
         for (int i = 0, n = epoll_wait(set, got, at_most, 0); i < n; i++)
             seen[got[i].data.u32 & 3] = 1;
     for (int i = 0; i < 4; i++)
@@ -185,9 +184,9 @@ static const char *reported(int set, int at_most)
     return text;
 }
 
-static void mixed_kinds(void)
+CASE(sets_mixed_kinds)
 {
-    int fd = fresh("other kinds beside it"), set = MUST(epoll_create1(0)), ev = MUST(eventfd(0, EFD_NONBLOCK)), ends[2];
+    int fd = fresh(), set = MUST(epoll_create1(0)), ev = MUST(eventfd(0, EFD_NONBLOCK)), ends[2];
     int timer = MUST(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK));
     struct itimerspec soon = { { 0, 0 }, { 0, 20000000 } };
     uint64_t v = 1;
@@ -235,9 +234,9 @@ static void *wait_in_thread(void *arg)
     return text;
 }
 
-static void threads(void)
+CASE(sets_threads)
 {
-    int fd = fresh("a set changed while a thread waits on it"), set = MUST(epoll_create1(0));
+    int fd = fresh(), set = MUST(epoll_create1(0));
     pthread_t t;
     void *text;
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = 0x1234567890abcdefull };
@@ -259,16 +258,4 @@ static void threads(void)
     say("writable now %s", wait_for(set, 1000));
     close(set);
     close(fd);
-}
-
-static void cases(void)
-{
-    level();
-    edge();
-    edge_out();
-    oneshot();
-    several_sets();
-    nested();
-    mixed_kinds();
-    threads();
 }

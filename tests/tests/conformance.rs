@@ -1,0 +1,206 @@
+//! `tests/conformance`: what a program can observe of its connections is the same plain, upgraded at both ends, upgraded
+//! at one end, and when the switch falls in the middle.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use system_tests::{Case, Outcome, Proc, Side, Skip, case, compile_conformance, count_skip, plain, secs};
+
+/// Cases that need not be as on plain TCP: each line has the mode, the case, and the reason.
+const DIFFERENCES: &str = include_str!("../conformance/differences.txt");
+
+/// What a case printed, and what became of its connections.
+#[derive(Default, Clone)]
+struct Told {
+    transcript: String,
+    /// Its connections leave TCP if both ends can, and were so many; so many had when the case began.
+    upgrades: bool,
+    warmed: u32,
+    upgraded: u32,
+    /// Bytes of the case itself took another way than TCP.
+    switched: bool,
+}
+
+type Run = BTreeMap<String, Told>;
+
+/// Which end runs under `shortwire run`, and how.
+struct Mode {
+    name: &'static str,
+    sides: [Side; 2],
+    settings: &'static [&'static str],
+}
+
+const PLAIN: [Side; 2] = [Side::Plain, Side::Plain];
+const BOTH: [Side; 2] = [Side::Run, Side::Run];
+
+fn read(out: &str, facts: &str) -> Run {
+    let mut run = Run::new();
+    let mut name = "";
+    for line in out.lines() {
+        if let Some(next) = line.strip_prefix("== ") {
+            name = next;
+        } else {
+            run.entry(name.to_string()).or_default().transcript += &format!("{line}\n");
+        }
+    }
+    for line in facts.lines().filter_map(|line| line.strip_prefix('#')) {
+        let (plan, rest) = line.split_once(' ').expect("a plan");
+        let mut numbers = rest.rsplitn(5, ' ');
+        let mut number = || numbers.next().and_then(|n| n.parse().ok()).expect("a number");
+        let (_took, switched, upgraded, warmed): (u32, u32, u32, u32) = (number(), number(), number(), number());
+        let told = run.get_mut(numbers.next().expect("a name")).expect("a transcript");
+        (told.upgrades, told.warmed, told.upgraded, told.switched) =
+            (plan == "upgrades", warmed, upgraded, switched != 0);
+    }
+    run
+}
+
+struct Programs {
+    shared: PathBuf,
+    fixed: Option<PathBuf>,
+}
+
+fn start(c: &Case, side: Side, programs: &Programs, role: &str, name: &str, settings: &[&str]) -> Proc {
+    let mut command = side.command(&programs.shared);
+    command.args([role, name]).args(settings);
+    command.env("CONFORMANCE_STATIC", programs.fixed.as_deref().unwrap_or(Path::new("")));
+    c.start(&format!("{role}-{side:?}"), &mut command)
+}
+
+fn run(c: &Case, programs: &Programs, mode: &Mode) -> Run {
+    let name = format!("conformance-{}-{}", std::process::id(), mode.name.replace(' ', "-"));
+    let began = Instant::now();
+    let mut peer = start(c, mode.sides[1], programs, "peer", &name, &[]);
+    peer.wait_line("ready", secs(10));
+    let mut subject = start(c, mode.sides[0], programs, "run", &name, mode.settings);
+    let out = subject.success(secs(150));
+    peer.success(secs(10));
+    let run = read(&out, &subject.stderr());
+    assert!(run.len() > 500, "only {} cases ran", run.len());
+    println!("{}: {} cases in {:.0} s", mode.name, run.len(), began.elapsed().as_secs_f64());
+    run
+}
+
+fn programs() -> Result<Programs, Skip> {
+    let (shared, fixed) = compile_conformance()?;
+    Ok(Programs { shared, fixed })
+}
+
+/// The transcripts of plain TCP, made once. A case that differs from itself would be no measure for another.
+fn reference(c: &Case, programs: &Programs) -> &'static Run {
+    static REFERENCE: OnceLock<Run> = OnceLock::new();
+    REFERENCE.get_or_init(|| {
+        let first = run(c, programs, &Mode { name: "plain", sides: PLAIN, settings: &["warm=4"] });
+        let second =
+            run(c, programs, &Mode { name: "plain again", sides: PLAIN, settings: &["warm=9", "high=1", "dials=1"] });
+        for (name, told) in &first {
+            if let Some(why) = told.transcript.lines().find_map(|line| line.strip_prefix("skipped: ")) {
+                count_skip(&format!("conformance {name}"), &Skip(why.to_string()));
+            }
+        }
+        compare(&first, &second, "plain again");
+        first
+    })
+}
+
+/// Whether the difference is a known one, which is then said.
+fn excused(mode: &str, name: &str) -> bool {
+    DIFFERENCES.lines().filter(|line| !line.starts_with('#')).any(|line| {
+        let mut fields = line.splitn(3, " | ");
+        let (modes, cases) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+        let covers = cases.strip_suffix('*').map_or(cases == name, |start| name.starts_with(start));
+        (modes == "any" || mode.starts_with(modes)) && covers
+    })
+}
+
+fn difference(expected: &str, found: &str) -> String {
+    let (mut text, mut want, mut have) = (String::new(), expected.lines(), found.lines());
+    loop {
+        match (want.next(), have.next()) {
+            (None, None) => return text,
+            (a, b) if a == b => text += &format!("  {}\n", a.unwrap_or("")),
+            (a, b) => text += &format!("- {}\n+ {}\n", a.unwrap_or("(end)"), b.unwrap_or("(end)")),
+        }
+    }
+}
+
+fn compare(expected: &Run, found: &Run, mode: &str) {
+    let mut failures = Vec::new();
+    for (name, told) in expected {
+        let there = found.get(name).map_or("", |told| &told.transcript);
+        if there == told.transcript {
+            continue;
+        }
+        if excused(mode, name) {
+            println!("{mode}: {name} differs, as listed");
+        } else {
+            failures.push(format!("== {name}\n{}", difference(&told.transcript, there)));
+        }
+    }
+    let extra: Vec<_> = found.keys().filter(|name| !expected.contains_key(*name)).collect();
+    assert!(extra.is_empty(), "{mode}: cases that did not run before: {extra:?}");
+    let count = failures.len();
+    assert!(count == 0, "{mode}: {count} cases differ (- plain, + {mode})\n{}", failures.join("\n"));
+}
+
+/// Cases whose connections do not do in this mode what they should.
+fn wrong(run: &Run, is_wrong: impl Fn(&Told) -> bool) -> Vec<&str> {
+    run.iter().filter(|(_, told)| is_wrong(told)).map(|(name, _)| name.as_str()).collect()
+}
+
+fn conformance(name: &str, modes: &[Mode], proof: fn(&Run)) {
+    case(name, |c| -> Outcome {
+        let programs = programs()?;
+        let expected = reference(c, &programs);
+        for mode in modes {
+            let found = run(c, &programs, mode);
+            compare(expected, &found, mode.name);
+            if !plain() {
+                proof(&found);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn upgraded_at_both_ends() {
+    let modes = [
+        Mode { name: "both ends", sides: BOTH, settings: &["warm=up"] },
+        Mode { name: "both ends, dialling", sides: BOTH, settings: &["warm=up", "high=1", "dials=1"] },
+    ];
+    conformance("conformance-both", &modes, |run| {
+        let tcp = wrong(run, |told| told.upgrades && told.upgraded < told.warmed);
+        assert!(tcp.is_empty(), "still on TCP when they began: {tcp:?}");
+        let upgraded = wrong(run, |told| told.upgraded > 0).len();
+        assert!(upgraded > 500, "only {upgraded} cases had an upgraded connection");
+    });
+}
+
+#[test]
+fn upgraded_at_one_end() {
+    let modes = [
+        Mode { name: "one end, this one", sides: [Side::Run, Side::Plain], settings: &["warm=12"] },
+        Mode { name: "one end, the other", sides: [Side::Plain, Side::Run], settings: &["warm=12", "high=1"] },
+    ];
+    conformance("conformance-one", &modes, |run| {
+        let gone = wrong(run, |told| told.upgraded > 0 || told.switched);
+        assert!(gone.is_empty(), "left TCP with nobody at the other end: {gone:?}");
+    });
+}
+
+#[test]
+fn switched_in_the_middle() {
+    let modes = [
+        Mode { name: "middle", sides: BOTH, settings: &["any=1"] },
+        Mode { name: "middle, high port", sides: BOTH, settings: &["any=2", "high=1"] },
+        Mode { name: "middle, dialling", sides: BOTH, settings: &["any=3", "dials=1"] },
+    ];
+    conformance("conformance-middle", &modes, |run| {
+        let switched = wrong(run, |told| told.switched && told.upgraded < told.warmed).len();
+        println!("{switched} cases switched while they ran");
+        assert!(switched > 200, "only {switched} cases switched while they ran");
+    });
+}
