@@ -11,7 +11,7 @@ use std::time::Duration;
 const FIRST: usize = 2048;
 const LARGEST: usize = 65536;
 /// The same for a provider that copies at once: the receiver copies one piece out while the next is copied in.
-const LARGEST_COPY: usize = 16384;
+const LARGEST_COPY: usize = 32768;
 /// Buffers of the application that one write gathers.
 const GATHER: usize = 8;
 /// How long to wait before another attempt when the peer is slow to give back receives.
