@@ -306,7 +306,8 @@ pub enum BenchCommand {
 #[command(about = "Measure fastlock against a pthread mutex, std's and parking_lot's")]
 #[command(
     long_about = "Takes and releases each lock in turn, alone, against one and three other threads, and while signals arrive, and prints \
-nanoseconds per pair: the median over the rounds, and its spread. Every lock protects a counter, which is checked."
+nanoseconds per pair: the median over the rounds, its spread, and how many times longer a rival takes than fastlock within a round. Every lock \
+protects a counter, which is checked."
 )]
 pub struct Lock {
     /// How long each lock is measured per round

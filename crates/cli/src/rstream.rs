@@ -88,6 +88,9 @@ fn here(args: &Rstream) -> Result<()> {
     let time = Duration::from_secs_f64(args.seconds);
     for round in 0..args.repeat {
         progress.begin(&format!("round {}", round + 1));
+        if let Some(cpus) = cpus {
+            report.add_crossing(limits::crossing(cpus)?);
+        }
         for (i, case) in cases.iter().enumerate() {
             for (pair, path) in pairs.iter_mut().zip([report::Path::Rsocket, report::Path::Tcp]) {
                 if path == report::Path::Rsocket || case.has_tcp() {

@@ -53,16 +53,19 @@ impl Config {
         self.rbuf_at() + self.rbuf as usize
     }
 
+    #[inline]
     fn iomap_at() -> usize {
         SGL as usize * Sge::LEN
     }
 
+    #[inline]
     fn rbuf_at(&self) -> usize {
         // The buffer begins a page, so that copies are aligned.
         (Self::iomap_at() + usize::from(self.iomaps) * Iomap::LEN).next_multiple_of(4096)
     }
 
     /// Received data messages that can wait to be read.
+    #[inline]
     fn rmsgs(&self) -> u32 {
         (u32::from(self.rq) + 1).next_power_of_two()
     }

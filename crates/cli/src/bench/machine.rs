@@ -34,7 +34,7 @@ impl Machine {
     pub fn sentence(&self) -> String {
         let gib = self.memory_bytes as f64 / (1u64 << 30) as f64;
         let pinned = self.pinned.map_or_else(
-            || "one cpu only, nothing pinned".to_string(),
+            || "nothing pinned".to_string(),
             |(server, client)| format!("servers on cpu {server}, clients on cpu {client}"),
         );
         format!(

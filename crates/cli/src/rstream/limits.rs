@@ -40,6 +40,45 @@ fn memcpy(case: &Case, time: Duration) -> f64 {
     case.value(count, start.elapsed())
 }
 
+/// Nanoseconds that a cache line takes from one of the two processors to the other: the least of some rounds. It differs
+/// fivefold with the cores that a virtual machine's processors happen to be on, and every message pays it.
+pub fn crossing(cpus: (usize, usize)) -> Result<f64> {
+    const TRIPS: u32 = 200;
+    let [there, back] = [const { CachePadded::new(AtomicU64::new(0)) }; 2];
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            let pinned = sys::run_on(&[cpus.0]);
+            let mut last = 0;
+            while last != u64::MAX {
+                let now = there.load(Ordering::Acquire);
+                if now != last {
+                    back.store(now, Ordering::Release);
+                    last = now;
+                }
+            }
+            pinned
+        });
+        let trip = |n| {
+            there.store(n, Ordering::Release);
+            while back.load(Ordering::Acquire) != n {
+                spin_loop();
+            }
+        };
+        let (mut n, mut best) = (0, f64::MAX);
+        for _ in 0..20 {
+            let start = Instant::now();
+            for _ in 0..TRIPS {
+                n += 1;
+                trip(n);
+            }
+            best = best.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(2 * TRIPS));
+        }
+        trip(u64::MAX);
+        echo.join().expect("no panic in it")?;
+        Ok(best)
+    })
+}
+
 struct Ring {
     memory: *mut u8,
     written: CachePadded<AtomicU64>,

@@ -8,7 +8,7 @@ use super::measure::{Case, Kind};
 use super::wire;
 use crate::args::Rstream;
 use crate::bench::machine::Machine;
-use crate::bench::samples::median;
+use crate::bench::samples::{Summary, median};
 use crate::units::engineering;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,13 +26,8 @@ pub struct Report {
     cases: Vec<Case>,
     /// By case and path, in rounds.
     values: Vec<[Vec<f64>; 3]>,
-}
-
-struct Summary {
-    median: f64,
-    min: f64,
-    max: f64,
-    n: usize,
+    /// Nanoseconds for a cache line between the processors, in rounds.
+    crossings: Vec<f64>,
 }
 
 /// What the project promises: against which path, and how much.
@@ -67,11 +62,16 @@ impl Report {
             json: args.json,
             cases: cases.to_vec(),
             values: cases.iter().map(|_| Default::default()).collect(),
+            crossings: Vec::new(),
         }
     }
 
     pub fn add(&mut self, case: usize, path: Path, value: f64) {
         self.values[case][path as usize].push(value);
+    }
+
+    pub fn add_crossing(&mut self, nanoseconds: f64) {
+        self.crossings.push(nanoseconds);
     }
 
     pub fn print(&self) -> Result<()> {
@@ -84,9 +84,7 @@ impl Report {
     }
 
     fn summary(&self, case: usize, path: Path) -> Option<Summary> {
-        let mut values = self.values[case][path as usize].clone();
-        values.sort_by(f64::total_cmp);
-        Some(Summary { median: median(&values)?, min: *values.first()?, max: *values.last()?, n: values.len() })
+        Summary::of(&self.values[case][path as usize])
     }
 
     /// Above 1 where rsockets are better.
@@ -122,7 +120,8 @@ impl Report {
                 rows.push(entry(ours, "", None));
             }
         }
-        json!({"bench": "rstream", "machine": self.machine, "mode": self.mode, "rows": rows, "rivals": others})
+        json!({"bench": "rstream", "machine": self.machine, "mode": self.mode, "cache_line_ns": self.crossings, "rows": rows,
+            "rivals": others})
     }
 
     fn text(&self) -> String {
@@ -140,9 +139,12 @@ impl Report {
                 right(self.bar(i)),
             ]);
         }
+        let crossing = Summary::of(&self.crossings).map_or_else(String::new, |s| {
+            format!(" A cache line took {:.0} [{:.0}..{:.0}] ns from processor to processor.", s.median, s.min, s.max)
+        });
         format!(
             "{table}\nMedian [min..max]; {}; latency is half a round trip; limit: a ring in shared memory with one copy in and one out, \
-or memcpy for riowrite. {}\n",
+or memcpy for riowrite.{crossing} {}\n",
             self.mode,
             self.machine.sentence()
         )

@@ -58,7 +58,7 @@ impl Endpoint for Any {
         each!(self, end => end.post_recv(count));
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn post_write(
         &self,
         lane: Lane,

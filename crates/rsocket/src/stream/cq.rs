@@ -36,8 +36,9 @@ pub struct Queue {
 }
 
 struct Inner {
-    /// Bytes received since the start.
+    /// Bytes received since the start, and what is left of the half that they go to.
     received: u64,
+    half_left: u32,
     /// Entry of our target SGL that the peer updates next.
     fill: u32,
     /// Entry of the peer's target SGL that we update next.
@@ -46,12 +47,22 @@ struct Inner {
     control: u32,
     /// Entries posted so far from the buffers behind the send buffer: which of them is next.
     entries: u32,
+    /// What a look finds. Here, because making such a table costs more than a look in vain.
+    batch: [Completion; BATCH],
 }
 
 impl Queue {
     pub fn new(config: &Config, credits: u16) -> Self {
         // The first half, and the first entry, went with the connection data.
-        let inner = Inner { received: 0, fill: 1, remote: 1, control: 0, entries: 0 };
+        let inner = Inner {
+            received: 0,
+            half_left: config.rbuf / 2,
+            fill: 1,
+            remote: 1,
+            control: 0,
+            entries: 0,
+            batch: [Completion::Recv(0); BATCH],
+        };
         Self {
             inner: Guarded(inner.into()),
             credits: AtomicU32::new(credits.into()),
@@ -76,18 +87,17 @@ impl<E: Endpoint> Stream<E> {
         let gone = self.endpoint.is_gone();
         // SAFETY: the caller holds the lock of the completion queue; so in every function here.
         let inner = unsafe { self.cq.inner.get() };
-        let mut out = [Completion::Recv(0); BATCH];
         let mut found = 0;
         let mut idle = self.cq.idle.load(Ordering::Relaxed);
         loop {
-            let n = self.endpoint.poll_cq(&mut out);
+            let n = self.endpoint.poll_cq(&mut inner.batch);
             if n == 0 {
                 break;
             }
             idle = 0;
             let mut receives = 0;
-            for completion in &out[..n] {
-                match *completion {
+            for i in 0..n {
+                match inner.batch[i] {
                     Completion::Recv(word) => {
                         receives += 1;
                         if self.received(inner, Message::decode(word)).is_err() {
@@ -145,16 +155,16 @@ impl<E: Endpoint> Stream<E> {
     }
 
     fn received_data(&self, inner: &mut Inner, n: u32) -> Result<(), ()> {
-        let half = u64::from(self.config.rbuf / 2);
         let granted = self.cq.granted.load(Ordering::Relaxed);
         let tail = self.cq.rmsg_tail.load(Ordering::Relaxed);
         // SYNC: rmsg. The slot is free once the receiver has read it.
         let waiting = tail.wrapping_sub(self.recv.head.load(Ordering::Acquire));
-        let in_half = inner.received % half + u64::from(n) <= half;
-        if n == 0 || inner.received + u64::from(n) > granted || !in_half || waiting >= self.config.rq.into() {
+        if n == 0 || inner.received + u64::from(n) > granted || n > inner.half_left || waiting >= self.config.rq.into()
+        {
             return Err(());
         }
         inner.received += u64::from(n);
+        inner.half_left = if n == inner.half_left { self.config.rbuf / 2 } else { inner.half_left - n };
         // SAFETY: the slot is within the ring, and free, since fewer than `rq` wait.
         unsafe { self.rmsg_slot(tail).write(n) };
         // SYNC: rmsg. The length first.
@@ -162,6 +172,7 @@ impl<E: Endpoint> Stream<E> {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn rmsg_slot(&self, count: u32) -> *mut u32 {
         self.rmsg.wrapping_add((count & (self.config.rmsgs() - 1)) as usize)
     }

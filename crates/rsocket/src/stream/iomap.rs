@@ -83,7 +83,13 @@ impl<E: Endpoint> Stream<E> {
     /// Under `slock`: tells the peer of new maps, each of which costs a credit.
     #[inline]
     pub(super) fn send_iomaps(&self, block: bool) -> Result<(), Errno> {
-        if self.maps.pending.load(Ordering::Acquire) { self.send_pending(block) } else { Ok(()) }
+        if self.has_new_iomaps() { self.send_pending(block) } else { Ok(()) }
+    }
+
+    /// Whether the peer has not been told of all maps.
+    #[inline]
+    pub(super) fn has_new_iomaps(&self) -> bool {
+        self.maps.pending.load(Ordering::Acquire)
     }
 
     #[cold]

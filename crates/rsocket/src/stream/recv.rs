@@ -88,6 +88,46 @@ impl<E: Endpoint> Stream<E> {
     /// Each buffer is writable.
     pub unsafe fn recv(&self, bufs: &[(*mut u8, usize)], options: RecvOptions) -> Result<usize, Errno> {
         let _held = lock(&self.recv.lock)?;
+        // SAFETY: by the contract, under `rlock`.
+        if let Some(n) = unsafe { self.recv_now(bufs, options) } {
+            return Ok(n);
+        }
+        // SAFETY: as above.
+        unsafe { self.recv_slowly(bufs, options) }
+    }
+
+    /// One buffer, if a message that has arrived fills it; otherwise nothing was done.
+    ///
+    /// # Safety
+    /// As for [`Self::recv`]. Under `rlock`.
+    #[inline]
+    unsafe fn recv_now(&self, bufs: &[(*mut u8, usize)], options: RecvOptions) -> Option<usize> {
+        let &[(ptr, len)] = bufs else { return None };
+        let head = self.recv.head.load(Ordering::Relaxed);
+        // SYNC: rmsg. The length, and the bytes that it tells of.
+        if len == 0 || options.peek || head == self.cq.rmsg_tail.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: under `rlock`.
+        let inner = unsafe { self.recv.inner.get() };
+        // SAFETY: written before `rmsg_tail` moved over it, and not again before `head` does.
+        let left = if inner.left != 0 { inner.left } else { unsafe { self.rmsg_slot(head).read() } };
+        if len > left as usize {
+            return None;
+        }
+        let from = self.memory.wrapping_add(self.config.rbuf_at() + inner.at as usize);
+        // SAFETY: what is left of a message, which lies within a half of the receive buffer; writable by the contract.
+        unsafe { core::ptr::copy_nonoverlapping(from, ptr, len) };
+        inner.left = left - len as u32;
+        let head = head.wrapping_add(u32::from(inner.left == 0));
+        self.taken(inner, head, len);
+        Some(len)
+    }
+
+    /// # Safety
+    /// As for [`Self::recv`]. Under `rlock`.
+    #[inline(never)]
+    unsafe fn recv_slowly(&self, bufs: &[(*mut u8, usize)], options: RecvOptions) -> Result<usize, Errno> {
         let total = bufs.iter().map(|b| b.1).sum();
         let mut target = Target { bufs, offset: 0, left: total };
         let mut result = Ok(());
@@ -163,17 +203,19 @@ impl<E: Endpoint> Stream<E> {
         if peek {
             return;
         }
+        *kept = inner;
+        self.taken(kept, head, n);
+    }
+
+    /// `n` bytes were copied out, and the messages before `head`.
+    #[inline]
+    fn taken(&self, inner: &mut Inner, head: u32, n: usize) {
         inner.at += n as u32;
-        if inner.at >= size {
-            inner.at -= size;
+        if inner.at >= self.buffer_size() {
+            inner.at -= self.buffer_size();
         }
         inner.small = n < SMALL;
         inner.answered = self.messages_sent();
-        *kept = inner;
-        self.let_go(head, n);
-    }
-
-    fn let_go(&self, head: u32, n: usize) {
         let consumed = self.recv.consumed.load(Ordering::Relaxed);
         // SYNC: consumed. After the copy: from here on the peer may be allowed to write there again.
         self.recv.consumed.store(consumed + n as u64, Ordering::Release);
@@ -186,6 +228,7 @@ impl<E: Endpoint> Stream<E> {
     }
 
     /// What is used of the receive buffer: two halves.
+    #[inline]
     fn buffer_size(&self) -> u32 {
         self.config.rbuf / 2 * 2
     }

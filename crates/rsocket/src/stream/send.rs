@@ -11,7 +11,7 @@ use std::time::Duration;
 const FIRST: usize = 2048;
 const LARGEST: usize = 65536;
 /// The same for a provider that copies at once: the receiver copies one piece out while the next is copied in.
-const LARGEST_COPY: usize = 16384;
+const LARGEST_COPY: usize = 32768;
 /// Buffers of the application that one write gathers.
 const GATHER: usize = 8;
 /// How long to wait before another attempt when the peer is slow to give back receives.
@@ -93,6 +93,42 @@ impl<E: Endpoint> Stream<E> {
     /// Each buffer is readable.
     pub unsafe fn send(&self, bufs: &[(*const u8, usize)], block: bool) -> Result<usize, Errno> {
         let _held = lock(&self.send.lock)?;
+        // SAFETY: by the contract, under `slock`.
+        if let Some(n) = unsafe { self.send_now(bufs) } {
+            return Ok(n);
+        }
+        // SAFETY: as above.
+        unsafe { self.send_slowly(bufs, block) }
+    }
+
+    /// A small message from one buffer, if nothing stands in its way; otherwise nothing was done.
+    ///
+    /// # Safety
+    /// As for [`Self::send`]. Under `slock`.
+    #[inline]
+    unsafe fn send_now(&self, bufs: &[(*const u8, usize)]) -> Option<usize> {
+        let &[(ptr, len)] = bufs else { return None };
+        let left = self.send.left.load(Ordering::Relaxed);
+        let fits = len != 0 && len <= FIRST.min(left as usize) && self.endpoint.synchronous();
+        if !fits || !self.has_credit() || self.has_new_iomaps() || !self.is(state::WRITABLE) {
+            return None;
+        }
+        // SAFETY: under `slock`.
+        let inner = unsafe { self.send.inner.get() };
+        let word = Message::Data(len as u32).encode();
+        let to = Remote { addr: inner.addr, key: inner.key };
+        // SAFETY: readable by the contract; `slock` makes this the only poster of the lane.
+        unsafe { self.endpoint.post_write(Lane::Stream, &[(ptr, len)], to, Some(word), word) }.ok()?;
+        inner.addr += len as u64;
+        self.send.left.store(left - len as u32, Ordering::Relaxed);
+        self.spend_credit();
+        Some(len)
+    }
+
+    /// # Safety
+    /// As for [`Self::send`]. Under `slock`.
+    #[inline(never)]
+    unsafe fn send_slowly(&self, bufs: &[(*const u8, usize)], block: bool) -> Result<usize, Errno> {
         let mut source = Source::new(bufs);
         let total = source.left;
         let result = self.send_iomaps(block).and_then(|()| self.send_all(&mut source, block));
@@ -146,11 +182,15 @@ impl<E: Endpoint> Stream<E> {
     #[inline]
     pub(super) fn can_send(&self) -> bool {
         let (send, cq) = (&self.send, &self.cq);
-        // SYNC: credits.
-        let credits = cq.credits.load(Ordering::Acquire) as u16;
         let room = send.left.load(Ordering::Relaxed) != 0
             || send.sge_head.load(Ordering::Relaxed) != cq.sge_tail.load(Ordering::Acquire);
-        send.sent.load(Ordering::Relaxed) as u16 != credits && room && self.has_send_space()
+        self.has_credit() && room && self.has_send_space()
+    }
+
+    #[inline]
+    fn has_credit(&self) -> bool {
+        // SYNC: credits.
+        self.send.sent.load(Ordering::Relaxed) as u16 != self.cq.credits.load(Ordering::Acquire) as u16
     }
 
     #[inline]

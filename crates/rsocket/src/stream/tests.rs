@@ -58,18 +58,19 @@ fn close<E: Close>(ends: &[Stream<E>; 2]) {
 }
 
 fn send<E: Endpoint>(s: &Stream<E>, bytes: &[u8], block: bool) -> Result<usize, Errno> {
-    // In two pieces, as writev would.
-    let (x, y) = bytes.split_at(bytes.len() / 3);
+    // An odd number of bytes in two pieces, as writev would: another way than that of one buffer.
+    let (x, y) = bytes.split_at(if bytes.len().is_multiple_of(2) { bytes.len() } else { bytes.len() / 3 });
+    let bufs = [(x.as_ptr(), x.len()), (y.as_ptr(), y.len())];
     // SAFETY: slices.
-    unsafe { s.send(&[(x.as_ptr(), x.len()), (y.as_ptr(), y.len())], block) }
+    unsafe { s.send(&bufs[..if y.is_empty() { 1 } else { 2 }], block) }
 }
 
 fn recv<E: Endpoint>(s: &Stream<E>, max: usize, options: RecvOptions) -> Result<Vec<u8>, Errno> {
     let mut out = vec![0; max];
-    let (x, y) = out.split_at_mut(max / 2);
+    let (x, y) = out.split_at_mut(if max.is_multiple_of(2) { max } else { max / 2 });
     let bufs = [(x.as_mut_ptr(), x.len()), (y.as_mut_ptr(), y.len())];
     // SAFETY: slices.
-    let n = unsafe { s.recv(&bufs, options)? };
+    let n = unsafe { s.recv(&bufs[..if y.is_empty() { 1 } else { 2 }], options)? };
     out.truncate(n);
     Ok(out)
 }
