@@ -24,6 +24,7 @@ pub fn init() {
 
 extern "C" fn prepare() {
     fds::before_fork();
+    epoll::before_fork();
     // Held over the fork so that the child finds the tables and the heap whole.
     core::mem::forget(epoll::table_lock().lock());
     core::mem::forget(alloc::HEAP.lock.lock());

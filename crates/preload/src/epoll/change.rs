@@ -296,6 +296,14 @@ pub fn on_reverted(conn: u32) {
     }
 }
 
+/// Either process may hook what both have registered, and the other one then meets its tag.
+pub fn before_fork() {
+    let Some(t) = tables() else { return };
+    for (_, s) in t.sets() {
+        s.tagged.store(true, Relaxed);
+    }
+}
+
 /// In a fork child. The tables' lock was held over the fork and is free again.
 pub fn after_fork_child() {
     let Some(t) = tables() else { return };

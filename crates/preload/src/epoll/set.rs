@@ -382,7 +382,8 @@ impl Held {
             return Owner::Application;
         }
         match entry(index) {
-            None => Owner::Application,
+            // Of another process that shares the set over fork.
+            None => Owner::Gone,
             Some(e) if e.is_in(self.index) && e.tag(index) == data => Owner::Entry(index),
             Some(_) => Owner::Gone,
         }

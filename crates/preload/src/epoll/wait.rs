@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
-use smc::conn::{phase, rest};
+use smc::conn::{Conn, phase, rest};
 use smc::sys;
 
 use super::set::{Held, Owner, Set, held};
@@ -378,6 +378,11 @@ enum Told {
 
 impl Held {
     fn kernel_event(&mut self, index: u32, events: u32) -> Told {
+        let Some((e, st)) = self.state(index) else { return Told::Off };
+        // Hooked by another process, over fork.
+        if !st.hooked && e.current().is_some_and(Conn::switched) && !self.hook(index) {
+            return Told::Off;
+        }
         let Some((e, st)) = self.state(index) else { return Told::Off };
         if !st.hooked {
             let events = events & (st.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32);
