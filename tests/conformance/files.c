@@ -1,5 +1,6 @@
 /* sendfile, splice, tee, vmsplice, copy_file_range: files, pipes and connections in every direction; messages of many pieces. */
 #include "frame.h"
+#include <aio.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 
@@ -314,4 +315,43 @@ CASE(messages_control)
     m.msg_namelen = 500;
     m.msg_name = &ss;
     R(sendmsg(fd, &m, 0));
+}
+
+static long waited_for(struct aiocb *cb)
+{
+    const struct aiocb *list[1] = { cb };
+    struct timespec limit = { 10, 0 };
+    while (aio_error(cb) == EINPROGRESS)
+        aio_suspend(list, 1, &limit);
+    say("its error is %s", ename(aio_error(cb)));
+    return aio_return(cb);
+}
+
+CASE(asynchronous_input_and_output)
+{
+    int fd = fresh();
+    char in[3][20];
+    struct aiocb out = { .aio_fildes = fd, .aio_buf = to_send(700), .aio_nbytes = 700 };
+    struct aiocb cb[3];
+    R(aio_write(&out));
+    sent(waited_for(&out));
+    say("the peer reads %ld", tell('r', 700));
+    cb[0] = (struct aiocb){ .aio_fildes = fd, .aio_buf = in[0], .aio_nbytes = 12 };
+    R(aio_read(&cb[0]));
+    tell('w', 12);
+    took(in[0], waited_for(&cb[0]));
+    cb[1] = (struct aiocb){ .aio_fildes = fd, .aio_buf = in[1], .aio_nbytes = 10, .aio_lio_opcode = LIO_READ };
+    struct aiocb *reads[2] = { NULL, &cb[1] };
+    tell('w', 10);
+    R(lio_listio(LIO_WAIT, reads, 2, NULL));
+    took(in[1], waited_for(&cb[1]));
+    cb[2] = (struct aiocb){ .aio_fildes = fd, .aio_buf = to_send(5), .aio_nbytes = 5, .aio_lio_opcode = LIO_WRITE };
+    struct aiocb *writes[1] = { &cb[2] };
+    R(lio_listio(LIO_WAIT, writes, 1, NULL));
+    sent(waited_for(&cb[2]));
+    say("the peer reads %ld", tell('r', 5));
+    R(put(fd, 20, 0));
+    say("the peer reads %ld", tell('r', 20));
+    tell('w', 20);
+    R(take(fd, 20, 0));
 }

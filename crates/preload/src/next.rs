@@ -4,8 +4,8 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
-    ssize_t, timespec, timeval,
+    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigevent, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 macro_rules! next {
@@ -51,6 +51,9 @@ fn find(slot: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
 }
 
 next! {
+    aio_read(cb: *mut aiocb) -> c_int;
+    aio_write(cb: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut sigevent) -> c_int;
     read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t;
     readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
     preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t;

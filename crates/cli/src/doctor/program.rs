@@ -80,8 +80,8 @@ pub fn habits(files: &[PathBuf]) -> Vec<Finding> {
     }
     if !aio.is_empty() {
         findings.push(Finding::note(
-            format!("can use POSIX asynchronous I/O ({aio}); on a socket in shared memory that goes wrong"),
-            "If it does so on sockets, run it with `shortwire run --disable`.",
+            format!("can use POSIX asynchronous I/O ({aio}); connections on which it does stay TCP"),
+            "Nothing, unless it does so on sockets that should be fast.",
         ));
     }
     if !raw.is_empty() {

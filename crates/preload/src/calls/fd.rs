@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::sync::atomic::Ordering::*;
 
-use libc::{FILE, msghdr};
+use libc::{FILE, aiocb, msghdr};
 use smc::{hidden, reason, sys};
 
 use crate::fds::{self, Kind};
@@ -195,6 +195,67 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         fds::give_up(index, c, fd, reason::STDIO.code());
     }
     unsafe { next::fdopen(fd, mode) }
+}
+
+/// The threads of libc that do asynchronous input and output pass every hook.
+///
+/// # Safety
+/// `cb` must be null, or valid for libc's call.
+unsafe fn leave_for_aio(cb: *const aiocb) {
+    if crate::faulty(cb) {
+        return;
+    }
+    // SAFETY: the caller's obligation.
+    let fd = unsafe { (*cb).aio_fildes };
+    if let Some((index, c)) = fds::conn_of(fd) {
+        fds::give_up(index, c, fd, reason::ASYNC_IO.code());
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aio_read(cb: *mut aiocb) -> c_int {
+    unsafe {
+        leave_for_aio(cb);
+        next::aio_read(cb)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aio_read64(cb: *mut aiocb) -> c_int {
+    unsafe { aio_read(cb) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aio_write(cb: *mut aiocb) -> c_int {
+    unsafe {
+        leave_for_aio(cb);
+        next::aio_write(cb)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aio_write64(cb: *mut aiocb) -> c_int {
+    unsafe { aio_write(cb) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut libc::sigevent) -> c_int {
+    unsafe {
+        for i in 0..if crate::faulty(list) { 0 } else { n.max(0) as usize } {
+            leave_for_aio(*list.add(i));
+        }
+        next::lio_listio(mode, list, n, sig)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn lio_listio64(
+    mode: c_int,
+    list: *const *mut aiocb,
+    n: c_int,
+    sig: *mut libc::sigevent,
+) -> c_int {
+    unsafe { lio_listio(mode, list, n, sig) }
 }
 
 /// stdio closes the descriptor past every hook.
