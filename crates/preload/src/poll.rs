@@ -201,6 +201,10 @@ unsafe fn kernel(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask:
             if c.short_of_mark(p.fd) {
                 k.events &= !libc::POLLIN;
             }
+            if p.events as u16 as u32 & (IN | RDHUP) == 0 && c.space_is_silent() {
+                // The kernel would report the peer's end for ever; `arm` has seen to it that we look by ourselves.
+                k.events &= !(libc::POLLIN | libc::POLLRDHUP);
+            }
             if ph & phase::TX_RING == 0 {
                 k.events |= p.events & (OUT as i16);
             }

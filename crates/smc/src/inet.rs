@@ -32,6 +32,11 @@ impl TcpInfo {
         self.raw[0] == ESTABLISHED
     }
 
+    /// Over: reset, or ended on both sides.
+    pub fn is_closed(&self) -> bool {
+        self.raw[0] == 7
+    }
+
     /// The peer's FIN has come, or the connection is over.
     pub fn peer_ended(&self) -> bool {
         // Neither ESTABLISHED nor FIN_WAIT1 nor FIN_WAIT2.

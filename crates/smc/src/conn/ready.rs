@@ -63,7 +63,7 @@ impl Conn {
             ask |= IN as i16 | libc::POLLRDHUP | libc::POLLPRI;
         }
         if ph & p::TX_RING != 0 && ph & p::SHUT_WR == 0 && !gone {
-            if self.has_space() {
+            if self.has_space() || self.space_is_silent() && self.has_vanished(fd) {
                 ev |= OUT;
             }
         } else if ph & p::SHUT_WR != 0 || gone {
@@ -212,7 +212,8 @@ impl Conn {
     /// sends have not left TCP, or it has shut them.
     pub fn space_is_silent(&self) -> bool {
         let ph = self.phase();
-        ph & p::RX_RING == 0 || self.my().cons.load(Acquire) & DONE != 0
+        let my = self.my();
+        ph & p::RX_RING == 0 || my.cons.load(Acquire) & DONE != 0 || my.prod.load(Acquire) & REVERTED != 0
     }
 
     /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs
@@ -257,6 +258,20 @@ impl Conn {
         }
         let cpu = self.my().cpu.load(Relaxed);
         cpu != 0 && cpu != sys::cpu()
+    }
+
+    /// Whether a peer that cannot ring, because its sends have ended or are TCP's, is gone with our bytes unread. A doorbell
+    /// now and then makes its kernel answer for it.
+    #[cold]
+    fn has_vanished(&self, fd: i32) -> bool {
+        if self.idle_looks.fetch_add(1, Relaxed) % 1024 == 16 {
+            self.ring(fd, &self.tx_counts);
+        }
+        let gone = crate::inet::TcpInfo::of(fd).is_some_and(|i| i.is_closed());
+        if gone {
+            self.set(p::DEAD);
+        }
+        gone
     }
 
     /// Notes what the kernel said about the connection's end; true when the peer died without a word.
