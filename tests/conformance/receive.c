@@ -214,7 +214,8 @@ CASES(receive_time_limit, ALL, name_of, UPGRADES)
     R(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
     long start = now_ms();
     say("%s", result(get(arg, fd, 10)));
-    say("it waited %d", now_ms() - start >= 49);
+    /* The kernel counts these limits in its ticks, of which the first may be nearly over. */
+    say("it waited %d", now_ms() - start >= 39);
     tell('w', 4);
     say("in time %s", result(get(arg, fd, 10)));
     t.tv_sec = 20;

@@ -221,7 +221,8 @@ CASES(send_time_limit, ALL, name_of, UPGRADES)
     R(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t));
     long total = fill_up(fd), start = now_ms();
     say("5 more: %s", result(give(arg, fd, 5)));
-    say("it waited %d", now_ms() - start >= 49);
+    /* The kernel counts these limits in its ticks, of which the first may be nearly over. */
+    say("it waited %d", now_ms() - start >= 39);
     say("the peer reads all: %d", tell('r', total) == total);
     say("5 more: %s", result(give(arg, fd, 5)));
 }

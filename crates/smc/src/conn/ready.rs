@@ -209,7 +209,7 @@ impl Conn {
     }
 
     /// Whether a wait for space must look by itself from time to time, because the peer cannot ring: its own
-    /// sends have not left TCP, or it has shut them.
+    /// sends have not left TCP, have gone back to it, or are shut.
     pub fn space_is_silent(&self) -> bool {
         let ph = self.phase();
         let my = self.my();
