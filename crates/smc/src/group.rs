@@ -269,6 +269,7 @@ pub fn release(conn: &Conn) {
         return;
     }
     let quiet = conn.dmb_is_quiet();
+    let died = conn.peer_died();
     let header = conn.my_header();
     let peer_token = conn.peer_token.swap(0, Relaxed);
     if peer_token != 0 {
@@ -287,6 +288,10 @@ pub fn release(conn: &Conn) {
             g.quarantine.push((token, header));
         }
         g.live = g.live.saturating_sub(1);
+        if died {
+            // Nobody comes back to a group of a killed process, and as long as it is mapped its memory is in use.
+            g.state = State::Dead;
+        }
         if g.live == 0 && (g.state == State::Dead || g.quarantine.len() > QUARANTINE) {
             drop_group(list, at);
         }

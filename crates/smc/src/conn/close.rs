@@ -89,6 +89,14 @@ impl Conn {
         self.phase() & p::ATTACHED == 0 || self.my().cons.load(Acquire) & LEFT != 0
     }
 
+    /// Whether the connection ended without a word of the peer, as one does whose process was killed.
+    pub fn peer_died(&self) -> bool {
+        self.phase() & p::ATTACHED != 0
+            && self.phase() & (p::DEAD | p::ENDED) != 0
+            && self.my().cons.load(Acquire) & (ENDS | LEFT) == 0
+            && self.my().prod.load(Acquire) & REVERTED == 0
+    }
+
     /// The last that is ever written to the peer's DMB on behalf of this connection.
     pub(crate) fn leave(&self) {
         // SYNC: left. Release, behind all other stores; pairs with the acquires in `dmb_is_quiet` and `group::take_dmb`.
