@@ -89,7 +89,12 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
         for conn in table.live() {
             let inode = u64::from(conn.inode.load(Relaxed));
             if inode != 0 && seen.insert(inode) {
-                connections.push(described(conn, kernel.get(&inode), survey.holders(inode)));
+                let programs = survey.holders(inode);
+                connections.push(match kernel.get(&inode) {
+                    // What was noted of it, say EPOLLEXCLUSIVE, does not keep what it accepts from shared memory.
+                    Some(socket) if socket.is_listener() => undescribed(inode, socket, programs, reason::NOT_YET),
+                    socket => described(conn, socket, programs),
+                });
             }
         }
     }
