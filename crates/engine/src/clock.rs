@@ -20,6 +20,24 @@ pub fn cycles() -> u64 {
     monotonic()
 }
 
+/// Both clocks at one moment. Whoever is preempted between the two reads has them apart by as long, and a rate measured from
+/// there is wrong by far: the closest pair of a few tries counts.
+fn pair() -> (u64, u64) {
+    let (mut best, mut closest) = ((0, 0), u64::MAX);
+    for _ in 0..TRIES {
+        let before = cycles();
+        let nanos = monotonic();
+        let apart = cycles().saturating_sub(before);
+        if apart < closest {
+            (best, closest) = ((before, nanos), apart);
+        }
+        if apart < CLOSE {
+            break;
+        }
+    }
+    best
+}
+
 /// Turns cycles into time. Exact at each [`Clock::set`], and never backwards.
 pub struct Clock {
     cycles: u64,
@@ -31,10 +49,16 @@ pub struct Clock {
 
 /// Time between two settings over which a new rate is measured.
 const SPAN: u64 = 500_000;
+/// Longest time that the counter alone tells.
+const FAR: u64 = SPAN * 1000;
+/// Cycles between two reads that nothing came between; a clock that takes a system call is as far off.
+const CLOSE: u64 = 2000;
+const TRIES: usize = 8;
 
 impl Clock {
     pub fn new() -> Self {
-        let mut clock = Self { cycles: cycles(), nanos: monotonic(), rate: 0, last: 0 };
+        let (cycles, nanos) = pair();
+        let mut clock = Self { cycles, nanos, rate: 0, last: 0 };
         while monotonic() - clock.nanos < SPAN {
             std::hint::spin_loop();
         }
@@ -44,7 +68,7 @@ impl Clock {
 
     /// Reads the system's clock.
     pub fn set(&mut self) -> u64 {
-        let (cycles, nanos) = (cycles(), monotonic());
+        let (cycles, nanos) = pair();
         let (spent, passed) = (cycles.saturating_sub(self.cycles), nanos - self.nanos);
         if passed >= SPAN {
             // A counter that stopped or jumped (a moved guest) gives a rate of its own for one span only.
@@ -59,8 +83,18 @@ impl Clock {
     #[inline]
     pub fn at(&mut self, cycles: u64) -> u64 {
         let passed = (u128::from(cycles.saturating_sub(self.cycles)) * u128::from(self.rate)) >> 32;
-        // A counter read before the last setting, or far off, must not move time.
-        self.last = self.last.max(self.nanos + (passed as u64).min(SPAN * 1000));
+        // A counter that went back would let time stand for as long, and with it whatever sets the clock.
+        if passed > u128::from(FAR) || cycles < self.cycles {
+            return self.jumped();
+        }
+        self.last = self.last.max(self.nanos + passed as u64);
+        self.last
+    }
+
+    #[cold]
+    fn jumped(&mut self) -> u64 {
+        (self.cycles, self.nanos) = pair();
+        self.last = self.last.max(self.nanos);
         self.last
     }
 
@@ -74,5 +108,62 @@ impl Clock {
 impl Default for Clock {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::RangeInclusive;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::time::Duration;
+
+    /// A counter that jumps does not stop the clock.
+    #[test]
+    fn jumps() {
+        for jump in [i64::MIN / 4, -1 << 40, 1 << 40, i64::MAX / 4] {
+            let mut clock = Clock::new();
+            clock.cycles = clock.cycles.saturating_add_signed(jump);
+            let (before, at, after) = (monotonic(), clock.at(cycles()), monotonic());
+            assert!((before..=after).contains(&at), "{at} is not between {before} and {after} after a jump by {jump}");
+        }
+    }
+
+    /// However many others want the processor, the clock is not led astray by being preempted.
+    #[test]
+    fn preempted() {
+        let stop = AtomicBool::new(false);
+        let wrong = std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !stop.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let wrong = until_wrong(Duration::from_millis(500));
+            stop.store(true, Relaxed);
+            wrong
+        });
+        assert_eq!(wrong, None, "a time outside of what it can be");
+    }
+
+    fn until_wrong(most: Duration) -> Option<(u64, RangeInclusive<u64>)> {
+        let begin = monotonic();
+        while monotonic() - begin < most.as_nanos() as u64 {
+            let mut clock = Clock::new();
+            for _ in 0..20 {
+                let set = clock.set();
+                let (before, at, after) = (monotonic(), clock.at(cycles()), monotonic());
+                // A rate that is off by one part in fifty, over what may have passed since it was set.
+                let off = (after - set) / 50 + 10_000;
+                let sound = before - off..=after + off;
+                if !sound.contains(&at) {
+                    return Some((at, sound));
+                }
+                while monotonic() - set < SPAN {}
+            }
+        }
+        None
     }
 }
