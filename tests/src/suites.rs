@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use crate::skip::{Skip, skip};
 use crate::tool::{shortwire, target};
@@ -159,13 +160,18 @@ fn recipe(suite: &str, action: &str) -> Command {
 }
 
 fn run(suite: &str, mode: Mode) -> Results {
+    eprintln!("{suite}: {} ...", mode.name());
+    let started = Instant::now();
     let log = home().join(format!("log/{suite}.{}", mode.name()));
     let mut command = recipe(suite, "run");
     mode.apply(&mut command);
     let said = command.stderr(File::create(&log).expect("a log")).output().expect("bash");
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     let _ = fs::write(log.with_extension(format!("{}.results", mode.name())), &text);
-    Results::read(&text)
+    let results = Results::read(&text);
+    let (passed, failed) = (results.passed.len(), results.failed.len());
+    eprintln!("{suite}: {} {passed} passed, {failed} failed, {} s", mode.name(), started.elapsed().as_secs());
+    results
 }
 
 /// Fetches a suite and runs it in every mode. What fails newly is looked at once more, with a fresh run without Shortwire.
