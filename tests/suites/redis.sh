@@ -1,12 +1,13 @@
 # Redis's Tcl suite against the servers of this machine: what has to do with connections, clients and replication. The
-# units about data types and files take an hour more.
-UNITS="unit/auth unit/protocol unit/info unit/other unit/multi unit/quit unit/dump integration/block-repl integration/replication
-	integration/replication-2 integration/replication-3 integration/replication-4 integration/replication-psync
-	integration/replication-buffer integration/shutdown integration/rdb integration/psync2 integration/psync2-reg
-	integration/psync2-pingoff integration/psync2-master-restart integration/failover integration/redis-cli
-	integration/redis-benchmark unit/pubsub unit/pubsubshard unit/introspection unit/introspection-2 unit/limits
-	unit/obuf-limits unit/wait unit/pause unit/querybuf unit/pendingquerybuf unit/tracking unit/shutdown unit/networking
-	unit/cluster unit/client-eviction unit/violations unit/replybufsize unit/cluster-scripting unit/cluster/misc unit/cluster/links"
+# units about data types and files take an hour more. The longest comes first.
+UNITS="integration/replication integration/replication-psync unit/auth unit/protocol unit/info unit/other unit/multi
+	unit/quit unit/dump integration/block-repl integration/replication-2 integration/replication-3
+	integration/replication-4 integration/replication-buffer integration/shutdown integration/rdb integration/psync2
+	integration/psync2-reg integration/psync2-pingoff integration/psync2-master-restart integration/failover
+	integration/redis-cli integration/redis-benchmark unit/pubsub unit/pubsubshard unit/introspection
+	unit/introspection-2 unit/limits unit/obuf-limits unit/wait unit/pause unit/querybuf unit/pendingquerybuf
+	unit/tracking unit/shutdown unit/networking unit/cluster unit/client-eviction unit/violations unit/replybufsize
+	unit/cluster-scripting unit/cluster/misc unit/cluster/links"
 
 fetch() {
 	needs redis-server redis-cli redis-benchmark tclsh
