@@ -103,6 +103,8 @@ pub struct Row {
     /// By mode; each failed twice and passed twice without Shortwire.
     pub newly: Vec<(Mode, BTreeSet<String>)>,
     pub unsteady: BTreeSet<String>,
+    /// What failed newly and has its reason in `explained.txt`.
+    pub explained: BTreeSet<String>,
 }
 
 impl Row {
@@ -114,16 +116,20 @@ impl Row {
             .iter()
             .flat_map(|(mode, names)| names.iter().map(|name| format!("{name} ({})", mode.name())))
             .collect();
-        let unsteady =
-            if self.unsteady.is_empty() { String::new() } else { format!("; unsteady: {}", join(&self.unsteady)) };
+        let also = |what, names: &BTreeSet<String>| match names.is_empty() {
+            true => String::new(),
+            false => format!("; {what}: {}", join(names)),
+        };
         format!(
-            "{:<12} {:>6} {:>6} {} {:>6}  {}{unsteady}",
+            "{:<12} {:>6} {:>6} {} {:>6}  {}{}{}",
             self.suite,
             self.plain.total(),
             self.plain.failed.len(),
             failures.join(" "),
             newly.len(),
-            newly.join(", ")
+            newly.join(", "),
+            also("unsteady", &self.unsteady),
+            also("explained", &self.explained),
         )
     }
 
@@ -135,6 +141,21 @@ impl Row {
 
 fn join(names: &BTreeSet<String>) -> String {
     names.iter().cloned().collect::<Vec<_>>().join(", ")
+}
+
+/// The tests of a suite that `explained.txt` speaks of.
+fn explained(suite: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(recipes().join("explained.txt")).expect("tests/suites/explained.txt");
+    read_explained(&text, suite)
+}
+
+fn read_explained(text: &str, suite: &str) -> BTreeSet<String> {
+    let entries = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(|line| {
+        let mut parts = line.splitn(3, " | ");
+        let mut part = || parts.next().unwrap_or_else(|| panic!("not SUITE | NAME | REASON: {line}"));
+        (part(), part(), part())
+    });
+    entries.filter(|entry| entry.0 == suite).map(|entry| entry.1.to_string()).collect()
 }
 
 /// The recipes, by name.
@@ -190,10 +211,15 @@ pub fn compare(suite: &str, modes: &[Mode]) -> Result<Row, Skip> {
     }
     let plain = run(suite, Mode::Plain);
     let modes = if plain.passed.is_empty() { &[] } else { modes };
-    let mut row = Row { suite: suite.to_string(), plain, modes: vec![], newly: vec![], unsteady: BTreeSet::new() };
+    let none = BTreeSet::new;
+    let mut row =
+        Row { suite: suite.to_string(), plain, modes: vec![], newly: vec![], unsteady: none(), explained: none() };
+    let known = explained(suite);
     for &mode in modes {
         let results = run(suite, mode);
         let mut newly = results.newly_failing(&row.plain);
+        row.explained.extend(newly.intersection(&known).cloned());
+        newly.retain(|name| !known.contains(name));
         if !newly.is_empty() {
             let again = run(suite, Mode::Plain);
             let twice = run(suite, mode).newly_failing(&again);
@@ -221,5 +247,14 @@ mod tests {
         let under = Results::read("not ok a\nbegin b\nok c\n");
         assert_eq!(under.newly_failing(&plain).iter().collect::<Vec<_>>(), ["a", "again", "b"]);
         assert!(plain.newly_failing(&plain).is_empty());
+    }
+
+    #[test]
+    fn explanations_are_read() {
+        let text = "# redis | no | no\nredis | a: b | why | so\n\nnode | c | why\n";
+        assert_eq!(read_explained(text, "redis").iter().collect::<Vec<_>>(), ["a: b"]);
+        for suite in all() {
+            explained(&suite);
+        }
     }
 }

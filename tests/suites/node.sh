@@ -29,5 +29,5 @@ run() {
 	export -f one
 	export SUITES NODE_TEST_DIR=$SUITES/tmp/node
 	for group in $GROUPS_OF_TESTS; do ls "$SRC/nodejs/test/parallel/test-"$group.js; done 2>/dev/null |
-		alone xargs -P 2 --process-slot-var=TEST_THREAD_ID -I FILE bash -c 'one FILE'
+		alone xargs -P 4 --process-slot-var=TEST_THREAD_ID -I FILE bash -c 'one FILE'
 }
