@@ -189,7 +189,10 @@ fn run(suite: &str, mode: Mode) -> Results {
     let log = home().join(format!("log/{suite}.{}", mode.name()));
     let mut command = recipe(suite, "run");
     mode.apply(&mut command);
-    let said = command.stderr(File::create(&log).expect("a log")).output().expect("bash");
+    // Recipes open it again, one program after another and several at once.
+    let _ = fs::remove_file(&log);
+    let open = File::options().create(true).append(true).open(&log).expect("a log");
+    let said = command.stderr(open).output().expect("bash");
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     let _ = fs::write(log.with_extension(format!("{}.results", mode.name())), &text);
     let results = Results::read(&text);
