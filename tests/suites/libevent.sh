@@ -1,4 +1,4 @@
-# libevent's regress, by every back end.
+# libevent's regress, by every back end at once: it mostly waits.
 fetch() {
 	needs cc make
 	source_of libevent
@@ -16,7 +16,8 @@ run() {
 		(
 			for other in EPOLL POLL SELECT; do [ $other = $backend ] || export EVENT_NO$other=1; done
 			under timeout -k 5 400 test/regress 2>&1
-		) | tee /dev/stderr | sed -nE "s|^([a-z_]+/[^ :]*): (\[forking\] )?OK\$|ok \1 $backend|p; s|^([a-z_]+/[^ :]*): .*(SKIPPED\|DISABLED).*|skip \1 $backend|p
-			s|.*\b([a-z_]+/[a-z0-9_]+): (\[forking\] )?\$|begin \1 $backend|p"
+		) | tee -a /dev/stderr | sed -unE "s|^([a-z_]+/[^ :]*): (\[forking\] )?OK\$|ok \1 $backend|p; s|^([a-z_]+/[^ :]*): .*(SKIPPED\|DISABLED).*|skip \1 $backend|p
+			s|.*\b([a-z_]+/[a-z0-9_]+): (\[forking\] )?\$|begin \1 $backend|p" &
 	done
+	wait
 }

@@ -22,5 +22,5 @@ run() {
 	local nobody=
 	[ "$(id -u)" = 0 ] && nobody="setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/tmp"
 	# shellcheck disable=SC2086
-	UV_TEST_TIMEOUT_MULTIPLIER=4 alone $nobody timeout -k 5 900 ${UNDER:-} ./uv_run_tests | tee /dev/stderr | tap
+	UV_TEST_TIMEOUT_MULTIPLIER=4 alone $nobody timeout -k 5 900 ${UNDER:-} ./uv_run_tests | tee -a /dev/stderr | tap
 }

@@ -22,6 +22,6 @@ fetch() {
 
 run() {
 	cd "$SRC/memcached" || return
-	under timeout -k 5 900 prove -j 2 t/*.t </dev/null 2>&1 | tee /dev/stderr |
+	under timeout -k 5 900 prove -j 2 t/*.t </dev/null 2>&1 | tee -a /dev/stderr |
 		sed -nE 's/^(t\/[^ ]*\.t) \.+ ok$/ok \1/p; s/^(t\/[^ ]*\.t) \.+ (skipped.*)$/skip \1/p; s/^(t\/[^ ]*\.t) \.+ *$/not ok \1/p; s/^(t\/[^ ]*\.t) +\(Wstat.*/not ok \1/p' | sort -u
 }

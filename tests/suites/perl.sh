@@ -10,7 +10,7 @@ run() {
 		(
 			cd "$SRC/perl/$module" || exit
 			for file in t/*.t; do
-				under timeout -k 5 120 perl "$file" </dev/null | tee /dev/stderr | tap | sed "s|\$| ($module/$file)|"
+				under timeout -k 5 120 perl "$file" </dev/null | tee -a /dev/stderr | tap | sed "s|\$| ($module/$file)|"
 			done
 		)
 	done

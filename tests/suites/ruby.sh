@@ -17,7 +17,7 @@ run() {
 		"$SUITES/ruby" -Itool/lib -Itest/lib -Itest -e '
 			require "test/unit"
 			Dir["test/socket/test_*.rb", "test/net/*/test_*.rb", "test/openssl/test_ssl*.rb"].each { |file| require "./#{file}" }
-		' -- -v </dev/null 2>&1 | tee /dev/stderr |
+		' -- -v </dev/null 2>&1 | tee -a /dev/stderr |
 		awk '/^\[ *[0-9]+\/[0-9]+\] / { sub(/^\[[^]]*\] /, ""); print "ok", $1 }
 			failure { sub(/:$/, "", $1); print "not ok", $1 }
 			{ failure = /^ +[0-9]+\) (Failure|Error):$/ }

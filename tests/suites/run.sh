@@ -60,10 +60,10 @@ needs() {
 	for program in "$@"; do command -v "$program" >/dev/null || skip "$program is not installed"; done
 }
 
-# Programs in a network of their own: suites use fixed ports.
+# Programs in a network of their own: suites use fixed ports. By bash: other shells drop exported functions.
 alone() {
 	if unshare -n true 2>/dev/null; then
-		unshare -n sh -c 'ip link set lo up; exec "$@"' sh "$@"
+		unshare -n bash -c 'ip link set lo up; exec "$@"' bash "$@"
 	else
 		"$@"
 	fi

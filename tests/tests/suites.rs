@@ -70,10 +70,14 @@ fn every_suite() {
     let modes = [Mode::Run, Mode::AtOnce];
     let mut table = vec![Row::headline(&modes)];
     let mut newly = 0;
+    let mut broken = Vec::new();
     for suite in if named.is_empty() { all() } else { named } {
         let line = match compare(&suite, &modes) {
             Ok(row) => {
                 newly += row.newly.iter().map(|(_, names)| names.len()).sum::<usize>();
+                if row.plain.passed.is_empty() {
+                    broken.push(suite);
+                }
                 row.line()
             }
             Err(why) => format!("{suite:<12} skipped: {}", why.0),
@@ -82,5 +86,6 @@ fn every_suite() {
         table.push(line);
     }
     println!("\n{}", table.join("\n"));
+    assert!(broken.is_empty(), "no test passes without Shortwire: {}, see target/suites/log", broken.join(", "));
     assert_eq!(newly, 0, "tests fail under shortwire run and not without it");
 }
