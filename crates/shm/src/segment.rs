@@ -138,7 +138,13 @@ impl Fd {
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        if self.is_intact() {
+        let ours = match identity(self.raw) {
+            Ok(file) => file == self.file,
+            Err(Errno::BADF) => false,
+            // No memory for the answer, or a sandbox that has none: whatever else has the number is not sealed like this.
+            Err(_) => fcntl_get_seals(self.borrow()).is_ok_and(|s| s.contains(NOT_RESIZABLE | SealFlags::SEAL)),
+        };
+        if ours {
             // SAFETY: still our own file, and no longer used.
             unsafe { rustix::io::close(self.raw) };
         }

@@ -67,6 +67,8 @@ pub const REVERTED: u64 = 1 << 48;
 pub const REVOKED: u64 = 1 << 49;
 /// In `rung`: no further doorbell may be sent.
 pub const RUNG_REVOKED: u32 = 1 << 31;
+/// No position in a stream.
+const UNKNOWN: u64 = u64::MAX;
 /// More doorbells on the stream than an honest peer ever leaves there, one for each sleep of ours.
 const FLOOD: u32 = 1 << 20;
 /// CDC state flags in `cons`: done writing, connection closed, connection aborted.
@@ -139,6 +141,8 @@ pub struct Rx {
     pub fenced: u64,
     /// Payload bytes still to come over TCP before the ring begins.
     pub tcp_left: u64,
+    /// From the exposure to the switch: stream bytes read from the socket, `UNKNOWN` if nobody could tell.
+    pub tcp_read: u64,
     /// Doorbell bytes taken from the TCP stream.
     pub drained: u32,
     /// Usable bytes of our ring, for `ss`; the data path goes by `Window`.
@@ -414,7 +418,7 @@ impl Conn {
         }
         // SAFETY: the slot is not in use, nobody holds its locks.
         unsafe {
-            *self.rx.get() = Rx::default();
+            *self.rx.get() = Rx { tcp_read: UNKNOWN, ..Rx::default() };
             *self.tx.get() = Tx::default();
             *self.names.get() = [Addr::default(); 2];
         }

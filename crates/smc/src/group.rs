@@ -6,7 +6,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-use dibs::loopback::slot_of;
+use dibs::loopback::{arena_of, slot_of};
 use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
 use shm::lock::FastLock;
 
@@ -160,10 +160,8 @@ pub fn established(id: u32, token: u64) {
         if g.state == State::Pending {
             g.state = State::Ready;
         }
-        if let Some(s) = LOOPBACK.share(token) {
-            g.known = s.arena;
-            LOOPBACK.close_share(token);
-        }
+        g.known = arena_of(token);
+        LOOPBACK.close_share(token);
     });
 }
 

@@ -43,6 +43,16 @@ impl TcpInfo {
         !matches!(self.raw[0], 1 | 4 | 5)
     }
 
+    /// Whether the peer's FIN is among what has arrived; None if that cannot be told.
+    fn has_fin(&self) -> Option<bool> {
+        match self.raw[0] {
+            // TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
+            6 | 8 | 9 | 11 => Some(true),
+            _ if self.is_closed() => None,
+            _ => Some(false),
+        }
+    }
+
     /// The receive window has no room for another segment. Kernels before 6.2 do not tell, and then it may be.
     pub fn nearly_shut(&self) -> bool {
         self.told < 236 || self.u32(232) <= self.u32(20)
@@ -60,17 +70,29 @@ impl TcpInfo {
     }
 }
 
-/// Stream bytes that have arrived (with the FIN, see `TcpInfo::arrived`), and those of them that were not read.
-pub fn arrived_and_queued(fd: i32) -> Option<(u64, u64)> {
-    // Bytes may arrive between the two calls: agree on the first before and after the second.
+/// What has come in on a connection.
+pub struct Received {
+    /// Stream bytes, see `TcpInfo::arrived`.
+    pub arrived: u64,
+    /// Those of them that were not read.
+    pub queued: u64,
+    /// Whether a FIN counts among the first; None after a close that may have been a reset.
+    pub fin: Option<bool>,
+}
+
+/// What has come in, and how much of it was not read.
+pub fn received(fd: i32) -> Option<Received> {
+    // Bytes may arrive between the two calls: agree on the first before and after the second. The kernel looks at the
+    // state before it looks at the count, so that only the second answer's state is as new as the first one's count.
     let mut before = TcpInfo::of(fd)?.arrived();
     loop {
         let queued = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
-        let after = TcpInfo::of(fd)?.arrived();
-        if before == after {
-            return Some((after, queued));
+        let after = TcpInfo::of(fd)?;
+        let arrived = after.arrived();
+        if before == arrived {
+            return Some(Received { arrived, queued, fin: after.has_fin() });
         }
-        before = after;
+        before = arrived;
     }
 }
 

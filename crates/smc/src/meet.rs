@@ -225,21 +225,28 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if !inet::is_local(&names) {
         return Next::Tcp(reason::NOT_LOCAL);
     }
-    let mut opt = 0i32;
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &mut opt);
-    if opt != 0 {
+    let option = |level, name| {
+        let mut value = 0i32;
+        (sys::getsockopt(fd, level, name, &mut value) > 0).then_some(value)
+    };
+    let tcp = libc::IPPROTO_TCP;
+    // What the kernel does not tell cannot be kept to.
+    let (Some(inline), Some(low), Some(nodelay), Some(cork)) = (
+        option(libc::SOL_SOCKET, libc::SO_OOBINLINE),
+        option(libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+        option(tcp, libc::TCP_NODELAY),
+        option(tcp, libc::TCP_CORK),
+    ) else {
+        return Next::Tcp(reason::SYSTEM);
+    };
+    if inline != 0 {
         return Next::Tcp(reason::URGENT);
     }
-    let mut low = 1i32;
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mut low);
     if low > 1 && conn.user_rcvlowat.load(Relaxed) <= 1 && conn.rx_inflight.load(SeqCst) > 0 {
         // A mark inherited from the listener. The receive keeps to it, and would sleep over our doorbells.
         return Next::Later;
     }
     let _ = conn.user_rcvlowat.compare_exchange(0, low.max(1) as u32, SeqCst, SeqCst);
-    let (mut nodelay, mut cork) = (0i32, 0i32);
-    sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut nodelay);
-    sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &mut cork);
     conn.found_nodelay(nodelay != 0, cork != 0);
     if !hidden::room() {
         conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
@@ -339,6 +346,7 @@ fn expose(conn: &Conn, fd: i32, dmb: &dibs::Dmb) {
         my_token: dmb.token,
         my_waits: group::own_page(dmb.token),
     });
+    conn.begin_count(fd);
     conn.keep_waking(fd);
 }
 

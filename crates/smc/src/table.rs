@@ -13,7 +13,7 @@ use crate::sys;
 /// First eight bytes of the table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHORTWIR");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Where the first connection slot begins.
 pub const SLOTS_AT: usize = 8192;
 /// Slots in the table: connections that one fork family can have under observation.

@@ -25,10 +25,11 @@ pub enum Fault {
     Stop,
     /// Every call of this number fails with this errno, as seccomp or a security module would have it.
     Forbid(i64, i32),
+    /// The same from the N-th call of this number on: the program enters a sandbox there.
+    Ban(i64, i32),
 }
 
-/// The calls that the upgrade and the transfer make, and the errors that each of them can have. Those without any (of what is
-/// open, or a change of a registration that is there) are points for a death or a stop only.
+/// The calls that the upgrade and the transfer make, and the errors that each of them can have, be it from a sandbox.
 const CALLS: &[(i64, &[i32])] = &[
     (libc::SYS_memfd_create, &[libc::EMFILE, libc::ENOMEM]),
     (libc::SYS_ftruncate, &[libc::ENOSPC, libc::EINTR]),
@@ -51,9 +52,9 @@ const CALLS: &[(i64, &[i32])] = &[
     (libc::SYS_getrandom, &[libc::EINTR, libc::ENOSYS]),
     (libc::SYS_readlinkat, &[libc::ENOMEM, libc::EACCES]),
     (libc::SYS_openat, &[libc::EMFILE, libc::EACCES]),
-    (libc::SYS_epoll_ctl, &[]),
-    (libc::SYS_getsockopt, &[]),
-    (libc::SYS_fstat, &[]),
+    (libc::SYS_epoll_ctl, &[libc::ENOMEM]),
+    (libc::SYS_getsockopt, &[libc::ENOBUFS, libc::EPERM]),
+    (libc::SYS_fstat, &[libc::ENOMEM]),
     (libc::SYS_process_vm_readv, &[libc::EPERM]),
     (libc::SYS_process_vm_writev, &[libc::EPERM]),
 ];
@@ -218,10 +219,15 @@ fn watch(listener: &OwnedFd, pid: i32, at: usize, fault: Fault, notes: &Mutex<Se
 /// Counts a call; what it fails with, if it does.
 fn strike(pid: i32, call: i64, at: usize, fault: Fault, notes: &Mutex<Seen>) -> Option<i32> {
     let errors = CALLS.iter().find(|c| c.0 == call).map_or(&[][..], |c| c.1);
-    if matches!(fault, Fault::Fail(_)) && errors.is_empty() {
-        return None;
-    }
     let mut seen = notes.lock().expect("the notes");
+    if let Fault::Ban(number, errno) = fault {
+        seen.points += usize::from(call == number);
+        let banned = call == number && seen.points >= at;
+        return banned.then(|| {
+            seen.hit = Some((call, errno));
+            errno
+        });
+    }
     seen.points += 1;
     if let Fault::Forbid(number, errno) = fault {
         return (call == number).then(|| {
@@ -247,7 +253,7 @@ fn strike(pid: i32, call: i64, at: usize, fault: Fault, notes: &Mutex<Seen>) -> 
             sleep(millis(5));
         }
         Fault::Fail(_) => return Some(errno),
-        Fault::None | Fault::Forbid(..) => {}
+        Fault::None | Fault::Forbid(..) | Fault::Ban(..) => {}
     }
     None
 }

@@ -221,6 +221,21 @@ fn calls_fail_on_the_client_that_listens() {
     walk("client-high", Ports::High, false, &BOTH, 2);
 }
 
+/// What a program may need no more, and forbid itself, once it has its connections.
+const BANS: [Fault; 3] = [
+    Fault::Ban(libc::SYS_getsockopt, libc::EPERM),
+    Fault::Ban(libc::SYS_epoll_ctl, libc::EPERM),
+    Fault::Ban(libc::SYS_fstat, libc::EPERM),
+];
+
+#[test]
+fn a_sandbox_is_entered_before_each_call() {
+    walk("ban-server-low", Ports::Low, true, &BANS, 1);
+    walk("ban-client-low", Ports::Low, false, &BANS, 1);
+    walk("ban-server-high", Ports::High, true, &BANS, 1);
+    walk("ban-client-high", Ports::High, false, &BANS, 1);
+}
+
 #[test]
 fn killed_before_each_call() {
     walk("kill-server", Ports::Low, true, &[Fault::Kill], 2);

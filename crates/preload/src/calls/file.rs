@@ -155,7 +155,7 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
         if held {
             c.release_upgrade();
         }
-        c.leave_kernel_recv(i, 0, true);
+        c.leave_kernel_recv(i, r.unwrap_or(0).max(0) as usize, false);
         return match r {
             Some(r) => {
                 if r > 0 {

@@ -34,6 +34,13 @@ impl Conn {
         sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
     }
 
+    /// Takes `prompt` back.
+    pub(super) fn restore_delays(&self, fd: i32) {
+        let user = self.user_nodelay.load(Relaxed);
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &((user & NODELAY) as i32));
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &((user >> 1 & 1) as i32));
+    }
+
     /// The application has just set one of them in the kernel.
     pub fn keep_prompt(&self, fd: i32) {
         if self.phase.load(SeqCst) & (p::TX_SWITCHING | p::ANY_RING) != 0 {
@@ -71,9 +78,7 @@ impl Conn {
 
     /// What the upgrade set on the socket becomes what the application had set.
     pub(super) fn restore_options(&self, fd: i32) {
-        let user = self.user_nodelay.load(Relaxed);
-        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &((user & NODELAY) as i32));
-        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &((user >> 1 & 1) as i32));
+        self.restore_delays(fd);
         let low = self.user_rcvlowat.load(Relaxed).max(1);
         sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &(low as i32));
     }

@@ -101,8 +101,9 @@ impl Conn {
         mut take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
     ) -> Got {
         let Ok(_guard) = self.rx_lock.lock() else { return Got::Err(libc::EAGAIN) };
-        if self.phase() & p::RX_RING == 0 {
-            return Got::Kernel;
+        let ph = self.phase();
+        if ph & (p::RX_RING | p::BROKEN) != p::RX_RING {
+            return if ph & p::RX_RING == 0 { Got::Kernel } else { self.reset_by_us() };
         }
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
@@ -256,12 +257,17 @@ impl Conn {
         Got::Bytes(done)
     }
 
+    #[cold]
+    fn reset_by_us(&self) -> Got {
+        if self.set(p::ENDED) & p::ENDED == 0 { Got::Err(libc::ECONNRESET) } else { Got::Eof }
+    }
+
     /// The ring is empty: is that the end?
     #[cold]
     fn at_end(&self, fd: i32, rx: &mut Rx) -> Got {
         let ph = self.phase();
         if ph & p::BROKEN != 0 {
-            return if self.set(p::ENDED) & p::ENDED == 0 { Got::Err(libc::ECONNRESET) } else { Got::Eof };
+            return self.reset_by_us();
         }
         if self.my().prod.load(Acquire) & REVERTED != 0 {
             return self.back_to_tcp(fd, rx);

@@ -3,7 +3,17 @@
 use core::cell::Cell;
 
 use super::*;
-use crate::inet::{TcpInfo, arrived_and_queued};
+use crate::inet::{TcpInfo, received};
+
+/// What a kernel receive has brought from behind the peer's switch and return.
+enum Overtakes {
+    /// Nothing.
+    No,
+    /// Payload, in its place.
+    Whole,
+    /// Payload, but not in its place.
+    Torn,
+}
 
 std::thread_local! {
     // Constant and without a destructor: no allocation, no registration, usable in a handler.
@@ -69,12 +79,21 @@ impl Conn {
             && self.phase() & p::TX_RING == 0
         {
             self.prompt(fd);
-            if let Some(info) = TcpInfo::of(fd).filter(suits) {
-                // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this store,
-                // so whoever receives one sees it.
-                self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
-                self.set(p::TX_RING);
-                ok = true;
+            match TcpInfo::of(fd) {
+                Some(info) if suits(&info) => {
+                    // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this
+                    // store, so whoever receives one sees it.
+                    self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
+                    self.set(p::TX_RING);
+                    ok = true;
+                }
+                Some(_) => {}
+                // A sandbox was entered since the upgrade, and every further try would cost as much as this one.
+                None => {
+                    self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
+                    self.set(p::TX_REVERTED);
+                    self.restore_delays(fd);
+                }
             }
         }
         self.clear(p::TX_SWITCHING);
@@ -152,12 +171,61 @@ impl Conn {
 
     /// Stream bytes that were read from the socket, once the peer has left TCP.
     fn stream_read(&self, fd: i32) -> Option<u64> {
-        let (arrived, queued) = arrived_and_queued(fd)?;
+        let got = received(fd)?;
         let most = self.switch_offset()? + u64::from(self.doorbells_seen() & !RUNG_REVOKED);
         // Nothing but the payload up to the switch and counted doorbells can have come, so one more is the FIN. A peer
-        // that went back to TCP may have sent more; it shut nothing down before that.
-        let fin = arrived == most + 1 && self.my().prod.load(Acquire) & REVERTED == 0;
-        Some((arrived - u64::from(fin)).saturating_sub(queued))
+        // that went back to TCP may have sent more.
+        let fin = got.fin.unwrap_or_else(|| got.arrived == most + 1 && self.my().prod.load(Acquire) & REVERTED == 0);
+        Some((got.arrived - u64::from(fin)).saturating_sub(got.queued))
+    }
+
+    /// Our buffer has just been exposed: from here on what is read from the socket is counted here too. The kernel knows
+    /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found.
+    pub(crate) fn begin_count(&self, fd: i32) {
+        if let Ok(_guard) = self.rx_lock.lock() {
+            // SAFETY: the rx lock is held.
+            self.recount(fd, unsafe { &mut *self.rx.get() }, 0);
+        }
+    }
+
+    /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already.
+    fn recount(&self, fd: i32, rx: &mut Rx, own: u32) {
+        // SYNC: inflight. Who counts itself after these looks sees ATTACHED, and adds its bytes under the lock held here.
+        let alone = || self.rx_inflight.load(SeqCst) == own;
+        if alone()
+            && let Some(now) = received(fd)
+            && alone()
+        {
+            rx.tcp_read = (now.arrived - u64::from(now.fin == Some(true))).saturating_sub(now.queued);
+        }
+    }
+
+    /// `got` bytes came from the socket after the exposure, before the peer left TCP.
+    #[cold]
+    fn count_read(&self, fd: i32, got: usize) {
+        let Ok(_guard) = self.rx_lock.lock() else { return };
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &mut *self.rx.get() };
+        if rx.tcp_read == UNKNOWN {
+            self.recount(fd, rx, 1);
+        } else {
+            rx.tcp_read += got as u64;
+        }
+    }
+
+    /// Where in the stream the socket is read to, `got` bytes of it by the caller just now, by the kernel's word or our own
+    /// count.
+    fn position(&self, fd: i32, rx: &Rx, got: u64) -> Option<u64> {
+        let counted = || (rx.tcp_read != UNKNOWN).then(|| rx.tcp_read + got);
+        self.stream_read(fd).or_else(counted)
+    }
+
+    /// Nobody can tell payload from doorbells: a reset is better than a guess.
+    #[cold]
+    fn lost(&self, fd: i32) {
+        self.broken(fd);
+        self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
+        self.set(p::RX_RING);
     }
 
     /// Whether the peer has left TCP and our receives have not followed.
@@ -190,26 +258,60 @@ impl Conn {
     /// Ends what `enter_kernel_recv` began. `got` bytes came (peeked or not); the number that is payload.
     pub fn leave_kernel_recv(&self, fd: i32, got: usize, peek: bool) -> usize {
         if !self.switch_due() {
+            if got > 0 && !peek && self.phase() & (p::ATTACHED | p::RX_RING | p::RX_REVERTED) == p::ATTACHED {
+                self.count_read(fd, got);
+            }
             count_out(&self.rx_inflight, &self.rx_inside);
             // The peer may have switched between the look and the count: its doorbells can only be in what we got
             // if its store was visible before the receive returned, and then `switch_due` saw it.
             return got;
         }
-        let payload = match (self.rx_lock.lock(), self.switch_offset(), self.stream_read(fd)) {
-            (Ok(_guard), Some(n), Some(r)) => {
+        let payload = match (self.rx_lock.lock(), self.switch_offset()) {
+            (Ok(_guard), Some(n)) => {
                 // SAFETY: the rx lock is held.
                 let rx = unsafe { &mut *self.rx.get() };
-                let start = if peek { r } else { r.saturating_sub(got as u64) };
-                let payload = (n.saturating_sub(start)).min(got as u64) as usize;
-                if self.phase() & p::RX_RING == 0 {
-                    self.begin_ring(rx, n, r);
+                let taken = if peek { 0 } else { got as u64 };
+                let at = self.position(fd, rx, taken);
+                match at.map(|r| (r, self.overtakes(rx, n, r, taken))) {
+                    Some((_, Overtakes::Whole)) => got,
+                    Some((r, Overtakes::No)) => {
+                        let payload = n.saturating_sub(r.saturating_sub(taken)).min(got as u64) as usize;
+                        if self.phase() & p::RX_RING == 0 {
+                            self.begin_ring(rx, n, r);
+                        }
+                        payload
+                    }
+                    Some((_, Overtakes::Torn)) | None => {
+                        self.lost(fd);
+                        0
+                    }
                 }
-                payload
             }
             _ => got,
         };
         count_out(&self.rx_inflight, &self.rx_inside);
         payload
+    }
+
+    /// Whether a receive that ended at `r` and took `taken` bytes has run past the peer's switch at `n` and past its return
+    /// to TCP, both while it was in the kernel. If it has, and can be left as it is, receives stay on TCP.
+    fn overtakes(&self, rx: &Rx, n: u64, r: u64, taken: u64) -> Overtakes {
+        let my = self.my();
+        let word = my.prod.load(Acquire);
+        if word & REVERTED == 0 || r <= n || self.phase() & p::RX_RING != 0 {
+            return Overtakes::No;
+        }
+        // Payload from behind the return begins after the last doorbell.
+        let last = n + u64::from(my.rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED);
+        if r <= last {
+            return Overtakes::No;
+        }
+        // What is in the ring belongs in front of it; doorbells, in the middle of it, to nobody.
+        if word & shm::cursor::CURSOR_MASK != rx.cons.wire() || last > n.max(r - taken) {
+            return Overtakes::Torn;
+        }
+        self.set(p::RX_REVERTED);
+        Overtakes::Whole
     }
 
     /// The peer left TCP at `n`, and `r` stream bytes have been read.
@@ -232,11 +334,14 @@ impl Conn {
         let mut ok = false;
         if (self.rx_inflight.load(SeqCst) == 0 || abandoned(&self.rx_inflight, &self.rx_inside, false))
             && self.phase() & p::RX_RING == 0
-            && let (Some(n), Some(r)) = (self.switch_offset(), self.stream_read(fd))
+            && let Some(n) = self.switch_offset()
         {
             // SAFETY: the rx lock is held.
             let rx = unsafe { &mut *self.rx.get() };
-            self.begin_ring(rx, n, r);
+            match self.position(fd, rx, 0) {
+                Some(r) => self.begin_ring(rx, n, r),
+                None => self.lost(fd),
+            }
             ok = true;
         }
         self.clear(p::RX_SWITCHING);

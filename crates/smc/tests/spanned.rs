@@ -1,0 +1,148 @@
+//! A receive that was in the kernel while the peer left TCP, and perhaps came back; and positions in the stream that the
+//! kernel does not tell.
+
+mod common;
+
+use common::traffic::Traffic;
+use common::{End, pair, raw_recv, serial, upgrade};
+use smc::conn::phase as p;
+use smc::reason;
+
+fn back(end: &End) {
+    assert!(end.conn.revert(end.fd, reason::URGENT.code(), false), "{}", end.describe());
+}
+
+/// What the receive that `end` is inside of returns: its bytes, and how many of them are payload.
+fn returns(end: &End) -> (Vec<u8>, usize) {
+    let mut buf = [0; 100];
+    let got = raw_recv(end.fd, &mut buf, 0).unwrap_or(0);
+    (buf[..got].to_vec(), end.conn.leave_kernel_recv(end.fd, got, false))
+}
+
+fn all(end: &End) -> Result<Vec<u8>, i32> {
+    let (mut bytes, mut buf) = (Vec::new(), [0; 100]);
+    loop {
+        match end.recv(&mut buf, 0) {
+            Ok(0) | Err(libc::EAGAIN) => return Ok(bytes),
+            Ok(n) => bytes.extend(&buf[..n]),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+#[test]
+fn payload_from_behind_the_return_is_payload() {
+    let _serial = serial();
+    for ends in [false, true] {
+        let (a, b) = pair();
+        assert!(a.conn.enter_kernel_recv());
+        upgrade(&a, &b);
+        back(&b);
+        assert_eq!(b.send(b"payload"), Ok(7));
+        if ends {
+            b.shutdown(libc::SHUT_WR);
+        }
+        assert_eq!(returns(&a), (b"payload".to_vec(), 7), "{}", a.describe());
+        if !ends {
+            assert_eq!(b.send(b" and more"), Ok(9));
+        }
+        assert_eq!(all(&a).as_deref(), Ok(if ends { &b""[..] } else { b" and more" }), "{}", a.describe());
+        assert_eq!(a.send(b"answer"), Ok(6));
+        assert_eq!(all(&b).as_deref(), Ok(&b"answer"[..]), "{}", b.describe());
+    }
+}
+
+/// The bytes in the ring belong in front of it, and it is in the application's hands already.
+#[test]
+fn payload_out_of_order_is_a_reset() {
+    let _serial = serial();
+    let (a, b) = pair();
+    assert!(a.conn.enter_kernel_recv());
+    upgrade(&a, &b);
+    assert_eq!(b.send(b"ring"), Ok(4));
+    back(&b);
+    assert_eq!(b.send(b"over TCP"), Ok(8));
+    assert_eq!(returns(&a), (b"\0over TCP".to_vec(), 0), "{}", a.describe());
+    assert_eq!(all(&a), Err(libc::ECONNRESET), "{}", a.describe());
+    assert_eq!(all(&a), Ok(Vec::new()), "{}", a.describe());
+}
+
+/// A FIN counts as a byte that has arrived, and is none.
+#[test]
+fn an_end_behind_the_return_moves_nothing() {
+    let _serial = serial();
+    let (a, b) = pair();
+    upgrade(&a, &b);
+    assert_eq!(b.send(b"ring"), Ok(4));
+    back(&b);
+    assert_eq!(b.send(b" and TCP"), Ok(8));
+    b.shutdown(libc::SHUT_WR);
+    assert_eq!(all(&a).as_deref(), Ok(&b"ring and TCP"[..]), "{}", a.describe());
+}
+
+/// Puts this thread into a sandbox without getsockopt.
+fn enter_sandbox() {
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let steps = [
+        step(0x20, 0, 0, 0),
+        step(0x15, 0, 1, libc::SYS_getsockopt as u32),
+        step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_ptr().cast_mut() };
+    // SAFETY: system calls on live memory; the filter ends with the thread.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+fn in_a_thread(f: impl FnOnce() + Send + 'static) {
+    let done = std::thread::spawn(f).join();
+    if let Err(panic) = done {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Whatever the upgrade has come to when the kernel stops telling positions: the bytes are right.
+#[test]
+fn nobody_tells_positions_any_more() {
+    let _serial = serial();
+    for steps in 0..12 {
+        in_a_thread(move || {
+            let (a, b) = pair();
+            // Bytes on TCP on either side of each step, some of them unread.
+            let mut t = Traffic::new((a, b));
+            for i in 0..steps {
+                let common::traffic::Side::Ours(end) = &t.sides[i % 2] else { panic!() };
+                end.step();
+                t.send(i % 2, 10 + i);
+                t.send(1 - i % 2, 20 + i);
+                t.recv(i % 2, 15);
+            }
+            enter_sandbox();
+            for n in [1, 3000, 100_000] {
+                for i in [0, 1] {
+                    t.send(i, n);
+                }
+                t.settle();
+            }
+        });
+    }
+}
+
+/// A receive that was under way at the exposure has taken nobody knows how much.
+#[test]
+fn a_position_that_is_lost_is_a_reset() {
+    let _serial = serial();
+    in_a_thread(|| {
+        let (a, b) = pair();
+        assert!(a.conn.enter_kernel_recv());
+        upgrade(&a, &b);
+        assert_eq!(b.send(b"ring"), Ok(4));
+        enter_sandbox();
+        assert_eq!(returns(&a), (b"\0".to_vec(), 0), "{}", a.describe());
+        assert!(a.has(p::BROKEN));
+        assert_eq!((all(&a), a.reason()), (Err(libc::ECONNRESET), reason::SYSTEM), "{}", a.describe());
+    });
+}
