@@ -16,6 +16,8 @@ use crate::address::Address;
   shortwire-peers server --mode pingpong --listen 127.0.0.1:0     prints the address that it got, then serves
   shortwire-peers client --mode pingpong --connect 127.0.0.1:40123 --seconds 2
   shortwire-peers server --mode rr --listen unix:/tmp/rr.sock
+  shortwire-peers client --mode rr --protocol memcached --connect 127.0.0.1:11211
+  shortwire-peers idle --protocol redis --connect 127.0.0.1:6379 --connections 10000
   shortwire-peers bare-ring --mode stream --seconds 2
 
 Client and server check every byte that they receive and end with status 1 and a message when one is wrong.")]
@@ -30,6 +32,10 @@ pub enum Command {
     Server(Server),
     /// Connect, run for --seconds, print figures
     Client(Client),
+    /// Open connections, exchange a few messages on each, print a line, and keep them open until ended
+    Idle(Idle),
+    /// Compute on some threads until ended
+    Busy(Busy),
     /// Two processes over a ring in shared memory, both spinning: the limit for a socket
     BareRing(BareRing),
     #[command(hide = true)]
@@ -46,6 +52,18 @@ pub enum Mode {
     Rr,
     /// Connect, one request, one response, close; over and over
     Short,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Protocol {
+    /// A server of this program
+    Peers,
+    /// Any server that sends back what it gets
+    Echo,
+    /// GET of one value of --size bytes
+    Memcached,
+    /// PING
+    Redis,
 }
 
 impl Mode {
@@ -98,6 +116,9 @@ pub struct Client {
     /// Connections (rr only)
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub connections: u32,
+    /// What the server speaks (rr only)
+    #[arg(long, value_enum, default_value = "peers")]
+    pub protocol: Protocol,
     /// Print one JSON object instead of a line of text
     #[arg(long)]
     pub json: bool,
@@ -112,6 +133,29 @@ impl Client {
     pub fn start(&self) -> Span {
         Span::new(self.seconds)
     }
+}
+
+#[derive(clap::Args)]
+pub struct Idle {
+    /// The server's address
+    #[arg(long, value_name = "ADDR")]
+    pub connect: Address,
+    #[arg(long, value_enum, default_value = "peers")]
+    pub protocol: Protocol,
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub connections: u32,
+    /// Requests on each connection before it rests
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub messages: u64,
+    /// Bytes per message
+    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4 << 20))]
+    pub size: u32,
+}
+
+#[derive(clap::Args)]
+pub struct Busy {
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
 }
 
 #[derive(clap::Args)]

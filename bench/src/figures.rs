@@ -22,7 +22,9 @@ pub struct Figures {
 pub struct Latency {
     pub avg: f64,
     pub p50: f64,
+    pub p90: f64,
     pub p99: f64,
+    pub p999: f64,
     pub max: f64,
 }
 
@@ -46,7 +48,9 @@ impl Figures {
         self.latency_us = Some(Latency {
             avg: histogram.mean_ns() / 1e3,
             p50: histogram.quantile_ns(0.5) / 1e3,
+            p90: histogram.quantile_ns(0.9) / 1e3,
             p99: histogram.quantile_ns(0.99) / 1e3,
+            p999: histogram.quantile_ns(0.999) / 1e3,
             max: histogram.max_ns() as f64 / 1e3,
         });
         self
@@ -68,8 +72,8 @@ impl Figures {
         );
         if let Some(latency) = &self.latency_us {
             println!(
-                "latency avg {:.2} us, p50 {:.2} us, p99 {:.2} us, max {:.1} us",
-                latency.avg, latency.p50, latency.p99, latency.max
+                "latency avg {:.2} us, p50 {:.2} us, p90 {:.2} us, p99 {:.2} us, p99.9 {:.2} us, max {:.1} us",
+                latency.avg, latency.p50, latency.p90, latency.p99, latency.p999, latency.max
             );
         }
     }

@@ -7,10 +7,12 @@
 mod address;
 mod args;
 mod bare_ring;
+mod busy;
 mod epoll;
 mod failure;
 mod figures;
 mod histogram;
+mod idle;
 mod pattern;
 mod pingpong;
 mod preamble;
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Server(server) => serve(&server),
         Command::Client(client) => run_client(&client).map(|figures| figures.print(client.json)),
+        Command::Idle(idle) => idle::run(&idle),
+        Command::Busy(busy) => busy::run(&busy),
         Command::BareRing(ring) => bare_ring::run(&ring).map(|figures| figures.print(ring.json)),
         Command::BareRingPeer(peer) => bare_ring::run_peer(&peer),
     };

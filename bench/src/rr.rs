@@ -2,7 +2,9 @@
 
 mod channel;
 mod client;
+mod dialogue;
 mod server;
 
 pub use client::run;
+pub use dialogue::Dialogue;
 pub use server::serve;

@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::channel::{Channel, Input};
-use crate::args::{Client, Mode};
+use super::dialogue::Dialogue;
+use crate::args::Client;
 use crate::epoll::{Epoll, Ready};
 use crate::failure::{Doing, Failure, Result};
 use crate::figures::Figures;
 use crate::histogram::Histogram;
-use crate::pattern::{Pattern, message_start};
-use crate::preamble::Preamble;
 
 /// How long answers may take once no more questions are asked.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,21 +22,15 @@ struct Asker {
 }
 
 struct Exchange {
-    size: usize,
-    requests: Pattern,
-    responses: Pattern,
+    dialogue: Dialogue,
     histogram: Histogram,
 }
 
 pub fn run(args: &Client) -> Result<Figures> {
     let size = args.size();
     let mut epoll = Epoll::new().doing("cannot make an epoll set")?;
-    let mut exchange = Exchange {
-        size,
-        requests: Pattern::request(size),
-        responses: Pattern::response(size),
-        histogram: Histogram::new(),
-    };
+    let mut exchange = Exchange { dialogue: Dialogue::new(args.protocol, size), histogram: Histogram::new() };
+    exchange.dialogue.prepare(&args.connect)?;
     let mut askers = Vec::new();
     for id in 0..args.connections {
         let channel =
@@ -47,8 +40,8 @@ pub fn run(args: &Client) -> Result<Figures> {
 
     let span = args.start();
     for asker in &mut askers {
-        let preamble = Preamble { mode: Mode::Rr, size, id: asker.id }.encode();
-        asker.ask(&exchange, &preamble, span.began, &epoll)?;
+        let opening = exchange.dialogue.opening(asker.id);
+        asker.ask(&exchange, &opening, span.began, &epoll)?;
     }
     let mut now = span.began;
     while now < span.deadline && exchange.histogram.count() < args.count {
@@ -63,8 +56,8 @@ pub fn run(args: &Client) -> Result<Figures> {
     let messages = exchange.histogram.count();
     let seconds = (now - span.began).as_secs_f64();
     collect_the_rest(&mut askers, &mut exchange, &mut epoll)?;
-    Ok(Figures::new("rr", size, args.connections, seconds, messages, messages * size as u64 * 2)
-        .with_latency(&exchange.histogram))
+    let bytes = messages * exchange.dialogue.bytes_per_message() as u64;
+    Ok(Figures::new("rr", size, args.connections, seconds, messages, bytes).with_latency(&exchange.histogram))
 }
 
 /// What was asked must be answered: a connection that was forgotten while the others went on is found here.
@@ -91,8 +84,7 @@ fn collect_the_rest(askers: &mut [Asker], exchange: &mut Exchange, epoll: &mut E
 
 impl Asker {
     fn ask(&mut self, exchange: &Exchange, before: &[u8], now: Instant, epoll: &Epoll) -> Result<()> {
-        let at = message_start(self.id, self.counter, exchange.size);
-        let request = exchange.requests.slice(at, exchange.size);
+        let request = exchange.dialogue.request(self.id, self.counter);
         self.asked_at = now;
         self.waiting = true;
         let sent = if before.is_empty() {
@@ -111,7 +103,7 @@ impl Asker {
         if ready.readable && self.channel.receive().doing("cannot read a response")? == Input::Ended {
             return Err(Failure::Protocol("the server closed a connection instead of answering".into()));
         }
-        let size = exchange.size;
+        let size = exchange.dialogue.response_size();
         let received = self.channel.received();
         if received.len() < size {
             return Ok(false);
@@ -119,11 +111,7 @@ impl Asker {
         if received.len() > size || !self.waiting {
             return Err(Failure::Protocol("WRONG DATA: more came than the one response that was asked for".into()));
         }
-        let at = message_start(self.id, self.counter, size);
-        exchange
-            .responses
-            .check(at, received)
-            .map_err(|bad| Failure::WrongData { offset: self.counter * size as u64 + (bad - at), what: "response" })?;
+        exchange.dialogue.check(self.id, self.counter, received)?;
         self.channel.consume(size);
         exchange.histogram.record(self.asked_at.elapsed().as_nanos() as u64);
         self.counter += 1;

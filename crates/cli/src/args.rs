@@ -3,6 +3,7 @@
 mod checksum;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 pub use checksum::{Checksum, Tune, TuneChecksum, TuneCommand};
 use clap::builder::FalseyValueParser;
@@ -295,6 +296,7 @@ pub struct Bench {
 #[derive(Subcommand)]
 pub enum BenchCommand {
     Sockets(Sockets),
+    SeedTable(SeedTable),
     Engine(BenchEngine),
     Checksum(Checksum),
     Lock(Lock),
@@ -326,14 +328,20 @@ pub struct Lock {
 #[command(
     long_about = "Runs pairs of ordinary programs over TCP, over Unix sockets where they can, and under `shortwire run`, one after the \
 other in turn, and prints the medians and their ratio. The programs are shortwire-peers (found beside this executable), and iperf3, sockperf, \
-redis and nginx with wrk where they are installed. The limit is two processes spinning on a bare ring in shared memory.
+redis, nginx with wrk, haproxy, memcached, Node.js, Java and PostgreSQL where they are installed. The limit is two processes spinning on a bare \
+ring in shared memory. Beside figures it prints latencies, the processor time of both sides per request or byte, and, where strace is \
+installed, the system calls of nginx and redis per request, which are counted in short runs of their own.
 
 Servers listen on free ports of 127.0.0.1, keep their files in a temporary directory and are ended, by process id, also on Ctrl-C."
 )]
 #[command(after_help = "Examples:
-  shortwire bench sockets                              all rows, 5 rounds of 2 s each
-  shortwire bench sockets --quick                      all rows, short
-  shortwire bench sockets --only pingpong,redis --json
+  shortwire bench sockets                              all rows, 5 rounds of 2 s each: about 20 minutes
+  shortwire bench sockets --quick                      the main rows, short, without the copying device
+  shortwire bench sockets --only pingpong,redis --json > new.json
+  shortwire bench sockets --html page.html             the same tables and plots as a page for a browser
+  shortwire bench sockets --compare old.json           measure, and tell what moved since that record
+  shortwire bench sockets --from new.json --compare old.json --html page.html
+                                                       of records, without measuring
   shortwire bench sockets --list                       the names that --only takes
 
 The ratio is the median over the rounds of Shortwire against TCP in the same round; above 1 Shortwire is better, also for latencies.
@@ -357,9 +365,44 @@ pub struct Sockets {
     /// Print the names that --only takes, and what each row runs
     #[arg(long)]
     pub list: bool,
-    /// Print one JSON object
+    /// Print one JSON object: a record with every sample, the machine and the settings
     #[arg(long)]
     pub json: bool,
+    /// Write a page with tables and plots, complete in one file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Tell how far each row moved since this record (written with --json)
+    #[arg(long, value_name = "OLD.json")]
+    pub compare: Option<PathBuf>,
+    /// Show records instead of measuring; several, of different rows on one machine, as one
+    #[arg(long, value_name = "FILE.json,...", value_delimiter = ',', conflicts_with_all = ["only", "quick", "seconds", "repeat"])]
+    pub from: Vec<PathBuf>,
+}
+
+#[derive(clap::Args)]
+#[command(about = "Redo the table of the patch that brought a loopback device for SMC-D")]
+#[command(
+    long_about = "Measures what \"[RFC PATCH net-next v2 0/5] net/smc: Introduce SMC-D based loopback acceleration\" (netdev, December 2022) \
+measured: messages of 100 bytes, sockperf's bandwidth and latency, iperf3, nginx with wrk, each over TCP, over Unix sockets where the thread \
+did, under `shortwire run --copy` and under `shortwire run`; and prints it beside the thread's figures and ratios."
+)]
+#[command(after_help = "Examples:
+  shortwire bench seed-table                           3 rounds of 2 s each: about 2 minutes
+  shortwire bench seed-table --json > seed.json
+  shortwire bench seed-table --from seed.json          the table of a record, also of one of `bench sockets`")]
+pub struct SeedTable {
+    /// How long each run takes
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parse_seconds)]
+    pub seconds: f64,
+    /// Rounds: each runs every row once per path
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Print one JSON object: a record as `bench sockets --json` prints it
+    #[arg(long)]
+    pub json: bool,
+    /// Show records instead of measuring
+    #[arg(long, value_name = "FILE.json,...", value_delimiter = ',', conflicts_with_all = ["seconds", "repeat"])]
+    pub from: Vec<PathBuf>,
 }
 
 #[derive(clap::Args)]

@@ -50,7 +50,8 @@ pub fn main() -> ExitCode {
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
         Command::Bench(args) => match args.command {
-            BenchCommand::Sockets(args) => ("bench", bench::sockets(&args)),
+            BenchCommand::Sockets(args) => ("bench", bench::sockets::sockets(&args)),
+            BenchCommand::SeedTable(args) => ("bench", bench::sockets::seed_table(&args)),
             BenchCommand::Checksum(args) => ("bench", bench::checksum::run(&args)),
             BenchCommand::Lock(args) => ("bench", bench::lock::run(&args).map(|()| ExitCode::SUCCESS)),
             BenchCommand::Engine(args) => ("bench", bench::engine(&args)),
@@ -63,7 +64,7 @@ pub fn main() -> ExitCode {
         }
         #[cfg(feature = "lua")]
         Command::Snsh(args) => ("snsh", snsh::run(&args)),
-        Command::Demo(args) => ("demo", bench::demo(&args)),
+        Command::Demo(args) => ("demo", bench::sockets::demo(&args)),
         Command::Engine(args) => ("engine", self::engine::run(&args)),
         Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args.command)),
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),

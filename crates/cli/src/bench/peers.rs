@@ -1,77 +1,146 @@
 //! Rows by this project's own pair of ordinary programs, `shortwire-peers`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::case::Path;
 use super::helper;
+use super::outcome::{Cpu, Latency, Outcome};
+use super::process::Process;
 use super::session::{Launch, Session, unsupported};
 
 const NEVER: &[&str] = &["--after", "4294967295", "--after-bytes", "1000000G"];
 
-pub fn pingpong(session: &Session, path: Path) -> Result<Vec<f64>> {
-    let figures = run(session, "pingpong", "pingpong", path, &[])?;
-    Ok(vec![number(&figures, "/latency_us/avg")?, number(&figures, "/latency_us/p99")?])
+/// What shortwire-peers is asked to do.
+#[derive(Clone, Copy)]
+struct Task {
+    mode: &'static str,
+    more: &'static [&'static str],
+    options: &'static [&'static str],
+    cpus: Option<(usize, usize)>,
 }
 
-pub fn stream(session: &Session, path: Path) -> Result<Vec<f64>> {
-    Ok(vec![number(&run(session, "stream", "stream", path, &[])?, "/bytes_per_second")?])
+pub fn pingpong(session: &Session, path: Path) -> Result<Outcome> {
+    let task = session.task("pingpong");
+    let (figures, cpu) = run(session, path, task)?;
+    let values = vec![number(&figures, "/latency_us/avg")?, number(&figures, "/latency_us/p99")?];
+    counted(Outcome::new(values, cpu), &figures)
 }
 
-pub fn rr(session: &Session, path: Path) -> Result<Vec<f64>> {
-    let figures = run(session, "rr", "rr", path, &[])?;
-    Ok(vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?])
+pub fn roundtrip(session: &Session, path: Path) -> Result<Outcome> {
+    rate(session, path, Task { more: &["--size", "100"], ..session.task("pingpong") })
 }
 
-pub fn short(session: &Session, path: Path) -> Result<Vec<f64>> {
-    Ok(vec![number(&run(session, "short", "short", path, &[])?, "/messages_per_second")?])
+pub fn one_cpu(session: &Session, path: Path) -> Result<Outcome> {
+    let cpus = session.cpus.map(|(first, _)| (first, first));
+    let (figures, cpu) = run(session, path, Task { cpus, ..session.task("pingpong") })?;
+    counted(Outcome::new(vec![number(&figures, "/latency_us/avg")?], cpu), &figures)
 }
 
-pub fn never(session: &Session, path: Path) -> Result<Vec<f64>> {
-    let latency = number(&run(session, "never", "pingpong", path, NEVER)?, "/latency_us/avg")?;
-    let rate = number(&run(session, "never", "rr", path, NEVER)?, "/messages_per_second")?;
-    Ok(vec![latency, rate])
+pub fn stream(session: &Session, path: Path) -> Result<Outcome> {
+    let (figures, cpu) = run(session, path, session.task("stream"))?;
+    Ok(Outcome::new(vec![number(&figures, "/bytes_per_second")?], cpu).bytes(number(&figures, "/bytes")?))
 }
 
-fn run(session: &Session, case: &'static str, mode: &str, path: Path, options: &[&str]) -> Result<Value> {
-    let program = helper::locate("shortwire-peers")?;
+pub fn rr(session: &Session, path: Path) -> Result<Outcome> {
+    let (figures, cpu) = run(session, path, session.task("rr"))?;
+    let values = vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
+    counted(Outcome::new(values, cpu), &figures)
+}
+
+pub fn short(session: &Session, path: Path) -> Result<Outcome> {
+    rate(session, path, session.task("short"))
+}
+
+pub fn never(session: &Session, path: Path) -> Result<Outcome> {
+    let never = |mode| Task { options: NEVER, ..session.task(mode) };
+    let latency = number(&run(session, path, never("pingpong"))?.0, "/latency_us/avg")?;
+    let (figures, cpu) = run(session, path, never("rr"))?;
+    Ok(Outcome::new(vec![latency, number(&figures, "/messages_per_second")?], cpu))
+}
+
+pub fn busy(session: &Session, path: Path, threads: u32) -> Result<Outcome> {
+    let arguments = words(&["busy", "--threads", &threads.to_string()]);
+    // Over TCP: it has no connections and wants none of the library.
+    let mut others = session.start(Launch::new("busy threads", program()?, arguments, Path::Tcp))?;
+    others.wait_until(|others| others.first_line())?;
+    rate(session, path, Task { cpus: None, ..session.task("rr") })
+}
+
+/// Requests of `size` bytes on 50 connections to a server of somebody else's, which is at `address`.
+pub fn ask(
+    session: &Session,
+    path: Path,
+    server: &Process,
+    address: &str,
+    protocol: &str,
+    size: u32,
+    seconds: f64,
+) -> Result<Outcome> {
+    let (size, length) = (size.to_string(), seconds.to_string());
+    let mut arguments = words(&["client", "--mode", "rr", "--connections", "50", "--json", "--connect", address]);
+    arguments.extend(words(&["--protocol", protocol, "--size", &size, "--seconds", &length]));
+    let launch = Launch::new("shortwire-peers client", program()?, arguments, path).on(session.client_cpu());
+    let finished = session.finish_client(path, &[server], session.start(launch)?, seconds)?;
+    let figures = parse(&finished.output)?;
+    counted(Outcome::new(vec![number(&figures, "/messages_per_second")?], finished.cpu), &figures)
+}
+
+/// Connections that say something and then rest, from the caller's point of view until it drops them.
+pub fn rest(session: &Session, path: Path, address: &str, connections: u32) -> Result<Process> {
+    let count = connections.to_string();
+    let arguments = words(&["idle", "--protocol", "redis", "--connections", &count, "--connect", address]);
+    let mut idle = session.start(Launch::new("shortwire-peers idle", program()?, arguments, path))?;
+    idle.wait_until(|idle| idle.first_line())?;
+    Ok(idle)
+}
+
+impl Session {
+    fn task(&self, mode: &'static str) -> Task {
+        Task { mode, more: &[], options: &[], cpus: self.cpus }
+    }
+}
+
+fn rate(session: &Session, path: Path, task: Task) -> Result<Outcome> {
+    let (figures, cpu) = run(session, path, task)?;
+    counted(Outcome::new(vec![number(&figures, "/messages_per_second")?], cpu), &figures)
+}
+
+fn run(session: &Session, path: Path, task: Task) -> Result<(Value, Cpu)> {
     let seconds = session.seconds.to_string();
-    let client = |arguments: Vec<OsString>, path| Launch {
-        name: "shortwire-peers client",
-        program: program.clone(),
-        arguments,
-        path,
-        cpu: session.client_cpu(),
-        options,
-    };
     if path == Path::BareRing {
-        let mut arguments = words(&["bare-ring", "--mode", mode, "--seconds", &seconds, "--json"]);
-        if let Some((server, client)) = session.cpus {
+        let mut arguments = words(&["bare-ring", "--mode", task.mode, "--seconds", &seconds, "--json"]);
+        arguments.extend(words(task.more));
+        if let Some((server, client)) = task.cpus {
             arguments.extend(words(&["--cpus", &format!("{server},{client}")]));
         }
         // It pins its two processes itself; a pinned parent could not.
-        let process = session.start(Launch { cpu: None, ..client(arguments, path) })?;
-        return parse(&session.finish_client(case, path, process, session.seconds)?);
+        let process = session.start(Launch::new("shortwire-peers bare-ring", program()?, arguments, path))?;
+        let finished = session.finish_client(path, &[], process, session.seconds)?;
+        return Ok((parse(&finished.output)?, finished.cpu));
     }
     let listen = match path {
-        Path::Tcp | Path::Shortwire => format!("{}:0", session.fresh_address()),
+        Path::Tcp | Path::Shortwire | Path::Copy => format!("{}:0", session.fresh_address()),
         Path::Unix => format!("unix:{}", session.fresh_path("socket").display()),
         Path::BareRing => return unsupported(path),
     };
-    let mut server = session.start(Launch {
-        name: "shortwire-peers server",
-        program: program.clone(),
-        arguments: words(&["server", "--mode", mode, "--listen", &listen]),
-        path,
-        cpu: session.server_cpu(),
-        options,
-    })?;
+    let arguments = words(&["server", "--mode", task.mode, "--listen", &listen]);
+    let launch = Launch::new("shortwire-peers server", program()?, arguments, path).options(task.options);
+    let mut server = session.serve(launch.on(task.cpus.map(|(server, _)| server)))?;
     let address = server.wait_until(|server| server.first_line())?;
-    let arguments = words(&["client", "--mode", mode, "--connect", &address, "--seconds", &seconds, "--json"]);
-    let process = session.start(client(arguments, path))?;
-    parse(&session.finish_client(case, path, process, session.seconds)?)
+    let mut arguments = words(&["client", "--mode", task.mode, "--connect", &address, "--seconds", &seconds, "--json"]);
+    arguments.extend(words(task.more));
+    let launch = Launch::new("shortwire-peers client", program()?, arguments, path).options(task.options);
+    let client = session.start(launch.on(task.cpus.map(|(_, client)| client)))?;
+    let finished = session.finish_client(path, &[&server], client, session.seconds)?;
+    Ok((parse(&finished.output)?, finished.cpu))
+}
+
+fn program() -> Result<PathBuf> {
+    helper::locate("shortwire-peers")
 }
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -84,4 +153,8 @@ fn parse(output: &str) -> Result<Value> {
 
 fn number(figures: &Value, at: &str) -> Result<f64> {
     figures.pointer(at).and_then(Value::as_f64).with_context(|| format!("shortwire-peers printed no {at}"))
+}
+
+fn counted(outcome: Outcome, figures: &Value) -> Result<Outcome> {
+    Ok(outcome.latency(Latency::of_peers(figures)).requests(number(figures, "/messages")?))
 }

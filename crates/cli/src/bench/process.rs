@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open, waitid,
+};
 
+use super::cpu;
 use crate::sys;
 
 /// How long a server may take to come up, and to end when asked.
@@ -25,18 +28,36 @@ pub struct Process {
     label: String,
     output: PathBuf,
     errors: PathBuf,
+    /// Processor time that it had taken when it was ready.
+    at_ready: f64,
+}
+
+/// What a program left behind.
+pub struct Ended {
+    pub output: String,
+    /// Seconds of processor time, with those of what it started.
+    pub cpu: f64,
 }
 
 impl Process {
     /// Its output goes to files: nobody has to keep reading while figures are taken.
-    pub fn start(label: String, command: &[OsString], cpu: Option<usize>, base: &Path) -> Result<Process> {
+    pub fn start(
+        label: String,
+        command: &[OsString],
+        cpu: Option<usize>,
+        user: Option<(u32, u32)>,
+        base: &Path,
+    ) -> Result<Process> {
         let (output, errors) = (base.with_extension("out"), base.with_extension("err"));
         let mut builder = Command::new(&command[0]);
         builder.args(&command[1..]).stdin(Stdio::null()).process_group(0);
         builder.stdout(File::create(&output)?).stderr(File::create(&errors)?);
+        if let Some((user, group)) = user {
+            builder.uid(user).gid(group);
+        }
         sys::at_start(&mut builder, cpu);
         let child = builder.spawn().with_context(|| format!("cannot start {label}"))?;
-        Ok(Process { child, label, output, errors })
+        Ok(Process { child, label, output, errors, at_ready: 0.0 })
     }
 
     pub fn group(&self) -> u32 {
@@ -48,6 +69,7 @@ impl Process {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             if let Some(value) = ready(self)? {
+                self.forget_cpu();
                 return Ok(value);
             }
             if let Some(status) = self.child.try_wait()? {
@@ -63,22 +85,36 @@ impl Process {
         }
     }
 
+    /// Seconds of processor time since it was ready, with those of what it started.
+    pub fn cpu(&self) -> f64 {
+        cpu::of_tree(self.group()) - self.at_ready
+    }
+
+    /// What it did so far does not count.
+    pub fn forget_cpu(&mut self) {
+        self.at_ready = cpu::of_tree(self.group());
+    }
+
     /// The first line that the program printed, once it is whole.
     pub fn first_line(&self) -> Result<Option<String>> {
         let text = fs::read_to_string(&self.output)?;
         Ok(text.split_once('\n').map(|(line, _)| line.to_string()))
     }
 
+    /// Whether a line of its log has `words`.
+    pub fn says(&self, words: &str) -> bool {
+        fs::read_to_string(&self.errors).is_ok_and(|text| text.contains(words))
+    }
+
     /// Waits for the end and gives what was printed. `look` is called with the time that has passed and says when it
     /// wants to be called again. Beyond `limit` the program counts as hung and is ended.
-    pub fn finish(mut self, limit: Duration, mut look: impl FnMut(Duration) -> Option<Duration>) -> Result<String> {
+    pub fn finish(mut self, limit: Duration, mut look: impl FnMut(Duration) -> Option<Duration>) -> Result<Ended> {
         let began = Instant::now();
         let pid = Pid::from_child(&self.child);
         let handle = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch a process (pidfd_open)")?;
-        let status = loop {
-            if let Some(status) = self.child.try_wait()? {
-                break status;
-            }
+        // It stays a zombie: its times can still be read.
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        while waitid(WaitId::Pid(pid), ended)?.is_none() {
             if sys::interrupted() {
                 bail!("interrupted");
             }
@@ -96,11 +132,15 @@ impl Process {
             let wait = next.saturating_sub(elapsed).clamp(Duration::from_millis(1), Duration::from_millis(500));
             let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
             let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout));
-        };
+        }
+        let cpu = cpu::of_tree(self.group());
+        let status = self.child.wait()?;
         if !status.success() {
             bail!("{} failed with {status}: {}", self.label, self.last_words());
         }
-        fs::read_to_string(&self.output).with_context(|| format!("cannot read what {} printed", self.label))
+        let output = fs::read_to_string(&self.output);
+        let output = output.with_context(|| format!("cannot read what {} printed", self.label))?;
+        Ok(Ended { output, cpu })
     }
 
     fn last_words(&self) -> String {
@@ -135,25 +175,22 @@ mod tests {
 
     fn shell(script: &str, directory: &Path) -> Process {
         let command = ["/bin/sh", "-c", script].map(OsString::from);
-        Process::start("shell over tcp".into(), &command, None, &directory.join("shell")).unwrap()
+        Process::start("shell over tcp".into(), &command, None, None, &directory.join("shell")).unwrap()
     }
 
     #[test]
     fn output_comes_back() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(shell("echo hello", directory.path()).finish(START_LIMIT, |_| None).unwrap(), "hello\n");
+        assert_eq!(shell("echo hello", directory.path()).finish(START_LIMIT, |_| None).unwrap().output, "hello\n");
     }
 
     #[test]
     fn failure_and_hang_are_told_with_the_last_words() {
         let directory = tempfile::tempdir().unwrap();
-        let failed =
-            shell("echo why >&2; exit 3", directory.path()).finish(START_LIMIT, |_| None).unwrap_err().to_string();
+        let error = |process: Process, limit| process.finish(limit, |_| None).err().expect("an error").to_string();
+        let failed = error(shell("echo why >&2; exit 3", directory.path()), START_LIMIT);
         assert!(failed.contains("why") && failed.contains("exit status: 3"), "{failed}");
-        let hung = shell("exec sleep 60", directory.path())
-            .finish(Duration::from_millis(50), |_| None)
-            .unwrap_err()
-            .to_string();
+        let hung = error(shell("exec sleep 60", directory.path()), Duration::from_millis(50));
         assert!(hung.contains("shell over tcp hung"), "{hung}");
     }
 

@@ -11,9 +11,11 @@ use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tempfile::TempDir;
 
+use super::calls;
 use super::case::Path;
 use super::machine::Machine;
 use super::observe::Seen;
+use super::outcome::Cpu;
 use super::process::Process;
 use crate::run;
 
@@ -26,19 +28,49 @@ pub struct Session {
     pub timeout: Duration,
     /// Server's and client's, where there are two to choose.
     pub cpus: Option<(usize, usize)>,
+    /// The row that is being run.
+    case: Cell<&'static str>,
     files: Cell<u32>,
     seen: RefCell<BTreeMap<&'static str, Seen>>,
+    /// Where servers' system calls are to be counted, if they are.
+    pub trace: Option<PathBuf>,
+}
+
+/// What a client left behind, and what it cost both sides.
+pub struct Finished {
+    pub output: String,
+    pub cpu: Cpu,
 }
 
 /// How one program of a pair is started.
-pub struct Launch<'a> {
-    pub name: &'static str,
-    pub program: PathBuf,
-    pub arguments: Vec<OsString>,
-    pub path: Path,
-    pub cpu: Option<usize>,
+pub struct Launch {
+    name: &'static str,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    path: Path,
+    cpu: Option<usize>,
+    options: &'static [&'static str],
+    user: Option<(u32, u32)>,
+}
+
+impl Launch {
+    pub fn new(name: &'static str, program: PathBuf, arguments: Vec<OsString>, path: Path) -> Launch {
+        Launch { name, program, arguments, path, cpu: None, options: &[], user: None }
+    }
+
+    pub fn on(self, cpu: Option<usize>) -> Launch {
+        Launch { cpu, ..self }
+    }
+
     /// Options of `shortwire run`, where the path is Shortwire.
-    pub options: &'a [&'a str],
+    pub fn options(self, options: &'static [&'static str]) -> Launch {
+        Launch { options, ..self }
+    }
+
+    /// User and group, if not our own.
+    pub fn user(self, user: Option<(u32, u32)>) -> Launch {
+        Launch { user, ..self }
+    }
 }
 
 impl Session {
@@ -50,7 +82,21 @@ impl Session {
             .tempdir()
             .context("cannot make a temporary directory; is TMPDIR writable?")?;
         allow_other_users_in(directory.path())?;
-        Ok(Session { directory, seconds, timeout, cpus: two_cpus(), files: Cell::new(0), seen: RefCell::default() })
+        Ok(Session {
+            directory,
+            seconds,
+            timeout,
+            cpus: two_cpus(),
+            case: Cell::new(""),
+            files: Cell::new(0),
+            seen: RefCell::default(),
+            trace: None,
+        })
+    }
+
+    /// What is started from now on belongs to this row.
+    pub fn begin(&self, case: &'static str) {
+        self.case.set(case);
     }
 
     pub fn machine(&self) -> Machine {
@@ -88,33 +134,49 @@ impl Session {
         self.cpus.map(|(_, client)| client)
     }
 
-    pub fn start(&self, launch: Launch<'_>) -> Result<Process> {
-        let mut command: Vec<OsString> = Vec::new();
-        if launch.path == Path::Shortwire {
-            command.extend(run::wrap(launch.options)?);
+    /// A program to connect to. While calls are counted it runs under strace.
+    pub fn serve(&self, launch: Launch) -> Result<Process> {
+        let mut command = Vec::new();
+        if let Some(counts) = &self.trace {
+            command.extend(calls::under_strace(counts)?);
+        }
+        self.launch(command, launch)
+    }
+
+    pub fn start(&self, launch: Launch) -> Result<Process> {
+        self.launch(Vec::new(), launch)
+    }
+
+    fn launch(&self, mut command: Vec<OsString>, launch: Launch) -> Result<Process> {
+        match launch.path {
+            Path::Shortwire => command.extend(run::wrap(launch.options)?),
+            Path::Copy => command.extend(run::wrap(&[launch.options, &["--copy"]].concat())?),
+            Path::Tcp | Path::Unix | Path::BareRing => {}
         }
         command.push(launch.program.into());
         command.extend(launch.arguments);
         let label = format!("{} over {}", launch.name, launch.path.name());
-        Process::start(label, &command, launch.cpu, &self.fresh_path(launch.name))
+        Process::start(label, &command, launch.cpu, launch.user, &self.fresh_path(launch.name))
     }
 
     /// Waits for a client, and now and then looks at its connections. It looks whatever the path, although only one has
     /// something to show, because looking costs time on the cpus under measurement.
-    pub fn finish_client(&self, case: &'static str, path: Path, client: Process, expected: f64) -> Result<String> {
+    pub fn finish_client(&self, path: Path, servers: &[&Process], client: Process, expected: f64) -> Result<Finished> {
         let group = client.group();
         let period = Duration::from_secs_f64((expected * 0.6).max(SHORTEST_PERIOD));
         let mut next = period;
-        client.finish(Duration::from_secs_f64(expected) + self.timeout, |elapsed| {
+        let ended = client.finish(Duration::from_secs_f64(expected) + self.timeout, |elapsed| {
             if elapsed >= next {
                 next = elapsed + period;
                 let seen = Seen::of(group);
                 if path == Path::Shortwire {
-                    self.seen.borrow_mut().entry(case).or_default().keep_fuller(seen);
+                    self.seen.borrow_mut().entry(self.case.get()).or_default().keep_fuller(seen);
                 }
             }
             Some(next)
-        })
+        })?;
+        let server = servers.iter().map(|server| server.cpu()).sum();
+        Ok(Finished { output: ended.output, cpu: Cpu { server, client: ended.cpu } })
     }
 
     pub fn seen(&self) -> BTreeMap<&'static str, Seen> {

@@ -1,7 +1,11 @@
 //! Rows by programs that others wrote, where they are installed.
 
+pub mod echo;
+pub mod haproxy;
 pub mod iperf3;
+pub mod memcached;
 pub mod nginx;
+pub mod postgres;
 pub mod redis;
 pub mod sockperf;
 
@@ -15,10 +19,20 @@ use anyhow::{Context, Result};
 pub fn locate(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let directories = env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
+    let directories = directories.chain(of_postgres());
     directories.map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
-fn located(program: &str) -> Result<PathBuf> {
+/// Debian keeps the server's programs by version.
+fn of_postgres() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut directories: Vec<PathBuf> = entries.map(|entry| entry.path().join("bin")).collect();
+    directories.sort();
+    directories.reverse();
+    directories
+}
+
+pub fn located(program: &str) -> Result<PathBuf> {
     locate(program).with_context(|| format!("{program} is not installed"))
 }
 

@@ -1,14 +1,53 @@
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
+use rustix::process::{Resource, getrlimit};
 
 use super::{located, words};
 use crate::bench::case::Path;
-use crate::bench::session::{Launch, Session, free_port, is_listening};
+use crate::bench::outcome::{Latency, Outcome};
+use crate::bench::peers;
+use crate::bench::process::Process;
+use crate::bench::session::{Finished, Launch, Session, free_port, is_listening};
 
 /// Requests for each second that a run should take: this tool counts requests, not time.
 const REQUESTS_A_SECOND: f64 = 120_000.0;
+const IDLE: u32 = 10_000;
+/// Descriptors that the server and the library need beside those of the idle connections.
+const OTHERS: u64 = 2_000;
+
+struct Redis {
+    server: Process,
+    port: String,
+    socket: PathBuf,
+}
 
 /// GET requests per second over 50 connections.
-pub fn run(session: &Session, path: Path, pipeline: u32) -> Result<Vec<f64>> {
+pub fn run(session: &Session, path: Path, pipeline: u32) -> Result<Outcome> {
+    let redis = start(session, path)?;
+    let (finished, count) = benchmark(session, path, &redis, pipeline)?;
+    let (rate, latency) = figures(&finished.output)?;
+    Ok(Outcome::new(vec![rate], finished.cpu).latency(latency).requests(count))
+}
+
+/// The same while connections rest that had been in use, and its ratio to without them, by the same server.
+pub fn beside_idle(session: &Session, path: Path) -> Result<Outcome> {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    anyhow::ensure!(
+        limit >= u64::from(IDLE) + OTHERS,
+        "the hard limit on open files is {limit}; {} are needed (ulimit -Hn)",
+        u64::from(IDLE) + OTHERS
+    );
+    let redis = start(session, path)?;
+    let (without, _) = figures(&benchmark(session, path, &redis, 1)?.0.output)?;
+    let idle = peers::rest(session, path, &format!("127.0.0.1:{}", redis.port), IDLE)?;
+    let (finished, _) = benchmark(session, path, &redis, 1)?;
+    drop(idle);
+    let (beside, latency) = figures(&finished.output)?;
+    Ok(Outcome::new(vec![beside, beside / without], finished.cpu).latency(latency))
+}
+
+fn start(session: &Session, path: Path) -> Result<Redis> {
     let port_number = free_port()?;
     let port = port_number.to_string();
     let socket = session.fresh_path("redis.sock");
@@ -16,41 +55,39 @@ pub fn run(session: &Session, path: Path, pipeline: u32) -> Result<Vec<f64>> {
     let mut arguments =
         words(["--port", &port, "--bind", "127.0.0.1", "--unixsocket", &socket_text, "--dir", &directory]);
     arguments.extend(words(["--save", "", "--appendonly", "no", "--daemonize", "no"]));
-    let mut server = session.start(Launch {
-        name: "redis-server",
-        program: located("redis-server")?,
-        arguments,
-        path,
-        cpu: session.server_cpu(),
-        options: &[],
-    })?;
+    arguments.extend(words(["--maxclients", &(IDLE + 100).to_string()]));
+    let launch = Launch::new("redis-server", located("redis-server")?, arguments, path).on(session.server_cpu());
+    let mut server = session.serve(launch)?;
     server.wait_until(|_| Ok((is_listening(port_number)? && socket.exists()).then_some(())))?;
-
-    let speed = if pipeline > 1 { 10.0 } else { 1.0 };
-    let count = ((session.seconds * REQUESTS_A_SECOND * speed) as u64).to_string();
-    let pipeline_text = pipeline.to_string();
-    let mut arguments =
-        if path == Path::Unix { words(["-s", &socket_text]) } else { words(["-h", "127.0.0.1", "-p", &port]) };
-    arguments.extend(words(["-t", "get", "-c", "50", "-n", &count, "-P", &pipeline_text, "--csv"]));
-    let client = session.start(Launch {
-        name: "redis-benchmark",
-        program: located("redis-benchmark")?,
-        arguments,
-        path,
-        cpu: session.client_cpu(),
-        options: &[],
-    })?;
-    let case = if pipeline == 1 { "redis-get" } else { "redis-get-p16" };
-    let output = session.finish_client(case, path, client, session.seconds)?;
-    Ok(vec![rate(&output)?])
+    Ok(Redis { server, port, socket })
 }
 
-/// `"GET","127877.24",...`, whatever the columns behind the rate.
-fn rate(output: &str) -> Result<f64> {
+/// What it printed, and how many requests that were.
+fn benchmark(session: &Session, path: Path, redis: &Redis, pipeline: u32) -> Result<(Finished, f64)> {
+    let speed = if pipeline > 1 { 10.0 } else { 1.0 };
+    let count = (session.seconds * REQUESTS_A_SECOND * speed).round();
+    let (count_text, pipeline_text) = (count.to_string(), pipeline.to_string());
+    let mut arguments = if path == Path::Unix {
+        words(["-s", &redis.socket.display().to_string()])
+    } else {
+        words(["-h", "127.0.0.1", "-p", &redis.port])
+    };
+    arguments.extend(words(["-t", "get", "-c", "50", "-n", &count_text, "-P", &pipeline_text, "--csv"]));
+    let program = located("redis-benchmark")?;
+    let launch = Launch::new("redis-benchmark", program, arguments, path).on(session.client_cpu());
+    let finished = session.finish_client(path, &[&redis.server], session.start(launch)?, session.seconds)?;
+    Ok((finished, count))
+}
+
+/// `"GET","127877.24",...`: the rate, then from version 6.2 on average, least, p50, p95, p99 and greatest latency in ms.
+fn figures(output: &str) -> Result<(f64, Latency)> {
     let line =
         output.lines().find(|line| line.starts_with("\"GET\"")).context("redis-benchmark printed no line for GET")?;
-    let field = line.split(',').nth(1).map(|field| field.trim_matches('"'));
-    field.and_then(|field| field.parse().ok()).context("redis-benchmark printed no rate for GET")
+    let fields: Vec<Option<f64>> = line.split(',').map(|field| field.trim_matches('"').parse().ok()).collect();
+    let rate = fields.get(1).copied().flatten().context("redis-benchmark printed no rate for GET")?;
+    let us = |column: usize| fields.get(column).copied().flatten().map(|ms| ms * 1e3);
+    let latency = Latency { p50: us(4), p99: us(6), max: us(7), ..Latency::default() };
+    Ok((rate, if fields.len() == 8 { latency } else { Latency::default() }))
 }
 
 #[cfg(test)]
@@ -59,9 +96,13 @@ mod tests {
 
     #[test]
     fn csv_of_versions_5_to_7() {
-        assert_eq!(rate("\"GET\",\"127877.24\"\n").unwrap(), 127_877.24);
-        let with_header = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"127877.24\",\"0.210\"\n";
-        assert_eq!(rate(with_header).unwrap(), 127_877.24);
-        assert!(rate("Could not connect to Redis").is_err());
+        assert_eq!(figures("\"GET\",\"127877.24\"\n").unwrap(), (127_877.24, Latency::default()));
+        let of_7 = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\
+                    \"p99_latency_ms\",\"max_latency_ms\"\n\
+                    \"GET\",\"127877.24\",\"0.210\",\"0.1\",\"0.200\",\"0.4\",\"0.500\",\"2.000\"\n";
+        let (rate, latency) = figures(of_7).unwrap();
+        assert_eq!((rate, latency.p50, latency.p90), (127_877.24, Some(200.0), None));
+        assert_eq!((latency.p99, latency.max), (Some(500.0), Some(2000.0)));
+        assert!(figures("Could not connect to Redis").is_err());
     }
 }
