@@ -449,10 +449,11 @@ pub fn before_fork() {
 
 /// In the fork child.
 pub fn after_fork_child() {
+    let parent = PID.load(Relaxed);
     settle_down();
     SHARED.store(UNSEEN_SHARING, Relaxed);
     if !WORDS.load(Relaxed).is_null() {
-        ledger::after_fork_child(|count| {
+        ledger::after_fork_child(parent, |count| {
             each(|_, k| {
                 if let Kind::Conn(i) = k {
                     count(i);

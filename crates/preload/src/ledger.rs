@@ -9,18 +9,17 @@ use smc::{sys, table};
 /// A process's share. All zero is a valid one.
 #[repr(C)]
 pub struct Ledger {
-    /// The process; 0 before it has come to life, `ANOTHER` once it runs another program, which keeps no ledger here.
+    /// The process; 0 before it has come to life, `ANOTHER` if its parent cannot go by this.
     pid: AtomicU32,
     /// When it was made for a child, in nanoseconds.
     born: AtomicU64,
-    /// The PID namespace in which that is its number, 0 if it cannot tell.
-    space: AtomicU64,
     /// Wait numbers taken, one bit each.
     waits: [AtomicU64; table::WAITS / 64],
     /// Descriptors that name a connection.
     held: [AtomicU32; table::CAPACITY as usize],
 }
 
+/// It runs another program, which keeps no ledger here, or its parent knows it by another number.
 const ANOTHER: u32 = u32::MAX;
 /// A child that has not come to life by then never will, or without us: the fork failed, or it was killed at once.
 const STILLBORN_NS: u64 = 10_000_000_000;
@@ -38,14 +37,13 @@ static TOP: AtomicUsize = AtomicUsize::new(0);
 /// Held while ledgers of children are looked at, and taken away.
 static REAPING: FastLock<false> = FastLock::new();
 static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
-/// See `Ledger::space`; of this process.
-static SPACE: AtomicU64 = AtomicU64::new(0);
+/// What `Ledger::pid` is while this program runs.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// False without memory for it.
 pub fn init() -> bool {
     let fresh = sys::reserve(LEN, false).cast::<Ledger>();
     if !fresh.is_null() {
-        SPACE.store(pid_space(), Relaxed);
         MINE.store(fresh, Release);
     }
     !fresh.is_null()
@@ -102,10 +100,9 @@ pub fn after_fork_parent() {
     }
 }
 
-/// The child's, of which `each` calls its argument for the connection of every descriptor.
-pub fn after_fork_child(each: impl FnOnce(&mut dyn FnMut(u32))) {
+/// That of the child of `parent`. `each` calls its argument for the connection of every descriptor.
+pub fn after_fork_child(parent: u32, each: impl FnOnce(&mut dyn FnMut(u32))) {
     let (old, next) = (MINE.load(Relaxed), NEXT.swap(core::ptr::null_mut(), Relaxed));
-    let inherited = SPACE.swap(pid_space(), Relaxed);
     // SAFETY: the only thread of the child.
     unsafe { REAPING.reset() };
     CHILDREN[..TOP.swap(0, Relaxed)].iter().for_each(|slot| slot.store(core::ptr::null_mut(), Relaxed));
@@ -122,10 +119,11 @@ pub fn after_fork_child(each: impl FnOnce(&mut dyn FnMut(u32))) {
     each(&mut |index| {
         held(index).fetch_add(1, Relaxed);
     });
-    let l = mine();
-    // Another namespace's numbers mean nothing to the parent.
-    l.space.store(if inherited == SPACE.load(Relaxed) { inherited } else { 0 }, Relaxed);
-    l.pid.store(sys::getpid(), Release);
+    // In a PID namespace of its own it has no parent, and a number that means another process there.
+    // SAFETY: no arguments.
+    let known = unsafe { sys::syscall(libc::SYS_getppid, 0, 0, 0, 0, 0, 0) } as u32 == parent;
+    NUMBER.store(if known { sys::getpid() } else { ANOTHER }, Relaxed);
+    note(NUMBER.load(Relaxed));
 }
 
 /// The process becomes another program, which may take over what this one holds.
@@ -135,7 +133,7 @@ pub fn before_exec() {
 
 /// exec failed.
 pub fn undo_exec() {
-    note(sys::getpid());
+    note(NUMBER.load(Relaxed));
 }
 
 fn note(pid: u32) {
@@ -167,7 +165,7 @@ impl Ledger {
         match self.pid.load(Acquire) {
             0 => sys::now_ns() - self.born.load(Relaxed) > STILLBORN_NS,
             ANOTHER => true,
-            pid => self.space.load(Relaxed) == SPACE.load(Relaxed) && SPACE.load(Relaxed) != 0 && has_ended(pid),
+            pid => has_ended(pid),
         }
     }
 
@@ -191,7 +189,7 @@ fn unmap(l: *mut Ledger) {
     unsafe { sys::syscall(libc::SYS_munmap, l as usize, LEN, 0, 0, 0, 0) };
 }
 
-/// Whether a process of our own PID namespace has ended, reaped or not. Doubts count as no.
+/// Whether a process has ended, reaped or not. Doubts count as no.
 fn has_ended(pid: u32) -> bool {
     // SAFETY: integers only.
     let fd = unsafe { sys::syscall(libc::SYS_pidfd_open, pid as usize, 0, 0, 0, 0, 0) };
@@ -201,14 +199,4 @@ fn has_ended(pid: u32) -> bool {
     let ended = sys::poll_now(fd as i32, libc::POLLIN) & libc::POLLIN != 0;
     sys::close(fd as i32);
     ended
-}
-
-fn pid_space() -> u64 {
-    // SAFETY: all-zero is a valid stat.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    let path = c"/proc/self/ns/pid";
-    let at = libc::AT_FDCWD as usize;
-    // SAFETY: a literal path and a live stat.
-    let r = unsafe { sys::syscall(libc::SYS_newfstatat, at, path.as_ptr() as usize, &raw mut st as usize, 0, 0, 0) };
-    if r == 0 { st.st_ino } else { 0 }
 }
