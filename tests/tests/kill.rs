@@ -4,7 +4,9 @@ use std::thread::sleep;
 
 use rustix::process::Signal;
 use system_tests::stream::Random;
-use system_tests::{Case, Ports, Proc, Side, case, compile, mapped_memory, millis, open_files, plain, secs};
+use system_tests::{
+    Case, Ports, Proc, Side, case, compile, connections, mapped_memory, millis, open_files, plain, secs,
+};
 
 const ENDLESS: &str = "400000000000";
 
@@ -111,6 +113,28 @@ fn a_server_keeps_nothing_of_killed_clients() {
             "mapped memory grew from {memory} to {memory_after} bytes over 40 more killed clients"
         );
         assert!(files_after <= files + 2, "open files grew from {files} to {files_after} over 40 more killed clients");
+        Ok(())
+    });
+}
+
+/// What a killed worker of a prefork server had of the family's table comes back when the next one is forked.
+#[test]
+fn killed_workers_leave_their_places() {
+    case("killed-workers", |c| {
+        let (port, orphans) = (Ports::Low.free(), compile("orphans")?);
+        let number = port.to_string();
+        let args = |side: &str| [side, &number, "12", "20"].map(str::to_string);
+        let watch = c.watch(&[port]);
+        let mut server = c.serve("server", port, Side::Run.command(&orphans).args(args("server")));
+        let mut client = c.start("client", Side::Run.command(&orphans).args(args("client")));
+        client.success(secs(40));
+        server.wait_line("over", secs(20));
+        if !plain() {
+            watch.expect_smcd(1);
+            let left = connections(&[port]);
+            assert!(left.is_empty(), "{} of 240 connections have kept their places", left.len());
+        }
+        assert!(server.running());
         Ok(())
     });
 }

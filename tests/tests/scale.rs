@@ -5,7 +5,7 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::Instant;
 
-use system_tests::{Ports, Side, case, compile, millis, plain, secs, skip};
+use system_tests::{Connection, Ports, Side, case, compile, connections, millis, plain, secs, skip};
 
 fn descriptors_allowed() -> u64 {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -122,6 +122,48 @@ fn connections_upgraded_and_closed_in_turn() {
             client.say("\n");
             client.wait_line("again", secs(30));
             client.success(secs(30));
+        }
+        server.stop();
+        Ok(())
+    });
+}
+
+/// Beyond what a user's processes may have together connections stay on TCP, and say why; what a killed one had comes back.
+#[test]
+fn a_users_processes_share_a_limit() {
+    case("user-limit", |c| {
+        if plain() {
+            return skip("there is no shared memory without shortwire");
+        }
+        fs::create_dir(c.dir().join("run")).expect("a folder of its own");
+        let (port, many) = (Ports::Low.free(), compile("many")?);
+        let number = port.to_string();
+        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
+        // 16 buffers for all, and each asks for 10.
+        let start = |name: &str| {
+            let mut command = Side::Run.command(&many);
+            command.args(["idle", &number, "10", "50"]);
+            command.envs([("SHORTWIRE_DMB_SIZE", "64K"), ("SHORTWIRE_MAX_MEMORY_USER", "1M")]);
+            let mut client = c.start(name, &mut command);
+            client.wait_line("ready", secs(20));
+            let all = connections(&[port]);
+            let shared = all.iter().filter(|c| c.pid == i64::from(client.pid()) && c.smcd).count();
+            let refused =
+                |c: &&Connection| c.pid == i64::from(client.pid()) && c.state.contains("all processes of the user");
+            (shared, all.iter().filter(refused).count(), client)
+        };
+        let (shared, refused, mut first) = start("first");
+        assert_eq!((shared, refused), (10, 0), "within the limit");
+        let (shared, refused, mut second) = start("second");
+        assert_eq!((shared, refused), (6, 4), "what is left of it");
+        first.signal(rustix::process::Signal::KILL);
+        first.wait(secs(5));
+        let (shared, refused, mut third) = start("third");
+        assert_eq!((shared, refused), (10, 0), "what the killed one had");
+        for client in [&mut second, &mut third] {
+            client.say("\n");
+            client.wait_line("again", secs(20));
+            client.success(secs(20));
         }
         server.stop();
         Ok(())

@@ -106,6 +106,12 @@ pub struct Run {
         long_help = "Memory that the receive buffers of a process may take together (library default: a quarter of the machine's). Connections beyond it stay TCP. Only what is used counts as memory to the system; a connection at rest uses a page."
     )]
     pub max_memory: Option<u64>,
+    /// Memory that the receive buffers of all of a user's programs may take together
+    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY_USER", hide_env_values = true, value_parser = parse_size)]
+    #[arg(
+        long_help = "Memory that the receive buffers of all processes of this user may take together, those that were started with this option and see the same $SHORTWIRE_RUN_DIR or, without that, /dev/shm. Connections beyond it stay TCP. What a process had counts no more once it has ended, however it ended."
+    )]
+    pub max_memory_user: Option<u64>,
     /// Longest busy wait before sleeping, in microseconds (0: never)
     #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,

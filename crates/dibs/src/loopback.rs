@@ -75,6 +75,12 @@ impl Loopback {
         self.max_dmbs.store(max_dmbs, Ordering::Relaxed);
     }
 
+    /// Bytes that its own buffers take, handed out or not yet given back by both sides.
+    pub fn memory(&self) -> u64 {
+        let of = |a: &mut arena::OwnArena| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
+        self.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
+    }
+
     /// Gives the device its identity, unless it has one. The first call of `gid` does it too.
     pub fn init(&self) {
         let [hi, lo] = uuid();

@@ -7,6 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::
 use smc::conn::{Conn, phase};
 use smc::{group, reason, sys, table};
 
+use crate::ledger::{self, held};
+
 /// What a descriptor number stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -48,12 +50,10 @@ pub fn readiness_differs() -> bool {
     UPGRADED.load(Relaxed) > 0 || MARKED.load(Relaxed)
 }
 
-/// What this process (not its family) keeps for a connection.
+/// What this process (not its family) keeps for a connection, beside the number of its descriptors (`ledger.rs`).
 #[repr(C)]
 #[derive(Default)]
 pub struct Local {
-    /// Descriptors of this process that name it.
-    pub refs: AtomicU32,
     /// First epoll registration, index + 1.
     pub regs: AtomicU32,
     /// A descriptor that names it.
@@ -61,6 +61,9 @@ pub struct Local {
     /// Counted in `UPGRADED`.
     pub upgraded: AtomicU32,
 }
+/// Sockets seen, of which each so many-th makes us look for killed children.
+static CREATED: AtomicU32 = AtomicU32::new(1);
+const REAP_EVERY: u32 = 64;
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Reserves the arrays. Without them every descriptor is `Other` and everything stays TCP.
@@ -71,7 +74,7 @@ pub fn init() {
     let n = limit.rlim_max.clamp(1024, 1 << 20) as usize;
     let locals = sys::reserve(table::CAPACITY as usize * size_of::<Local>(), false);
     let words = sys::reserve(n * 8, false);
-    if locals.is_null() || words.is_null() {
+    if locals.is_null() || words.is_null() || !ledger::init() {
         return;
     }
     LOCALS.store(locals.cast(), Release);
@@ -218,19 +221,26 @@ pub fn existing(fd: i32) -> Option<(u32, &'static Conn)> {
 #[cold]
 fn create(fd: i32) -> Option<(u32, &'static Conn)> {
     let table = table::get()?;
-    let index = table.alloc()?;
+    if CREATED.fetch_add(1, Relaxed).is_multiple_of(REAP_EVERY) {
+        ledger::reap(true, lost);
+    }
+    let index = table.alloc().or_else(|| {
+        ledger::reap(true, lost);
+        table.alloc()
+    })?;
     let c = table.conn(index);
     c.reset();
     c.next_try.store(smc::config::CONFIG.after.load(Relaxed), Relaxed);
     c.pid.store(PID.load(Relaxed), Relaxed);
     let l = local(index);
-    l.refs.store(1, Relaxed);
+    held(index).store(1, Relaxed);
     l.regs.store(0, Relaxed);
     l.fd.store(fd as u32, Relaxed);
     l.upgraded.store(0, Relaxed);
     match word(fd)?.compare_exchange(TAG_TCP, TAG_CONN | u64::from(index), AcqRel, Acquire) {
         Ok(_) => Some((index, c)),
         Err(_) => {
+            held(index).store(0, Relaxed);
             c.gen_.fetch_add(1, Release);
             table.free(index);
             existing(fd)
@@ -244,7 +254,7 @@ pub fn share(old: i32, new: i32) {
     match k {
         Kind::Conn(i) => {
             conn(i).refs.fetch_add(1, AcqRel);
-            local(i).refs.fetch_add(1, AcqRel);
+            held(i).fetch_add(1, AcqRel);
         }
         // A second descriptor for a socket without an object yet: both must come to name the same one.
         Kind::Tcp => {
@@ -277,7 +287,7 @@ pub fn share_over(old: i32, new: i32) {
 
 /// Whether other processes hold descriptors of this connection.
 pub fn is_shared(index: u32) -> bool {
-    conn(index).refs.load(Acquire) != local(index).refs.load(Acquire)
+    conn(index).refs.load(Acquire) != held(index).load(Acquire)
 }
 
 /// What must precede the close of `fd` in this process; the kernel's close follows.
@@ -297,7 +307,8 @@ pub fn before_close(fd: i32) {
 fn drop_ref(index: u32, fd: i32) {
     let c = conn(index);
     let l = local(index);
-    let here = l.refs.fetch_sub(1, AcqRel) - 1;
+    // In this order: who is killed in between leaves one too many.
+    let here = held(index).fetch_sub(1, AcqRel) - 1;
     let all = c.refs.fetch_sub(1, AcqRel) - 1;
     if here == 0 {
         if l.upgraded.swap(0, AcqRel) != 0 {
@@ -323,6 +334,27 @@ fn drop_ref(index: u32, fd: i32) {
         if let Some(t) = table::get() {
             t.free(index);
         }
+    }
+}
+
+/// A child that held `n` descriptors of a connection was killed.
+fn lost(index: u32, n: u32) {
+    let c = conn(index);
+    let less = c.refs.fetch_update(AcqRel, Acquire, |refs| refs.checked_sub(n));
+    if less != Ok(n) {
+        return;
+    }
+    // The last holder. The kernel has closed the socket, and what only the child had mapped is gone with it.
+    if c.pid.load(Relaxed) == PID.load(Relaxed) {
+        smc::meet::abandon(c);
+        group::release(c);
+    } else {
+        c.meeting.store(0, Relaxed);
+    }
+    finish(c);
+    c.gen_.fetch_add(1, Release);
+    if let Some(t) = table::get() {
+        t.free(index);
     }
 }
 
@@ -401,6 +433,7 @@ pub fn each(mut f: impl FnMut(i32, Kind)) {
 
 /// Before fork: both processes will hold every connection.
 pub fn before_fork() {
+    ledger::reap(false, lost);
     each(|fd, k| {
         let index = match k {
             Kind::Conn(i) => Some(i),
@@ -416,8 +449,18 @@ pub fn before_fork() {
 
 /// In the fork child.
 pub fn after_fork_child() {
+    let parent = PID.load(Relaxed);
     settle_down();
     SHARED.store(UNSEEN_SHARING, Relaxed);
+    if !WORDS.load(Relaxed).is_null() {
+        ledger::after_fork_child(parent, |count| {
+            each(|_, k| {
+                if let Kind::Conn(i) = k {
+                    count(i);
+                }
+            });
+        });
+    }
 }
 
 /// The process is about to become another program. Descriptors with FD_CLOEXEC end here. The others go back to TCP if
@@ -428,6 +471,7 @@ pub fn before_exec() {
     if !owner() {
         return;
     }
+    ledger::before_exec();
     let mut kept = false;
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
@@ -454,6 +498,7 @@ pub fn undo_exec() {
     if !owner() {
         return;
     }
+    ledger::undo_exec();
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
         if cloexec(fd) {
@@ -479,7 +524,7 @@ pub fn inherit() {
         if let Some(i) = t.by_inode(inode)
             && t.conn(i).heir.load(Relaxed) == me
         {
-            let first = local(i).refs.fetch_add(1, AcqRel) == 0;
+            let first = held(i).fetch_add(1, AcqRel) == 0;
             if first {
                 local(i).fd.store(fd as u32, Relaxed);
             }
@@ -510,7 +555,7 @@ pub fn receive(fd: i32) {
     let Some(inode) = smc::meet::socket_inode(fd) else { return };
     let Some(t) = table::get() else { return };
     if let Some(i) = t.by_inode(inode) {
-        local(i).refs.fetch_add(1, AcqRel);
+        held(i).fetch_add(1, AcqRel);
         local(i).fd.store(fd as u32, Relaxed);
         mark(fd, Kind::Conn(i));
     }

@@ -8,6 +8,7 @@ mod alloc;
 mod calls;
 mod epoll;
 mod fds;
+mod ledger;
 mod next;
 mod poll;
 mod wait;

@@ -27,6 +27,8 @@ pub struct Config {
     pub dmb_size: AtomicU32,
     /// Bytes that the receive buffers of this process may take together; 0: a quarter of the machine's memory.
     pub max_memory: AtomicU64,
+    /// Bytes that the receive buffers of all of the user's processes with this setting may take together; 0: no such limit.
+    pub max_memory_user: AtomicU64,
     /// Longest busy wait before sleeping, in nanoseconds.
     pub spin_ns: AtomicU32,
     policy: AtomicU32,
@@ -42,6 +44,7 @@ pub static CONFIG: Config = Config {
     after_bytes: AtomicU64::new(64 << 10),
     dmb_size: AtomicU32::new(0),
     max_memory: AtomicU64::new(0),
+    max_memory_user: AtomicU64::new(0),
     spin_ns: AtomicU32::new(20_000),
     policy: AtomicU32::new(PeerPolicy::Verified as u32),
     copy: AtomicBool::new(false),
@@ -93,6 +96,8 @@ impl Config {
                 .filter(|n| n.is_power_of_two() && (16 << 10..=16 << 20).contains(n))
                 .map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
             b"MAX_MEMORY" => number.map_or((), |n| self.max_memory.store(n.max(1), Relaxed)),
+            b"MAX_MEMORY_USER" => number.map_or((), |n| self.max_memory_user.store(n.max(1), Relaxed)),
+            b"RUN_DIR" => crate::quota::set_folder(value),
             b"SPIN" => number.map_or((), |n| self.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
             b"PEER_POLICY" => {
                 let p = match value {

@@ -13,7 +13,7 @@ use shm::lock::FastLock;
 use crate::channel::Cred;
 use crate::config::CONFIG;
 use crate::conn::{Conn, DmbHeader, LEFT, Waits};
-use crate::reason;
+use crate::{quota, reason};
 
 /// The loopback device of this process.
 pub static LOOPBACK: Loopback = Loopback::new();
@@ -80,7 +80,11 @@ pub enum NoGroup {
 fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
     let _guard = GROUPS.lock.lock().ok()?;
     // SAFETY: the lock is held.
-    Some(f(unsafe { &mut *GROUPS.list.get() }))
+    let r = f(unsafe { &mut *GROUPS.list.get() });
+    if CONFIG.max_memory_user.load(Relaxed) != 0 {
+        quota::note(LOOPBACK.memory());
+    }
+    Some(r)
 }
 
 /// Server: the group for a proposing peer and whether this is first contact.
@@ -215,6 +219,9 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Option<i32>), u32> {
             !quiet
         });
         LOOPBACK.set_max_dmbs(CONFIG.max_buffers(len));
+        if CONFIG.max_memory_user.load(Relaxed) != 0 && !quota::admit(LOOPBACK.memory() + u64::from(len)) {
+            return Err(reason::MAX_USER.code());
+        }
         let dmb = LOOPBACK.register_in(id, peer, len).map_err(|e| match e {
             RegisterError::NoSpace => reason::MAX_DMB.code(),
             _ => reason::MEMORY.code(),
@@ -318,6 +325,7 @@ pub fn after_fork_child() {
         core::mem::forget(core::mem::take(&mut *GROUPS.list.get()));
     }
     LOOPBACK.after_fork_child();
+    quota::after_fork_child();
 }
 
 /// One row of `shortwire devices` and `linkgroups`: groups, connections.

@@ -117,6 +117,7 @@ pub fn give_way(fd: i32) {
             // Always to a higher number, so LOWEST holds.
             slot.store(moved.max(-1) as i32 + 1, Relaxed);
             crate::table::moved_fd(fd, moved as i32);
+            crate::quota::moved_fd(fd, moved as i32);
             return;
         }
     }

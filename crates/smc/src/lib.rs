@@ -12,6 +12,7 @@ pub mod group;
 pub mod hidden;
 pub mod inet;
 pub mod meet;
+pub mod quota;
 pub mod reason;
 pub mod stats;
 pub mod sys;

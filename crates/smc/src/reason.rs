@@ -257,6 +257,9 @@ reasons! {
     REVERTED = 0x0999_1015, "REVERTED";
         "connection was reverted to TCP";
         "See the statistics for what the program did with the socket.";
+    MAX_USER = 0x0999_1016, "MAX_USER";
+        "the limit on the memory of all processes of the user is reached, or nobody can keep account of it";
+        "Raise --max-memory-user of `shortwire run`, or see to it that shortwire-memory-UID can be written in $SHORTWIRE_RUN_DIR or /dev/shm.";
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::traffic::Traffic;
+use common::traffic::{Side, Traffic};
 use common::{End, pair, raw_recv, serial, upgrade};
 use smc::conn::phase as p;
 use smc::reason;
@@ -108,17 +108,25 @@ fn in_a_thread(f: impl FnOnce() + Send + 'static) {
 #[test]
 fn nobody_tells_positions_any_more() {
     let _serial = serial();
-    for steps in 0..12 {
+    const SWITCHED: usize = 12;
+    for steps in 0..=SWITCHED {
         in_a_thread(move || {
-            let (a, b) = pair();
             // Bytes on TCP on either side of each step, some of them unread.
-            let mut t = Traffic::new((a, b));
-            for i in 0..steps {
-                let common::traffic::Side::Ours(end) = &t.sides[i % 2] else { panic!() };
+            let mut t = Traffic::new(pair());
+            for i in 0..steps % SWITCHED {
+                let Side::Ours(end) = &t.sides[i % 2] else { panic!() };
                 end.step();
                 t.send(i % 2, 10 + i);
                 t.send(1 - i % 2, 20 + i);
                 t.recv(i % 2, 15);
+            }
+            if steps == SWITCHED {
+                // Sends have left TCP, and no receive has followed yet.
+                t.send(0, 30);
+                t.send(1, 50);
+                t.recv(0, 20);
+                let [Side::Ours(a), Side::Ours(b)] = &t.sides else { panic!() };
+                upgrade(a, b);
             }
             enter_sandbox();
             for n in [1, 3000, 100_000] {

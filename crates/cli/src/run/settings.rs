@@ -13,6 +13,7 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     put("SHORTWIRE_AFTER_BYTES", args.after_bytes.map(|value| value.to_string()));
     put("SHORTWIRE_DMB_SIZE", args.dmb_size.map(|value| value.to_string()));
     put("SHORTWIRE_MAX_MEMORY", args.max_memory.map(|value| value.to_string()));
+    put("SHORTWIRE_MAX_MEMORY_USER", args.max_memory_user.map(|value| value.to_string()));
     put("SHORTWIRE_SPIN", args.spin.map(|value| value.to_string()));
     put("SHORTWIRE_PEER_POLICY", args.peer_policy.map(word));
     put("SHORTWIRE_PREFER", list(args.prefer.iter().map(|&device| word(device))));
@@ -75,6 +76,7 @@ mod tests {
             "1M",
             "--dmb-size=256K",
             "--max-memory=1G",
+            "--max-memory-user=2G",
             "--spin",
             "20",
             "--peer-policy",
@@ -98,6 +100,7 @@ mod tests {
             ("SHORTWIRE_AFTER_BYTES", "1048576"),
             ("SHORTWIRE_DMB_SIZE", "262144"),
             ("SHORTWIRE_MAX_MEMORY", "1073741824"),
+            ("SHORTWIRE_MAX_MEMORY_USER", "2147483648"),
             ("SHORTWIRE_SPIN", "20"),
             ("SHORTWIRE_PEER_POLICY", "same-uid"),
             ("SHORTWIRE_PREFER", "loopback,ism"),

@@ -7,7 +7,7 @@ use libc::{FILE, pid_t};
 use smc::{group, hidden, reason};
 
 use crate::fds::{self, Kind};
-use crate::{alloc, epoll, next};
+use crate::{alloc, epoll, ledger, next};
 
 /// Whether a handler without SA_RESTART was ever installed: then an interrupted wait that poll stands in for must
 /// end, because we can't tell which handler ran.
@@ -28,9 +28,11 @@ extern "C" fn prepare() {
     // Held over the fork so that the child finds the tables and the heap whole.
     core::mem::forget(epoll::table_lock().lock());
     core::mem::forget(alloc::HEAP.lock.lock());
+    ledger::before_fork();
 }
 
 extern "C" fn parent() {
+    ledger::after_fork_parent();
     // SAFETY: taken in `prepare` by this thread.
     unsafe {
         alloc::HEAP.lock.force_unlock();

@@ -9,6 +9,7 @@ use smc::{reason, table as connections};
 use super::set::{Entry, Set, held};
 use super::table::{Tables, of_conn, set, slot, tables};
 use crate::fds::{self, Kind};
+use crate::ledger;
 
 /// A new epoll descriptor.
 pub fn open(epfd: c_int) -> c_int {
@@ -69,7 +70,7 @@ pub fn forget(index: u32, fd: c_int) {
         release(&t, i, e);
     }
     if let Some(c) = connections::get() {
-        c.free_wait(s.wait.swap(0, Relaxed));
+        ledger::free_wait(c, s.wait.swap(0, Relaxed));
     }
     s.refs.store(0, Release);
 }
@@ -275,7 +276,7 @@ fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
         && !s.solo.load(Relaxed)
         && let Some(c) = connections::get()
     {
-        s.wait.store(c.take_wait(), Relaxed);
+        s.wait.store(ledger::take_wait(c), Relaxed);
     }
     h.hook(index)
 }

@@ -1,0 +1,166 @@
+//! What the processes of a user have of receive buffers together, for those that are to keep to a common limit.
+//!
+//! Each has a place in a small file in `$SHORTWIRE_RUN_DIR` or /dev/shm and holds a record lock on it. The kernel takes the lock back when the
+//! process ends, however it ends, and what stands at a place without a lock does not count any more. The file stays.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use crate::config::CONFIG;
+use crate::{hidden, sys};
+
+/// Processes of one user that can have buffers under the limit at a time.
+const PLACES: usize = 2048;
+const LEN: usize = PLACES * size_of::<AtomicU64>();
+const NOWHERE: u32 = u32::MAX;
+
+type Places = [AtomicU64; PLACES];
+
+static SHEET: AtomicPtr<Places> = AtomicPtr::new(core::ptr::null_mut());
+static FD: AtomicI32 = AtomicI32::new(-1);
+static PLACE: AtomicU32 = AtomicU32::new(NOWHERE);
+
+/// Whether this process may have `bytes` in all; noted if so. Callers take turns.
+pub fn admit(bytes: u64) -> bool {
+    let most = CONFIG.max_memory_user.load(Relaxed);
+    if most == 0 {
+        return true;
+    }
+    let Some(own) = place() else { return false };
+    let sheet = sheet();
+    let before = sheet[own].swap(bytes, SeqCst);
+    // Noted before the others are looked at: of two that ask for the last of it at most one gets it.
+    let others = (0..PLACES).filter(|&at| at != own).fold(0u64, |sum, at| match sheet[at].load(SeqCst) {
+        n if n == 0 || is_free(at) => sum,
+        n => sum.saturating_add(n),
+    });
+    let fits = others.saturating_add(bytes) <= most;
+    if !fits {
+        sheet[own].store(before, SeqCst);
+    }
+    fits
+}
+
+/// Notes what this process has.
+pub fn note(bytes: u64) {
+    let own = PLACE.load(Relaxed);
+    if own != NOWHERE {
+        sheet()[own as usize].store(bytes, SeqCst);
+    }
+}
+
+/// Record locks and hidden descriptors are the parent's.
+pub(crate) fn after_fork_child() {
+    PLACE.store(NOWHERE, Relaxed);
+    FD.store(-1, Relaxed);
+}
+
+/// The hidden descriptor had to move.
+pub(crate) fn moved_fd(from: i32, to: i32) {
+    let _ = FD.compare_exchange(from, to, Relaxed, Relaxed);
+}
+
+fn sheet() -> &'static Places {
+    // SAFETY: callers have a place, which is had after the mapping, and that is never unmapped.
+    unsafe { &*SHEET.load(Acquire) }
+}
+
+/// The place of this process. Its lock is renewed: a descriptor of ours that makes way for one of the application takes it
+/// along.
+fn place() -> Option<usize> {
+    if FD.load(Relaxed) < 0 || SHEET.load(Relaxed).is_null() {
+        open()?;
+    }
+    let own = PLACE.load(Relaxed);
+    if own != NOWHERE && lock(own as usize) {
+        return Some(own as usize);
+    }
+    let at = (0..PLACES).find(|&at| lock(at))?;
+    sheet()[at].store(0, SeqCst);
+    PLACE.store(at as u32, Relaxed);
+    Some(at)
+}
+
+fn request(command: i32, at: usize) -> Option<libc::flock> {
+    // SAFETY: all-zero is a valid flock.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    (lock.l_start, lock.l_len) = (at as i64, 1);
+    (sys::fcntl(FD.load(Relaxed), command, &raw mut lock as usize) == 0).then_some(lock)
+}
+
+fn lock(at: usize) -> bool {
+    request(libc::F_SETLK, at).is_some()
+}
+
+/// Whether nobody else holds the place. Doubts count as no.
+fn is_free(at: usize) -> bool {
+    request(libc::F_GETLK, at).is_some_and(|lock| lock.l_type == libc::F_UNLCK as i16)
+}
+
+struct Folder(UnsafeCell<([u8; 128], usize)>);
+// SAFETY: written once, while the library is loaded and before any other thread of ours reads.
+unsafe impl Sync for Folder {}
+static FOLDER: Folder = Folder(UnsafeCell::new(([0; 128], 0)));
+
+/// The file is in this folder (one that is too long to be noted is no folder to be in), otherwise in /dev/shm.
+pub(crate) fn set_folder(name: &[u8]) {
+    // SAFETY: see `Folder`.
+    let (bytes, len) = unsafe { &mut *FOLDER.0.get() };
+    if let Some(place) = bytes.get_mut(..name.len()) {
+        place.copy_from_slice(name);
+        *len = name.len();
+    }
+}
+
+fn path(uid: u32) -> [u8; 192] {
+    // SAFETY: see `Folder`.
+    let (bytes, len) = unsafe { &*FOLDER.0.get() };
+    let folder = if *len == 0 { &b"/dev/shm"[..] } else { &bytes[..*len] };
+    let mut digits = [0u8; 10];
+    let (mut n, mut at) = (uid, digits.len());
+    while n > 0 || at == digits.len() {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+    }
+    let mut path = [0u8; 192];
+    let parts = folder.iter().chain(b"/shortwire-memory-").chain(&digits[at..]);
+    // A NUL is left at the end.
+    path[..191].iter_mut().zip(parts).for_each(|(to, from)| *to = *from);
+    path
+}
+
+fn open() -> Option<()> {
+    let uid = rustix::process::geteuid().as_raw();
+    let path = path(uid);
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: here and below: a NUL-terminated path, integers, and live locals.
+    let call = |n, a: [usize; 6]| unsafe { sys::syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]) };
+    let fd =
+        call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0o600, 0, 0]) as i32;
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: all-zero is a valid stat.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    let ours = call(libc::SYS_fstat, [fd as usize, &raw mut st as usize, 0, 0, 0, 0]) == 0
+        // The directory is everybody's: another user may have been there first.
+        && (st.st_uid, st.st_mode) == (uid, libc::S_IFREG | 0o600)
+        // Every page is there: the first touch cannot fail.
+        && call(libc::SYS_fallocate, [fd as usize, 0, 0, LEN, 0, 0]) == 0;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let base = match SHEET.load(Acquire) {
+        _ if !ours => -1,
+        p if !p.is_null() => p as isize,
+        _ => call(libc::SYS_mmap, [0, LEN, protection, libc::MAP_SHARED as usize, fd as usize, 0]),
+    };
+    if base < 0 {
+        sys::close(fd);
+        return None;
+    }
+    SHEET.store(base as *mut Places, Release);
+    FD.store(hidden::park(fd), Relaxed);
+    Some(())
+}
