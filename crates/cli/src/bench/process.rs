@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open, waitid,
@@ -104,6 +104,17 @@ impl Process {
     /// Whether a line of its log has `words`.
     pub fn says(&self, words: &str) -> bool {
         fs::read_to_string(&self.errors).is_ok_and(|text| text.contains(words))
+    }
+
+    /// Asks it to end as Ctrl-C does, and waits until it has.
+    pub fn interrupt(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::INT).context("cannot interrupt a process")?;
+        let deadline = Instant::now() + STOP_LIMIT;
+        while self.child.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "{} did not end when interrupted", self.label);
+            std::thread::sleep(STEP);
+        }
+        Ok(())
     }
 
     /// Waits for the end and gives what was printed. `look` is called with the time that has passed and says when it

@@ -159,7 +159,7 @@ fn measure(plan: &Plan) -> Result<Samples> {
             Some(reason) => samples.skip(case.name, &reason),
         }
     }
-    let counted = counted(plan, &cases, &mut samples);
+    let counted = counted(plan, &session, &cases, &mut samples);
     let runs: usize = cases.iter().map(|case| in_turn(case, plan, 0).len()).sum();
     let progress = Progress::new(runs * plan.rounds as usize + counted.len());
     let began = Instant::now();
@@ -199,11 +199,17 @@ fn measure(plan: &Plan) -> Result<Samples> {
 }
 
 /// Before and after: over TCP and over Shortwire.
-fn counted<'a>(plan: &Plan, cases: &[&'a Case], samples: &mut Samples) -> Vec<(&'a Case, Path)> {
+fn counted<'a>(plan: &Plan, session: &Session, cases: &[&'a Case], samples: &mut Samples) -> Vec<(&'a Case, Path)> {
     let cases: Vec<&Case> = cases.iter().copied().filter(|case| plan.counts_calls && case.counts_calls).collect();
-    if !cases.is_empty() && !calls::is_possible() {
-        samples.skip("system calls per request", "strace not installed");
+    if cases.is_empty() {
         return Vec::new();
+    }
+    match calls::Counter::find(session) {
+        Some(counter) => samples.settings.calls_counted_by = Some(counter.name().into()),
+        None => {
+            samples.skip("system calls per request", "perf not allowed, strace not installed");
+            return Vec::new();
+        }
     }
     cases.into_iter().flat_map(|case| [(case, Path::Tcp), (case, Path::Shortwire)]).collect()
 }
@@ -220,5 +226,6 @@ fn settings(plan: &Plan) -> Settings {
         unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         seconds: plan.seconds,
         repeat: plan.rounds,
+        calls_counted_by: None,
     }
 }
