@@ -65,8 +65,16 @@ impl Process {
     }
 
     /// Waits until `ready` gives something; an error if the program ends first or takes too long.
-    pub fn wait_until<T>(&mut self, mut ready: impl FnMut(&Process) -> Result<Option<T>>) -> Result<T> {
-        let deadline = Instant::now() + START_LIMIT;
+    pub fn wait_until<T>(&mut self, ready: impl FnMut(&Process) -> Result<Option<T>>) -> Result<T> {
+        self.wait_at_most(START_LIMIT, ready)
+    }
+
+    pub fn wait_at_most<T>(
+        &mut self,
+        limit: Duration,
+        mut ready: impl FnMut(&Process) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(value) = ready(self)? {
                 self.forget_cpu();
@@ -76,7 +84,7 @@ impl Process {
                 bail!("{} ended at once with {status}: {}", self.label, self.last_words());
             }
             if Instant::now() > deadline {
-                bail!("{} did not come up within {} s: {}", self.label, START_LIMIT.as_secs(), self.last_words());
+                bail!("{} did not come up within {} s: {}", self.label, limit.as_secs(), self.last_words());
             }
             if sys::interrupted() {
                 bail!("interrupted");
