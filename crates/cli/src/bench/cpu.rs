@@ -12,13 +12,23 @@ struct Process {
 /// In seconds. A zombie counts: look before it is waited for.
 pub fn of_tree(root: u32) -> f64 {
     let processes = all();
-    let mut ticks = 0;
-    let mut tree = vec![root];
-    while let Some(pid) = tree.pop() {
-        ticks += processes.get(&pid).map_or(0, |process| process.ticks);
-        tree.extend(processes.iter().filter(|(_, process)| process.parent == pid).map(|(child, _)| child));
-    }
+    let ticks = descendants(root, &processes).iter().filter_map(|pid| Some(processes.get(pid)?.ticks)).sum::<u64>();
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// A process and all that descend from it.
+pub fn tree(root: u32) -> Vec<u32> {
+    descendants(root, &all())
+}
+
+fn descendants(root: u32, processes: &BTreeMap<u32, Process>) -> Vec<u32> {
+    let mut tree = vec![root];
+    let mut at = 0;
+    while let Some(&pid) = tree.get(at) {
+        tree.extend(processes.iter().filter(|(_, process)| process.parent == pid).map(|(child, _)| child));
+        at += 1;
+    }
+    tree
 }
 
 fn all() -> BTreeMap<u32, Process> {
@@ -62,6 +72,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(of_tree(process.group()) >= 0.04);
+        assert!(tree(process.group()).len() >= 2);
         assert_eq!(of_tree(u32::MAX), 0.0);
     }
 }

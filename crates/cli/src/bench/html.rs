@@ -105,7 +105,8 @@ fn table(body: &mut String, samples: &Samples) {
 }
 
 fn notes(body: &mut String, samples: &Samples) {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> =
+        samples.calls.iter().map(|calls| format!("system calls per request, {}", calls.sentence())).collect();
     for connections in &samples.connections {
         let seen = &connections.seen;
         notes.push(format!("{}: {} of {} connections through shared memory", connections.row, seen.smcd, seen.total()));
@@ -177,6 +178,7 @@ mod tests {
             "1.52 x",
             "bar 1.30 x, reached",
             "Latency in us",
+            "redis-get over tcp: read 1.00, write 1.00",
             "49 of 50",
             "skipped nginx-wrk",
             "FAILED iperf3 over TCP",

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -12,6 +13,8 @@ use super::outcome::{Cpu, Latency, Outcome};
 use super::process::Process;
 use super::session::{Launch, Session, unsupported};
 
+/// For thousands of connections to be made and used, one after the other.
+const REST_LIMIT: Duration = Duration::from_secs(60);
 const NEVER: &[&str] = &["--after", "4294967295", "--after-bytes", "1000000G"];
 
 /// What shortwire-peers is asked to do.
@@ -93,8 +96,9 @@ pub fn ask(
 pub fn rest(session: &Session, path: Path, address: &str, connections: u32) -> Result<Process> {
     let count = connections.to_string();
     let arguments = words(&["idle", "--protocol", "redis", "--connections", &count, "--connect", address]);
+    let arguments = [arguments, words(&["--messages", "8"])].concat();
     let mut idle = session.start(Launch::new("shortwire-peers idle", program()?, arguments, path))?;
-    idle.wait_until(|idle| idle.first_line())?;
+    idle.wait_at_most(REST_LIMIT, |idle| idle.first_line())?;
     Ok(idle)
 }
 

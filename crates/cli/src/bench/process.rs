@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open, waitid,
@@ -65,8 +65,16 @@ impl Process {
     }
 
     /// Waits until `ready` gives something; an error if the program ends first or takes too long.
-    pub fn wait_until<T>(&mut self, mut ready: impl FnMut(&Process) -> Result<Option<T>>) -> Result<T> {
-        let deadline = Instant::now() + START_LIMIT;
+    pub fn wait_until<T>(&mut self, ready: impl FnMut(&Process) -> Result<Option<T>>) -> Result<T> {
+        self.wait_at_most(START_LIMIT, ready)
+    }
+
+    pub fn wait_at_most<T>(
+        &mut self,
+        limit: Duration,
+        mut ready: impl FnMut(&Process) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(value) = ready(self)? {
                 self.forget_cpu();
@@ -76,7 +84,7 @@ impl Process {
                 bail!("{} ended at once with {status}: {}", self.label, self.last_words());
             }
             if Instant::now() > deadline {
-                bail!("{} did not come up within {} s: {}", self.label, START_LIMIT.as_secs(), self.last_words());
+                bail!("{} did not come up within {} s: {}", self.label, limit.as_secs(), self.last_words());
             }
             if sys::interrupted() {
                 bail!("interrupted");
@@ -104,6 +112,17 @@ impl Process {
     /// Whether a line of its log has `words`.
     pub fn says(&self, words: &str) -> bool {
         fs::read_to_string(&self.errors).is_ok_and(|text| text.contains(words))
+    }
+
+    /// Asks it to end as Ctrl-C does, and waits until it has.
+    pub fn interrupt(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::INT).context("cannot interrupt a process")?;
+        let deadline = Instant::now() + STOP_LIMIT;
+        while self.child.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "{} did not end when interrupted", self.label);
+            std::thread::sleep(STEP);
+        }
+        Ok(())
     }
 
     /// Waits for the end and gives what was printed. `look` is called with the time that has passed and says when it

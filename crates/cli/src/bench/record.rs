@@ -132,11 +132,17 @@ pub mod tests {
     use crate::bench::machine::Machine;
     use crate::bench::observe::Seen;
     use crate::bench::samples::tests::row;
-    use crate::bench::samples::{Failure, Kind, Settings};
+    use crate::bench::samples::{CallsOf, Failure, Kind, Settings};
 
     /// One of everything.
     pub fn samples() -> Samples {
-        let settings = Settings { command: "shortwire bench".into(), unix_time: 1, seconds: 0.5, repeat: 2 };
+        let settings = Settings {
+            command: "shortwire bench".into(),
+            unix_time: 1,
+            seconds: 0.5,
+            repeat: 2,
+            calls_counted_by: Some("perf".into()),
+        };
         let mut samples = Samples::new(Machine::describe(Some((0, 1))), settings);
         samples.rounds = 2;
         let paths: [(Path, &[Option<f64>]); 4] = [
@@ -157,6 +163,9 @@ pub mod tests {
             row.kind = kind;
             samples.rows.push(row);
         }
+        let by_name = [("read", 1.0), ("write", 1.0), ("openat", 0.002)];
+        let by_name = by_name.map(|(name, each)| (name.to_string(), each)).into();
+        samples.calls.push(CallsOf { row: "redis-get".into(), path: Path::Tcp, by_name });
         samples.skip("nginx-wrk", "wrk not installed");
         samples.failures.push(Failure { name: "iperf3".into(), path: Path::Tcp, reason: "hung".into() });
         let seen = Seen { smcd: 49, tcp: 1, reasons: BTreeMap::from([("peer gone".into(), 1)]) };

@@ -111,8 +111,12 @@ fn costs(text: &mut String, samples: &Samples) {
         let _ = writeln!(
             text,
             "\n{table}\nProcessor time of client and server with all that they started, in ticks of 10 ms, so small differences say nothing.\n\
-             System calls: of the server alone, in a run of its own under strace, between 1 s and 3 s of load."
+             System calls: of the server alone, counted{} in runs of their own: what 3 s of load need more than 1 s.",
+            samples.settings.calls_counted_by.as_ref().map_or_else(String::new, |counter| format!(" by {counter}"))
         );
+    }
+    for calls in &samples.calls {
+        let _ = writeln!(text, "  {}", calls.sentence());
     }
 }
 
@@ -162,6 +166,7 @@ mod tests {
             "both processor time per request",
             "system calls per request",
             "4.00 x",
+            "redis-get over tcp: read 1.00, write 1.00, others 0.002",
             "49 of 50",
             "1 TCP: peer gone",
             "skipped nginx-wrk",

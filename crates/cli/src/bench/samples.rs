@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::calls::Calls;
 use super::case::{Bar, Better, Case, Measure, Path};
 use super::machine::Machine;
 use super::observe::Seen;
@@ -18,6 +19,8 @@ pub struct Samples {
     pub rounds: u32,
     #[serde(rename = "samples")]
     pub rows: Vec<Row>,
+    /// System calls of servers for each request, by name.
+    pub calls: Vec<CallsOf>,
     pub connections: Vec<Connections>,
     pub skipped: Vec<Note>,
     #[serde(rename = "failed")]
@@ -34,6 +37,8 @@ pub struct Settings {
     pub seconds: f64,
     /// Rounds that were wanted.
     pub repeat: u32,
+    /// `perf`, or `strace`, which slows the server down and so has its peers sleep more.
+    pub calls_counted_by: Option<String>,
 }
 
 /// What a row is about.
@@ -60,6 +65,28 @@ pub struct Connections {
     pub row: String,
     #[serde(flatten)]
     pub seen: Seen,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct CallsOf {
+    pub row: String,
+    pub path: Path,
+    pub by_name: Calls,
+}
+
+impl CallsOf {
+    /// The most frequent first; rare ones together.
+    pub fn sentence(&self) -> String {
+        let mut calls: Vec<(&String, &f64)> = self.by_name.iter().collect();
+        calls.sort_by(|one, other| other.1.total_cmp(one.1));
+        let (often, rare): (Vec<_>, Vec<_>) =
+            calls.into_iter().partition(|(name, each)| **each >= 0.01 && *name != "others");
+        let mut words: Vec<String> = often.iter().map(|(name, each)| format!("{name} {each:.2}")).collect();
+        if !rare.is_empty() {
+            words.push(format!("others {:.3}", rare.iter().map(|(_, each)| **each).sum::<f64>()));
+        }
+        format!("{} over {}: {}", self.row, self.path.name(), words.join(", "))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -90,6 +117,7 @@ impl Samples {
             settings,
             rounds: 0,
             rows: Vec::new(),
+            calls: Vec::new(),
             connections: Vec::new(),
             skipped: Vec::new(),
             failures: Vec::new(),
@@ -131,11 +159,13 @@ impl Samples {
         words.join(", ")
     }
 
-    pub fn add_calls(&mut self, case: &Case, path: Path, outcome: Result<f64>) -> String {
+    pub fn add_calls(&mut self, case: &Case, path: Path, outcome: Result<Calls>) -> String {
         match outcome {
-            Ok(calls) => {
+            Ok(by_name) => {
+                let calls = by_name.values().sum();
                 let measure = lower(case, "server's system calls per request", "calls");
                 self.set(case, Kind::Calls, measure, path, 0, calls);
+                self.calls.push(CallsOf { row: case.name.into(), path, by_name });
                 format!("{} system calls per request", engineering(calls))
             }
             Err(error) => self.fail(case, path, &error),
@@ -180,6 +210,8 @@ impl Samples {
         self.settings.command = format!("{}; {}", self.settings.command, other.settings.command);
         self.machine.load_average = self.machine.load_average.max(other.machine.load_average);
         self.rows.extend(other.rows);
+        self.settings.calls_counted_by = self.settings.calls_counted_by.take().or(other.settings.calls_counted_by);
+        self.calls.extend(other.calls);
         self.connections.extend(other.connections);
         self.skipped.extend(other.skipped);
         self.failures.extend(other.failures);

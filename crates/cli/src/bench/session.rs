@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use tempfile::TempDir;
 
-use super::calls;
+use super::calls::{Attached, Counter};
 use super::case::Path;
 use super::machine::Machine;
 use super::observe::Seen;
@@ -32,8 +32,8 @@ pub struct Session {
     case: Cell<&'static str>,
     files: Cell<u32>,
     seen: RefCell<BTreeMap<&'static str, Seen>>,
-    /// Where servers' system calls are to be counted, if they are.
-    pub trace: Option<PathBuf>,
+    /// Who counts the servers' system calls, if anybody does.
+    pub counter: Option<Counter>,
 }
 
 /// What a client left behind, and what it cost both sides.
@@ -90,7 +90,7 @@ impl Session {
             case: Cell::new(""),
             files: Cell::new(0),
             seen: RefCell::default(),
-            trace: None,
+            counter: None,
         })
     }
 
@@ -134,11 +134,11 @@ impl Session {
         self.cpus.map(|(_, client)| client)
     }
 
-    /// A program to connect to. While calls are counted it runs under strace.
+    /// A program to connect to.
     pub fn serve(&self, launch: Launch) -> Result<Process> {
         let mut command = Vec::new();
-        if let Some(counts) = &self.trace {
-            command.extend(calls::under_strace(counts)?);
+        if let Some(counter) = &self.counter {
+            command.extend(counter.prefix()?);
         }
         self.launch(command, launch)
     }
@@ -162,6 +162,7 @@ impl Session {
     /// Waits for a client, and now and then looks at its connections. It looks whatever the path, although only one has
     /// something to show, because looking costs time on the cpus under measurement.
     pub fn finish_client(&self, path: Path, servers: &[&Process], client: Process, expected: f64) -> Result<Finished> {
+        let counting = self.counter.as_ref().map(|counter| counter.attach(servers)).transpose()?.flatten();
         let group = client.group();
         let period = Duration::from_secs_f64((expected * 0.6).max(SHORTEST_PERIOD));
         let mut next = period;
@@ -175,6 +176,7 @@ impl Session {
             }
             Some(next)
         })?;
+        counting.map(Attached::stop).transpose()?;
         let server = servers.iter().map(|server| server.cpu()).sum();
         Ok(Finished { output: ended.output, cpu: Cpu { server, client: ended.cpu } })
     }

@@ -30,6 +30,8 @@ struct Plan {
     counts_calls: bool,
 }
 
+/// The thread's columns.
+const SEED_PATHS: &[Path] = &[Path::Tcp, Path::Unix, Path::Copy, Path::Shortwire];
 /// A quick look has no time for the copying device.
 const QUICK_PATHS: &[Path] = &[Path::Tcp, Path::Unix, Path::Shortwire, Path::BareRing];
 
@@ -67,7 +69,7 @@ pub fn seed_table(args: &SeedTable) -> Result<ExitCode> {
         budget: None,
         timeout: Duration::from_secs(20),
         cases: catalogue::all().into_iter().filter(|case| seed::has(case.name)).collect(),
-        paths: &Path::ALL,
+        paths: SEED_PATHS,
         counts_calls: false,
     };
     let samples = if args.from.is_empty() { measure(&plan)? } else { record::read_all(&args.from)? };
@@ -159,7 +161,7 @@ fn measure(plan: &Plan) -> Result<Samples> {
             Some(reason) => samples.skip(case.name, &reason),
         }
     }
-    let counted = counted(plan, &cases, &mut samples);
+    let counted = counted(plan, &session, &cases, &mut samples);
     let runs: usize = cases.iter().map(|case| in_turn(case, plan, 0).len()).sum();
     let progress = Progress::new(runs * plan.rounds as usize + counted.len());
     let began = Instant::now();
@@ -199,11 +201,17 @@ fn measure(plan: &Plan) -> Result<Samples> {
 }
 
 /// Before and after: over TCP and over Shortwire.
-fn counted<'a>(plan: &Plan, cases: &[&'a Case], samples: &mut Samples) -> Vec<(&'a Case, Path)> {
+fn counted<'a>(plan: &Plan, session: &Session, cases: &[&'a Case], samples: &mut Samples) -> Vec<(&'a Case, Path)> {
     let cases: Vec<&Case> = cases.iter().copied().filter(|case| plan.counts_calls && case.counts_calls).collect();
-    if !cases.is_empty() && !calls::is_possible() {
-        samples.skip("system calls per request", "strace not installed");
+    if cases.is_empty() {
         return Vec::new();
+    }
+    match calls::Counter::find(session) {
+        Some(counter) => samples.settings.calls_counted_by = Some(counter.name().into()),
+        None => {
+            samples.skip("system calls per request", "perf not allowed, strace not installed");
+            return Vec::new();
+        }
     }
     cases.into_iter().flat_map(|case| [(case, Path::Tcp), (case, Path::Shortwire)]).collect()
 }
@@ -220,5 +228,6 @@ fn settings(plan: &Plan) -> Settings {
         unix_time: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         seconds: plan.seconds,
         repeat: plan.rounds,
+        calls_counted_by: None,
     }
 }

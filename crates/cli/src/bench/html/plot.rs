@@ -111,13 +111,8 @@ pub fn ratios(rows: &[&Row]) -> Option<String> {
                 x(summary.median)
             );
             if path == Path::Shortwire {
-                let _ = write!(
-                    svg,
-                    "<text x=\"{:.1}\" y=\"{:.1}\">{:.2} x</text>",
-                    x(summary.max) + 9.0,
-                    y + 4.0,
-                    summary.median
-                );
+                let _ =
+                    write!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{:.2} x</text>", WIDTH - 52.0, y + 4.0, summary.median);
             }
         }
         svg.push('\n');
@@ -147,7 +142,7 @@ pub fn quantiles(rows: &[&Row]) -> Option<String> {
             WIDTH - 20.0,
             LEFT - 8.0,
             at + 4.0,
-            engineering(10f64.powi(power)).trim_end_matches(".00").trim_end_matches(".0")
+            engineering(10f64.powi(power)).replace(".00", "").replace(".0", "")
         );
     }
     for (at, row) in rows.iter().enumerate() {

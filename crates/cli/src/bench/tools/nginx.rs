@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path as FilePath;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::{located, number_after, words};
 use crate::bench::case::Path;
@@ -91,7 +91,9 @@ fn worker_user() -> String {
 fn figures(finished: Finished) -> Result<Outcome> {
     let output = &finished.output;
     ensure!(!output.contains("Non-2xx"), "wrk got answers that are errors: {}", output.trim());
-    ensure!(!output.contains("Socket errors"), "wrk had socket errors: {}", output.trim());
+    if let Some(errors) = output.lines().find(|line| line.contains("Socket errors")) {
+        bail!("wrk had errors: {}", errors.trim());
+    }
     let p99 = percentile(output, "99%").context("wrk printed no 99th percentile")?;
     let latency = Latency {
         p50: percentile(output, "50%"),

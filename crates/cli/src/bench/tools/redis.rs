@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, getrlimit};
 
 use super::{located, words};
+use crate::bench::calls::Counter;
 use crate::bench::case::Path;
 use crate::bench::outcome::{Latency, Outcome};
 use crate::bench::peers;
@@ -12,6 +13,8 @@ use crate::bench::session::{Finished, Launch, Session, free_port, is_listening};
 
 /// Requests for each second that a run should take: this tool counts requests, not time.
 const REQUESTS_A_SECOND: f64 = 120_000.0;
+/// The same under strace, which slows the server down.
+const REQUESTS_TRACED: f64 = 5_000.0;
 const IDLE: u32 = 10_000;
 /// Descriptors that the server and the library need beside those of the idle connections.
 const OTHERS: u64 = 2_000;
@@ -65,7 +68,9 @@ fn start(session: &Session, path: Path) -> Result<Redis> {
 /// What it printed, and how many requests that were.
 fn benchmark(session: &Session, path: Path, redis: &Redis, pipeline: u32) -> Result<(Finished, f64)> {
     let speed = if pipeline > 1 { 10.0 } else { 1.0 };
-    let count = (session.seconds * REQUESTS_A_SECOND * speed).round();
+    let traced = matches!(session.counter, Some(Counter::Strace(_)));
+    let speed = speed * if traced { REQUESTS_TRACED } else { REQUESTS_A_SECOND };
+    let count = (session.seconds * speed).round();
     let (count_text, pipeline_text) = (count.to_string(), pipeline.to_string());
     let mut arguments = if path == Path::Unix {
         words(["-s", &redis.socket.display().to_string()])

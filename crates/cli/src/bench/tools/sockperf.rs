@@ -26,7 +26,7 @@ pub fn one_cpu(session: &Session, path: Path) -> Result<Outcome> {
 pub fn throughput(session: &Session, path: Path, size: u32) -> Result<Outcome> {
     let finished = run(session, path, &["tp"], size, session.cpus)?;
     let rate = number_after(&finished.output, "Message Rate is")?;
-    let sent = number_after(&finished.output, "SentMessages=")?;
+    let sent = number_after(&finished.output, "Total of")?;
     Ok(Outcome::new(vec![rate], finished.cpu).bytes(sent * f64::from(size)))
 }
 
