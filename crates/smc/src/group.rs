@@ -13,7 +13,7 @@ use shm::lock::FastLock;
 use crate::channel::Cred;
 use crate::config::CONFIG;
 use crate::conn::{Conn, DmbHeader, LEFT, Waits};
-use crate::{quota, reason};
+use crate::{quota, reason, sys};
 
 /// The loopback device of this process.
 pub static LOOPBACK: Loopback = Loopback::new();
@@ -129,8 +129,12 @@ pub fn join(peer: Gid, of: Cred, first_contact: bool) -> Result<u32, NoGroup> {
 }
 
 fn add(list: &mut Vec<Group>, role: Role, peer: Gid, of: Cred) -> u32 {
-    while list.iter().filter(|g| g.live == 0 && g.state != State::Pending).count() > IDLE_GROUPS {
-        let Some(at) = list.iter().position(|g| g.live == 0 && g.state != State::Pending) else { break };
+    let idle = |g: &Group| g.live == 0 && g.state != State::Pending;
+    while let Some(at) = list.iter().position(|g| idle(g) && has_ended(g.of)) {
+        drop_group(list, at);
+    }
+    while list.iter().filter(|g| idle(g)).count() > IDLE_GROUPS {
+        let Some(at) = list.iter().position(idle) else { break };
         drop_group(list, at);
     }
     let id = NEXT_ID.fetch_add(1, Relaxed);
@@ -150,6 +154,12 @@ fn add(list: &mut Vec<Group>, role: Role, peer: Gid, of: Cred) -> u32 {
         t.stats.link_groups.fetch_add(1, Relaxed);
     }
     id
+}
+
+/// Whether a process is gone, and nobody will join its group any more. Doubts count as no.
+fn has_ended(of: Cred) -> bool {
+    // SAFETY: integers only; signal 0 is none.
+    of.pid > 0 && unsafe { sys::syscall(libc::SYS_kill, of.pid as usize, 0, 0, 0, 0, 0) } == -(libc::ESRCH as isize)
 }
 
 fn drop_group(list: &mut Vec<Group>, at: usize) {

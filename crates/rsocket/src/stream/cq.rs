@@ -289,7 +289,7 @@ impl<E: Endpoint> Stream<E> {
             from = buffer;
         }
         let at = u64::from(inner.remote) * Sge::LEN as u64;
-        let to = Remote { addr: self.peer.sgl.addr + at, key: self.peer.sgl.key };
+        let to = Remote { addr: self.peer.sgl.addr.wrapping_add(at), key: self.peer.sgl.key };
         // SAFETY: the bytes lie still; the control lane is used under the lock of the completion queue only.
         unsafe { self.endpoint.post_write(Lane::Control, &[(from, Sge::LEN)], to, Some(message), message)? };
         // Only now: moved on by a post that found the queue full, the next would be a slot whose bytes are on their way.

@@ -108,7 +108,7 @@ impl<E: Endpoint> Stream<E> {
             let sge = Sge { addr: map.region.addr, key: map.region.key, length: map.region.len as u32 };
             let bytes = Iomap { offset: map.offset, sge }.encode(self.peer.swap);
             let at = u64::from(index) * Iomap::LEN as u64;
-            let to = Remote { addr: self.peer.iomap.addr + at, key: self.peer.iomap.key };
+            let to = Remote { addr: self.peer.iomap.addr.wrapping_add(at), key: self.peer.iomap.key };
             let word = Message::Iomap(index).encode();
             let bufs = [(bytes.as_ptr(), bytes.len())];
             self.write(&mut Source::new(&bufs), bytes.len(), to, |_| (Some(word), word), false)?;

@@ -119,7 +119,8 @@ impl<E: Endpoint> Stream<E> {
         let to = Remote { addr: inner.addr, key: inner.key };
         // SAFETY: readable by the contract; `slock` makes this the only poster of the lane.
         unsafe { self.endpoint.post_write(Lane::Stream, &[(ptr, len)], to, Some(word), word) }.ok()?;
-        inner.addr += len as u64;
+        // A peer may name any address; what is not its own is refused where it is written.
+        inner.addr = inner.addr.wrapping_add(len as u64);
         self.send.left.store(left - len as u32, Ordering::Relaxed);
         self.spend_credit();
         Some(len)
@@ -214,7 +215,7 @@ impl<E: Endpoint> Stream<E> {
         let inner = unsafe { self.send.inner.get() };
         let to = Remote { addr: inner.addr, key: inner.key };
         let n = self.write(source, n, to, |n| (Some(Message::Data(n).encode()), Message::Data(n).encode()), block)?;
-        inner.addr += n as u64;
+        inner.addr = inner.addr.wrapping_add(n.into());
         // Written under `slock` only: no locked instruction, of which each costs as much as the copy.
         self.send.left.store(self.send.left.load(Ordering::Relaxed) - n, Ordering::Relaxed);
         self.spend_credit();

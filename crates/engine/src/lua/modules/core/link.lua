@@ -30,11 +30,6 @@ function receive (l)
    if read == l.write then return nil end
    local from = l.ring + band(read, MASK)
    local data, rest = from.data, from.rest
-   local view = VIEWS + band(rshift(data - ARENA, 6), 0xffffffffffffffe0ULL)
-   local to = cast(handle_t, view)
-   to.data, to.rest = data, rest
-   local p = cast(packet_t, view)
-   p.held = HELD
    local stats = l.stats
    stats.rxpackets.c = stats.rxpackets.c + 1
    stats.rxbytes.c = stats.rxbytes.c + band(rest, 0xffffULL)
@@ -45,6 +40,13 @@ function receive (l)
    else
       l.read = read
    end
+   -- The view is written last: with no other store in between, what a `transmit` that follows reads of it is known to the
+   -- compiler.
+   local view = VIEWS + band(rshift(data - ARENA, 6), 0xffffffffffffffe0ULL)
+   local to = cast(handle_t, view)
+   to.data, to.rest = data, rest
+   local p = cast(packet_t, view)
+   p.held = HELD
    return p
 end
 
