@@ -51,7 +51,7 @@ pub fn attach(bytes: &[u8]) {
             }
             6 => {
                 device.unregister_dmb(token);
-                if device.release_dmb(token) {
+                if device.release_dmb(token, extra) {
                     own.retain(|(dmb, ..)| dmb.token != token);
                 }
             }

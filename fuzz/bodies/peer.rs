@@ -55,6 +55,7 @@ fn rings() -> (End, End) {
 
 /// An honest connection that lives as long as the process.
 fn neighbours_talk() {
+    CONFIG.set(b"PREFER", b"loopback");
     thread_local!(static NEAR: OnceCell<(End, End)> = const { OnceCell::new() });
     NEAR.with(|near| {
         let (a, b) = near.get_or_init(rings);
@@ -97,12 +98,15 @@ fn use_it(end: &End) {
 pub fn control_page(bytes: &[u8]) {
     neighbours_talk();
     CONFIG.copy.store(bytes.first().is_some_and(|b| b & 0x80 != 0), Relaxed);
+    let over_ism = bytes.first().is_some_and(|b| b & 0x40 != 0);
+    CONFIG.set(b"PREFER", if over_ism { b"ism" } else { b"loopback" });
     let (victim, other) = rings();
     // SAFETY: an exposed buffer, which stays mapped; all atomics.
     let header: &DmbHeader = unsafe { &*victim.conn.my_header() };
-    let page = group::own_page(victim.conn.my_token.load(Relaxed));
-    // SAFETY: the control page of that buffer's arena; null only without an arena.
-    let page: &Waits = unsafe { page.as_ref() }.expect("a control page");
+    let page = group::own_page(victim.conn.kind(), victim.conn.my_token.load(Relaxed));
+    // SAFETY: the control page of that buffer's arena; null only where peers have none.
+    let page: Option<&Waits> = unsafe { page.as_ref() };
+    assert_eq!(page.is_none(), over_ism);
     let mut buf = [0; 9000];
     for step in bytes.chunks_exact(10).take(40) {
         let at = usize::from(step[1]);
@@ -124,10 +128,13 @@ pub fn control_page(bytes: &[u8]) {
             // Next to what is there now: the values that look most like honest ones.
             6 => _ = header.prod.fetch_add(value % 0x1_0000_0000, SeqCst),
             7 => _ = header.cons.fetch_add(value % 0x1_0000_0000, SeqCst),
-            8 => {
-                page.armed[at].store(value as u32, SeqCst);
-                page.rung[at].store((value >> 32) as u32, SeqCst);
-            }
+            8 => match page {
+                Some(page) => {
+                    page.armed[at].store(value as u32, SeqCst);
+                    page.rung[at].store((value >> 32) as u32, SeqCst);
+                }
+                None => header.kin.store(value as u32, SeqCst),
+            },
             9 => {
                 // SAFETY: the ring behind the header, written as its peer would.
                 unsafe { (&raw const *header).cast_mut().cast::<u8>().add(HEADER_LEN as usize + n).write(step[9]) };

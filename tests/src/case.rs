@@ -88,9 +88,11 @@ impl Case {
 
     fn clean_up(&self) -> Vec<String> {
         let end = Instant::now() + secs(3);
+        reap();
         let mut left = leak::left_behind(&self.files, &self.dir);
         while !left.is_empty() && Instant::now() < end {
             sleep(millis(20));
+            reap();
             left = leak::left_behind(&self.files, &self.dir);
         }
         for pid in descendants().into_iter().filter_map(Pid::from_raw) {
@@ -101,4 +103,10 @@ impl Case {
         }
         left
     }
+}
+
+/// Orphans come to us, and one that nobody waits for keeps its PID namespace. No program of a test is waited for elsewhere
+/// any more.
+fn reap() {
+    while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }

@@ -21,11 +21,17 @@ const MEMORY: u32 = 1024;
 /// Bytes of the disk on which `/out` comes back.
 const OUT: u64 = 64 << 20;
 
+/// One thread for all processors: with one for each a guest was seen to stand still, a processor spinning and the other
+/// halted, and the tests took five times as long.
+const TWO: [&str; 2] = ["2", "tcg,thread=single"];
+
 /// A guest to be.
 pub struct Guest {
     kernel: Kernel,
     image: Image,
     qemu: Command,
+    /// Processors, and the emulator's threads for them.
+    processors: [&'static str; 2],
 }
 
 /// A guest at work.
@@ -55,14 +61,19 @@ impl Guest {
             return skip("guests are written for x86-64");
         }
         let mut qemu = Command::new(need("qemu-system-x86_64")?);
-        // One thread for all processors: with one for each a guest was seen to stand still, a processor spinning and the other
-        // halted, and the tests took five times as long.
         // The emulated IOMMU remaps interrupts only with the machine's interrupt controllers in one place.
-        qemu.args(["-accel", "tcg,thread=single", "-machine", "q35,kernel-irqchip=split", "-cpu", "max", "-smp", "2"]);
+        qemu.args(["-machine", "q35,kernel-irqchip=split", "-cpu", "max"]);
         qemu.args(["-m", &MEMORY.to_string(), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        let mut guest = Guest { kernel: Kernel::find()?, image: Image::new(&need("busybox")?), qemu };
+        let mut guest = Guest { kernel: Kernel::find()?, image: Image::new(&need("busybox")?), qemu, processors: TWO };
         guest.modules(&["virtio_pci", "virtio_blk"]);
         Ok(guest)
+    }
+
+    /// It shares memory with another guest. With one thread the emulator leaves out locks and fences of instructions: no
+    /// other processor of its own could tell, one of another emulator can. One processor runs, a second would be possible.
+    pub fn with_others(&mut self) -> &mut Guest {
+        self.processors = ["1,maxcpus=2", "tcg,thread=multi"];
+        self
     }
 
     /// Kernel modules, loaded before the script runs, and what they depend on.
@@ -121,6 +132,8 @@ impl Guest {
             .arg("-initrd")
             .arg(dir.join("initrd"))
             .args(["-append", &line]);
+        let [processors, accelerator] = self.processors;
+        self.qemu.args(["-smp", processors, "-accel", accelerator]);
         self.qemu.arg("-drive").arg(format!("if=none,id=out,format=raw,file={}", dir.join("disk").display()));
         self.qemu.args(["-device", "virtio-blk-pci,drive=out"]);
         self.qemu.arg("-serial").arg(format!("file:{}", dir.join("console").display()));

@@ -9,6 +9,7 @@
 //! `SHORTWIRE_SOAK`, seconds.
 
 mod case;
+pub mod container;
 pub mod guest;
 mod leak;
 mod net;

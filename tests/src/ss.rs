@@ -18,6 +18,8 @@ pub struct Connection {
     pub peer: String,
     /// Mode SMCD, and at least one direction already in shared memory.
     pub smcd: bool,
+    /// Of an upgraded connection: its device.
+    pub device: String,
     /// State and, of a TCP connection, why it is one.
     pub state: String,
 }
@@ -45,6 +47,7 @@ impl Connection {
             local: text("local"),
             peer: text("peer"),
             smcd: text("mode") == "SMCD" && switched,
+            device: object.pointer("/detail/device").and_then(Value::as_str).unwrap_or_default().to_string(),
             state: format!("{} {}", text("state"), text("words")),
         }
     }
@@ -144,6 +147,16 @@ impl Watch {
             "{smcd} ends on ports {:?} were in mode SMCD, not {count}; seen:\n{all}",
             self.ports
         );
+    }
+
+    /// `expect_smcd`, and all of those went through this device.
+    pub fn expect_device(self, device: &str, count: usize) {
+        let seen = self.seen.clone();
+        self.expect_smcd(count);
+        let seen = seen.lock().unwrap_or_else(|e| e.into_inner());
+        let others: Vec<_> = seen.connections.values().filter(|c| c.smcd && c.device != device).collect();
+        let names: Vec<_> = others.iter().map(|c| (c.pid, &c.local, &c.device)).collect();
+        assert!(plain() || names.is_empty(), "not through {device}: {names:?}");
     }
 
     /// Ends the watch: none may have been.

@@ -25,11 +25,22 @@ struct Told {
 
 type Run = BTreeMap<String, Told>;
 
-/// Which end runs under `shortwire run`, and how.
+/// Which end runs under `shortwire run`, with which devices (none: as it does unasked), and how.
 struct Mode {
     name: &'static str,
     sides: [Side; 2],
+    devices: &'static str,
     settings: &'static [&'static str],
+}
+
+impl Mode {
+    const fn new(name: &'static str, sides: [Side; 2], settings: &'static [&'static str]) -> Self {
+        Self { name, sides, devices: "", settings }
+    }
+
+    const fn over_ism(name: &'static str, settings: &'static [&'static str]) -> Self {
+        Self { name, sides: BOTH, devices: "ism", settings }
+    }
 }
 
 const PLAIN: [Side; 2] = [Side::Plain, Side::Plain];
@@ -62,19 +73,24 @@ struct Programs {
     fixed: Option<PathBuf>,
 }
 
-fn start(c: &Case, side: Side, programs: &Programs, role: &str, name: &str, settings: &[&str]) -> Proc {
+fn start(c: &Case, (side, devices): (Side, &str), programs: &Programs, args: &[&str]) -> Proc {
     let mut command = side.command(&programs.shared);
-    command.args([role, name]).args(settings);
+    if !devices.is_empty() {
+        command.env("SHORTWIRE_PREFER", devices);
+    }
+    command.args(args);
     command.env("CONFORMANCE_STATIC", programs.fixed.as_deref().unwrap_or(Path::new("")));
-    c.start(&format!("{role}-{side:?}"), &mut command)
+    c.start(&format!("{}-{side:?}", args[0]), &mut command)
 }
 
 fn run(c: &Case, programs: &Programs, mode: &Mode) -> Run {
     let name = format!("conformance-{}-{}", std::process::id(), mode.name.replace(' ', "-"));
     let began = Instant::now();
-    let mut peer = start(c, mode.sides[1], programs, "peer", &name, &[]);
+    let [subject, peer] = mode.sides.map(|side| (side, mode.devices));
+    let mut peer = start(c, peer, programs, &["peer", &name]);
     peer.wait_line("ready", secs(10));
-    let mut subject = start(c, mode.sides[0], programs, "run", &name, mode.settings);
+    let args = [&["run", name.as_str()], mode.settings].concat();
+    let mut subject = start(c, subject, programs, &args);
     let out = subject.success(secs(150));
     peer.success(secs(10));
     let run = read(&out, &subject.stderr());
@@ -92,9 +108,8 @@ fn programs() -> Result<Programs, Skip> {
 fn reference(c: &Case, programs: &Programs) -> &'static Run {
     static REFERENCE: OnceLock<Run> = OnceLock::new();
     REFERENCE.get_or_init(|| {
-        let first = run(c, programs, &Mode { name: "plain", sides: PLAIN, settings: &["warm=4"] });
-        let second =
-            run(c, programs, &Mode { name: "plain again", sides: PLAIN, settings: &["warm=9", "high=1", "dials=1"] });
+        let first = run(c, programs, &Mode::new("plain", PLAIN, &["warm=4"]));
+        let second = run(c, programs, &Mode::new("plain again", PLAIN, &["warm=9", "high=1", "dials=1"]));
         for (name, told) in &first {
             if let Some(why) = told.transcript.lines().find_map(|line| line.strip_prefix("skipped: ")) {
                 count_skip(&format!("conformance {name}"), &Skip(why.to_string()));
@@ -165,25 +180,43 @@ fn conformance(name: &str, modes: &[Mode], proof: fn(&Run)) {
     });
 }
 
+fn all_upgraded(run: &Run) {
+    let tcp = wrong(run, |told| told.upgrades && told.upgraded < told.warmed);
+    assert!(tcp.is_empty(), "still on TCP when they began: {tcp:?}");
+    let upgraded = wrong(run, |told| told.upgraded > 0).len();
+    assert!(upgraded > 500, "only {upgraded} cases had an upgraded connection");
+}
+
+fn many_switched(run: &Run) {
+    let switched = wrong(run, |told| told.switched && told.upgraded < told.warmed).len();
+    println!("{switched} cases switched while they ran");
+    assert!(switched > 200, "only {switched} cases switched while they ran");
+}
+
 #[test]
 fn upgraded_at_both_ends() {
     let modes = [
-        Mode { name: "both ends", sides: BOTH, settings: &["warm=up"] },
-        Mode { name: "both ends, dialling", sides: BOTH, settings: &["warm=up", "high=1", "dials=1"] },
+        Mode::new("both ends", BOTH, &["warm=up"]),
+        Mode::new("both ends, dialling", BOTH, &["warm=up", "high=1", "dials=1"]),
     ];
-    conformance("conformance-both", &modes, |run| {
-        let tcp = wrong(run, |told| told.upgrades && told.upgraded < told.warmed);
-        assert!(tcp.is_empty(), "still on TCP when they began: {tcp:?}");
-        let upgraded = wrong(run, |told| told.upgraded > 0).len();
-        assert!(upgraded > 500, "only {upgraded} cases had an upgraded connection");
-    });
+    conformance("conformance-both", &modes, all_upgraded);
+}
+
+/// The device that copies. A case has its connections from one process to another, as on loopback.
+#[test]
+fn upgraded_at_both_ends_over_ism() {
+    let modes = [
+        Mode::over_ism("both ends, ism", &["warm=up"]),
+        Mode::over_ism("both ends, ism, dialling", &["warm=up", "high=1", "dials=1"]),
+    ];
+    conformance("conformance-ism-both", &modes, all_upgraded);
 }
 
 #[test]
 fn upgraded_at_one_end() {
     let modes = [
-        Mode { name: "one end, this one", sides: [Side::Run, Side::Plain], settings: &["warm=12"] },
-        Mode { name: "one end, the other", sides: [Side::Plain, Side::Run], settings: &["warm=12", "high=1"] },
+        Mode::new("one end, this one", [Side::Run, Side::Plain], &["warm=12"]),
+        Mode::new("one end, the other", [Side::Plain, Side::Run], &["warm=12", "high=1"]),
     ];
     conformance("conformance-one", &modes, |run| {
         let gone = wrong(run, |told| told.upgraded > 0 || told.switched);
@@ -194,13 +227,19 @@ fn upgraded_at_one_end() {
 #[test]
 fn switched_in_the_middle() {
     let modes = [
-        Mode { name: "middle", sides: BOTH, settings: &["any=1"] },
-        Mode { name: "middle, high port", sides: BOTH, settings: &["any=2", "high=1"] },
-        Mode { name: "middle, dialling", sides: BOTH, settings: &["any=3", "dials=1"] },
+        Mode::new("middle", BOTH, &["any=1"]),
+        Mode::new("middle, high port", BOTH, &["any=2", "high=1"]),
+        Mode::new("middle, dialling", BOTH, &["any=3", "dials=1"]),
     ];
-    conformance("conformance-middle", &modes, |run| {
-        let switched = wrong(run, |told| told.switched && told.upgraded < told.warmed).len();
-        println!("{switched} cases switched while they ran");
-        assert!(switched > 200, "only {switched} cases switched while they ran");
-    });
+    conformance("conformance-middle", &modes, many_switched);
+}
+
+#[test]
+fn switched_in_the_middle_over_ism() {
+    let modes = [
+        Mode::over_ism("middle, ism", &["any=1"]),
+        Mode::over_ism("middle, ism, high port", &["any=2", "high=1"]),
+        Mode::over_ism("middle, ism, dialling", &["any=3", "dials=1"]),
+    ];
+    conformance("conformance-ism-middle", &modes, many_switched);
 }

@@ -6,20 +6,23 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use checksum::{Checksum, Tune, TuneChecksum, TuneCommand};
-use clap::builder::FalseyValueParser;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 mod packets;
 pub use packets::*;
 mod rstream;
+mod run;
 pub use rstream::{Mode, Rstream, Transport};
+pub use run::{Device, Run};
+mod smc;
+pub use smc::{Broker, Linkgroups, Seid, SeidCommand, Switch, TraceClc, Ueid, UeidCommand};
 
 #[cfg(feature = "lua")]
 mod shunt;
 #[cfg(feature = "lua")]
 pub use shunt::BenchShunt;
 
-use crate::units::{parse_dmb_size, parse_seconds, parse_size};
+use crate::units::parse_seconds;
 
 #[derive(Parser)]
 #[command(name = "shortwire", version, max_term_width = 110, propagate_version = true)]
@@ -48,6 +51,11 @@ pub enum Command {
     Stats(Stats),
     Info(Info),
     Devices(Devices),
+    Linkgroups(Linkgroups),
+    Broker(Broker),
+    Ueid(Ueid),
+    Seid(Seid),
+    TraceClc(TraceClc),
     Doctor(Doctor),
     Bench(Bench),
     Tune(Tune),
@@ -63,136 +71,6 @@ pub enum Command {
 }
 
 #[derive(clap::Args)]
-#[command(about = "Run a program so that its TCP connections can move to shared memory")]
-#[command(override_usage = "shortwire run [OPTIONS] -- PROG [ARGS]...")]
-#[command(
-    long_about = "Runs PROG with the Shortwire library loaded into it. The program becomes this process: its process id, signals, \
-terminal and exit status are its own. Connections to programs that also run under `shortwire run` on this machine move to shared \
-memory; all others stay plain TCP.
-
-Each option has an environment variable that the library reads, so a setting can also be made once for a whole session."
-)]
-#[command(after_help = "Examples:
-  shortwire run -- nginx -g 'daemon off;'
-  shortwire run --dmb-size 256K -- iperf3 -s
-  SHORTWIRE_SPIN=0 shortwire run -- ./server     never busy-wait
-  shortwire run --disable -- ./server            load the library but change nothing
-  shortwire run --rsocket -- rstream             a program for rsockets, without RDMA hardware
-
-Exit status: that of PROG; 125 if shortwire itself failed, 126 if PROG cannot be executed, 127 if it is not found.
-
-Programs that cannot take part, and run as plain TCP with a warning: statically linked ones, setuid ones, Go programs \
-(they do not call the C library).")]
-pub struct Run {
-    /// Upgrade a connection after this many sends and receives on it
-    #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
-    #[arg(
-        long_help = "Upgrade a connection after this many sends and receives on it (library default: 4). Short connections never reach it and cost nothing."
-    )]
-    pub after: Option<u32>,
-    /// ... or after this many bytes, whichever comes first
-    #[arg(long, value_name = "BYTES", env = "SHORTWIRE_AFTER_BYTES", hide_env_values = true, value_parser = parse_size)]
-    #[arg(long_help = "Upgrade after this many bytes if that comes first (library default: 64K).")]
-    pub after_bytes: Option<u64>,
-    /// Size of the receive buffer of each connection: 16K to 16M, a power of two
-    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_DMB_SIZE", hide_env_values = true, value_parser = parse_dmb_size)]
-    #[arg(
-        long_help = "Size of the receive buffer of each connection: 16K to 16M, a power of two. If not said: 4M for the first four of a process, 1M up to sixteen, 256K up to 1024, 64K beyond."
-    )]
-    pub dmb_size: Option<u64>,
-    /// Memory that the receive buffers of all connections may take together
-    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY", hide_env_values = true, value_parser = parse_size)]
-    #[arg(
-        long_help = "Memory that the receive buffers of a process may take together (library default: a quarter of the machine's). Connections beyond it stay TCP. Only what is used counts as memory to the system; a connection at rest uses a page."
-    )]
-    pub max_memory: Option<u64>,
-    /// Memory that the receive buffers of all of a user's programs may take together
-    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY_USER", hide_env_values = true, value_parser = parse_size)]
-    #[arg(
-        long_help = "Memory that the receive buffers of all processes of this user may take together, those that were started with this option and see the same $SHORTWIRE_RUN_DIR or, without that, /dev/shm. Connections beyond it stay TCP. What a process had counts no more once it has ended, however it ended."
-    )]
-    pub max_memory_user: Option<u64>,
-    /// Longest busy wait before sleeping, in microseconds (0: never)
-    #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
-    pub spin: Option<u32>,
-    /// Which processes to share memory with
-    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum)]
-    pub peer_policy: Option<PeerPolicy>,
-    /// Order in which to offer devices
-    #[arg(
-        long,
-        value_name = "DEVICE,...",
-        env = "SHORTWIRE_PREFER",
-        hide_env_values = true,
-        value_enum,
-        value_delimiter = ','
-    )]
-    #[arg(
-        long_help = "Order in which to offer devices: a comma-separated list of ism, loopback, verbs. Of these, only loopback exists today; the others are skipped. With --rsocket, verbs is RDMA through libibverbs and librdmacm: alone, or before loopback for where there is no RDMA device."
-    )]
-    pub prefer: Vec<Device>,
-    /// User-defined enterprise ID that both ends must share (may be given up to 4 times)
-    #[arg(long, value_name = "UEID", env = "SHORTWIRE_UEID", hide_env_values = true, value_delimiter = ',', value_parser = crate::run::parse_ueid)]
-    #[arg(
-        long_help = "User-defined enterprise ID: 1 to 32 of A-Z 0-9 . - ; up to 4, separated by commas. Two ends that share one, or the system's own ID, can talk."
-    )]
-    pub ueid: Vec<String>,
-    /// Load the library but change nothing
-    #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = FalseyValueParser::new())]
-    pub disable: bool,
-    /// What a program that uses io_uring gets
-    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum)]
-    pub io_uring: Option<IoUring>,
-    /// Copy through the device instead of sharing buffers
-    #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = FalseyValueParser::new())]
-    #[arg(
-        long_help = "Move data with a copy through the device (move_data) even where buffers could be shared: to compare, or to suspect the sharing."
-    )]
-    pub copy: bool,
-    /// Load the rsockets library, for a program that is linked to librdmacm
-    #[arg(long)]
-    #[arg(
-        long_help = "Load the rsockets library (libshortwire_rsocket.so) in place of the one for TCP: PROG's calls of rsocket, rconnect, ... then \
-go through shared memory, without an RDMA device. Both ends must run so. Of the other options, only --prefer has an effect on it."
-    )]
-    pub rsocket: bool,
-    /// Print no warnings
-    #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
-    pub quiet: bool,
-    /// The program and its arguments
-    #[arg(value_name = "PROG", required = true, trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]
-    pub program: Vec<OsString>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum PeerPolicy {
-    /// With nobody: every connection stays TCP
-    Off,
-    /// With processes of the same user
-    SameUid,
-    /// With processes whose user the kernel confirms to own the other end of the connection (default)
-    Verified,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Device {
-    /// Copies across a partition
-    Ism,
-    /// No copy, within the machine
-    Loopback,
-    /// RDMA
-    Verbs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum IoUring {
-    /// All its connections stay TCP (default)
-    Stay,
-    /// A refusal, so that programs which can do without use ordinary calls
-    Deny,
-}
-
-#[derive(clap::Args)]
 #[command(about = "Show the connections of programs under Shortwire: which use shared memory, and why others do not")]
 #[command(
     after_help = "Columns as in smcss. Mode is SMCD for a connection through shared memory, or TCP with the reason code of this end \
@@ -202,6 +80,7 @@ Examples:
   shortwire ss              established connections
   shortwire ss -a           listeners too
   shortwire ss -d -W        buffers, cursors and flags; whole addresses
+  shortwire ss -D           GIDs and link groups (see `shortwire linkgroups`)
   shortwire ss --json | jq '.connections[] | select(.mode == \"TCP\")'
 
 Each end of a connection is a row of its own. Root sees all users' programs, others their own."
@@ -216,6 +95,9 @@ pub struct Ss {
     /// Tokens, buffer sizes, cursors and flags of upgraded connections
     #[arg(short, long)]
     pub details: bool,
+    /// GIDs, tokens and link group ids of upgraded connections, as smcss -D
+    #[arg(short = 'D', long)]
+    pub smcd: bool,
     /// Do not shorten addresses
     #[arg(short = 'W', long)]
     pub wide: bool,
@@ -262,8 +144,22 @@ pub struct Info {
 }
 
 #[derive(clap::Args)]
-#[command(about = "Show the devices that connections can use")]
+#[command(about = "Show the devices that connections can use, or take one away from running programs")]
+#[command(
+    long_about = "Shows the devices that connections can use. With --remove one of them goes away from programs that run: its link groups end, \
+connections over it are reset (ECONNRESET, at both ends), and new ones use the next device, or TCP. A program that is started later has it."
+)]
+#[command(after_help = "Examples:
+  shortwire devices
+  shortwire devices --remove ism --pid 4711    from this process and what it forked
+  shortwire devices --remove ism               from all of your programs")]
 pub struct Devices {
+    /// Take this device away from running programs
+    #[arg(long, value_name = "DEVICE", value_enum, conflicts_with = "json")]
+    pub remove: Option<Device>,
+    /// ... from this process, and those that it shares its connections with by fork
+    #[arg(long, requires = "remove")]
+    pub pid: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -3,6 +3,7 @@
 //! Two sources are joined by the socket's inode: the tables that the library keeps (mode, reason, cursors) and the
 //! kernel's own list of sockets (addresses, state, listeners). The kernel's word counts for what it knows.
 
+mod groups;
 mod kernel;
 mod processes;
 mod tables;
@@ -15,7 +16,8 @@ use serde::Serialize;
 use smc::conn::{Conn, phase};
 use smc::reason::{self, Reason};
 
-pub use processes::Program;
+pub use groups::LinkGroup;
+pub use processes::{Program, descriptor_of};
 pub use tables::{Flow, Table, Totals};
 
 /// One end of a connection, or a listener.
@@ -38,6 +40,9 @@ pub struct Connection {
 pub enum Mode {
     #[serde(rename = "SMCD")]
     Smcd,
+    /// Through shared memory until it was reset, for this reason.
+    #[serde(rename = "SMCD")]
+    Reset { reason: u32, words: &'static str, hint: &'static str },
     #[serde(rename = "TCP")]
     Tcp { reason: u32, peer_reason: u32, words: &'static str, hint: &'static str },
     #[serde(rename = "LISTEN")]
@@ -50,6 +55,10 @@ pub struct Detail {
     pub token: u64,
     pub peer_token: u64,
     pub link_group: u32,
+    /// Of the devices, as the census has them; empty if it has not.
+    pub gid: String,
+    pub peer_gid: String,
+    pub device: &'static str,
     pub peer_pid: u32,
     pub sends_through_ring: bool,
     pub receives_through_ring: bool,
@@ -93,7 +102,7 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
                 connections.push(match kernel.get(&inode) {
                     // What was noted of it, say EPOLLEXCLUSIVE, does not keep what it accepts from shared memory.
                     Some(socket) if socket.is_listener() => undescribed(inode, socket, programs, reason::NOT_YET),
-                    socket => described(conn, socket, programs),
+                    socket => described(table, conn, socket, programs),
                 });
             }
         }
@@ -127,6 +136,10 @@ pub fn modes(wanted: impl Fn(u32) -> bool) -> Vec<Mode> {
 fn mode(conn: &Conn) -> Mode {
     let phase = conn.phase();
     let local_reason = conn.reason.load(Relaxed);
+    if phase & phase::BROKEN != 0 {
+        let why = Reason(local_reason);
+        return Mode::Reset { reason: local_reason, words: why.words(), hint: why.hint() };
+    }
     match phase & phase::ANY_RING != 0 || (phase & phase::TX_READY != 0 && local_reason == 0) {
         true => Mode::Smcd,
         false => tcp(Reason(local_reason), conn.peer_reason.load(Relaxed)),
@@ -143,7 +156,7 @@ pub fn other_ends(pid: u32, connections: &[(SocketAddr, SocketAddr)]) -> Vec<Pro
 }
 
 /// A connection that the library took note of.
-fn described(conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program>) -> Connection {
+fn described(table: &Table, conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program>) -> Connection {
     let [local, peer] = conn.names().map(|address| tables::address(&address));
     let phase = conn.phase();
     let attached = phase & phase::TX_READY != 0;
@@ -155,7 +168,7 @@ fn described(conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program
         peer: kernel.map(|socket| socket.peer).or(peer),
         programs,
         mode: mode(conn),
-        detail: attached.then(|| detail(conn, phase)),
+        detail: attached.then(|| detail(table, conn, phase)),
     }
 }
 
@@ -183,10 +196,16 @@ fn tcp(local: Reason, peer: u32) -> Mode {
 /// same, its unnamed sockets are those.
 fn reasons_of_the_unnamed(tables: &[Table]) -> BTreeMap<u32, Reason> {
     let mut reasons: BTreeMap<u32, Option<Reason>> = BTreeMap::new();
-    for conn in tables.iter().flat_map(Table::live).filter(|conn| conn.inode.load(Relaxed) == 0) {
+    for (table, conn) in tables.iter().flat_map(|table| table.live().map(move |conn| (table, conn))) {
+        if conn.inode.load(Relaxed) != 0 {
+            continue;
+        }
+        // The process by its own word: in a PID namespace of its own, another number than here.
+        let pid = conn.pid.load(Relaxed);
+        let Some(program) = table.programs.iter().find(|p| processes::inner_pid(p.pid) == Some(pid)) else { continue };
         let own = Reason(conn.reason.load(Relaxed));
         reasons
-            .entry(conn.pid.load(Relaxed))
+            .entry(program.pid)
             .and_modify(|known| *known = known.filter(|&known| known == own))
             .or_insert(Some(own));
     }
@@ -212,7 +231,8 @@ fn smc_state(conn: &Conn, phase: u32) -> &'static str {
     }
 }
 
-fn detail(conn: &Conn, phase: u32) -> Detail {
+fn detail(table: &Table, conn: &Conn, phase: u32) -> Detail {
+    let (gid, peer_gid) = table.gids(conn).unwrap_or_default();
     let (rx, tx) = (conn.rx_snapshot(), conn.tx_snapshot());
     let shut = |bit: u32, open: &'static str, closed: &'static str| {
         if phase & bit != 0 { closed } else { open }
@@ -223,6 +243,9 @@ fn detail(conn: &Conn, phase: u32) -> Detail {
         token: conn.my_token.load(Relaxed),
         peer_token: conn.peer_token.load(Relaxed),
         link_group: conn.group.load(Relaxed),
+        gid,
+        peer_gid,
+        device: conn.kind().name(),
         peer_pid: conn.peer_pid.load(Relaxed),
         sends_through_ring: phase & phase::TX_RING != 0,
         receives_through_ring: phase & phase::RX_RING != 0,

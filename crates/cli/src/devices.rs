@@ -1,16 +1,23 @@
 //! `shortwire devices`: what connections can go through, in the columns of `smcd device`.
 
-use std::collections::HashSet;
+mod remove;
+
+use std::borrow::Cow;
+use std::env;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::Result;
 use serde::Serialize;
-use smc::conn::phase;
+use smc::bar;
+use smc::conn::{Conn, phase};
+use smc::device::{Kind, PARTITIONS, chid_of};
+use smc::pnet::Pnets;
 
 use crate::args::Devices;
 use crate::connections::{Table, snapshot};
 use crate::run::find_library;
+use crate::sys;
 
 #[derive(Serialize)]
 struct Device {
@@ -18,16 +25,20 @@ struct Device {
     #[serde(rename = "type")]
     kind: &'static str,
     pci_id: &'static str,
-    pchid: &'static str,
+    pchid: String,
     in_use: bool,
     link_groups: usize,
     connections: usize,
-    pnet_id: &'static str,
-    state: &'static str,
+    pnet_id: String,
+    state: Cow<'static, str>,
 }
 
 pub fn run(args: &Devices) -> Result<ExitCode> {
-    let devices = [loopback(&snapshot(|_| true).tables)];
+    if let Some(device) = args.remove {
+        return remove::run(device, args.pid);
+    }
+    let tables = snapshot(|_| true).tables;
+    let devices = Kind::ALL.map(|kind| device(kind, &tables));
     if args.json {
         println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "devices": devices }))?);
         return Ok(ExitCode::SUCCESS);
@@ -50,26 +61,78 @@ pub fn run(args: &Devices) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Always there: it needs no hardware. Each process has its own, under a GID of its own.
-fn loopback(tables: &[Table]) -> Device {
-    let mut groups = HashSet::new();
-    let mut connections = 0;
-    for (index, table) in tables.iter().enumerate() {
-        for conn in table.live().filter(|conn| conn.phase() & phase::TX_READY != 0) {
-            groups.insert((index, conn.pid.load(Relaxed), conn.group.load(Relaxed)));
-            connections += 1;
-        }
-    }
+/// None needs hardware of its own. Each process has its own, under a GID of its own.
+fn device(kind: Kind, tables: &[Table]) -> Device {
+    let upgraded = |conn: &&Conn| conn.phase() & phase::TX_READY != 0 && conn.kind() == kind;
+    let connections = tables.iter().flat_map(Table::live).filter(upgraded).count();
+    let groups = tables.iter().flat_map(Table::link_groups).filter(|group| group.device == kind.name());
     Device {
-        fid: "0000",
-        kind: "loopback-ism",
+        fid: match kind {
+            Kind::Loopback => "0000",
+            Kind::Ism => "0001",
+            Kind::Ivshmem => "0002",
+        },
+        kind: match kind {
+            Kind::Loopback => "loopback-ism",
+            Kind::Ism => "ism",
+            Kind::Ivshmem => "ivshmem",
+        },
         pci_id: "0",
-        pchid: "ffff",
+        pchid: format!("{:04x}", chid(kind)),
         in_use: connections > 0,
-        link_groups: groups.len(),
+        link_groups: groups.count(),
         connections,
-        pnet_id: "n/a",
-        state: if find_library().is_ok() { "ready" } else { "library not found: see `shortwire info`" },
+        pnet_id: pnet_id(kind),
+        state: state(kind, tables),
+    }
+}
+
+/// As programs have it that are started from here.
+fn chid(kind: Kind) -> u16 {
+    let partition = env::var("SHORTWIRE_PARTITION").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    if kind == Kind::Ism && partition < PARTITIONS { chid_of(partition) } else { kind.chid() }
+}
+
+/// As programs are told that are started from here.
+fn pnet_id(kind: Kind) -> String {
+    let told = env::var_os("SHORTWIRE_PNETID").unwrap_or_default();
+    Pnets::parse(told.as_bytes()).of(kind).map_or_else(|| "n/a".into(), |id| id.to_string())
+}
+
+fn state(kind: Kind, tables: &[Table]) -> Cow<'static, str> {
+    if find_library().is_err() {
+        return "library not found: see `shortwire info`".into();
+    }
+    let without: Vec<String> =
+        tables.iter().filter(|table| table.lost(kind)).flat_map(|table| &table.programs).map(remove::named).collect();
+    if !without.is_empty() {
+        return format!("removed from {}", without.join(", ")).into();
+    }
+    match kind {
+        Kind::Loopback => "ready".into(),
+        Kind::Ivshmem => {
+            bar::set(env::var_os("SHORTWIRE_IVSHMEM").unwrap_or_default().as_bytes());
+            bar::look().map_or_else(|why| format!("unavailable: {why}").into(), |()| "ready".into())
+        }
+        Kind::Ism => match sys::may_write_to_others() {
+            Ok(()) => "ready".into(),
+            Err(error) => format!("unavailable: {}", why(&error)).into(),
+        },
+    }
+}
+
+/// Why one process of a user may not write to the memory of another.
+fn why(error: &std::io::Error) -> String {
+    let yama = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match (error.raw_os_error(), yama.trim()) {
+        (Some(libc::EPERM), scope @ ("1" | "2" | "3")) => {
+            format!("process_vm_writev is not permitted: kernel.yama.ptrace_scope is {scope}")
+        }
+        (Some(libc::EPERM), _) => {
+            "process_vm_writev is not permitted here (a seccomp filter, or a security module)".into()
+        }
+        (Some(libc::ENOSYS), _) => "this kernel has no process_vm_writev, or a seccomp filter hides it".into(),
+        _ => format!("process_vm_writev: {error}"),
     }
 }
 
@@ -78,10 +141,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_machine_has_the_device_all_the_same() {
-        let device = loopback(&[]);
-        assert_eq!((device.pchid, device.in_use, device.link_groups), ("ffff", false, 0));
-        let value = serde_json::to_value(device).unwrap();
-        assert_eq!(value["type"], "loopback-ism");
+    fn an_idle_machine_has_the_devices_all_the_same() {
+        for (kind, pchid, name) in
+            [(Kind::Loopback, "ffff", "loopback-ism"), (Kind::Ism, "ff00", "ism"), (Kind::Ivshmem, "ff01", "ivshmem")]
+        {
+            let device = device(kind, &[]);
+            assert_eq!((device.pchid.as_str(), device.in_use, device.link_groups), (pchid, false, 0));
+            assert_eq!(device.pchid, format!("{:04x}", kind.chid()));
+            assert_eq!(serde_json::to_value(device).unwrap()["type"], name);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_words() {
+        let text = |errno| why(&std::io::Error::from_raw_os_error(errno));
+        assert!(text(libc::EPERM).contains("not permitted"));
+        assert!(text(libc::ENOSYS).contains("seccomp"));
+        assert!(text(libc::ESRCH).starts_with("process_vm_writev: "));
     }
 }

@@ -12,6 +12,7 @@ use smc::clc::Eid;
 use smc::clc::negotiate::RELEASE;
 
 use crate::args::Info;
+use crate::eids;
 use crate::run::find_library;
 
 const GID_FORM: &str = "128 bit, random for each process (loopback device, CHID ffff)";
@@ -24,6 +25,7 @@ struct Report {
     smc_version: String,
     hostname: String,
     seid: String,
+    seid_enabled: bool,
     ueids: Vec<String>,
     gid_form: &'static str,
     library: Library,
@@ -42,17 +44,14 @@ pub fn run(args: &Info) -> Result<ExitCode> {
     if env::var_os(LOADING_TRIAL).is_some() {
         return Ok(ExitCode::SUCCESS);
     }
+    let eids = eids::of_new_programs()?;
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         smc_version: format!("2.{RELEASE}"),
         hostname: kernel_text("hostname"),
         seid: Eid::LOOPBACK_SEID.to_string(),
-        ueids: env::var("SHORTWIRE_UEID")
-            .unwrap_or_default()
-            .split(',')
-            .filter(|id| !id.is_empty())
-            .map(String::from)
-            .collect(),
+        seid_enabled: eids.seid,
+        ueids: eids.ueids,
         gid_form: GID_FORM,
         library: library(),
         kernel: kernel_text("osrelease"),
@@ -116,7 +115,7 @@ fn text(report: &Report) -> String {
     line("Version:", report.version);
     line("SMC Version:", &report.smc_version);
     line("SMC Hostname:", &report.hostname);
-    line("SEID:", &report.seid);
+    line("SEID:", &format!("{} [{}]", report.seid, if report.seid_enabled { "enabled" } else { "disabled" }));
     line("UEIDs:", &if report.ueids.is_empty() { "n/a".to_string() } else { report.ueids.join(" ") });
     line("GID:", report.gid_form);
     match (&report.library.path, &report.library.problem) {
@@ -146,6 +145,7 @@ mod tests {
             smc_version: format!("2.{RELEASE}"),
             hostname: "host".into(),
             seid: Eid::LOOPBACK_SEID.to_string(),
+            seid_enabled: true,
             ueids: vec![],
             gid_form: GID_FORM,
             library: Library { path: Some("/lib.so".into()), loads: false, problem: Some("wrong ELF class".into()) },

@@ -5,11 +5,14 @@
 
 mod args;
 mod bench;
+mod broker;
 mod connections;
 mod devices;
 mod doctor;
+mod eids;
 mod engine;
 mod info;
+mod linkgroups;
 mod loadtest;
 mod models;
 mod packetblaster;
@@ -25,6 +28,7 @@ mod stats;
 mod sys;
 mod table;
 mod top;
+mod trace;
 mod tune;
 mod units;
 
@@ -49,6 +53,7 @@ pub fn main() -> ExitCode {
     };
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
+        Command::TraceClc(args) => return trace::run(&args),
         Command::Bench(args) => match args.command {
             BenchCommand::Sockets(args) => ("bench", bench::sockets::sockets(&args)),
             BenchCommand::SeedTable(args) => ("bench", bench::sockets::seed_table(&args)),
@@ -69,6 +74,7 @@ pub fn main() -> ExitCode {
         Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args.command)),
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
         Command::Rstream(args) => ("rstream", rstream::run(&args).map(|()| ExitCode::SUCCESS)),
+        Command::Broker(args) => ("broker", broker::run(&args)),
         Command::Top(args) => ("top", top::run(&args)),
         other => {
             // `shortwire ss | head` ends quietly, as other tools do.
@@ -78,6 +84,9 @@ pub fn main() -> ExitCode {
                 Command::Stats(args) => ("stats", stats::run(&args)),
                 Command::Info(args) => ("info", info::run(&args)),
                 Command::Devices(args) => ("devices", devices::run(&args)),
+                Command::Linkgroups(args) => ("linkgroups", linkgroups::run(&args)),
+                Command::Ueid(args) => ("ueid", eids::ueid(&args)),
+                Command::Seid(args) => ("seid", eids::seid(&args)),
                 Command::Doctor(args) => ("doctor", doctor::run(&args)),
                 Command::Ps(args) => ("ps", ps::run(&args)),
                 _ => unreachable!("handled above"),
@@ -96,7 +105,8 @@ pub fn main() -> ExitCode {
 /// Prints what clap found; `run` keeps its exit statuses apart from those of the program it starts.
 fn usage_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    let is_run = std::env::args_os().nth(1).as_deref() == Some(OsStr::new("run"));
+    let command = std::env::args_os().nth(1);
+    let is_run = ["run", "trace-clc"].iter().any(|name| command.as_deref() == Some(OsStr::new(name)));
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
         _ if is_run => ExitCode::from(OWN_FAILURE),

@@ -14,16 +14,21 @@ use std::process::ExitCode;
 
 pub use library::find as find_library;
 pub use program::{Obstacle, find as find_program, interpreter_of, obstacles};
-pub use settings::parse_ueid;
+pub use settings::{parse_ivshmem, parse_pnetid, parse_rendezvous, parse_ueid};
 
 use crate::args::Run;
-use crate::{OWN_FAILURE, sys};
+use crate::{OWN_FAILURE, eids, sys};
 
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// Returns only if the program could not be started.
 pub fn run(args: &Run) -> ExitCode {
+    run_with(args, &[])
+}
+
+/// The same with further variables in the program's environment.
+pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
     let library = match library::find_named(if args.rsocket { library::RSOCKET } else { library::SOCKETS }) {
         Ok(library) => library,
         Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
@@ -44,13 +49,17 @@ pub fn run(args: &Run) -> ExitCode {
     } else {
         Some(preload::compose(&library.path, env::var_os("LD_PRELOAD").as_deref()))
     };
-    start(&path, &args.program, &environment(settings::variables(args), preload))
+    let mut variables: Vec<(&str, OsString)> = more.to_vec();
+    match eids::variables(args) {
+        Ok(found) => variables.extend(settings::variables(args).into_iter().chain(found).map(|(n, v)| (n, v.into()))),
+        Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
+    }
+    start(&path, &args.program, &environment(variables, preload))
 }
 
 /// The present environment with our variables in place of any of the same name.
-fn environment(settings: Vec<(&'static str, String)>, preload: Option<OsString>) -> Vec<(OsString, OsString)> {
-    let mut ours: Vec<(OsString, OsString)> =
-        settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+fn environment(settings: Vec<(&str, OsString)>, preload: Option<OsString>) -> Vec<(OsString, OsString)> {
+    let mut ours: Vec<(OsString, OsString)> = settings.into_iter().map(|(name, value)| (name.into(), value)).collect();
     ours.extend(preload.map(|value| ("LD_PRELOAD".into(), value)));
     let kept = env::vars_os().filter(|(name, _)| ours.iter().all(|(other, _)| other != name));
     kept.collect::<Vec<_>>().into_iter().chain(ours).collect()

@@ -43,6 +43,9 @@ fn text(connections: &[Connection], args: &Ss) -> String {
     if args.details {
         rows[0].extend(DETAIL_HEADER.map(String::from));
     }
+    if args.smcd {
+        rows[0].extend(["GID", "Token", "Peer-GID", "Peer-Token", "Linkid"].map(String::from));
+    }
     for connection in connections {
         let mut row = vec![
             connection.state.to_string(),
@@ -54,7 +57,10 @@ fn text(connections: &[Connection], args: &Ss) -> String {
             mode(&connection.mode),
         ];
         if args.details {
-            row.extend(connection.detail.as_ref().map(details).unwrap_or_default());
+            row.extend(connection.detail.as_ref().map_or_else(|| vec![String::new(); DETAIL_HEADER.len()], details));
+        }
+        if args.smcd {
+            row.extend(connection.detail.as_ref().map(identities).unwrap_or_default());
         }
         rows.push(row);
     }
@@ -82,13 +88,15 @@ fn programs(connection: &Connection) -> String {
 fn mode(mode: &Mode) -> String {
     match mode {
         Mode::Smcd => "SMCD".into(),
+        Mode::Reset { reason, .. } => format!("SMCD 0x{reason:08x}"),
         Mode::Listener => "-".into(),
         Mode::Tcp { reason, peer_reason: 0, .. } => format!("TCP 0x{reason:08x}"),
         Mode::Tcp { reason, peer_reason, .. } => format!("TCP 0x{reason:08x}/0x{peer_reason:08x}"),
     }
 }
 
-const DETAIL_HEADER: [&str; 15] = [
+const DETAIL_HEADER: [&str; 16] = [
+    "Device",
     "Shutd",
     "Token",
     "Peer-Token",
@@ -114,10 +122,11 @@ fn details(detail: &Detail) -> Vec<String> {
         (false, false) => "none",
     };
     vec![
+        detail.device.into(),
         detail.shutdown.clone(),
         format!("{:016x}", detail.token),
         format!("{:016x}", detail.peer_token),
-        detail.link_group.to_string(),
+        format!("{:08x}", detail.link_group << 8),
         detail.peer_pid.to_string(),
         rings.into(),
         format!("{:08x}", detail.rcvbuf),
@@ -129,6 +138,17 @@ fn details(detail: &Detail) -> Vec<String> {
         detail.tx_consumer.clone(),
         detail.tx_flags.clone(),
         format!("{}/{}", detail.rx_bytes, detail.tx_bytes),
+    ]
+}
+
+/// The last columns of smcss -D; the link group's number as `shortwire linkgroups` and messages have it.
+fn identities(detail: &Detail) -> Vec<String> {
+    vec![
+        detail.gid.clone(),
+        format!("{:016x}", detail.token),
+        detail.peer_gid.clone(),
+        format!("{:016x}", detail.peer_token),
+        format!("{:08x}", detail.link_group << 8),
     ]
 }
 
@@ -153,15 +173,16 @@ fn columns(rows: &[Vec<String>]) -> String {
 fn explain(text: &mut String, connections: &[Connection]) {
     let mut reasons = BTreeMap::new();
     for connection in connections {
-        if let Mode::Tcp { reason, peer_reason, words, hint } = connection.mode {
-            reasons.entry((reason, peer_reason)).or_insert((words, hint, 0usize)).2 += 1;
-        }
+        let (words, hint) = match connection.mode {
+            Mode::Tcp { words, hint, .. } | Mode::Reset { words, hint, .. } => (words, hint),
+            Mode::Smcd | Mode::Listener => continue,
+        };
+        reasons.entry(mode(&connection.mode)).or_insert((words, hint, 0usize)).2 += 1;
     }
     if !reasons.is_empty() {
         text.push('\n');
     }
-    for ((reason, peer_reason), (words, hint, count)) in reasons {
-        let code = mode(&Mode::Tcp { reason, peer_reason, words, hint });
+    for (code, (words, hint, count)) in reasons {
         let _ = writeln!(text, "{count} x {code}: {words}.\n    {hint}");
     }
 }

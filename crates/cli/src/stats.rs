@@ -82,6 +82,7 @@ fn json(sum: &Totals, tables: &[Table]) -> serde_json::Value {
         "fallback_reasons": reasons,
         "link_groups": sum.link_groups,
         "violations": sum.violations,
+        "damaged": sum.damaged,
         "rx": sum.rx,
         "tx": sum.tx,
         "cork": sum.cork,
@@ -108,6 +109,7 @@ fn text(sum: &Totals, details: bool) -> String {
         line(&mut text, 4, "answered here", sum.server);
         line(&mut text, 2, "Link groups made", sum.link_groups);
         line(&mut text, 2, "Protocol violations", sum.violations);
+        line(&mut text, 2, "Damaged streams", sum.damaged);
     }
     line(&mut text, 2, "Handshake errors", sum.handshake_errors);
     let requests = (sum.rx.calls + sum.tx.calls) as f64 / smc(sum).max(1) as f64;

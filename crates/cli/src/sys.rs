@@ -144,6 +144,7 @@ pub fn has_file_capabilities(path: &Path) -> bool {
 pub trait Numbers {}
 impl Numbers for smc::table::Header {}
 impl Numbers for smc::conn::Conn {}
+impl Numbers for smc::census::Row {}
 
 /// Reads `count` values from `offset` on. What lies behind the end of the file reads as zero.
 pub fn read_numbers<T: Numbers>(file: &File, offset: u64, count: usize) -> io::Result<Box<[T]>> {
@@ -246,6 +247,36 @@ pub fn fork() -> io::Result<Option<Forked>> {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(None),
         child => Ok(Some(Forked(child))),
+    }
+}
+
+/// Whether a process may write to the memory of another one of its user that is not its child: asked by a child of this
+/// one, of this one.
+pub fn may_write_to_others() -> io::Result<()> {
+    let parent = std::process::id() as i32;
+    // SAFETY: the child makes system calls only, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = smc::device::may_write(parent).err().unwrap_or(0);
+        // SAFETY: ends the child here.
+        unsafe { libc::_exit(code) };
+    }
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut status = 0;
+    // SAFETY: our own child, and a live local.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    match libc::WEXITSTATUS(status) {
+        0 if libc::WIFEXITED(status) => Ok(()),
+        // A filter that kills instead of refusing.
+        _ if !libc::WIFEXITED(status) => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+        errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 

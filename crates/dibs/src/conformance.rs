@@ -15,6 +15,9 @@ pub trait Exchange {
         share.fd
     }
 
+    /// Tells `b` of a buffer of `a`, where a device needs more than [`NoCopy`] for that.
+    fn introduce(&self, _: &Dmb) {}
+
     /// Both sides are done with a buffer of `a`, after it was unregistered.
     fn release(&self, token: u64);
 
@@ -51,12 +54,13 @@ pub fn run(pair: Pair<'_>) {
 }
 
 impl Pair<'_> {
-    fn register(&self) -> Dmb {
+    pub(crate) fn register(&self) -> Dmb {
         self.a.register_dmb(self.b.gid(), LEN).expect("room for a buffer")
     }
 
     /// As the sender does it before its first byte: attach, where the device can.
-    fn open(&self, dmb: &Dmb) -> Option<Attached> {
+    pub(crate) fn open(&self, dmb: &Dmb) -> Option<Attached> {
+        self.exchange.introduce(dmb);
         let (owner, sender) = (self.a.no_copy()?, self.b.no_copy()?);
         let share = owner.share(dmb.token).expect("a share for a registered buffer");
         let fd = self.exchange.carry(&share);
@@ -80,7 +84,7 @@ impl Pair<'_> {
     }
 }
 
-fn contents(addr: *const u8, len: u32) -> Vec<u8> {
+pub(crate) fn contents(addr: *const u8, len: u32) -> Vec<u8> {
     // SAFETY: a whole buffer of the device, to which nobody writes meanwhile.
     (0..len as usize).map(|i| unsafe { addr.add(i).read_volatile() }).collect()
 }
@@ -129,7 +133,7 @@ fn tokens_are_unique(pair: Pair<'_>) {
     dmbs.iter().for_each(|d| pair.close(d));
 }
 
-fn the_limit_is_the_limit(pair: Pair<'_>) {
+pub(crate) fn the_limit_is_the_limit(pair: Pair<'_>) {
     let mut dmbs: Vec<_> = (0..pair.a.max_dmbs()).map(|_| pair.register()).collect();
     for len in [LEN, 2 * LEN] {
         let refused = pair.a.register_dmb(pair.b.gid(), len);
@@ -202,7 +206,7 @@ fn unregistered_is_gone(pair: Pair<'_>) {
     assert_eq!(pair.put(&dmb, 0, b"x", false), Err(MoveError::UnknownToken));
 }
 
-fn reused_buffers_start_zeroed(pair: Pair<'_>) {
+pub(crate) fn reused_buffers_start_zeroed(pair: Pair<'_>) {
     const HEADER: u32 = 128;
     for round in 0..3 {
         let dmb = pair.register();
@@ -213,7 +217,7 @@ fn reused_buffers_start_zeroed(pair: Pair<'_>) {
     }
 }
 
-fn signals_follow_the_data(pair: Pair<'_>) {
+pub(crate) fn signals_follow_the_data(pair: Pair<'_>) {
     let dmb = pair.register();
     pair.open(&dmb);
     // Buffers may be used again; what counts is what is added.

@@ -197,6 +197,13 @@ mod tests {
     }
 
     #[test]
+    fn conforms_with_faults() {
+        let (a, b) = CopyingDevice::pair(40);
+        crate::faults::run(Pair { a: &a, b: &b, exchange: &a });
+        crate::faults::run(Pair { a: &b, b: &a, exchange: &b });
+    }
+
+    #[test]
     fn calls_the_owner() {
         let (a, b) = CopyingDevice::pair(2);
         let seen = Arc::new(AtomicU64::new(0));

@@ -9,10 +9,16 @@
 pub mod conformance;
 pub mod copying;
 mod error;
+#[cfg(any(test, feature = "conformance"))]
+pub mod faults;
+pub mod ism;
+pub mod ivshmem;
 pub mod loopback;
 
 pub use copying::CopyingDevice;
 pub use error::{AttachError, MoveError, RegisterError};
+pub use ism::Ism;
+pub use ivshmem::Ivshmem;
 pub use loopback::Loopback;
 pub use shm::Errno;
 
@@ -21,6 +27,12 @@ use rustix::fd::RawFd;
 
 /// CHID of the loopback device; 0xFF00 to 0xFFFE are those of other emulated devices.
 pub const LOOPBACK_CHID: u16 = 0xFFFF;
+
+/// CHID of the ism device in partition 0: the first of those for emulated devices. For others see [`ism::chid_of`].
+pub const ISM_CHID: u16 = 0xFF00;
+
+/// CHID of the ivshmem device.
+pub const IVSHMEM_CHID: u16 = 0xFF01;
 
 /// Identity of a device, 128 bits. ISM hardware uses the first half only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -106,7 +118,7 @@ pub trait Device: Sync {
     fn unregister_dmb(&self, token: u64) -> bool;
 
     /// Copies `len` bytes to `offset` in a peer's buffer, and with `signal` tells its owner afterwards.
-    /// `data` must be readable for `len` bytes.
+    /// `data` must be readable for `len` bytes and lie outside all buffers.
     fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError>;
 
     /// Tells the owner of a peer's buffer that something happened. Several may arrive as one.

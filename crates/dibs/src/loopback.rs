@@ -12,9 +12,9 @@
 //! Every table is behind one lock. A signal handler that interrupted its holder is refused, never
 //! blocked.
 
-mod arena;
-mod random;
-mod table;
+pub(crate) mod arena;
+pub(crate) mod random;
+pub(crate) mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -134,9 +134,10 @@ impl Loopback {
             .unwrap_or(Err(RegisterError::NoMemory))
     }
 
-    /// Both sides are done with the buffer: its header is zeroed and it may be used again.
-    pub fn release_dmb(&self, token: u64) -> bool {
-        self.with(|t| t.release(token)).unwrap_or(false)
+    /// Both sides are done with the buffer: its header is zeroed and it may be used again. They have written to its first
+    /// `used` bytes, a hint for what is done with its memory.
+    pub fn release_dmb(&self, token: u64, used: u32) -> bool {
+        self.with(|t| t.release(token, used)).unwrap_or(false)
     }
 
     /// [`NoCopy::attach_dmb`] for a group, with which the mapping ends.
@@ -168,6 +169,11 @@ impl Loopback {
     /// The first page of the own arena in which `token` is, for the device's user; null if there is none.
     pub fn control_page(&self, token: u64) -> *mut u8 {
         self.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
+    }
+
+    /// Base and length of the own arena in which `token` is.
+    pub(crate) fn own_arena(&self, token: u64) -> Option<(*mut u8, usize)> {
+        self.with(|t| t.own(token).map(|a| (a.segment.base(), a.segment.len()))).flatten()
     }
 
     /// The first page of the attached arena in which `token` is; null if there is none.
@@ -267,7 +273,7 @@ impl Device for Loopback {
         }
         // SAFETY: within the buffer, whose address stays mapped whatever other threads do; `data` is
         // readable for `len` bytes by the contract of the trait.
-        unsafe { core::ptr::copy(data, target.addr.wrapping_add(offset as usize), len as usize) };
+        unsafe { shm::copy(data, target.addr.wrapping_add(offset as usize), len as usize) };
         if signal {
             notify(target.signal);
         }

@@ -138,7 +138,7 @@ fn round() {
         assert!(DEVICE.detach_dmb(peer, token));
     }
     for dmb in [first, second, inherited] {
-        assert!(DEVICE.unregister_dmb(dmb.token) && DEVICE.release_dmb(dmb.token));
+        assert!(DEVICE.unregister_dmb(dmb.token) && DEVICE.release_dmb(dmb.token, u32::MAX));
     }
     DEVICE.drop_group(GROUP);
     DEVICE.drop_group(GROUP + 1);

@@ -60,6 +60,8 @@ pub struct Local {
     pub fd: AtomicU32,
     /// Counted in `UPGRADED`.
     pub upgraded: AtomicU32,
+    /// How often it was removed from an epoll set while it was on a ring.
+    pub removals: AtomicU32,
 }
 /// Sockets seen, of which each so many-th makes us look for killed children.
 static CREATED: AtomicU32 = AtomicU32::new(1);
@@ -237,6 +239,7 @@ fn create(fd: i32) -> Option<(u32, &'static Conn)> {
     l.regs.store(0, Relaxed);
     l.fd.store(fd as u32, Relaxed);
     l.upgraded.store(0, Relaxed);
+    l.removals.store(0, Relaxed);
     match word(fd)?.compare_exchange(TAG_TCP, TAG_CONN | u64::from(index), AcqRel, Acquire) {
         Ok(_) => Some((index, c)),
         Err(_) => {
@@ -295,6 +298,11 @@ pub fn before_close(fd: i32) {
     let Some(w) = word(fd) else { return };
     if w.load(Relaxed) == 0 || !owner() {
         return;
+    }
+    if let Kind::Conn(i) = decode(w.load(Acquire))
+        && conn(i).refs.load(Relaxed) > 1
+    {
+        crate::epoll::before_close(i, fd);
     }
     match decode(w.swap(0, AcqRel)) {
         Kind::Conn(i) => drop_ref(i, fd),
@@ -598,6 +606,9 @@ pub fn revert_inherited() {
             }
         });
         if let Some(i) = found {
+            // The peer may send on the ring by now, and is told through its own what we have not read. A vfork child must
+            // leave the channel alone: its number is the parent's.
+            smc::meet::conclude(conn(i));
             conn(i).revert(fd, reason::INHERITED.code(), true);
             if owner() {
                 crate::epoll::on_reverted(i);

@@ -231,7 +231,7 @@ impl QueuePair {
         for (from, len) in pieces {
             // SAFETY: readable by the contract of `post_write`; the target was checked to be within the
             // peer's attached DMB, which no local object overlaps. The peer may race: its own bytes.
-            unsafe { core::ptr::copy_nonoverlapping(*from, to, *len) };
+            unsafe { shm::copy(*from, to, *len) };
             to = to.wrapping_add(*len);
         }
         Ok(())

@@ -11,6 +11,7 @@
 //! The crate is linked into a preload library, where names of libc lead back to our own hooks. It
 //! therefore makes its system calls through rustix alone and never drops an `OwnedFd`.
 
+pub mod copy;
 pub mod counter;
 pub mod cursor;
 pub mod doorbell;
@@ -21,6 +22,7 @@ pub mod segment;
 pub mod sync;
 pub mod thread;
 
+pub use copy::copy;
 pub use counter::{Counter, Snapshot};
 pub use crossbeam_utils::CachePadded;
 pub use cursor::{CURSOR_MASK, Cursor, Violation};

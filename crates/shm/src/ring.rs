@@ -52,10 +52,10 @@ impl Ring {
         let [(a, n), (b, m)] = self.spans(at, len);
         // SAFETY: a span lies in the ring (`new`) and `src` covers it; the peer may race on the
         // destination, which costs it its own bytes and nothing else.
-        unsafe { core::ptr::copy_nonoverlapping(src, a, n as usize) };
+        unsafe { crate::copy(src, a, n as usize) };
         if m != 0 {
             // SAFETY: as above, for the part after the wrap.
-            unsafe { core::ptr::copy_nonoverlapping(src.add(n as usize), b, m as usize) };
+            unsafe { crate::copy(src.add(n as usize), b, m as usize) };
         }
     }
 
@@ -68,10 +68,10 @@ impl Ring {
         let [(a, n), (b, m)] = self.spans(at, len);
         // SAFETY: a span lies in the ring (`new`) and `dst` covers it; bytes have no invalid value,
         // so that a racing peer changes only what it sent.
-        unsafe { core::ptr::copy_nonoverlapping(a, dst, n as usize) };
+        unsafe { crate::copy(a, dst, n as usize) };
         if m != 0 {
             // SAFETY: as above, for the part after the wrap.
-            unsafe { core::ptr::copy_nonoverlapping(b, dst.add(n as usize), m as usize) };
+            unsafe { crate::copy(b, dst.add(n as usize), m as usize) };
         }
     }
 }

@@ -222,6 +222,15 @@ impl Segment {
         Ok(Self { base: map(fd, len, prot)?, len, fd: None })
     }
 
+    /// Maps `len` bytes at `offset` of memory that is no memfd: a bar of a PCI device. That it cannot shrink, and has so
+    /// many bytes, is for the caller to know; `fd` stays the caller's.
+    pub fn of_part(fd: RawFd, offset: u64, len: usize) -> Result<Self, Errno> {
+        if fd < 0 || len == 0 || !len.is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE as u64) {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self { base: map_at(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)?, len, fd: None })
+    }
+
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base
@@ -308,9 +317,13 @@ fn memfd(name: &CStr, len: usize) -> Result<Fd, Errno> {
 }
 
 fn map(fd: RawFd, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
+    map_at(fd, 0, len, prot)
+}
+
+fn map_at(fd: RawFd, offset: u64, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let base = unsafe { mmap(ptr::null_mut(), len, prot, flags, borrow(fd), 0)? };
+    let base = unsafe { mmap(ptr::null_mut(), len, prot, flags, borrow(fd), offset)? };
     // SAFETY: the mapping just made. Core dumps have no use for it, so that a failure does not matter.
     let _ = unsafe { madvise(base, len, Advice::LinuxDontDump) };
     Ok(base.cast())

@@ -2,7 +2,8 @@
 //! the peer needs it.
 //!
 //! The name is made of the connection's two addresses and lies in the abstract namespace, which belongs to the network
-//! namespace as the addresses do. It vanishes with its process: nothing to clean up.
+//! namespace as the addresses do. It vanishes with its process: nothing to clean up. Where the ends are in different
+//! network namespaces the socket lies in a directory that both see (`directory.rs`).
 
 use crate::conn::Addr;
 use crate::sys;
@@ -17,6 +18,23 @@ pub struct Cred {
     pub pid: i32,
     /// Its effective user.
     pub uid: u32,
+    /// What tells it from other processes where it has no pid here: the kernel's number for its pidfd, else 0.
+    pub id: u64,
+}
+
+impl Cred {
+    /// A process of another guest: that it shares the bar is all that is known.
+    pub const ELSEWHERE: Cred = Cred { pid: 0, uid: u32::MAX, id: u64::MAX };
+
+    /// Whether it is on another machine.
+    pub fn is_elsewhere(self) -> bool {
+        self == Cred::ELSEWHERE
+    }
+
+    /// Whether two of the same credentials are one process. One without pid or number could be any of its user's.
+    pub fn is_one_process(self) -> bool {
+        self.pid > 0 || self.id != 0
+    }
 }
 
 /// Prefix of every rendezvous name, after the leading NUL.
@@ -65,11 +83,15 @@ fn check(r: isize) -> Result<i32, i32> {
 
 /// Binds and listens under the connection's name; the hidden descriptor.
 pub fn listen(low: &Addr, high: &Addr) -> Result<i32, i32> {
-    let (raw, len) = address(low, high);
+    listen_at(&address(low, high))
+}
+
+/// Binds and listens at this address.
+pub(crate) fn listen_at((raw, len): &([u8; 110], u32)) -> Result<i32, i32> {
     let fd = socket()?;
     // SAFETY: `raw` holds `len` bytes of address.
     let r = unsafe {
-        match sys::syscall(libc::SYS_bind, fd as usize, raw.as_ptr() as usize, len as usize, 0, 0, 0) {
+        match sys::syscall(libc::SYS_bind, fd as usize, raw.as_ptr() as usize, *len as usize, 0, 0, 0) {
             0 => sys::syscall(libc::SYS_listen, fd as usize, 1, 0, 0, 0, 0),
             e => e,
         }
@@ -79,10 +101,14 @@ pub fn listen(low: &Addr, high: &Addr) -> Result<i32, i32> {
 
 /// Connects to the connection's name; ECONNREFUSED when nobody listens yet.
 pub fn connect(low: &Addr, high: &Addr) -> Result<i32, i32> {
-    let (raw, len) = address(low, high);
+    connect_to(&address(low, high))
+}
+
+/// Connects to whoever listens at this address.
+pub(crate) fn connect_to((raw, len): &([u8; 110], u32)) -> Result<i32, i32> {
     let fd = socket()?;
     // SAFETY: `raw` holds `len` bytes of address.
-    let r = unsafe { sys::syscall(libc::SYS_connect, fd as usize, raw.as_ptr() as usize, len as usize, 0, 0, 0) };
+    let r = unsafe { sys::syscall(libc::SYS_connect, fd as usize, raw.as_ptr() as usize, *len as usize, 0, 0, 0) };
     park(fd, r)
 }
 
@@ -105,7 +131,104 @@ fn park(fd: i32, r: isize) -> Result<i32, i32> {
 /// Credentials of the process at the other end when it connected or listened.
 pub fn peer(fd: i32) -> Option<Cred> {
     let mut c = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    (sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut c) > 0).then_some(Cred { pid: c.pid, uid: c.uid })
+    let known = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut c) > 0;
+    known.then(|| Cred { pid: c.pid, uid: c.uid, id: if c.pid == 0 { pidfd_number(fd) } else { 0 } })
+}
+
+/// The number of the pidfd of the process at the other end: from Linux 6.9 on each process has its own, in all pid
+/// namespaces the same. 0 where it cannot be told.
+fn pidfd_number(fd: i32) -> u64 {
+    const SO_PEERPIDFD: i32 = 77;
+    const PID_FS_MAGIC: i64 = 0x5049_4446;
+    let mut pidfd = -1i32;
+    if sys::getsockopt(fd, libc::SOL_SOCKET, SO_PEERPIDFD, &mut pidfd) < 0 || pidfd < 0 {
+        return 0;
+    }
+    // SAFETY: all-zero is valid for both, and the kernel fills in live locals.
+    let number = unsafe {
+        let mut fs: libc::statfs = core::mem::zeroed();
+        let mut st: libc::stat = core::mem::zeroed();
+        let told = sys::syscall(libc::SYS_fstatfs, pidfd as usize, &raw mut fs as usize, 0, 0, 0, 0) == 0
+            && sys::syscall(libc::SYS_fstat, pidfd as usize, &raw mut st as usize, 0, 0, 0, 0) == 0;
+        // Before, all pidfds were one anonymous inode.
+        if told && fs.f_type as i64 == PID_FS_MAGIC { st.st_ino } else { 0 }
+    };
+    sys::close(pidfd);
+    number
+}
+
+/// Whether the channel is a TCP connection, to another machine. A message has its length in front of it there.
+pub fn is_stream(fd: i32) -> bool {
+    let mut domain = 0i32;
+    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut domain) > 0 && domain != libc::AF_UNIX
+}
+
+/// Calls a port of the peer's machine from the local address of a connection. The answer is not waited for.
+pub(crate) fn dial(local: &Addr, peer: &Addr, port: u16) -> Result<i32, i32> {
+    let kind = (libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as usize;
+    // SAFETY: integers only.
+    let fd = check(unsafe { sys::syscall(libc::SYS_socket, local.family as usize, kind, 0, 0, 0, 0) })?;
+    let address = |addr: &Addr, port: u16| {
+        let mut raw = [0u8; 28];
+        raw[..2].copy_from_slice(&addr.family.to_ne_bytes());
+        raw[2..4].copy_from_slice(&port.to_be_bytes());
+        let v4 = i32::from(addr.family) == libc::AF_INET;
+        if v4 {
+            raw[4..8].copy_from_slice(&addr.ip[..4])
+        } else {
+            raw[8..24].copy_from_slice(&addr.ip)
+        }
+        (raw, if v4 { 16usize } else { 28 })
+    };
+    let call = |n, (raw, len): ([u8; 28], usize)| {
+        // SAFETY: `len` bytes of address.
+        unsafe { sys::syscall(n, fd as usize, raw.as_ptr() as usize, len, 0, 0, 0) }
+    };
+    sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    let r = match call(libc::SYS_bind, address(local, 0)) {
+        0 => call(libc::SYS_connect, address(peer, port)),
+        e => e,
+    };
+    park(fd, if r == -(libc::EINPROGRESS as isize) { 0 } else { r })
+}
+
+/// Looks at the next message of a stream; EAGAIN while it is not there as a whole.
+pub fn peek_frame(fd: i32, out: &mut [u8; MAX]) -> Result<usize, i32> {
+    let mut raw = [0u8; MAX + 2];
+    // SAFETY: the buffer is ours.
+    let n = check(unsafe { sys::recv(fd, raw.as_mut_ptr(), raw.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) })? as usize;
+    if n == 0 {
+        return Err(libc::ECONNRESET);
+    }
+    let len = usize::from(u16::from_be_bytes([raw[0], raw[1]]));
+    match len {
+        _ if n < 2 => Err(libc::EAGAIN),
+        0 => Err(libc::EPROTO),
+        _ if len > MAX => Err(libc::EPROTO),
+        _ if n < 2 + len => Err(libc::EAGAIN),
+        _ => {
+            out[..len].copy_from_slice(&raw[2..2 + len]);
+            Ok(len)
+        }
+    }
+}
+
+fn recv_frame(fd: i32, out: &mut [u8; MAX]) -> Result<usize, i32> {
+    let len = peek_frame(fd, out)?;
+    // SAFETY: the buffer is ours. So many bytes are there.
+    check(unsafe { sys::recv(fd, [0u8; MAX + 2].as_mut_ptr(), 2 + len, libc::MSG_DONTWAIT) })?;
+    Ok(len)
+}
+
+fn send_frame(fd: i32, message: &[u8]) -> Result<(), i32> {
+    let mut raw = [0u8; MAX + 2];
+    let len = message.len();
+    raw.get_mut(2..2 + len).ok_or(libc::EMSGSIZE)?.copy_from_slice(message);
+    raw[..2].copy_from_slice(&(len as u16).to_be_bytes());
+    // SAFETY: `raw` has so many bytes.
+    let n = check(unsafe { sys::send(fd, raw.as_ptr(), 2 + len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })?;
+    // A handshake does not fill a socket's buffer, unless the other end does not read.
+    if n as usize == 2 + len { Ok(()) } else { Err(libc::EPIPE) }
 }
 
 #[repr(C, align(8))]
@@ -113,6 +236,9 @@ struct Control([u8; 64]);
 
 /// Sends one message, with a descriptor if one is given. Never waits.
 pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
+    if is_stream(fd) {
+        return if pass.is_none() { send_frame(fd, message) } else { Err(libc::EINVAL) };
+    }
     let iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut control = Control([0; 64]);
     // SAFETY: all-zero is a valid msghdr.
@@ -137,6 +263,13 @@ pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
 /// Receives one message and the descriptor that came with it, if any. Never waits. More than one descriptor, or a
 /// message that is too long, is an error and leaves nothing open.
 pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), i32> {
+    if is_stream(fd) {
+        return match recv_frame(fd, out) {
+            Ok(n) => Ok((n, None)),
+            Err(libc::ECONNRESET) => Ok((0, None)),
+            Err(e) => Err(e),
+        };
+    }
     let iov = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let mut control = Control([0; 64]);
     // SAFETY: all-zero is a valid msghdr.

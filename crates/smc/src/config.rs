@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::clc::Eid;
+use crate::device::Kind;
 
 /// Who may be at the other end of a link group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,26 +33,42 @@ pub struct Config {
     /// Longest busy wait before sleeping, in nanoseconds.
     pub spin_ns: AtomicU32,
     policy: AtomicU32,
+    /// Devices in the order of preference, one in each byte from the lowest on (a `Kind`, 0 ends the list).
+    prefer: AtomicU32,
     /// Move data through the device's `move_data` even where memory could be attached.
     pub copy: AtomicBool,
+    /// Ask for a checksum over what a device copies.
+    pub integrity: AtomicBool,
+    /// The system EID is proposed and accepted.
+    pub seid: AtomicBool,
     /// Refuse io_uring_setup with ENOSYS so that programs fall back to calls we see.
     pub deny_io_uring: AtomicBool,
 }
 
+/// Loopback first: it reaches whatever ism reaches, and with one copy less. So does ivshmem, which has less memory.
+const DEFAULT_PREFER: u32 = Kind::Loopback as u32 | (Kind::Ivshmem as u32) << 8 | (Kind::Ism as u32) << 16;
+
 /// The one instance.
-pub static CONFIG: Config = Config {
-    after: AtomicU32::new(4),
-    after_bytes: AtomicU64::new(64 << 10),
-    dmb_size: AtomicU32::new(0),
-    max_memory: AtomicU64::new(0),
-    max_memory_user: AtomicU64::new(0),
-    spin_ns: AtomicU32::new(20_000),
-    policy: AtomicU32::new(PeerPolicy::Verified as u32),
-    copy: AtomicBool::new(false),
-    deny_io_uring: AtomicBool::new(false),
-};
+pub static CONFIG: Config = Config::new();
 
 impl Config {
+    const fn new() -> Self {
+        Self {
+            after: AtomicU32::new(4),
+            after_bytes: AtomicU64::new(64 << 10),
+            dmb_size: AtomicU32::new(0),
+            max_memory: AtomicU64::new(0),
+            max_memory_user: AtomicU64::new(0),
+            spin_ns: AtomicU32::new(20_000),
+            policy: AtomicU32::new(PeerPolicy::Verified as u32),
+            prefer: AtomicU32::new(DEFAULT_PREFER),
+            copy: AtomicBool::new(false),
+            integrity: AtomicBool::new(false),
+            seid: AtomicBool::new(true),
+            deny_io_uring: AtomicBool::new(false),
+        }
+    }
+
     /// The peer policy in force.
     pub fn policy(&self) -> PeerPolicy {
         match self.policy.load(Relaxed) {
@@ -59,6 +76,30 @@ impl Config {
             1 => PeerPolicy::SameUid,
             _ => PeerPolicy::Verified,
         }
+    }
+
+    /// The devices to use, in the order of preference.
+    pub fn prefer(&self) -> impl Iterator<Item = Kind> + use<> {
+        let list = self.prefer.load(Relaxed).to_le_bytes();
+        list.into_iter().map_while(|code| Kind::ALL.into_iter().find(|kind| *kind as u8 == code))
+    }
+
+    /// Whether the user chose them.
+    pub fn was_told_devices(&self) -> bool {
+        self.prefer.load(Relaxed) != DEFAULT_PREFER
+    }
+
+    fn set_prefer(&self, names: &[u8]) {
+        let mut list = [0u8; 4];
+        let mut n = 0;
+        for name in names.split(|b| *b == b',') {
+            let known = Kind::ALL.into_iter().find(|kind| kind.name().as_bytes() == name).map(|kind| kind as u8);
+            if let Some(code) = known.filter(|code| !list.contains(code)) {
+                list[n] = code;
+                n += 1;
+            }
+        }
+        self.prefer.store(if n == 0 { DEFAULT_PREFER } else { u32::from_le_bytes(list) }, Relaxed);
     }
 
     /// Size of the next receive buffer in a process that has `live` of them. A few large ones carry streams as far as TCP
@@ -97,6 +138,9 @@ impl Config {
                 .map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
             b"MAX_MEMORY" => number.map_or((), |n| self.max_memory.store(n.max(1), Relaxed)),
             b"MAX_MEMORY_USER" => number.map_or((), |n| self.max_memory_user.store(n.max(1), Relaxed)),
+            b"RENDEZVOUS" => crate::directory::set(value),
+            b"IVSHMEM" => crate::bar::set(value),
+            b"BROKER" => number.filter(|n| (1..65_536).contains(n)).map_or((), crate::broker::set_port),
             b"RUN_DIR" => crate::quota::set_folder(value),
             b"SPIN" => number.map_or((), |n| self.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
             b"PEER_POLICY" => {
@@ -109,6 +153,14 @@ impl Config {
             }
             b"DISABLE" if value == b"1" => self.policy.store(PeerPolicy::Off as u32, Relaxed),
             b"UEID" => set_ueids(value),
+            b"SEID" => self.seid.store(value != b"off", Relaxed),
+            b"PNETID" => crate::pnet::set(value),
+            b"TRACE_CLC" => crate::trace::set_path(value),
+            b"PREFER" => self.set_prefer(value),
+            b"PARTITION" => number
+                .filter(|n| *n < u64::from(crate::device::PARTITIONS))
+                .map_or((), |n| crate::device::ISM.set_partition(n as u16)),
+            b"INTEGRITY" => self.integrity.store(value == b"1", Relaxed),
             b"COPY" => self.copy.store(value == b"1", Relaxed),
             b"IO_URING" => self.deny_io_uring.store(value == b"deny", Relaxed),
             _ => {}
@@ -128,9 +180,15 @@ pub fn ueids() -> &'static [Eid] {
     &names[..*n]
 }
 
+/// The system EID, unless it is switched off.
+pub fn seid() -> Option<Eid> {
+    CONFIG.seid.load(Relaxed).then_some(Eid::LOOPBACK_SEID)
+}
+
 fn set_ueids(value: &[u8]) {
     // SAFETY: see `Ueids`.
     let (names, n) = unsafe { &mut *UEIDS.0.get() };
+    *n = 0;
     for name in value.split(|b| *b == b',') {
         if let (Ok(eid), Some(slot)) = (Eid::user(core::str::from_utf8(name).unwrap_or("")), names.get_mut(*n)) {
             *slot = eid;
@@ -144,12 +202,12 @@ fn parse(text: &[u8]) -> Option<u64> {
     let (digits, unit) = match text.split_last()? {
         (b'k' | b'K', rest) => (rest, 1u64 << 10),
         (b'm' | b'M', rest) => (rest, 1u64 << 20),
+        (b'g' | b'G', rest) => (rest, 1u64 << 30),
         _ => (text, 1),
     };
-    if digits.is_empty() || digits.len() > 18 {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |n, d| d.is_ascii_digit().then(|| n * 10 + u64::from(d - b'0')))?.checked_mul(unit)
+    let digit = |d: &u8| d.is_ascii_digit().then(|| u64::from(d - b'0'));
+    let number = digits.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(digit(d)?))?;
+    if digits.is_empty() { None } else { number.checked_mul(unit) }
 }
 
 #[cfg(test)]
@@ -166,10 +224,31 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_devices_is_what_was_asked_for() {
+        let config = Config::new();
+        let order = |text: &[u8]| {
+            config.set(b"PREFER", text);
+            config.prefer().collect::<Vec<_>>()
+        };
+        let (loopback, ism, ivshmem) = (Kind::Loopback, Kind::Ism, Kind::Ivshmem);
+        assert_eq!(order(b""), [loopback, ivshmem, ism]);
+        assert_eq!(order(b"ivshmem,loopback"), [ivshmem, loopback]);
+        assert_eq!(order(b"ism,loopback"), [ism, loopback]);
+        assert_eq!(order(b"ism"), [ism]);
+        assert_eq!(order(b"loopback,loopback,verbs"), [loopback]);
+        assert_eq!(order(b"verbs,ism,loopback,ism"), [ism, loopback]);
+        assert_eq!(order(b"verbs"), [loopback, ivshmem, ism], "none that exists");
+    }
+
+    #[test]
     fn numbers_take_units_and_refuse_words() {
         assert_eq!(parse(b"64K"), Some(65536));
         assert_eq!(parse(b"1m"), Some(1 << 20));
+        assert_eq!(parse(b"3G"), Some(3 << 30));
         assert_eq!(parse(b"7"), Some(7));
+        assert_eq!(parse(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse(b"18446744073709551616"), None);
+        assert_eq!(parse(b"18014398509481984K"), None);
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"K"), None);
         assert_eq!(parse(b"4x"), None);

@@ -7,9 +7,13 @@
 //! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of its cache lines
 //! travels one way. The exceptions are the two REVOKED bits, by which an owner takes its ring back (`revert.rs`).
 
+mod carry;
 mod close;
+pub mod far;
+mod intact;
 mod options;
 mod ready;
+mod recall;
 mod recv;
 pub mod rest;
 mod revert;
@@ -26,15 +30,18 @@ use window::{Window, header};
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
+use dibs::ism::integrity::Sum;
 use shm::cursor::Cursor;
 use shm::lock::FastLock;
 
+use crate::device::Kind;
+use crate::group::Reached;
 use crate::stats::BUCKETS;
 
 /// Start of every DMB: the SMC-D CDC words and, in its reserved tail and behind it, Shortwire's doorbell words.
 #[repr(C, align(64))]
 pub struct DmbHeader {
-    /// CDC type, 0xFE.
+    /// CDC type, 0xFE. Over ism the other bytes tell where the peer keeps its image of this header.
     pub kind: AtomicU64,
     /// The peer's producer cursor in this DMB, with `REVERTED` and `REVOKED`.
     pub prod: AtomicU64,
@@ -52,7 +59,8 @@ pub struct DmbHeader {
     pub cpu: AtomicU32,
     /// Doorbell bytes the peer has put on the TCP stream; bit 31 set by the owner: no more of them.
     pub rung: AtomicU32,
-    spare: AtomicU32,
+    /// Over ism: process of the peer that can be written to besides the first; bit 31: the peer wants its ring back.
+    pub kin: AtomicU32,
     /// `P << 1 | 1`: the peer wants the bytes from P on sent again over TCP.
     pub takeback: AtomicU64,
 }
@@ -60,6 +68,16 @@ pub struct DmbHeader {
 /// Bytes of a DMB that are not ring.
 pub const HEADER_LEN: u32 = 64;
 const _: () = assert!(size_of::<DmbHeader>() == HEADER_LEN as usize);
+
+impl DmbHeader {
+    /// Bytes of the DMB that the peer has written to, if it is honest.
+    pub fn used(&self) -> u32 {
+        match self.prod.load(Relaxed) & shm::cursor::CURSOR_MASK {
+            word if word as u16 == 0 => HEADER_LEN.saturating_add((word >> 16) as u32),
+            _ => u32::MAX,
+        }
+    }
+}
 
 /// In `prod`: the writer has returned to TCP, nothing follows in this ring.
 pub const REVERTED: u64 = 1 << 48;
@@ -79,6 +97,8 @@ pub const CLOSED: u64 = 0x40 << 56;
 pub const ABORT: u64 = 0x20 << 56;
 /// Beside them, and after everything else: this end has given up its object and writes here no more.
 pub const LEFT: u64 = 0x10 << 56;
+/// Beside `ABORT`: the device went away, and the kernel's connection may stand a while longer.
+pub const GONE: u64 = 0x08 << 56;
 /// Any of the three ends the peer's stream.
 pub const ENDS: u64 = DONE | CLOSED | ABORT;
 
@@ -122,10 +142,26 @@ pub mod phase {
     pub const TAKEN_BACK: u32 = 1 << 17;
     /// Bytes in the ring that were not published are to go over TCP.
     pub const RESEND: u32 = 1 << 18;
+    /// What passes over TCP is looked at, to tell the connection from others (`witness.rs`).
+    pub const WITNESS: u32 = 1 << 19;
+    /// What came through the ring is not what was sent: BROKEN follows.
+    pub const DAMAGED: u32 = 1 << 20;
     /// Either direction has left TCP.
     pub const ANY_RING: u32 = TX_RING | RX_RING;
 }
 use phase as p;
+
+/// How the bytes of a connection reach the peer.
+pub mod path {
+    /// Stored in its mapped buffer.
+    pub const DIRECT: u32 = 0;
+    /// By loopback's move_data.
+    pub const COPY: u32 = 1;
+    /// By the ism device.
+    pub const ISM: u32 = 2;
+    /// Stored in its buffer in a bar.
+    pub const IVSHMEM: u32 = 3;
+}
 
 /// Receiving side; guarded by `rx_lock`.
 #[repr(C)]
@@ -151,6 +187,8 @@ pub struct Rx {
     pub ends: u64,
     /// Processor last told to the peer.
     pub cpu: u32,
+    /// Up to `prod`, where a checksum was agreed on.
+    pub sum: Sum,
 }
 
 /// Sending side; guarded by `tx_lock`.
@@ -171,6 +209,10 @@ pub struct Tx {
     pub resend: u64,
     /// Position at which the ring's memory was last given back.
     pub rested: u64,
+    /// As in `Rx`.
+    pub sum: Sum,
+    /// Records written.
+    pub records: u64,
 }
 
 /// Per-direction counters, added to by the holder of that direction's lock.
@@ -278,8 +320,8 @@ pub struct Conn {
     pub idle_looks: AtomicU32,
     /// Process at the other end, 0 if not known.
     pub peer_pid: AtomicU32,
-    /// Data goes through the device's move_data instead of the attached memory.
-    copy: AtomicU32,
+    /// `path`: for `ss`, and to choose between the ways of loopback.
+    pub path: AtomicU32,
 
     pub(crate) next_free: AtomicU32,
     /// TCP_NODELAY (bit 0) and TCP_CORK (bit 1) as the application set them; bits 2 and 3: it did set them.
@@ -294,6 +336,8 @@ pub struct Conn {
     pub uid: AtomicU32,
     /// See `uid`.
     pub inode: AtomicU32,
+    /// Bytes of handshake messages sent and received that are on record (`trace`).
+    pub(crate) traced: [AtomicU32; 2],
     /// The two ends.
     names: UnsafeCell<[Addr; 2]>,
     /// Received and sent through shared memory.
@@ -390,7 +434,7 @@ impl Conn {
             &self.rung_rx,
             &self.group,
             &self.stage,
-            &self.copy,
+            &self.path,
             &self.pid,
             &self.uid,
             &self.inode,
@@ -403,6 +447,7 @@ impl Conn {
         ] {
             w.store(0, Relaxed);
         }
+        self.traced.iter().for_each(|w| w.store(0, Relaxed));
         self.spin.store(8, Relaxed);
         self.meeting.store(0, Relaxed);
         self.next_try.store(0, Relaxed);
@@ -423,6 +468,7 @@ impl Conn {
             *self.names.get() = [Addr::default(); 2];
         }
         self.reason.store(crate::reason::NOT_YET.code(), Relaxed);
+        crate::witness::begin(self);
         self.refs.store(1, Relaxed);
         self.gen_.fetch_add(1, Release);
     }
@@ -456,6 +502,8 @@ impl Conn {
         unsafe { (*self.rx.get()).size = e.my_len - HEADER_LEN };
         self.my_token.store(e.my_token, Relaxed);
         let w = self.window();
+        self.detach_far();
+        w.tail.store(0, Relaxed);
         w.my_size.store(e.my_len - HEADER_LEN, Relaxed);
         w.my_waits.store(e.my_waits, Relaxed);
         w.my.store(e.my, Release);
@@ -466,23 +514,33 @@ impl Conn {
     }
 
     /// Names the peer's DMB, for `commit` to use.
-    pub fn attach(&self, peer: *mut DmbHeader, len: u32, token: u64, waits: *mut Waits, copy: bool) {
+    pub fn attach(&self, peer: Reached, len: u32, token: u64, copy: bool) {
         // SAFETY: before TX_READY nobody else looks at `tx`.
         unsafe { (*self.tx.get()).size = len - HEADER_LEN };
         self.peer_token.store(token, Relaxed);
-        self.copy.store(u32::from(copy), Relaxed);
         let w = self.window();
+        let checked = matches!(peer, Reached::Far(_, true));
+        let (peer, waits, path) = match peer {
+            Reached::Near(header, waits) => (header, waits, if copy { path::COPY } else { path::DIRECT }),
+            Reached::Bar(header, waits) => (header, waits, path::IVSHMEM),
+            Reached::Far(far, _) => (self.attach_far(&far), core::ptr::null_mut(), path::ISM),
+        };
+        self.path.store(path, Relaxed);
         w.peer_size.store(len - HEADER_LEN, Relaxed);
+        if checked {
+            self.keep_records();
+        }
         w.peer_waits.store(waits, Relaxed);
         w.peer.store(peer, Release);
         // SYNC: kind. Behind the attachment; pairs with `peer_attached`.
-        self.peer().kind.store(0xfe, Release);
+        self.peer().kind.store(self.kind_word(), Release);
+        self.tell(&[far::KIND]);
     }
 
     /// Whether the peer has attached our DMB.
     pub(crate) fn peer_attached(&self) -> bool {
         // SYNC: kind.
-        self.my().kind.load(Acquire) == 0xfe
+        self.my().kind.load(Acquire) & far::KIND_TYPE == 0xfe
     }
 
     /// Both sides have attached: our sends may switch.
@@ -494,6 +552,7 @@ impl Conn {
         rx.published = rx.cons.pos;
         // SYNC: cons.
         self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
+        self.tell(&[far::CONS]);
         self.set(p::TX_READY);
     }
 
@@ -516,16 +575,74 @@ impl Conn {
         }
     }
 
-    /// The peer broke the protocol: this connection ends with ECONNRESET, others don't notice.
+    /// The device that an upgraded connection goes through.
+    pub fn kind(&self) -> Kind {
+        match self.path.load(Relaxed) {
+            path::ISM => Kind::Ism,
+            path::IVSHMEM => Kind::Ivshmem,
+            _ => Kind::Loopback,
+        }
+    }
+
+    /// Whether it is upgraded, and not back on TCP in both directions.
+    pub fn needs_device(&self) -> bool {
+        const BACK: u32 = p::TX_REVERTED | p::RX_REVERTED;
+        let ph = self.phase();
+        ph & p::TX_READY != 0 && ph & BACK != BACK
+    }
+
+    /// Whether the device was taken away; then all its connections have ended.
     #[cold]
-    fn broken(&self, fd: i32) -> i32 {
+    pub(crate) fn has_no_device(&self) -> bool {
+        let kind = self.kind();
+        if !self.needs_device() || !kind.is_gone() {
+            return false;
+        }
+        if self.phase() & p::BROKEN == 0 {
+            crate::group::withdraw(kind);
+            if self.phase() & p::BROKEN == 0 {
+                // Of a group of the process that we were forked from.
+                self.end_now(true);
+            }
+        }
+        true
+    }
+
+    /// Ends it with ECONNRESET, wherever it is used, also at the peer if that is to be told.
+    pub(crate) fn end_now(&self, tell: bool) {
+        // Its number is the application's and noted nowhere below it.
+        if let Some(fd) = crate::sys::another_descriptor_of(self.inode.load(Relaxed)) {
+            if tell {
+                self.tell_gone(fd);
+            }
+            self.broken(fd);
+            crate::sys::close(fd);
+        }
+    }
+
+    /// The peer broke the protocol: this connection ends with ECONNRESET, others don't notice. Where the device reaches the
+    /// peer no more, all connections of the link group end with it.
+    #[cold]
+    pub(crate) fn broken(&self, fd: i32) -> i32 {
         if self.set(p::BROKEN) & p::BROKEN == 0 {
-            self.reason.store(crate::reason::VIOLATION.code(), Relaxed);
-            if let Some(t) = crate::table::get() {
-                t.stats.violations.fetch_add(1, Relaxed);
+            if self.cut_off() {
+                crate::group::terminate(self.group.load(Relaxed));
+            }
+            let damaged = self.phase() & p::DAMAGED != 0;
+            let removed = self.kind().is_gone();
+            let why = match (damaged, removed) {
+                (true, _) => crate::reason::DAMAGED,
+                (_, true) => crate::reason::REMOVED,
+                _ => crate::reason::VIOLATION,
+            };
+            self.reason.store(why.code(), Relaxed);
+            if let Some(t) = crate::table::get().filter(|_| damaged || !removed) {
+                if damaged { &t.stats.damaged } else { &t.stats.violations }.fetch_add(1, Relaxed);
             }
             crate::sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
-            crate::sys::shutdown(fd, libc::SHUT_RDWR);
+            // A peer that was told and woken is not to have a FIN, which would pass for an orderly end.
+            let told = self.ends.load(Relaxed) & GONE != 0 && self.phase() & p::TX_RING != 0;
+            crate::sys::shutdown(fd, if told { libc::SHUT_RD } else { libc::SHUT_RDWR });
         }
         libc::ECONNRESET
     }

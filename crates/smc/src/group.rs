@@ -3,20 +3,24 @@
 //! The first contact makes a group and passes a memfd with an arena of pooled DMBs each way; later connections take
 //! DMBs from it and cost no descriptor, no mapping and no page fault.
 
+mod buffers;
+
+pub use buffers::{Pass, Reached, attach, give_back, own_page, release, take_dmb};
+
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-use dibs::loopback::{arena_of, slot_of};
-use dibs::{Device, Dmb, Gid, Loopback, NoCopy, RegisterError};
+use dibs::Gid;
+use dibs::loopback::arena_of;
 use shm::lock::FastLock;
 
+use crate::census::{self, Row, State};
 use crate::channel::Cred;
+use crate::clc::{Eid, FirstContact};
 use crate::config::CONFIG;
-use crate::conn::{Conn, DmbHeader, LEFT, Waits};
-use crate::{quota, reason, sys};
-
-/// The loopback device of this process.
-pub static LOOPBACK: Loopback = Loopback::new();
+use crate::conn::{Conn, DmbHeader, LEFT};
+use crate::device::{self, ISM, IVSHMEM, Kind, LOOPBACK};
+use crate::{bar, quota, reason, sys};
 
 /// Which end of the handshake we are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,25 +31,31 @@ pub enum Role {
     Server,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// First contact under way.
-    Pending,
-    Ready,
-    /// No new connections; goes with its last one.
-    Dead,
+/// What first contact agreed on, for all connections of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The EID in common.
+    pub eid: Eid,
+    /// Release of version 2.
+    pub release: u8,
 }
 
 struct Group {
     id: u32,
     role: Role,
+    kind: Kind,
     peer: Gid,
     /// The peer's process, as the kernel vouches: a GID alone is only what somebody says.
     of: Cred,
+    terms: Terms,
     state: State,
+    /// Where other processes see it.
+    row: Option<&'static Row>,
     live: u32,
     /// The connection that makes first contact.
     first: *const Conn,
+    /// Both ends asked for a checksum.
+    checked: bool,
     /// Slots of the own arena that were ever in use.
     slots: u32,
     /// Own arena whose memfd the peer already has.
@@ -54,10 +64,17 @@ struct Group {
     quarantine: Vec<(u64, *const DmbHeader)>,
 }
 
+impl Group {
+    fn becomes(&mut self, state: State) {
+        self.state = state;
+        if let Some(row) = self.row {
+            row.set_state(state);
+        }
+    }
+}
+
 /// Groups without connections that are kept for the next connection to the same process.
 const IDLE_GROUPS: usize = 8;
-/// DMBs in quarantine at which an idle group is dropped as a whole.
-const QUARANTINE: usize = 64;
 
 struct Groups {
     lock: FastLock<false>,
@@ -82,45 +99,54 @@ fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
     // SAFETY: the lock is held.
     let r = f(unsafe { &mut *GROUPS.list.get() });
     if CONFIG.max_memory_user.load(Relaxed) != 0 {
-        quota::note(LOOPBACK.memory());
+        quota::note(device::memory());
     }
     Some(r)
 }
 
-/// Server: the group for a proposing peer and whether this is first contact.
-pub fn serve(peer: Gid, of: Cred) -> Result<(u32, bool), NoGroup> {
+/// Server: the group for a proposing peer, under this EID, and whether this is first contact.
+pub fn serve(kind: Kind, peer: Gid, of: Cred, terms: Terms) -> Result<(u32, bool), NoGroup> {
     with(|list| {
-        match list.iter().find(|g| g.role == Role::Server && g.peer == peer && g.of == of && g.state != State::Dead) {
+        match list.iter().find(|g| {
+            g.role == Role::Server
+                && (g.kind, g.peer, g.of, g.terms.eid) == (kind, peer, of, terms.eid)
+                && g.state != State::Dead
+                && of.is_one_process()
+        }) {
             Some(g) if g.state == State::Ready => Ok((g.id, false)),
             Some(_) => Err(NoGroup::Busy),
-            None => Ok((add(list, Role::Server, peer, of), true)),
+            None => Ok((add(list, Role::Server, kind, peer, of, terms), true)),
         }
     })
     .unwrap_or(Err(NoGroup::Busy))
 }
 
-/// Client: the group that an Accept speaks of.
-pub fn join(peer: Gid, of: Cred, first_contact: bool) -> Result<u32, NoGroup> {
+/// Client: the group that an Accept speaks of, under this EID; `first` has the release of a new one.
+pub fn join(kind: Kind, peer: Gid, of: Cred, eid: Eid, first: Option<u8>) -> Result<u32, NoGroup> {
     with(|list| {
-        let known =
-            list.iter_mut().find(|g| g.role == Role::Client && g.peer == peer && g.of == of && g.state != State::Dead);
-        match (known, first_contact) {
-            (Some(g), false) => {
+        let known = list.iter_mut().find(|g| {
+            g.role == Role::Client
+                && (g.kind, g.peer, g.of, g.terms.eid) == (kind, peer, of, eid)
+                && g.state != State::Dead
+                && of.is_one_process()
+        });
+        match (known, first) {
+            (Some(g), None) => {
                 // A server that reuses the group has read our first Confirm, also if that connection has not looked since.
-                g.state = State::Ready;
+                g.becomes(State::Ready);
                 Ok(g.id)
             }
-            (None, false) => Err(NoGroup::OutOfSync),
-            (old, true) => {
+            (None, None) => Err(NoGroup::OutOfSync),
+            (old, Some(release)) => {
                 // The server has lost its half: ours serves its connections to their end.
                 if let Some(old) = old {
-                    old.state = State::Dead;
+                    old.becomes(State::Dead);
                     let id = old.id;
                     if let Some(at) = list.iter().position(|g| g.id == id && g.live == 0) {
                         drop_group(list, at);
                     }
                 }
-                let id = add(list, Role::Client, peer, of);
+                let id = add(list, Role::Client, kind, peer, of, Terms { eid, release });
                 Ok(id)
             }
         }
@@ -128,7 +154,7 @@ pub fn join(peer: Gid, of: Cred, first_contact: bool) -> Result<u32, NoGroup> {
     .unwrap_or(Err(NoGroup::Busy))
 }
 
-fn add(list: &mut Vec<Group>, role: Role, peer: Gid, of: Cred) -> u32 {
+fn add(list: &mut Vec<Group>, role: Role, kind: Kind, peer: Gid, of: Cred, terms: Terms) -> u32 {
     let idle = |g: &Group| g.live == 0 && g.state != State::Pending;
     while let Some(at) = list.iter().position(|g| idle(g) && has_ended(g.of)) {
         drop_group(list, at);
@@ -141,11 +167,15 @@ fn add(list: &mut Vec<Group>, role: Role, peer: Gid, of: Cred) -> u32 {
     list.push(Group {
         id,
         role,
+        kind,
         peer,
         of,
+        terms,
         state: State::Pending,
+        row: publish(id, role, kind, peer, of, terms),
         live: 0,
         first: core::ptr::null(),
+        checked: false,
         slots: 0,
         known: 0,
         quarantine: Vec::new(),
@@ -156,6 +186,23 @@ fn add(list: &mut Vec<Group>, role: Role, peer: Gid, of: Cred) -> u32 {
     id
 }
 
+/// For `shortwire linkgroups`.
+fn publish(id: u32, role: Role, kind: Kind, peer: Gid, of: Cred, terms: Terms) -> Option<&'static Row> {
+    let row = census::enter(id)?;
+    row.set_state(State::Pending);
+    row.chid.store(u32::from(kind.chid()), Relaxed);
+    row.server.store(u32::from(role == Role::Server), Relaxed);
+    row.peer_pid.store(of.pid as u32, Relaxed);
+    row.peer_uid.store(of.uid, Relaxed);
+    let own = kind.gid();
+    for (words, halves) in [(&row.gid, [own.hi, own.lo]), (&row.peer_gid, [peer.hi(), peer.lo()])] {
+        words.iter().zip(halves).for_each(|(word, half)| word.store(half, Relaxed));
+    }
+    row.set_terms(&terms.eid, terms.release);
+    row.set_pnet(&crate::pnet::of_device(kind).unwrap_or_default().0);
+    Some(row)
+}
+
 /// Whether a process is gone, and nobody will join its group any more. Doubts count as no.
 fn has_ended(of: Cred) -> bool {
     // SAFETY: integers only; signal 0 is none.
@@ -164,7 +211,14 @@ fn has_ended(of: Cred) -> bool {
 
 fn drop_group(list: &mut Vec<Group>, at: usize) {
     let g = list.swap_remove(at);
-    LOOPBACK.drop_group(g.id);
+    if let Some(row) = g.row {
+        row.leave();
+    }
+    match g.kind {
+        Kind::Loopback => LOOPBACK.drop_group(g.id),
+        Kind::Ism => ISM.drop_group(g.id),
+        Kind::Ivshmem => IVSHMEM.drop_group(g.id),
+    }
 }
 
 /// A handshake is complete: the peer has the arena of our DMB `token`, so its descriptor is needed no more.
@@ -172,10 +226,12 @@ pub fn established(id: u32, token: u64) {
     with(|list| {
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return };
         if g.state == State::Pending {
-            g.state = State::Ready;
+            g.becomes(State::Ready);
         }
-        g.known = arena_of(token);
-        LOOPBACK.close_share(token);
+        if g.kind == Kind::Loopback {
+            g.known = arena_of(token);
+            LOOPBACK.close_share(token);
+        }
     });
 }
 
@@ -184,13 +240,48 @@ pub fn failed(id: u32, out_of_sync: bool) {
     with(|list| {
         if let Some(at) = list.iter().position(|g| g.id == id) {
             if list[at].state == State::Pending || out_of_sync {
-                list[at].state = State::Dead;
+                list[at].becomes(State::Dead);
             }
             if list[at].state == State::Dead && list[at].live == 0 {
                 drop_group(list, at);
             }
         }
     });
+}
+
+/// Its device does not reach the peer any more: no new connections, and those that it has end now.
+pub fn terminate(id: u32) {
+    terminate_all(|g| g.id == id, |conn| conn.end_now(false));
+}
+
+/// A device was taken away: its link groups end. Peers, which it still reaches, are told.
+pub fn withdraw(kind: Kind) {
+    terminate_all(|g| g.kind == kind, |conn| conn.end_now(true));
+}
+
+fn terminate_all(which: impl Fn(&Group) -> bool, end: impl Fn(&Conn)) {
+    let ended = with(|list| {
+        let alive = list.iter_mut().filter(|g| g.state != State::Dead && which(g));
+        let ended: Vec<u32> = alive
+            .map(|g| {
+                g.becomes(State::Dead);
+                g.id
+            })
+            .collect();
+        while let Some(at) = list.iter().position(|g| g.live == 0 && ended.contains(&g.id)) {
+            drop_group(list, at);
+        }
+        ended
+    })
+    .unwrap_or_default();
+    let Some(table) = crate::table::get().filter(|_| !ended.is_empty()) else { return };
+    let own = sys::getpid();
+    let in_use = table.high_water.load(Relaxed).min(crate::table::CAPACITY);
+    let of = |conn: &&Conn| {
+        conn.pid.load(Relaxed) == own && ended.contains(&conn.group.load(Relaxed)) && conn.my_token.load(Relaxed) != 0
+    };
+    let live = (0..in_use).map(|at| table.conn(at)).filter(|conn| conn.gen_.load(Acquire) & 1 == 1);
+    live.filter(of).filter(|conn| conn.needs_device()).for_each(end);
 }
 
 /// `conn` makes first contact in this group.
@@ -204,126 +295,36 @@ pub fn first_is(id: u32, conn: &Conn) {
 
 /// The connection whose first contact keeps others from joining the group with this peer: it may have gone idle, with
 /// the peer's Confirm waiting to be read.
-pub fn pending(peer: Gid, of: Cred) -> Option<&'static Conn> {
+pub fn pending(kind: Kind, peer: Gid, of: Cred) -> Option<&'static Conn> {
     let first = with(|list| {
         list.iter()
-            .find(|g| (g.peer, g.of) == (peer, of) && g.role == Role::Server && g.state == State::Pending)
+            .find(|g| (g.kind, g.peer, g.of) == (kind, peer, of) && g.role == Role::Server && g.state == State::Pending)
             .map(|g| g.first)
     })??;
     // SAFETY: null, or a slot of the table, which is never unmapped.
     unsafe { first.as_ref() }
 }
 
-/// A receive buffer for a new connection, with the memfd to pass if the peer has not got it yet.
-pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Option<i32>), u32> {
+/// The peer of a group, the device, and what was agreed on.
+pub fn peer_of(id: u32) -> Option<(Gid, Kind, Terms)> {
+    with(|list| list.iter().find(|g| g.id == id).map(|g| (g.peer, g.kind, g.terms))).flatten()
+}
+
+/// What the peer says of itself at first contact: what is to be shown, and whether it wants a checksum, too.
+pub fn introduced(id: u32, peer: &FirstContact) {
     with(|list| {
-        let len = CONFIG.buffer_size(list.iter().map(|g| g.live).sum());
-        let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR.code()) };
-        g.quarantine.retain(|&(token, header)| {
-            // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
-            // SYNC: left.
-            let quiet = unsafe { (*header).cons.load(Acquire) } & LEFT != 0;
-            if quiet {
-                LOOPBACK.release_dmb(token);
-            }
-            !quiet
-        });
-        LOOPBACK.set_max_dmbs(CONFIG.max_buffers(len));
-        if CONFIG.max_memory_user.load(Relaxed) != 0 && !quota::admit(LOOPBACK.memory() + u64::from(len)) {
-            return Err(reason::MAX_USER.code());
-        }
-        let dmb = LOOPBACK.register_in(id, peer, len).map_err(|e| match e {
-            RegisterError::NoSpace => reason::MAX_DMB.code(),
-            _ => reason::MEMORY.code(),
-        })?;
-        g.live += 1;
-        count_buffer(g, &dmb);
-        let share = LOOPBACK.share(dmb.token);
-        let fd = match share {
-            Some(s) if g.known != s.arena => Some(s.fd),
-            _ => None,
-        };
-        Ok((dmb, fd))
-    })
-    .unwrap_or(Err(reason::MEMORY.code()))
-}
-
-/// Slots are taken lowest first: one above all earlier ones is new, any other comes from the pool.
-fn count_buffer(g: &mut Group, dmb: &Dmb) {
-    let Some(t) = crate::table::get() else { return };
-    t.stats.rx.buffers[crate::stats::bucket(dmb.len as usize)].fetch_add(1, Relaxed);
-    let slots = slot_of(dmb.token) + 1;
-    let fresh = slots > g.slots;
-    g.slots = g.slots.max(slots);
-    if fresh { &t.stats.rx.alloc } else { &t.stats.rx.reuse }.fetch_add(1, Relaxed);
-}
-
-/// Control page of the arena that a DMB of ours lies in.
-pub fn own_page(token: u64) -> *mut Waits {
-    LOOPBACK.control_page(token).cast()
-}
-
-/// The peer of a group.
-pub fn peer_of(id: u32) -> Option<Gid> {
-    with(|list| list.iter().find(|g| g.id == id).map(|g| g.peer)).flatten()
-}
-
-/// Maps the peer's DMB; its header and the control page beside it.
-pub fn attach(id: u32, owner: Gid, token: u64, len: u32, fd: Option<i32>) -> Option<(*mut DmbHeader, *mut Waits)> {
-    let a = LOOPBACK.attach_in(id, owner, token, len, fd).ok()?;
-    let page = LOOPBACK.peer_control_page(owner, token);
-    (!page.is_null()).then_some((a.addr.cast(), page.cast()))
-}
-
-/// The last descriptor of an upgraded connection is being closed.
-pub fn release(conn: &Conn) {
-    let id = conn.group.load(Relaxed);
-    // Once: by the next time the buffer may be another connection's.
-    let token = conn.my_token.swap(0, Relaxed);
-    if token == 0 {
-        return;
-    }
-    let quiet = conn.dmb_is_quiet();
-    let died = conn.peer_died();
-    let header = conn.my_header();
-    let peer_token = conn.peer_token.swap(0, Relaxed);
-    if peer_token != 0 {
-        conn.leave();
-    }
-    with(|list| {
-        LOOPBACK.unregister_dmb(token);
-        let Some(at) = list.iter().position(|g| g.id == id) else { return };
-        let g = &mut list[at];
-        if peer_token != 0 {
-            LOOPBACK.detach_dmb(g.peer, peer_token);
-        }
-        if quiet {
-            LOOPBACK.release_dmb(token);
-        } else {
-            g.quarantine.push((token, header));
-        }
-        g.live = g.live.saturating_sub(1);
-        if died {
-            // Nobody comes back to a group of a killed process, and as long as it is mapped its memory is in use.
-            g.state = State::Dead;
-        }
-        if g.live == 0 && (g.state == State::Dead || g.quarantine.len() > QUARANTINE) {
-            drop_group(list, at);
+        let Some(g) = list.iter_mut().find(|g| g.id == id && g.state == State::Pending) else { return };
+        g.checked = peer.wants_integrity() && wants_integrity(g.kind);
+        if let Some(row) = g.row {
+            row.set_peer(peer.os, &peer.hostname);
+            row.checked.store(u32::from(g.checked), Relaxed);
         }
     });
 }
 
-/// A DMB taken for a connection that will not be upgraded after all.
-pub fn give_back(id: u32, token: u64, exposed: bool) {
-    with(|list| {
-        LOOPBACK.unregister_dmb(token);
-        if !exposed {
-            LOOPBACK.release_dmb(token);
-        }
-        if let Some(g) = list.iter_mut().find(|g| g.id == id) {
-            g.live = g.live.saturating_sub(1);
-        }
-    });
+/// Whether this end wants a checksum over what a device copies.
+pub fn wants_integrity(kind: Kind) -> bool {
+    kind == Kind::Ism && CONFIG.integrity.load(Relaxed)
 }
 
 /// In a fork child: the groups are the parent's. Their memory stays for inherited connections; new connections make
@@ -334,11 +335,11 @@ pub fn after_fork_child() {
         GROUPS.lock.reset();
         core::mem::forget(core::mem::take(&mut *GROUPS.list.get()));
     }
-    LOOPBACK.after_fork_child();
+    device::after_fork_child();
     quota::after_fork_child();
 }
 
-/// One row of `shortwire devices` and `linkgroups`: groups, connections.
+/// Link groups and their connections.
 pub fn census() -> (usize, u32) {
     with(|list| (list.len(), list.iter().map(|g| g.live).sum())).unwrap_or((0, 0))
 }

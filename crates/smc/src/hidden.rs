@@ -87,6 +87,12 @@ pub fn room() -> bool {
     (COUNT.load(Relaxed) as usize) < MAX - 8
 }
 
+/// The same for one that waits in a rendezvous directory, perhaps in vain: half of them are for connections within the
+/// network namespace.
+pub fn room_for_far() -> bool {
+    (COUNT.load(Relaxed) as usize) < MAX / 2
+}
+
 /// Whether `fd` is one of ours.
 #[inline]
 pub fn contains(fd: i32) -> bool {
@@ -118,6 +124,7 @@ pub fn give_way(fd: i32) {
             slot.store(moved.max(-1) as i32 + 1, Relaxed);
             crate::table::moved_fd(fd, moved as i32);
             crate::quota::moved_fd(fd, moved as i32);
+            crate::bar::moved_fd(fd, moved as i32);
             return;
         }
     }
@@ -127,7 +134,7 @@ pub fn give_way(fd: i32) {
 pub fn after_fork_child() {
     let keep = crate::table::hidden_fd();
     for fd in all() {
-        if Some(fd) != keep {
+        if Some(fd) != keep && !crate::bar::keeps(fd) {
             close(fd);
         }
     }

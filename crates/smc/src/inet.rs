@@ -63,6 +63,12 @@ impl TcpInfo {
         self.u64(200) - self.u64(208) + u64::from(self.u32(144))
     }
 
+    /// Stream bytes that the other end's kernel has acknowledged. The end that opened the connection counts its SYN as one
+    /// more.
+    fn acked(&self) -> u64 {
+        self.u64(120)
+    }
+
     /// Stream bytes that have arrived, read or not. A FIN that has arrived counts as one more, in every state behind it:
     /// CLOSE too, which by itself does not tell whether it was reached by FIN or by RST.
     pub fn arrived(&self) -> u64 {
@@ -93,6 +99,22 @@ pub fn received(fd: i32) -> Option<Received> {
             return Some(Received { arrived, queued, fin: after.has_fin() });
         }
         before = arrived;
+    }
+}
+
+/// Whether this end opened the connection: the kernel counts an acknowledged SYN there, and not where the connection was
+/// accepted. None while the counts move, or if they are of neither kind.
+pub fn opened(fd: i32) -> Option<bool> {
+    let before = TcpInfo::of(fd)?;
+    let unacked = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
+    let after = TcpInfo::of(fd)?;
+    if (before.acked(), before.sent()) != (after.acked(), after.sent()) {
+        return None;
+    }
+    match after.acked().checked_sub(after.sent().checked_sub(unacked)?)? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
     }
 }
 

@@ -6,24 +6,29 @@
 
 mod client;
 mod mark;
+mod prove;
+mod remote;
 mod server;
 
-use core::sync::atomic::Ordering::*;
+pub(crate) use prove::{Proof, hash};
+pub use prove::{Stake, stake};
 
-use dibs::Device as _;
+use core::sync::atomic::Ordering::*;
 
 use crate::channel::{self, Cred};
 use crate::clc::negotiate::{self, Local, Proposed, RELEASE, Selection};
 use crate::clc::{
-    self, Accept, Decline, Device, Devices, Eid, FirstContact, Gid, Hostname, Message, Os, Proposal, SizeCode, SmcD,
-    SmcDLevel, SmcDv2, Version,
+    self, Accept, Decline, Devices, Eid, FirstContact, Gid, Hostname, Message, Os, Proposal, SizeCode, SmcD, SmcDLevel,
+    SmcDv2, Version,
 };
 use crate::config::{self, CONFIG, PeerPolicy};
 use crate::conn::{Conn, Ends, phase as p};
-use crate::group::{self, LOOPBACK, NoGroup};
+use crate::device::{self, Kind};
+use crate::group::{self, NoGroup, Pass, Terms};
 use crate::inet::{self, TcpInfo};
 use crate::reason::{self, Reason};
-use crate::{hidden, sys, table};
+use crate::trace::{self, Way};
+use crate::{bar, hidden, sys, table, witness};
 
 /// Where a connection's upgrade stands.
 mod stage {
@@ -35,10 +40,20 @@ mod stage {
     pub const PROPOSED: u32 = 5;
     pub const OVER: u32 = 6;
     pub const CONFIRMED: u32 = 7;
+    /// In a rendezvous directory: somebody is there, who may be the other end.
+    pub const PROVING: u32 = 8;
+    /// Between guests, the end that calls: the broker's answer to the call, to our name, and to our proof is awaited.
+    pub const DIALLING: u32 = 9;
+    pub const ASKING: u32 = 10;
+    pub const HANDING: u32 = 11;
+    /// The other end: what its broker hands over is awaited.
+    pub const HANDED: u32 = 12;
 }
 
 /// Operations after which an end stops waiting for its peer.
 const GIVE_UP: u32 = 1 << 16;
+/// The same in a rendezvous directory: most connections that leave the network namespace also leave the machine.
+const GIVE_UP_FAR: u32 = 1 << 12;
 /// Looks at every operation before the distance between looks doubles.
 const EAGER: u32 = 8;
 
@@ -74,9 +89,18 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
         let next = match conn.stage.load(Relaxed) {
             stage::START if shared => Next::Tcp(reason::SHARED_FD),
             stage::START => start(conn, fd),
+            stage::LISTENING if witness::watches(conn) => prove::meet(conn, fd),
+            stage::LISTENING if remote::is_remote(conn) => remote::meet(conn),
             stage::LISTENING => server::meet(conn),
+            stage::DIALLING => remote::dialling(conn),
+            stage::ASKING => remote::asking(conn),
+            stage::HANDING => remote::handing(conn, fd),
+            stage::HANDED => remote::handed(conn),
+            stage::PROVING => prove::go_on(conn, fd),
             stage::MET => server::serve(conn, fd, &mut buffer),
             stage::ACCEPTED => server::confirmed(conn, &mut buffer),
+            stage::CALLING if witness::watches(conn) => prove::call(conn, fd),
+            stage::CALLING if remote::is_remote(conn) => remote::call(conn),
             stage::CALLING => client::call(conn, fd),
             stage::PROPOSED => client::answered(conn, fd, &mut buffer),
             stage::CONFIRMED => client::committed(conn, &mut buffer),
@@ -130,6 +154,9 @@ fn schedule(conn: &Conn) {
     let gap = match conn.stage.load(Relaxed) {
         // Whoever shares it usually closes it soon, and looking costs nothing.
         stage::START if conn.reason.load(Relaxed) == reason::SHARED_FD.code() => 4,
+        stage::PROVING => 1,
+        // A network lies between.
+        stage::DIALLING | stage::ASKING | stage::HANDING | stage::HANDED => ops / 64 + 1,
         stage::CALLING | stage::START => (ops / 4).max(4),
         _ if looks < EAGER => 1,
         _ => ops.max(1) / 2 + 1,
@@ -138,7 +165,22 @@ fn schedule(conn: &Conn) {
         stay_tcp(conn, reason::PEER_NO_SMC);
         return;
     }
-    if looks >= EAGER && matches!(conn.stage.load(Relaxed), stage::LISTENING | stage::CALLING) {
+    if ops > GIVE_UP_FAR && witness::watches(conn) && prove::is_undecided(conn) {
+        stay_tcp(conn, prove::why_not(conn));
+        return;
+    }
+    if ops > GIVE_UP_FAR && remote::is_remote(conn) && remote::is_undecided(conn) {
+        stay_tcp(
+            conn,
+            match Reason(conn.reason.load(Relaxed)) {
+                why @ (reason::NO_BROKER | reason::BROKER | reason::FD_LIMIT) => why,
+                _ => reason::PEER_NO_SMC,
+            },
+        );
+        return;
+    }
+    let unsaid = !matches!(Reason(conn.reason.load(Relaxed)), reason::NO_BROKER | reason::BROKER);
+    if looks >= EAGER && unsaid && matches!(conn.stage.load(Relaxed), stage::LISTENING | stage::CALLING) {
         // For whoever looks meanwhile; the peer may still come.
         conn.reason.store(reason::PEER_NO_SMC.code(), Relaxed);
     }
@@ -147,6 +189,7 @@ fn schedule(conn: &Conn) {
 
 fn stay_tcp(conn: &Conn, why: Reason) {
     close_meeting(conn);
+    witness::end(conn);
     conn.stage.store(stage::OVER, Relaxed);
     conn.reason.store(why.code(), Relaxed);
     conn.next_try.store(u32::MAX, Relaxed);
@@ -158,6 +201,7 @@ fn stay_tcp(conn: &Conn, why: Reason) {
 fn close_meeting(conn: &Conn) {
     let fd = conn.meeting.swap(0, Relaxed);
     if fd > 0 {
+        witness::forget_name(conn, fd);
         hidden::close(fd);
     }
 }
@@ -165,6 +209,12 @@ fn close_meeting(conn: &Conn) {
 /// The connection is closed, given away or frozen: no further steps.
 pub fn abandon(conn: &Conn) {
     close_meeting(conn);
+    witness::end(conn);
+    conclude(conn);
+}
+
+/// No further steps of a connection that goes back to TCP or ends; its channel is left as it is.
+pub fn conclude(conn: &Conn) {
     let at = conn.stage.swap(stage::OVER, Relaxed);
     conn.next_try.store(u32::MAX, Relaxed);
     if at == stage::CONFIRMED && conn.peer_attached() {
@@ -205,6 +255,7 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if !conn.can_map() {
         return Next::Tcp(reason::MEMORY);
     }
+    Kind::ALL.into_iter().filter(|kind| kind.is_gone()).for_each(group::withdraw);
     if conn.pid.load(Relaxed) != sys::getpid() {
         // The slot was made before a fork and we are the sole holder now.
         conn.pid.store(sys::getpid(), Relaxed);
@@ -222,7 +273,9 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if names[1].family == 0 {
         return Next::Tcp(reason::NOT_LOCAL);
     }
-    if !inet::is_local(&names) {
+    if inet::is_local(&names) {
+        witness::end(conn);
+    } else if !witness::watches(conn) && !bar::is_for_others() {
         return Next::Tcp(reason::NOT_LOCAL);
     }
     let option = |level, name| {
@@ -252,6 +305,9 @@ fn start(conn: &Conn, fd: i32) -> Next {
         conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
         return Next::Later;
     }
+    if witness::watches(conn) {
+        return prove::start(conn, fd);
+    }
     let [local, peer] = names;
     match local.key().cmp(&peer.key()) {
         core::cmp::Ordering::Equal => Next::Tcp(reason::NOT_LOCAL),
@@ -274,8 +330,18 @@ fn start(conn: &Conn, fd: i32) -> Next {
 
 /// Whether the process behind the channel may be our peer.
 fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
+    if remote::is_remote(conn) {
+        return Ok(Cred::ELSEWHERE);
+    }
     let cred = channel::peer(ch).ok_or(reason::RENDEZVOUS)?;
     let same = cred.uid == rustix::process::geteuid().as_raw();
+    if witness::watches(conn) {
+        // The socket table of another network namespace cannot be asked, and user namespaces may differ too.
+        return prove::same_user(cred, same).map(|()| {
+            channel::take_descriptors(ch);
+            cred
+        });
+    }
     // Another user's claim counts if the kernel says that the far socket is that user's. 65534 is what a user without
     // a mapping in our user namespace looks like: it could be anybody.
     let vouched = || {
@@ -289,14 +355,12 @@ fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
 }
 
 /// The device that the process behind the channel says it is: anybody's but ours, unless it is this process.
-fn device(gid: Gid, of: Cred) -> Result<dibs::Gid, Reason> {
-    let ours = gid == own_gid();
-    if ours && of.pid as u32 != sys::getpid() { Err(reason::VIOLATION) } else { Ok(dibs::Gid::new(gid.hi, gid.lo)) }
-}
-
-fn own_gid() -> Gid {
-    let gid = LOOPBACK.gid();
-    Gid { hi: gid.hi(), lo: gid.lo() }
+fn device(kind: Kind, gid: Gid, of: Cred) -> Result<dibs::Gid, Reason> {
+    let (ours, peer) = (gid == kind.gid(), dibs::Gid::new(gid.hi, gid.lo));
+    if ours && of.pid as u32 != sys::getpid() || !kind.may_be(gid) {
+        return Err(reason::VIOLATION);
+    }
+    if kind.is_beside(peer) { Ok(peer) } else { Err(reason::NO_SMCD2_DEV) }
 }
 
 /// Nothing comes of it, and the peer has not begun to use our buffer.
@@ -309,6 +373,7 @@ fn retract(conn: &Conn, why: Reason) -> Next {
 
 fn upgraded(conn: &Conn, client: bool) {
     close_meeting(conn);
+    witness::end(conn);
     conn.stage.store(stage::OVER, Relaxed);
     conn.reason.store(0, Relaxed);
     // One more look soon: the switch of our sends may have to wait for a thread inside the kernel.
@@ -318,53 +383,70 @@ fn upgraded(conn: &Conn, client: bool) {
     }
 }
 
+fn say(conn: &Conn, ch: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
+    trace::note(conn, Way::Sent, message);
+    channel::send(ch, message, pass)
+}
+
+fn hear(conn: &Conn, ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), i32> {
+    let got = channel::recv(ch, buffer)?;
+    trace::note(conn, Way::Received, &buffer[..got.0]);
+    Ok(got)
+}
+
 /// Takes a message that was looked at already, and whatever came with it.
-fn consume(ch: i32) {
-    if let Ok((_, Some(uninvited))) = channel::recv(ch, &mut [0; channel::MAX]) {
+fn consume(conn: &Conn, ch: i32) {
+    if let Ok((_, Some(uninvited))) = hear(conn, ch, &mut [0; channel::MAX]) {
         sys::close(uninvited);
     }
 }
 
 fn decline(conn: &Conn, ch: i32, why: Reason) -> Next {
+    decline_in(Version::V2, conn, ch, why)
+}
+
+/// Declines in the peer's version.
+fn decline_in(version: Version, conn: &Conn, ch: i32, why: Reason) -> Next {
     let mut out = [0u8; channel::MAX];
     // What we hang up on unread would reach the peer as a reset, ahead of our answer.
-    consume(ch);
-    if let Ok(n) = Message::Decline(Decline::new(Version::V2, why)).encode(&mut out) {
-        let _ = channel::send(ch, &out[..n], None);
+    consume(conn, ch);
+    if let Ok(n) = Message::Decline(Decline::new(version, why)).encode(&mut out) {
+        let _ = say(conn, ch, &out[..n], None);
     }
     if let Some(t) = table::get() {
         t.stats.handshake_errors.fetch_add(1, Relaxed);
     }
-    let _ = conn;
     Next::Tcp(why)
 }
 
-fn expose(conn: &Conn, fd: i32, dmb: &dibs::Dmb) {
+fn expose(conn: &Conn, fd: i32, kind: Kind, dmb: &dibs::Dmb) {
     conn.expose(&Ends {
         my: dmb.addr.cast(),
         my_len: dmb.len,
         my_token: dmb.token,
-        my_waits: group::own_page(dmb.token),
+        my_waits: group::own_page(kind, dmb.token),
     });
     conn.begin_count(fd);
     conn.keep_waking(fd);
 }
 
-fn ends_message(id: u32, dmb: &dibs::Dmb, eid: Eid, first: bool, release: u8) -> Accept {
+/// Our half of an Accept or Confirm; `first` has the release to be spoken, at first contact.
+fn ends_message(id: u32, kind: Kind, dmb: &dibs::Dmb, eid: Option<Eid>, first: Option<u8>) -> Accept {
     Accept::SmcD(SmcD {
-        gid: own_gid(),
+        gid: kind.gid(),
         token: dmb.token,
         index: 0,
         size: SizeCode::compress(u64::from(dmb.len), SizeCode::MAX),
         link_id: (id << 8).to_ne_bytes(),
         level: SmcDLevel::V2(SmcDv2 {
-            chid: LOOPBACK.chid(),
-            eid: Some(eid),
-            first_contact: first.then(|| FirstContact {
+            chid: kind.chid(),
+            eid,
+            first_contact: first.map(|release| FirstContact {
                 os: Os::LINUX,
                 release,
                 hostname: hostname(),
                 features: clc::FEATURE_EMULATED_ISM,
+                vendor: if group::wants_integrity(kind) { FirstContact::INTEGRITY } else { [0; 4] },
                 ..FirstContact::default()
             }),
         }),

@@ -260,6 +260,24 @@ reasons! {
     MAX_USER = 0x0999_1016, "MAX_USER";
         "the limit on the memory of all processes of the user is reached, or nobody can keep account of it";
         "Raise --max-memory-user of `shortwire run`, or see to it that shortwire-memory-UID can be written in $SHORTWIRE_RUN_DIR or /dev/shm.";
+    DIRECTORY = 0x0999_1017, "DIRECTORY";
+        "the rendezvous directory cannot be used";
+        "See to it that $SHORTWIRE_RENDEZVOUS is a directory in which this user can make sockets, with room for them.";
+    UNPROVEN = 0x0999_1018, "UNPROVEN";
+        "no proof that the two ends are of one connection";
+        "Nothing: programs that send one or two bytes at a time, or whose bytes went past the library, stay TCP between containers.";
+    DAMAGED = 0x0999_1019, "DAMAGED";
+        "bytes were damaged on their way through memory, and the connection was reset";
+        "Look for failing memory or for a program that writes to this one; `--prefer loopback` copies less.";
+    REMOVED = 0x0999_101a, "REMOVED";
+        "its device was taken away, and the connection was reset";
+        "Nothing: new connections use the next device.";
+    NO_BROKER = 0x0999_101b, "NO_BROKER";
+        "no broker answers where the other end is";
+        "Nothing, unless the other end is a virtual machine that shares a bar: start `shortwire broker` there, and let its port through.";
+    BROKER = 0x0999_101c, "BROKER";
+        "the broker at the other end does not share our bar, or did not keep to the protocol";
+        "Give both machines the same ivshmem device, and use the same version of Shortwire.";
 }
 
 #[cfg(test)]

@@ -48,6 +48,8 @@ pub struct Stats {
     pub reasons: [AtomicU64; REASONS],
     /// Peers that broke the protocol.
     pub violations: AtomicU64,
+    /// Streams that arrived otherwise than they were sent.
+    pub damaged: AtomicU64,
     /// First contacts (link groups made).
     pub link_groups: AtomicU64,
     /// setsockopt(TCP_CORK), setsockopt(TCP_NODELAY), splice, urgent data on upgraded connections.

@@ -192,6 +192,33 @@ pub fn coarse_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
+/// A new descriptor for the socket with this inode, if this process has one. Looks at one number after the other: for rare
+/// events.
+pub fn another_descriptor_of(inode: u32) -> Option<c_int> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live rlimit.
+    let r = unsafe { syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0) };
+    let end = if r == 0 { limit.rlim_cur.min(1 << 20) as c_int } else { 1024 };
+    let is = |fd| crate::meet::socket_inode(fd) == Some(inode);
+    (0..end).filter(|&fd| is(fd)).find_map(|fd| {
+        let own = fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) as c_int;
+        if own < 0 || is(own) {
+            return (own >= 0).then_some(own);
+        }
+        // The application closed that number meanwhile, and has something else there.
+        close(own);
+        None
+    })
+}
+
+/// The time of day: seconds and nanoseconds.
+pub fn realtime() -> (u64, u32) {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a live timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut ts) };
+    (ts.tv_sec as u64, ts.tv_nsec as u32)
+}
+
 /// Memory from the kernel, zeroed, reserved only; null when there is none.
 pub fn reserve(len: usize, shared: bool) -> *mut c_void {
     let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };

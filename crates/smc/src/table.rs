@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::census::{self, ROWS, Row};
 use crate::conn::Conn;
 use crate::stats::Stats;
 use crate::sys;
@@ -13,9 +14,11 @@ use crate::sys;
 /// First eight bytes of the table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHORTWIR");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 7;
+/// Where the rows of link groups begin.
+pub const GROUPS_AT: usize = size_of::<Header>();
 /// Where the first connection slot begins.
-pub const SLOTS_AT: usize = 8192;
+pub const SLOTS_AT: usize = GROUPS_AT + ROWS * size_of::<Row>();
 /// Slots in the table: connections that one fork family can have under observation.
 pub const CAPACITY: u32 = 1 << 17;
 /// Wait words a family can hand out (index 0 means none).
@@ -36,7 +39,8 @@ pub struct Header {
     pub creator: AtomicU32,
     /// See `creator`.
     pub uid: AtomicU32,
-    _pad: AtomicU32,
+    /// Devices that were taken away, a bit for each (`Kind::bit`): the one word that others write (`shortwire devices --remove`).
+    pub removed: AtomicU32,
     /// Free list: tag << 32 | slot index + 1.
     free: AtomicU64,
     /// Wait numbers in use, one bit each.
@@ -100,6 +104,7 @@ pub fn adopt(fd: i32) -> Option<&'static Header> {
     sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
     TABLE_FD.store(fd as u32, Ordering::Relaxed);
     crate::hidden::remember(fd);
+    census::begin_anew(table.groups());
     Some(table)
 }
 
@@ -178,6 +183,13 @@ fn map(fd: i32) -> *mut Header {
 }
 
 impl Header {
+    /// The rows of link groups.
+    pub fn groups(&self) -> &[Row] {
+        let rows = (self as *const Self as usize + GROUPS_AT) as *const Row;
+        // SAFETY: the mapping has that many rows in front of the slots, and zero is a valid Row.
+        unsafe { core::slice::from_raw_parts(rows, ROWS) }
+    }
+
     /// The slot at `index`.
     pub fn conn(&self, index: u32) -> &Conn {
         debug_assert!(index < CAPACITY);

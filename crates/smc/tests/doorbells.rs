@@ -256,5 +256,6 @@ fn event_loops_armed_one_by_one() {
 fn event_loops_under_one_cover() {
     let _serial = serial();
     CONFIG.dmb_size.store(16 << 10, Relaxed);
-    event_loops("epoll", true);
+    // Over ism nobody sees the peer's wait words: each connection is armed by itself.
+    event_loops("epoll", !common::over_ism());
 }

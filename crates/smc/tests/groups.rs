@@ -15,7 +15,7 @@ type Leftover = (usize, (usize, u32));
 
 fn leftover() -> Leftover {
     table::get();
-    group::LOOPBACK.init();
+    smc::device::LOOPBACK.init();
     (open_fds(), group::census())
 }
 
@@ -254,7 +254,7 @@ fn a_server_that_fails_at_the_confirm() {
         client.step();
     }
     // The client's arena is gone, as when the server could not map it.
-    group::LOOPBACK.drop_group(client.conn.group.load(Relaxed));
+    smc::device::LOOPBACK.drop_group(client.conn.group.load(Relaxed));
     server.step();
     assert_eq!(server.reason(), reason::MEMORY);
     let mut sent = 0u64;

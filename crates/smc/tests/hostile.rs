@@ -25,7 +25,7 @@ impl Canary {
     /// `like` is a connection of the group, whose buffers lie side by side.
     fn new(like: &End) -> Self {
         let group = like.conn.group.load(Relaxed);
-        let peer = group::peer_of(group).expect("the group lives");
+        let (peer, ..) = group::peer_of(group).expect("the group lives");
         let (dmb, _) = group::take_dmb(group, peer).expect("a buffer");
         // SAFETY: a buffer that nobody else uses.
         unsafe { dmb.addr.write_bytes(0xC5, dmb.len as usize) };
@@ -107,8 +107,8 @@ fn recv(end: &End, buf: &mut [u8], flags: i32) -> smc::conn::Got {
     end.conn.recv(end.fd, &mut smc::conn::Pieces::new(&iov), flags)
 }
 
-fn words(h: &DmbHeader) -> ([&AtomicU64; 5], [&AtomicU32; 5]) {
-    ([&h.kind, &h.prod, &h.cons, &h.switch, &h.takeback], [&h.rx_arm, &h.tx_arm, &h.cover, &h.cpu, &h.rung])
+fn words(h: &DmbHeader) -> ([&AtomicU64; 5], [&AtomicU32; 6]) {
+    ([&h.kind, &h.prod, &h.cons, &h.switch, &h.takeback], [&h.rx_arm, &h.tx_arm, &h.cover, &h.cpu, &h.rung, &h.kin])
 }
 
 fn write(h: &DmbHeader, word: usize, value: u64) {
@@ -156,7 +156,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let who = any::<bool>;
     prop_oneof![
-        6 => (who(), 0..10usize, value()).prop_map(|(who, w, v)| Op::Write(who, w, v)),
+        6 => (who(), 0..11usize, value()).prop_map(|(who, w, v)| Op::Write(who, w, v)),
         1 => (who(), any::<u8>()).prop_map(|(who, b)| Op::Scribble(who, b)),
         4 => (who(), 1..70_000usize).prop_map(|(who, n)| Op::Send(who, n)),
         3 => (who(), 1..70_000usize).prop_map(|(who, n)| Op::Recv(who, n)),
@@ -257,7 +257,9 @@ fn an_impossible_takeback() {
         header(victim).takeback.store(from << 1 | 1, SeqCst);
         victim.conn.flush_takeback(victim.fd);
         use_it(victim);
-        assert_eq!(violations(), before + 1, "from {from}: {}", victim.describe());
+        // Over ism nobody was told yet that they were read: the peer gets again what it threw away.
+        let known = !common::over_ism() || from > 1000;
+        assert_eq!(violations(), before + u64::from(known), "from {from}: {}", victim.describe());
         unharmed(&cage);
     }
 }

@@ -29,7 +29,7 @@ fn is_tcp(end: &End, other: i32) {
 /// nothing leaks.
 fn meets(server: bool, what: impl FnOnce(&End, i32)) {
     table::get();
-    group::LOOPBACK.init();
+    smc::device::LOOPBACK.init();
     let before = (open_fds(), group::census());
     let (low, high) = tcp(false);
     let (mine, other) = if server { (low, high) } else { (high, low) };

@@ -4,7 +4,7 @@
 mod common;
 
 use common::traffic::{Side, Traffic};
-use common::{pair, raw_recv, rings, serial, upgrade};
+use common::{pair, raw_recv, rings, serial, upgrade, while_looked_at};
 use proptest::prelude::*;
 use smc::conn::phase as p;
 use smc::reason;
@@ -26,9 +26,9 @@ fn with_nothing_under_way() {
         for who in [0, 1] {
             let mut t = Traffic::new(rings());
             exercise(&mut t);
-            assert!(t.sides[who].revert(close));
+            assert!(t.revert(who, close));
             exercise(&mut t);
-            assert!(t.sides[1 - who].revert(close));
+            assert!(t.revert(1 - who, close));
             exercise(&mut t);
         }
     }
@@ -42,7 +42,7 @@ fn with_unread_bytes_both_ways() {
             let mut t = Traffic::new(rings());
             t.send(0, theirs);
             t.send(1, mine);
-            assert!(t.sides[0].revert(close));
+            assert!(t.revert(0, close));
             exercise(&mut t);
         }
     }
@@ -56,7 +56,7 @@ fn new_bytes_do_not_overtake_those_taken_back() {
         let mut t = Traffic::new(rings());
         t.send(1, 5000);
         t.recv(0, 1000);
-        assert!(t.sides[0].revert(close));
+        assert!(t.revert(0, close));
         t.send(1, 300);
         t.settle();
         exercise(&mut t);
@@ -71,7 +71,7 @@ fn looking_at_the_queue_does_not_disturb_the_recall() {
         let mut t = Traffic::new(rings());
         t.send(1, 5000);
         t.recv(0, 1000);
-        assert!(t.sides[0].revert(close));
+        assert!(t.revert(0, close));
         let Side::Ours(peer) = &t.sides[1] else { panic!() };
         peer.conn.unsent();
         t.settle();
@@ -93,7 +93,7 @@ fn with_bytes_from_before_the_switch() {
         b.settle();
         t.send(1, on_ring);
         t.recv(0, 500);
-        if t.sides[0].revert(false) {
+        if t.revert(0, false) {
             exercise(&mut t);
             continue;
         }
@@ -124,7 +124,7 @@ fn while_a_thread_receives() {
         upgrade(&a, &b);
         let mut t = Traffic::new((a, b));
         t.send(1, n);
-        let reverted = t.sides[0].revert(false);
+        let reverted = t.revert(0, false);
         // The doorbell, or what was sent again, wakes that thread, or it is still there.
         let Side::Foreign(_, Some(a)) = &t.sides[0] else {
             assert!(!reverted);
@@ -152,7 +152,7 @@ fn before_the_peer_switches() {
         t.send(1, 500);
         t.recv(0, 100);
         if foreign {
-            assert!(t.sides[0].revert(false));
+            assert!(t.revert(0, false));
         } else {
             let Side::Ours(a) = &t.sides[0] else { panic!() };
             assert!(a.conn.revert(a.fd, reason::URGENT.code(), false));
@@ -183,6 +183,27 @@ fn a_receive_spans_a_switch_in_vain() {
     assert_eq!(a.conn.leave_kernel_recv(a.fd, got, false), 7, "all of it is payload: {}", a.describe());
 }
 
+/// The peer makes no call: nobody looks at its end while the connection is given away.
+#[test]
+fn without_a_call_of_the_peer() {
+    let _serial = serial();
+    // With memory that stays the unread bytes need not be waited for.
+    for (unread, why) in [(0, reason::PASSED_FD), (0, reason::INHERITED), (0, reason::STDIO), (3000, reason::STDIO)] {
+        let mut t = Traffic::new(rings());
+        exercise(&mut t);
+        t.send(1, 4000);
+        t.recv(0, 4000 - unread);
+        let Side::Ours(a) = &t.sides[0] else { panic!() };
+        assert!(a.conn.revert(a.fd, why.code(), true), "{unread} {why:?}");
+        assert!(a.has(p::RX_REVERTED) && !a.has(p::BROKEN), "{}", a.describe());
+        // Only now it does, and finds out by itself.
+        t.send(1, 500);
+        let Side::Ours(b) = &t.sides[1] else { panic!() };
+        assert!(b.has(p::TX_REVERTED), "{}", b.describe());
+        exercise(&mut t);
+    }
+}
+
 /// What has gone back stays back.
 #[test]
 fn no_return_to_the_ring() {
@@ -195,7 +216,7 @@ fn no_return_to_the_ring() {
     }
     a.conn.leave_kernel_send();
     assert!(a.has(p::TX_READY) && !a.has(p::TX_RING));
-    assert!(a.conn.revert(a.fd, reason::PASSED_FD.code(), true));
+    assert!(while_looked_at(Some(&b), || a.conn.revert(a.fd, reason::PASSED_FD.code(), true)));
     assert!(!a.conn.try_switch_tx(a.fd), "reverted, and now {}", a.describe());
 }
 
@@ -205,7 +226,7 @@ fn a_close_here_is_no_end_there() {
     let _serial = serial();
     let mut t = Traffic::new(rings());
     exercise(&mut t);
-    assert!(t.sides[0].revert(true));
+    assert!(t.revert(0, true));
     let Side::Ours(peer) = &t.sides[1] else { panic!() };
     let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
     assert_eq!(peer.poll(all), libc::POLLOUT);
@@ -252,7 +273,7 @@ proptest! {
             match op {
                 Op::Send(i, n) => t.send(i, n),
                 Op::Recv(i, n) => { t.recv(i, n); }
-                Op::Revert(i, close) => if !t.sides[i].revert(close) { return Ok(()) },
+                Op::Revert(i, close) => if !t.revert(i, close) { return Ok(()) },
             }
         }
         t.settle();

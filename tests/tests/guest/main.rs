@@ -1,7 +1,9 @@
 //! What needs a virtual machine: network cards that are driven in user space, behind an IOMMU; RDMA; guests whose cards the
-//! engine is. Neither the cards nor the IOMMU nor the kernels that use and guard them were written here.
+//! engine is; SMC of the kernel; memory that guests share. Neither the cards nor the IOMMU nor the kernels that use and guard them were written here.
 
 mod cards;
+mod ivshmem;
+mod kernel_smc;
 mod roce;
 mod vhost;
 

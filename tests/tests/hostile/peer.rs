@@ -134,8 +134,11 @@ pub struct Peer {
 fn proposal(recorded: &[u8], claim: &Claim) -> Vec<u8> {
     let mut m = recorded[..recorded.len() - TRAILER].to_vec();
     let end = m.len() - 4;
-    m[end - 20..end - 12].copy_from_slice(&claim.gid[..8]);
-    m[end - 10..end - 2].copy_from_slice(&claim.gid[8..]);
+    // A device takes 20 bytes, and its CHID is behind each half of its GID: ours is loopback, wherever it stands.
+    let loopback = |at: &usize| m[at + 8..at + 10] == [0xff; 2] && m[at + 18..at + 20] == [0xff; 2];
+    let at = (1..=4).map(|n| end - 20 * n).find(loopback).expect("loopback among the devices");
+    m[at..at + 8].copy_from_slice(&claim.gid[..8]);
+    m[at + 10..at + 18].copy_from_slice(&claim.gid[8..]);
     m.extend(NOTHING);
     m
 }

@@ -20,7 +20,7 @@ impl Seen {
         let mut seen = Seen::default();
         for mode in modes(|pid| group_of(pid) == Some(group)) {
             match mode {
-                Mode::Smcd => seen.smcd += 1,
+                Mode::Smcd | Mode::Reset { .. } => seen.smcd += 1,
                 Mode::Tcp { words, .. } => {
                     seen.tcp += 1;
                     *seen.reasons.entry(words.to_string()).or_default() += 1;

@@ -69,8 +69,25 @@ pub fn holders_of(inodes: &HashSet<u64>) -> Vec<Program> {
     pids.filter(holds).map(|pid| Program { pid, name: name(&PathBuf::from(format!("/proc/{pid}"))) }).collect()
 }
 
+/// The number under which a process holds a socket.
+pub fn descriptor_of(pid: u32, inode: u64) -> Option<i32> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    descriptors
+        .filter(|entry| {
+            fs::read_link(entry.path()).is_ok_and(|link| socket_inode(link.as_os_str().as_bytes()) == Some(inode))
+        })
+        .find_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 fn name(root: &Path) -> String {
     fs::read_to_string(root.join("comm")).map_or_else(|_| "?".into(), |name| name.trim_end().to_string())
+}
+
+/// The id that a process has in its own PID namespace.
+pub fn inner_pid(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
 }
 
 /// Processes come and go while we look: whatever cannot be read any more is left out.
@@ -145,6 +162,13 @@ mod tests {
         assert_eq!(socket_inode(b"socket:[12345]"), Some(12_345));
         assert_eq!(socket_inode(b"pipe:[12345]"), None);
         assert_eq!(socket_inode(b"socket:[x]"), None);
+    }
+
+    #[test]
+    fn without_a_namespace_of_its_own_a_process_has_one_id() {
+        let own = std::process::id();
+        assert_eq!(inner_pid(own), Some(own));
+        assert_eq!(inner_pid(0), None);
     }
 
     #[test]

@@ -5,13 +5,16 @@
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use smc::census::{ROWS, Row};
 use smc::conn::{Addr, Conn, Counts, phase};
+use smc::device::Kind;
 use smc::stats::{BUCKETS, Direction, Stats};
-use smc::table::{CAPACITY, Header, MAGIC, SLOTS_AT, VERSION};
+use smc::table::{CAPACITY, GROUPS_AT, Header, MAGIC, SLOTS_AT, VERSION};
 
 use super::processes::{FoundTable, Program};
 use crate::sys;
@@ -21,7 +24,12 @@ pub struct Table {
     /// Names the memory as long as a process holds it.
     pub identity: String,
     pub totals: Totals,
+    /// Devices that were taken away, a bit for each.
+    pub removed: u32,
+    /// A way to open it.
+    pub path: PathBuf,
     slots: Box<[Conn]>,
+    rows: Box<[Row]>,
 }
 
 pub fn read(found: &FoundTable) -> Result<Table> {
@@ -35,17 +43,31 @@ pub fn read(found: &FoundTable) -> Result<Table> {
     );
     let used = header.high_water.load(Relaxed).min(CAPACITY) as usize;
     let slots: Box<[Conn]> = sys::read_numbers(&file, SLOTS_AT as u64, used)?;
+    let rows = sys::read_numbers(&file, GROUPS_AT as u64, ROWS)?;
     let mut table = Table {
         programs: found.programs.clone(),
         identity: format!("{}:{}", found.identity.0, found.identity.1),
         totals: Totals::of(&header.stats),
+        removed: header.removed.load(Relaxed),
+        path: found.path.clone(),
         slots,
+        rows,
     };
     table.totals = table.live().fold(table.totals.clone(), Totals::with_living);
     Ok(table)
 }
 
 impl Table {
+    /// Whether its programs had this device taken away.
+    pub fn lost(&self, kind: Kind) -> bool {
+        self.removed & kind.bit() != 0
+    }
+
+    /// Link groups, and rows that are free.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
     /// The connections in use now.
     pub fn live(&self) -> impl Iterator<Item = &Conn> {
         self.slots.iter().filter(|conn| conn.gen_.load(Relaxed) % 2 == 1)
@@ -73,6 +95,8 @@ pub struct Totals {
     pub reasons: Vec<(u32, u64)>,
     pub link_groups: u64,
     pub violations: u64,
+    #[serde(default)]
+    pub damaged: u64,
     pub rx: Flow,
     pub tx: Flow,
     pub cork: u64,
@@ -105,6 +129,7 @@ impl Totals {
             reasons: reasons.map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX))).collect(),
             link_groups: stats.link_groups.load(Relaxed),
             violations: stats.violations.load(Relaxed),
+            damaged: stats.damaged.load(Relaxed),
             rx: Flow::of(&stats.rx),
             tx: Flow::of(&stats.tx),
             cork: stats.cork.load(Relaxed),
@@ -151,6 +176,7 @@ impl Totals {
             (&mut self.fallback, other.fallback),
             (&mut self.link_groups, other.link_groups),
             (&mut self.violations, other.violations),
+            (&mut self.damaged, other.damaged),
             (&mut self.cork, other.cork),
             (&mut self.nodelay, other.nodelay),
             (&mut self.splice, other.splice),

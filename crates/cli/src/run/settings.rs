@@ -2,6 +2,8 @@
 
 use clap::ValueEnum;
 use smc::clc::Eid;
+use smc::directory::LONGEST;
+use smc::pnet::PnetId;
 
 use crate::args::Run;
 
@@ -17,10 +19,17 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     put("SHORTWIRE_SPIN", args.spin.map(|value| value.to_string()));
     put("SHORTWIRE_PEER_POLICY", args.peer_policy.map(word));
     put("SHORTWIRE_PREFER", list(args.prefer.iter().map(|&device| word(device))));
+    put("SHORTWIRE_PARTITION", args.partition.map(|value| value.to_string()));
+    put("SHORTWIRE_RENDEZVOUS", args.rendezvous.clone());
+    put("SHORTWIRE_IVSHMEM", args.ivshmem.clone());
+    put("SHORTWIRE_BROKER", args.broker.map(|value| value.to_string()));
     put("SHORTWIRE_UEID", list(args.ueid.iter().cloned()));
+    put("SHORTWIRE_SEID", args.seid.map(word));
+    put("SHORTWIRE_PNETID", list(args.pnetid.iter().cloned()));
     put("SHORTWIRE_DISABLE", args.disable.then(|| "1".into()));
     put("SHORTWIRE_IO_URING", args.io_uring.map(word));
     put("SHORTWIRE_COPY", args.copy.then(|| "1".into()));
+    put("SHORTWIRE_INTEGRITY", args.integrity.then(|| "1".into()));
     put("SHORTWIRE_QUIET", args.quiet.then(|| "1".into()));
     variables
 }
@@ -46,6 +55,33 @@ pub fn parse_ueid(text: &str) -> Result<String, String> {
         Ok(_) => Ok(text.to_string()),
         Err(error) => Err(format!("{error}; give 1 to 32 of A-Z 0-9 . - such as SHOP.1")),
     }
+}
+
+/// `NAME=ID`.
+pub fn parse_pnetid(text: &str) -> Result<String, String> {
+    let (name, id) =
+        text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("give NAME=ID, such as ism=NET1")?;
+    let id = PnetId::parse(id.as_bytes()).map_err(|error| format!("{error}, not {id:?}"))?;
+    Ok(format!("{name}={id}"))
+}
+
+/// An absolute path: the library's programs may change their directory. It need not be there yet.
+pub fn parse_rendezvous(text: &str) -> Result<String, String> {
+    let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+    let path = path.to_str().unwrap_or(text).to_string();
+    match path.len() {
+        n if n > LONGEST => Err(format!("{n} bytes are too long for the path of a socket in it; {LONGEST} are not")),
+        _ => Ok(path),
+    }
+}
+
+/// An absolute path, or `off`.
+pub fn parse_ivshmem(text: &str) -> Result<String, String> {
+    const LONGEST: usize = 255;
+    let path =
+        if text == "off" { text.into() } else { std::path::absolute(text).map_err(|error| error.to_string())? };
+    let path = path.to_str().ok_or("not a path in UTF-8")?;
+    if path.len() > LONGEST { Err(format!("{} bytes are too long", path.len())) } else { Ok(path.to_string()) }
 }
 
 #[cfg(test)]
@@ -83,11 +119,19 @@ mod tests {
             "same-uid",
             "--prefer",
             "loopback,ism,loopback",
+            "--partition=7",
+            "--rendezvous=/run/meet",
+            "--ivshmem=/sys/bus/pci/devices/0000:00:04.0/resource2",
+            "--broker=7000",
             "--ueid",
             "SHOP.1",
+            "--seid=off",
+            "--pnetid",
+            "ism=net1,lo=NET1",
             "--disable",
             "--io-uring=deny",
             "--copy",
+            "--integrity",
             "-q",
             "ls",
             "--after",
@@ -104,10 +148,17 @@ mod tests {
             ("SHORTWIRE_SPIN", "20"),
             ("SHORTWIRE_PEER_POLICY", "same-uid"),
             ("SHORTWIRE_PREFER", "loopback,ism"),
+            ("SHORTWIRE_PARTITION", "7"),
+            ("SHORTWIRE_RENDEZVOUS", "/run/meet"),
+            ("SHORTWIRE_IVSHMEM", "/sys/bus/pci/devices/0000:00:04.0/resource2"),
+            ("SHORTWIRE_BROKER", "7000"),
             ("SHORTWIRE_UEID", "SHOP.1"),
+            ("SHORTWIRE_SEID", "off"),
+            ("SHORTWIRE_PNETID", "ism=NET1,lo=NET1"),
             ("SHORTWIRE_DISABLE", "1"),
             ("SHORTWIRE_IO_URING", "deny"),
             ("SHORTWIRE_COPY", "1"),
+            ("SHORTWIRE_INTEGRITY", "1"),
             ("SHORTWIRE_QUIET", "1"),
         ];
         let got = variables(&run);
@@ -122,7 +173,16 @@ mod tests {
             ["--spin", "often"],
             ["--peer-policy", "none"],
             ["--prefer", "carrier-pigeon"],
+            ["--partition", "127"],
+            ["--rendezvous", ""],
+            ["--rendezvous", &format!("/{}", "x".repeat(LONGEST))],
+            ["--ivshmem", ""],
+            ["--broker", "0"],
             ["--ueid", "lower"],
+            ["--seid", "maybe"],
+            ["--pnetid", "ism"],
+            ["--pnetid", "ism=no-id"],
+            ["--pnetid", "=NET1"],
             ["--io-uring", "maybe"],
             ["--no-such", "option"],
         ] {

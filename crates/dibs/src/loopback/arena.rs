@@ -20,8 +20,11 @@ pub const HEADER: usize = 128;
 /// The most that the slots of an arena take together.
 const SPAN: u64 = 1 << 30;
 /// What ends here of an arena are free slots that keep the memory they have come to, for the next connection; others give
-/// it back.
+/// it back, which costs the next one as many page faults.
 const WARM: u32 = PAGE as u32 + (4 << 20);
+/// Those that end here keep it too if it is no more than `LITTLE`.
+const TEPID: u32 = PAGE as u32 + (64 << 20);
+const LITTLE: u32 = 16 << 10;
 /// Slots of large buffers are few.
 const LARGE_SPAN: u32 = 256 << 20;
 const SLOT_BITS: u32 = 24;
@@ -73,7 +76,7 @@ impl Geometry {
     }
 
     /// From the real size of a peer's segment, or None when it is not made of such slots.
-    fn of_segment(len: usize, slot_len: u32) -> Option<Self> {
+    pub fn of_segment(len: usize, slot_len: u32) -> Option<Self> {
         let slots = u32::try_from(len.checked_sub(2 * PAGE)? / slot_len as usize).ok()?;
         let geometry = Self::new(slots, slot_len);
         (geometry.slots == slots && geometry.bytes() == len).then_some(geometry)
@@ -84,7 +87,7 @@ impl Geometry {
         PAGE as u32 + slot * self.slot_len
     }
 
-    fn signal_offset(self, slot: u32) -> usize {
+    pub fn signal_offset(self, slot: u32) -> usize {
         self.bytes() - PAGE + slot as usize * size_of::<AtomicU32>()
     }
 }
@@ -133,14 +136,17 @@ impl OwnArena {
         Some(slot)
     }
 
-    /// Whether it was in use; then its next user finds a zeroed header.
-    pub fn release(&mut self, slot: u32) -> bool {
+    /// Whether it was in use; then its next user finds a zeroed header. Nothing was written behind the first `used` bytes,
+    /// as far as is known.
+    pub fn release(&mut self, slot: u32, used: u32) -> bool {
         self.live.remove(slot);
         if !self.used.remove(slot) {
             return false;
         }
         let g = self.memory.geometry;
-        if g.offset(slot + 1) > WARM && self.segment.discard(g.offset(slot) as usize, g.slot_len as usize) {
+        let end = g.offset(slot) + g.slot_len;
+        let keep = end <= WARM || end <= TEPID && used <= LITTLE;
+        if !keep && self.segment.discard(g.offset(slot) as usize, g.slot_len as usize) {
             return true;
         }
         // SAFETY: a used slot lies in the arena, whose mapping lives as long as `segment`.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::conformance::{Exchange, Pair, run};
+use crate::faults;
 use rustix::fd::AsRawFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -12,7 +13,7 @@ const LEN: u32 = 1 << 14;
 
 impl Exchange for Loopback {
     fn release(&self, token: u64) {
-        assert!(self.release_dmb(token));
+        assert!(self.release_dmb(token, u32::MAX));
     }
 
     fn signals(&self, token: u64) -> u64 {
@@ -47,6 +48,15 @@ fn conforms() {
         let (a, b) = pair(slots, max_dmbs);
         run(Pair { a: &a, b: &b, exchange: &a });
         run(Pair { a: &b, b: &a, exchange: &b });
+    }
+}
+
+#[test]
+fn conforms_with_faults() {
+    for (slots, max_dmbs) in [(1, 7), (3, 10)] {
+        let (a, b) = pair(slots, max_dmbs);
+        faults::run(Pair { a: &a, b: &b, exchange: &a });
+        faults::run(Pair { a: &b, b: &a, exchange: &b });
     }
 }
 
@@ -110,7 +120,7 @@ fn the_lowest_slot_is_reused_first() {
     let d: Vec<_> = (0..4).map(|_| a.register_dmb(b.gid(), LEN).unwrap()).collect();
     for i in [2, 1] {
         assert!(a.unregister_dmb(d[i].token));
-        assert!(a.release_dmb(d[i].token) && !a.release_dmb(d[i].token));
+        assert!(a.release_dmb(d[i].token, u32::MAX) && !a.release_dmb(d[i].token, u32::MAX));
     }
     assert_eq!(a.register_dmb(b.gid(), LEN).unwrap().token, d[1].token);
     assert_eq!(a.register_dmb(b.gid(), LEN).unwrap().token, d[2].token);
@@ -147,7 +157,7 @@ fn a_group_ends_as_a_whole_and_without_faults() {
     b.drop_group(1);
     assert_eq!(byte(there.addr), 0);
     assert!(a.share(gone.token).is_none() && a.signals(gone.token).is_none());
-    assert!(!a.release_dmb(gone.token) && !b.detach_dmb(a.gid(), gone.token));
+    assert!(!a.release_dmb(gone.token, u32::MAX) && !b.detach_dmb(a.gid(), gone.token));
     let moved = b.move_data(gone.token, 0, [1].as_ptr(), 1, true);
     assert_eq!(moved, Err(MoveError::UnknownToken));
     a.register_dmb(b.gid(), LEN).unwrap();
@@ -278,7 +288,7 @@ fn threads_register_and_release_at_once() {
                     b.move_data(d.token, 0, [1].as_ptr(), 1, true).unwrap();
                     assert_eq!(byte(d.addr), 1);
                     assert!(b.detach_dmb(a.gid(), d.token) && a.unregister_dmb(d.token));
-                    assert!(a.release_dmb(d.token));
+                    assert!(a.release_dmb(d.token, u32::MAX));
                 }
             });
         }

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{off_t, size_t, ssize_t};
 use smc::conn::{Got, Sent, phase};
-use smc::sys;
+use smc::{meet, sys, witness};
 
 use super::io::{after_op, settle};
 use crate::{fail, fds, next, wait};
@@ -58,10 +58,21 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
             }
         }
         if c.enter_kernel_send() {
-            let r = unsafe { next::sendfile(out, input, off, n) };
+            let stake = meet::stake(c, out, n, 0);
+            let now = stake.as_ref().map_or(n, |stake| stake.len());
+            let r = unsafe { next::sendfile(out, input, off, now) };
             c.leave_kernel_send();
+            let staked = stake.is_some();
+            if let Some(stake) = stake {
+                stake.settle(r);
+            }
             if r > 0 {
+                witness::sent(c, out, None, r as usize);
                 after_op(index, c, out, r as usize);
+            }
+            if staked && r > 0 {
+                let rest = unsafe { sendfile(out, input, off, n - r as usize) };
+                return r + rest.max(0);
             }
             return r;
         }
@@ -115,6 +126,7 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
             let r = plain();
             c.leave_kernel_send();
             if r > 0 {
+                witness::sent(c, o, None, r as usize);
                 after_op(index, c, o, r as usize);
             }
             return r;
@@ -159,6 +171,7 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
         return match r {
             Some(r) => {
                 if r > 0 {
+                    witness::came(c, i, None, r as usize);
                     after_op(index, c, i, r as usize);
                 }
                 r

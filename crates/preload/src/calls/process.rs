@@ -50,6 +50,7 @@ extern "C" fn child() {
     fds::after_fork_child();
     hidden::after_fork_child();
     group::after_fork_child();
+    smc::conn::far::after_fork_child();
     epoll::after_fork_child();
 }
 

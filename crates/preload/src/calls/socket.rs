@@ -60,7 +60,8 @@ pub unsafe extern "C" fn connect(fd: c_int, a: *const sockaddr, l: socklen_t) ->
         // SAFETY: an address of at least two bytes.
         let dissolves = l >= 2 && !crate::faulty(a) && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
         if dissolves && c.switched() {
-            fds::freeze(index, c, fd, smc::reason::REVERTED.code());
+            // What is unread goes with it, so nothing is for our own receives to find.
+            fds::leave_ring(index, c, fd, smc::reason::REVERTED.code());
         }
     }
     unsafe { next::connect(fd, a, l) }

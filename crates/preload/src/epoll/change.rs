@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::*;
 use libc::epoll_event;
 use smc::{reason, table as connections};
 
-use super::set::{Entry, Set, held};
+use super::set::{Entry, SHARE, Set, held};
 use super::table::{Tables, of_conn, set, slot, tables};
 use crate::fds::{self, Kind};
 use crate::ledger;
@@ -33,6 +33,9 @@ fn renew(index: u32, s: &'static Set, epfd: c_int) -> bool {
     s.wait.store(0, Relaxed);
     s.spin.store(8, Relaxed);
     s.last_kernel.store(0, Relaxed);
+    s.share.store(16 * SHARE, Relaxed);
+    s.given.store(0, Relaxed);
+    s.busy.store(0, Relaxed);
     for flag in [&s.solo, &s.tagged, &s.nested, &s.kernel_first] {
         flag.store(false, Relaxed);
     }
@@ -99,6 +102,12 @@ pub fn add(
             return no_memory();
         }
         let stale = t.find(set_index, conn, fd);
+        if let Some((i, _)) = stale
+            && held(set_index, s).is_some_and(|mut h| h.revive(i, ev))
+        {
+            return 0;
+        }
+        bury(&t, conn, |e| !e.is_in(set_index) || e.fd() != fd);
         let nested = s.nested.load(SeqCst);
         let entry = if nested { None } else { enter(&t, set_index, s, conn, fd, ev) };
         if let Some((i, e)) = entry {
@@ -177,6 +186,9 @@ pub fn modify(
         }
         return r;
     }
+    if st.dormant {
+        return crate::fail(libc::ENOENT) as c_int;
+    }
     (st.events, st.data, st.enabled) = (ev.events, ev.u64, true);
     // A change looks at the readiness anew, as the kernel does.
     st.look_anew(fds::conn(conn));
@@ -188,11 +200,30 @@ pub fn modify(
     0
 }
 
+/// Removals of a connection after which they are dormant.
+const DORMANT_AFTER: u32 = 4;
+
 /// epoll_ctl(DEL); `kernel` is the call.
 pub fn delete(set_index: u32, conn: u32, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
     let Some(t) = tables() else { return no_memory() };
     if set(set_index).is_some_and(Set::is_interrupted) {
         return no_memory();
+    }
+    if let Some((i, _)) = t.find(set_index, conn, fd)
+        && let Some(s) = set(set_index)
+        && let Some(mut h) = held(set_index, s)
+        && let Some((_, st)) = h.state(i)
+        && st.hooked
+    {
+        if st.dormant {
+            return crate::fail(libc::ENOENT) as c_int;
+        }
+        // Whoever forks or has it in two sets may meet the kernel's registration where ours is not known.
+        let alone = of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && !s.solo.load(Relaxed);
+        if alone && fds::local(conn).removals.fetch_add(1, Relaxed) >= DORMANT_AFTER {
+            h.rest(i);
+            return 0;
+        }
     }
     let r = kernel();
     if r == 0
@@ -203,12 +234,46 @@ pub fn delete(set_index: u32, conn: u32, fd: c_int, kernel: impl FnOnce() -> c_i
     r
 }
 
+/// Takes dormant registrations of a connection out of the kernel's sets.
+fn bury(t: &Tables, conn: u32, which: impl Fn(&Entry) -> bool) {
+    while let Some((i, e)) = of_conn(conn)
+        .find(|(i, e)| which(e) && set_of(e).and_then(|(at, s)| held(at, s)).is_some_and(|mut h| h.is_dormant(*i)))
+    {
+        if let Some(mut h) = set_of(e).and_then(|(at, s)| held(at, s)) {
+            h.bury(i);
+        }
+        release(t, i, e);
+    }
+}
+
+/// The same for all of a set.
+fn bury_all(t: &Tables, index: u32, s: &'static Set) {
+    if s.dormant.load(Relaxed) == 0 {
+        return;
+    }
+    for (i, _) in t.of_set(s) {
+        if let Some(mut h) = held(index, s) {
+            h.bury(i);
+        }
+    }
+}
+
+/// A descriptor that names the connection is about to be closed, and others live on.
+pub fn before_close(conn: u32, fd: c_int) {
+    if fds::local(conn).regs.load(Acquire) != 0
+        && let Some(t) = tables()
+    {
+        bury(&t, conn, |e| e.fd() == fd);
+    }
+}
+
 /// The set was put into another one, which watches it by the kernel only: nothing in it may be hooked, its connections
 /// stay on TCP.
 pub fn nest(inner: u32) {
     let Some(s) = set(inner) else { return };
     s.nested.store(true, SeqCst);
     let Some(t) = tables() else { return };
+    bury_all(&t, inner, s);
     let members: Vec<_> = t.of_set(s).map(|(_, e)| (e.conn(), e.fd())).collect();
     drop(t);
     for (conn, fd) in members {
@@ -300,8 +365,9 @@ pub fn on_reverted(conn: u32) {
 /// Either process may hook what both have registered, and the other one then meets its tag.
 pub fn before_fork() {
     let Some(t) = tables() else { return };
-    for (_, s) in t.sets() {
+    for (index, s) in t.sets() {
         s.tagged.store(true, Relaxed);
+        bury_all(&t, index, s);
     }
 }
 

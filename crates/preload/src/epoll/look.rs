@@ -163,6 +163,10 @@ impl Held {
                 self.cool(i);
                 continue;
             };
+            if st.dormant {
+                self.cool(i);
+                continue;
+            }
             st.idle += 1;
             let mut waits_in_silence = false;
             if st.events & OUT != 0 && c.phase() & phase::TX_RING != 0 && c.ready(io_fd(e)) & OUT == 0 {

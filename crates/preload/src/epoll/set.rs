@@ -13,6 +13,10 @@ use crate::fds::{self, Kind};
 
 /// What the kernel watches for a hooked registration.
 pub const WATCH: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET) as u32;
+/// Most events of rings that one call gives out. A program that answers only when it has gone through all its events (Redis)
+/// would otherwise let its peer idle meanwhile and then be idle itself: with a call in user space as cheap as this one,
+/// small helpings keep both busy.
+pub const SHARE: u32 = 8;
 /// Upper half of the data that we register. Chosen so that no pointer or small number looks like it. Below it are the
 /// registration's serial number (14 bits) and its index (18 bits).
 const TAG: u64 = 0xb7e1_5163 << 32;
@@ -48,6 +52,8 @@ pub struct State {
     hot_at: u32,
     /// The kernel's registration is ours.
     pub hooked: bool,
+    /// The application has removed it. While it is hooked the kernel has it still.
+    pub dormant: bool,
     /// The set's wait word stands for it.
     pub covered: bool,
     /// Cleared when a oneshot event was given out.
@@ -90,6 +96,7 @@ impl Entry {
                 data: 0,
                 hot_at: 0,
                 hooked: false,
+                dormant: false,
                 covered: false,
                 enabled: false,
                 seen_read: 0,
@@ -149,8 +156,9 @@ pub struct Set {
     pub generation: AtomicU32,
     /// First registration, index + 1; under the tables' lock.
     pub first: AtomicU32,
-    /// Hooked registrations.
+    /// Hooked registrations, and how many of them are dormant.
     pub hooked: AtomicU32,
+    pub dormant: AtomicU32,
     /// A tag of ours may come from the kernel.
     pub tagged: AtomicBool,
     /// Inside another set.
@@ -162,6 +170,14 @@ pub struct Set {
     /// When the kernel was last asked, and whether it is to be asked first because the last answer was full without it.
     /// Two threads may both ask, or ask in turn: only fairness hangs on it.
     pub last_kernel: AtomicU64,
+    /// Events of rings that one call gives out, in 1/16; how many the last call gave out, and when.
+    pub share: AtomicU32,
+    pub given: AtomicU32,
+    pub given_at: AtomicU64,
+    /// Calls that found something, less those that slept.
+    pub busy: AtomicU32,
+    /// When a wait leaves the processor to others next.
+    pub next_yield: AtomicU64,
     pub kernel_first: AtomicBool,
 }
 
@@ -188,11 +204,17 @@ impl Set {
             generation: AtomicU32::new(0),
             first: AtomicU32::new(0),
             hooked: AtomicU32::new(0),
+            dormant: AtomicU32::new(0),
             tagged: AtomicBool::new(false),
             nested: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
             spin: AtomicU32::new(8),
             last_kernel: AtomicU64::new(0),
+            share: AtomicU32::new(16 * SHARE),
+            given: AtomicU32::new(0),
+            given_at: AtomicU64::new(0),
+            busy: AtomicU32::new(0),
+            next_yield: AtomicU64::new(0),
             kernel_first: AtomicBool::new(false),
         }
     }
@@ -279,18 +301,68 @@ impl Held {
 
     fn unhook(&mut self, index: u32) {
         self.cool(index);
+        let s = self.set;
         if let Some((_, st)) = self.state(index)
             && core::mem::take(&mut st.hooked)
         {
-            self.set.hooked.fetch_sub(1, SeqCst);
+            s.hooked.fetch_sub(1, SeqCst);
+            if st.dormant {
+                s.dormant.fetch_sub(1, Relaxed);
+            }
         }
+    }
+
+    /// Removes a hooked registration for the application only. Programs that remove and add one with every request spare
+    /// the kernel both; it costs a wake-up if a doorbell rings meanwhile, and then the kernel's registration goes, too.
+    pub fn rest(&mut self, index: u32) {
+        if let Some((_, st)) = self.state(index) {
+            (st.dormant, st.enabled, st.urgent) = (true, false, false);
+            self.set.dormant.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Adds it again; false when the kernel must do that.
+    pub fn revive(&mut self, index: u32, ev: epoll_event) -> bool {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return false };
+        if !st.dormant || !st.hooked {
+            return false;
+        }
+        s.dormant.fetch_sub(1, Relaxed);
+        (st.dormant, st.events, st.data, st.enabled) = (false, ev.events, ev.u64, true);
+        st.look_anew(fds::conn(e.conn()));
+        self.heat(index);
+        // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
+        if s.sleepers.load(SeqCst) > 0 {
+            self.kick(index);
+        }
+        true
+    }
+
+    /// Whether the application has removed it.
+    pub fn is_dormant(&mut self, index: u32) -> bool {
+        self.state(index).is_some_and(|(_, st)| st.dormant)
+    }
+
+    /// Takes a dormant registration out of the kernel's set.
+    pub fn bury(&mut self, index: u32) {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return };
+        if !st.dormant || !st.hooked {
+            return;
+        }
+        fds::local(e.conn()).removals.store(0, Relaxed);
+        if e.is_named() {
+            s.control(libc::EPOLL_CTL_DEL, e.fd(), epoll_event { events: 0, u64: 0 });
+        }
+        self.unhook(index);
     }
 
     /// Changes the kernel's registration to ours; false when that is not possible.
     pub fn hook(&mut self, index: u32) -> bool {
         let s = self.set;
         let Some((e, st)) = self.state(index) else { return true };
-        if st.hooked {
+        if st.hooked || st.dormant {
             return true;
         }
         s.tagged.store(true, Relaxed);
@@ -313,6 +385,9 @@ impl Held {
     pub fn revert(&mut self, index: u32) {
         let s = self.set;
         let Some((e, st)) = self.state(index) else { return };
+        if st.dormant {
+            return self.bury(index);
+        }
         if !st.hooked || !e.is_named() {
             return;
         }

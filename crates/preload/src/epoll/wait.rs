@@ -6,17 +6,23 @@ use libc::{epoll_event, sigset_t};
 use smc::conn::{Conn, phase, rest};
 use smc::sys;
 
-use super::set::{Held, Owner, Set, held};
+use super::set::{Held, Owner, SHARE, Set, held};
 use super::table::set;
 use crate::wait::Spin;
 use crate::{errno, fail, next};
 
 /// A busy loop over rings asks the kernel about everything else at least this often, in nanoseconds.
 const KERNEL_EVERY: u64 = 20_000;
-/// Most events of rings that one call gives out. A program that answers only when it has gone through all its events (Redis)
-/// would otherwise let its peer idle meanwhile and then be idle itself: with a call in user space as cheap as this one,
-/// small helpings keep both busy.
-const SHARE: usize = 8;
+/// A thread that always finds something never sleeps, and the scheduler would let it run for up to 8 ms while another one's
+/// connections wait for the same processor; with TCP threads sleep all the time. Who yields more often than once in a
+/// slice of the scheduler is put off for longer in turn.
+const YIELD_EVERY: u64 = 3_000_000;
+/// What the program makes of one helping takes about this long, in nanoseconds: its peers wait for answers less than a spin.
+const HELPING: u64 = 12_000;
+/// Whoever is seldom asked gets all at once, however slow it is: `busy` counts up to `BUSIEST`, and down when it sleeps.
+const BUSY: u32 = 64;
+const BUSIEST: u32 = 256;
+const SLEPT: u32 = 8;
 /// Longest sleep while a connection waits for space that its peer cannot announce.
 const SILENT_NS: u64 = 2_000_000;
 
@@ -59,6 +65,7 @@ pub unsafe fn wait(
     {
         return r;
     }
+    w.measure();
     // SAFETY: forwarded.
     let r = unsafe { if timeout == Some(0) { w.now() } else { w.run(end) } };
     w.pass_on();
@@ -90,12 +97,26 @@ impl Wait {
         held(self.index, self.set)
     }
 
+    /// The program is back for more: how long what it got kept it says how much it gets. Threads on one set spoil each
+    /// other's measure, but not beyond its bounds.
+    fn measure(&self) {
+        let s = self.set;
+        let given = u64::from(s.given.swap(0, Relaxed));
+        if given != 0 {
+            let took = sys::now_ns().saturating_sub(s.given_at.load(Relaxed)).max(1);
+            let due = (16 * given * HELPING / took).clamp(32, 16 * u64::from(SHARE)) as u32;
+            s.share.store((7 * s.share.load(Relaxed) + due + 4) / 8, Relaxed);
+        }
+    }
+
     /// Looks at the hot list and leaves what is ready behind the first `n` events; how many there are then.
     ///
     /// # Safety
     /// As for `wait`.
     unsafe fn look(&self, n: usize) -> usize {
-        let share = (self.max - n).min(SHARE);
+        let s = self.set;
+        let share = if s.busy.load(Relaxed) < BUSY { SHARE } else { s.share.load(Relaxed) / 16 };
+        let share = (self.max - n).min(share as usize);
         // SAFETY: the part behind the first n events is writable.
         n + self.held().map_or(0, |mut h| unsafe { h.look(self.out.add(n), share) })
     }
@@ -136,15 +157,19 @@ impl Wait {
             return None;
         }
         rest::stir();
+        let now = sys::now_ns();
+        s.given_at.store(now, Relaxed);
+        s.given.store(n as u32, Relaxed);
+        s.busy.store((s.busy.load(Relaxed) + 1).min(BUSIEST), Relaxed);
         if n == self.max {
             s.kernel_first.store(true, Relaxed);
             return Some(n as i32);
         }
-        let now = sys::now_ns();
         if now.saturating_sub(s.last_kernel.load(Relaxed)) <= KERNEL_EVERY {
             return Some(n as i32);
         }
         s.last_kernel.store(now, Relaxed);
+        self.leave_processor(now);
         let known = self.held().map_or(0, |mut h| h.hot().list.len());
         // SAFETY: forwarded.
         let k = unsafe { self.kernel(n, 0, core::ptr::null()) };
@@ -155,6 +180,17 @@ impl Wait {
         // SAFETY: the k + more events were written just now.
         unsafe { core::slice::from_raw_parts_mut(self.out, k + more) }.rotate_left(n);
         Some((k + more) as i32)
+    }
+
+    /// Lets others run now and then; `now` is the time.
+    fn leave_processor(&self, now: u64) {
+        let s = self.set;
+        if now < s.next_yield.load(Relaxed) {
+            return;
+        }
+        // SAFETY: no arguments.
+        unsafe { sys::syscall(libc::SYS_sched_yield, 0, 0, 0, 0, 0, 0) };
+        s.next_yield.store(sys::now_ns() + YIELD_EVERY, Relaxed);
     }
 
     /// Waits until `end` (None: for ever).
@@ -247,6 +283,9 @@ impl Wait {
         // SAFETY: forwarded.
         let k = unsafe { self.sleep(left) };
         self.woken();
+        let s = self.set;
+        s.next_yield.store(sys::now_ns() + YIELD_EVERY, Relaxed);
+        s.busy.store(s.busy.load(Relaxed).saturating_sub(SLEPT), Relaxed);
         if k < 0 || k as usize == self.max {
             return k;
         }
@@ -379,6 +418,11 @@ enum Told {
 impl Held {
     fn kernel_event(&mut self, index: u32, events: u32) -> Told {
         let Some((e, st)) = self.state(index) else { return Told::Off };
+        if st.dormant {
+            // Somebody waits for the connection elsewhere: its doorbells must not wake this set again.
+            self.bury(index);
+            return Told::Off;
+        }
         // Hooked by another process, over fork.
         if !st.hooked && e.current().is_some_and(Conn::switched) && !self.hook(index) {
             return Told::Off;

@@ -49,7 +49,7 @@ impl QueuePair {
                 let at = w.base.wrapping_add((a - w.start) as usize);
                 // SAFETY: readable by the contract of `post_write`; the target lies in the window, whose pages
                 // cannot go away. The peer may race: its own bytes.
-                unsafe { core::ptr::copy_nonoverlapping(from.wrapping_add((a - addr) as usize), at, (b - a) as usize) };
+                unsafe { shm::copy(from.wrapping_add((a - addr) as usize), at, (b - a) as usize) };
             }
             self.write_by_kernel(from.wrapping_add((b - addr) as usize), b, (end - b) as usize)?;
             addr = end;

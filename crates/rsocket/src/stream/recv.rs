@@ -63,7 +63,7 @@ impl Target<'_> {
             let (ptr, len) = self.bufs[0];
             let now = (len - self.offset).min(n);
             // SAFETY: by the contract; bytes of the peer have no invalid value.
-            unsafe { core::ptr::copy_nonoverlapping(from, ptr.wrapping_add(self.offset), now) };
+            unsafe { shm::copy(from, ptr.wrapping_add(self.offset), now) };
             from = from.wrapping_add(now);
             n -= now;
             self.offset += now;
@@ -117,7 +117,7 @@ impl<E: Endpoint> Stream<E> {
         }
         let from = self.memory.wrapping_add(self.config.rbuf_at() + inner.at as usize);
         // SAFETY: what is left of a message, which lies within a half of the receive buffer; writable by the contract.
-        unsafe { core::ptr::copy_nonoverlapping(from, ptr, len) };
+        unsafe { shm::copy(from, ptr, len) };
         inner.left = left - len as u32;
         let head = head.wrapping_add(u32::from(inner.left == 0));
         self.taken(inner, head, len);

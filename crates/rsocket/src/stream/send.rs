@@ -306,9 +306,9 @@ impl<E: Endpoint> Stream<E> {
         for (ptr, len) in &pieces[..count] {
             let first = (*len).min(size - to);
             // SAFETY: readable by the contract of `send`; the target is the free part of the send buffer.
-            unsafe { core::ptr::copy_nonoverlapping(*ptr, self.sbuf.wrapping_add(to), first) };
+            unsafe { shm::copy(*ptr, self.sbuf.wrapping_add(to), first) };
             // SAFETY: as above, for what goes to its beginning.
-            unsafe { core::ptr::copy_nonoverlapping(ptr.wrapping_add(first), self.sbuf, len - first) };
+            unsafe { shm::copy(ptr.wrapping_add(first), self.sbuf, len - first) };
             to = (to + len) % size;
         }
         let first = total.min(size - at);

@@ -25,6 +25,10 @@ mod field {
 
 const V2_DIRECT: u8 = 0x80;
 
+/// Vendor options of an end of ours: a mark, and flags in the last byte.
+const OURS: [u8; 2] = *b"SW";
+const INTEGRITY: u8 = 1;
+
 /// Operating system of a peer, four bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Os(u8);
@@ -118,6 +122,14 @@ pub struct FirstContact {
 }
 
 impl FirstContact {
+    /// Vendor options of an end that wants a checksum over what a device copies.
+    pub const INTEGRITY: [u8; 4] = [OURS[0], OURS[1], 0, INTEGRITY];
+
+    /// Whether its sender wants that.
+    pub fn wants_integrity(&self) -> bool {
+        self.vendor[..2] == OURS && self.vendor[3] & INTEGRITY != 0
+    }
+
     /// Length for SMC-D.
     pub(super) fn smcd_len(&self) -> usize {
         if self.release & 0x0f == 0 { SHORT_LEN } else { LONG_LEN }
@@ -169,6 +181,13 @@ mod tests {
         assert_eq!(Hostname::default().to_string(), "");
         assert_eq!(Os::LINUX.to_string(), "Linux");
         assert_eq!(Os::new(0x19).to_string(), "unknown (9)");
+    }
+
+    #[test]
+    fn only_our_own_vendor_options_are_understood() {
+        let wants = |vendor| FirstContact { vendor, ..FirstContact::default() }.wants_integrity();
+        assert!(wants(FirstContact::INTEGRITY) && wants(*b"SW\xff\xff"));
+        assert!(!wants([0; 4]) && !wants([0, 0, 0, 1]) && !wants(*b"SW\x01\x02"));
     }
 
     #[test]

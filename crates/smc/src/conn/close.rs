@@ -22,7 +22,20 @@ impl Conn {
         let cons = unsafe { (*self.rx.get()).cons };
         // SYNC: ends. Release, behind the producer word; pairs with `refresh_rx`.
         self.peer().cons.store(cons.wire() | self.ends.load(Relaxed), SeqCst);
+        self.tell(&[far::CONS]);
         fence(SeqCst);
+    }
+
+    /// Tells the peer that the device went away, whatever locks are held. A confirmation that is under way may hide it, from
+    /// a peer that then sees the kernel's end alone.
+    pub(crate) fn tell_gone(&self, fd: i32) {
+        if self.phase() & (p::TX_READY | p::RX_RECALLED) == p::TX_READY {
+            self.ends.fetch_or(ABORT | GONE, Relaxed);
+            // SYNC: ends. Pairs with `refresh_rx`.
+            self.peer().cons.fetch_or(ABORT | GONE, SeqCst);
+            self.tell(&[far::CONS]);
+            self.ring(fd, &self.tx_counts);
+        }
     }
 
     /// What must precede the kernel's shutdown(fd, how).
@@ -101,6 +114,7 @@ impl Conn {
     pub(crate) fn leave(&self) {
         // SYNC: left. Release, behind all other stores; pairs with the acquires in `dmb_is_quiet` and `group::take_dmb`.
         self.peer().cons.fetch_or(LEFT, SeqCst);
+        self.tell(&[far::CONS]);
     }
 
     /// Our DMB's header, for whoever keeps the DMB until it is quiet.

@@ -40,6 +40,9 @@ impl Conn {
             if my.takeback.load(Relaxed) & 1 != 0 || ph & p::RESEND != 0 {
                 self.flush_takeback(fd);
             }
+            if self.is_far() {
+                gone |= self.look_far(fd);
+            }
         }
         if ph & p::RX_RING != 0 {
             let word = self.my().prod.load(Acquire);
@@ -50,7 +53,7 @@ impl Conn {
                 if mark <= 1 || ends != 0 || gone || self.unread(fd) >= mark {
                     ev |= IN;
                 }
-            } else if word & REVERTED != 0 || ph & p::RX_RECALLED != 0 {
+            } else if word & REVERTED != 0 || ph & p::RX_RECALLED != 0 && !self.is_far() {
                 self.try_back_to_tcp(fd);
                 ask |= IN as i16 | libc::POLLRDHUP;
             } else if ends != 0 || gone || ph & p::SHUT_RD != 0 {
@@ -159,7 +162,8 @@ impl Conn {
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
         let size = self.window().peer_size.load(Relaxed);
-        self.refresh_tx(tx).map_or(0, |free| (size - free) as usize)
+        let used = self.refresh_tx(tx).map_or(0, |free| size - free);
+        (used - if self.is_far() { self.read_untold(tx, used) } else { 0 }) as usize
     }
 
     pub(super) fn tcp_left(&self) -> u64 {
@@ -191,13 +195,15 @@ impl Conn {
         // Unchecked, so only ever a hint: a lying peer makes us try a send that finds the ring full.
         let used =
             if prod as u16 == cons as u16 { pc.wrapping_sub(cc) } else { size.wrapping_sub(cc).wrapping_add(pc) };
-        used <= size / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0
+        (used <= size / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0) && !self.out_of_reach()
     }
 
     /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
     pub fn arm_data(&self) {
         if self.phase() & p::TX_READY != 0 {
             arm(&self.peer().rx_arm);
+            // How far we have read goes along.
+            self.tell(&[far::CONS, far::RX_ARM]);
         }
     }
 
@@ -205,6 +211,7 @@ impl Conn {
     pub fn arm_space(&self) {
         if self.phase() & p::TX_READY != 0 {
             arm(&self.peer().tx_arm);
+            self.tell(&[far::TX_ARM]);
         }
     }
 
@@ -213,7 +220,10 @@ impl Conn {
     pub fn space_is_silent(&self) -> bool {
         let ph = self.phase();
         let my = self.my();
-        ph & p::RX_RING == 0 || my.cons.load(Acquire) & DONE != 0 || my.prod.load(Acquire) & REVERTED != 0
+        self.out_of_reach()
+            || ph & p::RX_RING == 0
+            || my.cons.load(Acquire) & DONE != 0
+            || my.prod.load(Acquire) & REVERTED != 0
     }
 
     /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs
@@ -245,7 +255,7 @@ impl Conn {
 
     /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
     pub fn cover(&self, wait: u32) {
-        if self.phase() & p::TX_READY != 0 {
+        if self.phase() & p::TX_READY != 0 && !self.is_far() {
             self.peer().cover.store(wait, SeqCst);
         }
     }
@@ -257,7 +267,9 @@ impl Conn {
             return false;
         }
         let cpu = self.my().cpu.load(Relaxed);
-        cpu != 0 && cpu != sys::cpu()
+        // The processors of another guest are numbered for themselves.
+        let in_guest = || self.path.load(Relaxed) == path::IVSHMEM && self.peer_pid.load(Relaxed) == 0;
+        cpu != 0 && (cpu != sys::cpu() || in_guest())
     }
 
     /// Whether a peer that cannot ring, because its sends have ended or are TCP's, is gone with our bytes unread. A doorbell
@@ -287,7 +299,7 @@ impl Conn {
             says = if ph & p::SHUT_WR != 0 { ERR } else { HUP | ERR };
         }
         // After our own reset of the connection the kernel has nothing to say of the peer.
-        if events & says == 0 || ph & p::ANY_RING == 0 || ph & p::BROKEN != 0 {
+        if events & says == 0 || ph & p::ANY_RING == 0 || ph & p::BROKEN != 0 || self.has_no_device() {
             return false;
         }
         if self.my().cons.load(Acquire) & ENDS == 0 && self.my().prod.load(Acquire) & REVERTED == 0 {

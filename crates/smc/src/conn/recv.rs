@@ -39,7 +39,7 @@ impl Conn {
                         return if n > 0 { Ok(n) } else { Err(libc::EFAULT) };
                     }
                     // SAFETY: the application vouches for its iovecs; `src` has `len` bytes.
-                    unsafe { core::ptr::copy_nonoverlapping(src.add(n), dst, k) };
+                    unsafe { shm::copy(src.add(n), dst, k) };
                 }
                 n += k;
             }
@@ -59,6 +59,9 @@ impl Conn {
         if self.my().prod.load(Acquire) & shm::cursor::CURSOR_MASK != unread {
             self.set(p::DEAD);
             return Got::Empty;
+        }
+        if self.peer_aborted() {
+            return self.ended(Got::Err(libc::ECONNRESET));
         }
         let orderly = ends & ABORT == 0 && ends != 0;
         let consumed =
@@ -168,7 +171,23 @@ impl Conn {
         let word = my.prod.load(Acquire);
         let unread = (rx.prod.pos - rx.cons.pos) as u32;
         let size = self.window().my_size.load(Relaxed);
+        let before = rx.prod;
         let moved = rx.prod.follow(word, size, size.saturating_sub(unread))?;
+        if moved > 0 && self.window().tail.load(Relaxed) != 0 {
+            match self.intact(rx, &before, moved, word) {
+                Some(true) => {}
+                Some(false) => {
+                    rx.prod = before;
+                    self.set(p::DAMAGED);
+                    return Err(shm::cursor::Violation);
+                }
+                // More follows, and a doorbell behind it if one was asked for.
+                None => {
+                    rx.prod = before;
+                    return Ok(unread);
+                }
+            }
+        }
         Ok(unread + moved)
     }
 
@@ -187,6 +206,7 @@ impl Conn {
         rx.published = rx.cons.pos;
         // SYNC: cons. Release: our reads of the freed bytes are done; pairs with `refresh_tx`.
         self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
+        // Early news are not worth a copy: they go along with what is told next.
         if !(wanted || step) {
             return;
         }
@@ -195,7 +215,9 @@ impl Conn {
             // An end that only receives tells where it runs, too: its writer spins for space.
             rx.cpu = cpu;
             self.peer().cpu.store(cpu, Relaxed);
+            self.tell(&[far::CPU]);
         }
+        self.tell(&[far::CONS]);
         fence(SeqCst);
         rx.fenced = rx.cons.pos;
         // The writer goes by all that it has written, which may be more than we have looked at: rung too early, it would
@@ -266,15 +288,18 @@ impl Conn {
     #[cold]
     fn at_end(&self, fd: i32, rx: &mut Rx) -> Got {
         let ph = self.phase();
-        if ph & p::BROKEN != 0 {
+        if ph & p::BROKEN != 0 || self.has_no_device() {
             return self.reset_by_us();
         }
         if self.my().prod.load(Acquire) & REVERTED != 0 {
             return self.back_to_tcp(fd, rx);
         }
-        if ph & p::RX_RECALLED != 0 {
+        if ph & p::RX_RECALLED != 0 && !self.is_far() {
             // We took the ring back and have read all of it: what follows comes over TCP behind the last doorbell.
             return self.back_to_tcp(fd, rx);
+        }
+        if self.cut_off() {
+            return Got::Err(self.broken(fd));
         }
         if rx.ends == 0 && ph & (p::DEAD | p::SHUT_RD) == 0 {
             return Got::Empty;
@@ -318,6 +343,7 @@ impl Conn {
                 && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
             return match errno {
                 _ if orderly => self.ended(Got::Eof),
+                _ if self.peer_aborted() => self.ended(Got::Err(libc::ECONNRESET)),
                 // An abort that the kernel does not report any more was reported to a send, or by SO_ERROR.
                 0 if rx.ends == 0 && unread && self.phase() & p::SENT_TO_GONE == 0 => {
                     self.ended(Got::Err(libc::ECONNRESET))
@@ -330,6 +356,12 @@ impl Conn {
                 e => self.ended(Got::Err(e)),
             };
         }
+    }
+
+    /// Whether the peer's device went away, which nobody was told yet.
+    #[cold]
+    pub(super) fn peer_aborted(&self) -> bool {
+        self.my().cons.load(Acquire) & (ABORT | GONE) == ABORT | GONE && self.phase() & p::ENDED == 0
     }
 
     fn ended(&self, got: Got) -> Got {

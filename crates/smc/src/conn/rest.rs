@@ -81,6 +81,10 @@ impl Conn {
         if ph & (p::TX_RING | p::CLOSED | p::DEAD | p::BROKEN | p::TX_REVERTED) != p::TX_RING {
             return;
         }
+        if self.is_far() {
+            // The ring is the peer's own memory.
+            return;
+        }
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
         let size = w.peer_size.load(Relaxed);

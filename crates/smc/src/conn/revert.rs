@@ -10,7 +10,7 @@ use crate::sys;
 use shm::ring::Ring;
 
 /// How long a doorbell that was counted may take to arrive: the sender has only a system call between the two.
-const IN_FLIGHT_MS: u64 = 1000;
+pub(super) const IN_FLIGHT_MS: u64 = 1000;
 
 impl Conn {
     /// Our sends return to TCP; bytes in the ring from `unpublished` on go there first. The tx lock is held.
@@ -20,6 +20,9 @@ impl Conn {
             tx.resend = unpublished;
             if unpublished < tx.prod.pos {
                 self.set(p::RESEND);
+            }
+            if self.is_far() {
+                return self.leave_far();
             }
             self.clear(p::TX_RING);
             // SYNC: prod. Behind all data; pairs with `refresh_rx`.
@@ -31,13 +34,23 @@ impl Conn {
     /// what had been placed when it did. True when nothing of that is left, so that new bytes may follow.
     pub fn flush_takeback(&self, fd: i32) -> bool {
         let ph = self.phase();
-        if ph & p::ATTACHED == 0 || (self.my().takeback.load(Acquire) & 1 == 0 && ph & p::RESEND == 0) {
+        let recalled = self.is_recalled();
+        if ph & p::ATTACHED == 0 || (self.my().takeback.load(Acquire) & 1 == 0 && ph & p::RESEND == 0 && !recalled) {
             return true;
         }
         let Ok(_guard) = self.tx_lock.lock() else { return false };
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
         let at = tx.prod.pos;
+        let word = self.my().takeback.load(Acquire);
+        if word & 1 != 0 && self.is_far() && self.phase() & p::TAKEN_BACK == 0 {
+            // Once we went back by ourselves other bytes may have gone where these belong.
+            let overtaken = self.phase() & p::TX_REVERTED != 0 && word >> 1 != at;
+            if overtaken || !self.fetch(tx, word >> 1) {
+                self.broken(fd);
+                return true;
+            }
+        }
         self.leave_ring(tx, at);
         let word = self.my().takeback.load(Acquire);
         if word & 1 != 0 && self.set(p::TAKEN_BACK) & p::TAKEN_BACK == 0 {
@@ -51,8 +64,17 @@ impl Conn {
         }
         let w = self.window();
         let size = w.peer_size.load(Relaxed);
-        let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
-        // SAFETY: the peer's DMB has HEADER_LEN + size bytes.
+        let base = if self.is_far() {
+            w.stash.load(Relaxed)
+        } else {
+            (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize)
+        };
+        if tx.resend < tx.prod.pos && base.is_null() {
+            // Another process of the family has fetched them.
+            self.broken(fd);
+            return true;
+        }
+        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, and so has the stash without the header.
         let ring = unsafe { Ring::new(base, size) };
         while tx.resend < tx.prod.pos {
             let mut at = tx.cons;
@@ -90,7 +112,9 @@ impl Conn {
         // The doorbell of a recall needs it.
         self.switch_tx(fd, |_| true);
         self.follow(fd);
-        let clean = self.recall(fd, foreign);
+        // Our memory may be gone before the peer's next call.
+        let vanishing = [crate::reason::INHERITED.code(), crate::reason::PASSED_FD.code()].contains(&reason);
+        let clean = self.recall(fd, foreign, vanishing);
         self.leave_tx();
         self.flush_takeback(fd);
         self.reason.store(reason, Relaxed);
@@ -109,7 +133,10 @@ impl Conn {
             let at = tx.prod.pos;
             self.leave_ring(tx, at);
         }
-        self.set(p::TX_REVERTED);
+        if self.set(p::TX_REVERTED) & p::TX_REVERTED == 0 && self.phase() & p::TX_READY != 0 && self.is_far() {
+            // Our part of an answer to a peer that wants its ring back: nothing will come there.
+            self.leave_far();
+        }
     }
 
     /// Lets our receives follow a peer that has left TCP. A thread inside a kernel receive is waited for: the peer's
@@ -124,7 +151,10 @@ impl Conn {
     }
 
     /// Takes our ring back from the peer; true when the TCP stream is, or will be, in order.
-    fn recall(&self, fd: i32, foreign: bool) -> bool {
+    fn recall(&self, fd: i32, foreign: bool, vanishing: bool) -> bool {
+        if self.is_far() {
+            return self.recall_far(fd, foreign, vanishing);
+        }
         let Ok(_guard) = self.rx_lock.lock() else { return false };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
@@ -182,7 +212,7 @@ impl Conn {
     }
 
     /// Skips the doorbells between the ring's last byte and the payload that follows on TCP; true when all are gone.
-    fn skip_doorbells(&self, fd: i32, rx: &mut Rx) -> bool {
+    pub(super) fn skip_doorbells(&self, fd: i32, rx: &mut Rx) -> bool {
         let last = self.my().rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED;
         let mut junk = [0u8; 64];
         loop {
@@ -220,7 +250,8 @@ impl Conn {
             if self.phase() & p::RX_RING != 0
                 && rx.tcp_left == 0
                 && self.refresh_rx(rx) == Ok(0)
-                && (self.my().prod.load(Acquire) & REVERTED != 0 || self.phase() & p::RX_RECALLED != 0)
+                && (self.my().prod.load(Acquire) & REVERTED != 0
+                    || self.phase() & p::RX_RECALLED != 0 && !self.is_far())
             {
                 self.skip_doorbells(fd, rx);
             }

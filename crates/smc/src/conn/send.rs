@@ -1,5 +1,6 @@
 //! Application bytes into the peer's ring.
 
+use super::carry::Source;
 use super::*;
 use crate::sys;
 use shm::doorbell::must_ring;
@@ -85,7 +86,7 @@ impl Conn {
     pub fn send(&self, fd: i32, from: &mut Pieces) -> Sent {
         let mut pieces = *from;
         let want = pieces.left();
-        let sent = self.send_from(fd, want, |dst, len| {
+        let sent = self.send_near(fd, want, |dst, len| {
             let mut n = 0;
             while n < len {
                 let Some((src, k)) = pieces.next(len - n) else { break };
@@ -93,11 +94,12 @@ impl Conn {
                     return if n > 0 { Ok(n) } else { Err(libc::EFAULT) };
                 }
                 // SAFETY: the application vouches for its iovecs as it does towards the kernel; `dst` has `len` bytes.
-                unsafe { core::ptr::copy_nonoverlapping(src, dst.add(n), k) };
+                unsafe { shm::copy(src, dst.add(n), k) };
                 n += k;
             }
             Ok(n)
         });
+        let Some(sent) = sent else { return self.send_over(fd, want, Source::Pieces(from)) };
         if let Sent::Bytes(n) = sent {
             from.skip(n);
         }
@@ -107,37 +109,57 @@ impl Conn {
     /// Sends up to `want` bytes that `fill(destination, length)` puts straight into the ring. `fill` may give fewer
     /// (then sending ends there) or an errno, which is reported if nothing was sent before it.
     pub fn send_from(&self, fd: i32, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>) -> Sent {
+        match self.send_near(fd, want, &mut fill) {
+            Some(sent) => sent,
+            None => self.send_over(fd, want, Source::Fill(&mut fill)),
+        }
+    }
+
+    /// `send_from` into a mapped buffer; None if it is not mapped.
+    #[inline]
+    fn send_near(
+        &self,
+        fd: i32,
+        want: usize,
+        mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
+    ) -> Option<Sent> {
         // A signal handler that interrupted our own send on this connection cannot wait for it.
-        let Ok(_guard) = self.tx_lock.lock() else { return Sent::Full };
+        let Ok(_guard) = self.tx_lock.lock() else { return Some(Sent::Full) };
         let ph = self.phase();
         if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
-            return Sent::Kernel;
+            return Some(Sent::Kernel);
         }
         if ph & p::BROKEN != 0 {
-            return Sent::Err(libc::ECONNRESET);
+            return Some(Sent::Err(libc::ECONNRESET));
         }
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
         if want == 0 {
             // Nothing, or an error that the kernel knows of.
-            return Sent::Kernel;
+            return Some(Sent::Kernel);
         }
-        let size = self.window().peer_size.load(Relaxed);
+        let w = self.window();
+        if w.far.load(Relaxed) != 0 {
+            return None;
+        }
+        let size = w.peer_size.load(Relaxed);
         let mut free = size.saturating_sub((tx.prod.pos - tx.cons.pos) as u32);
         if (free as usize) < want {
+            if self.has_no_device() {
+                return Some(Sent::Err(libc::ECONNRESET));
+            }
             free = match self.refresh_tx(tx) {
                 Ok(free) => free,
-                Err(_) => return Sent::Err(self.broken(fd)),
+                Err(_) => return Some(Sent::Err(self.broken(fd))),
             };
         }
         if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
-            // The peer's socket is gone: the kernel knows best which errno and signal that deserves.
-            return Sent::Kernel;
+            return Some(self.send_to_gone());
         }
         if self.peer().prod.load(Relaxed) & REVOKED != 0 {
             let at = tx.prod.pos;
             self.leave_ring(tx, at);
-            return Sent::Kernel;
+            return Some(Sent::Kernel);
         }
         let mut done = 0usize;
         let mut failed = None;
@@ -168,19 +190,60 @@ impl Conn {
         }
         if done > 0 {
             self.tx_counts.call(done);
-            return Sent::Bytes(done);
+            return Some(Sent::Bytes(done));
         }
         if self.phase() & p::TX_REVERTED != 0 {
-            return Sent::Kernel;
+            return Some(Sent::Kernel);
         }
-        match failed {
+        Some(match failed {
             Some(e) => Sent::Err(e),
             None if free > 0 => Sent::Bytes(0),
             None => {
                 self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
                 Sent::Full
             }
+        })
+    }
+
+    /// The peer's socket is gone: the kernel knows best which errno and signal that deserves.
+    #[cold]
+    fn send_to_gone(&self) -> Sent {
+        if self.peer_aborted() {
+            self.set(p::ENDED);
+            return Sent::Err(libc::ECONNRESET);
         }
+        Sent::Kernel
+    }
+
+    /// `send_from` over a device without shared memory.
+    #[cold]
+    fn send_over(&self, fd: i32, want: usize, source: Source) -> Sent {
+        if self.is_recalled() {
+            self.flush_takeback(fd);
+        }
+        let sent = self.send_over_locked(fd, want, source);
+        if self.is_recalled() {
+            self.flush_takeback(fd);
+        }
+        sent
+    }
+
+    fn send_over_locked(&self, fd: i32, want: usize, source: Source) -> Sent {
+        let Ok(_guard) = self.tx_lock.lock() else { return Sent::Full };
+        let ph = self.phase();
+        if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 || want == 0 {
+            return Sent::Kernel;
+        }
+        if ph & p::BROKEN != 0 || self.has_no_device() {
+            return Sent::Err(libc::ECONNRESET);
+        }
+        // SAFETY: the tx lock is held.
+        let tx = unsafe { &mut *self.tx.get() };
+        let Ok(free) = self.refresh_tx(tx) else { return Sent::Err(self.broken(fd)) };
+        if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
+            return self.send_to_gone();
+        }
+        self.send_far(fd, tx, free, want, source)
     }
 
     /// Puts up to `chunk` bytes at the producer cursor, unpublished.
@@ -197,7 +260,7 @@ impl Conn {
         // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached.
         let ring = unsafe { Ring::new(base, size) };
         let mut n = 0u32;
-        if self.copy.load(Relaxed) == 0 {
+        if self.path.load(Relaxed) != path::COPY {
             for (dst, len) in ring.spans(&tx.prod, chunk) {
                 if len == 0 {
                     break;
@@ -243,7 +306,7 @@ impl Conn {
 
     fn move_data(&self, offset: u32, data: *const u8, len: u32) -> Result<(), i32> {
         use dibs::Device;
-        crate::group::LOOPBACK
+        crate::device::LOOPBACK
             .move_data(self.peer_token.load(Relaxed), offset, data, len, false)
             .map_err(|_| libc::ECONNRESET)
     }
@@ -300,6 +363,9 @@ impl Conn {
             || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0
         {
             return;
+        }
+        if self.is_far() {
+            return self.ring_far(fd, counts);
         }
         let rung = &self.peer().rung;
         let mut n = rung.load(Relaxed);

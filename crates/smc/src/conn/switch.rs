@@ -70,7 +70,13 @@ impl Conn {
         if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::DEAD | p::TX_REVERTED | p::CLOSED) != p::TX_READY {
             return false;
         }
+        if self.is_recalled() {
+            self.flush_takeback(fd);
+        }
         let Some(_guard) = self.tx_lock.try_lock() else { return false };
+        if self.phase() & p::TX_REVERTED != 0 {
+            return false;
+        }
         self.set(p::TX_SWITCHING);
         let mut ok = false;
         // SYNC: inflight. A thread inside a kernel send would put its bytes behind the offset; one that counts itself after
@@ -84,14 +90,19 @@ impl Conn {
                     // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this
                     // store, so whoever receives one sees it.
                     self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
-                    self.set(p::TX_RING);
-                    ok = true;
+                    ok = self.tell(&[far::SWITCH]);
+                    if ok {
+                        self.set(p::TX_RING);
+                    }
                 }
                 Some(_) => {}
                 // A sandbox was entered since the upgrade, and every further try would cost as much as this one.
                 None => {
                     self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
                     self.set(p::TX_REVERTED);
+                    if self.is_far() {
+                        self.leave_far();
+                    }
                     self.restore_delays(fd);
                 }
             }
@@ -271,6 +282,11 @@ impl Conn {
                 // SAFETY: the rx lock is held.
                 let rx = unsafe { &mut *self.rx.get() };
                 let taken = if peek { 0 } else { got as u64 };
+                if self.left_in_vain() {
+                    self.set(p::RX_REVERTED);
+                    count_out(&self.rx_inflight, &self.rx_inside);
+                    return got;
+                }
                 let at = self.position(fd, rx, taken);
                 match at.map(|r| (r, self.overtakes(rx, n, r, taken))) {
                     Some((_, Overtakes::Whole)) => got,
@@ -314,6 +330,13 @@ impl Conn {
         Overtakes::Whole
     }
 
+    /// Whether the peer left TCP while we asked it to stay there, and has gone back without a byte or a doorbell.
+    fn left_in_vain(&self) -> bool {
+        let my = self.my();
+        let recalled = self.phase() & (p::RX_RECALLED | p::RX_RING) == p::RX_RECALLED && self.is_far();
+        recalled && my.prod.load(Acquire) == REVERTED && my.rung.load(SeqCst) & !RUNG_REVOKED == 0
+    }
+
     /// The peer left TCP at `n`, and `r` stream bytes have been read.
     fn begin_ring(&self, rx: &mut Rx, n: u64, r: u64) {
         rx.tcp_left = n.saturating_sub(r);
@@ -327,6 +350,10 @@ impl Conn {
             return true;
         }
         if !self.switch_due() {
+            return false;
+        }
+        if self.left_in_vain() {
+            self.set(p::RX_REVERTED);
             return false;
         }
         let Some(_guard) = self.rx_lock.try_lock() else { return false };

@@ -25,6 +25,24 @@ pub struct Window {
     pub peer_size: AtomicU32,
     /// How far we had sent when connections at rest were last looked for.
     pub swept: AtomicU64,
+    /// Over ism: address of the peer's DMB in its own memory, 0 when it is mapped here.
+    pub far: AtomicU64,
+    /// The process that this is an address of.
+    pub far_pid: AtomicU32,
+    /// Bytes behind either ring that hold the records of a checksum; 0: there is none.
+    pub tail: AtomicU32,
+    /// Where in that process its arena's proof lies, and what it is.
+    pub far_base: AtomicU64,
+    /// See `far_base`.
+    pub far_proof: AtomicU64,
+    /// When it was last found, in nanoseconds.
+    pub far_seen: AtomicU64,
+    /// Since when it cannot be reached, 0: it can.
+    pub far_lost: AtomicU64,
+    /// A copy of the peer's ring, for what must be sent again over TCP.
+    pub stash: AtomicPtr<u8>,
+    /// Length of `stash`.
+    pub stash_len: AtomicU32,
 }
 
 static WINDOWS: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
@@ -40,7 +58,7 @@ static NOWHERE: DmbHeader = DmbHeader {
     cover: AtomicU32::new(0),
     cpu: AtomicU32::new(0),
     rung: AtomicU32::new(0),
-    spare: AtomicU32::new(0),
+    kin: AtomicU32::new(0),
     takeback: AtomicU64::new(0),
 };
 static NO_WINDOW: Window = Window {
@@ -51,6 +69,15 @@ static NO_WINDOW: Window = Window {
     my_size: AtomicU32::new(0),
     peer_size: AtomicU32::new(0),
     swept: AtomicU64::new(0),
+    far: AtomicU64::new(0),
+    far_pid: AtomicU32::new(0),
+    tail: AtomicU32::new(0),
+    far_base: AtomicU64::new(0),
+    far_proof: AtomicU64::new(0),
+    far_seen: AtomicU64::new(0),
+    far_lost: AtomicU64::new(0),
+    stash: AtomicPtr::new(core::ptr::null_mut()),
+    stash_len: AtomicU32::new(0),
 };
 
 /// The window of a slot of the family's table.

@@ -1,6 +1,6 @@
 //! The end that calls and proposes.
 
-use super::mark::{same_stream, write};
+use super::mark::{place, same_stream, write};
 use super::*;
 
 /// Client: is the server there?
@@ -9,20 +9,7 @@ pub(super) fn call(conn: &Conn, fd: i32) -> Next {
     match channel::connect(&peer, &local) {
         Ok(ch) => {
             conn.meeting.store(ch, Relaxed);
-            if let Err(why) = admit(conn, ch) {
-                return Next::Tcp(why);
-            }
-            LOOPBACK.init();
-            let mut out = [0u8; channel::MAX];
-            let Some(n) = write(&Message::Proposal(proposal()), fd, &mut out) else {
-                return Next::Tcp(reason::INT_ERR);
-            };
-            if channel::send(ch, &out[..n], None).is_err() {
-                return Next::Tcp(reason::RENDEZVOUS);
-            }
-            conn.stage.store(stage::PROPOSED, Relaxed);
-            conn.looks.store(0, Relaxed);
-            Next::Later
+            propose(conn, fd, ch)
         }
         Err(libc::ECONNREFUSED | libc::EAGAIN | libc::EMFILE | libc::ENFILE) => {
             conn.reason.store(reason::PEER_NO_SMC.code(), Relaxed);
@@ -32,17 +19,42 @@ pub(super) fn call(conn: &Conn, fd: i32) -> Next {
     }
 }
 
-fn proposal() -> Proposal {
+/// Client: proposes to whoever is at the other end of the channel.
+pub(super) fn propose(conn: &Conn, fd: i32, ch: i32) -> Next {
+    let cred = match admit(conn, ch) {
+        Ok(cred) => cred,
+        Err(why) => return Next::Tcp(why),
+    };
+    let Some(proposal) = proposal(cred) else { return decline(conn, ch, reason::NO_SMC_DEV) };
+    let mut out = [0u8; channel::MAX];
+    let Some(n) = write(&Message::Proposal(proposal), None, fd, &mut out) else {
+        return Next::Tcp(reason::INT_ERR);
+    };
+    if say(conn, ch, &out[..n], None).is_err() {
+        return Next::Tcp(reason::RENDEZVOUS);
+    }
+    conn.stage.store(stage::PROPOSED, Relaxed);
+    conn.looks.store(0, Relaxed);
+    Next::Later
+}
+
+/// None when there is no device to propose.
+fn proposal(to: Cred) -> Option<Proposal> {
     let mut devices = Devices::new();
-    let _ = devices.push(Device { gid: own_gid(), chid: LOOPBACK.chid() });
+    for kind in device::offered(to) {
+        let _ = devices.push(kind.entry());
+    }
+    if devices.as_slice().is_empty() {
+        return None;
+    }
     let eids = clc::List::of(config::ueids()).unwrap_or_default();
-    Proposal::smcd(RELEASE, eids, Some(Eid::LOOPBACK_SEID), devices)
+    Some(Proposal::smcd(RELEASE, eids, config::seid(), devices))
 }
 
 /// Client: what does the server say?
 pub(super) fn answered(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
     let ch = conn.meeting.load(Relaxed);
-    let (n, passed) = match channel::recv(ch, buffer) {
+    let (n, passed) = match hear(conn, ch, buffer) {
         Ok(got) => got,
         Err(libc::EAGAIN) => return Next::Later,
         Err(_) => (0, None),
@@ -54,6 +66,14 @@ pub(super) fn answered(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) ->
     next
 }
 
+/// Whom we have called. On one machine a channel's other end stays who it was when it was admitted.
+fn known(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
+    if remote::is_remote(conn) || witness::watches(conn) {
+        return admit(conn, ch);
+    }
+    channel::peer(ch).ok_or(reason::RENDEZVOUS)
+}
+
 fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> Next {
     let accept = match Message::decode(raw) {
         Ok(Message::Accept(accept)) => accept,
@@ -63,28 +83,38 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         }
         _ => return decline(conn, ch, reason::CNF_ERR),
     };
-    let agreed = match negotiate::check_accept(&proposal(), &accept) {
+    let cred = match known(conn, ch) {
+        Ok(cred) => cred,
+        Err(why) => return decline(conn, ch, why),
+    };
+    // It may have lost its rights meanwhile: then it is as if it had proposed nothing.
+    let Some(proposed) = proposal(cred) else { return decline(conn, ch, reason::NO_SMC_DEV) };
+    let agreed = match negotiate::check_accept(&proposed, &accept) {
         Ok(agreed) => agreed,
         Err(why) => return decline(conn, ch, why),
     };
     let Accept::SmcD(server) = accept else { return decline(conn, ch, reason::MODE_UNSUPP) };
-    let cred = match admit(conn, ch) {
-        Ok(cred) => cred,
-        Err(why) => return decline(conn, ch, why),
+    let SmcDLevel::V2(SmcDv2 { chid, first_contact, .. }) = server.level else {
+        return decline(conn, ch, reason::MODE_UNSUPP);
     };
+    let Some(kind) = Kind::of_chid(chid) else { return decline(conn, ch, reason::VIOLATION) };
     if !same_stream(raw, fd) {
         return decline(conn, ch, reason::RENDEZVOUS);
     }
-    let peer = match device(server.gid, cred) {
+    let peer = match device(kind, server.gid, cred) {
         Ok(peer) => peer,
         Err(why) => return decline(conn, ch, why),
     };
-    LOOPBACK.admit(peer);
-    let id = match group::join(peer, cred, agreed.first_contact) {
+    kind.admit(peer);
+    let release = first_contact.map(|first| agreed.release.unwrap_or(first.release));
+    let id = match group::join(kind, peer, cred, agreed.eid.unwrap_or_default(), release) {
         Ok(id) => id,
         Err(NoGroup::OutOfSync) => return decline(conn, ch, reason::SYNC_ERR),
         Err(NoGroup::Busy) => return decline(conn, ch, reason::MEMORY),
     };
+    if let Some(first) = &first_contact {
+        group::introduced(id, first);
+    }
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
     let (dmb, pass) = match group::take_dmb(id, peer) {
@@ -100,17 +130,16 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         decline(conn, ch, why)
     };
     let len = server.size.bytes();
-    let Some((header, page)) = group::attach(id, peer, server.token, len, passed) else {
+    let theirs = Pass { fd: passed, place: place(raw) };
+    let Some(reached) = group::attach(id, server.token, len, theirs) else {
         return refuse(reason::MEMORY);
     };
-    let eid = agreed.eid.unwrap_or(Eid::LOOPBACK_SEID);
-    let confirm =
-        Message::Confirm(ends_message(id, &dmb, eid, agreed.first_contact, agreed.release.unwrap_or(RELEASE)));
+    let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
-    expose(conn, fd, &dmb);
-    conn.attach(header, len, server.token, page, CONFIG.copy.load(Relaxed));
-    let sent = write(&confirm, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
+    expose(conn, fd, kind, &dmb);
+    conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
+    let sent = write(&confirm, pass.place, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);
@@ -128,7 +157,7 @@ pub(super) fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
         upgraded(conn, true);
         return Next::Later;
     }
-    let (n, passed) = match channel::recv(conn.meeting.load(Relaxed), buffer) {
+    let (n, passed) = match hear(conn, conn.meeting.load(Relaxed), buffer) {
         Ok(got) => got,
         // Hung up with our Confirm unread.
         Err(libc::ECONNRESET) => (0, None),

@@ -1,5 +1,7 @@
 //! What tells one TCP connection from an earlier one with the same addresses.
 
+use dibs::ism::Place;
+
 use crate::channel;
 use crate::clc::Message;
 use crate::inet::TcpInfo;
@@ -10,13 +12,30 @@ const MARK: &[u8; 8] = b"SHORTWR1";
 
 const TRAILER: usize = 24;
 
-pub(super) fn write(message: &Message, fd: i32, out: &mut [u8; channel::MAX]) -> Option<usize> {
-    let n = message.encode(out).ok()?;
+/// Between message and mark, for a buffer on the ism device: where its arena lies.
+const PLACE: usize = 24;
+
+pub(super) fn write(message: &Message, place: Option<Place>, fd: i32, out: &mut [u8; channel::MAX]) -> Option<usize> {
+    let mut n = message.encode(out).ok()?;
+    if let Some(place) = place {
+        for word in [place.base, place.len, place.proof] {
+            out.get_mut(n..n + 8)?.copy_from_slice(&word.to_be_bytes());
+            n += 8;
+        }
+    }
     let info = TcpInfo::of(fd)?;
     out.get_mut(n..n + 8)?.copy_from_slice(MARK);
     out.get_mut(n + 8..n + 16)?.copy_from_slice(&info.sent().to_be_bytes());
     out.get_mut(n + 16..n + 24)?.copy_from_slice(&info.arrived().to_be_bytes());
     Some(n + TRAILER)
+}
+
+/// Where the sender's arena lies, if it said so.
+pub(super) fn place(raw: &[u8]) -> Option<Place> {
+    let message = usize::from(u16::from_be_bytes(raw.get(5..7)?.try_into().ok()?));
+    let place = raw.get(message..).filter(|rest| rest.len() == PLACE + TRAILER)?;
+    let word = |at: usize| u64::from_be_bytes(place[at..at + 8].try_into().unwrap_or_default());
+    Some(Place { base: word(0), len: word(8), proof: word(16) })
 }
 
 /// The sender cannot have received more than we have sent.

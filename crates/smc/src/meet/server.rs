@@ -1,6 +1,6 @@
 //! The end that listens, chooses the device and accepts.
 
-use super::mark::{same_stream, write};
+use super::mark::{place, same_stream, write};
 use super::*;
 
 /// Server: has the client come?
@@ -34,73 +34,93 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
     let theirs = match Message::decode(&buffer[..n]) {
         Ok(Message::Proposal(theirs)) => theirs,
         Ok(Message::Decline(d)) => {
+            consume(conn, ch);
             conn.peer_reason.store(d.diagnosis.code(), Relaxed);
             return Next::Tcp(reason::PEER_DECL);
         }
         _ => return decline(conn, ch, reason::CNF_ERR),
     };
+    let decline = |conn: &Conn, ch, why| decline_in(theirs.version, conn, ch, why);
     if !same_stream(&buffer[..n], fd) {
         return decline(conn, ch, reason::RENDEZVOUS);
     }
-    LOOPBACK.init();
-    let ours = [Device { gid: own_gid(), chid: LOOPBACK.chid() }];
-    // Whoever reached us through the rendezvous is on this host, which is what loopback reaches.
+    let mut ours = clc::List::<_, { Kind::ALL.len() }>::new();
+    for kind in device::here(cred) {
+        let _ = ours.push(kind.entry());
+    }
     let local = Local {
         devices: &ours,
-        reachable: &|_, gid| gid != Gid::default(),
+        // Which processes a device reaches is asked in turn below.
+        reachable: &|device, gid| {
+            ours.get(device).and_then(|ours| Kind::of_chid(ours.chid)).is_some_and(|kind| kind.may_be(gid))
+        },
         ueids: config::ueids(),
-        seid: Some(Eid::LOOPBACK_SEID),
+        seid: config::seid(),
         release: RELEASE,
     };
-    let choice = match negotiate::select(&theirs, &local) {
-        Ok(choice) => choice,
+    let choices = match negotiate::candidates(&theirs, &local) {
+        Ok(choices) => choices,
         Err(why) => return decline(conn, ch, why),
     };
-    let peer = match device(choice.gid, cred) {
-        Ok(peer) => peer,
-        Err(why) => return decline(conn, ch, why),
-    };
-    let (id, first) = match group::serve(peer, cred) {
+    // The first that can be set up; if none can, what is said is why the first could not.
+    let mut why = None;
+    for choice in choices.iter() {
+        let Some(kind) = Kind::of_chid(choice.chid).filter(|kind| kind.reaches(cred)) else { continue };
+        match accept(conn, (fd, ch), kind, choice, cred) {
+            // Who lies about one device is not asked about the next.
+            Err(reason::VIOLATION) => return decline(conn, ch, reason::VIOLATION),
+            Err(failed) => _ = why.get_or_insert(failed),
+            Ok(next) => return next,
+        }
+    }
+    decline(conn, ch, why.unwrap_or(reason::NO_SMCD2_DEV))
+}
+
+/// Server: accepts one of the client's devices; an error if it cannot be set up.
+fn accept(conn: &Conn, (fd, ch): (i32, i32), kind: Kind, choice: &Selection, cred: Cred) -> Result<Next, Reason> {
+    let peer = device(kind, choice.gid, cred)?;
+    let terms = Terms { eid: choice.eid, release: choice.release };
+    let (id, first) = match group::serve(kind, peer, cred, terms) {
         Ok(found) => found,
         Err(_) => {
-            finish_pending(conn, peer, cred);
-            match group::serve(peer, cred) {
+            finish_pending(conn, kind, peer, cred);
+            match group::serve(kind, peer, cred, terms) {
                 Ok(found) => found,
-                Err(_) => return Next::Later,
+                Err(_) => return Ok(Next::Later),
             }
         }
     };
-    consume(ch);
-    LOOPBACK.admit(peer);
+    kind.admit(peer);
+    let (dmb, pass) = match group::take_dmb(id, peer) {
+        Ok(got) => got,
+        Err(code) => {
+            group::failed(id, false);
+            return Err(Reason(code));
+        }
+    };
+    consume(conn, ch);
     if first {
         group::first_is(id, conn);
     }
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
-    let (dmb, pass) = match group::take_dmb(id, peer) {
-        Ok(got) => got,
-        Err(code) => {
-            group::failed(id, false);
-            return decline(conn, ch, Reason(code));
-        }
-    };
-    let accept = Message::Accept(ends_message(id, &dmb, choice.eid, first, choice.release));
+    let accept = Message::Accept(ends_message(id, kind, &dmb, Some(choice.eid), first.then_some(choice.release)));
     let mut out = [0u8; channel::MAX];
     // The client may switch as soon as it has the Accept: our end must be watching by then.
-    expose(conn, fd, &dmb);
-    let sent = write(&accept, fd, &mut out).is_some_and(|n| channel::send(ch, &out[..n], pass).is_ok());
+    expose(conn, fd, kind, &dmb);
+    let sent = write(&accept, pass.place, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
-        return retract(conn, reason::RENDEZVOUS);
+        return Ok(retract(conn, reason::RENDEZVOUS));
     }
     conn.stage.store(stage::ACCEPTED, Relaxed);
     conn.looks.store(0, Relaxed);
-    Next::Later
+    Ok(Next::Later)
 }
 
 /// Takes another connection's first contact with `peer` to its end, if its Confirm has come: its own next operation may
 /// be long in coming.
-fn finish_pending(own: &Conn, peer: dibs::Gid, of: Cred) {
-    let Some(first) = group::pending(peer, of) else { return };
+fn finish_pending(own: &Conn, kind: Kind, peer: dibs::Gid, of: Cred) {
+    let Some(first) = group::pending(kind, peer, of) else { return };
     if core::ptr::eq(first, own) || !first.hold_upgrade() {
         return;
     }
@@ -117,13 +137,15 @@ fn finish_pending(own: &Conn, peer: dibs::Gid, of: Cred) {
 pub(super) fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     let ch = conn.meeting.load(Relaxed);
     let id = conn.group.load(Relaxed);
-    let (n, passed) = match channel::recv(ch, buffer) {
+    let (n, passed) = match hear(conn, ch, buffer) {
         Ok(got) => got,
         Err(libc::EAGAIN) => return Next::Later,
         Err(_) => (0, None),
     };
     let attached = match Message::decode(&buffer[..n]) {
-        Ok(Message::Confirm(confirm)) => attach_confirmed(conn, id, &confirm, passed),
+        Ok(Message::Confirm(confirm)) => {
+            attach_confirmed(conn, id, &confirm, Pass { fd: passed, place: place(&buffer[..n]) })
+        }
         Ok(Message::Decline(d)) => {
             conn.peer_reason.store(d.diagnosis.code(), Relaxed);
             group::failed(id, d.out_of_sync);
@@ -151,28 +173,33 @@ pub(super) fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     }
 }
 
-fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, passed: Option<i32>) -> Result<(), Reason> {
+fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, pass: Pass) -> Result<(), Reason> {
     let Accept::SmcD(client) = confirm else { return Err(reason::VIOLATION) };
     let SmcDLevel::V2(v2) = client.level else { return Err(reason::VIOLATION) };
-    let eid = v2.eid.filter(|e| *e == Eid::LOOPBACK_SEID || config::ueids().contains(e)).ok_or(reason::VIOLATION)?;
-    let expected = group::peer_of(id).ok_or(reason::SYNC_ERR)?;
+    let (expected, kind, terms) = group::peer_of(id).ok_or(reason::SYNC_ERR)?;
     let selection = Selection {
         proposed: Proposed::Listed(0),
         gid: Gid { hi: expected.hi(), lo: expected.lo() },
-        chid: LOOPBACK.chid(),
-        eid,
-        release: RELEASE,
+        chid: kind.chid(),
+        eid: terms.eid,
+        release: terms.release,
         ..Selection::default()
     };
     negotiate::check_confirm(&selection, confirm)?;
     let len = client.size.bytes();
-    let (header, page) = group::attach(id, expected, client.token, len, passed).ok_or(reason::MEMORY)?;
-    conn.attach(header, len, client.token, page, CONFIG.copy.load(Relaxed));
+    if let Some(first) = &v2.first_contact {
+        group::introduced(id, first);
+    }
+    let reached = group::attach(id, client.token, len, pass).ok_or(reason::MEMORY)?;
+    conn.attach(reached, len, client.token, CONFIG.copy.load(Relaxed));
     conn.commit();
     Ok(())
 }
 
-fn peek(ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<usize, i32> {
+pub(super) fn peek(ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<usize, i32> {
+    if channel::is_stream(ch) {
+        return channel::peek_frame(ch, buffer);
+    }
     // SAFETY: the buffer is ours.
     match unsafe { sys::recv(ch, buffer.as_mut_ptr(), buffer.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
         0 => Err(libc::ECONNRESET),

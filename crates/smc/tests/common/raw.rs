@@ -25,6 +25,16 @@ pub fn gid() -> Gid {
     Gid { hi: 0x1111_2222_3333_4444, lo: STRANGER.load(Relaxed) }
 }
 
+/// The stranger's device on that fabric: an ism device is in the partition that the CHID names.
+pub fn gid_on(chid: u16) -> Gid {
+    let gid = Gid { lo: gid().lo + u64::from(chid), ..gid() };
+    if (0xff00..0xffff).contains(&chid) {
+        Gid { hi: gid.hi & (u64::MAX >> 16) | u64::from(chid) << 48, ..gid }
+    } else {
+        gid
+    }
+}
+
 /// A token in the stranger's arena.
 pub fn token(slot: u64) -> u64 {
     STRANGER.load(Relaxed) << 24 | slot

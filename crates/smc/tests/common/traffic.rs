@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use smc::reason;
 
-use super::{End, bytes, raw_recv, raw_send};
+use super::{End, bytes, raw_recv, raw_send, while_looked_at};
 
 /// One end, which at some time gives its connection back, and is then a plain descriptor.
 pub enum Side {
@@ -75,6 +75,14 @@ pub struct Traffic {
 impl Traffic {
     pub fn new((a, b): (End, End)) -> Self {
         Self { sides: [Side::Ours(a), Side::Ours(b)], queues: Default::default(), sent: [0; 2] }
+    }
+
+    /// `Side::revert` of one side.
+    pub fn revert(&mut self, i: usize, close: bool) -> bool {
+        let [low, high] = &mut self.sides;
+        let (side, peer) = if i == 0 { (low, high) } else { (high, low) };
+        let peer = if let Side::Ours(end) = peer { Some(&*end) } else { None };
+        while_looked_at(peer, || side.revert(close))
     }
 
     pub fn send(&mut self, i: usize, n: usize) {

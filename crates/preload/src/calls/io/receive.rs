@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, ssize_t};
 use smc::conn::{Conn, Got, Pieces, phase};
-use smc::reason;
+use smc::{reason, witness};
 
 use super::{after_op, empty_msg, settle, upgrade, with_rest};
 use crate::{errno, fail, fds, next, wait};
@@ -189,19 +189,23 @@ fn from_kernel(
         now |= libc::MSG_DONTWAIT;
     }
     let r = kernel(&mut there, now);
-    let ended = after_kernel(index, c, fd, r, flags & libc::MSG_PEEK != 0);
+    let seen = (flags & libc::MSG_TRUNC == 0).then_some(*into);
+    let ended = after_kernel(index, c, fd, r, flags & libc::MSG_PEEK != 0, seen);
     if let Some(n @ 1..) = ended {
         into.skip(n as usize);
     }
     ended
 }
 
-/// What a kernel receive that brought `r` gives the caller; None when the ring has what it asked for.
+/// What a kernel receive that brought `r` into `into` gives the caller; None when the ring has what it asked for.
 #[inline(never)]
-fn after_kernel(index: u32, c: &Conn, fd: c_int, r: ssize_t, peek: bool) -> Option<ssize_t> {
+fn after_kernel(index: u32, c: &Conn, fd: c_int, r: ssize_t, peek: bool, into: Option<Pieces>) -> Option<ssize_t> {
     let e = errno();
     let payload = c.leave_kernel_recv(fd, r.max(0) as usize, peek);
     if r > 0 && payload > 0 {
+        if !peek {
+            witness::came(c, fd, into, payload);
+        }
         after_op(index, c, fd, payload);
     }
     if c.phase() & phase::RX_RING != 0 {
@@ -233,7 +237,7 @@ pub(super) fn untouched(
     let r = plain();
     if !c.untouched() {
         // An upgrade has begun while the call was in the kernel.
-        return after_kernel(index, c, fd, r, false);
+        return after_kernel(index, c, fd, r, false, None);
     }
     c.leave_untouched_recv();
     if r > 0 {

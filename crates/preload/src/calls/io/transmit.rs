@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, ssize_t};
 use smc::conn::{Conn, Pieces, Sent, phase};
-use smc::reason;
+use smc::{meet, reason, witness};
 
 use super::{after_op, empty_msg, settle, with_rest};
 use crate::{fail, fds, next, wait};
@@ -58,10 +58,24 @@ pub(super) fn transmit(
             if !c.enter_kernel_send() {
                 continue;
             }
-            let r = kernel(&from, flags);
+            let stake = meet::stake(c, fd, from.left(), flags);
+            let r = match &stake {
+                Some(stake) => ahead(&from, stake.len(), |part| kernel(part, flags)),
+                None => kernel(&from, flags),
+            };
             c.leave_kernel_send();
+            let staked = stake.is_some();
+            if let Some(stake) = stake {
+                stake.settle(r);
+            }
             if r > 0 {
+                witness::sent(c, fd, Some(from), r as usize);
                 after_op(index, c, fd, r as usize);
+            }
+            if staked && r > 0 {
+                from.skip(r as usize);
+                done += r as usize;
+                continue;
             }
             return if done > 0 && r < 0 { done as ssize_t } else { done as ssize_t + r };
         }
@@ -97,6 +111,19 @@ pub(super) fn transmit(
             return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
         }
     }
+}
+
+/// Sends the first `len` bytes of `from`, or fewer if they lie in many pieces.
+#[cold]
+fn ahead(from: &Pieces, len: usize, kernel: impl FnOnce(&Pieces) -> ssize_t) -> ssize_t {
+    let mut few = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16];
+    let n = from.rest(&mut few);
+    let mut left = len;
+    for piece in &mut few[..n] {
+        piece.iov_len = piece.iov_len.min(left);
+        left -= piece.iov_len;
+    }
+    kernel(&Pieces::new(&few[..n]))
 }
 
 /// The short way of a send while the connection is TCP with nothing begun: counted, otherwise the kernel's.

@@ -1,0 +1,180 @@
+//! `shortwire run`.
+
+use std::ffi::OsString;
+
+use clap::ValueEnum;
+use clap::builder::FalseyValueParser;
+
+use super::Switch;
+use crate::units::{parse_dmb_size, parse_size};
+
+#[derive(clap::Args)]
+#[command(about = "Run a program so that its TCP connections can move to shared memory")]
+#[command(override_usage = "shortwire run [OPTIONS] -- PROG [ARGS]...")]
+#[command(
+    long_about = "Runs PROG with the Shortwire library loaded into it. The program becomes this process: its process id, signals, \
+terminal and exit status are its own. Connections to programs that also run under `shortwire run` on this machine move to shared \
+memory; all others stay plain TCP.
+
+Each option has an environment variable that the library reads, so a setting can also be made once for a whole session."
+)]
+#[command(after_help = "Examples:
+  shortwire run -- nginx -g 'daemon off;'
+  shortwire run --dmb-size 256K -- iperf3 -s
+  SHORTWIRE_SPIN=0 shortwire run -- ./server     never busy-wait
+  shortwire run --disable -- ./server            load the library but change nothing
+  shortwire run --rsocket -- rstream             a program for rsockets, without RDMA hardware
+
+Exit status: that of PROG; 125 if shortwire itself failed, 126 if PROG cannot be executed, 127 if it is not found.
+
+Programs that cannot take part, and run as plain TCP with a warning: statically linked ones, setuid ones, Go programs \
+(they do not call the C library).")]
+pub struct Run {
+    /// Upgrade a connection after this many sends and receives on it
+    #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
+    #[arg(
+        long_help = "Upgrade a connection after this many sends and receives on it (library default: 4). Short connections never reach it and cost nothing."
+    )]
+    pub after: Option<u32>,
+    /// ... or after this many bytes, whichever comes first
+    #[arg(long, value_name = "BYTES", env = "SHORTWIRE_AFTER_BYTES", hide_env_values = true, value_parser = parse_size)]
+    #[arg(long_help = "Upgrade after this many bytes if that comes first (library default: 64K).")]
+    pub after_bytes: Option<u64>,
+    /// Size of the receive buffer of each connection: 16K to 16M, a power of two
+    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_DMB_SIZE", hide_env_values = true, value_parser = parse_dmb_size)]
+    #[arg(
+        long_help = "Size of the receive buffer of each connection: 16K to 16M, a power of two. If not said: 4M for the first four of a process, 1M up to sixteen, 256K up to 1024, 64K beyond."
+    )]
+    pub dmb_size: Option<u64>,
+    /// Memory that the receive buffers of all connections may take together
+    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY", hide_env_values = true, value_parser = parse_size)]
+    #[arg(
+        long_help = "Memory that the receive buffers of a process may take together (library default: a quarter of the machine's). Connections beyond it stay TCP. Only what is used counts as memory to the system; a connection at rest uses a page."
+    )]
+    pub max_memory: Option<u64>,
+    /// Memory that the receive buffers of all of a user's programs may take together
+    #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY_USER", hide_env_values = true, value_parser = parse_size)]
+    #[arg(
+        long_help = "Memory that the receive buffers of all processes of this user may take together, those that were started with this option and see the same $SHORTWIRE_RUN_DIR or, without that, /dev/shm. Connections beyond it stay TCP. What a process had counts no more once it has ended, however it ended."
+    )]
+    pub max_memory_user: Option<u64>,
+    /// Longest busy wait before sleeping, in microseconds (0: never)
+    #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub spin: Option<u32>,
+    /// Which processes to share memory with
+    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum)]
+    pub peer_policy: Option<PeerPolicy>,
+    /// Order in which to offer devices
+    #[arg(
+        long,
+        value_name = "DEVICE,...",
+        env = "SHORTWIRE_PREFER",
+        hide_env_values = true,
+        value_enum,
+        value_delimiter = ','
+    )]
+    #[arg(
+        long_help = "Devices to offer, in this order: a comma-separated list of loopback, ivshmem, ism, verbs. A device that is not in it is not used; one that cannot be had gives way to the next. Without this, loopback, ivshmem and then ism, the faster first. There is no verbs device for TCP programs yet, it is skipped. With --rsocket, verbs is RDMA through libibverbs and librdmacm: alone, or before loopback for where there is no RDMA device."
+    )]
+    pub prefer: Vec<Device>,
+    /// Partition of the ism device
+    #[arg(long, value_name = "N", env = "SHORTWIRE_PARTITION", hide_env_values = true, value_parser = clap::value_parser!(u16).range(0..127))]
+    #[arg(
+        long_help = "Partition of the ism device, 0 to 126 (library default: 0). Programs reach each other over ism only in the same partition; other devices have none."
+    )]
+    pub partition: Option<u16>,
+    /// Directory in which to meet programs of other network namespaces on this machine
+    #[arg(long, value_name = "DIR", env = "SHORTWIRE_RENDEZVOUS", hide_env_values = true, value_parser = crate::run::parse_rendezvous)]
+    #[arg(
+        long_help = "Directory, mounted into containers of this machine, in which programs of one user meet whose connections lead from one network namespace to another, through NAT too (doc/containers.md). Without it only connections within a network namespace leave TCP."
+    )]
+    pub rendezvous: Option<String>,
+    /// Memory that this virtual machine shares with others
+    #[arg(long, value_name = "PATH", env = "SHORTWIRE_IVSHMEM", hide_env_values = true, value_parser = crate::run::parse_ivshmem)]
+    #[arg(
+        long_help = "Bar of an ivshmem device: resource2 of a PCI device 1af4:1110 in /sys, or a file that stands for it; `off` for none. Without this, the only such device that there is. Connections to programs in other virtual machines that share it leave TCP too, where `shortwire broker` runs in both (doc/virtual-machines.md)."
+    )]
+    pub ivshmem: Option<String>,
+    /// Port of the brokers of all these machines
+    #[arg(long, value_name = "PORT", env = "SHORTWIRE_BROKER", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..))]
+    pub broker: Option<u16>,
+    /// User-defined enterprise ID that both ends must share (may be given up to 4 times)
+    #[arg(long, value_name = "UEID", env = "SHORTWIRE_UEID", hide_env_values = true, value_delimiter = ',', value_parser = crate::run::parse_ueid)]
+    #[arg(
+        long_help = "User-defined enterprise ID: 1 to 32 of A-Z 0-9 . - ; up to 4, separated by commas. Two ends that share one, or the system's own ID, can talk."
+    )]
+    pub ueid: Vec<String>,
+    /// Whether the system's own enterprise ID counts too
+    #[arg(long, value_name = "SWITCH", env = "SHORTWIRE_SEID", hide_env_values = true, value_enum)]
+    #[arg(
+        long_help = "Whether the system's own enterprise ID counts beside the user-defined ones. If neither this nor --ueid is given, what `shortwire ueid` and `shortwire seid` have noted counts."
+    )]
+    pub seid: Option<Switch>,
+    /// Physical networks of devices and interfaces
+    #[arg(long, value_name = "NAME=ID,...", env = "SHORTWIRE_PNETID", hide_env_values = true, value_delimiter = ',', value_parser = crate::run::parse_pnetid)]
+    #[arg(
+        long_help = "PNET ids, 1 to 16 letters and digits each: NAME is a device of --prefer or a network interface. A device that has one is offered only if an interface has the same."
+    )]
+    pub pnetid: Vec<String>,
+    /// Load the library but change nothing
+    #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub disable: bool,
+    /// What a program that uses io_uring gets
+    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum)]
+    pub io_uring: Option<IoUring>,
+    /// Copy through the device instead of sharing buffers
+    #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(
+        long_help = "Move data with a copy through the device (move_data) even where buffers could be shared: to compare, or to suspect the sharing."
+    )]
+    pub copy: bool,
+    /// Check that what a device copies arrives as it was sent
+    #[arg(long, env = "SHORTWIRE_INTEGRITY", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(
+        long_help = "Checksum what a device copies, from the sender's buffer to the receiver's, where both ends ask for it: a connection whose bytes were damaged on the way is reset (DAMAGED). That is ism; loopback has nothing to check, because nothing is copied between the two ends."
+    )]
+    pub integrity: bool,
+    /// Load the rsockets library, for a program that is linked to librdmacm
+    #[arg(long)]
+    #[arg(
+        long_help = "Load the rsockets library (libshortwire_rsocket.so) in place of the one for TCP: PROG's calls of rsocket, rconnect, ... then \
+go through shared memory, without an RDMA device. Both ends must run so. Of the other options, only --prefer has an effect on it."
+    )]
+    pub rsocket: bool,
+    /// Print no warnings
+    #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(value_name = "PROG", required = true, trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]
+    pub program: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum PeerPolicy {
+    /// With nobody: every connection stays TCP
+    Off,
+    /// With processes of the same user
+    SameUid,
+    /// With processes whose user the kernel confirms to own the other end of the connection (default)
+    Verified,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Device {
+    /// Copies across a partition
+    Ism,
+    /// No copy, between virtual machines
+    Ivshmem,
+    /// No copy, within the machine
+    Loopback,
+    /// RDMA
+    Verbs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum IoUring {
+    /// All its connections stay TCP (default)
+    Stay,
+    /// A refusal, so that programs which can do without use ordinary calls
+    Deny,
+}

@@ -1,0 +1,152 @@
+//! `shortwire linkgroups`: which processes share memory with which, in the columns of `smcd linkgroup`.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::args::Linkgroups;
+use crate::connections::{LinkGroup, snapshot};
+
+pub fn run(args: &Linkgroups) -> Result<ExitCode> {
+    let wanted = args.group.as_deref().map(number).transpose()?;
+    let snapshot = snapshot(|_| true);
+    let groups: Vec<LinkGroup> = snapshot
+        .tables
+        .iter()
+        .flat_map(|table| table.link_groups())
+        .filter(|g| wanted.is_none_or(|id| id == g.id))
+        .collect();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "linkgroups": groups }))?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    print!("{}", if args.details { blocks(&groups) } else { table(&groups) });
+    if groups.is_empty() {
+        eprintln!("No link groups of programs under `shortwire run`.");
+    }
+    if snapshot.hidden > 0 && !rustix::process::getuid().is_root() {
+        eprintln!("Only your own programs are shown; run as root to see those of all users.");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As the table shows it: hexadecimal.
+fn number(text: &str) -> Result<u32> {
+    match u32::from_str_radix(text.trim_start_matches("0x"), 16) {
+        Ok(id) => Ok(id),
+        Err(_) => bail!("{text} is no link group id; give one as the column LG-ID shows it, such as 00000100"),
+    }
+}
+
+fn table(groups: &[LinkGroup]) -> String {
+    let mut text = String::from(
+        "LG-ID    VLAN  #Conns  PNET-ID          Device    LG-Role  State    Pid/program           Peer-Pid\n",
+    );
+    for group in groups {
+        let _ = writeln!(
+            text,
+            "{:08x} {:<5} {:>6}  {:<16} {:<9} {:<8} {:<8} {:<21} {}",
+            group.id,
+            group.vlan,
+            group.connections,
+            group.pnet_id,
+            group.device,
+            group.role,
+            group.state,
+            format!("{}/{}", group.pid, group.program),
+            group.peer_pid,
+        );
+    }
+    text
+}
+
+fn blocks(groups: &[LinkGroup]) -> String {
+    let mut text = String::new();
+    for group in groups {
+        for (name, value) in [
+            ("LG-ID", format!("{:08x}", group.id)),
+            ("VLAN", group.vlan.to_string()),
+            ("PNET-ID", group.pnet_id.clone()),
+            ("Version", group.version.to_string()),
+            ("Rel", group.release.to_string()),
+            ("Peer-Host", group.peer_host.clone()),
+            ("Peer-OS", group.peer_os.clone()),
+            ("EID", group.eid.clone()),
+            ("Integrity", if group.integrity { "Yes" } else { "No" }.into()),
+            ("#Conns", group.connections.to_string()),
+            ("Sndbuf", group.sndbuf.to_string()),
+            ("DMB", group.dmb.to_string()),
+            ("Device", format!("{}, CHID {}", group.device, group.chid)),
+            ("LG-Role", group.role.into()),
+            ("State", group.state.into()),
+            ("GID", group.gid.clone()),
+            ("Peer-GID", group.peer_gid.clone()),
+            ("Pid/program", format!("{}/{}", group.pid, group.program)),
+            ("Peer-Pid", group.peer_pid.to_string()),
+            ("Peer-UID", group.peer_uid.to_string()),
+        ] {
+            let _ = writeln!(text, "{}", format!("{name:<12}: {value}").trim_end());
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group() -> LinkGroup {
+        LinkGroup {
+            id: 0x300,
+            vlan: 0,
+            connections: 12,
+            pnet_id: "NET1".into(),
+            device: "loopback",
+            chid: "ffff".into(),
+            role: "SERV",
+            state: "READY",
+            version: 2,
+            release: 1,
+            peer_host: "here".into(),
+            peer_os: "Linux".into(),
+            eid: "DEMO".into(),
+            integrity: false,
+            sndbuf: 65_536,
+            dmb: 131_072,
+            gid: "1_2".into(),
+            peer_gid: "3_4".into(),
+            pid: 4711,
+            program: "redis-server".into(),
+            peer_pid: 4712,
+            peer_uid: 33,
+        }
+    }
+
+    #[test]
+    fn the_columns_of_smcd_come_first() {
+        let text = table(&[group()]);
+        let header: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+        assert_eq!(header[..4], ["LG-ID", "VLAN", "#Conns", "PNET-ID"]);
+        let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(row, ["00000300", "0", "12", "NET1", "loopback", "SERV", "READY", "4711/redis-server", "4712"]);
+    }
+
+    #[test]
+    fn details_are_blocks() {
+        let text = blocks(&[group(), group()]);
+        assert_eq!(text.matches("LG-ID       : 00000300\n").count(), 2);
+        for line in ["EID         : DEMO\n", "Peer-Host   : here\n", "DMB         : 131072\n", "Peer-OS     : Linux\n"]
+        {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn ids_are_hexadecimal() {
+        assert_eq!(number("00000300").unwrap(), 0x300);
+        assert_eq!(number("0x1F00").unwrap(), 0x1f00);
+        assert!(number("group").unwrap_err().to_string().contains("LG-ID"));
+    }
+}

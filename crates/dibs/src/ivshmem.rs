@@ -1,0 +1,301 @@
+//! The ivshmem device: buffers in memory that virtual machines share, a bar of a PCI device (1af4:1110). No copy between
+//! sender and receiver, as with [`Loopback`](crate::Loopback), whose arenas these are: each lies in an *extent* of the bar
+//! (`bar`) in place of a memfd, and is found by its token alone.
+//!
+//! A process maps the arenas that it needs one by one, so that one which has ended can be taken from under a late thread.
+//! There are no futexes between guests: a signal is counted, and whoever sleeps must be woken by other means.
+
+mod bar;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use crate::loopback::arena::slot_of;
+use crate::loopback::table::Slots;
+use crate::{AttachError, Attached, Device, Dmb, Errno, Gid, IVSHMEM_CHID, MoveError, NoCopy, RegisterError, Share};
+pub use bar::{Bar, GUESTS, MEMBERS, Member};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::fd::RawFd;
+use shm::FastLock;
+use tables::{Own, PART, Place, Tables};
+
+const DEFAULT_DMBS: u32 = 65536;
+
+/// Why a bar cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BarError {
+    Os(Errno),
+    /// A directory, a pipe.
+    NotMemory,
+    /// A file that others may cut short.
+    Unsafe,
+    /// Not a power of two from 1 MiB on.
+    Size(u64),
+    /// All zeros: no broker has used it yet.
+    New,
+    /// It holds something else, or was damaged.
+    Foreign,
+    /// Whoever used it first saw another size.
+    OtherSize {
+        told: u64,
+        len: u64,
+    },
+}
+
+impl fmt::Display for BarError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Os(e) => e.fmt(f),
+            Self::NotMemory => f.write_str("not a bar, and not a file"),
+            Self::Unsafe => f.write_str("a file that another user may cut short"),
+            Self::Size(len) => write!(f, "its size of {len} bytes is not a power of two from 1 MiB on"),
+            Self::New => f.write_str("no broker has used it yet"),
+            Self::Foreign => f.write_str("it holds something else, or was damaged"),
+            Self::OtherSize { told, len } => write!(f, "made for {told} bytes, and it has {len}"),
+        }
+    }
+}
+
+impl core::error::Error for BarError {}
+
+/// The device. Meant to be a `static`; it is nothing until [`Self::open`].
+pub struct Ivshmem {
+    slots: u32,
+    max_dmbs: AtomicU32,
+    lock: FastLock<false>,
+    tables: UnsafeCell<Tables>,
+}
+
+// SAFETY: `tables` is only reached through `lock`, and all else is atomic or constant.
+unsafe impl Sync for Ivshmem {}
+// SAFETY: nothing in it is bound to a thread.
+unsafe impl Send for Ivshmem {}
+
+impl Default for Ivshmem {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ivshmem {
+    pub const fn new() -> Self {
+        Self::with_limits(Slots::MAX, DEFAULT_DMBS)
+    }
+
+    /// With `slots` buffers per arena (fewer for large ones and small bars) and `max_dmbs` in all.
+    pub const fn with_limits(slots: u32, max_dmbs: u32) -> Self {
+        Self {
+            slots,
+            max_dmbs: AtomicU32::new(max_dmbs),
+            lock: FastLock::new(),
+            tables: UnsafeCell::new(Tables::new()),
+        }
+    }
+
+    /// Begins to use a bar. False if it has one.
+    pub fn open(&self, bar: Bar, member: Member) -> bool {
+        self.with(|t| {
+            let is_new = t.place.is_none();
+            if is_new {
+                t.place = Some(Place { bar, member });
+            }
+            is_new
+        })
+        .unwrap_or(false)
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.with(|t| t.place.is_some()).unwrap_or(false)
+    }
+
+    /// The bar, for what concerns all of its members.
+    pub fn with_bar<R>(&self, f: impl FnOnce(&Bar, Member) -> R) -> Option<R> {
+        self.with(|t| t.place.as_ref().map(|place| f(&place.bar, place.member))).flatten()
+    }
+
+    /// Changes the limit; buffers beyond a lower one stay.
+    pub fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.max_dmbs.store(max_dmbs, Ordering::Relaxed);
+    }
+
+    /// Bytes that its own buffers take, handed out or not yet given back by both sides.
+    pub fn memory(&self) -> u64 {
+        let of = |a: &mut Own| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
+        self.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
+    }
+
+    /// Whether arenas are mapped, own or attached.
+    pub fn is_used(&self) -> bool {
+        self.with(|t| t.own.iter_mut().count() + t.peers.iter_mut().count() > 0).unwrap_or(true)
+    }
+
+    /// As [`crate::Loopback::after_fork_child`]: the child has no bar yet. What the parent had stays mapped.
+    pub fn after_fork_child(&self) {
+        // SAFETY: the child of a fork has one thread, which is here. Another thread may have been changing the tables, so
+        // they are not even dropped.
+        unsafe {
+            self.lock.reset();
+            core::mem::forget(core::mem::replace(&mut *self.tables.get(), Tables::new()));
+        }
+    }
+
+    /// The largest buffer that makes sense in this bar.
+    pub fn largest(&self) -> u32 {
+        let part = self.with_bar(|bar, _| bar.size() / PART).unwrap_or(0);
+        part.clamp(1 << 14, 1 << 24) as u32
+    }
+
+    /// A buffer for `peer`, pooled with the others of `group`.
+    pub fn register_in(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+        if !crate::is_dmb_len(len) {
+            return Err(RegisterError::Os(Errno::INVAL));
+        }
+        let limits = [self.slots, self.max_dmbs()];
+        self.with(|t| t.register(group, peer, len, limits)).unwrap_or(Err(RegisterError::NoMemory))
+    }
+
+    /// Both sides are done with the buffer: its header is zeroed and it may be used again.
+    pub fn release_dmb(&self, token: u64) -> bool {
+        self.with(|t| {
+            let released = t.own(token).is_some_and(|a| a.release(slot_of(token)));
+            t.dmbs -= u32::from(released);
+            released
+        })
+        .unwrap_or(false)
+    }
+
+    /// [`NoCopy::attach_dmb`] for a group, with which the mapping ends.
+    pub fn attach_in(&self, group: u32, owner: Gid, token: u64, len: u32) -> Result<Attached, AttachError> {
+        if !crate::is_dmb_len(len) {
+            return Err(AttachError::BadShare);
+        }
+        self.with(|t| t.attach(group, owner, token, len)).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
+    }
+
+    /// The first page of the own arena in which `token` is; null if there is none.
+    pub fn control_page(&self, token: u64) -> *mut u8 {
+        self.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(core::ptr::null_mut())
+    }
+
+    /// The first page of the attached arena in which `token` is; null if there is none.
+    pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
+        let page = self.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base));
+        page.flatten().unwrap_or(core::ptr::null_mut())
+    }
+
+    /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros.
+    pub fn drop_group(&self, group: u32) {
+        self.with(|t| t.drop_group(group));
+    }
+
+    /// How often the owner of `token` was signalled, modulo 2^32.
+    pub fn signals(&self, token: u64) -> Option<u32> {
+        let slot = slot_of(token);
+        let word = self.with(|t| t.own(token).filter(|a| a.used.has(slot)).map(|a| a.memory.signal(slot)))??;
+        // SAFETY: the address stays mapped, also after `drop_group`, and an atomic may be shared.
+        // SYNC: signal. Data that was moved before a counted signal is visible.
+        Some(unsafe { &*word }.load(Ordering::Acquire))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Tables) -> R) -> Option<R> {
+        let (_guard, recovered) = self.lock.lock_recovering().ok()?;
+        let tables = self.tables.get();
+        if recovered {
+            // SAFETY: the guard makes it exclusive. Half changed tables are not dropped.
+            unsafe { tables.write(Tables::new()) };
+        }
+        // SAFETY: the guard makes it exclusive, and no reference leaves `f`.
+        Some(f(unsafe { &mut *tables }))
+    }
+}
+
+fn notify(word: *const AtomicU32) {
+    // SAFETY: a word of an arena's signal page, which stays mapped; an atomic may be shared.
+    // SYNC: signal. After the data that it tells of.
+    unsafe { &*word }.fetch_add(1, Ordering::Release);
+}
+
+impl Device for Ivshmem {
+    fn name(&self) -> &'static str {
+        "ivshmem"
+    }
+
+    fn chid(&self) -> u16 {
+        IVSHMEM_CHID
+    }
+
+    /// The bar's id and the process's number in it; zeros without a bar.
+    fn gid(&self) -> Gid {
+        self.with_bar(|bar, member| Gid::new(bar.id(), member.gid)).unwrap_or_default()
+    }
+
+    fn max_dmbs(&self) -> u32 {
+        self.max_dmbs.load(Ordering::Relaxed)
+    }
+
+    fn query_remote_gid(&self, gid: Gid) -> bool {
+        self.with_bar(|bar, _| gid.hi() == bar.id() && bar.knows(gid.lo())).unwrap_or(false)
+    }
+
+    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+        self.register_in(0, peer, len)
+    }
+
+    fn unregister_dmb(&self, token: u64) -> bool {
+        self.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
+    }
+
+    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
+    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
+        let (addr, size, word) = self.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
+        if u64::from(offset) + u64::from(len) > u64::from(size) {
+            return Err(MoveError::OutOfBounds);
+        }
+        // SAFETY: within the buffer, whose address stays mapped whatever other threads do; `data` is
+        // readable for `len` bytes by the contract of the trait.
+        unsafe { shm::copy(data, addr.wrapping_add(offset as usize), len as usize) };
+        if signal {
+            notify(word);
+        }
+        Ok(())
+    }
+
+    fn signal_event(&self, token: u64) {
+        if let Some((_, _, word)) = self.with(|t| t.target(token)).flatten() {
+            notify(word);
+        }
+    }
+
+    fn no_copy(&self) -> Option<&dyn NoCopy> {
+        Some(self)
+    }
+}
+
+impl NoCopy for Ivshmem {
+    /// Whoever shares the bar needs none of it.
+    fn share(&self, token: u64) -> Option<Share> {
+        let slot = slot_of(token);
+        self.with(|t| {
+            let fd = t.place.as_ref()?.bar.fd()?;
+            let arena = t.own(token).filter(|a| a.used.has(slot))?;
+            let offset = arena.memory.geometry.offset(slot);
+            Some(Share { fd, arena: arena.extent.name(), offset, arena_len: arena.segment.len() as u64 })
+        })
+        .flatten()
+    }
+
+    fn attach_dmb(&self, owner: Gid, token: u64, len: u32, _: Option<RawFd>) -> Result<Attached, AttachError> {
+        self.attach_in(0, owner, token, len)
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        self.with(|t| {
+            let arena = t.peer(token).filter(|a| a.owner == owner);
+            let refs = arena.and_then(|a| a.refs.get_mut(slot_of(token) as usize)).filter(|refs| **refs > 0);
+            refs.map(|refs| *refs -= 1).is_some()
+        })
+        .unwrap_or(false)
+    }
+}

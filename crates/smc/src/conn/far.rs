@@ -1,0 +1,271 @@
+//! Connections over the ism device, where the peer's DMB is in the peer's own memory.
+//!
+//! What the data path otherwise stores in the peer's header it stores in an *image* of that header here, and `tell`
+//! copies the word across; bytes go from the application straight into the peer's ring. An aligned word arrives whole, the
+//! pieces of one copy arrive in order, and a copy is a full fence.
+//!
+//! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in `recall.rs`.
+
+use super::*;
+use crate::{sys, table};
+use core::mem::offset_of;
+use core::sync::atomic::fence;
+use dibs::ism::far::{self, Piece, piece};
+use dibs::ism::{self, Far, Place, WORDS};
+use shm::Errno;
+
+/// A word of the header: offset and length.
+#[derive(Clone, Copy)]
+pub(super) struct Word(pub u32, pub u32);
+
+macro_rules! words {
+    ($($name:ident $field:ident $len:literal)*) => {
+        $(pub(super) const $name: Word = Word(offset_of!(DmbHeader, $field) as u32, $len);)*
+    };
+}
+words! { KIND kind 8  PROD prod 8  CONS cons 8  SWITCH switch 8  RX_ARM rx_arm 4  TX_ARM tx_arm 4  CPU cpu 4  RUNG rung 4  KIN kin 4  TAKEBACK takeback 8 }
+
+/// In `kin`: the peer wants its ring back.
+pub(super) const RECALL: u32 = 1 << 31;
+/// In `kind`: the type, and above it where the image of this header lies at the peer.
+pub(super) const KIND_TYPE: u64 = 0xff;
+
+/// The words of an attached DMB on this side.
+#[repr(C)]
+pub(super) struct Image {
+    pub header: DmbHeader,
+    /// Copies of one word must not overtake each other; doorbells must not overtake `REVERTED`. The peer looks at it.
+    pub lock: FastLock<true>,
+}
+const _: () = assert!(size_of::<Image>() <= WORDS);
+
+/// How long the peer's memory is taken for the peer's after a look. No process id comes round in that time.
+const TRUST_NS: u64 = 10_000_000;
+/// How long a peer may be out of reach while its connection stands: it may be ending, or a fork child of it may have to
+/// tell its name.
+const GRACE_NS: u64 = 1_000_000_000;
+/// `Window::far_lost` for good.
+const FOR_GOOD: u64 = u64::MAX;
+
+impl Conn {
+    /// Whether the peer's DMB is out of reach of stores.
+    #[inline(always)]
+    pub(super) fn is_far(&self) -> bool {
+        self.window().far.load(Relaxed) != 0
+    }
+
+    /// Notes where the peer's DMB is; the image of its header.
+    pub(super) fn attach_far(&self, far: &Far) -> *mut DmbHeader {
+        let w = self.window();
+        w.far_pid.store(far.pid as u32, Relaxed);
+        w.far_base.store(far.place.base, Relaxed);
+        w.far_proof.store(far.place.proof, Relaxed);
+        w.far_seen.store(sys::coarse_ns(), Relaxed);
+        w.far_lost.store(0, Relaxed);
+        w.far.store(far.addr, Release);
+        // What the owner stored in our stead (`expose`).
+        let image = far.words.cast::<DmbHeader>();
+        // SAFETY: WORDS bytes of our own, zeroed, readable for good.
+        unsafe { &*image }.rx_arm.store(1, Relaxed);
+        image
+    }
+
+    /// Forgets a connection that had this slot.
+    pub(super) fn detach_far(&self) {
+        let w = self.window();
+        w.far.store(0, Relaxed);
+        let stash = w.stash.swap(core::ptr::null_mut(), Relaxed);
+        if !stash.is_null() {
+            // SAFETY: mapped by `fetch` for an earlier connection of this slot, with this length.
+            unsafe { sys::syscall(libc::SYS_munmap, stash as usize, w.stash_len.load(Relaxed) as usize, 0, 0, 0, 0) };
+        }
+    }
+
+    /// What `kind` says to the peer, for which the image is at hand.
+    pub(super) fn kind_word(&self) -> u64 {
+        let image: *const DmbHeader = self.peer();
+        0xfe | if self.is_far() { (image as u64) << 8 } else { 0 }
+    }
+
+    pub(super) fn image_lock(&self) -> &FastLock<true> {
+        let image: *const DmbHeader = self.peer();
+        // SAFETY: only used when far, and then the header is the first part of an image.
+        unsafe { &(*image.cast::<Image>()).lock }
+    }
+
+    /// Lets the peer know of words of its header that were stored in the image, in this order. Does nothing where the
+    /// header itself was stored to. False when it cannot be reached.
+    #[inline(always)]
+    pub(super) fn tell(&self, words: &[Word]) -> bool {
+        !self.is_far() || self.tell_far(words)
+    }
+
+    #[cold]
+    fn tell_far(&self, words: &[Word]) -> bool {
+        // A handler that interrupted a copy of its own thread comes after that copy.
+        let _guard = self.image_lock().lock();
+        self.copy_words(words)
+    }
+
+    /// The image's lock is held.
+    pub(super) fn copy_words(&self, words: &[Word]) -> bool {
+        const NONE: Piece = piece(0, 0);
+        let (mut here, mut there) = ([NONE; 4], [NONE; 4]);
+        let (image, far) = (core::ptr::from_ref(self.peer()) as u64, self.window().far.load(Relaxed));
+        for (i, word) in words.iter().enumerate() {
+            here[i] = piece(image + u64::from(word.0), word.1 as usize);
+            there[i] = piece(far + u64::from(word.0), word.1 as usize);
+        }
+        let done = self.far_write(&here[..words.len()], &there[..words.len()]).is_ok();
+        fence(SeqCst);
+        done
+    }
+
+    /// Copies into the peer's DMB.
+    pub(super) fn far_write(&self, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
+        // SAFETY: words of the image, or what the application gave to be sent; the destination lies in the buffer that
+        // the peer registered for us, and the proof beside it was found.
+        self.far_call(|pid| unsafe { far::write(pid, here, there) })
+    }
+
+    /// Copies from the peer's memory.
+    pub(super) fn far_read(&self, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
+        self.far_call(|pid| far::read(pid, addr, to))
+    }
+
+    fn far_call<T>(&self, mut call: impl FnMut(i32) -> Result<T, Errno>) -> Result<T, Errno> {
+        let w = self.window();
+        let now = sys::coarse_ns();
+        let mut known = now.saturating_sub(w.far_seen.load(Relaxed)) < TRUST_NS;
+        loop {
+            if !known && !self.find(w) {
+                break self.unreached(w, now, Errno::SRCH);
+            }
+            match call(w.far_pid.load(Relaxed) as i32) {
+                Ok(done) => {
+                    if w.far_lost.load(Relaxed) != 0 {
+                        w.far_lost.store(0, Relaxed);
+                    }
+                    return Ok(done);
+                }
+                // The process, or its memory, is gone.
+                Err(Errno::SRCH | Errno::FAULT) if known => known = false,
+                // It is there: our own address is bad.
+                Err(Errno::FAULT) => return Err(Errno::FAULT),
+                Err(e) => break self.unreached(w, now, e),
+            }
+        }
+    }
+
+    /// Looks for the peer's memory: in the process that we know, then in the one that took over from it.
+    #[cold]
+    fn find(&self, w: &Window) -> bool {
+        let place = Place { base: w.far_base.load(Relaxed), len: 0, proof: w.far_proof.load(Relaxed) };
+        let (pid, kin) = (w.far_pid.load(Relaxed), self.my().kin.load(Acquire) & !RECALL);
+        for pid in [pid, kin] {
+            if pid != 0 && ism::found(pid as i32, place) {
+                w.far_pid.store(pid, Relaxed);
+                w.far_seen.store(sys::coarse_ns(), Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    #[cold]
+    fn unreached<T>(&self, w: &Window, now: u64, e: Errno) -> Result<T, Errno> {
+        let rights = far::may_write(w.far_pid.load(Relaxed) as i32);
+        if matches!(rights, Err(e) if e != Errno::SRCH) {
+            // It lives, and we may not write to it any more.
+            w.far_lost.store(FOR_GOOD, Relaxed);
+        } else {
+            let _ = w.far_lost.compare_exchange(0, now, Relaxed, Relaxed);
+        }
+        Err(e)
+    }
+
+    /// Whether the peer is out of reach at present.
+    pub(super) fn out_of_reach(&self) -> bool {
+        self.is_far() && self.window().far_lost.load(Relaxed) != 0
+    }
+
+    /// What readiness needs to know besides: answers a recall; whether the connection ends because the peer is out of reach.
+    #[cold]
+    pub(super) fn look_far(&self, fd: i32) -> bool {
+        if self.is_recalled() {
+            self.flush_takeback(fd);
+        }
+        let cut_off = self.cut_off();
+        if cut_off {
+            self.broken(fd);
+        }
+        cut_off
+    }
+
+    /// Whether the peer will not be reached any more although a direction still needs it.
+    pub(super) fn cut_off(&self) -> bool {
+        if !self.out_of_reach() || self.phase() & (p::TX_READY | p::CLOSED | p::DEAD) != p::TX_READY {
+            return false;
+        }
+        // What the peer has left behind can be read without it.
+        let rx_back = self.phase() & p::RX_REVERTED != 0 || self.my().prod.load(Acquire) & REVERTED != 0;
+        if self.phase() & p::TX_REVERTED != 0 && rx_back || self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0 {
+            return false;
+        }
+        let since = self.window().far_lost.load(Relaxed);
+        since == FOR_GOOD || sys::coarse_ns().saturating_sub(since) > GRACE_NS
+    }
+
+    /// One doorbell, as `Conn::ring` for a mapped header.
+    pub(super) fn ring_far(&self, fd: i32, counts: &Counts) {
+        let _guard = self.image_lock().lock();
+        // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in `ring_settled`.
+        fence(SeqCst);
+        // Under the lock: after `REVERTED`, and after a takeback, the count stands.
+        if self.phase() & p::TX_RING == 0 || self.my().takeback.load(SeqCst) & 1 != 0 {
+            return;
+        }
+        let rung = &self.peer().rung;
+        let before = rung.load(Relaxed);
+        rung.store((before + 1) & !RUNG_REVOKED, Relaxed);
+        // SYNC: rung. Counted before it is sent.
+        if !self.copy_words(&[RUNG]) {
+            rung.store(before, Relaxed);
+            return;
+        }
+        counts.doorbells.fetch_add(1, Relaxed);
+        let byte = 0u8;
+        // SAFETY: one readable byte.
+        let r = unsafe { sys::send(fd, &byte, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        if r < 0 {
+            rung.store(before, Relaxed);
+            self.copy_words(&[RUNG]);
+        }
+    }
+
+    /// Our sends are on TCP from here on. The tx lock is held.
+    pub(super) fn leave_far(&self) {
+        let _guard = self.image_lock().lock();
+        self.clear(p::TX_RING);
+        self.peer().prod.fetch_or(REVERTED, SeqCst);
+        self.copy_words(&[PROD]);
+    }
+}
+
+/// In a fork child: peers learn of it, for when its parent is no more. Its memory is theirs to write as the parent's is.
+pub fn after_fork_child() {
+    if !table::exists() {
+        return;
+    }
+    let Some(t) = table::get() else { return };
+    let me = sys::getpid();
+    for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
+        let c = t.conn(index);
+        let live = c.gen_.load(Relaxed) % 2 == 1 && c.phase() & (p::TX_READY | p::CLOSED) == p::TX_READY;
+        if live && c.is_far() {
+            let kin = &c.peer().kin;
+            kin.store(kin.load(Relaxed) & RECALL | me, Relaxed);
+            c.tell(&[KIN]);
+        }
+    }
+}

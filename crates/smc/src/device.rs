@@ -1,0 +1,159 @@
+//! The devices of this process, and which of them are offered to whom, in which order.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+pub use dibs::ism::{PARTITIONS, chid_of};
+use dibs::{Device as _, Ism, Ivshmem, Loopback};
+
+use crate::bar;
+use crate::channel::Cred;
+use crate::clc::{Device, Gid};
+use crate::config::CONFIG;
+use crate::{pnet, table};
+
+/// The loopback device of this process.
+pub static LOOPBACK: Loopback = Loopback::new();
+/// Its ism device.
+pub static ISM: Ism = Ism::new();
+/// Its ivshmem device, once `bar` has opened it.
+pub static IVSHMEM: Ivshmem = Ivshmem::new();
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// No copy between sender and receiver.
+    Loopback = 1,
+    /// Copies into the other process.
+    Ism = 2,
+    /// No copy, also between virtual machines that share a bar.
+    Ivshmem = 3,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::Loopback, Kind::Ism, Kind::Ivshmem];
+
+    /// In `table::Header::removed`.
+    pub const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+
+    /// Whether it was taken away from this process and what it forked.
+    pub fn is_gone(self) -> bool {
+        table::exists() && table::get().is_some_and(|t| t.removed.load(Relaxed) & self.bit() != 0)
+    }
+
+    /// As `--prefer` calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Loopback => "loopback",
+            Kind::Ism => "ism",
+            Kind::Ivshmem => "ivshmem",
+        }
+    }
+
+    /// Its fabric.
+    pub fn chid(self) -> u16 {
+        match self {
+            Kind::Loopback => LOOPBACK.chid(),
+            Kind::Ism => ISM.chid(),
+            Kind::Ivshmem => dibs::IVSHMEM_CHID,
+        }
+    }
+
+    /// The device with such a fabric, in whichever partition.
+    pub fn of_chid(chid: u16) -> Option<Kind> {
+        match chid {
+            dibs::LOOPBACK_CHID => Some(Kind::Loopback),
+            dibs::IVSHMEM_CHID => Some(Kind::Ivshmem),
+            _ => (0..PARTITIONS).any(|partition| chid_of(partition) == chid).then_some(Kind::Ism),
+        }
+    }
+
+    /// Whether a device of that GID is in this one's partition.
+    pub fn is_beside(self, gid: dibs::Gid) -> bool {
+        self != Kind::Ism || ISM.is_beside(gid)
+    }
+
+    /// Its GID in this process.
+    pub fn gid(self) -> Gid {
+        let gid = match self {
+            Kind::Loopback => LOOPBACK.gid(),
+            Kind::Ism => ISM.gid(),
+            Kind::Ivshmem => IVSHMEM.gid(),
+        };
+        Gid { hi: gid.hi(), lo: gid.lo() }
+    }
+
+    /// As a message names it.
+    pub fn entry(self) -> Device {
+        Device { gid: self.gid(), chid: self.chid() }
+    }
+
+    /// `gid` is a device of a process that the rendezvous vouches for.
+    pub fn admit(self, gid: dibs::Gid) {
+        match self {
+            Kind::Loopback => LOOPBACK.admit(gid),
+            Kind::Ism => ISM.admit(gid),
+            // Its members stand in the bar.
+            Kind::Ivshmem => {}
+        }
+    }
+
+    /// Whether it can move data to that process. Whoever reached us through the rendezvous is on this host, which is what
+    /// loopback reaches; ism needs the rights of ptrace, and is kept among processes of one user also where privileges
+    /// would allow more.
+    pub fn reaches(self, peer: Cred) -> bool {
+        match self {
+            Kind::Loopback => !peer.is_elsewhere(),
+            Kind::Ism => peer.pid > 0 && peer.uid == rustix::process::geteuid().as_raw() && may_write(peer.pid).is_ok(),
+            Kind::Ivshmem => bar::is_available(),
+        }
+    }
+}
+
+impl Kind {
+    /// Whether this process has such a device, for this peer. On one machine ivshmem is used if it was asked for.
+    fn is_here(self, peer: Cred) -> bool {
+        let asked_for = peer.is_elsewhere() || CONFIG.was_told_devices();
+        pnet::admits(self) && !self.is_gone() && (self != Kind::Ivshmem || asked_for && bar::is_available())
+    }
+
+    /// Whether a device of that GID can be on the same fabric. That of ivshmem is the bar.
+    pub fn may_be(self, gid: Gid) -> bool {
+        gid != Gid::default() && (self != Kind::Ivshmem || gid.hi == bar::id())
+    }
+}
+
+/// Whether this process may write to the memory of `pid`, as ism does; an errno if not.
+pub fn may_write(pid: i32) -> Result<(), i32> {
+    dibs::ism::far::may_write(pid).map_err(|e| e.raw_os_error())
+}
+
+/// The devices in use with a process, in the order of preference; none of a foreign PNET id, none that was taken away.
+pub fn here(peer: Cred) -> impl Iterator<Item = Kind> {
+    CONFIG.prefer().filter(move |kind| kind.is_here(peer))
+}
+
+/// What is proposed to a process, in order. Only a first choice is asked for its rights beforehand: what comes later is
+/// seldom chosen.
+pub fn offered(peer: Cred) -> impl Iterator<Item = Kind> {
+    here(peer)
+        .enumerate()
+        .filter(move |&(at, kind)| at > 0 && !peer.is_elsewhere() || kind.reaches(peer))
+        .map(|(_, kind)| kind)
+}
+
+/// Bytes of buffers that this process has registered.
+pub fn memory() -> u64 {
+    LOOPBACK.memory() + ISM.memory() + IVSHMEM.memory()
+}
+
+/// In a fork child: other devices, under other GIDs.
+pub fn after_fork_child() {
+    LOOPBACK.after_fork_child();
+    ISM.after_fork_child();
+    IVSHMEM.after_fork_child();
+    bar::after_fork_child();
+}

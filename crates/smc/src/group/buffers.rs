@@ -1,0 +1,220 @@
+//! Receive buffers of a group's connections, and those of its peer.
+
+use super::*;
+use dibs::ism::{Far, Place};
+use dibs::loopback::slot_of;
+use dibs::{Device as _, Dmb, NoCopy, RegisterError};
+
+use crate::conn::{HEADER_LEN, Waits};
+
+/// DMBs in quarantine at which an idle group is dropped as a whole.
+const QUARANTINE: usize = 64;
+
+/// What the peer must have in order to use a buffer of ours.
+#[derive(Clone, Copy, Default)]
+pub struct Pass {
+    /// The arena's memfd, if it has not got that yet.
+    pub fd: Option<i32>,
+    /// Where the arena lies, on the ism device.
+    pub place: Option<Place>,
+}
+
+/// A receive buffer for a new connection.
+pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Pass), u32> {
+    with(|list| {
+        let live: u32 = list.iter().map(|g| g.live).sum();
+        let len = CONFIG.buffer_size(live);
+        let Some(kind) = list.iter().find(|g| g.id == id).map(|g| g.kind) else { return Err(reason::SYNC_ERR.code()) };
+        // The limit is one for all devices.
+        let elsewhere: u32 = list.iter().filter(|g| g.kind != kind).map(|g| g.live).sum();
+        let most = CONFIG.max_buffers(len).saturating_sub(elsewhere);
+        let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR.code()) };
+        g.quarantine.retain(|&(token, header)| {
+            // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
+            // SYNC: left.
+            let quiet = unsafe { (*header).cons.load(Acquire) } & LEFT != 0;
+            if quiet {
+                release_dmb(g.kind, token, Some(header));
+            }
+            !quiet
+        });
+        if CONFIG.max_memory_user.load(Relaxed) != 0 && !quota::admit(device::memory() + u64::from(len)) {
+            return Err(reason::MAX_USER.code());
+        }
+        let registered = match g.kind {
+            Kind::Loopback => {
+                LOOPBACK.set_max_dmbs(most);
+                LOOPBACK.register_in(id, peer, len)
+            }
+            Kind::Ism => {
+                ISM.set_max_dmbs(most);
+                ISM.register_in(id, peer, len)
+            }
+            Kind::Ivshmem => {
+                IVSHMEM.set_max_dmbs(most);
+                register_in_bar(id, peer, len)
+            }
+        };
+        let dmb = registered.map_err(|e| match e {
+            RegisterError::NoSpace => reason::MAX_DMB.code(),
+            _ => reason::MEMORY.code(),
+        })?;
+        g.live += 1;
+        count_buffer(g, &dmb);
+        let pass = match g.kind {
+            Kind::Loopback => {
+                let new = LOOPBACK.share(dmb.token).filter(|s| g.known != s.arena);
+                Pass { fd: new.map(|s| s.fd), place: None }
+            }
+            Kind::Ism => Pass { fd: None, place: ISM.place(dmb.token) },
+            // Its peers have it already.
+            Kind::Ivshmem => Pass::default(),
+        };
+        Ok((dmb, pass))
+    })
+    .unwrap_or(Err(reason::MEMORY.code()))
+}
+
+/// A bar is small, and what is in it may be the dead's.
+fn register_in_bar(id: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+    const LEAST: u32 = 64 << 10;
+    bar::in_use();
+    let mut len = len.min(IVSHMEM.largest());
+    let mut reclaimed = false;
+    loop {
+        match IVSHMEM.register_in(id, peer, len) {
+            Err(RegisterError::NoMemory) if !reclaimed => {
+                bar::reclaim();
+                reclaimed = true;
+            }
+            Err(RegisterError::NoMemory) if len > LEAST => len /= 2,
+            done => return done,
+        }
+    }
+}
+
+/// The buffer under `header`, if anybody has written to it, may serve another connection.
+fn release_dmb(kind: Kind, token: u64, header: Option<*const DmbHeader>) -> bool {
+    // SAFETY: DMB memory is type-stable.
+    let used = header.map_or(HEADER_LEN, |header| unsafe { (*header).used() });
+    match kind {
+        Kind::Loopback => LOOPBACK.release_dmb(token, used),
+        Kind::Ism => ISM.release_dmb(token, used),
+        Kind::Ivshmem => IVSHMEM.release_dmb(token),
+    }
+}
+
+fn unregister_dmb(kind: Kind, token: u64) -> bool {
+    match kind {
+        Kind::Loopback => LOOPBACK.unregister_dmb(token),
+        Kind::Ism => ISM.unregister_dmb(token),
+        Kind::Ivshmem => IVSHMEM.unregister_dmb(token),
+    }
+}
+
+/// Slots are taken lowest first: one above all earlier ones is new, any other comes from the pool.
+fn count_buffer(g: &mut Group, dmb: &Dmb) {
+    let Some(t) = crate::table::get() else { return };
+    t.stats.rx.buffers[crate::stats::bucket(dmb.len as usize)].fetch_add(1, Relaxed);
+    let slots = slot_of(dmb.token) + 1;
+    let fresh = slots > g.slots;
+    g.slots = g.slots.max(slots);
+    if fresh { &t.stats.rx.alloc } else { &t.stats.rx.reuse }.fetch_add(1, Relaxed);
+}
+
+/// Control page of the arena that a DMB of ours lies in; null if its device has none that a peer could look at.
+pub fn own_page(kind: Kind, token: u64) -> *mut Waits {
+    match kind {
+        Kind::Loopback => LOOPBACK.control_page(token).cast(),
+        Kind::Ism => core::ptr::null_mut(),
+        Kind::Ivshmem => IVSHMEM.control_page(token).cast(),
+    }
+}
+
+/// A peer's DMB within reach.
+pub enum Reached {
+    /// Mapped here: its header, and the control page beside it.
+    Near(*mut DmbHeader, *mut Waits),
+    /// The same, in a bar.
+    Bar(*mut DmbHeader, *mut Waits),
+    /// In the peer's own memory, and whether a checksum goes along.
+    Far(Far, bool),
+}
+
+/// Brings the peer's DMB within reach, with what came beside the message that names it.
+pub fn attach(id: u32, token: u64, len: u32, pass: Pass) -> Option<Reached> {
+    let found = with(|list| list.iter().find(|g| g.id == id).map(|g| (g.peer, g.kind, g.of, g.checked)));
+    let (owner, kind, of, checked) = found.flatten().filter(|(_, kind, ..)| !kind.is_gone())?;
+    match kind {
+        Kind::Loopback => {
+            let a = LOOPBACK.attach_in(id, owner, token, len, pass.fd).ok()?;
+            let page = LOOPBACK.peer_control_page(owner, token);
+            (!page.is_null()).then_some(Reached::Near(a.addr.cast(), page.cast()))
+        }
+        Kind::Ivshmem => {
+            bar::in_use();
+            let a = IVSHMEM.attach_in(id, owner, token, len).ok()?;
+            let page = IVSHMEM.peer_control_page(owner, token);
+            (!page.is_null()).then_some(Reached::Bar(a.addr.cast(), page.cast()))
+        }
+        Kind::Ism => {
+            let far = ISM.attach_in(id, owner, token, len, of.pid, pass.place?).ok()?;
+            Some(Reached::Far(far, checked))
+        }
+    }
+}
+
+/// The last descriptor of an upgraded connection is being closed.
+pub fn release(conn: &Conn) {
+    let id = conn.group.load(Relaxed);
+    // Once: by the next time the buffer may be another connection's.
+    let token = conn.my_token.swap(0, Relaxed);
+    if token == 0 {
+        return;
+    }
+    let quiet = conn.dmb_is_quiet();
+    let died = conn.peer_died();
+    let header = conn.my_header();
+    let peer_token = conn.peer_token.swap(0, Relaxed);
+    if peer_token != 0 {
+        conn.leave();
+    }
+    with(|list| {
+        // Without its group there is no arena either.
+        let Some(at) = list.iter().position(|g| g.id == id) else { return };
+        let g = &mut list[at];
+        unregister_dmb(g.kind, token);
+        if peer_token != 0 {
+            match g.kind {
+                Kind::Loopback => LOOPBACK.detach_dmb(g.peer, peer_token),
+                Kind::Ism => ISM.detach_dmb(g.peer, peer_token),
+                Kind::Ivshmem => IVSHMEM.detach_dmb(g.peer, peer_token),
+            };
+        }
+        if quiet {
+            release_dmb(g.kind, token, Some(header));
+        } else {
+            g.quarantine.push((token, header));
+        }
+        g.live = g.live.saturating_sub(1);
+        if died {
+            // Nobody comes back to a group of a killed process, and as long as it is mapped its memory is in use.
+            g.becomes(State::Dead);
+        }
+        if g.live == 0 && (g.state == State::Dead || g.quarantine.len() > QUARANTINE) {
+            drop_group(list, at);
+        }
+    });
+}
+
+/// A DMB taken for a connection that will not be upgraded after all.
+pub fn give_back(id: u32, token: u64, exposed: bool) {
+    with(|list| {
+        let Some(g) = list.iter_mut().find(|g| g.id == id) else { return };
+        unregister_dmb(g.kind, token);
+        if !exposed {
+            release_dmb(g.kind, token, None);
+        }
+        g.live = g.live.saturating_sub(1);
+    });
+}

@@ -1,0 +1,4 @@
+//! The same tests over the ism device: `common::over_ism` goes by the name of this binary.
+
+#[path = "buffers.rs"]
+mod buffers;
