@@ -138,6 +138,12 @@ impl Watch {
         }
     }
 
+    /// Ends the watch: whether so many ends of connections have been seen in mode SMCD.
+    pub fn saw_smcd(mut self, count: usize) -> bool {
+        self.end();
+        plain() || self.seen().0 >= count
+    }
+
     /// Ends the watch: so many ends of connections must have been seen in mode SMCD.
     pub fn expect_smcd(mut self, count: usize) {
         self.end();

@@ -52,6 +52,29 @@ sys.stdin.readline()
 print('who', ask(b'who').decode().strip(), flush=True)
 ";
 
+/// Answers one question with all that the other end takes.
+const SOURCE: &str = "
+import socket, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(('0.0.0.0', int(sys.argv[1])))
+s.listen(5)
+c = s.accept()[0]
+c.recv(100)
+try:
+    while True: c.sendall(bytes(1 << 16))
+except OSError: pass
+";
+/// Asks one question and takes the answer as slowly as a disk would.
+const SINK: &str = "
+import socket, sys, time
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+c.sendall(b'a question of some length'.ljust(80))
+while True:
+    c.recv(1 << 18)
+    time.sleep(0.002)
+";
+
 const PORT: u16 = 7000;
 
 /// A python that other users may run, too.
@@ -168,6 +191,16 @@ fn iperf3(c: &Case, pair: &Pair, dir: &Path, options: &[&str]) -> Result<Watch, 
     Ok(watch)
 }
 
+/// iperf3 runs until so many ends of its connections were upgraded.
+fn expect_streams(c: &Case, pair: &Pair, dir: &Path, (options, ends): (&[&str], usize)) -> Result<(), Skip> {
+    for _ in 0..TRIES {
+        if iperf3(c, pair, dir, options)?.saw_smcd(ends) {
+            return Ok(());
+        }
+    }
+    panic!("iperf3 {options:?}: {ends} ends did not find each other in {TRIES} tries");
+}
+
 fn redis(c: &Case, pair: &Pair, dir: &Path) -> Result<(), Skip> {
     let port = (PORT + 2).to_string();
     let mut command = pair.server.command(Side::Run, Some(dir), &need("redis-server")?);
@@ -221,14 +254,30 @@ fn curl(c: &Case, pair: &Pair, dir: &Path) -> Result<(), Skip> {
     Ok(())
 }
 
+/// The buffers between the two ends are always full, and the one that reads sends nothing.
+#[test]
+fn a_slow_reader() {
+    case("containers-slow", |c| {
+        let (pair, dir) = (Pair::new(c, false)?, directory(c));
+        let mut command = pair.server.command(Side::Run, Some(&dir), &need("python3")?);
+        let mut source = c.start("source", command.args(["-c", SOURCE, &PORT.to_string()]));
+        pair.server.wait_listening(&mut source, PORT);
+        let watch = c.watch(&[PORT]);
+        let mut command = pair.client.command(Side::Run, Some(&dir), &need("python3")?);
+        let _sink = c.start("sink", command.args(["-c", SINK, pair.address, &PORT.to_string()]));
+        watch.wait_smcd(2, secs(30));
+        Ok(())
+    });
+}
+
 /// Three programs over routed addresses, and over addresses that both ends see otherwise.
 #[test]
 fn programs() {
     for (nat, name) in [(false, "containers-routed"), (true, "containers-nat")] {
         case(name, |c| {
             let (pair, dir) = (Pair::new(c, nat)?, directory(c));
-            iperf3(c, &pair, &dir, &[])?.expect_smcd(2);
-            iperf3(c, &pair, &dir, &["--bidir", "-P", "2"])?.expect_smcd(8);
+            expect_streams(c, &pair, &dir, (&[], 2))?;
+            expect_streams(c, &pair, &dir, (&["--bidir", "-P", "2"], 8))?;
             redis(c, &pair, &dir)?;
             curl(c, &pair, &dir)?;
             Ok(())
@@ -242,7 +291,7 @@ fn ports_that_change_on_the_way() {
     case("containers-ports", |c| {
         let (mut pair, dir) = (Pair::new(c, true)?, directory(c));
         pair.translate("masquerade fully-random")?;
-        iperf3(c, &pair, &dir, &[])?.expect_smcd(2);
+        expect_streams(c, &pair, &dir, (&[], 2))?;
         expect_meeting(c, &pair, &dir)
     });
 }

@@ -332,7 +332,7 @@ fn drop_ref(index: u32, fd: i32) {
         freeze(index, c, fd, reason::UNSEEN.code());
     }
     if all == 0 {
-        smc::meet::abandon(c);
+        smc::meet::abandon(c, fd);
         if fd >= 0 {
             c.close(fd);
         }
@@ -354,7 +354,7 @@ fn lost(index: u32, n: u32) {
     }
     // The last holder. The kernel has closed the socket, and what only the child had mapped is gone with it.
     if c.pid.load(Relaxed) == PID.load(Relaxed) {
-        smc::meet::abandon(c);
+        smc::meet::abandon(c, -1);
         group::release(c);
     } else {
         c.meeting.store(0, Relaxed);
@@ -383,7 +383,7 @@ fn finish(c: &Conn) {
 #[cold]
 pub fn freeze(index: u32, c: &Conn, fd: i32, why: u32) {
     smc::meet::identify(c, fd);
-    smc::meet::abandon(c);
+    smc::meet::abandon(c, fd);
     c.revert(fd, why, false);
     crate::epoll::on_reverted(index);
 }
@@ -392,7 +392,7 @@ pub fn freeze(index: u32, c: &Conn, fd: i32, why: u32) {
 #[cold]
 pub fn give_up(index: u32, c: &Conn, fd: i32, why: u32) {
     smc::meet::identify(c, fd);
-    smc::meet::abandon(c);
+    smc::meet::abandon(c, fd);
     c.revert(fd, why, true);
     crate::epoll::on_reverted(index);
 }
@@ -402,7 +402,7 @@ pub fn give_up(index: u32, c: &Conn, fd: i32, why: u32) {
 #[cold]
 pub fn leave_ring(index: u32, c: &Conn, fd: i32, why: u32) {
     smc::meet::identify(c, fd);
-    smc::meet::abandon(c);
+    smc::meet::abandon(c, fd);
     c.go_back(fd, why, true);
     crate::epoll::on_reverted(index);
 }
@@ -419,11 +419,11 @@ pub fn on_upgraded(index: u32, fd: i32) {
 
 /// The application is about to put something of its own on a number that we hid a descriptor at.
 pub fn make_way(fd: i32) {
-    each(|_, k| {
+    each(|own, k| {
         if let Kind::Conn(i) = k
             && conn(i).meeting.load(Relaxed) == fd
         {
-            smc::meet::abandon(conn(i));
+            smc::meet::abandon(conn(i), own);
         }
     });
     smc::hidden::give_way(fd);

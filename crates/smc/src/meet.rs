@@ -124,6 +124,9 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
             }
         }
     }
+    if conn.stage.load(Relaxed) != stage::PROVING {
+        witness::let_grow(conn, fd);
+    }
     conn.busy.store(0, Release);
     if conn.phase() & p::TX_READY != 0 {
         conn.try_switch_tx(fd);
@@ -161,13 +164,12 @@ fn schedule(conn: &Conn) {
         _ if looks < EAGER => 1,
         _ => ops.max(1) / 2 + 1,
     };
-    if ops > GIVE_UP {
-        stay_tcp(conn, reason::PEER_NO_SMC);
-        return;
-    }
-    if ops > GIVE_UP_FAR && witness::watches(conn) && prove::is_undecided(conn) {
-        stay_tcp(conn, prove::why_not(conn));
-        return;
+    if witness::watches(conn) && prove::is_undecided(conn) {
+        if ops > GIVE_UP_FAR && !prove::has_time(conn) {
+            return stay_tcp(conn, prove::why_not(conn));
+        }
+    } else if ops > GIVE_UP {
+        return stay_tcp(conn, reason::PEER_NO_SMC);
     }
     if ops > GIVE_UP_FAR && remote::is_remote(conn) && remote::is_undecided(conn) {
         stay_tcp(
@@ -206,9 +208,10 @@ fn close_meeting(conn: &Conn) {
     }
 }
 
-/// The connection is closed, given away or frozen: no further steps.
-pub fn abandon(conn: &Conn) {
+/// The connection is given away or frozen, or closed, and then `fd` may be none: no further steps.
+pub fn abandon(conn: &Conn, fd: i32) {
     close_meeting(conn);
+    witness::let_grow(conn, fd);
     witness::end(conn);
     conclude(conn);
 }

@@ -63,6 +63,8 @@ pub struct Witness {
     known: AtomicU32,
     /// The name under which somebody is waited for; 0: none.
     listens: AtomicU64,
+    /// The application's TCP_NOTSENT_LOWAT, while ours is in its place, and 1 << 32; 0: ours is not.
+    low_water: AtomicU64,
     /// Sent and received; guarded by `lock`.
     heads: UnsafeCell<[Head; 2]>,
     /// Guarded by the connection's `busy`.
@@ -101,6 +103,7 @@ pub(crate) fn begin(conn: &Conn) {
     w.lock.store(0, Relaxed);
     w.known.store(0, Relaxed);
     w.listens.store(0, Relaxed);
+    w.low_water.store(0, Relaxed);
     // SAFETY: the slot is not in use yet.
     unsafe {
         *w.heads.get() = [Head::NEW; 2];
@@ -193,6 +196,33 @@ pub(crate) fn forget_name(conn: &Conn, listener: i32) {
 pub(crate) fn listens_under(conn: &Conn, name: Name) {
     if let Some(w) = of(conn) {
         w.listens.store(name.pack(), Relaxed);
+    }
+}
+
+/// What the kernel may hold unsent while a proof is under way: a question is answered once all before it has arrived. Odd,
+/// to be told from what the application sets.
+const LOW_WATER: i32 = 16 * 1024 + 1;
+
+/// Keeps what waits to be sent short, at the cost of some speed.
+pub(crate) fn keep_short(conn: &Conn, fd: i32) {
+    let mut was = 0i32;
+    if let Some(w) = of(conn)
+        && w.low_water.load(Relaxed) == 0
+        && sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &mut was) > 0
+        && !(1..=LOW_WATER).contains(&was)
+    {
+        w.low_water.store(1 << 32 | u64::from(was as u32), Relaxed);
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &LOW_WATER);
+    }
+}
+
+/// Takes `keep_short` back.
+pub(crate) fn let_grow(conn: &Conn, fd: i32) {
+    let Some(w) = of(conn).filter(|w| w.low_water.load(Relaxed) != 0) else { return };
+    let (was, mut is) = (w.low_water.swap(0, Relaxed) as i32, 0i32);
+    sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &mut is);
+    if is == LOW_WATER {
+        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &was);
     }
 }
 

@@ -32,13 +32,20 @@ const BITS: u32 = 40;
 const STRAY: u32 = 4;
 /// Longest part of a send that goes ahead.
 const LONGEST: usize = 1024;
-/// How long a send waits for an answer, and all sends of a connection together.
+/// How long a send waits for an answer: twice as long as the last time if that was too short, for an end that is busy with
+/// what it has received, and for the window to open. And how long all sends of a connection together: at first, and beyond
+/// that such a share of the time since somebody was met.
 const PATIENCE: u64 = 4_000_000;
+const DOUBLINGS: u32 = 2;
 const BUDGET: u64 = 15 * PATIENCE;
-/// The same for one that was asked although its port is another.
-const PATIENCE_FAR: u64 = PATIENCE / 4;
-/// Operations that one candidate is given.
+const SHARE: u64 = 32;
+/// Operations that one candidate is given, if they take longer than `AT_LEAST`: a busy end does thousands of them before
+/// the other one has its turn.
 const LOOKS: u32 = 512;
+const AT_LEAST: u64 = 1_000_000_000;
+/// Of these times, what one is given that was asked although its port is another; it may be silent `DOUBLINGS` times.
+const PATIENCE_FAR: u64 = PATIENCE / 4;
+const AT_LEAST_FAR: u64 = AT_LEAST / 16;
 /// Messages of one candidate.
 const MESSAGES: u32 = 4 * LOOKS;
 /// Candidates.
@@ -63,13 +70,24 @@ pub struct Proof {
     tries_far: u32,
     /// Nanoseconds that sends have waited.
     waited: u64,
+    /// When the first candidate was met.
+    since: Option<u64>,
     now: Candidate,
+}
+
+impl Proof {
+    fn may_wait(&self) -> bool {
+        let share = self.since.map_or(0, |since| (sys::now_ns() - since) / SHARE);
+        self.waited < BUDGET + share
+    }
 }
 
 /// What is known of the one who is asked at present.
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     chance: u32,
+    /// When it was met.
+    since: u64,
     /// Its name is of another port than ours.
     far: bool,
     ours: Hello,
@@ -87,6 +105,7 @@ struct Candidate {
     answer: Option<u64>,
     /// The last one was not answered: no more are asked before it is.
     silent: bool,
+    silences: u32,
     /// Their question, to be answered once more than so much has arrived.
     due: Option<(u32, u64)>,
     yields: u32,
@@ -109,6 +128,12 @@ pub(super) fn same_user(cred: Cred, same: bool) -> Result<(), Reason> {
 
 pub(super) fn is_undecided(conn: &Conn) -> bool {
     matches!(conn.stage.load(Relaxed), stage::START | stage::LISTENING | stage::CALLING | stage::PROVING)
+}
+
+/// Whether the search goes on however many operations there have been.
+pub(super) fn has_time(conn: &Conn) -> bool {
+    let since = witness::proof(conn).and_then(|proof| proof.since);
+    since.is_some_and(|since| sys::now_ns() - since < 2 * AT_LEAST)
 }
 
 pub(super) fn why_not(conn: &Conn) -> Reason {
@@ -135,7 +160,7 @@ pub(crate) fn hash(key: [u64; 2], parts: &[&[u8]]) -> u64 {
 /// Takes a role: who accepted the connection listens.
 pub(super) fn start(conn: &Conn, fd: i32) -> Next {
     let Some(proof) = witness::proof(conn) else { return Next::Tcp(reason::MEMORY) };
-    if proof.tries == TRIES || proof.waited >= BUDGET {
+    if proof.tries == TRIES || !proof.may_wait() {
         return Next::Tcp(reason::UNPROVEN);
     }
     if !hidden::room_for_far() {
@@ -228,9 +253,12 @@ fn meet_with(conn: &Conn, fd: i32, proof: &mut Proof, ch: i32, with: Candidate) 
     conn.meeting.store(ch, Relaxed);
     conn.looks.store(0, Relaxed);
     conn.stage.store(stage::PROVING, Relaxed);
+    witness::keep_short(conn, fd);
     let known = witness::heads(conn).map_or([0; 2], |heads| heads.map(|head| head.kept as u64));
     let ours = Hello { opener: proof.opener, nonce: [random(), random()], known };
-    proof.now = Candidate { ours, ..with };
+    let since = sys::now_ns();
+    proof.since.get_or_insert(since);
+    proof.now = Candidate { ours, since, ..with };
     let [a, b] = ours.nonce;
     if !say(ch, kind::HELLO, ours.opener.into(), [a, b, known[0], known[1]]) {
         return reject(conn, proof, reason::RENDEZVOUS);
@@ -279,7 +307,9 @@ pub(super) fn go_on(conn: &Conn, fd: i32) -> Next {
             return reject(conn, proof, reason::RENDEZVOUS);
         }
     }
-    if proof.now.failed || conn.looks.load(Relaxed) > LOOKS {
+    let at_least = if proof.now.far { AT_LEAST_FAR } else { AT_LEAST };
+    let over = || conn.looks.load(Relaxed) > LOOKS && sys::now_ns() - proof.now.since > at_least;
+    if proof.now.failed || over() {
         return reject(conn, proof, reason::UNPROVEN);
     }
     Next::Later
@@ -417,9 +447,10 @@ fn lay(conn: &Conn, fd: i32, n: usize, flags: i32) -> Option<Stake<'_>> {
     if listen_to(conn, fd, ch, proof).is_err() {
         proof.now.failed = true;
     }
+    let may_wait = proof.may_wait();
     let now = &mut proof.now;
-    let done = now.convinced || now.failed || now.proposed || now.silent || proof.waited >= BUDGET;
-    if done || !now.same_bytes {
+    let done = now.convinced || now.failed || now.proposed || now.silent;
+    if done || !now.same_bytes || !may_wait {
         return None;
     }
     if !proof.opener && now.yields < YIELDS {
@@ -459,7 +490,8 @@ impl Stake<'_> {
         }
         let ch = self.conn.meeting.load(Relaxed);
         let began = sys::now_ns();
-        let patience = if proof.now.far { PATIENCE_FAR } else { PATIENCE };
+        let first = if proof.now.far { PATIENCE_FAR } else { PATIENCE };
+        let patience = first << proof.now.silences.min(DOUBLINGS);
         loop {
             if listen_to(self.conn, self.fd, ch, proof).is_err() {
                 proof.now.failed = true;
@@ -472,7 +504,8 @@ impl Stake<'_> {
             let waited = sys::now_ns() - began;
             if waited >= patience || !wait(ch, patience - waited) {
                 proof.now.silent = true;
-                proof.now.failed |= proof.now.far;
+                proof.now.silences += 1;
+                proof.now.failed |= proof.now.far && proof.now.silences > DOUBLINGS;
                 break;
             }
         }

@@ -176,7 +176,7 @@ impl End {
     /// All that precedes the kernel's close of the last descriptor.
     pub fn let_go(mut self) -> i32 {
         self.open = false;
-        meet::abandon(self.conn);
+        meet::abandon(self.conn, self.fd);
         self.conn.close(self.fd);
         group::release(self.conn);
         self.conn.gen_.fetch_add(1, Release);
@@ -189,7 +189,7 @@ impl End {
         self.open = false;
         sys::close(self.fd);
         // The tables of the device went with the process, but ours stays.
-        meet::abandon(self.conn);
+        meet::abandon(self.conn, self.fd);
         group::release(self.conn);
         self.conn.gen_.fetch_add(1, Release);
         table::get().expect("a table").free(self.index);

@@ -49,7 +49,7 @@ impl Side {
     /// closed then. False when it could not be done, and the connection is reset.
     pub fn revert(&mut self, close: bool) -> bool {
         let Side::Ours(end) = self else { return true };
-        smc::meet::abandon(end.conn);
+        smc::meet::abandon(end.conn, end.fd);
         if !end.conn.revert(end.fd, reason::PASSED_FD.code(), true) {
             return false;
         }
