@@ -54,7 +54,7 @@ pub static CONFIG: Config = Config::new();
 impl Config {
     const fn new() -> Self {
         Self {
-            after: AtomicU32::new(4),
+            after: AtomicU32::new(8),
             after_bytes: AtomicU64::new(64 << 10),
             dmb_size: AtomicU32::new(0),
             max_memory: AtomicU64::new(0),

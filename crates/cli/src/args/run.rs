@@ -33,7 +33,7 @@ pub struct Run {
     /// Upgrade a connection after this many sends and receives on it
     #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
     #[arg(
-        long_help = "Upgrade a connection after this many sends and receives on it (library default: 4). Short connections never reach it and cost nothing."
+        long_help = "Upgrade a connection after this many sends and receives on it (library default: 8). Short connections never reach it and cost nothing."
     )]
     pub after: Option<u32>,
     /// ... or after this many bytes, whichever comes first
