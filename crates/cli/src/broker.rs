@@ -59,7 +59,7 @@ pub fn run(args: &Broker) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         accept(&listener, &mut calls);
-        calls.retain_mut(|call| matches!(call.go_on(lease.bar()), Turn::Wait));
+        calls.retain_mut(|call| matches!(call.go_on(&mut lease), Turn::Wait));
     }
 }
 

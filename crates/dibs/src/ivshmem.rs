@@ -185,6 +185,11 @@ impl Ivshmem {
         page.flatten().unwrap_or(core::ptr::null_mut())
     }
 
+    /// Whether the peer of a group has dropped it, or is dead: its own buffers are given up.
+    pub fn is_over(&self, group: u32) -> bool {
+        self.with(|t| t.is_over(group)).unwrap_or(false)
+    }
+
     /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros.
     pub fn drop_group(&self, group: u32) {
         self.with(|t| t.drop_group(group));

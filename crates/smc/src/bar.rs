@@ -249,7 +249,12 @@ pub(crate) fn in_use() {
     USED.store(true, Relaxed);
 }
 
-/// Frees what ended processes of this guest have left.
+/// Whether there is so little room in it that nothing may be kept for later.
+pub(crate) fn is_short() -> bool {
+    IVSHMEM.with_bar(|bar, _| bar.is_short()).unwrap_or(false)
+}
+
+/// Frees what ended processes of this guest have left. What one of another guest had attached is freed by both.
 pub(crate) fn reclaim() {
     let fd = FD.load(Relaxed);
     IVSHMEM.with_bar(|bar, own| {

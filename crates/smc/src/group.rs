@@ -65,6 +65,20 @@ struct Group {
 }
 
 impl Group {
+    fn is_idle(&self) -> bool {
+        self.live == 0 && self.state != State::Pending
+    }
+
+    /// Whether the peer has dropped its half, as far as the device tells.
+    fn is_over(&self) -> bool {
+        self.kind == Kind::Ivshmem && IVSHMEM.is_over(self.id)
+    }
+
+    /// Whether its memory is needed more by others.
+    fn is_in_the_way(&self) -> bool {
+        self.kind == Kind::Ivshmem && bar::is_short()
+    }
+
     fn becomes(&mut self, state: State) {
         self.state = state;
         if let Some(row) = self.row {
@@ -112,6 +126,7 @@ pub fn serve(kind: Kind, peer: Gid, of: Cred, terms: Terms) -> Result<(u32, bool
                 && (g.kind, g.peer, g.of, g.terms.eid) == (kind, peer, of, terms.eid)
                 && g.state != State::Dead
                 && of.is_one_process()
+                && !g.is_over()
         }) {
             Some(g) if g.state == State::Ready => Ok((g.id, false)),
             Some(_) => Err(NoGroup::Busy),
@@ -155,12 +170,9 @@ pub fn join(kind: Kind, peer: Gid, of: Cred, eid: Eid, first: Option<u8>) -> Res
 }
 
 fn add(list: &mut Vec<Group>, role: Role, kind: Kind, peer: Gid, of: Cred, terms: Terms) -> u32 {
-    let idle = |g: &Group| g.live == 0 && g.state != State::Pending;
-    while let Some(at) = list.iter().position(|g| idle(g) && has_ended(g.of)) {
-        drop_group(list, at);
-    }
-    while list.iter().filter(|g| idle(g)).count() > IDLE_GROUPS {
-        let Some(at) = list.iter().position(idle) else { break };
+    drop_idle(list, |g| has_ended(g.of) || g.is_over());
+    while list.iter().filter(|g| g.is_idle()).count() > IDLE_GROUPS {
+        let Some(at) = list.iter().position(Group::is_idle) else { break };
         drop_group(list, at);
     }
     let id = NEXT_ID.fetch_add(1, Relaxed);
@@ -207,6 +219,12 @@ fn publish(id: u32, role: Role, kind: Kind, peer: Gid, of: Cred, terms: Terms) -
 fn has_ended(of: Cred) -> bool {
     // SAFETY: integers only; signal 0 is none.
     of.pid > 0 && unsafe { sys::syscall(libc::SYS_kill, of.pid as usize, 0, 0, 0, 0, 0) } == -(libc::ESRCH as isize)
+}
+
+fn drop_idle(list: &mut Vec<Group>, which: impl Fn(&Group) -> bool) {
+    while let Some(at) = list.iter().position(|g| g.is_idle() && which(g)) {
+        drop_group(list, at);
+    }
 }
 
 fn drop_group(list: &mut Vec<Group>, at: usize) {

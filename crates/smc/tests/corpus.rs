@@ -5,6 +5,8 @@ use std::path::Path;
 
 #[path = "../../../fuzz/bodies/attach.rs"]
 mod attach;
+#[path = "../../../fuzz/bodies/bar.rs"]
+mod bar;
 #[path = "../../../fuzz/bodies/clc.rs"]
 mod clc;
 #[path = "../../../fuzz/bodies/peer.rs"]
@@ -42,6 +44,11 @@ fn clc_negotiate() {
 #[test]
 fn attach() {
     run("attach", attach::attach);
+}
+
+#[test]
+fn bar() {
+    run("bar", bar::bar);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use smc::broker::{Kind, Message, proof};
 use smc::conn::Addr;
 use smc::{channel, hidden, inet};
 
+use super::lease::Lease;
+
 /// How long a call may take; somebody who is to be met may still be about to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The first two messages take no longer.
@@ -121,7 +123,7 @@ impl Call {
         }
     }
 
-    pub fn go_on(&mut self, bar: &Bar) -> Turn {
+    pub fn go_on(&mut self, lease: &mut Lease) -> Turn {
         let waited = self.since.elapsed();
         match &self.state {
             State::Greeting | State::Challenged { .. } if waited > SLOWEST => return Turn::Over,
@@ -131,15 +133,16 @@ impl Call {
         match self.state {
             State::Greeting => match Call::hear(self.stream) {
                 Ok(None) => Turn::Wait,
-                Ok(Some(hello)) if hello.kind == Kind::Hello => self.challenge(bar, hello),
+                Ok(Some(hello)) if hello.kind == Kind::Hello => self.challenge(lease.bar(), hello),
                 _ => Turn::Over,
             },
             State::Challenged { hello, word } => match Call::hear(self.stream) {
                 Ok(None) => Turn::Wait,
                 Ok(Some(told)) if told.kind == Kind::Proof => {
-                    if told.words[0] != proof(bar.secret(), Kind::Proof, &hello, word) {
+                    if told.words[0] != proof(lease.bar().secret(), Kind::Proof, &hello, word) {
                         return self.end(Kind::Refused);
                     }
+                    lease.make_room();
                     self.state = State::Looking { ends: hello.ends.map(|key| Addr::of_key(&key)) };
                     self.look()
                 }

@@ -11,6 +11,8 @@ use smc::bar;
 
 /// As long as two brokers of one machine need to notice each other.
 const WATCH: Duration = Duration::from_millis(2500);
+/// Between two looks at a bar that is short, however many call.
+const SELDOM: Duration = Duration::from_millis(10);
 
 /// What another machine last said, and when that was new here.
 #[derive(Clone, Copy)]
@@ -27,6 +29,8 @@ pub struct Lease {
     guest: u32,
     id: u64,
     beats: u64,
+    /// When it was last looked at what the dead have left.
+    looked: Instant,
     others: Vec<Option<Seen>>,
     /// After how long a silent machine counts as gone.
     time: Duration,
@@ -54,7 +58,8 @@ impl Lease {
         }
         let guest = bar.enter_guest(id).context("the bar has no place for another machine")?;
         let beats = bar.beat(guest) + 1;
-        Ok(Lease { bar, file, guest, id, beats, others: vec![None; GUESTS as usize], time, resting_too })
+        let (looked, others) = (Instant::now(), vec![None; GUESTS as usize]);
+        Ok(Lease { bar, file, guest, id, beats, looked, others, time, resting_too })
     }
 
     pub fn bar(&self) -> &Bar {
@@ -68,14 +73,28 @@ impl Lease {
             return false;
         }
         self.beats = self.bar.beat(self.guest) + 1;
-        let silent: Vec<u32> = (0..GUESTS).filter(|&guest| self.is_silent(guest)).collect();
-        self.bar.reclaim(|id| self.is_dead(id, &silent));
+        let silent = self.reclaim();
         for guest in silent {
             if let (Some((id, ..)), false) = (self.bar.pulse(guest), self.bar.members().any(|(_, of)| of == guest)) {
                 self.bar.leave_guest(guest, id);
             }
         }
         true
+    }
+
+    /// For somebody who is about to need room. What the dead of two machines had is free once both have looked.
+    pub fn make_room(&mut self) {
+        if self.bar.is_short() && self.looked.elapsed() > SELDOM {
+            self.reclaim();
+        }
+    }
+
+    /// Frees what the dead have left; the machines that are silent.
+    fn reclaim(&mut self) -> Vec<u32> {
+        let silent: Vec<u32> = (0..GUESTS).filter(|&guest| self.is_silent(guest)).collect();
+        self.bar.reclaim(|id| self.is_dead(id, &silent));
+        self.looked = Instant::now();
+        silent
     }
 
     /// Of this machine the kernel knows who lives, of others only their silence is known.

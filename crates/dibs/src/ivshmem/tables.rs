@@ -144,6 +144,12 @@ impl Tables {
         Ok(Attached { token, addr: arena.memory.addr(slot), len })
     }
 
+    /// Whether the peer has no part in a group any more.
+    pub fn is_over(&mut self, group: u32) -> bool {
+        let Self { place: Some(Place { bar, .. }), peers, .. } = self else { return false };
+        peers.iter_mut().any(|(_, a)| a.group == group && bar.has_left(a.extent))
+    }
+
     pub fn drop_group(&mut self, group: u32) {
         let Self { place, own, peers, dmbs, retired, retirements } = self;
         let Some(Place { bar, member }) = place else { return };

@@ -139,6 +139,38 @@ fn an_extent_is_free_once_owner_and_user_are_done() {
 }
 
 #[test]
+fn a_peer_that_has_dropped_its_half_is_known_by_what_is_attached() {
+    let file = file(4 << 20);
+    let (a, b) = (join(&file, 4, 64), join(&file, 4, 64));
+    let [of_a, other] = [1, 2].map(|group| a.register_in(group, b.gid(), LEN).expect("room"));
+    b.attach_in(5, a.gid(), of_a.token, LEN).expect("attached");
+    b.attach_in(6, a.gid(), other.token, LEN).expect("attached");
+    assert!(!b.is_over(5) && !b.is_over(6) && !b.is_over(7));
+    a.drop_group(1);
+    assert!(b.is_over(5) && !b.is_over(6));
+    // The same if it died, once that was noticed.
+    b.with_bar(|bar, _| bar.reclaim(|dead| dead == id(&a)));
+    assert!(b.is_over(6));
+}
+
+#[test]
+fn a_bar_is_short_while_more_than_half_is_in_use() {
+    let file = file(1 << 20);
+    let (a, b) = (join(&file, 1, 1000), join(&file, 1, 1000));
+    let is_short = || a.with_bar(|bar, _| bar.is_short()).expect("open");
+    let all = free(&a);
+    let mut group = 0;
+    while free(&a) >= all / 2 {
+        assert!(!is_short());
+        a.register_in(group, b.gid(), LEN).expect("room");
+        group += 1;
+    }
+    assert!(is_short());
+    a.drop_group(0);
+    assert!(!is_short());
+}
+
+#[test]
 fn what_the_dead_had_is_reclaimed_but_not_under_a_living_writer() {
     let file = file(4 << 20);
     let (a, b, c) = (join(&file, 4, 64), join(&file, 4, 64), join(&file, 4, 64));

@@ -25,6 +25,7 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Pass), u32> {
         let live: u32 = list.iter().map(|g| g.live).sum();
         let len = CONFIG.buffer_size(live);
         let Some(kind) = list.iter().find(|g| g.id == id).map(|g| g.kind) else { return Err(reason::SYNC_ERR.code()) };
+        drop_idle(list, |g| g.id != id && g.is_in_the_way());
         // The limit is one for all devices.
         let elsewhere: u32 = list.iter().filter(|g| g.kind != kind).map(|g| g.live).sum();
         let most = CONFIG.max_buffers(len).saturating_sub(elsewhere);
@@ -201,7 +202,7 @@ pub fn release(conn: &Conn) {
             // Nobody comes back to a group of a killed process, and as long as it is mapped its memory is in use.
             g.becomes(State::Dead);
         }
-        if g.live == 0 && (g.state == State::Dead || g.quarantine.len() > QUARANTINE) {
+        if g.live == 0 && (g.state == State::Dead || g.quarantine.len() > QUARANTINE || g.is_in_the_way()) {
             drop_group(list, at);
         }
     });

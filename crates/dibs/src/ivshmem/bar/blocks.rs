@@ -18,6 +18,16 @@ impl Bar {
         (0..self.blocks).filter(|&b| self.owner(b).load(Relaxed) == 0).count() as u32
     }
 
+    /// Whether less than half of it is free: then nothing is kept in it for later.
+    pub fn is_short(&self) -> bool {
+        self.free_blocks() < self.blocks / 2
+    }
+
+    /// Whether its owner has given it up, or was found dead.
+    pub fn has_left(&self, extent: Extent) -> bool {
+        self.owner(extent.first).load(SeqCst) != extent.owner
+    }
+
     /// An extent of at least `bytes`, with how many blocks it has.
     pub fn take(&self, member: u64, bytes: u64) -> Option<(Extent, u32)> {
         let need = u32::try_from(bytes.div_ceil(self.block)).ok().filter(|&n| n > 0 && n <= self.blocks)?;
