@@ -189,7 +189,7 @@ impl End {
         self.open = false;
         sys::close(self.fd);
         // The tables of the device went with the process, but ours stays.
-        meet::abandon(self.conn, self.fd);
+        meet::abandon(self.conn, -1);
         group::release(self.conn);
         self.conn.gen_.fetch_add(1, Release);
         table::get().expect("a table").free(self.index);
