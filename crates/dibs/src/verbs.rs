@@ -46,14 +46,16 @@ pub struct End {
     pub lid: u16,
     /// As verbs count it.
     pub mtu: u16,
-    /// Key of the images of headers, which the peer may read.
+    /// Where the images of headers lie, which the peer may read, and their key.
+    pub images_at: u64,
+    /// See `images_at`.
     pub images: u32,
     /// Key of the counts of signals.
     pub signals: u32,
 }
 
 impl End {
-    pub const BYTES: usize = 36;
+    pub const BYTES: usize = 44;
 
     /// In the byte order of networks.
     pub fn encode(&self) -> [u8; Self::BYTES] {
@@ -64,6 +66,7 @@ impl End {
         }
         out[24..26].copy_from_slice(&self.lid.to_be_bytes());
         out[26..28].copy_from_slice(&self.mtu.to_be_bytes());
+        out[36..].copy_from_slice(&self.images_at.to_be_bytes());
         out
     }
 
@@ -73,7 +76,8 @@ impl End {
         gid.copy_from_slice(&raw[..16]);
         let half = |at: usize| u16::from_be_bytes([raw[at], raw[at + 1]]);
         let (qpn, psn, images, signals) = (word(16), word(20), word(28), word(32));
-        Self { gid, qpn, psn, lid: half(24), mtu: half(26), images, signals }
+        let images_at = u64::from(word(36)) << 32 | u64::from(word(40));
+        Self { gid, qpn, psn, lid: half(24), mtu: half(26), images_at, images, signals }
     }
 }
 
@@ -437,8 +441,13 @@ impl Verbs {
     /// Fills `to` from the peer's image of a header of ours.
     pub fn read_image(&self, link: u32, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
         let read = |inner: &mut Inner| {
-            let key = inner.peer.ok_or(Errno::NOTCONN)?.images;
-            inner.read(key, addr, to)
+            let peer = inner.peer.ok_or(Errno::NOTCONN)?;
+            // The address may be anything, and a request that is refused there would end the link.
+            let offset = addr.checked_sub(peer.images_at).ok_or(Errno::FAULT)?;
+            if offset > (link::IMAGES - to.len().min(link::IMAGES)) as u64 {
+                return Err(Errno::FAULT);
+            }
+            inner.read(peer.images, addr, to)
         };
         self.at(link, read).unwrap_or(Err(Errno::NOTCONN))
     }

@@ -22,11 +22,11 @@ pub const MOST: usize = 2048;
 pub const STAGE: usize = 64 << 10;
 /// Requests in a chain.
 pub const CHAIN: usize = 6;
-const IMAGES: usize = MOST * WORDS;
+pub const IMAGES: usize = MOST * WORDS;
 const SIGNALS: usize = MOST * 8;
 const BYTES: usize = (STAGE + IMAGES + SIGNALS).next_multiple_of(PAGE);
-/// 4.096 us * 2^14: 67 ms until a packet is sent again, seven times.
-const TIMEOUT: u8 = 14;
+/// 4.096 us * 2^12: 17 ms until a packet is sent again, seven times.
+const TIMEOUT: u8 = 12;
 const RETRIES: u8 = 7;
 const HOPS: u8 = 64;
 
@@ -161,6 +161,7 @@ impl Inner {
             psn: self.psn,
             lid: self.adapter.lid,
             mtu: self.adapter.mtu as u16,
+            images_at: self.segment.base() as u64 + STAGE as u64,
             images: self.images.rkey,
             signals: self.signals.rkey,
         }

@@ -98,6 +98,7 @@ fn ends_keep_what_they_say() {
         psn: 0x0506_0708,
         lid: 0x090a,
         mtu: 0x0b0c,
+        images_at: 0x1516_1718_191a_1b1c,
         images: 0x0d0e_0f10,
         signals: 0x1112_1314,
     };
@@ -189,6 +190,12 @@ fn bytes_come_back_too_and_images_are_read_by_the_peer() {
     let mut word = [0; 8];
     a.read_image(link, there.words as u64, &mut word).unwrap();
     assert_eq!(u64::from_ne_bytes(word), 0x1234_5678_9abc);
+    // What cannot be an image is not asked for.
+    let base = b.end(GROUP).unwrap().images_at;
+    for wild in [0, 1, base - 1, base + link::IMAGES as u64 - 7, u64::MAX - 7] {
+        assert_eq!(a.read_image(link, wild, &mut word), Err(Errno::FAULT));
+    }
+    assert!(!a.is_broken(GROUP));
     // Readable is not writable.
     let key = b.end(GROUP).unwrap().images;
     let (here, at) = (piece(word.as_ptr() as u64, 8), piece(there.words as u64, 8));
