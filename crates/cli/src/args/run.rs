@@ -167,7 +167,7 @@ pub enum Device {
     Ivshmem,
     /// No copy, within the machine
     Loopback,
-    /// RDMA
+    /// RDMA, or a provider in software
     Verbs,
 }
 
