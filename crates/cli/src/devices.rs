@@ -66,6 +66,7 @@ fn device(kind: Kind, tables: &[Table]) -> Device {
     let upgraded = |conn: &&Conn| conn.phase() & phase::TX_READY != 0 && conn.kind() == kind;
     let connections = tables.iter().flat_map(Table::live).filter(upgraded).count();
     let groups = tables.iter().flat_map(Table::link_groups).filter(|group| group.device == kind.name());
+    let state = state(kind, tables);
     Device {
         fid: match kind {
             Kind::Loopback => "0000",
@@ -85,7 +86,7 @@ fn device(kind: Kind, tables: &[Table]) -> Device {
         link_groups: groups.count(),
         connections,
         pnet_id: pnet_id(kind),
-        state: state(kind, tables),
+        state,
     }
 }
 

@@ -153,7 +153,11 @@ pub fn open_verbs(asked_for: bool) -> Result<Provider, Unavailable> {
     }
     let opened = VERBS.open(asked_for);
     NONE.store(opened == Err(Unavailable::NoDevice), Relaxed);
-    opened
+    // It may be open because somebody else asked.
+    opened.and_then(|provider| match provider {
+        Provider::Software if !asked_for => Err(Unavailable::NoDevice),
+        provider => Ok(provider),
+    })
 }
 
 fn may_copy(peer: Cred) -> bool {
