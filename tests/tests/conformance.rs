@@ -38,8 +38,8 @@ impl Mode {
         Self { name, sides, devices: "", settings }
     }
 
-    const fn over_ism(name: &'static str, settings: &'static [&'static str]) -> Self {
-        Self { name, sides: BOTH, devices: "ism", settings }
+    const fn over(devices: &'static str, name: &'static str, settings: &'static [&'static str]) -> Self {
+        Self { name, sides: BOTH, devices, settings }
     }
 }
 
@@ -208,10 +208,20 @@ fn upgraded_at_both_ends() {
 #[test]
 fn upgraded_at_both_ends_over_ism() {
     let modes = [
-        Mode::over_ism("both ends, ism", &["warm=up"]),
-        Mode::over_ism("both ends, ism, dialling", &["warm=up", "high=1", "dials=1"]),
+        Mode::over("ism", "both ends, ism", &["warm=up"]),
+        Mode::over("ism", "both ends, ism, dialling", &["warm=up", "high=1", "dials=1"]),
     ];
     conformance("conformance-ism-both", &modes, all_upgraded);
+}
+
+/// The device that writes by RDMA. What forks goes back to TCP, so not all is upgraded to its end.
+#[test]
+fn upgraded_at_both_ends_over_verbs() {
+    let modes = [
+        Mode::over("verbs", "both ends, verbs", &["warm=up"]),
+        Mode::over("verbs", "both ends, verbs, dialling", &["warm=up", "high=1", "dials=1"]),
+    ];
+    conformance("conformance-verbs-both", &modes, all_upgraded);
 }
 
 #[test]
@@ -239,9 +249,18 @@ fn switched_in_the_middle() {
 #[test]
 fn switched_in_the_middle_over_ism() {
     let modes = [
-        Mode::over_ism("middle, ism", &["any=1"]),
-        Mode::over_ism("middle, ism, high port", &["any=2", "high=1"]),
-        Mode::over_ism("middle, ism, dialling", &["any=3", "dials=1"]),
+        Mode::over("ism", "middle, ism", &["any=1"]),
+        Mode::over("ism", "middle, ism, high port", &["any=2", "high=1"]),
+        Mode::over("ism", "middle, ism, dialling", &["any=3", "dials=1"]),
     ];
     conformance("conformance-ism-middle", &modes, many_switched);
+}
+
+#[test]
+fn switched_in_the_middle_over_verbs() {
+    let modes = [
+        Mode::over("verbs", "middle, verbs", &["any=1"]),
+        Mode::over("verbs", "middle, verbs, dialling", &["any=3", "dials=1"]),
+    ];
+    conformance("conformance-verbs-middle", &modes, many_switched);
 }

@@ -13,7 +13,8 @@ const EDGES: &[(&str, &[&str])] = &[
     // The crate's C border, which needs the standard library's panic handler.
     ("checksum-capi", &["checksum"]),
     ("shm", &[]),
-    ("dibs", &["shm", "checksum"]),
+    ("verbs", &["shm"]),
+    ("dibs", &["shm", "checksum", "verbs"]),
     ("smc", &["dibs"]),
     ("preload", &["smc"]),
     ("rsocket", &["dibs"]),
@@ -41,6 +42,7 @@ const PRELOAD_PACKAGES: &[&str] = &[
     "rustix",
     "shm",
     "smc",
+    "verbs",
     "thiserror",
     // Of thiserror's derive, at build time only:
     "proc-macro2",

@@ -11,7 +11,7 @@ use anyhow::Result;
 use serde::Serialize;
 use smc::bar;
 use smc::conn::{Conn, phase};
-use smc::device::{Kind, PARTITIONS, chid_of};
+use smc::device::{Kind, PARTITIONS, Provider, chid_of, open_verbs};
 use smc::pnet::Pnets;
 
 use crate::args::Devices;
@@ -61,21 +61,24 @@ pub fn run(args: &Devices) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// None needs hardware of its own. Each process has its own, under a GID of its own.
+/// None needs hardware of its own, but verbs may have some. Each process has its own, under a GID of its own.
 fn device(kind: Kind, tables: &[Table]) -> Device {
     let upgraded = |conn: &&Conn| conn.phase() & phase::TX_READY != 0 && conn.kind() == kind;
     let connections = tables.iter().flat_map(Table::live).filter(upgraded).count();
     let groups = tables.iter().flat_map(Table::link_groups).filter(|group| group.device == kind.name());
+    let state = state(kind, tables);
     Device {
         fid: match kind {
             Kind::Loopback => "0000",
             Kind::Ism => "0001",
             Kind::Ivshmem => "0002",
+            Kind::Verbs => "0003",
         },
         kind: match kind {
             Kind::Loopback => "loopback-ism",
             Kind::Ism => "ism",
             Kind::Ivshmem => "ivshmem",
+            Kind::Verbs => "verbs",
         },
         pci_id: "0",
         pchid: format!("{:04x}", chid(kind)),
@@ -83,12 +86,16 @@ fn device(kind: Kind, tables: &[Table]) -> Device {
         link_groups: groups.count(),
         connections,
         pnet_id: pnet_id(kind),
-        state: state(kind, tables),
+        state,
     }
 }
 
 /// As programs have it that are started from here.
 fn chid(kind: Kind) -> u16 {
+    if kind == Kind::Verbs {
+        // Hardware and software are two fabrics.
+        let _ = open_verbs(true);
+    }
     let partition = env::var("SHORTWIRE_PARTITION").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     if kind == Kind::Ism && partition < PARTITIONS { chid_of(partition) } else { kind.chid() }
 }
@@ -118,6 +125,21 @@ fn state(kind: Kind, tables: &[Table]) -> Cow<'static, str> {
             Ok(()) => "ready".into(),
             Err(error) => format!("unavailable: {}", why(&error)).into(),
         },
+        Kind::Verbs => verbs(),
+    }
+}
+
+/// Hardware, or else the provider in software, which is only for who asks for the device by its name.
+fn verbs() -> Cow<'static, str> {
+    let no_hardware = match open_verbs(false) {
+        Ok(_) => return "ready".into(),
+        Err(why) => why,
+    };
+    match (open_verbs(true), sys::may_write_to_others()) {
+        (Ok(Provider::Hardware), _) => "ready".into(),
+        (Ok(Provider::Software), Ok(())) => format!("software, if preferred: {no_hardware}").into(),
+        (Ok(Provider::Software), Err(error)) => format!("unavailable: {no_hardware}, and {}", why(&error)).into(),
+        (Err(software), _) => format!("unavailable: {no_hardware}, and {software}").into(),
     }
 }
 
@@ -150,6 +172,8 @@ mod tests {
             assert_eq!(device.pchid, format!("{:04x}", kind.chid()));
             assert_eq!(serde_json::to_value(device).unwrap()["type"], name);
         }
+        let verbs = device(Kind::Verbs, &[]);
+        assert_eq!(verbs.pchid, if open_verbs(true) == Ok(Provider::Software) { "ff03" } else { "ff02" });
     }
 
     #[test]

@@ -10,7 +10,6 @@
 //! A signal is counted in the owner's memory. Whoever sleeps must be woken by other means: no memory is shared that a
 //! futex could be in.
 
-pub mod far;
 pub mod integrity;
 #[cfg(test)]
 mod tests;
@@ -19,9 +18,10 @@ use crate::loopback::arena::{Geometry, arena_of, slot_of};
 use crate::loopback::random;
 use crate::loopback::table::{Slots, Table};
 use crate::{AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Loopback, MoveError, NoCopy, RegisterError, is_dmb_len};
+pub use ::verbs::far;
+use ::verbs::far::piece;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use far::piece;
 use shm::segment::PAGE;
 use shm::{FastLock, Retired, Segment};
 

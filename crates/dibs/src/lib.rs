@@ -14,6 +14,7 @@ pub mod faults;
 pub mod ism;
 pub mod ivshmem;
 pub mod loopback;
+pub mod verbs;
 
 pub use copying::CopyingDevice;
 pub use error::{AttachError, MoveError, RegisterError};
@@ -21,6 +22,7 @@ pub use ism::Ism;
 pub use ivshmem::Ivshmem;
 pub use loopback::Loopback;
 pub use shm::Errno;
+pub use verbs::Verbs;
 
 use core::fmt;
 use rustix::fd::RawFd;
@@ -33,6 +35,11 @@ pub const ISM_CHID: u16 = 0xFF00;
 
 /// CHID of the ivshmem device.
 pub const IVSHMEM_CHID: u16 = 0xFF01;
+
+/// CHID of the verbs device over hardware, and over the provider in software: they do not reach each other.
+pub const VERBS_CHID: u16 = 0xFF02;
+/// See [`VERBS_CHID`].
+pub const VERBS_SOFTWARE_CHID: u16 = 0xFF03;
 
 /// Identity of a device, 128 bits. ISM hardware uses the first half only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]

@@ -38,6 +38,8 @@ const DEFAULT_DMBS: u32 = 65536;
 pub struct Loopback {
     gid: [AtomicU64; 2],
     slots: u32,
+    /// Pages of free slots are kept: hardware knows them.
+    pinned: bool,
     max_dmbs: AtomicU32,
     lock: FastLock<false>,
     tables: UnsafeCell<Tables>,
@@ -64,10 +66,18 @@ impl Loopback {
         Self {
             gid: [const { AtomicU64::new(0) }; 2],
             slots,
+            pinned: false,
             max_dmbs: AtomicU32::new(max_dmbs),
             lock: FastLock::new(),
             tables: UnsafeCell::new(Tables::new()),
         }
+    }
+
+    /// [`Self::with_limits`], for memory that a device of hardware writes to.
+    pub(crate) const fn pinned(slots: u32, max_dmbs: u32) -> Self {
+        let mut this = Self::with_limits(slots, max_dmbs);
+        this.pinned = true;
+        this
     }
 
     /// Changes the limit; buffers beyond a lower one stay.
@@ -137,7 +147,7 @@ impl Loopback {
     /// Both sides are done with the buffer: its header is zeroed and it may be used again. They have written to its first
     /// `used` bytes, a hint for what is done with its memory.
     pub fn release_dmb(&self, token: u64, used: u32) -> bool {
-        self.with(|t| t.release(token, used)).unwrap_or(false)
+        self.with(|t| t.release(token, used, self.pinned)).unwrap_or(false)
     }
 
     /// [`NoCopy::attach_dmb`] for a group, with which the mapping ends.

@@ -443,6 +443,13 @@ pub fn each(mut f: impl FnMut(i32, Kind)) {
 pub fn before_fork() {
     ledger::reap(false, lost);
     each(|fd, k| {
+        if let Kind::Conn(i) = k
+            && conn(i).cannot_be_forked()
+        {
+            give_up(i, conn(i), fd, reason::SHARED_FD.code());
+        }
+    });
+    each(|fd, k| {
         let index = match k {
             Kind::Conn(i) => Some(i),
             // A socket without an object yet may come to be used on both sides: give it one now.

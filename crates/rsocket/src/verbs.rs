@@ -7,7 +7,6 @@
 //! Handles of these libraries belong to the process that made them: a connection does not survive a fork in
 //! the child, as with librdmacm.
 
-pub mod abi;
 pub mod connect;
 mod endpoint;
 #[cfg(test)]
@@ -15,6 +14,7 @@ mod software;
 #[cfg(test)]
 pub mod tests;
 
+pub use ::verbs::abi;
 pub use endpoint::VerbsEndpoint;
 
 use rustix::event::{PollFd, PollFlags, Timespec};

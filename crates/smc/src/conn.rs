@@ -161,6 +161,8 @@ pub mod path {
     pub const ISM: u32 = 2;
     /// Stored in its buffer in a bar.
     pub const IVSHMEM: u32 = 3;
+    /// By RDMA.
+    pub const VERBS: u32 = 4;
 }
 
 /// Receiving side; guarded by `rx_lock`.
@@ -519,11 +521,12 @@ impl Conn {
         unsafe { (*self.tx.get()).size = len - HEADER_LEN };
         self.peer_token.store(token, Relaxed);
         let w = self.window();
-        let checked = matches!(peer, Reached::Far(_, true));
+        let checked = matches!(peer, Reached::Far(_, true) | Reached::Linked(_, true));
         let (peer, waits, path) = match peer {
             Reached::Near(header, waits) => (header, waits, if copy { path::COPY } else { path::DIRECT }),
             Reached::Bar(header, waits) => (header, waits, path::IVSHMEM),
             Reached::Far(far, _) => (self.attach_far(&far), core::ptr::null_mut(), path::ISM),
+            Reached::Linked(remote, _) => (self.attach_linked(&remote), core::ptr::null_mut(), path::VERBS),
         };
         self.path.store(path, Relaxed);
         w.peer_size.store(len - HEADER_LEN, Relaxed);
@@ -534,7 +537,9 @@ impl Conn {
         w.peer.store(peer, Release);
         // SYNC: kind. Behind the attachment; pairs with `peer_attached`.
         self.peer().kind.store(self.kind_word(), Release);
-        self.tell(&[far::KIND]);
+        if !self.is_linked() {
+            self.tell(&[far::KIND]);
+        }
     }
 
     /// Whether the peer has attached our DMB.
@@ -552,7 +557,8 @@ impl Conn {
         rx.published = rx.cons.pos;
         // SYNC: cons.
         self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
-        self.tell(&[far::CONS]);
+        // Before this the other end of a link may not be connected yet.
+        self.tell(if self.is_linked() { &[far::KIND, far::CONS] } else { &[far::CONS] });
         self.set(p::TX_READY);
     }
 
@@ -580,8 +586,15 @@ impl Conn {
         match self.path.load(Relaxed) {
             path::ISM => Kind::Ism,
             path::IVSHMEM => Kind::Ivshmem,
+            path::VERBS => Kind::Verbs,
             _ => Kind::Loopback,
         }
+    }
+
+    /// Whether it uses, or is about to use, what a fork child cannot have: its end of a link of the verbs device.
+    pub fn cannot_be_forked(&self) -> bool {
+        let kind = || crate::group::peer_of(self.group.load(Relaxed)).map(|(_, kind, _)| kind);
+        self.phase() & p::ATTACHED != 0 && self.pid.load(Relaxed) == crate::sys::getpid() && kind() == Some(Kind::Verbs)
     }
 
     /// Whether it is upgraded, and not back on TCP in both directions.

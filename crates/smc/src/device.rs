@@ -1,9 +1,10 @@
 //! The devices of this process, and which of them are offered to whom, in which order.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use dibs::ism::{PARTITIONS, chid_of};
-use dibs::{Device as _, Ism, Ivshmem, Loopback};
+pub use dibs::verbs::{Provider, Unavailable};
+use dibs::{Device as _, Ism, Ivshmem, Loopback, Verbs};
 
 use crate::bar;
 use crate::channel::Cred;
@@ -17,6 +18,8 @@ pub static LOOPBACK: Loopback = Loopback::new();
 pub static ISM: Ism = Ism::new();
 /// Its ivshmem device, once `bar` has opened it.
 pub static IVSHMEM: Ivshmem = Ivshmem::new();
+/// Its verbs device, once somebody has opened it.
+pub static VERBS: Verbs = Verbs::new();
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,11 +31,13 @@ pub enum Kind {
     Ism = 2,
     /// No copy, also between virtual machines that share a bar.
     Ivshmem = 3,
+    /// Writes by RDMA.
+    Verbs = 4,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 3] = [Kind::Loopback, Kind::Ism, Kind::Ivshmem];
+    pub const ALL: [Kind; 4] = [Kind::Loopback, Kind::Ism, Kind::Ivshmem, Kind::Verbs];
 
     /// In `table::Header::removed`.
     pub const fn bit(self) -> u32 {
@@ -50,6 +55,7 @@ impl Kind {
             Kind::Loopback => "loopback",
             Kind::Ism => "ism",
             Kind::Ivshmem => "ivshmem",
+            Kind::Verbs => "verbs",
         }
     }
 
@@ -59,6 +65,7 @@ impl Kind {
             Kind::Loopback => LOOPBACK.chid(),
             Kind::Ism => ISM.chid(),
             Kind::Ivshmem => dibs::IVSHMEM_CHID,
+            Kind::Verbs => VERBS.chid(),
         }
     }
 
@@ -67,6 +74,7 @@ impl Kind {
         match chid {
             dibs::LOOPBACK_CHID => Some(Kind::Loopback),
             dibs::IVSHMEM_CHID => Some(Kind::Ivshmem),
+            dibs::VERBS_CHID | dibs::VERBS_SOFTWARE_CHID => Some(Kind::Verbs),
             _ => (0..PARTITIONS).any(|partition| chid_of(partition) == chid).then_some(Kind::Ism),
         }
     }
@@ -82,6 +90,7 @@ impl Kind {
             Kind::Loopback => LOOPBACK.gid(),
             Kind::Ism => ISM.gid(),
             Kind::Ivshmem => IVSHMEM.gid(),
+            Kind::Verbs => VERBS.gid(),
         };
         Gid { hi: gid.hi(), lo: gid.lo() }
     }
@@ -98,32 +107,61 @@ impl Kind {
             Kind::Ism => ISM.admit(gid),
             // Its members stand in the bar.
             Kind::Ivshmem => {}
+            Kind::Verbs => VERBS.admit(gid),
         }
     }
 
     /// Whether it can move data to that process. Whoever reached us through the rendezvous is on this host, which is what
-    /// loopback reaches; ism needs the rights of ptrace, and is kept among processes of one user also where privileges
+    /// loopback reaches; ism, and verbs in software, need the rights of ptrace, and are kept among processes of one user also where privileges
     /// would allow more.
     pub fn reaches(self, peer: Cred) -> bool {
         match self {
             Kind::Loopback => !peer.is_elsewhere(),
-            Kind::Ism => peer.pid > 0 && peer.uid == rustix::process::geteuid().as_raw() && may_write(peer.pid).is_ok(),
+            Kind::Ism => may_copy(peer),
             Kind::Ivshmem => bar::is_available(),
+            Kind::Verbs if VERBS.provider() == Some(Provider::Software) => may_copy(peer),
+            Kind::Verbs => !peer.is_elsewhere(),
         }
     }
 }
 
 impl Kind {
-    /// Whether this process has such a device, for this peer. On one machine ivshmem is used if it was asked for.
+    /// Whether this process has such a device, for this peer. On one machine ivshmem is used if it was asked for, and verbs
+    /// in software too.
     fn is_here(self, peer: Cred) -> bool {
-        let asked_for = peer.is_elsewhere() || CONFIG.was_told_devices();
-        pnet::admits(self) && !self.is_gone() && (self != Kind::Ivshmem || asked_for && bar::is_available())
+        let told = CONFIG.was_told_devices();
+        pnet::admits(self)
+            && !self.is_gone()
+            && match self {
+                Kind::Loopback | Kind::Ism => true,
+                Kind::Ivshmem => (peer.is_elsewhere() || told) && bar::is_available(),
+                Kind::Verbs => !peer.is_elsewhere() && open_verbs(told).is_ok(),
+            }
     }
 
     /// Whether a device of that GID can be on the same fabric. That of ivshmem is the bar.
     pub fn may_be(self, gid: Gid) -> bool {
         gid != Gid::default() && (self != Kind::Ivshmem || gid.hi == bar::id())
     }
+}
+
+/// Opens the verbs device, also in software if that was `asked_for`. Where there is no RDMA that is found out once.
+pub fn open_verbs(asked_for: bool) -> Result<Provider, Unavailable> {
+    static NONE: AtomicBool = AtomicBool::new(false);
+    if VERBS.provider().is_none() && !asked_for && NONE.load(Relaxed) {
+        return Err(Unavailable::NoDevice);
+    }
+    let opened = VERBS.open(asked_for);
+    NONE.store(opened == Err(Unavailable::NoDevice), Relaxed);
+    // It may be open because somebody else asked.
+    opened.and_then(|provider| match provider {
+        Provider::Software if !asked_for => Err(Unavailable::NoDevice),
+        provider => Ok(provider),
+    })
+}
+
+fn may_copy(peer: Cred) -> bool {
+    peer.pid > 0 && peer.uid == rustix::process::geteuid().as_raw() && may_write(peer.pid).is_ok()
 }
 
 /// Whether this process may write to the memory of `pid`, as ism does; an errno if not.
@@ -147,7 +185,7 @@ pub fn offered(peer: Cred) -> impl Iterator<Item = Kind> {
 
 /// Bytes of buffers that this process has registered.
 pub fn memory() -> u64 {
-    LOOPBACK.memory() + ISM.memory() + IVSHMEM.memory()
+    LOOPBACK.memory() + ISM.memory() + IVSHMEM.memory() + VERBS.memory()
 }
 
 /// In a fork child: other devices, under other GIDs.
@@ -155,5 +193,6 @@ pub fn after_fork_child() {
     LOOPBACK.after_fork_child();
     ISM.after_fork_child();
     IVSHMEM.after_fork_child();
+    VERBS.after_fork_child();
     bar::after_fork_child();
 }

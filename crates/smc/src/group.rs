@@ -5,7 +5,7 @@
 
 mod buffers;
 
-pub use buffers::{Pass, Reached, attach, give_back, own_page, release, take_dmb};
+pub use buffers::{At, Pass, Reached, attach, give_back, own_page, release, take_dmb};
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -19,7 +19,7 @@ use crate::channel::Cred;
 use crate::clc::{Eid, FirstContact};
 use crate::config::CONFIG;
 use crate::conn::{Conn, DmbHeader, LEFT};
-use crate::device::{self, ISM, IVSHMEM, Kind, LOOPBACK};
+use crate::device::{self, ISM, IVSHMEM, Kind, LOOPBACK, VERBS};
 use crate::{bar, quota, reason, sys};
 
 /// Which end of the handshake we are.
@@ -79,6 +79,12 @@ impl Group {
         self.kind == Kind::Ivshmem && bar::is_short()
     }
 
+    /// Whether new connections may join it.
+    fn is_usable(&self) -> bool {
+        let broken = || self.kind == Kind::Verbs && self.state == State::Ready && VERBS.is_broken(self.id);
+        self.state != State::Dead && !broken()
+    }
+
     fn becomes(&mut self, state: State) {
         self.state = state;
         if let Some(row) = self.row {
@@ -124,7 +130,7 @@ pub fn serve(kind: Kind, peer: Gid, of: Cred, terms: Terms) -> Result<(u32, bool
         match list.iter().find(|g| {
             g.role == Role::Server
                 && (g.kind, g.peer, g.of, g.terms.eid) == (kind, peer, of, terms.eid)
-                && g.state != State::Dead
+                && g.is_usable()
                 && of.is_one_process()
                 && !g.is_over()
         }) {
@@ -142,7 +148,7 @@ pub fn join(kind: Kind, peer: Gid, of: Cred, eid: Eid, first: Option<u8>) -> Res
         let known = list.iter_mut().find(|g| {
             g.role == Role::Client
                 && (g.kind, g.peer, g.of, g.terms.eid) == (kind, peer, of, eid)
-                && g.state != State::Dead
+                && g.is_usable()
                 && of.is_one_process()
         });
         match (known, first) {
@@ -236,6 +242,7 @@ fn drop_group(list: &mut Vec<Group>, at: usize) {
         Kind::Loopback => LOOPBACK.drop_group(g.id),
         Kind::Ism => ISM.drop_group(g.id),
         Kind::Ivshmem => IVSHMEM.drop_group(g.id),
+        Kind::Verbs => VERBS.drop_group(g.id),
     }
 }
 
@@ -342,7 +349,7 @@ pub fn introduced(id: u32, peer: &FirstContact) {
 
 /// Whether this end wants a checksum over what a device copies.
 pub fn wants_integrity(kind: Kind) -> bool {
-    kind == Kind::Ism && CONFIG.integrity.load(Relaxed)
+    matches!(kind, Kind::Ism | Kind::Verbs) && CONFIG.integrity.load(Relaxed)
 }
 
 /// In a fork child: the groups are the parent's. Their memory stays for inherited connections; new connections make

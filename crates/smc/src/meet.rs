@@ -24,7 +24,7 @@ use crate::clc::{
 use crate::config::{self, CONFIG, PeerPolicy};
 use crate::conn::{Conn, Ends, phase as p};
 use crate::device::{self, Kind};
-use crate::group::{self, NoGroup, Pass, Terms};
+use crate::group::{self, At, NoGroup, Pass, Terms};
 use crate::inet::{self, TcpInfo};
 use crate::reason::{self, Reason};
 use crate::trace::{self, Way};

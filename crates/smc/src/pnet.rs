@@ -151,13 +151,13 @@ mod tests {
             let pnets = Pnets::parse(text.as_bytes());
             Kind::ALL.map(|kind| pnets.admits(kind))
         };
-        assert_eq!(admits(""), [true, true, true], "without an id it goes with every interface");
-        assert_eq!(admits("lo=NET1"), [true, true, true]);
-        assert_eq!(admits("loopback=NET1"), [false, true, true]);
-        assert_eq!(admits("loopback=NET1,ism=NET2,lo=NET2"), [false, true, true]);
-        assert_eq!(admits("loopback=NET1,ism=NET2,lo=net2,eth0=NET1"), [true, true, true]);
-        assert_eq!(admits("ism=NET2,lo=NET1"), [true, false, true]);
-        assert_eq!(admits("ism=no id,lo"), [true, true, true], "what makes no sense");
+        assert_eq!(admits(""), [true, true, true, true], "without an id it goes with every interface");
+        assert_eq!(admits("lo=NET1"), [true, true, true, true]);
+        assert_eq!(admits("loopback=NET1"), [false, true, true, true]);
+        assert_eq!(admits("loopback=NET1,ism=NET2,lo=NET2"), [false, true, true, true]);
+        assert_eq!(admits("loopback=NET1,ism=NET2,lo=net2,eth0=NET1"), [true, true, true, true]);
+        assert_eq!(admits("ism=NET2,lo=NET1"), [true, false, true, true]);
+        assert_eq!(admits("ism=no id,lo"), [true, true, true, true], "what makes no sense");
         assert_eq!(Pnets::parse(b"ism=net2").of(Kind::Ism), PnetId::parse(b"NET2").ok());
     }
 }

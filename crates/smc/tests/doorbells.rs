@@ -257,5 +257,5 @@ fn event_loops_under_one_cover() {
     let _serial = serial();
     CONFIG.dmb_size.store(16 << 10, Relaxed);
     // Over ism nobody sees the peer's wait words: each connection is armed by itself.
-    event_loops("epoll", !common::over_ism());
+    event_loops("epoll", !common::copying());
 }

@@ -1,4 +1,4 @@
-//! The same tests over the ism device: `common::over_ism` goes by the name of this binary.
+//! The same tests over the ism device: `common::device` goes by the name of this binary.
 
 #[path = "doorbells.rs"]
 mod doorbells;

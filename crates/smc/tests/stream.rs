@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::Ordering::*;
 
 use common::queue::{Direction, iov};
-use common::{bytes, over_ism, pair, rings, serial, upgrade};
+use common::{bytes, copying, pair, rings, serial, upgrade};
 use proptest::prelude::*;
 use smc::config::CONFIG;
 use smc::conn::{DmbHeader, Got, IN, OUT, Pieces, Sent};
@@ -95,7 +95,7 @@ fn edges_of_the_ring() {
                 d.recv(size / 5, 0, 5000).unwrap();
             }
             d.check().unwrap();
-            if over_ism() {
+            if copying() {
                 // Told with what is told next.
                 b.conn.arm_data();
             }
@@ -157,11 +157,11 @@ fn the_header_is_what_smc_says() {
     let h: &DmbHeader = unsafe { &*b.conn.my_header() };
     assert_eq!(h.kind.load(Relaxed) & 0xff, 0xfe);
     // Reserved, where no device that copies has a use for them.
-    assert_eq!(h.kind.load(Relaxed) >> 8 != 0, over_ism());
+    assert_eq!(h.kind.load(Relaxed) >> 8 != 0, copying());
     assert_eq!(h.prod.load(Relaxed).to_le_bytes(), [0, 0, 100, 0, 0, 0, 0, 0], "wrap 0, count 100, no flags");
     let mut buf = [0; 100];
     assert_eq!(b.recv(&mut buf, 0), Ok(100));
-    if over_ism() {
+    if copying() {
         // It goes along with what is told next.
         b.conn.arm_data();
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smc::conn::{Conn, phase};
@@ -31,7 +31,7 @@ pub fn run(device: Device, pid: Option<u32>) -> Result<ExitCode> {
         Device::Loopback => Kind::Loopback,
         Device::Ism => Kind::Ism,
         Device::Ivshmem => Kind::Ivshmem,
-        Device::Verbs => bail!("connections of TCP programs do not go over verbs; give loopback, ism or ivshmem"),
+        Device::Verbs => Kind::Verbs,
     };
     let wanted = |table: &Table| pid.is_none_or(|pid| table.programs.iter().any(|program| program.pid == pid));
     let tables: Vec<Table> = snapshot(|_| true).tables.into_iter().filter(&wanted).collect();

@@ -137,15 +137,15 @@ impl OwnArena {
     }
 
     /// Whether it was in use; then its next user finds a zeroed header. Nothing was written behind the first `used` bytes,
-    /// as far as is known.
-    pub fn release(&mut self, slot: u32, used: u32) -> bool {
+    /// as far as is known. Its pages stay if they are `pinned`.
+    pub fn release(&mut self, slot: u32, used: u32, pinned: bool) -> bool {
         self.live.remove(slot);
         if !self.used.remove(slot) {
             return false;
         }
         let g = self.memory.geometry;
         let end = g.offset(slot) + g.slot_len;
-        let keep = end <= WARM || end <= TEPID && used <= LITTLE;
+        let keep = pinned || end <= WARM || end <= TEPID && used <= LITTLE;
         if !keep && self.segment.discard(g.offset(slot) as usize, g.slot_len as usize) {
             return true;
         }

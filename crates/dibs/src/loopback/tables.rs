@@ -132,8 +132,8 @@ impl Tables {
         }
     }
 
-    pub fn release(&mut self, token: u64, used: u32) -> bool {
-        let released = self.own(token).is_some_and(|a| a.release(slot_of(token), used));
+    pub fn release(&mut self, token: u64, used: u32, pinned: bool) -> bool {
+        let released = self.own(token).is_some_and(|a| a.release(slot_of(token), used, pinned));
         self.dmbs -= u32::from(released);
         released
     }

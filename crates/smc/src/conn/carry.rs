@@ -85,8 +85,10 @@ impl Conn {
         let (mut n, mut len) = (0, 0);
         let mut sum = tx.sum;
         let summed = self.window().tail.load(Relaxed) != 0;
+        // The application's own memory is not registered.
+        let linked = self.is_linked();
         match source {
-            Source::Pieces(pieces) if summed => {
+            Source::Pieces(pieces) if summed || linked => {
                 let mut ahead: Pieces = **pieces;
                 let chunk = chunk.min(stage.len());
                 while len < chunk {
@@ -100,8 +102,12 @@ impl Conn {
                     // SAFETY: the application vouches for its iovecs as it does towards the kernel; the stage has room for
                     // `k` bytes from `len` on, and bytes of a stage need no value before they are stored to.
                     unsafe {
-                        let to = core::slice::from_raw_parts_mut(stage.as_mut_ptr().cast::<u8>().add(len), k);
-                        sum.copy(core::slice::from_raw_parts(at, k), to);
+                        let to = stage.as_mut_ptr().cast::<u8>().add(len);
+                        if summed {
+                            sum.copy(core::slice::from_raw_parts(at, k), core::slice::from_raw_parts_mut(to, k));
+                        } else {
+                            core::ptr::copy_nonoverlapping(at, to, k);
+                        }
                     }
                     len += k;
                 }

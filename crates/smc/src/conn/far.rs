@@ -1,17 +1,20 @@
-//! Connections over the ism device, where the peer's DMB is in the peer's own memory.
+//! Connections over the ism and verbs devices, where the peer's DMB is in the peer's own memory.
 //!
 //! What the data path otherwise stores in the peer's header it stores in an *image* of that header here, and `tell`
 //! copies the word across; bytes go from the application straight into the peer's ring. An aligned word arrives whole, the
-//! pieces of one copy arrive in order, and a copy is a full fence.
+//! pieces of one copy arrive in order, and a copy is a full fence: over verbs it is a chain of RDMA writes, whose completion
+//! is waited for.
 //!
 //! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in `recall.rs`.
 
 use super::*;
+use crate::device::VERBS;
 use crate::{sys, table};
 use core::mem::offset_of;
 use core::sync::atomic::fence;
 use dibs::ism::far::{self, Piece, piece};
 use dibs::ism::{self, Far, Place, WORDS};
+use dibs::verbs::Remote;
 use shm::Errno;
 
 /// A word of the header: offset and length.
@@ -57,22 +60,35 @@ impl Conn {
     /// Notes where the peer's DMB is; the image of its header.
     pub(super) fn attach_far(&self, far: &Far) -> *mut DmbHeader {
         let w = self.window();
+        w.link.store(0, Relaxed);
         w.far_pid.store(far.pid as u32, Relaxed);
         w.far_base.store(far.place.base, Relaxed);
         w.far_proof.store(far.place.proof, Relaxed);
         w.far_seen.store(sys::coarse_ns(), Relaxed);
         w.far_lost.store(0, Relaxed);
         w.far.store(far.addr, Release);
-        // What the owner stored in our stead (`expose`).
-        let image = far.words.cast::<DmbHeader>();
-        // SAFETY: WORDS bytes of our own, zeroed, readable for good.
-        unsafe { &*image }.rx_arm.store(1, Relaxed);
-        image
+        image_in(far.words)
+    }
+
+    /// The same for a buffer at the other end of a link.
+    pub(super) fn attach_linked(&self, remote: &Remote) -> *mut DmbHeader {
+        let w = self.window();
+        w.link.store(remote.link, Relaxed);
+        w.key.store(remote.place.rkey, Relaxed);
+        w.far_lost.store(0, Relaxed);
+        w.far.store(remote.place.addr, Release);
+        image_in(remote.words)
+    }
+
+    /// Whether the peer's DMB is written by RDMA, for which only registered memory will do.
+    pub(super) fn is_linked(&self) -> bool {
+        self.window().link.load(Relaxed) != 0
     }
 
     /// Forgets a connection that had this slot.
     pub(super) fn detach_far(&self) {
         let w = self.window();
+        w.link.store(0, Relaxed);
         w.far.store(0, Relaxed);
         let stash = w.stash.swap(core::ptr::null_mut(), Relaxed);
         if !stash.is_null() {
@@ -123,13 +139,31 @@ impl Conn {
 
     /// Copies into the peer's DMB.
     pub(super) fn far_write(&self, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
+        let w = self.window();
+        let link = w.link.load(Relaxed);
+        if link != 0 {
+            // SAFETY: words of the image, or staged bytes.
+            let written = unsafe { VERBS.write(link, w.key.load(Relaxed), here, there) };
+            return written.or_else(|_| self.unreached(w, sys::coarse_ns(), Errno::SRCH));
+        }
         // SAFETY: words of the image, or what the application gave to be sent; the destination lies in the buffer that
         // the peer registered for us, and the proof beside it was found.
         self.far_call(|pid| unsafe { far::write(pid, here, there) })
     }
 
-    /// Copies from the peer's memory.
-    pub(super) fn far_read(&self, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
+    /// Copies from the peer's memory: of our DMB's image there, or else of the DMB that we write.
+    pub(super) fn far_read(&self, is_image: bool, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
+        let w = self.window();
+        let link = w.link.load(Relaxed);
+        if link != 0 {
+            let key = w.key.load(Relaxed);
+            let read = if is_image { VERBS.read_image(link, addr, to) } else { VERBS.read(link, key, addr, to) };
+            return match read {
+                // Where the peer says that it lies it is not.
+                Err(Errno::FAULT) => Err(Errno::FAULT),
+                other => other.or_else(|_| self.unreached(w, sys::coarse_ns(), Errno::SRCH)),
+            };
+        }
         self.far_call(|pid| far::read(pid, addr, to))
     }
 
@@ -174,8 +208,9 @@ impl Conn {
 
     #[cold]
     fn unreached<T>(&self, w: &Window, now: u64, e: Errno) -> Result<T, Errno> {
-        let rights = far::may_write(w.far_pid.load(Relaxed) as i32);
-        if matches!(rights, Err(e) if e != Errno::SRCH) {
+        let rights = || far::may_write(w.far_pid.load(Relaxed) as i32);
+        // A link that broke stays so, but its peer may have ended in order: TCP tells.
+        if w.link.load(Relaxed) == 0 && matches!(rights(), Err(e) if e != Errno::SRCH) {
             // It lives, and we may not write to it any more.
             w.far_lost.store(FOR_GOOD, Relaxed);
         } else {
@@ -252,6 +287,14 @@ impl Conn {
     }
 }
 
+/// The image of a header whose owner has stored one word in our stead (`expose`).
+fn image_in(words: *mut u8) -> *mut DmbHeader {
+    let image = words.cast::<DmbHeader>();
+    // SAFETY: WORDS bytes of our own, zeroed, readable for good.
+    unsafe { &*image }.rx_arm.store(1, Relaxed);
+    image
+}
+
 /// In a fork child: peers learn of it, for when its parent is no more. Its memory is theirs to write as the parent's is.
 pub fn after_fork_child() {
     if !table::exists() {
@@ -262,7 +305,7 @@ pub fn after_fork_child() {
     for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
         let c = t.conn(index);
         let live = c.gen_.load(Relaxed) % 2 == 1 && c.phase() & (p::TX_READY | p::CLOSED) == p::TX_READY;
-        if live && c.is_far() {
+        if live && c.is_far() && !c.is_linked() {
             let kin = &c.peer().kin;
             kin.store(kin.load(Relaxed) & RECALL | me, Relaxed);
             c.tell(&[KIN]);

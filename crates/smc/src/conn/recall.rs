@@ -1,4 +1,4 @@
-//! Taking a ring back over ism, where nobody can make the peer's next publication fail.
+//! Taking a ring back over ism and verbs, where nobody can make the peer's next publication fail.
 //!
 //! Who takes its ring back for its own use asks for it (`RECALL`), reads on, and the peer answers by `REVERTED` behind its
 //! last bytes and its last doorbell.
@@ -38,7 +38,7 @@ impl Conn {
         let image = self.my().kind.load(Acquire) >> KIND_TYPE.count_ones();
         let mut word = [0; N];
         // Wherever it lies: what is read is the peer's own.
-        (image != 0 && self.far_read(image + offset as u64, &mut word).is_ok()).then_some(word)
+        (image != 0 && self.far_read(true, image + offset as u64, &mut word).is_ok()).then_some(word)
     }
 
     /// How much of the `used` bytes in its ring the peer has read and not told us yet.
@@ -188,7 +188,7 @@ impl Conn {
             let offset = to as u64 - stash as u64;
             // SAFETY: within the stash, which nobody else looks at yet.
             let to = unsafe { core::slice::from_raw_parts_mut(to, len as usize) };
-            len == 0 || self.far_read(base + offset, to).is_ok()
+            len == 0 || self.far_read(false, base + offset, to).is_ok()
         })
     }
 }

@@ -25,7 +25,7 @@ pub struct Window {
     pub peer_size: AtomicU32,
     /// How far we had sent when connections at rest were last looked for.
     pub swept: AtomicU64,
-    /// Over ism: address of the peer's DMB in its own memory, 0 when it is mapped here.
+    /// Over ism and verbs: address of the peer's DMB in its own memory, 0 when it is mapped here.
     pub far: AtomicU64,
     /// The process that this is an address of.
     pub far_pid: AtomicU32,
@@ -39,6 +39,10 @@ pub struct Window {
     pub far_seen: AtomicU64,
     /// Since when it cannot be reached, 0: it can.
     pub far_lost: AtomicU64,
+    /// Over verbs: the link, 0 over ism.
+    pub link: AtomicU32,
+    /// What opens the peer's DMB there.
+    pub key: AtomicU32,
     /// A copy of the peer's ring, for what must be sent again over TCP.
     pub stash: AtomicPtr<u8>,
     /// Length of `stash`.
@@ -76,6 +80,8 @@ static NO_WINDOW: Window = Window {
     far_proof: AtomicU64::new(0),
     far_seen: AtomicU64::new(0),
     far_lost: AtomicU64::new(0),
+    link: AtomicU32::new(0),
+    key: AtomicU32::new(0),
     stash: AtomicPtr::new(core::ptr::null_mut()),
     stash_len: AtomicU32::new(0),
 };

@@ -3,6 +3,7 @@
 use super::*;
 use dibs::ism::{Far, Place};
 use dibs::loopback::slot_of;
+use dibs::verbs;
 use dibs::{Device as _, Dmb, NoCopy, RegisterError};
 
 use crate::conn::{HEADER_LEN, Waits};
@@ -15,8 +16,20 @@ const QUARANTINE: usize = 64;
 pub struct Pass {
     /// The arena's memfd, if it has not got that yet.
     pub fd: Option<i32>,
-    /// Where the arena lies, on the ism device.
-    pub place: Option<Place>,
+    /// Where it lies, where it cannot be mapped.
+    pub at: At,
+}
+
+/// Where a buffer lies in its owner's memory.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum At {
+    /// That is not to be known.
+    #[default]
+    Shared,
+    /// On the ism device: its arena.
+    Ism(Place),
+    /// On the verbs device; at first contact also our end of the link.
+    Verbs(verbs::Place, Option<verbs::End>),
 }
 
 /// A receive buffer for a new connection.
@@ -55,6 +68,10 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Pass), u32> {
                 IVSHMEM.set_max_dmbs(most);
                 register_in_bar(id, peer, len)
             }
+            Kind::Verbs => {
+                VERBS.set_max_dmbs(most);
+                register_region(id, peer, len)
+            }
         };
         let dmb = registered.map_err(|e| match e {
             RegisterError::NoSpace => reason::MAX_DMB.code(),
@@ -65,15 +82,30 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Pass), u32> {
         let pass = match g.kind {
             Kind::Loopback => {
                 let new = LOOPBACK.share(dmb.token).filter(|s| g.known != s.arena);
-                Pass { fd: new.map(|s| s.fd), place: None }
+                Pass { fd: new.map(|s| s.fd), at: At::Shared }
             }
-            Kind::Ism => Pass { fd: None, place: ISM.place(dmb.token) },
+            Kind::Ism => Pass { fd: None, at: ISM.place(dmb.token).map_or(At::Shared, At::Ism) },
+            Kind::Verbs => {
+                let end = VERBS.end(id).filter(|_| g.state == State::Pending);
+                Pass { fd: None, at: VERBS.place(dmb.token).map_or(At::Shared, |place| At::Verbs(place, end)) }
+            }
             // Its peers have it already.
             Kind::Ivshmem => Pass::default(),
         };
         Ok((dmb, pass))
     })
     .unwrap_or(Err(reason::MEMORY.code()))
+}
+
+/// Memory that hardware writes to is bounded (RLIMIT_MEMLOCK).
+fn register_region(id: u32, peer: Gid, mut len: u32) -> Result<Dmb, RegisterError> {
+    const LEAST: u32 = 64 << 10;
+    loop {
+        match VERBS.register_in(id, peer, len) {
+            Err(RegisterError::NoMemory) if len > LEAST => len /= 2,
+            done => return done,
+        }
+    }
 }
 
 /// A bar is small, and what is in it may be the dead's.
@@ -102,6 +134,7 @@ fn release_dmb(kind: Kind, token: u64, header: Option<*const DmbHeader>) -> bool
         Kind::Loopback => LOOPBACK.release_dmb(token, used),
         Kind::Ism => ISM.release_dmb(token, used),
         Kind::Ivshmem => IVSHMEM.release_dmb(token),
+        Kind::Verbs => VERBS.release_dmb(token, used),
     }
 }
 
@@ -110,6 +143,7 @@ fn unregister_dmb(kind: Kind, token: u64) -> bool {
         Kind::Loopback => LOOPBACK.unregister_dmb(token),
         Kind::Ism => ISM.unregister_dmb(token),
         Kind::Ivshmem => IVSHMEM.unregister_dmb(token),
+        Kind::Verbs => VERBS.unregister_dmb(token),
     }
 }
 
@@ -127,7 +161,7 @@ fn count_buffer(g: &mut Group, dmb: &Dmb) {
 pub fn own_page(kind: Kind, token: u64) -> *mut Waits {
     match kind {
         Kind::Loopback => LOOPBACK.control_page(token).cast(),
-        Kind::Ism => core::ptr::null_mut(),
+        Kind::Ism | Kind::Verbs => core::ptr::null_mut(),
         Kind::Ivshmem => IVSHMEM.control_page(token).cast(),
     }
 }
@@ -140,12 +174,15 @@ pub enum Reached {
     Bar(*mut DmbHeader, *mut Waits),
     /// In the peer's own memory, and whether a checksum goes along.
     Far(Far, bool),
+    /// The same, over a link.
+    Linked(verbs::Remote, bool),
 }
 
 /// Brings the peer's DMB within reach, with what came beside the message that names it.
 pub fn attach(id: u32, token: u64, len: u32, pass: Pass) -> Option<Reached> {
-    let found = with(|list| list.iter().find(|g| g.id == id).map(|g| (g.peer, g.kind, g.of, g.checked)));
-    let (owner, kind, of, checked) = found.flatten().filter(|(_, kind, ..)| !kind.is_gone())?;
+    let known = |g: &Group| (g.peer, g.kind, g.of, g.checked, g.state == State::Pending);
+    let found = with(|list| list.iter().find(|g| g.id == id).map(known));
+    let (owner, kind, of, checked, pending) = found.flatten().filter(|(_, kind, ..)| !kind.is_gone())?;
     match kind {
         Kind::Loopback => {
             let a = LOOPBACK.attach_in(id, owner, token, len, pass.fd).ok()?;
@@ -159,8 +196,17 @@ pub fn attach(id: u32, token: u64, len: u32, pass: Pass) -> Option<Reached> {
             (!page.is_null()).then_some(Reached::Bar(a.addr.cast(), page.cast()))
         }
         Kind::Ism => {
-            let far = ISM.attach_in(id, owner, token, len, of.pid, pass.place?).ok()?;
+            let At::Ism(place) = pass.at else { return None };
+            let far = ISM.attach_in(id, owner, token, len, of.pid, place).ok()?;
             Some(Reached::Far(far, checked))
+        }
+        Kind::Verbs => {
+            let At::Verbs(place, end) = pass.at else { return None };
+            if let Some(end) = end.filter(|_| pending) {
+                VERBS.connect(id, end, of.pid).ok()?;
+            }
+            let remote = VERBS.attach_in(id, owner, token, len, place).ok()?;
+            Some(Reached::Linked(remote, checked))
         }
     }
 }
@@ -190,6 +236,7 @@ pub fn release(conn: &Conn) {
                 Kind::Loopback => LOOPBACK.detach_dmb(g.peer, peer_token),
                 Kind::Ism => ISM.detach_dmb(g.peer, peer_token),
                 Kind::Ivshmem => IVSHMEM.detach_dmb(g.peer, peer_token),
+                Kind::Verbs => VERBS.detach_dmb(g.peer, peer_token),
             };
         }
         if quiet {

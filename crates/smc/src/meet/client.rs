@@ -27,7 +27,7 @@ pub(super) fn propose(conn: &Conn, fd: i32, ch: i32) -> Next {
     };
     let Some(proposal) = proposal(cred) else { return decline(conn, ch, reason::NO_SMC_DEV) };
     let mut out = [0u8; channel::MAX];
-    let Some(n) = write(&Message::Proposal(proposal), None, fd, &mut out) else {
+    let Some(n) = write(&Message::Proposal(proposal), At::Shared, fd, &mut out) else {
         return Next::Tcp(reason::INT_ERR);
     };
     if say(conn, ch, &out[..n], None).is_err() {
@@ -130,7 +130,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         decline(conn, ch, why)
     };
     let len = server.size.bytes();
-    let theirs = Pass { fd: passed, place: place(raw) };
+    let theirs = Pass { fd: passed, at: place(raw, kind) };
     let Some(reached) = group::attach(id, server.token, len, theirs) else {
         return refuse(reason::MEMORY);
     };
@@ -139,7 +139,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
     expose(conn, fd, kind, &dmb);
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
-    let sent = write(&confirm, pass.place, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    let sent = write(&confirm, pass.at, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);

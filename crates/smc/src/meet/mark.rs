@@ -1,9 +1,11 @@
 //! What tells one TCP connection from an earlier one with the same addresses.
 
-use dibs::ism::Place;
+use dibs::{ism, verbs};
 
 use crate::channel;
 use crate::clc::Message;
+use crate::device::Kind;
+use crate::group::At;
 use crate::inet::TcpInfo;
 
 /// Behind each Proposal, Accept and Confirm: what its sender has sent and received on the TCP stream, so that a name
@@ -12,30 +14,48 @@ const MARK: &[u8; 8] = b"SHORTWR1";
 
 const TRAILER: usize = 24;
 
-/// Between message and mark, for a buffer on the ism device: where its arena lies.
+/// Between message and mark, for a buffer that cannot be mapped: where it lies, in three words.
 const PLACE: usize = 24;
 
-pub(super) fn write(message: &Message, place: Option<Place>, fd: i32, out: &mut [u8; channel::MAX]) -> Option<usize> {
+pub(super) fn write(message: &Message, at: At, fd: i32, out: &mut [u8; channel::MAX]) -> Option<usize> {
     let mut n = message.encode(out).ok()?;
-    if let Some(place) = place {
-        for word in [place.base, place.len, place.proof] {
-            out.get_mut(n..n + 8)?.copy_from_slice(&word.to_be_bytes());
-            n += 8;
-        }
+    let mut put = |bytes: &[u8]| {
+        out.get_mut(n..n + bytes.len())?.copy_from_slice(bytes);
+        n += bytes.len();
+        Some(())
+    };
+    let (words, end) = match at {
+        At::Shared => (None, None),
+        At::Ism(place) => (Some([place.base, place.len, place.proof]), None),
+        At::Verbs(place, end) => (Some([place.addr, place.signal, place.rkey.into()]), end),
+    };
+    for word in words.iter().flatten() {
+        put(&word.to_be_bytes())?;
+    }
+    if let Some(end) = end {
+        put(&end.encode())?;
     }
     let info = TcpInfo::of(fd)?;
-    out.get_mut(n..n + 8)?.copy_from_slice(MARK);
-    out.get_mut(n + 8..n + 16)?.copy_from_slice(&info.sent().to_be_bytes());
-    out.get_mut(n + 16..n + 24)?.copy_from_slice(&info.arrived().to_be_bytes());
-    Some(n + TRAILER)
+    put(MARK)?;
+    put(&info.sent().to_be_bytes())?;
+    put(&info.arrived().to_be_bytes())?;
+    Some(n)
 }
 
-/// Where the sender's arena lies, if it said so.
-pub(super) fn place(raw: &[u8]) -> Option<Place> {
-    let message = usize::from(u16::from_be_bytes(raw.get(5..7)?.try_into().ok()?));
-    let place = raw.get(message..).filter(|rest| rest.len() == PLACE + TRAILER)?;
-    let word = |at: usize| u64::from_be_bytes(place[at..at + 8].try_into().unwrap_or_default());
-    Some(Place { base: word(0), len: word(8), proof: word(16) })
+/// What the sender said of its buffer's place, which the device of the message tells how to understand.
+pub(super) fn place(raw: &[u8], kind: Kind) -> At {
+    let rest = raw.get(5..7).and_then(|len| raw.get(usize::from(u16::from_be_bytes([len[0], len[1]]))..));
+    let Some((words, rest)) = rest.and_then(|rest| rest.split_first_chunk::<PLACE>()) else { return At::Shared };
+    let word = |at: usize| u64::from_be_bytes(words[at..at + 8].try_into().unwrap_or_default());
+    match (kind, rest.len().checked_sub(TRAILER)) {
+        (Kind::Ism, Some(0)) => At::Ism(ism::Place { base: word(0), len: word(8), proof: word(16) }),
+        (Kind::Verbs, Some(more @ (0 | verbs::End::BYTES))) => {
+            let Ok(rkey) = u32::try_from(word(16)) else { return At::Shared };
+            let end = rest.first_chunk().filter(|_| more > 0).map(verbs::End::decode);
+            At::Verbs(verbs::Place { addr: word(0), signal: word(8), rkey }, end)
+        }
+        _ => At::Shared,
+    }
 }
 
 /// The sender cannot have received more than we have sent.

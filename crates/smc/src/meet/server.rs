@@ -108,7 +108,7 @@ fn accept(conn: &Conn, (fd, ch): (i32, i32), kind: Kind, choice: &Selection, cre
     let mut out = [0u8; channel::MAX];
     // The client may switch as soon as it has the Accept: our end must be watching by then.
     expose(conn, fd, kind, &dmb);
-    let sent = write(&accept, pass.place, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    let sent = write(&accept, pass.at, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
         return Ok(retract(conn, reason::RENDEZVOUS));
     }
@@ -143,9 +143,7 @@ pub(super) fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
         Err(_) => (0, None),
     };
     let attached = match Message::decode(&buffer[..n]) {
-        Ok(Message::Confirm(confirm)) => {
-            attach_confirmed(conn, id, &confirm, Pass { fd: passed, place: place(&buffer[..n]) })
-        }
+        Ok(Message::Confirm(confirm)) => attach_confirmed(conn, id, &confirm, (passed, &buffer[..n])),
         Ok(Message::Decline(d)) => {
             conn.peer_reason.store(d.diagnosis.code(), Relaxed);
             group::failed(id, d.out_of_sync);
@@ -173,7 +171,7 @@ pub(super) fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     }
 }
 
-fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, pass: Pass) -> Result<(), Reason> {
+fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, (fd, raw): (Option<i32>, &[u8])) -> Result<(), Reason> {
     let Accept::SmcD(client) = confirm else { return Err(reason::VIOLATION) };
     let SmcDLevel::V2(v2) = client.level else { return Err(reason::VIOLATION) };
     let (expected, kind, terms) = group::peer_of(id).ok_or(reason::SYNC_ERR)?;
@@ -190,6 +188,7 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, pass: Pass) -> Resul
     if let Some(first) = &v2.first_contact {
         group::introduced(id, first);
     }
+    let pass = Pass { fd, at: place(raw, kind) };
     let reached = group::attach(id, client.token, len, pass).ok_or(reason::MEMORY)?;
     conn.attach(reached, len, client.token, CONFIG.copy.load(Relaxed));
     conn.commit();

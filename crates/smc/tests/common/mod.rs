@@ -29,15 +29,26 @@ pub fn serial() -> MutexGuard<'static, ()> {
     let config = &smc::config::CONFIG;
     config.copy.store(false, Relaxed);
     config.dmb_size.store(64 << 10, Relaxed);
-    config.set(b"PREFER", if over_ism() { b"ism" } else { b"loopback" });
-    config.integrity.store(binary_is("_checked_ism-"), Relaxed);
+    config.set(b"PREFER", device());
+    config.integrity.store(binary_is("_checked_"), Relaxed);
     raw::next_stranger();
     guard
 }
 
-/// Whether this binary is the one that tests ism: each such file is compiled twice, under two names.
-pub fn over_ism() -> bool {
-    binary_is("_ism-")
+/// The device that this binary tests: files are compiled once for each, under several names.
+fn device() -> &'static [u8] {
+    if binary_is("_ism-") {
+        b"ism"
+    } else if binary_is("_verbs-") {
+        b"verbs"
+    } else {
+        b"loopback"
+    }
+}
+
+/// Whether that device copies into the peer's own memory.
+pub fn copying() -> bool {
+    device() != b"loopback"
 }
 
 fn binary_is(part: &str) -> bool {
@@ -46,7 +57,7 @@ fn binary_is(part: &str) -> bool {
 
 /// Does `what` while `peer`, over a device on which it must be asked, looks at its connection as a waiting program does.
 pub fn while_looked_at<R>(peer: Option<&End>, what: impl FnOnce() -> R) -> R {
-    let Some(peer) = peer.filter(|_| over_ism()) else { return what() };
+    let Some(peer) = peer.filter(|_| copying()) else { return what() };
     let (conn, fd, done) = (peer.conn, peer.fd, AtomicBool::new(false));
     std::thread::scope(|s| {
         s.spawn(|| {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::*;
 use proptest::prelude::*;
 use smc::conn::{Got, IN, OUT, Pieces, Sent};
 
-use super::{End, bytes, over_ism};
+use super::{End, bytes, copying};
 
 /// One direction of a connection, and what must be true of it.
 pub struct Direction<'a> {
@@ -53,7 +53,7 @@ impl<'a> Direction<'a> {
 
     /// Sent, and not known to be read.
     fn outstanding(&self) -> u64 {
-        if !over_ism() {
+        if !copying() {
             return self.unread_there();
         }
         // Told with anything else that is told; how late is checked in `read`.
@@ -169,7 +169,7 @@ impl<'a> Direction<'a> {
         let lag = self.outstanding() - self.queue.len() as u64;
         prop_assert!(lag < self.size / 4, "{} bytes freed and not told of a ring of {}", lag, self.size);
         // Where telling costs a copy it waits for a reason.
-        if self.queue.is_empty() && !over_ism() || self.asked {
+        if self.queue.is_empty() && !copying() || self.asked {
             prop_assert_eq!(lag, 0, "the sender asked: {}, left: {}", self.asked, self.queue.len());
         }
         if self.queue.len() as u64 <= self.size / 3 * 2 {

@@ -21,8 +21,10 @@ pub fn context() -> *mut Context {
             between: [null_mut(); 12],
             post_send,
             post_recv,
+            after: [null_mut(); 5],
         };
-        Box::into_raw(Box::new(Context { device: Box::into_raw(Box::new(device)), ops })) as usize
+        let (cmd_fd, async_fd) = (-1, -1);
+        Box::into_raw(Box::new(Context { device: Box::into_raw(Box::new(device)), ops, cmd_fd, async_fd })) as usize
     }) as *mut Context
 }
 

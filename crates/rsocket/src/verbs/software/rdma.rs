@@ -83,7 +83,10 @@ pub unsafe extern "C" fn create_qp(id: *mut CmId, _pd: *mut c_void, attributes: 
     // SAFETY: the caller's.
     let attributes = unsafe { &mut *attributes };
     attributes.max_inline_data = attributes.max_inline_data.min(INLINE_MAX);
-    let qp = Box::into_raw(Box::new(Qp { context: context(), qp_context: null_mut(), pd: core::ptr::dangling_mut() }));
+    // SAFETY: pointers and numbers, which may all be zero.
+    let mut new: Qp = unsafe { core::mem::zeroed() };
+    (new.context, new.pd) = (context(), core::ptr::dangling_mut());
+    let qp = Box::into_raw(Box::new(new));
     let state = SoftQp {
         cq: attributes.send_cq as usize,
         peer: 0,

@@ -1,7 +1,7 @@
 //! Memory of another process, reached by system calls alone.
 
-use crate::Errno;
 use core::ffi::c_void;
+use shm::Errno;
 
 /// One piece of memory, here or there.
 pub type Piece = libc::iovec;
@@ -45,6 +45,27 @@ pub fn read(pid: i32, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
     let n = cross(libc::process_vm_readv, pid, &local, &[piece(addr, to.len())])?;
     if n == to.len() { Ok(()) } else { Err(Errno::FAULT) }
 }
+
+/// Fills `to` from the pieces there, in order; `to` may be anything that any bytes make.
+pub fn gather<T: Plain>(pid: i32, remote: &[Piece], to: &mut T) -> Result<(), Errno> {
+    let local = [Piece { iov_base: (&raw mut *to).cast(), iov_len: size_of::<T>() }];
+    let n = cross(libc::process_vm_readv, pid, &local, remote)?;
+    if n == size_of::<T>() { Ok(()) } else { Err(Errno::FAULT) }
+}
+
+/// Reads from the process `pid` into pieces of memory here; how many bytes.
+///
+/// # Safety
+/// `local` must be this process's to write.
+pub unsafe fn fetch(pid: i32, local: &[Piece], remote: &[Piece]) -> Result<usize, Errno> {
+    cross(libc::process_vm_readv, pid, local, remote)
+}
+
+/// What any bytes make.
+///
+/// # Safety
+/// No padding, no pointers, no value that is not allowed.
+pub unsafe trait Plain {}
 
 /// Whether this process may read and write the memory of `pid`: the kernel asks for the rights of ptrace, which Yama, a
 /// process that cannot be dumped, another user or a seccomp filter deny. Nothing is read or written.

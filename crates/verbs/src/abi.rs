@@ -1,33 +1,72 @@
 //! The parts of libibverbs and librdmacm that are used here, as their headers (`infiniband/verbs.h`,
-//! `rdma/rdma_cma.h`) declare them, and the table of their functions. Both libraries are opened at run time,
-//! so that nothing depends on them where there is no RDMA. A test compares sizes and offsets with the headers.
+//! `rdma/rdma_cma.h`) declare them, and the tables of their functions. Both libraries are opened at run time,
+//! so that nothing depends on them where there is no RDMA. Tests compare sizes and offsets with the headers.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ptr::null_mut;
 use libc::{sockaddr, sockaddr_storage};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
 pub const PS_TCP: c_int = 0x0106;
 pub const QPT_RC: c_int = 2;
+pub const TRANSPORT_IB: c_int = 0;
 pub const TRANSPORT_IWARP: c_int = 1;
 
 pub mod access {
     pub const LOCAL_WRITE: i32 = 1;
     pub const REMOTE_WRITE: i32 = 2;
+    pub const REMOTE_READ: i32 = 4;
 }
 
 pub mod wr {
     pub const RDMA_WRITE: i32 = 0;
     pub const RDMA_WRITE_WITH_IMM: i32 = 1;
+    pub const RDMA_READ: i32 = 4;
+    pub const SIGNALED: u32 = 1 << 1;
     pub const INLINE: u32 = 1 << 3;
 }
 
 /// Of a work completion.
 pub mod wc {
     pub const SUCCESS: i32 = 0;
-    pub const REM_ACCESS_ERR: i32 = 10;
+    pub const LOC_PROT_ERR: i32 = 4;
     pub const FLUSH_ERR: i32 = 5;
+    pub const REM_INV_REQ_ERR: i32 = 9;
+    pub const REM_ACCESS_ERR: i32 = 10;
+    pub const RETRY_EXC_ERR: i32 = 12;
 }
+
+/// `enum ibv_qp_state`.
+pub mod state {
+    pub const INIT: i32 = 1;
+    pub const RTR: i32 = 2;
+    pub const RTS: i32 = 3;
+    pub const ERR: i32 = 6;
+}
+
+/// `enum ibv_qp_attr_mask`: which attributes a call gives.
+pub mod mask {
+    pub const STATE: i32 = 1 << 0;
+    pub const ACCESS_FLAGS: i32 = 1 << 3;
+    pub const PKEY_INDEX: i32 = 1 << 4;
+    pub const PORT: i32 = 1 << 5;
+    pub const AV: i32 = 1 << 7;
+    pub const PATH_MTU: i32 = 1 << 8;
+    pub const TIMEOUT: i32 = 1 << 9;
+    pub const RETRY_CNT: i32 = 1 << 10;
+    pub const RNR_RETRY: i32 = 1 << 11;
+    pub const RQ_PSN: i32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: i32 = 1 << 13;
+    pub const MIN_RNR_TIMER: i32 = 1 << 15;
+    pub const SQ_PSN: i32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: i32 = 1 << 17;
+    pub const DEST_QPN: i32 = 1 << 20;
+}
+
+pub const PORT_ACTIVE: i32 = 4;
+/// `enum ibv_mtu`: 1024 bytes.
+pub const MTU_1024: i32 = 3;
 
 /// `enum rdma_cm_event_type`.
 pub mod event {
@@ -50,10 +89,13 @@ pub struct Device {
     pub transport_type: c_int,
 }
 
+/// The beginning of `struct ibv_context`.
 #[repr(C)]
 pub struct Context {
     pub device: *mut Device,
     pub ops: ContextOps,
+    pub cmd_fd: c_int,
+    pub async_fd: c_int,
 }
 
 /// `struct ibv_context_ops`: the calls of the data path, between others that are not used.
@@ -65,6 +107,7 @@ pub struct ContextOps {
     pub between: [*mut c_void; 12],
     pub post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
     pub post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
+    pub after: [*mut c_void; 5],
 }
 
 /// The beginning of `struct ibv_cq`.
@@ -86,6 +129,74 @@ pub struct Qp {
     pub context: *mut Context,
     pub qp_context: *mut c_void,
     pub pd: *mut c_void,
+    pub send_cq: *mut Cq,
+    pub recv_cq: *mut Cq,
+    pub srq: *mut c_void,
+    pub handle: u32,
+    pub qp_num: u32,
+}
+
+/// `struct ibv_port_attr`, and room for what a newer library may add.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct PortAttr {
+    pub state: c_int,
+    pub max_mtu: c_int,
+    pub active_mtu: c_int,
+    pub gid_tbl_len: c_int,
+    pub before: [u32; 4],
+    pub pkey_tbl_len: u16,
+    pub lid: u16,
+    pub after: [u32; 16],
+}
+
+/// `struct ibv_ah_attr`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Default)]
+pub struct AhAttr {
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub dlid: u16,
+    pub sl: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: u8,
+    pub port_num: u8,
+}
+
+/// `struct ibv_qp_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct QpAttr {
+    pub qp_state: c_int,
+    pub cur_qp_state: c_int,
+    pub path_mtu: c_int,
+    pub path_mig_state: c_int,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub qp_access_flags: c_uint,
+    pub cap: [u32; 5],
+    pub ah_attr: AhAttr,
+    pub alt_ah_attr: AhAttr,
+    pub pkey_index: u16,
+    pub alt_pkey_index: u16,
+    pub en_sqd_async_notify: u8,
+    pub sq_draining: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub alt_port_num: u8,
+    pub alt_timeout: u8,
+    pub rate_limit: u32,
 }
 
 #[repr(C)]
@@ -206,11 +317,11 @@ pub struct CmEvent {
 }
 
 macro_rules! api {
-    ($($library:ident $name:ident($($argument:ty),*) -> $result:ty;)*) => {
-        /// The functions of both libraries.
-        pub struct Api { $(pub $name: unsafe extern "C" fn($($argument),*) -> $result),* }
+    ($(#[$doc:meta])* $table:ident: $($library:ident $name:ident($($argument:ty),*) -> $result:ty;)*) => {
+        $(#[$doc])*
+        pub struct $table { $(pub $name: unsafe extern "C" fn($($argument),*) -> $result),* }
 
-        impl Api {
+        impl $table {
             fn load(ibverbs: *mut c_void, rdmacm: *mut c_void) -> Option<Self> {
                 Some(Self { $($name: {
                     let library = match stringify!($library) { "ibverbs" => ibverbs, _ => rdmacm };
@@ -224,6 +335,28 @@ macro_rules! api {
 }
 
 api! {
+    /// Functions of libibverbs for who manages queue pairs himself.
+    Ibv:
+    ibverbs ibv_get_device_list(*mut c_int) -> *mut *mut Device;
+    ibverbs ibv_free_device_list(*mut *mut Device) -> ();
+    ibverbs ibv_open_device(*mut Device) -> *mut Context;
+    ibverbs ibv_close_device(*mut Context) -> c_int;
+    ibverbs ibv_query_port(*mut Context, u8, *mut PortAttr) -> c_int;
+    ibverbs ibv_query_gid(*mut Context, u8, c_int, *mut [u8; 16]) -> c_int;
+    ibverbs ibv_alloc_pd(*mut Context) -> *mut c_void;
+    ibverbs ibv_dealloc_pd(*mut c_void) -> c_int;
+    ibverbs ibv_reg_mr(*mut c_void, *mut c_void, usize, c_int) -> *mut Mr;
+    ibverbs ibv_dereg_mr(*mut Mr) -> c_int;
+    ibverbs ibv_create_cq(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+    ibverbs ibv_destroy_cq(*mut Cq) -> c_int;
+    ibverbs ibv_create_qp(*mut c_void, *mut QpInitAttr) -> *mut Qp;
+    ibverbs ibv_modify_qp(*mut Qp, *mut QpAttr, c_int) -> c_int;
+    ibverbs ibv_destroy_qp(*mut Qp) -> c_int;
+}
+
+api! {
+    /// The functions of both libraries that connections made by librdmacm need.
+    Api:
     ibverbs ibv_create_comp_channel(*mut Context) -> *mut CompChannel;
     ibverbs ibv_destroy_comp_channel(*mut CompChannel) -> c_int;
     ibverbs ibv_create_cq(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
@@ -269,6 +402,18 @@ impl Api {
         let load = || {
             let (ibverbs, rdmacm) = (open(c"libibverbs.so.1"), open(c"librdmacm.so.1"));
             if ibverbs.is_null() || rdmacm.is_null() { None } else { Api::load(ibverbs, rdmacm) }
+        };
+        SYSTEM.get_or_init(load).as_ref()
+    }
+}
+
+impl Ibv {
+    /// The system's library; None if it, or a function, is missing.
+    pub fn system() -> Option<&'static Self> {
+        static SYSTEM: OnceLock<Option<Ibv>> = OnceLock::new();
+        let load = || {
+            let library = open(c"libibverbs.so.1");
+            if library.is_null() { None } else { Ibv::load(library, null_mut()) }
         };
         SYSTEM.get_or_init(load).as_ref()
     }

@@ -1,0 +1,351 @@
+//! A link: the reliable connected queue pair of a link group, its completion queue, and the memory that goes with them.
+//!
+//! Every request is waited for. Whoever arms a doorbell looks at its own memory after the word is in the peer's, which only
+//! the completion tells; so no thread of ours has to be there for completions, and the queue never holds more than one
+//! chain. A signal handler must not come between a post and its completion (the library takes locks that know nothing of
+//! handlers), so signals wait that long.
+
+use super::adapter::{Adapter, last_error};
+use super::{End, Memory, WORDS};
+use crate::{Errno, RegisterError};
+use ::verbs::abi::{Cq, PortAttr, Qp, QpAttr, QpInitAttr, SendWr, Sge, Wc, access, mask, state, wc, wr};
+use ::verbs::far::Piece;
+use ::verbs::software;
+use core::ptr::null_mut;
+use rustix::process::Pid;
+use shm::segment::PAGE;
+use shm::{Retired, Segment};
+
+/// Buffers of a link.
+pub const MOST: usize = 2048;
+/// Bytes in one request.
+pub const STAGE: usize = 64 << 10;
+/// Requests in a chain.
+pub const CHAIN: usize = 6;
+pub const IMAGES: usize = MOST * WORDS;
+const SIGNALS: usize = MOST * 8;
+const BYTES: usize = (STAGE + IMAGES + SIGNALS).next_multiple_of(PAGE);
+/// 4.096 us * 2^12: 17 ms until a packet is sent again, seven times.
+const TIMEOUT: u8 = 12;
+const RETRIES: u8 = 7;
+const HOPS: u8 = 64;
+
+/// Which of a link's places are in use.
+pub struct Places([u64; MOST / 64], usize);
+
+impl Places {
+    const EMPTY: Self = Self([0; MOST / 64], 0);
+
+    /// The next free one behind the last: places rest before they are used again.
+    fn take(&mut self) -> Option<usize> {
+        let free = (0..MOST).map(|i| (self.1 + i) % MOST).find(|i| self.0[i / 64] & 1 << (i % 64) == 0)?;
+        self.0[free / 64] |= 1 << (free % 64);
+        self.1 = free + 1;
+        Some(free)
+    }
+
+    fn give_back(&mut self, place: usize) {
+        if let Some(word) = self.0.get_mut(place / 64) {
+            *word &= !(1 << (place % 64));
+        }
+    }
+}
+
+pub struct Inner {
+    adapter: Adapter,
+    pid: Pid,
+    qp: *mut Qp,
+    cq: *mut Cq,
+    segment: Segment,
+    stage: Memory,
+    images: Memory,
+    signals: Memory,
+    psn: u32,
+    pub peer: Option<End>,
+    broken: bool,
+    image_places: Places,
+    signal_places: Places,
+}
+
+impl Inner {
+    /// A queue pair in its first state.
+    pub fn create(adapter: Adapter) -> Result<Self, Errno> {
+        let segment = Segment::create(c"shortwire-link", BYTES)?;
+        let at = |offset| segment.base().wrapping_add(offset);
+        let mut made: [Option<Memory>; 3] = [None; 3];
+        let parts = [
+            (0, STAGE, access::LOCAL_WRITE),
+            (STAGE, IMAGES, access::LOCAL_WRITE | access::REMOTE_READ),
+            (STAGE + IMAGES, SIGNALS, access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ),
+        ];
+        let mut failed = None;
+        for (memory, (offset, len, access)) in made.iter_mut().zip(parts) {
+            match adapter.register(at(offset), len, access) {
+                Ok(new) => *memory = Some(new),
+                Err(e) => failed = Some(e),
+            }
+        }
+        let queues = if failed.is_none() { queues(&adapter) } else { Err(Errno::NOMEM) };
+        match (made, queues) {
+            ([Some(stage), Some(images), Some(signals)], Ok((qp, cq))) => {
+                let psn = crate::loopback::random::words()[0] as u32 & 0xff_ffff;
+                let mut inner = Self {
+                    adapter,
+                    pid: rustix::process::getpid(),
+                    qp,
+                    cq,
+                    segment,
+                    stage,
+                    images,
+                    signals,
+                    psn,
+                    peer: None,
+                    broken: false,
+                    image_places: Places::EMPTY,
+                    signal_places: Places::EMPTY,
+                };
+                inner.segment.close_fd();
+                match inner.init() {
+                    Ok(()) => Ok(inner),
+                    Err(e) => {
+                        inner.end().unmap();
+                        Err(e)
+                    }
+                }
+            }
+            (made, queues) => {
+                made.into_iter().flatten().for_each(Memory::end);
+                Err(failed.or(queues.err()).unwrap_or(Errno::NOMEM))
+            }
+        }
+    }
+
+    /// The memory's addresses stay readable, as zeros.
+    pub fn end(self) -> Retired {
+        // SAFETY: ours, and their last use.
+        unsafe {
+            (self.adapter.api.ibv_destroy_qp)(self.qp);
+            (self.adapter.api.ibv_destroy_cq)(self.cq);
+        }
+        [self.stage, self.images, self.signals].into_iter().for_each(Memory::end);
+        self.segment.retire()
+    }
+
+    fn modify(&self, attributes: &mut QpAttr, given: i32) -> Result<(), Errno> {
+        // SAFETY: our queue pair.
+        match unsafe { (self.adapter.api.ibv_modify_qp)(self.qp, attributes, given | mask::STATE) } {
+            0 => Ok(()),
+            // Libraries differ in whether the errno is what they return.
+            e if e > 0 => Err(Errno::from_raw_os_error(e)),
+            _ => Err(last_error()),
+        }
+    }
+
+    fn init(&self) -> Result<(), Errno> {
+        let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
+        let mut attributes = QpAttr {
+            qp_state: state::INIT,
+            qp_access_flags: access as u32,
+            port_num: self.adapter.port,
+            ..QpAttr::default()
+        };
+        self.modify(&mut attributes, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS)
+    }
+
+    /// What the peer must know.
+    pub fn own_end(&self) -> End {
+        End {
+            gid: self.adapter.gid,
+            // SAFETY: our queue pair.
+            qpn: unsafe { (*self.qp).qp_num },
+            psn: self.psn,
+            lid: self.adapter.lid,
+            mtu: self.adapter.mtu as u16,
+            images_at: self.segment.base() as u64 + STAGE as u64,
+            images: self.images.rkey,
+            signals: self.signals.rkey,
+        }
+    }
+
+    /// Connects to the peer, which is the process `pid`. Once.
+    pub fn connect(&mut self, peer: End, pid: i32) -> Result<(), Errno> {
+        if self.peer.is_some() {
+            return Err(Errno::ISCONN);
+        }
+        let mut to = QpAttr {
+            qp_state: state::RTR,
+            path_mtu: self.adapter.mtu.min(i32::from(peer.mtu)).max(1),
+            dest_qp_num: peer.qpn & 0xff_ffff,
+            rq_psn: peer.psn & 0xff_ffff,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+            ..QpAttr::default()
+        };
+        to.ah_attr.dgid = software::seen_from_here(peer.gid, pid);
+        (to.ah_attr.is_global, to.ah_attr.sgid_index, to.ah_attr.hop_limit) = (1, self.adapter.gid_index, HOPS);
+        (to.ah_attr.dlid, to.ah_attr.port_num) = (peer.lid, self.adapter.port);
+        let given = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        self.modify(&mut to, given | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER)?;
+        let mut ready = QpAttr {
+            qp_state: state::RTS,
+            sq_psn: self.psn,
+            timeout: TIMEOUT,
+            retry_cnt: RETRIES,
+            rnr_retry: RETRIES,
+            max_rd_atomic: 1,
+            ..QpAttr::default()
+        };
+        let given = mask::SQ_PSN | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        self.modify(&mut ready, given)?;
+        self.peer = Some(peer);
+        Ok(())
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// [`WORDS`] zeroed bytes that the peer may read.
+    pub fn take_image(&mut self) -> Option<*mut u8> {
+        let place = self.image_places.take()?;
+        let image = self.segment.base().wrapping_add(STAGE + place * WORDS);
+        // SAFETY: within the segment, and nobody's.
+        unsafe { image.write_bytes(0, WORDS) };
+        Some(image)
+    }
+
+    pub fn drop_image(&mut self, image: *mut u8) {
+        let offset = (image as usize).wrapping_sub(self.segment.base() as usize + STAGE);
+        self.image_places.give_back(offset / WORDS);
+    }
+
+    /// A word that the peer counts its signals in.
+    pub fn take_signal(&mut self) -> Result<*mut u8, RegisterError> {
+        let place = self.signal_places.take().ok_or(RegisterError::NoSpace)?;
+        Ok(self.segment.base().wrapping_add(STAGE + IMAGES + place * 8))
+    }
+
+    pub fn drop_signal(&mut self, signal: *mut u8) {
+        let offset = (signal as usize).wrapping_sub(self.segment.base() as usize + STAGE + IMAGES);
+        self.signal_places.give_back(offset / 8);
+    }
+
+    /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order.
+    ///
+    /// # Safety
+    /// `here` is readable.
+    pub unsafe fn write(&mut self, key: u32, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
+        let mut len = 0;
+        for piece in here {
+            if piece.iov_len > STAGE - len {
+                return Err(Errno::INVAL);
+            }
+            // SAFETY: readable by the contract; it fits in the stage. Words of others' images are aligned, and so copied.
+            unsafe { shm::copy(piece.iov_base.cast(), self.segment.base().wrapping_add(len), piece.iov_len) };
+            len += piece.iov_len;
+        }
+        if there.iter().map(|piece| piece.iov_len).sum::<usize>() != len {
+            return Err(Errno::INVAL);
+        }
+        self.run(wr::RDMA_WRITE, key, there)?;
+        Ok(len)
+    }
+
+    /// Fills `to` from `addr` on there.
+    pub fn read(&mut self, key: u32, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
+        let mut addr = addr;
+        for part in to.chunks_mut(STAGE) {
+            self.run(wr::RDMA_READ, key, &[::verbs::far::piece(addr, part.len())])?;
+            // SAFETY: the stage has so many bytes.
+            unsafe { shm::copy(self.segment.base(), part.as_mut_ptr(), part.len()) };
+            addr = addr.wrapping_add(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Moves the stage to or from the pieces there; back when that is complete.
+    fn run(&mut self, opcode: i32, key: u32, there: &[Piece]) -> Result<(), Errno> {
+        if self.broken || self.peer.is_none() || self.pid != rustix::process::getpid() {
+            return Err(Errno::NOTCONN);
+        }
+        let mut sges = [Sge::default(); CHAIN];
+        // SAFETY: numbers and pointers, which may all be zero.
+        let mut chain: [SendWr; CHAIN] = unsafe { core::mem::zeroed() };
+        let (mut n, mut at) = (0, self.segment.base() as u64);
+        for piece in there.iter().filter(|piece| piece.iov_len > 0) {
+            let (Some(sge), Some(request)) = (sges.get_mut(n), chain.get_mut(n)) else { return Err(Errno::INVAL) };
+            *sge = Sge { addr: at, length: piece.iov_len as u32, lkey: self.stage.lkey };
+            (request.sg_list, request.num_sge, request.opcode) = (sge, 1, opcode);
+            (request.remote_addr, request.rkey) = (piece.iov_base as u64, key);
+            at += piece.iov_len as u64;
+            n += 1;
+        }
+        let Some(last) = n.checked_sub(1) else { return Ok(()) };
+        chain[last].send_flags = wr::SIGNALED;
+        let first = chain.as_mut_ptr();
+        for i in 0..last {
+            // SAFETY: within the chain.
+            unsafe { (*first.add(i)).next = first.add(i + 1) };
+        }
+        let mut bad = null_mut();
+        // SAFETY: our queue pair; the chain and its lists live until the call returns, the stage until the completion.
+        let posted = unsafe { ((*(*self.qp).context).ops.post_send)(self.qp, first, &mut bad) };
+        if posted != 0 {
+            // Some of it may be under way, and what comes of it would be taken for what comes of the next.
+            self.broken = true;
+            return Err(Errno::from_raw_os_error(posted.abs()));
+        }
+        self.complete()
+    }
+
+    /// Waits for the one completion. It comes: the adapter gives up on a peer that does not answer.
+    fn complete(&mut self) -> Result<(), Errno> {
+        let mut one = Wc::default();
+        loop {
+            // SAFETY: our queue, and room for one.
+            let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, 1, &mut one) };
+            if n == 1 && one.status == wc::SUCCESS {
+                return Ok(());
+            }
+            if n != 0 {
+                self.broken = true;
+                return Err(if one.status == wc::REM_ACCESS_ERR { Errno::FAULT } else { Errno::SRCH });
+            }
+            core::hint::spin_loop();
+        }
+    }
+}
+
+fn queues(adapter: &Adapter) -> Result<(*mut Qp, *mut Cq), Errno> {
+    let api = adapter.api;
+    let entries = 2 * CHAIN as i32;
+    // SAFETY: an open device; no channel: completions are polled for.
+    let cq = unsafe { (api.ibv_create_cq)(adapter.context, entries, null_mut(), null_mut(), 0) };
+    if cq.is_null() {
+        return Err(last_error());
+    }
+    let mut attributes = QpInitAttr {
+        qp_context: null_mut(),
+        send_cq: cq,
+        recv_cq: cq,
+        srq: null_mut(),
+        max_send_wr: 2 * CHAIN as u32,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+        qp_type: ::verbs::abi::QPT_RC,
+        sq_sig_all: 0,
+    };
+    // SAFETY: our domain and queue.
+    let qp = unsafe { (api.ibv_create_qp)(adapter.pd, &mut attributes) };
+    if qp.is_null() {
+        let e = last_error();
+        // SAFETY: just made.
+        unsafe { (api.ibv_destroy_cq)(cq) };
+        return Err(e);
+    }
+    Ok((qp, cq))
+}
+
+const _: () = assert!(size_of::<PortAttr>() >= 48);

@@ -1,0 +1,227 @@
+//! What is particular to verbs, over the software provider, beside the suite for all devices.
+
+use super::*;
+use crate::conformance::{Exchange, Pair, run};
+use crate::faults;
+
+const LEN: u32 = 1 << 14;
+const GROUP: u32 = 0;
+
+/// Two devices of this process; each tells the other of its buffers as a handshake would.
+struct Wire<'a> {
+    a: &'a Verbs,
+    b: &'a Verbs,
+}
+
+fn me() -> i32 {
+    std::process::id() as i32
+}
+
+impl Exchange for Wire<'_> {
+    fn introduce(&self, dmb: &Dmb) {
+        let place = self.a.place(dmb.token).expect("registered");
+        self.b.attach_in(GROUP, self.a.gid(), dmb.token, dmb.len, place).expect("attached");
+    }
+
+    fn release(&self, token: u64) {
+        self.b.detach_dmb(self.a.gid(), token);
+        assert!(self.a.release_dmb(token, u32::MAX));
+    }
+
+    fn signals(&self, token: u64) -> u64 {
+        self.a.signals(token).map_or(0, u64::from)
+    }
+}
+
+/// Two devices of a process with a link between them.
+fn pair(slots: u32, max_dmbs: u32) -> (Box<Verbs>, Box<Verbs>) {
+    let ends = [0; 2].map(|_| Box::new(Verbs::with_limits(slots, max_dmbs)));
+    let [a, b] = &ends;
+    a.admit(b.gid());
+    b.admit(a.gid());
+    for (own, peer) in [(a, b), (b, a)] {
+        assert_eq!(own.open(true), Ok(Provider::Software), "these machines have no RDMA");
+        // The link comes with the first buffer.
+        let first = own.register_in(GROUP, peer.gid(), LEN).unwrap();
+        assert!(own.unregister_dmb(first.token) && own.release_dmb(first.token, 0));
+    }
+    for (own, peer) in [(a, b), (b, a)] {
+        own.connect(GROUP, peer.end(GROUP).unwrap(), me()).unwrap();
+    }
+    let [a, b] = ends;
+    (a, b)
+}
+
+fn byte(addr: *mut u8) -> u8 {
+    // SAFETY: an address within a mapping of the test's devices.
+    unsafe { addr.read_volatile() }
+}
+
+#[test]
+fn conforms() {
+    for (slots, max_dmbs) in [(1, 7), (3, 10), (1024, 1500)] {
+        let (a, b) = pair(slots, max_dmbs);
+        run(Pair { a: &*a, b: &*b, exchange: &Wire { a: &a, b: &b } });
+        run(Pair { a: &*b, b: &*a, exchange: &Wire { a: &b, b: &a } });
+        assert!(!a.is_broken(GROUP) && !b.is_broken(GROUP));
+        [a, b].iter().for_each(|device| device.drop_group(GROUP));
+    }
+}
+
+#[test]
+fn conforms_with_faults() {
+    for (slots, max_dmbs) in [(1, 7), (3, 10)] {
+        let (a, b) = pair(slots, max_dmbs);
+        faults::run(Pair { a: &*a, b: &*b, exchange: &Wire { a: &a, b: &b } });
+        faults::run(Pair { a: &*b, b: &*a, exchange: &Wire { a: &b, b: &a } });
+        [a, b].iter().for_each(|device| device.drop_group(GROUP));
+    }
+}
+
+#[test]
+fn is_a_device_that_copies_and_says_what_is_behind_it() {
+    let device = Box::new(Verbs::new());
+    assert_eq!((device.name(), device.chid(), device.provider()), ("verbs", 0xFF02, None));
+    // Without RDMA the reason is told, and the software provider is only what somebody asks for.
+    if device.open(false) == Err(Unavailable::NoDevice) {
+        assert_eq!(Unavailable::NoDevice.to_string(), "no RDMA device");
+        assert_eq!((device.open(true), device.chid()), (Ok(Provider::Software), 0xFF03));
+    }
+    assert!(device.no_copy().is_none());
+}
+
+#[test]
+fn ends_keep_what_they_say() {
+    let end = End {
+        gid: core::array::from_fn(|i| i as u8),
+        qpn: 0x0102_0304,
+        psn: 0x0506_0708,
+        lid: 0x090a,
+        mtu: 0x0b0c,
+        images_at: 0x1516_1718_191a_1b1c,
+        images: 0x0d0e_0f10,
+        signals: 0x1112_1314,
+    };
+    let raw = end.encode();
+    assert_eq!((End::decode(&raw), &raw[16..20]), (end, &[1, 2, 3, 4][..]));
+}
+
+#[test]
+fn buffers_of_a_group_without_a_link_or_with_senseless_places_are_refused() {
+    let (a, b) = pair(4, 8);
+    let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
+    let place = a.place(d.token).unwrap();
+    assert_eq!(place.addr, d.addr as u64);
+    let attach = |group, len, place| b.attach_in(group, a.gid(), d.token, len, place).map(drop);
+    assert_eq!(attach(9, LEN, place), Err(AttachError::UnknownToken));
+    for bad in [
+        Place { rkey: 0, ..place },
+        Place { addr: place.addr + 1, ..place },
+        Place { addr: u64::MAX - 7, ..place },
+        Place { signal: place.signal + 1, ..place },
+    ] {
+        assert_eq!(attach(GROUP, LEN, bad), Err(AttachError::BadShare), "{bad:?}");
+    }
+    for len in [0, LEN - 1, LEN + 1] {
+        assert_eq!(attach(GROUP, len, place), Err(AttachError::BadShare));
+    }
+    // Not connected yet.
+    let e = b.register_in(5, a.gid(), LEN).unwrap();
+    assert_eq!(attach(5, LEN, place), Err(AttachError::Os(Errno::NOTCONN)));
+    assert!(b.place(e.token).is_some());
+    assert_eq!(attach(GROUP, LEN, place), Ok(()));
+    let another = b.attach_in(GROUP, Gid::new(1, 2), d.token, LEN, place).map(drop);
+    assert_eq!(another, Err(AttachError::BadShare), "another owner's");
+    assert_eq!(b.connect(GROUP, a.end(GROUP).unwrap(), me()), Err(Errno::ISCONN));
+}
+
+/// What an owner did not register is not written, and the link is no good any more: all requests behind that one fail.
+#[test]
+fn a_lie_about_a_buffer_breaks_the_link() {
+    for lie in [
+        |place: &mut Place| place.rkey ^= 1 << 20,
+        |place: &mut Place| place.addr += 8,
+        |place: &mut Place| place.addr -= 4096,
+    ] {
+        let (a, b) = pair(4, 8);
+        let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
+        let mut place = a.place(d.token).unwrap();
+        lie(&mut place);
+        b.attach_in(GROUP, a.gid(), d.token, LEN, place).unwrap();
+        let all = vec![7u8; LEN as usize];
+        assert_eq!(b.move_data(d.token, 0, all.as_ptr(), LEN, true), Err(MoveError::Os(Errno::FAULT)));
+        assert!(b.is_broken(GROUP) && a.signals(d.token) == Some(0));
+        assert!((0..LEN as usize).all(|i| byte(d.addr.wrapping_add(i)) == 0));
+        let good = a.register_in(GROUP, b.gid(), LEN).unwrap();
+        b.attach_in(GROUP, a.gid(), good.token, LEN, a.place(good.token).unwrap()).unwrap();
+        assert_eq!(b.move_data(good.token, 0, [1].as_ptr(), 1, true), Err(MoveError::Os(Errno::NOTCONN)));
+    }
+}
+
+#[test]
+fn what_ended_is_not_written() {
+    let (a, b) = pair(4, 8);
+    let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
+    let place = a.place(d.token).unwrap();
+    let there = b.attach_in(GROUP, a.gid(), d.token, LEN, place).unwrap();
+    b.move_data(d.token, 3, [9].as_ptr(), 1, true).unwrap();
+    assert_eq!((byte(d.addr.wrapping_add(3)), a.signals(d.token)), (9, Some(1)));
+    a.drop_group(GROUP);
+    assert_eq!(b.move_data(d.token, 3, [9].as_ptr(), 1, true), Err(MoveError::Os(Errno::SRCH)));
+    assert_eq!((byte(d.addr.wrapping_add(3)), a.place(d.token), a.end(GROUP)), (0, None, None));
+    b.drop_group(GROUP);
+    assert_eq!(byte(there.words), 0, "readable after the end");
+    assert_eq!(b.move_data(d.token, 3, [9].as_ptr(), 1, true), Err(MoveError::UnknownToken));
+}
+
+#[test]
+fn bytes_come_back_too_and_images_are_read_by_the_peer() {
+    let (a, b) = pair(4, 8);
+    let d = a.register_in(GROUP, b.gid(), 1 << 20).unwrap();
+    let there = b.attach_in(GROUP, a.gid(), d.token, 1 << 20, a.place(d.token).unwrap()).unwrap();
+    let sent: Vec<u8> = (0..200_000).map(|i| (i * 7 + i / 256) as u8).collect();
+    b.move_data(d.token, 500, sent.as_ptr(), sent.len() as u32, false).unwrap();
+    let mut back = vec![0; sent.len()];
+    b.read(there.link, there.place.rkey, there.place.addr + 500, &mut back).unwrap();
+    assert!(back == sent);
+    // SAFETY: the attacher's own memory.
+    unsafe { there.words.cast::<u64>().write_volatile(0x1234_5678_9abc) };
+    let link = a.number_of(GROUP).unwrap();
+    let mut word = [0; 8];
+    a.read_image(link, there.words as u64, &mut word).unwrap();
+    assert_eq!(u64::from_ne_bytes(word), 0x1234_5678_9abc);
+    // What cannot be an image is not asked for.
+    let base = b.end(GROUP).unwrap().images_at;
+    for wild in [0, 1, base - 1, base + link::IMAGES as u64 - 7, u64::MAX - 7] {
+        assert_eq!(a.read_image(link, wild, &mut word), Err(Errno::FAULT));
+    }
+    assert!(!a.is_broken(GROUP));
+    // Readable is not writable.
+    let key = b.end(GROUP).unwrap().images;
+    let (here, at) = (piece(word.as_ptr() as u64, 8), piece(there.words as u64, 8));
+    // SAFETY: a local.
+    assert_eq!(unsafe { a.write(link, key, &[here], &[at]) }, Err(Errno::FAULT));
+}
+
+#[test]
+fn a_fork_child_has_no_link() {
+    let (a, b) = pair(4, 8);
+    let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
+    b.attach_in(GROUP, a.gid(), d.token, LEN, a.place(d.token).unwrap()).unwrap();
+    let link = b.number_of(GROUP).unwrap();
+    // SAFETY: the child uses what is its own and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = b.move_data(d.token, 0, [1].as_ptr(), 1, false) == Err(MoveError::Os(Errno::NOTCONN));
+        b.after_fork_child();
+        let gone = b.end(GROUP).is_none() && b.read(link, 1, 0, &mut [0]) == Err(Errno::NOTCONN);
+        let anew = b.register_in(GROUP, a.gid(), LEN).is_ok() && b.end(GROUP).is_some();
+        // SAFETY: ends the process here.
+        unsafe { libc::_exit(i32::from(!(refused && gone && anew))) };
+    }
+    let mut status = -1;
+    // SAFETY: our child, and a local.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    b.move_data(d.token, 0, [1].as_ptr(), 1, false).unwrap();
+}

@@ -1,0 +1,275 @@
+//! Programs over the verbs device: nothing but `--prefer` differs, and `shortwire ss` says so. Where there is no RDMA it is the
+//! provider in software that carries them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use system_tests::{Case, Ports, Proc, Side, Skip, case, compile, need, secs};
+
+/// A program under Shortwire that offers these devices.
+fn prefer(devices: &str, program: &Path) -> Command {
+    let mut command = Side::Run.command(program);
+    command.env("SHORTWIRE_PREFER", devices);
+    command
+}
+
+fn over_verbs(program: &Path) -> Command {
+    prefer("verbs,loopback", program)
+}
+
+fn sha256(path: &Path) -> String {
+    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
+    assert!(said.status.success(), "sha256sum: {said:?}");
+    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
+}
+
+fn transfer(c: &Case, driver: &str, op: &str, mebibytes: usize, integrity: bool) -> Result<(), Skip> {
+    let (program, port) = (compile("transfer")?, Ports::High.free());
+    let command = |side: &str| {
+        let mut command = over_verbs(&program);
+        let bytes = (mebibytes << 20).to_string();
+        command.args([side, &port.to_string(), driver, op, &bytes, &bytes, "3", "1"]);
+        command.env("SHORTWIRE_INTEGRITY", if integrity { "1" } else { "0" });
+        command
+    };
+    let mut server = c.serve("server", port, &mut command("server"));
+    let watch = c.watch(&[port]);
+    let mut client = c.start("client", &mut command("client"));
+    for side in [&mut client, &mut server] {
+        let said = side.success(secs(120));
+        assert_eq!(said.lines().filter(|line| line.ends_with(" ok")).count(), 1, "{driver} {op}: {said}");
+    }
+    // One that is over before it was looked at is none.
+    watch.expect_device("verbs", 0);
+    Ok(())
+}
+
+/// 32 MiB each way at once, every byte checked, through each way to wait and to move them.
+#[test]
+fn transfers() {
+    let drivers: &[(&str, &[&str])] = &[
+        ("lockstep", &["write", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "splice"]),
+        ("threads", &["send", "mmsg", "sendfile", "splice"]),
+        ("poll", &["write", "sendfile"]),
+        ("epoll", &["send", "msg"]),
+    ];
+    for (driver, ops) in drivers {
+        case(&format!("verbs-transfer-{driver}"), |c| ops.iter().try_for_each(|op| transfer(c, driver, op, 32, false)));
+    }
+}
+
+#[test]
+fn transfers_with_integrity() {
+    case("verbs-integrity", |c| {
+        let ways = [("lockstep", "write"), ("threads", "sendfile"), ("epoll", "send"), ("poll", "splice")];
+        ways.iter().try_for_each(|(driver, op)| transfer(c, driver, op, 16, true))
+    });
+}
+
+fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result<system_tests::Watch, Skip> {
+    let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
+    let number = port.to_string();
+    let args = ["-s", "-1", "-B", "127.0.0.1", "-p", &number];
+    let mut server = c.serve("server", port, prefer(server, &iperf3).args(args));
+    let watch = c.watch(&[port]);
+    let args = ["-c", "127.0.0.1", "-p", &number, "-t", "2"];
+    c.start("client", prefer(client, &iperf3).args(args).args(options)).success(secs(30));
+    server.wait(secs(10));
+    Ok(watch)
+}
+
+#[test]
+fn iperf3_one_stream_and_both_ways() {
+    case("verbs-iperf3", |c| {
+        iperf3(c, ["verbs"; 2], &[])?.expect_device("verbs", 2);
+        iperf3(c, ["verbs,loopback"; 2], &["--bidir", "-P", "3"])?.expect_device("verbs", 8);
+        Ok(())
+    });
+}
+
+/// What both have in common is used, in the order of whoever proposes; nothing in common leaves TCP. In software it is only
+/// what somebody asked for.
+#[test]
+fn devices_are_negotiated() {
+    case("verbs-negotiated", |c| {
+        iperf3(c, ["verbs,loopback", "loopback"], &[])?.expect_device("loopback", 2);
+        iperf3(c, ["verbs", "ism,verbs"], &[])?.expect_device("verbs", 2);
+        iperf3(c, ["verbs", "loopback"], &[])?.expect_tcp();
+        Ok(())
+    });
+}
+
+#[test]
+fn redis_benchmark() {
+    case("verbs-redis", |c| {
+        let (redis, benchmark, port) = (need("redis-server")?, need("redis-benchmark")?, Ports::High.free());
+        let number = port.to_string();
+        let args = ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
+        let mut server = c.serve("redis-server", port, over_verbs(&redis).args(args).arg(c.dir()));
+        let watch = c.watch(&[port]);
+        let args = ["-p", &number, "--csv", "-n", "20000", "-t", "get,set,lpush,lrange_300"];
+        let said = c.start("redis-benchmark", over_verbs(&benchmark).args(args)).success(secs(60));
+        let rates: Vec<f64> = said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
+        assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
+        watch.expect_device("verbs", 50);
+        server.stop();
+        Ok(())
+    });
+}
+
+fn nginx(c: &Case, port: u16) -> Result<Proc, Skip> {
+    let conf = c.dir().join("nginx.conf");
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let text = format!(
+        "{user} daemon off; worker_processes 2; pid nginx.pid; error_log stderr; events {{ worker_connections 64; }}
+         http {{ access_log off; sendfile on;
+           client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t;
+           server {{ listen 127.0.0.1:{port}; root files; }} }}"
+    );
+    fs::write(&conf, text).expect("nginx.conf");
+    Ok(c.serve("nginx", port, over_verbs(&need("nginx")?).arg("-p").arg(c.dir()).arg("-c").arg(&conf)))
+}
+
+#[test]
+fn curl_fetches_a_gibibyte() {
+    case("verbs-nginx", |c| {
+        let (curl, port) = (need("curl")?, Ports::Low.free());
+        fs::create_dir_all(c.dir().join("files")).expect("a directory");
+        let file = c.dir().join("files/big");
+        let mut block = system_tests::stream::bytes(1, 1 << 20);
+        let mut content = std::io::BufWriter::new(fs::File::create(&file).expect("a file"));
+        for number in 0..1024u64 {
+            block.chunks_mut(4096).for_each(|page| page[..8].copy_from_slice(&number.to_ne_bytes()));
+            std::io::Write::write_all(&mut content, &block).expect("the file");
+        }
+        drop(content.into_inner().expect("the file"));
+        let mut server = nginx(c, port)?;
+        let watch = c.watch(&[port]);
+        let url = format!("http://127.0.0.1:{port}/big");
+        let mut client = c.start("curl", over_verbs(&curl).args(["-sS", "--fail", &url]));
+        let status = client.wait(secs(100));
+        assert!(status.success(), "curl: {status}: {}", client.stderr());
+        assert_eq!(sha256(client.stdout_path()), sha256(&file), "what curl received differs");
+        watch.expect_device("verbs", 2);
+        server.stop();
+        Ok(())
+    });
+}
+
+/// Echoes blocks of 1000 bytes; what it does after the first hundred is its first argument.
+const SERVER: &str = "
+import os, signal, socket, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(('127.0.0.1', int(sys.argv[2])))
+s.listen(5)
+c = s.accept()[0]
+def echo(blocks):
+    for i in range(blocks):
+        block = c.recv(1000, socket.MSG_WAITALL)
+        if not block: return
+        c.sendall(block)
+echo(100)
+print('echoed', flush=True)
+sys.stdin.readline()
+if sys.argv[1] == 'fork' and os.fork(): os._exit(0)
+if sys.argv[1] == 'killed': os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == 'exec': os.set_inheritable(c.fileno(), True); os.execv('/bin/cat', ['cat', '/proc/self/fd/%d' % c.fileno()])
+echo(1 << 30)
+";
+/// Its client, which says how it ended, and waits to be looked at.
+const CLIENT: &str = "
+import socket, sys
+c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+try:
+    for i in range(3000):
+        block = bytes([i % 251]) * 1000
+        c.sendall(block)
+        assert c.recv(1000, socket.MSG_WAITALL) == block
+    print('all', flush=True)
+except (ConnectionError, AssertionError) as e:
+    print(type(e).__name__, flush=True)
+sys.stdin.readline()
+";
+
+/// How the client of a server that does this ended, and what its connection was before and after.
+fn echoed(c: &Case, what: &str) -> Result<(String, usize, usize), Skip> {
+    let (python, port) = (need("python3")?, Ports::Low.free());
+    let number = port.to_string();
+    let over = |args: &[&str]| {
+        let mut command = prefer("verbs", &python);
+        command.args(args);
+        command
+    };
+    let mut server = c.serve("server", port, &mut over(&["-c", SERVER, what, &number]));
+    let mut client = c.start("client", &mut over(&["-c", CLIENT, &number]));
+    server.wait_line("echoed", secs(20));
+    let linked = || {
+        let ends = system_tests::connections(&[port]).into_iter().filter(|c| c.smcd);
+        ends.inspect(|c| assert_eq!(c.device, "verbs")).count()
+    };
+    let before = linked();
+    server.say("\n");
+    let end = std::time::Instant::now() + secs(30);
+    while client.stdout().is_empty() {
+        assert!(std::time::Instant::now() < end, "the client hangs: {}", client.stderr());
+        std::thread::sleep(system_tests::millis(10));
+    }
+    let after = linked();
+    client.say("\n");
+    let said = client.success(secs(10)).trim().to_string();
+    let _ = server.wait(secs(10));
+    Ok((said, before, after))
+}
+
+/// A fork child has no part in its parent's link: the connection is back on TCP when there are two to hold it.
+#[test]
+fn a_fork_goes_back_to_tcp() {
+    case("verbs-fork", |c| {
+        assert_eq!(echoed(c, "fork")?, ("all".to_string(), 2, 0));
+        Ok(())
+    });
+}
+
+/// The end of a process ends its connections as the kernel would, and nobody waits for a link that is no more.
+#[test]
+fn a_killed_peer_is_noticed() {
+    case("verbs-killed", |c| {
+        let (said, before, _) = echoed(c, "killed")?;
+        assert!(before == 2 && ["ConnectionResetError", "BrokenPipeError", "AssertionError"].contains(&said.as_str()));
+        Ok(())
+    });
+}
+
+/// The device is shown with what is behind it, and a link group with its fabric.
+#[test]
+fn it_is_shown() {
+    case("verbs-shown", |c| {
+        let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
+        let number = port.to_string();
+        let _server = c.serve("server", port, prefer("verbs", &iperf3).args(["-s", "-B", "127.0.0.1", "-p", &number]));
+        let watch = c.watch(&[port]);
+        let args = ["-c", "127.0.0.1", "-p", &number, "-t", "4"];
+        let mut client = c.start("client", prefer("verbs", &iperf3).args(args));
+        std::thread::sleep(secs(2));
+        let shown = |what: &[&str]| {
+            let said = Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
+            serde_json::from_slice::<serde_json::Value>(&said.stdout).expect("JSON")
+        };
+        let devices = shown(&["devices", "--json"]);
+        let verbs = devices["devices"].as_array().expect("a list").iter().find(|d| d["type"] == "verbs");
+        let verbs = verbs.expect("the device");
+        let state = verbs["state"].as_str().expect("a state");
+        let software = Path::new("/sys/class/infiniband").read_dir().map_or(true, |mut list| list.next().is_none());
+        assert_eq!(state == "software, if preferred: no RDMA device", software, "{state}");
+        assert!(verbs["in_use"] == true && verbs["link_groups"].as_u64() >= Some(2), "{verbs:#}");
+        let groups = shown(&["linkgroups", "--json"]);
+        let of_client = |group: &&serde_json::Value| group["pid"] == client.pid();
+        let group = groups["linkgroups"].as_array().expect("a list").iter().find(of_client).expect("its link group");
+        assert_eq!((&group["device"], &group["state"]), (&"verbs".into(), &"READY".into()), "{group:#}");
+        client.success(secs(20));
+        watch.expect_device("verbs", 2);
+        Ok(())
+    });
+}
