@@ -52,6 +52,15 @@ fn python_http_server_and_urllib() {
     });
 }
 
+/// Before the upgrade, after it, and between one connection's and another's.
+#[test]
+fn requests_on_two_connections_keep_their_order() {
+    case("epoll-order", |c| {
+        pair(c, &python()?, "epoll_order.py", &[], 8);
+        Ok(())
+    });
+}
+
 #[test]
 fn python_asyncio_echo() {
     case("python-asyncio", |c| {

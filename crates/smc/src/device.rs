@@ -1,6 +1,6 @@
 //! The devices of this process, and which of them are offered to whom, in which order.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 pub use dibs::ism::{PARTITIONS, chid_of};
 pub use dibs::verbs::{Provider, Unavailable};
@@ -126,8 +126,8 @@ impl Kind {
 }
 
 impl Kind {
-    /// Whether this process has such a device, for this peer. On one machine ivshmem is used if it was asked for, and verbs
-    /// in software too.
+    /// Whether this process has such a device, for this peer. On one machine ivshmem and verbs are used if they were
+    /// asked for.
     fn is_here(self, peer: Cred) -> bool {
         let told = CONFIG.was_told_devices();
         pnet::admits(self)
@@ -135,7 +135,8 @@ impl Kind {
             && match self {
                 Kind::Loopback | Kind::Ism => true,
                 Kind::Ivshmem => (peer.is_elsewhere() || told) && bar::is_available(),
-                Kind::Verbs => !peer.is_elsewhere() && open_verbs(told).is_ok(),
+                // Nor is libibverbs loaded into programs whose user has not asked for it.
+                Kind::Verbs => told && !peer.is_elsewhere() && open_verbs(true).is_ok(),
             }
     }
 
@@ -145,14 +146,9 @@ impl Kind {
     }
 }
 
-/// Opens the verbs device, also in software if that was `asked_for`. Where there is no RDMA that is found out once.
+/// Opens the verbs device, also in software if that was `asked_for`.
 pub fn open_verbs(asked_for: bool) -> Result<Provider, Unavailable> {
-    static NONE: AtomicBool = AtomicBool::new(false);
-    if VERBS.provider().is_none() && !asked_for && NONE.load(Relaxed) {
-        return Err(Unavailable::NoDevice);
-    }
     let opened = VERBS.open(asked_for);
-    NONE.store(opened == Err(Unavailable::NoDevice), Relaxed);
     // It may be open because somebody else asked.
     opened.and_then(|provider| match provider {
         Provider::Software if !asked_for => Err(Unavailable::NoDevice),

@@ -74,7 +74,7 @@ pub struct Run {
         value_delimiter = ','
     )]
     #[arg(
-        long_help = "Devices to offer, in this order: a comma-separated list of loopback, ivshmem, ism, verbs. A device that is not in it is not used; one that cannot be had gives way to the next. Without this, loopback, ivshmem, ism and then verbs, the faster first. Without an RDMA device verbs goes through a provider in software, if it is named here. With --rsocket, verbs is RDMA through libibverbs and librdmacm: alone, or before loopback for where there is no RDMA device."
+        long_help = "Devices to offer, in this order: a comma-separated list of loopback, ivshmem, ism, verbs. A device that is not in it is not used; one that cannot be had gives way to the next. Without this, loopback, ivshmem, ism and then verbs, the faster first. verbs is used only if it is named here; without an RDMA device it goes through a provider in software. With --rsocket, verbs is RDMA through libibverbs and librdmacm: alone, or before loopback for where there is no RDMA device."
     )]
     pub prefer: Vec<Device>,
     /// Partition of the ism device

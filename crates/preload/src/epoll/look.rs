@@ -50,11 +50,11 @@ fn due(e: &Entry, st: &State, c: &Conn) -> Due {
 }
 
 impl Held {
-    /// Gives out what is ready on the hot list; how many events there are.
+    /// Gives out what is ready on the hot list and not `told` already; how many events there are.
     ///
     /// # Safety
     /// `out` must be writable for `max` events.
-    pub unsafe fn look(&mut self, out: *mut epoll_event, max: usize) -> usize {
+    pub unsafe fn look(&mut self, out: *mut epoll_event, max: usize, told: &[u32]) -> usize {
         let len = self.hot().list.len();
         let mut at = if self.hot().next < len { self.hot().next } else { 0 };
         let mut n = 0;
@@ -64,6 +64,9 @@ impl Held {
             }
             let Some(&i) = self.hot().list.get(at) else { break };
             at = if at + 1 < len { at + 1 } else { 0 };
+            if told.contains(&i) {
+                continue;
+            }
             if let Some(ev) = self.report(i) {
                 // SAFETY: n < max.
                 unsafe { out.add(n).write(ev) };
@@ -95,7 +98,7 @@ impl Held {
     }
 
     /// Takes a registration's event, if it has one.
-    fn report(&mut self, index: u32) -> Option<epoll_event> {
+    pub fn report(&mut self, index: u32) -> Option<epoll_event> {
         let (e, st) = self.state(index)?;
         let c = e.current().filter(|_| st.enabled)?;
         c.settle_rx(io_fd(e));

@@ -23,6 +23,8 @@ const HELPING: u64 = 12_000;
 const BUSY: u32 = 64;
 const BUSIEST: u32 = 256;
 const SLEPT: u32 = 8;
+/// Events of rings that one answer has in the kernel's order.
+const IN_ORDER: usize = 16;
 /// Longest sleep while a connection waits for space that its peer cannot announce.
 const SILENT_NS: u64 = 2_000_000;
 
@@ -37,6 +39,11 @@ struct Wait {
     mask: *const sigset_t,
     /// An event of a hooked registration came from the kernel: whoever else sleeps will not be woken by it.
     took: bool,
+    /// Asleep, or just woken: what the kernel tells is all that has happened since, in order.
+    asleep: bool,
+    /// Registrations that were reported in that order.
+    told: [u32; IN_ORDER],
+    tolds: usize,
 }
 
 /// epoll_wait on a set of ours. `timeout` in nanoseconds, None for ever; `plain` is the application's own call.
@@ -59,7 +66,8 @@ pub unsafe fn wait(
     }
     let end = timeout.filter(|t| *t != 0).map(|t| sys::now_ns().saturating_add(t));
     let generation = set.generation.load(Relaxed);
-    let mut w = Wait { set, index, generation, epfd, out, max, mask, took: false };
+    let (told, tolds) = ([0; IN_ORDER], 0);
+    let mut w = Wait { set, index, generation, epfd, out, max, mask, took: false, asleep: false, told, tolds };
     if set.hooked.load(SeqCst) == 0
         && let Some(r) = w.unhooked(timeout, plain)
     {
@@ -117,8 +125,9 @@ impl Wait {
         let s = self.set;
         let share = if s.busy.load(Relaxed) < BUSY { SHARE } else { s.share.load(Relaxed) / 16 };
         let share = (self.max - n).min(share as usize);
+        let told = if n == 0 { &[][..] } else { &self.told[..self.tolds] };
         // SAFETY: the part behind the first n events is writable.
-        n + self.held().map_or(0, |mut h| unsafe { h.look(self.out.add(n), share) })
+        n + self.held().map_or(0, |mut h| unsafe { h.look(self.out.add(n), share, told) })
     }
 
     /// A wait that does not wait.
@@ -280,8 +289,10 @@ impl Wait {
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
+        (self.asleep, self.tolds) = (true, 0);
         // SAFETY: forwarded.
         let k = unsafe { self.sleep(left) };
+        self.asleep = false;
         self.woken();
         let s = self.set;
         s.next_yield.store(sys::now_ns() + YIELD_EVERY, Relaxed);
@@ -361,7 +372,7 @@ impl Wait {
                     Told::Off => None,
                     Told::Hot => {
                         self.took = true;
-                        None
+                        self.in_order(&mut h, at)
                     }
                 },
             };
@@ -373,6 +384,16 @@ impl Wait {
         }
         crate::set_errno(saved);
         kept
+    }
+
+    /// The event of a registration whose doorbell woke us, where the kernel tells of it: what one sender does on two
+    /// connections is to be seen in that order, also if one of them is on TCP.
+    fn in_order(&mut self, h: &mut Held, index: u32) -> Option<epoll_event> {
+        let place = self.told.get_mut(self.tolds).filter(|_| self.asleep)?;
+        let ev = h.report(index)?;
+        *place = index;
+        self.tolds += 1;
+        Some(ev)
     }
 
     /// Takes the arms back, unless somebody else sleeps by them.
