@@ -265,7 +265,7 @@ impl Inner {
 
     /// Moves the stage to or from the pieces there; back when that is complete.
     fn run(&mut self, opcode: i32, key: u32, there: &[Piece]) -> Result<(), Errno> {
-        if self.broken || self.peer.is_none() || self.pid != rustix::process::getpid() {
+        if self.broken || self.peer.is_none() || !::verbs::is_in_memory_of(self.pid.as_raw_nonzero().get()) {
             return Err(Errno::NOTCONN);
         }
         let mut sges = [Sge::default(); CHAIN];

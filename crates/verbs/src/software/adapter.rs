@@ -121,7 +121,7 @@ impl Adapter {
         let known = ADAPTER.load(Acquire);
         // SAFETY: never unmapped; all of it may be zero.
         if let Some(adapter) = unsafe { known.as_ref() }
-            && adapter.pid.load(Relaxed) == own_pid()
+            && crate::is_in_memory_of(adapter.pid.load(Relaxed) as i32)
         {
             return Some(adapter);
         }
