@@ -19,5 +19,6 @@ pub fn is_in_memory_of(owner: i32) -> bool {
     const KCMP_VM: usize = 1;
     let here = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: integers only.
-    owner == here || unsafe { libc::syscall(libc::SYS_kcmp, owner as usize, here as usize, KCMP_VM, 0usize, 0usize) } == 0
+    owner == here
+        || unsafe { libc::syscall(libc::SYS_kcmp, owner as usize, here as usize, KCMP_VM, 0usize, 0usize) } == 0
 }
