@@ -200,7 +200,8 @@ fn streams_end_too() {
 fn mistakes_are_told() {
     for (args, told) in [
         (&["--remove", "ism", "--pid", "1"][..], "process 1 has no connections"),
-        (&["--remove", "verbs"], "do not go over verbs"),
+        (&["--remove", "verbs", "--pid", "1"], "process 1 has no connections"),
+        (&["--remove", "wire"], "invalid value 'wire'"),
         (&["--pid", "1"], "--remove"),
     ] {
         let said = shortwire(&[&["devices"], args].concat());
