@@ -10,6 +10,7 @@
 
 mod case;
 pub mod container;
+pub mod device;
 pub mod guest;
 mod leak;
 mod net;

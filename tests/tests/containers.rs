@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use system_tests::container::Pair;
+use system_tests::device::{expect_fetched, gibibyte, nginx_conf};
 use system_tests::{Case, Connection, Proc, Side, Skip, Watch, case, connections, millis, need, secs};
 
 /// Says `same`, byte for byte, to everybody for so many rounds; then who it is.
@@ -217,39 +218,16 @@ fn redis(c: &Case, pair: &Pair, dir: &Path) -> Result<(), Skip> {
     Ok(())
 }
 
-fn sha256(path: &Path) -> String {
-    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
-    assert!(said.status.success(), "sha256sum: {said:?}");
-    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
-}
-
 fn curl(c: &Case, pair: &Pair, dir: &Path) -> Result<(), Skip> {
-    let (port, conf, file) = (PORT + 3, c.dir().join("nginx.conf"), c.dir().join("files/big"));
-    fs::create_dir_all(c.dir().join("files")).expect("a directory");
-    let mut block = system_tests::stream::bytes(1, 1 << 20);
-    let mut content = std::io::BufWriter::new(fs::File::create(&file).expect("a file"));
-    for number in 0..1024u64 {
-        block.chunks_mut(4096).for_each(|page| page[..8].copy_from_slice(&number.to_ne_bytes()));
-        std::io::Write::write_all(&mut content, &block).expect("the file");
-    }
-    drop(content.into_inner().expect("the file"));
-    let text = format!(
-        "user root; daemon off; worker_processes 2; pid nginx.pid; error_log stderr; events {{ worker_connections 64; }}
-         http {{ access_log off; sendfile on;
-           client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t;
-           server {{ listen {port}; root files; }} }}"
-    );
-    fs::write(&conf, text).expect("nginx.conf");
+    let port = PORT + 3;
+    let (file, conf) = (gibibyte(c), nginx_conf(c, &port.to_string()));
     let mut command = pair.server.command(Side::Run, Some(dir), &need("nginx")?);
     let mut server = c.start("nginx", command.arg("-p").arg(c.dir()).arg("-c").arg(&conf));
     pair.server.wait_listening(&mut server, port);
     let watch = c.watch(&[port]);
     let url = format!("http://{}:{port}/big", pair.address);
     let mut command = pair.client.command(Side::Run, Some(dir), &need("curl")?);
-    let mut client = c.start("curl", command.args(["-sS", "--fail", &url]));
-    let status = client.wait(secs(100));
-    assert!(status.success(), "curl: {status}: {}", client.stderr());
-    assert_eq!(sha256(client.stdout_path()), sha256(&file), "what curl received differs");
+    expect_fetched(&mut c.start("curl", command.args(["-sS", "--fail", &url])), &file);
     watch.expect_smcd(2);
     Ok(())
 }

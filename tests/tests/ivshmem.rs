@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use system_tests::container::{Container, Pair};
+use system_tests::device::{expect_fetched, gibibyte, nginx_conf};
 use system_tests::{Case, Connection, Proc, Side, Skip, Watch, case, connections, millis, need, secs, shortwire};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -148,37 +149,14 @@ fn redis(c: &Case, at: &Machines) -> Result<(), Skip> {
     Ok(())
 }
 
-fn sha256(path: &Path) -> String {
-    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
-    assert!(said.status.success(), "sha256sum: {said:?}");
-    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
-}
-
 fn curl(c: &Case, at: &Machines) -> Result<(), Skip> {
-    let (port, conf, file) = (PORT + 3, c.dir().join("nginx.conf"), c.dir().join("files/big"));
-    fs::create_dir_all(c.dir().join("files")).expect("a directory");
-    let mut block = system_tests::stream::bytes(1, 1 << 20);
-    let mut content = std::io::BufWriter::new(fs::File::create(&file).expect("a file"));
-    for number in 0..1024u64 {
-        block.chunks_mut(4096).for_each(|page| page[..8].copy_from_slice(&number.to_ne_bytes()));
-        std::io::Write::write_all(&mut content, &block).expect("the file");
-    }
-    drop(content.into_inner().expect("the file"));
-    let text = format!(
-        "user root; daemon off; worker_processes 2; pid nginx.pid; error_log stderr; events {{ worker_connections 64; }}
-         http {{ access_log off; sendfile on;
-           client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t;
-           server {{ listen {port}; root files; }} }}"
-    );
-    fs::write(&conf, text).expect("nginx.conf");
+    let port = PORT + 3;
+    let (file, conf) = (gibibyte(c), nginx_conf(c, &port.to_string()));
     let mut server = c.start("nginx", at.server(&need("nginx")?).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
     at.pair.server.wait_listening(&mut server, port);
     let watch = c.watch(&[port]);
     let url = format!("http://{}:{port}/big", at.pair.address);
-    let mut client = c.start("curl", at.client(&need("curl")?).args(["-sS", "--fail", &url]));
-    let status = client.wait(secs(100));
-    assert!(status.success(), "curl: {status}: {}", client.stderr());
-    assert_eq!(sha256(client.stdout_path()), sha256(&file), "what curl received differs");
+    expect_fetched(&mut c.start("curl", at.client(&need("curl")?).args(["-sS", "--fail", &url])), &file);
     watch.expect_device("ivshmem", 2);
     Ok(())
 }

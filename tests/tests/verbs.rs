@@ -1,27 +1,14 @@
 //! Programs over the verbs device: nothing but `--prefer` differs, and `shortwire ss` says so. Where there is no RDMA it is the
 //! provider in software that carries them.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use system_tests::{Case, Ports, Proc, Side, Skip, case, compile, need, secs};
-
-/// A program under Shortwire that offers these devices.
-fn prefer(devices: &str, program: &Path) -> Command {
-    let mut command = Side::Run.command(program);
-    command.env("SHORTWIRE_PREFER", devices);
-    command
-}
+use system_tests::device::{self, iperf3, prefer};
+use system_tests::{Case, Ports, Skip, case, compile, need, secs};
 
 fn over_verbs(program: &Path) -> Command {
     prefer("verbs,loopback", program)
-}
-
-fn sha256(path: &Path) -> String {
-    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
-    assert!(said.status.success(), "sha256sum: {said:?}");
-    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
 }
 
 fn transfer(c: &Case, driver: &str, op: &str, mebibytes: usize, integrity: bool) -> Result<(), Skip> {
@@ -67,18 +54,6 @@ fn transfers_with_integrity() {
     });
 }
 
-fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result<system_tests::Watch, Skip> {
-    let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
-    let number = port.to_string();
-    let args = ["-s", "-1", "-B", "127.0.0.1", "-p", &number];
-    let mut server = c.serve("server", port, prefer(server, &iperf3).args(args));
-    let watch = c.watch(&[port]);
-    let args = ["-c", "127.0.0.1", "-p", &number, "-t", "2"];
-    c.start("client", prefer(client, &iperf3).args(args).args(options)).success(secs(30));
-    server.wait(secs(10));
-    Ok(watch)
-}
-
 #[test]
 fn iperf3_one_stream_and_both_ways() {
     case("verbs-iperf3", |c| {
@@ -103,56 +78,15 @@ fn devices_are_negotiated() {
 #[test]
 fn redis_benchmark() {
     case("verbs-redis", |c| {
-        let (redis, benchmark, port) = (need("redis-server")?, need("redis-benchmark")?, Ports::High.free());
-        let number = port.to_string();
-        let args = ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
-        let mut server = c.serve("redis-server", port, over_verbs(&redis).args(args).arg(c.dir()));
-        let watch = c.watch(&[port]);
-        let args = ["-p", &number, "--csv", "-n", "20000", "-t", "get,set,lpush,lrange_300"];
-        let said = c.start("redis-benchmark", over_verbs(&benchmark).args(args)).success(secs(60));
-        let rates: Vec<f64> = said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
-        assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
-        watch.expect_device("verbs", 50);
-        server.stop();
+        device::redis_benchmark(c, "verbs,loopback")?.expect_device("verbs", 50);
         Ok(())
     });
-}
-
-fn nginx(c: &Case, port: u16) -> Result<Proc, Skip> {
-    let conf = c.dir().join("nginx.conf");
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    let text = format!(
-        "{user} daemon off; worker_processes 2; pid nginx.pid; error_log stderr; events {{ worker_connections 64; }}
-         http {{ access_log off; sendfile on;
-           client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t;
-           server {{ listen 127.0.0.1:{port}; root files; }} }}"
-    );
-    fs::write(&conf, text).expect("nginx.conf");
-    Ok(c.serve("nginx", port, over_verbs(&need("nginx")?).arg("-p").arg(c.dir()).arg("-c").arg(&conf)))
 }
 
 #[test]
 fn curl_fetches_a_gibibyte() {
     case("verbs-nginx", |c| {
-        let (curl, port) = (need("curl")?, Ports::Low.free());
-        fs::create_dir_all(c.dir().join("files")).expect("a directory");
-        let file = c.dir().join("files/big");
-        let mut block = system_tests::stream::bytes(1, 1 << 20);
-        let mut content = std::io::BufWriter::new(fs::File::create(&file).expect("a file"));
-        for number in 0..1024u64 {
-            block.chunks_mut(4096).for_each(|page| page[..8].copy_from_slice(&number.to_ne_bytes()));
-            std::io::Write::write_all(&mut content, &block).expect("the file");
-        }
-        drop(content.into_inner().expect("the file"));
-        let mut server = nginx(c, port)?;
-        let watch = c.watch(&[port]);
-        let url = format!("http://127.0.0.1:{port}/big");
-        let mut client = c.start("curl", over_verbs(&curl).args(["-sS", "--fail", &url]));
-        let status = client.wait(secs(100));
-        assert!(status.success(), "curl: {status}: {}", client.stderr());
-        assert_eq!(sha256(client.stdout_path()), sha256(&file), "what curl received differs");
-        watch.expect_device("verbs", 2);
-        server.stop();
+        device::curl(c, "verbs,loopback")?.expect_device("verbs", 2);
         Ok(())
     });
 }

@@ -1,0 +1,99 @@
+//! Real programs over a device of choice: nothing but `--prefer` differs.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Case, Ports, Proc, Side, Skip, Watch, need, secs, stream};
+
+/// A program under Shortwire that offers these devices, or what it does unasked.
+pub fn prefer(devices: &str, program: &Path) -> Command {
+    let mut command = Side::Run.command(program);
+    if !devices.is_empty() {
+        command.env("SHORTWIRE_PREFER", devices);
+    }
+    command
+}
+
+/// One run of iperf3, of which both ends offer devices.
+pub fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result<Watch, Skip> {
+    let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
+    let number = port.to_string();
+    let args = ["-s", "-1", "-B", "127.0.0.1", "-p", &number];
+    let mut server = c.serve("server", port, prefer(server, &iperf3).args(args));
+    let watch = c.watch(&[port]);
+    let args = ["-c", "127.0.0.1", "-p", &number, "-t", "2"];
+    c.start("client", prefer(client, &iperf3).args(args).args(options)).success(secs(30));
+    server.wait(secs(10));
+    Ok(watch)
+}
+
+/// Redis and its 50 clients.
+pub fn redis_benchmark(c: &Case, devices: &str) -> Result<Watch, Skip> {
+    let (redis, benchmark, port) = (need("redis-server")?, need("redis-benchmark")?, Ports::High.free());
+    let number = port.to_string();
+    let args = ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
+    let mut server = c.serve("redis-server", port, prefer(devices, &redis).args(args).arg(c.dir()));
+    let watch = c.watch(&[port]);
+    let args = ["-p", &number, "--csv", "-n", "20000", "-t", "get,set,lpush,lrange_300"];
+    let said = c.start("redis-benchmark", prefer(devices, &benchmark).args(args)).success(secs(60));
+    let rates: Vec<f64> = said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
+    assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
+    server.stop();
+    Ok(watch)
+}
+
+/// A file of 1 GiB below the case's directory, `files/big`. Each page begins with the number of its MiB.
+pub fn gibibyte(c: &Case) -> PathBuf {
+    let file = c.dir().join("files/big");
+    fs::create_dir_all(c.dir().join("files")).expect("a directory");
+    let mut block = stream::bytes(1, 1 << 20);
+    let mut content = BufWriter::new(fs::File::create(&file).expect("a file"));
+    for number in 0..1024u64 {
+        block.chunks_mut(4096).for_each(|page| page[..8].copy_from_slice(&number.to_ne_bytes()));
+        content.write_all(&block).expect("the file");
+    }
+    drop(content.into_inner().expect("the file"));
+    file
+}
+
+/// What sha256sum says of a file.
+pub fn sha256(path: &Path) -> String {
+    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
+    assert!(said.status.success(), "sha256sum: {said:?}");
+    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
+}
+
+/// The configuration of an nginx that serves `files` at `listen`.
+pub fn nginx_conf(c: &Case, listen: &str) -> PathBuf {
+    let conf = c.dir().join("nginx.conf");
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let text = format!(
+        "{user} daemon off; worker_processes 2; pid nginx.pid; error_log stderr; events {{ worker_connections 64; }}
+         http {{ access_log off; sendfile on;
+           client_body_temp_path t; proxy_temp_path t; fastcgi_temp_path t; uwsgi_temp_path t; scgi_temp_path t;
+           server {{ listen {listen}; root files; }} }}"
+    );
+    fs::write(&conf, text).expect("nginx.conf");
+    conf
+}
+
+/// What a curl has fetched is the file.
+pub fn expect_fetched(client: &mut Proc, file: &Path) {
+    let status = client.wait(secs(100));
+    assert!(status.success(), "curl: {status}: {}", client.stderr());
+    assert_eq!(sha256(client.stdout_path()), sha256(file), "what curl received differs");
+}
+
+/// nginx and curl, 1 GiB.
+pub fn curl(c: &Case, devices: &str) -> Result<Watch, Skip> {
+    let (curl, nginx, port) = (need("curl")?, need("nginx")?, Ports::Low.free());
+    let (file, conf) = (gibibyte(c), nginx_conf(c, &format!("127.0.0.1:{port}")));
+    let mut server = c.serve("nginx", port, prefer(devices, &nginx).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
+    let watch = c.watch(&[port]);
+    let url = format!("http://127.0.0.1:{port}/big");
+    expect_fetched(&mut c.start("curl", prefer(devices, &curl).args(["-sS", "--fail", &url])), &file);
+    server.stop();
+    Ok(watch)
+}
