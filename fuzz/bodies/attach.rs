@@ -83,8 +83,8 @@ fn memory(shape: u8, len: u32, slots: u8, extra: u32) -> Option<OwnedFd> {
     let size = match shape >> 5 {
         0 => return None,
         1 => u64::from(extra) % (1 << 22),
-        2 => 2 * PAGE + u64::from(slots % 8) * u64::from(len) + PAGE,
-        _ => 2 * PAGE + u64::from(slots % 8) * u64::from(len),
+        2 => 11 * PAGE + u64::from(slots % 8) * u64::from(len) + PAGE,
+        _ => 11 * PAGE + u64::from(slots % 8) * u64::from(len),
     };
     let seals = if shape >> 5 == 3 { extra as i32 & 0x1f } else { libc::F_SEAL_SHRINK | libc::F_SEAL_GROW };
     // SAFETY: a literal name; the descriptor is fresh.

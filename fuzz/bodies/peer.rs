@@ -189,6 +189,8 @@ pub fn rendezvous(bytes: &[u8]) {
     }
     let files = open_files();
     let (low, high) = tcp();
+    // A stranger comes by the connection's name.
+    smc::group::lanes::forget_peers();
     let (own, other) = if role & 1 == 0 { (low, high) } else { (high, low) };
     let victim = End::new(own);
     let listener = (role & 1 != 0).then(|| raw::listen(other));

@@ -22,7 +22,7 @@ mod tests;
 use crate::{AttachError, Attached, Device, Dmb, Gid, LOOPBACK_CHID, MoveError, NoCopy};
 use crate::{RegisterError, Share, is_dmb_len};
 use arena::Geometry;
-pub use arena::{HEADER, arena_of, slot_of};
+pub use arena::{FRONT, HEADER, arena_of, slot_of};
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -176,17 +176,17 @@ impl Loopback {
         self.with(|t| t.own(token).map(|a| a.segment.close_fd()).is_some()).unwrap_or(false)
     }
 
-    /// The first page of the own arena in which `token` is, for the device's user; null if there is none.
+    /// The control page of the own arena in which `token` is, [`FRONT`] bytes behind its beginning; null if there is none.
     pub fn control_page(&self, token: u64) -> *mut u8 {
         self.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
     }
 
-    /// Base and length of the own arena in which `token` is.
+    /// Base and length of the own arena in which `token` is, without the front.
     pub(crate) fn own_arena(&self, token: u64) -> Option<(*mut u8, usize)> {
-        self.with(|t| t.own(token).map(|a| (a.segment.base(), a.segment.len()))).flatten()
+        self.with(|t| t.own(token).map(|a| (a.memory.base, a.memory.geometry.bytes()))).flatten()
     }
 
-    /// The first page of the attached arena in which `token` is; null if there is none.
+    /// The same of the attached arena in which `token` is.
     pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
         self.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
     }

@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use shm::{Cursor, FastLock, Snapshot, arm, must_ring};
+use shm::{Cursor, FastLock, Letters, Look, Snapshot, arm, must_ring};
 
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -228,5 +228,93 @@ fn snapshot_is_never_torn() {
         }
         t.join().unwrap();
         assert_eq!(cell.read(), Some([2, 2]));
+    });
+}
+
+/// Both boxes of a lane, and the bytes that the words announce.
+struct Boxes {
+    words: [AtomicU64; 2],
+    bytes: [UnsafeCell<u32>; 2],
+}
+
+impl Boxes {
+    fn say(&self, letters: &mut Letters, mine: usize, value: u32) {
+        // SAFETY: loom reports it if the other side still reads.
+        self.bytes[mine].with_mut(|p| unsafe { *p = value });
+        letters.say(&self.words[mine], 4, false);
+    }
+
+    /// None when the other side has hung up.
+    fn hear(&self, letters: &mut Letters, mine: usize) -> Option<u32> {
+        loop {
+            match letters.look(&self.words[1 - mine]) {
+                Look::Nothing => thread::yield_now(),
+                Look::Closed => return None,
+                Look::Letter { .. } => break,
+            }
+        }
+        // SAFETY: as above, of the writer.
+        let value = self.bytes[1 - mine].with(|p| unsafe { *p });
+        letters.take();
+        Some(value)
+    }
+}
+
+#[test]
+fn letters_pass_in_turns() {
+    model(3, || {
+        let boxes = Arc::new(Boxes {
+            words: core::array::from_fn(|_| AtomicU64::new(0)),
+            bytes: core::array::from_fn(|_| UnsafeCell::new(0)),
+        });
+        let other = boxes.clone();
+        let guest = thread::spawn(move || {
+            let (mut letters, _) = loop {
+                match Letters::find(&other.words[0]) {
+                    Some(found) => break found,
+                    None => thread::yield_now(),
+                }
+            };
+            // SAFETY: as in `hear`.
+            assert_eq!(other.bytes[0].with(|p| unsafe { *p }), 10);
+            other.say(&mut letters, 1, 20);
+            if let Some(value) = other.hear(&mut letters, 1) {
+                assert_eq!(value, 11);
+                other.say(&mut letters, 1, 21);
+                assert_eq!(other.hear(&mut letters, 1), None);
+            }
+        });
+        let mut letters = Letters::begin(1);
+        boxes.say(&mut letters, 0, 10);
+        assert_eq!(boxes.hear(&mut letters, 0), Some(20));
+        boxes.say(&mut letters, 0, 11);
+        assert_eq!(boxes.hear(&mut letters, 0), Some(21));
+        letters.close(&boxes.words[0]);
+        guest.join().unwrap();
+    });
+}
+
+/// The host takes its invitation back and gives the lane to the next: an answer to the first is not one to the second.
+#[test]
+fn a_letter_too_late_is_not_heard() {
+    model(3, || {
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let other = words.clone();
+        let guest = thread::spawn(move || {
+            if let Some((mut letters, _)) = Letters::find(&other[0]) {
+                letters.say(&other[1], 4, false);
+                return letters.session();
+            }
+            0
+        });
+        let mut first = Letters::begin(1);
+        first.say(&words[0], 4, false);
+        first.close(&words[0]);
+        let mut second = Letters::begin(2);
+        second.say(&words[0], 4, false);
+        let heard = matches!(second.look(&words[1]), Look::Letter { .. });
+        let answered = guest.join().unwrap();
+        assert!(!heard || answered == 2);
+        assert_eq!(matches!(second.look(&words[1]), Look::Letter { .. }), answered == 2);
     });
 }

@@ -36,6 +36,7 @@ fn main() {
         CONFIG.set(b"PREFER", device.as_bytes());
         let first = (0..ROUNDS).map(|_| {
             // As in a fresh process: no group that could be joined.
+            smc::hidden::after_fork_child();
             group::after_fork_child();
             one().0
         });

@@ -38,7 +38,7 @@ impl Cred {
 }
 
 /// Prefix of every rendezvous name, after the leading NUL.
-pub const PREFIX: &[u8] = b"shortwire/1/";
+pub const PREFIX: &[u8] = b"shortwire/2/";
 
 /// `sockaddr_un` of the rendezvous for a connection: the lower end first.
 fn address(low: &Addr, high: &Addr) -> ([u8; 110], u32) {

@@ -313,8 +313,11 @@ pub struct Conn {
     pub group: AtomicU32,
     /// Upgrade in progress: its stage and rendezvous descriptor (0: none).
     pub stage: AtomicU32,
-    /// See `stage`.
+    /// See `stage`. Below 0: a lane of this link group (`group::lanes`).
     pub meeting: AtomicI32,
+    pub(crate) lane: AtomicU32,
+    /// `lanes::era` when the upgrade began.
+    pub(crate) era: AtomicU32,
     /// A step of the upgrade is being taken; how many were.
     pub(crate) busy: AtomicU32,
     pub(crate) looks: AtomicU32,
@@ -446,6 +449,8 @@ impl Conn {
             &self.heir,
             &self.looks,
             &self.peer_pid,
+            &self.lane,
+            &self.era,
         ] {
             w.store(0, Relaxed);
         }

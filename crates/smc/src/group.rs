@@ -4,6 +4,7 @@
 //! DMBs from it and cost no descriptor, no mapping and no page fault.
 
 mod buffers;
+pub mod lanes;
 
 pub use buffers::{At, Pass, Reached, attach, give_back, own_page, release, take_dmb};
 
@@ -62,6 +63,7 @@ struct Group {
     known: u64,
     /// DMBs given up here that the peer may still write to: reused when it says that it has left.
     quarantine: Vec<(u64, *const DmbHeader)>,
+    lanes: Option<Box<lanes::Lanes>>,
 }
 
 impl Group {
@@ -197,6 +199,7 @@ fn add(list: &mut Vec<Group>, role: Role, kind: Kind, peer: Gid, of: Cred, terms
         slots: 0,
         known: 0,
         quarantine: Vec::new(),
+        lanes: None,
     });
     if let Some(t) = crate::table::get() {
         t.stats.link_groups.fetch_add(1, Relaxed);
@@ -234,7 +237,8 @@ fn drop_idle(list: &mut Vec<Group>, which: impl Fn(&Group) -> bool) {
 }
 
 fn drop_group(list: &mut Vec<Group>, at: usize) {
-    let g = list.swap_remove(at);
+    let mut g = list.swap_remove(at);
+    g.close_lanes();
     if let Some(row) = g.row {
         row.leave();
     }
@@ -246,8 +250,9 @@ fn drop_group(list: &mut Vec<Group>, at: usize) {
     }
 }
 
-/// A handshake is complete: the peer has the arena of our DMB `token`, so its descriptor is needed no more.
-pub fn established(id: u32, token: u64) {
+/// The handshake of `conn` is complete: the peer has the arena of our DMB, so its descriptor is needed no more.
+pub fn established(conn: &Conn) {
+    let (id, token) = (conn.group.load(Relaxed), conn.my_token.load(Relaxed));
     with(|list| {
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return };
         if g.state == State::Pending {
@@ -257,6 +262,8 @@ pub fn established(id: u32, token: u64) {
             g.known = arena_of(token);
             LOOPBACK.close_share(token);
         }
+        g.open_lanes(conn);
+        g.touch_lanes();
     });
 }
 

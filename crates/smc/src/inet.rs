@@ -88,9 +88,14 @@ pub struct Received {
 
 /// What has come in, and how much of it was not read.
 pub fn received(fd: i32) -> Option<Received> {
+    received_since(fd, &TcpInfo::of(fd)?)
+}
+
+/// The same, where the caller has just asked.
+pub fn received_since(fd: i32, before: &TcpInfo) -> Option<Received> {
     // Bytes may arrive between the two calls: agree on the first before and after the second. The kernel looks at the
     // state before it looks at the count, so that only the second answer's state is as new as the first one's count.
-    let mut before = TcpInfo::of(fd)?.arrived();
+    let mut before = before.arrived();
     loop {
         let queued = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
         let after = TcpInfo::of(fd)?;

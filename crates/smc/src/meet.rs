@@ -24,7 +24,7 @@ use crate::clc::{
 use crate::config::{self, CONFIG, PeerPolicy};
 use crate::conn::{Conn, Ends, phase as p};
 use crate::device::{self, Kind};
-use crate::group::{self, At, NoGroup, Pass, Terms};
+use crate::group::{self, At, NoGroup, Pass, Terms, lanes};
 use crate::inet::{self, TcpInfo};
 use crate::reason::{self, Reason};
 use crate::trace::{self, Way};
@@ -48,12 +48,18 @@ mod stage {
     pub const HANDING: u32 = 11;
     /// The other end: what its broker hands over is awaited.
     pub const HANDED: u32 = 12;
+    /// The end that listens: invitations are out to the processes that there are link groups with.
+    pub const INVITED: u32 = 13;
 }
 
 /// Operations after which an end stops waiting for its peer.
 const GIVE_UP: u32 = 1 << 16;
 /// The same in a rendezvous directory: most connections that leave the network namespace also leave the machine.
 const GIVE_UP_FAR: u32 = 1 << 12;
+/// Looks for an invitation, or for an answer to one, before a connection's name is used.
+const WHILE_INVITED: u32 = 4;
+/// In `meeting`: several lanes, or none.
+const ALL_LANES: i32 = i32::MIN;
 /// Looks at every operation before the distance between looks doubles.
 const EAGER: u32 = 8;
 
@@ -89,6 +95,7 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
         let next = match conn.stage.load(Relaxed) {
             stage::START if shared => Next::Tcp(reason::SHARED_FD),
             stage::START => start(conn, fd),
+            stage::INVITED => server::invited(conn),
             stage::LISTENING if witness::watches(conn) => prove::meet(conn, fd),
             stage::LISTENING if remote::is_remote(conn) => remote::meet(conn),
             stage::LISTENING => server::meet(conn),
@@ -160,6 +167,7 @@ fn schedule(conn: &Conn) {
         stage::PROVING => 1,
         // A network lies between.
         stage::DIALLING | stage::ASKING | stage::HANDING | stage::HANDED => ops / 64 + 1,
+        stage::CALLING if looks < WHILE_INVITED && lanes::are_likely() => 1,
         stage::CALLING | stage::START => (ops / 4).max(4),
         _ if looks < EAGER => 1,
         _ => ops.max(1) / 2 + 1,
@@ -201,19 +209,23 @@ fn stay_tcp(conn: &Conn, why: Reason) {
 }
 
 fn close_meeting(conn: &Conn) {
-    let fd = conn.meeting.swap(0, Relaxed);
-    if fd > 0 {
-        witness::forget_name(conn, fd);
-        hidden::close(fd);
+    match conn.meeting.swap(0, Relaxed) {
+        ALL_LANES => lanes::withdraw(conn),
+        lane @ ..0 => lanes::leave(conn, lane),
+        0 => {}
+        fd => {
+            witness::forget_name(conn, fd);
+            hidden::close(fd);
+        }
     }
 }
 
 /// The connection is given away or frozen, or closed, and then `fd` may be none: no further steps.
 pub fn abandon(conn: &Conn, fd: i32) {
+    conclude(conn);
     close_meeting(conn);
     witness::let_grow(conn, fd);
     witness::end(conn);
-    conclude(conn);
 }
 
 /// No further steps of a connection that goes back to TCP or ends; its channel is left as it is.
@@ -222,7 +234,7 @@ pub fn conclude(conn: &Conn) {
     conn.next_try.store(u32::MAX, Relaxed);
     if at == stage::CONFIRMED && conn.peer_attached() {
         // The server may write to our buffer by now, and must learn how we end.
-        group::established(conn.group.load(Relaxed), conn.my_token.load(Relaxed));
+        group::established(conn);
         conn.commit();
     } else if at == stage::ACCEPTED || at == stage::CONFIRMED {
         group::failed(conn.group.load(Relaxed), false);
@@ -252,6 +264,7 @@ pub fn identify(conn: &Conn, fd: i32) {
 
 /// Checks eligibility and takes a role.
 fn start(conn: &Conn, fd: i32) -> Next {
+    conn.era.store(lanes::era(), Relaxed);
     if CONFIG.policy() == PeerPolicy::Off {
         return Next::Tcp(reason::OFF);
     }
@@ -314,16 +327,12 @@ fn start(conn: &Conn, fd: i32) -> Next {
     let [local, peer] = names;
     match local.key().cmp(&peer.key()) {
         core::cmp::Ordering::Equal => Next::Tcp(reason::NOT_LOCAL),
-        core::cmp::Ordering::Less => match channel::listen(&local, &peer) {
-            Ok(l) => {
-                conn.meeting.store(l, Relaxed);
-                conn.stage.store(stage::LISTENING, Relaxed);
-                Next::On
-            }
-            Err(libc::EADDRINUSE) => Next::Tcp(reason::NAME_TAKEN),
-            Err(libc::EMFILE | libc::ENFILE) => Next::Later,
-            Err(_) => Next::Tcp(reason::RENDEZVOUS),
-        },
+        core::cmp::Ordering::Less if lanes::invite(conn) => {
+            conn.meeting.store(ALL_LANES, Relaxed);
+            conn.stage.store(stage::INVITED, Relaxed);
+            Next::Later
+        }
+        core::cmp::Ordering::Less => server::listen(conn),
         core::cmp::Ordering::Greater => {
             conn.stage.store(stage::CALLING, Relaxed);
             Next::On
@@ -336,7 +345,8 @@ fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
     if remote::is_remote(conn) {
         return Ok(Cred::ELSEWHERE);
     }
-    let cred = channel::peer(ch).ok_or(reason::RENDEZVOUS)?;
+    let found = if ch < 0 { lanes::vouched_peer(conn, ch) } else { channel::peer(ch) };
+    let cred = found.ok_or(reason::RENDEZVOUS)?;
     let same = cred.uid == rustix::process::geteuid().as_raw();
     if witness::watches(conn) {
         // The socket table of another network namespace cannot be asked, and user namespaces may differ too.
@@ -353,7 +363,9 @@ fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
     if !same && !vouched() {
         return Err(reason::PEER_UID);
     }
-    channel::take_descriptors(ch);
+    if ch > 0 {
+        channel::take_descriptors(ch);
+    }
     Ok(cred)
 }
 
@@ -388,11 +400,11 @@ fn upgraded(conn: &Conn, client: bool) {
 
 fn say(conn: &Conn, ch: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
     trace::note(conn, Way::Sent, message);
-    channel::send(ch, message, pass)
+    if ch < 0 { lanes::send(conn, ch, message, pass) } else { channel::send(ch, message, pass) }
 }
 
 fn hear(conn: &Conn, ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), i32> {
-    let got = channel::recv(ch, buffer)?;
+    let got = if ch < 0 { lanes::recv(conn, ch, buffer, true)? } else { channel::recv(ch, buffer)? };
     trace::note(conn, Way::Received, &buffer[..got.0]);
     Ok(got)
 }
@@ -422,14 +434,14 @@ fn decline_in(version: Version, conn: &Conn, ch: i32, why: Reason) -> Next {
     Next::Tcp(why)
 }
 
-fn expose(conn: &Conn, fd: i32, kind: Kind, dmb: &dibs::Dmb) {
+fn expose(conn: &Conn, (fd, info): (i32, &TcpInfo), kind: Kind, dmb: &dibs::Dmb) {
     conn.expose(&Ends {
         my: dmb.addr.cast(),
         my_len: dmb.len,
         my_token: dmb.token,
         my_waits: group::own_page(kind, dmb.token),
     });
-    conn.begin_count(fd);
+    conn.begin_count(fd, info);
     conn.keep_waking(fd);
 }
 

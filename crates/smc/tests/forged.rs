@@ -22,7 +22,7 @@ struct Place([u64; 3]);
 
 /// An arena of the stranger's, in this process: what is there is as true as it can be.
 fn arena() -> Place {
-    let len = raw::arena(4) as usize;
+    let len = (2 * PAGE + 4 * SLOT) as usize;
     // SAFETY: a new mapping, which stays.
     let base = unsafe {
         libc::mmap(

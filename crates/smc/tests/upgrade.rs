@@ -74,7 +74,9 @@ fn a_second_connection_reuses_the_group() {
     let made = table.stats.link_groups.load(Relaxed);
     let fds = open_fds();
 
-    let (server, client) = pair();
+    let (server, client) = tcp(false);
+    let (server, client) = (End::new(server), End::new(client));
+    let fds = fds - 2;
     client.step();
     server.step();
     client.step();

@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use system_tests::stream::{Random, bytes};
 use system_tests::{Case, Outcome, Ports, Proc, Side, compile, millis, secs};
 
-use crate::peer::{CONS, Claim, PAGE, PROD, Peer, RUNG, RX_ARM, Refusal, SWITCH, WORDS, trap};
+use crate::peer::{CONS, Claim, FRONT, PAGE, PROD, Peer, RUNG, RX_ARM, Refusal, SWITCH, WORDS, trap};
 use crate::{dial, echo_rounds, echo_server, hostile, record};
 
 /// An echo server under Shortwire, and what a peer needs to meet it.
@@ -71,7 +71,7 @@ fn value(random: &mut Random, peer: &Peer) -> u64 {
 fn scribble(random: &mut Random, peer: &Peer) {
     let (all, buffer) = (peer.theirs.len, peer.at + 64 + random.below(peer.size as u64 - 8) as usize);
     let at = match random.below(8) {
-        0 => random.below(PAGE as u64) as usize,
+        0 => random.below((FRONT + PAGE) as u64) as usize,
         1 => all - PAGE + random.below(PAGE as u64) as usize,
         2 => buffer,
         _ => peer.at + WORDS[random.below(10) as usize].0,
@@ -80,7 +80,7 @@ fn scribble(random: &mut Random, peer: &Peer) {
     peer.theirs.long(at).store(value, SeqCst);
     if random.below(4) == 0 {
         // What the victim writes is its own to remember, not to read back.
-        let at = PAGE + WORDS[random.below(10) as usize].0;
+        let at = FRONT + PAGE + WORDS[random.below(10) as usize].0;
         peer.ours.long(at & !7).store(value, SeqCst);
     }
 }

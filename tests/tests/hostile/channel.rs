@@ -17,7 +17,7 @@ use system_tests::stream::{Random, bytes};
 /// The rendezvous of a connection between two ports of 127.0.0.1.
 pub fn name(one: u16, other: u16) -> Vec<u8> {
     let end = |port: u16| format!("00000000000000000000ffff7f000001{port:04x}");
-    format!("shortwire/1/{}{}", end(one.min(other)), end(one.max(other))).into_bytes()
+    format!("shortwire/2/{}{}", end(one.min(other)), end(one.max(other))).into_bytes()
 }
 
 pub fn seqpacket() -> OwnedFd {

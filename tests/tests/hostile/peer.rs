@@ -16,6 +16,8 @@ use system_tests::{bytes_sent, millis, secs};
 use crate::channel::{address, hear_with, memory, name, say, seqpacket};
 
 pub const PAGE: usize = 4096;
+/// Bytes before the control page.
+pub const FRONT: usize = 9 * PAGE;
 const HEADER: usize = 64;
 /// Of our own buffers: size code 2.
 const SLOT: usize = 64 << 10;
@@ -159,7 +161,7 @@ pub fn half(theirs: &[u8], kind: u8, claim: &Claim) -> Vec<u8> {
 }
 
 pub fn arena() -> OwnedFd {
-    let fd = memory((2 * PAGE + 16 * SLOT) as u64);
+    let fd = memory((FRONT + 2 * PAGE + 16 * SLOT) as u64);
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).expect("seals");
     fd
 }
@@ -234,7 +236,7 @@ impl Peer {
     fn new(mut conn: TcpStream, said: Vec<u8>, theirs: Shared, ours: Shared) -> Result<Peer, Refusal> {
         let token = u64::from_be_bytes(said[16..24].try_into().expect("a token"));
         let slot = 16usize << 10 << (said[25] >> 4);
-        let at = PAGE + (token & 0xff_ffff) as usize * slot;
+        let at = FRONT + PAGE + (token & 0xff_ffff) as usize * slot;
         assert!(at + slot + PAGE <= theirs.len, "the buffer lies in the arena");
         // The victim's own sends wait until we have attached its buffer, if it is the one that called.
         theirs.long(at).store(0xfe, SeqCst);
@@ -243,7 +245,7 @@ impl Peer {
         conn.set_read_timeout(Some(millis(20))).expect("a time limit");
         for _ in 0..20 {
             nudge(&mut conn);
-            if ours.long(PAGE + SWITCH).load(SeqCst) & 1 == 1 {
+            if ours.long(FRONT + PAGE + SWITCH).load(SeqCst) & 1 == 1 {
                 return Ok(Peer { conn, theirs, at, size: slot - HEADER, token, gid, ours, pos: 0 });
             }
         }
@@ -312,8 +314,8 @@ impl Peer {
 
     /// What the victim has sent us, as far as its first lap goes.
     pub fn echoed(&self) -> Vec<u8> {
-        let prod = self.ours.long(PAGE + PROD).load(SeqCst);
-        self.ours.copy(PAGE + HEADER, ((prod >> 16) as u32 as usize).min(SLOT - HEADER))
+        let prod = self.ours.long(FRONT + PAGE + PROD).load(SeqCst);
+        self.ours.copy(FRONT + PAGE + HEADER, ((prod >> 16) as u32 as usize).min(SLOT - HEADER))
     }
 }
 

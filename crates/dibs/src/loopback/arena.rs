@@ -1,10 +1,10 @@
 //! Arenas: the pooled buffers between two processes, in one segment.
 //!
 //! ```text
-//! | control page | slot 0 | slot 1 | ... | slot n-1 | signal page |
+//! | front | control page | slot 0 | slot 1 | ... | slot n-1 | signal page |
 //! ```
 //!
-//! The control page belongs to the device's user on both sides. The signal page is the device's: one
+//! The front and the control page belong to the device's user on both sides. The signal page is the device's: one
 //! counter per slot, on which the owner can sleep. The segment is sparse, so that a slot costs memory
 //! only once it is used.
 
@@ -17,6 +17,8 @@ use shm::{Errno, OpenError, Segment};
 
 /// What a slot begins with and a new user of it must find zeroed: the cursors of a connection.
 pub const HEADER: usize = 128;
+/// Bytes of the front, which an arena in a bar does not have.
+pub const FRONT: usize = 9 * PAGE;
 /// The most that the slots of an arena take together.
 const SPAN: u64 = 1 << 30;
 /// What ends here of an arena are free slots that keep the memory they have come to, for the next connection; others give
@@ -70,12 +72,12 @@ impl Geometry {
         Self { slots: self.slots.min(most), ..self }
     }
 
-    /// Of the segment. At most [`SPAN`] and two pages.
+    /// Without the front. At most [`SPAN`] and two pages.
     pub fn bytes(self) -> usize {
         2 * PAGE + self.slots as usize * self.slot_len as usize
     }
 
-    /// From the real size of a peer's segment, or None when it is not made of such slots.
+    /// From the real size of a peer's arena, without the front, or None when it is not made of such slots.
     pub fn of_segment(len: usize, slot_len: u32) -> Option<Self> {
         let slots = u32::try_from(len.checked_sub(2 * PAGE)? / slot_len as usize).ok()?;
         let geometry = Self::new(slots, slot_len);
@@ -124,8 +126,8 @@ pub struct OwnArena {
 
 impl OwnArena {
     pub fn create(id: u64, group: u32, peer: Gid, geometry: Geometry) -> Result<Self, Errno> {
-        let segment = Segment::create(c"shortwire-arena", geometry.bytes())?;
-        let memory = Memory { base: segment.base(), geometry };
+        let segment = Segment::create(c"shortwire-arena", FRONT + geometry.bytes())?;
+        let memory = Memory { base: segment.base().wrapping_add(FRONT), geometry };
         Ok(Self { id, group, peer, memory, segment, used: Slots::EMPTY, live: Slots::EMPTY })
     }
 
@@ -146,7 +148,7 @@ impl OwnArena {
         let g = self.memory.geometry;
         let end = g.offset(slot) + g.slot_len;
         let keep = pinned || end <= WARM || end <= TEPID && used <= LITTLE;
-        if !keep && self.segment.discard(g.offset(slot) as usize, g.slot_len as usize) {
+        if !keep && self.segment.discard(FRONT + g.offset(slot) as usize, g.slot_len as usize) {
             return true;
         }
         // SAFETY: a used slot lies in the arena, whose mapping lives as long as `segment`.
@@ -170,15 +172,16 @@ impl PeerArena {
     /// Maps what a peer sent, if it is an arena of slots of `slot_len` bytes.
     pub fn open(id: u64, group: u32, owner: Gid, fd: RawFd, slot_len: u32) -> Result<(Self, Segment), OpenError> {
         let largest = Geometry::new(Slots::MAX, slot_len).bytes();
-        let segment = Segment::open(fd, 2 * PAGE, largest)?;
-        let geometry = Geometry::of_segment(segment.len(), slot_len).ok_or(OpenError::BadSize(segment.len() as u64))?;
-        let memory = Memory { base: segment.base(), geometry };
+        let segment = Segment::open(fd, FRONT + 2 * PAGE, FRONT + largest)?;
+        let geometry = Geometry::of_segment(segment.len() - FRONT, slot_len);
+        let geometry = geometry.ok_or(OpenError::BadSize(segment.len() as u64))?;
+        let memory = Memory { base: segment.base().wrapping_add(FRONT), geometry };
         Ok((Self { id, group, owner, memory, segment: None, refs: [0; _] }, segment))
     }
 
     /// Over the segment that `open` mapped, wherever it is now.
     pub fn over(mut self, segment: Segment) -> Self {
-        self.memory.base = segment.base();
+        self.memory.base = segment.base().wrapping_add(FRONT);
         self.segment = Some(segment);
         self
     }

@@ -1,6 +1,6 @@
 //! What the device knows: its own arenas, those attached, and whom it has met.
 
-use super::arena::{Geometry, OwnArena, PeerArena, arena_id, arena_of, slot_of, token};
+use super::arena::{FRONT, Geometry, OwnArena, PeerArena, arena_id, arena_of, slot_of, token};
 use super::random;
 use super::table::{Slots, Table};
 use crate::{AttachError, Attached, Dmb, Gid, RegisterError, Share};
@@ -106,7 +106,7 @@ impl Tables {
             None => {
                 let mut arena = OwnArena::create(self.fresh_id(), group, peer, geometry)?;
                 self.settle(&mut arena.segment);
-                arena.memory.base = arena.segment.base();
+                arena.memory.base = arena.segment.base().wrapping_add(FRONT);
                 let (index, arena) = self.own.insert(arena).map_err(|e| match e {
                     Errno::NOSPC => RegisterError::NoSpace,
                     e => e.into(),
@@ -144,7 +144,7 @@ impl Tables {
         Some(Share {
             fd: arena.segment.fd()?,
             arena: arena.id,
-            offset: arena.memory.geometry.offset(slot),
+            offset: FRONT as u32 + arena.memory.geometry.offset(slot),
             arena_len: arena.segment.len() as u64,
         })
     }

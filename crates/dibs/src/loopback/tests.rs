@@ -87,8 +87,8 @@ fn one_arena_serves_many_connections() {
     assert!(arenas[8..16].iter().all(|id| *id == arenas[8] && *id != arenas[0]));
     assert_eq!(dmbs.iter().map(|d| slot_of(d.token)).collect::<Vec<_>>()[..9], [0, 1, 2, 3, 4, 5, 6, 7, 0]);
     let share = a.share(dmbs[3].token).unwrap();
-    assert_eq!((share.arena, share.offset), (arenas[0], 4096 + 3 * LEN));
-    assert_eq!(share.arena_len, 4096 * 2 + 8 * u64::from(LEN));
+    assert_eq!((share.arena, share.offset), (arenas[0], FRONT as u32 + 4096 + 3 * LEN));
+    assert_eq!(share.arena_len, FRONT as u64 + 4096 * 2 + 8 * u64::from(LEN));
 
     assert!(!b.has_arena(a.gid(), dmbs[0].token));
     b.attach_in(1, a.gid(), dmbs[0].token, LEN, Some(share.fd)).unwrap();
@@ -219,7 +219,7 @@ fn arenas_of_wrong_geometry_are_refused() {
     let b = Loopback::new();
     let peer = Gid::new(1, 2);
     let sealed = SealFlags::SHRINK | SealFlags::GROW;
-    let two = 2 * PAGE as u64;
+    let two = (FRONT + 2 * PAGE) as u64;
     let slot = u64::from(LEN);
     for (bytes, seals, slot_of_token, len, good) in [
         (two + 3 * slot, sealed, 2, LEN, true),

@@ -74,6 +74,23 @@ pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old:
     }
 }
 
+macro_rules! user {
+    ($($name:ident ( $($a:ident),* );)*) => {
+        $(#[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: libc::uid_t),*) -> c_int {
+            // Before, so that no peer takes us for the old user a moment longer.
+            group::lanes::forget_peers();
+            unsafe { next::$name($($a),*) }
+        })*
+    };
+}
+user! {
+    setuid(uid);
+    seteuid(uid);
+    setreuid(real, effective);
+    setresuid(real, effective, saved);
+}
+
 /// A program with an io_uring may use any descriptor past us: everything stays, or goes back to, TCP.
 pub fn leave_for_io_uring() {
     smc::config::CONFIG.set(b"DISABLE", b"1");

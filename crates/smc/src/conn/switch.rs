@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use super::*;
-use crate::inet::{TcpInfo, received};
+use crate::inet::{Received, TcpInfo, received, received_since};
 
 /// What a kernel receive has brought from behind the peer's switch and return.
 enum Overtakes {
@@ -192,19 +192,19 @@ impl Conn {
 
     /// Our buffer has just been exposed: from here on what is read from the socket is counted here too. The kernel knows
     /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found.
-    pub(crate) fn begin_count(&self, fd: i32) {
+    pub(crate) fn begin_count(&self, fd: i32, before: &TcpInfo) {
         if let Ok(_guard) = self.rx_lock.lock() {
             // SAFETY: the rx lock is held.
-            self.recount(fd, unsafe { &mut *self.rx.get() }, 0);
+            self.recount(unsafe { &mut *self.rx.get() }, 0, || received_since(fd, before));
         }
     }
 
     /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already.
-    fn recount(&self, fd: i32, rx: &mut Rx, own: u32) {
+    fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) {
         // SYNC: inflight. Who counts itself after these looks sees ATTACHED, and adds its bytes under the lock held here.
         let alone = || self.rx_inflight.load(SeqCst) == own;
         if alone()
-            && let Some(now) = received(fd)
+            && let Some(now) = received()
             && alone()
         {
             rx.tcp_read = (now.arrived - u64::from(now.fin == Some(true))).saturating_sub(now.queued);
@@ -218,7 +218,7 @@ impl Conn {
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         if rx.tcp_read == UNKNOWN {
-            self.recount(fd, rx, 1);
+            self.recount(rx, 1, || received(fd));
         } else {
             rx.tcp_read += got as u64;
         }

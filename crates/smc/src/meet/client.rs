@@ -5,6 +5,13 @@ use super::*;
 
 /// Client: is the server there?
 pub(super) fn call(conn: &Conn, fd: i32) -> Next {
+    if let Some(lane) = lanes::find(conn) {
+        conn.meeting.store(lane, Relaxed);
+        return propose(conn, fd, lane);
+    }
+    if conn.looks.load(Relaxed) < WHILE_INVITED && lanes::are_likely() {
+        return Next::Later;
+    }
     let [local, peer] = conn.names();
     match channel::connect(&peer, &local) {
         Ok(ch) => {
@@ -27,14 +34,25 @@ pub(super) fn propose(conn: &Conn, fd: i32, ch: i32) -> Next {
     };
     let Some(proposal) = proposal(cred) else { return decline(conn, ch, reason::NO_SMC_DEV) };
     let mut out = [0u8; channel::MAX];
-    let Some(n) = write(&Message::Proposal(proposal), At::Shared, fd, &mut out) else {
+    let message = Message::Proposal(proposal);
+    let Some(n) = TcpInfo::of(fd).and_then(|info| write(&message, At::Shared, &info, &mut out)) else {
         return Next::Tcp(reason::INT_ERR);
     };
-    if say(conn, ch, &out[..n], None).is_err() {
-        return Next::Tcp(reason::RENDEZVOUS);
+    match say(conn, ch, &out[..n], None) {
+        Ok(()) => {}
+        Err(_) if ch < 0 => return by_name(conn),
+        Err(_) => return Next::Tcp(reason::RENDEZVOUS),
     }
     conn.stage.store(stage::PROPOSED, Relaxed);
     conn.looks.store(0, Relaxed);
+    Next::Later
+}
+
+/// Client: the invitation was taken back before the server saw our answer.
+fn by_name(conn: &Conn) -> Next {
+    close_meeting(conn);
+    conn.stage.store(stage::CALLING, Relaxed);
+    conn.looks.store(WHILE_INVITED, Relaxed);
     Next::Later
 }
 
@@ -59,7 +77,13 @@ pub(super) fn answered(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) ->
         Err(libc::EAGAIN) => return Next::Later,
         Err(_) => (0, None),
     };
-    let next = if n == 0 { Next::Tcp(reason::RENDEZVOUS) } else { accepted(conn, fd, ch, &buffer[..n], passed) };
+    let next = if n == 0 && ch < 0 {
+        by_name(conn)
+    } else if n == 0 {
+        Next::Tcp(reason::RENDEZVOUS)
+    } else {
+        accepted(conn, fd, ch, &buffer[..n], passed)
+    };
     if let Some(memfd) = passed {
         sys::close(memfd);
     }
@@ -71,7 +95,8 @@ fn known(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
     if remote::is_remote(conn) || witness::watches(conn) {
         return admit(conn, ch);
     }
-    channel::peer(ch).ok_or(reason::RENDEZVOUS)
+    let known = if ch < 0 { lanes::peer(conn, ch) } else { channel::peer(ch) };
+    known.ok_or(reason::RENDEZVOUS)
 }
 
 fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> Next {
@@ -98,9 +123,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         return decline(conn, ch, reason::MODE_UNSUPP);
     };
     let Some(kind) = Kind::of_chid(chid) else { return decline(conn, ch, reason::VIOLATION) };
-    if !same_stream(raw, fd) {
-        return decline(conn, ch, reason::RENDEZVOUS);
-    }
+    let Some(info) = same_stream(raw, fd) else { return decline(conn, ch, reason::RENDEZVOUS) };
     let peer = match device(kind, server.gid, cred) {
         Ok(peer) => peer,
         Err(why) => return decline(conn, ch, why),
@@ -114,6 +137,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     };
     if let Some(first) = &first_contact {
         group::introduced(id, first);
+        group::first_is(id, conn);
     }
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
@@ -137,9 +161,9 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
-    expose(conn, fd, kind, &dmb);
+    expose(conn, (fd, &info), kind, &dmb);
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
-    let sent = write(&confirm, pass.at, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    let sent = write(&confirm, pass.at, &info, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);
@@ -152,7 +176,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
 /// Client: has the server attached our buffer? Until then nothing of ours may go where nobody might read it.
 pub(super) fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     if conn.peer_attached() {
-        group::established(conn.group.load(Relaxed), conn.my_token.load(Relaxed));
+        group::established(conn);
         conn.commit();
         upgraded(conn, true);
         return Next::Later;

@@ -17,7 +17,7 @@ const TRAILER: usize = 24;
 /// Between message and mark, for a buffer that cannot be mapped: where it lies, in three words.
 const PLACE: usize = 24;
 
-pub(super) fn write(message: &Message, at: At, fd: i32, out: &mut [u8; channel::MAX]) -> Option<usize> {
+pub(super) fn write(message: &Message, at: At, info: &TcpInfo, out: &mut [u8; channel::MAX]) -> Option<usize> {
     let mut n = message.encode(out).ok()?;
     let mut put = |bytes: &[u8]| {
         out.get_mut(n..n + bytes.len())?.copy_from_slice(bytes);
@@ -35,7 +35,6 @@ pub(super) fn write(message: &Message, at: At, fd: i32, out: &mut [u8; channel::
     if let Some(end) = end {
         put(&end.encode())?;
     }
-    let info = TcpInfo::of(fd)?;
     put(MARK)?;
     put(&info.sent().to_be_bytes())?;
     put(&info.arrived().to_be_bytes())?;
@@ -58,10 +57,10 @@ pub(super) fn place(raw: &[u8], kind: Kind) -> At {
     }
 }
 
-/// The sender cannot have received more than we have sent.
-pub(super) fn same_stream(raw: &[u8], fd: i32) -> bool {
-    let Some(at) = raw.len().checked_sub(TRAILER) else { return false };
+/// What the kernel says of the connection, if the message is of the same: its sender cannot have received more than we have sent.
+pub(super) fn same_stream(raw: &[u8], fd: i32) -> Option<TcpInfo> {
+    let at = raw.len().checked_sub(TRAILER)?;
     let word = |at: usize| u64::from_be_bytes(raw[at..at + 8].try_into().unwrap_or_default());
-    let Some(info) = TcpInfo::of(fd) else { return false };
-    raw[at..at + 8] == *MARK && word(at + 16) <= info.sent()
+    let info = TcpInfo::of(fd)?;
+    (raw[at..at + 8] == *MARK && word(at + 16) <= info.sent()).then_some(info)
 }

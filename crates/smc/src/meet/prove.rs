@@ -336,7 +336,7 @@ fn listen_to(conn: &Conn, fd: i32, ch: i32, proof: &mut Proof) -> Result<(), Rea
     let mut buffer = [0u8; channel::MAX];
     let now = &mut proof.now;
     for _ in 0..16 {
-        let n = match server::peek(ch, &mut buffer) {
+        let n = match server::peek(conn, ch, &mut buffer) {
             Ok(n) => n,
             Err(libc::EAGAIN) => break,
             Err(_) => return Err(reason::RENDEZVOUS),

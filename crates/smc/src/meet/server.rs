@@ -3,6 +3,40 @@
 use super::mark::{place, same_stream, write};
 use super::*;
 
+/// Server: has one of those that were invited answered? If not, whoever comes by the connection's name is welcome.
+pub(super) fn invited(conn: &Conn) -> Next {
+    if let Some(lane) = lanes::answered(conn) {
+        conn.meeting.store(lane, Relaxed);
+        conn.stage.store(stage::MET, Relaxed);
+        conn.looks.store(0, Relaxed);
+        return Next::On;
+    }
+    if conn.looks.load(Relaxed) < WHILE_INVITED {
+        return Next::Later;
+    }
+    close_meeting(conn);
+    conn.looks.store(0, Relaxed);
+    listen(conn)
+}
+
+/// Server: takes the connection's name.
+pub(super) fn listen(conn: &Conn) -> Next {
+    let [local, peer] = conn.names();
+    match channel::listen(&local, &peer) {
+        Ok(l) => {
+            conn.meeting.store(l, Relaxed);
+            conn.stage.store(stage::LISTENING, Relaxed);
+            Next::On
+        }
+        Err(libc::EADDRINUSE) => Next::Tcp(reason::NAME_TAKEN),
+        Err(libc::EMFILE | libc::ENFILE) => {
+            conn.stage.store(stage::START, Relaxed);
+            Next::Later
+        }
+        Err(_) => Next::Tcp(reason::RENDEZVOUS),
+    }
+}
+
 /// Server: has the client come?
 pub(super) fn meet(conn: &Conn) -> Next {
     match channel::accept(conn.meeting.load(Relaxed)) {
@@ -22,7 +56,7 @@ pub(super) fn meet(conn: &Conn) -> Next {
 pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
     let ch = conn.meeting.load(Relaxed);
     // Peeked first: while another connection makes first contact with this peer, the Proposal waits in the socket.
-    let n = match peek(ch, buffer) {
+    let n = match peek(conn, ch, buffer) {
         Ok(n) => n,
         Err(libc::EAGAIN) => return Next::Later,
         Err(_) => return Next::Tcp(reason::RENDEZVOUS),
@@ -41,9 +75,7 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
         _ => return decline(conn, ch, reason::CNF_ERR),
     };
     let decline = |conn: &Conn, ch, why| decline_in(theirs.version, conn, ch, why);
-    if !same_stream(&buffer[..n], fd) {
-        return decline(conn, ch, reason::RENDEZVOUS);
-    }
+    let Some(info) = same_stream(&buffer[..n], fd) else { return decline(conn, ch, reason::RENDEZVOUS) };
     let mut ours = clc::List::<_, { Kind::ALL.len() }>::new();
     for kind in device::here(cred) {
         let _ = ours.push(kind.entry());
@@ -66,7 +98,7 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
     let mut why = None;
     for choice in choices.iter() {
         let Some(kind) = Kind::of_chid(choice.chid).filter(|kind| kind.reaches(cred)) else { continue };
-        match accept(conn, (fd, ch), kind, choice, cred) {
+        match accept(conn, (fd, &info, ch), kind, choice, cred) {
             // Who lies about one device is not asked about the next.
             Err(reason::VIOLATION) => return decline(conn, ch, reason::VIOLATION),
             Err(failed) => _ = why.get_or_insert(failed),
@@ -77,7 +109,13 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
 }
 
 /// Server: accepts one of the client's devices; an error if it cannot be set up.
-fn accept(conn: &Conn, (fd, ch): (i32, i32), kind: Kind, choice: &Selection, cred: Cred) -> Result<Next, Reason> {
+fn accept(
+    conn: &Conn,
+    (fd, info, ch): (i32, &TcpInfo, i32),
+    kind: Kind,
+    choice: &Selection,
+    cred: Cred,
+) -> Result<Next, Reason> {
     let peer = device(kind, choice.gid, cred)?;
     let terms = Terms { eid: choice.eid, release: choice.release };
     let (id, first) = match group::serve(kind, peer, cred, terms) {
@@ -107,8 +145,8 @@ fn accept(conn: &Conn, (fd, ch): (i32, i32), kind: Kind, choice: &Selection, cre
     let accept = Message::Accept(ends_message(id, kind, &dmb, Some(choice.eid), first.then_some(choice.release)));
     let mut out = [0u8; channel::MAX];
     // The client may switch as soon as it has the Accept: our end must be watching by then.
-    expose(conn, fd, kind, &dmb);
-    let sent = write(&accept, pass.at, fd, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    expose(conn, (fd, info), kind, &dmb);
+    let sent = write(&accept, pass.at, info, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
         return Ok(retract(conn, reason::RENDEZVOUS));
     }
@@ -158,7 +196,7 @@ pub(super) fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     }
     match attached {
         Ok(()) => {
-            group::established(id, conn.my_token.load(Relaxed));
+            group::established(conn);
             upgraded(conn, false);
             Next::Later
         }
@@ -195,7 +233,13 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, (fd, raw): (Option<i
     Ok(())
 }
 
-pub(super) fn peek(ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<usize, i32> {
+pub(super) fn peek(conn: &Conn, ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<usize, i32> {
+    if ch < 0 {
+        return match lanes::recv(conn, ch, buffer, false) {
+            Ok((0, _)) => Err(libc::ECONNRESET),
+            got => got.map(|(n, _)| n),
+        };
+    }
     if channel::is_stream(ch) {
         return channel::peek_frame(ch, buffer);
     }

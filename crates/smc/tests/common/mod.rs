@@ -84,8 +84,14 @@ pub fn raw_send(fd: i32, data: &[u8]) -> Result<usize, i32> {
     if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
 }
 
-/// A TCP connection: the end that listens at the rendezvous, and the end that calls.
+/// A TCP connection: the end that listens at the rendezvous, and the end that calls. They meet by its name, where a
+/// stranger can take part, and not in the memory of link groups that there are already.
 pub fn tcp(v6: bool) -> (i32, i32) {
+    smc::group::lanes::forget_peers();
+    connection(v6)
+}
+
+fn connection(v6: bool) -> (i32, i32) {
     let local = if v6 { SocketAddr::from((Ipv6Addr::LOCALHOST, 0)) } else { (Ipv4Addr::LOCALHOST, 0).into() };
     let listener = TcpListener::bind(local).expect("a listener");
     let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
@@ -97,7 +103,7 @@ pub fn tcp(v6: bool) -> (i32, i32) {
 
 /// The server and the client of an upgrade that has not begun.
 pub fn pair() -> (End, End) {
-    let (server, client) = tcp(false);
+    let (server, client) = connection(false);
     (End::new(server), End::new(client))
 }
 

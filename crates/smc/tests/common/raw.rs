@@ -48,7 +48,7 @@ fn address(fd: i32) -> (libc::sockaddr_un, u32) {
     // SAFETY: all-zero is a valid address.
     let mut a: libc::sockaddr_un = unsafe { zeroed() };
     a.sun_family = libc::AF_UNIX as u16;
-    let name = format!("shortwire/1/{hex}");
+    let name = format!("shortwire/2/{hex}");
     for (to, from) in a.sun_path[1..].iter_mut().zip(name.as_bytes()) {
         *to = *from as _;
     }
@@ -218,5 +218,5 @@ pub const SEALED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_S
 
 /// Bytes of an arena with `slots` buffers of 64 KiB.
 pub const fn arena(slots: u64) -> u64 {
-    2 * 4096 + slots * (64 << 10)
+    11 * 4096 + slots * (64 << 10)
 }

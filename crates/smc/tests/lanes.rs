@@ -1,0 +1,196 @@
+//! Handshakes after the first, in the memory of the link group.
+
+mod common;
+
+use std::sync::atomic::Ordering::*;
+
+use common::{End, bytes, open_fds, pair, rings, serial, upgrade};
+use smc::config::CONFIG;
+use smc::conn::phase as p;
+use smc::group::lanes;
+
+/// Whether the connection's handshake is under way in a lane, or was invited to one.
+fn in_a_lane(end: &End) -> bool {
+    end.conn.meeting.load(Relaxed) < 0
+}
+
+fn talk(server: &End, client: &End) {
+    for (from, to) in [(server, client), (client, server)] {
+        assert_eq!(from.send(&bytes(3, 0, 1000)), Ok(1000));
+        let mut got = [0; 2000];
+        assert_eq!(to.recv(&mut got, 0), Ok(1000));
+        assert!(got[..1000] == bytes(3, 0, 1000));
+    }
+}
+
+/// Two processes have a link group, and with it lanes.
+fn acquainted() -> (End, End) {
+    // Groups of earlier tests could serve as well.
+    lanes::forget_peers();
+    smc::hidden::after_fork_child();
+    smc::group::after_fork_child();
+    rings()
+}
+
+#[test]
+fn the_second_handshake_makes_no_descriptor() {
+    let _serial = serial();
+    let first = acquainted();
+    let (server, client) = pair();
+    let fds = open_fds();
+    let mut lanes = 0;
+    while !(server.has(p::TX_RING) && client.has(p::TX_RING)) {
+        server.step();
+        client.step();
+        assert_eq!(open_fds(), fds);
+        lanes += u32::from(in_a_lane(&server) && in_a_lane(&client));
+        assert!(lanes < 10, "server {} client {}", server.describe(), client.describe());
+    }
+    assert!(lanes > 0);
+    assert_eq!(server.conn.group.load(Relaxed), first.0.conn.group.load(Relaxed));
+    talk(&server, &client);
+}
+
+/// The client may be the first to be ready: it waits a little for an invitation.
+#[test]
+fn whoever_comes_first() {
+    let _serial = serial();
+    let _first = acquainted();
+    let (server, client) = pair();
+    client.step();
+    client.step();
+    assert_eq!(client.conn.meeting.load(Relaxed), 0);
+    server.step();
+    client.step();
+    assert!(in_a_lane(&client));
+    upgrade(&server, &client);
+    talk(&server, &client);
+}
+
+#[test]
+fn more_connections_than_lanes() {
+    let _serial = serial();
+    let _first = acquainted();
+    let pairs: Vec<_> = (0..100).map(|_| pair()).collect();
+    for _ in 0..20 {
+        pairs.iter().for_each(|(server, _)| server.step());
+        pairs.iter().for_each(|(_, client)| client.step());
+    }
+    for (server, client) in &pairs {
+        assert!(server.settle() && client.settle(), "server {} client {}", server.describe(), client.describe());
+        talk(server, client);
+    }
+}
+
+/// The descriptor of a new arena goes over the channel of first contact, whichever connection needs it first.
+#[test]
+fn another_size_is_another_arena() {
+    let _serial = serial();
+    let _first = acquainted();
+    CONFIG.dmb_size.store(16 << 10, Relaxed);
+    let pairs: Vec<_> = (0..3).map(|_| pair()).collect();
+    for _ in 0..10 {
+        pairs.iter().for_each(|(server, _)| server.step());
+        pairs.iter().rev().for_each(|(_, client)| client.step());
+    }
+    for (server, client) in &pairs {
+        assert!(server.settle() && client.settle(), "server {} client {}", server.describe(), client.describe());
+        talk(server, client);
+    }
+}
+
+/// Nobody answers the invitation: the other end is a process that we have no link group with.
+#[test]
+fn an_invitation_in_vain() {
+    let _serial = serial();
+    let _first = acquainted();
+    let (server, client) = pair();
+    for _ in 0..4 {
+        server.step();
+        assert!(in_a_lane(&server));
+    }
+    server.step();
+    assert!(server.conn.meeting.load(Relaxed) > 0, "by its name");
+    client.step();
+    assert!(!in_a_lane(&client), "the invitation was taken back");
+    upgrade(&server, &client);
+    talk(&server, &client);
+}
+
+/// The server takes its invitation back just when the client has answered it.
+#[test]
+fn an_answer_too_late() {
+    let _serial = serial();
+    let _first = acquainted();
+    let (server, client) = pair();
+    (0..4).for_each(|_| server.step());
+    client.step();
+    assert!(in_a_lane(&client));
+    lanes::withdraw(server.conn);
+    server.step();
+    assert!(server.conn.meeting.load(Relaxed) > 0);
+    upgrade(&server, &client);
+    talk(&server, &client);
+}
+
+/// At every step of the handshake, either end may close.
+#[test]
+fn an_end_that_closes_on_the_way() {
+    let _serial = serial();
+    let first = acquainted();
+    for steps in 0..8 {
+        for close_server in [true, false] {
+            let (server, client) = pair();
+            for step in 0..steps {
+                if step % 2 == 0 { server.step() } else { client.step() }
+            }
+            let (gone, left) = if close_server { (server, client) } else { (client, server) };
+            gone.close();
+            for _ in 0..10 {
+                left.step();
+            }
+            assert!(!in_a_lane(&left), "after {steps}: {}", left.describe());
+            left.close();
+            let (server, client) = pair();
+            upgrade(&server, &client);
+            assert!(!in_a_lane(&server) && !in_a_lane(&client));
+            talk(&server, &client);
+        }
+    }
+    talk(&first.0, &first.1);
+}
+
+/// The kernel vouched for the user of first contact: with another one everything begins anew, by the name.
+#[test]
+fn a_change_of_user_ends_lanes() {
+    let _serial = serial();
+    let first = acquainted();
+    lanes::forget_peers();
+    let (server, client) = pair();
+    server.step();
+    assert!(server.conn.meeting.load(Relaxed) > 0);
+    upgrade(&server, &client);
+    talk(&server, &client);
+    talk(&first.0, &first.1);
+}
+
+/// One that happens in the middle leaves the connection on TCP, for the peer that answered was not asked who it is.
+#[test]
+fn a_change_of_user_on_the_way() {
+    let _serial = serial();
+    let _first = acquainted();
+    let (server, client) = pair();
+    server.step();
+    client.step();
+    assert!(in_a_lane(&client));
+    lanes::forget_peers();
+    for _ in 0..10 {
+        server.step();
+        client.step();
+    }
+    for end in [&server, &client] {
+        assert!(!end.has(p::TX_RING) || end.settle(), "{}", end.describe());
+    }
+    // Whichever way it went, bytes arrive.
+    talk(&server, &client);
+}
