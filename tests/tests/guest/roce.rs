@@ -89,3 +89,21 @@ fn rsockets_over_verbs_move_verified_data() {
         Ok(())
     });
 }
+
+#[test]
+fn sockets_over_verbs() {
+    case("sockets-over-verbs", |case| {
+        let mut guest = machine()?;
+        for program in ["nc.openbsd", "iperf3", "redis-server", "redis-benchmark"] {
+            guest.program(&need(program)?);
+        }
+        for name in ["transfer", "proc_fork", "proc_exec", "proc_fd"] {
+            guest.program(&system_tests::compile(name)?);
+        }
+        guest.program(&shortwire().with_file_name("examples/tear"));
+        guest.program(&shortwire()).program(&shortwire().with_file_name("libshortwire.so"));
+        let ended = guest.run(case, "", &[RXE0, include_str!("roce/sockets.sh")].concat(), secs(400));
+        eprintln!("{}\n{}", ended.output, ended.console);
+        Ok(())
+    });
+}
