@@ -378,9 +378,10 @@ impl Verbs {
         self.at(link, |inner| inner.connect(end, pid)).unwrap_or(Err(Errno::NOTCONN))
     }
 
-    /// The peer has connected its end of a group's link, as what it wrote shows: now we may write.
-    pub fn established(&self, group: u32) {
-        self.number_of(group).and_then(|link| self.at(link, Inner::meet));
+    /// The peer has connected its end of a link, as what it wrote shows: now we may write. Before that requests fail with
+    /// [`Errno::AGAIN`].
+    pub fn meet(&self, link: u32) {
+        self.at(link, Inner::meet);
     }
 
     /// Whether a group's link, of which both ends are connected, leads to the peer and back.

@@ -252,9 +252,6 @@ pub fn established(id: u32, token: u64) {
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return };
         if g.state == State::Pending {
             g.becomes(State::Ready);
-            if g.kind == Kind::Verbs {
-                VERBS.established(g.id);
-            }
         }
         if g.kind == Kind::Loopback {
             g.known = arena_of(token);

@@ -12,6 +12,7 @@ use ::verbs::abi::{Cq, PortAttr, Qp, QpAttr, QpInitAttr, SendWr, Sge, Wc, access
 use ::verbs::far::Piece;
 use ::verbs::software;
 use core::ptr::null_mut;
+use rustix::fd::IntoRawFd;
 use rustix::process::Pid;
 use shm::segment::PAGE;
 use shm::{Retired, Segment};
@@ -66,6 +67,8 @@ pub struct Inner {
     signals: Memory,
     psn: u32,
     pub peer: Option<End>,
+    /// Its process.
+    of: i32,
     /// The peer has connected too. Before that a request would be waited for in vain.
     met: bool,
     broken: bool,
@@ -106,6 +109,7 @@ impl Inner {
                     signals,
                     psn,
                     peer: None,
+                    of: 0,
                     met: false,
                     broken: false,
                     image_places: Places::EMPTY,
@@ -203,7 +207,7 @@ impl Inner {
         };
         let given = mask::SQ_PSN | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
         self.modify(&mut ready, given)?;
-        self.peer = Some(peer);
+        (self.peer, self.of) = (Some(peer), pid);
         Ok(())
     }
 
@@ -297,7 +301,10 @@ impl Inner {
     /// Moves the stage to or from the pieces there; back when that is complete. `words` are at these places of the stage, with
     /// what the peer has of each: it gets the difference.
     fn run(&mut self, opcode: i32, key: u32, there: &[Piece], words: &[(usize, *mut u64)]) -> Result<(), Errno> {
-        if self.broken || !self.met || !::verbs::is_in_memory_of(self.pid.as_raw_nonzero().get()) {
+        if !self.met && !self.broken {
+            return Err(Errno::AGAIN);
+        }
+        if self.broken || !::verbs::is_in_memory_of(self.pid.as_raw_nonzero().get()) {
             return Err(Errno::NOTCONN);
         }
         let mut sges = [Sge::default(); CHAIN];
@@ -344,14 +351,19 @@ impl Inner {
         self.complete()
     }
 
-    /// Waits for the one completion. It comes: the adapter gives up on a peer that does not answer. Where the adapter is the
-    /// kernel it may need this processor for that.
+    /// Waits for the one completion. It comes: the adapter gives up on a peer that does not answer, though it takes long over
+    /// one whose process has ended. Where the adapter is the kernel it may need this processor.
     fn complete(&mut self) -> Result<(), Errno> {
         const PATIENCE: u32 = 1000;
+        const DOUBT: u32 = 100 * PATIENCE;
         let mut one = Wc::default();
         for look in 0u32.. {
             if look % PATIENCE == PATIENCE - 1 {
                 rustix::thread::sched_yield();
+            }
+            if look % DOUBT == DOUBT - 1 && has_ended(self.of) {
+                self.broken = true;
+                return Err(Errno::SRCH);
             }
             // SAFETY: our queue, and room for one.
             let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, 1, &mut one) };
@@ -365,6 +377,23 @@ impl Inner {
             core::hint::spin_loop();
         }
         Err(Errno::TIMEDOUT)
+    }
+}
+
+/// Whether all threads of a process have ended; false if the kernel does not tell (before Linux 5.3).
+fn has_ended(pid: i32) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let Some(pid) = Pid::from_raw(pid) else { return false };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => {
+            let mut fds = [PollFd::new(&process, PollFlags::IN)];
+            let ended = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
+            // SAFETY: ours; never dropped, because a drop goes through libc's close.
+            unsafe { rustix::io::close(process.into_raw_fd()) };
+            ended
+        }
+        Err(e) => e == Errno::SRCH,
     }
 }
 
