@@ -1,10 +1,15 @@
 # TCP programs over the verbs device. Each turn prints its name, and how its ends ended.
 over="timeout 90 shortwire run --prefer verbs --"
 
-# SECONDS, and of which port the upgraded connections are to be shown: device, local address, switched directions.
+# SECONDS, and of which port the upgraded connections are to be shown, when there are any: device and switched directions.
 look() {
     sleep $1
-    shortwire ss -d -W 2> /dev/null | awk -v port=":$2\$" '$6 ~ /\// && $7 == "SMCD" && ($4 ~ port || $5 ~ port) { print "upgraded:", $8, $14 }'
+    for try in 1 2 3 4 5 6; do
+        shortwire ss -d -W 2> /dev/null |
+            awk -v port=":$2\$" '$7 == "SMCD" && ($4 ~ port || $5 ~ port) { print "upgraded:", $8, $14 }' > /tmp/seen
+        [ -s /tmp/seen ] && break
+    done
+    cat /tmp/seen
 }
 
 # SERVER, CLIENT, PORT and seconds until both are looked at
