@@ -22,7 +22,7 @@ pub use link::STAGE;
 
 use crate::loopback::table::Table;
 use crate::{AttachError, Device, Dmb, Errno, Gid, Loopback, MoveError, NoCopy, RegisterError, is_dmb_len};
-use ::verbs::abi::{Ibv, Mr, access};
+use ::verbs::abi::{Ibv, Mr};
 use ::verbs::far::{Piece, piece};
 use adapter::Adapter;
 use core::cell::UnsafeCell;
@@ -182,6 +182,8 @@ impl Slot {
 /// The device. Meant to be a `static`.
 pub struct Verbs {
     own: Loopback,
+    /// What moves a descriptor of the library's out of the application's way.
+    park: fn(i32) -> i32,
     /// What is open: 0 nothing yet, 1 hardware, 2 software.
     provider: AtomicU32,
     lock: FastLock<false>,
@@ -232,11 +234,27 @@ impl Verbs {
     pub const fn with_limits(slots: u32, max_dmbs: u32) -> Self {
         Self {
             own: Loopback::pinned(slots, max_dmbs),
+            park: |fd| fd,
             provider: AtomicU32::new(0),
             lock: FastLock::new(),
             tables: UnsafeCell::new(Tables::new()),
             links: [const { Slot::FREE }; LINKS],
             turn: AtomicU32::new(1),
+        }
+    }
+
+    /// The library opens two descriptors. `park` tells the number to which it has moved one.
+    pub const fn parking(mut self, park: fn(i32) -> i32) -> Self {
+        self.park = park;
+        self
+    }
+
+    /// A descriptor of the library's has another number besides; back when nobody uses the old one any more.
+    pub fn moved_fd(&self, old: i32, new: i32) {
+        self.with(|t| t.adapter.inspect(|adapter| adapter.moved_fd(old, new)));
+        for slot in &self.links {
+            let _masked = Masked::new();
+            drop(slot.lock.lock());
         }
     }
 
@@ -247,7 +265,7 @@ impl Verbs {
         }
         let opened = self.with(|t| {
             if t.adapter.is_none() {
-                let hardware = Adapter::hardware();
+                let hardware = Adapter::hardware().inspect(|adapter| adapter.park(self.park));
                 t.adapter = Some(if software { hardware.or_else(|_| Adapter::software())? } else { hardware? });
             }
             t.adapter.ok_or(Unavailable::NoDevice)
@@ -305,14 +323,13 @@ impl Verbs {
         let dmb = self.own.register_in(group, peer, len)?;
         // Nobody else ever maps it.
         self.own.close_share(dmb.token);
-        let region = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
         let registered = self.with(|t| {
             if t.own(dmb.token).is_some() {
                 return Ok(());
             }
-            let adapter = t.adapter.ok_or(RegisterError::Os(Errno::NODEV))?;
+            let adapter = t.adapter.filter(Adapter::is_permitted).ok_or(RegisterError::Os(Errno::NODEV))?;
             let signal = self.at(link, Inner::take_signal).unwrap_or(Err(RegisterError::NoMemory))?;
-            let memory = adapter.register(dmb.addr, dmb.len as usize, region).map_err(RegisterError::from);
+            let memory = adapter.register(dmb.addr, dmb.len as usize, adapter.writable()).map_err(RegisterError::from);
             let made = memory.and_then(|memory| {
                 let own = Own { token: dmb.token, group, memory, signal };
                 t.own.insert(own).map(drop).map_err(|_| {
@@ -359,6 +376,18 @@ impl Verbs {
     pub fn connect(&self, group: u32, end: End, pid: i32) -> Result<(), Errno> {
         let link = self.number_of(group).ok_or(Errno::NOTCONN)?;
         self.at(link, |inner| inner.connect(end, pid)).unwrap_or(Err(Errno::NOTCONN))
+    }
+
+    /// The peer has connected its end of a link, as what it wrote shows: now we may write. Before that requests fail with
+    /// [`Errno::AGAIN`].
+    pub fn meet(&self, link: u32) {
+        self.at(link, Inner::meet);
+    }
+
+    /// Whether a group's link, of which both ends are connected, leads to the peer and back.
+    pub fn probe(&self, group: u32) -> Result<(), Errno> {
+        let link = self.number_of(group).ok_or(Errno::NOTCONN)?;
+        self.at(link, Inner::probe).unwrap_or(Err(Errno::NOTCONN))
     }
 
     /// Whether a request of a group's link has failed: then all others do.

@@ -442,13 +442,7 @@ pub fn each(mut f: impl FnMut(i32, Kind)) {
 /// Before fork: both processes will hold every connection.
 pub fn before_fork() {
     ledger::reap(false, lost);
-    each(|fd, k| {
-        if let Kind::Conn(i) = k
-            && conn(i).cannot_be_forked()
-        {
-            give_up(i, conn(i), fd, reason::SHARED_FD.code());
-        }
-    });
+    go_back_from_links();
     each(|fd, k| {
         let index = match k {
             Kind::Conn(i) => Some(i),
@@ -458,6 +452,24 @@ pub fn before_fork() {
         };
         if let Some(i) = index {
             conn(i).refs.fetch_add(1, AcqRel);
+        }
+    });
+}
+
+/// Before a child in our memory is made. It gives back in our stead what it inherits, but has credentials of its own, from
+/// which the kernel takes no requests for our RDMA device.
+pub fn before_vfork() {
+    if owner() && smc::device::VERBS.provider() == Some(smc::device::Provider::Hardware) {
+        go_back_from_links();
+    }
+}
+
+fn go_back_from_links() {
+    each(|fd, k| {
+        if let Kind::Conn(i) = k
+            && conn(i).cannot_be_forked()
+        {
+            give_up(i, conn(i), fd, reason::SHARED_FD.code());
         }
     });
 }

@@ -111,8 +111,8 @@ impl Config {
         match (self.dmb_size.load(Relaxed), live) {
             (0, 0..4) => 4 << 20,
             (0, 4..16) => 1 << 20,
-            (0, 16..1024) => 256 << 10,
-            (0, 1024..) => 64 << 10,
+            (0, 16..128) => 256 << 10,
+            (0, 128..) => 64 << 10,
             (given, _) => given,
         }
     }
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn many_buffers_are_small_ones_unless_a_size_is_given() {
         let size = |live| CONFIG.buffer_size(live);
-        assert_eq!([0, 4, 16, 1024, u32::MAX].map(size), [4 << 20, 1 << 20, 256 << 10, 64 << 10, 64 << 10]);
+        assert_eq!([0, 4, 16, 128, u32::MAX].map(size), [4 << 20, 1 << 20, 256 << 10, 64 << 10, 64 << 10]);
         CONFIG.set(b"DMB_SIZE", b"128K");
         assert_eq!([0, 5000].map(size), [128 << 10; 2]);
         CONFIG.dmb_size.store(0, Relaxed);

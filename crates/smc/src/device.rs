@@ -10,7 +10,7 @@ use crate::bar;
 use crate::channel::Cred;
 use crate::clc::{Device, Gid};
 use crate::config::CONFIG;
-use crate::{pnet, table};
+use crate::{hidden, pnet, table};
 
 /// The loopback device of this process.
 pub static LOOPBACK: Loopback = Loopback::new();
@@ -19,7 +19,7 @@ pub static ISM: Ism = Ism::new();
 /// Its ivshmem device, once `bar` has opened it.
 pub static IVSHMEM: Ivshmem = Ivshmem::new();
 /// Its verbs device, once somebody has opened it.
-pub static VERBS: Verbs = Verbs::new();
+pub static VERBS: Verbs = Verbs::new().parking(hidden::park);
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -126,6 +126,7 @@ pub fn give_way(fd: i32) {
             crate::quota::moved_fd(fd, moved as i32);
             crate::bar::moved_fd(fd, moved as i32);
             crate::group::lanes::moved_fd(fd, moved as i32);
+            crate::device::VERBS.moved_fd(fd, moved as i32);
             return;
         }
     }

@@ -17,12 +17,14 @@ pub mod access {
     pub const LOCAL_WRITE: i32 = 1;
     pub const REMOTE_WRITE: i32 = 2;
     pub const REMOTE_READ: i32 = 4;
+    pub const REMOTE_ATOMIC: i32 = 8;
 }
 
 pub mod wr {
     pub const RDMA_WRITE: i32 = 0;
     pub const RDMA_WRITE_WITH_IMM: i32 = 1;
     pub const RDMA_READ: i32 = 4;
+    pub const FETCH_AND_ADD: i32 = 6;
     pub const SIGNALED: u32 = 1 << 1;
     pub const INLINE: u32 = 1 << 3;
 }
@@ -136,6 +138,17 @@ pub struct Qp {
     pub qp_num: u32,
 }
 
+/// `struct ibv_device_attr`, and room for what a newer library may add.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct DeviceAttr {
+    pub before: [u64; 12],
+    pub vendor_id: u32,
+    pub between: [u32; 16],
+    pub atomic_cap: c_int,
+    pub after: [u32; 30],
+}
+
 /// `struct ibv_port_attr`, and room for what a newer library may add.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -230,8 +243,12 @@ pub struct SendWr {
     pub imm_data: u32,
     pub remote_addr: u64,
     pub rkey: u32,
-    /// Of the larger members of three unions, for other operations.
-    pub rest: [u64; 9],
+    /// The upper half of what an atomic operation adds, whose lower half is where others have the key.
+    pub upper: u32,
+    pub swap: u64,
+    pub atomic_rkey: u32,
+    /// Of the larger members of two unions, for other operations.
+    pub rest: [u64; 7],
 }
 
 #[repr(C)]
@@ -341,6 +358,7 @@ api! {
     ibverbs ibv_free_device_list(*mut *mut Device) -> ();
     ibverbs ibv_open_device(*mut Device) -> *mut Context;
     ibverbs ibv_close_device(*mut Context) -> c_int;
+    ibverbs ibv_query_device(*mut Context, *mut DeviceAttr) -> c_int;
     ibverbs ibv_query_port(*mut Context, u8, *mut PortAttr) -> c_int;
     ibverbs ibv_query_gid(*mut Context, u8, c_int, *mut [u8; 16]) -> c_int;
     ibverbs ibv_alloc_pd(*mut Context) -> *mut c_void;

@@ -26,6 +26,7 @@ pub fn api() -> &'static Ibv {
         ibv_free_device_list: ibv::free_device_list,
         ibv_open_device: ibv::open_device,
         ibv_close_device: ibv::close_device,
+        ibv_query_device: ibv::query_device,
         ibv_query_port: ibv::query_port,
         ibv_query_gid: ibv::query_gid,
         ibv_alloc_pd: ibv::alloc_pd,

@@ -298,11 +298,12 @@ fn expected() -> Vec<(String, usize)> {
         Cq "struct ibv_cq": context;
         CompChannel "struct ibv_comp_channel": fd;
         Qp "struct ibv_qp": context, pd, send_cq, recv_cq, handle, qp_num;
+        DeviceAttr "struct ibv_device_attr": vendor_id, atomic_cap;
         PortAttr "struct ibv_port_attr": state, active_mtu, gid_tbl_len, pkey_tbl_len, lid;
         AhAttr "struct ibv_ah_attr": dgid = "grh.dgid", flow_label = "grh.flow_label", sgid_index = "grh.sgid_index", hop_limit = "grh.hop_limit", dlid, sl, is_global, port_num;
         QpAttr "struct ibv_qp_attr": qp_state, path_mtu, rq_psn, sq_psn, dest_qp_num, qp_access_flags, cap, ah_attr, alt_ah_attr, pkey_index, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
         Mr "struct ibv_mr": lkey, rkey;
-        SendWr "struct ibv_send_wr": sg_list, num_sge, opcode, send_flags, imm_data, remote_addr = "wr.rdma.remote_addr", rkey = "wr.rdma.rkey";
+        SendWr "struct ibv_send_wr": sg_list, num_sge, opcode, send_flags, imm_data, remote_addr = "wr.rdma.remote_addr", rkey = "wr.rdma.rkey", rkey = "wr.atomic.compare_add", atomic_rkey = "wr.atomic.rkey";
         Wc "struct ibv_wc": wr_id, status, opcode, imm_data, wc_flags;
         QpInitAttr "struct ibv_qp_init_attr": send_cq, recv_cq, max_send_wr = "cap.max_send_wr", max_inline_data = "cap.max_inline_data", qp_type, sq_sig_all;
         CmId "struct rdma_cm_id": verbs, channel, qp, src = "route.addr.src_storage", dst = "route.addr.dst_storage";
@@ -325,7 +326,9 @@ fn expected() -> Vec<(String, usize)> {
         ("IBV_QPT_RC", QPT_RC),
         ("IBV_TRANSPORT_IWARP", TRANSPORT_IWARP),
         ("IBV_ACCESS_REMOTE_WRITE", access::REMOTE_WRITE),
+        ("IBV_ACCESS_REMOTE_ATOMIC", access::REMOTE_ATOMIC),
         ("IBV_WR_RDMA_WRITE_WITH_IMM", wr::RDMA_WRITE_WITH_IMM),
+        ("IBV_WR_ATOMIC_FETCH_AND_ADD", wr::FETCH_AND_ADD),
         ("IBV_SEND_INLINE", wr::INLINE as i32),
         ("IBV_TRANSPORT_IB", TRANSPORT_IB),
         ("IBV_ACCESS_REMOTE_READ", access::REMOTE_READ),

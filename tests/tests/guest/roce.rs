@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use system_tests::guest::Guest;
-use system_tests::{Skip, case, need, secs, shortwire, skip};
+use system_tests::{Skip, case, compile, need, secs, shortwire, skip};
 
 /// What makes `rxe0` on one end of a cable, with the address 10.8.0.1. Names with a path, as busybox has its own `ip`.
 const RXE0: &str = "
@@ -86,6 +86,53 @@ fn rsockets_over_verbs_move_verified_data() {
         // The kernel ends the connection of a process that dies; rstream then ends with -1.
         let killed = turn(said, "killed");
         assert!(killed.contains("client: 255") && killed.contains("Connection reset by peer"), "{killed}");
+        Ok(())
+    });
+}
+
+/// TCP programs over the verbs device, and what must not cost them their connections: forks, an end that is killed, a user who
+/// may lock little memory, a port that is down.
+#[test]
+fn tcp_programs_over_verbs() {
+    case("tcp-over-verbs", |case| {
+        let mut guest = machine()?;
+        for program in ["nc.openbsd", "iperf3", "redis-server", "redis-benchmark", "setpriv"] {
+            guest.program(&need(program)?);
+        }
+        for name in ["transfer", "proc_fork", "proc_exec", "proc_fd"] {
+            guest.program(&compile(name)?);
+        }
+        guest.program(&shortwire()).program(&shortwire().with_file_name("libshortwire.so"));
+        let ended = guest.run(case, "", &[RXE0, include_str!("roce/sockets.sh")].concat(), secs(400));
+        let said = ended.success();
+        let both = "client: 0\nserver: 0\n";
+        // Rows of ends of which at least one direction has left TCP.
+        let rows = ["upgraded: verbs both", "upgraded: verbs tx", "upgraded: verbs rx"];
+        let upgraded = |turn: &str| turn.lines().filter(|line| rows.contains(line)).count();
+        let devices = turn(said, "devices");
+        assert!(devices.contains("ff02") && devices.contains("ready"), "{devices}");
+        let transfer = turn(said, "transfer");
+        let whole = transfer.lines().filter(|line| line.ends_with(" ok")).count();
+        assert!(transfer.contains(both) && whole == 2 && upgraded(transfer) >= 1, "{transfer}");
+        let sum = turn(said, "sum");
+        let sums: Vec<&str> = sum.lines().filter(|line| line.ends_with("  -")).collect();
+        assert!(sum.contains(both) && sums.len() == 2 && sums[0] == sums[1], "{sum}");
+        // The numbers below are the application's: the library's descriptors of both ends are out of its way.
+        let iperf3 = turn(said, "iperf3");
+        let numbers = |which: &str| iperf3.lines().filter(|line| line.starts_with(which)).count();
+        assert!(iperf3.contains(both) && iperf3.contains("upgraded: verbs"), "{iperf3}");
+        assert_eq!((numbers("low:"), numbers("high:")), (0, 4), "{iperf3}");
+        let redis = turn(said, "redis");
+        assert!(redis.contains("client: 0") && redis.contains("after a fork: 0"), "{redis}");
+        assert!(redis.contains("+Background saving started") && upgraded(redis) >= 1, "{redis}");
+        let scenes = turn(said, "scenes");
+        assert!(scenes.lines().count() == 6 && scenes.lines().all(|line| line.ends_with(": 0")), "{scenes}");
+        let killed = turn(said, "killed");
+        assert!(killed.contains("upgraded: verbs") && killed.contains("Connection reset by peer"), "{killed}");
+        let poor = turn(said, "poor");
+        assert!(poor.matches(both).count() == 2 && poor.matches(" ok").count() == 2, "{poor}");
+        let down = turn(said, "down");
+        assert!(down.contains("no RDMA device with an active port") && down.contains(both), "{down}");
         Ok(())
     });
 }

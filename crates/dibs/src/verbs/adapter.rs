@@ -1,8 +1,8 @@
 //! The provider that a process uses, opened once, and its protection domain.
 
-use super::Memory;
+use super::{Memory, link};
 use crate::Errno;
-use ::verbs::abi::{self, Context, Device, Ibv, Mr, PortAttr};
+use ::verbs::abi::{self, Context, Device, DeviceAttr, Ibv, Mr, PortAttr, access};
 use ::verbs::software;
 use core::ffi::c_void;
 use core::fmt;
@@ -12,6 +12,10 @@ const CLASS: &core::ffi::CStr = c"/sys/class/infiniband";
 const PORTS: u8 = 2;
 /// GIDs of a port that are looked at.
 const GIDS: i32 = 8;
+/// Vendors of soft-RoCE: what it says, and what it said before Linux 5.6.
+const EMULATIONS: [u32; 2] = [0xff_ffff, 0];
+/// What begins the GID of an IPv4 address.
+const IPV4: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 /// Why there is no verbs device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub enum Unavailable {
     NoLibrary,
     /// No device has an active port; iWARP is passed over, which connects by other means.
     NoPort,
+    /// Over no address of an active port does the device reach itself.
+    NoPath,
     /// The device could not be opened.
     Os(Errno),
 }
@@ -32,6 +38,7 @@ impl fmt::Display for Unavailable {
             Self::NoDevice => f.write_str("no RDMA device"),
             Self::NoLibrary => f.write_str("libibverbs.so.1 cannot be opened"),
             Self::NoPort => f.write_str("no RDMA device with an active port"),
+            Self::NoPath => f.write_str("no RDMA device that reaches itself"),
             Self::Os(e) => write!(f, "the RDMA device cannot be opened: {e}"),
         }
     }
@@ -60,6 +67,9 @@ pub struct Adapter {
     pub gid: [u8; 16],
     pub lid: u16,
     pub mtu: i32,
+    /// It is the kernel's emulation, which stores what is written byte by byte: the owner may see a part of a word. What is
+    /// added to a word it stores whole.
+    pub adds_words: bool,
 }
 
 impl Adapter {
@@ -87,7 +97,7 @@ impl Adapter {
         for i in 0..count.max(0) as usize {
             // SAFETY: `count` entries.
             let opened = Self::open(api, provider, unsafe { *list.add(i) });
-            if opened.is_ok() || !matches!(opened, Err(Unavailable::NoPort)) {
+            if !matches!(opened, Err(Unavailable::NoPort)) {
                 found = opened;
             }
             if found.is_ok() {
@@ -118,7 +128,19 @@ impl Adapter {
         found
     }
 
+    /// The first port that is active, and of its GIDs the first that leads back to it, IPv4 before others: all ends are on
+    /// this machine, make the same choice, and need the way on which it is made.
     fn over(api: &'static Ibv, provider: Provider, context: *mut Context) -> Result<Self, Unavailable> {
+        // SAFETY: an open device.
+        let pd = unsafe { (api.ibv_alloc_pd)(context) };
+        if pd.is_null() {
+            return Err(Unavailable::Os(last_error()));
+        }
+        let mut device = DeviceAttr::default();
+        // SAFETY: an open device and a place for the answer.
+        let known = unsafe { (api.ibv_query_device)(context, &mut device) } == 0;
+        let adds_words = known && EMULATIONS.contains(&device.vendor_id) && device.atomic_cap != 0;
+        let mut none = Unavailable::NoPort;
         for port in 1..=PORTS {
             let mut attributes = PortAttr::default();
             // SAFETY: an open device and a place for the answer.
@@ -126,19 +148,84 @@ impl Adapter {
             if asked != 0 || attributes.state != abi::PORT_ACTIVE {
                 continue;
             }
-            let mut gid = [0; 16];
-            // SAFETY: as above.
-            let has_gid = |&i: &i32| unsafe { (api.ibv_query_gid)(context, port, i, &mut gid) } == 0 && gid != [0; 16];
-            let Some(gid_index) = (0..attributes.gid_tbl_len.min(GIDS)).find(has_gid) else { continue };
-            // SAFETY: an open device.
-            let pd = unsafe { (api.ibv_alloc_pd)(context) };
-            if pd.is_null() {
-                return Err(Unavailable::Os(last_error()));
+            let (lid, mtu) = (attributes.lid, attributes.active_mtu);
+            let at = |index: i32| {
+                let mut gid = [0; 16];
+                // SAFETY: as above.
+                let known = unsafe { (api.ibv_query_gid)(context, port, index, &mut gid) } == 0 && gid != [0; 16];
+                known.then_some(Self {
+                    api,
+                    provider,
+                    context,
+                    pd,
+                    port,
+                    gid_index: index as u8,
+                    gid,
+                    lid,
+                    mtu,
+                    adds_words,
+                })
+            };
+            for of_ipv4 in [true, false] {
+                for adapter in (0..attributes.gid_tbl_len.min(GIDS)).filter_map(at) {
+                    if adapter.gid.starts_with(&IPV4) != of_ipv4 {
+                        continue;
+                    }
+                    if provider == Provider::Software || link::leads_back(adapter) {
+                        return Ok(adapter);
+                    }
+                    none = Unavailable::NoPath;
+                }
             }
-            let (gid_index, lid, mtu) = (gid_index as u8, attributes.lid, attributes.active_mtu);
-            return Ok(Self { api, provider, context, pd, port, gid_index, gid, lid, mtu });
         }
-        Err(Unavailable::NoPort)
+        // SAFETY: nothing is left in it.
+        unsafe { (api.ibv_dealloc_pd)(pd) };
+        Err(none)
+    }
+
+    /// Puts the descriptors of the library where `park` puts such.
+    pub fn park(&self, park: fn(i32) -> i32) {
+        if self.provider == Provider::Hardware {
+            // SAFETY: an open device, which nobody uses yet. The library looks the numbers up here each time.
+            unsafe {
+                (*self.context).cmd_fd = park((*self.context).cmd_fd);
+                (*self.context).async_fd = park((*self.context).async_fd);
+            }
+        }
+    }
+
+    /// A descriptor of the library's has another number besides.
+    pub fn moved_fd(&self, old: i32, new: i32) {
+        if self.provider == Provider::Hardware {
+            // SAFETY: an open device; numbers, which other threads read whole.
+            unsafe {
+                for fd in [&raw mut (*self.context).cmd_fd, &raw mut (*self.context).async_fd] {
+                    if fd.read() == old {
+                        fd.write(new);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether this process may still use it: the kernel takes what is written to the device only from the credentials under
+    /// which it was opened, and its emulation of RDMA has requests written to it.
+    pub fn is_permitted(&self) -> bool {
+        if self.provider == Provider::Software {
+            return true;
+        }
+        let byte = [0u8];
+        // SAFETY: the library's descriptor, used for one call, which is too short to be a command: EINVAL.
+        let r = unsafe { libc::syscall(libc::SYS_write, (*self.context).cmd_fd, byte.as_ptr(), byte.len()) };
+        r >= 0 || last_error() != Errno::ACCESS
+    }
+
+    /// What a peer may do with memory that it writes to.
+    pub fn writable(&self) -> i32 {
+        access::LOCAL_WRITE
+            | access::REMOTE_WRITE
+            | access::REMOTE_READ
+            | if self.adds_words { access::REMOTE_ATOMIC } else { 0 }
     }
 
     /// Memory that stays until [`Memory::end`].

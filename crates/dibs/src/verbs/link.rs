@@ -12,6 +12,7 @@ use ::verbs::abi::{Cq, PortAttr, Qp, QpAttr, QpInitAttr, SendWr, Sge, Wc, access
 use ::verbs::far::Piece;
 use ::verbs::software;
 use core::ptr::null_mut;
+use rustix::fd::IntoRawFd;
 use rustix::process::Pid;
 use shm::segment::PAGE;
 use shm::{Retired, Segment};
@@ -21,13 +22,17 @@ pub const MOST: usize = 2048;
 /// Bytes in one request.
 pub const STAGE: usize = 64 << 10;
 /// Requests in a chain.
-pub const CHAIN: usize = 6;
+pub const CHAIN: usize = 8;
 pub const IMAGES: usize = MOST * WORDS;
 const SIGNALS: usize = MOST * 8;
-const BYTES: usize = (STAGE + IMAGES + SIGNALS).next_multiple_of(PAGE);
-/// 4.096 us * 2^12: 17 ms until a packet is sent again, seven times.
-const TIMEOUT: u8 = 12;
-const RETRIES: u8 = 7;
+/// Behind what is registered: the words of the images as the peer has them.
+const TOLD: usize = (STAGE + IMAGES + SIGNALS).next_multiple_of(PAGE);
+const BYTES: usize = TOLD + IMAGES;
+/// 4.096 us * 2^14: 67 ms until a packet is sent again, six times: to soft-RoCE the seventh is one of endlessly many, and a
+/// peer that is gone would be waited for for good. Where the kernel emulates RDMA a busy machine takes long to answer, and
+/// whoever does not answer in time loses its connections.
+const TIMEOUT: u8 = 14;
+const RETRIES: u8 = 6;
 const HOPS: u8 = 64;
 
 /// Which of a link's places are in use.
@@ -62,6 +67,10 @@ pub struct Inner {
     signals: Memory,
     psn: u32,
     pub peer: Option<End>,
+    /// Its process.
+    of: i32,
+    /// The peer has connected too. Before that a request would be waited for in vain.
+    met: bool,
     broken: bool,
     image_places: Places,
     signal_places: Places,
@@ -76,7 +85,7 @@ impl Inner {
         let parts = [
             (0, STAGE, access::LOCAL_WRITE),
             (STAGE, IMAGES, access::LOCAL_WRITE | access::REMOTE_READ),
-            (STAGE + IMAGES, SIGNALS, access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ),
+            (STAGE + IMAGES, SIGNALS, adapter.writable()),
         ];
         let mut failed = None;
         for (memory, (offset, len, access)) in made.iter_mut().zip(parts) {
@@ -100,6 +109,8 @@ impl Inner {
                     signals,
                     psn,
                     peer: None,
+                    of: 0,
+                    met: false,
                     broken: false,
                     image_places: Places::EMPTY,
                     signal_places: Places::EMPTY,
@@ -142,10 +153,9 @@ impl Inner {
     }
 
     fn init(&self) -> Result<(), Errno> {
-        let access = access::LOCAL_WRITE | access::REMOTE_WRITE | access::REMOTE_READ;
         let mut attributes = QpAttr {
             qp_state: state::INIT,
-            qp_access_flags: access as u32,
+            qp_access_flags: self.adapter.writable() as u32,
             port_num: self.adapter.port,
             ..QpAttr::default()
         };
@@ -197,8 +207,20 @@ impl Inner {
         };
         let given = mask::SQ_PSN | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
         self.modify(&mut ready, given)?;
-        self.peer = Some(peer);
+        (self.peer, self.of) = (Some(peer), pid);
         Ok(())
+    }
+
+    /// The peer is there, as it has shown. From now on there are requests.
+    pub fn meet(&mut self) {
+        self.met = self.peer.is_some();
+    }
+
+    /// Whether the peer, which has connected, is there: reads of it what it lets be read.
+    pub fn probe(&mut self) -> Result<(), Errno> {
+        let peer = self.peer.ok_or(Errno::NOTCONN)?;
+        self.met = true;
+        self.read(peer.images, peer.images_at, &mut [0; 8])
     }
 
     pub fn is_broken(&self) -> bool {
@@ -210,7 +232,10 @@ impl Inner {
         let place = self.image_places.take()?;
         let image = self.segment.base().wrapping_add(STAGE + place * WORDS);
         // SAFETY: within the segment, and nobody's.
-        unsafe { image.write_bytes(0, WORDS) };
+        unsafe {
+            image.write_bytes(0, WORDS);
+            image.wrapping_add(TOLD - STAGE).write_bytes(0, WORDS);
+        }
         Some(image)
     }
 
@@ -230,24 +255,34 @@ impl Inner {
         self.signal_places.give_back(offset / 8);
     }
 
-    /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order.
+    /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order. Words of 8
+    /// bytes of an image arrive whole.
     ///
     /// # Safety
     /// `here` is readable.
     pub unsafe fn write(&mut self, key: u32, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
-        let mut len = 0;
+        let (mut len, mut words) = (0, [(usize::MAX, null_mut::<u64>()); CHAIN]);
+        let images = self.segment.base() as usize + STAGE;
         for piece in here {
             if piece.iov_len > STAGE - len {
                 return Err(Errno::INVAL);
             }
             // SAFETY: readable by the contract; it fits in the stage. Words of others' images are aligned, and so copied.
             unsafe { shm::copy(piece.iov_base.cast(), self.segment.base().wrapping_add(len), piece.iov_len) };
+            let at = (piece.iov_base as usize).wrapping_sub(images);
+            if self.adapter.adds_words && at < IMAGES && (at | piece.iov_len).is_multiple_of(8) {
+                for word in (0..piece.iov_len).step_by(8) {
+                    let told = self.segment.base().wrapping_add(TOLD + at + word).cast::<u64>();
+                    let Some(free) = words.iter_mut().find(|word| word.1.is_null()) else { return Err(Errno::INVAL) };
+                    *free = (len + word, told);
+                }
+            }
             len += piece.iov_len;
         }
         if there.iter().map(|piece| piece.iov_len).sum::<usize>() != len {
             return Err(Errno::INVAL);
         }
-        self.run(wr::RDMA_WRITE, key, there)?;
+        self.run(wr::RDMA_WRITE, key, there, &words)?;
         Ok(len)
     }
 
@@ -255,7 +290,7 @@ impl Inner {
     pub fn read(&mut self, key: u32, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
         let mut addr = addr;
         for part in to.chunks_mut(STAGE) {
-            self.run(wr::RDMA_READ, key, &[::verbs::far::piece(addr, part.len())])?;
+            self.run(wr::RDMA_READ, key, &[::verbs::far::piece(addr, part.len())], &[])?;
             // SAFETY: the stage has so many bytes.
             unsafe { shm::copy(self.segment.base(), part.as_mut_ptr(), part.len()) };
             addr = addr.wrapping_add(part.len() as u64);
@@ -263,22 +298,40 @@ impl Inner {
         Ok(())
     }
 
-    /// Moves the stage to or from the pieces there; back when that is complete.
-    fn run(&mut self, opcode: i32, key: u32, there: &[Piece]) -> Result<(), Errno> {
-        if self.broken || self.peer.is_none() || !::verbs::is_in_memory_of(self.pid.as_raw_nonzero().get()) {
+    /// Moves the stage to or from the pieces there; back when that is complete. `words` are at these places of the stage, with
+    /// what the peer has of each: it gets the difference.
+    fn run(&mut self, opcode: i32, key: u32, there: &[Piece], words: &[(usize, *mut u64)]) -> Result<(), Errno> {
+        if !self.met && !self.broken {
+            return Err(Errno::AGAIN);
+        }
+        if self.broken || !::verbs::is_in_memory_of(self.pid.as_raw_nonzero().get()) {
             return Err(Errno::NOTCONN);
         }
         let mut sges = [Sge::default(); CHAIN];
         // SAFETY: numbers and pointers, which may all be zero.
         let mut chain: [SendWr; CHAIN] = unsafe { core::mem::zeroed() };
         let (mut n, mut at) = (0, self.segment.base() as u64);
-        for piece in there.iter().filter(|piece| piece.iov_len > 0) {
-            let (Some(sge), Some(request)) = (sges.get_mut(n), chain.get_mut(n)) else { return Err(Errno::INVAL) };
-            *sge = Sge { addr: at, length: piece.iov_len as u32, lkey: self.stage.lkey };
-            (request.sg_list, request.num_sge, request.opcode) = (sge, 1, opcode);
-            (request.remote_addr, request.rkey) = (piece.iov_base as u64, key);
-            at += piece.iov_len as u64;
-            n += 1;
+        for piece in there {
+            let (mut to, mut left) = (piece.iov_base as u64, piece.iov_len);
+            while left > 0 {
+                let (Some(sge), Some(request)) = (sges.get_mut(n), chain.get_mut(n)) else { return Err(Errno::INVAL) };
+                let offset = (at - self.segment.base() as u64) as usize;
+                let word = words.iter().find(|word| word.0 == offset && left >= 8);
+                let len = if word.is_some() { 8 } else { left };
+                *sge = Sge { addr: at, length: len as u32, lkey: self.stage.lkey };
+                (request.sg_list, request.num_sge, request.opcode) = (sge, 1, opcode);
+                (request.remote_addr, request.rkey) = (to, key);
+                if let Some(&(_, told)) = word {
+                    // SAFETY: within the stage, and beside the images, in words that only this link uses, which is locked.
+                    let add = unsafe {
+                        let new = (at as *const u64).read_unaligned();
+                        new.wrapping_sub(told.replace(new))
+                    };
+                    (request.opcode, request.atomic_rkey) = (wr::FETCH_AND_ADD, key);
+                    (request.rkey, request.upper) = (add as u32, (add >> 32) as u32);
+                }
+                (at, to, left, n) = (at + len as u64, to + len as u64, left - len, n + 1);
+            }
         }
         let Some(last) = n.checked_sub(1) else { return Ok(()) };
         chain[last].send_flags = wr::SIGNALED;
@@ -298,10 +351,20 @@ impl Inner {
         self.complete()
     }
 
-    /// Waits for the one completion. It comes: the adapter gives up on a peer that does not answer.
+    /// Waits for the one completion. It comes: the adapter gives up on a peer that does not answer, though it takes long over
+    /// one whose process has ended. Where the adapter is the kernel it may need this processor.
     fn complete(&mut self) -> Result<(), Errno> {
+        const PATIENCE: u32 = 1000;
+        const DOUBT: u32 = 100 * PATIENCE;
         let mut one = Wc::default();
-        loop {
+        for look in 0u32.. {
+            if look % PATIENCE == PATIENCE - 1 {
+                rustix::thread::sched_yield();
+            }
+            if look % DOUBT == DOUBT - 1 && has_ended(self.of) {
+                self.broken = true;
+                return Err(Errno::SRCH);
+            }
             // SAFETY: our queue, and room for one.
             let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, 1, &mut one) };
             if n == 1 && one.status == wc::SUCCESS {
@@ -313,7 +376,38 @@ impl Inner {
             }
             core::hint::spin_loop();
         }
+        Err(Errno::TIMEDOUT)
     }
+}
+
+/// Whether all threads of a process have ended; false if the kernel does not tell (before Linux 5.3).
+fn has_ended(pid: i32) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let Some(pid) = Pid::from_raw(pid) else { return false };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => {
+            let mut fds = [PollFd::new(&process, PollFlags::IN)];
+            let ended = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
+            // SAFETY: ours; never dropped, because a drop goes through libc's close.
+            unsafe { rustix::io::close(process.into_raw_fd()) };
+            ended
+        }
+        Err(e) => e == Errno::SRCH,
+    }
+}
+
+/// Whether two queue pairs of an adapter reach each other.
+pub fn leads_back(adapter: Adapter) -> bool {
+    let (Ok(mut a), b) = (Inner::create(adapter), Inner::create(adapter)) else { return false };
+    let reached = b.is_ok_and(|mut b| {
+        let me = rustix::process::getpid().as_raw_nonzero().get();
+        let reached = a.connect(b.own_end(), me).is_ok() && b.connect(a.own_end(), me).is_ok() && a.probe().is_ok();
+        b.end().unmap();
+        reached
+    });
+    a.end().unmap();
+    reached
 }
 
 fn queues(adapter: &Adapter) -> Result<(*mut Qp, *mut Cq), Errno> {

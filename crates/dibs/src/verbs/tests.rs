@@ -48,6 +48,9 @@ fn pair(slots: u32, max_dmbs: u32) -> (Box<Verbs>, Box<Verbs>) {
     for (own, peer) in [(a, b), (b, a)] {
         own.connect(GROUP, peer.end(GROUP).unwrap(), me()).unwrap();
     }
+    for own in [a, b] {
+        own.probe(GROUP).unwrap();
+    }
     let [a, b] = ends;
     (a, b)
 }

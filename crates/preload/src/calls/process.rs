@@ -194,6 +194,7 @@ extern "C" fn prepare_exec(name: *const c_char, _: usize) -> *mut c_void {
 /// The child may run in our memory.
 extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
     fds::SHARED.store(true, Relaxed);
+    fds::before_vfork();
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
 }

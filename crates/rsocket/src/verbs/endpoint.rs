@@ -295,7 +295,10 @@ impl Endpoint for VerbsEndpoint {
             // Also without bytes: some emulations look at the key of every write.
             remote_addr: to.addr,
             rkey: to.key,
-            rest: [0; 9],
+            upper: 0,
+            swap: 0,
+            atomic_rkey: 0,
+            rest: [0; 7],
         };
         let mut bad = null_mut();
         // SAFETY: the queue pair lives until `tear_down`; the bytes stay by the contract, or are taken inline.

@@ -143,8 +143,8 @@ impl Conn {
         let link = w.link.load(Relaxed);
         if link != 0 {
             // SAFETY: words of the image, or staged bytes.
-            let written = unsafe { VERBS.write(link, w.key.load(Relaxed), here, there) };
-            return written.or_else(|_| self.unreached(w, sys::coarse_ns(), Errno::SRCH));
+            let write = || unsafe { VERBS.write(link, w.key.load(Relaxed), here, there) };
+            return self.link_call(link, || write().map_err(|e| if e == Errno::FAULT { Errno::SRCH } else { e }));
         }
         // SAFETY: words of the image, or what the application gave to be sent; the destination lies in the buffer that
         // the peer registered for us, and the proof beside it was found.
@@ -157,14 +157,26 @@ impl Conn {
         let link = w.link.load(Relaxed);
         if link != 0 {
             let key = w.key.load(Relaxed);
-            let read = if is_image { VERBS.read_image(link, addr, to) } else { VERBS.read(link, key, addr, to) };
-            return match read {
-                // Where the peer says that it lies it is not.
-                Err(Errno::FAULT) => Err(Errno::FAULT),
-                other => other.or_else(|_| self.unreached(w, sys::coarse_ns(), Errno::SRCH)),
-            };
+            return self.link_call(link, || match is_image {
+                true => VERBS.read_image(link, addr, to),
+                false => VERBS.read(link, key, addr, to),
+            });
         }
         self.far_call(|pid| far::read(pid, addr, to))
+    }
+
+    /// Our end may have been connected first: then there are no requests before the peer has written to us.
+    fn link_call<T>(&self, link: u32, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+        let mut done = call();
+        if matches!(done, Err(Errno::AGAIN)) && self.peer_attached() {
+            VERBS.meet(link);
+            done = call();
+        }
+        match done {
+            // Where the peer says that something lies it does not, or nobody has lost anything yet.
+            Err(e @ (Errno::FAULT | Errno::AGAIN)) => Err(e),
+            done => done.or_else(|_| self.unreached(self.window(), sys::coarse_ns(), Errno::SRCH)),
+        }
     }
 
     fn far_call<T>(&self, mut call: impl FnMut(i32) -> Result<T, Errno>) -> Result<T, Errno> {

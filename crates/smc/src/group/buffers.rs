@@ -180,9 +180,9 @@ pub enum Reached {
 
 /// Brings the peer's DMB within reach, with what came beside the message that names it.
 pub fn attach(id: u32, token: u64, len: u32, pass: Pass) -> Option<Reached> {
-    let known = |g: &Group| (g.peer, g.kind, g.of, g.checked, g.state == State::Pending);
+    let known = |g: &Group| (g.peer, g.kind, g.of, g.checked, (g.state == State::Pending).then_some(g.role));
     let found = with(|list| list.iter().find(|g| g.id == id).map(known));
-    let (owner, kind, of, checked, pending) = found.flatten().filter(|(_, kind, ..)| !kind.is_gone())?;
+    let (owner, kind, of, checked, first) = found.flatten().filter(|(_, kind, ..)| !kind.is_gone())?;
     match kind {
         Kind::Loopback => {
             let a = LOOPBACK.attach_in(id, owner, token, len, pass.fd).ok()?;
@@ -202,8 +202,12 @@ pub fn attach(id: u32, token: u64, len: u32, pass: Pass) -> Option<Reached> {
         }
         Kind::Verbs => {
             let At::Verbs(place, end) = pass.at else { return None };
-            if let Some(end) = end.filter(|_| pending) {
+            if let Some((end, role)) = end.zip(first) {
                 VERBS.connect(id, end, of.pid).ok()?;
+                // The client has connected before. A link that leads nowhere shall not cost more than the upgrade.
+                if role == Role::Server {
+                    VERBS.probe(id).ok()?;
+                }
             }
             let remote = VERBS.attach_in(id, owner, token, len, place).ok()?;
             Some(Reached::Linked(remote, checked))

@@ -227,6 +227,11 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, (fd, raw): (Option<i
         group::introduced(id, first);
     }
     let pass = Pass { fd, at: place(raw, kind) };
+    let ch = conn.meeting.load(Relaxed);
+    if kind == Kind::Verbs && peek(conn, ch, &mut [0; channel::MAX]) == Err(libc::ECONNRESET) {
+        // It has given up, and what is asked over its link would be waited for in vain.
+        return Err(reason::RENDEZVOUS);
+    }
     let reached = group::attach(id, client.token, len, pass).ok_or(reason::MEMORY)?;
     conn.attach(reached, len, client.token, CONFIG.copy.load(Relaxed));
     conn.commit();

@@ -1,0 +1,113 @@
+# TCP programs over the verbs device. Each turn prints its name, and how its ends ended.
+over="timeout 90 shortwire run --prefer verbs --"
+
+# SECONDS, and of which port the upgraded connections are to be shown, when there are any: device and switched directions.
+look() {
+    sleep $1
+    for try in 1 2 3 4 5 6; do
+        shortwire ss -d -W 2> /dev/null |
+            awk -v port=":$2\$" '$7 == "SMCD" && ($4 ~ port || $5 ~ port) { print "upgraded:", $8, $14 }' > /tmp/seen
+        [ -s /tmp/seen ] && break
+    done
+    cat /tmp/seen
+}
+
+# SERVER, CLIENT, PORT and seconds until both are looked at
+meet() {
+    $over $1 > /tmp/served 2>&1 & server=$!
+    sleep 3
+    $over $2 > /tmp/said 2>&1 & client=$!
+    look $4 $3
+    wait $client; echo "client: $?"
+    wait $server; echo "server: $?"
+    cat /tmp/served /tmp/said
+}
+
+# Which number is whose.
+numbers() {
+    for program in $(pidof $1); do
+        ls -l /proc/$program/fd | awk '/infiniband/ { print ($9 < 512 ? "low:" : "high:"), $NF }'
+    done
+}
+
+echo "== devices"
+shortwire devices | grep verbs
+
+echo "== transfer"
+bytes="threads send 60000000 60000000 3 1"
+meet "transfer-c server 7001 $bytes" "transfer-c client 7001 $bytes" 7001 1
+
+echo "== sum"
+head -c 5000000 /dev/urandom > /tmp/in
+$over nc.openbsd -l 10.8.0.1 7002 > /tmp/got & server=$!
+sleep 3
+$over nc.openbsd -N 10.8.0.1 7002 < /tmp/in
+echo "client: $?"
+wait $server; echo "server: $?"
+sha256sum < /tmp/in; sha256sum < /tmp/got
+
+echo "== iperf3"
+$over iperf3 -s -1 -B 10.8.0.1 -p 7003 > /tmp/served 2>&1 & server=$!
+sleep 3
+$over iperf3 -c 10.8.0.1 -B 10.8.0.1 -p 7003 -t 5 --bidir > /tmp/said 2>&1 & client=$!
+look 3 7003
+numbers iperf3
+wait $client; echo "client: $?"
+wait $server; echo "server: $?"
+cat /tmp/said
+
+echo "== redis"
+$over redis-server --port 7004 --bind 127.0.0.1 --save '' --dir /tmp > /tmp/served 2>&1 & server=$!
+sleep 3
+$over redis-benchmark -p 7004 --csv -n 3000 -c 20 -t get,set,lpush,lrange_300 > /tmp/said 2>&1 & client=$!
+look 3 7004
+wait $client; echo "client: $?"
+cat /tmp/said
+# A fork in between, then new connections.
+printf 'BGSAVE\r\n' | nc 127.0.0.1 7004 -w 2 | head -1
+$over redis-benchmark -p 7004 --csv -n 500 -c 2 -t set -d 50000 > /tmp/said 2>&1; echo "after a fork: $?"
+kill $server; wait $server 2> /dev/null
+
+echo "== scenes"
+port=7100
+for scene in proc_fork-c:turns proc_fork-c:beside-a-thread proc_fork-c:same-memory proc_exec-c:exec-after \
+    proc_exec-c:vfork-close-range proc_fd-c:rights-after; do
+    port=$((port + 1))
+    ${scene%:*} $port ${scene#*:} > /tmp/plain 2>&1
+    $over ${scene%:*} $port ${scene#*:} > /tmp/run 2>&1
+    echo "$scene: $?"
+    cmp /tmp/plain /tmp/run || cat /tmp/run
+done
+
+echo "== killed"
+endless="threads send 4000000000 4000000000 3 1"
+$over transfer-c server 7005 $endless > /tmp/served 2>&1 & server=$!
+sleep 3
+$over transfer-c client 7005 $endless > /tmp/said 2>&1 & client=$!
+look 3 7005
+for program in $(pidof transfer-c); do grep -qa server /proc/$program/cmdline && kill -9 $program; done
+wait $client; echo "client: $?"
+cat /tmp/said
+
+# Of a user who may lock little memory: smaller buffers.
+echo "== poor"
+bytes="lockstep write 3000000 3000000 3 1"
+poor() { (ulimit -l $1; exec /bin/setpriv --reuid 1000 --regid 1000 --clear-groups $over transfer-c $2 $3 $bytes); }
+chmod 777 /tmp
+for limit in 1024 100; do
+    port=$((port + 1))
+    poor $limit server $port > /tmp/served 2>&1 & server=$!
+    sleep 3
+    poor $limit client $port > /tmp/said 2>&1 & client=$!
+    look 1 $port
+    wait $client; echo "client: $?"
+    wait $server; echo "server: $?"
+    cat /tmp/said
+done
+
+# Without a port that is up there is the provider in software.
+echo "== down"
+/bin/ip link set v0 down
+shortwire devices | grep verbs
+bytes="threads send 20000000 20000000 3 1"
+meet "transfer-c server 7006 $bytes" "transfer-c client 7006 $bytes" 7006 1
