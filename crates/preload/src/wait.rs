@@ -50,8 +50,9 @@ impl<'a> Spin<'a> {
                 core::hint::spin_loop();
             }
             let now = sys::now_ns();
-            // A gap means that somebody else ran here: the processor is wanted, and spinning only delays the peer.
-            let preempted = now - last > 50_000;
+            // A gap means that somebody else ran here: the processor is wanted, and spinning only delays the peer. Who lets it
+            // spin for long, between emulated processors perhaps, means shorter ones not.
+            let preempted = now - last > (budget / 2).max(50_000);
             if now - start > budget || preempted {
                 self.score.store(level.saturating_sub(if preempted { 8 } else { 2 }), Relaxed);
                 return false;

@@ -87,9 +87,8 @@ pub fn room() -> bool {
     (COUNT.load(Relaxed) as usize) < MAX - 8
 }
 
-/// The same for one that waits in a rendezvous directory, perhaps in vain: half of them are for connections within the
-/// network namespace.
-pub fn room_for_far() -> bool {
+/// The same for one that may stay for long, perhaps in vain: half of them are for handshakes that come and go.
+pub fn room_to_stay() -> bool {
     (COUNT.load(Relaxed) as usize) < MAX / 2
 }
 

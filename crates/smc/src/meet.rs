@@ -167,7 +167,7 @@ fn schedule(conn: &Conn) {
         stage::PROVING => 1,
         // A network lies between.
         stage::DIALLING | stage::ASKING | stage::HANDING | stage::HANDED => ops / 64 + 1,
-        stage::CALLING if looks < WHILE_INVITED && lanes::are_likely() => 1,
+        stage::CALLING if may_be_invited(conn, looks) => 1,
         stage::CALLING | stage::START => (ops / 4).max(4),
         _ if looks < EAGER => 1,
         _ => ops.max(1) / 2 + 1,
@@ -327,7 +327,7 @@ fn start(conn: &Conn, fd: i32) -> Next {
     let [local, peer] = names;
     match local.key().cmp(&peer.key()) {
         core::cmp::Ordering::Equal => Next::Tcp(reason::NOT_LOCAL),
-        core::cmp::Ordering::Less if lanes::invite(conn) => {
+        core::cmp::Ordering::Less if !remote::is_remote(conn) && lanes::invite(conn) => {
             conn.meeting.store(ALL_LANES, Relaxed);
             conn.stage.store(stage::INVITED, Relaxed);
             Next::Later
@@ -338,6 +338,11 @@ fn start(conn: &Conn, fd: i32) -> Next {
             Next::On
         }
     }
+}
+
+/// Client: whether the next operations are to be waited for, rather than the name be called.
+fn may_be_invited(conn: &Conn, looks: u32) -> bool {
+    looks < WHILE_INVITED && !remote::is_remote(conn) && lanes::are_likely()
 }
 
 /// Whether the process behind the channel may be our peer.

@@ -156,12 +156,18 @@ impl Lanes {
     /// What came over the channel for this lane. What came for others is kept for them.
     fn fetch(&mut self, at: usize) -> Option<i32> {
         let mut raw = [0u8; channel::MAX];
-        while self.lanes[at].passed.is_none()
-            && let Ok((5, Some(fd))) = channel::recv(self.kept, &mut raw)
-        {
+        for _ in 0..LANES {
+            let here = self.lanes[at].passed.take();
+            if here.is_some() {
+                return here;
+            }
+            let (len, came) = channel::recv(self.kept, &mut raw).ok()?;
+            let fd = came?;
             let session = u32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]);
             match self.lanes.get_mut(usize::from(raw[4])) {
-                Some(lane) if lane.letters.session() == session && lane.passed.is_none() => lane.passed = Some(fd),
+                Some(lane) if len == 5 && lane.letters.session() == session && lane.passed.is_none() => {
+                    lane.passed = Some(fd);
+                }
                 _ => _ = sys::close(fd),
             }
         }
@@ -198,7 +204,8 @@ impl Group {
         self.first = core::ptr::null();
         let own = LOOPBACK.control_page(conn.my_token.load(Relaxed));
         let theirs = LOOPBACK.peer_control_page(self.peer, conn.peer_token.load(Relaxed));
-        if own.is_null() || theirs.is_null() || conn.meeting.load(Relaxed) <= 0 {
+        // A server may have more peers than there is room for descriptors of ours; the others meet by the name.
+        if own.is_null() || theirs.is_null() || conn.meeting.load(Relaxed) <= 0 || !hidden::room_to_stay() {
             return;
         }
         let [own, theirs] = [own, theirs].map(|page| page.wrapping_sub(FRONT).cast::<Area>().cast_const());
@@ -244,17 +251,19 @@ fn hash(names: &[u8; 36]) -> u64 {
     names.chunks_exact(4).fold(0, mix) | 1
 }
 
-/// Runs `f` on the lane of a connection that `find` or `answered` named.
-fn at<R>(conn: &Conn, ch: i32, f: impl FnOnce(&mut Lanes, usize, Cred) -> R) -> Option<R> {
-    let lane = usize::try_from(-(ch + 1)).ok()?;
+/// Runs `f` on the lane of a connection that `find` or `answered` named. ECONNRESET when the connection has it no more, EAGAIN
+/// in a signal handler that interrupted another use of the groups.
+fn at<R>(conn: &Conn, ch: i32, f: impl FnOnce(&mut Lanes, usize, Cred) -> R) -> Result<R, i32> {
     let id = conn.lane.load(Relaxed);
-    with(|list| {
+    let found = with(|list| {
+        let lane = usize::try_from(-(ch + 1)).ok()?;
         let g = list.iter_mut().find(|g| g.id == id)?;
         let of = g.of;
         let lanes = g.lanes.as_deref_mut()?;
         lanes.lanes.get(lane).filter(|l| l.is_of(conn))?;
         Some(f(lanes, lane, of))
-    })?
+    });
+    found.ok_or(libc::EAGAIN)?.ok_or(libc::ECONNRESET)
 }
 
 /// Server: announces the connection to the processes that are likely at its other end; false when there is none.
@@ -359,17 +368,17 @@ pub fn are_likely() -> bool {
 
 /// Who is at the other end, if the kernel still vouches for it.
 pub fn vouched_peer(conn: &Conn, ch: i32) -> Option<Cred> {
-    at(conn, ch, |lanes, _, of| lanes.is_alive().then_some(of))?
+    at(conn, ch, |lanes, _, of| lanes.is_alive().then_some(of)).ok()?
 }
 
 /// Who was there when that was asked last.
 pub fn peer(conn: &Conn, ch: i32) -> Option<Cred> {
-    at(conn, ch, |_, _, of| of)
+    at(conn, ch, |_, _, of| of).ok()
 }
 
 /// As [`channel::send`].
 pub fn send(conn: &Conn, ch: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
-    at(conn, ch, |lanes, at, _| lanes.say(at, message, pass)).unwrap_or(Err(libc::ECONNRESET))
+    at(conn, ch, |lanes, at, _| lanes.say(at, message, pass))?
 }
 
 /// As [`channel::recv`], or without taking the message.
@@ -387,13 +396,16 @@ pub fn recv(conn: &Conn, ch: i32, out: &mut [u8; channel::MAX], take: bool) -> R
             Ok((len, if marked { lanes.fetch(at) } else { None }))
         }
     };
-    // The other end of a lane that went to another connection meanwhile has long hung up.
-    at(conn, ch, read).unwrap_or(Ok((0, None)))
+    match at(conn, ch, read) {
+        // The other end of a lane that went to another connection meanwhile has long hung up.
+        Err(libc::ECONNRESET) => Ok((0, None)),
+        done => done?,
+    }
 }
 
 /// Hangs up.
 pub fn leave(conn: &Conn, ch: i32) {
-    at(conn, ch, |lanes, at, _| lanes.leave(at));
+    let _ = at(conn, ch, |lanes, at, _| lanes.leave(at));
 }
 
 /// The process is about to become another user's: what the kernel vouched for ends.

@@ -9,7 +9,7 @@ pub(super) fn call(conn: &Conn, fd: i32) -> Next {
         conn.meeting.store(lane, Relaxed);
         return propose(conn, fd, lane);
     }
-    if conn.looks.load(Relaxed) < WHILE_INVITED && lanes::are_likely() {
+    if may_be_invited(conn, conn.looks.load(Relaxed)) {
         return Next::Later;
     }
     let [local, peer] = conn.names();

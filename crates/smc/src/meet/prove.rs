@@ -163,7 +163,7 @@ pub(super) fn start(conn: &Conn, fd: i32) -> Next {
     if proof.tries == TRIES || !proof.may_wait() {
         return Next::Tcp(reason::UNPROVEN);
     }
-    if !hidden::room_for_far() {
+    if !hidden::room_to_stay() {
         conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
         return Next::Later;
     }

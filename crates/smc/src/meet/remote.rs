@@ -63,7 +63,7 @@ pub(super) fn call(conn: &Conn) -> Next {
         conn.reason.store(reason::NO_BROKER.code(), Relaxed);
         return Next::Later;
     }
-    if !hidden::room_for_far() {
+    if !hidden::room_to_stay() {
         conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
         return Next::Later;
     }
