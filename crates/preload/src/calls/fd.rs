@@ -372,8 +372,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 None => next::syscall(n, a, b, c, d, e, f),
             },
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
-                smc::group::lanes::forget_peers();
-                next::syscall(n, a, b, c, d, e, f)
+                super::process::change_user(|| next::syscall(n, a, b, c, d, e, f))
             }
             libc::SYS_fcntl => c_long::from(fcntl64(fd, b as c_int, c)),
             libc::SYS_ioctl => c_long::from(ioctl(fd, b as c_ulong, c)),

@@ -74,13 +74,26 @@ pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old:
     }
 }
 
+/// Changes the user of this process. Peers are left before, so that none takes us for the old one a moment longer, and once
+/// more afterwards, for another thread's handshake may have come in between. A vfork child has a user of its own, and its
+/// parent's memory.
+pub fn change_user<R>(change: impl FnOnce() -> R) -> R {
+    let forget = || {
+        if fds::owner() {
+            group::lanes::forget_peers();
+        }
+    };
+    forget();
+    let r = change();
+    forget();
+    r
+}
+
 macro_rules! user {
     ($($name:ident ( $($a:ident),* );)*) => {
         $(#[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($a: libc::uid_t),*) -> c_int {
-            // Before, so that no peer takes us for the old user a moment longer.
-            group::lanes::forget_peers();
-            unsafe { next::$name($($a),*) }
+            change_user(|| unsafe { next::$name($($a),*) })
         })*
     };
 }
