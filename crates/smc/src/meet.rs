@@ -439,15 +439,17 @@ fn decline_in(version: Version, conn: &Conn, ch: i32, why: Reason) -> Next {
     Next::Tcp(why)
 }
 
-fn expose(conn: &Conn, (fd, info): (i32, &TcpInfo), kind: Kind, dmb: &dibs::Dmb) {
+/// False when the kernel tells nothing of the connection any more.
+fn expose(conn: &Conn, (fd, info): (i32, &TcpInfo), kind: Kind, dmb: &dibs::Dmb) -> bool {
     conn.expose(&Ends {
         my: dmb.addr.cast(),
         my_len: dmb.len,
         my_token: dmb.token,
         my_waits: group::own_page(kind, dmb.token),
     });
-    conn.begin_count(fd, info);
+    let told = conn.begin_count(fd, info);
     conn.keep_waking(fd);
+    told
 }
 
 /// Our half of an Accept or Confirm; `first` has the release to be spoken, at first contact.

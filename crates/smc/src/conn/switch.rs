@@ -191,24 +191,28 @@ impl Conn {
     }
 
     /// Our buffer has just been exposed: from here on what is read from the socket is counted here too. The kernel knows
-    /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found.
-    pub(crate) fn begin_count(&self, fd: i32, before: &TcpInfo) {
-        if let Ok(_guard) = self.rx_lock.lock() {
-            // SAFETY: the rx lock is held.
-            self.recount(unsafe { &mut *self.rx.get() }, 0, || received_since(fd, before));
-        }
+    /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found. False when it is
+    /// forbidden already.
+    pub(crate) fn begin_count(&self, fd: i32, before: &TcpInfo) -> bool {
+        let Ok(_guard) = self.rx_lock.lock() else { return TcpInfo::of(fd).is_some() };
+        // SAFETY: the rx lock is held.
+        let told = self.recount(unsafe { &mut *self.rx.get() }, 0, || received_since(fd, before));
+        told.unwrap_or_else(|| TcpInfo::of(fd).is_some())
     }
 
-    /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already.
-    fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) {
+    /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already. Whether
+    /// the kernel told, if it was asked.
+    fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) -> Option<bool> {
         // SYNC: inflight. Who counts itself after these looks sees ATTACHED, and adds its bytes under the lock held here.
         let alone = || self.rx_inflight.load(SeqCst) == own;
-        if alone()
-            && let Some(now) = received()
-            && alone()
-        {
+        if !alone() {
+            return None;
+        }
+        let Some(now) = received() else { return Some(false) };
+        if alone() {
             rx.tcp_read = (now.arrived - u64::from(now.fin == Some(true))).saturating_sub(now.queued);
         }
+        Some(true)
     }
 
     /// `got` bytes came from the socket after the exposure, before the peer left TCP.
@@ -218,7 +222,7 @@ impl Conn {
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         if rx.tcp_read == UNKNOWN {
-            self.recount(rx, 1, || received(fd));
+            let _ = self.recount(rx, 1, || received(fd));
         } else {
             rx.tcp_read += got as u64;
         }

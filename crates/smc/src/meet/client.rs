@@ -161,9 +161,10 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
-    expose(conn, (fd, &info), kind, &dmb);
+    let told = expose(conn, (fd, &info), kind, &dmb);
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
-    let sent = write(&confirm, pass.at, &info, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    let message = write(&confirm, pass.at, &info, &mut out).filter(|_| told);
+    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);

@@ -145,8 +145,9 @@ fn accept(
     let accept = Message::Accept(ends_message(id, kind, &dmb, Some(choice.eid), first.then_some(choice.release)));
     let mut out = [0u8; channel::MAX];
     // The client may switch as soon as it has the Accept: our end must be watching by then.
-    expose(conn, (fd, info), kind, &dmb);
-    let sent = write(&accept, pass.at, info, &mut out).is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    let told = expose(conn, (fd, info), kind, &dmb);
+    let message = write(&accept, pass.at, info, &mut out).filter(|_| told);
+    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
     if !sent {
         return Ok(retract(conn, reason::RENDEZVOUS));
     }
