@@ -313,8 +313,9 @@ pub struct Conn {
     pub group: AtomicU32,
     /// Upgrade in progress: its stage and rendezvous descriptor (0: none).
     pub stage: AtomicU32,
-    /// See `stage`. Below 0: a lane of this link group (`group::lanes`).
+    /// See `stage`. Below 0: a lane (`group::lanes`).
     pub meeting: AtomicI32,
+    /// The link group that the lane belongs to.
     pub(crate) lane: AtomicU32,
     /// `lanes::era` when the upgrade began.
     pub(crate) era: AtomicU32,

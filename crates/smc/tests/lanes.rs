@@ -2,9 +2,10 @@
 
 mod common;
 
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use common::{End, bytes, open_fds, pair, rings, serial, upgrade};
+use dibs::loopback::FRONT;
 use smc::config::CONFIG;
 use smc::conn::phase as p;
 use smc::group::lanes;
@@ -67,19 +68,23 @@ fn whoever_comes_first() {
     talk(&server, &client);
 }
 
+fn all_are_upgraded(pairs: &[(End, End)]) {
+    for _ in 0..20 {
+        pairs.iter().for_each(|(server, _)| server.step());
+        pairs.iter().rev().for_each(|(_, client)| client.step());
+    }
+    for (server, client) in pairs {
+        assert!(server.settle() && client.settle(), "server {} client {}", server.describe(), client.describe());
+        talk(server, client);
+    }
+}
+
 #[test]
 fn more_connections_than_lanes() {
     let _serial = serial();
     let _first = acquainted();
     let pairs: Vec<_> = (0..100).map(|_| pair()).collect();
-    for _ in 0..20 {
-        pairs.iter().for_each(|(server, _)| server.step());
-        pairs.iter().for_each(|(_, client)| client.step());
-    }
-    for (server, client) in &pairs {
-        assert!(server.settle() && client.settle(), "server {} client {}", server.describe(), client.describe());
-        talk(server, client);
-    }
+    all_are_upgraded(&pairs);
 }
 
 /// The descriptor of a new arena goes over the channel of first contact, whichever connection needs it first.
@@ -89,14 +94,47 @@ fn another_size_is_another_arena() {
     let _first = acquainted();
     CONFIG.dmb_size.store(16 << 10, Relaxed);
     let pairs: Vec<_> = (0..3).map(|_| pair()).collect();
-    for _ in 0..10 {
-        pairs.iter().for_each(|(server, _)| server.step());
-        pairs.iter().rev().for_each(|(_, client)| client.step());
+    all_are_upgraded(&pairs);
+}
+
+/// A peer writes whatever it likes into our lanes, while handshakes go through them: theirs may fail, no other connection does.
+#[test]
+fn lanes_full_of_nonsense() {
+    let _serial = serial();
+    let first = acquainted();
+    let fronts = [&first.0, &first.1].map(|end| {
+        let page = smc::device::LOOPBACK.control_page(end.conn.my_token.load(Relaxed));
+        assert!(!page.is_null());
+        page.wrapping_sub(FRONT).cast::<AtomicU64>()
+    });
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut garbled = 0;
+    for _ in 0..300 {
+        let (server, client) = pair();
+        for _ in 0..8 {
+            server.step();
+            client.step();
+            for front in fronts {
+                // The hashes, the words of the letterboxes that are in use, and their bytes.
+                let at = [next(64), 64 + 64 * next(4), 64 + next(256)][next(3) as usize];
+                let word =
+                    [next(u64::MAX), next(16) << 32 | next(600) << 16 | next(4) << 8 | next(4), 0][next(3) as usize];
+                // SAFETY: a word of the front, which is mapped as long as the arena.
+                unsafe { &*front.wrapping_add(at as usize) }.store(word, SeqCst);
+            }
+        }
+        garbled += u32::from(!(server.has(p::TX_RING) && client.has(p::TX_RING)));
+        server.close();
+        client.close();
+        talk(&first.0, &first.1);
     }
-    for (server, client) in &pairs {
-        assert!(server.settle() && client.settle(), "server {} client {}", server.describe(), client.describe());
-        talk(server, client);
-    }
+    assert!(garbled > 0, "nothing of it was read");
 }
 
 /// Nobody answers the invitation: the other end is a process that we have no link group with.
