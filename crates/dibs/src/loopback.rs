@@ -28,7 +28,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::RawFd;
-use shm::{Errno, FastLock};
+use shm::{Errno, FastLock, Handle};
 use table::Slots;
 use tables::Tables;
 
@@ -169,6 +169,12 @@ impl Loopback {
     /// Whether the buffer's arena is mapped already, so that no share is needed to attach it.
     pub fn has_arena(&self, owner: Gid, token: u64) -> bool {
         self.with(|t| t.peer(token).is_some_and(|a| a.owner == owner)).unwrap_or(false)
+    }
+
+    /// The descriptor to pass to the peer, and the arena that it is of: as [`NoCopy::share`], but good also when another
+    /// thread closes the share meanwhile, whose number could be another file's by then.
+    pub fn lend(&self, token: u64) -> Option<(Handle, u64)> {
+        self.with(|t| t.lend(token)).flatten()
     }
 
     /// Closes the descriptor of the buffer's arena, which is only needed until its peer attached once.

@@ -32,5 +32,5 @@ pub use letters::{Letters, Look};
 pub use lock::{FastGuard, FastLock, Reentered};
 pub use ring::Ring;
 pub use rustix::io::Errno;
-pub use segment::{OpenError, Retired, Segment};
+pub use segment::{Handle, OpenError, Retired, Segment};
 pub use thread::{refresh_thread_id, thread_id};

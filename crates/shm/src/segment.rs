@@ -15,6 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
+use std::sync::Arc;
 
 /// Lengths are multiples of it, also where the kernel's pages are larger.
 pub const PAGE: usize = 4096;
@@ -62,7 +63,7 @@ impl From<Errno> for OpenError {
 pub struct Segment {
     base: *mut u8,
     len: usize,
-    fd: Option<Fd>,
+    fd: Option<Arc<Fd>>,
 }
 
 /// The addresses of a segment that is gone; they read as zeros.
@@ -102,6 +103,16 @@ unsafe impl Sync for Segment {}
 struct Fd {
     raw: RawFd,
     file: (u64, u64),
+}
+
+/// The descriptor of a segment.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<Fd>);
+
+impl Handle {
+    pub fn raw(&self) -> RawFd {
+        self.0.raw
+    }
 }
 
 impl Fd {
@@ -169,7 +180,7 @@ impl Segment {
         fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::SEAL)?;
         let base = map(fd.raw, len, ProtFlags::READ | ProtFlags::WRITE)?;
         fd.park();
-        Ok(Self { base, len, fd: Some(fd) })
+        Ok(Self { base, len, fd: Some(Arc::new(fd)) })
     }
 
     /// As [`Self::create`], but whoever else maps it gets to read only.
@@ -180,7 +191,7 @@ impl Segment {
         let mut segment = Self { base, len, fd: None };
         fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         fd.park();
-        segment.fd = Some(fd);
+        segment.fd = Some(Arc::new(fd));
         Ok(segment)
     }
 
@@ -253,6 +264,11 @@ impl Segment {
     /// The descriptor to hand to a peer, if there is one and nobody closed it behind our back.
     pub fn fd(&self) -> Option<RawFd> {
         self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| fd.raw)
+    }
+
+    /// The same, which stays open until it is dropped, whatever becomes of the segment.
+    pub fn handle(&self) -> Option<Handle> {
+        self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| Handle(fd.clone()))
     }
 
     /// Once all peers have it, the descriptor is of no use any more.

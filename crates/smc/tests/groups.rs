@@ -135,6 +135,33 @@ fn first_contact_again() {
     assert!(groups <= before.1.0 + 1, "{groups} groups for one peer, {} before", before.1.0);
 }
 
+/// The first handshake that ends closes the arena's descriptor, which another thread may be about to pass on.
+#[test]
+fn what_is_lent_stays_open() {
+    let _serial = serial();
+    let (end, other, ch) = asked();
+    let mut half = half();
+    half.token = (2000 << 24) | 1;
+    say(&ch, &write(&accept_of(half), other), &[memfd(raw::arena(4), SEALED).as_raw_fd()]);
+    end.step();
+    let id = end.conn.group.load(Relaxed);
+    let (peer, ..) = group::peer_of(id).expect("the group lives");
+    let (dmb, lent) = group::take_dmb(id, peer).expect("a buffer");
+    let file = |fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+    let fd = lent.fd().expect("the peer has not attached yet");
+    let open = file(fd);
+    header(&end).kind.store(0xfe, SeqCst);
+    end.step();
+    assert!(end.has(p::TX_READY), "{}", end.describe());
+    assert_eq!(file(fd), open);
+    drop(lent);
+    assert_ne!(file(fd), open, "closed by the last who had it");
+    group::give_back(id, dmb.token, false);
+    header(&end).cons.store(DONE | CLOSED | LEFT, SeqCst);
+    end.close();
+    smc::sys::close(other);
+}
+
 fn close_all(fds: &[i32]) {
     for fd in fds {
         smc::sys::close(*fd);

@@ -43,7 +43,7 @@ pub struct Run {
     /// Size of the receive buffer of each connection: 16K to 16M, a power of two
     #[arg(long, value_name = "SIZE", env = "SHORTWIRE_DMB_SIZE", hide_env_values = true, value_parser = parse_dmb_size)]
     #[arg(
-        long_help = "Size of the receive buffer of each connection: 16K to 16M, a power of two. If not said: 4M for the first four of a process, 1M up to sixteen, 256K up to 1024, 64K beyond."
+        long_help = "Size of the receive buffer of each connection: 16K to 16M, a power of two. If not said: 4M for the first four of a process, 1M up to sixteen, 256K up to 128, 64K beyond."
     )]
     pub dmb_size: Option<u64>,
     /// Memory that the receive buffers of all connections may take together

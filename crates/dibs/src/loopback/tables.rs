@@ -6,7 +6,7 @@ use super::table::{Slots, Table};
 use crate::{AttachError, Attached, Dmb, Gid, RegisterError, Share};
 use core::sync::atomic::AtomicU32;
 use rustix::fd::RawFd;
-use shm::{Errno, Retired, Segment};
+use shm::{Errno, Handle, Retired, Segment};
 
 const ARENAS: usize = 4096;
 /// Addresses of ended arenas are used again only when so many others have ended since: time enough for a thread that is
@@ -147,6 +147,11 @@ impl Tables {
             offset: FRONT as u32 + arena.memory.geometry.offset(slot),
             arena_len: arena.segment.len() as u64,
         })
+    }
+
+    pub fn lend(&mut self, token: u64) -> Option<(Handle, u64)> {
+        let arena = self.own(token).filter(|arena| arena.used.has(slot_of(token)))?;
+        Some((arena.segment.handle()?, arena.id))
     }
 
     /// `here` when the owner is this very device, whose arenas are in place already.

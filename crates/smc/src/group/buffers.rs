@@ -12,11 +12,27 @@ use crate::conn::{HEADER_LEN, Waits};
 const QUARANTINE: usize = 64;
 
 /// What the peer must have in order to use a buffer of ours.
-#[derive(Clone, Copy, Default)]
-pub struct Pass {
+#[derive(Default)]
+pub struct Lent {
     /// The arena's memfd, if it has not got that yet.
-    pub fd: Option<i32>,
+    pub fd: Option<shm::Handle>,
     /// Where it lies, where it cannot be mapped.
+    pub at: At,
+}
+
+impl Lent {
+    /// The descriptor to pass.
+    pub fn fd(&self) -> Option<i32> {
+        self.fd.as_ref().map(shm::Handle::raw)
+    }
+}
+
+/// The same of a buffer of the peer's.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    /// See `Lent`.
+    pub fd: Option<i32>,
+    /// See `Lent`.
     pub at: At,
 }
 
@@ -33,7 +49,7 @@ pub enum At {
 }
 
 /// A receive buffer for a new connection.
-pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Pass), u32> {
+pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), u32> {
     with(|list| {
         let live: u32 = list.iter().map(|g| g.live).sum();
         let len = CONFIG.buffer_size(live);
@@ -79,20 +95,20 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Pass), u32> {
         })?;
         g.live += 1;
         count_buffer(g, &dmb);
-        let pass = match g.kind {
+        let lent = match g.kind {
             Kind::Loopback => {
-                let new = LOOPBACK.share(dmb.token).filter(|s| g.known != s.arena);
-                Pass { fd: new.map(|s| s.fd), at: At::Shared }
+                let new = LOOPBACK.lend(dmb.token).filter(|(_, arena)| g.known != *arena);
+                Lent { fd: new.map(|(fd, _)| fd), at: At::Shared }
             }
-            Kind::Ism => Pass { fd: None, at: ISM.place(dmb.token).map_or(At::Shared, At::Ism) },
+            Kind::Ism => Lent { fd: None, at: ISM.place(dmb.token).map_or(At::Shared, At::Ism) },
             Kind::Verbs => {
                 let end = VERBS.end(id).filter(|_| g.state == State::Pending);
-                Pass { fd: None, at: VERBS.place(dmb.token).map_or(At::Shared, |place| At::Verbs(place, end)) }
+                Lent { fd: None, at: VERBS.place(dmb.token).map_or(At::Shared, |place| At::Verbs(place, end)) }
             }
             // Its peers have it already.
-            Kind::Ivshmem => Pass::default(),
+            Kind::Ivshmem => Lent::default(),
         };
-        Ok((dmb, pass))
+        Ok((dmb, lent))
     })
     .unwrap_or(Err(reason::MEMORY.code()))
 }

@@ -141,7 +141,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     }
     conn.group.store(id, Relaxed);
     conn.peer_pid.store(cred.pid as u32, Relaxed);
-    let (dmb, pass) = match group::take_dmb(id, peer) {
+    let (dmb, lent) = match group::take_dmb(id, peer) {
         Ok(got) => got,
         Err(code) => {
             group::failed(id, false);
@@ -163,8 +163,8 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
     let told = expose(conn, (fd, &info), kind, &dmb);
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
-    let message = write(&confirm, pass.at, &info, &mut out).filter(|_| told);
-    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    let message = write(&confirm, lent.at, &info, &mut out).filter(|_| told);
+    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd()).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);

@@ -129,7 +129,7 @@ fn accept(
         }
     };
     kind.admit(peer);
-    let (dmb, pass) = match group::take_dmb(id, peer) {
+    let (dmb, lent) = match group::take_dmb(id, peer) {
         Ok(got) => got,
         Err(code) => {
             group::failed(id, false);
@@ -146,8 +146,8 @@ fn accept(
     let mut out = [0u8; channel::MAX];
     // The client may switch as soon as it has the Accept: our end must be watching by then.
     let told = expose(conn, (fd, info), kind, &dmb);
-    let message = write(&accept, pass.at, info, &mut out).filter(|_| told);
-    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], pass.fd).is_ok());
+    let message = write(&accept, lent.at, info, &mut out).filter(|_| told);
+    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd()).is_ok());
     if !sent {
         return Ok(retract(conn, reason::RENDEZVOUS));
     }
