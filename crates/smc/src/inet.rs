@@ -91,8 +91,18 @@ pub fn received(fd: i32) -> Option<Received> {
     received_since(fd, &TcpInfo::of(fd)?)
 }
 
-/// The same, where the caller has just asked.
-pub fn received_since(fd: i32, before: &TcpInfo) -> Option<Received> {
+/// The same with one call less, and what else the kernel says, for who sees to it that nobody reads meanwhile. A FIN that
+/// comes in just then may count as a byte.
+pub fn received_while_alone(fd: i32) -> Option<(Received, TcpInfo)> {
+    let info = TcpInfo::of(fd)?;
+    // If all has been read now, all had been before.
+    if sys::ioctl_int(fd, libc::FIONREAD).ok()? == 0 {
+        return Some((Received { arrived: info.arrived(), queued: 0, fin: info.has_fin() }, info));
+    }
+    received_since(fd, &info).map(|got| (got, info))
+}
+
+fn received_since(fd: i32, before: &TcpInfo) -> Option<Received> {
     // Bytes may arrive between the two calls: agree on the first before and after the second. The kernel looks at the
     // state before it looks at the count, so that only the second answer's state is as new as the first one's count.
     let mut before = before.arrived();

@@ -10,6 +10,7 @@ mod prove;
 mod remote;
 mod server;
 
+use mark::is_same_stream;
 pub(crate) use prove::{Proof, hash};
 pub use prove::{Stake, stake};
 
@@ -243,11 +244,16 @@ pub fn conclude(conn: &Conn) {
 
 /// Inode of a socket, as `ss` and /proc show it; None for anything else.
 pub fn socket_inode(fd: i32) -> Option<u32> {
+    socket_of(fd).map(|(inode, _)| inode)
+}
+
+/// Inode and owner of a socket.
+fn socket_of(fd: i32) -> Option<(u32, u32)> {
     // SAFETY: all-zero is a valid stat.
     let mut st: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: `st` is live.
     let r = unsafe { sys::syscall(libc::SYS_fstat, fd as usize, &raw mut st as usize, 0, 0, 0, 0) };
-    (r == 0 && st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(st.st_ino as u32)
+    (r == 0 && st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some((st.st_ino as u32, st.st_uid))
 }
 
 /// Notes whose connection it is, for `ss`.
@@ -255,8 +261,9 @@ pub fn identify(conn: &Conn, fd: i32) {
     if conn.inode.load(Relaxed) != 0 {
         return;
     }
-    conn.uid.store(rustix::process::geteuid().as_raw(), Relaxed);
-    conn.inode.store(socket_inode(fd).unwrap_or(0), Relaxed);
+    let (inode, owner) = socket_of(fd).unwrap_or_default();
+    conn.uid.store(owner, Relaxed);
+    conn.inode.store(inode, Relaxed);
     if let Some(names) = inet::names(fd) {
         conn.set_names(names);
     }
@@ -281,11 +288,12 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if proto != libc::IPPROTO_TCP {
         return Next::Tcp(reason::MPTCP);
     }
-    if !TcpInfo::of(fd).is_some_and(|i| i.established()) {
+    let names = conn.names();
+    // Whoever has a peer is connected, and on one machine the handshake itself looks whether still in both directions.
+    let asked_later = names[1].family != 0 && inet::is_local(&names);
+    if !asked_later && !TcpInfo::of(fd).is_some_and(|i| i.established()) {
         return Next::Later;
     }
-    identify(conn, fd);
-    let names = conn.names();
     if names[1].family == 0 {
         return Next::Tcp(reason::NOT_LOCAL);
     }
@@ -439,17 +447,18 @@ fn decline_in(version: Version, conn: &Conn, ch: i32, why: Reason) -> Next {
     Next::Tcp(why)
 }
 
-/// False when the kernel tells nothing of the connection any more.
-fn expose(conn: &Conn, (fd, info): (i32, &TcpInfo), kind: Kind, dmb: &dibs::Dmb) -> bool {
+/// Exposes our buffer. What the kernel says of the connection then, if `raw`, which the peer said, is of the same; otherwise
+/// what is exposed is to be retracted.
+fn expose(conn: &Conn, fd: i32, raw: &[u8], kind: Kind, dmb: &dibs::Dmb) -> Result<TcpInfo, Reason> {
     conn.expose(&Ends {
         my: dmb.addr.cast(),
         my_len: dmb.len,
         my_token: dmb.token,
         my_waits: group::own_page(kind, dmb.token),
     });
-    let told = conn.begin_count(fd, info);
+    let info = conn.begin_count(fd).filter(|info| is_same_stream(raw, info)).ok_or(reason::RENDEZVOUS)?;
     conn.keep_waking(fd);
-    told
+    Ok(info)
 }
 
 /// Our half of an Accept or Confirm; `first` has the release to be spoken, at first contact.

@@ -278,6 +278,9 @@ reasons! {
     BROKER = 0x0999_101c, "BROKER";
         "the broker at the other end does not share our bar, or did not keep to the protocol";
         "Give both machines the same ivshmem device, and use the same version of Shortwire.";
+    ENDING = 0x0999_101d, "ENDING";
+        "an end had said that it sends no more before the handshake";
+        "Nothing: what is left of the connection stays TCP.";
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::*;
 
 use common::raw::{self, SEALED, accept_of, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, write};
@@ -16,6 +17,8 @@ type Leftover = (usize, (usize, u32));
 fn leftover() -> Leftover {
     table::get();
     smc::device::LOOPBACK.init();
+    // Channels that other tests' groups have kept: `tcp` closes them.
+    group::lanes::forget_peers();
     (open_fds(), group::census())
 }
 
@@ -133,6 +136,44 @@ fn first_contact_again() {
     let (groups, live) = group::census();
     assert_eq!(live, 0);
     assert!(groups <= before.1.0 + 1, "{groups} groups for one peer, {} before", before.1.0);
+}
+
+/// A server that attaches after the client's close must find that said in its buffer: the kernel's word may be yet to come.
+#[test]
+fn a_client_that_closes_before_the_server_attaches() {
+    let _serial = serial();
+    let (end, other, ch) = asked();
+    let arena = memfd(raw::arena(4), SEALED);
+    say(&ch, &write(&accept_of(half()), other), &[arena.as_raw_fd()]);
+    end.step();
+    assert!(end.has(p::ATTACHED) && !end.has(p::TX_READY), "{}", end.describe());
+    let ends = || {
+        let mut bytes = vec![0; raw::arena(4) as usize];
+        std::fs::File::from(arena.try_clone().expect("a descriptor")).read_exact_at(&mut bytes, 0).expect("its bytes");
+        let words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+        words.filter(|word| *word == DONE | CLOSED | LEFT).count()
+    };
+    assert_eq!(ends(), 0);
+    let fd = end.let_go();
+    assert_eq!(ends(), 1);
+    close_all(&[fd, other]);
+}
+
+/// And what that server sends goes to TCP, which answers as it does for a closed end.
+#[test]
+fn a_server_that_attaches_after_the_clients_close() {
+    let _serial = serial();
+    let arena = memfd(raw::arena(4), SEALED);
+    let (end, other, ch, ..) = asking();
+    header(&end).cons.store(DONE | CLOSED | LEFT, SeqCst);
+    say(&ch, &write(&confirm_of(half()), other), &[arena.as_raw_fd()]);
+    end.step();
+    assert!(end.has(p::TX_READY), "{}", end.describe());
+    assert_eq!(end.send(b"late"), Ok(4));
+    let mut buf = [0; 8];
+    assert_eq!((common::raw_recv(other, &mut buf, 0), &buf[..4]), (Ok(4), &b"late"[..]));
+    drop(end);
+    smc::sys::close(other);
 }
 
 /// The first handshake that ends closes the arena's descriptor, which another thread may be about to pass on.

@@ -30,6 +30,7 @@ fn is_tcp(end: &End, other: i32) {
 fn meets(server: bool, what: impl FnOnce(&End, i32)) {
     table::get();
     smc::device::LOOPBACK.init();
+    group::lanes::forget_peers();
     let before = (open_fds(), group::census());
     let (low, high) = tcp(false);
     let (mine, other) = if server { (low, high) } else { (high, low) };
@@ -88,6 +89,39 @@ fn answerer(answer: impl FnOnce(i32) -> Vec<u8>, fds: &[i32]) -> (Reason, Reason
         found = (end.reason(), end.peer_reason(), hear_clc(&ch));
     });
     found
+}
+
+/// What is left of a connection that one end has ended cannot move any more.
+#[test]
+fn a_connection_that_is_ending() {
+    let _serial = serial();
+    for server in [true, false] {
+        let (low, high) = tcp(false);
+        let (mine, other) = if server { (low, high) } else { (high, low) };
+        let end = End::new(mine);
+        smc::sys::shutdown(other, libc::SHUT_WR);
+        let ch = if server {
+            end.step();
+            let ch = raw::connect(other).expect("the server listens");
+            say(&ch, &write(&Message::Proposal(raw::proposal(0xffff)), other), &[]);
+            end.step();
+            ch
+        } else {
+            let listener = raw::listen(other);
+            end.step();
+            raw::accept(&listener)
+        };
+        let said = hear_clc(&ch);
+        assert!(matches!(&said, Some(Message::Decline(d)) if d.diagnosis == reason::ENDING), "{said:?}");
+        assert_eq!(end.reason(), reason::ENDING);
+        assert_eq!(end.send(b"still"), Ok(5));
+        let mut buf = [0; 5];
+        assert_eq!((common::raw_recv(other, &mut buf, 0), &buf), (Ok(5), b"still"));
+        assert_eq!(end.recv(&mut buf, 0), Ok(0), "the end of the stream");
+        end.close();
+        smc::sys::close(other);
+        raw::next_stranger();
+    }
 }
 
 #[test]

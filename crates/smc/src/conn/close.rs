@@ -113,7 +113,9 @@ impl Conn {
     /// The last that is ever written to the peer's DMB on behalf of this connection.
     pub(crate) fn leave(&self) {
         // SYNC: left. Release, behind all other stores; pairs with the acquires in `dmb_is_quiet` and `group::take_dmb`.
-        self.peer().cons.fetch_or(LEFT, SeqCst);
+        // A peer that attaches only now has not been told of the end.
+        let untold = if self.phase() & p::TX_READY == 0 { self.ends.load(Relaxed) } else { 0 };
+        self.peer().cons.fetch_or(LEFT | untold, SeqCst);
         self.tell(&[far::CONS]);
     }
 

@@ -7,7 +7,8 @@ use crate::inet::TcpInfo;
 use crate::sys;
 
 const NODELAY: u32 = 1;
-const BOTH: u32 = 3;
+const CORK: u32 = 2;
+const BOTH: u32 = NODELAY | CORK;
 /// How far above a value the bit is that says that the application set it.
 const KNOWN: u32 = 2;
 
@@ -30,7 +31,11 @@ impl Conn {
 
     /// Leftovers that Nagle or a cork holds back go now, and doorbells are never held back.
     pub(super) fn prompt(&self, fd: i32) {
-        sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
+        // SYNC: options.
+        if self.user_nodelay.load(SeqCst) & CORK != 0 {
+            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
+        }
+        // Also where it is set already: what was said to have more behind it goes with that.
         sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
     }
 

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use super::*;
-use crate::inet::{Received, TcpInfo, received, received_since};
+use crate::inet::{Received, TcpInfo, received, received_while_alone};
 
 /// What a kernel receive has brought from behind the peer's switch and return.
 enum Overtakes {
@@ -191,28 +191,32 @@ impl Conn {
     }
 
     /// Our buffer has just been exposed: from here on what is read from the socket is counted here too. The kernel knows
-    /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found. False when it is
-    /// forbidden already.
-    pub(crate) fn begin_count(&self, fd: i32, before: &TcpInfo) -> bool {
-        let Ok(_guard) = self.rx_lock.lock() else { return TcpInfo::of(fd).is_some() };
+    /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found. What it says now; None
+    /// when it is forbidden already.
+    pub(crate) fn begin_count(&self, fd: i32) -> Option<TcpInfo> {
+        let Ok(_guard) = self.rx_lock.lock() else { return TcpInfo::of(fd) };
+        let mut info = None;
+        let ask = || {
+            let (got, said) = received_while_alone(fd)?;
+            info = Some(said);
+            Some(got)
+        };
         // SAFETY: the rx lock is held.
-        let told = self.recount(unsafe { &mut *self.rx.get() }, 0, || received_since(fd, before));
-        told.unwrap_or_else(|| TcpInfo::of(fd).is_some())
+        self.recount(unsafe { &mut *self.rx.get() }, 0, ask);
+        info.or_else(|| TcpInfo::of(fd))
     }
 
-    /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already. Whether
-    /// the kernel told, if it was asked.
-    fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) -> Option<bool> {
+    /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already.
+    fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) {
         // SYNC: inflight. Who counts itself after these looks sees ATTACHED, and adds its bytes under the lock held here.
         let alone = || self.rx_inflight.load(SeqCst) == own;
         if !alone() {
-            return None;
+            return;
         }
-        let Some(now) = received() else { return Some(false) };
+        let Some(now) = received() else { return };
         if alone() {
             rx.tcp_read = (now.arrived - u64::from(now.fin == Some(true))).saturating_sub(now.queued);
         }
-        Some(true)
     }
 
     /// `got` bytes came from the socket after the exposure, before the peer left TCP.
@@ -222,7 +226,7 @@ impl Conn {
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         if rx.tcp_read == UNKNOWN {
-            let _ = self.recount(rx, 1, || received(fd));
+            self.recount(rx, 1, || received(fd));
         } else {
             rx.tcp_read += got as u64;
         }

@@ -1,6 +1,6 @@
 //! The end that calls and proposes.
 
-use super::mark::{place, same_stream, write};
+use super::mark::{place, write};
 use super::*;
 
 /// Client: is the server there?
@@ -35,9 +35,11 @@ pub(super) fn propose(conn: &Conn, fd: i32, ch: i32) -> Next {
     let Some(proposal) = proposal(cred) else { return decline(conn, ch, reason::NO_SMC_DEV) };
     let mut out = [0u8; channel::MAX];
     let message = Message::Proposal(proposal);
-    let Some(n) = TcpInfo::of(fd).and_then(|info| write(&message, At::Shared, &info, &mut out)) else {
-        return Next::Tcp(reason::INT_ERR);
-    };
+    let Some(info) = TcpInfo::of(fd) else { return decline(conn, ch, reason::SYSTEM) };
+    if !info.established() {
+        return decline(conn, ch, reason::ENDING);
+    }
+    let Some(n) = write(&message, At::Shared, &info, &mut out) else { return Next::Tcp(reason::INT_ERR) };
     match say(conn, ch, &out[..n], None) {
         Ok(()) => {}
         Err(_) if ch < 0 => return by_name(conn),
@@ -123,7 +125,6 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         return decline(conn, ch, reason::MODE_UNSUPP);
     };
     let Some(kind) = Kind::of_chid(chid) else { return decline(conn, ch, reason::VIOLATION) };
-    let Some(info) = same_stream(raw, fd) else { return decline(conn, ch, reason::RENDEZVOUS) };
     let peer = match device(kind, server.gid, cred) {
         Ok(peer) => peer,
         Err(why) => return decline(conn, ch, why),
@@ -149,9 +150,12 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         }
     };
     let refuse = |why| {
-        group::give_back(id, dmb.token, false);
-        group::failed(id, false);
-        decline(conn, ch, why)
+        decline(conn, ch, why);
+        retract(conn, why)
+    };
+    let info = match expose(conn, fd, raw, kind, &dmb) {
+        Ok(info) => info,
+        Err(why) => return refuse(why),
     };
     let len = server.size.bytes();
     let theirs = Pass { fd: passed, at: place(raw, kind) };
@@ -161,9 +165,8 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
-    let told = expose(conn, (fd, &info), kind, &dmb);
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
-    let message = write(&confirm, lent.at, &info, &mut out).filter(|_| told);
+    let message = write(&confirm, lent.at, &info, &mut out);
     let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd()).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.

@@ -57,10 +57,9 @@ pub(super) fn place(raw: &[u8], kind: Kind) -> At {
     }
 }
 
-/// What the kernel says of the connection, if the message is of the same: its sender cannot have received more than we have sent.
-pub(super) fn same_stream(raw: &[u8], fd: i32) -> Option<TcpInfo> {
-    let at = raw.len().checked_sub(TRAILER)?;
+/// Whether the message is of the connection that the kernel says this of: its sender cannot have received more than we have sent.
+pub(super) fn is_same_stream(raw: &[u8], info: &TcpInfo) -> bool {
+    let Some(at) = raw.len().checked_sub(TRAILER) else { return false };
     let word = |at: usize| u64::from_be_bytes(raw[at..at + 8].try_into().unwrap_or_default());
-    let info = TcpInfo::of(fd)?;
-    (raw[at..at + 8] == *MARK && word(at + 16) <= info.sent()).then_some(info)
+    raw[at..at + 8] == *MARK && word(at + 16) <= info.sent()
 }

@@ -1,6 +1,6 @@
 //! The end that listens, chooses the device and accepts.
 
-use super::mark::{place, same_stream, write};
+use super::mark::{place, write};
 use super::*;
 
 /// Server: has one of those that were invited answered? If not, whoever comes by the connection's name is welcome.
@@ -75,7 +75,6 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
         _ => return decline(conn, ch, reason::CNF_ERR),
     };
     let decline = |conn: &Conn, ch, why| decline_in(theirs.version, conn, ch, why);
-    let Some(info) = same_stream(&buffer[..n], fd) else { return decline(conn, ch, reason::RENDEZVOUS) };
     let mut ours = clc::List::<_, { Kind::ALL.len() }>::new();
     for kind in device::here(cred) {
         let _ = ours.push(kind.entry());
@@ -98,9 +97,9 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
     let mut why = None;
     for choice in choices.iter() {
         let Some(kind) = Kind::of_chid(choice.chid).filter(|kind| kind.reaches(cred)) else { continue };
-        match accept(conn, (fd, &info, ch), kind, choice, cred) {
-            // Who lies about one device is not asked about the next.
-            Err(reason::VIOLATION) => return decline(conn, ch, reason::VIOLATION),
+        match accept(conn, (fd, &buffer[..n], ch), kind, choice, cred) {
+            // Who lies about one device is not asked about the next; the others say the same of any.
+            Err(why @ (reason::VIOLATION | reason::RENDEZVOUS | reason::ENDING)) => return decline(conn, ch, why),
             Err(failed) => _ = why.get_or_insert(failed),
             Ok(next) => return next,
         }
@@ -111,7 +110,7 @@ pub(super) fn serve(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Ne
 /// Server: accepts one of the client's devices; an error if it cannot be set up.
 fn accept(
     conn: &Conn,
-    (fd, info, ch): (i32, &TcpInfo, i32),
+    (fd, proposal, ch): (i32, &[u8], i32),
     kind: Kind,
     choice: &Selection,
     cred: Cred,
@@ -145,8 +144,13 @@ fn accept(
     let accept = Message::Accept(ends_message(id, kind, &dmb, Some(choice.eid), first.then_some(choice.release)));
     let mut out = [0u8; channel::MAX];
     // The client may switch as soon as it has the Accept: our end must be watching by then.
-    let told = expose(conn, (fd, info), kind, &dmb);
-    let message = write(&accept, lent.at, info, &mut out).filter(|_| told);
+    let exposed = expose(conn, fd, proposal, kind, &dmb);
+    let info = exposed.and_then(|info| if info.established() { Ok(info) } else { Err(reason::ENDING) }).inspect_err(
+        |why| {
+            retract(conn, *why);
+        },
+    )?;
+    let message = write(&accept, lent.at, &info, &mut out);
     let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd()).is_ok());
     if !sent {
         return Ok(retract(conn, reason::RENDEZVOUS));
