@@ -197,6 +197,39 @@ fn a_hundred_switches_under_full_load() {
     });
 }
 
+/// Threads of both ends that open, use and end connections without regard for each other.
+#[test]
+fn a_storm_of_connections() {
+    const WAYS: [&[(&str, &str)]; 3] = [
+        &[],
+        &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE", "16K")],
+        &[("SHORTWIRE_AFTER", "3"), ("SHORTWIRE_PREFER", "ism")],
+    ];
+    case("storm", |c| {
+        let storm = compile("storm")?;
+        for way in WAYS {
+            let port = Ports::Low.free();
+            let number = port.to_string();
+            let command = |args: &[&str]| {
+                let mut command = Side::Run.command(&storm);
+                command.args(args).envs(way.iter().copied());
+                command
+            };
+            let mut server = c.serve("server", port, &mut command(&["server", &number]));
+            let watch = c.watch(&[port]);
+            let call = |_| c.start("client", &mut command(&["client", &number, "8", "4"]));
+            let mut clients = [0, 1].map(call);
+            for client in &mut clients {
+                println!("{way:?}: {}", client.success(secs(60)).trim());
+            }
+            assert!(watch.saw_smcd(10), "few connections left TCP");
+            assert!(server.running(), "{}", server.stderr());
+            server.stop();
+        }
+        Ok(())
+    });
+}
+
 /// Without this, every test above could pass on TCP.
 #[test]
 fn transfers_do_go_through_shared_memory() {

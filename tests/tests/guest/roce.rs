@@ -128,7 +128,10 @@ fn tcp_programs_over_verbs() {
         let scenes = turn(said, "scenes");
         assert!(scenes.lines().count() == 6 && scenes.lines().all(|line| line.ends_with(": 0")), "{scenes}");
         let killed = turn(said, "killed");
-        assert!(killed.contains("upgraded: verbs") && killed.contains("Connection reset by peer"), "{killed}");
+        // Whichever of its two threads calls first has the reset, and the other finds what a reset leaves.
+        let as_with_tcp = ["end of stream", "Connection reset by peer", "Broken pipe"];
+        let told = as_with_tcp.iter().any(|what| killed.contains(what));
+        assert!(killed.contains("upgraded: verbs") && killed.contains("client: 2") && told, "{killed}");
         let poor = turn(said, "poor");
         assert!(poor.matches(both).count() == 2 && poor.matches(" ok").count() == 2, "{poor}");
         let down = turn(said, "down");

@@ -1,0 +1,158 @@
+/*
+ * storm server PORT                    a thread for each connection answers until its end
+ * storm client PORT THREADS SECONDS    each thread connects, has a random number of requests answered, and ends the connection
+ *                                      in one of several ways, over and over
+ * Both know every byte that must come.
+ */
+#include "common.h"
+#include <pthread.h>
+
+enum { MOST = 1 << 20, ACCEPTORS = 4 };
+
+struct request {
+    uint64_t seed;
+    uint32_t there, back;
+};
+
+static int port, seconds;
+static unsigned long connections, requests;
+
+/* Fewer than len where the connection ended, in whatever way. */
+static size_t take(int fd, void *buf, size_t len)
+{
+    size_t got = 0;
+    while (got < len) {
+        ssize_t n = recv(fd, (char *)buf + got, len - got, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        got += n;
+    }
+    return got;
+}
+
+static void *serve(void *arg)
+{
+    int fd = (int)(intptr_t)arg;
+    char *buf = malloc(MOST);
+    struct request r;
+    while (take(fd, &r, sizeof r) == sizeof r) {
+        if (r.there > MOST || r.back > MOST)
+            die("a request of %u and %u bytes", r.there, r.back);
+        if (take(fd, buf, r.there) != r.there)
+            break;
+        check(buf, r.seed, 0, r.there, "server");
+        fill(buf, ~r.seed, 0, r.back);
+        size_t at = 0;
+        while (at < r.back) {
+            ssize_t n = send(fd, buf + at, r.back - at, MSG_NOSIGNAL);
+            if (n < 0 && errno != EINTR)
+                break;
+            at += n > 0 ? n : 0;
+        }
+        if (at < r.back)
+            break;
+    }
+    close(fd);
+    free(buf);
+    return NULL;
+}
+
+static void *accept_all(void *arg)
+{
+    int listener = (int)(intptr_t)arg;
+    pthread_attr_t detached;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    for (;;) {
+        int fd = accept(listener, NULL, NULL);
+        pthread_t thread;
+        if (fd >= 0 && pthread_create(&thread, &detached, serve, (void *)(intptr_t)fd) != 0)
+            die("pthread_create");
+    }
+    return NULL;
+}
+
+static uint32_t size(uint64_t *random)
+{
+    switch (next_random(random) % 20) {
+    case 0: return next_random(random) % MOST;
+    case 1: case 2: case 3: case 4: return next_random(random) % 20000;
+    default: return next_random(random) % 200;
+    }
+}
+
+static void end(int fd, uint64_t *random)
+{
+    struct linger hard = { 1, 0 };
+    struct request unanswered = { 1, 0, 500 };
+    char c;
+    switch (next_random(random) % 6) {
+    case 0:
+        MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard));
+        break;
+    case 1:
+        MUST(shutdown(fd, SHUT_WR));
+        if (recv(fd, &c, 1, 0) != 0)
+            die("no end of the stream");
+        break;
+    case 2:
+        MUST(shutdown(fd, SHUT_RDWR));
+        break;
+    case 3:
+        send_all(fd, &unanswered, sizeof unanswered);
+        break;
+    }
+    close(fd);
+}
+
+static void *call(void *arg)
+{
+    uint64_t random = mix((intptr_t)arg + 64 * (uint64_t)getpid());
+    char *buf = malloc(MOST);
+    long until = now_ms() + seconds * 1000;
+    while (now_ms() < until) {
+        int fd = dial(port);
+        int count = next_random(&random) % (next_random(&random) % 4 ? 16 : 200);
+        for (int i = 0; i < count; i++) {
+            struct request r = { next_random(&random), size(&random), size(&random) };
+            send_all(fd, &r, sizeof r);
+            fill(buf, r.seed, 0, r.there);
+            send_all(fd, buf, r.there);
+            recv_all(fd, buf, r.back);
+            check(buf, ~r.seed, 0, r.back, "client");
+        }
+        end(fd, &random);
+        __atomic_fetch_add(&connections, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&requests, count, __ATOMIC_RELAXED);
+    }
+    free(buf);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    limit_life(300);
+    if (argc == 3 && strcmp(argv[1], "server") == 0) {
+        intptr_t listener = listen_on(atoi(argv[2]));
+        pthread_t thread;
+        for (int i = 1; i < ACCEPTORS; i++)
+            pthread_create(&thread, NULL, accept_all, (void *)listener);
+        accept_all((void *)listener);
+    }
+    if (argc != 5 || strcmp(argv[1], "client") != 0) {
+        fprintf(stderr, "see the head of storm.c\n");
+        return 1;
+    }
+    port = atoi(argv[2]);
+    seconds = atoi(argv[4]);
+    int count = atoi(argv[3]);
+    pthread_t threads[count];
+    for (intptr_t i = 0; i < count; i++)
+        pthread_create(&threads[i], NULL, call, (void *)i);
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
+    printf("%lu connections, %lu requests\n", connections, requests);
+    return 0;
+}
