@@ -319,6 +319,8 @@ pub struct Conn {
     pub(crate) lane: AtomicU32,
     /// `lanes::era` when the upgrade began.
     pub(crate) era: AtomicU32,
+    /// Since when it listens under its name, in milliseconds.
+    pub(crate) listens: AtomicU32,
     /// A step of the upgrade is being taken; how many were.
     pub(crate) busy: AtomicU32,
     pub(crate) looks: AtomicU32,

@@ -337,6 +337,19 @@ pub fn pending(kind: Kind, peer: Gid, of: Cred) -> Option<&'static Conn> {
     unsafe { first.as_ref() }
 }
 
+/// Client: a connection that made first contact and that its own end has not looked at since, though its peer has attached. Until
+/// it is looked at, the group has no lanes.
+pub fn unfinished(is_attached: impl Fn(&Conn) -> bool) -> Option<&'static Conn> {
+    with(|list| {
+        let first = |g: &Group| {
+            let waits = g.role == Role::Client && g.kind == Kind::Loopback && g.lanes.is_none();
+            // SAFETY: null, or a slot of the table, which is never unmapped.
+            if waits { unsafe { g.first.as_ref() } } else { None }
+        };
+        list.iter().filter_map(first).find(|first| is_attached(first))
+    })?
+}
+
 /// The peer of a group, the device, and what was agreed on.
 pub fn peer_of(id: u32) -> Option<(Gid, Kind, Terms)> {
     with(|list| list.iter().find(|g| g.id == id).map(|g| (g.peer, g.kind, g.terms))).flatten()

@@ -325,9 +325,8 @@ fn start(conn: &Conn, fd: i32) -> Next {
     }
     let _ = conn.user_rcvlowat.compare_exchange(0, low.max(1) as u32, SeqCst, SeqCst);
     conn.found_nodelay(nodelay != 0, cork != 0);
-    if !hidden::room() {
-        conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
-        return Next::Later;
+    if (witness::watches(conn) || remote::is_remote(conn)) && !hidden::room() {
+        return server::wait_for_room(conn);
     }
     if witness::watches(conn) {
         return prove::start(conn, fd);

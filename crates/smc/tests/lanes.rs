@@ -52,6 +52,34 @@ fn the_second_handshake_makes_no_descriptor() {
     talk(&server, &client);
 }
 
+/// A client that falls silent behind its Confirm leaves lanes to be opened by whoever comes next.
+#[test]
+fn first_contact_is_finished_by_another_connection() {
+    let _serial = serial();
+    drop(acquainted());
+    smc::hidden::after_fork_child();
+    smc::group::after_fork_child();
+    let (first_server, first_client) = pair();
+    let (server, client) = pair();
+    for _ in 0..20 {
+        first_server.step();
+        if first_server.has(p::TX_READY) {
+            break;
+        }
+        first_client.step();
+    }
+    assert!(first_server.has(p::TX_READY) && !first_client.has(p::TX_READY), "{}", first_client.describe());
+    server.step();
+    assert!(in_a_lane(&server));
+    client.step();
+    assert!(in_a_lane(&client), "{}", client.describe());
+    assert!(first_client.has(p::TX_READY), "{}", first_client.describe());
+    upgrade(&server, &client);
+    talk(&server, &client);
+    upgrade(&first_server, &first_client);
+    talk(&first_server, &first_client);
+}
+
 /// The client may be the first to be ready: it waits a little for an invitation.
 #[test]
 fn whoever_comes_first() {

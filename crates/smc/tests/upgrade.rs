@@ -65,6 +65,35 @@ fn an_end_without_a_partner_stays_tcp() {
     }
 }
 
+/// Connections whose other ends never come, and that rest, must not keep others from meeting for ever.
+#[test]
+fn names_that_nobody_calls_make_room() {
+    let _serial = serial();
+    let lonely: Vec<(End, i32)> = (0..smc::hidden::MAX)
+        .map(|_| {
+            let (mine, other) = tcp(false);
+            let end = End::new(mine);
+            end.step();
+            (end, other)
+        })
+        .collect();
+    assert!(lonely.iter().any(|(end, _)| end.reason() == smc::reason::FD_LIMIT));
+    let (server, client) = tcp(false);
+    let (server, client) = (End::new(server), End::new(client));
+    let step = || {
+        server.step();
+        client.step();
+        server.has(p::TX_RING) && client.has(p::TX_RING)
+    };
+    assert!((0..20).all(|_| !step()), "no room yet");
+    common::until("upgraded", step);
+    let (again, other) = &lonely[0];
+    again.step();
+    assert_eq!(again.send(b"as before"), Ok(9));
+    assert_eq!(common::raw_recv(*other, &mut [0; 16], 0), Ok(9));
+    lonely.iter().for_each(|(_, other)| _ = smc::sys::close(*other));
+}
+
 #[test]
 fn a_second_connection_reuses_the_group() {
     let _serial = serial();

@@ -5,12 +5,16 @@ use super::*;
 
 /// Client: is the server there?
 pub(super) fn call(conn: &Conn, fd: i32) -> Next {
+    finish_first(conn);
     if let Some(lane) = lanes::find(conn) {
         conn.meeting.store(lane, Relaxed);
         return propose(conn, fd, lane);
     }
     if may_be_invited(conn, conn.looks.load(Relaxed)) {
         return Next::Later;
+    }
+    if !hidden::room() {
+        return server::wait_for_room(conn);
     }
     let [local, peer] = conn.names();
     match channel::connect(&peer, &local) {
@@ -24,6 +28,19 @@ pub(super) fn call(conn: &Conn, fd: i32) -> Next {
         }
         Err(_) => Next::Tcp(reason::RENDEZVOUS),
     }
+}
+
+/// Takes another connection's first contact to its end, if the server has attached: its own next operation may be long in coming.
+fn finish_first(own: &Conn) {
+    let waits = |first: &Conn| first.stage.load(Relaxed) == stage::CONFIRMED && first.peer_attached();
+    let Some(first) = group::unfinished(waits) else { return };
+    if core::ptr::eq(first, own) || !first.hold_upgrade() {
+        return;
+    }
+    if waits(first) {
+        committed(first, &mut [0; channel::MAX]);
+    }
+    first.release_upgrade();
 }
 
 /// Client: proposes to whoever is at the other end of the channel.

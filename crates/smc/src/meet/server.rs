@@ -1,5 +1,7 @@
 //! The end that listens, chooses the device and accepts.
 
+use core::sync::atomic::AtomicU32;
+
 use super::mark::{place, write};
 use super::*;
 
@@ -19,12 +21,57 @@ pub(super) fn invited(conn: &Conn) -> Next {
     listen(conn)
 }
 
+/// There are as many hidden descriptors as may be.
+pub(super) fn wait_for_room(conn: &Conn) -> Next {
+    release_names();
+    conn.reason.store(reason::FD_LIMIT.code(), Relaxed);
+    Next::Later
+}
+
+/// Those of our connections that listen under their names, and have for so long that nobody is likely to come, start afresh
+/// with their next operation.
+fn release_names() {
+    const LONG: u32 = 1000;
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let now = milliseconds();
+    let Some(table) = table::get().filter(|_| now.wrapping_sub(LAST.load(Relaxed)) > LONG / 8) else { return };
+    LAST.store(now, Relaxed);
+    let own = sys::getpid();
+    let in_use = table.high_water.load(Relaxed).min(table::CAPACITY);
+    let waits = |conn: &&Conn| {
+        conn.stage.load(Relaxed) == stage::LISTENING
+            && conn.pid.load(Relaxed) == own
+            && now.wrapping_sub(conn.listens.load(Relaxed)) > LONG
+            && !witness::watches(conn)
+            && !remote::is_remote(conn)
+    };
+    for conn in (0..in_use).map(|at| table.conn(at)).filter(waits) {
+        if !conn.hold_upgrade() {
+            continue;
+        }
+        if conn.stage.compare_exchange(stage::LISTENING, stage::START, Relaxed, Relaxed).is_ok() {
+            close_meeting(conn);
+            conn.next_try.store(conn.ops.load(Relaxed).saturating_add(1), Relaxed);
+        }
+        conn.release_upgrade();
+    }
+}
+
+fn milliseconds() -> u32 {
+    (sys::now_ns() / 1_000_000) as u32
+}
+
 /// Server: takes the connection's name.
 pub(super) fn listen(conn: &Conn) -> Next {
+    if !hidden::room() {
+        conn.stage.store(stage::START, Relaxed);
+        return wait_for_room(conn);
+    }
     let [local, peer] = conn.names();
     match channel::listen(&local, &peer) {
         Ok(l) => {
             conn.meeting.store(l, Relaxed);
+            conn.listens.store(milliseconds(), Relaxed);
             conn.stage.store(stage::LISTENING, Relaxed);
             Next::On
         }
