@@ -39,6 +39,8 @@ struct Wait {
     mask: *const sigset_t,
     /// An event of a hooked registration came from the kernel: whoever else sleeps will not be woken by it.
     took: bool,
+    /// Registrations that were hooked when the kernel was asked last.
+    hooked: u32,
     /// Asleep, or just woken: what the kernel tells is all that has happened since, in order.
     asleep: bool,
     /// Registrations that were reported in that order.
@@ -67,7 +69,8 @@ pub unsafe fn wait(
     let end = timeout.filter(|t| *t != 0).map(|t| sys::now_ns().saturating_add(t));
     let generation = set.generation.load(Relaxed);
     let (told, tolds) = ([0; IN_ORDER], 0);
-    let mut w = Wait { set, index, generation, epfd, out, max, mask, took: false, asleep: false, told, tolds };
+    let mut w =
+        Wait { set, index, generation, epfd, out, max, mask, took: false, hooked: 0, asleep: false, told, tolds };
     if set.hooked.load(SeqCst) == 0
         && let Some(r) = w.unhooked(timeout, plain)
     {
@@ -126,8 +129,15 @@ impl Wait {
         let share = if s.busy.load(Relaxed) < BUSY { SHARE } else { s.share.load(Relaxed) / 16 };
         let share = (self.max - n).min(share as usize);
         let told = if n == 0 { &[][..] } else { &self.told[..self.tolds] };
+        let Some(mut h) = self.held().filter(|_| n == 0 || !self.may_be_told()) else { return n };
         // SAFETY: the part behind the first n events is writable.
-        n + self.held().map_or(0, |mut h| unsafe { h.look(self.out.add(n), share, told) })
+        n + unsafe { h.look(self.out.add(n), share, told) }
+    }
+
+    /// Behind the kernel's events, and with the set held: a registration that was hooked since the kernel was asked may be
+    /// among them, under the application's name, and must not be told twice.
+    fn may_be_told(&self) -> bool {
+        self.set.hooked.load(SeqCst) != self.hooked
     }
 
     /// A wait that does not wait.
@@ -183,8 +193,9 @@ impl Wait {
         // SAFETY: forwarded.
         let k = unsafe { self.kernel(n, 0, core::ptr::null()) };
         let k = n + k.max(0) as usize;
+        let held = self.held().filter(|_| k == n || !self.may_be_told());
         // SAFETY: the part behind the first k events is writable.
-        let more = self.held().map_or(0, |mut h| unsafe { h.look_behind(known, self.out.add(k), self.max - k) });
+        let more = held.map_or(0, |mut h| unsafe { h.look_behind(known, self.out.add(k), self.max - k) });
         // What only the kernel told, of doorbells too, is older than what the last looks at the list did not find yet.
         // SAFETY: the k + more events were written just now.
         unsafe { core::slice::from_raw_parts_mut(self.out, k + more) }.rotate_left(n);
@@ -311,6 +322,7 @@ impl Wait {
     /// As for `wait`.
     unsafe fn sleep(&mut self, left: Option<u64>) -> i32 {
         if let Some(l) = left.filter(|l| l % 1_000_000 != 0) {
+            self.hooked = self.set.hooked.load(SeqCst);
             let t = libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 };
             // SAFETY: forwarded; `t` is live.
             let n = unsafe { next::epoll_pwait2(self.epfd, self.out, self.max as i32, &raw const t, self.mask) };
@@ -334,6 +346,7 @@ impl Wait {
     /// As for `wait`.
     unsafe fn kernel(&mut self, n: usize, ms: i32, mask: *const sigset_t) -> i32 {
         let (epfd, room) = (self.epfd, self.max - n);
+        self.hooked = self.set.hooked.load(SeqCst);
         // SAFETY: the part behind the first n events is writable; the rest is forwarded.
         let (out, k) = unsafe {
             let out = self.out.add(n);
