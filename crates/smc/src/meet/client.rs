@@ -32,7 +32,12 @@ pub(super) fn call(conn: &Conn, fd: i32) -> Next {
 
 /// Takes another connection's first contact to its end, if the server has attached: its own next operation may be long in coming.
 fn finish_first(own: &Conn) {
-    let waits = |first: &Conn| first.stage.load(Relaxed) == stage::CONFIRMED && first.peer_attached();
+    // Its slot may be another connection's by now, of a fork child too, whose buffers are not mapped here.
+    let waits = |first: &Conn| {
+        first.stage.load(Relaxed) == stage::CONFIRMED
+            && first.pid.load(Relaxed) == sys::getpid()
+            && first.peer_attached()
+    };
     let Some(first) = group::unfinished(waits) else { return };
     if core::ptr::eq(first, own) || !first.hold_upgrade() {
         return;

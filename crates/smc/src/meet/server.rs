@@ -191,12 +191,14 @@ fn accept(
     let accept = Message::Accept(ends_message(id, kind, &dmb, Some(choice.eid), first.then_some(choice.release)));
     let mut out = [0u8; channel::MAX];
     // The client may switch as soon as it has the Accept: our end must be watching by then.
-    let exposed = expose(conn, fd, proposal, kind, &dmb);
-    let info = exposed.and_then(|info| if info.established() { Ok(info) } else { Err(reason::ENDING) }).inspect_err(
-        |why| {
-            retract(conn, *why);
-        },
-    )?;
+    let info = match expose(conn, fd, proposal, kind, &dmb) {
+        Ok(info) if info.established() => info,
+        other => {
+            let why = other.err().unwrap_or(reason::ENDING);
+            retract(conn, why);
+            return Err(why);
+        }
+    };
     let message = write(&accept, lent.at, &info, &mut out);
     let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd()).is_ok());
     if !sent {
