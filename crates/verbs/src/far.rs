@@ -29,8 +29,9 @@ fn cross(call: Call, pid: i32, local: &[Piece], remote: &[Piece]) -> Result<usiz
 
 /// Copies `local` to `remote` in the process `pid`, in order; how many bytes.
 ///
-/// An aligned word of up to eight bytes that is a piece of its own, or lies in one that begins and ends with such words,
-/// arrives whole: Linux copies it with one instruction.
+/// A word of up to eight bytes that is aligned on both sides, and is a piece of its own or lies in one that begins and ends
+/// with such words, arrives whole: Linux copies it with one instruction. That instruction reads what lies across the end of a
+/// page here in two parts, and others see the one without the other.
 ///
 /// # Safety
 /// `local` must be readable, or `EFAULT` be understood as its fault; what is written in the other process is that

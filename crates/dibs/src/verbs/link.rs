@@ -9,7 +9,7 @@ use super::adapter::{Adapter, last_error};
 use super::{End, Memory, WORDS};
 use crate::{Errno, RegisterError};
 use ::verbs::abi::{Cq, PortAttr, Qp, QpAttr, QpInitAttr, SendWr, Sge, Wc, access, mask, state, wc, wr};
-use ::verbs::far::Piece;
+use ::verbs::far::{Piece, piece};
 use ::verbs::software;
 use core::ptr::null_mut;
 use rustix::fd::IntoRawFd;
@@ -25,8 +25,11 @@ pub const STAGE: usize = 64 << 10;
 pub const CHAIN: usize = 8;
 pub const IMAGES: usize = MOST * WORDS;
 const SIGNALS: usize = MOST * 8;
+/// Behind the stage, which has room for what [`staged`] leaves free.
+const IMAGES_AT: usize = STAGE + PAGE;
+const SIGNALS_AT: usize = IMAGES_AT + IMAGES;
 /// Behind what is registered: the words of the images as the peer has them.
-const TOLD: usize = (STAGE + IMAGES + SIGNALS).next_multiple_of(PAGE);
+const TOLD: usize = (SIGNALS_AT + SIGNALS).next_multiple_of(PAGE);
 const BYTES: usize = TOLD + IMAGES;
 /// 4.096 us * 2^14: 67 ms until a packet is sent again, six times: to soft-RoCE the seventh is one of endlessly many, and a
 /// peer that is gone would be waited for for good. Where the kernel emulates RDMA a busy machine takes long to answer, and
@@ -34,6 +37,12 @@ const BYTES: usize = TOLD + IMAGES;
 const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 const HOPS: u8 = 64;
+
+/// Where in the stage, from `at` on, there is what goes to or comes from `to`: as far from a multiple of eight. A copy from
+/// across the end of a page is made in two steps, and half a cursor would be seen there.
+const fn staged(at: usize, to: u64) -> usize {
+    at + (to as usize).wrapping_sub(at) % 8
+}
 
 /// Which of a link's places are in use.
 pub struct Places([u64; MOST / 64], usize);
@@ -83,9 +92,9 @@ impl Inner {
         let at = |offset| segment.base().wrapping_add(offset);
         let mut made: [Option<Memory>; 3] = [None; 3];
         let parts = [
-            (0, STAGE, access::LOCAL_WRITE),
-            (STAGE, IMAGES, access::LOCAL_WRITE | access::REMOTE_READ),
-            (STAGE + IMAGES, SIGNALS, adapter.writable()),
+            (0, IMAGES_AT, access::LOCAL_WRITE),
+            (IMAGES_AT, IMAGES, access::LOCAL_WRITE | access::REMOTE_READ),
+            (SIGNALS_AT, SIGNALS, adapter.writable()),
         ];
         let mut failed = None;
         for (memory, (offset, len, access)) in made.iter_mut().zip(parts) {
@@ -171,7 +180,7 @@ impl Inner {
             psn: self.psn,
             lid: self.adapter.lid,
             mtu: self.adapter.mtu as u16,
-            images_at: self.segment.base() as u64 + STAGE as u64,
+            images_at: self.segment.base() as u64 + IMAGES_AT as u64,
             images: self.images.rkey,
             signals: self.signals.rkey,
         }
@@ -230,28 +239,28 @@ impl Inner {
     /// [`WORDS`] zeroed bytes that the peer may read.
     pub fn take_image(&mut self) -> Option<*mut u8> {
         let place = self.image_places.take()?;
-        let image = self.segment.base().wrapping_add(STAGE + place * WORDS);
+        let image = self.segment.base().wrapping_add(IMAGES_AT + place * WORDS);
         // SAFETY: within the segment, and nobody's.
         unsafe {
             image.write_bytes(0, WORDS);
-            image.wrapping_add(TOLD - STAGE).write_bytes(0, WORDS);
+            image.wrapping_add(TOLD - IMAGES_AT).write_bytes(0, WORDS);
         }
         Some(image)
     }
 
     pub fn drop_image(&mut self, image: *mut u8) {
-        let offset = (image as usize).wrapping_sub(self.segment.base() as usize + STAGE);
+        let offset = (image as usize).wrapping_sub(self.segment.base() as usize + IMAGES_AT);
         self.image_places.give_back(offset / WORDS);
     }
 
     /// A word that the peer counts its signals in.
     pub fn take_signal(&mut self) -> Result<*mut u8, RegisterError> {
         let place = self.signal_places.take().ok_or(RegisterError::NoSpace)?;
-        Ok(self.segment.base().wrapping_add(STAGE + IMAGES + place * 8))
+        Ok(self.segment.base().wrapping_add(SIGNALS_AT + place * 8))
     }
 
     pub fn drop_signal(&mut self, signal: *mut u8) {
-        let offset = (signal as usize).wrapping_sub(self.segment.base() as usize + STAGE + IMAGES);
+        let offset = (signal as usize).wrapping_sub(self.segment.base() as usize + SIGNALS_AT);
         self.signal_places.give_back(offset / 8);
     }
 
@@ -261,26 +270,39 @@ impl Inner {
     /// # Safety
     /// `here` is readable.
     pub unsafe fn write(&mut self, key: u32, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
-        let (mut len, mut words) = (0, [(usize::MAX, null_mut::<u64>()); CHAIN]);
-        let images = self.segment.base() as usize + STAGE;
-        for piece in here {
-            if piece.iov_len > STAGE - len {
-                return Err(Errno::INVAL);
-            }
-            // SAFETY: readable by the contract; it fits in the stage. Words of others' images are aligned, and so copied.
-            unsafe { shm::copy(piece.iov_base.cast(), self.segment.base().wrapping_add(len), piece.iov_len) };
-            let at = (piece.iov_base as usize).wrapping_sub(images);
-            if self.adapter.adds_words && at < IMAGES && (at | piece.iov_len).is_multiple_of(8) {
-                for word in (0..piece.iov_len).step_by(8) {
-                    let told = self.segment.base().wrapping_add(TOLD + at + word).cast::<u64>();
-                    let Some(free) = words.iter_mut().find(|word| word.1.is_null()) else { return Err(Errno::INVAL) };
-                    *free = (len + word, told);
-                }
-            }
-            len += piece.iov_len;
-        }
-        if there.iter().map(|piece| piece.iov_len).sum::<usize>() != len {
+        let total = |pieces: &[Piece]| pieces.iter().map(|piece| piece.iov_len).sum::<usize>();
+        let (len, base) = (total(here), self.segment.base());
+        if len > STAGE || total(there) != len || there.len() > CHAIN {
             return Err(Errno::INVAL);
+        }
+        let mut words = [(usize::MAX, null_mut::<u64>()); CHAIN];
+        let mut sources = here.iter().copied();
+        let mut source = piece(0, 0);
+        let mut at = 0;
+        for to in there {
+            at = staged(at, to.iov_base as u64);
+            let end = at + to.iov_len;
+            while at < end {
+                if source.iov_len == 0 {
+                    source = sources.next().ok_or(Errno::INVAL)?;
+                    continue;
+                }
+                let n = source.iov_len.min(end - at);
+                // SAFETY: readable by the contract; it fits in the stage. Words of others' images are aligned, and so copied.
+                unsafe { shm::copy(source.iov_base.cast(), base.wrapping_add(at), n) };
+                let image = (source.iov_base as usize).wrapping_sub(base as usize + IMAGES_AT);
+                if self.adapter.adds_words && image < IMAGES && (image | n).is_multiple_of(8) {
+                    for word in (0..n).step_by(8) {
+                        let told = base.wrapping_add(TOLD + image + word).cast::<u64>();
+                        let Some(free) = words.iter_mut().find(|word| word.1.is_null()) else {
+                            return Err(Errno::INVAL);
+                        };
+                        *free = (at + word, told);
+                    }
+                }
+                source = piece(source.iov_base as u64 + n as u64, source.iov_len - n);
+                at += n;
+            }
         }
         self.run(wr::RDMA_WRITE, key, there, &words)?;
         Ok(len)
@@ -290,9 +312,9 @@ impl Inner {
     pub fn read(&mut self, key: u32, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
         let mut addr = addr;
         for part in to.chunks_mut(STAGE) {
-            self.run(wr::RDMA_READ, key, &[::verbs::far::piece(addr, part.len())], &[])?;
+            self.run(wr::RDMA_READ, key, &[piece(addr, part.len())], &[])?;
             // SAFETY: the stage has so many bytes.
-            unsafe { shm::copy(self.segment.base(), part.as_mut_ptr(), part.len()) };
+            unsafe { shm::copy(self.segment.base().wrapping_add(staged(0, addr)), part.as_mut_ptr(), part.len()) };
             addr = addr.wrapping_add(part.len() as u64);
         }
         Ok(())
@@ -310,27 +332,28 @@ impl Inner {
         let mut sges = [Sge::default(); CHAIN];
         // SAFETY: numbers and pointers, which may all be zero.
         let mut chain: [SendWr; CHAIN] = unsafe { core::mem::zeroed() };
-        let (mut n, mut at) = (0, self.segment.base() as u64);
+        let (mut n, mut at) = (0, 0);
         for piece in there {
             let (mut to, mut left) = (piece.iov_base as u64, piece.iov_len);
+            at = staged(at, to);
             while left > 0 {
                 let (Some(sge), Some(request)) = (sges.get_mut(n), chain.get_mut(n)) else { return Err(Errno::INVAL) };
-                let offset = (at - self.segment.base() as u64) as usize;
-                let word = words.iter().find(|word| word.0 == offset && left >= 8);
+                let word = words.iter().find(|word| word.0 == at && left >= 8);
                 let len = if word.is_some() { 8 } else { left };
-                *sge = Sge { addr: at, length: len as u32, lkey: self.stage.lkey };
+                let from = self.segment.base().wrapping_add(at);
+                *sge = Sge { addr: from as u64, length: len as u32, lkey: self.stage.lkey };
                 (request.sg_list, request.num_sge, request.opcode) = (sge, 1, opcode);
                 (request.remote_addr, request.rkey) = (to, key);
                 if let Some(&(_, told)) = word {
                     // SAFETY: within the stage, and beside the images, in words that only this link uses, which is locked.
                     let add = unsafe {
-                        let new = (at as *const u64).read_unaligned();
+                        let new = from.cast::<u64>().read_unaligned();
                         new.wrapping_sub(told.replace(new))
                     };
                     (request.opcode, request.atomic_rkey) = (wr::FETCH_AND_ADD, key);
                     (request.rkey, request.upper) = (add as u32, (add >> 32) as u32);
                 }
-                (at, to, left, n) = (at + len as u64, to + len as u64, left - len, n + 1);
+                (at, to, left, n) = (at + len, to + len as u64, left - len, n + 1);
             }
         }
         let Some(last) = n.checked_sub(1) else { return Ok(()) };
