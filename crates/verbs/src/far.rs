@@ -29,9 +29,9 @@ fn cross(call: Call, pid: i32, local: &[Piece], remote: &[Piece]) -> Result<usiz
 
 /// Copies `local` to `remote` in the process `pid`, in order; how many bytes.
 ///
-/// A word of up to eight bytes that is aligned on both sides, and is a piece of its own or lies in one that begins and ends
-/// with such words, arrives whole: Linux copies it with one instruction. That instruction reads what lies across the end of a
-/// page here in two parts, and others see the one without the other.
+/// An aligned word of up to eight bytes that is a piece of its own, or lies in one that begins and ends with such words,
+/// arrives whole if its addresses here and there agree modulo 16: Linux copies with `rep movsb`, which Zen 3 and Zen 4 carry
+/// out byte by byte where the destination lies 1 to 15 bytes behind the source modulo 4096.
 ///
 /// # Safety
 /// `local` must be readable, or `EFAULT` be understood as its fault; what is written in the other process is that

@@ -38,10 +38,10 @@ const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 const HOPS: u8 = 64;
 
-/// Where in the stage, from `at` on, there is what goes to or comes from `to`: as far from a multiple of eight. A copy from
-/// across the end of a page is made in two steps, and half a cursor would be seen there.
+/// Where in the stage, from `at` on, there is what goes to or comes from `to`: never 1 to 15 bytes before it modulo 4096, where
+/// a copy by the kernel may go byte by byte ([`::verbs::far::write`]) and half a cursor would be seen.
 const fn staged(at: usize, to: u64) -> usize {
-    at + (to as usize).wrapping_sub(at) % 8
+    at + (to as usize).wrapping_sub(at) % 16
 }
 
 /// Which of a link's places are in use.

@@ -1,9 +1,9 @@
 //! Connections over the ism and verbs devices, where the peer's DMB is in the peer's own memory.
 //!
 //! What the data path otherwise stores in the peer's header it stores in an *image* of that header here, and `tell`
-//! copies the word across; bytes go from the application straight into the peer's ring. An aligned word arrives whole, the
-//! pieces of one copy arrive in order, and a copy is a full fence: over verbs it is a chain of RDMA writes, whose completion
-//! is waited for.
+//! copies the word across; bytes go from the application straight into the peer's ring. A word arrives whole (images are
+//! aligned as headers are, see [`far::write`]), the pieces of one copy arrive in order, and a copy is a full fence: over verbs
+//! it is a chain of RDMA writes, whose completion is waited for.
 //!
 //! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in `recall.rs`.
 
@@ -40,7 +40,7 @@ pub(super) struct Image {
     /// Copies of one word must not overtake each other; doorbells must not overtake `REVERTED`. The peer looks at it.
     pub lock: FastLock<true>,
 }
-const _: () = assert!(size_of::<Image>() <= WORDS);
+const _: () = assert!(size_of::<Image>() <= WORDS && WORDS.is_multiple_of(align_of::<DmbHeader>()));
 
 /// How long the peer's memory is taken for the peer's after a look. No process id comes round in that time.
 const TRUST_NS: u64 = 10_000_000;
