@@ -68,6 +68,7 @@ fn look(socket: &Socket, events: i16) -> i16 {
             Err(_) => failed(events),
         },
         Phase::Failed => failed(events),
+        Phase::Streaming if socket.is_elsewhere() => failed(events),
         Phase::Idle | Phase::Streaming => 0,
         Phase::Closed => libc::POLLNVAL,
     }

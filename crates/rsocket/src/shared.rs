@@ -120,6 +120,8 @@ pub struct QueuePair {
     peer_layout: Layout,
     group: u32,
     socket: AtomicI32,
+    /// Whoever shares the socket of this end has had it since before they met.
+    since_accept: bool,
     peer_pid: i32,
     /// The process that the peer takes for this end: it met, and a child that it forked may have gone on.
     met_pid: i32,
@@ -147,6 +149,7 @@ impl QueuePair {
             peer_layout: peer.1,
             group,
             socket: AtomicI32::new(socket),
+            since_accept: false,
             met_pid: pids[0],
             peer_pid: pids[1],
             gone: AtomicBool::new(false),
@@ -174,6 +177,17 @@ impl QueuePair {
         }
         if socket != CLOSED {
             // SAFETY: ours since `new`, and closed once by each process, which has taken it from its table.
+            unsafe { rustix::io::close(socket) };
+        }
+        DEVICE.drop_group(self.group);
+    }
+
+    /// Lets go of what is here of a connection that another process has made, after the fork that gave its socket to both. What
+    /// a caller opened while it waited for an answer stays open.
+    pub fn leave(&self) {
+        let socket = self.socket.load(Ordering::Relaxed);
+        if self.since_accept && socket != CLOSED {
+            // SAFETY: as in `close`.
             unsafe { rustix::io::close(socket) };
         }
         DEVICE.drop_group(self.group);

@@ -88,6 +88,8 @@ pub struct Socket {
     /// Processes that have it: it ends with the last.
     holders: AtomicU32,
     born: u32,
+    /// Where the stream is: the era of the process that has begun it.
+    begun: AtomicU64,
     options: Options,
     /// Guards `meeting`, and the change to a stream.
     setup: FastLock<true>,
@@ -125,6 +127,7 @@ impl Socket {
             error: AtomicI32::new(0),
             holders: AtomicU32::new(1),
             born: table::forks(),
+            begun: AtomicU64::new(0),
             options,
             setup: FastLock::new(),
             meeting: UnsafeCell::new(Meeting::None),
@@ -202,15 +205,20 @@ impl Socket {
         }
     }
 
-    /// The stream, if there is one already.
+    /// The stream, if there is one already, and it is mapped here.
     #[inline]
     pub fn streaming(&self) -> Option<&Stream<Any>> {
-        if self.phase() == Phase::Streaming {
+        if self.phase() == Phase::Streaming && table::is_here(self.begun.load(Ordering::Relaxed)) {
             // SAFETY: written before the phase was set; not changed afterwards.
             Some(unsafe { (*self.stream.get()).assume_init_ref() })
         } else {
             None
         }
+    }
+
+    /// Whether there is one that another process has begun, after the fork that gave the socket to both.
+    pub fn is_elsewhere(&self) -> bool {
+        self.phase() == Phase::Streaming && !table::is_here(self.begun.load(Ordering::Relaxed))
     }
 
     /// The stream, for a call that moves data; finishes connecting first.
@@ -318,6 +326,7 @@ impl Socket {
         let stream = Stream::new(met.endpoint, met.config, &met.peer, private, lifecycle::spin());
         // SAFETY: the phase, which changes under `setup` only, says that there is none yet.
         unsafe { (*self.stream.get()).write(stream) };
+        self.begun.store(table::era(), Ordering::Relaxed);
         self.set_phase(Phase::Streaming);
         Ok(())
     }
@@ -341,6 +350,10 @@ impl Socket {
             Meeting::Request(request) => request.leave(),
             Meeting::Answer(answer) => answer.leave(),
             Meeting::None => {}
+        }
+        if self.is_elsewhere() {
+            // SAFETY: written before the phase was set; it lies in the socket itself.
+            unsafe { (*self.stream.get()).assume_init_ref() }.endpoint.leave();
         }
     }
 

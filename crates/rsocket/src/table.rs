@@ -6,7 +6,7 @@
 
 use crate::socket::Socket;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::RawFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use shm::Errno;
@@ -22,6 +22,40 @@ static CHUNKS: [AtomicPtr<Chunk>; CHUNK] = [const { AtomicPtr::new(null_mut()) }
 /// Forks so far. Memory from before a fork may be in use in another process and is not used again.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static FREE: Mutex<VecDeque<(usize, u32)>> = Mutex::new(VecDeque::new());
+
+/// This process, and how many forks it has made: a random number, 0 before there is one, and below it the count. What is mapped
+/// in an era is in the forks of later ones, too, and in no other process.
+static ERA: AtomicU64 = AtomicU64::new(0);
+/// That of the process which forks, as it does.
+static FORKED: AtomicU64 = AtomicU64::new(0);
+/// Eras of the parents at the forks that led here.
+static PAST: [AtomicU64; GENERATIONS] = [const { AtomicU64::new(0) }; GENERATIONS];
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// From further back no stream is used on.
+const GENERATIONS: usize = 32;
+
+/// The present one.
+pub fn era() -> u64 {
+    let known = ERA.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut random = [0; 4];
+    // Without random numbers it is this process's all the same.
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    let fresh = u64::from(u32::from_ne_bytes(random) ^ std::process::id() | 1) << 32;
+    ERA.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| fresh)
+}
+
+/// Whether what was mapped in that era is mapped here.
+#[inline]
+pub fn is_here(era: u64) -> bool {
+    (era ^ ERA.load(Ordering::Relaxed)) >> 32 == 0 || is_inherited(era)
+}
+
+fn is_inherited(era: u64) -> bool {
+    PAST.iter().map(|past| past.load(Ordering::Relaxed)).any(|past| past >> 32 == era >> 32 && past >= era)
+}
 
 #[inline]
 pub fn get(fd: RawFd) -> Result<&'static Socket, Errno> {
@@ -127,10 +161,15 @@ fn each(mut f: impl FnMut(&'static Socket)) {
 
 extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    FORKED.store(era(), Ordering::Relaxed);
+    ERA.fetch_add(1, Ordering::Relaxed);
     each(Socket::share);
 }
 
 extern "C" fn after_fork_child() {
+    let generation = GENERATION.fetch_add(1, Ordering::Relaxed) as usize;
+    PAST[generation % GENERATIONS].store(FORKED.load(Ordering::Relaxed), Ordering::Relaxed);
+    ERA.store(0, Ordering::Relaxed);
     crate::shared::DEVICE.after_fork_child();
     crate::shared::after_fork_child();
 }

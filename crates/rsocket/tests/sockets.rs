@@ -307,6 +307,44 @@ fn a_forked_server_serves() {
     assert_eq!(rclose(l), 0);
 }
 
+/// The peer introduces itself after the fork, to the child: its parent has nothing of that mapped.
+#[test]
+fn a_parent_lets_go_of_what_its_child_has_begun() {
+    watchdog();
+    let (l, port) = listener();
+    let c = stream();
+    assert_eq!(rfcntl(c, libc::F_SETFL, libc::O_NONBLOCK.into()), 0);
+    assert_eq!((connect(c, port), errno()), (-1, libc::EINPROGRESS));
+    // Asks, and goes no further before it is asked again.
+    let mut one = libc::pollfd { fd: c, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry.
+    assert_eq!(unsafe { rpoll(&mut one, 1, 0) }, 0);
+    let s = accept(l);
+    // SAFETY: the child calls only what the library documents for it, and leaves by _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let mut buf = [0; 8];
+        let good = recv(s, &mut buf, 0) == 4 && send(s, &buf[..4], 0) == 4 && rclose(c) == 0 && rclose(s) == 0;
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    // SAFETY: one entry.
+    assert_eq!(unsafe { rpoll(&mut one, 1, -1) }, 1);
+    assert_eq!(rfcntl(c, libc::F_SETFL, 0), 0);
+    let mut buf = [0; 8];
+    assert_eq!((send(c, b"fork", 0), recv(c, &mut buf, 0)), (4, 4));
+    let mut status = 0;
+    // SAFETY: our own child.
+    assert_eq!((unsafe { libc::waitpid(pid, &mut status, 0) }, status), (pid, 0));
+    assert_eq!((recv(s, &mut buf, 0), errno()), (-1, libc::ENOTCONN));
+    let mut one = libc::pollfd { fd: s, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    assert_eq!((unsafe { rpoll(&mut one, 1, -1) }, one.revents), (1, libc::POLLIN | libc::POLLERR));
+    assert_eq!(rclose(s), 0);
+    assert!(recv(c, &mut buf, 0) <= 0, "now nobody has the other end");
+    [c, l].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
+
 /// The peer would write into the parent.
 #[test]
 fn the_child_of_a_fork_maps_nothing() {

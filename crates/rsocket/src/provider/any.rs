@@ -31,6 +31,13 @@ impl Any {
             Any::Verbs(_) => {}
         }
     }
+
+    /// Lets go of what is here of a connection that another process has made.
+    pub fn leave(&self) {
+        if let Any::Shared(end) = self {
+            end.leave();
+        }
+    }
 }
 
 impl Endpoint for Any {

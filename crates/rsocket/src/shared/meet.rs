@@ -251,7 +251,8 @@ impl Answer {
         }
         let peer = theirs.attach(&self.own)?;
         let pids = [self.pid, peer_pid(unix)?];
-        let qp = QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, pids);
+        let mut qp = QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, pids);
+        qp.since_accept = true;
         self.unix = -1;
         Ok(Some(Met { qp, peer: self.peer, config: self.config }))
     }

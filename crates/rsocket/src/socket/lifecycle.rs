@@ -242,12 +242,15 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         }
         stream.endpoint.close(last);
     } else if let Ok(_held) = socket.setup.lock() {
-        if last { socket.give_up(Errno::BADF) } else { socket.leave() }
+        if last && !socket.is_elsewhere() { socket.give_up(Errno::BADF) } else { socket.leave() }
     }
     if last {
+        let here = !socket.is_elsewhere();
         socket.set_phase(Phase::Closed);
         verbs::close(socket);
-        socket.release_private();
+        if here {
+            socket.release_private();
+        }
     }
     // SAFETY: the kernel's socket under our number, which the application gives up.
     unsafe { libc::close(fd) };
