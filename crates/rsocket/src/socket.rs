@@ -88,7 +88,7 @@ pub struct Socket {
     /// Processes that have it: it ends with the last.
     holders: AtomicU32,
     born: u32,
-    /// Where the stream is: the era of the process that has begun it.
+    /// Where the stream and its private memory are mapped: in this era, and its forks.
     begun: AtomicU64,
     options: Options,
     /// Guards `meeting`, and the change to a stream.
@@ -316,6 +316,7 @@ impl Socket {
                 return Err(e);
             }
         };
+        self.begun.store(table::era(), Ordering::Relaxed);
         self.private.store(private, Ordering::Relaxed);
         self.private_len.store(len as u64, Ordering::Relaxed);
         if let Err(e) = met.endpoint.lend(private, len) {
@@ -326,7 +327,6 @@ impl Socket {
         let stream = Stream::new(met.endpoint, met.config, &met.peer, private, lifecycle::spin());
         // SAFETY: the phase, which changes under `setup` only, says that there is none yet.
         unsafe { (*self.stream.get()).write(stream) };
-        self.begun.store(table::era(), Ordering::Relaxed);
         self.set_phase(Phase::Streaming);
         Ok(())
     }

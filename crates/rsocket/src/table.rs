@@ -26,7 +26,7 @@ static FREE: Mutex<VecDeque<(usize, u32)>> = Mutex::new(VecDeque::new());
 /// This process, and how many forks it has made: a random number, 0 before there is one, and below it the count. What is mapped
 /// in an era is in the forks of later ones, too, and in no other process.
 static ERA: AtomicU64 = AtomicU64::new(0);
-/// That of the process which forks, as it does.
+/// The last one of this process that a fork has ended.
 static FORKED: AtomicU64 = AtomicU64::new(0);
 /// Eras of the parents at the forks that led here.
 static PAST: [AtomicU64; GENERATIONS] = [const { AtomicU64::new(0) }; GENERATIONS];
@@ -161,14 +161,16 @@ fn each(mut f: impl FnMut(&'static Socket)) {
 
 extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    FORKED.store(era(), Ordering::Relaxed);
-    ERA.fetch_add(1, Ordering::Relaxed);
+    era();
+    // The era ends first: what is mapped in it from now on is told as of the next. Two threads may be forking, and the child of
+    // either has what both have ended.
+    FORKED.fetch_max(ERA.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     each(Socket::share);
 }
 
 extern "C" fn after_fork_child() {
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) as usize;
-    PAST[generation % GENERATIONS].store(FORKED.load(Ordering::Relaxed), Ordering::Relaxed);
+    PAST[generation % GENERATIONS].store(FORKED.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     ERA.store(0, Ordering::Relaxed);
     crate::shared::DEVICE.after_fork_child();
     crate::shared::after_fork_child();

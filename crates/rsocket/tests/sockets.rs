@@ -315,10 +315,10 @@ fn a_parent_lets_go_of_what_its_child_has_begun() {
     let c = stream();
     assert_eq!(rfcntl(c, libc::F_SETFL, libc::O_NONBLOCK.into()), 0);
     assert_eq!((connect(c, port), errno()), (-1, libc::EINPROGRESS));
-    // Asks, and goes no further before it is asked again.
     let mut one = libc::pollfd { fd: c, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry.
-    assert_eq!(unsafe { rpoll(&mut one, 1, 0) }, 0);
+    // The kernel connects; then it asks, and goes no further before it is looked at again.
+    // SAFETY: one entry, twice.
+    assert_eq!(unsafe { (libc::poll(&mut one, 1, -1), rpoll(&mut one, 1, 0)) }, (1, 0));
     let s = accept(l);
     // SAFETY: the child calls only what the library documents for it, and leaves by _exit.
     let pid = unsafe { libc::fork() };

@@ -245,12 +245,9 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         if last && !socket.is_elsewhere() { socket.give_up(Errno::BADF) } else { socket.leave() }
     }
     if last {
-        let here = !socket.is_elsewhere();
         socket.set_phase(Phase::Closed);
         verbs::close(socket);
-        if here {
-            socket.release_private();
-        }
+        socket.release_private();
     }
     // SAFETY: the kernel's socket under our number, which the application gives up.
     unsafe { libc::close(fd) };
@@ -277,9 +274,9 @@ impl Socket {
 
     fn release_private(&self) {
         let private = self.private.swap(core::ptr::null_mut(), Ordering::Relaxed);
-        if !private.is_null() {
+        if !private.is_null() && table::is_here(self.begun.load(Ordering::Relaxed)) {
             let len = self.private_len.load(Ordering::Relaxed) as usize;
-            // SAFETY: mapped in `begin`; the stream has ended and nobody is inside.
+            // SAFETY: mapped in `begin`, and here; the stream has ended and nobody is inside.
             let _ = unsafe { rustix::mm::munmap(private.cast(), len) };
         }
     }
