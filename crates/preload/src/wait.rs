@@ -236,6 +236,7 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool, begun: bool) -> Result<()
     if dontwait || sys::is_nonblocking(fd) {
         // Armed, because whoever learns that there is no room waits for it next.
         conn.arm_space();
+        conn.keep_bells_flowing(fd);
         return if conn.ready(fd) & OUT != 0 { Ok(()) } else { Err(libc::EAGAIN) };
     }
     // Not armed yet: the peer would ring for somebody who looks anyway.

@@ -102,6 +102,7 @@ impl Held {
         let (e, st) = self.state(index)?;
         let c = e.current().filter(|_| st.enabled)?;
         c.settle_rx(io_fd(e));
+        c.keep_bells_flowing(io_fd(e));
         let due = due(e, st, c);
         st.urgent = due.urgent && !st.is(libc::EPOLLET);
         if due.events == 0 {

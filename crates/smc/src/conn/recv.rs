@@ -375,6 +375,8 @@ impl Conn {
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         if self.phase() & p::RX_RING == 0 || rx.tcp_left > 0 {
+            // Payload that the application has yet to read lies in front of them.
+            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1i32);
             return;
         }
         let mut due = (seen & !RUNG_REVOKED).wrapping_sub(rx.drained) & !RUNG_REVOKED;
