@@ -128,8 +128,10 @@ mod x86_64 {
     pub(super) fn current() -> Processor {
         let mut vendor = [0; 12];
         let zero = __cpuid(0);
-        for (bytes, register) in vendor.as_chunks_mut::<4>().0.iter_mut().zip([zero.ebx, zero.edx, zero.ecx]) {
-            *bytes = register.to_le_bytes();
+        // Some vendors pad their names with spaces, which a profile's text form could not give back.
+        let name = [zero.ebx, zero.edx, zero.ecx].into_iter().flat_map(u32::to_le_bytes);
+        for (byte, letter) in vendor.iter_mut().zip(name.filter(u8::is_ascii_graphic)) {
+            *byte = letter;
         }
         let signature = __cpuid(1).eax;
         let (family, model) = (signature >> 8 & 0xf, signature >> 4 & 0xf);
