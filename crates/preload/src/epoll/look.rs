@@ -182,8 +182,15 @@ impl Held {
                 waits_in_silence = true;
                 silent = true;
             }
+            if c.is_muffled() {
+                silent = true;
+                waits_in_silence = true;
+                if core::mem::take(&mut st.covered) {
+                    c.cover(0);
+                }
+            }
             if st.idle <= COLD_AFTER || waits_in_silence {
-                if !st.covered || !pages.hold(c.peer_waits()) {
+                if (!st.covered || !pages.hold(c.peer_waits())) && !c.is_muffled() {
                     c.arm_data();
                 }
                 at += 1;

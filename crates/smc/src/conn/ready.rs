@@ -9,6 +9,9 @@ use shm::doorbell::arm;
 /// Doorbells that may lie unread in front of a sleep. With the two that ring during it (data, space) they fit the smallest
 /// congestion window that a sender without losses is ever given: 4 segments, bbr's while it probes the round-trip time.
 const MAX_UNREAD: u32 = 3;
+/// Doorbells behind payload that the application leaves unread, from which on no further ones are asked for. They cannot be
+/// taken off, and would fill the socket's receive buffer until none came through any more.
+const MUFFLED: u32 = 6;
 
 /// poll(2) bits, the same as epoll's.
 pub const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
@@ -211,20 +214,31 @@ impl Conn {
         }
     }
 
+    /// Whether payload that was sent before the peer's switch may lie unread in the kernel, in front of any doorbell.
+    pub fn has_payload_left(&self) -> bool {
+        self.phase() & p::RX_RING == 0 || self.tcp_left() > 0
+    }
+
+    /// Whether doorbells have gathered behind such payload: a wait must look by itself from time to time.
+    pub fn is_muffled(&self) -> bool {
+        self.has_payload_left() && self.doorbells_due() >= MUFFLED
+    }
+
     /// Asks for a doorbell when a third of the peer's ring is free. The caller looks again before it sleeps.
     pub fn arm_space(&self) {
-        if self.phase() & p::TX_READY != 0 {
+        if self.phase() & p::TX_READY != 0 && !self.is_muffled() {
             arm(&self.peer().tx_arm);
             self.tell(&[far::TX_ARM]);
         }
     }
 
     /// Whether a wait for space must look by itself from time to time, because the peer cannot ring: its own
-    /// sends have not left TCP, have gone back to it, or are shut.
+    /// sends have not left TCP, have gone back to it, or are shut. Or because its doorbells do not get through.
     pub fn space_is_silent(&self) -> bool {
         let ph = self.phase();
         let my = self.my();
         self.out_of_reach()
+            || self.is_muffled()
             || ph & p::RX_RING == 0
             || my.cons.load(Acquire) & DONE != 0
             || my.prod.load(Acquire) & REVERTED != 0

@@ -1,0 +1,123 @@
+//! Doorbells never pile up on the TCP connection: unread they are acknowledged late, fill the sender's congestion window,
+//! and the next one, for which somebody sleeps, stays behind.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use system_tests::{Outcome, Ports, Side, case, compile, millis, plain, secs, skip};
+
+/// Doorbells that may lie unread, or unacknowledged, on a connection.
+const MOST: u64 = 8;
+const LOOK_FOR: Duration = secs(2);
+
+/// Bytes unacknowledged and unread, of each established connection on `port`.
+fn queues(port: u16) -> Vec<(u64, u64)> {
+    let table = fs::read_to_string("/proc/net/tcp").expect("the kernel's table of connections");
+    let port = format!(":{port:04X}");
+    let queues = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, remote, state, queues, ..] = fields[..] else { return None };
+        let (sent, unread) = queues.split_once(':')?;
+        let hex = |number| u64::from_str_radix(number, 16).ok();
+        let ours = state == "01" && (local.ends_with(&port) || remote.ends_with(&port));
+        ours.then_some((hex(sent)?, hex(unread)?))
+    };
+    table.lines().filter_map(queues).collect()
+}
+
+/// Runs both programs on one processor. Beside doorbells so many bytes of `payload` may lie unread.
+fn look(name: &str, server: &[&str], client: &[&str], connections: usize, payload: u64) {
+    case(name, |c| {
+        if plain() {
+            return skip("without shortwire there are no doorbells");
+        }
+        let (port, bells) = (Ports::Low.free(), compile("bells")?);
+        let number = port.to_string();
+        let start = |arguments: &[&str]| {
+            let mut command = Side::Run.command(&bells);
+            command.arg(arguments[0]).arg(&number).args(&arguments[1..]);
+            command
+        };
+        let mut server = c.serve("server", port, &mut start(server));
+        let mut client = c.start("client", &mut start(client));
+        let watch = c.watch(&[port]);
+        watch.wait_smcd(2 * connections, secs(30));
+        drop(watch);
+        // What came before the switch is read by now, by whoever reads.
+        sleep(millis(200));
+        let (end, mut seen, mut worst) = (Instant::now() + LOOK_FOR, 0, (0, 0));
+        while Instant::now() < end {
+            for (sent, unread) in queues(port) {
+                seen += 1;
+                worst = (worst.0.max(sent), worst.1.max(unread));
+            }
+            sleep(millis(5));
+        }
+        assert!(seen > 0, "no connection on port {port}");
+        assert!(client.running() && server.running());
+        assert!(worst.0 <= MOST, "{} doorbells unacknowledged", worst.0);
+        assert!(worst.1 <= payload + MOST, "{} bytes unread, {payload} of them payload", worst.1);
+        client.signal(rustix::process::Signal::KILL);
+        client.wait(secs(10));
+        server.signal(rustix::process::Signal::KILL);
+        server.wait(secs(10));
+        Ok(()) as Outcome
+    });
+}
+
+fn both_ways(how: &str, connections: usize) {
+    let count = connections.to_string();
+    look(&format!("bells-{how}-{count}"), &["serve", how], &["ask", how, &count], connections, 0);
+}
+
+#[test]
+fn both_ways_by_epoll() {
+    for connections in [1, 3, 50, 500] {
+        both_ways("epoll", connections);
+    }
+}
+
+#[test]
+fn both_ways_by_edges() {
+    for connections in [1, 8] {
+        both_ways("edge", connections);
+    }
+}
+
+#[test]
+fn both_ways_by_poll() {
+    both_ways("poll", 3);
+}
+
+#[test]
+fn both_ways_by_select() {
+    both_ways("select", 3);
+}
+
+#[test]
+fn both_ways_by_threads() {
+    both_ways("block", 3);
+}
+
+#[test]
+fn one_way() {
+    for how in ["epoll", "edge", "poll", "select", "block"] {
+        for count in ["1", "8"] {
+            let connections = count.parse().unwrap_or(1);
+            look(&format!("bells-one-way-{how}-{count}"), &["sip", how], &["drip", count], connections, 0);
+        }
+    }
+}
+
+/// A writer that asks again and again, and never sleeps, takes the doorbells off that its refused sends have asked for.
+#[test]
+fn a_writer_that_never_sleeps() {
+    look("bells-pour", &["sip", "block"], &["pour"], 1, 0);
+}
+
+/// Its peer's first bytes lie in front of all doorbells for good.
+#[test]
+fn a_writer_that_never_reads() {
+    look("bells-deaf", &["deaf"], &["gulp"], 1, 100);
+}
