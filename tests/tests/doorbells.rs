@@ -2,10 +2,12 @@
 //! and the next one, for which somebody sleeps, stays behind.
 
 use std::fs;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use system_tests::{Outcome, Ports, Side, case, compile, millis, plain, secs, skip};
+use rustix::process::Signal;
+use system_tests::{Outcome, Ports, Proc, Side, case, compile, millis, plain, secs, skip};
 
 /// Doorbells that may lie unread, or unacknowledged, on a connection.
 const MOST: u64 = 8;
@@ -58,9 +60,9 @@ fn look(name: &str, server: &[&str], client: &[&str], connections: usize, payloa
         assert!(client.running() && server.running());
         assert!(worst.0 <= MOST, "{} doorbells unacknowledged", worst.0);
         assert!(worst.1 <= payload + MOST, "{} bytes unread, {payload} of them payload", worst.1);
-        client.signal(rustix::process::Signal::KILL);
+        client.signal(Signal::KILL);
         client.wait(secs(10));
-        server.signal(rustix::process::Signal::KILL);
+        server.signal(Signal::KILL);
         server.wait(secs(10));
         Ok(()) as Outcome
     });
@@ -120,4 +122,65 @@ fn a_writer_that_never_sleeps() {
 #[test]
 fn a_writer_that_never_reads() {
     look("bells-deaf", &["deaf"], &["gulp"], 1, 100);
+}
+
+fn shown(args: &[&str]) -> serde_json::Value {
+    let said = Command::new(system_tests::shortwire()).args(args).output().expect("shortwire");
+    serde_json::from_slice(&said.stdout).expect("JSON")
+}
+
+/// What its own connections count of a process, by `ss`: wake-ups that were late, and all.
+fn wakeups(of: &Proc) -> (u64, u64) {
+    let all = shown(&["ss", "--json"]);
+    let rows = all["connections"].as_array().expect("a list").iter();
+    let own = rows.filter(|row| row["programs"].as_array().is_some_and(|all| all.iter().any(|p| p["pid"] == of.pid())));
+    own.map(|row| &row["detail"]["wakeups"]).fold((0, 0), |(late, all), counted| {
+        (late + counted["late"].as_u64().unwrap_or(0), all + counted["all"].as_u64().unwrap_or(0))
+    })
+}
+
+/// A process that is stopped again and again wakes late.
+fn late_wakeups(how: &str) {
+    case(&format!("bells-late-{how}"), |c| {
+        if plain() {
+            return skip("without shortwire there are no doorbells");
+        }
+        let (port, bells) = (Ports::Low.free(), compile("bells")?);
+        let number = port.to_string();
+        let command = |arguments: &[&str]| {
+            let mut command = Side::Run.command(&bells);
+            command.arg(arguments[0]).arg(&number).args(&arguments[1..]);
+            command
+        };
+        let server = c.serve("server", port, &mut command(&["serve", how]));
+        let client = c.start("client", &mut command(&["ask", how, "3"]));
+        c.watch(&[port]).wait_smcd(6, secs(30));
+        let end = Instant::now() + secs(20);
+        while wakeups(&server).0 == 0 {
+            assert!(Instant::now() < end, "no late wake-up in {:?}", wakeups(&server));
+            server.signal(Signal::STOP);
+            sleep(millis(20));
+            server.signal(Signal::CONT);
+            sleep(millis(5));
+        }
+        let (late, all) = wakeups(&server);
+        assert!(late <= all, "{late} of {all}");
+        // Each of them beside thousands that were not late: `doctor` complains from one in a thousand on.
+        let said = shown(&["doctor", "--json", &server.pid().to_string()]).to_string();
+        let complains = said.contains("wake-ups took longer than 5 ms");
+        let (late, all) = wakeups(&server);
+        assert!(complains || late * 1000 < all, "{said}");
+        for mut side in [client, server] {
+            side.signal(Signal::KILL);
+            side.wait(secs(10));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn late_wakeups_are_told() {
+    for how in ["epoll", "poll", "block"] {
+        late_wakeups(how);
+    }
 }

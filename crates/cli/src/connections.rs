@@ -18,7 +18,11 @@ use smc::reason::{self, Reason};
 
 pub use groups::LinkGroup;
 pub use processes::{Program, descriptor_of};
-pub use tables::{Flow, Table, Totals};
+pub use tables::{Flow, Table, Totals, Wakeups};
+
+/// Beside `Wakeups::complaint`.
+pub const LATE_HINT: &str =
+    "Are the processors busy with something else (load, cgroup limits), or does a congestion control hold bytes back?";
 
 /// One end of a connection, or a listener.
 #[derive(Clone, Serialize)]
@@ -75,6 +79,7 @@ pub struct Detail {
     pub rx_calls: u64,
     pub tx_calls: u64,
     pub doorbells: u64,
+    pub wakeups: Wakeups,
 }
 
 pub struct Snapshot {
@@ -262,6 +267,7 @@ fn detail(table: &Table, conn: &Conn, phase: u32) -> Detail {
         rx_calls: conn.rx_counts.calls.load(Relaxed),
         tx_calls: conn.tx_counts.calls.load(Relaxed),
         doorbells: conn.rx_counts.doorbells.load(Relaxed) + conn.tx_counts.doorbells.load(Relaxed),
+        wakeups: Wakeups::of(&conn.wakeups),
     }
 }
 

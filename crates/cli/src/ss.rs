@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::args::Ss;
-use crate::connections::{Connection, Detail, Mode, snapshot};
+use crate::connections::{Connection, Detail, LATE_HINT, Mode, Wakeups, snapshot};
 
 /// Longest address without -W, as in smcss.
 const ADDRESS_WIDTH: usize = 23;
@@ -95,7 +95,7 @@ fn mode(mode: &Mode) -> String {
     }
 }
 
-const DETAIL_HEADER: [&str; 16] = [
+const DETAIL_HEADER: [&str; 17] = [
     "Device",
     "Shutd",
     "Token",
@@ -112,6 +112,7 @@ const DETAIL_HEADER: [&str; 16] = [
     "txcons-Cursor",
     "txFlags",
     "rx/tx-Bytes",
+    "Late/Wakeups",
 ];
 
 fn details(detail: &Detail) -> Vec<String> {
@@ -138,6 +139,7 @@ fn details(detail: &Detail) -> Vec<String> {
         detail.tx_consumer.clone(),
         detail.tx_flags.clone(),
         format!("{}/{}", detail.rx_bytes, detail.tx_bytes),
+        format!("{}/{}", detail.wakeups.late, detail.wakeups.all),
     ]
 }
 
@@ -184,6 +186,13 @@ fn explain(text: &mut String, connections: &[Connection]) {
     }
     for (code, (words, hint, count)) in reasons {
         let _ = writeln!(text, "{count} x {code}: {words}.\n    {hint}");
+    }
+    let mut wakeups = Wakeups::default();
+    for detail in connections.iter().filter_map(|connection| connection.detail.as_ref()) {
+        wakeups.add(detail.wakeups);
+    }
+    if let Some(complaint) = wakeups.complaint() {
+        let _ = writeln!(text, "\n{complaint}.\n    {LATE_HINT}");
     }
 }
 

@@ -89,6 +89,7 @@ fn json(sum: &Totals, tables: &[Table]) -> serde_json::Value {
         "nodelay": sum.nodelay,
         "splice": sum.splice,
         "urgent": sum.urgent,
+        "wakeups": sum.wakeups,
     })
 }
 
@@ -123,6 +124,10 @@ fn text(sum: &Totals, details: bool) -> String {
     }
     flow(&mut text, "RX Stats", "Data received", &sum.rx);
     flow(&mut text, "TX Stats", "Data transmitted", &sum.tx);
+    text.push_str("\nWake-ups\n");
+    line(&mut text, 2, "Woken by doorbells", sum.wakeups.all);
+    line(&mut text, 2, "Later than 5 ms", sum.wakeups.late);
+    line(&mut text, 2, "Longest (microseconds)", sum.wakeups.longest_us);
     text.push_str("\nExtras\n");
     line(&mut text, 2, "Special socket calls", sum.cork + sum.nodelay + sum.splice + sum.urgent);
     for (name, count) in

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{nfds_t, pollfd, sigset_t, timespec};
+use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, phase, rest};
 use smc::sys;
 
@@ -110,6 +111,7 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
+        let slept = now_us();
         // SAFETY: forwarded.
         let r = unsafe { kernel(list, &mut asked, left, mask) };
         let e = errno();
@@ -121,6 +123,9 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         for (p, k) in list.iter().zip(&asked) {
             if let Watched::Conn(c) = watched(p.fd) {
                 c.kernel_end(k.revents as u16 as u32);
+                if k.revents & libc::POLLIN != 0 {
+                    c.woken(slept);
+                }
                 if k.revents & (libc::POLLIN | libc::POLLPRI) == libc::POLLIN && !c.has_news() {
                     c.check_stray(p.fd);
                 }

@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use smc::config::CONFIG;
+use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, Got, IN, OUT, phase, rest};
 use smc::sys;
 
@@ -185,10 +186,14 @@ fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
         let left = if held || unmarked { Some(left.unwrap_or(UNMARKED_NS).min(UNMARKED_NS)) } else { left };
         let t = left.map(timespec);
         let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+        let slept = now_us();
         // SAFETY: pointers to live locals.
         let r = unsafe { next::ppoll(&raw mut p, 1, t.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null()) };
         if r < 0 {
             return false;
+        }
+        if r > 0 {
+            conn.woken(slept);
         }
         conn.kernel_end(p.revents as u16 as u32);
         if r > 0 && (conn.phase() & phase::RX_RING == 0 || there()) {
@@ -209,11 +214,13 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
         return Ok(None);
     }
     let mut byte = 0u8;
+    let slept = now_us();
     // SAFETY: one writable byte. The next definition is used because this call is a cancellation point.
     let r = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
     let e = if r < 0 { errno() } else { 0 };
     match (r, e) {
         (1, _) => {
+            conn.woken(slept);
             if !conn.has_news() {
                 conn.check_stray(fd);
             }
@@ -284,6 +291,7 @@ fn sleep_for_space(conn: &Conn, fd: i32, begun: bool) -> Result<(), i32> {
             p.events |= libc::POLLOUT;
         }
         let timeout = if left == u64::MAX { core::ptr::null() } else { &raw const t };
+        let slept = now_us();
         // SAFETY: pointers to live locals.
         let r = unsafe { next::ppoll(&raw mut p, 1, timeout, core::ptr::null()) };
         let e = if r < 0 { errno() } else { 0 };
@@ -293,6 +301,9 @@ fn sleep_for_space(conn: &Conn, fd: i32, begun: bool) -> Result<(), i32> {
                 continue;
             }
             return Err(e);
+        }
+        if p.revents & libc::POLLIN != 0 {
+            conn.woken(slept);
         }
         noisy = r > 0 && (conn.doorbells_due() == 0 || conn.has_payload_left());
         conn.kernel_end(p.revents as u16 as u32);

@@ -19,6 +19,7 @@ pub mod rest;
 mod revert;
 mod send;
 mod switch;
+pub mod wakeups;
 mod window;
 
 pub use ready::{ERR, HUP, IN, OUT, RDHUP};
@@ -352,6 +353,8 @@ pub struct Conn {
     pub rx_counts: Counts,
     /// See `rx_counts`.
     pub tx_counts: Counts,
+    /// By doorbells of the peer.
+    pub wakeups: wakeups::Wakeups,
 }
 
 // SAFETY: the cells are guarded by the locks beside them, the rest is atomics.
@@ -464,6 +467,7 @@ impl Conn {
         for w in [&self.tcp_bytes, &self.rx_word, &self.tx_word, &self.ends, &self.my_token, &self.peer_token] {
             w.store(0, Relaxed);
         }
+        self.wakeups.clear();
         for c in [&self.rx_counts, &self.tx_counts] {
             c.bytes.store(0, Relaxed);
             c.calls.store(0, Relaxed);

@@ -60,6 +60,8 @@ pub struct Stats {
     pub splice: AtomicU64,
     /// See `cork`.
     pub urgent: AtomicU64,
+    /// Of connections that have ended.
+    pub wakeups: crate::conn::wakeups::Wakeups,
 }
 
 /// The bucket of a request of `n` bytes.

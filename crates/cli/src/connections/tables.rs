@@ -103,6 +103,17 @@ pub struct Totals {
     pub nodelay: u64,
     pub splice: u64,
     pub urgent: u64,
+    #[serde(default)]
+    pub wakeups: Wakeups,
+}
+
+/// By doorbells, of those whose time can be told.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wakeups {
+    pub all: u64,
+    /// Those that took longer than 5 ms.
+    pub late: u64,
+    pub longest_us: u64,
 }
 
 #[derive(Clone, Default, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,6 +147,7 @@ impl Totals {
             nodelay: stats.nodelay.load(Relaxed),
             splice: stats.splice.load(Relaxed),
             urgent: stats.urgent.load(Relaxed),
+            wakeups: Wakeups::of(&stats.wakeups),
         }
     }
 
@@ -144,12 +156,14 @@ impl Totals {
         if conn.phase() & phase::TX_READY != 0 {
             self.rx.add_counts(&conn.rx_counts);
             self.tx.add_counts(&conn.tx_counts);
+            self.wakeups.add(Wakeups::of(&conn.wakeups));
         }
         self
     }
 
     pub fn add(&mut self, other: &Totals) {
         self.combine(other, u64::saturating_add);
+        self.wakeups.add(other.wakeups);
         for &(reason, count) in &other.reasons {
             match self.reasons.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, sum)) => *sum = sum.saturating_add(count),
@@ -161,6 +175,9 @@ impl Totals {
     /// What has happened since `earlier`.
     pub fn since(&mut self, earlier: &Totals) {
         self.combine(earlier, u64::saturating_sub);
+        // The longest may be an earlier one: nobody can tell.
+        self.wakeups.all = self.wakeups.all.saturating_sub(earlier.wakeups.all);
+        self.wakeups.late = self.wakeups.late.saturating_sub(earlier.wakeups.late);
         for (reason, count) in &mut self.reasons {
             let before = earlier.reasons.iter().find(|(known, _)| known == reason).map_or(0, |&(_, count)| count);
             *count = count.saturating_sub(before);
@@ -186,6 +203,29 @@ impl Totals {
         }
         self.rx.combine(&other.rx, apply);
         self.tx.combine(&other.tx, apply);
+    }
+}
+
+impl Wakeups {
+    pub fn of(counted: &smc::conn::wakeups::Wakeups) -> Wakeups {
+        Wakeups {
+            all: counted.all.load(Relaxed),
+            late: counted.late.load(Relaxed),
+            longest_us: counted.longest_us.load(Relaxed),
+        }
+    }
+
+    pub fn add(&mut self, other: Wakeups) {
+        self.all = self.all.saturating_add(other.all);
+        self.late = self.late.saturating_add(other.late);
+        self.longest_us = self.longest_us.max(other.longest_us);
+    }
+
+    /// None unless one in a thousand was late: now and then one is on any machine.
+    pub fn complaint(&self) -> Option<String> {
+        let Wakeups { all, late, longest_us } = *self;
+        let often = late > 0 && late.saturating_mul(1000) >= all;
+        often.then(|| format!("{late} of {all} wake-ups took longer than 5 ms, the longest {} ms", longest_us / 1000))
     }
 }
 
@@ -254,6 +294,15 @@ mod tests {
         assert_eq!(sum, totals(2, 20, &[(6, 2)]));
         sum.since(&totals(9, 99, &[]));
         assert_eq!((sum.client, sum.rx.bytes), (0, 0), "a table that began anew does not underflow");
+    }
+
+    #[test]
+    fn late_wakeups_are_complained_of() {
+        let woken = |all, late| Wakeups { all, late, longest_us: 40_123 }.complaint();
+        assert_eq!(woken(0, 0), None);
+        assert_eq!(woken(100_000, 99), None);
+        let said = woken(100_000, 100).unwrap();
+        assert_eq!(said, "100 of 100000 wake-ups took longer than 5 ms, the longest 40 ms");
     }
 
     #[test]

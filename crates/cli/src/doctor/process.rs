@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::getuid;
 
 use super::{Finding, Report, program};
-use crate::connections::{Connection, Mode, other_ends, snapshot};
+use crate::connections::{Connection, LATE_HINT, Mode, Wakeups, other_ends, snapshot};
 use crate::run::obstacles;
 
 /// Peers named in a finding.
@@ -149,6 +149,11 @@ fn connections(pid: u32) -> Vec<Finding> {
     if shared > 0 {
         findings.push(Finding::good(format!("{shared} of {} connections go through shared memory", own.len())));
     }
+    let mut wakeups = Wakeups::default();
+    for detail in own.iter().filter_map(|connection| connection.detail.as_ref()) {
+        wakeups.add(detail.wakeups);
+    }
+    findings.extend(wakeups.complaint().map(|complaint| Finding::note(complaint, LATE_HINT)));
     let mut by_reason: BTreeMap<(&str, &str), Vec<(SocketAddr, SocketAddr)>> = BTreeMap::new();
     for connection in own {
         let (Mode::Tcp { words, hint, .. }, Some(local), Some(peer)) =

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
+use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, phase, rest};
 use smc::sys;
 
@@ -41,8 +42,8 @@ struct Wait {
     took: bool,
     /// Registrations that were hooked when the kernel was asked last.
     hooked: u32,
-    /// Asleep, or just woken: what the kernel tells is all that has happened since, in order.
-    asleep: bool,
+    /// Since when it sleeps, or has slept until now: what the kernel tells is all that has happened since, in order.
+    slept: Option<u64>,
     /// Registrations that were reported in that order.
     told: [u32; IN_ORDER],
     tolds: usize,
@@ -69,8 +70,7 @@ pub unsafe fn wait(
     let end = timeout.filter(|t| *t != 0).map(|t| sys::now_ns().saturating_add(t));
     let generation = set.generation.load(Relaxed);
     let (told, tolds) = ([0; IN_ORDER], 0);
-    let mut w =
-        Wait { set, index, generation, epfd, out, max, mask, took: false, hooked: 0, asleep: false, told, tolds };
+    let mut w = Wait { set, index, generation, epfd, out, max, mask, took: false, hooked: 0, slept: None, told, tolds };
     if set.hooked.load(SeqCst) == 0
         && let Some(r) = w.unhooked(timeout, plain)
     {
@@ -300,10 +300,10 @@ impl Wait {
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
-        (self.asleep, self.tolds) = (true, 0);
+        (self.slept, self.tolds) = (Some(now_us()), 0);
         // SAFETY: forwarded.
         let k = unsafe { self.sleep(left) };
-        self.asleep = false;
+        self.slept = None;
         self.woken();
         let s = self.set;
         s.next_yield.store(sys::now_ns() + YIELD_EVERY, Relaxed);
@@ -380,7 +380,7 @@ impl Wait {
             let mine = match h.owner(ev.u64) {
                 Owner::Application => Some(ev),
                 Owner::Gone => None,
-                Owner::Entry(at) => match h.kernel_event(at, ev.events) {
+                Owner::Entry(at) => match h.kernel_event(at, ev.events, self.slept) {
                     Told::Event(ev) => Some(ev),
                     Told::Off => None,
                     Told::Hot => {
@@ -402,7 +402,7 @@ impl Wait {
     /// The event of a registration whose doorbell woke us, where the kernel tells of it: what one sender does on two
     /// connections is to be seen in that order, also if one of them is on TCP.
     fn in_order(&mut self, h: &mut Held, index: u32) -> Option<epoll_event> {
-        let place = self.told.get_mut(self.tolds).filter(|_| self.asleep)?;
+        let place = self.told.get_mut(self.tolds).filter(|_| self.slept.is_some())?;
         let ev = h.report(index)?;
         *place = index;
         self.tolds += 1;
@@ -450,7 +450,7 @@ enum Told {
 }
 
 impl Held {
-    fn kernel_event(&mut self, index: u32, events: u32) -> Told {
+    fn kernel_event(&mut self, index: u32, events: u32, slept: Option<u64>) -> Told {
         let Some((e, st)) = self.state(index) else { return Told::Off };
         if st.dormant {
             // Somebody waits for the connection elsewhere: its doorbells must not wake this set again.
@@ -472,6 +472,9 @@ impl Held {
         }
         let Some(c) = e.current() else { return Told::Off };
         c.kernel_end(events);
+        if let Some(slept) = slept.filter(|_| events & libc::EPOLLIN as u32 != 0) {
+            c.woken(slept);
+        }
         st.urgent |= events & libc::EPOLLPRI as u32 != 0;
         // A direction that is still the kernel's has the kernel's edges.
         if c.reads_tcp() {

@@ -381,6 +381,7 @@ impl Conn {
                 Err(now) => n = now,
             }
         }
+        self.stamp_ring();
         counts.doorbells.fetch_add(1, Relaxed);
         let byte = 0u8;
         // SAFETY: one readable byte. A full send buffer means that unread bytes wake the peer anyway.
