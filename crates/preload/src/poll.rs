@@ -160,12 +160,13 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
         match watched(p.fd) {
             Watched::Conn(c) => {
                 let want = p.events as u16 as u32;
+                held |= c.is_unarmed();
+                let seen = c.doorbells_seen();
                 c.arm_data();
                 if want & OUT != 0 && c.phase() & phase::TX_RING != 0 {
                     c.arm_space();
                     silent |= c.space_is_silent() && c.ready(p.fd) & OUT == 0;
                 }
-                let seen = c.doorbells_seen();
                 if events_of(c, p) == 0 {
                     held |= want & IN != 0 && c.short_of_mark(p.fd);
                     held |= c.clear_stale(p.fd, seen, want & IN != 0, want & OUT != 0);

@@ -169,12 +169,13 @@ pub fn for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
 fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
     let limit = receive_limit(fd);
     loop {
-        conn.arm_data();
+        let unarmed = conn.is_unarmed();
         let seen = conn.doorbells_seen();
+        conn.arm_data();
         if there() {
             return true;
         }
-        let held = conn.clear_stale(fd, seen, true, false);
+        let held = conn.clear_stale(fd, seen, true, false) || unarmed;
         let left = limit.map(|l| l.saturating_sub(sys::now_ns()));
         if left == Some(0) {
             return false;
@@ -202,11 +203,24 @@ fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
     }
 }
 
+/// A short sleep of a wait that nobody can wake.
+fn nap_unarmed(fd: i32) -> Result<Option<Got>, i32> {
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: pointers to live locals.
+    let r = unsafe { next::ppoll(&raw mut p, 1, &timespec(UNMARKED_NS), core::ptr::null()) };
+    if r < 0 { Err(errno()) } else { Ok(None) }
+}
+
 fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
-    conn.arm_data();
+    // Looked at before arming, which comes to nothing in that state.
+    let unarmed = conn.is_unarmed();
     let seen = conn.doorbells_seen();
+    conn.arm_data();
     if conn.ready(fd) & IN != 0 {
         return Ok(None);
+    }
+    if unarmed {
+        return nap_unarmed(fd);
     }
     if conn.clear_stale(fd, seen, true, false) {
         // The byte belongs to a writer that is waking up: let it.
@@ -268,8 +282,8 @@ fn sleep_for_space(conn: &Conn, fd: i32, begun: bool) -> Result<(), i32> {
     // us sleep.
     let mut noisy = false;
     loop {
-        conn.arm_space();
         let seen = conn.doorbells_seen();
+        conn.arm_space();
         if conn.ready(fd) & OUT != 0 {
             return Ok(());
         }

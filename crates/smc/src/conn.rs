@@ -322,7 +322,7 @@ pub struct Conn {
     pub(crate) era: AtomicU32,
     /// Since when it listens under its name, in milliseconds.
     pub(crate) listens: AtomicU32,
-    /// A step of the upgrade is being taken; how many were.
+    /// The thread that takes a step of the upgrade; how many were taken.
     pub(crate) busy: AtomicU32,
     pub(crate) looks: AtomicU32,
     /// Empty looks by nonblocking receives.

@@ -86,7 +86,7 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
         return conn.try_switch_tx(fd);
     }
     // A signal handler or another thread may be at it already.
-    if conn.busy.swap(1, Acquire) != 0 {
+    if !conn.hold_upgrade() {
         return false;
     }
     let before = conn.phase();
@@ -145,7 +145,14 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
 impl Conn {
     /// Keeps an upgrade from going on until `release_upgrade`; false when one is going on.
     pub fn hold_upgrade(&self) -> bool {
-        self.busy.swap(1, Acquire) == 0
+        self.busy.compare_exchange(0, shm::thread_id(), Acquire, Relaxed).is_ok()
+    }
+
+    /// Whether another thread is in the middle of a step, and will end it whatever this one does meanwhile.
+    #[cold]
+    pub fn is_upgraded_elsewhere(&self) -> bool {
+        let who = self.busy.load(Acquire);
+        who != 0 && who != shm::thread_id() && shm::thread::is_alive(who)
     }
 
     /// Ends `hold_upgrade`.

@@ -70,8 +70,8 @@ fn a_reader_does_not_eat_the_doorbell_of_a_writer() {
     assert_eq!(a.conn.ready(a.fd) & OUT, 0);
     // The reader.
     a.conn.rx_sleepers.fetch_add(1, SeqCst);
-    a.conn.arm_data();
     let seen = a.conn.doorbells_seen();
+    a.conn.arm_data();
     assert_eq!(a.conn.ready(a.fd) & IN, 0);
     port.clear_stale(seen, true, false);
     // All of it is read.
@@ -92,8 +92,9 @@ fn a_writer_does_not_eat_the_doorbell_of_a_reader() {
     assert_eq!(a.recv(&mut [0; 10], 0), Ok(10));
     // The writer.
     a.conn.tx_sleepers.fetch_add(1, SeqCst);
+    let seen = a.conn.doorbells_seen();
     a.conn.arm_space();
-    port.clear_stale(a.conn.doorbells_seen(), false, true);
+    port.clear_stale(seen, false, true);
     assert_eq!(b.send(&[1; 10]), Ok(10));
     assert_ne!(smc::sys::poll_now(a.fd, libc::POLLIN), 0, "nothing wakes the reader: {}", a.describe());
 }
@@ -200,6 +201,7 @@ fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
         unsafe { &*p.conn.peer_waits() }
     };
     let mut silent = false;
+    let seen: Vec<u32> = ports.iter().map(|(p, ..)| p.conn.doorbells_seen()).collect();
     for &(p, sends, receives) in &ports {
         p.conn.rx_sleepers.fetch_add(u32::from(receives), SeqCst);
         p.conn.tx_sleepers.fetch_add(u32::from(sends), SeqCst);
@@ -218,8 +220,7 @@ fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
         let want = if *sends { OUT } else { 0 } | if *receives { IN } else { 0 };
         p.conn.ready(p.fd) & want != 0
     };
-    if !ports.iter().any(|port| {
-        let seen = port.0.conn.doorbells_seen();
+    if !ports.iter().zip(seen).any(|(port, seen)| {
         wanted(port) || {
             port.0.clear_stale(seen, port.2, port.1);
             false

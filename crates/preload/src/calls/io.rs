@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use smc::conn::{Conn, Pieces, phase};
-use smc::meet;
+use smc::{meet, sys};
 
 use receive::{receive, recv_iov};
 use transmit::{send_iov, transmit};
@@ -28,6 +28,9 @@ pub fn after_op(index: u32, c: &Conn, fd: c_int, bytes: usize) {
     }
 }
 
+/// How long a step of another thread is waited for, 50 us each: that thread may be put off by a busy machine.
+const STEPS: u32 = 10_000;
+
 #[cold]
 fn upgrade(index: u32, c: &Conn, fd: c_int) {
     let e = errno();
@@ -37,10 +40,29 @@ fn upgrade(index: u32, c: &Conn, fd: c_int) {
     crate::set_errno(e);
 }
 
+/// Takes the step without which the peer, which has left TCP, cannot be asked for doorbells; waits for another thread that is
+/// taking it. Following the peer without it, a thread would read what others sleep for, and leave them asleep.
+#[cold]
+fn finish_upgrade(index: u32, c: &Conn, fd: c_int) {
+    for _ in 0..STEPS {
+        let elsewhere = c.is_upgraded_elsewhere();
+        upgrade(index, c, fd);
+        if c.phase() & (phase::TX_READY | phase::FROZEN | phase::CLOSED) != 0 || !elsewhere {
+            return;
+        }
+        let t = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+        // SAFETY: `t` is live.
+        unsafe { sys::syscall(libc::SYS_nanosleep, &raw const t as usize, 0, 0, 0, 0, 0) };
+    }
+}
+
 /// Lets receives follow the peer off TCP. True when they come from the ring.
 pub fn settle(index: u32, c: &Conn, fd: c_int) -> bool {
     let ph = c.phase();
     if ph & phase::RX_RING != 0 {
+        if ph & phase::TX_READY == 0 {
+            finish_upgrade(index, c, fd);
+        }
         return true;
     }
     if ph & phase::ATTACHED == 0 {
@@ -56,7 +78,7 @@ pub fn settle(index: u32, c: &Conn, fd: c_int) -> bool {
     }
     if ph & phase::TX_READY == 0 {
         // The peer confirmed before it switched, so its Confirm is there to be read.
-        upgrade(index, c, fd);
+        finish_upgrade(index, c, fd);
     }
     if !c.settle_rx(fd) {
         return false;

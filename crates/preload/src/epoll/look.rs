@@ -182,6 +182,10 @@ impl Held {
                 waits_in_silence = true;
                 silent = true;
             }
+            if c.is_unarmed() {
+                waits_in_silence = true;
+                silent = true;
+            }
             if c.is_muffled() {
                 silent = true;
                 waits_in_silence = true;

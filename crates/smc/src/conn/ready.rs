@@ -214,6 +214,11 @@ impl Conn {
         }
     }
 
+    /// Whether the peer has left TCP and cannot be asked for doorbells yet. Whoever sleeps then would not be woken.
+    pub fn is_unarmed(&self) -> bool {
+        self.phase() & (p::RX_RING | p::TX_READY) == p::RX_RING
+    }
+
     /// Whether payload that was sent before the peer's switch may lie unread in the kernel, in front of any doorbell.
     pub fn has_payload_left(&self) -> bool {
         self.phase() & p::RX_RING == 0 || self.tcp_left() > 0
@@ -245,8 +250,9 @@ impl Conn {
     }
 
     /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs
-    /// on them: true when they had to be left. `seen` was counted before the caller looked at what it waits for, which is
-    /// data (`reader`), space (`writer`) or both; it has armed that.
+    /// on them: true when they had to be left. `seen` was counted before the caller armed what it waits for, which is data
+    /// (`reader`), space (`writer`) or both, and looked at it. Counted behind the arm it may hold a doorbell that spent that
+    /// arm on something the caller had read before, and which taken off would leave it asleep unarmed.
     pub fn clear_stale(&self, fd: i32, seen: u32, reader: bool, writer: bool) -> bool {
         if self.doorbells_due() == 0 {
             return false;

@@ -437,7 +437,7 @@ pub fn stake(conn: &Conn, fd: i32, n: usize, flags: i32) -> Option<Stake<'_>> {
 fn lay(conn: &Conn, fd: i32, n: usize, flags: i32) -> Option<Stake<'_>> {
     const CORKED: u32 = 2;
     let user = conn.user_nodelay.load(Relaxed);
-    if n < 3 || flags & libc::MSG_MORE != 0 || user & CORKED != 0 || conn.busy.swap(1, Acquire) != 0 {
+    if n < 3 || flags & libc::MSG_MORE != 0 || user & CORKED != 0 || !conn.hold_upgrade() {
         return None;
     }
     // From here on `drop` lets go.

@@ -36,8 +36,8 @@ impl Port {
 
     fn sleep_for_data(self) {
         let (c, fd) = (self.conn, self.fd);
-        c.arm_data();
         let seen = c.doorbells_seen();
+        c.arm_data();
         if c.ready(fd) & IN != 0 {
             return;
         }
@@ -64,8 +64,8 @@ impl Port {
         let (c, fd) = (self.conn, self.fd);
         let mut nap = 1_000_000;
         loop {
-            c.arm_space();
             let seen = c.doorbells_seen();
+            c.arm_space();
             if c.ready(fd) & OUT != 0 {
                 return;
             }

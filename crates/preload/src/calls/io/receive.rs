@@ -7,7 +7,7 @@ use libc::{iovec, ssize_t};
 use smc::conn::{Conn, Got, Pieces, phase};
 use smc::{reason, witness};
 
-use super::{after_op, empty_msg, settle, upgrade, with_rest};
+use super::{after_op, empty_msg, finish_upgrade, settle, with_rest};
 use crate::{errno, fail, fds, next, wait};
 
 /// A receive on a connection. `kernel` is the plain call with the given flags.
@@ -210,7 +210,7 @@ fn after_kernel(index: u32, c: &Conn, fd: c_int, r: ssize_t, peek: bool, into: O
     }
     if c.phase() & phase::RX_RING != 0 {
         if c.phase() & phase::TX_READY == 0 {
-            upgrade(index, c, fd);
+            finish_upgrade(index, c, fd);
         }
         fds::on_upgraded(index, fd);
         if payload == 0 && (r > 0 || r < 0 && e == libc::EAGAIN) {
