@@ -149,6 +149,17 @@ pub fn mark(fd: i32, kind: Kind) {
         Release,
     );
     HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    if (0..=2).contains(&fd) && matches!(kind, Kind::Tcp | Kind::Conn(_)) {
+        leave_to_stdio(fd);
+    }
+}
+
+/// A number that stdin, stdout, stderr or another FILE reads and writes, past every hook.
+#[cold]
+pub fn leave_to_stdio(fd: i32) {
+    if let Some((index, c)) = conn_of(fd) {
+        give_up(index, c, fd, reason::STDIO.code());
+    }
 }
 
 fn forget_stale(fd: i32, w: &AtomicU64) {
@@ -547,7 +558,7 @@ pub fn inherit() {
     let Some(fd) = smc::hidden::find_table() else { return };
     let Some(t) = table::adopt(fd) else { return };
     let me = PID.load(Relaxed);
-    for fd in 0..1024 {
+    for fd in 0..sys::descriptor_table_size() {
         let Some(inode) = smc::meet::socket_inode(fd) else { continue };
         if let Some(i) = t.by_inode(inode)
             && t.conn(i).heir.load(Relaxed) == me

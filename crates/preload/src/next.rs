@@ -71,6 +71,10 @@ next! {
     sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t;
     splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, n: size_t, flags: libc::c_uint) -> ssize_t;
     socket(domain: c_int, kind: c_int, proto: c_int) -> c_int;
+    socketpair(domain: c_int, kind: c_int, proto: c_int, pair: *mut c_int) -> c_int;
+    pipe(pair: *mut c_int) -> c_int;
+    pipe2(pair: *mut c_int, flags: c_int) -> c_int;
+    eventfd(initial: libc::c_uint, flags: c_int) -> c_int;
     connect(fd: c_int, a: *const sockaddr, l: socklen_t) -> c_int;
     accept(fd: c_int, a: *mut sockaddr, l: *mut socklen_t) -> c_int;
     accept4(fd: c_int, a: *mut sockaddr, l: *mut socklen_t, flags: c_int) -> c_int;

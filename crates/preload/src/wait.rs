@@ -105,17 +105,17 @@ fn timespec(ns: u64) -> libc::timespec {
     libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// SO_RCVTIMEO as a point in time.
-fn receive_limit(fd: i32) -> Option<u64> {
+/// SO_RCVTIMEO or SO_SNDTIMEO of a call that began at `since`, as a point in time.
+fn limit_of(fd: i32, option: i32, since: u64) -> Option<u64> {
     let mut tv = [0i64; 2];
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
-    (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000)
+    sys::getsockopt(fd, libc::SOL_SOCKET, option, &mut tv);
+    (tv != [0, 0]).then(|| since + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000)
 }
 
 /// Waits until the kernel's socket is readable (with `any`, whatever its mark), or has one of the events `also`; false
 /// with errno when the receive must fail.
 pub fn for_kernel(conn: &Conn, fd: i32, also: i16, any: bool) -> bool {
-    let limit = receive_limit(fd);
+    let limit = limit_of(fd, libc::SO_RCVTIMEO, sys::now_ns());
     let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP | also, revents: 0 };
     loop {
         let mut left = limit.map(|l| l.saturating_sub(sys::now_ns()));
@@ -144,10 +144,7 @@ pub fn for_kernel(conn: &Conn, fd: i32, also: i16, any: bool) -> bool {
 /// A short sleep of a call that began at `began`, in front of bytes that are too few for it; false when no more of them
 /// will come in time, or a signal did.
 pub fn for_a_while(fd: i32, began: u64) -> bool {
-    let mut tv = [0i64; 2];
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut tv);
-    let limit = tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000;
-    if limit != 0 && sys::now_ns() - began >= limit {
+    if limit_of(fd, libc::SO_RCVTIMEO, began).is_some_and(|limit| sys::now_ns() >= limit) {
         return false;
     }
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
@@ -155,25 +152,29 @@ pub fn for_a_while(fd: i32, began: u64) -> bool {
     unsafe { next::ppoll(&raw mut p, 1, &timespec(UNMARKED_NS), core::ptr::null()) == 0 }
 }
 
-/// Waits for the rest of a receive that has something already; false when it must return that.
-pub fn for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
+/// Waits for the rest of a receive that began at `since` and has something already; false when it must return that.
+pub fn for_more(conn: &Conn, fd: i32, since: u64, there: impl Fn() -> bool) -> bool {
     if sys::is_nonblocking(fd) {
         return false;
     }
     conn.rx_sleepers.fetch_add(1, SeqCst);
-    let r = sleep_for_more(conn, fd, there);
+    let r = sleep_for_more(conn, fd, since, there);
     conn.rx_sleepers.fetch_sub(1, SeqCst);
     r
 }
 
-fn sleep_for_more(conn: &Conn, fd: i32, there: impl Fn() -> bool) -> bool {
-    let limit = receive_limit(fd);
+fn sleep_for_more(conn: &Conn, fd: i32, since: u64, there: impl Fn() -> bool) -> bool {
+    let limit = limit_of(fd, libc::SO_RCVTIMEO, since);
     loop {
         let unarmed = conn.is_unarmed();
         let seen = conn.doorbells_seen();
         conn.arm_data();
         if there() {
             return true;
+        }
+        if conn.phase() & phase::SHUT_RD != 0 {
+            // By another thread: TCP gives what it has. The kernel would tell of it for ever, and not let us sleep.
+            return false;
         }
         let held = conn.clear_stale(fd, seen, true, false) || unarmed;
         let left = limit.map(|l| l.saturating_sub(sys::now_ns()));
@@ -252,8 +253,9 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     }
 }
 
-/// Waits until `conn` may have room. Err(errno) ends the call, which with `begun` has sent something already.
-pub fn for_space(conn: &Conn, fd: i32, dontwait: bool, begun: bool) -> Result<(), i32> {
+/// Waits until `conn` may have room. Err(errno) ends the call, which with `begun` has sent something already and first waited
+/// at `since`.
+pub fn for_space(conn: &Conn, fd: i32, dontwait: bool, begun: bool, since: &mut Option<u64>) -> Result<(), i32> {
     if dontwait || sys::is_nonblocking(fd) {
         // Armed, because whoever learns that there is no room waits for it next.
         conn.arm_space();
@@ -268,15 +270,17 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool, begun: bool) -> Result<()
         return Ok(());
     }
     conn.tx_sleepers.fetch_add(1, SeqCst);
-    let r = sleep_for_space(conn, fd, begun);
+    let since = *since.get_or_insert_with(sys::now_ns);
+    let r = sleep_for_space(conn, fd, begun, since);
     conn.tx_sleepers.fetch_sub(1, SeqCst);
     r
 }
 
-fn sleep_for_space(conn: &Conn, fd: i32, begun: bool) -> Result<(), i32> {
-    let mut tv = [0i64; 2];
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut tv);
-    let limit = (tv != [0, 0]).then(|| sys::now_ns() + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000);
+/// Longest sleep of a writer: another thread may shut the socket, of which the kernel does not tell who waits for doorbells.
+const WRITER_NS: u64 = 20_000_000;
+
+fn sleep_for_space(conn: &Conn, fd: i32, begun: bool, since: u64) -> Result<(), i32> {
+    let limit = limit_of(fd, libc::SO_SNDTIMEO, since);
     let mut nap = 1_000_000u64;
     // The kernel reports a side that is shut, or payload that nobody fetches, for ever: asked about it, it would not let
     // us sleep.
@@ -292,7 +296,7 @@ fn sleep_for_space(conn: &Conn, fd: i32, begun: bool) -> Result<(), i32> {
         if limit.is_some_and(|l| now >= l) {
             return Err(libc::EAGAIN);
         }
-        let mut left = limit.map_or(u64::MAX, |l| l - now);
+        let mut left = limit.map_or(u64::MAX, |l| l - now).min(WRITER_NS);
         if conn.space_is_silent() || held || noisy {
             left = left.min(nap);
             // Where doorbells do not get through, the peer may be fast all the same.
@@ -304,14 +308,14 @@ fn sleep_for_space(conn: &Conn, fd: i32, begun: bool) -> Result<(), i32> {
         if conn.phase() & phase::TX_RING == 0 {
             p.events |= libc::POLLOUT;
         }
-        let timeout = if left == u64::MAX { core::ptr::null() } else { &raw const t };
         let slept = now_us();
         // SAFETY: pointers to live locals.
-        let r = unsafe { next::ppoll(&raw mut p, 1, timeout, core::ptr::null()) };
+        let r = unsafe { next::ppoll(&raw mut p, 1, &raw const t, core::ptr::null()) };
         let e = if r < 0 { errno() } else { 0 };
         if r < 0 {
-            // poll is never restarted after a signal, send is if its handler says so and it has nothing to return.
-            if e == libc::EINTR && !begun && crate::calls::process::restarts() {
+            // poll is never restarted after a signal, send is if its handler says so, it has no time limit and nothing to
+            // return.
+            if e == libc::EINTR && !begun && limit.is_none() && crate::calls::process::restarts() {
                 continue;
             }
             return Err(e);

@@ -14,7 +14,11 @@ use rustix::fs::{
     FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap_fixed,
+    munlock, munmap,
+};
+use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 
 /// Lengths are multiples of it, also where the kernel's pages are larger.
@@ -328,6 +332,10 @@ fn memfd(name: &CStr, len: usize) -> Result<Fd, Errno> {
         other => other?,
     };
     let fd = Fd::new(file.into_raw_fd())?;
+    // Beyond it ftruncate would kill the program by SIGXFSZ.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
+        return Err(Errno::FBIG);
+    }
     ftruncate(fd.borrow(), len as u64)?;
     Ok(fd)
 }
@@ -338,8 +346,18 @@ fn map(fd: RawFd, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
 
 fn map_at(fd: RawFd, offset: u64, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let base = unsafe { mmap(ptr::null_mut(), len, prot, flags, borrow(fd), offset)? };
+    // Without access at first: under mlockall(MCL_FUTURE) the kernel would make all of it resident at once, hundreds of
+    // megabytes of which a few are ever used.
+    // SAFETY: a new mapping at an address of the kernel's choice, locked in memory no longer.
+    let base = unsafe {
+        let base = mmap(ptr::null_mut(), len, ProtFlags::empty(), flags, borrow(fd), offset)?;
+        let _ = munlock(base, len);
+        if let Err(error) = mprotect(base, len, MprotectFlags::from_bits_retain(prot.bits())) {
+            let _ = munmap(base, len);
+            return Err(error);
+        }
+        base
+    };
     // SAFETY: the mapping just made. Core dumps have no use for it, so that a failure does not matter.
     let _ = unsafe { madvise(base, len, Advice::LinuxDontDump) };
     Ok(base.cast())

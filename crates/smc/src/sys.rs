@@ -100,6 +100,27 @@ pub fn shutdown(fd: c_int, how: c_int) -> isize {
     unsafe { syscall(libc::SYS_shutdown, fd as usize, how as usize, 0, 0, 0, 0) }
 }
 
+/// One above the highest descriptor that can be open: the size of the kernel's table, of which it tells in /proc.
+pub fn descriptor_table_size() -> c_int {
+    const USUAL: c_int = 1024;
+    let Ok(file) = rustix::fs::open(c"/proc/self/status", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+    else {
+        return USUAL;
+    };
+    let mut text = [0u8; 2048];
+    let n = rustix::io::read(&file, &mut text).unwrap_or(0);
+    let lines = text[..n].split(|&b| b == b'\n');
+    let size = lines.filter_map(|line| line.strip_prefix(b"FDSize:")).next().map(<[u8]>::trim_ascii);
+    size.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(USUAL)
+}
+
+/// The position of a file after it was moved; an errno where that fails.
+pub fn lseek(fd: c_int, by: i64, whence: c_int) -> Result<i64, i32> {
+    // SAFETY: integers only.
+    let r = unsafe { syscall(libc::SYS_lseek, fd as usize, by as usize, whence as usize, 0, 0, 0) };
+    if r < 0 { Err(-r as i32) } else { Ok(r as i64) }
+}
+
 /// Polls one descriptor without waiting; `revents`, or 0 on error.
 pub fn poll_now(fd: c_int, events: i16) -> i16 {
     let mut p = libc::pollfd { fd, events, revents: 0 };

@@ -133,8 +133,10 @@ fn make() -> Option<&'static Header> {
             as i32;
     let base = if fd >= 0 {
         // SAFETY: our own fresh descriptor.
-        let sized = unsafe { sys::syscall(libc::SYS_ftruncate, fd as usize, len(), 0, 0, 0, 0) };
-        if sized == 0 { map(fd) } else { core::ptr::null_mut() }
+        let sized = || unsafe { sys::syscall(libc::SYS_ftruncate, fd as usize, len(), 0, 0, 0, 0) } == 0;
+        // Beyond RLIMIT_FSIZE it would kill the program by SIGXFSZ.
+        let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if most.is_none_or(|most| len() as u64 <= most) && sized() { map(fd) } else { core::ptr::null_mut() }
     } else {
         core::ptr::null_mut()
     };

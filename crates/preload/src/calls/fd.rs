@@ -110,9 +110,15 @@ fn dup3_as(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
             fds::share(new, kept);
         }
     }
+    // What was no socket may be a FILE's, whose reads and writes pass every hook from now on.
+    let may_be_stdio =
+        fds::kind(old) != Kind::Other && fds::kind(new) == Kind::Other && sys::fcntl(new, libc::F_GETFD, 0) >= 0;
     let r = call();
     if r >= 0 {
         fds::share_over(old, new);
+        if may_be_stdio {
+            fds::leave_to_stdio(new);
+        }
     }
     if kept >= 0 {
         fds::before_close(kept);
@@ -166,7 +172,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
                 return 0;
             }
             SIOCOUTQ if arg != 0 && c.phase() & smc::conn::phase::TX_RING != 0 => {
-                unsafe { *(arg as *mut c_int) = c.unsent() as c_int };
+                // What is in the ring has been delivered: TCP counts what the peer's kernel has not acknowledged.
+                unsafe { *(arg as *mut c_int) = 0 };
                 return 0;
             }
             SIOCOUTQNSD if arg != 0 && c.phase() & smc::conn::phase::TX_RING != 0 => {

@@ -19,6 +19,9 @@ fn fill(fd: c_int, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Re
             None => sys::syscall(libc::SYS_read, fd as usize, dst as usize, len, 0, 0, 0),
         }
     };
+    if r == -(libc::EINVAL as isize) && sys::fcntl(fd, libc::F_GETFL, 0) & libc::O_DIRECT as isize != 0 {
+        return fill_directly(fd, off, dst, len);
+    }
     if r < 0 {
         return Err(-r as i32);
     }
@@ -26,6 +29,35 @@ fn fill(fd: c_int, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Re
         **o += r as off_t;
     }
     Ok(r as usize)
+}
+
+/// A file opened with O_DIRECT, which gives only whole blocks, to aligned memory: staged.
+#[cold]
+fn fill_directly(fd: c_int, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
+    const BLOCK: usize = 4096;
+    #[repr(align(4096))]
+    struct Stage([u8; 16 * BLOCK]);
+    let mut stage = Stage([0; _]);
+    let at = match off {
+        Some(o) => **o,
+        None => sys::lseek(fd, 0, libc::SEEK_CUR)?,
+    };
+    let ahead = at as usize % BLOCK;
+    let n = (ahead + len).next_multiple_of(BLOCK).min(stage.0.len());
+    let from = at as usize - ahead;
+    // SAFETY: the stage has `n` bytes.
+    let r = unsafe { sys::syscall(libc::SYS_pread64, fd as usize, stage.0.as_mut_ptr() as usize, n, from, 0, 0) };
+    if r < 0 {
+        return Err(-r as i32);
+    }
+    let got = (r as usize).saturating_sub(ahead).min(len);
+    // SAFETY: `dst` has `len` bytes.
+    unsafe { core::ptr::copy_nonoverlapping(stage.0.as_ptr().wrapping_add(ahead), dst, got) };
+    match off {
+        Some(o) => **o += got as off_t,
+        None => drop(sys::lseek(fd, got as off_t, libc::SEEK_CUR)?),
+    }
+    Ok(got)
 }
 
 /// The kind of a file, as in st_mode.
@@ -53,7 +85,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
     settle(index, c, out);
     if c.phase() & phase::TX_RING == 0 {
         while !c.flush_takeback(out) {
-            if let Err(e) = wait::for_space(c, out, false, false) {
+            if let Err(e) = wait::for_space(c, out, false, false, &mut None) {
                 return fail(e);
             }
         }
@@ -83,13 +115,13 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
     }
     let mut at = unsafe { off.as_mut() };
     let want = n.min(0x7fff_f000);
-    let mut done = 0usize;
+    let (mut done, mut since) = (0usize, None);
     while done < want {
         match c.send_from(out, want - done, |dst, len| fill(input, &mut at, dst, len)) {
             // End of the file.
             Sent::Bytes(0) => break,
             Sent::Bytes(k) => done += k,
-            Sent::Full => match wait::for_space(c, out, false, done > 0) {
+            Sent::Full => match wait::for_space(c, out, false, done > 0, &mut since) {
                 Ok(()) => {}
                 Err(_) if done > 0 => break,
                 Err(e) => return fail(e),
@@ -209,6 +241,7 @@ fn into_ring(
     nonblock: bool,
     plain: impl Fn() -> ssize_t,
 ) -> ssize_t {
+    let mut since = None;
     loop {
         // Wait for the pipe first: a read of it under the connection's lock must not sleep.
         let there = sys::ioctl_int(pipe, libc::FIONREAD).unwrap_or(0).max(0) as usize;
@@ -229,7 +262,7 @@ fn into_ring(
         match c.send_from(fd, n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
             Sent::Bytes(k) => return k as ssize_t,
             Sent::Full => {
-                if let Err(e) = wait::for_space(c, fd, nonblock, false) {
+                if let Err(e) = wait::for_space(c, fd, nonblock, false, &mut since) {
                     return fail(e);
                 }
             }
@@ -274,7 +307,8 @@ fn out_of_ring(
             Got::Eof => return 0,
             Got::Kernel => return plain(),
             Got::Err(e) => return fail(e),
-            Got::Empty => match wait::for_data(c, fd, nonblock) {
+            // SPLICE_F_NONBLOCK is about the pipe; of the socket its own O_NONBLOCK decides.
+            Got::Empty => match wait::for_data(c, fd, false) {
                 Ok(None) => {}
                 Ok(Some(Got::Err(e))) => return fail(e),
                 Ok(Some(_)) => return 0,

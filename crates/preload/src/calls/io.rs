@@ -109,8 +109,7 @@ fn empty_msg(iov: *const iovec, n: usize) -> msghdr {
 
 #[inline(always)]
 fn one(buf: *const c_void, n: size_t) -> iovec {
-    // The kernel cuts a request at this length too, and our counts stay within an isize.
-    iovec { iov_base: buf.cast_mut(), iov_len: n.min(0x7fff_f000) }
+    iovec { iov_base: buf.cast_mut(), iov_len: n.min(MOST) }
 }
 
 unsafe fn slice<'a>(iov: *const iovec, n: c_long) -> Option<&'a [iovec]> {
@@ -127,6 +126,27 @@ unsafe fn slice<'a>(iov: *const iovec, n: c_long) -> Option<&'a [iovec]> {
             total <= isize::MAX as usize
         })
         .then_some(v)
+}
+
+/// The kernel cuts a request at this length, and so must a ring: counts of calls are ints in places.
+const MOST: usize = 0x7fff_f000;
+
+/// Runs `f` with as much of `iov` as one call may move.
+#[inline]
+fn within_most<R>(iov: &[iovec], f: impl FnOnce(&[iovec]) -> R) -> R {
+    if iov.iter().map(|e| e.iov_len).sum::<usize>() <= MOST {
+        return f(iov);
+    }
+    let mut left = MOST;
+    let cut: Vec<iovec> = iov
+        .iter()
+        .map(|e| {
+            let n = e.iov_len.min(left);
+            left -= n;
+            iovec { iov_base: e.iov_base, iov_len: n }
+        })
+        .collect();
+    f(&cut)
 }
 
 macro_rules! watched {
@@ -219,16 +239,18 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
         if let Some(r) = receive::untouched(index, c, fd, flags, || next::recvmsg(fd, msg, flags)) {
             return r;
         }
-        let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
         let mut asked = false;
-        let r = receive(index, c, fd, Pieces::new(v), flags, |into, fl| {
-            asked = true;
-            if into.left() == whole {
-                return next::recvmsg(fd, msg, fl);
-            }
-            with_rest(into, |v, n| {
-                let mut m = empty_msg(v, n);
-                next::recvmsg(fd, &raw mut m, fl)
+        let r = within_most(v, |v| {
+            let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
+            receive(index, c, fd, Pieces::new(v), flags, |into, fl| {
+                asked = true;
+                if into.left() == whole {
+                    return next::recvmsg(fd, msg, fl);
+                }
+                with_rest(into, |v, n| {
+                    let mut m = empty_msg(v, n);
+                    next::recvmsg(fd, &raw mut m, fl)
+                })
             })
         });
         if r >= 0 && !asked {
@@ -360,14 +382,16 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
                 return -1;
             }
         }
-        let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
-        transmit(index, c, fd, Pieces::new(v), flags, |from, fl| {
-            if from.left() == whole {
-                return next::sendmsg(fd, msg, fl);
-            }
-            with_rest(from, |v, n| {
-                let m = empty_msg(v, n);
-                next::sendmsg(fd, &raw const m, fl)
+        within_most(v, |v| {
+            let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
+            transmit(index, c, fd, Pieces::new(v), flags, |from, fl| {
+                if from.left() == whole {
+                    return next::sendmsg(fd, msg, fl);
+                }
+                with_rest(from, |v, n| {
+                    let m = empty_msg(v, n);
+                    next::sendmsg(fd, &raw const m, fl)
+                })
             })
         })
     }

@@ -108,6 +108,44 @@ unsafe fn put(set: *mut fd_set, fd: usize, on: bool) {
 const READ: i16 = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
+/// As many descriptors as the kernel would look at of `n`: it goes by the size of the descriptor table, which without our
+/// hidden descriptors, high up, would end with the program's own. Programs that pass getdtablesize() count on that: their sets
+/// are shorter.
+fn within_table(n: c_int) -> c_int {
+    const SET: c_int = libc::FD_SETSIZE as c_int;
+    const BATCH: c_int = 256;
+    if n <= SET || smc::hidden::all().next().is_none() {
+        return n;
+    }
+    let mut end = n.min(smc::sys::descriptor_table_size());
+    while end > SET {
+        let begin = (end - BATCH).max(SET);
+        let mut open = [pollfd { fd: -1, events: 0, revents: 0 }; BATCH as usize];
+        for (fd, p) in (begin..end).zip(&mut open) {
+            p.fd = fd;
+        }
+        let zero = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the list and the limit are live, the mask is null.
+        unsafe {
+            smc::sys::syscall(
+                libc::SYS_ppoll,
+                open.as_mut_ptr() as usize,
+                (end - begin) as usize,
+                &raw const zero as usize,
+                0,
+                8,
+                0,
+            );
+        }
+        let is_own = |p: &&pollfd| p.fd >= 0 && p.revents & libc::POLLNVAL == 0 && !smc::hidden::contains(p.fd);
+        if let Some(highest) = open.iter().rev().find(is_own) {
+            return n.min((highest.fd + 64) / 64 * 64);
+        }
+        end = begin;
+    }
+    SET
+}
+
 /// select by poll, with select's meaning of the events; None when no upgraded connection is in the sets.
 unsafe fn by_poll(
     n: c_int,
@@ -169,6 +207,7 @@ pub unsafe extern "C" fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mu
             (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_usec.max(0) as u64 * 1000)
         });
         let start = smc::sys::now_ns();
+        let n = within_table(n);
         match by_poll(n, r, w, e, limit, core::ptr::null()) {
             Some(got) => {
                 // Linux leaves the time that was left.
@@ -202,6 +241,7 @@ pub unsafe extern "C" fn pselect(
         if ns_invalid(t) {
             return next::pselect(n, r, w, e, t, m);
         }
+        let n = within_table(n);
         by_poll(n, r, w, e, ns(t), m).unwrap_or_else(|| next::pselect(n, r, w, e, t, m))
     }
 }
@@ -215,6 +255,7 @@ pub unsafe fn pselect6(n: c_int, sets: [*mut fd_set; 3], t: *mut timespec, mask:
     if ns_invalid(t) || (!mask.is_null() && crate::faulty(mask)) {
         return None;
     }
+    let n = within_table(n);
     let start = smc::sys::now_ns();
     let limit = ns(t);
     // SAFETY: forwarded.

@@ -83,44 +83,34 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     unsafe { next::shutdown(fd, how) }
 }
 
+/// Two descriptors that cannot be ours.
+unsafe fn made(r: c_int, pair: *mut c_int) -> c_int {
+    if r >= 0 {
+        // SAFETY: two ints, written just now.
+        unsafe {
+            fds::purge(*pair);
+            fds::purge(*pair.add(1));
+        }
+    }
+    r
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, proto: c_int, pair: *mut c_int) -> c_int {
-    // SAFETY: two ints to write, as libc demands.
-    let r = unsafe {
-        sys::syscall(libc::SYS_socketpair, domain as usize, kind as usize, proto as usize, pair as usize, 0, 0)
-    };
-    if r < 0 {
-        return crate::fail(-r as i32) as c_int;
-    }
-    unsafe {
-        fds::purge(*pair);
-        fds::purge(*pair.add(1));
-    }
-    0
+    unsafe { made(next::socketpair(domain, kind, proto, pair), pair) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pipe2(pair: *mut c_int, flags: c_int) -> c_int {
-    // SAFETY: two ints to write, as libc demands.
-    let r = unsafe { sys::syscall(libc::SYS_pipe2, pair as usize, flags as usize, 0, 0, 0, 0) };
-    if r < 0 {
-        return crate::fail(-r as i32) as c_int;
-    }
-    unsafe {
-        fds::purge(*pair);
-        fds::purge(*pair.add(1));
-    }
-    0
+    unsafe { made(next::pipe2(pair, flags), pair) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pipe(pair: *mut c_int) -> c_int {
-    unsafe { pipe2(pair, 0) }
+    unsafe { made(next::pipe(pair), pair) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn eventfd(initial: libc::c_uint, flags: c_int) -> c_int {
-    // SAFETY: integers only.
-    let r = unsafe { sys::syscall(libc::SYS_eventfd2, initial as usize, flags as usize, 0, 0, 0, 0) };
-    if r < 0 { crate::fail(-r as i32) as c_int } else { fds::purge(r as c_int) }
+    fds::purge(unsafe { next::eventfd(initial, flags) })
 }

@@ -5,10 +5,12 @@ use crate::sys;
 use core::sync::atomic::fence;
 
 impl Conn {
-    /// Publishes end flags behind everything sent so far. The caller makes the kernel's FIN follow.
-    fn publish_ends(&self, flags: u64) {
-        // The tx lock orders the flags behind a send that is under way in another thread.
+    /// Publishes end flags behind everything sent so far, and sets `phase` bits. The caller makes the kernel's FIN follow.
+    fn publish_ends(&self, flags: u64, phase: u32) {
+        // The tx lock orders the flags behind a send that is under way in another thread, and all later ones behind the
+        // phase: in between they would be told as sent, and lost behind the end.
         let _tx = self.tx_lock.lock();
+        self.set(phase);
         let _rx = self.rx_lock.lock();
         self.ends.fetch_or(flags, Relaxed);
         if self.phase() & p::TX_READY == 0 {
@@ -43,7 +45,7 @@ impl Conn {
         self.flush_takeback(fd);
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
             if self.phase() & p::TX_RING != 0 {
-                self.publish_ends(DONE);
+                self.publish_ends(DONE, p::SHUT_WR);
             }
             self.set(p::SHUT_WR);
         }
@@ -52,7 +54,7 @@ impl Conn {
         }
         if self.phase() & (p::SHUT_WR | p::SHUT_RD) == p::SHUT_WR | p::SHUT_RD && self.switched() {
             // Nobody will read what the peer sends from here on: TCP answers that by a reset, once it is sent there.
-            self.publish_ends(DONE | CLOSED);
+            self.publish_ends(DONE | CLOSED, 0);
         }
     }
 
@@ -73,11 +75,11 @@ impl Conn {
             sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0
         };
         if self.phase() & p::RX_RECALLED == 0 && (hard || unread) {
-            self.publish_ends(ABORT);
+            self.publish_ends(ABORT, 0);
             sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
             return;
         }
-        self.publish_ends(DONE | CLOSED);
+        self.publish_ends(DONE | CLOSED, 0);
         if self.phase() & p::RX_RING != 0 {
             // Unread doorbells would make the kernel send RST instead of FIN. The flags above stop further ones.
             // A peer that sends faster than we throw away has broken the protocol, and gets that reset.

@@ -57,7 +57,7 @@ impl Conn {
                 ask |= IN as i16;
             } else if word & CURSOR_MASK != self.rx_word.load(Relaxed) {
                 let mark = self.mark();
-                if mark <= 1 || ends != 0 || gone || self.unread(fd) >= mark {
+                if mark <= 1 || ends != 0 || gone || ph & p::SHUT_RD != 0 || self.unread(fd) >= mark {
                     ev |= IN;
                 }
             } else if word & REVERTED != 0 || ph & p::RX_RECALLED != 0 && !self.is_far() {
@@ -119,8 +119,11 @@ impl Conn {
         }
         let my = self.my();
         let ends = my.cons.load(Acquire) & ENDS;
-        let dead = u64::from(self.phase() & (p::DEAD | p::BROKEN) != 0);
-        (my.prod.load(Acquire) & CURSOR_MASK) | ends | dead << 56
+        let ph = self.phase();
+        let dead = ph & (p::DEAD | p::BROKEN) != 0;
+        // Our own shutdown behind the peer's end is a hangup.
+        let hung_up = (dead || ends != 0) && ph & p::SHUT_WR != 0;
+        (my.prod.load(Acquire) & CURSOR_MASK) | ends | u64::from(dead) << 56 | u64::from(hung_up) << 57
     }
 
     /// Whether a receive would not find the ring empty: the cheap look of a spinning wait.
@@ -163,7 +166,7 @@ impl Conn {
         sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize
     }
 
-    /// Bytes sent that the peer has not read (SIOCOUTQ).
+    /// Bytes sent that the peer has not read.
     pub fn unsent(&self) -> usize {
         let Ok(_guard) = self.tx_lock.lock() else { return 0 };
         // SAFETY: the tx lock is held.

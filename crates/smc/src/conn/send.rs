@@ -123,8 +123,8 @@ impl Conn {
         want: usize,
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
     ) -> Option<Sent> {
-        // A signal handler that interrupted our own send on this connection cannot wait for it.
-        let Ok(_guard) = self.tx_lock.lock() else { return Some(Sent::Full) };
+        // A signal handler that interrupted our own send on this connection cannot wait for it, nor for room.
+        let Ok(_guard) = self.tx_lock.lock() else { return Some(Sent::Err(libc::EAGAIN)) };
         let ph = self.phase();
         if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
             return Some(Sent::Kernel);
@@ -229,7 +229,7 @@ impl Conn {
     }
 
     fn send_over_locked(&self, fd: i32, want: usize, source: Source) -> Sent {
-        let Ok(_guard) = self.tx_lock.lock() else { return Sent::Full };
+        let Ok(_guard) = self.tx_lock.lock() else { return Sent::Err(libc::EAGAIN) };
         let ph = self.phase();
         if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 || want == 0 {
             return Sent::Kernel;

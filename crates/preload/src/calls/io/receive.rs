@@ -7,7 +7,7 @@ use libc::{iovec, ssize_t};
 use smc::conn::{Conn, Got, Pieces, phase};
 use smc::{reason, witness};
 
-use super::{after_op, empty_msg, finish_upgrade, settle, with_rest};
+use super::{after_op, empty_msg, finish_upgrade, settle, with_rest, within_most};
 use crate::{errno, fail, fds, next, wait};
 
 /// A receive on a connection. `kernel` is the plain call with the given flags.
@@ -33,6 +33,8 @@ pub(super) fn receive(
     // A kernel receive that insists on all of it would swallow doorbells: insist here.
     let low = c.user_rcvlowat.load(Relaxed) as usize;
     let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
+    // Of no use to a receive that is content with a byte: the kernel's own limit holds for its only sleep.
+    let since = if all > 1 { smc::sys::now_ns() } else { 0 };
     let mut done = 0;
     if peek && flags & libc::MSG_WAITALL != 0 && !dontwait && want > 0 {
         return peek_all(index, c, fd, into, flags, &mut kernel);
@@ -77,7 +79,7 @@ pub(super) fn receive(
         }
         if done > 0 {
             // A signal ends a receive that has something, also where it would restart one that has nothing.
-            if dontwait || !wait::for_more(c, fd, || c.has_news()) {
+            if dontwait || !wait::for_more(c, fd, since, || c.has_news()) {
                 return done as ssize_t;
             }
             continue;
@@ -118,7 +120,8 @@ fn peek_all(
             let room = c.rx_snapshot().size as usize;
             let ended = c.ready(fd) & smc::conn::RDHUP != 0;
             match c.recv(fd, &mut into.clone(), flags) {
-                Got::Bytes(n) if n < want.min(room) && !ended && wait::for_more(c, fd, || c.read_stamp() != seen) => {}
+                Got::Bytes(n)
+                    if n < want.min(room) && !ended && wait::for_more(c, fd, began, || c.read_stamp() != seen) => {}
                 Got::Bytes(n) => return n as ssize_t,
                 Got::Empty => match wait::for_data(c, fd, false) {
                     Ok(None) => {}
@@ -252,7 +255,7 @@ pub(super) unsafe fn recv_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: imp
     let Some((index, c)) = fds::conn_of(fd) else { return plain() };
     match untouched(index, c, fd, flags, &plain) {
         Some(r) => r,
-        None => recv_pieces(index, c, fd, iov, flags, &plain),
+        None => within_most(iov, |iov| recv_pieces(index, c, fd, iov, flags, &plain)),
     }
 }
 

@@ -7,7 +7,7 @@ use libc::{iovec, ssize_t};
 use smc::conn::{Conn, Pieces, Sent, phase};
 use smc::{meet, reason, witness};
 
-use super::{after_op, empty_msg, settle, with_rest};
+use super::{after_op, empty_msg, settle, with_rest, within_most};
 use crate::{fail, fds, next, wait};
 
 /// Flags whose data a ring cannot carry.
@@ -41,7 +41,7 @@ pub(super) fn transmit(
     let generation = c.gen_.load(Relaxed);
     let want = from.left();
     let dontwait = flags & libc::MSG_DONTWAIT != 0;
-    let mut done = 0;
+    let (mut done, mut since) = (0, None);
     loop {
         let ph = c.phase();
         if ph & phase::TX_RING == 0 {
@@ -50,7 +50,7 @@ pub(super) fn transmit(
                 continue;
             }
             if !c.flush_takeback(fd) {
-                match wait::for_space(c, fd, dontwait, done > 0) {
+                match wait::for_space(c, fd, dontwait, done > 0, &mut since) {
                     Ok(()) => continue,
                     Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
                 }
@@ -99,9 +99,14 @@ pub(super) fn transmit(
                 if want > 0 {
                     c.sends_past_ring();
                 }
+                if c.phase() & (phase::SHUT_WR | phase::TX_RING) == phase::SHUT_WR | phase::TX_RING {
+                    // Another thread is about to shut the socket, and has told the peer: payload that overtakes it would
+                    // count as doorbells there.
+                    smc::sys::shutdown(fd, libc::SHUT_WR);
+                }
                 return kernel(&from, flags);
             }
-            Sent::Full => match wait::for_space(c, fd, dontwait, done > 0) {
+            Sent::Full => match wait::for_space(c, fd, dontwait, done > 0, &mut since) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return done as ssize_t,
                 Err(e) => return fail(e),
@@ -152,7 +157,7 @@ pub(super) unsafe fn send_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: imp
     let Some((index, c)) = fds::conn_of(fd) else { return plain() };
     match untouched(index, c, fd, flags, &plain) {
         Some(r) => r,
-        None => send_pieces(index, c, fd, iov, flags, &plain),
+        None => within_most(iov, |iov| send_pieces(index, c, fd, iov, flags, &plain)),
     }
 }
 
