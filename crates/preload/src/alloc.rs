@@ -52,7 +52,11 @@ fn class(layout: Layout) -> Option<usize> {
 }
 
 fn map(len: usize) -> *mut u8 {
-    sys::reserve(len, false).cast()
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: a fresh anonymous mapping.
+    let p = unsafe { sys::syscall(libc::SYS_mmap, 0, len, prot, flags, usize::MAX, 0) };
+    if p < 0 { core::ptr::null_mut() } else { p as *mut u8 }
 }
 
 // SAFETY: blocks are at least as large and as aligned as asked for, and handed out once.

@@ -118,7 +118,7 @@ pub fn after_fork_child(parent: u32, each: impl FnOnce(&mut dyn FnMut(u32))) {
             let old = SIBLINGS.swap(pool, Relaxed);
             if !old.is_null() {
                 // SAFETY: where the parent's ledger is, which nobody uses here any more.
-                unsafe { sys::syscall(libc::SYS_munmap, old as usize, LEN * CHILDREN, 0, 0, 0, 0) };
+                unsafe { sys::give_back(old.cast(), LEN * CHILDREN) };
             }
         }
     }

@@ -92,6 +92,8 @@ next! {
     fclose(f: *mut libc::FILE) -> c_int;
     poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
     ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int;
+    sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    __sysv_signal(sig: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int;
     pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *const timespec, m: *const sigset_t) -> c_int;
     epoll_create(size: c_int) -> c_int;
@@ -109,7 +111,6 @@ next! {
     posix_spawn(pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
     posix_spawnp(pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
     posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int;
-    sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     io_uring_queue_init(n: libc::c_uint, ring: *mut c_void, flags: libc::c_uint) -> c_int;
     io_uring_queue_init_params(n: libc::c_uint, ring: *mut c_void, p: *mut c_void) -> c_int;
     setuid(uid: libc::uid_t) -> c_int;

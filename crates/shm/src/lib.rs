@@ -11,6 +11,7 @@
 //! The crate is linked into a preload library, where names of libc lead back to our own hooks. It
 //! therefore makes its system calls through rustix alone and never drops an `OwnedFd`.
 
+pub mod address;
 pub mod copy;
 pub mod counter;
 pub mod cursor;

@@ -7,17 +7,14 @@
 //! Limit: where overcommit is forbidden (`vm.overcommit_memory=2`), the kernel may still answer the
 //! first touch of a page with SIGBUS when it has no memory left to promise.
 
+use crate::address;
 use core::ffi::CStr;
-use core::ptr;
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{
     FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, mremap_fixed,
-    munlock, munmap,
-};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed};
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 
@@ -92,7 +89,7 @@ impl Retired {
     /// Gives up the addresses too. No thread may be on its way out of them any more.
     pub fn unmap(self) {
         // SAFETY: our own mapping, of which the caller says that nobody uses it.
-        let _ = unsafe { munmap(self.base.cast(), self.len) };
+        unsafe { address::unmap(self.base.cast(), self.len) };
     }
 }
 
@@ -317,7 +314,7 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: our own mapping; whoever still has a raw pointer was to `retire` it.
-        let _ = unsafe { munmap(self.base.cast(), self.len) };
+        unsafe { address::unmap(self.base.cast(), self.len) };
     }
 }
 
@@ -345,19 +342,7 @@ fn map(fd: RawFd, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
 }
 
 fn map_at(fd: RawFd, offset: u64, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // Without access at first: under mlockall(MCL_FUTURE) the kernel would make all of it resident at once, hundreds of
-    // megabytes of which a few are ever used.
-    // SAFETY: a new mapping at an address of the kernel's choice, locked in memory no longer.
-    let base = unsafe {
-        let base = mmap(ptr::null_mut(), len, ProtFlags::empty(), flags, borrow(fd), offset)?;
-        let _ = munlock(base, len);
-        if let Err(error) = mprotect(base, len, MprotectFlags::from_bits_retain(prot.bits())) {
-            let _ = munmap(base, len);
-            return Err(error);
-        }
-        base
-    };
+    let base = address::map(len, prot, MapFlags::SHARED, Some((fd, offset)))?;
     // SAFETY: the mapping just made. Core dumps have no use for it, so that a failure does not matter.
     let _ = unsafe { madvise(base, len, Advice::LinuxDontDump) };
     Ok(base.cast())

@@ -5,6 +5,8 @@
 
 use core::ffi::{c_int, c_void};
 
+use rustix::mm::{MapFlags, ProtFlags};
+
 /// A Linux error number.
 pub type Errno = i32;
 
@@ -242,18 +244,15 @@ pub fn realtime() -> (u64, u32) {
 
 /// Memory from the kernel, zeroed, reserved only; null when there is none.
 pub fn reserve(len: usize, shared: bool) -> *mut c_void {
-    let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
-    // SAFETY: a fresh anonymous mapping.
-    let p = unsafe {
-        syscall(
-            libc::SYS_mmap,
-            0,
-            len,
-            (libc::PROT_READ | libc::PROT_WRITE) as usize,
-            (kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize,
-            usize::MAX,
-            0,
-        )
-    };
-    if p < 0 { core::ptr::null_mut() } else { p as *mut c_void }
+    let kind = if shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    shm::address::map(len, ProtFlags::READ | ProtFlags::WRITE, kind, None).unwrap_or(core::ptr::null_mut())
+}
+
+/// Gives back what `reserve` gave.
+///
+/// # Safety
+/// `len` is that of the call, and nobody uses the memory any more.
+pub unsafe fn give_back(memory: *mut c_void, len: usize) {
+    // SAFETY: forwarded.
+    unsafe { shm::address::unmap(memory, len) };
 }

@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use rustix::mm::{MapFlags, ProtFlags};
+
 use crate::census::{self, ROWS, Row};
 use crate::conn::Conn;
 use crate::stats::Stats;
@@ -98,7 +100,7 @@ pub fn adopt(fd: i32) -> Option<&'static Header> {
         && table.conn_size.load(Ordering::Relaxed) as usize == size_of::<Conn>();
     if !ours || TABLE.compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: nobody else has seen this mapping.
-        unsafe { sys::syscall(libc::SYS_munmap, base as usize, len(), 0, 0, 0, 0) };
+        unsafe { sys::give_back(base.cast(), len()) };
         return None;
     }
     sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
@@ -158,7 +160,7 @@ fn make() -> Option<&'static Header> {
     table.magic.store(MAGIC, Ordering::Release);
     if TABLE.compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: nobody else has seen this mapping.
-        unsafe { sys::syscall(libc::SYS_munmap, base as usize, len(), 0, 0, 0, 0) };
+        unsafe { sys::give_back(base.cast(), len()) };
         if fd >= 0 {
             sys::close(fd);
         }
@@ -169,19 +171,8 @@ fn make() -> Option<&'static Header> {
 }
 
 fn map(fd: i32) -> *mut Header {
-    // SAFETY: maps a descriptor of our own.
-    let p = unsafe {
-        sys::syscall(
-            libc::SYS_mmap,
-            0,
-            len(),
-            (libc::PROT_READ | libc::PROT_WRITE) as usize,
-            (libc::MAP_SHARED | libc::MAP_NORESERVE) as usize,
-            fd as usize,
-            0,
-        )
-    };
-    if p < 0 { core::ptr::null_mut() } else { p as *mut Header }
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    shm::address::map(len(), prot, MapFlags::SHARED, Some((fd, 0))).map_or(core::ptr::null_mut(), <*mut _>::cast)
 }
 
 impl Header {

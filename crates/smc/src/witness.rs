@@ -96,7 +96,7 @@ pub(crate) fn begin(conn: &Conn) {
         }
         if ALL.compare_exchange(core::ptr::null_mut(), new.cast(), AcqRel, Acquire).is_err() {
             // SAFETY: nobody else has seen this mapping.
-            unsafe { sys::syscall(libc::SYS_munmap, new as usize, len, 0, 0, 0, 0) };
+            unsafe { sys::give_back(new, len) };
         }
     }
     let Some(w) = of(conn) else { return };

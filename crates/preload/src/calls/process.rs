@@ -1,17 +1,19 @@
 //! fork, exec, spawn, signals' restart rule, and io_uring.
 
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
 use libc::{FILE, pid_t};
-use smc::{group, hidden, reason};
+use smc::{group, hidden, reason, sys};
 
 use crate::fds::{self, Kind};
 use crate::{alloc, epoll, ledger, next};
 
-/// Whether a handler without SA_RESTART was ever installed: then an interrupted wait that poll stands in for must
-/// end, because we can't tell which handler ran.
-static MAY_INTERRUPT: AtomicBool = AtomicBool::new(false);
+/// Locks that `prepare` took. A fork in a signal handler that interrupted their holder does not take them, and must not let go
+/// of them either.
+static HELD: AtomicU8 = AtomicU8::new(0);
+const TABLES: u8 = 1;
+const HEAP: u8 = 2;
 
 /// Registers the fork handlers.
 pub fn init() {
@@ -26,22 +28,33 @@ extern "C" fn prepare() {
     fds::before_fork();
     epoll::before_fork();
     // Held over the fork so that the child finds the tables and the heap whole.
-    core::mem::forget(epoll::table_lock().lock());
-    core::mem::forget(alloc::HEAP.lock.lock());
+    let hold = |lock: Result<_, _>, bit| {
+        if lock.map(core::mem::forget::<shm::FastGuard<'_, false>>).is_ok() {
+            HELD.fetch_or(bit, Relaxed);
+        }
+    };
+    hold(epoll::table_lock().lock(), TABLES);
+    hold(alloc::HEAP.lock.lock(), HEAP);
     ledger::before_fork();
 }
 
 extern "C" fn parent() {
     ledger::after_fork_parent();
+    let held = HELD.swap(0, Relaxed);
     // SAFETY: taken in `prepare` by this thread.
     unsafe {
-        alloc::HEAP.lock.force_unlock();
-        epoll::table_lock().force_unlock();
+        if held & HEAP != 0 {
+            alloc::HEAP.lock.force_unlock();
+        }
+        if held & TABLES != 0 {
+            epoll::table_lock().force_unlock();
+        }
     }
 }
 
 extern "C" fn child() {
     shm::thread::refresh_thread_id();
+    HELD.store(0, Relaxed);
     // SAFETY: the only thread of the child.
     unsafe {
         alloc::HEAP.lock.reset();
@@ -54,24 +67,54 @@ extern "C" fn child() {
     epoll::after_fork_child();
 }
 
-/// Whether a wait that a signal ended would have been restarted in the call that it stands for.
-pub fn restarts() -> bool {
-    !MAY_INTERRUPT.load(Relaxed)
-}
+/// A handler that interrupts and is taken out by its signal was ever installed: afterwards nobody sees that it was there.
+static ONE_SHOT: AtomicBool = AtomicBool::new(false);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
     unsafe {
-        if !new.is_null()
-            && (*new).sa_flags & libc::SA_RESTART == 0
-            && (*new).sa_sigaction != libc::SIG_DFL
-            && (*new).sa_sigaction != libc::SIG_IGN
-        {
-            MAY_INTERRUPT.store(true, Relaxed);
+        if !crate::faulty(new) && (*new).sa_flags & (libc::SA_RESETHAND | libc::SA_RESTART) == libc::SA_RESETHAND {
+            ONE_SHOT.store(true, Relaxed);
         }
         next::sigaction(sig, new, old)
     }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sysv_signal(sig: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    ONE_SHOT.store(true, Relaxed);
+    unsafe { next::__sysv_signal(sig, handler) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sysv_signal(sig: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    unsafe { __sysv_signal(sig, handler) }
+}
+
+/// Whether a wait that a signal ended would have been restarted in the call that it stands for. Which signal it was nobody
+/// knows: so only if the handlers of all of them ask for it.
+#[cold]
+pub fn restarts() -> bool {
+    /// As the kernel has it.
+    #[repr(C)]
+    struct Action {
+        handler: usize,
+        flags: usize,
+        restorer: usize,
+        mask: u64,
+    }
+    /// Those that libc keeps for itself.
+    const INTERNAL: [usize; 2] = [32, 33];
+    !ONE_SHOT.load(Relaxed)
+        && (1..=64).filter(|signal| !INTERNAL.contains(signal)).all(|signal| {
+            let mut action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+            // SAFETY: a live action to fill in, of the kernel's layout and size of mask.
+            let r = unsafe { sys::syscall(libc::SYS_rt_sigaction, signal, 0, &raw mut action as usize, 8, 0, 0) };
+            r < 0
+                || matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
+                || action.flags & libc::SA_RESTART as usize != 0
+        })
 }
 
 /// Changes the user of this process. Peers are left before, so that none takes us for the old one a moment longer, and once

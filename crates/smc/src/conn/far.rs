@@ -93,7 +93,7 @@ impl Conn {
         let stash = w.stash.swap(core::ptr::null_mut(), Relaxed);
         if !stash.is_null() {
             // SAFETY: mapped by `fetch` for an earlier connection of this slot, with this length.
-            unsafe { sys::syscall(libc::SYS_munmap, stash as usize, w.stash_len.load(Relaxed) as usize, 0, 0, 0, 0) };
+            unsafe { sys::give_back(stash.cast(), w.stash_len.load(Relaxed) as usize) };
         }
     }
 
