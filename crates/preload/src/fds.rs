@@ -135,10 +135,53 @@ fn decode(v: u64) -> Kind {
     }
 }
 
+/// This process has left for good: nothing is marked any more, so that no hook makes a system call of its own.
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Whether `leave_for_good` was called here, or in a parent.
+#[inline]
+pub fn has_left() -> bool {
+    LEFT.load(Relaxed)
+}
+
+/// Before a sandbox that kills for system calls which the program itself does not make, or a descriptor table of a single
+/// thread, of which marks for the whole process would be wrong: all connections go back to TCP and are forgotten.
+#[cold]
+pub fn leave_for_good(why: u32) {
+    if !owner() || LEFT.swap(true, Relaxed) {
+        return;
+    }
+    smc::config::CONFIG.set(b"DISABLE", b"1");
+    each(|fd, k| {
+        if let Kind::Conn(i) = k {
+            give_up(i, conn(i), fd, why);
+        }
+    });
+    each(|fd, k| {
+        let Kind::Conn(i) = k else {
+            if k == Kind::Tcp
+                && let Some(w) = word(fd)
+            {
+                w.store(0, Release);
+            }
+            return;
+        };
+        // What the peer has yet to give back, and an event that only we can put a name to, are still served.
+        let waiting = conn(i).switched() || local(i).regs.load(Relaxed) != 0;
+        if !waiting && let Some(w) = word(fd) {
+            w.store(0, Release);
+            drop_ref(i, -1);
+        }
+    });
+}
+
 /// Marks `fd`, whose number the kernel has just given out: a word left from a close that we did not see goes.
 pub fn mark(fd: i32, kind: Kind) {
     let Some(w) = word(fd) else { return };
     forget_stale(fd, w);
+    if has_left() {
+        return;
+    }
     w.store(
         match kind {
             Kind::Other => 0,

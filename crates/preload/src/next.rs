@@ -93,6 +93,8 @@ next! {
     poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
     ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int;
     sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
+    unshare(flags: c_int) -> c_int;
     __sysv_signal(sig: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int;
     pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *const timespec, m: *const sigset_t) -> c_int;

@@ -281,6 +281,12 @@ reasons! {
     ENDING = 0x0999_101d, "ENDING";
         "an end had said that it sends no more before the handshake";
         "Nothing: what is left of the connection stays TCP.";
+    SANDBOX = 0x0999_101e, "SANDBOX";
+        "program entered a seccomp sandbox";
+        "Nothing: the sandbox may kill for system calls that the program does not make by itself.";
+    OWN_TABLE = 0x0999_101f, "OWN_TABLE";
+        "a thread has a descriptor table of its own";
+        "Do without unshare(CLONE_FILES) in the program.";
 }
 
 #[cfg(test)]

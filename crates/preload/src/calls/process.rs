@@ -1,6 +1,6 @@
 //! fork, exec, spawn, signals' restart rule, and io_uring.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
 use libc::{FILE, pid_t};
@@ -25,6 +25,9 @@ pub fn init() {
 }
 
 extern "C" fn prepare() {
+    if fds::has_left() {
+        return;
+    }
     fds::before_fork();
     epoll::before_fork();
     // Held over the fork so that the child finds the tables and the heap whole.
@@ -39,6 +42,9 @@ extern "C" fn prepare() {
 }
 
 extern "C" fn parent() {
+    if fds::has_left() {
+        return;
+    }
     ledger::after_fork_parent();
     let held = HELD.swap(0, Relaxed);
     // SAFETY: taken in `prepare` by this thread.
@@ -55,6 +61,9 @@ extern "C" fn parent() {
 extern "C" fn child() {
     shm::thread::refresh_thread_id();
     HELD.store(0, Relaxed);
+    if fds::has_left() {
+        return;
+    }
     // SAFETY: the only thread of the child.
     unsafe {
         alloc::HEAP.lock.reset();
@@ -145,6 +154,31 @@ user! {
     seteuid(uid);
     setreuid(real, effective);
     setresuid(real, effective, saved);
+}
+
+/// What a program asks of prctl, seccomp or unshare is about to hold: whether our own system calls must end before.
+pub fn leave_for(call: c_long, a: usize) {
+    const SET_MODE_STRICT: usize = 0;
+    const SET_MODE_FILTER: usize = 1;
+    let why = match call {
+        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP => reason::SANDBOX,
+        libc::SYS_seccomp if matches!(a, SET_MODE_STRICT | SET_MODE_FILTER) => reason::SANDBOX,
+        libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => reason::OWN_TABLE,
+        _ => return,
+    };
+    fds::leave_for_good(why.code());
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    leave_for(libc::SYS_prctl, option as usize);
+    unsafe { next::prctl(option, a, b, c, d) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    leave_for(libc::SYS_unshare, flags as usize);
+    unsafe { next::unshare(flags) }
 }
 
 /// A program with an io_uring may use any descriptor past us: everything stays, or goes back to, TCP.
