@@ -197,9 +197,9 @@ pub fn mark(fd: i32, kind: Kind) {
     }
 }
 
-/// A number that stdin, stdout, stderr or another FILE reads and writes, past every hook.
+/// A number that stdin, stdout or stderr reads and writes, past every hook.
 #[cold]
-pub fn leave_to_stdio(fd: i32) {
+fn leave_to_stdio(fd: i32) {
     if let Some((index, c)) = conn_of(fd) {
         give_up(index, c, fd, reason::STDIO.code());
     }

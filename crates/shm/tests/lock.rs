@@ -158,6 +158,61 @@ fn a_handler_that_interrupted_the_owner_is_refused() {
     assert!(!HELD.is_locked());
 }
 
+/// What siglongjmp out of a handler does to the section that the handler interrupted.
+#[inline(never)]
+fn taken_deeper(lock: &FastLock<false>) {
+    let deep = core::hint::black_box([0u8; 4096]);
+    core::mem::forget(lock.lock().unwrap());
+    core::hint::black_box(deep);
+}
+
+#[test]
+fn a_section_that_was_left_by_a_jump_is_taken_over() {
+    let lock = FastLock::new();
+    taken_deeper(&lock);
+    assert!(lock.is_mine() && !lock.is_interrupted());
+    let (guard, recovered) = lock.lock_recovering().unwrap();
+    assert!(recovered);
+    assert!(lock.try_lock().is_none());
+    drop(guard);
+    assert!(!lock.is_locked());
+    drop(lock.lock().unwrap());
+}
+
+/// On its own stack a handler may lie above what it interrupted.
+#[test]
+fn a_handler_on_its_own_stack_is_refused() {
+    static LOCK: FastLock<false> = FastLock::new();
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn reenter(_: i32) {
+        TOLD.store(1 + u32::from(LOCK.lock().is_err() && LOCK.is_interrupted()), Relaxed);
+    }
+    watchdog();
+    let section = || {
+        let _guard = LOCK.lock().unwrap();
+        // SAFETY: runs the handler before it returns.
+        unsafe { libc::raise(libc::SIGPWR) };
+    };
+    // The thread's own stack is below the main thread's, whose frame serves as the handler's stack.
+    let mut room = [0u64; 8192];
+    let at = room.as_mut_ptr() as usize;
+    scope(|s| {
+        s.spawn(|| {
+            let stack = libc::stack_t { ss_sp: at as *mut _, ss_flags: 0, ss_size: 65536 };
+            // SAFETY: `room` lives on while the thread does.
+            assert_eq!(unsafe { libc::sigaltstack(&stack, core::ptr::null_mut()) }, 0);
+            // SAFETY: all of a sigaction may be zero.
+            let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+            action.sa_sigaction = reenter as *const () as usize;
+            action.sa_flags = libc::SA_ONSTACK;
+            // SAFETY: `action` is initialised.
+            assert_eq!(unsafe { libc::sigaction(libc::SIGPWR, &action, core::ptr::null_mut()) }, 0);
+            section();
+        });
+    });
+    assert_eq!(TOLD.load(Relaxed), 2);
+}
+
 #[test]
 fn processes_exclude_each_other() {
     watchdog();

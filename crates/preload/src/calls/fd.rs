@@ -114,15 +114,9 @@ fn dup3_as(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
             fds::share(new, kept);
         }
     }
-    // What was no socket may be a FILE's, whose reads and writes pass every hook from now on.
-    let may_be_stdio =
-        fds::kind(old) != Kind::Other && fds::kind(new) == Kind::Other && sys::fcntl(new, libc::F_GETFD, 0) >= 0;
     let r = call();
     if r >= 0 {
         fds::share_over(old, new);
-        if may_be_stdio {
-            fds::leave_to_stdio(new);
-        }
     }
     if kept >= 0 {
         fds::before_close(kept);

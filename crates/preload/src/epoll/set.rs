@@ -221,7 +221,7 @@ impl Set {
 
     /// Whether this is a signal handler that interrupted the holder of the lock.
     pub fn is_interrupted(&self) -> bool {
-        self.lock.is_mine()
+        self.lock.is_interrupted()
     }
 
     /// # Safety
@@ -249,7 +249,7 @@ pub struct Held {
 }
 
 /// Takes the lock of set `index`; None in a signal handler that interrupted its holder.
-#[inline]
+#[inline(always)]
 pub fn held(index: u32, set: &'static Set) -> Option<Held> {
     set.lock.lock().ok().map(|guard| Held { set, index, _guard: guard })
 }

@@ -71,6 +71,7 @@ pub struct Tables {
 }
 
 /// Takes the tables' lock; None in a signal handler that interrupted its holder.
+#[inline(always)]
 pub fn tables() -> Option<Tables> {
     LOCK.lock().ok().map(|guard| Tables { _guard: guard })
 }

@@ -104,6 +104,7 @@ impl Wait {
         Some(kept as i32)
     }
 
+    #[inline(always)]
     fn held(&self) -> Option<Held> {
         held(self.index, self.set)
     }

@@ -78,6 +78,7 @@ impl Conn {
     }
 
     /// Copies up to `chunk` bytes to the producer cursor and publishes them; how many.
+    #[inline(never)]
     fn copy_out(&self, tx: &mut Tx, chunk: usize, source: &mut Source) -> Result<usize, i32> {
         const NONE: Piece = piece(0, 0);
         let mut here: Pack = [NONE; _];

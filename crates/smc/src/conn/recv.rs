@@ -232,7 +232,9 @@ impl Conn {
         }
     }
 
-    /// Payload that the peer sent over TCP before its switch.
+    /// Payload that the peer sent over TCP before its switch. Its stage is not to lie in the frames of sections that others
+    /// compare theirs with (`shm::lock`).
+    #[inline(never)]
     fn recv_rest(
         &self,
         fd: i32,

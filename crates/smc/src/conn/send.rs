@@ -124,7 +124,10 @@ impl Conn {
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
     ) -> Option<Sent> {
         // A signal handler that interrupted our own send on this connection cannot wait for it, nor for room.
-        let Ok(_guard) = self.tx_lock.lock() else { return Some(Sent::Err(libc::EAGAIN)) };
+        let Ok((_guard, left)) = self.tx_lock.lock_recovering() else { return Some(Sent::Err(libc::EAGAIN)) };
+        if left {
+            self.note_published(fd);
+        }
         let ph = self.phase();
         if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
             return Some(Sent::Kernel);
@@ -205,6 +208,47 @@ impl Conn {
         })
     }
 
+    /// Who was in the section before left it by a jump, or was killed: perhaps in front of a publication, behind it, or in
+    /// front of the doorbell for it. With the ring full there would be no other, and one that was not noted would make the next
+    /// one pass for an attempt after the owner took the ring back.
+    #[cold]
+    fn note_published(&self, fd: i32) {
+        if self.phase() & p::TX_RING == 0 || self.is_far() {
+            return;
+        }
+        self.ring_what_was_counted(fd);
+        self.ring(fd, &self.tx_counts);
+        // SAFETY: the tx lock is held.
+        let tx = unsafe { &mut *self.tx.get() };
+        let (placed, published) = (tx.prod.wire(), self.peer().prod.load(Acquire));
+        if published == placed {
+            tx.word = placed;
+            self.tx_word.store(placed, Relaxed);
+        } else if published == tx.word {
+            self.publish(fd, tx);
+        }
+    }
+
+    /// A doorbell that was counted and not sent would make the peer take the next one for old, and sleep on.
+    fn ring_what_was_counted(&self, fd: i32) {
+        const MOST: u32 = 8;
+        let shortage = || {
+            let sent = crate::inet::TcpInfo::of(fd)?.sent() - (self.peer().switch.load(Relaxed) >> 1);
+            let rung = self.peer().rung.load(SeqCst);
+            Some((rung, (rung & !RUNG_REVOKED).wrapping_sub(sent as u32) & !RUNG_REVOKED))
+        };
+        let Some(first @ (_, 1..=MOST)) = shortage() else { return };
+        // Another thread may be between the two.
+        let t = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        // SAFETY: `t` is live.
+        unsafe { sys::syscall(libc::SYS_nanosleep, &raw const t as usize, 0, 0, 0, 0, 0) };
+        if shortage() == Some(first) {
+            let bytes = [0u8; MOST as usize];
+            // SAFETY: readable bytes.
+            unsafe { sys::send(fd, bytes.as_ptr(), first.1 as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        }
+    }
+
     /// The peer's socket is gone: the kernel knows best which errno and signal that deserves.
     #[cold]
     fn send_to_gone(&self) -> Sent {
@@ -278,6 +322,23 @@ impl Conn {
             }
             return Ok(n);
         }
+        self.place_staged(tx, chunk, fill)
+    }
+
+    /// The same by the device's copy. Not inlined: see `recv_rest`.
+    #[inline(never)]
+    fn place_staged(
+        &self,
+        tx: &mut Tx,
+        chunk: u32,
+        fill: &mut impl FnMut(*mut u8, usize) -> Result<usize, i32>,
+    ) -> Result<u32, i32> {
+        let w = self.window();
+        let size = w.peer_size.load(Relaxed);
+        let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached.
+        let ring = unsafe { Ring::new(base, size) };
+        let mut n = 0u32;
         let mut stage = [core::mem::MaybeUninit::<u8>::uninit(); STAGE];
         let mut at = tx.prod;
         while n < chunk {
