@@ -86,7 +86,7 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
-    let program = build_directory().join(format!("{stem}-{kind}"));
+    let program = build_directory().join(format!("{}-{kind}", stem.replace('/', "-")));
     let newest = fs::read_dir(prog(""))
         .expect("tests/progs")
         .flatten()

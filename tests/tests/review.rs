@@ -1,0 +1,101 @@
+//! Programs of a review that looked for trouble: threads, signals, jumps, limits, sandboxes. Each prints the same on plain TCP
+//! and upgraded.
+
+use std::process::Command;
+
+use system_tests::{Outcome, Side, case, compile, need, plain, secs, skip};
+
+/// Runs of each program with each setting: most of what they look for does not come every time.
+const RUNS: usize = 3;
+
+/// What a program printed, without the tenths of seconds that it took.
+fn words(said: &str) -> String {
+    let word = |w: &str| if w.parse::<f64>().is_ok() && w.contains('.') { "N.N".to_string() } else { w.to_string() };
+    said.lines().map(|line| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n").collect()
+}
+
+fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
+    case(&format!("review-{name}"), |c| {
+        if plain() {
+            return skip("there is nothing to compare with");
+        }
+        let program = compile(&format!("review/{name}"))?;
+        let expected = words(&c.start("plain", &mut Command::new(&program)).success(secs(60)));
+        for setting in settings {
+            for _ in 0..RUNS {
+                let mut command = Side::Run.command(&program);
+                command.envs(setting.iter().copied());
+                let mut run = c.start("run", &mut command);
+                let said = words(&run.success(secs(60)));
+                assert_eq!(said, expected, "with {setting:?}");
+            }
+        }
+        Ok(()) as Outcome
+    });
+}
+
+const DEFAULT: &[(&str, &str)] = &[];
+const AT_ONCE: &[(&str, &str)] = &[("SHORTWIRE_AFTER", "1")];
+const ISM: &[(&str, &str)] = &[("SHORTWIRE_PREFER", "ism")];
+
+macro_rules! programs {
+    ($($test:ident = $name:literal $($setting:ident)*;)*) => {
+        $(#[test]
+        fn $test() {
+            same_as_plain($name, &[$($setting),*]);
+        })*
+    };
+}
+
+programs! {
+    a_reader_sleeps_while_the_upgrade_ends = "lost_wakeup" DEFAULT AT_ONCE ISM;
+    stdio_on_what_became_stdout = "stdout_is_socket" DEFAULT AT_ONCE ISM;
+    stdio_on_what_became_stdin = "stdin_is_socket" DEFAULT AT_ONCE ISM;
+    select_up_to_getdtablesize = "select_getdtablesize" DEFAULT AT_ONCE;
+    select_with_a_set_at_the_end_of_a_page = "select_end_of_page" DEFAULT AT_ONCE;
+    select_on_a_pipe_beside_a_ring = "select_pipe_only" DEFAULT AT_ONCE;
+    a_limit_on_the_size_of_files = "rlimit_fsize" DEFAULT AT_ONCE ISM;
+    a_sandbox_that_kills = "seccomp_kill" DEFAULT AT_ONCE ISM;
+    jumps_out_of_send = "longjmp_send" DEFAULT AT_ONCE;
+    jumps_out_of_recv = "longjmp_recv" DEFAULT AT_ONCE ISM;
+    jumps_out_of_epoll_wait = "longjmp_epoll" DEFAULT AT_ONCE ISM;
+    shutdown_under_a_blocked_send = "shutdown_under_send" DEFAULT AT_ONCE ISM;
+    shutdown_under_waitall = "shutdown_under_waitall" DEFAULT AT_ONCE ISM;
+    shutdown_under_a_low_water_mark = "shutdown_under_lowat" DEFAULT AT_ONCE ISM;
+    shutdown_beside_sends = "shutdown_races_send" DEFAULT AT_ONCE ISM;
+    signals_that_interrupt_a_send = "siginterrupt" DEFAULT AT_ONCE ISM;
+    time_limits_of_whole_calls = "timeouts_are_total" DEFAULT AT_ONCE ISM;
+    locked_memory = "mlockall" DEFAULT AT_ONCE ISM;
+    a_limit_on_addresses = "rlimit_as" DEFAULT AT_ONCE ISM;
+    files_past_the_cache_and_large_writes = "sendfile_odirect" DEFAULT AT_ONCE;
+    descriptors_of_one_thread = "unshare_files" DEFAULT AT_ONCE ISM;
+    what_is_in_the_ring_is_delivered = "siocoutq" DEFAULT AT_ONCE ISM;
+    splice_that_must_not_wait_for_the_pipe = "splice_nonblock" DEFAULT AT_ONCE ISM;
+    edges_of_the_own_shutdown = "edge_own_shutdown" DEFAULT AT_ONCE ISM;
+    a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
+}
+
+/// Logins, copies and forwarded ports, with all programs that sshd and ssh start under Shortwire too.
+#[test]
+fn ssh_in_all_its_ways() {
+    for setting in [DEFAULT, AT_ONCE] {
+        case("review-ssh", |c| {
+            if plain() {
+                return skip("sshd works without us");
+            }
+            for program in ["sshd", "ssh", "scp", "sftp", "rsync", "curl", "ssh-keygen"] {
+                need(program)?;
+            }
+            if !rustix::process::geteuid().is_root() {
+                return skip("sshd changes its user");
+            }
+            let script = system_tests::prog("ssh.sh");
+            let mut command = Command::new("bash");
+            command.arg(script).arg(c.dir()).arg(system_tests::shortwire()).envs(setting.iter().copied());
+            let said = c.start("ssh", &mut command).success(secs(150));
+            let expected = ["login", "cat", "scp", "scp -O", "sftp", "rsync", "-L", "-R", "-D"];
+            assert_eq!(said.lines().collect::<Vec<_>>(), expected, "with {setting:?}");
+            Ok(())
+        });
+    }
+}
