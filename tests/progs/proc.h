@@ -83,8 +83,12 @@ UNUSED static void serve(int fd, int from, int to)
         if (again)
             want[0] ^= 0xff;
         if (memcmp(want, have, len) != 0) {
+            size_t at = 0;
+            while (have[at] == want[at])
+                at++;
             errno = 0;
-            die("round %d arrived wrong", i);
+            die("round %d arrived wrong: byte %zu of %zu is %02x %02x, not %02x %02x", i, at, len, have[at], have[at + 1],
+                want[at], want[at + 1]);
         }
         send_all(fd, have, len);
         i -= again;
