@@ -1,6 +1,9 @@
 # make build     the command, the library and the measuring programs, ready to run in target/release
 # make demo      builds, then shows in under two minutes what Shortwire does on this machine
 # make check     everything that continuous integration runs; the last line sums it up
+# make quick     before a commit, in two minutes: format, lints, unit tests of what changed since main
+# make torture TEST=name N=100 LOAD=8   one system test, N times, beside LOAD processes that only compute
+# make check-system   only the whole-system tests (TEST=kill: those with that in their name)
 # make check-guest   only the tests in virtual machines, and what they need
 # make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
 # make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS)
@@ -18,8 +21,8 @@ ROOT = $(DESTDIR)$(PREFIX)
 CAPI = crates/checksum/capi
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
-# Programs that the whole-system tests run under Shortwire.
-PACKAGES = nftables iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 libpython3-testsuite nodejs \
+# Programs that the whole-system tests run under Shortwire. Where a name has changed: NAME/OLDER-NAME.
+PACKAGES = nftables iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 libpython3-testsuite/libpython3.11-testsuite nodejs \
 	default-jdk-headless golang-go socat openssh-server rsync libmemcached-tools strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
 	$(GUEST_PACKAGES)
 
@@ -30,7 +33,7 @@ GUEST = $(CARGO_TARGET_DIR)/guest
 # What the recipes in tests/suites need beside that.
 SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if $(shell command -v npm),,npm)
 
-.PHONY: all build demo check check-guest check-suites soak guest-kernel packages install man clean
+.PHONY: all build demo check quick torture check-guest check-system check-suites soak guest-kernel packages install man clean
 
 all: build
 
@@ -42,12 +45,22 @@ build:
 demo: build
 	$(RELEASE)/shortwire demo
 
-check: packages guest-kernel build
-	$(CARGO) run --quiet --package xtask -- check
+check: packages guest-kernel
+	@$(CARGO) run --quiet --package check -- all
+
+# Before a commit: format, lints and unit tests of the packages that differ from main.
+quick:
+	@$(CARGO) run --quiet --package check -- quick
+
+torture: build
+	@$(CARGO) run --quiet --package check -- torture "$(TEST)" $(or $(N),100) $(or $(LOAD),8)
 
 check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
-	$(CARGO) test -p system-tests --release --test guest -- --test-threads=1
+	@$(CARGO) run --quiet --package check -- system "guest "
+
+check-system: build
+	@$(CARGO) run --quiet --package check -- system "$(TEST)"
 
 check-suites: PACKAGES += $(SUITE_PACKAGES)
 check-suites: packages build
@@ -67,30 +80,8 @@ guest-kernel:
 	{ fetch || { apt-get update -qq && fetch; }; } 2>/dev/null || \
 	echo "cannot fetch a kernel package (linux-image-amd64): tests in virtual machines will be skipped"
 
-# Missing packages only cost coverage: the tests that need them are skipped, with the reason. Installing must not start
-# services; policy-rc.d says so to Debian's scripts, and what was there before comes back whatever happens.
 packages:
-	@missing=; \
-	for package in $(PACKAGES); do \
-		dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
-	done; \
-	if [ -z "$$missing" ]; then exit 0; fi; \
-	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-		echo "not installed, tests that need them will be skipped:$$missing"; exit 0; \
-	fi; \
-	echo "installing:$$missing"; \
-	policy=/usr/sbin/policy-rc.d; \
-	restore() { rm -f $$policy; if [ -e $$policy.shortwire ]; then mv $$policy.shortwire $$policy; fi; }; \
-	trap restore EXIT; trap 'exit 130' INT TERM HUP; \
-	if [ -e $$policy ]; then mv $$policy $$policy.shortwire; fi; \
-	printf '#!/bin/sh\nexit 101\n' > $$policy; chmod 755 $$policy; \
-	export DEBIAN_FRONTEND=noninteractive; \
-	apt-get update -qq || true; \
-	apt-get install -y -qq --no-install-recommends $$missing >/dev/null || \
-	for package in $$missing; do \
-		apt-get install -y -qq --no-install-recommends $$package >/dev/null || \
-		echo "cannot install $$package: tests that need it will be skipped"; \
-	done
+	@.ci/packages $(CARGO_TARGET_DIR)/check/missing-packages $(PACKAGES)
 
 man:
 	$(CARGO) run --quiet --package xtask -- man

@@ -160,27 +160,43 @@ static void child_is_last(int listener)
     reap(peer, "client");
 }
 
+static volatile int warm, served;
+
 static void *serve_in_thread(void *arg)
 {
-    serve(*(int *)arg, 0, ROUNDS);
+    serve(*(int *)arg, 0, WARM);
+    warm = 1;
+    serve(*(int *)arg, WARM, ROUNDS);
+    served = 1;
     return NULL;
 }
 
+static int child_closes_well(int fd)
+{
+    int status;
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        close(fd);
+        _exit(0);
+    }
+    MUST(waitpid(child, &status, 0));
+    return status == 0;
+}
+
+/* Children are made while the connection is still on TCP, and until all is said once it was upgraded. None between: a
+ * connection that is always shared stays where it is. */
 static void fork_beside_a_thread(int listener)
 {
     pid_t peer = client(ROUNDS, listener);
-    int fd = answer(listener), bad = 0, status;
+    int fd = answer(listener), bad = 0;
     pthread_t t;
     pthread_create(&t, NULL, serve_in_thread, &fd);
-    for (int i = 0; i < 30; i++) {
-        pid_t child = MUST(fork());
-        if (child == 0) {
-            close(fd);
-            _exit(0);
-        }
-        MUST(waitpid(child, &status, 0));
-        bad += status != 0;
-    }
+    for (int i = 0; i < 30; i++)
+        bad += !child_closes_well(fd);
+    while (!warm)
+        nap(1);
+    for (int i = 0; i < 30 || !served; i++)
+        bad += !child_closes_well(fd);
     say("children with a bad end: %d", bad);
     pthread_join(t, NULL);
     finish(fd);

@@ -84,7 +84,9 @@ fn links(pid: i32) -> impl Iterator<Item = String> {
 
 /// Files of Shortwire's name, there before or after a test.
 pub(crate) fn files(private: &Path) -> BTreeSet<String> {
-    let places = [Path::new("/dev/shm"), Path::new("/tmp"), Path::new("/run"), private];
+    // Not /tmp by its name: where the tests have been given another place, that one is other people's.
+    let temporary = std::env::temp_dir();
+    let places = [Path::new("/dev/shm"), &temporary, Path::new("/run"), private];
     let all = places.iter().flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten());
     // `shortwire bench` has directories of its own; nothing here runs it, but somebody else may.
     let ours = |name: &str| name.contains(NAME) && !name.starts_with("shortwire-bench-");

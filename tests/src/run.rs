@@ -133,8 +133,11 @@ impl Proc {
         let end = Instant::now() + limit;
         loop {
             let ended = self.poll();
-            let said = self.stdout() + &self.stderr();
-            let found: Vec<String> = said.lines().filter(|line| line.starts_with(start)).map(String::from).collect();
+            let said = [self.stdout(), self.stderr()];
+            // A line without its end may be half of what the program is about to say.
+            let whole = said.iter().flat_map(|text| text.split_inclusive('\n')).filter(|line| line.ends_with('\n'));
+            let found: Vec<String> =
+                whole.map(str::trim_end).filter(|line| line.starts_with(start)).map(String::from).collect();
             if found.len() >= count {
                 return found;
             }

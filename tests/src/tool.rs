@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use crate::skip::{Skip, skip};
@@ -76,17 +76,24 @@ fn build_directory() -> PathBuf {
     dir
 }
 
+/// What several tests may be about to make: one does, the others wait and find it. Processes cannot be told apart by their
+/// numbers, which other namespaces have too.
+pub(crate) fn making(what: &Path) -> fs::File {
+    let lock = fs::File::create(what.with_extension("lock")).expect("a file to lock");
+    lock.lock().expect("a lock");
+    lock
+}
+
 fn age(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|m| m.modified()).ok()
 }
 
 /// Builds `progs/NAME.c` or `progs/NAME.go` unless that is done, and gives the program's path.
 pub fn compile(name: &str) -> Result<PathBuf, Skip> {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
     let program = build_directory().join(format!("{}-{kind}", stem.replace('/', "-")));
+    let _one = making(&program);
     let newest = fs::read_dir(prog(""))
         .expect("tests/progs")
         .flatten()
@@ -96,7 +103,7 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     if age(&program) > newest {
         return Ok(program);
     }
-    let unfinished = program.with_extension(format!("{}.new", std::process::id()));
+    let unfinished = program.with_extension("new");
     let mut command = if kind == "go" {
         let mut go = Command::new(need("go")?);
         go.args(["build", "-p", "2", "-o"]).arg(&unfinished).arg(&source).env("CGO_ENABLED", "0").env("GOFLAGS", "");
@@ -114,8 +121,7 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
 
 /// Builds `tests/conformance`: the program, and the same as a static one where there is a static libc.
 pub fn compile_conformance() -> Result<(PathBuf, Option<PathBuf>), Skip> {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(|e| e.into_inner());
+    let _one = making(&build_directory().join("conformance"));
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
     let files = |dir: &Path| fs::read_dir(dir).expect("sources").flatten().map(|f| f.path()).collect::<Vec<_>>();
     let mut sources = files(&here);
@@ -127,7 +133,7 @@ pub fn compile_conformance() -> Result<(PathBuf, Option<PathBuf>), Skip> {
         if age(&program) > newest {
             return Ok(program);
         }
-        let unfinished = program.with_extension(format!("{}.new", std::process::id()));
+        let unfinished = program.with_extension("new");
         let mut cc = Command::new(need("cc").map_err(|why| why.0)?);
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread"]).args(how).arg("-o").arg(&unfinished).args(&sources);
         let said = cc.output().map_err(|e| e.to_string())?;

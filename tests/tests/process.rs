@@ -33,10 +33,10 @@ scenes! { "proc_fork":
     child_sends_parent_receives "split-directions" true,
 }
 
-// A program that the library cannot see inside (cat reading 0 and 1 is one that it can) must still work.
+// On descriptors 0 to 2 a connection stays on TCP: any libc function of stdio may read or write there unseen.
 scenes! { "proc_exec":
-    inetd_style_own_program "inetd-own" true,
-    inetd_style_cat "inetd-cat" true,
+    inetd_style_own_program "inetd-own" false,
+    inetd_style_cat "inetd-cat" false,
     exec_with_an_upgraded_connection "exec-after" true,
     fork_and_exec_with_an_upgraded_connection "fork-exec-after" true,
     exec_closes_close_on_exec "exec-closes" false,

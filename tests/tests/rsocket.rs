@@ -5,29 +5,28 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use system_tests::{count_skip, need, shortwire};
+
 /// Long enough for any machine; what is not done by then hangs.
 const PATIENCE: &str = "300";
 /// Rows of a whole run of rstream or riostream: four sizes, latency and bandwidth.
 const ROWS: usize = 8;
 
-fn shortwire() -> String {
-    std::env::var("SHORTWIRE_BIN").unwrap_or_else(|_| {
-        let own = std::env::current_exe().unwrap();
-        own.ancestors().nth(2).unwrap().join("shortwire").to_str().unwrap().to_string()
-    })
-}
-
 fn is_installed(program: &str) -> bool {
-    let found = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !found {
-        println!("skipped: {program}: not installed (package rdmacm-utils)");
+    let found = need(program);
+    if let Err(why) = &found {
+        count_skip(program, why);
     }
-    found
+    found.is_ok()
 }
 
 fn start(program: &str, port: u16, arguments: &[&str]) -> Child {
     let mut command = Command::new("timeout");
-    command.args([PATIENCE, &shortwire(), "run", "--rsocket", "--", program, "-p", &port.to_string()]).args(arguments);
+    command
+        .arg(PATIENCE)
+        .arg(shortwire())
+        .args(["run", "--rsocket", "--", program, "-p", &port.to_string()])
+        .args(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -36,9 +35,10 @@ fn free_port() -> u16 {
 }
 
 /// Waits until something listens there, without connecting to it.
-fn await_listener(port: u16, table: &str) {
+fn await_listener(server: &mut Child, port: u16, table: &str) {
     let wanted = format!(":{port:04X} ");
     while !std::fs::read_to_string(table).unwrap().lines().any(|line| line.contains(&wanted)) {
+        assert!(server.try_wait().unwrap().is_none(), "the server has ended before it listened");
         sleep(Duration::from_millis(10));
     }
 }
@@ -50,8 +50,8 @@ fn text(output: &Output) -> String {
 /// Server and client with the same options; gives what the client printed.
 fn both(program: &str, options: &[&str]) -> String {
     let port = free_port();
-    let server = start(program, port, options);
-    await_listener(port, "/proc/net/tcp");
+    let mut server = start(program, port, options);
+    await_listener(&mut server, port, "/proc/net/tcp");
     let client = start(program, port, &[&["-s", "127.0.0.1"], options].concat());
     let (client, server) = (client.wait_with_output().unwrap(), server.wait_with_output().unwrap());
     for output in [&client, &server] {
@@ -107,7 +107,15 @@ fn riostream() {
 fn our_own_rstream() {
     for options in [&["--mode", "polling"][..], &["--mode", "block"], &["--mode", "async", "--fork"]] {
         let mut command = Command::new("timeout");
-        command.args([PATIENCE, &shortwire(), "rstream", "--verify", "--json", "--repeat", "1", "--seconds", "0.05"]);
+        command.arg(PATIENCE).arg(shortwire()).args([
+            "rstream",
+            "--verify",
+            "--json",
+            "--repeat",
+            "1",
+            "--seconds",
+            "0.05",
+        ]);
         let output = command.args(["--size", "64,64K"]).args(options).output().unwrap();
         assert!(output.status.success(), "{options:?}: {}", text(&output));
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -128,7 +136,7 @@ fn udpong() {
     for mode in ["n", "b", "a", "e"] {
         let port = free_port();
         let mut server = start("udpong", port, &["-b", "127.0.0.1", "-T", mode]);
-        await_listener(port, "/proc/net/udp");
+        await_listener(&mut server, port, "/proc/net/udp");
         let client = start("udpong", port, &["-s", "127.0.0.1", "-T", mode, "-S", "64", "-C", "1000"]);
         let client = client.wait_with_output().unwrap();
         // It serves for ever. Told by `timeout`, which passes the signal on.

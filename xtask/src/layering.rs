@@ -25,6 +25,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("bench", &[]),
     // Measures the crate beside its rivals, which it alone links.
     ("bench-checksum", &["checksum"]),
+    // Runs the tests; knows nothing of what they test.
+    ("check", &[]),
     // Looks at the product from outside.
     ("system-tests", &[]),
 ];

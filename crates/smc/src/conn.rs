@@ -147,6 +147,8 @@ pub mod phase {
     pub const WITNESS: u32 = 1 << 19;
     /// What came through the ring is not what was sent: BROKEN follows.
     pub const DAMAGED: u32 = 1 << 20;
+    /// Our ring was taken back for others: what the peer sends again must not also be read from there.
+    pub const RX_TAKEN: u32 = 1 << 21;
     /// Either direction has left TCP.
     pub const ANY_RING: u32 = TX_RING | RX_RING;
 }

@@ -1,7 +1,7 @@
 //! The initial file system of a guest: an archive in cpio's "newc" format, see the kernel's
 //! Documentation/driver-api/early-userspace/buffer-format.rst.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -83,17 +83,37 @@ impl Image {
         self.file("/modules", 0o644, modules.into());
         for entry in fs::read_dir(kernel.folder()).expect("the kernel's modules").flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with("modules.") {
-                let content = fs::read(entry.path()).expect("a list of modules");
-                self.file(&format!("/lib/modules/{}/{name}", kernel.version()), 0o644, content);
+            if name.starts_with("modules.") && !name.ends_with(".bin") {
+                let mut content = fs::read_to_string(entry.path()).unwrap_or_default();
+                if ["modules.dep", "modules.alias", "modules.symbols"].contains(&name.as_str()) {
+                    content = self.of_modules_here(&content);
+                }
+                self.file(&format!("/lib/modules/{}/{name}", kernel.version()), 0o644, content.into());
             }
         }
         fs::write(to, self.archive()).expect("an initial file system");
     }
 
+    /// Of a list of modules the lines about those that are here: an emulated processor is slow to read megabytes, and does
+    /// for each module. Lines are "FILE: FILES", or end with the name of the module.
+    fn of_modules_here(&self, list: &str) -> String {
+        let plain = |file: &str| {
+            let name = file.rsplit('/').next().unwrap_or_default();
+            name.split(".ko").next().unwrap_or_default().replace('-', "_")
+        };
+        let here: BTreeSet<String> =
+            self.files.keys().filter(|path| path.contains(".ko")).map(|path| plain(path)).collect();
+        let about = |line: &str| match line.split_once(':') {
+            Some((file, _)) if file.contains(".ko") => plain(file),
+            _ => plain(line.split_whitespace().last().unwrap_or_default()),
+        };
+        let kept = list.lines().filter(|line| line.starts_with('#') || here.contains(&about(line)));
+        kept.flat_map(|line| [line, "\n"]).collect()
+    }
+
     fn archive(&self) -> Vec<u8> {
         let mut archive = Vec::new();
-        let mut folders = std::collections::BTreeSet::new();
+        let mut folders = BTreeSet::new();
         for path in self.files.keys() {
             folders.extend(path.match_indices('/').map(|(end, _)| &path[..end]));
         }

@@ -1,10 +1,11 @@
 //! Debian's kernel, out of its package: `make check-guest` puts one into `target/guest`.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::tool::target;
+use crate::tool::{making, target};
 use crate::{Skip, need, skip};
 
 /// Most of the modules' bytes are for what no guest has. Of file systems, librdmacm's half in the kernel needs configfs.
@@ -27,16 +28,34 @@ impl Kernel {
             return skip(format!("no kernel package in {}; `make check-guest` fetches one", folder.display()));
         };
         let root = package.with_extension("unpacked");
+        let _one = making(&root);
         if !root.is_dir() {
             unpack(&package, &root);
         }
         let versions = fs::read_dir(root.join("lib/modules")).expect("modules in the package");
         let version = versions.flatten().map(|entry| entry.file_name()).next().expect("a kernel in the package");
-        Ok(Kernel { root, version: version.to_string_lossy().into_owned() })
+        let this = Kernel { root, version: version.to_string_lossy().into_owned() };
+        let plain = this.plain();
+        if !plain.exists()
+            && let Some(content) = uncompressed(&fs::read(this.compressed()).expect("a kernel"))
+        {
+            let unfinished = plain.with_extension("new");
+            fs::write(&unfinished, content).and_then(|()| fs::rename(&unfinished, &plain)).expect("placing the kernel");
+        }
+        Ok(this)
     }
 
     pub fn image(&self) -> PathBuf {
+        let plain = self.plain();
+        if plain.exists() { plain } else { self.compressed() }
+    }
+
+    fn compressed(&self) -> PathBuf {
         self.root.join(format!("boot/vmlinuz-{}", self.version))
+    }
+
+    fn plain(&self) -> PathBuf {
+        self.root.join(format!("boot/plain-{}", self.version))
     }
 
     /// Where its modules are, with their lists.
@@ -67,15 +86,43 @@ impl Kernel {
     }
 }
 
+/// The kernel itself out of its image, which an emulated processor takes half of its boot to unpack. See "Details of the
+/// real-mode header" in the kernel's Documentation/arch/x86/boot.rst. None if that cannot be had, then the image serves.
+fn uncompressed(image: &[u8]) -> Option<Vec<u8>> {
+    let word = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
+    let sectors = match *image.get(0x1f1)? {
+        0 => 4,
+        sectors => usize::from(sectors),
+    };
+    let start = (sectors + 1) * 512 + word(0x248)?;
+    // The length of what comes out stands behind it.
+    let payload = image.get(start..start + word(0x24c)? - 4)?;
+    let tool = match payload.get(..2)? {
+        [0xfd, b'7'] => "xz",
+        [0x28, 0xb5] => "zstd",
+        [0x02, 0x21] => "lz4",
+        [0x1f, 0x8b] => "gzip",
+        _ => return None,
+    };
+    let mut unpack = Command::new(need(tool).ok()?);
+    let mut unpack = unpack.arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+    let mut to = unpack.stdin.take()?;
+    let said = std::thread::scope(|scope| {
+        scope.spawn(move || to.write_all(payload));
+        unpack.wait_with_output()
+    });
+    said.ok().filter(|said| said.status.success() && said.stdout.starts_with(b"\x7fELF")).map(|said| said.stdout)
+}
+
 /// All or nothing: the folder gets its name when it is complete.
 fn unpack(package: &Path, root: &Path) {
-    let unfinished = root.with_extension(format!("{}.new", std::process::id()));
+    let unfinished = root.with_extension("new");
     let _ = fs::remove_dir_all(&unfinished);
     fs::create_dir_all(&unfinished).expect("a folder for the kernel");
     let mut contents = Command::new("dpkg-deb")
         .arg("--fsys-tarfile")
         .arg(package)
-        .stdout(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .expect("starting dpkg-deb");
     let mut tar = Command::new("tar");

@@ -95,6 +95,8 @@ impl Conn {
         let asked = image.kin.fetch_or(RECALL, SeqCst) & RECALL != 0;
         if foreign && whole && apart {
             if !returned {
+                // Other threads of ours read nothing behind this place, which the peer will send again.
+                self.set(p::RX_TAKEN);
                 image.takeback.store(rx.cons.pos << 1 | 1, SeqCst);
                 // In this order: who sees the recall sees what must be fetched first.
                 self.tell(&[far::TAKEBACK, far::KIN]);

@@ -105,8 +105,8 @@ impl Conn {
     ) -> Got {
         let Ok(_guard) = self.rx_lock.lock() else { return Got::Err(libc::EAGAIN) };
         let ph = self.phase();
-        if ph & (p::RX_RING | p::BROKEN) != p::RX_RING {
-            return if ph & p::RX_RING == 0 { Got::Kernel } else { self.reset_by_us() };
+        if ph & (p::RX_RING | p::BROKEN | p::RX_TAKEN) != p::RX_RING {
+            return self.recv_none(fd, want, peek, &mut take);
         }
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
@@ -158,6 +158,28 @@ impl Conn {
             self.rx_counts.call(copied as usize);
         }
         Got::Bytes(took + copied as usize)
+    }
+
+    /// What a receive finds that may not look into the ring. The rx lock is held.
+    #[cold]
+    fn recv_none(
+        &self,
+        fd: i32,
+        want: usize,
+        peek: bool,
+        take: &mut impl FnMut(*const u8, usize) -> Result<usize, i32>,
+    ) -> Got {
+        let ph = self.phase();
+        if ph & p::RX_RING == 0 {
+            return Got::Kernel;
+        }
+        if ph & p::BROKEN != 0 {
+            return self.reset_by_us();
+        }
+        // SAFETY: the rx lock is held.
+        let rx = unsafe { &mut *self.rx.get() };
+        // Who takes the ring back waits for this.
+        if rx.tcp_left > 0 { self.recv_rest(fd, rx, want, peek, take) } else { Got::Empty }
     }
 
     /// Learns how far the peer has written; unread bytes in our ring.

@@ -1,7 +1,8 @@
 //! The checksum's NEON kernel: its tests, compiled for aarch64 and run by qemu.
 
-use std::ffi::OsStr;
 use std::process::Command;
+
+use crate::{cargo, children};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -10,23 +11,19 @@ const QEMU: &str = "qemu-aarch64";
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// The command that runs the tests, or why it cannot be run here.
-pub fn command(cargo: impl AsRef<OsStr>) -> Result<Command, String> {
+pub fn command() -> Result<Command, String> {
     for tool in [LINKER, QEMU] {
-        if !runs(Command::new(tool).arg("--version")) {
-            return Err(format!("no {tool} (`make packages` as root installs it)"));
+        if !children::run(Command::new(tool).arg("--version"), None).success {
+            return Err(format!("{tool} is not installed"));
         }
     }
-    if !runs(Command::new("rustup").args(["target", "add", TARGET])) {
+    if !children::run(Command::new("rustup").args(["target", "add", TARGET]), None).success {
         return Err(format!("rustup cannot add the target {TARGET}"));
     }
-    let mut command = Command::new(cargo);
+    let mut command = cargo::command();
     command
         .args(["test", "--package", "checksum", "--tests", "--target", TARGET])
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{QEMU} -L {SYSROOT}"));
     Ok(command)
-}
-
-fn runs(command: &mut Command) -> bool {
-    command.output().is_ok_and(|output| output.status.success())
 }

@@ -1,7 +1,7 @@
 //! Counts results while output passes by.
 
 /// Begins the line by which a test that passed for its runner says that it could not run at all.
-const SKIP_MARK: &str = "skipped: ";
+pub const SKIP_MARK: &str = "skipped: ";
 
 #[derive(Default, Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
@@ -56,6 +56,10 @@ impl Tally {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.remarks.extend(other.remarks);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.passed + self.failed + self.skipped == 0
     }
 
     pub fn closing_line(&self) -> String {

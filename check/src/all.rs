@@ -1,0 +1,155 @@
+//! `make check`: every step runs even if an earlier one failed, and the last line sums them all up.
+//!
+//! Tests run while the rest is still being built: the unit tests beside the release build, the system tests beside lints,
+//! models and the other architecture.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::process::Command;
+use std::thread;
+
+use crate::cargo::{self, Binary};
+use crate::children::{self, Ended};
+use crate::isolate::Isolation;
+use crate::pool::{self, Pool};
+use crate::screen::Screen;
+use crate::tally::{SKIP_MARK, Tally};
+use crate::{aarch64, target};
+
+pub fn run() -> Result<bool, String> {
+    pooled(build)
+}
+
+/// Only the system tests, or those with `name` in "BINARY TEST". They run what `make build` has left.
+pub fn system(name: &str) -> Result<bool, String> {
+    pooled(|pool| {
+        let binaries = tests(pool, "tests", &["--workspace"], &[]);
+        pool.add_some(binaries.into_iter().filter(Binary::is_system_test).collect(), name);
+    })
+}
+
+fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
+    let screen = Screen::new();
+    pool::sweep();
+    let isolation = Isolation::probe();
+    let pool = Pool::new(isolation, &screen);
+    let how = match isolation {
+        Isolation::None => "no namespaces can be had here, so one test at a time".to_string(),
+        _ => format!("{} tests at a time, each in namespaces of its own", pool.width()),
+    };
+    screen.block(&format!("{} processors; {how}", crate::processors()));
+    thread::scope(|scope| {
+        for _ in 0..pool.width() {
+            scope.spawn(|| pool.work());
+        }
+        build(&pool);
+        pool.building("");
+        pool.close();
+    });
+    let sum = pool.finish();
+    println!();
+    for remark in &sum.remarks {
+        println!("{remark}");
+    }
+    for line in missing(&sum) {
+        println!("{line}");
+    }
+    println!("{}", sum.closing_line());
+    Ok(sum.failed == 0)
+}
+
+/// Builds everything, in the order in which most can run meanwhile.
+fn build(pool: &Pool) {
+    one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
+    let binaries = tests(pool, "tests", &["--workspace"], &[]);
+    let (system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
+    pool.add(unit);
+    let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
+    make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    if one(pool, "make build", &mut make) {
+        pool.add(system);
+    }
+    one(pool, "clippy", cargo::command().args(CLIPPY));
+    // Model checking builds everything anew with another configuration, and must not disturb the usual build.
+    let flags = format!("{} --cfg loom", env::var("RUSTFLAGS").unwrap_or_default());
+    let environment = [("RUSTFLAGS", flags.into()), ("CARGO_TARGET_DIR", target().join("loom").into_os_string())];
+    let models = tests(
+        pool,
+        "interleavings (loom)",
+        &["-p", "shm", "-p", "rsocket", "-p", "engine", "--test", "loom"],
+        &environment,
+    );
+    pool.add(models);
+    several(pool, "examples in documents", cargo::command().args(["test", "--workspace", "--doc", "--no-fail-fast"]));
+    pool.building(AARCH64);
+    match aarch64::command() {
+        Ok(mut command) => several(pool, AARCH64, &mut command),
+        Err(why) => {
+            let remark = format!("{SKIP_MARK}{AARCH64}: {why}");
+            let ended = Ended { lines: vec![remark.clone()], success: true, took: Default::default() };
+            pool.step(AARCH64, &ended, Tally { skipped: 1, remarks: vec![remark], ..Tally::default() });
+        }
+    }
+}
+
+const AARCH64: &str = "checksum on aarch64 (qemu)";
+pub const CLIPPY: &[&str] = &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+
+/// A step that is one test.
+fn one(pool: &Pool, name: &str, command: &mut Command) -> bool {
+    pool.building(name);
+    let ended = children::run(command, None);
+    // What was compiled is of interest only if it failed.
+    let success = ended.success;
+    let ended = if success { Ended { lines: Vec::new(), ..ended } } else { ended };
+    pool.step(name, &ended, if success { Tally::one_passed() } else { Tally::one_failed(name) });
+    success
+}
+
+/// A step that runs tests and says how many.
+fn several(pool: &Pool, name: &str, command: &mut Command) {
+    pool.building(name);
+    let ended = children::run(command, None);
+    let mut tally = Tally::of(ended.lines.iter().map(String::as_str));
+    if !ended.success && tally.failed == 0 {
+        tally.add(Tally::one_failed(&format!("{name} (ended early)")));
+    }
+    pool.step(name, &ended, tally);
+}
+
+/// Builds tests. What can be built is run, even if something cannot.
+fn tests(pool: &Pool, name: &str, arguments: &[&str], environment: &[(&str, OsString)]) -> Vec<Binary> {
+    pool.building(&format!("building {name}"));
+    let (ended, binaries) = cargo::build_tests(arguments, environment);
+    let (lines, tally) = match ended.success {
+        true => (Vec::new(), Tally::default()),
+        false => (ended.lines, Tally::one_failed(&format!("{name} (cannot be built)"))),
+    };
+    pool.step(&format!("building {name}"), &Ended { lines, ..ended }, tally);
+    binaries
+}
+
+/// What `make packages` could not install, and how many tests that cost.
+fn missing(sum: &Tally) -> Vec<String> {
+    let mut lines = Vec::new();
+    let packages = fs::read_to_string(target().join("check/missing-packages")).unwrap_or_default();
+    let mut programs: BTreeMap<&str, usize> = BTreeMap::new();
+    for remark in sum.remarks.iter().filter(|remark| remark.starts_with(SKIP_MARK)) {
+        let reason = remark.rsplit(": ").next().unwrap_or_default();
+        if let Some(program) = reason.split(" is not installed").next().filter(|program| program.len() < reason.len()) {
+            *programs.entry(program).or_default() += 1;
+        }
+    }
+    let tests: usize = programs.values().sum();
+    if tests > 0 {
+        let each: Vec<String> = programs.iter().map(|(program, count)| format!("{program} ({count})")).collect();
+        lines.push(format!("NOT INSTALLED, {tests} tests skipped for it: {}", each.join(", ")));
+    }
+    let packages: Vec<&str> = packages.split_whitespace().collect();
+    if !packages.is_empty() {
+        lines.push(format!("MISSING PACKAGES: {} (`make packages` as root installs them)", packages.join(" ")));
+    }
+    lines
+}

@@ -1,0 +1,84 @@
+//! Where a test runs: in network, process and mount namespaces of its own, with a /dev/shm, a /run and a directory for
+//! temporary files of its own. So the ports, rendezvous names and processes of one test are not there for another.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The shell stays the first process, to which signals do nothing; everything in the namespaces ends with it.
+const INSIDE: &str = "
+mount -t tmpfs none /dev/shm && chmod 1777 /dev/shm && mount -t tmpfs none /run && ip link set lo up || exit 125
+if [ \"$TMPDIR\" = /tmp ]; then mount --bind \"$OWN\" /tmp || exit 125; fi
+\"$@\"; exit $?";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Isolation {
+    /// By root.
+    Root,
+    /// By a user, in a user namespace; the test runs as the same user, with no more rights.
+    User,
+    /// None: one test at a time.
+    None,
+}
+
+impl Isolation {
+    /// What this machine allows.
+    pub fn probe() -> Isolation {
+        // SAFETY: it cannot fail and touches no memory.
+        let first = if unsafe { libc::geteuid() } == 0 { Isolation::Root } else { Isolation::User };
+        let works = first.command(OsStr::new("true"), &[] as &[&str]).output().is_ok_and(|said| said.status.success());
+        if works { first } else { Isolation::None }
+    }
+
+    pub fn command(self, program: &OsStr, arguments: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = match self {
+            Isolation::None => Command::new(program),
+            _ => Command::new("unshare"),
+        };
+        if self != Isolation::None {
+            if self == Isolation::User {
+                command.args(["--user", "--map-root-user"]);
+            }
+            command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+            command.args(["sh", "-c", INSIDE, "sh"]);
+            if self == Isolation::User {
+                // SAFETY: these cannot fail and touch no memory.
+                let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+                command
+                    .args(["unshare", "--user"])
+                    .arg(format!("--map-user={user}"))
+                    .arg(format!("--map-group={group}"));
+            }
+            command.arg(program);
+        }
+        command.args(arguments);
+        command
+    }
+}
+
+/// Where a test finds its directory for temporary files: at /tmp, unless what is tested lies below that.
+pub fn temporary(isolation: Isolation, own: &Path, needed: &[&Path]) -> PathBuf {
+    let hidden = needed.iter().any(|path| path.starts_with("/tmp"));
+    if isolation == Isolation::None || hidden { own.to_path_buf() } else { PathBuf::from("/tmp") }
+}
+
+/// A directory for the temporary files of one test.
+pub struct Scratch<'a>(&'a Path);
+
+impl Scratch<'_> {
+    pub fn new(path: &Path) -> Scratch<'_> {
+        let _ = fs::remove_dir_all(path);
+        let _ = fs::create_dir_all(path);
+        // Some servers give up root and must still get here.
+        let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o1777));
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0);
+    }
+}

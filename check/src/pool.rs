@@ -1,0 +1,278 @@
+//! Several tests at once. Jobs come in while others run; what must be alone comes last.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs;
+use std::process::Command;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::cargo::Binary;
+use crate::children::{self, Ended};
+use crate::isolate::{self, Isolation, Scratch};
+use crate::screen::Screen;
+use crate::tally::Tally;
+
+/// A test that hangs is not waited for longer.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// The module of tests that run when nothing else does.
+const ALONE: &str = "alone";
+
+/// A program with tests, or one of its tests.
+struct Job {
+    binary: usize,
+    test: Option<String>,
+}
+
+impl Job {
+    fn is_alone(&self) -> bool {
+        self.test.as_ref().is_some_and(|test| test.split("::").any(|part| part == ALONE))
+    }
+}
+
+/// What has come of a program so far.
+struct Report {
+    binary: Binary,
+    /// Jobs that have not ended.
+    open: usize,
+    ended: Vec<(Option<String>, Ended)>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Job>,
+    alone: Vec<Job>,
+    reports: Vec<Report>,
+    running: BTreeSet<String>,
+    /// What else is going on.
+    building: String,
+    known: usize,
+    done: usize,
+    closed: bool,
+    sum: Tally,
+}
+
+pub struct Pool<'a> {
+    state: Mutex<State>,
+    changed: Condvar,
+    isolation: Isolation,
+    screen: &'a Screen,
+}
+
+impl<'a> Pool<'a> {
+    pub fn new(isolation: Isolation, screen: &'a Screen) -> Pool<'a> {
+        Pool { state: Mutex::default(), changed: Condvar::new(), isolation, screen }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// How many tests run at once.
+    pub fn width(&self) -> usize {
+        let asked = std::env::var("CHECK_JOBS").ok().and_then(|text| text.parse().ok()).filter(|&jobs| jobs > 0);
+        match self.isolation {
+            Isolation::None => 1,
+            _ => asked.unwrap_or_else(|| crate::processors() + 1),
+        }
+    }
+
+    /// Programs whose tests are to run. System tests are jobs of their own, the tests of another program are one.
+    pub fn add(&self, binaries: Vec<Binary>) {
+        self.add_some(binaries, "");
+    }
+
+    /// The same; of system tests only those with `name` in "BINARY TEST".
+    pub fn add_some(&self, binaries: Vec<Binary>, name: &str) {
+        for binary in binaries {
+            let tests: Vec<Option<String>> = match binary.is_system_test() {
+                true => {
+                    let all = binary.tests();
+                    if all.is_empty() {
+                        let why = format!("{}: it lists no tests", binary.title());
+                        self.state().sum.add(Tally::one_failed(&why));
+                    }
+                    let wanted = all.into_iter().filter(|test| format!("{} {test}", binary.name).contains(name));
+                    wanted.map(Some).collect()
+                }
+                false => vec![None],
+            };
+            if tests.is_empty() {
+                continue;
+            }
+            let mut state = self.state();
+            let number = state.reports.len();
+            state.known += tests.len();
+            state.reports.push(Report { binary, open: tests.len(), ended: Vec::new() });
+            for test in tests {
+                let job = Job { binary: number, test };
+                if job.is_alone() { state.alone.push(job) } else { state.waiting.push_back(job) }
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Nothing comes any more.
+    pub fn close(&self) {
+        self.state().closed = true;
+        self.changed.notify_all();
+    }
+
+    pub fn building(&self, what: &str) {
+        self.state().building = what.to_string();
+        self.tell();
+    }
+
+    /// A step that is no test program has ended.
+    pub fn step(&self, name: &str, ended: &Ended, tally: Tally) {
+        let mut block = format!("== {name}");
+        for line in &ended.lines {
+            block += &format!("\n{line}");
+        }
+        block += &format!("\n-- {name}: {} ({:.0} s)", tally.closing_line(), ended.took.as_secs_f64());
+        self.screen.block(&block);
+        self.state().sum.add(tally);
+    }
+
+    /// Runs jobs until there are none and will be none. Several threads call it.
+    pub fn work(&self) {
+        loop {
+            let mut state = self.state();
+            let job = loop {
+                if let Some(job) = state.waiting.pop_front() {
+                    break job;
+                }
+                if state.closed {
+                    return;
+                }
+                state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            };
+            drop(state);
+            self.perform(job);
+        }
+    }
+
+    /// Runs what must be alone, and gives all results.
+    pub fn finish(self) -> Tally {
+        loop {
+            let job = self.state().alone.pop();
+            match job {
+                Some(job) => self.perform(job),
+                None => break,
+            }
+        }
+        self.screen.clear();
+        self.state.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).sum
+    }
+
+    fn perform(&self, job: Job) {
+        let (binary, name) = {
+            let mut state = self.state();
+            let binary = state.reports[job.binary].binary.clone();
+            let name = job.test.clone().map_or_else(|| binary.title(), |test| format!("{} {test}", binary.name));
+            state.running.insert(name.clone());
+            (binary, name)
+        };
+        self.tell();
+        let ended = perform(self.isolation, &binary, job.test.as_deref());
+        let mut state = self.state();
+        state.running.remove(&name);
+        state.done += 1;
+        let report = &mut state.reports[job.binary];
+        report.open -= 1;
+        report.ended.push((job.test, ended));
+        if report.open == 0 {
+            let (block, tally) = report.tell();
+            self.screen.block(&block);
+            state.sum.add(tally);
+        }
+        drop(state);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let state = self.state();
+        let mut text = format!("{} of {} jobs", state.done, state.known);
+        if state.sum.failed > 0 {
+            text += &format!(", {} failed", state.sum.failed);
+        }
+        if !state.building.is_empty() {
+            text += &format!("; {}", state.building);
+        }
+        if !state.running.is_empty() {
+            text += &format!("; {}", state.running.iter().cloned().collect::<Vec<_>>().join(", "));
+        }
+        self.screen.progress(&text);
+    }
+}
+
+/// Runs a program with tests, or one of them.
+pub fn perform(isolation: Isolation, binary: &Binary, test: Option<&str>) -> Ended {
+    static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let own = children::scratch().join(number.to_string());
+    let _scratch = Scratch::new(&own);
+    let mut arguments = Vec::new();
+    if let Some(test) = test {
+        arguments.extend(["--exact", test, "--test-threads=1"]);
+    }
+    let mut command: Command = isolation.command(binary.path.as_os_str(), &arguments);
+    binary.environment(&mut command);
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let needed = [crate::root(), &binary.path, std::path::Path::new(&home)];
+    command.env("TMPDIR", isolate::temporary(isolation, &own, &needed)).env("OWN", &own);
+    children::run(&mut command, Some(LIMIT))
+}
+
+impl Report {
+    /// All that it printed, and what that says.
+    fn tell(&mut self) -> (String, Tally) {
+        let title = self.binary.title();
+        self.ended.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut block = format!("== {title}");
+        let mut sum = Tally::default();
+        let mut took = 0.0;
+        for (test, ended) in &self.ended {
+            took += ended.took.as_secs_f64();
+            let mut tally = Tally::of(ended.lines.iter().map(String::as_str));
+            let name = test.as_ref().map_or_else(|| title.clone(), |test| format!("{title} {test}"));
+            if tally.failed == 0 && !ended.success {
+                tally.add(Tally::one_failed(&format!("{name} (ended early)")));
+            }
+            if test.is_some() && tally.is_empty() {
+                tally.add(Tally::one_failed(&format!("{name} (did not run)")));
+            }
+            block += &shown(test.as_deref(), ended, &tally);
+            sum.add(tally);
+        }
+        block += &format!("\n-- {title}: {} ({took:.1} s)", sum.closing_line());
+        (block, sum)
+    }
+}
+
+/// One test that passed is one line, with what it says of skipped parts.
+fn shown(test: Option<&str>, ended: &Ended, tally: &Tally) -> String {
+    let whole = || ended.lines.iter().map(|line| format!("\n{line}")).collect::<String>();
+    match test {
+        Some(test) if ended.success && tally.failed == 0 => {
+            let skips = tally.remarks.iter().map(|line| format!("\n{line}"));
+            let line = ended.lines.iter().find(|line| line.starts_with("test ") && line.contains(" ... "));
+            let end = line.and_then(|line| line.split_once(" ... ")).map_or("ok", |(_, end)| end);
+            let end = if end.starts_with("ignored") { end } else { "ok" };
+            format!("{}\ntest {test} ... {end} ({:.1} s)", skips.collect::<String>(), ended.took.as_secs_f64())
+        }
+        _ => whole(),
+    }
+}
+
+/// Files that the last run has left, if it was killed.
+pub fn sweep() {
+    let all = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    for entry in all {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("swc-").and_then(|pid| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
