@@ -88,18 +88,17 @@ fn age(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|m| m.modified()).ok()
 }
 
-/// Builds `progs/NAME.c` or `progs/NAME.go` unless that is done, and gives the program's path.
+/// Builds `progs/NAME.c` or `progs/NAME.go` unless that is done, and gives the program's path. A line "// cc: OPTIONS" in a
+/// C program gives further options.
 pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
     let program = build_directory().join(format!("{}-{kind}", stem.replace('/', "-")));
     let _one = making(&program);
-    let newest = fs::read_dir(prog(""))
-        .expect("tests/progs")
-        .flatten()
-        .map(|f| f.path())
-        .filter(|path| path == &source || path.extension().is_some_and(|e| e == "h"));
-    let newest = newest.filter_map(|path| age(&path)).max();
+    let all = |dir: &Path| fs::read_dir(dir).expect("tests/progs").flatten().map(|f| f.path()).collect::<Vec<_>>();
+    let beside = [prog(""), source.parent().expect("a directory").to_path_buf()].map(|dir| all(&dir)).concat();
+    let newest = beside.iter().filter(|path| **path == source || path.extension().is_some_and(|e| e == "h"));
+    let newest = newest.filter_map(|path| age(path)).max();
     if age(&program) > newest {
         return Ok(program);
     }
@@ -111,6 +110,8 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     } else {
         let mut cc = Command::new(need("cc")?);
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&unfinished).arg(&source);
+        let text = fs::read_to_string(&source).expect("the source");
+        cc.args(text.lines().filter_map(|line| line.strip_prefix("// cc: ")).flat_map(str::split_whitespace));
         cc
     };
     let said = command.output().expect("starting a compiler");

@@ -179,7 +179,7 @@ fn until(what: &str, limit: Duration, holds: impl Fn() -> bool) {
     }
 }
 
-fn iperf3(c: &Case, pair: &Pair, dir: &Path, options: &[&str]) -> Result<Watch, Skip> {
+fn iperf3(c: &Case, pair: &Pair, dir: &Path, options: &[&str], seconds: u32) -> Result<Watch, Skip> {
     let (iperf3, port) = (need("iperf3")?, PORT + 1);
     let number = port.to_string();
     let mut command = pair.server.command(Side::Run, Some(dir), &iperf3);
@@ -187,15 +187,16 @@ fn iperf3(c: &Case, pair: &Pair, dir: &Path, options: &[&str]) -> Result<Watch, 
     pair.server.wait_listening(&mut server, port);
     let watch = c.watch(&[port]);
     let mut command = pair.client.command(Side::Run, Some(dir), &iperf3);
-    c.start("iperf3", command.args(["-c", pair.address, "-p", &number, "-t", "2"]).args(options)).success(secs(30));
+    c.start("iperf3", command.args(["-c", pair.address, "-p", &number, "-t", &seconds.to_string()]).args(options))
+        .success(secs(60));
     server.wait(secs(10));
     Ok(watch)
 }
 
-/// iperf3 runs until so many ends of its connections were upgraded.
+/// iperf3 runs, longer each time, until so many ends of its connections were upgraded.
 fn expect_streams(c: &Case, pair: &Pair, dir: &Path, (options, ends): (&[&str], usize)) -> Result<(), Skip> {
-    for _ in 0..TRIES {
-        if iperf3(c, pair, dir, options)?.saw_smcd(ends) {
+    for tries in 0..TRIES {
+        if iperf3(c, pair, dir, options, 2 << tries)?.saw_smcd(ends) {
             return Ok(());
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A hook on a plain file costs one load and one branch.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use smc::conn::{Conn, phase};
 use smc::{group, reason, sys, table};
@@ -62,6 +62,8 @@ pub struct Local {
     pub upgraded: AtomicU32,
     /// How often it was removed from an epoll set while it was on a ring.
     pub removals: AtomicU32,
+    /// Our own descriptor of it, while calls of other threads go on that began before its close (0: none).
+    kept: AtomicI32,
 }
 /// Sockets seen, of which each so many-th makes us look for killed children.
 static CREATED: AtomicU32 = AtomicU32::new(1);
@@ -294,6 +296,7 @@ fn create(fd: i32) -> Option<(u32, &'static Conn)> {
     l.fd.store(fd as u32, Relaxed);
     l.upgraded.store(0, Relaxed);
     l.removals.store(0, Relaxed);
+    l.kept.store(0, Relaxed);
     match word(fd)?.compare_exchange(TAG_TCP, TAG_CONN | u64::from(index), AcqRel, Acquire) {
         Ok(_) => Some((index, c)),
         Err(_) => {
@@ -369,6 +372,9 @@ pub fn before_close(fd: i32) {
 fn drop_ref(index: u32, fd: i32) {
     let c = conn(index);
     let l = local(index);
+    if fd >= 0 && held(index).load(Acquire) == 1 && c.refs.load(Acquire) == 1 && keep(c, l, fd) {
+        return;
+    }
     // In this order: who is killed in between leaves one too many.
     let here = held(index).fetch_sub(1, AcqRel) - 1;
     let all = c.refs.fetch_sub(1, AcqRel) - 1;
@@ -386,6 +392,7 @@ fn drop_ref(index: u32, fd: i32) {
         freeze(index, c, fd, reason::UNSEEN.code());
     }
     if all == 0 {
+        crate::calls::io::deferred::forget(index);
         smc::meet::abandon(c, fd);
         if fd >= 0 {
             c.close(fd);
@@ -397,6 +404,63 @@ fn drop_ref(index: u32, fd: i32) {
             t.free(index);
         }
     }
+}
+
+/// Keeps a connection open under a descriptor of our own, if calls of other threads are inside: close does not end them, and
+/// takes effect behind the last. False when there are none.
+fn keep(c: &Conn, l: &Local, fd: i32) -> bool {
+    // In an epoll set it would go on being reported.
+    if !c.switched() || l.regs.load(Relaxed) != 0 || !c.sleepers.inside().any(waits) || !smc::hidden::room() {
+        return false;
+    }
+    let own = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
+    if own < 0 {
+        return false;
+    }
+    l.kept.store(smc::hidden::park(own as i32), SeqCst);
+    // SYNC: kept. Pairs with `left`: whoever has left since does not know of it.
+    if !c.sleepers.inside().any(waits) {
+        left(c);
+    }
+    true
+}
+
+/// The descriptor under which a connection lives on that was closed under a call.
+#[inline]
+pub fn kept(c: &Conn) -> Option<i32> {
+    match local(table::index_of(c) as u32).kept.load(SeqCst) {
+        0 => None,
+        fd => Some(fd),
+    }
+}
+
+/// A call has ended that had to wait. The last one ends a connection that was closed meanwhile.
+pub fn left(c: &Conn) {
+    let index = table::index_of(c) as u32;
+    let l = local(index);
+    if l.kept.load(SeqCst) == 0 || c.sleepers.inside().any(waits) {
+        return;
+    }
+    let own = l.kept.swap(0, SeqCst);
+    if own != 0 {
+        let e = crate::errno();
+        drop_ref(index, own);
+        smc::hidden::close(own);
+        crate::set_errno(e);
+    }
+}
+
+/// Whether a thread of ours that was inside a call still is: it may have left by a jump and do something else.
+fn waits(thread: u32) -> bool {
+    for _ in 0..20 {
+        let Ok(doing) = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) else { return false };
+        if !doing.starts_with("running") {
+            let call = doing.split(' ').next().and_then(|number| number.parse().ok());
+            return call.is_some_and(|n: libc::c_long| [libc::SYS_recvfrom, libc::SYS_ppoll].contains(&n));
+        }
+        std::thread::yield_now();
+    }
+    false
 }
 
 /// A child that held `n` descriptors of a connection was killed.

@@ -57,6 +57,13 @@ extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char
     calls::process::init();
 }
 
+/// gcc's AddressSanitizer refuses to start where another library stands before it, unless it is told not to look. It asks this
+/// function, of which a program that has its own uses that.
+#[unsafe(no_mangle)]
+pub extern "C" fn __asan_default_options() -> *const c_char {
+    c"verify_asan_link_order=0".as_ptr()
+}
+
 /// errno of this thread.
 fn errno() -> c_int {
     // SAFETY: always valid.

@@ -3,13 +3,14 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{nfds_t, pollfd, sigset_t, timespec};
+use smc::conn::sleepers::{READS, WRITES};
 use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, phase, rest};
 use smc::sys;
 
 use crate::calls::io::settle;
 use crate::fds::{self, Kind};
-use crate::wait::Spin;
+use crate::wait::{Spin, Stay};
 use crate::{epoll, errno, next};
 
 /// Longest sleep while a connection waits for space that its peer cannot announce.
@@ -99,11 +100,10 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
             }
         }
         spun = true;
-        // Counted before arming, see `wait::for_data`.
-        sleepers(list, 1);
+        // Before arming, see `Seat::sleeps`.
+        let asleep = Asleep::on(list);
         let (silent, held) = arm(list);
         if look(list) > 0 {
-            sleepers(list, -1);
             continue;
         }
         let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
@@ -115,7 +115,7 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         // SAFETY: forwarded.
         let r = unsafe { kernel(list, &mut asked, left, mask) };
         let e = errno();
-        sleepers(list, -1);
+        drop(asleep);
         if r < 0 {
             crate::set_errno(e);
             return r;
@@ -179,20 +179,38 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
     (silent, held)
 }
 
-fn sleepers(list: &[pollfd], change: i32) {
-    for p in list {
-        match fds::kind(p.fd) {
-            Kind::Conn(i) => {
-                let c = fds::conn(i);
-                if p.events as u16 as u32 & IN != 0 {
-                    c.rx_sleepers.fetch_add(change as u32, SeqCst);
+/// What poll is about to sleep on.
+struct Asleep {
+    conns: Vec<Stay<'static>>,
+    sets: Vec<u32>,
+}
+
+impl Asleep {
+    fn on(list: &[pollfd]) -> Self {
+        let mut asleep = Self { conns: Vec::new(), sets: Vec::new() };
+        for p in list {
+            match fds::kind(p.fd) {
+                Kind::Conn(i) => {
+                    let wants = |events, kind| if p.events as u16 as u32 & events != 0 { kind } else { 0 };
+                    let mut stay = Stay::new(fds::conn(i), p.fd);
+                    stay.sleeps_too(wants(IN, READS) | wants(OUT, WRITES));
+                    asleep.conns.push(stay);
                 }
-                if p.events as u16 as u32 & OUT != 0 {
-                    c.tx_sleepers.fetch_add(change as u32, SeqCst);
+                Kind::Epoll(i) => {
+                    epoll::sleeping(i, 1);
+                    asleep.sets.push(i);
                 }
+                _ => {}
             }
-            Kind::Epoll(i) => epoll::sleeping(i, change),
-            _ => {}
+        }
+        asleep
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        for &set in &self.sets {
+            epoll::sleeping(set, -1);
         }
     }
 }

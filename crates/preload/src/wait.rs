@@ -4,11 +4,12 @@
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use smc::config::CONFIG;
+use smc::conn::sleepers::{READS, Seat, WRITES};
 use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, Got, IN, OUT, phase, rest};
 use smc::sys;
 
-use crate::{errno, next};
+use crate::{errno, fds, next};
 
 /// Score below which spinning is only tried now and then.
 const PAYS: u32 = 4;
@@ -63,9 +64,71 @@ impl<'a> Spin<'a> {
     }
 }
 
-/// Waits until `conn` may have something to read. Err(errno) ends the call: EAGAIN, EINTR, or an end error; Ok(None)
-/// means look again, Ok(Some(got)) is the end of the stream.
-pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32> {
+/// What a call that POSIX makes a cancellation point does first: one that finds data, room or events never sleeps, and a thread
+/// that always finds some could not be cancelled.
+#[inline(always)]
+pub fn cancellation_point() {
+    // SAFETY: nothing is held; a thread that ends here leaves its hooks as it would by a jump.
+    unsafe { next::pthread_testcancel() };
+}
+
+/// A call that may have to wait on a connection, from its first wait to its end: if another thread closes the connection
+/// meanwhile, that takes effect when the call has ended, as in the kernel.
+pub struct Stay<'a> {
+    conn: &'a Conn,
+    fd: i32,
+    seat: Option<Seat<'a>>,
+    /// Sleeps given up in turn because a doorbell was left to another thread.
+    held: u32,
+}
+
+/// So often it yields to the thread that the doorbell is for before it takes naps: that thread may be put off for long.
+const YIELDS: u32 = 10;
+
+impl<'a> Stay<'a> {
+    #[inline(always)]
+    pub fn new(conn: &'a Conn, fd: i32) -> Self {
+        Self { conn, fd, seat: None, held: 0 }
+    }
+
+    /// The descriptor by which the connection can be reached now.
+    #[inline]
+    pub fn fd(&self) -> i32 {
+        if self.seat.is_none() { self.fd } else { fds::kept(self.conn).unwrap_or(self.fd) }
+    }
+
+    /// Whether the application's own descriptor is closed.
+    pub fn is_over(&self) -> bool {
+        self.seat.is_some() && fds::kept(self.conn).is_some()
+    }
+
+    /// See `Seat::sleeps_too`: of poll, whose list may name a connection more than once.
+    pub fn sleeps_too(&mut self, kinds: u32) {
+        let conn = self.conn;
+        self.seat.get_or_insert_with(|| conn.sleepers.enter()).sleeps_too(kinds);
+    }
+
+    /// See `Seat::sleeps`.
+    fn sleeps(&mut self, kinds: u32) {
+        let conn = self.conn;
+        self.seat.get_or_insert_with(|| conn.sleepers.enter()).sleeps(kinds);
+    }
+}
+
+impl Drop for Stay<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            drop(seat);
+            fds::left(self.conn);
+        }
+    }
+}
+
+/// Waits until there may be something to read. Err(errno) ends the call: EAGAIN, EINTR, or an end error; Ok(None) means look
+/// again, Ok(Some(got)) is the end of the stream.
+pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
+    let (conn, fd) = (stay.conn, stay.fd());
     if dontwait || sys::is_nonblocking(fd) {
         // Nothing in user space tells of a peer that was killed; the kernel does, asked now and then.
         if conn.idle_looks.fetch_add(1, Relaxed) % 16 == 15 {
@@ -85,11 +148,9 @@ pub fn for_data(conn: &Conn, fd: i32, dontwait: bool) -> Result<Option<Got>, i32
     // For other connections of the process: this sleep cannot be cut into naps.
     rest::stir();
     rest::before_sleep();
-    // Counted as asleep before arming: another thread that takes doorbells off the stream must know of us from the
-    // moment on from which one of them may be ours.
-    conn.rx_sleepers.fetch_add(1, SeqCst);
-    let r = sleep_for_data(conn, fd);
-    conn.rx_sleepers.fetch_sub(1, SeqCst);
+    stay.sleeps(READS);
+    let r = sleep_for_data(stay, fd);
+    stay.sleeps(0);
     r
 }
 
@@ -153,17 +214,19 @@ pub fn for_a_while(fd: i32, began: u64) -> bool {
 }
 
 /// Waits for the rest of a receive that began at `since` and has something already; false when it must return that.
-pub fn for_more(conn: &Conn, fd: i32, since: u64, there: impl Fn() -> bool) -> bool {
+pub fn for_more(stay: &mut Stay, since: u64, there: impl Fn() -> bool) -> bool {
+    let fd = stay.fd();
     if sys::is_nonblocking(fd) {
         return false;
     }
-    conn.rx_sleepers.fetch_add(1, SeqCst);
-    let r = sleep_for_more(conn, fd, since, there);
-    conn.rx_sleepers.fetch_sub(1, SeqCst);
+    stay.sleeps(READS);
+    let r = sleep_for_more(stay, fd, since, there);
+    stay.sleeps(0);
     r
 }
 
-fn sleep_for_more(conn: &Conn, fd: i32, since: u64, there: impl Fn() -> bool) -> bool {
+fn sleep_for_more(stay: &Stay, mut fd: i32, since: u64, there: impl Fn() -> bool) -> bool {
+    let conn = stay.conn;
     let limit = limit_of(fd, libc::SO_RCVTIMEO, since);
     loop {
         let unarmed = conn.is_unarmed();
@@ -194,6 +257,7 @@ fn sleep_for_more(conn: &Conn, fd: i32, since: u64, there: impl Fn() -> bool) ->
         if r < 0 {
             return false;
         }
+        fd = stay.fd();
         if r > 0 {
             conn.woken(slept);
         }
@@ -212,7 +276,8 @@ fn nap_unarmed(fd: i32) -> Result<Option<Got>, i32> {
     if r < 0 { Err(errno()) } else { Ok(None) }
 }
 
-fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
+fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
+    let conn = stay.conn;
     // Looked at before arming, which comes to nothing in that state.
     let unarmed = conn.is_unarmed();
     let seen = conn.doorbells_seen();
@@ -225,9 +290,14 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     }
     if conn.clear_stale(fd, seen, true, false) {
         // The byte belongs to a writer that is waking up: let it.
+        stay.held += 1;
+        if stay.held > YIELDS {
+            return nap_unarmed(fd);
+        }
         std::thread::yield_now();
         return Ok(None);
     }
+    stay.held = 0;
     let mut byte = 0u8;
     let slept = now_us();
     // SAFETY: one writable byte. The next definition is used because this call is a cancellation point.
@@ -237,7 +307,7 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
         (1, _) => {
             conn.woken(slept);
             if !conn.has_news() {
-                conn.check_stray(fd);
+                conn.check_stray(stay.fd());
             }
             Ok(None)
         }
@@ -253,9 +323,10 @@ fn sleep_for_data(conn: &Conn, fd: i32) -> Result<Option<Got>, i32> {
     }
 }
 
-/// Waits until `conn` may have room. Err(errno) ends the call, which with `begun` has sent something already and first waited
+/// Waits until there may be room. Err(errno) ends the call, which with `begun` has sent something already and first waited
 /// at `since`.
-pub fn for_space(conn: &Conn, fd: i32, dontwait: bool, begun: bool, since: &mut Option<u64>) -> Result<(), i32> {
+pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool, since: &mut Option<u64>) -> Result<(), i32> {
+    let (conn, fd) = (stay.conn, stay.fd());
     if dontwait || sys::is_nonblocking(fd) {
         // Armed, because whoever learns that there is no room waits for it next.
         conn.arm_space();
@@ -269,17 +340,18 @@ pub fn for_space(conn: &Conn, fd: i32, dontwait: bool, begun: bool, since: &mut 
     {
         return Ok(());
     }
-    conn.tx_sleepers.fetch_add(1, SeqCst);
+    stay.sleeps(WRITES);
     let since = *since.get_or_insert_with(sys::now_ns);
-    let r = sleep_for_space(conn, fd, begun, since);
-    conn.tx_sleepers.fetch_sub(1, SeqCst);
+    let r = sleep_for_space(stay, fd, begun, since);
+    stay.sleeps(0);
     r
 }
 
 /// Longest sleep of a writer: another thread may shut the socket, of which the kernel does not tell who waits for doorbells.
 const WRITER_NS: u64 = 20_000_000;
 
-fn sleep_for_space(conn: &Conn, fd: i32, begun: bool, since: u64) -> Result<(), i32> {
+fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, since: u64) -> Result<(), i32> {
+    let conn = stay.conn;
     let limit = limit_of(fd, libc::SO_SNDTIMEO, since);
     let mut nap = 1_000_000u64;
     // The kernel reports a side that is shut, or payload that nobody fetches, for ever: asked about it, it would not let
@@ -320,6 +392,7 @@ fn sleep_for_space(conn: &Conn, fd: i32, begun: bool, since: u64) -> Result<(), 
             }
             return Err(e);
         }
+        fd = stay.fd();
         if p.revents & libc::POLLIN != 0 {
             conn.woken(slept);
         }

@@ -33,6 +33,12 @@ pub struct Cursor {
 impl Cursor {
     pub const ZERO: Self = Self { pos: 0, count: 0, wrap: 0, _pad: 0 };
 
+    /// The place `pos` bytes after the start of the stream, in a ring of `size` bytes.
+    pub fn at(pos: u64, size: u32) -> Self {
+        let size = u64::from(size.max(1));
+        Self { pos, count: (pos % size) as u32, wrap: (pos / size) as u16, _pad: 0 }
+    }
+
     /// Offset into the ring.
     #[inline]
     pub fn count(&self) -> u32 {
@@ -113,6 +119,17 @@ mod tests {
         assert_eq!((c.wrap, c.count, c.pos), (0, 0, 4));
         c.advance(10, 10);
         assert_eq!((c.wrap, c.count, c.pos), (1, 0, 14));
+    }
+
+    #[test]
+    fn a_place_follows_from_the_bytes_before_it() {
+        for size in [1u32, 7, 65504] {
+            let mut c = Cursor::ZERO;
+            for n in [0, 1, size / 2, size, size - size / 2].into_iter().cycle().take(200_000) {
+                c.advance(n, size);
+                assert_eq!(Cursor::at(c.pos, size), c);
+            }
+        }
     }
 
     #[test]

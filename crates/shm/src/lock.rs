@@ -22,7 +22,7 @@ use core::time::Duration;
 const WAITERS: u32 = 1 << 31;
 /// What lies at least between the frames of an owner and of a handler that interrupted it, in 16 bytes: the registers, with
 /// those for floating point, are 1,000 on x86-64 and 4,500 on arm64. Calls of ours between two locks take less.
-const SIGNAL_FRAME: i32 = 768 / 16;
+pub const SIGNAL_FRAME: i32 = 768 / 16;
 /// How often a waiter asks whether the owner still lives.
 const CHECK: Duration = Duration::from_millis(50);
 /// About as long as the sections that these locks guard.

@@ -18,6 +18,7 @@ mod recv;
 pub mod rest;
 mod revert;
 mod send;
+pub mod sleepers;
 mod switch;
 pub mod wakeups;
 mod window;
@@ -33,7 +34,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use dibs::ism::integrity::Sum;
 use shm::cursor::Cursor;
-use shm::lock::FastLock;
+use shm::lock::{FastGuard, FastLock, Reentered};
 
 use crate::device::Kind;
 use crate::group::Reached;
@@ -214,6 +215,8 @@ pub struct Tx {
     pub resend: u64,
     /// Position at which the ring's memory was last given back.
     pub rested: u64,
+    /// A send ended in the middle.
+    pub left: bool,
     /// As in `Rx`.
     pub sum: Sum,
     /// Records written.
@@ -281,10 +284,6 @@ pub struct Conn {
     rx_inside: AtomicU32,
     /// See `rx_inside`.
     tx_inside: AtomicU32,
-    /// Threads asleep in the kernel for data / space.
-    pub rx_sleepers: AtomicU32,
-    /// See `rx_sleepers`.
-    pub tx_sleepers: AtomicU32,
     /// SO_RCVLOWAT as the application set it (0: it never did); the kernel's is 1 so that a doorbell wakes.
     pub user_rcvlowat: AtomicU32,
     /// Number of operations at which the upgrade is looked at again; u32::MAX: never.
@@ -337,6 +336,8 @@ pub struct Conn {
     pub(crate) next_free: AtomicU32,
     /// TCP_NODELAY (bit 0) and TCP_CORK (bit 1) as the application set them; bits 2 and 3: it did set them.
     pub user_nodelay: AtomicU32,
+    /// TCP_INQ as the application set it.
+    pub user_inq: AtomicU32,
     /// How well spinning has paid on it, 0..=16.
     pub spin: AtomicU32,
     /// Process that upgraded it.
@@ -357,6 +358,8 @@ pub struct Conn {
     pub tx_counts: Counts,
     /// By doorbells of the peer.
     pub wakeups: wakeups::Wakeups,
+    /// Threads that wait.
+    pub sleepers: sleepers::Sleepers,
 }
 
 // SAFETY: the cells are guarded by the locks beside them, the rest is atomics.
@@ -441,8 +444,6 @@ impl Conn {
             &self.tx_inflight,
             &self.rx_inside,
             &self.tx_inside,
-            &self.rx_sleepers,
-            &self.tx_sleepers,
             &self.rung_tx,
             &self.rung_rx,
             &self.group,
@@ -453,6 +454,7 @@ impl Conn {
             &self.inode,
             &self.user_nodelay,
             &self.user_rcvlowat,
+            &self.user_inq,
             &self.busy,
             &self.heir,
             &self.looks,
@@ -470,6 +472,7 @@ impl Conn {
             w.store(0, Relaxed);
         }
         self.wakeups.clear();
+        self.sleepers.clear();
         for c in [&self.rx_counts, &self.tx_counts] {
             c.bytes.store(0, Relaxed);
             c.calls.store(0, Relaxed);
@@ -556,6 +559,36 @@ impl Conn {
         }
     }
 
+    /// Takes the lock of the receiving side. Who was in there before may have left by a jump, or by a signal that killed.
+    #[inline(always)]
+    fn lock_rx(&self) -> Result<FastGuard<'_, true>, Reentered> {
+        let (guard, left) = self.rx_lock.lock_recovering()?;
+        if left {
+            // SAFETY: the rx lock is held.
+            let rx = unsafe { &mut *self.rx.get() };
+            let size = self.window().my_size.load(Relaxed);
+            rx.cons = Cursor::at(rx.cons.pos, size);
+            rx.prod = Cursor::at(rx.prod.pos, size);
+            self.rx_word.store(rx.cons.wire(), Relaxed);
+        }
+        Ok(guard)
+    }
+
+    /// The same of the sending side. The next send makes good what was not published.
+    #[inline(always)]
+    fn lock_tx(&self) -> Result<FastGuard<'_, true>, Reentered> {
+        let (guard, left) = self.tx_lock.lock_recovering()?;
+        if left {
+            // SAFETY: the tx lock is held.
+            let tx = unsafe { &mut *self.tx.get() };
+            let size = self.window().peer_size.load(Relaxed);
+            tx.prod = Cursor::at(tx.prod.pos, size);
+            tx.cons = Cursor::at(tx.cons.pos, size);
+            tx.left = true;
+        }
+        Ok(guard)
+    }
+
     /// Whether the peer has attached our DMB.
     pub(crate) fn peer_attached(&self) -> bool {
         // SYNC: kind.
@@ -564,7 +597,7 @@ impl Conn {
 
     /// Both sides have attached: our sends may switch.
     pub(crate) fn commit(&self) {
-        let _guard = self.rx_lock.lock();
+        let _guard = self.lock_rx();
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         // What was read before now has not been told.

@@ -256,3 +256,31 @@ pub unsafe fn give_back(memory: *mut c_void, len: usize) {
     // SAFETY: forwarded.
     unsafe { shm::address::unmap(memory, len) };
 }
+
+/// Until dropped the calling thread takes no signals but those of its own faults.
+pub struct SignalsHeld {
+    before: u64,
+}
+
+impl SignalsHeld {
+    #[expect(clippy::new_without_default, reason = "it has an effect")]
+    pub fn new() -> Self {
+        let own = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+        let mask = own.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
+        let mut held = Self { before: 0 };
+        set_signal_mask(&mask, &raw mut held.before);
+        held
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        set_signal_mask(&self.before, core::ptr::null_mut());
+    }
+}
+
+fn set_signal_mask(mask: &u64, before: *mut u64) {
+    let (how, mask) = (libc::SIG_SETMASK as usize, core::ptr::from_ref(mask) as usize);
+    // SAFETY: live words of the kernel's size of a mask.
+    unsafe { syscall(libc::SYS_rt_sigprocmask, how, mask, before as usize, size_of::<u64>(), 0, 0) };
+}

@@ -10,8 +10,12 @@ use common::flow::{Receiver, Sender, watched};
 use common::wait::{Port, Sizes, ppoll};
 use common::{rings, serial};
 use smc::config::CONFIG;
+use smc::conn::sleepers::{READS, WRITES};
 use smc::conn::{Got, IN, OUT, Waits};
 use smc::table;
+
+/// A thread that lives as long as these tests: init's.
+const ANOTHER: u32 = 1;
 
 /// A reader and a writer on each end.
 fn four_threads(name: &str) {
@@ -62,14 +66,16 @@ fn a_reader_does_not_eat_the_doorbell_of_a_writer() {
     assert_eq!(b.recv(&mut [0; 1], 0), Ok(1));
     assert_eq!(a.send(&data[size / 2..]), Ok(size - size / 2));
     // The writer.
-    a.conn.tx_sleepers.fetch_add(1, SeqCst);
+    let mut writer = a.conn.sleepers.enter_as(ANOTHER);
+    writer.sleeps(WRITES);
     a.conn.arm_space();
     assert_eq!(a.conn.ready(a.fd) & OUT, 0);
     // A quarter is read: too little to write again.
     assert_eq!(b.recv(&mut vec![0; size / 4], 0), Ok(size / 4));
     assert_eq!(a.conn.ready(a.fd) & OUT, 0);
     // The reader.
-    a.conn.rx_sleepers.fetch_add(1, SeqCst);
+    let mut reader = a.conn.sleepers.enter();
+    reader.sleeps(READS);
     let seen = a.conn.doorbells_seen();
     a.conn.arm_data();
     assert_eq!(a.conn.ready(a.fd) & IN, 0);
@@ -86,12 +92,14 @@ fn a_writer_does_not_eat_the_doorbell_of_a_reader() {
     let _serial = serial();
     let (a, b) = rings();
     let port = Port { conn: a.conn, fd: a.fd };
-    a.conn.rx_sleepers.fetch_add(1, SeqCst);
+    let mut reader = a.conn.sleepers.enter_as(ANOTHER);
+    reader.sleeps(READS);
     a.conn.arm_data();
     assert_eq!(b.send(&[1; 10]), Ok(10));
     assert_eq!(a.recv(&mut [0; 10], 0), Ok(10));
     // The writer.
-    a.conn.tx_sleepers.fetch_add(1, SeqCst);
+    let mut writer = a.conn.sleepers.enter();
+    writer.sleeps(WRITES);
     let seen = a.conn.doorbells_seen();
     a.conn.arm_space();
     port.clear_stale(seen, false, true);
@@ -202,9 +210,11 @@ fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
     };
     let mut silent = false;
     let seen: Vec<u32> = ports.iter().map(|(p, ..)| p.conn.doorbells_seen()).collect();
+    let mut seats = Vec::new();
     for &(p, sends, receives) in &ports {
-        p.conn.rx_sleepers.fetch_add(u32::from(receives), SeqCst);
-        p.conn.tx_sleepers.fetch_add(u32::from(sends), SeqCst);
+        let mut seat = p.conn.sleepers.enter();
+        seat.sleeps_too(if receives { READS } else { 0 } | if sends { WRITES } else { 0 });
+        seats.push(seat);
         if wait == 0 {
             p.conn.arm_data();
         }
@@ -239,10 +249,6 @@ fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
     }
     if wait != 0 {
         page(ports[0].0).wake(wait);
-    }
-    for &(p, sends, receives) in &ports {
-        p.conn.rx_sleepers.fetch_sub(u32::from(receives), SeqCst);
-        p.conn.tx_sleepers.fetch_sub(u32::from(sends), SeqCst);
     }
 }
 

@@ -1,4 +1,4 @@
-// SO_RCVTIMEO with MSG_WAITALL, SO_SNDTIMEO with a slow reader. Plain: 4 after 1.0s; returned after 1.0s.
+// SO_RCVTIMEO with MSG_WAITALL, SO_SNDTIMEO with a slow reader. Plain: some after 1.0s; returned after 1.0s.
 #include "t.h"
 static int a, b;
 static void *trickle(void*_)
@@ -31,7 +31,7 @@ int main(int c, char**v)
     pthread_create(&t, 0, trickle, 0);
     char buf[100];
     ssize_t r = recv(a, buf, 100, MSG_WAITALL);
-    printf("WAITALL+RCVTIMEO 1s, 1 byte each 250ms: %zd after %.1fs\n", r, now() - s);
+    printf("WAITALL+RCVTIMEO 1s, 1 byte each 250ms: %s after %.1fs\n", r > 0 && r < 12 ? "some" : "not some", now() - s);
     pthread_join(t, 0);
     while (recv(a, buf, 100, MSG_DONTWAIT) > 0);
     static char big[64 << 20];

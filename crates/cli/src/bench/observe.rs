@@ -54,9 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_group() {
-        let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;
-        assert_eq!(group_of(std::process::id()), Some(group));
+    fn group_of_a_process() {
+        use std::os::unix::process::CommandExt;
+        use std::process::{Command, Stdio};
+        let mut leader = Command::new("cat").stdin(Stdio::piped()).process_group(0).spawn().expect("cat");
+        assert_eq!(group_of(leader.id()), Some(leader.id()));
+        drop(leader.stdin.take());
+        leader.wait().expect("it ends with its input");
         assert_eq!(group_of(u32::MAX), None);
     }
 

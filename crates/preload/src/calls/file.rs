@@ -8,7 +8,8 @@ use smc::conn::{Got, Sent, phase};
 use smc::{meet, sys, witness};
 
 use super::io::{after_op, settle};
-use crate::{fail, fds, next, wait};
+use crate::wait::{self, Stay};
+use crate::{fail, fds, next};
 
 /// Reads from `fd` into memory: at `*off` and moving it, or at the file's own position.
 fn fill(fd: c_int, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
@@ -85,7 +86,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
     settle(index, c, out);
     if c.phase() & phase::TX_RING == 0 {
         while !c.flush_takeback(out) {
-            if let Err(e) = wait::for_space(c, out, false, false, &mut None) {
+            if let Err(e) = wait::for_space(&mut Stay::new(c, out), false, false, &mut None) {
                 return fail(e);
             }
         }
@@ -116,12 +117,13 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
     let mut at = unsafe { off.as_mut() };
     let want = n.min(0x7fff_f000);
     let (mut done, mut since) = (0usize, None);
+    let mut stay = Stay::new(c, out);
     while done < want {
-        match c.send_from(out, want - done, |dst, len| fill(input, &mut at, dst, len)) {
+        match c.send_from(stay.fd(), want - done, |dst, len| fill(input, &mut at, dst, len)) {
             // End of the file.
             Sent::Bytes(0) => break,
             Sent::Bytes(k) => done += k,
-            Sent::Full => match wait::for_space(c, out, false, done > 0, &mut since) {
+            Sent::Full => match wait::for_space(&mut stay, false, done > 0, &mut since) {
                 Ok(()) => {}
                 Err(_) if done > 0 => break,
                 Err(e) => return fail(e),
@@ -131,7 +133,8 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
                 c.sends_past_ring();
                 return unsafe { next::sendfile(out, input, off, n) };
             }
-            Sent::Err(_) if done > 0 => break,
+            Sent::Err(_) | Sent::Held if done > 0 => break,
+            Sent::Held => return fail(libc::EAGAIN),
             Sent::Err(e) => return fail(e),
         }
     }
@@ -242,6 +245,7 @@ fn into_ring(
     plain: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let mut since = None;
+    let mut stay = Stay::new(c, fd);
     loop {
         // Wait for the pipe first: a read of it under the connection's lock must not sleep.
         let there = sys::ioctl_int(pipe, libc::FIONREAD).unwrap_or(0).max(0) as usize;
@@ -259,10 +263,10 @@ fn into_ring(
             }
             continue;
         }
-        match c.send_from(fd, n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
+        match c.send_from(stay.fd(), n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
             Sent::Bytes(k) => return k as ssize_t,
             Sent::Full => {
-                if let Err(e) = wait::for_space(c, fd, nonblock, false, &mut since) {
+                if let Err(e) = wait::for_space(&mut stay, nonblock, false, &mut since) {
                     return fail(e);
                 }
             }
@@ -270,6 +274,7 @@ fn into_ring(
                 c.sends_past_ring();
                 return plain();
             }
+            Sent::Held => return fail(libc::EAGAIN),
             Sent::Err(e) => return fail(e),
         }
     }
@@ -284,6 +289,7 @@ fn out_of_ring(
     nonblock: bool,
     plain: impl Fn() -> ssize_t,
 ) -> ssize_t {
+    let mut stay = Stay::new(c, fd);
     loop {
         if sys::poll_now(pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
             if nonblock {
@@ -297,7 +303,7 @@ fn out_of_ring(
         }
         // A write of at most PIPE_BUF to a writable pipe never sleeps; more is written only as far as there is room,
         // which a nonblocking write would tell, but the pipe's mode is the application's.
-        let got = c.recv_into(fd, n.min(libc::PIPE_BUF), false, |src, len| {
+        let got = c.recv_into(stay.fd(), n.min(libc::PIPE_BUF), false, |src, len| {
             // SAFETY: `src` has `len` bytes.
             let r = unsafe { sys::syscall(libc::SYS_write, pipe as usize, src as usize, len, 0, 0, 0) };
             if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
@@ -308,7 +314,7 @@ fn out_of_ring(
             Got::Kernel => return plain(),
             Got::Err(e) => return fail(e),
             // SPLICE_F_NONBLOCK is about the pipe; of the socket its own O_NONBLOCK decides.
-            Got::Empty => match wait::for_data(c, fd, false) {
+            Got::Empty => match wait::for_data(&mut stay, false) {
                 Ok(None) => {}
                 Ok(Some(Got::Err(e))) => return fail(e),
                 Ok(Some(_)) => return 0,

@@ -1,5 +1,6 @@
 //! read and write in all their forms.
 
+pub mod deferred;
 mod receive;
 mod transmit;
 
@@ -11,7 +12,7 @@ use smc::conn::{Conn, Pieces, phase};
 use smc::{meet, sys};
 
 use receive::{receive, recv_iov};
-use transmit::{send_iov, transmit};
+use transmit::{send_iov, transmit, transmit_deferred};
 
 use crate::{errno, fail, fds, next};
 
@@ -68,10 +69,13 @@ pub fn settle(index: u32, c: &Conn, fd: c_int) -> bool {
     if ph & phase::ATTACHED == 0 {
         return false;
     }
-    if ph & (phase::TX_READY | phase::TX_RING | phase::SHUT_WR | phase::TX_REVERTED) == phase::TX_READY
-        && c.try_switch_tx(fd)
-    {
-        fds::on_upgraded(index, fd);
+    if ph & (phase::TX_READY | phase::TX_RING | phase::SHUT_WR | phase::TX_REVERTED) == phase::TX_READY {
+        if c.try_switch_tx(fd) {
+            fds::on_upgraded(index, fd);
+        }
+        if deferred::any() {
+            transmit_deferred(index, c, fd);
+        }
     }
     if !c.switch_due() {
         return false;
@@ -255,8 +259,11 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
         });
         if r >= 0 && !asked {
             (*msg).msg_namelen = 0;
-            (*msg).msg_controllen = 0;
             (*msg).msg_flags = 0;
+            match c.user_inq.load(Relaxed) {
+                0 => (*msg).msg_controllen = 0,
+                _ => super::option::tell_left(c, fd, msg),
+            }
         }
         r
     }

@@ -9,6 +9,32 @@ use smc::reason;
 
 use crate::{fds, next};
 
+// Not in the libc crate.
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+const TCP_INQ: c_int = 36;
+
+/// What only the kernel's stream can give: from then on the connection is TCP.
+fn is_for_tcp(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::IPPROTO_TCP => name == libc::TCP_REPAIR,
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_ZEROCOPY
+                | libc::SO_TIMESTAMPING
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | SO_TIMESTAMP_NEW
+                | SO_TIMESTAMPNS_NEW
+                | SO_TIMESTAMPING_NEW
+                | libc::SO_PEEK_OFF
+        ),
+        _ => false,
+    }
+}
+
 /// The int that an option is set to.
 unsafe fn int(v: *const c_void, l: socklen_t) -> Option<c_int> {
     // SAFETY: the application gives `l` bytes.
@@ -21,11 +47,9 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
     // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
     let plain = || unsafe { next::setsockopt(fd, level, name, v, l) };
     let tracked = match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => fds::conn_of(fd),
-        (
-            libc::SOL_SOCKET,
-            libc::SO_ZEROCOPY | libc::SO_OOBINLINE | libc::SO_TIMESTAMPING | libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS,
-        ) => fds::conn_of(fd),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if unsafe { int(v, l) } == Some(-1) => return plain(),
+        (libc::IPPROTO_TCP, libc::TCP_ULP | TCP_INQ) | (libc::SOL_SOCKET, libc::SO_OOBINLINE) => fds::conn_of(fd),
+        _ if is_for_tcp(level, name) => fds::conn_of(fd),
         _ => fds::existing(fd),
     };
     let Some((index, c)) = tracked else { return plain() };
@@ -35,14 +59,22 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
             fds::give_up(index, c, fd, reason::KTLS.code());
             plain()
         }
-        (libc::IPPROTO_TCP, libc::TCP_REPAIR)
-        | (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_TIMESTAMPING | libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) => {
+        _ if is_for_tcp(level, name) => {
             fds::freeze(index, c, fd, reason::SOCK_OPT.code());
             plain()
         }
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
             fds::freeze(index, c, fd, reason::URGENT.code());
             plain()
+        }
+        (libc::IPPROTO_TCP, TCP_INQ) => {
+            let r = plain();
+            if r == 0
+                && let Some(on) = unsafe { int(v, l) }
+            {
+                c.user_inq.store(on as u32, Relaxed);
+            }
+            r
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => {
             let Some(on) = (unsafe { int(v, l) }) else { return plain() };
@@ -80,6 +112,12 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mut c_void, l: *mut socklen_t) -> c_int {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
+        && let Some((index, c)) = fds::conn_of(fd)
+    {
+        // It maps the pages of whatever is in the kernel's stream.
+        fds::freeze(index, c, fd, reason::SOCK_OPT.code());
+    }
     if let Some((_, c)) = fds::existing(fd)
         && c.phase() & phase::ATTACHED != 0
         && !crate::faulty(v)
@@ -104,4 +142,37 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mu
         }
     }
     unsafe { next::getsockopt(fd, level, name, v, l) }
+}
+
+/// The control data of a receive of ours, of which the application wants to know how much is left behind it (TCP_INQ).
+///
+/// # Safety
+/// As for recvmsg.
+#[cold]
+pub unsafe fn tell_left(c: &smc::conn::Conn, fd: c_int, msg: *mut libc::msghdr) {
+    const CM_INQ: c_int = TCP_INQ;
+    let left = match c.unread(fd) {
+        0 if c.ready(fd) & smc::conn::RDHUP != 0 => 1,
+        left => left as c_int,
+    };
+    // SAFETY: the application vouches for the buffer, of which no more than its length is written.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(msg);
+        if header.is_null() || crate::faulty(header) {
+            (*msg).msg_flags |= libc::MSG_CTRUNC;
+            (*msg).msg_controllen = 0;
+            return;
+        }
+        let room = (*msg).msg_controllen;
+        let (len, space) = (libc::CMSG_LEN(4) as usize, libc::CMSG_SPACE(4) as usize);
+        (*header).cmsg_level = libc::IPPROTO_TCP;
+        (*header).cmsg_type = CM_INQ;
+        (*header).cmsg_len = len.min(room);
+        if room < len {
+            (*msg).msg_flags |= libc::MSG_CTRUNC;
+        }
+        let there = room.min(len) - libc::CMSG_LEN(0) as usize;
+        core::ptr::copy_nonoverlapping((&raw const left).cast::<u8>(), libc::CMSG_DATA(header), there);
+        (*msg).msg_controllen = space.min(room);
+    }
 }

@@ -63,6 +63,7 @@ pub unsafe fn wait(
     plain: impl Fn() -> i32,
 ) -> i32 {
     let Some(set) = set(index) else { return plain() };
+    crate::wait::cancellation_point();
     if set.is_interrupted() {
         // A signal handler in the middle of a look at this set cannot look at it.
         return fail(libc::EINTR) as i32;

@@ -9,9 +9,9 @@ impl Conn {
     fn publish_ends(&self, flags: u64, phase: u32) {
         // The tx lock orders the flags behind a send that is under way in another thread, and all later ones behind the
         // phase: in between they would be told as sent, and lost behind the end.
-        let _tx = self.tx_lock.lock();
+        let _tx = self.lock_tx();
         self.set(phase);
-        let _rx = self.rx_lock.lock();
+        let _rx = self.lock_rx();
         self.ends.fetch_or(flags, Relaxed);
         if self.phase() & p::TX_READY == 0 {
             return;

@@ -1,5 +1,6 @@
 //! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
 
+use super::sleepers::{READS, WRITES};
 use super::*;
 use crate::sys;
 use core::sync::atomic::fence;
@@ -155,7 +156,7 @@ impl Conn {
             return self.queued(fd);
         }
         // Behind the payload in the kernel lie doorbells.
-        let Ok(_guard) = self.rx_lock.lock() else { return 0 };
+        let Ok(_guard) = self.lock_rx() else { return 0 };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         left as usize + self.refresh_rx(rx).unwrap_or(0) as usize
@@ -168,7 +169,7 @@ impl Conn {
 
     /// Bytes sent that the peer has not read.
     pub fn unsent(&self) -> usize {
-        let Ok(_guard) = self.tx_lock.lock() else { return 0 };
+        let Ok(_guard) = self.lock_tx() else { return 0 };
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
         let size = self.window().peer_size.load(Relaxed);
@@ -260,8 +261,8 @@ impl Conn {
         if self.doorbells_due() == 0 {
             return false;
         }
-        let readers = !reader && self.rx_sleepers.load(SeqCst) > 0;
-        let writers = !writer && self.tx_sleepers.load(SeqCst) > 0;
+        let readers = !reader && self.sleepers.others(READS);
+        let writers = !writer && self.sleepers.others(WRITES);
         if readers || writers {
             // The others' arms may be spent on the very bytes that are about to be taken: the peer rang early, or a third
             // thread was faster. Renewed they bring bytes that `seen` does not count.

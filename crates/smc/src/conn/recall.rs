@@ -67,7 +67,7 @@ impl Conn {
     /// that will be gone (`vanishing`) it gets some time. Without, our own receives go on until the peer has answered.
     pub(super) fn recall_far(&self, fd: i32, foreign: bool, vanishing: bool) -> bool {
         {
-            let Ok(_guard) = self.rx_lock.lock() else { return false };
+            let Ok(_guard) = self.lock_rx() else { return false };
             if self.set(p::RX_RECALLED) & p::RX_REVERTED != 0 {
                 return true;
             }
@@ -137,7 +137,7 @@ impl Conn {
 
     /// The peer rings no more. False while something is missing; what it will send again is, unless that may be `later`.
     fn finish_recall(&self, fd: i32, later: bool) -> bool {
-        let Ok(_guard) = self.rx_lock.lock() else { return false };
+        let Ok(_guard) = self.lock_rx() else { return false };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         let my = self.my();

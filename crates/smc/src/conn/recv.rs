@@ -103,7 +103,7 @@ impl Conn {
         peek: bool,
         mut take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
     ) -> Got {
-        let Ok(_guard) = self.rx_lock.lock() else { return Got::Err(libc::EAGAIN) };
+        let Ok(_guard) = self.lock_rx() else { return Got::Err(libc::EAGAIN) };
         let ph = self.phase();
         if ph & (p::RX_RING | p::BROKEN | p::RX_TAKEN) != p::RX_RING {
             return self.recv_none(fd, want, peek, &mut take);
@@ -395,7 +395,7 @@ impl Conn {
 
     /// Takes doorbell bytes whose conditions have been looked at: at most the number counted in `seen`.
     pub fn drain_doorbells(&self, fd: i32, seen: u32) {
-        let Ok(_guard) = self.rx_lock.lock() else { return };
+        let Ok(_guard) = self.lock_rx() else { return };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         if self.phase() & p::RX_RING == 0 || rx.tcp_left > 0 {
@@ -419,7 +419,7 @@ impl Conn {
     /// A byte on the TCP stream that no doorbell accounts for is a peer that breaks the protocol; left alone, it would
     /// make every wait return at once.
     pub fn check_stray(&self, fd: i32) {
-        let Ok(_guard) = self.rx_lock.lock() else { return };
+        let Ok(_guard) = self.lock_rx() else { return };
         let my = self.my();
         // SAFETY: the rx lock is held.
         let rx = unsafe { &*self.rx.get() };

@@ -38,7 +38,7 @@ impl Conn {
         if ph & p::ATTACHED == 0 || (self.my().takeback.load(Acquire) & 1 == 0 && ph & p::RESEND == 0 && !recalled) {
             return true;
         }
-        let Ok(_guard) = self.tx_lock.lock() else { return false };
+        let Ok(_guard) = self.lock_tx() else { return false };
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
         let at = tx.prod.pos;
@@ -128,7 +128,7 @@ impl Conn {
 
     /// Our sends return to TCP; receives stay where they are.
     pub fn leave_tx(&self) {
-        let Ok(_guard) = self.tx_lock.lock() else { return };
+        let Ok(_guard) = self.lock_tx() else { return };
         if self.phase() & p::TX_RING != 0 {
             // SAFETY: the tx lock is held.
             let tx = unsafe { &mut *self.tx.get() };
@@ -157,7 +157,7 @@ impl Conn {
         if self.is_far() {
             return self.recall_far(fd, foreign, vanishing);
         }
-        let Ok(_guard) = self.rx_lock.lock() else { return false };
+        let Ok(_guard) = self.lock_rx() else { return false };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         let my = self.my();

@@ -13,6 +13,8 @@ pub enum Sent {
     Bytes(usize),
     /// No room.
     Full,
+    /// The caller is a signal handler that interrupted a call on this very direction, and can wait neither for that nor for room.
+    Held,
     /// Do a plain send: this direction is the kernel's, or there is nothing to send and the kernel knows of errors.
     Kernel,
     /// Failed with this errno.
@@ -106,6 +108,12 @@ impl Conn {
         sent
     }
 
+    /// Runs `f` while no send of another thread is under way; None for a signal handler that interrupted one.
+    pub fn while_not_sending<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        let _guard = self.lock_tx().ok()?;
+        Some(f())
+    }
+
     /// Sends up to `want` bytes that `fill(destination, length)` puts straight into the ring. `fill` may give fewer
     /// (then sending ends there) or an errno, which is reported if nothing was sent before it.
     pub fn send_from(&self, fd: i32, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>) -> Sent {
@@ -123,11 +131,7 @@ impl Conn {
         want: usize,
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
     ) -> Option<Sent> {
-        // A signal handler that interrupted our own send on this connection cannot wait for it, nor for room.
-        let Ok((_guard, left)) = self.tx_lock.lock_recovering() else { return Some(Sent::Err(libc::EAGAIN)) };
-        if left {
-            self.note_published(fd);
-        }
+        let Ok(_guard) = self.lock_tx() else { return Some(Sent::Held) };
         let ph = self.phase();
         if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
             return Some(Sent::Kernel);
@@ -137,6 +141,10 @@ impl Conn {
         }
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
+        if tx.left {
+            tx.left = false;
+            self.note_published(fd, tx);
+        }
         if want == 0 {
             // Nothing, or an error that the kernel knows of.
             return Some(Sent::Kernel);
@@ -212,14 +220,12 @@ impl Conn {
     /// front of the doorbell for it. With the ring full there would be no other, and one that was not noted would make the next
     /// one pass for an attempt after the owner took the ring back.
     #[cold]
-    fn note_published(&self, fd: i32) {
-        if self.phase() & p::TX_RING == 0 || self.is_far() {
+    fn note_published(&self, fd: i32, tx: &mut Tx) {
+        if self.is_far() {
             return;
         }
         self.ring_what_was_counted(fd);
         self.ring(fd, &self.tx_counts);
-        // SAFETY: the tx lock is held.
-        let tx = unsafe { &mut *self.tx.get() };
         let (placed, published) = (tx.prod.wire(), self.peer().prod.load(Acquire));
         if published == placed {
             tx.word = placed;
@@ -273,7 +279,10 @@ impl Conn {
     }
 
     fn send_over_locked(&self, fd: i32, want: usize, source: Source) -> Sent {
-        let Ok(_guard) = self.tx_lock.lock() else { return Sent::Err(libc::EAGAIN) };
+        // Left in the middle by a handler that jumps, the peer's image, the device's queue and our cursors would tell different
+        // stories.
+        let _held = sys::SignalsHeld::new();
+        let Ok(_guard) = self.lock_tx() else { return Sent::Held };
         let ph = self.phase();
         if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 || want == 0 {
             return Sent::Kernel;

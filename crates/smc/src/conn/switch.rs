@@ -194,7 +194,7 @@ impl Conn {
     /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found. What it says now; None
     /// when it is forbidden already.
     pub(crate) fn begin_count(&self, fd: i32) -> Option<TcpInfo> {
-        let Ok(_guard) = self.rx_lock.lock() else { return TcpInfo::of(fd) };
+        let Ok(_guard) = self.lock_rx() else { return TcpInfo::of(fd) };
         let mut info = None;
         let ask = || {
             let (got, said) = received_while_alone(fd)?;
@@ -222,7 +222,7 @@ impl Conn {
     /// `got` bytes came from the socket after the exposure, before the peer left TCP.
     #[cold]
     fn count_read(&self, fd: i32, got: usize) {
-        let Ok(_guard) = self.rx_lock.lock() else { return };
+        let Ok(_guard) = self.lock_rx() else { return };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         if rx.tcp_read == UNKNOWN {
@@ -285,7 +285,7 @@ impl Conn {
             // if its store was visible before the receive returned, and then `switch_due` saw it.
             return got;
         }
-        let payload = match (self.rx_lock.lock(), self.switch_offset()) {
+        let payload = match (self.lock_rx(), self.switch_offset()) {
             (Ok(_guard), Some(n)) => {
                 // SAFETY: the rx lock is held.
                 let rx = unsafe { &mut *self.rx.get() };

@@ -143,6 +143,7 @@ impl End {
                     }
                 }
                 Sent::Full => return or_done(done, libc::EAGAIN),
+                Sent::Held => return or_done(done, libc::EAGAIN),
                 Sent::Err(e) => return or_done(done, e),
                 Sent::Kernel if self.conn.phase() & (p::TX_REVERTED | p::TX_RING) == p::TX_REVERTED => {}
                 Sent::Kernel if done > 0 => return Ok(done),

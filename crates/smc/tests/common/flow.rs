@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use smc::conn::sleepers::{READS, WRITES};
 use smc::conn::{Got, Sent};
 
 use super::End;
@@ -138,7 +139,7 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
                         );
                         for (a, b) in pairs {
                             for end in [a, b] {
-                                let (rx, tx) = (end.conn.rx_sleepers.load(SeqCst), end.conn.tx_sleepers.load(SeqCst));
+                                let (rx, tx) = (end.conn.sleepers.others(READS), end.conn.sleepers.others(WRITES));
                                 let _ = writeln!(
                                     stderr(),
                                     "  sleepers {rx} {tx} ready {:#x} {}",

@@ -1,10 +1,10 @@
 //! Waits of real threads, each as the preloaded library's `wait` does it: count, arm, look, clear old doorbells, sleep in
 //! the kernel.
 
-use std::sync::atomic::Ordering::*;
 use std::thread;
 use std::time::Duration;
 
+use smc::conn::sleepers::{READS, WRITES};
 use smc::conn::{Conn, Got, IN, OUT, Pieces, RDHUP, Sent};
 use smc::sys;
 
@@ -29,9 +29,9 @@ impl Port {
 
     /// See `wait::for_data`.
     pub fn wait_for_data(self) {
-        self.conn.rx_sleepers.fetch_add(1, SeqCst);
+        let mut seat = self.conn.sleepers.enter();
+        seat.sleeps(READS);
         self.sleep_for_data();
-        self.conn.rx_sleepers.fetch_sub(1, SeqCst);
     }
 
     fn sleep_for_data(self) {
@@ -55,9 +55,9 @@ impl Port {
 
     /// See `wait::for_space`.
     pub fn wait_for_space(self) {
-        self.conn.tx_sleepers.fetch_add(1, SeqCst);
+        let mut seat = self.conn.sleepers.enter();
+        seat.sleeps(WRITES);
         self.sleep_for_space();
-        self.conn.tx_sleepers.fetch_sub(1, SeqCst);
     }
 
     fn sleep_for_space(self) {

@@ -8,7 +8,8 @@ use smc::conn::{Conn, Got, Pieces, phase};
 use smc::{reason, witness};
 
 use super::{after_op, empty_msg, finish_upgrade, settle, with_rest, within_most};
-use crate::{errno, fail, fds, next, wait};
+use crate::wait::{self, Stay};
+use crate::{errno, fail, fds, next};
 
 /// A receive on a connection. `kernel` is the plain call with the given flags.
 pub(super) fn receive(
@@ -19,6 +20,7 @@ pub(super) fn receive(
     flags: c_int,
     mut kernel: impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
+    wait::cancellation_point();
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
         if flags & libc::MSG_OOB != 0 && c.phase() & phase::ATTACHED == 0 {
@@ -39,7 +41,9 @@ pub(super) fn receive(
     if peek && flags & libc::MSG_WAITALL != 0 && !dontwait && want > 0 {
         return peek_all(index, c, fd, into, flags, &mut kernel);
     }
+    let mut stay = Stay::new(c, fd);
     loop {
+        let fd = stay.fd();
         let got = if settle(index, c, fd) {
             match c.recv(fd, &mut into, flags) {
                 Got::Bytes(n) => {
@@ -62,6 +66,8 @@ pub(super) fn receive(
                     return fail(e);
                 }
             }
+        } else if stay.is_over() {
+            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
         } else {
             let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
             match from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
@@ -79,7 +85,7 @@ pub(super) fn receive(
         }
         if done > 0 {
             // A signal ends a receive that has something, also where it would restart one that has nothing.
-            if dontwait || !wait::for_more(c, fd, since, || c.has_news()) {
+            if dontwait || !wait::for_more(&mut stay, since, || c.has_news()) {
                 return done as ssize_t;
             }
             continue;
@@ -87,7 +93,7 @@ pub(super) fn receive(
         if c.phase() & phase::RX_RING == 0 {
             return fail(libc::EAGAIN);
         }
-        match wait::for_data(c, fd, dontwait) {
+        match wait::for_data(&mut stay, dontwait) {
             // Once it has slept, a receive of nothing has what it wants.
             _ if want == 0 && !dontwait && !smc::sys::is_nonblocking(fd) => return 0,
             Ok(None) => {}
@@ -114,16 +120,18 @@ fn peek_all(
     kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
     let (want, began) = (into.left(), smc::sys::now_ns());
+    let mut stay = Stay::new(c, fd);
     loop {
+        let fd = stay.fd();
         while settle(index, c, fd) {
             let seen = c.read_stamp();
             let room = c.rx_snapshot().size as usize;
             let ended = c.ready(fd) & smc::conn::RDHUP != 0;
             match c.recv(fd, &mut into.clone(), flags) {
                 Got::Bytes(n)
-                    if n < want.min(room) && !ended && wait::for_more(c, fd, began, || c.read_stamp() != seen) => {}
+                    if n < want.min(room) && !ended && wait::for_more(&mut stay, began, || c.read_stamp() != seen) => {}
                 Got::Bytes(n) => return n as ssize_t,
-                Got::Empty => match wait::for_data(c, fd, false) {
+                Got::Empty => match wait::for_data(&mut stay, false) {
                     Ok(None) => {}
                     Ok(Some(Got::Err(e))) | Err(e) => return fail(e),
                     Ok(Some(_)) => return 0,

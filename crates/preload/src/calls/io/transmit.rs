@@ -7,14 +7,63 @@ use libc::{iovec, ssize_t};
 use smc::conn::{Conn, Pieces, Sent, phase};
 use smc::{meet, reason, witness};
 
-use super::{after_op, empty_msg, settle, with_rest, within_most};
-use crate::{fail, fds, next, wait};
+use super::{after_op, deferred, empty_msg, settle, with_rest, within_most};
+use crate::wait::{self, Stay};
+use crate::{errno, fail, fds, next};
 
 /// Flags whose data a ring cannot carry.
 const APART: c_int = libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
 
 /// A send on a connection. `kernel` is the plain call for what is left, with the given flags.
 pub(super) fn transmit(
+    index: u32,
+    c: &Conn,
+    fd: c_int,
+    from: Pieces,
+    flags: c_int,
+    kernel: impl FnMut(&Pieces, c_int) -> ssize_t,
+) -> ssize_t {
+    wait::cancellation_point();
+    let r = transmit_own(index, c, fd, from, flags, kernel);
+    if deferred::any() {
+        transmit_deferred(index, c, fd);
+    }
+    r
+}
+
+/// What handlers have sent that interrupted the send before.
+#[cold]
+#[inline(never)]
+pub(super) fn transmit_deferred(index: u32, c: &Conn, fd: c_int) {
+    let e = errno();
+    let mut bytes = [0; _];
+    loop {
+        let n = match c.while_not_sending(|| deferred::take(index, &mut bytes)) {
+            None | Some(0) => break,
+            Some(n) => n,
+        };
+        let mut at = 0;
+        while at < n {
+            let iov = [iovec { iov_base: bytes[at..].as_mut_ptr().cast(), iov_len: n - at }];
+            let r = transmit_own(index, c, fd, Pieces::new(&iov), libc::MSG_NOSIGNAL, |from, fl| {
+                with_rest(from, |v, n| {
+                    let m = empty_msg(v, n);
+                    // SAFETY: our buffer.
+                    unsafe { next::sendmsg(fd, &raw const m, fl) }
+                })
+            });
+            match r {
+                1.. => at += r as usize,
+                _ if errno() == libc::EINTR => {}
+                // The stream has ended.
+                _ => break,
+            }
+        }
+    }
+    crate::set_errno(e);
+}
+
+fn transmit_own(
     index: u32,
     c: &Conn,
     fd: c_int,
@@ -42,15 +91,20 @@ pub(super) fn transmit(
     let want = from.left();
     let dontwait = flags & libc::MSG_DONTWAIT != 0;
     let (mut done, mut since) = (0, None);
+    let mut stay = Stay::new(c, fd);
     loop {
+        let fd = stay.fd();
         let ph = c.phase();
+        if ph & phase::TX_RING == 0 && stay.is_over() {
+            return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
+        }
         if ph & phase::TX_RING == 0 {
             settle(index, c, fd);
             if c.phase() & phase::TX_RING != 0 {
                 continue;
             }
             if !c.flush_takeback(fd) {
-                match wait::for_space(c, fd, dontwait, done > 0, &mut since) {
+                match wait::for_space(&mut stay, dontwait, done > 0, &mut since) {
                     Ok(()) => continue,
                     Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
                 }
@@ -88,6 +142,12 @@ pub(super) fn transmit(
                 continue;
             }
             Sent::Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
+            Sent::Held => {
+                // Where the caller would wait, the bytes wait.
+                let kept = if dontwait || smc::sys::is_nonblocking(fd) { 0 } else { deferred::keep(index, &mut from) };
+                done += kept;
+                return if done > 0 { done as ssize_t } else { fail(libc::EAGAIN) };
+            }
             Sent::Kernel => {
                 if c.phase() & (phase::TX_REVERTED | phase::TX_RING) == phase::TX_REVERTED {
                     crate::epoll::on_reverted(index);
@@ -106,7 +166,7 @@ pub(super) fn transmit(
                 }
                 return kernel(&from, flags);
             }
-            Sent::Full => match wait::for_space(c, fd, dontwait, done > 0, &mut since) {
+            Sent::Full => match wait::for_space(&mut stay, dontwait, done > 0, &mut since) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return done as ssize_t,
                 Err(e) => return fail(e),
