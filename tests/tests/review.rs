@@ -83,6 +83,37 @@ programs! {
     a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
 }
 
+/// They may be there to keep programs apart: what is not understood shares memory with nobody, and says so.
+#[test]
+fn settings_that_are_not_understood() {
+    case("review-settings", |_| {
+        if plain() {
+            return skip("nobody reads settings");
+        }
+        let program = compile("review/peek_off")?;
+        let library = system_tests::shortwire().with_file_name("libshortwire.so");
+        let upgraded = |setting: &str| {
+            let (name, value) = setting.split_once('=').expect("NAME=VALUE");
+            let mut command = Command::new(&program);
+            command.env("LD_PRELOAD", &library).env(format!("SHORTWIRE_{name}"), value);
+            let said = command.output().expect("it starts").stderr;
+            let said = String::from_utf8_lossy(&said).into_owned();
+            let complaints = said.lines().filter(|line| line.contains(&format!("SHORTWIRE_{setting} is not understood")));
+            (said.contains("# on ring: 1 1"), complaints.count())
+        };
+        for bad in ["PEER_POLICY=none", "DISABLE=perhaps", "MAX_MEMORY=64X", "PREFER=ismm", "AFTER=-1", "SPIN=often"] {
+            assert_eq!(upgraded(bad), (false, 1), "{bad}");
+        }
+        for off in ["PEER_POLICY=Off", "DISABLE=true", "DISABLE=yes", "MAX_MEMORY=1KB"] {
+            assert_eq!(upgraded(off), (false, 0), "{off}");
+        }
+        for on in ["PEER_POLICY=Verified", "DISABLE=no", "MAX_MEMORY=64MB", "PREFER=ism", "PREFER=", "MAX_MEMORY="] {
+            assert_eq!(upgraded(on), (true, 0), "{on}");
+        }
+        Ok(()) as Outcome
+    });
+}
+
 /// Logins, copies and forwarded ports, with all programs that sshd and ssh start under Shortwire too.
 #[test]
 fn ssh_in_all_its_ways() {

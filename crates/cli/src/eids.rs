@@ -138,7 +138,7 @@ pub fn of_new_programs() -> Result<Eids> {
         eids.ueids = list.split(',').map(String::from).collect();
     }
     if let Some(switch) = set("SHORTWIRE_SEID") {
-        eids.seid = switch != "off";
+        eids.seid = smc::setting::switch(switch.as_bytes()).unwrap_or(true);
     }
     Ok(eids)
 }

@@ -36,6 +36,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use args::{Args, BenchCommand, Command, TuneCommand};
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 
 /// What `env`, `nohup` and `timeout` use for their own failures.
@@ -102,9 +103,21 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The environment variable from which the value came that clap found wrong, if it came from one.
+fn variable_of(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let option = argument.split([' ', '=']).next()?.strip_prefix("--")?;
+    let variable = format!("SHORTWIRE_{}", option.to_uppercase().replace('-', "_"));
+    let said = std::env::args().any(|word| word.strip_prefix("--").is_some_and(|word| word.starts_with(option)));
+    (!said && std::env::var_os(&variable).is_some()).then_some(variable)
+}
+
 /// Prints what clap found; `run` keeps its exit statuses apart from those of the program it starts.
 fn usage_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
+    if let Some(variable) = variable_of(error) {
+        eprintln!("\nThe value is that of the environment variable {variable}.");
+    }
     let command = std::env::args_os().nth(1);
     let is_run = ["run", "trace-clc"].iter().any(|name| command.as_deref() == Some(OsStr::new(name)));
     match error.exit_code() {

@@ -4,29 +4,21 @@ use crate::args::{Cpus, Rate};
 
 /// `65536`, `64K`, `64KiB`, `1M`: powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, suffix) = text.split_at(split);
-    let shift = match suffix.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        _ => return Err(SIZE_HINT.into()),
-    };
-    let number: u64 = digits.parse().map_err(|_| SIZE_HINT.to_string())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "this size is too large".into())
+    smc::setting::size(text.as_bytes()).ok_or_else(|| SIZE_HINT.into())
+}
+
+/// `1`, `no`, `true`, `off`.
+pub fn parse_switch(text: &str) -> Result<bool, String> {
+    let hint = || "give 1, true, yes or on, or else 0, false, no or off".to_string();
+    smc::setting::switch(text.as_bytes()).ok_or_else(hint)
 }
 
 const SIZE_HINT: &str = "give a number of bytes, or one with K, M or G behind it, such as 65536 or 64K";
 
 /// The receive buffer that the peer writes into: SMC-D's sizes are powers of two.
 pub fn parse_dmb_size(text: &str) -> Result<u64, String> {
-    let size = parse_size(text)?;
-    if size.is_power_of_two() && (16 << 10..=16 << 20).contains(&size) {
-        Ok(size)
-    } else {
-        Err("give a power of two from 16K to 16M, such as 256K".into())
-    }
+    let hint = || "give a power of two from 16K to 16M, such as 256K".to_string();
+    smc::setting::dmb_size(text.as_bytes()).ok_or_else(hint)
 }
 
 /// `2`, `0.5`, `500ms`, `2s`, `1m`: seconds when nothing is said.

@@ -33,10 +33,11 @@ extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         // A program with more rights than whoever started it, into which only /etc/ld.so.preload can have brought us: its
         // environment is not to be trusted, nor a table among its descriptors.
-        smc::config::CONFIG.set(b"DISABLE", b"1");
+        smc::config::CONFIG.disable();
         return;
     }
     let mut at = envp;
+    let mut refused = false;
     // SAFETY: the loader passes a NULL-terminated array of strings to every constructor.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
@@ -44,10 +45,19 @@ extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char
             if let Some(rest) = var.strip_prefix(b"SHORTWIRE_")
                 && let Some(eq) = rest.iter().position(|b| *b == b'=')
             {
-                smc::config::CONFIG.set(&rest[..eq], &rest[eq + 1..]);
+                match smc::setting::check(&rest[..eq], &rest[eq + 1..]) {
+                    Ok(()) => smc::config::CONFIG.set(&rest[..eq], &rest[eq + 1..]),
+                    Err(expected) => {
+                        tell_refused(var, expected);
+                        refused = true;
+                    }
+                }
             }
             at = at.add(1);
         }
+    }
+    if refused {
+        smc::config::CONFIG.disable();
     }
     if smc::config::CONFIG.policy() == smc::config::PeerPolicy::Off {
         return;
@@ -55,6 +65,16 @@ extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char
     fds::init();
     fds::inherit();
     calls::process::init();
+}
+
+/// A setting was not understood: it may have been there to keep programs apart, so memory is shared with nobody.
+#[cold]
+fn tell_refused(variable: &[u8], expected: &str) {
+    let parts: [&[u8]; 5] =
+        [b"shortwire: ", variable, b" is not understood: give ", expected.as_bytes(), b"; connections of this process stay TCP\n"];
+    let line = parts.concat();
+    // SAFETY: readable bytes. A program without stderr is told nothing.
+    unsafe { smc::sys::syscall(libc::SYS_write, 2, line.as_ptr() as usize, line.len(), 0, 0, 0) };
 }
 
 /// gcc's AddressSanitizer refuses to start where another library stands before it, unless it is told not to look. It asks this

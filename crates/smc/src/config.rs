@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::clc::Eid;
 use crate::device::Kind;
+use crate::setting;
 
 /// Who may be at the other end of a link group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +27,7 @@ pub struct Config {
     pub after_bytes: AtomicU64,
     /// Size of a receive buffer (DMB), header included, 2^(14+n); 0: by how many there are.
     pub dmb_size: AtomicU32,
-    /// Bytes that the receive buffers of this process may take together; 0: a quarter of the machine's memory.
+    /// Bytes that the receive buffers of this process may take together; 0: a quarter of the memory that it may have.
     pub max_memory: AtomicU64,
     /// Bytes that the receive buffers of all of the user's processes with this setting may take together; 0: no such limit.
     pub max_memory_user: AtomicU64,
@@ -95,8 +96,7 @@ impl Config {
         let mut list = [0u8; 4];
         let mut n = 0;
         for name in names.split(|b| *b == b',') {
-            let known = Kind::ALL.into_iter().find(|kind| kind.name().as_bytes() == name).map(|kind| kind as u8);
-            if let Some(code) = known.filter(|code| !list.contains(code)) {
+            if let Some(code) = setting::device(name).map(|kind| kind as u8).filter(|code| !list.contains(code)) {
                 list[n] = code;
                 n += 1;
             }
@@ -121,23 +121,26 @@ impl Config {
     pub fn max_buffers(&self, len: u32) -> u32 {
         let mut most = self.max_memory.load(Relaxed);
         if most == 0 {
-            let info = rustix::system::sysinfo();
-            most = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)) / 4;
+            most = crate::memory::available() / 4;
             self.max_memory.store(most.max(1), Relaxed);
         }
         (most / u64::from(len)).min(u64::from(u32::MAX)) as u32
     }
 
-    /// Applies one `SHORTWIRE_*` variable (name without the prefix). A value that makes no sense is ignored:
-    /// `shortwire run` has checked it, and a preloaded library has nobody to tell.
+    /// From now on every connection stays TCP.
+    pub fn disable(&self) {
+        self.policy.store(PeerPolicy::Off as u32, Relaxed);
+    }
+
+    /// Applies one `SHORTWIRE_*` variable (name without the prefix). What it may say, `setting::check` tells; whatever else it
+    /// says has no effect.
     pub fn set(&self, name: &[u8], value: &[u8]) {
-        let number = parse(value);
+        let number = setting::size(value);
+        let switch = setting::switch(value);
         match name {
             b"AFTER" => number.map_or((), |n| self.after.store(n.min(1 << 30) as u32, Relaxed)),
             b"AFTER_BYTES" => number.map_or((), |n| self.after_bytes.store(n, Relaxed)),
-            b"DMB_SIZE" => number
-                .filter(|n| n.is_power_of_two() && (16 << 10..=16 << 20).contains(n))
-                .map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
+            b"DMB_SIZE" => setting::dmb_size(value).map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
             b"MAX_MEMORY" => number.map_or((), |n| self.max_memory.store(n.max(1), Relaxed)),
             b"MAX_MEMORY_USER" => number.map_or((), |n| self.max_memory_user.store(n.max(1), Relaxed)),
             b"RENDEZVOUS" => crate::directory::set(value),
@@ -145,26 +148,19 @@ impl Config {
             b"BROKER" => number.filter(|n| (1..65_536).contains(n)).map_or((), crate::broker::set_port),
             b"RUN_DIR" => crate::quota::set_folder(value),
             b"SPIN" => number.map_or((), |n| self.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
-            b"PEER_POLICY" => {
-                let p = match value {
-                    b"off" => PeerPolicy::Off,
-                    b"same-uid" => PeerPolicy::SameUid,
-                    _ => PeerPolicy::Verified,
-                };
-                self.policy.store(p as u32, Relaxed);
-            }
-            b"DISABLE" if value == b"1" => self.policy.store(PeerPolicy::Off as u32, Relaxed),
+            b"PEER_POLICY" => setting::policy(value).map_or((), |p| self.policy.store(p as u32, Relaxed)),
+            b"DISABLE" if switch == Some(true) => self.disable(),
             b"UEID" => set_ueids(value),
-            b"SEID" => self.seid.store(value != b"off", Relaxed),
+            b"SEID" => switch.map_or((), |on| self.seid.store(on, Relaxed)),
             b"PNETID" => crate::pnet::set(value),
             b"TRACE_CLC" => crate::trace::set_path(value),
             b"PREFER" => self.set_prefer(value),
             b"PARTITION" => number
                 .filter(|n| *n < u64::from(crate::device::PARTITIONS))
                 .map_or((), |n| crate::device::ISM.set_partition(n as u16)),
-            b"INTEGRITY" => self.integrity.store(value == b"1", Relaxed),
-            b"COPY" => self.copy.store(value == b"1", Relaxed),
-            b"IO_URING" => self.deny_io_uring.store(value == b"deny", Relaxed),
+            b"INTEGRITY" => switch.map_or((), |on| self.integrity.store(on, Relaxed)),
+            b"COPY" => switch.map_or((), |on| self.copy.store(on, Relaxed)),
+            b"IO_URING" => setting::denies_io_uring(value).map_or((), |denies| self.deny_io_uring.store(denies, Relaxed)),
             _ => {}
         }
     }
@@ -199,19 +195,6 @@ fn set_ueids(value: &[u8]) {
     }
 }
 
-/// A whole number with an optional K or M (1024-based) behind it.
-fn parse(text: &[u8]) -> Option<u64> {
-    let (digits, unit) = match text.split_last()? {
-        (b'k' | b'K', rest) => (rest, 1u64 << 10),
-        (b'm' | b'M', rest) => (rest, 1u64 << 20),
-        (b'g' | b'G', rest) => (rest, 1u64 << 30),
-        _ => (text, 1),
-    };
-    let digit = |d: &u8| d.is_ascii_digit().then(|| u64::from(d - b'0'));
-    let number = digits.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(digit(d)?))?;
-    if digits.is_empty() { None } else { number.checked_mul(unit) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,19 +223,5 @@ mod tests {
         assert_eq!(order(b"loopback,loopback,verbs"), [loopback, verbs]);
         assert_eq!(order(b"verbs,ism,loopback,ism"), [verbs, ism, loopback]);
         assert_eq!(order(b"wire"), [loopback, ivshmem, ism, verbs], "none that exists");
-    }
-
-    #[test]
-    fn numbers_take_units_and_refuse_words() {
-        assert_eq!(parse(b"64K"), Some(65536));
-        assert_eq!(parse(b"1m"), Some(1 << 20));
-        assert_eq!(parse(b"3G"), Some(3 << 30));
-        assert_eq!(parse(b"7"), Some(7));
-        assert_eq!(parse(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(parse(b"18446744073709551616"), None);
-        assert_eq!(parse(b"18014398509481984K"), None);
-        assert_eq!(parse(b""), None);
-        assert_eq!(parse(b"K"), None);
-        assert_eq!(parse(b"4x"), None);
     }
 }

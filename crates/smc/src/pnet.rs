@@ -109,6 +109,14 @@ struct Cell(UnsafeCell<Pnets>);
 unsafe impl Sync for Cell {}
 static PNETS: Cell = Cell(UnsafeCell::new(Pnets { devices: [None; Kind::ALL.len()], interfaces: [None; INTERFACES] }));
 
+/// Whether all of it makes sense.
+pub(crate) fn is_list(text: &[u8]) -> bool {
+    text.split(|&b| b == b',').all(|entry| match entry.iter().position(|&b| b == b'=') {
+        Some(at) => !entry[..at].trim_ascii().is_empty() && PnetId::parse(&entry[at + 1..]).is_ok(),
+        None => false,
+    })
+}
+
 pub(crate) fn set(text: &[u8]) {
     // SAFETY: see `Cell`.
     unsafe { *PNETS.0.get() = Pnets::parse(text) };

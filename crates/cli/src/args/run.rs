@@ -3,10 +3,9 @@
 use std::ffi::OsString;
 
 use clap::ValueEnum;
-use clap::builder::FalseyValueParser;
 
 use super::Switch;
-use crate::units::{parse_dmb_size, parse_size};
+use crate::units::{parse_dmb_size, parse_size, parse_switch};
 
 #[derive(clap::Args)]
 #[command(about = "Run a program so that its TCP connections can move to shared memory")]
@@ -49,7 +48,7 @@ pub struct Run {
     /// Memory that the receive buffers of all connections may take together
     #[arg(long, value_name = "SIZE", env = "SHORTWIRE_MAX_MEMORY", hide_env_values = true, value_parser = parse_size)]
     #[arg(
-        long_help = "Memory that the receive buffers of a process may take together (library default: a quarter of the machine's). Connections beyond it stay TCP. Only what is used counts as memory to the system; a connection at rest uses a page."
+        long_help = "Memory that the receive buffers of a process may take together (library default: a quarter of the machine's or, where that is less, of what the control group may have). Connections beyond it stay TCP. Only what is used counts as memory to the system; a connection at rest uses a page."
     )]
     pub max_memory: Option<u64>,
     /// Memory that the receive buffers of all of a user's programs may take together
@@ -62,7 +61,7 @@ pub struct Run {
     #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,
     /// Which processes to share memory with
-    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum)]
+    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum, ignore_case = true)]
     pub peer_policy: Option<PeerPolicy>,
     /// Order in which to offer devices
     #[arg(
@@ -71,6 +70,7 @@ pub struct Run {
         env = "SHORTWIRE_PREFER",
         hide_env_values = true,
         value_enum,
+        ignore_case = true,
         value_delimiter = ','
     )]
     #[arg(
@@ -117,19 +117,19 @@ pub struct Run {
     )]
     pub pnetid: Vec<String>,
     /// Load the library but change nothing
-    #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = parse_switch)]
     pub disable: bool,
     /// What a program that uses io_uring gets
-    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum)]
+    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum, ignore_case = true)]
     pub io_uring: Option<IoUring>,
     /// Copy through the device instead of sharing buffers
-    #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = parse_switch)]
     #[arg(
         long_help = "Move data with a copy through the device (move_data) even where buffers could be shared: to compare, or to suspect the sharing."
     )]
     pub copy: bool,
     /// Check that what a device copies arrives as it was sent
-    #[arg(long, env = "SHORTWIRE_INTEGRITY", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "SHORTWIRE_INTEGRITY", hide_env_values = true, value_parser = parse_switch)]
     #[arg(
         long_help = "Checksum what a device copies, from the sender's buffer to the receiver's, where both ends ask for it: a connection whose bytes were damaged on the way is reset (DAMAGED). That is ism; loopback has nothing to check, because nothing is copied between the two ends."
     )]
@@ -142,7 +142,7 @@ go through shared memory, without an RDMA device. Both ends must run so. Of the 
     )]
     pub rsocket: bool,
     /// Print no warnings
-    #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = FalseyValueParser::new())]
+    #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = parse_switch)]
     pub quiet: bool,
     /// The program and its arguments
     #[arg(value_name = "PROG", required = true, trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]

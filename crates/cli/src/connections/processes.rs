@@ -148,9 +148,12 @@ fn has_library(root: &Path) -> bool {
 
 fn is_disabled(root: &Path) -> bool {
     let environment = fs::read(root.join("environ")).unwrap_or_default();
-    environment
-        .split(|&byte| byte == 0)
-        .any(|variable| variable == b"SHORTWIRE_DISABLE=1" || variable == b"SHORTWIRE_PEER_POLICY=off")
+    environment.split(|&byte| byte == 0).any(|variable| {
+        let Some(setting) = variable.strip_prefix(b"SHORTWIRE_") else { return false };
+        let at = setting.iter().position(|&byte| byte == b'=').unwrap_or(setting.len());
+        let (name, value) = (&setting[..at], setting.get(at + 1..).unwrap_or_default());
+        smc::setting::is_off(name, value) || smc::setting::check(name, value).is_err()
+    })
 }
 
 #[cfg(test)]

@@ -89,10 +89,20 @@ impl Process {
     }
 
     fn settings(&self) -> Vec<Finding> {
-        let has = |setting: &str| self.environment.iter().any(|variable| variable == setting);
-        let off = has("SHORTWIRE_DISABLE=1") || has("SHORTWIRE_PEER_POLICY=off");
-        let advice = "Start it again without --disable, SHORTWIRE_DISABLE and --peer-policy off.";
-        off.then(|| Finding::obstacle("was told to change nothing", advice)).into_iter().collect()
+        let variables = self.environment.iter().filter_map(|variable| variable.strip_prefix("SHORTWIRE_")?.split_once('='));
+        let mut findings = Vec::new();
+        for (name, value) in variables {
+            if let Err(expected) = smc::setting::check(name.as_bytes(), value.as_bytes()) {
+                findings.push(Finding::obstacle(
+                    format!("SHORTWIRE_{name}={value} is not understood, so it shares memory with nobody"),
+                    format!("Start it again with SHORTWIRE_{name} as {expected}."),
+                ));
+            } else if smc::setting::is_off(name.as_bytes(), value.as_bytes()) {
+                let advice = "Start it again without --disable, SHORTWIRE_DISABLE and --peer-policy off.";
+                findings.push(Finding::obstacle("was told to change nothing", advice));
+            }
+        }
+        findings
     }
 
     fn circumstances(&self) -> Vec<Finding> {
