@@ -23,7 +23,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire. Where a name has changed: NAME/OLDER-NAME.
 PACKAGES = nftables iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 libpython3-testsuite/libpython3.11-testsuite nodejs \
-	default-jdk-headless golang-go socat openssh-server rsync libmemcached-tools strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
+	default-jdk-headless golang-go socat openssh-server rsync musl-tools libmemcached-tools strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
 	$(GUEST_PACKAGES)
 
 # What runs virtual machines, and where the kernel for them is kept.

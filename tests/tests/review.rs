@@ -1,6 +1,7 @@
 //! Programs of a review that looked for trouble: threads, signals, jumps, limits, sandboxes. Each prints the same on plain TCP
 //! and upgraded.
 
+use std::fs;
 use std::process::Command;
 
 use system_tests::{Outcome, Side, case, compile, need, plain, secs, skip};
@@ -66,6 +67,7 @@ programs! {
     peek_offsets_and_what_is_left = "peek_off" DEFAULT AT_ONCE ISM;
     cancelled_loops = "cancel" DEFAULT AT_ONCE ISM;
     cancelled_loops_that_never_sleep = "cancel_busy" DEFAULT AT_ONCE ISM;
+    peers_that_are_killed = "killed_peer" DEFAULT AT_ONCE ISM;
     address_sanitizer = "asan" DEFAULT AT_ONCE;
     shutdown_under_a_blocked_send = "shutdown_under_send" DEFAULT AT_ONCE ISM;
     shutdown_under_waitall = "shutdown_under_waitall" DEFAULT AT_ONCE ISM;
@@ -98,7 +100,8 @@ fn settings_that_are_not_understood() {
             command.env("LD_PRELOAD", &library).env(format!("SHORTWIRE_{name}"), value);
             let said = command.output().expect("it starts").stderr;
             let said = String::from_utf8_lossy(&said).into_owned();
-            let complaints = said.lines().filter(|line| line.contains(&format!("SHORTWIRE_{setting} is not understood")));
+            let complaints =
+                said.lines().filter(|line| line.contains(&format!("SHORTWIRE_{setting} is not understood")));
             (said.contains("# on ring: 1 1"), complaints.count())
         };
         for bad in ["PEER_POLICY=none", "DISABLE=perhaps", "MAX_MEMORY=64X", "PREFER=ismm", "AFTER=-1", "SPIN=often"] {
@@ -109,6 +112,44 @@ fn settings_that_are_not_understood() {
         }
         for on in ["PEER_POLICY=Verified", "DISABLE=no", "MAX_MEMORY=64MB", "PREFER=ism", "PREFER=", "MAX_MEMORY="] {
             assert_eq!(upgraded(on), (true, 0), "{on}");
+        }
+        Ok(()) as Outcome
+    });
+}
+
+/// Programs of musl are started by programs under Shortwire, in containers of Alpine, say, with LD_PRELOAD. They stay TCP.
+#[test]
+fn programs_of_another_c_library() {
+    case("review-musl", |c| {
+        let program = c.dir().join("other");
+        let mut cc = Command::new(need("musl-gcc")?);
+        let built =
+            cc.arg("-o").arg(&program).arg(system_tests::prog("other_libc.c")).output().expect("musl-gcc starts");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        fs::write(c.dir().join("input"), "hello\n").expect("a file");
+        let input = || fs::File::open(c.dir().join("input")).expect("a file");
+        let library = system_tests::shortwire().with_file_name("libshortwire.so");
+        let check = |how: &str, command: &mut Command| {
+            let said = command.stdin(input()).output().expect("it starts");
+            let texts = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+            assert_eq!((said.status.code(), texts), (Some(7), ["hello\n".into(), String::new()]), "{how}");
+        };
+        check("alone", &mut Command::new(&program));
+        check("preloaded", Command::new(&program).env("LD_PRELOAD", &library));
+        let mut shell = Side::Run.command(&need("sh")?);
+        shell.args(["-c", "exec \"$0\""]).arg(&program);
+        check("by a shell", &mut shell);
+        let starts = [
+            ("exec", "import os, sys; os.execv(sys.argv[1], [sys.argv[1]])"),
+            (
+                "posix_spawn",
+                "import os, sys; p = os.posix_spawn(sys.argv[1], [sys.argv[1]], os.environ)\nsys.exit(os.WEXITSTATUS(os.waitpid(p, 0)[1]))",
+            ),
+            ("system", "import os, sys; sys.exit(os.WEXITSTATUS(os.system(sys.argv[1])))"),
+        ];
+        for (how, script) in starts {
+            let mut command = Side::Run.command(&need("python3")?);
+            check(how, command.args(["-c", script]).arg(&program));
         }
         Ok(()) as Outcome
     });

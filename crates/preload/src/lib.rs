@@ -9,6 +9,7 @@ mod calls;
 mod epoll;
 mod fds;
 mod ledger;
+mod musl;
 mod next;
 mod poll;
 mod wait;
@@ -70,8 +71,13 @@ extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char
 /// A setting was not understood: it may have been there to keep programs apart, so memory is shared with nobody.
 #[cold]
 fn tell_refused(variable: &[u8], expected: &str) {
-    let parts: [&[u8]; 5] =
-        [b"shortwire: ", variable, b" is not understood: give ", expected.as_bytes(), b"; connections of this process stay TCP\n"];
+    let parts: [&[u8]; 5] = [
+        b"shortwire: ",
+        variable,
+        b" is not understood: give ",
+        expected.as_bytes(),
+        b"; connections of this process stay TCP\n",
+    ];
     let line = parts.concat();
     // SAFETY: readable bytes. A program without stderr is told nothing.
     unsafe { smc::sys::syscall(libc::SYS_write, 2, line.as_ptr() as usize, line.len(), 0, 0, 0) };

@@ -120,5 +120,6 @@ next! {
     seteuid(uid: libc::uid_t) -> c_int;
     setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int;
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
+    __libc_start_main(main: *const c_void, argc: c_int, argv: *const *const c_char, init: *const c_void, fini: *const c_void, rtld_fini: *const c_void, stack_end: *const c_void) -> c_int;
     syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

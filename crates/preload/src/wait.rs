@@ -130,14 +130,7 @@ impl Drop for Stay<'_> {
 pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     let (conn, fd) = (stay.conn, stay.fd());
     if dontwait || sys::is_nonblocking(fd) {
-        // Nothing in user space tells of a peer that was killed; the kernel does, asked now and then.
-        if conn.idle_looks.fetch_add(1, Relaxed) % 16 == 15 {
-            look_at_kernel(conn, fd);
-            if conn.ready(fd) & IN != 0 {
-                return Ok(None);
-            }
-        }
-        return Err(libc::EAGAIN);
+        return if conn.ready(fd) & IN != 0 { Ok(None) } else { Err(libc::EAGAIN) };
     }
     if conn.peer_elsewhere()
         && let Some(spin) = Spin::try_now(&conn.spin)
@@ -399,10 +392,4 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, since: u64) -> Result<
         noisy = r > 0 && (conn.doorbells_due() == 0 || conn.has_payload_left());
         conn.kernel_end(p.revents as u16 as u32);
     }
-}
-
-/// Asks the kernel whether the peer is gone without having said so.
-pub fn look_at_kernel(conn: &Conn, fd: i32) {
-    let ev = sys::poll_now(fd, libc::POLLRDHUP);
-    conn.kernel_end(ev as u16 as u32);
 }

@@ -160,7 +160,9 @@ impl Config {
                 .map_or((), |n| crate::device::ISM.set_partition(n as u16)),
             b"INTEGRITY" => switch.map_or((), |on| self.integrity.store(on, Relaxed)),
             b"COPY" => switch.map_or((), |on| self.copy.store(on, Relaxed)),
-            b"IO_URING" => setting::denies_io_uring(value).map_or((), |denies| self.deny_io_uring.store(denies, Relaxed)),
+            b"IO_URING" => {
+                setting::denies_io_uring(value).map_or((), |denies| self.deny_io_uring.store(denies, Relaxed))
+            }
             _ => {}
         }
     }

@@ -303,6 +303,8 @@ pub struct Conn {
     rung_rx: AtomicU32,
     /// Wire word of `tx.prod`, for readiness checks without the lock.
     tx_word: AtomicU64,
+    /// `sys::ticks` when the kernel was last asked for the peer's end.
+    looked: AtomicU64,
     tx: UnsafeCell<Tx>,
 
     /// State flags that we publish (`DONE`, `CLOSED`, `ABORT`).
@@ -468,7 +470,9 @@ impl Conn {
         self.spin.store(8, Relaxed);
         self.meeting.store(0, Relaxed);
         self.next_try.store(0, Relaxed);
-        for w in [&self.tcp_bytes, &self.rx_word, &self.tx_word, &self.ends, &self.my_token, &self.peer_token] {
+        for w in
+            [&self.tcp_bytes, &self.rx_word, &self.tx_word, &self.ends, &self.my_token, &self.peer_token, &self.looked]
+        {
             w.store(0, Relaxed);
         }
         self.wakeups.clear();

@@ -61,7 +61,14 @@ pub struct Run {
     #[arg(long, value_name = "USEC", env = "SHORTWIRE_SPIN", hide_env_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub spin: Option<u32>,
     /// Which processes to share memory with
-    #[arg(long, value_name = "POLICY", env = "SHORTWIRE_PEER_POLICY", hide_env_values = true, value_enum, ignore_case = true)]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        env = "SHORTWIRE_PEER_POLICY",
+        hide_env_values = true,
+        value_enum,
+        ignore_case = true
+    )]
     pub peer_policy: Option<PeerPolicy>,
     /// Order in which to offer devices
     #[arg(
@@ -120,7 +127,14 @@ pub struct Run {
     #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = parse_switch)]
     pub disable: bool,
     /// What a program that uses io_uring gets
-    #[arg(long, value_name = "MODE", env = "SHORTWIRE_IO_URING", hide_env_values = true, value_enum, ignore_case = true)]
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "SHORTWIRE_IO_URING",
+        hide_env_values = true,
+        value_enum,
+        ignore_case = true
+    )]
     pub io_uring: Option<IoUring>,
     /// Copy through the device instead of sharing buffers
     #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = parse_switch)]

@@ -89,7 +89,8 @@ impl Process {
     }
 
     fn settings(&self) -> Vec<Finding> {
-        let variables = self.environment.iter().filter_map(|variable| variable.strip_prefix("SHORTWIRE_")?.split_once('='));
+        let variables =
+            self.environment.iter().filter_map(|variable| variable.strip_prefix("SHORTWIRE_")?.split_once('='));
         let mut findings = Vec::new();
         for (name, value) in variables {
             if let Err(expected) = smc::setting::check(name.as_bytes(), value.as_bytes()) {

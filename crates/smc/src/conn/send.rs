@@ -132,9 +132,13 @@ impl Conn {
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
     ) -> Option<Sent> {
         let Ok(_guard) = self.lock_tx() else { return Some(Sent::Held) };
+        let (cpu, ticks) = sys::cpu_and_ticks();
+        if self.phase() & p::TX_RING != 0 {
+            self.look_now_and_then(fd, ticks);
+        }
         let ph = self.phase();
         if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
-            return Some(Sent::Kernel);
+            return Some(self.send_past(fd, ph, want));
         }
         if ph & p::BROKEN != 0 {
             return Some(Sent::Err(libc::ECONNRESET));
@@ -187,7 +191,7 @@ impl Conn {
                 let before = tx.prod.pos;
                 tx.prod.advance(n, size);
                 done += n as usize;
-                if !self.publish(fd, tx) {
+                if !self.publish(fd, tx, cpu) {
                     // The owner took the ring back between the two. What is placed was taken from the application, or
                     // from a file whose position has moved: it goes out over TCP, first of all.
                     self.leave_ring(tx, before);
@@ -231,7 +235,7 @@ impl Conn {
             tx.word = placed;
             self.tx_word.store(placed, Relaxed);
         } else if published == tx.word {
-            self.publish(fd, tx);
+            self.publish(fd, tx, sys::cpu());
         }
     }
 
@@ -253,6 +257,37 @@ impl Conn {
             // SAFETY: readable bytes.
             unsafe { sys::send(fd, bytes.as_ptr(), first.1 as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
         }
+    }
+
+    /// What becomes of a send of `want` bytes that no ring takes. The kernel knows, except of a peer that was killed: it does
+    /// not know what that one has left unread in the ring, and may have been reset for the doorbells that it left unread.
+    #[cold]
+    fn send_past(&self, fd: i32, ph: u32, want: usize) -> Sent {
+        let killed = ph & (p::TX_RING | p::SHUT_WR | p::DEAD) == p::TX_RING | p::DEAD
+            && self.my().cons.load(Acquire) & ENDS == 0
+            && ph & p::SENT_TO_GONE == 0;
+        if !killed {
+            return Sent::Kernel;
+        }
+        // Whoever sends again gets EPIPE, and its signal; not the kernel's own error.
+        let no_more = || {
+            sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut 0i32);
+            sys::shutdown(fd, libc::SHUT_WR);
+        };
+        if self.unread_there() {
+            if self.set(p::ENDED) & p::ENDED != 0 {
+                return Sent::Kernel;
+            }
+            no_more();
+            return Sent::Err(libc::ECONNRESET);
+        }
+        if crate::inet::TcpInfo::of(fd).is_some_and(|info| !info.is_closed()) {
+            return Sent::Kernel;
+        }
+        // TCP would have taken them, and been reset.
+        self.set(p::SENT_TO_GONE);
+        no_more();
+        Sent::Bytes(want)
     }
 
     /// The peer's socket is gone: the kernel knows best which errno and signal that deserves.
@@ -283,8 +318,14 @@ impl Conn {
         // stories.
         let _held = sys::SignalsHeld::new();
         let Ok(_guard) = self.lock_tx() else { return Sent::Held };
+        if self.phase() & p::TX_RING != 0 {
+            self.look_now_and_then(fd, sys::ticks());
+        }
         let ph = self.phase();
-        if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 || want == 0 {
+        if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
+            return self.send_past(fd, ph, want);
+        }
+        if want == 0 {
             return Sent::Kernel;
         }
         if ph & p::BROKEN != 0 || self.has_no_device() {
@@ -383,9 +424,8 @@ impl Conn {
 
     /// Publishes `tx.prod`; false when the owner of the ring has taken it back.
     #[inline]
-    fn publish(&self, fd: i32, tx: &mut Tx) -> bool {
+    fn publish(&self, fd: i32, tx: &mut Tx, cpu: u32) -> bool {
         let peer = self.peer();
-        let cpu = sys::cpu();
         if cpu != tx.cpu {
             tx.cpu = cpu;
             peer.cpu.store(cpu, Relaxed);
