@@ -269,24 +269,23 @@ impl Conn {
         if !killed {
             return Sent::Kernel;
         }
-        // Whoever sends again gets EPIPE, and its signal; not the kernel's own error.
-        let no_more = || {
-            sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut 0i32);
-            sys::shutdown(fd, libc::SHUT_WR);
-        };
-        if self.unread_there() {
-            if self.set(p::ENDED) & p::ENDED != 0 {
-                return Sent::Kernel;
-            }
-            no_more();
-            return Sent::Err(libc::ECONNRESET);
-        }
-        if crate::inet::TcpInfo::of(fd).is_some_and(|info| !info.is_closed()) {
+        let closed = crate::inet::TcpInfo::of(fd).is_some_and(|info| info.is_closed());
+        let unread = self.unread_there();
+        if !closed && !unread {
             return Sent::Kernel;
+        }
+        // Taken from the kernel: whoever sends again gets EPIPE, and its signal. One that has been fetched was told.
+        let mut error = 0i32;
+        sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
+        if closed && error == 0 || unread && self.set(p::ENDED) & p::ENDED != 0 {
+            return Sent::Kernel;
+        }
+        sys::shutdown(fd, libc::SHUT_WR);
+        if unread {
+            return Sent::Err(libc::ECONNRESET);
         }
         // TCP would have taken them, and been reset.
         self.set(p::SENT_TO_GONE);
-        no_more();
         Sent::Bytes(want)
     }
 
