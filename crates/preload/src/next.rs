@@ -89,6 +89,7 @@ next! {
     fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int;
     ioctl(fd: c_int, req: libc::c_ulong, arg: usize) -> c_int;
     pthread_testcancel() -> ();
+    pthread_cancel(thread: libc::pthread_t) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     fclose(f: *mut libc::FILE) -> c_int;
     poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;

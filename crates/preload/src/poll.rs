@@ -51,10 +51,14 @@ fn events_of(c: &Conn, p: &pollfd) -> i16 {
 /// Fills in what is ready in user space; how many entries are.
 fn look(list: &mut [pollfd]) -> usize {
     let mut n = 0;
+    let ticks = sys::ticks();
     for p in list.iter_mut() {
         p.revents = match watched(p.fd) {
             Watched::Kernel => 0,
-            Watched::Conn(c) => events_of(c, p),
+            Watched::Conn(c) => {
+                c.look_now_and_then(p.fd, ticks);
+                events_of(c, p)
+            }
             Watched::Set(i) => {
                 if epoll::set_ready(i) {
                     p.events & (IN as i16)

@@ -1,7 +1,8 @@
 //! Waiting: spin briefly where it pays, then sleep in a real kernel call on the real descriptor, so that signals,
 //! timeouts, cancellation and resets are the kernel's.
 
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use smc::config::CONFIG;
 use smc::conn::sleepers::{READS, Seat, WRITES};
@@ -68,8 +69,20 @@ impl<'a> Spin<'a> {
 /// that always finds some could not be cancelled.
 #[inline(always)]
 pub fn cancellation_point() {
-    // SAFETY: nothing is held; a thread that ends here leaves its hooks as it would by a jump.
-    unsafe { next::pthread_testcancel() };
+    if CANCELS.load(Relaxed) {
+        // SAFETY: nothing is held; a thread that ends here leaves its hooks as it would by a jump.
+        unsafe { next::pthread_testcancel() };
+    }
+}
+
+/// Whether any thread was ever cancelled.
+static CANCELS: AtomicBool = AtomicBool::new(false);
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
+    CANCELS.store(true, SeqCst);
+    // SAFETY: forwarded.
+    unsafe { next::pthread_cancel(thread) }
 }
 
 /// A call that may have to wait on a connection, from its first wait to its end: if another thread closes the connection
@@ -130,6 +143,7 @@ impl Drop for Stay<'_> {
 pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     let (conn, fd) = (stay.conn, stay.fd());
     if dontwait || sys::is_nonblocking(fd) {
+        conn.look_now_and_then(fd, sys::ticks());
         return if conn.ready(fd) & IN != 0 { Ok(None) } else { Err(libc::EAGAIN) };
     }
     if conn.peer_elsewhere()

@@ -29,8 +29,9 @@ struct Due {
 }
 
 /// The events to give out for a registration now, by its mode.
-fn due(e: &Entry, st: &State, c: &Conn) -> Due {
+fn due(e: &Entry, st: &State, c: &Conn, ticks: u64) -> Due {
     let fd = io_fd(e);
+    c.look_now_and_then(fd, ticks);
     let edge = st.is(libc::EPOLLET);
     // Before the readiness: what comes in between is then an edge of its own.
     let (read, space) = if edge { (c.read_stamp(), c.space_epoch()) } else { (0, 0) };
@@ -99,11 +100,12 @@ impl Held {
 
     /// Takes a registration's event, if it has one.
     pub fn report(&mut self, index: u32) -> Option<epoll_event> {
+        let ticks = self.ticks();
         let (e, st) = self.state(index)?;
         let c = e.current().filter(|_| st.enabled)?;
         c.settle_rx(io_fd(e));
         c.keep_bells_flowing(io_fd(e));
-        let due = due(e, st, c);
+        let due = due(e, st, c, ticks);
         st.urgent = due.urgent && !st.is(libc::EPOLLET);
         if due.events == 0 {
             return None;
@@ -137,7 +139,8 @@ impl Held {
 
     /// A registration that the next look would report.
     pub fn first_due(&mut self) -> Option<u32> {
-        self.find(|e, st, c| due(e, st, c).events != 0)
+        let ticks = self.ticks();
+        self.find(|e, st, c| due(e, st, c, ticks).events != 0)
     }
 
     /// A cheap look: has anything changed on the hot list?

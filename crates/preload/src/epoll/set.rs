@@ -245,13 +245,15 @@ impl Set {
 pub struct Held {
     pub set: &'static Set,
     index: u32,
+    /// The time, once somebody has asked for it.
+    ticks: u64,
     _guard: FastGuard<'static, false>,
 }
 
 /// Takes the lock of set `index`; None in a signal handler that interrupted its holder.
 #[inline(always)]
 pub fn held(index: u32, set: &'static Set) -> Option<Held> {
-    set.lock.lock().ok().map(|guard| Held { set, index, _guard: guard })
+    set.lock.lock().ok().map(|guard| Held { set, index, ticks: 0, _guard: guard })
 }
 
 /// Whose an event from the kernel is, by its data.
@@ -263,6 +265,15 @@ pub enum Owner {
 }
 
 impl Held {
+    /// The time of this look at the set, see `sys::ticks`.
+    #[inline]
+    pub fn ticks(&mut self) -> u64 {
+        if self.ticks == 0 {
+            self.ticks = smc::sys::ticks();
+        }
+        self.ticks
+    }
+
     #[inline]
     pub fn hot(&mut self) -> &mut Hot {
         // SAFETY: the lock is held, and `&mut self` makes this the only reference.

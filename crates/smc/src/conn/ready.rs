@@ -26,11 +26,9 @@ pub const HUP: u32 = libc::EPOLLHUP as u32;
 pub const ERR: u32 = libc::EPOLLERR as u32;
 
 impl Conn {
-    /// Events that hold now. Costs next to no system calls while both directions are on rings and the peer lives.
+    /// Events that hold now. Costs no system call while both directions are on rings and the peer lives. That it does not, see
+    /// `look_now_and_then`.
     pub fn ready(&self, fd: i32) -> u32 {
-        if self.phase() & p::ANY_RING != 0 {
-            self.look_now_and_then(fd, sys::ticks());
-        }
         let ph = self.phase();
         let mut ev = 0;
         let mut ask = 0i16;
@@ -347,7 +345,7 @@ impl Conn {
     #[inline(never)]
     fn look_for_end(&self, fd: i32, ticks: u64) {
         self.looked.store(ticks, Relaxed);
-        if self.phase() & (p::DEAD | p::BROKEN | p::ENDED | p::CLOSED) == 0 {
+        if self.switched() && self.phase() & (p::DEAD | p::BROKEN | p::ENDED | p::CLOSED) == 0 {
             self.kernel_end(sys::poll_now(fd, libc::POLLRDHUP) as u16 as u32);
         }
     }
