@@ -69,7 +69,12 @@ pub fn build_tests(arguments: &[&str], environment: &[(&str, OsString)]) -> (End
 
 /// A message of cargo's, if it is about a program with tests.
 fn binary(line: &str) -> Option<Binary> {
-    if !line.starts_with("{\"reason\":\"compiler-artifact\"") || !line.contains("\"test\":true}") {
+    if !line.starts_with("{\"reason\":\"compiler-artifact\"") {
+        return None;
+    }
+    // Of the profile: a program that integration tests run is built for them too, and its target may have tests as well.
+    let profile = &line[line.find("\"profile\":{")?..];
+    if !profile[..=profile.find('}')?].ends_with("\"test\":true}") {
         return None;
     }
     let path = PathBuf::from(text(line, "executable")?);
@@ -117,5 +122,8 @@ mod tests {
             None
         );
         assert_eq!(binary(r#"{"reason":"build-finished","success":true}"#), None);
+        let program =
+            line.replace("\"overflow_checks\":true,\"test\":true}", "\"overflow_checks\":true,\"test\":false}");
+        assert!(program != line && binary(&program).is_none());
     }
 }
