@@ -52,11 +52,13 @@ while True:
         for i in range(1500):
             block = bytes([(i + turn) % 251]) * 1000
             c.sendall(block)
-            assert c.recv(1000, socket.MSG_WAITALL) == block
+            got = c.recv(1000, socket.MSG_WAITALL)
+            if not got: raise EOFError
+            assert got == block
             if i % 50 == 0: time.sleep(0.005)
         turn += 1
         print('turn', turn, flush=True)
-    except OSError as e:
+    except (OSError, EOFError) as e:
         print('turn', type(e).__name__, flush=True)
     if not sys.stdin.readline(): break
 ";
