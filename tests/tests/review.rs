@@ -68,6 +68,8 @@ programs! {
     cancelled_loops = "cancel" DEFAULT AT_ONCE ISM;
     cancelled_loops_that_never_sleep = "cancel_busy" DEFAULT AT_ONCE ISM;
     peers_that_are_killed = "killed_peer" DEFAULT AT_ONCE ISM;
+    buffers_that_programs_bound = "buffers" DEFAULT AT_ONCE ISM;
+    pieces_under_a_cork = "corked" DEFAULT AT_ONCE ISM;
     address_sanitizer = "asan" DEFAULT AT_ONCE;
     shutdown_under_a_blocked_send = "shutdown_under_send" DEFAULT AT_ONCE ISM;
     shutdown_under_waitall = "shutdown_under_waitall" DEFAULT AT_ONCE ISM;

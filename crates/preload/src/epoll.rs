@@ -17,8 +17,8 @@ mod table;
 mod wait;
 
 pub use change::{
-    add, after_fork_child, before_close, before_fork, delete, forget, forget_conn, modify, nest, on_reverted,
-    on_switched, open, registered_as, share,
+    add, after_fork_child, before_close, before_fork, delete, forget, forget_conn, modify, nest, on_more_room,
+    on_reverted, on_switched, open, registered_as, share,
 };
 pub use look::{arm_set, set_ready, sleeping};
 pub use set::hooked;

@@ -410,7 +410,11 @@ fn drop_ref(index: u32, fd: i32) {
 /// takes effect behind the last. False when there are none.
 fn keep(c: &Conn, l: &Local, fd: i32) -> bool {
     // In an epoll set it would go on being reported.
-    if !c.switched() || l.regs.load(Relaxed) != 0 || !c.sleepers.inside().any(waits) || !smc::hidden::room() {
+    if !c.switched()
+        || l.regs.load(Relaxed) != 0
+        || !c.sleepers.inside().any(|thread| waits(c, thread))
+        || !smc::hidden::room()
+    {
         return false;
     }
     let own = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
@@ -419,7 +423,7 @@ fn keep(c: &Conn, l: &Local, fd: i32) -> bool {
     }
     l.kept.store(smc::hidden::park(own as i32), SeqCst);
     // SYNC: kept. Pairs with `left`: whoever has left since does not know of it.
-    if !c.sleepers.inside().any(waits) {
+    if !c.sleepers.inside().any(|thread| waits(c, thread)) {
         left(c);
     }
     true
@@ -438,7 +442,7 @@ pub fn kept(c: &Conn) -> Option<i32> {
 pub fn left(c: &Conn) {
     let index = table::index_of(c) as u32;
     let l = local(index);
-    if l.kept.load(SeqCst) == 0 || c.sleepers.inside().any(waits) {
+    if l.kept.load(SeqCst) == 0 || c.sleepers.inside().any(|thread| waits(c, thread)) {
         return;
     }
     let own = l.kept.swap(0, SeqCst);
@@ -450,15 +454,22 @@ pub fn left(c: &Conn) {
     }
 }
 
-/// Whether a thread of ours that was inside a call still is: it may have left by a jump and do something else.
-fn waits(thread: u32) -> bool {
-    for _ in 0..20 {
+/// How often, a millisecond apart, a thread is looked at that was inside a call and runs: on a busy machine it may not get to
+/// its sleep for that long.
+const LOOKS: u32 = 200;
+
+/// Whether a thread of ours that was inside a call on `c` still is: it may have left by a jump and do something else.
+fn waits(c: &Conn, thread: u32) -> bool {
+    for _ in 0..LOOKS {
+        if !c.sleepers.inside().any(|other| other == thread) {
+            return false;
+        }
         let Ok(doing) = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) else { return false };
         if !doing.starts_with("running") {
             let call = doing.split(' ').next().and_then(|number| number.parse().ok());
             return call.is_some_and(|n: libc::c_long| [libc::SYS_recvfrom, libc::SYS_ppoll].contains(&n));
         }
-        std::thread::yield_now();
+        sys::nap();
     }
     false
 }

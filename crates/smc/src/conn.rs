@@ -7,6 +7,7 @@
 //! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of its cache lines
 //! travels one way. The exceptions are the two REVOKED bits, by which an owner takes its ring back (`revert.rs`).
 
+mod bounds;
 mod carry;
 mod close;
 pub mod far;
@@ -57,7 +58,7 @@ pub struct DmbHeader {
     pub tx_arm: AtomicU32,
     /// Number of the peer's wait that covers this connection (0: none).
     pub cover: AtomicU32,
-    /// Processor on which the peer last sent or made room, plus one.
+    /// Processor on which the peer last sent or made room, plus one; above it how much it lets be under way (`bounds`).
     pub cpu: AtomicU32,
     /// Doorbell bytes the peer has put on the TCP stream; bit 31 set by the owner: no more of them.
     pub rung: AtomicU32,
@@ -191,7 +192,7 @@ pub struct Rx {
     pub size: u32,
     /// Peer's last end flags.
     pub ends: u64,
-    /// Processor last told to the peer.
+    /// The `cpu` word last told to the peer.
     pub cpu: u32,
     /// Up to `prod`, where a checksum was agreed on.
     pub sum: Sum,
@@ -209,7 +210,7 @@ pub struct Tx {
     pub word: u64,
     /// Usable bytes of the peer's ring, for `ss`; the data path goes by `Window`.
     pub size: u32,
-    /// Processor last told to the peer.
+    /// The `cpu` word last told to the peer.
     pub cpu: u32,
     /// Bytes of the ring to send again over TCP after a recall: from here up to `prod`.
     pub resend: u64,
@@ -217,6 +218,8 @@ pub struct Tx {
     pub rested: u64,
     /// A send ended in the middle.
     pub left: bool,
+    /// The kernel holds a doorbell back, see `ring_or_hold`.
+    pub held: bool,
     /// As in `Rx`.
     pub sum: Sum,
     /// Records written.
@@ -288,6 +291,8 @@ pub struct Conn {
     pub user_rcvlowat: AtomicU32,
     /// Number of operations at which the upgrade is looked at again; u32::MAX: never.
     pub next_try: AtomicU32,
+    /// What the application has set of the two buffers, see `bounds`.
+    bounds: AtomicU32,
     /// Bytes moved over TCP before the upgrade.
     pub tcp_bytes: AtomicU64,
 
@@ -451,6 +456,7 @@ impl Conn {
             &self.group,
             &self.stage,
             &self.path,
+            &self.bounds,
             &self.pid,
             &self.uid,
             &self.inode,
@@ -556,10 +562,11 @@ impl Conn {
         }
         w.peer_waits.store(waits, Relaxed);
         w.peer.store(peer, Release);
+        self.peer().cpu.store(self.with_bounds(0), Relaxed);
         // SYNC: kind. Behind the attachment; pairs with `peer_attached`.
         self.peer().kind.store(self.kind_word(), Release);
         if !self.is_linked() {
-            self.tell(&[far::KIND]);
+            self.tell(&[far::CPU, far::KIND]);
         }
     }
 
@@ -609,7 +616,7 @@ impl Conn {
         // SYNC: cons.
         self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
         // Before this the other end of a link may not be connected yet.
-        self.tell(if self.is_linked() { &[far::KIND, far::CONS] } else { &[far::CONS] });
+        self.tell(if self.is_linked() { &[far::CPU, far::KIND, far::CONS] } else { &[far::CONS] });
         self.set(p::TX_READY);
     }
 

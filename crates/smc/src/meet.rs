@@ -464,6 +464,7 @@ fn expose(conn: &Conn, fd: i32, raw: &[u8], kind: Kind, dmb: &dibs::Dmb) -> Resu
     });
     let info = conn.begin_count(fd).filter(|info| is_same_stream(raw, info)).ok_or(reason::RENDEZVOUS)?;
     conn.keep_waking(fd);
+    conn.keep_bounds(fd);
     Ok(info)
 }
 

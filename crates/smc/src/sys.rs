@@ -204,6 +204,13 @@ pub fn cpu() -> u32 {
     cpu_and_ticks().0
 }
 
+/// Sleeps for a millisecond.
+pub fn nap() {
+    let t = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: `t` is live.
+    unsafe { syscall(libc::SYS_nanosleep, &raw const t as usize, 0, 0, 0, 0, 0) };
+}
+
 /// A clock that costs next to nothing, of which `TICKS` are 8 to 30 milliseconds.
 #[inline]
 pub fn ticks() -> u64 {

@@ -124,6 +124,20 @@ int main()
             getsockopt(s, SOL_SOCKET, SO_ERROR, &er, &l);
             printf(" so_error %d\n", er);
             close(s);
+            // A send, and what a receive says then.
+            s = mk(&p, u, v);
+            die(p);
+            ms(300);
+            q = send(s, buf, 6, 0);
+            printf("u%d v%d send %zd %s", u, v, q, q < 0 ? strerror(errno) : "");
+            ms(50);
+            for(int i = 0; i < 3; i++) {
+                q = recv(s, buf, 64, 0);
+                printf(", recv %zd %s", q, q < 0 ? strerror(errno) : "");
+            }
+            q = send(s, buf, 6, 0);
+            printf(", send %zd %s\n", q, q < 0 ? strerror(errno) : "");
+            close(s);
             if(m)break;
         }
     return 0;

@@ -391,7 +391,8 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
         }
         within_most(v, |v| {
             let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
-            transmit(index, c, fd, Pieces::new(v), flags, |from, fl| {
+            let all = Pieces::new(v).before_more(flags & libc::MSG_MORE != 0);
+            transmit(index, c, fd, all, flags, |from, fl| {
                 if from.left() == whole {
                     return next::sendmsg(fd, msg, fl);
                 }

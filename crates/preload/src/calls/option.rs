@@ -13,6 +13,7 @@ use crate::{fds, next};
 const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
+const SO_BUF_LOCK: c_int = 72;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const TCP_INQ: c_int = 36;
 
@@ -86,6 +87,9 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
                 c.keep_prompt(fd);
                 return r;
             }
+            if bit == 1 && on != 0 || bit == 2 && on == 0 {
+                c.push(fd);
+            }
             if let Some(t) = smc::table::get() {
                 if bit == 1 { &t.stats.nodelay } else { &t.stats.cork }.fetch_add(1, Relaxed);
             }
@@ -104,6 +108,18 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
             }
             // SYNC: options.
             c.keep_waking(fd);
+            r
+        }
+        (
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE | SO_BUF_LOCK,
+        )
+        | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
+            let r = plain();
+            // SYNC: options.
+            if c.keep_bounds(fd) {
+                crate::epoll::on_more_room(index);
+            }
             r
         }
         _ => plain(),

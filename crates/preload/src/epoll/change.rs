@@ -346,6 +346,24 @@ fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
     h.hook(index)
 }
 
+/// The application lets more bytes be under way than before: who sleeps until there is room looks again.
+pub fn on_more_room(conn: u32) {
+    if fds::local(conn).regs.load(Acquire) == 0 {
+        return;
+    }
+    let Some(_tables) = tables() else { return };
+    for (i, e) in of_conn(conn) {
+        let Some((s, mut h)) = set_of(e).and_then(|(at, s)| Some((s, held(at, s)?))) else { continue };
+        let Some((_, st)) = h.state(i).filter(|(_, st)| st.hooked && !st.dormant) else { continue };
+        st.look_for_space_anew(fds::conn(conn));
+        h.heat(i);
+        // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
+        if s.sleepers.load(SeqCst) > 0 {
+            h.kick(i);
+        }
+    }
+}
+
 /// Both directions are back on TCP: the kernel's registrations become the application's again.
 pub fn on_reverted(conn: u32) {
     if fds::local(conn).regs.load(Acquire) == 0 {

@@ -76,6 +76,11 @@ impl State {
     pub fn look_anew(&mut self, c: &Conn) {
         // No stamp has this value, and the epoch only grows.
         self.seen_read = u64::MAX - 1;
+        self.look_for_space_anew(c);
+    }
+
+    /// The same of space alone.
+    pub fn look_for_space_anew(&mut self, c: &Conn) {
         self.seen_space = c.space_epoch().wrapping_sub(1);
     }
 }

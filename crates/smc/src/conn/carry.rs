@@ -32,6 +32,7 @@ impl Conn {
     pub(super) fn send_far(&self, fd: i32, tx: &mut Tx, mut free: u32, want: usize, mut source: Source) -> Sent {
         let mut done = 0usize;
         let mut failed = None;
+        let more = matches!(&source, Source::Pieces(pieces) if pieces.more);
         while done < want && free > 0 && !self.is_recalled() {
             let chunk = (want - done).min(free as usize).min(CHUNK);
             match self.copy_out(tx, chunk, &mut source) {
@@ -41,9 +42,8 @@ impl Conn {
                     free -= n as u32;
                     // SYNC: prod. The copy was a fence; pairs with the arm of a sleeper.
                     fence(SeqCst);
-                    if must_ring(&self.my().rx_arm, &self.rung_rx) {
-                        self.ring_far(fd, &self.tx_counts);
-                    }
+                    let asleep = must_ring(&self.my().rx_arm, &self.rung_rx);
+                    self.wake(fd, tx, asleep, more);
                 }
                 Err(e) => {
                     failed = Some(e);
@@ -62,6 +62,8 @@ impl Conn {
             None if free > 0 => Sent::Bytes(0),
             None => {
                 self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
+                // Who waits for room waits for a peer that may be asleep.
+                self.let_go(fd, tx);
                 Sent::Full
             }
         }
@@ -175,7 +177,7 @@ impl Conn {
         }
         here[n] = piece(at + u64::from(PROD.0), words as usize);
         there[m] = piece(far + u64::from(PROD.0), words as usize);
-        let cpu = sys::cpu();
+        let cpu = self.with_bounds(sys::cpu());
         // Whether spinning for us can pay. Seldom told, because we seldom move.
         let moved_to = cpu != tx.cpu;
         if moved_to {

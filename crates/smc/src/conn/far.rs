@@ -263,14 +263,14 @@ impl Conn {
         since == FOR_GOOD || sys::coarse_ns().saturating_sub(since) > GRACE_NS
     }
 
-    /// One doorbell, as `Conn::ring` for a mapped header.
-    pub(super) fn ring_far(&self, fd: i32, counts: &Counts) {
+    /// One doorbell, as `Conn::ring_or_hold` for a mapped header.
+    pub(super) fn ring_far(&self, fd: i32, counts: &Counts, more: bool) -> bool {
         let _guard = self.image_lock().lock();
         // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in `ring_settled`.
         fence(SeqCst);
         // Under the lock: after `REVERTED`, and after a takeback, the count stands.
         if self.phase() & p::TX_RING == 0 || self.my().takeback.load(SeqCst) & 1 != 0 {
-            return;
+            return false;
         }
         let rung = &self.peer().rung;
         let before = rung.load(Relaxed);
@@ -278,16 +278,17 @@ impl Conn {
         // SYNC: rung. Counted before it is sent.
         if !self.copy_words(&[RUNG]) {
             rung.store(before, Relaxed);
-            return;
+            return false;
         }
         counts.doorbells.fetch_add(1, Relaxed);
         let byte = 0u8;
         // SAFETY: one readable byte.
-        let r = unsafe { sys::send(fd, &byte, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        let r = unsafe { sys::send(fd, &byte, 1, super::send::bell_flags(more)) };
         if r < 0 {
             rung.store(before, Relaxed);
             self.copy_words(&[RUNG]);
         }
+        more
     }
 
     /// Our sends are on TCP from here on. The tx lock is held.

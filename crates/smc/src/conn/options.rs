@@ -19,6 +19,11 @@ impl Conn {
         let _ = self.user_nodelay.fetch_update(SeqCst, SeqCst, set);
     }
 
+    /// Whether TCP_CORK holds small pieces back.
+    pub(super) fn is_corked(&self) -> bool {
+        self.user_nodelay.load(Relaxed) & CORK != 0
+    }
+
     /// What the kernel says of options that the application has not set on this descriptor.
     pub fn found_nodelay(&self, nodelay: bool, cork: bool) {
         let found = u32::from(nodelay) | u32::from(cork) << 1;
@@ -62,7 +67,7 @@ impl Conn {
 
     /// Bytes from which on poll calls the connection readable. As the kernel's it is never more than half of the buffer.
     pub(super) fn mark(&self) -> usize {
-        let half = self.window().my_size.load(Relaxed) / 2;
+        let half = self.rx_room() / 2;
         self.user_rcvlowat.load(Relaxed).min(half.max(1)) as usize
     }
 

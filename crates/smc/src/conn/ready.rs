@@ -173,8 +173,7 @@ impl Conn {
         let Ok(_guard) = self.lock_tx() else { return 0 };
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
-        let size = self.window().peer_size.load(Relaxed);
-        let used = self.refresh_tx(tx).map_or(0, |free| size - free);
+        let used = self.refresh_tx(tx).unwrap_or(0);
         (used - if self.is_far() { self.read_untold(tx, used) } else { 0 }) as usize
     }
 
@@ -198,7 +197,7 @@ impl Conn {
         self.my().cons.load(Acquire) & CURSOR_MASK != self.tx_word.load(Relaxed)
     }
 
-    /// At least a third of the peer's ring is free: TCP's own rule for "writable".
+    /// At least a third of what may be under way is free: TCP's own rule for "writable".
     fn has_space(&self) -> bool {
         let prod = self.tx_word.load(Relaxed);
         let cons = self.my().cons.load(Acquire) & CURSOR_MASK;
@@ -207,7 +206,7 @@ impl Conn {
         // Unchecked, so only ever a hint: a lying peer makes us try a send that finds the ring full.
         let used =
             if prod as u16 == cons as u16 { pc.wrapping_sub(cc) } else { size.wrapping_sub(cc).wrapping_add(pc) };
-        (used <= size / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0) && !self.out_of_reach()
+        (used <= self.tx_room() / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0) && !self.out_of_reach()
     }
 
     /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
@@ -312,7 +311,7 @@ impl Conn {
         if self.phase() & p::ATTACHED == 0 {
             return false;
         }
-        let cpu = self.my().cpu.load(Relaxed);
+        let cpu = bounds::processor(self.my().cpu.load(Relaxed));
         // The processors of another guest are numbered for themselves.
         let in_guest = || self.path.load(Relaxed) == path::IVSHMEM && self.peer_pid.load(Relaxed) == 0;
         cpu != 0 && (cpu != sys::cpu() || in_guest())

@@ -129,9 +129,7 @@ impl Conn {
             if late {
                 return false;
             }
-            let mut wait = [0i64, 1_000_000];
-            // SAFETY: a pointer to a live local.
-            unsafe { sys::syscall(libc::SYS_nanosleep, wait.as_mut_ptr() as usize, 0, 0, 0, 0, 0) };
+            sys::nap();
         }
     }
 

@@ -218,10 +218,10 @@ impl Conn {
     fn confirm(&self, fd: i32, rx: &mut Rx) {
         let unread = (rx.prod.pos - rx.cons.pos) as u32;
         let wanted = self.my().tx_arm.load(Relaxed) != self.rung_tx.load(Relaxed);
-        // A writer sleeps only with less than a third free. Whoever empties a quarter of the ring passes a fence, so
+        // A writer sleeps only with less than a third free. Whoever empties a quarter of what may be under way passes a fence, so
         // either it sees the writer's arm or the writer sees the space: unfenced stores in between are just early news.
-        let size = self.window().my_size.load(Relaxed);
-        let step = rx.cons.pos - rx.fenced >= u64::from(size / 4);
+        let room = self.rx_room();
+        let step = rx.cons.pos - rx.fenced >= u64::from(room / 4);
         if !(wanted || step || unread == 0) || self.phase() & p::TX_READY == 0 {
             return;
         }
@@ -232,7 +232,7 @@ impl Conn {
         if !(wanted || step) {
             return;
         }
-        let cpu = sys::cpu();
+        let cpu = self.with_bounds(sys::cpu());
         if cpu != rx.cpu {
             // An end that only receives tells where it runs, too: its writer spins for space.
             rx.cpu = cpu;
@@ -245,7 +245,7 @@ impl Conn {
         // The writer goes by all that it has written, which may be more than we have looked at: rung too early, it would
         // only sleep again.
         let unread = self.refresh_rx(rx).unwrap_or(unread);
-        if unread <= size / 3 * 2 {
+        if unread <= room / 3 * 2 {
             let my = self.my();
             // A writer that sleeps in a covering wait has armed this connection too (`arm_space`).
             if self.phase() & p::TX_RING != 0 && must_ring(&my.tx_arm, &self.rung_tx) {

@@ -90,7 +90,7 @@ impl Conn {
         let size = w.peer_size.load(Relaxed);
         let fresh = tx.prod.pos - tx.rested;
         let in_first_page = fresh <= u64::from(tx.prod.count()) && tx.prod.count() <= PAGE - HEADER_LEN;
-        if in_first_page || self.refresh_tx(tx) != Ok(size) {
+        if in_first_page || self.refresh_tx(tx) != Ok(0) {
             return;
         }
         tx.rested = tx.prod.pos;

@@ -146,9 +146,7 @@ impl Conn {
     fn follow(&self, fd: i32) {
         let deadline = sys::now_ns() + IN_FLIGHT_MS * 1_000_000;
         while !self.settle_rx(fd) && self.switch_due() && self.my().rung.load(SeqCst) != 0 && sys::now_ns() < deadline {
-            let mut wait = [0i64, 1_000_000];
-            // SAFETY: a pointer to a live local.
-            unsafe { sys::syscall(libc::SYS_nanosleep, wait.as_mut_ptr() as usize, 0, 0, 0, 0, 0) };
+            sys::nap();
         }
     }
 

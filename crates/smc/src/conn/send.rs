@@ -27,17 +27,33 @@ const PUBLISH: u32 = 32 << 10;
 /// Staging of the copying path, SMC's sndbuf.
 const STAGE: usize = 16 << 10;
 
+/// Flags of a doorbell, which with `more` the kernel may hold back.
+pub(super) fn bell_flags(more: bool) -> i32 {
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 }
+}
+
+/// Whether what the peer has not read would fit one segment of TCP's: a cork holds no more than that back.
+fn is_small(tx: &Tx) -> bool {
+    tx.prod.pos - tx.cons.pos < 64 << 10
+}
+
 /// A position in an application's iovec array.
 #[derive(Clone, Copy)]
 pub struct Pieces<'a> {
     iov: &'a [libc::iovec],
     at: usize,
+    pub(super) more: bool,
 }
 
 impl<'a> Pieces<'a> {
     /// All of `iov`.
     pub fn new(iov: &'a [libc::iovec]) -> Self {
-        Self { iov, at: 0 }
+        Self { iov, at: 0, more: false }
+    }
+
+    /// The same, sent with MSG_MORE if `more`: the application is about to send what belongs to it.
+    pub fn before_more(self, more: bool) -> Self {
+        Self { more, ..self }
     }
 
     /// Bytes from here to the end.
@@ -88,7 +104,7 @@ impl Conn {
     pub fn send(&self, fd: i32, from: &mut Pieces) -> Sent {
         let mut pieces = *from;
         let want = pieces.left();
-        let sent = self.send_near(fd, want, |dst, len| {
+        let sent = self.send_near(fd, want, pieces.more, |dst, len| {
             let mut n = 0;
             while n < len {
                 let Some((src, k)) = pieces.next(len - n) else { break };
@@ -117,7 +133,7 @@ impl Conn {
     /// Sends up to `want` bytes that `fill(destination, length)` puts straight into the ring. `fill` may give fewer
     /// (then sending ends there) or an errno, which is reported if nothing was sent before it.
     pub fn send_from(&self, fd: i32, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>) -> Sent {
-        match self.send_near(fd, want, &mut fill) {
+        match self.send_near(fd, want, false, &mut fill) {
             Some(sent) => sent,
             None => self.send_over(fd, want, Source::Fill(&mut fill)),
         }
@@ -129,6 +145,7 @@ impl Conn {
         &self,
         fd: i32,
         want: usize,
+        more: bool,
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
     ) -> Option<Sent> {
         let Ok(_guard) = self.lock_tx() else { return Some(Sent::Held) };
@@ -158,13 +175,14 @@ impl Conn {
             return None;
         }
         let size = w.peer_size.load(Relaxed);
-        let mut free = size.saturating_sub((tx.prod.pos - tx.cons.pos) as u32);
+        let room = self.tx_room();
+        let mut free = room.saturating_sub((tx.prod.pos - tx.cons.pos) as u32);
         if (free as usize) < want {
             if self.has_no_device() {
                 return Some(Sent::Err(libc::ECONNRESET));
             }
             free = match self.refresh_tx(tx) {
-                Ok(free) => free,
+                Ok(used) => room.saturating_sub(used),
                 Err(_) => return Some(Sent::Err(self.broken(fd))),
             };
         }
@@ -191,7 +209,7 @@ impl Conn {
                 let before = tx.prod.pos;
                 tx.prod.advance(n, size);
                 done += n as usize;
-                if !self.publish(fd, tx, cpu) {
+                if !self.publish(fd, tx, cpu, more) {
                     // The owner took the ring back between the two. What is placed was taken from the application, or
                     // from a file whose position has moved: it goes out over TCP, first of all.
                     self.leave_ring(tx, before);
@@ -215,6 +233,8 @@ impl Conn {
             None if free > 0 => Sent::Bytes(0),
             None => {
                 self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
+                // Who waits for room waits for a peer that may be asleep.
+                self.let_go(fd, tx);
                 Sent::Full
             }
         })
@@ -235,7 +255,7 @@ impl Conn {
             tx.word = placed;
             self.tx_word.store(placed, Relaxed);
         } else if published == tx.word {
-            self.publish(fd, tx, sys::cpu());
+            self.publish(fd, tx, sys::cpu(), false);
         }
     }
 
@@ -249,9 +269,7 @@ impl Conn {
         };
         let Some(first @ (_, 1..=MOST)) = shortage() else { return };
         // Another thread may be between the two.
-        let t = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        // SAFETY: `t` is live.
-        unsafe { sys::syscall(libc::SYS_nanosleep, &raw const t as usize, 0, 0, 0, 0, 0) };
+        sys::nap();
         if shortage() == Some(first) {
             let bytes = [0u8; MOST as usize];
             // SAFETY: readable bytes.
@@ -332,11 +350,11 @@ impl Conn {
         }
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
-        let Ok(free) = self.refresh_tx(tx) else { return Sent::Err(self.broken(fd)) };
+        let Ok(used) = self.refresh_tx(tx) else { return Sent::Err(self.broken(fd)) };
         if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
             return self.send_to_gone();
         }
-        self.send_far(fd, tx, free, want, source)
+        self.send_far(fd, tx, self.tx_room().saturating_sub(used), want, source)
     }
 
     /// Puts up to `chunk` bytes at the producer cursor, unpublished.
@@ -421,10 +439,11 @@ impl Conn {
             .map_err(|_| libc::ECONNRESET)
     }
 
-    /// Publishes `tx.prod`; false when the owner of the ring has taken it back.
+    /// Publishes `tx.prod`; false when the owner of the ring has taken it back. With `more` a peer that sleeps is not woken yet.
     #[inline]
-    fn publish(&self, fd: i32, tx: &mut Tx, cpu: u32) -> bool {
+    fn publish(&self, fd: i32, tx: &mut Tx, cpu: u32, more: bool) -> bool {
         let peer = self.peer();
+        let cpu = self.with_bounds(cpu);
         if cpu != tx.cpu {
             tx.cpu = cpu;
             peer.cpu.store(cpu, Relaxed);
@@ -438,10 +457,38 @@ impl Conn {
         tx.word = word;
         self.tx_word.store(word, Relaxed);
         let my = self.my();
-        if must_ring(&my.rx_arm, &self.rung_rx) || self.covered_sleeps(my) {
-            self.ring(fd, &self.tx_counts);
-        }
+        let asleep = must_ring(&my.rx_arm, &self.rung_rx) || self.covered_sleeps(my);
+        self.wake(fd, tx, asleep, more);
         true
+    }
+
+    /// Rings for what was published, if the peer has asked for a doorbell (`asleep`). One for which the application has more,
+    /// by MSG_MORE or under a cork, may wait for it.
+    #[inline(always)]
+    pub(super) fn wake(&self, fd: i32, tx: &mut Tx, asleep: bool, more: bool) {
+        if asleep {
+            tx.held = self.ring_or_hold(fd, &self.tx_counts, (more || self.is_corked()) && is_small(tx));
+        } else if tx.held && !(more || self.is_corked()) {
+            self.let_go(fd, tx);
+        }
+    }
+
+    /// Wakes a peer for which a doorbell was held back.
+    #[cold]
+    pub(super) fn let_go(&self, fd: i32, tx: &mut Tx) {
+        if core::mem::take(&mut tx.held) {
+            // It is set already: setting it again sends what waits.
+            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+        }
+    }
+
+    /// The application says that what it has sent is to go now: it has pulled the cork, or set TCP_NODELAY.
+    pub fn push(&self, fd: i32) {
+        // A send that is under way in another thread, or below this signal handler, sees that there is no cork any more.
+        if let Some(_guard) = self.tx_lock.try_lock() {
+            // SAFETY: the tx lock is held.
+            self.let_go(fd, unsafe { &mut *self.tx.get() });
+        }
     }
 
     /// Whether the wait that covers the peer's side of this connection sleeps and has not been rung yet.
@@ -464,23 +511,29 @@ impl Conn {
     }
 
     /// Puts one doorbell byte on the TCP stream.
+    pub(super) fn ring(&self, fd: i32, counts: &Counts) {
+        self.ring_or_hold(fd, counts, false);
+    }
+
+    /// The same. With `more` the kernel holds the byte back as it would hold the payload: until `let_go`, the next byte, or
+    /// 200 ms have passed. True if it does.
     #[cold]
     #[inline(never)]
-    pub(super) fn ring(&self, fd: i32, counts: &Counts) {
+    pub(super) fn ring_or_hold(&self, fd: i32, counts: &Counts, more: bool) -> bool {
         // A byte for a socket that is being closed would turn its FIN into RST.
         if self.phase() & (p::SHUT_WR | p::TX_RING) != p::TX_RING
             || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0
         {
-            return;
+            return false;
         }
         if self.is_far() {
-            return self.ring_far(fd, counts);
+            return self.ring_far(fd, counts, more);
         }
         let rung = &self.peer().rung;
         let mut n = rung.load(Relaxed);
         loop {
             if n & RUNG_REVOKED != 0 {
-                return;
+                return false;
             }
             let next = (n + 1) & !RUNG_REVOKED;
             // SYNC: rung. Counted before it is sent, so that a count read before a condition covers every byte that
@@ -490,24 +543,26 @@ impl Conn {
                 Err(now) => n = now,
             }
         }
-        self.stamp_ring();
+        if !more {
+            self.stamp_ring();
+        }
         counts.doorbells.fetch_add(1, Relaxed);
         let byte = 0u8;
         // SAFETY: one readable byte. A full send buffer means that unread bytes wake the peer anyway.
-        let r = unsafe { sys::send(fd, &byte, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        let r = unsafe { sys::send(fd, &byte, 1, bell_flags(more)) };
         if r < 0 {
             rung.fetch_sub(1, Relaxed);
         }
+        more
     }
 
-    /// Learns how far the peer has read; free bytes in its ring.
+    /// Learns how far the peer has read; bytes that it has not read.
     #[inline]
     pub(super) fn refresh_tx(&self, tx: &mut Tx) -> Result<u32, shm::cursor::Violation> {
         // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with `Conn::confirm`.
         let word = self.my().cons.load(Acquire);
         let size = self.window().peer_size.load(Relaxed);
         let used = (tx.prod.pos - tx.cons.pos) as u32;
-        let moved = tx.cons.follow(word, size, used)?;
-        Ok(size.saturating_sub(used - moved))
+        Ok(used - tx.cons.follow(word, size, used)?)
     }
 }

@@ -125,7 +125,7 @@ fn peek_all(
         let fd = stay.fd();
         while settle(index, c, fd) {
             let seen = c.read_stamp();
-            let room = c.rx_snapshot().size as usize;
+            let room = c.rx_room() as usize;
             let ended = c.ready(fd) & smc::conn::RDHUP != 0;
             match c.recv(fd, &mut into.clone(), flags) {
                 Got::Bytes(n)

@@ -224,7 +224,8 @@ pub(super) unsafe fn send_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: imp
 #[inline(never)]
 fn send_pieces(index: u32, c: &Conn, fd: c_int, iov: &[iovec], flags: c_int, plain: &dyn Fn() -> ssize_t) -> ssize_t {
     let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
-    transmit(index, c, fd, Pieces::new(iov), flags, |from, fl| {
+    let all = Pieces::new(iov).before_more(flags & libc::MSG_MORE != 0);
+    transmit(index, c, fd, all, flags, |from, fl| {
         if from.left() == whole && fl == flags {
             return plain();
         }
