@@ -22,6 +22,7 @@ mod shunt;
 #[cfg(feature = "lua")]
 pub use shunt::BenchShunt;
 
+use crate::bench::session::Pin;
 use crate::units::parse_seconds;
 
 #[derive(Parser)]
@@ -240,6 +241,8 @@ Servers listen on free ports of 127.0.0.1, keep their files in a temporary direc
   shortwire bench sockets                              all rows, 5 rounds of 2 s each: about 20 minutes
   shortwire bench sockets --quick                      the main rows, short, without the copying device
   shortwire bench sockets --only pingpong,redis --json > new.json
+  shortwire bench sockets --only few --pin one --busy 8 --congestion reno
+                                                       a few connections, on one processor, beside load
   shortwire bench sockets --html page.html             the same tables and plots as a page for a browser
   shortwire bench sockets --compare old.json           measure, and tell what moved since that record
   shortwire bench sockets --from new.json --compare old.json --html page.html
@@ -261,6 +264,18 @@ pub struct Sockets {
     /// 3 rounds of 1 s at most, ending after 100 s in all
     #[arg(long)]
     pub quick: bool,
+    /// Where servers and clients run (as each row has it, if not said)
+    #[arg(long, value_name = "WHERE", value_enum)]
+    pub pin: Option<Pin>,
+    /// Threads beside them that only compute
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub busy: u32,
+    /// Congestion control, in a network namespace of the bench's own (needs root)
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// Longest busy wait of `shortwire run`, in microseconds
+    #[arg(long, value_name = "USEC", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub spin: Option<u32>,
     /// Give up a run that takes this much longer than it should, and say which
     #[arg(long, value_name = "N", default_value = "20", value_parser = parse_seconds)]
     pub timeout: f64,

@@ -63,6 +63,8 @@ pub enum Bar {
     Ratio(f64),
     /// The ratio to TCP of the copying device.
     Copy(f64),
+    /// The ratio to TCP, in the worst round too.
+    Worst(f64),
     /// The value itself, at least.
     Value(f64),
 }
@@ -87,6 +89,8 @@ pub struct Case {
     pub needs: &'static [&'static str],
     /// Left out of `--quick`.
     pub long_only: bool,
+    /// Whether its programs run wherever the kernel puts them.
+    pub free: bool,
     /// Whether the system calls of its server are counted, in runs of their own.
     pub counts_calls: bool,
     pub run: fn(&Session, Path) -> Result<Outcome>,

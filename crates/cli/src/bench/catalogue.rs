@@ -4,7 +4,7 @@ use super::case::{Bar, Better, Case, Measure, Path};
 use super::outcome::Outcome;
 use super::session::Session;
 use super::{peers, tools};
-use Bar::{Copy, Ratio, Value};
+use Bar::{Copy, Ratio, Value, Worst};
 use Better::{Higher, Lower};
 
 type Run = fn(&Session, Path) -> anyhow::Result<Outcome>;
@@ -21,11 +21,11 @@ fn row(name: &'static str, what: &'static str, paths: &'static [Path], measures:
     let measures =
         measures.iter().map(|&(name, unit, better, bar)| Measure { name: name.into(), unit: unit.into(), better, bar });
     let measures = measures.collect();
-    Case { name, group, what, paths, measures, needs: &[], long_only: false, counts_calls: false, run }
+    Case { name, group, what, paths, measures, needs: &[], long_only: false, free: false, counts_calls: false, run }
 }
 
 pub fn all() -> Vec<Case> {
-    [own(), sockperf_and_iperf3(), redis(), web(), others()].concat()
+    [own(), sockperf_and_iperf3(), redis(), web(), others(), few()].concat()
 }
 
 fn own() -> Vec<Case> {
@@ -234,7 +234,7 @@ fn web() -> Vec<Case> {
             "haproxy with 1 thread in front of nginx with 2 workers, wrk -t 2 -c 100",
             PAIR,
             &[("haproxy + nginx + wrk", "1/s", Higher, Some(Ratio(1.5)))],
-            tools::haproxy::run,
+            tools::proxy::haproxy,
         )
         .needing(&["haproxy", "nginx", "wrk"])
         .long_only(),
@@ -281,6 +281,44 @@ fn others() -> Vec<Case> {
         .needing(&["postgres", "initdb", "pgbench"])
         .long_only(),
     ]
+}
+
+macro_rules! few {
+    ($($name:literal $module:ident::$run:ident, $needs:expr, $what:literal: $($count:literal)*;)*) => {
+        vec![$($(few_row(
+            concat!("few-", $name, "-", $count),
+            concat!($what, ", long-lived connections: ", $count),
+            [concat!($name, ", ", $count, " connections"), concat!($name, ", ", $count, " connections, p99")],
+            $module::$run::<$count>,
+        ).needing($needs)),*),*]
+    };
+}
+
+/// A few connections that live as long as the run: somebody sleeps for most messages. See `--pin`, `--busy`, `--congestion`.
+fn few() -> Vec<Case> {
+    use tools::{echo, nginx, postgres, proxy, redis};
+    few! {
+        "rr" peers::few, &[], "requests of 128 bytes, one thread and one epoll set at each end": 1 3 4 8 16;
+        "redis" redis::few, &["redis-server", "redis-benchmark"], "redis-benchmark -t get": 1 3 4 8 16;
+        "nginx" nginx::few, &["nginx", "wrk"], "nginx with 2 workers, wrk -t 1": 1 3 4 8 16;
+        "haproxy" proxy::few_haproxy, &["haproxy", "nginx", "wrk"], "haproxy in front of nginx, wrk -t 1": 1 3 4 8 16;
+        "envoy" proxy::few_envoy, &["envoy", "nginx", "wrk"], "Envoy with 1 thread in front of nginx, wrk -t 1": 1 3 4 8 16;
+        "pgbouncer" postgres::few_pooled, &["pgbouncer", "postgres", "initdb", "pgbench"], "PgBouncer in front of PostgreSQL, pgbench -S": 8;
+        "node" echo::few_node, &["node"], "an echo server in Node.js": 8;
+        "java" echo::few_java, &["java", "javac"], "an echo server with a selector in Java": 8;
+    }
+}
+
+fn few_row(name: &'static str, what: &'static str, measures: [&'static str; 2], run: Run) -> Case {
+    let [rate, p99] = measures;
+    let measure = |name: &'static str, unit: &'static str, better, bar| Measure {
+        name: name.into(),
+        unit: unit.into(),
+        better,
+        bar: Some(bar),
+    };
+    let measures = vec![measure(rate, "1/s", Higher, Worst(1.0)), measure(p99, "us", Lower, Ratio(1.0))];
+    Case { measures, free: true, ..row(name, what, PAIR, &[], run) }.long_only()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ struct Task {
     more: &'static [&'static str],
     options: &'static [&'static str],
     cpus: Option<(usize, usize)>,
+    connections: Option<u32>,
 }
 
 pub fn pingpong(session: &Session, path: Path) -> Result<Outcome> {
@@ -54,6 +55,14 @@ pub fn rr(session: &Session, path: Path) -> Result<Outcome> {
     counted(Outcome::new(values, cpu), &figures)
 }
 
+/// Requests on a few connections, nothing pinned.
+pub fn few<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outcome> {
+    let task = Task { cpus: None, connections: Some(CONNECTIONS), ..session.task("rr") };
+    let (figures, cpu) = run(session, path, task)?;
+    let values = vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
+    counted(Outcome::new(values, cpu), &figures)
+}
+
 pub fn short(session: &Session, path: Path) -> Result<Outcome> {
     rate(session, path, session.task("short"))
 }
@@ -66,14 +75,22 @@ pub fn never(session: &Session, path: Path) -> Result<Outcome> {
 }
 
 pub fn busy(session: &Session, path: Path, threads: u32) -> Result<Outcome> {
-    let arguments = words(&["busy", "--threads", &threads.to_string()]);
-    // Over TCP: it has no connections and wants none of the library.
-    let mut others = session.start(Launch::new("busy threads", program()?, arguments, Path::Tcp))?;
-    others.wait_until(|others| others.first_line())?;
+    let _others = busy_threads(session, threads)?;
     rate(session, path, Task { cpus: None, ..session.task("rr") })
 }
 
-/// Requests of `size` bytes on 50 connections to a server of somebody else's, which is at `address`.
+/// Threads that only compute, until the caller drops them.
+pub fn busy_threads(session: &Session, threads: u32) -> Result<Process> {
+    let arguments = words(&["busy", "--threads", &threads.to_string()]);
+    // Over TCP: it has no connections and wants none of the library.
+    let mut others = session.start(Launch::new("busy threads", program()?, arguments, Path::Tcp).anywhere())?;
+    others.wait_until(|others| others.first_line())?;
+    Ok(others)
+}
+
+/// Requests of `size` bytes to a server of somebody else's, which is at `address`: how many a second, and the 99th percentile
+/// in microseconds.
+#[expect(clippy::too_many_arguments, reason = "each is a word of the command line")]
 pub fn ask(
     session: &Session,
     path: Path,
@@ -81,15 +98,18 @@ pub fn ask(
     address: &str,
     protocol: &str,
     size: u32,
+    connections: u32,
     seconds: f64,
 ) -> Result<Outcome> {
-    let (size, length) = (size.to_string(), seconds.to_string());
-    let mut arguments = words(&["client", "--mode", "rr", "--connections", "50", "--json", "--connect", address]);
+    let (size, length, connections) = (size.to_string(), seconds.to_string(), connections.to_string());
+    let mut arguments =
+        words(&["client", "--mode", "rr", "--connections", &connections, "--json", "--connect", address]);
     arguments.extend(words(&["--protocol", protocol, "--size", &size, "--seconds", &length]));
     let launch = Launch::new("shortwire-peers client", program()?, arguments, path).on(session.client_cpu());
     let finished = session.finish_client(path, &[server], session.start(launch)?, seconds)?;
     let figures = parse(&finished.output)?;
-    counted(Outcome::new(vec![number(&figures, "/messages_per_second")?], finished.cpu), &figures)
+    let values = vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
+    counted(Outcome::new(values, finished.cpu), &figures)
 }
 
 /// Connections that say something and then rest, from the caller's point of view until it drops them.
@@ -104,7 +124,7 @@ pub fn rest(session: &Session, path: Path, address: &str, connections: u32) -> R
 
 impl Session {
     fn task(&self, mode: &'static str) -> Task {
-        Task { mode, more: &[], options: &[], cpus: self.cpus }
+        Task { mode, more: &[], options: &[], cpus: self.cpus, connections: None }
     }
 }
 
@@ -137,6 +157,9 @@ fn run(session: &Session, path: Path, task: Task) -> Result<(Value, Cpu)> {
     let address = server.wait_until(|server| server.first_line())?;
     let mut arguments = words(&["client", "--mode", task.mode, "--connect", &address, "--seconds", &seconds, "--json"]);
     arguments.extend(words(task.more));
+    if let Some(connections) = task.connections {
+        arguments.extend(words(&["--connections", &connections.to_string()]));
+    }
     let launch = Launch::new("shortwire-peers client", program()?, arguments, path).options(task.options);
     let client = session.start(launch.on(task.cpus.map(|(_, client)| client)))?;
     let finished = session.finish_client(path, &[&server], client, session.seconds)?;

@@ -52,6 +52,9 @@ fn figures(samples: &Samples) -> String {
 fn ratios(row: &Row) -> String {
     let of = |path| row.ratio(path, Path::Tcp).map(|ratio| format!("{:.2} x", ratio.median));
     let (ours, copy) = (of(Path::Shortwire), of(Path::Copy));
+    if let (Some(super::case::Bar::Worst(_)), Some(ratio)) = (row.measure.bar, row.ratio(Path::Shortwire, Path::Tcp)) {
+        return format!("{:.2} x\nworst {:.2}", ratio.median, ratio.min);
+    }
     let copy = copy.map_or_else(String::new, |ratio| format!("\n({ratio})"));
     format!("{}{copy}", ours.unwrap_or_else(|| "-".into()))
 }

@@ -270,6 +270,10 @@ impl Row {
         let ratio = |path| self.ratio(path, Path::Tcp).map(|ratio| ratio.median);
         Some(match self.measure.bar? {
             Bar::Ratio(bar) => (format!("{bar:.2} x"), ratio(Path::Shortwire).map(|ratio| ratio >= bar)),
+            Bar::Worst(bar) => {
+                let worst = self.ratio(Path::Shortwire, Path::Tcp).map(|ratio| ratio.min);
+                (format!("{bar:.2} x each"), worst.map(|worst| worst >= bar))
+            }
             Bar::Copy(bar) => (format!("{bar:.2} x copy"), ratio(Path::Copy).map(|ratio| ratio >= bar)),
             Bar::Value(bar) => {
                 (format!("{bar} {}", self.measure.unit), self.summary(Path::Shortwire).map(|value| value.median >= bar))

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use tempfile::TempDir;
 
 use super::calls::{Attached, Counter};
-use super::case::Path;
+use super::case::{Case, Path};
 use super::machine::Machine;
 use super::observe::Seen;
 use super::outcome::Cpu;
@@ -30,10 +30,38 @@ pub struct Session {
     pub cpus: Option<(usize, usize)>,
     /// The row that is being run.
     case: Cell<&'static str>,
+    /// Whether it leaves it to the kernel where its programs run.
+    free: Cell<bool>,
     files: Cell<u32>,
     seen: RefCell<BTreeMap<&'static str, Seen>>,
     /// Who counts the servers' system calls, if anybody does.
     pub counter: Option<Counter>,
+    /// What the rows themselves do not say.
+    pub conditions: Conditions,
+}
+
+/// Under what conditions all rows are measured.
+#[derive(Clone, Default)]
+pub struct Conditions {
+    /// Where programs run; None: as the row has it.
+    pub pin: Option<Pin>,
+    /// Threads beside them that only compute.
+    pub busy: u32,
+    /// Of the network namespace that is made for the bench.
+    pub congestion: Option<String>,
+    /// Of `shortwire run`.
+    pub spin: Option<u32>,
+}
+
+/// Where programs run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Pin {
+    /// Wherever the kernel puts them
+    Free,
+    /// All on one processor
+    One,
+    /// Servers on one, clients on another
+    Two,
 }
 
 /// What a client left behind, and what it cost both sides.
@@ -51,15 +79,21 @@ pub struct Launch {
     cpu: Option<usize>,
     options: &'static [&'static str],
     user: Option<(u32, u32)>,
+    anywhere: bool,
 }
 
 impl Launch {
     pub fn new(name: &'static str, program: PathBuf, arguments: Vec<OsString>, path: Path) -> Launch {
-        Launch { name, program, arguments, path, cpu: None, options: &[], user: None }
+        Launch { name, program, arguments, path, cpu: None, options: &[], user: None, anywhere: false }
     }
 
     pub fn on(self, cpu: Option<usize>) -> Launch {
         Launch { cpu, ..self }
+    }
+
+    /// Whatever the bench's conditions are.
+    pub fn anywhere(self) -> Launch {
+        Launch { anywhere: true, ..self }
     }
 
     /// Options of `shortwire run`, where the path is Shortwire.
@@ -88,15 +122,18 @@ impl Session {
             timeout,
             cpus: two_cpus(),
             case: Cell::new(""),
+            free: Cell::new(false),
             files: Cell::new(0),
             seen: RefCell::default(),
             counter: None,
+            conditions: Conditions::default(),
         })
     }
 
     /// What is started from now on belongs to this row.
-    pub fn begin(&self, case: &'static str) {
-        self.case.set(case);
+    pub fn begin(&self, case: &Case) {
+        self.case.set(case.name);
+        self.free.set(case.free);
     }
 
     pub fn machine(&self) -> Machine {
@@ -140,17 +177,32 @@ impl Session {
         if let Some(counter) = &self.counter {
             command.extend(counter.prefix()?);
         }
-        self.launch(command, launch)
+        let cpu = self.pinned(&launch, self.server_cpu());
+        self.launch(command, launch.on(cpu))
     }
 
     pub fn start(&self, launch: Launch) -> Result<Process> {
-        self.launch(Vec::new(), launch)
+        let other = if self.conditions.pin == Some(Pin::One) { self.server_cpu() } else { self.client_cpu() };
+        let cpu = self.pinned(&launch, other);
+        self.launch(Vec::new(), launch.on(cpu))
+    }
+
+    fn pinned(&self, launch: &Launch, there: Option<usize>) -> Option<usize> {
+        match self.conditions.pin {
+            _ if launch.anywhere => None,
+            None => launch.cpu.filter(|_| !self.free.get()),
+            Some(Pin::Free) => None,
+            Some(Pin::One | Pin::Two) => there,
+        }
     }
 
     fn launch(&self, mut command: Vec<OsString>, launch: Launch) -> Result<Process> {
+        let spin = self.conditions.spin.map(|spin| spin.to_string());
+        let mut options = launch.options.to_vec();
+        options.extend(spin.iter().flat_map(|spin| ["--spin", spin]));
         match launch.path {
-            Path::Shortwire => command.extend(run::wrap(launch.options)?),
-            Path::Copy => command.extend(run::wrap(&[launch.options, &["--copy"]].concat())?),
+            Path::Shortwire => command.extend(run::wrap(&options)?),
+            Path::Copy => command.extend(run::wrap(&[&options[..], &["--copy"]].concat())?),
             Path::Tcp | Path::Unix | Path::BareRing => {}
         }
         command.push(launch.program.into());

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::case::{Case, Path};
 use super::progress::Progress;
 use super::samples::{Samples, Settings};
-use super::session::Session;
-use super::{calls, catalogue, compare, html, record, report, seed};
+use super::session::{Conditions, Session};
+use super::{calls, catalogue, compare, html, peers, record, report, seed};
 use crate::args::{Demo, SeedTable, Sockets};
 use crate::sys;
 
@@ -28,6 +28,7 @@ struct Plan {
     cases: Vec<Case>,
     paths: &'static [Path],
     counts_calls: bool,
+    conditions: Conditions,
 }
 
 /// The thread's columns.
@@ -71,6 +72,7 @@ pub fn seed_table(args: &SeedTable) -> Result<ExitCode> {
         cases: catalogue::all().into_iter().filter(|case| seed::has(case.name)).collect(),
         paths: SEED_PATHS,
         counts_calls: false,
+        conditions: Conditions::default(),
     };
     let samples = if args.from.is_empty() { measure(&plan)? } else { record::read_all(&args.from)? };
     let mut output = std::io::stdout().lock();
@@ -97,6 +99,7 @@ pub fn demo(args: &Demo) -> Result<ExitCode> {
         cases: chosen(&[], true)?,
         paths: QUICK_PATHS,
         counts_calls: false,
+        conditions: Conditions::default(),
     };
     let samples = measure(&plan)?;
     output.write_all(report::text(&samples).as_bytes())?;
@@ -108,6 +111,8 @@ fn plan(args: &Sockets) -> Result<Plan> {
     let timeout = Duration::from_secs_f64(args.timeout);
     let cases = chosen(&args.only, args.quick)?;
     let (rounds, seconds) = (args.repeat, args.seconds);
+    let conditions =
+        Conditions { pin: args.pin, busy: args.busy, congestion: args.congestion.clone(), spin: args.spin };
     Ok(if args.quick {
         Plan {
             rounds: rounds.min(QUICK_ROUNDS),
@@ -117,9 +122,10 @@ fn plan(args: &Sockets) -> Result<Plan> {
             cases,
             paths: QUICK_PATHS,
             counts_calls: false,
+            conditions,
         }
     } else {
-        Plan { rounds, seconds, budget: None, timeout, cases, paths: &Path::ALL, counts_calls: true }
+        Plan { rounds, seconds, budget: None, timeout, cases, paths: &Path::ALL, counts_calls: true, conditions }
     })
 }
 
@@ -152,7 +158,15 @@ fn in_turn(case: &Case, plan: &Plan, round: u32) -> Vec<Path> {
 /// Rounds outermost: what disturbs the machine for a while then disturbs all rows and paths alike.
 fn measure(plan: &Plan) -> Result<Samples> {
     sys::catch_interrupts();
+    if let Some(name) = &plan.conditions.congestion {
+        enter_network(name)?;
+    }
     let mut session = Session::new(plan.seconds, plan.timeout)?;
+    let _others = match plan.conditions.busy {
+        0 => None,
+        threads => Some(peers::busy_threads(&session, threads)?),
+    };
+    session.conditions = plan.conditions.clone();
     let mut samples = Samples::new(session.machine(), settings(plan));
     let mut cases = Vec::new();
     for case in &plan.cases {
@@ -172,7 +186,7 @@ fn measure(plan: &Plan) -> Result<Samples> {
             break;
         }
         for case in &cases {
-            session.begin(case.name);
+            session.begin(case);
             for path in in_turn(case, plan, round) {
                 let label = format!("round {}/{}: {} over {}", round + 1, plan.rounds, case.name, path.name());
                 progress.begin(&label);
@@ -189,7 +203,7 @@ fn measure(plan: &Plan) -> Result<Samples> {
     }
     samples.take_connections(session.seen());
     for (case, path) in counted {
-        session.begin(case.name);
+        session.begin(case);
         let label = format!("counting system calls: {} over {}", case.name, path.name());
         progress.begin(&label);
         let outcome = calls::per_request(&mut session, case, path);
@@ -198,6 +212,16 @@ fn measure(plan: &Plan) -> Result<Samples> {
     }
     progress.finish();
     Ok(samples)
+}
+
+/// A network namespace of this process alone, with this congestion control. Before any other thread begins.
+fn enter_network(congestion: &str) -> Result<()> {
+    let known = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    sys::new_network_namespace().context("--congestion needs a network namespace, and that needs root")?;
+    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    ensure!(up.context("cannot run ip (package iproute2)")?.success(), "cannot set up the loopback interface");
+    fs::write("/proc/sys/net/ipv4/tcp_congestion_control", congestion)
+        .with_context(|| format!("this kernel takes no congestion control {congestion}; it knows {}", known.trim()))
 }
 
 /// Before and after: over TCP and over Shortwire.

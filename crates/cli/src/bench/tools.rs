@@ -1,11 +1,11 @@
 //! Rows by programs that others wrote, where they are installed.
 
 pub mod echo;
-pub mod haproxy;
 pub mod iperf3;
 pub mod memcached;
 pub mod nginx;
 pub mod postgres;
+pub mod proxy;
 pub mod redis;
 pub mod sockperf;
 

@@ -27,6 +27,11 @@ pub fn run(session: &Session, path: Path, load: Load) -> Result<Outcome> {
     wrk(session, path, &[&server], &address, load)
 }
 
+/// A few connections that live as long as the run.
+pub fn few<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outcome> {
+    run(session, path, Load { threads: 1, connections: CONNECTIONS, close: false })
+}
+
 /// With two workers; gives where it listens.
 pub fn start(session: &Session, path: Path) -> Result<(Process, String)> {
     let port = free_port()?;
@@ -70,6 +75,7 @@ events {{ worker_connections 1024; }}
 http {{
   access_log off;
   sendfile on;
+  keepalive_requests 1000000000;
   client_body_temp_path {prefix}/body;
   proxy_temp_path {prefix}/proxy;
   fastcgi_temp_path {prefix}/fastcgi;

@@ -33,6 +33,53 @@ pub fn run(session: &Session, path: Path) -> Result<Outcome> {
     Ok(Outcome::new(vec![rate], finished.cpu).requests(count))
 }
 
+/// The same through PgBouncer, and the 99th percentile of the transactions in microseconds.
+pub fn few_pooled<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outcome> {
+    let directory = database(session)?;
+    let user = server_user()?;
+    let (behind, front) = (free_port()?, free_port()?);
+    let launch = Launch::new("postgres", located("postgres")?, server_arguments(&directory, &behind.to_string()), path);
+    let mut server = session.serve(launch.user(user))?;
+    server.wait_until(|server| Ok((is_listening(behind)? && server.says("ready to accept")).then_some(())))?;
+    let configuration = session.fresh_path("pgbouncer.ini");
+    let connections = CONNECTIONS.to_string();
+    let text = format!(
+        "[databases]\npostgres = host=127.0.0.1 port={behind} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = {front}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\n\
+         log_connections = 0\nlog_disconnections = 0\nlog_pooler_errors = 0\nlog_stats = 0\n"
+    );
+    fs::write(&configuration, text).context("cannot write the configuration of PgBouncer")?;
+    let arguments = words(["-q", &configuration.display().to_string()]);
+    let mut pooler = session.serve(Launch::new("pgbouncer", located("pgbouncer")?, arguments, path).user(user))?;
+    pooler.wait_until(|_| Ok(is_listening(front)?.then_some(())))?;
+    let (port, seconds) = (front.to_string(), session.whole_seconds().to_string());
+    let mut arguments = words(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-n", "-S", "-c", &connections]);
+    let log = session.fresh_path("transactions");
+    arguments.extend(words(["-j", "1", "-l", "--log-prefix", &log.display().to_string(), "-T", &seconds, "postgres"]));
+    let client = session.start(Launch::new("pgbench", located("pgbench")?, arguments, path))?;
+    let finished = session.finish_client(path, &[&server, &pooler], client, session.whole_seconds() as f64)?;
+    let (rate, count) = figures(&finished.output)?;
+    Ok(Outcome::new(vec![rate, percentile_of_logs(&log)?], finished.cpu).requests(count))
+}
+
+/// The 99th percentile of the latencies in the files that pgbench writes beside `prefix`, one for each of its threads: in each
+/// line, behind the client and the transaction's number.
+fn percentile_of_logs(prefix: &std::path::Path) -> Result<f64> {
+    let directory = prefix.parent().context("a file in a directory")?;
+    let name = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
+    let mut latencies = Vec::new();
+    for entry in fs::read_dir(directory).context("cannot list the log of pgbench")?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&name) {
+            let text = fs::read_to_string(entry.path()).context("cannot read the log of pgbench")?;
+            latencies.extend(text.lines().filter_map(|line| line.split(' ').nth(2)?.parse::<u32>().ok()));
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    ensure!(!latencies.is_empty(), "pgbench has logged no transaction");
+    latencies.sort_unstable();
+    Ok(f64::from(latencies[(latencies.len() - 1) * 99 / 100]))
+}
+
 fn server_arguments(directory: &std::path::Path, port: &str) -> Vec<OsString> {
     let sockets = format!("unix_socket_directories={}", directory.display());
     let mut arguments = words(["-D", &directory.join("data").display().to_string(), "-p", port]);

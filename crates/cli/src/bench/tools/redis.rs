@@ -28,9 +28,18 @@ struct Redis {
 /// GET requests per second over 50 connections.
 pub fn run(session: &Session, path: Path, pipeline: u32) -> Result<Outcome> {
     let redis = start(session, path)?;
-    let (finished, count) = benchmark(session, path, &redis, pipeline)?;
+    let (finished, count) = benchmark(session, path, &redis, pipeline, 50)?;
     let (rate, latency) = figures(&finished.output)?;
     Ok(Outcome::new(vec![rate], finished.cpu).latency(latency).requests(count))
+}
+
+/// The same on a few connections, and its 99th percentile in microseconds.
+pub fn few<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outcome> {
+    let redis = start(session, path)?;
+    let (finished, count) = benchmark(session, path, &redis, 1, CONNECTIONS)?;
+    let (rate, latency) = figures(&finished.output)?;
+    let p99 = latency.p99.context("this redis-benchmark tells no percentiles")?;
+    Ok(Outcome::new(vec![rate, p99], finished.cpu).latency(latency).requests(count))
 }
 
 /// The same while connections rest that had been in use, and its ratio to without them, by the same server.
@@ -42,9 +51,9 @@ pub fn beside_idle(session: &Session, path: Path) -> Result<Outcome> {
         u64::from(IDLE) + OTHERS
     );
     let redis = start(session, path)?;
-    let (without, _) = figures(&benchmark(session, path, &redis, 1)?.0.output)?;
+    let (without, _) = figures(&benchmark(session, path, &redis, 1, 50)?.0.output)?;
     let idle = peers::rest(session, path, &format!("127.0.0.1:{}", redis.port), IDLE)?;
-    let (finished, _) = benchmark(session, path, &redis, 1)?;
+    let (finished, _) = benchmark(session, path, &redis, 1, 50)?;
     drop(idle);
     let (beside, latency) = figures(&finished.output)?;
     Ok(Outcome::new(vec![beside, beside / without], finished.cpu).latency(latency))
@@ -66,8 +75,8 @@ fn start(session: &Session, path: Path) -> Result<Redis> {
 }
 
 /// What it printed, and how many requests that were.
-fn benchmark(session: &Session, path: Path, redis: &Redis, pipeline: u32) -> Result<(Finished, f64)> {
-    let speed = if pipeline > 1 { 10.0 } else { 1.0 };
+fn benchmark(session: &Session, path: Path, redis: &Redis, pipeline: u32, connections: u32) -> Result<(Finished, f64)> {
+    let speed = if pipeline > 1 { 10.0 } else { f64::from(connections.min(8)) / 8.0 };
     let traced = matches!(session.counter, Some(Counter::Strace(_)));
     let speed = speed * if traced { REQUESTS_TRACED } else { REQUESTS_A_SECOND };
     let count = (session.seconds * speed).round();
@@ -77,7 +86,17 @@ fn benchmark(session: &Session, path: Path, redis: &Redis, pipeline: u32) -> Res
     } else {
         words(["-h", "127.0.0.1", "-p", &redis.port])
     };
-    arguments.extend(words(["-t", "get", "-c", "50", "-n", &count_text, "-P", &pipeline_text, "--csv"]));
+    arguments.extend(words([
+        "-t",
+        "get",
+        "-c",
+        &connections.to_string(),
+        "-n",
+        &count_text,
+        "-P",
+        &pipeline_text,
+        "--csv",
+    ]));
     let program = located("redis-benchmark")?;
     let launch = Launch::new("redis-benchmark", program, arguments, path).on(session.client_cpu());
     let finished = session.finish_client(path, &[&redis.server], session.start(launch)?, session.seconds)?;
