@@ -6,7 +6,7 @@
 # make check-system   only the whole-system tests (TEST=kill: those with that in their name)
 # make check-guest   only the tests in virtual machines, and what they need
 # make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
-# make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS)
+# make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS LOAD=BUSY_THREADS)
 # make install   into $(DESTDIR)$(PREFIX)
 
 CARGO ?= cargo
@@ -67,7 +67,7 @@ check-suites: packages build
 	SHORTWIRE_SUITES="$(SUITES)" $(CARGO) test -p system-tests --release --test suites -- --ignored --nocapture every_suite
 
 soak: packages build
-	SHORTWIRE_SOAK=$(or $(SOAK),1800) $(CARGO) test -p system-tests --release --test programs soak -- --nocapture
+	SHORTWIRE_SOAK=$(or $(SOAK),1800) SHORTWIRE_SOAK_LOAD=$(LOAD) $(CARGO) test -p system-tests --release --test programs soak -- --nocapture
 
 # Debian's kernel, 70 MB, fetched once. Without it the tests in virtual machines are skipped.
 guest-kernel:

@@ -2,12 +2,20 @@
  * storm server PORT                    a thread for each connection answers until its end
  * storm client PORT THREADS SECONDS    each thread connects, has a random number of requests answered, and ends the connection
  *                                      in one of several ways, over and over
- * Both know every byte that must come.
+ * Both know every byte that must come. With STORM_FILES=N in the environment a client may have only N open files.
  */
 #include "common.h"
 #include <pthread.h>
+#include <sys/resource.h>
 
-enum { MOST = 1 << 20, ACCEPTORS = 4 };
+enum { MOST = 1 << 20, ACCEPTORS = 4, CLIENTS = 64, PATIENCE_MS = 30000 };
+
+/* What a client's thread waits for, and since when. */
+static struct work {
+    int fd;
+    long since;
+    const char *what;
+} at_work[CLIENTS];
 
 struct request {
     uint64_t seed;
@@ -107,23 +115,87 @@ static void end(int fd, uint64_t *random)
     close(fd);
 }
 
+/* Nothing may sleep for long: the other end answers at once. */
+static void *watch(void *arg)
+{
+    for (;; sleep(1))
+        for (struct work *w = at_work; w < at_work + CLIENTS; w++) {
+            long since = __atomic_load_n(&w->since, __ATOMIC_ACQUIRE);
+            if (since == 0 || now_ms() - since < PATIENCE_MS)
+                continue;
+            int here = -1, sent = -1;
+            ioctl(w->fd, FIONREAD, &here);
+            ioctl(w->fd, TIOCOUTQ, &sent);
+            die("%s for %ld ms with %d bytes at hand and %d unsent", w->what, now_ms() - since, here, sent);
+        }
+    return NULL;
+}
+
+/* What a program may do with a connection in between: all of it leaves the bytes as they are. */
+static int disturb(int fd, uint64_t *random)
+{
+    int on = 1, bytes = 32768 << next_random(random) % 6;
+    switch (next_random(random) % 64) {
+    case 0:
+        MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+        break;
+    case 1:
+        MUST(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes));
+        break;
+    case 2: case 3:
+        MUST(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+        break;
+    case 4: {
+        int other = MUST(dup(fd));
+        close(fd);
+        return other;
+    }
+    case 5:
+        /* Back to TCP for good. */
+        if (next_random(random) % 4 == 0)
+            MUST(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+        break;
+    case 6:
+        if (next_random(random) % 8 == 0) {
+            pid_t child = fork();
+            if (child == 0)
+                _exit(0);
+            while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+                ;
+        }
+        break;
+    }
+    return fd;
+}
+
 static void *call(void *arg)
 {
+    struct work *work = &at_work[(intptr_t)arg];
     uint64_t random = mix((intptr_t)arg + 64 * (uint64_t)getpid());
     char *buf = malloc(MOST);
     long until = now_ms() + seconds * 1000;
     while (now_ms() < until) {
+        work->what = "connects", work->fd = -1;
+        __atomic_store_n(&work->since, now_ms(), __ATOMIC_RELEASE);
         int fd = dial(port);
         int count = next_random(&random) % (next_random(&random) % 4 ? 16 : 200);
         for (int i = 0; i < count; i++) {
             struct request r = { next_random(&random), size(&random), size(&random) };
+            int pull = 0;
+            work->fd = fd = disturb(fd, &random);
+            work->what = "sends";
+            __atomic_store_n(&work->since, now_ms(), __ATOMIC_RELEASE);
             send_all(fd, &r, sizeof r);
             fill(buf, r.seed, 0, r.there);
             send_all(fd, buf, r.there);
+            MUST(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &pull, sizeof pull));
+            work->what = "receives";
+            __atomic_store_n(&work->since, now_ms(), __ATOMIC_RELEASE);
             recv_all(fd, buf, r.back);
             check(buf, ~r.seed, 0, r.back, "client");
         }
         end(fd, &random);
+        __atomic_store_n(&work->since, 0, __ATOMIC_RELEASE);
         __atomic_fetch_add(&connections, 1, __ATOMIC_RELAXED);
         __atomic_fetch_add(&requests, count, __ATOMIC_RELAXED);
     }
@@ -133,7 +205,8 @@ static void *call(void *arg)
 
 int main(int argc, char **argv)
 {
-    limit_life(300);
+    const char *life = getenv("SHORTWIRE_TEST_LIFE");
+    limit_life(life ? atoi(life) : 300);
     if (argc == 3 && strcmp(argv[1], "server") == 0) {
         intptr_t listener = listen_on(atoi(argv[2]));
         pthread_t thread;
@@ -148,7 +221,14 @@ int main(int argc, char **argv)
     port = atoi(argv[2]);
     seconds = atoi(argv[4]);
     int count = atoi(argv[3]);
-    pthread_t threads[count];
+    if (count > CLIENTS)
+        die("at most %d threads", CLIENTS);
+    if (getenv("STORM_FILES")) {
+        rlim_t most = atoi(getenv("STORM_FILES"));
+        MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ most, most }));
+    }
+    pthread_t threads[count], watcher;
+    pthread_create(&watcher, NULL, watch, NULL);
     for (intptr_t i = 0; i < count; i++)
         pthread_create(&threads[i], NULL, call, (void *)i);
     for (int i = 0; i < count; i++)

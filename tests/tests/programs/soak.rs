@@ -1,6 +1,7 @@
 //! Redis, nginx and PostgreSQL under traffic with connects, kills and forks: nothing may grow, stick or go wrong.
 //!
-//! `make soak` runs it for half an hour; `make check` for about a minute, which shows a leak of every round only if it is large.
+//! `make soak` runs it for half an hour, beside as many busy threads as `LOAD` says; `make check` for about a minute, which shows a
+//! leak of every round only if it is large.
 
 use std::env;
 use std::fmt::Write;
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 use system_tests::stream::{Random, bytes, mix};
 use system_tests::{
     Case, Ports, Proc, Side, Skip, case, compile, connections, family, mapped_memory, millis, need, open_files, plain,
-    resident_memory, secs,
+    resident_memory, secs, shortwire,
 };
 
 use crate::{big_file, nginx, postgres, redis, sha256};
@@ -24,7 +25,13 @@ fn duration() -> Duration {
     secs(env::var("SHORTWIRE_SOAK").ok().and_then(|v| v.parse().ok()).unwrap_or(45))
 }
 
+/// Threads beside it that only compute.
+fn load() -> Option<String> {
+    env::var("SHORTWIRE_SOAK_LOAD").ok().filter(|threads| !threads.is_empty() && threads != "0")
+}
+
 struct Clients {
+    storm: PathBuf,
     benchmark: PathBuf,
     cli: PathBuf,
     curl: PathBuf,
@@ -41,6 +48,8 @@ struct Soak<'a> {
     nginx: Proc,
     site: String,
     database: postgres::Database,
+    storm: Proc,
+    storm_port: String,
     sum: String,
     random: Random,
 }
@@ -119,6 +128,20 @@ impl Soak<'_> {
         assert!(sums[1].lines().enumerate().all(|(i, row)| row.parse() == Ok(i + 1)), "psql printed other rows");
     }
 
+    /// Threads and forks that connect over and over, set options and go back to TCP; one of two programs at its limit of open files.
+    /// Each knows every byte, and complains if it sleeps for long.
+    fn storm(&mut self) {
+        let call = |files: &str| {
+            let mut command = Side::Run.command(&self.clients.storm);
+            command.args(["client", &self.storm_port, "6", "2"]).env("STORM_FILES", files);
+            self.c.start("storm", &mut command)
+        };
+        for mut client in ["1024", "40"].map(call) {
+            client.success(secs(120));
+        }
+        assert!(self.storm.running(), "{}", self.storm.stderr());
+    }
+
     /// Clients killed at a random moment of their work.
     fn kill(&mut self) {
         let small = self.site.replace("/big", "/small");
@@ -129,6 +152,8 @@ impl Soak<'_> {
             self.c.start("victim", Side::Run.command(wrk).args(["-t2", "-c20", "-d60s", &small])),
             self.c.start("victim", Side::Run.command(&self.clients.curl).args(["-sS", "-o", "/dev/null", &self.site])),
             self.database.start(self.c, &self.clients.pgbench, &["-n", "-c", "4", "-T", "60"]),
+            self.c
+                .start("victim", Side::Run.command(&self.clients.storm).args(["client", &self.storm_port, "6", "60"])),
         ];
         sleep(millis(20 + self.random.below(400)));
         for victim in &mut victims {
@@ -185,6 +210,7 @@ fn expect_no_growth(server: &str, rounds: &[Held]) {
 fn soak() {
     case("soak", |c| {
         let clients = Clients {
+            storm: compile("storm")?,
             benchmark: need("redis-benchmark")?,
             cli: need("redis-cli")?,
             curl: need("curl")?,
@@ -192,11 +218,25 @@ fn soak() {
             pgbench: need("pgbench")?,
             psql: need("psql")?,
         };
-        let (redis_port, nginx_port) = (Ports::Low.free(), Ports::High.free());
+        let (redis_port, nginx_port, storm_port) = (Ports::Low.free(), Ports::High.free(), Ports::Low.free());
+        let storm_number = storm_port.to_string();
+        let _busy = match load() {
+            Some(threads) => {
+                let peers = shortwire().with_file_name("shortwire-peers");
+                Some(c.start("busy", Side::Plain.command(&peers).args(["busy", "--threads", &threads])))
+            }
+            None => None,
+        };
         let mut soak = Soak {
             redis: redis::server(c, redis_port, &[])?,
             redis_port: redis_port.to_string(),
             nginx: nginx::nginx(c, nginx_port, "", "sendfile on;")?,
+            storm: c.serve(
+                "storm",
+                storm_port,
+                Side::Run.command(&clients.storm).args(["server", &storm_number]).env("SHORTWIRE_TEST_LIFE", life()),
+            ),
+            storm_port: storm_number,
             site: format!("http://127.0.0.1:{nginx_port}/big"),
             database: postgres::start(c, Ports::Low)?,
             sum: sha256(&big_file(c.dir().join("files/big"), 32)),
@@ -206,33 +246,40 @@ fn soak() {
         };
         soak.database.client(c, &soak.clients.pgbench, &["-i", "-q", "-s", "1"]);
         idle_beside(c, |idle_port| {
-            let ports = [redis_port, nginx_port, soak.database.port, idle_port];
+            let ports = [redis_port, nginx_port, soak.database.port, storm_port, idle_port];
             let (start, mut held) = (Instant::now(), Vec::new());
             while start.elapsed() < duration() || held.len() < 6 {
                 let round = held.len() as u64;
                 soak.redis(round);
                 soak.nginx(round);
                 soak.postgres();
+                soak.storm();
                 soak.kill();
                 soak.settle(&ports, round);
-                held.push([&soak.redis, &soak.nginx, &soak.database.server].map(Held::of));
+                held.push([&soak.redis, &soak.nginx, &soak.database.server, &soak.storm].map(Held::of));
             }
             eprintln!("{} rounds in {} s", held.len(), start.elapsed().as_secs());
-            for (at, server) in ["redis", "nginx", "postgres"].into_iter().enumerate() {
+            for (at, server) in ["redis", "nginx", "postgres", "storm"].into_iter().enumerate() {
                 expect_no_growth(server, &held.iter().map(|round| round[at]).collect::<Vec<_>>());
             }
         })?;
         soak.redis.stop();
         soak.nginx.stop();
         soak.database.end();
+        soak.storm.stop();
         Ok(())
     });
+}
+
+/// Seconds that programs beside the rounds may live.
+fn life() -> String {
+    (duration() + secs(600)).as_secs().to_string()
 }
 
 /// Connections that must still work when everything is over.
 fn idle_beside(c: &Case, work: impl FnOnce(u16)) -> Result<(), Skip> {
     let (port, many) = (Ports::High.free(), compile("many")?);
-    let life = (duration() + secs(600)).as_secs().to_string();
+    let life = life();
     let command = |args: &[&str]| {
         let mut command = Side::Run.command(&many);
         command.args(args).env("SHORTWIRE_TEST_LIFE", &life);

@@ -73,7 +73,7 @@ impl Conn {
             }
             // SAFETY: the rx lock is held.
             let rx = unsafe { &mut *self.rx.get() };
-            if !self.ask_for_ring(fd, rx, foreign) {
+            if !self.ask_for_ring(rx, foreign) {
                 return !foreign;
             }
         }
@@ -86,7 +86,7 @@ impl Conn {
     }
 
     /// Asks the peer for our ring; whether that is for others, and what they need may be had.
-    fn ask_for_ring(&self, fd: i32, rx: &mut Rx, foreign: bool) -> bool {
+    fn ask_for_ring(&self, rx: &mut Rx, foreign: bool) -> bool {
         let (my, image) = (self.my(), self.peer());
         let returned = my.prod.load(Acquire) & REVERTED != 0;
         let whole = self.refresh_rx(rx).is_ok_and(|unread| unread == 0 || !returned && rx.ends & (CLOSED | ABORT) == 0);
@@ -105,7 +105,6 @@ impl Conn {
         }
         if !returned && !asked {
             self.tell(&[far::KIN]);
-            self.ring(fd, &self.tx_counts);
         }
         false
     }

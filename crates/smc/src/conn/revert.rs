@@ -109,8 +109,11 @@ impl Conn {
             self.reason.store(reason, Relaxed);
             return true;
         }
-        // The doorbell of a recall needs it.
-        self.switch_tx(fd, |_| true);
+        if foreign {
+            // The doorbell of a recall needs it. Ours alone can do without one: a peer that sleeps takes the ring back with its
+            // next call. Told by a doorbell between payload and payload, it might receive all three at once.
+            self.switch_tx(fd, |_| true);
+        }
         self.follow(fd);
         // Our memory may be gone before the peer's next call.
         let given = [crate::reason::INHERITED.code(), crate::reason::PASSED_FD.code()].contains(&reason);
