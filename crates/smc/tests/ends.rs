@@ -4,7 +4,7 @@ mod common;
 
 use common::script::Op::{self, *};
 use common::script::{BOTH, CLIENT, SERVER, Switched, compare, like_tcp, like_tcp_if};
-use common::{pair, serial, until};
+use common::{pair, rings, serial, until};
 use proptest::prelude::*;
 use smc::conn::phase as p;
 
@@ -238,6 +238,27 @@ fn killed_before_its_sends_left_tcp() {
         client.poll(libc::POLLOUT);
         client.send(&[0]) != Err(libc::EAGAIN)
     });
+}
+
+/// What the peer sends to an end that has shut both directions is answered by a reset, which ends that connection and no more:
+/// the two processes go on with their link group.
+#[test]
+fn own_reset_is_no_death_of_the_peer() {
+    let _serial = serial();
+    for shuts in [CLIENT, SERVER] {
+        let (server, client) = rings();
+        let (one, other) = if shuts == CLIENT { (client, server) } else { (server, client) };
+        one.shutdown(libc::SHUT_RDWR);
+        assert_eq!(other.send(&[0; 10]), Ok(10));
+        until("the reset is seen", || {
+            one.poll(libc::POLLIN);
+            one.has(p::DEAD)
+        });
+        // Before the peer says that it has closed.
+        one.close();
+        other.close();
+        rings();
+    }
 }
 
 fn op() -> impl Strategy<Value = Op> {

@@ -104,10 +104,15 @@ impl Conn {
         self.phase() & p::ATTACHED == 0 || self.my().cons.load(Acquire) & LEFT != 0
     }
 
-    /// Whether the connection ended without a word of the peer, as one does whose process was killed.
+    /// Whether the connection ended without a word of the peer, as one does whose process was killed. Not so if our own kernel
+    /// reset it, as it does when something arrives after shutdown(SHUT_RDWR): the peer would go on with the link group, and
+    /// its next connection would not be upgraded.
     pub fn peer_died(&self) -> bool {
-        self.phase() & p::ATTACHED != 0
-            && self.phase() & (p::DEAD | p::ENDED) != 0
+        let ph = self.phase();
+        let shut = p::SHUT_RD | p::SHUT_WR;
+        ph & p::ATTACHED != 0
+            && ph & (p::DEAD | p::ENDED) != 0
+            && ph & shut != shut
             && self.my().cons.load(Acquire) & (ENDS | LEFT) == 0
             && self.my().prod.load(Acquire) & REVERTED == 0
     }

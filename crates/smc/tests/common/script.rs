@@ -117,7 +117,12 @@ fn run(script: &Script, pre: [usize; 2], switched: Option<Switched>, pause: Dura
                 server.step();
                 client.step();
             }
-            assert!(server.has(p::TX_RING) == which.0 && client.has(p::TX_RING) == which.1);
+            assert!(
+                server.has(p::TX_RING) == which.0 && client.has(p::TX_RING) == which.1,
+                "server {} client {}",
+                server.describe(),
+                client.describe()
+            );
             server.settle();
             client.settle();
             [Some(Box::new(server)), Some(Box::new(client))]
