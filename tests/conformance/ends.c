@@ -63,7 +63,7 @@ CASE(ends_broken_pipe)
     look(fd, "closed by the peer");
     say("recv %s", result(take(fd, 10, 0)));
     say("first send %s", result(put(fd, 10, 0)));
-    nap(30);
+    reset_arrives(fd);
     look(fd, "after it");
     say("second send %s", result(put(fd, 10, 0)));
     say("signals %d", (int)hits);

@@ -129,6 +129,13 @@ static void arrived(int fd, int op, uint64_t sent)
     }
 }
 
+void reset_arrives(int fd)
+{
+    struct counts c = { 0 };
+    for (long end = now_ms() + 3000; now_ms() < end && kernel_counts(fd, &c) == 0 && c.state != TCP_CLOSE; nap(1))
+        ;
+}
+
 /* A look at what is there, so that a switch may come at any moment of a case. */
 static void nudge(int fd)
 {

@@ -70,6 +70,8 @@ struct reply { long value; int error; uint64_t sent; };
 enum when { NOW, WHEN_ASLEEP };
 extern int slot; /* of the orders that name none */
 long tell(int op, int a);
+/* The answer to what was sent to a closed peer. On a busy machine the kernel may put it off for tens of milliseconds. */
+void reset_arrives(int fd);
 struct reply ask(int op, int a, int b);
 /* The peer acts when the calling thread, or thread `tid`, has gone to sleep. */
 void when_asleep(int op, int a, int b);

@@ -169,7 +169,7 @@ CASES(ready_after_close, ALL, name_of, UPGRADES)
     tell('c', 0);
     all_of(arg, fd, "closed by the peer");
     say("send %s", result(put(fd, 5, MSG_NOSIGNAL)));
-    nap(30);
+    reset_arrives(fd);
     all_of(arg, fd, "sent to it");
     say("recv %s", result(take(fd, 5, 0)));
     all_of(arg, fd, "end read");

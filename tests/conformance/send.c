@@ -121,7 +121,7 @@ CASES(send_to_closed, ALL, name_of, UPGRADES)
     on(SIGPIPE, count_hit, 0);
     tell('c', 0);
     say("first: %s", result(give(arg, fd, 5)));
-    nap(30);
+    reset_arrives(fd);
     outcome("second", give(arg, fd, 5));
     outcome("third", give(arg, fd, 5));
     say("receive: %s", result(take(fd, 5, 0)));
@@ -267,6 +267,6 @@ CASES(send_flags, WITH_FLAGS, name_of, UPGRADES)
     say("the peer reads all: %d", tell('r', total) == total);
     tell('c', 0);
     say("first: %s", result(give_flags(arg, fd, 5, MSG_NOSIGNAL)));
-    nap(30);
+    reset_arrives(fd);
     outcome("nosignal", give_flags(arg, fd, 5, MSG_NOSIGNAL));
 }
