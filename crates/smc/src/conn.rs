@@ -151,6 +151,8 @@ pub mod phase {
     pub const DAMAGED: u32 = 1 << 20;
     /// Our ring was taken back for others: what the peer sends again must not also be read from there.
     pub const RX_TAKEN: u32 = 1 << 21;
+    /// Our DMB may be exposed at any moment: receives enter the kernel one at a time, as they do once it is.
+    pub const EXPOSING: u32 = 1 << 22;
     /// Either direction has left TCP.
     pub const ANY_RING: u32 = TX_RING | RX_RING;
 }

@@ -105,12 +105,12 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
             stage::HANDING => remote::handing(conn, fd),
             stage::HANDED => remote::handed(conn),
             stage::PROVING => prove::go_on(conn, fd),
-            stage::MET => server::serve(conn, fd, &mut buffer),
+            stage::MET => few(conn, || server::serve(conn, fd, &mut buffer)),
             stage::ACCEPTED => server::confirmed(conn, &mut buffer),
             stage::CALLING if witness::watches(conn) => prove::call(conn, fd),
             stage::CALLING if remote::is_remote(conn) => remote::call(conn),
             stage::CALLING => client::call(conn, fd),
-            stage::PROPOSED => client::answered(conn, fd, &mut buffer),
+            stage::PROPOSED => few(conn, || client::answered(conn, fd, &mut buffer)),
             stage::CONFIRMED => client::committed(conn, &mut buffer),
             _ => Next::Later,
         };
@@ -140,6 +140,11 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
         conn.try_switch_tx(fd);
     }
     conn.phase() != before
+}
+
+/// A step that may expose our buffer: put off while several threads are inside kernel receives.
+fn few(conn: &Conn, step: impl FnOnce() -> Next) -> Next {
+    conn.while_few_receive(step).unwrap_or(Next::Later)
 }
 
 impl Conn {

@@ -253,14 +253,28 @@ impl Conn {
         self.phase() & (p::ATTACHED | p::RX_RING | p::RX_REVERTED) == p::ATTACHED && self.switch_offset().is_some()
     }
 
-    /// Announces a kernel receive; false when receives are on the ring, or about to be, or (after exposure) when
-    /// another thread is already inside one: then the caller waits for readiness and tries again.
+    /// Runs `f`, which may expose our buffer, unless several threads are inside kernel receives; None if they are. Where
+    /// in the stream the bytes of each lie nobody could tell: one would give out the doorbells behind the peer's switch as
+    /// payload, or cut off payload of another.
+    pub(crate) fn while_few_receive<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        self.set(p::EXPOSING);
+        // SYNC: inflight. Who counts itself after this look sees EXPOSING, or ATTACHED, and enters as the only one.
+        let inside = self.rx_inflight.load(SeqCst);
+        // Of one whose name the first of several took along when it left nobody would notice that it was cancelled.
+        let known = || self.rx_inside.load(Relaxed) != 0;
+        let done = (inside == 0 || inside == 1 && known()).then(f);
+        self.clear(p::EXPOSING);
+        done
+    }
+
+    /// Announces a kernel receive; false when receives are on the ring, or about to be, or (from a little before the exposure
+    /// on) when another thread is already inside one: then the caller waits for readiness and tries again.
     #[inline]
     pub fn enter_kernel_recv(&self) -> bool {
         let before = count_in(&self.rx_inflight, &self.rx_inside);
         let ph = self.phase.load(SeqCst);
         if ph & (p::RX_SWITCHING | p::RX_RING) == 0
-            && (ph & p::ATTACHED == 0 || before == 0 || ph & p::RX_REVERTED != 0)
+            && (ph & (p::ATTACHED | p::EXPOSING) == 0 || before == 0 || ph & p::RX_REVERTED != 0)
         {
             return true;
         }
