@@ -410,11 +410,7 @@ fn drop_ref(index: u32, fd: i32) {
 /// takes effect behind the last. False when there are none.
 fn keep(c: &Conn, l: &Local, fd: i32) -> bool {
     // In an epoll set it would go on being reported.
-    if !c.switched()
-        || l.regs.load(Relaxed) != 0
-        || !c.sleepers.inside().any(|thread| waits(c, thread))
-        || !smc::hidden::room()
-    {
+    if c.phase() & phase::ATTACHED == 0 || l.regs.load(Relaxed) != 0 || !is_in_use(c, l, fd) || !smc::hidden::room() {
         return false;
     }
     let own = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
@@ -423,10 +419,20 @@ fn keep(c: &Conn, l: &Local, fd: i32) -> bool {
     }
     l.kept.store(smc::hidden::park(own as i32), SeqCst);
     // SYNC: kept. Pairs with `left`: whoever has left since does not know of it.
-    if !c.sleepers.inside().any(|thread| waits(c, thread)) {
+    if !is_in_use(c, l, fd) {
         left(c);
     }
     true
+}
+
+/// Other threads of this process that are inside a call.
+fn inside(c: &Conn) -> impl Iterator<Item = u32> {
+    c.sleepers.inside().chain(c.inside_kernel())
+}
+
+/// Whether another thread of this process is inside a call that waits.
+fn is_in_use(c: &Conn, l: &Local, fd: i32) -> bool {
+    inside(c).any(|thread| waits(c, thread, [fd, l.fd.load(Relaxed) as i32]))
 }
 
 /// The descriptor under which a connection lives on that was closed under a call.
@@ -442,7 +448,8 @@ pub fn kept(c: &Conn) -> Option<i32> {
 pub fn left(c: &Conn) {
     let index = table::index_of(c) as u32;
     let l = local(index);
-    if l.kept.load(SeqCst) == 0 || c.sleepers.inside().any(|thread| waits(c, thread)) {
+    let own = l.kept.load(SeqCst);
+    if own == 0 || is_in_use(c, l, own) {
         return;
     }
     let own = l.kept.swap(0, SeqCst);
@@ -454,25 +461,49 @@ pub fn left(c: &Conn) {
     }
 }
 
-/// How often, a millisecond apart, a thread is looked at that was inside a call and runs: on a busy machine it may not get to
-/// its sleep for that long.
+/// How often, a millisecond apart, a thread is looked at that is inside a call and runs: on a busy machine it may not get to its
+/// sleep for that long, and taken for gone it would find its connection closed.
 const LOOKS: u32 = 200;
 
-/// Whether a thread of ours that was inside a call on `c` still is: it may have left by a jump and do something else.
-fn waits(c: &Conn, thread: u32) -> bool {
+/// Whether a thread of ours that was inside a call on one of `fds` still is: it may have left by a jump and do something else.
+fn waits(c: &Conn, thread: u32, fds: [i32; 2]) -> bool {
+    const WITH_LISTS: [libc::c_long; 2] = [libc::SYS_ppoll, SYS_POLL];
+    const WITH_NUMBERS: [libc::c_long; 13] = [
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_preadv2,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_write,
+        libc::SYS_writev,
+        libc::SYS_pwritev2,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
+        libc::SYS_sendfile,
+    ];
     for _ in 0..LOOKS {
-        if !c.sleepers.inside().any(|other| other == thread) {
+        if !inside(c).any(|other| other == thread) {
             return false;
         }
         let Ok(doing) = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) else { return false };
         if !doing.starts_with("running") {
-            let call = doing.split(' ').next().and_then(|number| number.parse().ok());
-            return call.is_some_and(|n: libc::c_long| [libc::SYS_recvfrom, libc::SYS_ppoll].contains(&n));
+            let mut words = doing.split(' ');
+            let Some(call) = words.next().and_then(|number| number.parse().ok()) else { return false };
+            let first = words.next().and_then(|arg| i64::from_str_radix(arg.trim_start_matches("0x"), 16).ok());
+            let named = first.is_some_and(|fd| fds.contains(&(fd as i32)));
+            return WITH_LISTS.contains(&call) || WITH_NUMBERS.contains(&call) && named;
         }
         sys::nap();
     }
     false
 }
+
+#[cfg(target_arch = "x86_64")]
+const SYS_POLL: libc::c_long = libc::SYS_poll;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_POLL: libc::c_long = libc::SYS_ppoll;
 
 /// A child that held `n` descriptors of a connection was killed.
 fn lost(index: u32, n: u32) {

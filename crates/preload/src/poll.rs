@@ -90,6 +90,11 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
                 return r;
             }
             let n = merge(list, &asked);
+            if n == 0 && timeout == Some(0) && !mask.is_null() {
+                // An old doorbell has kept the kernel's look from ending for a signal that the mask lets in.
+                // SAFETY: forwarded.
+                return unsafe { kernel(&[], &mut [], timeout, mask) };
+            }
             if n > 0 || timeout == Some(0) {
                 return n;
             }

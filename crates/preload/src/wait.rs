@@ -88,9 +88,16 @@ pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
 /// A call that may have to wait on a connection, from its first wait to its end: if another thread closes the connection
 /// meanwhile, that takes effect when the call has ended, as in the kernel.
 pub struct Stay<'a> {
-    conn: &'a Conn,
+    /// The connection.
+    pub conn: &'a Conn,
     fd: i32,
     seat: Option<Seat<'a>>,
+    /// O_NONBLOCK at its first wait: who changes it meanwhile, in another thread or process, means later calls.
+    nonblocking: Option<bool>,
+    /// When it began to wait, or began if it insists on more than a byte: its time limit counts from here.
+    since: Option<u64>,
+    /// The time limit, which the kernel reads once in a call, too.
+    limit: Option<Option<u64>>,
     /// Sleeps given up in turn because a doorbell was left to another thread.
     held: u32,
 }
@@ -101,7 +108,29 @@ const YIELDS: u32 = 10;
 impl<'a> Stay<'a> {
     #[inline(always)]
     pub fn new(conn: &'a Conn, fd: i32) -> Self {
-        Self { conn, fd, seat: None, held: 0 }
+        Self { conn, fd, seat: None, nonblocking: None, since: None, limit: None, held: 0 }
+    }
+
+    /// Of a call whose time limit holds for all of it.
+    pub fn begin(&mut self) {
+        self.since = Some(sys::now_ns());
+    }
+
+    /// Whether the call must not wait because of its socket.
+    pub fn is_nonblocking(&mut self) -> bool {
+        let fd = self.fd();
+        *self.nonblocking.get_or_insert_with(|| sys::is_nonblocking(fd))
+    }
+
+    /// Where SO_RCVTIMEO or SO_SNDTIMEO ends the call.
+    fn limit(&mut self, option: i32) -> Option<u64> {
+        let (fd, since) = (self.fd(), *self.since.get_or_insert_with(sys::now_ns));
+        *self.limit.get_or_insert_with(|| limit_of(fd, option, since))
+    }
+
+    /// The call may sleep in the kernel although the connection is, or may come to be, on a ring.
+    pub fn is_inside(&mut self) {
+        self.sleeps(0);
     }
 
     /// The descriptor by which the connection can be reached now.
@@ -111,6 +140,7 @@ impl<'a> Stay<'a> {
     }
 
     /// Whether the application's own descriptor is closed.
+    #[inline]
     pub fn is_over(&self) -> bool {
         self.seat.is_some() && fds::kept(self.conn).is_some()
     }
@@ -142,7 +172,7 @@ impl Drop for Stay<'_> {
 /// again, Ok(Some(got)) is the end of the stream.
 pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     let (conn, fd) = (stay.conn, stay.fd());
-    if dontwait || sys::is_nonblocking(fd) {
+    if dontwait || stay.is_nonblocking() {
         conn.look_now_and_then(fd, sys::ticks());
         return if conn.ready(fd) & IN != 0 { Ok(None) } else { Err(libc::EAGAIN) };
     }
@@ -156,6 +186,10 @@ pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     rest::stir();
     rest::before_sleep();
     stay.sleeps(READS);
+    let insists = stay.since.is_some() && stay.limit.is_none();
+    if insists {
+        stay.limit(libc::SO_RCVTIMEO);
+    }
     let r = sleep_for_data(stay, fd);
     stay.sleeps(0);
     r
@@ -180,10 +214,36 @@ fn limit_of(fd: i32, option: i32, since: u64) -> Option<u64> {
     (tv != [0, 0]).then(|| since + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000)
 }
 
+/// How long a receive waits for one of another thread, which began before the upgrade, before it looks again.
+const TURN_NS: u64 = 10_000_000;
+
+/// Waits while another thread is inside the kernel's receive; false with errno when this one must fail.
+pub fn for_turn(stay: &mut Stay) -> bool {
+    stay.is_inside();
+    let limit = stay.limit(libc::SO_RCVTIMEO);
+    let left = limit.map_or(TURN_NS, |l| l.saturating_sub(sys::now_ns()).min(TURN_NS));
+    if left == 0 {
+        crate::set_errno(libc::EAGAIN);
+        return false;
+    }
+    let mut p = libc::pollfd { fd: stay.fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: pointers to live locals.
+    let r = unsafe { next::ppoll(&raw mut p, 1, &timespec(left), core::ptr::null()) };
+    r >= 0 || is_restarted(limit)
+}
+
+/// Whether a receive that has nothing goes on after the error of its wait: as in the kernel, behind a handler that asks for it
+/// if there is no time limit.
+#[cold]
+fn is_restarted(limit: Option<u64>) -> bool {
+    errno() == libc::EINTR && limit.is_none() && crate::calls::process::restarts()
+}
+
 /// Waits until the kernel's socket is readable (with `any`, whatever its mark), or has one of the events `also`; false
 /// with errno when the receive must fail.
-pub fn for_kernel(conn: &Conn, fd: i32, also: i16, any: bool) -> bool {
-    let limit = limit_of(fd, libc::SO_RCVTIMEO, sys::now_ns());
+pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> bool {
+    let (conn, fd) = (stay.conn, stay.fd());
+    let limit = stay.limit(libc::SO_RCVTIMEO);
     let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP | also, revents: 0 };
     loop {
         let mut left = limit.map(|l| l.saturating_sub(sys::now_ns()));
@@ -200,41 +260,38 @@ pub fn for_kernel(conn: &Conn, fd: i32, also: i16, any: bool) -> bool {
             0 if limit.is_none_or(|l| sys::now_ns() < l) => continue,
             0 => crate::set_errno(libc::EAGAIN),
             1.. => return true,
-            _ if errno() == libc::EINTR && crate::calls::process::restarts() && conn.phase() & phase::CLOSED == 0 => {
-                continue;
-            }
+            _ if is_restarted(limit) && conn.phase() & phase::CLOSED == 0 => continue,
             _ => {}
         }
         return false;
     }
 }
 
-/// A short sleep of a call that began at `began`, in front of bytes that are too few for it; false when no more of them
-/// will come in time, or a signal did.
-pub fn for_a_while(fd: i32, began: u64) -> bool {
-    if limit_of(fd, libc::SO_RCVTIMEO, began).is_some_and(|limit| sys::now_ns() >= limit) {
+/// A short sleep of a call in front of bytes that are too few for it; false when no more of them will come in time, or a
+/// signal did.
+pub fn for_a_while(stay: &mut Stay) -> bool {
+    if stay.limit(libc::SO_RCVTIMEO).is_some_and(|limit| sys::now_ns() >= limit) {
         return false;
     }
-    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    let mut p = libc::pollfd { fd: stay.fd(), events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: pointers to live locals.
     unsafe { next::ppoll(&raw mut p, 1, &timespec(UNMARKED_NS), core::ptr::null()) == 0 }
 }
 
-/// Waits for the rest of a receive that began at `since` and has something already; false when it must return that.
-pub fn for_more(stay: &mut Stay, since: u64, there: impl Fn() -> bool) -> bool {
-    let fd = stay.fd();
-    if sys::is_nonblocking(fd) {
+/// Waits for the rest of a receive that has something already; false when it must return that.
+pub fn for_more(stay: &mut Stay, there: impl Fn() -> bool) -> bool {
+    if stay.is_nonblocking() {
         return false;
     }
+    let (fd, limit) = (stay.fd(), stay.limit(libc::SO_RCVTIMEO));
     stay.sleeps(READS);
-    let r = sleep_for_more(stay, fd, since, there);
+    let r = sleep_for_more(stay, fd, limit, there);
     stay.sleeps(0);
     r
 }
 
-fn sleep_for_more(stay: &Stay, mut fd: i32, since: u64, there: impl Fn() -> bool) -> bool {
+fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn() -> bool) -> bool {
     let conn = stay.conn;
-    let limit = limit_of(fd, libc::SO_RCVTIMEO, since);
     loop {
         let unarmed = conn.is_unarmed();
         let seen = conn.doorbells_seen();
@@ -276,11 +333,20 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, since: u64, there: impl Fn() -> bool
 }
 
 /// A short sleep of a wait that nobody can wake.
-fn nap_unarmed(fd: i32) -> Result<Option<Got>, i32> {
-    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+fn nap_unarmed(stay: &mut Stay) -> Result<Option<Got>, i32> {
+    let left = time_left(stay)?.map_or(UNMARKED_NS, |left| left.min(UNMARKED_NS));
+    let mut p = libc::pollfd { fd: stay.fd(), events: 0, revents: 0 };
     // SAFETY: pointers to live locals.
-    let r = unsafe { next::ppoll(&raw mut p, 1, &timespec(UNMARKED_NS), core::ptr::null()) };
-    if r < 0 { Err(errno()) } else { Ok(None) }
+    let r = unsafe { next::ppoll(&raw mut p, 1, &timespec(left), core::ptr::null()) };
+    if r < 0 && !is_restarted(stay.limit(libc::SO_RCVTIMEO)) { Err(errno()) } else { Ok(None) }
+}
+
+/// What a receive that has waited before has left of its time limit, if there is one; EAGAIN if nothing.
+fn time_left(stay: &mut Stay) -> Result<Option<u64>, i32> {
+    match stay.limit(libc::SO_RCVTIMEO).map(|limit| limit.saturating_sub(sys::now_ns())) {
+        Some(0) => Err(libc::EAGAIN),
+        left => Ok(left),
+    }
 }
 
 fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
@@ -293,22 +359,36 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
         return Ok(None);
     }
     if unarmed {
-        return nap_unarmed(fd);
+        return nap_unarmed(stay);
     }
     if conn.clear_stale(fd, seen, true, false) {
         // The byte belongs to a writer that is waking up: let it.
         stay.held += 1;
         if stay.held > YIELDS {
-            return nap_unarmed(fd);
+            return nap_unarmed(stay);
         }
         std::thread::yield_now();
         return Ok(None);
     }
     stay.held = 0;
-    let mut byte = 0u8;
+    let (mut byte, mut flags) = (0u8, libc::MSG_PEEK);
     let slept = now_us();
+    // A second sleep of one call, which in the kernel's receive would begin its time limit anew.
+    if stay.since.is_some()
+        && let Some(left) = time_left(stay)?
+    {
+        let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+        // SAFETY: pointers to live locals.
+        match unsafe { next::ppoll(&raw mut p, 1, &timespec(left), core::ptr::null()) } {
+            0 => return Err(libc::EAGAIN),
+            1.. => flags |= libc::MSG_DONTWAIT,
+            _ => return Err(errno()),
+        }
+    }
+    stay.since.get_or_insert_with(sys::now_ns);
+    let fd = stay.fd();
     // SAFETY: one writable byte. The next definition is used because this call is a cancellation point.
-    let r = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    let r = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, flags) };
     let e = if r < 0 { errno() } else { 0 };
     match (r, e) {
         (1, _) => {
@@ -322,6 +402,8 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
             conn.kernel_end(smc::conn::RDHUP);
             Ok(None)
         }
+        // Another thread was faster.
+        (_, libc::EAGAIN) if flags & libc::MSG_DONTWAIT != 0 => Ok(None),
         (_, libc::EINTR | libc::EAGAIN) => Err(e),
         _ => match conn.kernel_error(e) {
             Got::Empty => Ok(None),
@@ -330,11 +412,10 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     }
 }
 
-/// Waits until there may be room. Err(errno) ends the call, which with `begun` has sent something already and first waited
-/// at `since`.
-pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool, since: &mut Option<u64>) -> Result<(), i32> {
+/// Waits until there may be room. Err(errno) ends the call, which with `begun` has sent something already.
+pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32> {
     let (conn, fd) = (stay.conn, stay.fd());
-    if dontwait || sys::is_nonblocking(fd) {
+    if dontwait || stay.is_nonblocking() {
         // Armed, because whoever learns that there is no room waits for it next.
         conn.arm_space();
         conn.keep_bells_flowing(fd);
@@ -348,8 +429,8 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool, since: &mut Optio
         return Ok(());
     }
     stay.sleeps(WRITES);
-    let since = *since.get_or_insert_with(sys::now_ns);
-    let r = sleep_for_space(stay, fd, begun, since);
+    let limit = stay.limit(libc::SO_SNDTIMEO);
+    let r = sleep_for_space(stay, fd, begun, limit);
     stay.sleeps(0);
     r
 }
@@ -357,9 +438,8 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool, since: &mut Optio
 /// Longest sleep of a writer: another thread may shut the socket, of which the kernel does not tell who waits for doorbells.
 const WRITER_NS: u64 = 20_000_000;
 
-fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, since: u64) -> Result<(), i32> {
+fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) -> Result<(), i32> {
     let conn = stay.conn;
-    let limit = limit_of(fd, libc::SO_SNDTIMEO, since);
     let mut nap = 1_000_000u64;
     // The kernel reports a side that is shut, or payload that nobody fetches, for ever: asked about it, it would not let
     // us sleep.

@@ -86,7 +86,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
     settle(index, c, out);
     if c.phase() & phase::TX_RING == 0 {
         while !c.flush_takeback(out) {
-            if let Err(e) = wait::for_space(&mut Stay::new(c, out), false, false, &mut None) {
+            if let Err(e) = wait::for_space(&mut Stay::new(c, out), false, false) {
                 return fail(e);
             }
         }
@@ -116,14 +116,14 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
     }
     let mut at = unsafe { off.as_mut() };
     let want = n.min(0x7fff_f000);
-    let (mut done, mut since) = (0usize, None);
+    let mut done = 0usize;
     let mut stay = Stay::new(c, out);
     while done < want {
         match c.send_from(stay.fd(), want - done, |dst, len| fill(input, &mut at, dst, len)) {
             // End of the file.
             Sent::Bytes(0) => break,
             Sent::Bytes(k) => done += k,
-            Sent::Full => match wait::for_space(&mut stay, false, done > 0, &mut since) {
+            Sent::Full => match wait::for_space(&mut stay, false, done > 0) {
                 Ok(()) => {}
                 Err(_) if done > 0 => break,
                 Err(e) => return fail(e),
@@ -244,7 +244,6 @@ fn into_ring(
     nonblock: bool,
     plain: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    let mut since = None;
     let mut stay = Stay::new(c, fd);
     loop {
         // Wait for the pipe first: a read of it under the connection's lock must not sleep.
@@ -266,7 +265,7 @@ fn into_ring(
         match c.send_from(stay.fd(), n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
             Sent::Bytes(k) => return k as ssize_t,
             Sent::Full => {
-                if let Err(e) = wait::for_space(&mut stay, nonblock, false, &mut since) {
+                if let Err(e) = wait::for_space(&mut stay, nonblock, false) {
                     return fail(e);
                 }
             }

@@ -240,13 +240,14 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
         }
         let Some((index, c)) = fds::conn_of(fd) else { return next::recvmsg(fd, msg, flags) };
         let Some(v) = slice((*msg).msg_iov, (*msg).msg_iovlen as c_long) else { return next::recvmsg(fd, msg, flags) };
-        if let Some(r) = receive::untouched(index, c, fd, flags, || next::recvmsg(fd, msg, flags)) {
-            return r;
-        }
+        let stay = match receive::untouched(index, c, fd, flags, || next::recvmsg(fd, msg, flags)) {
+            Ok(r) => return r,
+            Err(stay) => stay,
+        };
         let mut asked = false;
         let r = within_most(v, |v| {
             let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
-            receive(index, c, fd, Pieces::new(v), flags, |into, fl| {
+            receive(index, stay, Pieces::new(v), flags, |into, fl| {
                 asked = true;
                 if into.left() == whole {
                     return next::recvmsg(fd, msg, fl);

@@ -166,6 +166,15 @@ impl Conn {
         count_out(&self.rx_inflight, &self.rx_inside);
     }
 
+    /// Another thread inside a kernel receive or send, the first of several.
+    pub fn inside_kernel(&self) -> impl Iterator<Item = u32> {
+        let calls = [(&self.rx_inflight, &self.rx_inside), (&self.tx_inflight, &self.tx_inside)];
+        calls.into_iter().filter_map(|(count, who)| {
+            let thread = if count.load(SeqCst) > 0 { who.load(Relaxed) } else { 0 };
+            (thread != 0 && thread != shm::thread_id() && shm::thread::is_alive_here(thread)).then_some(thread)
+        })
+    }
+
     /// Ends what `enter_kernel_send` began.
     #[inline]
     pub fn leave_kernel_send(&self) {

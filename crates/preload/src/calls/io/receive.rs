@@ -14,12 +14,12 @@ use crate::{errno, fail, fds, next};
 /// A receive on a connection. `kernel` is the plain call with the given flags.
 pub(super) fn receive(
     index: u32,
-    c: &Conn,
-    fd: c_int,
+    mut stay: Stay,
     mut into: Pieces,
     flags: c_int,
     mut kernel: impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
+    let (c, fd) = (stay.conn, stay.fd());
     wait::cancellation_point();
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
@@ -35,13 +35,14 @@ pub(super) fn receive(
     // A kernel receive that insists on all of it would swallow doorbells: insist here.
     let low = c.user_rcvlowat.load(Relaxed) as usize;
     let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
-    // Of no use to a receive that is content with a byte: the kernel's own limit holds for its only sleep.
-    let since = if all > 1 { smc::sys::now_ns() } else { 0 };
     let mut done = 0;
     if peek && flags & libc::MSG_WAITALL != 0 && !dontwait && want > 0 {
-        return peek_all(index, c, fd, into, flags, &mut kernel);
+        return peek_all(index, stay, into, flags, &mut kernel);
     }
-    let mut stay = Stay::new(c, fd);
+    // A receive that is content with a byte sleeps once, in most cases, and there the kernel's own limit holds.
+    if all > 1 {
+        stay.begin();
+    }
     loop {
         let fd = stay.fd();
         let got = if settle(index, c, fd) {
@@ -70,7 +71,7 @@ pub(super) fn receive(
             return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
         } else {
             let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-            match from_kernel(index, c, fd, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
+            match from_kernel(index, &mut stay, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
                 // The ring has it.
                 None => continue,
                 Some(n) if n <= 0 => return if done > 0 { done as ssize_t } else { n },
@@ -85,7 +86,7 @@ pub(super) fn receive(
         }
         if done > 0 {
             // A signal ends a receive that has something, also where it would restart one that has nothing.
-            if dontwait || !wait::for_more(&mut stay, since, || c.has_news()) {
+            if dontwait || !wait::for_more(&mut stay, || c.has_news()) {
                 return done as ssize_t;
             }
             continue;
@@ -95,7 +96,7 @@ pub(super) fn receive(
         }
         match wait::for_data(&mut stay, dontwait) {
             // Once it has slept, a receive of nothing has what it wants.
-            _ if want == 0 && !dontwait && !smc::sys::is_nonblocking(fd) => return 0,
+            _ if want == 0 && !dontwait && !stay.is_nonblocking() => return 0,
             Ok(None) => {}
             Ok(Some(Got::Err(e))) if done == 0 => return fail(e),
             Ok(Some(_)) => return done as ssize_t,
@@ -113,14 +114,13 @@ pub(super) fn receive(
 #[cold]
 fn peek_all(
     index: u32,
-    c: &Conn,
-    fd: c_int,
+    mut stay: Stay,
     mut into: Pieces,
     flags: c_int,
     kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> ssize_t {
-    let (want, began) = (into.left(), smc::sys::now_ns());
-    let mut stay = Stay::new(c, fd);
+    let (c, want) = (stay.conn, into.left());
+    stay.begin();
     loop {
         let fd = stay.fd();
         while settle(index, c, fd) {
@@ -129,7 +129,7 @@ fn peek_all(
             let ended = c.ready(fd) & smc::conn::RDHUP != 0;
             match c.recv(fd, &mut into.clone(), flags) {
                 Got::Bytes(n)
-                    if n < want.min(room) && !ended && wait::for_more(&mut stay, began, || c.read_stamp() != seen) => {}
+                    if n < want.min(room) && !ended && wait::for_more(&mut stay, || c.read_stamp() != seen) => {}
                 Got::Bytes(n) => return n as ssize_t,
                 Got::Empty => match wait::for_data(&mut stay, false) {
                     Ok(None) => {}
@@ -151,8 +151,8 @@ fn peek_all(
             return r;
         }
         // The peer may switch at any time, and the kernel's poll is content with what is there.
-        match from_kernel(index, c, fd, &mut into.clone(), flags & !libc::MSG_WAITALL, kernel) {
-            Some(n) if n <= 0 || n as usize >= want || !wait::for_a_while(fd, began) => return n,
+        match from_kernel(index, &mut stay, &mut into.clone(), flags & !libc::MSG_WAITALL, kernel) {
+            Some(n) if n <= 0 || n as usize >= want || !wait::for_a_while(&mut stay) => return n,
             _ => {}
         }
     }
@@ -161,47 +161,45 @@ fn peek_all(
 /// A plain receive; None when receives have moved to the ring meanwhile.
 fn from_kernel(
     index: u32,
-    c: &Conn,
-    fd: c_int,
+    stay: &mut Stay,
     into: &mut Pieces,
     flags: c_int,
     kernel: &mut impl FnMut(&mut Pieces, c_int) -> ssize_t,
 ) -> Option<ssize_t> {
-    let dontwait = || flags & libc::MSG_DONTWAIT != 0 || smc::sys::is_nonblocking(fd);
-    if !c.flush_takeback(fd) && !dontwait() {
+    let (c, fd) = (stay.conn, stay.fd());
+    let dontwait = |stay: &mut Stay| flags & libc::MSG_DONTWAIT != 0 || stay.is_nonblocking();
+    if !c.flush_takeback(fd) && !dontwait(stay) {
         // The peer may wait for what it has given back to us to send again, and it did not all fit.
-        return if wait::for_kernel(c, fd, libc::POLLOUT, false) { None } else { Some(-1) };
+        return if wait::for_kernel(stay, libc::POLLOUT, false) { None } else { Some(-1) };
     }
     if !c.enter_kernel_recv() {
         if c.phase() & phase::RX_RING != 0 {
             return None;
         }
         // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
-        if dontwait() {
+        if dontwait(stay) {
             return Some(fail(libc::EAGAIN));
         }
         if c.forget_abandoned_recv() {
             return None;
         }
-        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live pollfd.
-        let r = unsafe { next::poll(&raw mut p, 1, 10) };
-        return if r < 0 { Some(-1) } else { None };
+        return if wait::for_turn(stay) { None } else { Some(-1) };
     }
+    stay.is_inside();
     let mut there = *into;
     let mut now = flags;
     let low = c.user_rcvlowat.load(Relaxed) as usize;
-    if low > 1 && !dontwait() {
+    if low > 1 && !dontwait(stay) {
         // A receive that has begun keeps to the mark it began with, and would sleep over a doorbell; poll does not.
-        if !wait::for_kernel(c, fd, 0, into.left() < low) && c.queued(fd) == 0 {
-            c.leave_kernel_recv(fd, 0, true);
+        if !wait::for_kernel(stay, 0, into.left() < low) && c.queued(fd) == 0 {
+            c.leave_kernel_recv(stay.fd(), 0, true);
             return Some(-1);
         }
         now |= libc::MSG_DONTWAIT;
     }
     let r = kernel(&mut there, now);
     let seen = (flags & libc::MSG_TRUNC == 0).then_some(*into);
-    let ended = after_kernel(index, c, fd, r, flags & libc::MSG_PEEK != 0, seen);
+    let ended = after_kernel(index, c, stay.fd(), r, flags & libc::MSG_PEEK != 0, seen);
     if let Some(n @ 1..) = ended {
         into.skip(n as usize);
     }
@@ -232,29 +230,46 @@ fn after_kernel(index: u32, c: &Conn, fd: c_int, r: ssize_t, peek: bool, into: O
     Some(if r > 0 { payload as ssize_t } else { r })
 }
 
-/// The short way of a receive while the connection is TCP with nothing begun: counted, otherwise the kernel's.
+/// The short way of a receive while the connection is TCP with nothing begun: counted, otherwise the kernel's. Where the call
+/// must go on in another way, `receive` continues its stay.
 #[inline(always)]
 pub(super) fn untouched(
     index: u32,
-    c: &Conn,
+    c: &'static Conn,
     fd: c_int,
     flags: c_int,
     plain: impl FnOnce() -> ssize_t,
-) -> Option<ssize_t> {
+) -> Result<ssize_t, Stay<'static>> {
     const LONG: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_PEEK | libc::MSG_WAITALL;
+    let generation = c.gen_.load(Relaxed);
     if flags & LONG != 0 || !c.enter_untouched_recv() {
-        return None;
+        return Err(Stay::new(c, fd));
     }
     let r = plain();
+    if c.gen_.load(Relaxed) != generation {
+        // Closed meanwhile by another thread: the place in the table, and its counts, may be another connection's.
+        return Ok(r);
+    }
     if !c.untouched() {
-        // An upgrade has begun while the call was in the kernel.
-        return after_kernel(index, c, fd, r, false, None);
+        return touched(index, c, fd, r);
     }
     c.leave_untouched_recv();
     if r > 0 {
         after_op(index, c, fd, r as usize);
     }
-    Some(r)
+    Ok(r)
+}
+
+/// An upgrade has begun while the call was in the kernel; the application's descriptor may be closed since.
+#[cold]
+#[inline(never)]
+fn touched(index: u32, c: &'static Conn, fd: c_int, r: ssize_t) -> Result<ssize_t, Stay<'static>> {
+    let e = errno();
+    let mut stay = Stay::new(c, fd);
+    // Before it is counted out: a close in another thread must find it in one way or the other.
+    stay.is_inside();
+    crate::set_errno(e);
+    after_kernel(index, c, stay.fd(), r, false, None).ok_or(stay)
 }
 
 /// Receives into `iov`, by recvmsg where the kernel is asked.
@@ -262,15 +277,16 @@ pub(super) fn untouched(
 pub(super) unsafe fn recv_iov(fd: c_int, iov: &[iovec], flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
     let Some((index, c)) = fds::conn_of(fd) else { return plain() };
     match untouched(index, c, fd, flags, &plain) {
-        Some(r) => r,
-        None => within_most(iov, |iov| recv_pieces(index, c, fd, iov, flags, &plain)),
+        Ok(r) => r,
+        Err(stay) => within_most(iov, |iov| recv_pieces(index, stay, iov, flags, &plain)),
     }
 }
 
 #[inline(never)]
-fn recv_pieces(index: u32, c: &Conn, fd: c_int, iov: &[iovec], flags: c_int, plain: &dyn Fn() -> ssize_t) -> ssize_t {
+fn recv_pieces(index: u32, stay: Stay, iov: &[iovec], flags: c_int, plain: &dyn Fn() -> ssize_t) -> ssize_t {
     let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
-    receive(index, c, fd, Pieces::new(iov), flags, |into, fl| {
+    let fd = stay.fd();
+    receive(index, stay, Pieces::new(iov), flags, |into, fl| {
         if into.left() == whole && fl == flags {
             return plain();
         }

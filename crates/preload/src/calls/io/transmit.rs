@@ -90,7 +90,7 @@ fn transmit_own(
     let generation = c.gen_.load(Relaxed);
     let want = from.left();
     let dontwait = flags & libc::MSG_DONTWAIT != 0;
-    let (mut done, mut since) = (0, None);
+    let mut done = 0;
     let mut stay = Stay::new(c, fd);
     loop {
         let fd = stay.fd();
@@ -104,7 +104,7 @@ fn transmit_own(
                 continue;
             }
             if !c.flush_takeback(fd) {
-                match wait::for_space(&mut stay, dontwait, done > 0, &mut since) {
+                match wait::for_space(&mut stay, dontwait, done > 0) {
                     Ok(()) => continue,
                     Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
                 }
@@ -112,12 +112,14 @@ fn transmit_own(
             if !c.enter_kernel_send() {
                 continue;
             }
+            stay.is_inside();
             let stake = meet::stake(c, fd, from.left(), flags);
             let r = match &stake {
                 Some(stake) => ahead(&from, stake.len(), |part| kernel(part, flags)),
                 None => kernel(&from, flags),
             };
             c.leave_kernel_send();
+            let fd = stay.fd();
             let staked = stake.is_some();
             if let Some(stake) = stake {
                 stake.settle(r);
@@ -144,7 +146,7 @@ fn transmit_own(
             Sent::Err(e) => return if done > 0 { done as ssize_t } else { fail(e) },
             Sent::Held => {
                 // Where the caller would wait, the bytes wait.
-                let kept = if dontwait || smc::sys::is_nonblocking(fd) { 0 } else { deferred::keep(index, &mut from) };
+                let kept = if dontwait || stay.is_nonblocking() { 0 } else { deferred::keep(index, &mut from) };
                 done += kept;
                 return if done > 0 { done as ssize_t } else { fail(libc::EAGAIN) };
             }
@@ -166,7 +168,7 @@ fn transmit_own(
                 }
                 return kernel(&from, flags);
             }
-            Sent::Full => match wait::for_space(&mut stay, dontwait, done > 0, &mut since) {
+            Sent::Full => match wait::for_space(&mut stay, dontwait, done > 0) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return done as ssize_t,
                 Err(e) => return fail(e),
@@ -200,15 +202,37 @@ pub(super) fn untouched(
     flags: c_int,
     plain: impl FnOnce() -> ssize_t,
 ) -> Option<ssize_t> {
+    let generation = c.gen_.load(Relaxed);
     if flags & APART != 0 || !c.enter_untouched_send() {
         return None;
     }
     let r = plain();
+    if c.gen_.load(Relaxed) != generation {
+        // Closed meanwhile by another thread: the place in the table, and its counts, may be another connection's.
+        return Some(r);
+    }
     c.leave_kernel_send();
+    if !c.untouched() {
+        // An upgrade has begun while the call was in the kernel, and a close of another thread may have waited for its end.
+        return Some(touched(index, c, fd, r));
+    }
     if r > 0 {
         after_op(index, c, fd, r as usize);
     }
     Some(r)
+}
+
+#[cold]
+#[inline(never)]
+fn touched(index: u32, c: &Conn, fd: c_int, r: ssize_t) -> ssize_t {
+    let e = errno();
+    match fds::kept(c) {
+        Some(_) => fds::left(c),
+        None if r > 0 => after_op(index, c, fd, r as usize),
+        None => {}
+    }
+    crate::set_errno(e);
+    r
 }
 
 /// Sends from `iov`, by sendmsg where the kernel is asked for the rest.
