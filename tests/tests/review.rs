@@ -57,6 +57,7 @@ programs! {
     select_on_a_pipe_beside_a_ring = "select_pipe_only" DEFAULT AT_ONCE;
     a_limit_on_the_size_of_files = "rlimit_fsize" DEFAULT AT_ONCE ISM;
     a_sandbox_that_kills = "seccomp_kill" DEFAULT AT_ONCE ISM;
+    a_sandbox_that_kills_for_more_than_is_used = "seccomp_strict" DEFAULT AT_ONCE ISM;
     jumps_out_of_send = "longjmp_send" DEFAULT AT_ONCE ISM;
     jumps_out_of_recv = "longjmp_recv" DEFAULT AT_ONCE ISM;
     jumps_out_of_epoll_wait = "longjmp_epoll" DEFAULT AT_ONCE ISM;

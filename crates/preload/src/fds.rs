@@ -737,7 +737,7 @@ pub fn pass(index: u32, c: &Conn, fd: i32) -> bool {
 /// A socket came over a Unix socket: if it is one of the family's, its travelling reference is now ours.
 pub fn receive(fd: i32) {
     purge(fd);
-    if !table::exists() {
+    if !table::exists() || has_left() {
         return;
     }
     let Some(inode) = smc::meet::socket_inode(fd) else { return };

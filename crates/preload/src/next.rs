@@ -103,6 +103,7 @@ next! {
     epoll_create(size: c_int) -> c_int;
     epoll_create1(flags: c_int) -> c_int;
     epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int;
+    epoll_wait(ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int) -> c_int;
     epoll_pwait(ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(ep: c_int, evs: *mut epoll_event, n: c_int, t: *const timespec, mask: *const sigset_t) -> c_int;
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;

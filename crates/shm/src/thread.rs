@@ -28,6 +28,12 @@ mod imp {
         tid
     }
 
+    /// As `refresh_thread_id`, where the system call may be forbidden: it is made when the id is needed.
+    #[cold]
+    pub fn forget_thread_id() {
+        TID.set(0);
+    }
+
     fn actual() -> u32 {
         rustix::thread::gettid().as_raw_pid().cast_unsigned()
     }
@@ -121,6 +127,8 @@ mod imp {
         thread_id()
     }
 
+    pub fn forget_thread_id() {}
+
     pub fn is_alive(_: u32) -> bool {
         true
     }
@@ -130,7 +138,7 @@ mod imp {
     }
 }
 
-pub use imp::{is_alive, is_alive_here, refresh_thread_id, thread_id};
+pub use imp::{forget_thread_id, is_alive, is_alive_here, refresh_thread_id, thread_id};
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -59,11 +59,12 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    shm::thread::refresh_thread_id();
     HELD.store(0, Relaxed);
     if fds::has_left() {
+        shm::thread::forget_thread_id();
         return;
     }
+    shm::thread::refresh_thread_id();
     // SAFETY: the only thread of the child.
     unsafe {
         alloc::HEAP.lock.reset();

@@ -25,8 +25,8 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, proto: c_int) -> c_i
 
 /// Marks what accept returned.
 fn accepted(listener: c_int, fd: c_int) -> c_int {
-    if fd < 0 {
-        return fd;
+    if fd < 0 || fds::has_left() {
+        return fds::purge(fd);
     }
     let tcp = match fds::kind(listener) {
         Kind::Tcp | Kind::Conn(_) => true,

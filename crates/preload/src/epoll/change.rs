@@ -14,6 +14,7 @@ use crate::ledger;
 /// A new epoll descriptor.
 pub fn open(epfd: c_int) -> c_int {
     if epfd >= 0
+        && !fds::has_left()
         && let Some(t) = tables()
         && let Some(index) = t.spare_set()
         && let Some(s) = slot(index)
