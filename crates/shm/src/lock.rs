@@ -245,7 +245,8 @@ fn here(local: &u32) -> u32 {
     (core::ptr::from_ref(local) as usize >> 4) as u32
 }
 
-fn on_signal_stack() -> bool {
+/// Whether this is a signal handler on the stack that sigaltstack(2) has named for it.
+pub fn on_signal_stack() -> bool {
     const SS_ONSTACK: core::ffi::c_int = 1;
     let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: asks only, into a live local.

@@ -9,7 +9,8 @@ const LONGEST: usize = 512;
 pub fn available() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-    let mut groups = [0u8; 4096];
+    // Here and below not on the stack: the thread may have the least that there is.
+    let mut groups = vec![0u8; 4096];
     let groups = read(b"/proc/self/cgroup", &mut groups);
     groups.split(|&byte| byte == b'\n').filter_map(of_line).fold(machine, |least, limit| limit.min(least))
 }
@@ -26,7 +27,7 @@ fn of_line(line: &[u8]) -> Option<u64> {
         _ => return None,
     };
     least(root, path, |folder| {
-        let mut name = [0u8; LONGEST + 64];
+        let mut name = vec![0u8; LONGEST + 64];
         let mut at = 0;
         for part in [folder, b"/", file] {
             name.get_mut(at..at + part.len())?.copy_from_slice(part);
@@ -38,7 +39,7 @@ fn of_line(line: &[u8]) -> Option<u64> {
 
 /// The least limit of a group and of those it lies in, up to the root of what is mounted at `root`.
 fn least(root: &[u8], path: &[u8], limit: impl Fn(&[u8]) -> Option<u64>) -> Option<u64> {
-    let mut folder = [0u8; LONGEST];
+    let mut folder = vec![0u8; LONGEST];
     // In a container the path may be the one outside, of which nothing is mounted but the root.
     let mut len = if path == b"/" { 0 } else { path.len() };
     folder.get_mut(..root.len() + len)?.copy_from_slice(&[root, &path[..len]].concat());

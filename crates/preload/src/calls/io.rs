@@ -35,6 +35,10 @@ const STEPS: u32 = 10_000;
 #[cold]
 fn upgrade(index: u32, c: &Conn, fd: c_int) {
     let e = errno();
+    // A step needs more stack than a handler may have been given. It is taken up with the next operation elsewhere.
+    if shm::lock::on_signal_stack() {
+        return;
+    }
     if meet::step(c, fd, fds::is_shared(index)) && c.switched() {
         fds::on_upgraded(index, fd);
     }

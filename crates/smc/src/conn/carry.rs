@@ -80,20 +80,44 @@ impl Conn {
     }
 
     /// Copies up to `chunk` bytes to the producer cursor and publishes them; how many.
-    #[inline(never)]
     fn copy_out(&self, tx: &mut Tx, chunk: usize, source: &mut Source) -> Result<usize, i32> {
+        // The application's own memory is not registered.
+        let staged = self.window().tail.load(Relaxed) != 0 || self.is_linked();
+        let Source::Pieces(pieces) = source else { return self.copy_staged(tx, chunk, source) };
+        if staged {
+            return self.copy_staged(tx, chunk, source);
+        }
+        const NONE: Piece = piece(0, 0);
+        let mut here: Pack = [NONE; _];
+        let (mut n, mut len) = (0, 0);
+        let mut ahead: Pieces = **pieces;
+        while n < PIECES && len < chunk {
+            let Some((at, k)) = ahead.next(chunk - len) else { break };
+            here[n] = piece(at as u64, k);
+            (n, len) = (n + 1, len + k);
+        }
+        if len == 0 {
+            return Ok(0);
+        }
+        let sum = tx.sum;
+        let moved = self.copy_across(tx, &mut here, n, (len, &sum), true)?;
+        pieces.skip(moved);
+        Ok(moved)
+    }
+
+    /// The same by way of a stage. Not inlined: threads with the smallest of stacks have no room for it, and most sends need none.
+    #[inline(never)]
+    fn copy_staged(&self, tx: &mut Tx, chunk: usize, source: &mut Source) -> Result<usize, i32> {
         const NONE: Piece = piece(0, 0);
         let mut here: Pack = [NONE; _];
         let mut stage = [core::mem::MaybeUninit::<u8>::uninit(); 32 << 10];
-        let (mut n, mut len) = (0, 0);
+        let mut len = 0;
         let mut sum = tx.sum;
         let summed = self.window().tail.load(Relaxed) != 0;
-        // The application's own memory is not registered.
-        let linked = self.is_linked();
+        let chunk = chunk.min(stage.len());
         match source {
-            Source::Pieces(pieces) if summed || linked => {
+            Source::Pieces(pieces) => {
                 let mut ahead: Pieces = **pieces;
-                let chunk = chunk.min(stage.len());
                 while len < chunk {
                     let Some((at, k)) = ahead.next(chunk - len) else { break };
                     if sys::faulty(at) {
@@ -114,19 +138,9 @@ impl Conn {
                     }
                     len += k;
                 }
-                (here[0], n) = (piece(stage.as_ptr() as u64, len), 1);
-            }
-            Source::Pieces(pieces) => {
-                let mut ahead: Pieces = **pieces;
-                while n < PIECES && len < chunk {
-                    let Some((at, k)) = ahead.next(chunk - len) else { break };
-                    here[n] = piece(at as u64, k);
-                    (n, len) = (n + 1, len + k);
-                }
             }
             Source::Fill(fill) => {
-                len = fill(stage.as_mut_ptr().cast(), chunk.min(stage.len()))?;
-                (here[0], n) = (piece(stage.as_ptr() as u64, len), 1);
+                len = fill(stage.as_mut_ptr().cast(), chunk)?;
                 if summed {
                     // SAFETY: filled just now.
                     sum.take(unsafe { stage[..len].assume_init_ref() });
@@ -136,8 +150,9 @@ impl Conn {
         if len == 0 {
             return Ok(0);
         }
+        here[0] = piece(stage.as_ptr() as u64, len);
         let unsend = matches!(source, Source::Pieces(_));
-        let moved = self.copy_across(tx, &mut here, n, (len, &sum), unsend)?;
+        let moved = self.copy_across(tx, &mut here, 1, (len, &sum), unsend)?;
         if let Source::Pieces(pieces) = source {
             pieces.skip(moved);
         }

@@ -266,10 +266,10 @@ impl Conn {
         take: &mut impl FnMut(*const u8, usize) -> Result<usize, i32>,
     ) -> Got {
         let most = |done: usize, left: u64| (want - done).min(left.min(1 << 30) as usize);
-        let mut few = [0u8; 16 << 10];
+        // Not on the stack, of which threads may have the least that there is.
+        const STAGE: usize = 8 << 10;
         // A look always begins at the front, so it must see all at once.
-        let mut many = vec![0u8; if peek && most(0, rx.tcp_left) > few.len() { most(0, rx.tcp_left) } else { 0 }];
-        let stage = if many.is_empty() { &mut few[..] } else { &mut many[..] };
+        let mut stage = vec![0u8; if peek { most(0, rx.tcp_left).max(STAGE) } else { STAGE }];
         let mut done = 0usize;
         while done < want && rx.tcp_left > 0 {
             let n = most(done, rx.tcp_left).min(stage.len());
