@@ -371,7 +371,8 @@ impl Conn {
         // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached.
         let ring = unsafe { Ring::new(base, size) };
         let mut n = 0u32;
-        if self.path.load(Relaxed) != path::COPY {
+        // A fork child has left its parent's device, but the buffer is mapped there too.
+        if self.path.load(Relaxed) != path::COPY || self.pid.load(Relaxed) != sys::getpid() {
             for (dst, len) in ring.spans(&tx.prod, chunk) {
                 if len == 0 {
                     break;
