@@ -287,6 +287,23 @@ CASE(fork_then_child_shuts)
     R(take(fd, 5, 0));
 }
 
+/* A child that is killed holds nothing any more: the parent's close is the last, and a reset if it is to be one. */
+CASE(fork_killed_then_reset)
+{
+    int fd = fresh();
+    struct linger now = { 1, 0 };
+    pid_t child = fork();
+    if (child == 0) {
+        R(put(fd, 10, 0));
+        kill(getpid(), SIGKILL);
+    }
+    reap(child, "child");
+    say("the peer reads %ld", ask('r', 10, 0).value);
+    MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+    close(fd);
+    peer_reads_to_end();
+}
+
 CASE(fork_blocked_in_both)
 {
     int fd = fresh();

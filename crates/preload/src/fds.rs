@@ -375,6 +375,11 @@ fn drop_ref(index: u32, fd: i32) {
     if fd >= 0 && held(index).load(Acquire) == 1 && c.refs.load(Acquire) == 1 && keep(c, l, fd) {
         return;
     }
+    if held(index).load(Acquire) == 1 && c.refs.load(Acquire) > 1 && c.phase() & phase::ATTACHED != 0 {
+        // A child that was killed holds nothing any more, and this may be the last descriptor: without a word to the peer its
+        // close would pass for a death.
+        ledger::reap(true, lost);
+    }
     // In this order: who is killed in between leaves one too many.
     let here = held(index).fetch_sub(1, AcqRel) - 1;
     let all = c.refs.fetch_sub(1, AcqRel) - 1;
