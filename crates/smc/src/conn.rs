@@ -312,6 +312,8 @@ pub struct Conn {
     tx_word: AtomicU64,
     /// `sys::ticks` when the kernel was last asked for the peer's end.
     looked: AtomicU64,
+    /// How far a peer that has ended its half had read by then; above it, how many such looks found it there.
+    stalled: AtomicU64,
     tx: UnsafeCell<Tx>,
 
     /// State flags that we publish (`DONE`, `CLOSED`, `ABORT`).
@@ -478,9 +480,16 @@ impl Conn {
         self.spin.store(8, Relaxed);
         self.meeting.store(0, Relaxed);
         self.next_try.store(0, Relaxed);
-        for w in
-            [&self.tcp_bytes, &self.rx_word, &self.tx_word, &self.ends, &self.my_token, &self.peer_token, &self.looked]
-        {
+        for w in [
+            &self.tcp_bytes,
+            &self.rx_word,
+            &self.tx_word,
+            &self.ends,
+            &self.my_token,
+            &self.peer_token,
+            &self.looked,
+            &self.stalled,
+        ] {
             w.store(0, Relaxed);
         }
         self.wakeups.clear();

@@ -240,6 +240,24 @@ fn killed_before_its_sends_left_tcp() {
     });
 }
 
+/// A peer that has ended its half and is killed then leaves nothing behind that the kernel would tell of: sends must come to an
+/// end all the same, long before its ring is full.
+#[test]
+fn killed_behind_its_own_half() {
+    let _serial = serial();
+    let (server, client) = rings();
+    server.shutdown(libc::SHUT_WR);
+    assert_eq!(client.recv(&mut [0; 10], 0), Ok(0));
+    server.crash();
+    let mut sent = 0;
+    until("a send is refused", || {
+        let r = client.send(&[0; 10]);
+        sent += r.unwrap_or(0);
+        r == Err(libc::EPIPE)
+    });
+    assert!(sent < 20_000, "{sent} bytes for nobody");
+}
+
 /// What the peer sends to an end that has shut both directions is answered by a reset, which ends that connection and no more:
 /// the two processes go on with their link group.
 #[test]

@@ -34,14 +34,7 @@ impl Conn {
         let mut ask = 0i16;
         let mut gone = ph & (p::DEAD | p::BROKEN) != 0;
         let mut ends = 0;
-        if ph & (p::SHUT_RD | p::RX_RING | p::DEAD | p::BROKEN) == p::SHUT_RD | p::RX_RING
-            && self.my().cons.load(Acquire) & ENDS == 0
-            && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended())
-        {
-            // Poll cannot tell, because our own shutdown looks the same to it.
-            self.set(p::DEAD);
-            gone = true;
-        }
+        gone |= self.ended_behind_shutdown(fd, ph);
         if ph & p::ATTACHED != 0 {
             let my = self.my();
             ends = my.cons.load(Acquire) & ENDS;
@@ -84,11 +77,12 @@ impl Conn {
             ask |= OUT as i16;
         }
         // What TCP answers by a reset: a close that threw data away, ours or, when a process was killed, the kernel's.
-        let killed = ph & p::DEAD != 0 && ph & p::TX_RING != 0 && ends == 0 && self.unread_there();
+        let killed = ph & p::DEAD != 0 && ph & p::TX_RING != 0 && ends & (CLOSED | ABORT) == 0 && self.unread_there();
         let reset = ends & ABORT != 0 || ph & p::BROKEN != 0 || killed;
         // An RST that only an unread doorbell caused is no error to the application.
         let quiet = ends & (DONE | CLOSED) != 0
             && ends & ABORT == 0
+            && !killed
             && ph & p::SENT_TO_GONE == 0
             && ph & (p::TX_RING | p::TX_REVERTED) != 0;
         if ask != 0 || reset || (gone && (ph & p::SENT_TO_GONE != 0 || ph & p::TX_RING == 0)) {
@@ -342,10 +336,52 @@ impl Conn {
 
     #[cold]
     #[inline(never)]
-    fn look_for_end(&self, fd: i32, ticks: u64) {
+    pub(super) fn look_for_end(&self, fd: i32, ticks: u64) {
         self.looked.store(ticks, Relaxed);
-        if self.switched() && self.phase() & (p::DEAD | p::BROKEN | p::ENDED | p::CLOSED) == 0 {
+        let ph = self.phase();
+        // Behind the end of its stream the peer may still be sent to.
+        let over = if ph & (p::TX_RING | p::SHUT_WR) == p::TX_RING { 0 } else { p::ENDED };
+        if self.switched() && ph & (p::DEAD | p::BROKEN | p::CLOSED | over) == 0 {
+            self.prod_half_closed(fd);
+            self.ended_behind_shutdown(fd, ph);
             self.kernel_end(sys::poll_now(fd, libc::POLLRDHUP) as u16 as u32);
+        }
+    }
+
+    /// Whether the peer died after our shutdown(SHUT_RD), which looks the same as its end to poll.
+    fn ended_behind_shutdown(&self, fd: i32, ph: u32) -> bool {
+        let ended = ph & (p::SHUT_RD | p::RX_RING | p::DEAD | p::BROKEN) == p::SHUT_RD | p::RX_RING
+            && self.my().cons.load(Acquire) & ENDS == 0
+            && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended());
+        if ended {
+            self.set(p::DEAD);
+        }
+        ended
+    }
+
+    /// Of a peer that has ended its half the kernel says nothing more when it is killed, before something is sent to it: our
+    /// bytes would go into its ring for nobody until that is full. A doorbell gets the answer that they would get in TCP. A
+    /// peer that lives and does not read gets fewer and fewer of them.
+    fn prod_half_closed(&self, fd: i32) {
+        let ph = self.phase();
+        if ph & (p::ATTACHED | p::TX_RING) != p::ATTACHED | p::TX_RING || !self.unread_there() {
+            return;
+        }
+        let word = self.my().cons.load(Acquire);
+        let half_closed = match word & ENDS {
+            DONE => true,
+            // Its end is the kernel's to tell while its sends are.
+            0 => ph & p::RX_RING == 0 && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended()),
+            _ => false,
+        };
+        if !half_closed {
+            return;
+        }
+        let (there, last) = (word & CURSOR_MASK, self.stalled.load(Relaxed));
+        let looks = if last & CURSOR_MASK == there { (last >> 48).saturating_add(1).min(0xffff) } else { 1 };
+        self.stalled.store(looks << 48 | there, Relaxed);
+        if looks.is_power_of_two() {
+            self.ring(fd, &self.tx_counts);
         }
     }
 
@@ -365,7 +401,10 @@ impl Conn {
         if events & says == 0 || ph & p::ANY_RING == 0 || ph & p::BROKEN != 0 || self.has_no_device() {
             return false;
         }
-        if self.my().cons.load(Acquire) & ENDS == 0 && self.my().prod.load(Acquire) & REVERTED == 0 {
+        let ends = self.my().cons.load(Acquire) & ENDS;
+        // Who has only ended its half is there still; a reset is its kernel's word for it.
+        let reset = ends == DONE && ph & p::SHUT_WR == 0 && events & (HUP | ERR) != 0;
+        if (ends == 0 || reset) && self.my().prod.load(Acquire) & REVERTED == 0 {
             self.set(p::DEAD);
             return true;
         }

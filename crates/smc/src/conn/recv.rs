@@ -328,6 +328,11 @@ impl Conn {
         if rx.ends == 0 && ph & (p::DEAD | p::SHUT_RD) == 0 {
             return Got::Empty;
         }
+        if ph & p::SHUT_RD != 0 && rx.ends == 0 {
+            // Nobody waits here for an end, so nobody has been told of one.
+            self.look_for_end(fd, sys::ticks());
+        }
+        let ph = self.phase();
         // A reset shows even to whoever wants no more data.
         if ph & p::ENDED != 0 || ph & p::SHUT_RD != 0 && ph & p::DEAD == 0 && rx.ends & ABORT == 0 {
             return Got::Eof;

@@ -281,8 +281,9 @@ impl Conn {
     /// not know what that one has left unread in the ring, and may have been reset for the doorbells that it left unread.
     #[cold]
     fn send_past(&self, fd: i32, ph: u32, want: usize) -> Sent {
+        let ends = self.my().cons.load(Acquire) & ENDS;
         let killed = ph & (p::TX_RING | p::SHUT_WR | p::DEAD) == p::TX_RING | p::DEAD
-            && self.my().cons.load(Acquire) & ENDS == 0
+            && ends & (CLOSED | ABORT) == 0
             && ph & p::SENT_TO_GONE == 0;
         if !killed {
             return Sent::Kernel;
@@ -292,15 +293,18 @@ impl Conn {
         if !closed && !unread {
             return Sent::Kernel;
         }
-        // Taken from the kernel: whoever sends again gets EPIPE, and its signal. One that has been fetched was told.
+        // Taken from the kernel: whoever sends again gets EPIPE, and its signal. One that has been fetched was told, unless a
+        // receive took it for the end that it is without these doorbells.
         let mut error = 0i32;
         sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
-        if closed && error == 0 || unread && self.set(p::ENDED) & p::ENDED != 0 {
+        let told = closed && error == 0 && ph & p::ENDED == 0 || unread && self.set(p::ENDED) & p::ENDED != 0;
+        if told && !unread {
             return Sent::Kernel;
         }
         sys::shutdown(fd, libc::SHUT_WR);
         if unread {
-            return Sent::Err(libc::ECONNRESET);
+            // Behind an end of its half TCP's word for a reset is EPIPE, and so it is once the reset was told.
+            return if told || ends & DONE != 0 { Sent::Kernel } else { Sent::Err(libc::ECONNRESET) };
         }
         // TCP would have taken them, and been reset.
         self.set(p::SENT_TO_GONE);
