@@ -157,7 +157,19 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mu
             return 0;
         }
     }
-    unsafe { next::getsockopt(fd, level, name, v, l) }
+    let r = unsafe { next::getsockopt(fd, level, name, v, l) };
+    if r == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some((_, c)) = fds::existing(fd)
+        && c.switched()
+        // SAFETY: the kernel has just written so many bytes there.
+        && unsafe { *l } as usize == size_of::<c_int>()
+    {
+        let error = v.cast::<c_int>();
+        // SAFETY: as above.
+        unsafe { error.write_unaligned(c.error_heard(error.read_unaligned())) };
+    }
+    r
 }
 
 /// The control data of a receive of ours, of which the application wants to know how much is left behind it (TCP_INQ).

@@ -78,7 +78,20 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         && (0..=2).contains(&how)
     {
         super::io::settle(index, c, fd);
+        let first = c.phase() & smc::conn::phase::SHUT_WR == 0;
         c.shutdown(fd, how);
+        let before = crate::errno();
+        let r = unsafe { next::shutdown(fd, how) };
+        let none = r < 0 && crate::errno() == libc::ENOTCONN;
+        if none && first && c.is_reset_by_doorbell() {
+            if how != libc::SHUT_RD {
+                // Or the next send would be told of the reset, instead of this shutdown.
+                smc::sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut 0i32);
+            }
+            crate::set_errno(before);
+            return 0;
+        }
+        return r;
     }
     unsafe { next::shutdown(fd, how) }
 }

@@ -58,6 +58,30 @@ impl Conn {
         }
     }
 
+    /// Whether the reset that the kernel has had is only its answer to doorbells that lay unread when the peer ended. In TCP
+    /// this end would be half open still.
+    pub fn is_reset_by_doorbell(&self) -> bool {
+        let ph = self.phase();
+        let ends = if ph & p::ATTACHED != 0 { self.my().cons.load(Acquire) & ENDS } else { ABORT };
+        ph & p::TX_RING != 0
+            && ph & (p::BROKEN | p::SENT_TO_GONE) == 0
+            && ends & ABORT == 0
+            && (ends & CLOSED != 0 || !self.unread_there())
+    }
+
+    /// SO_ERROR as the kernel has just told it, and the program may hear it: without that reset it is none.
+    pub fn error_heard(&self, error: i32) -> i32 {
+        let reset = error == libc::ECONNRESET || error == libc::EPIPE;
+        if !reset || !self.is_reset_by_doorbell() || self.phase() & (p::SHUT_RD | p::SHUT_WR) != 0 {
+            return error;
+        }
+        // The kernel will not tell of it again: who receives is at the end, who sends gets TCP's answers to a closed peer.
+        if self.my().cons.load(Acquire) & ENDS == 0 {
+            self.set(p::DEAD | p::ENDED);
+        }
+        0
+    }
+
     /// What must precede the kernel's close of the last descriptor.
     pub fn close(&self, fd: i32) {
         let ph = self.set(p::CLOSED);

@@ -187,7 +187,7 @@ impl Conn {
             };
         }
         if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
-            return Some(self.send_to_gone());
+            return Some(self.send_to_gone(fd, want));
         }
         if self.peer().prod.load(Relaxed) & REVOKED != 0 {
             let at = tx.prod.pos;
@@ -313,10 +313,17 @@ impl Conn {
 
     /// The peer's socket is gone: the kernel knows best which errno and signal that deserves.
     #[cold]
-    fn send_to_gone(&self) -> Sent {
+    fn send_to_gone(&self, fd: i32, want: usize) -> Sent {
         if self.peer_aborted() {
             self.set(p::ENDED);
             return Sent::Err(libc::ECONNRESET);
+        }
+        if self.is_reset_by_doorbell() && crate::inet::TcpInfo::of(fd).is_some_and(|info| info.is_closed()) {
+            // It closed in order, and only a doorbell came too late: TCP would have taken this, and been reset for it.
+            sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut 0i32);
+            sys::shutdown(fd, libc::SHUT_WR);
+            self.set(p::SENT_TO_GONE);
+            return Sent::Bytes(want);
         }
         Sent::Kernel
     }
@@ -356,7 +363,7 @@ impl Conn {
         let tx = unsafe { &mut *self.tx.get() };
         let Ok(used) = self.refresh_tx(tx) else { return Sent::Err(self.broken(fd)) };
         if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
-            return self.send_to_gone();
+            return self.send_to_gone(fd, want);
         }
         self.send_far(fd, tx, self.tx_room().saturating_sub(used), want, source)
     }
