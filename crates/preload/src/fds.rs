@@ -640,6 +640,21 @@ fn go_back_from_links() {
     });
 }
 
+/// Before this process loses rights, or gets out of reach of a peer that has none: what is copied by them would be reset.
+#[cold]
+pub fn go_back_from_copies() {
+    if !owner() || has_left() {
+        return;
+    }
+    each(|fd, k| {
+        if let Kind::Conn(i) = k
+            && conn(i).goes_by_rights()
+        {
+            give_up(i, conn(i), fd, reason::RIGHTS.code());
+        }
+    });
+}
+
 /// In the fork child.
 pub fn after_fork_child() {
     let parent = PID.load(Relaxed);

@@ -119,6 +119,7 @@ next! {
     io_uring_queue_init(n: libc::c_uint, ring: *mut c_void, flags: libc::c_uint) -> c_int;
     io_uring_queue_init_params(n: libc::c_uint, ring: *mut c_void, p: *mut c_void) -> c_int;
     setuid(uid: libc::uid_t) -> c_int;
+    capset(header: *mut c_void, data: *const c_void) -> c_int;
     seteuid(uid: libc::uid_t) -> c_int;
     setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int;
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;

@@ -666,6 +666,13 @@ impl Conn {
         self.phase() & p::ATTACHED != 0 && self.pid.load(Relaxed) == crate::sys::getpid() && kind() == Some(Kind::Verbs)
     }
 
+    /// Whether it uses, or is about to use, copies that the kernel allows by the rights of ptrace.
+    pub fn goes_by_rights(&self) -> bool {
+        let kind = || crate::group::peer_of(self.group.load(Relaxed)).map(|(_, kind, _)| kind);
+        let own = || self.pid.load(Relaxed) == crate::sys::getpid() && kind() == Some(Kind::Ism);
+        self.phase() & p::ATTACHED != 0 && (self.path.load(Relaxed) == path::ISM || own())
+    }
+
     /// Whether it is upgraded, and not back on TCP in both directions.
     pub fn needs_device(&self) -> bool {
         const BACK: u32 = p::TX_REVERTED | p::RX_REVERTED;

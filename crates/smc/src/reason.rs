@@ -287,6 +287,9 @@ reasons! {
     OWN_TABLE = 0x0999_101f, "OWN_TABLE";
         "a thread has a descriptor table of its own";
         "Do without unshare(CLONE_FILES) in the program.";
+    RIGHTS = 0x0999_1020, "RIGHTS";
+        "program gave up rights that copies between processes need";
+        "Nothing, unless `--prefer` names ism: over loopback the connection stays in shared memory.";
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     const CLOEXEC: c_int = 4;
     const UNSHARE: c_int = 2;
     if flags & UNSHARE != 0 {
-        super::process::leave_for(libc::SYS_unshare, libc::CLONE_FILES as usize);
+        super::process::leave_for(libc::SYS_unshare, libc::CLONE_FILES as usize, 0);
     }
     if flags & CLOEXEC != 0 || first > last {
         return unsafe { next::close_range(first, last, flags) };
@@ -390,8 +390,12 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_preadv2 => io::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
             libc::SYS_pwritev2 => io::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
             libc::SYS_epoll_create1 => c_long::from(ready::epoll_create1(fd)),
-            libc::SYS_prctl | libc::SYS_seccomp | libc::SYS_unshare => {
-                super::process::leave_for(n, a);
+            libc::SYS_prctl
+            | libc::SYS_seccomp
+            | libc::SYS_unshare
+            | libc::SYS_capset
+            | libc::SYS_landlock_restrict_self => {
+                super::process::leave_for(n, a, b);
                 next::syscall(n, a, b, c, d, e, f)
             }
             libc::SYS_io_uring_setup => {

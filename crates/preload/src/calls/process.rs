@@ -131,6 +131,11 @@ pub fn restarts() -> bool {
 /// more afterwards, for another thread's handshake may have come in between. A vfork child has a user of its own, and its
 /// parent's memory.
 pub fn change_user<R>(change: impl FnOnce() -> R) -> R {
+    fds::go_back_from_copies();
+    forget_around(change)
+}
+
+fn forget_around<R>(change: impl FnOnce() -> R) -> R {
     let forget = || {
         if fds::owner() {
             group::lanes::forget_peers();
@@ -152,13 +157,34 @@ macro_rules! user {
 }
 user! {
     setuid(uid);
-    seteuid(uid);
     setreuid(real, effective);
     setresuid(real, effective, saved);
 }
 
-/// What a program asks of prctl, seccomp or unshare is about to hold: whether our own system calls must end before.
-pub fn leave_for(call: c_long, a: usize) {
+/// Leaves the real user, by whom the kernel goes where processes copy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seteuid(uid: libc::uid_t) -> c_int {
+    forget_around(|| unsafe { next::seteuid(uid) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn capset(header: *mut c_void, data: *const c_void) -> c_int {
+    fds::go_back_from_copies();
+    unsafe { next::capset(header, data) }
+}
+
+/// What a program asks of a call that takes rights away is about to hold: whether our own system calls must end before, or
+/// copies between processes.
+pub fn leave_for(call: c_long, a: usize, b: usize) {
+    let rights = match call {
+        libc::SYS_prctl => a as c_int == libc::PR_SET_DUMPABLE && b == 0,
+        libc::SYS_unshare => a as c_int & libc::CLONE_NEWUSER != 0,
+        libc::SYS_capset | libc::SYS_landlock_restrict_self => true,
+        _ => false,
+    };
+    if rights {
+        fds::go_back_from_copies();
+    }
     const SET_MODE_STRICT: usize = 0;
     const SET_MODE_FILTER: usize = 1;
     let why = match call {
@@ -172,13 +198,13 @@ pub fn leave_for(call: c_long, a: usize) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    leave_for(libc::SYS_prctl, option as usize);
+    leave_for(libc::SYS_prctl, option as usize, a);
     unsafe { next::prctl(option, a, b, c, d) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    leave_for(libc::SYS_unshare, flags as usize);
+    leave_for(libc::SYS_unshare, flags as usize, 0);
     unsafe { next::unshare(flags) }
 }
 
