@@ -150,6 +150,10 @@ pub fn has_left() -> bool {
 /// thread, of which marks for the whole process would be wrong: all connections go back to TCP and are forgotten.
 #[cold]
 pub fn leave_for_good(why: u32) {
+    if home() == Some(0) {
+        leave_unseen();
+        return;
+    }
     if !owner() || LEFT.swap(true, Relaxed) {
         return;
     }
@@ -173,6 +177,21 @@ pub fn leave_for_good(why: u32) {
         if !waiting && let Some(w) = word(fd) {
             w.store(0, Release);
             drop_ref(i, -1);
+        }
+    });
+}
+
+/// The same in a child with memory of its own that was made past libc's fork: its parent answers for the connections, and the
+/// child, which has a filter of its own to fear, must not make a table or look for one.
+#[cold]
+fn leave_unseen() {
+    if LEFT.swap(true, Relaxed) {
+        return;
+    }
+    smc::config::CONFIG.set(b"DISABLE", b"1");
+    each(|fd, _| {
+        if let Some(w) = word(fd) {
+            w.store(0, Release);
         }
     });
 }
@@ -233,11 +252,16 @@ pub fn high() -> i32 {
     HIGH.load(Relaxed) as i32
 }
 
-/// Whether this is the process whose memory this is, and not its vfork child.
-pub fn owner() -> bool {
+/// What the kernel says of this memory, where it can be asked: that it is its owner's or shared with it (1), or a child's (0).
+fn home() -> Option<u32> {
     let home = HOME.load(Relaxed);
     // SAFETY: a page that stays mapped.
-    if !home.is_null() && unsafe { &*home }.load(Relaxed) == 1 && !SHARED.load(Relaxed) {
+    (!home.is_null()).then(|| unsafe { &*home }.load(Relaxed))
+}
+
+/// Whether this is the process whose memory this is, and not its vfork child.
+pub fn owner() -> bool {
+    if home() == Some(1) && !SHARED.load(Relaxed) {
         return true;
     }
     sys::getpid() == PID.load(Relaxed)

@@ -405,6 +405,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 super::process::leave_for_io_uring();
                 next::syscall(n, a, b, c, d, e, f)
             }
+            _ if super::process::is_fork(n, a, b) => super::process::fork_by(|| next::syscall(n, a, b, c, d, e, f)),
             _ => next::syscall(n, a, b, c, d, e, f),
         }
     }

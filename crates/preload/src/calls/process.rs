@@ -77,6 +77,50 @@ extern "C" fn child() {
     epoll::after_fork_child();
 }
 
+/// What clone3 is told, as far as we look at it.
+#[repr(C)]
+struct CloneArgs {
+    flags: u64,
+    _ids: [u64; 3],
+    _exit_signal: u64,
+    stack: u64,
+}
+
+/// Whether a system call that makes a process is a fork: a copy of this memory, and on the same stack, so that it returns
+/// through the frame that asked for it. What else clone makes is left alone.
+///
+/// # Safety
+/// `a` and `b` must be the first arguments of system call `n`.
+pub unsafe fn is_fork(n: c_long, a: usize, b: usize) -> bool {
+    // A shared table of descriptors would be changed by both.
+    const SHARED: u64 = (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_THREAD | libc::CLONE_VFORK) as u64;
+    match n {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => true,
+        libc::SYS_clone => a as u64 & SHARED == 0 && b == 0,
+        libc::SYS_clone3 if b >= size_of::<CloneArgs>() && !crate::faulty(a as *const CloneArgs) => {
+            // SAFETY: the caller passes its clone_args, of `b` bytes.
+            let args = unsafe { &*(a as *const CloneArgs) };
+            args.flags & SHARED == 0 && args.stack == 0
+        }
+        _ => false,
+    }
+}
+
+/// A fork by number, of which libc tells nobody: sandboxes are made so, in namespaces of their own.
+pub fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
+    prepare();
+    let r = fork();
+    let e = crate::errno();
+    if r == 0 {
+        child()
+    } else {
+        parent()
+    }
+    crate::set_errno(e);
+    r
+}
+
 /// A handler that interrupts and is taken out by its signal was ever installed: afterwards nobody sees that it was there.
 static ONE_SHOT: AtomicBool = AtomicBool::new(false);
 
