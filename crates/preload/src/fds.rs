@@ -64,7 +64,12 @@ pub struct Local {
     pub removals: AtomicU32,
     /// Our own descriptor of it, while calls of other threads go on that began before its close (0: none).
     kept: AtomicI32,
+    /// The fork, by its number, for which the child's descriptors were counted last, and how many those were.
+    counted_for: AtomicU32,
+    counted: AtomicU32,
 }
+/// Forks so far.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Sockets seen, of which each so many-th makes us look for killed children.
 static CREATED: AtomicU32 = AtomicU32::new(1);
 const REAP_EVERY: u32 = 64;
@@ -633,6 +638,7 @@ pub fn each(mut f: impl FnMut(i32, Kind)) {
 pub fn before_fork() {
     ledger::reap(false, lost);
     go_back_from_links();
+    let fork = FORKS.fetch_add(1, Relaxed) + 1;
     each(|fd, k| {
         let index = match k {
             Kind::Conn(i) => Some(i),
@@ -642,8 +648,44 @@ pub fn before_fork() {
         };
         if let Some(i) = index {
             conn(i).refs.fetch_add(1, AcqRel);
+            let l = local(i);
+            if l.counted_for.swap(fork, Relaxed) != fork {
+                l.counted.store(0, Relaxed);
+            }
+            l.counted.fetch_add(1, Relaxed);
         }
     });
+}
+
+/// In the child. Other threads may have opened and closed sockets between the count in `before_fork` and the fork itself. What
+/// was not counted is its parent's alone, and the child's exit would end it under the parent: it leaves that on TCP, unseen.
+fn settle_count() {
+    if !table::exists() {
+        return;
+    }
+    let Some(t) = table::get() else { return };
+    let fork = FORKS.load(Relaxed);
+    each(|fd, k| {
+        let counted = match k {
+            Kind::Conn(i) if local(i).counted_for.load(Relaxed) == fork => Some(local(i)),
+            Kind::Conn(_) | Kind::Tcp => None,
+            _ => return,
+        };
+        match (counted, word(fd)) {
+            (Some(l), _) => drop(l.counted.fetch_sub(1, Relaxed)),
+            (None, Some(w)) => w.store(0, Relaxed),
+            _ => {}
+        }
+    });
+    for i in
+        (0..t.high_water.load(Relaxed).min(table::CAPACITY)).filter(|&i| local(i).counted_for.load(Relaxed) == fork)
+    {
+        match local(i).counted.load(Relaxed).cast_signed() {
+            0 => {}
+            closed @ 1.. => lost(i, closed as u32),
+            opened => drop(conn(i).refs.fetch_add(opened.unsigned_abs(), AcqRel)),
+        }
+    }
 }
 
 /// Before a child in our memory is made. It gives back in our stead what it inherits, but has credentials of its own, from
@@ -685,6 +727,7 @@ pub fn after_fork_child() {
     settle_down();
     SHARED.store(UNSEEN_SHARING, Relaxed);
     if !WORDS.load(Relaxed).is_null() {
+        settle_count();
         ledger::after_fork_child(parent, |count| {
             each(|_, k| {
                 if let Kind::Conn(i) = k {

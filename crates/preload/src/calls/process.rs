@@ -14,6 +14,9 @@ use crate::{alloc, epoll, ledger, next};
 static HELD: AtomicU8 = AtomicU8::new(0);
 const TABLES: u8 = 1;
 const HEAP: u8 = 2;
+const FORK: u8 = 4;
+
+static FORKING: shm::FastLock<false> = shm::FastLock::new();
 
 /// Registers the fork handlers.
 pub fn init() {
@@ -28,14 +31,17 @@ extern "C" fn prepare() {
     if fds::has_left() {
         return;
     }
-    fds::before_fork();
-    epoll::before_fork();
-    // Held over the fork so that the child finds the tables and the heap whole.
+    // Of a fork in a signal handler that interrupted this very place, the guards are its thread's already.
     let hold = |lock: Result<_, _>, bit| {
         if lock.map(core::mem::forget::<shm::FastGuard<'_, false>>).is_ok() {
             HELD.fetch_or(bit, Relaxed);
         }
     };
+    // One fork at a time: each counts the descriptors for its child.
+    hold(FORKING.lock(), FORK);
+    fds::before_fork();
+    epoll::before_fork();
+    // Held over the fork so that the child finds the tables and the heap whole.
     hold(epoll::table_lock().lock(), TABLES);
     hold(alloc::HEAP.lock.lock(), HEAP);
     ledger::before_fork();
@@ -55,6 +61,9 @@ extern "C" fn parent() {
         if held & TABLES != 0 {
             epoll::table_lock().force_unlock();
         }
+        if held & FORK != 0 {
+            FORKING.force_unlock();
+        }
     }
 }
 
@@ -69,6 +78,7 @@ extern "C" fn child() {
     unsafe {
         alloc::HEAP.lock.reset();
         epoll::table_lock().reset();
+        FORKING.reset();
     }
     fds::after_fork_child();
     hidden::after_fork_child();

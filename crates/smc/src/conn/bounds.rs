@@ -32,7 +32,7 @@ fn encode(bytes: u32) -> u32 {
 
 /// See `encode`. The peer may have sent any code.
 fn decode(code: u32) -> u32 {
-    (8 + u64::from(code & 7) << (code >> 3 & 31) + 7).min(1 << 31) as u32
+    ((8 + u64::from(code & 7)) << ((code >> 3 & 31) + 7)).min(1 << 31) as u32
 }
 
 /// The processor that a `cpu` word tells.
