@@ -1,5 +1,6 @@
 /* Connections and other processes: fork, vfork, spawn, exec of programs that are preloaded, static, or change user; streams. */
 #include "frame.h"
+#include "run.h"
 #include <spawn.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
@@ -302,6 +303,37 @@ CASE(fork_killed_then_reset)
     MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now));
     close(fd);
     peer_reads_to_end();
+}
+
+/* The other process may come in at any step of an upgrade, also between the two ends of one. */
+CASE_PLAN(fork_at_any_step, STAYS_TCP)
+{
+    int was = settings.warm;
+    /* Where two processes share memory already, others are upgraded through it. */
+    settings.warm = 40;
+    fresh_slot(1);
+    for (int rounds = 0; rounds < 24; rounds++) {
+        settings.warm = rounds / 2;
+        int fd = fresh();
+        /* Half a round trip more is another step. */
+        if (rounds % 2)
+            tell('w', 3);
+        pid_t child = fork();
+        if (child == 0) {
+            if (rounds % 2)
+                take(fd, 3, MSG_WAITALL);
+            for (int i = 0; i < 4; i++) {
+                put(fd, 10, 0);
+                ask('r', 10, 0);
+                tell('w', 100);
+                say("%d, %d: %s", rounds, i, result(take(fd, 100, MSG_WAITALL)));
+            }
+            _exit(0);
+        }
+        reap(child, "child");
+        close(fd);
+    }
+    settings.warm = was;
 }
 
 CASE(fork_blocked_in_both)

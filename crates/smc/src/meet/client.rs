@@ -207,7 +207,13 @@ pub(super) fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
         upgraded(conn, true);
         return Next::Later;
     }
-    let (n, passed) = match hear(conn, conn.meeting.load(Relaxed), buffer) {
+    let ch = conn.meeting.load(Relaxed);
+    if ch < 0 && conn.pid.load(Relaxed) != sys::getpid() {
+        // A fork child has no part in its parent's lanes, which look hung up to it. The server may attach all the same, and
+        // its doorbells would be read as payload.
+        return Next::Later;
+    }
+    let (n, passed) = match hear(conn, ch, buffer) {
         Ok(got) => got,
         // Hung up with our Confirm unread.
         Err(libc::ECONNRESET) => (0, None),
