@@ -305,6 +305,16 @@ CASE(fork_killed_then_reset)
     peer_reads_to_end();
 }
 
+static void talk_on(int fd, const char *who, int rounds)
+{
+    for (int i = 0; i < 4; i++) {
+        put(fd, 10, 0);
+        ask('r', 10, 0);
+        tell('w', 100);
+        say("%s %d, %d: %s", who, rounds, i, result(take(fd, 100, MSG_WAITALL)));
+    }
+}
+
 /* The other process may come in at any step of an upgrade, also between the two ends of one. */
 CASE_PLAN(fork_at_any_step, STAYS_TCP)
 {
@@ -322,15 +332,14 @@ CASE_PLAN(fork_at_any_step, STAYS_TCP)
         if (child == 0) {
             if (rounds % 2)
                 take(fd, 3, MSG_WAITALL);
-            for (int i = 0; i < 4; i++) {
-                put(fd, 10, 0);
-                ask('r', 10, 0);
-                tell('w', 100);
-                say("%d, %d: %s", rounds, i, result(take(fd, 100, MSG_WAITALL)));
-            }
+            talk_on(fd, "child", rounds);
             _exit(0);
         }
         reap(child, "child");
+        /* What the child has moved. */
+        from_subject[0] += 4 * 10;
+        from_peer[0] += 4 * 100 + rounds % 2 * 3;
+        talk_on(fd, "parent", rounds);
         close(fd);
     }
     settings.warm = was;

@@ -94,7 +94,9 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
     let mut buffer = [0u8; channel::MAX];
     loop {
         let next = match conn.stage.load(Relaxed) {
-            stage::START if shared => Next::Tcp(reason::SHARED_FD),
+            // What is mapped from here on would not be in the other process, which would read our doorbells as payload, or
+            // send into nothing. A client that has confirmed has both buffers, and so has whoever it forked since.
+            at if shared && at != stage::CONFIRMED && at != stage::OVER => Next::Tcp(reason::SHARED_FD),
             stage::START => start(conn, fd),
             stage::INVITED => server::invited(conn),
             stage::LISTENING if witness::watches(conn) => prove::meet(conn, fd),

@@ -213,7 +213,8 @@ fn accept(
 /// be long in coming.
 fn finish_pending(own: &Conn, kind: Kind, peer: dibs::Gid, of: Cred) {
     let Some(first) = group::pending(kind, peer, of) else { return };
-    if core::ptr::eq(first, own) || !first.hold_upgrade() {
+    // Of one that has several holders some may be another process, which would not have what is mapped now.
+    if core::ptr::eq(first, own) || first.refs.load(Acquire) > 1 || !first.hold_upgrade() {
         return;
     }
     if first.stage.load(Relaxed) == stage::ACCEPTED {
