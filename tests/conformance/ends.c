@@ -100,6 +100,26 @@ CASE(ends_resets)
     close(fd);
 }
 
+/* What has come is given out first; the reset waits for a call that gets nothing else. */
+CASE(ends_reset_behind_part)
+{
+    int fd = fresh(), mark = 80;
+    tell('w', 150);
+    tell('l', 0);
+    say("recv %s", result(take(fd, 100, MSG_WAITALL)));
+    say("part %s", result(take(fd, 100, MSG_WAITALL)));
+    say("reset %s", result(take(fd, 100, MSG_WAITALL)));
+    say("end %s", result(take(fd, 10, 0)));
+    close(fd);
+    fd = fresh();
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+    tell('w', 50);
+    tell('l', 0);
+    say("part %s", result(take(fd, 100, 0)));
+    say("reset %s", result(take(fd, 100, 0)));
+    close(fd);
+}
+
 CASE(ends_reset_send)
 {
     int fd = fresh();

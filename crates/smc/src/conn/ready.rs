@@ -134,6 +134,13 @@ impl Conn {
             || self.phase() & (p::DEAD | p::BROKEN) != 0
     }
 
+    /// Whether the ring is read to its end and nothing follows but the end of the connection.
+    pub fn only_its_end_is_left(&self) -> bool {
+        self.has_news()
+            && !self.reads_tcp()
+            && self.my().prod.load(Acquire) & (CURSOR_MASK | REVERTED) == self.rx_word.load(Relaxed)
+    }
+
     /// Whether receives still come from TCP, all of them or up to the switch.
     pub fn reads_tcp(&self) -> bool {
         self.phase() & p::RX_RING == 0 || self.tcp_left() > 0

@@ -46,6 +46,10 @@ pub(super) fn receive(
     loop {
         let fd = stay.fd();
         let got = if settle(index, c, fd) {
+            if done > 0 && c.only_its_end_is_left() {
+                // A reset is told once, and to a call that has nothing else to tell.
+                return done as ssize_t;
+            }
             match c.recv(fd, &mut into, flags) {
                 Got::Bytes(n) => {
                     if want == 0 {
@@ -69,6 +73,9 @@ pub(super) fn receive(
             }
         } else if stay.is_over() {
             return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
+        } else if done > 0 && smc::sys::poll_now(fd, 0) & libc::POLLERR != 0 && c.queued(fd) == 0 {
+            // The same: the kernel would tell it here.
+            return done as ssize_t;
         } else {
             let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
             match from_kernel(index, &mut stay, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
