@@ -91,6 +91,7 @@ programs! {
     settings_that_change_under_waits = "changed_under_waits" DEFAULT AT_ONCE ISM;
     threads_and_handlers_with_small_stacks = "small_stacks" DEFAULT AT_ONCE ISM;
     rights_that_are_given_up = "lost_rights" DEFAULT AT_ONCE ISM;
+    programs_that_are_spawned_beside_traffic = "spawns" DEFAULT AT_ONCE ISM;
     a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
 }
 

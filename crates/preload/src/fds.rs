@@ -742,7 +742,7 @@ pub fn after_fork_child() {
 /// they had left it, and with the table's descriptor kept open too, the new program takes them on (`inherit`): it may
 /// be upgraded in turn, as in a server that accepts, forks and execs.
 pub fn before_exec() {
-    revert_inherited();
+    revert_for_exec();
     if !owner() {
         return;
     }
@@ -848,9 +848,48 @@ pub fn before_exit() {
     }
 }
 
+/// Before this process becomes another program, or a vfork child of it does.
+fn revert_for_exec() {
+    let own = owner();
+    revert_inherited(|index, fd| {
+        if own && !is_shared(index) {
+            // Nobody else would read on.
+            return false;
+        }
+        sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        true
+    });
+}
+
+/// Descriptors kept from a program that is spawned.
+pub struct Kept(Vec<i32>);
+
+/// Before a child that another libc function makes inherits what has no FD_CLOEXEC, and we don't see its exec.
+pub fn revert_for_spawn() -> Kept {
+    let mut kept = Kept(Vec::new());
+    if owner() {
+        revert_inherited(|_, fd| {
+            sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+            kept.0.push(fd);
+            true
+        });
+    }
+    kept
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        for fd in self.0.drain(..) {
+            sys::fcntl(fd, libc::F_SETFD, 0);
+        }
+    }
+}
+
 /// Gives back to TCP what another program is about to inherit. Goes by what is open, not by our marks: a vfork child
-/// has rearranged its descriptors without leaving marks.
-pub fn revert_inherited() {
+/// has rearranged its descriptors without leaving marks. Where the stream cannot be put in order for others (`keep` of the
+/// connection and the descriptor), that program must not get it: it would read doorbells between payload, and seldom wants the
+/// connection at all, while this one goes on with it. False from `keep`: there is no such one, and it is reset.
+fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
     // A buffer that is exposed is the peer's to switch to, whatever was done here.
     let mut exposed = false;
     each(|_, k| exposed |= matches!(k, Kind::Conn(i) if conn(i).phase() & phase::ATTACHED != 0));
@@ -876,7 +915,9 @@ pub fn revert_inherited() {
             // The peer may send on the ring by now, and is told through its own what we have not read. A vfork child must
             // leave the channel alone: its number is the parent's.
             smc::meet::conclude(conn(i));
-            conn(i).revert(fd, reason::INHERITED.code(), true);
+            if !conn(i).go_back(fd, reason::INHERITED.code(), true) && !keep(i, fd) {
+                conn(i).reset_by_exec(fd);
+            }
             if owner() {
                 crate::epoll::on_reverted(i);
             }

@@ -394,22 +394,15 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
-/// A child that another libc function makes inherits what has no FD_CLOEXEC, and we don't see its exec.
-fn before_spawn() {
-    if fds::owner() {
-        fds::revert_inherited();
-    }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(cmd: *const c_char) -> c_int {
-    before_spawn();
+    let _kept = fds::revert_for_spawn();
     unsafe { next::system(cmd) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(cmd: *const c_char, mode: *const c_char) -> *mut FILE {
-    before_spawn();
+    let _kept = fds::revert_for_spawn();
     unsafe { next::popen(cmd, mode) }
 }
 
@@ -422,7 +415,7 @@ pub unsafe extern "C" fn posix_spawn(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    before_spawn();
+    let _kept = fds::revert_for_spawn();
     unsafe { next::posix_spawn(pid, path, fa, attr, argv, envp) }
 }
 
@@ -435,7 +428,7 @@ pub unsafe extern "C" fn posix_spawnp(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    before_spawn();
+    let _kept = fds::revert_for_spawn();
     unsafe { next::posix_spawnp(pid, file, fa, attr, argv, envp) }
 }
 

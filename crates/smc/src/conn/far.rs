@@ -294,9 +294,10 @@ impl Conn {
     /// Our sends are on TCP from here on. The tx lock is held.
     pub(super) fn leave_far(&self) {
         let _guard = self.image_lock().lock();
-        self.clear(p::TX_RING);
         self.peer().prod.fetch_or(REVERTED, SeqCst);
         self.copy_words(&[PROD]);
+        // Before that, other threads of ours would send over TCP what the peer takes for doorbells.
+        self.clear(p::TX_RING);
     }
 }
 

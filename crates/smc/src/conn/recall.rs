@@ -89,7 +89,7 @@ impl Conn {
     fn ask_for_ring(&self, rx: &mut Rx, foreign: bool) -> bool {
         let (my, image) = (self.my(), self.peer());
         let returned = my.prod.load(Acquire) & REVERTED != 0;
-        let whole = self.refresh_rx(rx).is_ok_and(|unread| unread == 0 || !returned && rx.ends & (CLOSED | ABORT) == 0);
+        let whole = self.refresh_rx(rx).is_ok_and(|unread| unread == 0 || !returned && rx.ends & ENDS == 0);
         // Between what is left on TCP and the ring no doorbell may lie.
         let apart = rx.tcp_left == 0 || my.rung.load(SeqCst) & !RUNG_REVOKED == 0;
         let asked = image.kin.fetch_or(RECALL, SeqCst) & RECALL != 0;

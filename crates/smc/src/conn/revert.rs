@@ -24,9 +24,10 @@ impl Conn {
             if self.is_far() {
                 return self.leave_far();
             }
-            self.clear(p::TX_RING);
-            // SYNC: prod. Behind all data; pairs with `refresh_rx`.
+            // SYNC: prod. Behind all data; pairs with `refresh_rx`. Before other threads of ours send over TCP: the peer would take
+            // that for doorbells.
             self.peer().prod.fetch_or(REVERTED, SeqCst);
+            self.clear(p::TX_RING);
         }
     }
 
@@ -100,6 +101,11 @@ impl Conn {
             self.broken(fd);
         }
         clean
+    }
+
+    /// The program that this process becomes would read what nobody can put in order.
+    pub fn reset_by_exec(&self, fd: i32) {
+        self.broken(fd);
     }
 
     /// `revert` without the reset: while it is not clean, only our own receives find the end of the ring.
@@ -190,8 +196,8 @@ impl Conn {
         }
         if unread > 0 && foreign {
             // A peer that has gone back to TCP already may have sent more there: its bytes would change places.
-            // Nor can one be told that is gone, or that takes our doorbells for payload.
-            if before & REVERTED != 0 || rx.ends & (CLOSED | ABORT) != 0 || self.phase() & p::TX_RING == 0 {
+            // Nor can one be told that is gone, or that takes our doorbells for payload; behind its FIN nothing can be sent.
+            if before & REVERTED != 0 || rx.ends & ENDS != 0 || self.phase() & p::TX_RING == 0 {
                 return false;
             }
             self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);
