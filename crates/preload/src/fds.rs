@@ -653,6 +653,7 @@ pub fn before_fork() {
                 l.counted.store(0, Relaxed);
             }
             l.counted.fetch_add(1, Relaxed);
+            conn(i).await_step();
         }
     });
 }

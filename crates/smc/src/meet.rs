@@ -53,6 +53,8 @@ mod stage {
     pub const INVITED: u32 = 13;
 }
 
+/// A step never waits; the thread that takes it may be put off.
+const LONGEST_STEP_NS: u64 = 500_000_000;
 /// Operations after which an end stops waiting for its peer.
 const GIVE_UP: u32 = 1 << 16;
 /// The same in a rendezvous directory: most connections that leave the network namespace also leave the machine.
@@ -74,10 +76,11 @@ enum Next {
     Tcp(Reason),
 }
 
-/// Takes the upgrade of `conn` as far as it goes now. True when a direction may have switched. `shared`: other
-/// processes hold the connection too.
+/// Takes the upgrade of `conn` as far as it goes now. True when a direction may have switched. `shared`: whether other
+/// processes hold the connection too. What is mapped for it then is mapped here only, and a fork child that takes the connection
+/// back to TCP, for its exec, would tell nobody.
 #[cold]
-pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
+pub fn step(conn: &Conn, fd: i32, shared: impl Fn() -> bool) -> bool {
     if conn.phase() & (p::FROZEN | p::CLOSED) != 0 {
         conn.next_try.store(u32::MAX, Relaxed);
         return false;
@@ -89,6 +92,9 @@ pub fn step(conn: &Conn, fd: i32, shared: bool) -> bool {
     if !conn.hold_upgrade() {
         return false;
     }
+    // SYNC: fork. Behind the hold; pairs with `await_step`.
+    core::sync::atomic::fence(SeqCst);
+    let shared = shared();
     let before = conn.phase();
     identify(conn, fd);
     let mut buffer = [0u8; channel::MAX];
@@ -153,6 +159,17 @@ impl Conn {
     /// Keeps an upgrade from going on until `release_upgrade`; false when one is going on.
     pub fn hold_upgrade(&self) -> bool {
         self.busy.compare_exchange(0, shm::thread_id(), Acquire, Relaxed).is_ok()
+    }
+
+    /// Waits for the end of a step that another thread is in the middle of: before a fork, and behind the count of the child.
+    #[cold]
+    pub fn await_step(&self) {
+        // SYNC: fork. A step that begins from here on sees the child.
+        core::sync::atomic::fence(SeqCst);
+        let deadline = sys::now_ns() + LONGEST_STEP_NS;
+        while self.is_upgraded_elsewhere() && sys::now_ns() < deadline {
+            sys::nap();
+        }
     }
 
     /// Whether another thread is in the middle of a step, and will end it whatever this one does meanwhile.

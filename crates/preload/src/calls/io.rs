@@ -39,7 +39,7 @@ fn upgrade(index: u32, c: &Conn, fd: c_int) {
     if shm::lock::on_signal_stack() {
         return;
     }
-    if meet::step(c, fd, fds::is_shared(index)) && c.switched() {
+    if meet::step(c, fd, || fds::is_shared(index)) && c.switched() {
         fds::on_upgraded(index, fd);
     }
     crate::set_errno(e);

@@ -28,7 +28,7 @@ impl End {
 
     pub fn step(&self) {
         self.conn.ops.fetch_add(1, Relaxed);
-        meet::step(self.conn, self.fd, false);
+        meet::step(self.conn, self.fd, || false);
     }
 
     pub fn has(&self, bits: u32) -> bool {
