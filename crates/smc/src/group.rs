@@ -6,7 +6,7 @@
 mod buffers;
 pub mod lanes;
 
-pub use buffers::{At, Pass, Reached, attach, give_back, own_page, release, take_dmb};
+pub use buffers::{At, Pass, Reached, attach, give_back, own_page, release, release_confirmed, take_dmb};
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -353,6 +353,11 @@ pub fn unfinished(is_attached: impl Fn(&Conn) -> bool) -> Option<&'static Conn> 
 /// The peer of a group, the device, and what was agreed on.
 pub fn peer_of(id: u32) -> Option<(Gid, Kind, Terms)> {
     with(|list| list.iter().find(|g| g.id == id).map(|g| (g.peer, g.kind, g.terms))).flatten()
+}
+
+/// Whether first contact has not come to its end.
+pub fn is_pending(id: u32) -> bool {
+    with(|list| list.iter().any(|g| g.id == id && g.state == State::Pending)).unwrap_or(false)
 }
 
 /// What the peer says of itself at first contact: what is to be shown, and whether it wants a checksum, too.

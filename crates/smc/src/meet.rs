@@ -423,9 +423,18 @@ fn device(kind: Kind, gid: Gid, of: Cred) -> Result<dibs::Gid, Reason> {
 
 /// Nothing comes of it, and the peer has not begun to use our buffer.
 fn retract(conn: &Conn, why: Reason) -> Next {
+    retract_and(conn, why, group::release)
+}
+
+/// The same behind a Confirm, which says that the peer has attached our buffer.
+fn retract_confirmed(conn: &Conn, why: Reason) -> Next {
+    retract_and(conn, why, group::release_confirmed)
+}
+
+fn retract_and(conn: &Conn, why: Reason, release: fn(&Conn)) -> Next {
     conn.withdraw();
     group::failed(conn.group.load(Relaxed), why == reason::SYNC_ERR);
-    group::release(conn);
+    release(conn);
     Next::Tcp(why)
 }
 

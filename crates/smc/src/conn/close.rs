@@ -125,7 +125,13 @@ impl Conn {
     /// Whether the peer will never write to our DMB again. Its end flags do not say that: after shutdown(SHUT_RDWR) it
     /// still confirms what it reads, and closes later.
     pub fn dmb_is_quiet(&self) -> bool {
-        self.phase() & p::ATTACHED == 0 || self.my().cons.load(Acquire) & LEFT != 0
+        self.phase() & p::ATTACHED == 0 || self.peer_has_left()
+    }
+
+    /// Whether the peer, which has attached our DMB, has given it up.
+    pub(crate) fn peer_has_left(&self) -> bool {
+        // SYNC: left.
+        self.my().cons.load(Acquire) & LEFT != 0
     }
 
     /// Whether the connection ended without a word of the peer, as one does whose process was killed. Not so if our own kernel
@@ -143,7 +149,7 @@ impl Conn {
 
     /// The last that is ever written to the peer's DMB on behalf of this connection.
     pub(crate) fn leave(&self) {
-        // SYNC: left. Release, behind all other stores; pairs with the acquires in `dmb_is_quiet` and `group::take_dmb`.
+        // SYNC: left. Release, behind all other stores; pairs with the acquires in `peer_has_left` and `group::take_dmb`.
         // A peer that attaches only now has not been told of the end.
         let untold = if self.phase() & p::TX_READY == 0 { self.ends.load(Relaxed) } else { 0 };
         self.peer().cons.fetch_or(LEFT | untold, SeqCst);

@@ -233,13 +233,22 @@ pub fn attach(id: u32, token: u64, len: u32, pass: Pass) -> Option<Reached> {
 
 /// The last descriptor of an upgraded connection is being closed.
 pub fn release(conn: &Conn) {
+    release_as(conn, conn.dmb_is_quiet());
+}
+
+/// The handshake has failed here, behind a Confirm: the peer has attached our buffer, and its last word there may be yet to come.
+/// It would fall to the buffer's next connection, and tell that one of an end.
+pub fn release_confirmed(conn: &Conn) {
+    release_as(conn, conn.peer_has_left());
+}
+
+fn release_as(conn: &Conn, quiet: bool) {
     let id = conn.group.load(Relaxed);
     // Once: by the next time the buffer may be another connection's.
     let token = conn.my_token.swap(0, Relaxed);
     if token == 0 {
         return;
     }
-    let quiet = conn.dmb_is_quiet();
     let died = conn.peer_died();
     let header = conn.my_header();
     let peer_token = conn.peer_token.swap(0, Relaxed);

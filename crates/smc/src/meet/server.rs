@@ -235,7 +235,9 @@ pub(super) fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
         Err(libc::EAGAIN) => return Next::Later,
         Err(_) => (0, None),
     };
-    let attached = match Message::decode(&buffer[..n]) {
+    let message = Message::decode(&buffer[..n]);
+    let is_confirm = matches!(message, Ok(Message::Confirm(_)));
+    let attached = match message {
         Ok(Message::Confirm(confirm)) => attach_confirmed(conn, id, &confirm, (passed, &buffer[..n])),
         Ok(Message::Decline(d)) => {
             conn.peer_reason.store(d.diagnosis.code(), Relaxed);
@@ -259,7 +261,7 @@ pub(super) fn confirmed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
             if why != reason::PEER_DECL && n != 0 {
                 let _ = decline(conn, ch, why);
             }
-            retract(conn, why)
+            if is_confirm { retract_confirmed(conn, why) } else { retract(conn, why) }
         }
     }
 }
@@ -283,8 +285,10 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, (fd, raw): (Option<i
     }
     let pass = Pass { fd, at: place(raw, kind) };
     let ch = conn.meeting.load(Relaxed);
-    if kind == Kind::Verbs && peek(conn, ch, &mut [0; channel::MAX]) == Err(libc::ECONNRESET) {
-        // It has given up, and what is asked over its link would be waited for in vain.
+    let hung_up = || peek(conn, ch, &mut [0; channel::MAX]) == Err(libc::ECONNRESET);
+    if kind == Kind::Verbs && group::is_pending(id) && hung_up() {
+        // It has given up, and the link with it, over which an answer would be waited for in vain. A link that others use is
+        // there, and it waits for us to leave its buffer.
         return Err(reason::RENDEZVOUS);
     }
     let reached = group::attach(id, client.token, len, pass).ok_or(reason::MEMORY)?;
