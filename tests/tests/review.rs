@@ -23,9 +23,14 @@ fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
         let program = compile(&format!("review/{name}"))?;
         let expected = words(&c.start("plain", &mut Command::new(&program)).success(secs(60)));
         for setting in settings {
-            let start = |_| c.start("run", Side::Run.command(&program).envs(setting.iter().copied()));
+            let start = |run| {
+                // Some make files.
+                let own = c.dir().join(format!("run-{run}"));
+                fs::create_dir_all(&own).expect("a directory");
+                c.start("run", Side::Run.command(&program).envs(setting.iter().copied()).current_dir(own))
+            };
             // Beside each other: most of their time they sleep.
-            let mut runs = [0; RUNS].map(start);
+            let mut runs: [_; RUNS] = std::array::from_fn(start);
             for run in &mut runs {
                 assert_eq!(words(&run.success(secs(60))), expected, "with {setting:?}");
             }
