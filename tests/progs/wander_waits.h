@@ -154,7 +154,7 @@ static void step_crowd(void)
 static void step_flood(void)
 {
     uint64_t next = mix(luck);
-    int total = 0, size = 4096 << pick(8), flags = MSG_NOSIGNAL | (pick(2) ? MSG_DONTWAIT : 0);
+    int ample = 1 << 20, total = 0, size = 4096 << pick(8), flags = MSG_NOSIGNAL | (pick(2) ? MSG_DONTWAIT : 0);
     ssize_t n;
     if (!can_say() || !can_hear())
         return;
@@ -172,6 +172,8 @@ static void step_flood(void)
     } while (n > 0 && total < 100 << 20);
     note("no room: %s", result(n));
     MUST(limit(SO_SNDTIMEO, 0));
+    /* Or a later send might find no room in the kernel where a ring has some. */
+    MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &ample, sizeof ample));
     ask('f', total);
     struct pollfd p = { .fd = fd, .events = POLLOUT };
     int r = poll(&p, 1, PATIENCE);
