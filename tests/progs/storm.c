@@ -2,7 +2,8 @@
  * storm server PORT                    a thread for each connection answers until its end
  * storm client PORT THREADS SECONDS    each thread connects, has a random number of requests answered, and ends the connection
  *                                      in one of several ways, over and over
- * Both know every byte that must come. With STORM_FILES=N in the environment a client may have only N open files.
+ * Both know every byte that must come. With STORM_FILES=N in the environment a client may have only N open files; with
+ * STORM_NO_FORKS it does not fork.
  */
 #include "common.h"
 #include <pthread.h>
@@ -156,7 +157,7 @@ static int disturb(int fd, uint64_t *random)
             MUST(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
         break;
     case 6:
-        if (next_random(random) % 8 == 0) {
+        if (next_random(random) % 8 == 0 && !getenv("STORM_NO_FORKS")) {
             pid_t child = fork();
             if (child == 0)
                 _exit(0);
