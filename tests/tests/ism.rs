@@ -103,7 +103,15 @@ def echo(blocks):
 echo(100)
 if mode == 'fork' and os.fork(): os._exit(0)
 if mode == 'withdrawn': dumpable(0)
+if mode == 'unseen': exec(sys.argv[3])
 echo(1 << 30)
+";
+/// prctl(PR_SET_DUMPABLE, 0) by an instruction of its own, which no hook sees.
+const UNSEEN: &str = "
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex('b89d000000 bf04000000 31f6 0f05 c3'))
+ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 ";
 /// Its client, which says how it ended, and waits to be looked at.
 const CLIENT: &str = "
@@ -142,7 +150,7 @@ fn echoed(c: &Case, mode: &str, devices: &str) -> Result<(String, Vec<String>, V
         command.arg(system_tests::shortwire()).args(["run", "--prefer", devices, "--"]).arg(&python).args(args);
         command
     };
-    let mut server = c.serve("server", port, &mut limited(&["-c", SERVER, mode, &number]));
+    let mut server = c.serve("server", port, &mut limited(&["-c", SERVER, mode, &number, UNSEEN]));
     let mut client = c.start("client", &mut limited(&["-c", CLIENT, &number]));
     let end = std::time::Instant::now() + secs(30);
     while client.stdout().is_empty() {
@@ -167,7 +175,8 @@ fn a_fork_child_takes_over() {
     });
 }
 
-/// Without the right to write to the other process there is no ism; once it is withdrawn the connection ends.
+/// Without the right to write to the other process there is no ism. Before a process withdraws it, its connections go back to TCP;
+/// where that was not seen they end.
 #[test]
 fn rights() {
     case("ism-rights", |c| {
@@ -175,7 +184,9 @@ fn rights() {
         assert!(said == "all" && !devices.is_empty() && devices.iter().all(|d| d == "loopback"), "{said} {devices:?}");
         let (said, devices, groups) = echoed(c, "denied", "ism")?;
         assert!(said == "all" && devices.is_empty() && groups.is_empty(), "{said} {devices:?} {groups:?}");
-        let (said, _, groups) = echoed(c, "withdrawn", "ism")?;
+        let (said, devices, _) = echoed(c, "withdrawn", "ism")?;
+        assert!(said == "all" && devices.is_empty(), "{said} {devices:?}");
+        let (said, _, groups) = echoed(c, "unseen", "ism")?;
         assert_eq!(said, "reset");
         assert!(groups.is_empty() || groups == ["ENDING"], "no new connection may join: {groups:?}");
         Ok(())
@@ -202,7 +213,7 @@ def echo(c, i):
 for i in range(2):
     threading.Thread(target=echo, args=(s.accept()[0], i), daemon=True).start()
 while max(left) > 0: time.sleep(0.01)
-ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+exec(sys.argv[2])
 time.sleep(60)
 ";
 /// Uses the first of them on, and listens on the other.
@@ -235,7 +246,7 @@ fn every_connection_of_a_lost_peer_ends() {
                 command.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]);
             }
             command.arg(system_tests::shortwire()).args(["run", "--prefer", "ism", "--"]).arg(&python);
-            command.args(["-c", script, &number]);
+            command.args(["-c", script, &number, UNSEEN]);
             command
         };
         let mut server = c.serve("server", port, &mut limited(TWO_SERVER));
