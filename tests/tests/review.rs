@@ -23,15 +23,13 @@ fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
         let program = compile(&format!("review/{name}"))?;
         let expected = words(&c.start("plain", &mut Command::new(&program)).success(secs(60)));
         for setting in settings {
-            let start = |run| {
+            // One after the other: each gives its threads some milliseconds to get to their calls.
+            for run in 0..RUNS {
                 // Some make files.
                 let own = c.dir().join(format!("run-{run}"));
                 fs::create_dir_all(&own).expect("a directory");
-                c.start("run", Side::Run.command(&program).envs(setting.iter().copied()).current_dir(own))
-            };
-            // Beside each other: most of their time they sleep.
-            let mut runs: [_; RUNS] = std::array::from_fn(start);
-            for run in &mut runs {
+                let mut command = Side::Run.command(&program);
+                let mut run = c.start("run", command.envs(setting.iter().copied()).current_dir(own));
                 assert_eq!(words(&run.success(secs(60))), expected, "with {setting:?}");
             }
         }
