@@ -121,8 +121,9 @@ impl Conn {
             self.switch_tx(fd, |_| true);
         }
         self.follow(fd);
-        // Our memory may be gone before the peer's next call.
-        let given = [crate::reason::INHERITED.code(), crate::reason::PASSED_FD.code()].contains(&reason);
+        // Our memory may be gone before the peer's next call, or out of its reach.
+        let given = [crate::reason::INHERITED, crate::reason::PASSED_FD, crate::reason::RIGHTS];
+        let given = given.iter().any(|r| r.code() == reason);
         // Registered memory ends with the process that registered it, and of two after a fork that may be the first.
         let vanishing = given || self.is_linked() && reason == crate::reason::SHARED_FD.code();
         let clean = self.recall(fd, foreign, vanishing);
