@@ -61,7 +61,8 @@ programs! {
     a_sandbox_that_kills = "seccomp_kill" DEFAULT AT_ONCE ISM;
     a_sandbox_that_kills_for_more_than_is_used = "seccomp_strict" DEFAULT AT_ONCE ISM;
     a_sandbox_in_a_child_past_fork = "seccomp_clone" DEFAULT AT_ONCE ISM;
-    children_made_by_number = "clone_by_number" DEFAULT AT_ONCE;
+    children_made_by_number = "clone_by_number" DEFAULT AT_ONCE ISM;
+    ends_that_a_fork_divides = "forked_apart" DEFAULT AT_ONCE ISM;
     jumps_out_of_send = "longjmp_send" DEFAULT AT_ONCE ISM;
     jumps_out_of_recv = "longjmp_recv" DEFAULT AT_ONCE ISM;
     jumps_out_of_epoll_wait = "longjmp_epoll" DEFAULT AT_ONCE ISM;

@@ -203,8 +203,7 @@ fn a_storm_of_connections() {
     const WAYS: [&[(&str, &str)]; 3] = [
         &[],
         &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE", "16K")],
-        // Forks beside traffic may stall a connection over ism: doc/preload.md, limits.
-        &[("SHORTWIRE_AFTER", "3"), ("SHORTWIRE_PREFER", "ism"), ("STORM_NO_FORKS", "1")],
+        &[("SHORTWIRE_AFTER", "3"), ("SHORTWIRE_PREFER", "ism")],
     ];
     case("storm", |c| {
         let storm = compile("storm")?;

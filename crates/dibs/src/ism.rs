@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use shm::segment::PAGE;
 use shm::{FastLock, Retired, Segment};
 
-/// Bytes of memory of its own that the device's user has for each attached buffer, zeroed by the first attachment.
+/// Bytes of memory of its own that the device's user has for each attached buffer, zeroed by each attachment.
 pub const WORDS: usize = 128;
 /// Partitions of a machine: devices of different ones do not reach each other.
 pub const PARTITIONS: u16 = 127;
@@ -249,11 +249,10 @@ impl Ism {
             }
             let far = a.far(slot);
             let refs = &mut a.refs[slot as usize];
-            if *refs == 0 {
-                // SAFETY: the words of a slot that is in nobody's use.
-                unsafe { far.words.write_bytes(0, WORDS) };
-            }
             *refs = refs.checked_add(1).ok_or(AttachError::Os(Errno::OVERFLOW))?;
+            // Also where an earlier one is counted still: it was given up by a fork child, which has no share in the count.
+            // SAFETY: the words of a slot that its owner has only now lent to us.
+            unsafe { far.words.write_bytes(0, WORDS) };
             Ok(far)
         };
         self.with(attach).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))

@@ -427,6 +427,15 @@ fn drop_ref(index: u32, fd: i32) {
     }
     if all == 0 {
         crate::calls::io::deferred::forget(index);
+        if is_for_parent(c) {
+            if fd >= 0 {
+                c.close(fd);
+            }
+            // As if this process had been killed while it held it.
+            c.refs.fetch_add(1, AcqRel);
+            held(index).fetch_add(1, AcqRel);
+            return;
+        }
         smc::meet::abandon(c, fd);
         if fd >= 0 {
             c.close(fd);
@@ -438,6 +447,13 @@ fn drop_ref(index: u32, fd: i32) {
             t.free(index);
         }
     }
+}
+
+/// Whether our parent, whose link group it belongs to, can and must end a connection that we held last: its buffers would be in
+/// use there for good, and the image of the peer's header, with what stands in it, would serve the next connection.
+fn is_for_parent(c: &Conn) -> bool {
+    let upgraded = c.my_token.load(Relaxed) != 0;
+    upgraded && c.pid.load(Relaxed) != PID.load(Relaxed) && ledger::is_settled_by(c.pid.load(Relaxed))
 }
 
 /// Keeps a connection open under a descriptor of our own, if calls of other threads are inside: close does not end them, and

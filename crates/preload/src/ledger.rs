@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use shm::lock::FastLock;
+use smc::conn::phase;
 use smc::{sys, table};
 
 /// A process's share, of whole pages. All zero is a valid one.
@@ -34,6 +35,8 @@ static SIBLINGS: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
 /// Which of the pool are in use, and that none is from `TOP` on.
 static TAKEN: [AtomicBool; CHILDREN] = [const { AtomicBool::new(false) }; CHILDREN];
 static TOP: AtomicUsize = AtomicUsize::new(0);
+/// Ours is looked at by our parent, when we have ended.
+static SEEN: AtomicBool = AtomicBool::new(false);
 /// That of the child that is being forked.
 static NEXT: AtomicUsize = AtomicUsize::new(NONE);
 /// Held while ledgers of children are looked at, and taken away.
@@ -104,7 +107,8 @@ pub fn after_fork_child(parent: u32, each: impl FnOnce(&mut dyn FnMut(u32))) {
     unsafe { REAPING.reset() };
     TAKEN[..TOP.swap(0, Relaxed)].iter().for_each(|taken| taken.store(false, Relaxed));
     let pool = POOL.swap(core::ptr::null_mut(), Relaxed);
-    match NEXT.swap(NONE, Relaxed) {
+    let next = NEXT.swap(NONE, Relaxed);
+    match next {
         NONE => {
             // Without room for a new one, and unseen by the parent: in place of the parent's own.
             let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -128,7 +132,14 @@ pub fn after_fork_child(parent: u32, each: impl FnOnce(&mut dyn FnMut(u32))) {
     // In a PID namespace of its own it has no parent, and a number that means another process there.
     // SAFETY: no arguments.
     let known = unsafe { sys::syscall(libc::SYS_getppid, 0, 0, 0, 0, 0, 0) } as u32 == parent;
+    SEEN.store(known && next != NONE, Relaxed);
     mine().pid.store(if known { sys::getpid() } else { STRANGER }, Release);
+}
+
+/// Whether `parent` is our parent, lives, and gives back what we hold when we have ended.
+pub fn is_settled_by(parent: u32) -> bool {
+    // SAFETY: no arguments.
+    SEEN.load(Relaxed) && unsafe { sys::syscall(libc::SYS_getppid, 0, 0, 0, 0, 0, 0) } as u32 == parent
 }
 
 /// The process becomes another program, which may take over what this one holds.
@@ -188,7 +199,8 @@ impl Ledger {
         for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
             match self.held[index as usize].swap(0, Relaxed) {
                 0 => {}
-                n if given_up => lost(index, n),
+                // What it had closed no other program has taken over.
+                n if given_up || t.conn(index).phase() & phase::CLOSED != 0 => lost(index, n),
                 _ => {}
             }
         }

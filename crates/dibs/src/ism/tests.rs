@@ -214,6 +214,10 @@ fn words_are_the_attacher_s_and_zeroed_for_the_next() {
         assert!(b.detach_dmb(a.gid(), d.token) && !b.detach_dmb(a.gid(), d.token));
     }
     let far = b.attach_in(1, a.gid(), d.token, LEN, me(), place).unwrap();
+    // SAFETY: as above.
+    unsafe { far.words.write_bytes(0xee, WORDS) };
+    b.attach_in(1, a.gid(), d.token, LEN, me(), place).unwrap();
+    assert_eq!(byte(far.words), 0, "a fork child gives up without being counted");
     b.drop_group(1);
     assert_eq!(byte(far.words), 0, "readable after the end");
 }
