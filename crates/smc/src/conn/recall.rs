@@ -122,7 +122,7 @@ impl Conn {
                 }
                 // Something is unread, and a peer that sleeps must wake to send it again.
                 if !core::mem::replace(&mut rung, true) {
-                    self.ring(fd, &self.tx_counts);
+                    self.wake_for_recall(fd);
                 }
             }
             if late {
@@ -132,9 +132,32 @@ impl Conn {
         }
     }
 
+    /// Wakes a peer that sleeps. Sends that have not left TCP do so for that one doorbell, and are back there before the lock is
+    /// free: what another thread put into the ring meanwhile would belong between doorbell and payload, all of which a thread of
+    /// the peer's that has been in the kernel since before the switch gets at once.
+    fn wake_for_recall(&self, fd: i32) {
+        if self.phase() & p::TX_RING != 0 {
+            return self.ring(fd, &self.tx_counts);
+        }
+        // Whoever has it sends something, which wakes too; and the rx lock may be held, which comes behind this one elsewhere.
+        let Some(_guard) = self.tx_lock.try_lock() else { return };
+        if self.switch_locked(fd, |_| true) {
+            self.ring(fd, &self.tx_counts);
+            // SAFETY: the tx lock is held.
+            let tx = unsafe { &mut *self.tx.get() };
+            let at = tx.prod.pos;
+            self.leave_ring(tx, at);
+        }
+    }
+
     /// The peer rings no more. False while something is missing; what it will send again is, unless that may be `later`.
     fn finish_recall(&self, fd: i32, later: bool) -> bool {
         let Ok(_guard) = self.lock_rx() else { return false };
+        if self.phase() & p::RX_REVERTED != 0 {
+            // A thread that looked for something to read has found the peer's return, and has skipped the doorbells: waited for
+            // here once more, they would seem never to come.
+            return true;
+        }
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
         let my = self.my();
@@ -155,7 +178,7 @@ impl Conn {
         self.rx_word.store(rx.cons.wire(), Relaxed);
         if unread > 0 {
             // It may sleep.
-            self.ring(fd, &self.tx_counts);
+            self.wake_for_recall(fd);
         }
         self.skip_doorbells(fd, rx)
     }

@@ -115,9 +115,10 @@ impl Conn {
             self.reason.store(reason, Relaxed);
             return true;
         }
-        if foreign {
-            // The doorbell of a recall needs it. Ours alone can do without one: a peer that sleeps takes the ring back with its
-            // next call. Told by a doorbell between payload and payload, it might receive all three at once.
+        if foreign && !self.is_far() {
+            // The doorbell of a recall needs it; over ism and verbs `wake_for_recall` sees to that. Ours alone can do without one:
+            // a peer that sleeps takes the ring back with its next call. Told by a doorbell between payload and payload, it might
+            // receive all three at once.
             self.switch_tx(fd, |_| true);
         }
         self.follow(fd);

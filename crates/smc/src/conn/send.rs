@@ -81,6 +81,25 @@ impl<'a> Pieces<'a> {
         n
     }
 
+    /// Of the first `len` bytes, takes out `n` behind the first `at`; the rest moves up.
+    pub(super) fn cut(self, at: usize, n: usize, len: usize) {
+        let (mut to, mut from) = (self, self);
+        to.skip(at);
+        from.skip(at + n);
+        let mut left = len.saturating_sub(at + n);
+        while left > 0 {
+            let Some((source, k)) = from.next(left) else { return };
+            let mut done = 0;
+            while done < k {
+                let Some((place, part)) = to.next(k - done) else { return };
+                // SAFETY: the application's buffers, which the kernel has just filled. What has not been moved yet lies behind.
+                unsafe { core::ptr::copy(source.add(done), place, part) };
+                done += part;
+            }
+            left -= k;
+        }
+    }
+
     /// The next contiguous part, at most `max` bytes.
     #[inline]
     pub fn next(&mut self, max: usize) -> Option<(*mut u8, usize)> {

@@ -9,8 +9,8 @@ use crate::inet::{Received, TcpInfo, received, received_while_alone};
 enum Overtakes {
     /// Nothing.
     No,
-    /// Payload, in its place.
-    Whole,
+    /// Payload, in its place but for so many doorbells in front of its last part, which begins behind so many bytes.
+    Whole { doorbells: usize, behind: usize },
     /// Payload, but not in its place.
     Torn,
 }
@@ -74,7 +74,13 @@ impl Conn {
             self.flush_takeback(fd);
         }
         let Some(_guard) = self.tx_lock.try_lock() else { return false };
-        if self.phase() & p::TX_REVERTED != 0 {
+        self.switch_locked(fd, suits)
+    }
+
+    /// The tx lock is held.
+    pub(super) fn switch_locked(&self, fd: i32, suits: fn(&TcpInfo) -> bool) -> bool {
+        let ph = self.phase();
+        if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::DEAD | p::TX_REVERTED | p::CLOSED) != p::TX_READY {
             return false;
         }
         self.set(p::TX_SWITCHING);
@@ -299,6 +305,11 @@ impl Conn {
 
     /// Ends what `enter_kernel_recv` began. `got` bytes came (peeked or not); the number that is payload.
     pub fn leave_kernel_recv(&self, fd: i32, got: usize, peek: bool) -> usize {
+        self.leave_kernel_recv_into(fd, got, peek, None)
+    }
+
+    /// The same where the bytes lie in `into`, out of which doorbells can be taken.
+    pub fn leave_kernel_recv_into(&self, fd: i32, got: usize, peek: bool, into: Option<Pieces>) -> usize {
         if !self.switch_due() {
             if got > 0 && !peek && self.phase() & (p::ATTACHED | p::RX_RING | p::RX_REVERTED) == p::ATTACHED {
                 self.count_read(fd, got);
@@ -320,7 +331,13 @@ impl Conn {
                 }
                 let at = self.position(fd, rx, taken);
                 match at.map(|r| (r, self.overtakes(rx, n, r, taken))) {
-                    Some((_, Overtakes::Whole)) => got,
+                    Some((_, Overtakes::Whole { doorbells: 0, .. })) => got,
+                    Some((_, Overtakes::Whole { doorbells, behind })) if into.is_some() => {
+                        if let Some(into) = into {
+                            into.cut(behind, doorbells, got);
+                        }
+                        got - doorbells
+                    }
                     Some((r, Overtakes::No)) => {
                         let payload = n.saturating_sub(r.saturating_sub(taken)).min(got as u64) as usize;
                         if self.phase() & p::RX_RING == 0 {
@@ -328,7 +345,7 @@ impl Conn {
                         }
                         payload
                     }
-                    Some((_, Overtakes::Torn)) | None => {
+                    Some((_, Overtakes::Whole { .. } | Overtakes::Torn)) | None => {
                         self.lost(fd);
                         0
                     }
@@ -353,12 +370,13 @@ impl Conn {
         if r <= last {
             return Overtakes::No;
         }
-        // What is in the ring belongs in front of it; doorbells, in the middle of it, to nobody.
-        if word & shm::cursor::CURSOR_MASK != rx.cons.wire() || last > n.max(r - taken) {
+        // What is in the ring belongs in front of it, unless we took the ring back: then it is what came.
+        if word & shm::cursor::CURSOR_MASK != rx.cons.wire() && self.phase() & p::RX_TAKEN == 0 {
             return Overtakes::Torn;
         }
         self.set(p::RX_REVERTED);
-        Overtakes::Whole
+        let first = n.max(r - taken);
+        Overtakes::Whole { doorbells: last.saturating_sub(first) as usize, behind: (first - (r - taken)) as usize }
     }
 
     /// Whether the peer left TCP while we asked it to stay there, and has gone back without a byte or a doorbell.

@@ -99,7 +99,8 @@ pub(super) fn receive(
             continue;
         }
         if c.phase() & phase::RX_RING == 0 {
-            return fail(libc::EAGAIN);
+            // Another thread has brought it back to TCP since the look at the ring: the kernel waits, or says EAGAIN.
+            continue;
         }
         match wait::for_data(&mut stay, dontwait) {
             // Once it has slept, a receive of nothing has what it wants.
@@ -217,7 +218,7 @@ fn from_kernel(
 #[inline(never)]
 fn after_kernel(index: u32, c: &Conn, fd: c_int, r: ssize_t, peek: bool, into: Option<Pieces>) -> Option<ssize_t> {
     let e = errno();
-    let payload = c.leave_kernel_recv(fd, r.max(0) as usize, peek);
+    let payload = c.leave_kernel_recv_into(fd, r.max(0) as usize, peek, into);
     if r > 0 && payload > 0 {
         if !peek {
             witness::came(c, fd, into, payload);
