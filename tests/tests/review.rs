@@ -193,3 +193,24 @@ fn ssh_in_all_its_ways() {
         });
     }
 }
+
+/// Node's cluster, and others: a server accepts and hands each connection to a worker, another program that knows nothing of
+/// the server's table. The places of its connections come back all the same.
+#[test]
+fn connections_handed_to_another_program() {
+    for setting in [DEFAULT, AT_ONCE] {
+        case("review-handed-on", |c| {
+            if plain() {
+                return skip("there are no places");
+            }
+            let mut command = Side::Run.command(&need("python3")?);
+            command
+                .arg(system_tests::prog("handed_on.py"))
+                .arg(system_tests::shortwire())
+                .envs(setting.iter().copied());
+            let said = c.start("server", &mut command).success(secs(60));
+            assert_eq!(said, "answered 600\nanswered 600\nplaces came back\nworker 0\n", "with {setting:?}");
+            Ok(()) as Outcome
+        });
+    }
+}

@@ -9,6 +9,8 @@ use smc::{group, reason, sys, table};
 
 use crate::ledger::{self, held};
 
+pub mod travel;
+
 /// What a descriptor number stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -73,6 +75,8 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Sockets seen, of which each so many-th makes us look for killed children.
 static CREATED: AtomicU32 = AtomicU32::new(1);
 const REAP_EVERY: u32 = 64;
+/// Places at which is looked then for connections that left and did not arrive: more than sockets that came since.
+const RECALLED: u32 = 4 * REAP_EVERY;
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Reserves the arrays. Without them every descriptor is `Other` and everything stays TCP.
@@ -310,9 +314,11 @@ fn create(fd: i32) -> Option<(u32, &'static Conn)> {
     let table = table::get()?;
     if CREATED.fetch_add(1, Relaxed).is_multiple_of(REAP_EVERY) {
         ledger::reap(true, lost);
+        travel::recall(table, RECALLED);
     }
     let index = table.alloc().or_else(|| {
         ledger::reap(true, lost);
+        travel::recall(table, table::CAPACITY);
         table.alloc()
     })?;
     let c = table.conn(index);
@@ -557,12 +563,16 @@ const SYS_POLL: libc::c_long = libc::SYS_ppoll;
 
 /// A child that held `n` descriptors of a connection was killed.
 fn lost(index: u32, n: u32) {
-    let c = conn(index);
-    let less = c.refs.fetch_update(AcqRel, Acquire, |refs| refs.checked_sub(n));
-    if less != Ok(n) {
-        return;
+    let less = conn(index).refs.fetch_update(AcqRel, Acquire, |refs| refs.checked_sub(n));
+    if less == Ok(n) {
+        // The last holder. The kernel has closed the socket, and what only the child had mapped is gone with it.
+        end_unheld(index);
     }
-    // The last holder. The kernel has closed the socket, and what only the child had mapped is gone with it.
+}
+
+/// Ends a connection to which nobody in the family has a descriptor.
+fn end_unheld(index: u32) {
+    let c = conn(index);
     if c.pid.load(Relaxed) == PID.load(Relaxed) {
         smc::meet::abandon(c, -1);
         group::release(c);
@@ -822,34 +832,6 @@ pub fn inherit() {
             }
             mark(fd, Kind::Conn(i));
         }
-    }
-}
-
-/// A connection that nobody has upgraded leaves over a Unix socket: its reference travels with it. True when the
-/// descriptor can be passed as it is.
-pub fn pass(index: u32, c: &Conn, fd: i32) -> bool {
-    if c.phase() & phase::ATTACHED != 0 || !c.hold_upgrade() {
-        return false;
-    }
-    smc::meet::identify(c, fd);
-    c.refs.fetch_add(1, AcqRel);
-    c.release_upgrade();
-    let _ = index;
-    true
-}
-
-/// A socket came over a Unix socket: if it is one of the family's, its travelling reference is now ours.
-pub fn receive(fd: i32) {
-    purge(fd);
-    if !table::exists() || has_left() {
-        return;
-    }
-    let Some(inode) = smc::meet::socket_inode(fd) else { return };
-    let Some(t) = table::get() else { return };
-    if let Some(i) = t.by_inode(inode) {
-        held(i).fetch_add(1, AcqRel);
-        local(i).fd.store(fd as u32, Relaxed);
-        mark(fd, Kind::Conn(i));
     }
 }
 

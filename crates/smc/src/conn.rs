@@ -274,6 +274,8 @@ pub struct Conn {
     pub gen_: AtomicU32,
     /// Descriptors of all processes of the family that name this connection.
     pub refs: AtomicU32,
+    /// Those of them that travel over a Unix socket: whoever receives one takes it off.
+    pub travelling: AtomicU32,
     phase: AtomicU32,
     /// Why it is TCP (a `Reason`), and what the peer said.
     pub reason: AtomicU32,
@@ -353,6 +355,8 @@ pub struct Conn {
     pub spin: AtomicU32,
     /// Process that upgraded it.
     pub pid: AtomicU32,
+    /// Since when the last of `travelling` does, in seconds.
+    pub departed: AtomicU32,
     /// Process that keeps its descriptors over an exec: the new program takes them on.
     pub heir: AtomicU32,
     /// Owner of the socket and its inode, for `ss`.
@@ -469,6 +473,8 @@ impl Conn {
             &self.user_inq,
             &self.busy,
             &self.heir,
+            &self.travelling,
+            &self.departed,
             &self.looks,
             &self.peer_pid,
             &self.lane,

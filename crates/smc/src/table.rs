@@ -16,7 +16,7 @@ use crate::sys;
 /// First eight bytes of the table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHORTWIR");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Where the rows of link groups begin.
 pub const GROUPS_AT: usize = size_of::<Header>();
 /// Where the first connection slot begins.
@@ -45,6 +45,8 @@ pub struct Header {
     pub removed: AtomicU32,
     /// Free list: tag << 32 | slot index + 1.
     free: AtomicU64,
+    /// References that are under way to another process, in all slots together.
+    pub travelling: AtomicU32,
     /// Wait numbers in use, one bit each.
     waits: [AtomicU64; WAITS / 64],
     /// Sums over all connections, living and gone.

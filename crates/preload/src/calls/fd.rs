@@ -301,7 +301,7 @@ unsafe fn each_passed(msg: *const msghdr, mut f: impl FnMut(c_int)) {
 pub unsafe fn before_passing(msg: *const msghdr) {
     let prepare = |fd| {
         if let Some((index, c)) = fds::conn_of(fd)
-            && !fds::pass(index, c, fd)
+            && !fds::travel::pass(c, fd)
         {
             fds::give_up(index, c, fd, reason::PASSED_FD.code());
         }
@@ -320,7 +320,7 @@ pub unsafe fn undo_passing(msg: *const msghdr) {
         if let Some((_, c)) = fds::existing(fd)
             && c.phase() & (ATTACHED | FROZEN) == 0
         {
-            c.refs.fetch_sub(1, AcqRel);
+            fds::travel::stays(c);
         }
     };
     unsafe { each_passed(msg, undo) }
@@ -331,7 +331,7 @@ pub unsafe fn undo_passing(msg: *const msghdr) {
 /// # Safety
 /// `msg` must be a msghdr that recvmsg has filled.
 pub unsafe fn after_passing(msg: *const msghdr) {
-    unsafe { each_passed(msg, fds::receive) }
+    unsafe { each_passed(msg, fds::travel::receive) }
 }
 
 /// What libuv and others ask for by number.
