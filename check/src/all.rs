@@ -60,11 +60,15 @@ fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
     Ok(sum.failed == 0)
 }
 
+/// Tests that mostly sleep. They come first, while lints and models need the processors.
+const SLEEPERS: &[&str] = &["review"];
+
 /// Builds everything, in the order in which most can run meanwhile.
 fn build(pool: &Pool) {
     one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
     let binaries = tests(pool, "tests", &["--workspace"], &[]);
-    let (system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
+    let (mut system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
+    system.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
     pool.add(unit);
     let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
     make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");

@@ -73,7 +73,7 @@ impl<'a> Pool<'a> {
         let asked = std::env::var("CHECK_JOBS").ok().and_then(|text| text.parse().ok()).filter(|&jobs| jobs > 0);
         match self.isolation {
             Isolation::None => 1,
-            _ => asked.unwrap_or_else(|| crate::processors() + 1),
+            _ => asked.unwrap_or_else(|| 2 * crate::processors()),
         }
     }
 
