@@ -7,7 +7,9 @@ use std::process::Command;
 use system_tests::{Outcome, Side, case, compile, need, plain, secs, skip};
 
 /// Runs of each program with each setting: most of what they look for does not come every time.
-const RUNS: usize = 3;
+fn runs() -> usize {
+    std::env::var("SHORTWIRE_TEST_RUNS").map_or(3, |text| text.parse().expect("a number of runs"))
+}
 
 /// What a program printed, without the tenths of seconds that it took.
 fn words(said: &str) -> String {
@@ -24,7 +26,7 @@ fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
         let expected = words(&c.start("plain", &mut Command::new(&program)).success(secs(60)));
         for setting in settings {
             // One after the other: each gives its threads some milliseconds to get to their calls.
-            for run in 0..RUNS {
+            for run in 0..runs() {
                 // Some make files.
                 let own = c.dir().join(format!("run-{run}"));
                 fs::create_dir_all(&own).expect("a directory");

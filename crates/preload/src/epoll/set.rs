@@ -183,6 +183,8 @@ pub struct Set {
     pub busy: AtomicU32,
     /// When a wait leaves the processor to others next.
     pub next_yield: AtomicU64,
+    /// How long it keeps the processor, as the last time tells; in nanoseconds.
+    pub yield_every: AtomicU64,
     pub kernel_first: AtomicBool,
 }
 
@@ -220,6 +222,7 @@ impl Set {
             given_at: AtomicU64::new(0),
             busy: AtomicU32::new(0),
             next_yield: AtomicU64::new(0),
+            yield_every: AtomicU64::new(0),
             kernel_first: AtomicBool::new(false),
         }
     }

@@ -15,9 +15,10 @@ use crate::{errno, fail, next};
 /// A busy loop over rings asks the kernel about everything else at least this often, in nanoseconds.
 const KERNEL_EVERY: u64 = 20_000;
 /// A thread that always finds something never sleeps, and the scheduler would let it run for up to 8 ms while another one's
-/// connections wait for the same processor; with TCP threads sleep all the time. Who yields more often than once in a
-/// slice of the scheduler is put off for longer in turn.
-const YIELD_EVERY: u64 = 3_000_000;
+/// connections wait for the same processor; with TCP threads sleep all the time. So it yields, as often as suits whoever
+/// runs then: threads like this one are back soon, and their connections are to wait no longer than with TCP; beside one that
+/// only computes, who yields more often than once in a slice of the scheduler is put off for longer in turn.
+const YIELD_EVERY: core::ops::RangeInclusive<u64> = 200_000..=3_000_000;
 /// What the program makes of one helping takes about this long, in nanoseconds: its peers wait for answers less than a spin.
 const HELPING: u64 = 12_000;
 /// Whoever is seldom asked gets all at once, however slow it is: `busy` counts up to `BUSIEST`, and down when it sleeps.
@@ -212,7 +213,13 @@ impl Wait {
         }
         // SAFETY: no arguments.
         unsafe { sys::syscall(libc::SYS_sched_yield, 0, 0, 0, 0, 0, 0) };
-        s.next_yield.store(sys::now_ns() + YIELD_EVERY, Relaxed);
+        let back = sys::now_ns();
+        // A little less than the others took: two that wait for each other shall not end up waiting long. Nor shall one that was
+        // soon back among those that compute make us forget them.
+        let longest = (back - now).max(s.yield_every.load(Relaxed));
+        let every = (longest / 4 * 3).clamp(*YIELD_EVERY.start(), *YIELD_EVERY.end());
+        s.yield_every.store(every, Relaxed);
+        s.next_yield.store(back + every, Relaxed);
     }
 
     /// Waits until `end` (None: for ever).
@@ -308,7 +315,7 @@ impl Wait {
         self.slept = None;
         self.woken();
         let s = self.set;
-        s.next_yield.store(sys::now_ns() + YIELD_EVERY, Relaxed);
+        s.next_yield.store(sys::now_ns() + s.yield_every.load(Relaxed), Relaxed);
         s.busy.store(s.busy.load(Relaxed).saturating_sub(SLEPT), Relaxed);
         if k < 0 || k as usize == self.max {
             return k;
