@@ -4,7 +4,7 @@
 mod common;
 
 use common::traffic::{Side, Traffic};
-use common::{pair, raw_recv, rings, serial, upgrade, while_looked_at};
+use common::{bytes, pair, raw_recv, rings, serial, upgrade, while_looked_at};
 use proptest::prelude::*;
 use smc::conn::phase as p;
 use smc::reason;
@@ -239,6 +239,48 @@ fn a_close_here_is_no_end_there() {
     t.sides[0] = Side::Foreign(nothing.into(), None);
     let Side::Ours(peer) = &t.sides[1] else { panic!() };
     assert_ne!(peer.poll(all) & libc::POLLERR, 0, "a real reset is one");
+}
+
+/// What was given back does not fit the kernel's buffers when its sender ends: it comes all the same, and then the end.
+#[test]
+fn an_end_comes_behind_what_is_sent_again() {
+    let _serial = serial();
+    for closes in [false, true] {
+        let mut t = Traffic::new(rings());
+        let small = 4096i32;
+        smc::sys::setsockopt(t.sides[1].fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &small);
+        smc::sys::setsockopt(t.sides[0].fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &small);
+        exercise(&mut t);
+        let sent = bytes(1, 0, 60_000);
+        let Side::Ours(b) = &t.sides[1] else { panic!() };
+        assert_eq!(b.send(&sent), Ok(sent.len()));
+        let Side::Ours(a) = &t.sides[0] else { panic!() };
+        // Its memory stays, so it need not wait for the peer.
+        assert!(a.conn.revert(a.fd, reason::STDIO.code(), true), "{}", a.describe());
+        let [Side::Ours(a), Side::Ours(b)] = t.sides else { panic!() };
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                if closes {
+                    b.close();
+                } else {
+                    b.shutdown(libc::SHUT_WR);
+                    // Until the other end is gone.
+                    raw_recv(b.fd, &mut [0], 0).ok();
+                }
+            });
+            let (mut got, mut buf) = (Vec::new(), [0; 1000]);
+            loop {
+                match raw_recv(a.fd, &mut buf, 0) {
+                    Ok(0) => break,
+                    Ok(n) => got.extend_from_slice(&buf[..n]),
+                    Err(libc::EAGAIN) => std::thread::sleep(std::time::Duration::from_millis(1)),
+                    Err(e) => panic!("{e} after {} bytes", got.len()),
+                }
+            }
+            assert!(got == sent, "{} of {} bytes came, closed: {closes}", got.len(), sent.len());
+            drop(a);
+        });
+    }
 }
 
 #[derive(Clone, Debug)]

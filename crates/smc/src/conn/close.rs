@@ -42,7 +42,11 @@ impl Conn {
 
     /// What must precede the kernel's shutdown(fd, how).
     pub fn shutdown(&self, fd: i32, how: i32) {
-        self.flush_takeback(fd);
+        if how == libc::SHUT_RD {
+            self.flush_takeback(fd);
+        } else if !self.flush_before_end(fd) {
+            self.broken(fd);
+        }
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
             if self.phase() & p::TX_RING != 0 {
                 self.publish_ends(DONE, p::SHUT_WR);
@@ -85,20 +89,20 @@ impl Conn {
     /// What must precede the kernel's close of the last descriptor.
     pub fn close(&self, fd: i32) {
         let ph = self.set(p::CLOSED);
-        self.flush_takeback(fd);
         if ph & (p::ATTACHED | p::TX_READY) == 0 {
             return;
         }
         let mut linger = [0i32; 2];
         sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
         let hard = linger == [1, 0];
+        let torn = !hard && !self.flush_before_end(fd);
         // A close that throws away unread data is an RST in TCP.
         let unread = if self.settle_rx(fd) {
             self.tcp_left() > 0 || self.ring_unread()
         } else {
             sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0
         };
-        if self.phase() & p::RX_RECALLED == 0 && (hard || unread) {
+        if self.phase() & p::RX_RECALLED == 0 && (hard || unread) || torn {
             self.publish_ends(ABORT, 0);
             sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
             return;

@@ -11,6 +11,8 @@ use shm::ring::Ring;
 
 /// How long a doorbell that was counted may take to arrive: the sender has only a system call between the two.
 pub(super) const IN_FLIGHT_MS: u64 = 1000;
+/// How long an end waits for a peer that reads nothing.
+const UNREAD_MS: u64 = 3000;
 
 impl Conn {
     /// Our sends return to TCP; bytes in the ring from `unpublished` on go there first. The tx lock is held.
@@ -89,6 +91,24 @@ impl Conn {
             tx.resend += r as u64;
         }
         self.clear(p::RESEND);
+        true
+    }
+
+    /// `flush_takeback` in front of an end of our stream, behind which nothing can be sent. Where the kernel would go on by itself
+    /// this waits, as long as the peer reads. False when something is left: the end must not pass for that of the whole.
+    pub(super) fn flush_before_end(&self, fd: i32) -> bool {
+        // SAFETY: one plain word, used as a hint.
+        let sent = || unsafe { (&raw const (*self.tx.get()).resend).read_volatile() };
+        let (mut last, mut since) = (sent(), sys::now_ns());
+        while !self.flush_takeback(fd) {
+            let now = sys::now_ns();
+            if core::mem::replace(&mut last, sent()) != last {
+                since = now;
+            } else if now - since > UNREAD_MS * 1_000_000 {
+                return false;
+            }
+            sys::nap();
+        }
         true
     }
 
