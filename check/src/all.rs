@@ -66,21 +66,15 @@ const SLEEPERS: &[&str] = &["review"];
 /// Builds everything, in the order in which most can run meanwhile.
 fn build(pool: &Pool) {
     one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
-    // Both at once: at the end of either one processor would have nothing to do.
-    thread::scope(|scope| {
-        let programs = scope.spawn(|| {
-            let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
-            make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
-            one(pool, "make build", &mut make)
-        });
-        let binaries = tests(pool, "tests", &["--workspace"], &[]);
-        let (mut system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
-        system.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
-        pool.add(unit);
-        if programs.join().unwrap_or(false) {
-            pool.add(system);
-        }
-    });
+    let binaries = tests(pool, "tests", &["--workspace"], &[]);
+    let (mut system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
+    system.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
+    pool.add(unit);
+    let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
+    make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    if one(pool, "make build", &mut make) {
+        pool.add(system);
+    }
     one(pool, "clippy", cargo::command().args(CLIPPY));
     // Model checking builds everything anew with another configuration, and must not disturb the usual build.
     let flags = format!("{} --cfg loom", env::var("RUSTFLAGS").unwrap_or_default());
