@@ -35,7 +35,9 @@ mod luajit {
         names.sort();
         for path in names {
             let name = path.file_stem().expect("a file name").to_string_lossy();
-            writeln!(table, "    (\"jit.{name}\", include_str!({:?})),", path).expect("memory");
+            // By its way from here: a checkout that is moved takes its target folder along.
+            let way = path.strip_prefix(to.parent().expect("a folder")).expect("a part of OUT_DIR");
+            writeln!(table, "    (\"jit.{name}\", include_str!({way:?})),").expect("memory");
         }
         table.push_str("]\n");
         std::fs::write(to, table).expect("a writable OUT_DIR");
