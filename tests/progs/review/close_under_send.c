@@ -47,11 +47,12 @@ int main()
             break;
         } else ms(5);
     }
-    printf("peer reads to the end: %d\n", eof);
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     ts.tv_sec += 2;
-    printf("join %d\n", pthread_timedjoin_np(t, 0, &ts));
+    int joined = pthread_timedjoin_np(t, 0, &ts);
+    /* Behind the thread's own line, which it writes after the end that we have just read. */
+    printf("peer reads to the end: %d\njoin %d\n", eof, joined);
     ready2(&a, &b);
     pthread_create(&t, 0, pl, 0);
     ms(200);
