@@ -2,8 +2,9 @@
 
 export SHORTWIRE_AFTER=4
 /applets/ip link set lo up
-dd if=/dev/urandom of=/tmp/server-sends bs=4096 count=512 2> /dev/null
-dd if=/dev/urandom of=/tmp/client-sends bs=4096 count=512 2> /dev/null
+# Long enough for the upgrade also where either end runs for hundreds of calls before the other has its turn.
+dd if=/dev/urandom of=/tmp/server-sends bs=4096 count=2048 2> /dev/null
+dd if=/dev/urandom of=/tmp/client-sends bs=4096 count=2048 2> /dev/null
 sum() { sha256sum < $1 | cut -d ' ' -f 1; }
 port=5000
 # NAME, then for server and client: smc or tcp, and what it is started by.
