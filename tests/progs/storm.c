@@ -2,8 +2,7 @@
  * storm server PORT                    a thread for each connection answers until its end
  * storm client PORT THREADS SECONDS    each thread connects, has a random number of requests answered, and ends the connection
  *                                      in one of several ways, over and over
- * Both know every byte that must come. With STORM_FILES=N in the environment a client may have only N open files; with
- * STORM_NO_FORKS it does not fork.
+ * Both know every byte that must come. With STORM_FILES=N in the environment a client may have only N open files.
  */
 #include "common.h"
 #include <pthread.h>
@@ -157,7 +156,7 @@ static int disturb(int fd, uint64_t *random)
             MUST(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
         break;
     case 6:
-        if (next_random(random) % 8 == 0 && !getenv("STORM_NO_FORKS")) {
+        if (next_random(random) % 8 == 0) {
             pid_t child = fork();
             if (child == 0)
                 _exit(0);

@@ -183,7 +183,7 @@ pub struct Set {
     pub busy: AtomicU32,
     /// When a wait leaves the processor to others next.
     pub next_yield: AtomicU64,
-    /// How long it keeps the processor, as the last time tells; in nanoseconds.
+    /// How long it keeps the processor before that, by how long others had it when it last did; in nanoseconds.
     pub yield_every: AtomicU64,
     pub kernel_first: AtomicBool,
 }
