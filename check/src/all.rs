@@ -92,7 +92,12 @@ fn build(pool: &Pool) {
         Ok(mut command) => several(pool, AARCH64, &mut command),
         Err(why) => {
             let remark = format!("{SKIP_MARK}{AARCH64}: {why}");
-            let ended = Ended { lines: vec![remark.clone()], success: true, took: Default::default() };
+            let ended = Ended {
+                lines: vec![remark.clone()],
+                success: true,
+                took: Default::default(),
+                computed: Default::default(),
+            };
             pool.step(AARCH64, &ended, Tally { skipped: 1, remarks: vec![remark], ..Tally::default() });
         }
     }

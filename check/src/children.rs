@@ -90,23 +90,29 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Waits for its end and takes what is left of its group with it.
-pub fn wait(mut child: Child) -> io::Result<ExitStatus> {
+/// Waits for its end and takes what is left of its group with it. Also says what processor time it took, with all that it
+/// waited for.
+pub fn wait(mut child: Child) -> io::Result<(ExitStatus, Duration)> {
     let group = child.id() as i32;
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-    // Not reaped yet, so that the number stays ours while the group is killed.
-    // SAFETY: `info` has room for what is written.
-    while unsafe { libc::waitid(libc::P_PID, group as libc::id_t, info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) }
-        < 0
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // Not reaped yet, so that the number stays ours while the group is killed. By number, because libc's waitid does not give
+    // the usage.
+    let how = libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: `info` and `usage` have room for what is written.
+    while unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, group, info.as_mut_ptr(), how, usage.as_mut_ptr()) } < 0
     {
         if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             break;
         }
     }
+    // SAFETY: zero, or what waitid wrote.
+    let usage = unsafe { usage.assume_init() };
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
     let mut alive = groups();
     kill_group(group);
     alive.remove(&group);
-    child.wait()
+    Ok((child.wait()?, time(usage.ru_utime) + time(usage.ru_stime)))
 }
 
 pub fn end(child: Child) {
@@ -119,6 +125,15 @@ pub struct Ended {
     pub lines: Vec<String>,
     pub success: bool,
     pub took: Duration,
+    /// Of processors.
+    pub computed: Duration,
+}
+
+impl Ended {
+    /// "12.3 s, 4.5 s of a processor".
+    pub fn times(&self) -> String {
+        format!("{:.1} s, {:.1} s of a processor", self.took.as_secs_f64(), self.computed.as_secs_f64())
+    }
 }
 
 /// Runs a command to its end, which a limit may bring.
@@ -127,12 +142,15 @@ pub fn run(command: &mut Command, limit: Option<Duration>) -> Ended {
     let ended = try_run(command, limit);
     let took = began.elapsed();
     match ended {
-        Ok((lines, success)) => Ended { lines, success, took },
-        Err(error) => Ended { lines: vec![format!("cannot run {command:?}: {error}")], success: false, took },
+        Ok((lines, success, computed)) => Ended { lines, success, took, computed },
+        Err(error) => {
+            let lines = vec![format!("cannot run {command:?}: {error}")];
+            Ended { lines, success: false, took, computed: Duration::ZERO }
+        }
     }
 }
 
-fn try_run(command: &mut Command, limit: Option<Duration>) -> io::Result<(Vec<String>, bool)> {
+fn try_run(command: &mut Command, limit: Option<Duration>) -> io::Result<(Vec<String>, bool, Duration)> {
     let lines = Mutex::new(Vec::new());
     let keep = |line: String| lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(line);
     // One pipe for both, so that what belongs together stays together.
@@ -141,7 +159,7 @@ fn try_run(command: &mut Command, limit: Option<Duration>) -> io::Result<(Vec<St
     // The command holds the other ends of the pipe.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let group = child.id() as i32;
-    let status = thread::scope(|scope| {
+    let (status, computed) = thread::scope(|scope| {
         scope.spawn(|| each_line(reader, keep));
         let began = Instant::now();
         let mut late = false;
@@ -155,13 +173,13 @@ fn try_run(command: &mut Command, limit: Option<Duration>) -> io::Result<(Vec<St
             kill_group(group);
             keep(format!("did not end within {} s, killed", limit.as_secs()));
         }
-        let status = wait(child)?;
+        let (status, computed) = wait(child)?;
         if !late && let Some(signal) = status.signal() {
             keep(format!("ended by signal {signal}"));
         }
-        Ok::<_, io::Error>(status)
+        Ok::<_, io::Error>((status, computed))
     })?;
-    Ok((lines.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()), status.success()))
+    Ok((lines.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()), status.success(), computed))
 }
 
 trait Quietly {

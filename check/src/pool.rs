@@ -129,7 +129,7 @@ impl<'a> Pool<'a> {
         for line in &ended.lines {
             block += &format!("\n{line}");
         }
-        block += &format!("\n-- {name}: {} ({:.0} s)", tally.closing_line(), ended.took.as_secs_f64());
+        block += &format!("\n-- {name}: {} ({})", tally.closing_line(), ended.times());
         self.screen.block(&block);
         self.state().sum.add(tally);
     }
@@ -231,9 +231,10 @@ impl Report {
         self.ended.sort_by(|(one, _), (other, _)| one.cmp(other));
         let mut block = format!("== {title}");
         let mut sum = Tally::default();
-        let mut took = 0.0;
+        let (mut took, mut computed) = (0.0, 0.0);
         for (test, ended) in &self.ended {
             took += ended.took.as_secs_f64();
+            computed += ended.computed.as_secs_f64();
             let mut tally = Tally::of(ended.lines.iter().map(String::as_str));
             let name = test.as_ref().map_or_else(|| title.clone(), |test| format!("{title} {test}"));
             if tally.failed == 0 && !ended.success {
@@ -245,7 +246,7 @@ impl Report {
             block += &shown(test.as_deref(), ended, &tally);
             sum.add(tally);
         }
-        block += &format!("\n-- {title}: {} ({took:.1} s)", sum.closing_line());
+        block += &format!("\n-- {title}: {} ({took:.1} s, {computed:.1} s of a processor)", sum.closing_line());
         (block, sum)
     }
 }
@@ -259,7 +260,7 @@ fn shown(test: Option<&str>, ended: &Ended, tally: &Tally) -> String {
             let line = ended.lines.iter().find(|line| line.starts_with("test ") && line.contains(" ... "));
             let end = line.and_then(|line| line.split_once(" ... ")).map_or("ok", |(_, end)| end);
             let end = if end.starts_with("ignored") { end } else { "ok" };
-            format!("{}\ntest {test} ... {end} ({:.1} s)", skips.collect::<String>(), ended.took.as_secs_f64())
+            format!("{}\ntest {test} ... {end} ({})", skips.collect::<String>(), ended.times())
         }
         _ => whole(),
     }
