@@ -82,19 +82,16 @@ impl<'a> Pool<'a> {
         self.add_some(binaries, "");
     }
 
-    /// The same, with the tests of the programs that `sleepers` names spread evenly among the others.
+    /// The same. Tests of the programs that `sleepers` names take turns with the others.
     pub fn add_mixed(&self, binaries: Vec<Binary>, sleepers: &[&str]) {
         self.add(binaries);
         let mut state = self.state();
         let State { waiting, reports, .. } = &mut *state;
         let sleeps = |job: &Job| sleepers.contains(&reports[job.binary].binary.name.as_str());
         let (mut some, mut others): (VecDeque<Job>, VecDeque<Job>) = waiting.drain(..).partition(sleeps);
-        let (mut taken, all) = ([0, 0], [some.len(), others.len()]);
         while some.len() + others.len() > 0 {
-            // Whoever has had the smaller part of its own.
-            let which = usize::from(taken[0] * all[1] > taken[1] * all[0] || some.is_empty());
-            taken[which] += 1;
-            waiting.extend([&mut some, &mut others][which].pop_front());
+            waiting.extend(some.pop_front());
+            waiting.extend(others.pop_front());
         }
     }
 
