@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use dibs::{Device, Dmb, Gid, Loopback, NoCopy};
+use dibs::{Device, Dmb, Gid, Loopback};
 
 const PAGE: u64 = 4096;
 
@@ -28,7 +28,7 @@ pub fn attach(bytes: &[u8]) {
         };
         match op % 9 {
             0 => {
-                if let Ok(dmb) = device.register_in(group, owner, len) {
+                if let Ok(dmb) = device.register_dmb(group, owner, len) {
                     touch(dmb.addr, dmb.len);
                     own.push((dmb, owner, group));
                 }
@@ -36,10 +36,9 @@ pub fn attach(bytes: &[u8]) {
             1..=3 => {
                 let memory = memory(shape, len, slot, extra);
                 let share = memory.as_ref().map(|fd| fd.as_raw_fd());
-                if let Ok(attached) = device.attach_in(group, owner, token, len, share) {
-                    assert_eq!((attached.token, attached.len), (token, len));
-                    touch(attached.addr, attached.len);
-                    let (from, to) = (attached.addr as usize, attached.addr as usize + len as usize);
+                if let Ok(attached) = device.map_dmb(group, owner, token, len, share) {
+                    touch(attached, len);
+                    let (from, to) = (attached as usize, attached as usize + len as usize);
                     let overlaps = |dmb: &Dmb| from < dmb.addr as usize + dmb.len as usize && (dmb.addr as usize) < to;
                     assert!(owner == device.gid() || !own.iter().any(|(dmb, ..)| overlaps(dmb)));
                 }
@@ -63,7 +62,7 @@ pub fn attach(bytes: &[u8]) {
                 let pages = [device.control_page(token), device.peer_control_page(owner, token)];
                 pages.into_iter().filter(|page| !page.is_null()).for_each(|page| touch(page, PAGE as u32));
                 device.signal_event(token);
-                let _ = (device.share(token), device.signals(token), device.has_arena(owner, token));
+                let _ = (device.lend(token), device.signals(token), device.has_arena(owner, token));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};
 
 use dibs::ivshmem::{Bar, BarError, GUESTS, MEMBERS, Member};
-use dibs::{Device, Dmb, Gid, Ivshmem, NoCopy};
+use dibs::{Device, Dmb, Gid, Ivshmem};
 
 const PAGE: usize = 4096;
 const MEMBERS_AT: usize = PAGE + GUESTS as usize * 64;
@@ -185,17 +185,16 @@ fn work(world: &World, known: &mut Vec<(usize, Dmb)>, step: [u8; 8]) {
             write(&world.file, at, &world.value(which >> 3, index, rest).to_ne_bytes());
         }
         5 | 6 => {
-            if let Ok(dmb) = device.register_in(group, peer, len) {
-                assert_eq!(dmb.len, len);
+            if let Ok(dmb) = device.register_dmb(group, peer, len) {
+                assert!(dmb.len <= len);
                 world.touch(dmb.addr, dmb.len);
                 known.push((own, dmb));
             }
         }
         7..=9 => {
             let len = if which & 128 == 0 { known.first().map_or(len, |(_, dmb)| dmb.len) } else { len };
-            if let Ok(attached) = device.attach_in(group, peer, token, len) {
-                assert_eq!((attached.token, attached.len), (token, len));
-                world.touch(attached.addr, attached.len);
+            if let Ok(attached) = device.map_dmb(group, peer, token, len) {
+                world.touch(attached, len);
             }
         }
         10 => {
@@ -210,14 +209,14 @@ fn work(world: &World, known: &mut Vec<(usize, Dmb)>, step: [u8; 8]) {
         }
         13 => {
             device.unregister_dmb(token);
-            device.release_dmb(token);
+            device.release_dmb(token, len);
             let _ = device.detach_dmb(peer, token);
         }
         14 => {
             let data = [0xa5u8; PAGE];
             let _ = device.move_data(token, rest % (len + 1), data.as_ptr(), rest % PAGE as u32, true);
             device.signal_event(token);
-            let _ = (device.share(token), device.signals(token), device.query_remote_gid(peer));
+            let _ = (device.signals(token), device.query_remote_gid(peer));
         }
         _ => {
             let pages = [device.control_page(token), device.peer_control_page(peer, token)];

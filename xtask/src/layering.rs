@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// The edges of DESIGN.md section 1. A crate may also use what it reaches through them; nothing points upwards.
+/// The edges that ARCHITECTURE.md draws. A crate may also use what it reaches through them; nothing points upwards.
 const EDGES: &[(&str, &[&str])] = &[
     ("checksum", &[]),
     // The crate's C border, which needs the standard library's panic handler.
@@ -94,14 +94,14 @@ fn edge_problems(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Vec<Strin
     for (package, uses) in dependencies {
         if !EDGES.iter().any(|(known, _)| known == package) {
             problems.push(format!(
-                "{package} is not in DESIGN.md section 1; add it there and to xtask's EDGES, or put its code elsewhere"
+                "{package} is not in ARCHITECTURE.md's list of crates; add it there and to xtask's EDGES, or put its code elsewhere"
             ));
             continue;
         }
         let allowed = reachable(package);
         for used in uses {
             if dependencies.contains_key(used) && !allowed.contains(used.as_str()) {
-                problems.push(format!("{package} -> {used} is not an allowed edge (DESIGN.md section 1)"));
+                problems.push(format!("{package} -> {used} is not an allowed edge (ARCHITECTURE.md, crates and allowed edges)"));
             }
             if PROGRAMS_ONLY.contains(&used.as_str()) && !PROGRAMS.contains(&package.as_str()) {
                 problems.push(format!(

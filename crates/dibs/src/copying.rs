@@ -1,7 +1,9 @@
 //! A device for tests that cannot share memory: data is copied into buffers that the sender never sees.
 //! What runs on it runs on ISM, where hypervisor firmware does the copy.
 
-use crate::{Device, Dmb, Gid, MoveError, NoCopy, RegisterError, is_dmb_len};
+use crate::{AttachError, Device, Dmb, Gid, Lent, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use rustix::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// CHID of the device, one of those for emulated devices.
@@ -13,7 +15,7 @@ pub type OnSignal = Box<dyn Fn(u64) + Send + Sync>;
 /// One end of a fabric that two instances share.
 pub struct CopyingDevice {
     gid: Gid,
-    max_dmbs: u32,
+    max_dmbs: AtomicU32,
     fabric: Arc<Mutex<Fabric>>,
     on_signal: Arc<Mutex<Option<OnSignal>>>,
 }
@@ -30,8 +32,11 @@ struct Buffer {
     index: u32,
     owner: Gid,
     writer: Gid,
+    group: u32,
+    /// Attachments by the writer.
+    attached: u32,
     memory: Memory,
-    signals: u64,
+    signals: u32,
 }
 
 /// Zeroed pages, written through raw pointers by both the fabric and the owner.
@@ -70,7 +75,7 @@ impl CopyingDevice {
             let gid = Gid::new(0x434f_5059, lo);
             let on_signal = Arc::new(Mutex::new(None));
             locked(&fabric).members.push((gid, on_signal.clone()));
-            Self { gid, max_dmbs, fabric: fabric.clone(), on_signal }
+            Self { gid, max_dmbs: AtomicU32::new(max_dmbs), fabric: fabric.clone(), on_signal }
         };
         (join(1), join(2))
     }
@@ -80,13 +85,8 @@ impl CopyingDevice {
         *locked(&self.on_signal) = Some(call);
     }
 
-    /// How often the owner of the buffer was signalled.
-    pub fn signals(&self, token: u64) -> Option<u64> {
-        locked(&self.fabric).buffers.iter().find(|b| b.token == token).map(|b| b.signals)
-    }
-
     fn writable<'a>(&self, fabric: &'a mut Fabric, token: u64) -> Option<&'a mut Buffer> {
-        fabric.buffers.iter_mut().find(|b| b.token == token && b.writer == self.gid)
+        fabric.buffers.iter_mut().find(|b| b.token == token && b.writer == self.gid && b.attached > 0)
     }
 }
 
@@ -104,26 +104,38 @@ impl Device for CopyingDevice {
     }
 
     fn max_dmbs(&self) -> u32 {
-        self.max_dmbs
+        self.max_dmbs.load(Relaxed)
     }
+
+    fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.max_dmbs.store(max_dmbs, Relaxed);
+    }
+
+    fn memory(&self) -> u64 {
+        let fabric = locked(&self.fabric);
+        fabric.buffers.iter().filter(|b| b.owner == self.gid).map(|b| u64::from(b.memory.len)).sum()
+    }
+
+    /// Members stand in the fabric.
+    fn admit(&self, _: Gid) {}
 
     fn query_remote_gid(&self, gid: Gid) -> bool {
         locked(&self.fabric).members.iter().any(|(g, _)| *g == gid)
     }
 
-    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+    fn register_dmb(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
         if !is_dmb_len(len) {
             return Err(RegisterError::Os(shm::Errno::INVAL));
         }
         let mut fabric = locked(&self.fabric);
         let taken = |i| fabric.buffers.iter().any(|b| b.owner == self.gid && b.index == i);
-        let index = (0..self.max_dmbs).find(|i| !taken(*i)).ok_or(RegisterError::NoSpace)?;
+        let index = (0..self.max_dmbs()).find(|i| !taken(*i)).ok_or(RegisterError::NoSpace)?;
         let token = fabric.next_token;
         // Far apart, so that a token mixed up with another never names a buffer by chance.
         fabric.next_token = token.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let memory = Memory::new(len);
         let addr = memory.base.cast();
-        fabric.buffers.push(Buffer { token, index, owner: self.gid, writer: peer, memory, signals: 0 });
+        fabric.buffers.push(Buffer { token, index, owner: self.gid, writer: peer, group, attached: 0, memory, signals: 0 });
         Ok(Dmb { token, index, addr, len })
     }
 
@@ -131,6 +143,33 @@ impl Device for CopyingDevice {
         let mut fabric = locked(&self.fabric);
         let found = fabric.buffers.iter().position(|b| b.token == token && b.owner == self.gid);
         found.map(|i| fabric.buffers.swap_remove(i)).is_some()
+    }
+
+    /// The token says it all.
+    fn describe_dmb(&self, _token: u64, _first: bool) -> Lent {
+        Lent::default()
+    }
+
+    /// It was free as soon as its owner was done with it.
+    fn release_dmb(&self, _token: u64, _used: u32) -> bool {
+        false
+    }
+
+    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, _: &Told, _: Option<RawFd>) -> Result<Reach, AttachError> {
+        let mut fabric = locked(&self.fabric);
+        let found = fabric.buffers.iter_mut().find(|b| b.token == token && b.writer == self.gid);
+        let buffer = found.ok_or(AttachError::UnknownToken)?;
+        if (buffer.owner, buffer.group, buffer.memory.len) != (peer.gid, peer.group, len) {
+            return Err(AttachError::BadShare);
+        }
+        buffer.attached += 1;
+        Ok(Reach::Moved)
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        let mut fabric = locked(&self.fabric);
+        let buffer = self.writable(&mut fabric, token).filter(|b| b.owner == owner);
+        buffer.map(|b| b.attached -= 1).is_some()
     }
 
     #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
@@ -170,37 +209,36 @@ impl Device for CopyingDevice {
         }
     }
 
-    fn no_copy(&self) -> Option<&dyn NoCopy> {
-        None
+    fn signals(&self, token: u64) -> Option<u32> {
+        locked(&self.fabric).buffers.iter().find(|b| b.token == token).map(|b| b.signals)
     }
+
+    fn drop_group(&self, group: u32) {
+        locked(&self.fabric).buffers.retain(|b| b.owner != self.gid || b.group != group);
+    }
+
+    /// What a child would inherit is a copy of the fabric, not the fabric.
+    fn after_fork_child(&self) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::{Exchange, Pair, run};
-    use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-    impl Exchange for CopyingDevice {
-        fn release(&self, _: u64) {}
-
-        fn signals(&self, token: u64) -> u64 {
-            self.signals(token).unwrap_or(0)
-        }
-    }
+    use crate::conformance::{Pair, run};
+    use core::sync::atomic::AtomicU64;
 
     #[test]
     fn conforms() {
         let (a, b) = CopyingDevice::pair(40);
-        run(Pair { a: &a, b: &b, exchange: &a });
-        run(Pair { a: &b, b: &a, exchange: &b });
+        run(Pair { a: &a, b: &b });
+        run(Pair { a: &b, b: &a });
     }
 
     #[test]
     fn conforms_with_faults() {
         let (a, b) = CopyingDevice::pair(40);
-        crate::faults::run(Pair { a: &a, b: &b, exchange: &a });
-        crate::faults::run(Pair { a: &b, b: &a, exchange: &b });
+        crate::faults::run(Pair { a: &a, b: &b });
+        crate::faults::run(Pair { a: &b, b: &a });
     }
 
     #[test]
@@ -209,7 +247,9 @@ mod tests {
         let seen = Arc::new(AtomicU64::new(0));
         let heard = seen.clone();
         a.on_signal(Box::new(move |token| heard.store(token, Relaxed)));
-        let dmb = a.register_dmb(b.gid(), 1 << 14).unwrap();
+        let dmb = a.register_dmb(0, b.gid(), 1 << 14).unwrap();
+        let owner = Peer { group: 0, gid: a.gid(), pid: 0, first: true, has_attached: false };
+        b.attach_dmb(owner, dmb.token, 1 << 14, &Told::default(), None).unwrap();
         b.move_data(dmb.token, 0, [1].as_ptr(), 1, false).unwrap();
         assert_eq!(seen.load(Relaxed), 0);
         b.move_data(dmb.token, 1, [2].as_ptr(), 1, true).unwrap();

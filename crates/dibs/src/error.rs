@@ -14,7 +14,7 @@ pub enum RegisterError {
     Os(Errno),
 }
 
-/// [`crate::NoCopy::attach_dmb`].
+/// [`crate::Device::attach_dmb`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachError {
     /// No arena is known by this token, and no share came with it.

@@ -3,10 +3,10 @@
 //!
 //! [`run`] is the suite for all devices ([`conformance`]) over such a pair, and what must hold after failures.
 
-use crate::conformance::{self, Exchange, Pair};
-use crate::{Device, Dmb, Errno, Gid, MoveError, NoCopy, RegisterError, Share};
+use crate::conformance::{self, GROUP, Pair};
+use crate::{AttachError, Device, Dmb, Errno, Gid, Lent, MoveError, Peer, Reach, RegisterError, Told};
 use rustix::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 const LEN: u32 = 1 << 14;
 
@@ -14,6 +14,8 @@ const LEN: u32 = 1 << 14;
 pub struct Faulty<'a> {
     inner: &'a dyn Device,
     state: Mutex<State>,
+    /// Whose signals come here.
+    other: OnceLock<Arc<Faulty<'a>>>,
 }
 
 #[derive(Default)]
@@ -27,7 +29,12 @@ struct State {
 
 impl<'a> Faulty<'a> {
     pub fn new(inner: &'a dyn Device) -> Self {
-        Self { inner, state: Mutex::default() }
+        Self { inner, state: Mutex::default(), other: OnceLock::new() }
+    }
+
+    /// Signals of `other` come here when somebody looks for them.
+    pub fn hear(&self, other: &Arc<Faulty<'a>>) {
+        let _ = self.other.set(other.clone());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -86,9 +93,41 @@ impl Device for Faulty<'_> {
         self.inner.query_remote_gid(gid)
     }
 
-    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+    fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.inner.set_max_dmbs(max_dmbs);
+    }
+
+    fn memory(&self) -> u64 {
+        self.inner.memory()
+    }
+
+    fn admit(&self, gid: Gid) {
+        self.inner.admit(gid);
+    }
+
+    fn register_dmb(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
         let refused = self.state().refuse.take();
-        refused.map_or_else(|| self.inner.register_dmb(peer, len), Err)
+        refused.map_or_else(|| self.inner.register_dmb(group, peer, len), Err)
+    }
+
+    fn describe_dmb(&self, token: u64, first: bool) -> Lent {
+        self.inner.describe_dmb(token, first)
+    }
+
+    fn delivered(&self, token: u64) {
+        self.inner.delivered(token);
+    }
+
+    fn release_dmb(&self, token: u64, used: u32) -> bool {
+        self.inner.release_dmb(token, used)
+    }
+
+    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, told: &Told, fd: Option<RawFd>) -> Result<Reach, AttachError> {
+        self.inner.attach_dmb(peer, token, len, told, fd)
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        self.inner.detach_dmb(owner, token)
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
@@ -126,45 +165,44 @@ impl Device for Faulty<'_> {
         self.later(token);
     }
 
-    fn no_copy(&self) -> Option<&dyn NoCopy> {
-        self.inner.no_copy()
-    }
-}
-
-/// Time passes when somebody looks for signals.
-struct Late<'a> {
-    exchange: &'a dyn Exchange,
-    sender: &'a Faulty<'a>,
-}
-
-impl Exchange for Late<'_> {
-    fn carry(&self, share: &Share) -> RawFd {
-        self.exchange.carry(share)
+    /// Of its own buffers. Time passes when somebody looks for them.
+    fn signals(&self, token: u64) -> Option<u32> {
+        if let Some(other) = self.other.get() {
+            other.deliver();
+        }
+        self.inner.signals(token)
     }
 
-    fn introduce(&self, dmb: &Dmb) {
-        self.exchange.introduce(dmb);
+    fn control_page(&self, token: u64) -> *mut u8 {
+        self.inner.control_page(token)
     }
 
-    fn release(&self, token: u64) {
-        self.exchange.release(token);
+    fn is_over(&self, group: u32) -> bool {
+        self.inner.is_over(group)
     }
 
-    fn signals(&self, token: u64) -> u64 {
-        self.sender.deliver();
-        self.exchange.signals(token)
+    fn is_short(&self) -> bool {
+        self.inner.is_short()
+    }
+
+    fn drop_group(&self, group: u32) {
+        self.inner.drop_group(group);
+    }
+
+    fn after_fork_child(&self) {
+        self.inner.after_fork_child();
     }
 }
 
 /// The whole suite over two devices that misbehave as far as they may. Panics at the first breach.
 pub fn run(pair: Pair<'_>) {
-    let (a, b) = (Faulty::new(pair.a), Faulty::new(pair.b));
-    let exchange = Late { exchange: pair.exchange, sender: &b };
-    let pair = Pair { a: &a, b: &b, exchange: &exchange };
+    let (a, b) = (Arc::new(Faulty::new(pair.a)), Arc::new(Faulty::new(pair.b)));
+    a.hear(&b);
+    let pair = Pair { a: &*a, b: &*b };
     conformance::run(pair);
     for why in [RegisterError::NoSpace, RegisterError::NoMemory, RegisterError::Os(Errno::PERM)] {
         a.refuse(why);
-        assert_eq!(a.register_dmb(b.gid(), LEN), Err(why));
+        assert_eq!(a.register_dmb(GROUP, b.gid(), LEN), Err(why));
         conformance::the_limit_is_the_limit(pair);
     }
     for step in 0..STEPS {
@@ -197,28 +235,26 @@ fn dies_at(pair: Pair<'_>, b: &Faulty<'_>, step: u32) {
         put(b"other", true).expect("alive");
         whole = *b"other";
     }
-    let before = pair.exchange.signals(dmb.token);
+    let before = pair.signals(&dmb);
     if step > 3 {
         b.signal_event(dmb.token);
     }
     if step > 4 {
-        pair.exchange.signals(dmb.token);
+        pair.signals(&dmb);
     }
     b.die();
     assert_eq!(put(b"ghost", true), Err(MoveError::Os(Errno::SRCH)));
     b.signal_event(dmb.token);
-    assert_eq!(pair.exchange.signals(dmb.token), before + u64::from(step > 4), "what was lost with it is lost");
+    assert_eq!(pair.signals(&dmb), before + u32::from(step > 4), "what was lost with it is lost");
     // What a new buffer holds behind its header may be anything.
     if step > 1 {
         assert_eq!(conformance::contents(dmb.addr.wrapping_add(100), 5), whole);
     }
     // As the end of a process does.
     for d in [&dmb, &beside] {
-        if let Some(sender) = b.no_copy() {
-            assert_eq!(sender.detach_dmb(pair.a.gid(), d.token), opened);
-        }
+        assert_eq!(b.detach_dmb(pair.a.gid(), d.token), opened);
         assert!(pair.a.unregister_dmb(d.token));
-        pair.exchange.release(d.token);
+        pair.a.release_dmb(d.token, u32::MAX);
     }
     b.replace();
 }

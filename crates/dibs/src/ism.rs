@@ -17,13 +17,13 @@ mod tests;
 use crate::loopback::arena::{Geometry, arena_of, slot_of};
 use crate::loopback::random;
 use crate::loopback::table::{Slots, Table};
-use crate::{AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Loopback, MoveError, NoCopy, RegisterError, is_dmb_len};
+use crate::{AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
 pub use ::verbs::far;
 use ::verbs::far::piece;
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use rustix::fd::RawFd;
 use shm::segment::PAGE;
-use shm::{FastLock, Retired, Segment};
+use shm::{Fresh, Guarded, Retired, Segment};
 
 /// Bytes of memory of its own that the device's user has for each attached buffer, zeroed by each attachment.
 pub const WORDS: usize = 128;
@@ -52,6 +52,17 @@ pub struct Place {
     pub len: u64,
     /// What is found at `base`: random, never 0.
     pub proof: u64,
+}
+
+impl Place {
+    fn tell(&self) -> Option<Told> {
+        Told::new([self.base, self.len, self.proof].map(u64::to_be_bytes).as_flattened())
+    }
+
+    fn told(told: &Told) -> Option<Self> {
+        let ([base, len, proof], rest) = told.words()?;
+        rest.is_empty().then_some(Self { base, len, proof })
+    }
 }
 
 /// A peer's buffer.
@@ -96,11 +107,14 @@ struct Tables {
     retirements: u64,
 }
 
-impl Tables {
-    const fn new() -> Self {
-        Self { arenas: Table::new(ARENAS), retired: Table::new(RETIRED), retirements: 0 }
-    }
+impl Fresh for Tables {
+    const FRESH: Self = Self { arenas: Table::new(ARENAS), retired: Table::new(RETIRED), retirements: 0 };
+}
 
+// SAFETY: pages of this process, bound to none of its threads.
+unsafe impl Send for Tables {}
+
+impl Tables {
     fn arena(&mut self, token: u64) -> Option<&mut FarArena> {
         self.arenas.iter_mut().map(|(_, a)| a).find(|a| a.id == arena_of(token))
     }
@@ -123,14 +137,8 @@ impl Tables {
 pub struct Ism {
     own: Loopback,
     partition: AtomicU16,
-    lock: FastLock<false>,
-    tables: UnsafeCell<Tables>,
+    tables: Guarded<Tables>,
 }
-
-// SAFETY: `tables` is only reached through `lock`.
-unsafe impl Sync for Ism {}
-// SAFETY: nothing in it is bound to a thread.
-unsafe impl Send for Ism {}
 
 impl Default for Ism {
     fn default() -> Self {
@@ -144,7 +152,7 @@ impl Ism {
     }
 
     const fn over(own: Loopback) -> Self {
-        Self { own, partition: AtomicU16::new(0), lock: FastLock::new(), tables: UnsafeCell::new(Tables::new()) }
+        Self { own, partition: AtomicU16::new(0), tables: Guarded::new() }
     }
 
     /// Puts it into a partition, below [`PARTITIONS`]: its CHID and its GID change.
@@ -162,45 +170,6 @@ impl Ism {
         Self::over(Loopback::with_limits(slots, max_dmbs))
     }
 
-    /// Changes the limit; buffers beyond a lower one stay.
-    pub fn set_max_dmbs(&self, max_dmbs: u32) {
-        self.own.set_max_dmbs(max_dmbs);
-    }
-
-    /// As [`Loopback::memory`].
-    pub fn memory(&self) -> u64 {
-        self.own.memory()
-    }
-
-    /// As [`Loopback::after_fork_child`].
-    pub fn after_fork_child(&self) {
-        self.own.after_fork_child();
-        // SAFETY: the child of a fork has one thread, which is here. What the parent had attached stays mapped for
-        // connections that both hold, and is not even dropped: another thread may have been changing it.
-        unsafe {
-            self.lock.reset();
-            core::mem::forget(core::mem::replace(&mut *self.tables.get(), Tables::new()));
-        }
-    }
-
-    /// `gid` is a device on this host, says the rendezvous.
-    pub fn admit(&self, gid: Gid) {
-        self.own.admit(gid);
-    }
-
-    /// A buffer for `peer`, pooled with the others of `group`.
-    pub fn register_in(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-        let dmb = self.own.register_in(group, peer, len)?;
-        // Nobody else ever maps it.
-        self.own.close_share(dmb.token);
-        Ok(dmb)
-    }
-
-    /// Both sides are done with the buffer: its header is zeroed and it may be used again.
-    pub fn release_dmb(&self, token: u64, used: u32) -> bool {
-        self.own.release_dmb(token, used)
-    }
-
     /// Where the arena of an own buffer lies.
     pub fn place(&self, token: u64) -> Option<Place> {
         let (base, len) = self.own.own_arena(token)?;
@@ -213,7 +182,7 @@ impl Ism {
     }
 
     /// Makes a peer's buffer writable, which lies at `place` in the process `pid`.
-    pub fn attach_in(
+    fn reach(
         &self,
         group: u32,
         owner: Gid,
@@ -255,44 +224,12 @@ impl Ism {
             unsafe { far.words.write_bytes(0, WORDS) };
             Ok(far)
         };
-        self.with(attach).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
-    }
-
-    /// Each attachment asks for its own. False when it was not attached.
-    pub fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
-        self.with(|t| {
-            let arena = t.arena(token).filter(|a| a.owner == owner);
-            let refs = arena.and_then(|a| a.refs.get_mut(slot_of(token) as usize)).filter(|refs| **refs > 0);
-            refs.map(|refs| *refs -= 1).is_some()
-        })
-        .unwrap_or(false)
-    }
-
-    /// Ends all buffers of a group, own and attached. Addresses stay readable, as zeros.
-    pub fn drop_group(&self, group: u32) {
-        self.own.drop_group(group);
-        self.with(|t| t.drop_group(group));
-    }
-
-    /// How often the owner of `token` was signalled, modulo 2^32.
-    pub fn signals(&self, token: u64) -> Option<u32> {
-        self.own.signals(token)
-    }
-
-    fn with<R>(&self, f: impl FnOnce(&mut Tables) -> R) -> Option<R> {
-        let (_guard, recovered) = self.lock.lock_recovering().ok()?;
-        let tables = self.tables.get();
-        if recovered {
-            // SAFETY: the guard makes it exclusive. Half changed tables are not dropped.
-            unsafe { tables.write(Tables::new()) };
-        }
-        // SAFETY: the guard makes it exclusive, and no reference leaves `f`.
-        Some(f(unsafe { &mut *tables }))
+        self.tables.with(attach).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
     }
 
     /// A buffer attached here, and where its count of signals lies.
     fn target(&self, token: u64) -> Option<(Far, u64)> {
-        self.with(|t| {
+        self.tables.with(|t| {
             let (a, slot) = (t.arena(token)?, slot_of(token));
             let attached = slot < a.geometry.slots && a.refs[slot as usize] > 0;
             attached.then(|| (a.far(slot), a.place.base + a.geometry.signal_offset(slot) as u64))
@@ -326,12 +263,50 @@ impl Device for Ism {
         self.own.max_dmbs()
     }
 
+    fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.own.set_max_dmbs(max_dmbs);
+    }
+
+    fn memory(&self) -> u64 {
+        self.own.memory()
+    }
+
+    fn admit(&self, gid: Gid) {
+        self.own.admit(gid);
+    }
+
     fn query_remote_gid(&self, gid: Gid) -> bool {
         self.is_beside(gid) && (gid == self.gid() || self.own.query_remote_gid(gid))
     }
 
-    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-        self.register_in(0, peer, len)
+    fn register_dmb(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+        let dmb = self.own.register_dmb(group, peer, len)?;
+        // Nobody else ever maps it.
+        self.own.close_share(dmb.token);
+        Ok(dmb)
+    }
+
+    /// The [`Place`] of its arena.
+    fn describe_dmb(&self, token: u64, _first: bool) -> Lent {
+        Lent { told: self.place(token).and_then(|place| place.tell()).unwrap_or_default(), fd: None }
+    }
+
+    fn release_dmb(&self, token: u64, used: u32) -> bool {
+        self.own.release_dmb(token, used)
+    }
+
+    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, told: &Told, _: Option<RawFd>) -> Result<Reach, AttachError> {
+        let place = Place::told(told).ok_or(AttachError::BadShare)?;
+        self.reach(peer.group, peer.gid, token, len, peer.pid, place).map(Reach::Far)
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        let detached = self.tables.with(|t| {
+            let arena = t.arena(token).filter(|a| a.owner == owner);
+            let refs = arena.and_then(|a| a.refs.get_mut(slot_of(token) as usize)).filter(|refs| **refs > 0);
+            refs.map(|refs| *refs -= 1).is_some()
+        });
+        detached.unwrap_or(false)
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
@@ -369,7 +344,19 @@ impl Device for Ism {
         }
     }
 
-    fn no_copy(&self) -> Option<&dyn NoCopy> {
-        None
+    fn signals(&self, token: u64) -> Option<u32> {
+        self.own.signals(token)
+    }
+
+    fn drop_group(&self, group: u32) {
+        self.own.drop_group(group);
+        self.tables.with(|t| t.drop_group(group));
+    }
+
+    fn after_fork_child(&self) {
+        self.own.after_fork_child();
+        // SAFETY: the child of a fork has one thread, which is here. What the parent had attached stays mapped for
+        // connections that both hold.
+        unsafe { self.tables.forget() };
     }
 }

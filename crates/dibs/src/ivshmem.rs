@@ -12,16 +12,17 @@ mod tests;
 
 use crate::loopback::arena::slot_of;
 use crate::loopback::table::Slots;
-use crate::{AttachError, Attached, Device, Dmb, Errno, Gid, IVSHMEM_CHID, MoveError, NoCopy, RegisterError, Share};
+use crate::{AttachError, Device, Dmb, Errno, Gid, IVSHMEM_CHID, Lent, MoveError, Peer, Reach, RegisterError, Told};
 pub use bar::{Bar, GUESTS, MEMBERS, Member};
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::RawFd;
-use shm::FastLock;
+use shm::Guarded;
 use tables::{Own, PART, Place, Tables};
 
 const DEFAULT_DMBS: u32 = 65536;
+/// Bytes of the smallest buffer that is made where there is no room for a larger one.
+const LEAST: u32 = 64 << 10;
 
 /// Why a bar cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,14 +65,12 @@ impl core::error::Error for BarError {}
 pub struct Ivshmem {
     slots: u32,
     max_dmbs: AtomicU32,
-    lock: FastLock<false>,
-    tables: UnsafeCell<Tables>,
+    /// Called before a buffer is made or attached.
+    used: fn(),
+    /// Called where the bar has no room: frees what the dead have left there.
+    reclaim: fn(),
+    tables: Guarded<Tables>,
 }
-
-// SAFETY: `tables` is only reached through `lock`, and all else is atomic or constant.
-unsafe impl Sync for Ivshmem {}
-// SAFETY: nothing in it is bound to a thread.
-unsafe impl Send for Ivshmem {}
 
 impl Default for Ivshmem {
     fn default() -> Self {
@@ -89,14 +88,23 @@ impl Ivshmem {
         Self {
             slots,
             max_dmbs: AtomicU32::new(max_dmbs),
-            lock: FastLock::new(),
-            tables: UnsafeCell::new(Tables::new()),
+            used: || (),
+            reclaim: || (),
+            tables: Guarded::new(),
         }
+    }
+
+    /// Calls `used` before a buffer is made or attached, and `reclaim` where the bar has no room: that shall free what the
+    /// dead have left there.
+    pub const fn calling(mut self, used: fn(), reclaim: fn()) -> Self {
+        self.used = used;
+        self.reclaim = reclaim;
+        self
     }
 
     /// Begins to use a bar. False if it has one.
     pub fn open(&self, bar: Bar, member: Member) -> bool {
-        self.with(|t| {
+        self.tables.with(|t| {
             let is_new = t.place.is_none();
             if is_new {
                 t.place = Some(Place { bar, member });
@@ -107,38 +115,17 @@ impl Ivshmem {
     }
 
     pub fn is_open(&self) -> bool {
-        self.with(|t| t.place.is_some()).unwrap_or(false)
+        self.tables.with(|t| t.place.is_some()).unwrap_or(false)
     }
 
     /// The bar, for what concerns all of its members.
     pub fn with_bar<R>(&self, f: impl FnOnce(&Bar, Member) -> R) -> Option<R> {
-        self.with(|t| t.place.as_ref().map(|place| f(&place.bar, place.member))).flatten()
-    }
-
-    /// Changes the limit; buffers beyond a lower one stay.
-    pub fn set_max_dmbs(&self, max_dmbs: u32) {
-        self.max_dmbs.store(max_dmbs, Ordering::Relaxed);
-    }
-
-    /// Bytes that its own buffers take, handed out or not yet given back by both sides.
-    pub fn memory(&self) -> u64 {
-        let of = |a: &mut Own| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
-        self.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
+        self.tables.with(|t| t.place.as_ref().map(|place| f(&place.bar, place.member))).flatten()
     }
 
     /// Whether arenas are mapped, own or attached.
     pub fn is_used(&self) -> bool {
-        self.with(|t| t.own.iter_mut().count() + t.peers.iter_mut().count() > 0).unwrap_or(true)
-    }
-
-    /// As [`crate::Loopback::after_fork_child`]: the child has no bar yet. What the parent had stays mapped.
-    pub fn after_fork_child(&self) {
-        // SAFETY: the child of a fork has one thread, which is here. Another thread may have been changing the tables, so
-        // they are not even dropped.
-        unsafe {
-            self.lock.reset();
-            core::mem::forget(core::mem::replace(&mut *self.tables.get(), Tables::new()));
-        }
+        self.tables.with(|t| t.own.iter_mut().count() + t.peers.iter_mut().count() > 0).unwrap_or(true)
     }
 
     /// The largest buffer that makes sense in this bar.
@@ -147,73 +134,27 @@ impl Ivshmem {
         part.clamp(1 << 14, 1 << 24) as u32
     }
 
-    /// A buffer for `peer`, pooled with the others of `group`.
-    pub fn register_in(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-        if !crate::is_dmb_len(len) {
-            return Err(RegisterError::Os(Errno::INVAL));
-        }
+    /// Of `len` bytes, and no fewer.
+    fn register(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
         let limits = [self.slots, self.max_dmbs()];
-        self.with(|t| t.register(group, peer, len, limits)).unwrap_or(Err(RegisterError::NoMemory))
+        self.tables.with(|t| t.register(group, peer, len, limits)).unwrap_or(Err(RegisterError::NoMemory))
     }
 
-    /// Both sides are done with the buffer: its header is zeroed and it may be used again.
-    pub fn release_dmb(&self, token: u64) -> bool {
-        self.with(|t| {
-            let released = t.own(token).is_some_and(|a| a.release(slot_of(token)));
-            t.dmbs -= u32::from(released);
-            released
-        })
-        .unwrap_or(false)
-    }
-
-    /// [`NoCopy::attach_dmb`] for a group, with which the mapping ends.
-    pub fn attach_in(&self, group: u32, owner: Gid, token: u64, len: u32) -> Result<Attached, AttachError> {
+    /// [`Device::attach_dmb`] for a group: the buffer's first byte.
+    pub fn map_dmb(&self, group: u32, owner: Gid, token: u64, len: u32) -> Result<*mut u8, AttachError> {
         if !crate::is_dmb_len(len) {
             return Err(AttachError::BadShare);
         }
-        self.with(|t| t.attach(group, owner, token, len)).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
-    }
-
-    /// The first page of the own arena in which `token` is; null if there is none.
-    pub fn control_page(&self, token: u64) -> *mut u8 {
-        self.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(core::ptr::null_mut())
+        (self.used)();
+        self.tables.with(|t| t.attach(group, owner, token, len)).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
     }
 
     /// The first page of the attached arena in which `token` is; null if there is none.
     pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
-        let page = self.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base));
+        let page = self.tables.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base));
         page.flatten().unwrap_or(core::ptr::null_mut())
     }
 
-    /// Whether the peer of a group has dropped it, or is dead: its own buffers are given up.
-    pub fn is_over(&self, group: u32) -> bool {
-        self.with(|t| t.is_over(group)).unwrap_or(false)
-    }
-
-    /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros.
-    pub fn drop_group(&self, group: u32) {
-        self.with(|t| t.drop_group(group));
-    }
-
-    /// How often the owner of `token` was signalled, modulo 2^32.
-    pub fn signals(&self, token: u64) -> Option<u32> {
-        let slot = slot_of(token);
-        let word = self.with(|t| t.own(token).filter(|a| a.used.has(slot)).map(|a| a.memory.signal(slot)))??;
-        // SAFETY: the address stays mapped, also after `drop_group`, and an atomic may be shared.
-        // SYNC: signal. Data that was moved before a counted signal is visible.
-        Some(unsafe { &*word }.load(Ordering::Acquire))
-    }
-
-    fn with<R>(&self, f: impl FnOnce(&mut Tables) -> R) -> Option<R> {
-        let (_guard, recovered) = self.lock.lock_recovering().ok()?;
-        let tables = self.tables.get();
-        if recovered {
-            // SAFETY: the guard makes it exclusive. Half changed tables are not dropped.
-            unsafe { tables.write(Tables::new()) };
-        }
-        // SAFETY: the guard makes it exclusive, and no reference leaves `f`.
-        Some(f(unsafe { &mut *tables }))
-    }
 }
 
 fn notify(word: *const AtomicU32) {
@@ -240,21 +181,79 @@ impl Device for Ivshmem {
         self.max_dmbs.load(Ordering::Relaxed)
     }
 
+    fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.max_dmbs.store(max_dmbs, Ordering::Relaxed);
+    }
+
+    fn memory(&self) -> u64 {
+        let of = |a: &mut Own| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
+        self.tables.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
+    }
+
+    /// Members stand in the bar.
+    fn admit(&self, _: Gid) {}
+
     fn query_remote_gid(&self, gid: Gid) -> bool {
         self.with_bar(|bar, _| gid.hi() == bar.id() && bar.knows(gid.lo())).unwrap_or(false)
     }
 
-    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-        self.register_in(0, peer, len)
+    /// A bar is small, and what is in it may be the dead's: these go first, then the buffer gets smaller.
+    fn register_dmb(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+        if !crate::is_dmb_len(len) {
+            return Err(RegisterError::Os(Errno::INVAL));
+        }
+        (self.used)();
+        let mut len = len.min(self.largest());
+        let mut reclaimed = false;
+        loop {
+            match self.register(group, peer, len) {
+                Err(RegisterError::NoMemory) if !reclaimed => {
+                    (self.reclaim)();
+                    reclaimed = true;
+                }
+                Err(RegisterError::NoMemory) if len > LEAST => len /= 2,
+                done => return done,
+            }
+        }
+    }
+
+    /// Whoever shares the bar finds a buffer by its token.
+    fn describe_dmb(&self, _token: u64, _first: bool) -> Lent {
+        Lent::default()
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
-        self.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
+        self.tables.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
+    }
+
+    fn release_dmb(&self, token: u64, _used: u32) -> bool {
+        let released = self.tables.with(|t| {
+            let released = t.own(token).is_some_and(|a| a.release(slot_of(token)));
+            t.dmbs -= u32::from(released);
+            released
+        });
+        released.unwrap_or(false)
+    }
+
+    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, _: &Told, _: Option<RawFd>) -> Result<Reach, AttachError> {
+        let addr = self.map_dmb(peer.group, peer.gid, token, len)?;
+        let page = self.peer_control_page(peer.gid, token);
+        // Another thread has dropped the group meanwhile.
+        if page.is_null() { Err(AttachError::UnknownToken) } else { Ok(Reach::Mapped { addr, page }) }
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        let detached = self.tables.with(|t| {
+            let arena = t.peer(token).filter(|a| a.owner == owner);
+            let refs = arena.and_then(|a| a.refs.get_mut(slot_of(token) as usize)).filter(|refs| **refs > 0);
+            refs.map(|refs| *refs -= 1).is_some()
+        });
+        detached.unwrap_or(false)
     }
 
     #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
     fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
-        let (addr, size, word) = self.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
+        let (addr, size, word) = self.tables.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
         if u64::from(offset) + u64::from(len) > u64::from(size) {
             return Err(MoveError::OutOfBounds);
         }
@@ -268,39 +267,40 @@ impl Device for Ivshmem {
     }
 
     fn signal_event(&self, token: u64) {
-        if let Some((_, _, word)) = self.with(|t| t.target(token)).flatten() {
+        if let Some((_, _, word)) = self.tables.with(|t| t.target(token)).flatten() {
             notify(word);
         }
     }
 
-    fn no_copy(&self) -> Option<&dyn NoCopy> {
-        Some(self)
-    }
-}
-
-impl NoCopy for Ivshmem {
-    /// Whoever shares the bar needs none of it.
-    fn share(&self, token: u64) -> Option<Share> {
+    fn signals(&self, token: u64) -> Option<u32> {
         let slot = slot_of(token);
-        self.with(|t| {
-            let fd = t.place.as_ref()?.bar.fd()?;
-            let arena = t.own(token).filter(|a| a.used.has(slot))?;
-            let offset = arena.memory.geometry.offset(slot);
-            Some(Share { fd, arena: arena.extent.name(), offset, arena_len: arena.segment.len() as u64 })
-        })
-        .flatten()
+        let word = self.tables.with(|t| t.own(token).filter(|a| a.used.has(slot)).map(|a| a.memory.signal(slot)))??;
+        // SAFETY: the address stays mapped, also after `drop_group`, and an atomic may be shared.
+        // SYNC: signal. Data that was moved before a counted signal is visible.
+        Some(unsafe { &*word }.load(Ordering::Acquire))
     }
 
-    fn attach_dmb(&self, owner: Gid, token: u64, len: u32, _: Option<RawFd>) -> Result<Attached, AttachError> {
-        self.attach_in(0, owner, token, len)
+    /// The first page of the own arena in which `token` is.
+    fn control_page(&self, token: u64) -> *mut u8 {
+        self.tables.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(core::ptr::null_mut())
     }
 
-    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
-        self.with(|t| {
-            let arena = t.peer(token).filter(|a| a.owner == owner);
-            let refs = arena.and_then(|a| a.refs.get_mut(slot_of(token) as usize)).filter(|refs| **refs > 0);
-            refs.map(|refs| *refs -= 1).is_some()
-        })
-        .unwrap_or(false)
+    /// The peer has dropped the group, or is dead: its own buffers are given up.
+    fn is_over(&self, group: u32) -> bool {
+        self.tables.with(|t| t.is_over(group)).unwrap_or(false)
+    }
+
+    fn is_short(&self) -> bool {
+        self.with_bar(|bar, _| bar.is_short()).unwrap_or(false)
+    }
+
+    fn drop_group(&self, group: u32) {
+        self.tables.with(|t| t.drop_group(group));
+    }
+
+    /// The child has no bar yet.
+    fn after_fork_child(&self) {
+        // SAFETY: the child of a fork has one thread, which is here.
+        unsafe { self.tables.forget() };
     }
 }

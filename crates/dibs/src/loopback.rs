@@ -5,9 +5,7 @@
 //! ones a bit in a table. What remains of the trust in a peer is that it may write into any slot of
 //! the arenas that were made for it.
 //!
-//! The life of a slot: [`Loopback::register_in`] takes the lowest free one; `unregister_dmb` says that
-//! the owner is done with it, while the peer may still write; [`Loopback::release_dmb`] says that both
-//! are, and only then it can be taken again. [`Loopback::drop_group`] ends all at once.
+//! A buffer is a slot of an arena: registering takes the lowest free one, releasing it makes it free.
 //!
 //! Every table is behind one lock. A signal handler that interrupted its holder is refused, never
 //! blocked.
@@ -19,16 +17,14 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use crate::{AttachError, Attached, Device, Dmb, Gid, LOOPBACK_CHID, MoveError, NoCopy};
-use crate::{RegisterError, Share, is_dmb_len};
+use crate::{AttachError, Device, Dmb, Gid, LOOPBACK_CHID, Lent, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
 use arena::Geometry;
 pub use arena::{FRONT, HEADER, arena_of, slot_of};
-use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::RawFd;
-use shm::{Errno, FastLock, Handle};
+use shm::{Errno, Guarded, Handle};
 use table::Slots;
 use tables::Tables;
 
@@ -41,14 +37,8 @@ pub struct Loopback {
     /// Pages of free slots are kept: hardware knows them.
     pinned: bool,
     max_dmbs: AtomicU32,
-    lock: FastLock<false>,
-    tables: UnsafeCell<Tables>,
+    tables: Guarded<Tables>,
 }
-
-// SAFETY: `tables` is only reached through `lock`, and all else is atomic or constant.
-unsafe impl Sync for Loopback {}
-// SAFETY: nothing in it is bound to a thread.
-unsafe impl Send for Loopback {}
 
 impl Default for Loopback {
     fn default() -> Self {
@@ -68,8 +58,7 @@ impl Loopback {
             slots,
             pinned: false,
             max_dmbs: AtomicU32::new(max_dmbs),
-            lock: FastLock::new(),
-            tables: UnsafeCell::new(Tables::new()),
+            tables: Guarded::new(),
         }
     }
 
@@ -78,17 +67,6 @@ impl Loopback {
         let mut this = Self::with_limits(slots, max_dmbs);
         this.pinned = true;
         this
-    }
-
-    /// Changes the limit; buffers beyond a lower one stay.
-    pub fn set_max_dmbs(&self, max_dmbs: u32) {
-        self.max_dmbs.store(max_dmbs, Ordering::Relaxed);
-    }
-
-    /// Bytes that its own buffers take, handed out or not yet given back by both sides.
-    pub fn memory(&self) -> u64 {
-        let of = |a: &mut arena::OwnArena| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
-        self.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
     }
 
     /// Gives the device its identity, unless it has one. The first call of `gid` does it too.
@@ -108,110 +86,55 @@ impl Loopback {
         self.gid[0].store(hi, Ordering::Release);
     }
 
-    /// To be called in the child after a fork, first of all and by its only thread. The child is another
-    /// device; what the parent registered and attached stays the parent's. Its mappings stay in place,
-    /// for connections that both now hold.
-    pub fn after_fork_child(&self) {
-        shm::refresh_thread_id();
-        let torn = self.lock.is_locked();
-        // SAFETY: the child of a fork has one thread, which is here and not within `with`.
-        unsafe { self.lock.reset() };
-        if torn {
-            // SAFETY: as above. Another thread of the parent was changing the tables; nothing in them can
-            // be relied upon, so they are not even dropped.
-            unsafe { self.tables.get().write(Tables::new()) };
-        }
-        self.with(Tables::leave);
-        self.renew_gid();
-    }
-
-    /// `gid` is a device on this host, says the rendezvous.
-    pub fn admit(&self, gid: Gid) {
-        self.with(|t| t.admit(gid));
-    }
-
     /// Takes [`Self::admit`] back.
     pub fn expel(&self, gid: Gid) {
-        self.with(|t| t.expel(gid));
+        self.tables.with(|t| t.expel(gid));
     }
 
-    /// A buffer for `peer`, pooled with the others of `group`.
-    pub fn register_in(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-        if !is_dmb_len(len) {
-            return Err(RegisterError::Os(Errno::INVAL));
-        }
-        self.with(|t| t.register(group, peer, Geometry::new(self.slots, len), self.max_dmbs()))
-            .unwrap_or(Err(RegisterError::NoMemory))
-    }
-
-    /// Both sides are done with the buffer: its header is zeroed and it may be used again. They have written to its first
-    /// `used` bytes, a hint for what is done with its memory.
-    pub fn release_dmb(&self, token: u64, used: u32) -> bool {
-        self.with(|t| t.release(token, used, self.pinned)).unwrap_or(false)
-    }
-
-    /// [`NoCopy::attach_dmb`] for a group, with which the mapping ends.
-    pub fn attach_in(
+    /// [`Device::attach_dmb`] for a group: the buffer's first byte. The arena's descriptor is needed for its first buffer only.
+    pub fn map_dmb(
         &self,
         group: u32,
         owner: Gid,
         token: u64,
         len: u32,
-        share: Option<RawFd>,
-    ) -> Result<Attached, AttachError> {
+        arena: Option<RawFd>,
+    ) -> Result<*mut u8, AttachError> {
         if !is_dmb_len(len) {
             return Err(AttachError::BadShare);
         }
         let here = owner == self.gid();
-        self.with(|t| t.attach(group, (owner, here), token, len, share)).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
+        let mapped = self.tables.with(|t| t.attach(group, (owner, here), token, len, arena));
+        mapped.unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
     }
 
     /// Whether the buffer's arena is mapped already, so that no share is needed to attach it.
     pub fn has_arena(&self, owner: Gid, token: u64) -> bool {
-        self.with(|t| t.peer(token).is_some_and(|a| a.owner == owner)).unwrap_or(false)
+        self.tables.with(|t| t.peer(token).is_some_and(|a| a.owner == owner)).unwrap_or(false)
     }
 
-    /// The descriptor to pass to the peer, and the arena that it is of: as [`NoCopy::share`], but good also when another
-    /// thread closes the share meanwhile, whose number could be another file's by then.
-    pub fn lend(&self, token: u64) -> Option<(Handle, u64)> {
-        self.with(|t| t.lend(token)).flatten()
+    /// The descriptor of the buffer's arena, to be passed to the peer. A handle, because another thread may close the
+    /// device's own meanwhile, and its number would be another file's.
+    pub fn lend(&self, token: u64) -> Option<Handle> {
+        self.tables.with(|t| t.lend(token)).flatten()
     }
 
     /// Closes the descriptor of the buffer's arena, which is only needed until its peer attached once.
     pub fn close_share(&self, token: u64) -> bool {
-        self.with(|t| t.own(token).map(|a| a.segment.close_fd()).is_some()).unwrap_or(false)
-    }
-
-    /// The control page of the own arena in which `token` is, [`FRONT`] bytes behind its beginning; null if there is none.
-    pub fn control_page(&self, token: u64) -> *mut u8 {
-        self.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
+        self.tables.with(|t| t.own(token).map(|a| a.segment.close_fd()).is_some()).unwrap_or(false)
     }
 
     /// Base and length of the own arena in which `token` is, without the front.
     pub(crate) fn own_arena(&self, token: u64) -> Option<(*mut u8, usize)> {
-        self.with(|t| t.own(token).map(|a| (a.memory.base, a.memory.geometry.bytes()))).flatten()
+        self.tables.with(|t| t.own(token).map(|a| (a.memory.base, a.memory.geometry.bytes()))).flatten()
     }
 
-    /// The same of the attached arena in which `token` is.
+    /// The control page of the attached arena in which `token` is; null if there is none.
     pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
-        self.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
+        self.tables.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
     }
 
-    /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros, for
-    /// threads that are still on their way out; the memory goes back.
-    pub fn drop_group(&self, group: u32) {
-        self.with(|t| t.drop_group(group));
-    }
-
-    /// How often the owner of `token` was signalled, modulo 2^32.
-    pub fn signals(&self, token: u64) -> Option<u32> {
-        let word = self.own_signal(token)?;
-        // SAFETY: the address stays mapped, also after `drop_group`, and an atomic may be shared.
-        // SYNC: signal. Data that was moved before a counted signal is visible.
-        Some(unsafe { &*word }.load(Ordering::Acquire))
-    }
-
-    /// Sleeps until [`Self::signals`] is no longer `seen`, or something else woke the thread.
+    /// Sleeps until [`Device::signals`] is no longer `seen`, or something else woke the thread.
     pub fn wait_signal(&self, token: u64, seen: u32, timeout: Option<Duration>) -> Option<u32> {
         let word = self.own_signal(token)?;
         // SAFETY: as in `signals`.
@@ -221,24 +144,12 @@ impl Loopback {
 
     fn own_signal(&self, token: u64) -> Option<*const AtomicU32> {
         let slot = slot_of(token);
-        self.with(|t| {
+        self.tables.with(|t| {
             let arena = t.own(token).filter(|a| a.used.has(slot));
             arena.map(|a| a.memory.signal(slot))
         })?
     }
 
-    /// Runs `f` on the tables; None in a signal handler that interrupted another `with` of its thread.
-    fn with<R>(&self, f: impl FnOnce(&mut Tables) -> R) -> Option<R> {
-        let (_guard, recovered) = self.lock.lock_recovering().ok()?;
-        let tables = self.tables.get();
-        if recovered {
-            // SAFETY: the guard makes it exclusive. A thread that did not survive a fork left them half
-            // changed, so they are not dropped.
-            unsafe { tables.write(Tables::new()) };
-        }
-        // SAFETY: the guard makes it exclusive, and no reference leaves `f`.
-        Some(f(unsafe { &mut *tables }))
-    }
 }
 
 /// Random, in the form of a version 4 UUID, so that neither half is ever 0.
@@ -269,21 +180,62 @@ impl Device for Loopback {
         self.max_dmbs.load(Ordering::Relaxed)
     }
 
-    fn query_remote_gid(&self, gid: Gid) -> bool {
-        gid == self.gid() || self.with(|t| t.is_admitted(gid)).unwrap_or(false)
+    fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.max_dmbs.store(max_dmbs, Ordering::Relaxed);
     }
 
-    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-        self.register_in(0, peer, len)
+    fn memory(&self) -> u64 {
+        let of = |a: &mut arena::OwnArena| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
+        self.tables.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
+    }
+
+    fn admit(&self, gid: Gid) {
+        self.tables.with(|t| t.admit(gid));
+    }
+
+    fn query_remote_gid(&self, gid: Gid) -> bool {
+        gid == self.gid() || self.tables.with(|t| t.is_admitted(gid)).unwrap_or(false)
+    }
+
+    fn register_dmb(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+        if !is_dmb_len(len) {
+            return Err(RegisterError::Os(Errno::INVAL));
+        }
+        let registered = self.tables.with(|t| t.register(group, peer, Geometry::new(self.slots, len), self.max_dmbs()));
+        registered.unwrap_or(Err(RegisterError::NoMemory))
+    }
+
+    /// The arena's descriptor, until the peer has it.
+    fn describe_dmb(&self, token: u64, _first: bool) -> Lent {
+        Lent { told: Told::default(), fd: self.lend(token) }
+    }
+
+    fn delivered(&self, token: u64) {
+        self.close_share(token);
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
-        self.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
+        self.tables.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
+    }
+
+    fn release_dmb(&self, token: u64, used: u32) -> bool {
+        self.tables.with(|t| t.release(token, used, self.pinned)).unwrap_or(false)
+    }
+
+    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, _: &Told, fd: Option<RawFd>) -> Result<Reach, AttachError> {
+        let addr = self.map_dmb(peer.group, peer.gid, token, len, fd)?;
+        let page = self.peer_control_page(peer.gid, token);
+        // Another thread has dropped the group meanwhile.
+        if page.is_null() { Err(AttachError::UnknownToken) } else { Ok(Reach::Mapped { addr, page }) }
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        self.tables.with(|t| t.detach(owner, token)).unwrap_or(false)
     }
 
     #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
     fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
-        let target = self.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
+        let target = self.tables.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
         if u64::from(offset) + u64::from(len) > u64::from(target.len) {
             return Err(MoveError::OutOfBounds);
         }
@@ -297,13 +249,33 @@ impl Device for Loopback {
     }
 
     fn signal_event(&self, token: u64) {
-        if let Some(target) = self.with(|t| t.target(token)).flatten() {
+        if let Some(target) = self.tables.with(|t| t.target(token)).flatten() {
             notify(target.signal);
         }
     }
 
-    fn no_copy(&self) -> Option<&dyn NoCopy> {
-        Some(self)
+    fn signals(&self, token: u64) -> Option<u32> {
+        let word = self.own_signal(token)?;
+        // SAFETY: the address stays mapped, also after `drop_group`, and an atomic may be shared.
+        // SYNC: signal. Data that was moved before a counted signal is visible.
+        Some(unsafe { &*word }.load(Ordering::Acquire))
+    }
+
+    /// [`FRONT`] bytes behind the beginning of the arena.
+    fn control_page(&self, token: u64) -> *mut u8 {
+        self.tables.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
+    }
+
+    fn drop_group(&self, group: u32) {
+        self.tables.with(|t| t.drop_group(group));
+    }
+
+    fn after_fork_child(&self) {
+        shm::refresh_thread_id();
+        // SAFETY: the child of a fork has one thread, which is here and not within `with`.
+        unsafe { self.tables.after_fork_child() };
+        self.tables.with(Tables::leave);
+        self.renew_gid();
     }
 }
 
@@ -313,18 +285,4 @@ fn notify(word: *const AtomicU32) {
     // SYNC: signal. After the data that it tells of.
     word.fetch_add(1, Ordering::Release);
     shm::futex::wake(word, u32::MAX >> 1, true);
-}
-
-impl NoCopy for Loopback {
-    fn share(&self, token: u64) -> Option<Share> {
-        self.with(|t| t.share(token)).flatten()
-    }
-
-    fn attach_dmb(&self, owner: Gid, token: u64, len: u32, share: Option<RawFd>) -> Result<Attached, AttachError> {
-        self.attach_in(0, owner, token, len, share)
-    }
-
-    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
-        self.with(|t| t.detach(owner, token)).unwrap_or(false)
-    }
 }

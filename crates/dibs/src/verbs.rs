@@ -21,17 +21,20 @@ pub use adapter::{Provider, Unavailable};
 pub use link::STAGE;
 
 use crate::loopback::table::Table;
-use crate::{AttachError, Device, Dmb, Errno, Gid, Loopback, MoveError, NoCopy, RegisterError, is_dmb_len};
+use crate::{AttachError, Device, Dmb, Errno, Gid, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
 use ::verbs::abi::{Ibv, Mr};
 use ::verbs::far::{Piece, piece};
 use adapter::Adapter;
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use link::Inner;
-use shm::{FastLock, Retired};
+use rustix::fd::RawFd;
+use shm::{Fresh, Guarded, Retired};
 
 const LINKS: usize = 256;
 const BUFFERS: usize = 16384;
+/// Bytes of the smallest buffer that is made where memory for a larger one cannot be had: what hardware writes to is bounded
+/// (RLIMIT_MEMLOCK).
+const LEAST: u32 = 64 << 10;
 /// Ended links whose memory stays readable for late threads.
 const RETIRED: usize = 64;
 /// Highest address that a peer may name, with which no sum here overflows.
@@ -90,6 +93,23 @@ pub struct Place {
     pub rkey: u32,
 }
 
+impl Place {
+    /// Its words; at first contact also our end of the link.
+    fn tell(&self, end: Option<End>) -> Option<Told> {
+        let mut told = Told::new([self.addr, self.signal, self.rkey.into()].map(u64::to_be_bytes).as_flattened())?;
+        end.is_none_or(|end| told.push(&end.encode())).then_some(told)
+    }
+
+    fn told(told: &Told) -> Option<(Self, Option<End>)> {
+        let ([addr, signal, rkey], rest) = told.words()?;
+        let place = Self { addr, signal, rkey: rkey.try_into().ok()? };
+        if rest.is_empty() {
+            return Some((place, None));
+        }
+        Some((place, Some(End::decode(rest.try_into().ok()?))))
+    }
+}
+
 /// A peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
@@ -141,17 +161,20 @@ struct Tables {
     retirements: u64,
 }
 
-impl Tables {
-    const fn new() -> Self {
-        Self {
-            adapter: None,
-            own: Table::new(BUFFERS),
-            attached: Table::new(BUFFERS),
-            retired: Table::new(RETIRED),
-            retirements: 0,
-        }
-    }
+impl Fresh for Tables {
+    const FRESH: Self = Self {
+        adapter: None,
+        own: Table::new(BUFFERS),
+        attached: Table::new(BUFFERS),
+        retired: Table::new(RETIRED),
+        retirements: 0,
+    };
+}
 
+// SAFETY: memory of this process and objects of its library, bound to none of its threads.
+unsafe impl Send for Tables {}
+
+impl Tables {
     fn own(&mut self, token: u64) -> Option<&mut Own> {
         self.own.iter_mut().map(|(_, own)| own).find(|own| own.token == token)
     }
@@ -161,22 +184,26 @@ impl Tables {
     }
 }
 
-/// A link, and who is at it. Its number changes with each use.
+/// What a link is made of.
+struct Link(Option<Inner>);
+
+impl Fresh for Link {
+    const FRESH: Self = Self(None);
+}
+
+// SAFETY: memory of this process and objects of its library, bound to none of its threads.
+unsafe impl Send for Link {}
+
+/// A place for a link. Its number changes with each use.
 struct Slot {
-    lock: FastLock<false>,
     number: AtomicU32,
     group: AtomicU32,
-    inner: UnsafeCell<Option<Inner>>,
+    link: Guarded<Link>,
 }
 
 impl Slot {
     #[expect(clippy::declare_interior_mutable_const, reason = "copied for each slot")]
-    const FREE: Self = Self {
-        lock: FastLock::new(),
-        number: AtomicU32::new(0),
-        group: AtomicU32::new(0),
-        inner: UnsafeCell::new(None),
-    };
+    const FREE: Self = Self { number: AtomicU32::new(0), group: AtomicU32::new(0), link: Guarded::new() };
 }
 
 /// The device. Meant to be a `static`.
@@ -186,16 +213,10 @@ pub struct Verbs {
     park: fn(i32) -> i32,
     /// What is open: 0 nothing yet, 1 hardware, 2 software.
     provider: AtomicU32,
-    lock: FastLock<false>,
-    tables: UnsafeCell<Tables>,
+    tables: Guarded<Tables>,
     links: [Slot; LINKS],
     turn: AtomicU32,
 }
-
-// SAFETY: cells are only reached through their locks.
-unsafe impl Sync for Verbs {}
-// SAFETY: nothing in it is bound to a thread.
-unsafe impl Send for Verbs {}
 
 impl Default for Verbs {
     fn default() -> Self {
@@ -236,8 +257,7 @@ impl Verbs {
             own: Loopback::pinned(slots, max_dmbs),
             park: |fd| fd,
             provider: AtomicU32::new(0),
-            lock: FastLock::new(),
-            tables: UnsafeCell::new(Tables::new()),
+            tables: Guarded::new(),
             links: [const { Slot::FREE }; LINKS],
             turn: AtomicU32::new(1),
         }
@@ -254,7 +274,7 @@ impl Verbs {
         self.with(|t| t.adapter.inspect(|adapter| adapter.moved_fd(old, new)));
         for slot in &self.links {
             let _masked = Masked::new();
-            drop(slot.lock.lock());
+            slot.link.with_kept(|_| ());
         }
     }
 
@@ -284,43 +304,11 @@ impl Verbs {
         }
     }
 
-    /// Changes the limit; buffers beyond a lower one stay.
-    pub fn set_max_dmbs(&self, max_dmbs: u32) {
-        self.own.set_max_dmbs(max_dmbs.min(BUFFERS as u32));
-    }
-
-    /// As [`Loopback::memory`].
-    pub fn memory(&self) -> u64 {
-        self.own.memory()
-    }
-
-    /// As [`Loopback::after_fork_child`]. Objects of the library are the parent's: the child opens the device anew.
-    pub fn after_fork_child(&self) {
-        self.own.after_fork_child();
-        // SAFETY: the child of a fork has one thread, which is here. Nothing is dropped: what is mapped stays, and another
-        // thread may have been changing it.
-        unsafe {
-            self.lock.reset();
-            core::mem::forget(core::mem::replace(&mut *self.tables.get(), Tables::new()));
-            for link in &self.links {
-                link.lock.reset();
-                link.number.store(0, Ordering::Relaxed);
-                core::mem::forget((*link.inner.get()).take());
-            }
-        }
-        self.provider.store(0, Ordering::Relaxed);
-    }
-
-    /// `gid` is a device on this host, says the rendezvous.
-    pub fn admit(&self, gid: Gid) {
-        self.own.admit(gid);
-    }
-
-    /// A buffer for `peer`, pooled with the others of `group`, whose link it makes if it is the first.
-    pub fn register_in(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
+    /// A buffer of `len` bytes, and no fewer.
+    fn register(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
         self.open(true).map_err(|_| RegisterError::Os(Errno::NODEV))?;
         let link = self.link_of(group)?;
-        let dmb = self.own.register_in(group, peer, len)?;
+        let dmb = self.own.register_dmb(group, peer, len)?;
         // Nobody else ever maps it.
         self.own.close_share(dmb.token);
         let registered = self.with(|t| {
@@ -350,11 +338,6 @@ impl Verbs {
                 Err(e)
             }
         }
-    }
-
-    /// Both sides are done with the buffer: its header is zeroed and it may be used again.
-    pub fn release_dmb(&self, token: u64, used: u32) -> bool {
-        self.own.release_dmb(token, used)
     }
 
     /// Where an own buffer lies.
@@ -391,12 +374,12 @@ impl Verbs {
     }
 
     /// Whether a request of a group's link has failed: then all others do.
-    pub fn is_broken(&self, group: u32) -> bool {
+    fn is_broken(&self, group: u32) -> bool {
         self.number_of(group).and_then(|link| self.at(link, |inner| inner.is_broken())).unwrap_or(true)
     }
 
     /// Makes a peer's buffer writable over the group's link, which is connected.
-    pub fn attach_in(&self, group: u32, owner: Gid, token: u64, len: u32, place: Place) -> Result<Remote, AttachError> {
+    fn reach(&self, group: u32, owner: Gid, token: u64, len: u32, place: Place) -> Result<Remote, AttachError> {
         let aligned = place.addr.is_multiple_of(8) && place.signal.is_multiple_of(8);
         if !is_dmb_len(len) || !aligned || place.addr > HIGHEST || place.rkey == 0 {
             return Err(AttachError::BadShare);
@@ -420,36 +403,6 @@ impl Verbs {
             Ok(a.remote)
         };
         self.with(attach).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
-    }
-
-    /// Each attachment asks for its own. False when it was not attached.
-    pub fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
-        self.with(|t| {
-            let Some(a) = t.attached(token).filter(|a| a.owner == owner) else { return false };
-            a.refs = a.refs.saturating_sub(1);
-            t.attached.take_if(
-                |a| a.token == token && a.refs == 0,
-                |a| _ = self.at(a.remote.link, |inner| inner.drop_image(a.remote.words)),
-            );
-            true
-        })
-        .unwrap_or(false)
-    }
-
-    /// Ends all buffers of a group, own and attached, and its link. Addresses stay readable, as zeros.
-    pub fn drop_group(&self, group: u32) {
-        let ended = self.number_of(group).and_then(|link| self.take(link));
-        self.with(|t| {
-            t.own.take_if(|own| own.group == group, |own| own.memory.end());
-            t.attached.take_if(|a| a.group == group, drop);
-            if let Some(inner) = ended {
-                t.retirements += 1;
-                let oldest = t.retirements.saturating_sub(RETIRED as u64);
-                t.retired.take_if(|e| e.0 <= oldest, |(_, place)| place.unmap());
-                let _ = t.retired.insert((t.retirements, inner.end()));
-            }
-        });
-        self.own.drop_group(group);
     }
 
     /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order: what completed is in the
@@ -481,24 +434,15 @@ impl Verbs {
         self.at(link, read).unwrap_or(Err(Errno::NOTCONN))
     }
 
-    /// How often the owner of `token` was signalled, modulo 2^32.
-    pub fn signals(&self, token: u64) -> Option<u32> {
-        let word = self.with(|t| t.own(token).map(|own| own.signal.cast::<AtomicU64>()))??;
-        // SAFETY: a word of the link's segment, readable for good; the peer alone writes it.
-        Some(unsafe { &*word }.load(Ordering::Acquire) as u32)
-    }
-
     fn with<R>(&self, f: impl FnOnce(&mut Tables) -> R) -> Option<R> {
         let _masked = Masked::new();
-        let (_guard, recovered) = self.lock.lock_recovering().ok()?;
-        let tables = self.tables.get();
-        if recovered {
-            // SAFETY: the guard makes it exclusive. Half changed tables are not dropped.
-            unsafe { tables.write(Tables::new()) };
-            self.provider.store(0, Ordering::Release);
-        }
-        // SAFETY: the guard makes it exclusive, and no reference leaves `f`.
-        Some(f(unsafe { &mut *tables }))
+        self.tables.with(|t| {
+            // Tables that begin anew know of no device that is open.
+            if t.adapter.is_none() {
+                self.provider.store(0, Ordering::Release);
+            }
+            f(t)
+        })
     }
 
     fn slot(&self, link: u32) -> &Slot {
@@ -509,21 +453,22 @@ impl Verbs {
     fn at<R>(&self, link: u32, f: impl FnOnce(&mut Inner) -> R) -> Option<R> {
         let slot = self.slot(link);
         let _masked = Masked::new();
-        let _guard = slot.lock.lock().ok()?;
-        if slot.number.load(Ordering::Relaxed) != link {
-            return None;
-        }
-        // SAFETY: the lock is held.
-        unsafe { (*slot.inner.get()).as_mut() }.map(f)
+        let of_it = |Link(inner): &mut Link| match slot.number.load(Ordering::Relaxed) == link {
+            true => inner.as_mut().map(f),
+            false => None,
+        };
+        slot.link.with_kept(of_it).flatten()
     }
 
     fn take(&self, link: u32) -> Option<Inner> {
         let slot = self.slot(link);
         let _masked = Masked::new();
-        let _guard = slot.lock.lock().ok()?;
-        slot.number.store(0, Ordering::Relaxed);
-        // SAFETY: the lock is held.
-        unsafe { (*slot.inner.get()).take() }
+        slot.link
+            .with_kept(|Link(inner)| {
+                slot.number.store(0, Ordering::Relaxed);
+                inner.take()
+            })
+            .flatten()
     }
 
     fn number_of(&self, group: u32) -> Option<u32> {
@@ -537,21 +482,25 @@ impl Verbs {
             return Ok(known);
         }
         let adapter = self.with(|t| t.adapter).flatten().ok_or(RegisterError::Os(Errno::NODEV))?;
-        let inner = Inner::create(adapter).map_err(RegisterError::from)?;
+        let mut inner = Some(Inner::create(adapter).map_err(RegisterError::from)?);
         for (i, slot) in self.links.iter().enumerate() {
             let _masked = Masked::new();
-            let Ok(_guard) = slot.lock.lock() else { continue };
-            if slot.number.load(Ordering::Relaxed) == 0 {
+            let settled = slot.link.with_kept(|Link(place)| {
+                if slot.number.load(Ordering::Relaxed) != 0 {
+                    return None;
+                }
                 let turn = self.turn.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
                 let number = turn.max(1) * LINKS as u32 + i as u32;
-                // SAFETY: the lock is held.
-                unsafe { *slot.inner.get() = Some(inner) };
+                *place = inner.take();
                 slot.group.store(group, Ordering::Relaxed);
                 slot.number.store(number, Ordering::Release);
+                Some(number)
+            });
+            if let Some(number) = settled.flatten() {
                 return Ok(number);
             }
         }
-        inner.end().unmap();
+        inner.into_iter().for_each(|inner| inner.end().unmap());
         Err(RegisterError::NoSpace)
     }
 
@@ -584,8 +533,63 @@ impl Device for Verbs {
         self.own.query_remote_gid(gid)
     }
 
-    fn register_dmb(&self, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-        self.register_in(0, peer, len)
+    fn set_max_dmbs(&self, max_dmbs: u32) {
+        self.own.set_max_dmbs(max_dmbs.min(BUFFERS as u32));
+    }
+
+    fn memory(&self) -> u64 {
+        self.own.memory()
+    }
+
+    fn admit(&self, gid: Gid) {
+        self.own.admit(gid);
+    }
+
+    /// The group's first buffer makes its link.
+    fn register_dmb(&self, group: u32, peer: Gid, mut len: u32) -> Result<Dmb, RegisterError> {
+        loop {
+            match self.register(group, peer, len) {
+                Err(RegisterError::NoMemory) if len > LEAST => len /= 2,
+                done => return done,
+            }
+        }
+    }
+
+    /// Its [`Place`], and at first contact our [`End`] of the link.
+    fn describe_dmb(&self, token: u64, first: bool) -> Lent {
+        let group = || self.with(|t| t.own(token).map(|own| own.group)).flatten();
+        let end = if first { group().and_then(|group| self.end(group)) } else { None };
+        Lent { told: self.place(token).and_then(|place| place.tell(end)).unwrap_or_default(), fd: None }
+    }
+
+    fn release_dmb(&self, token: u64, used: u32) -> bool {
+        self.own.release_dmb(token, used)
+    }
+
+    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, told: &Told, _: Option<RawFd>) -> Result<Reach, AttachError> {
+        let (place, end) = Place::told(told).ok_or(AttachError::BadShare)?;
+        if let Some(end) = end.filter(|_| peer.first) {
+            self.connect(peer.group, end, peer.pid).map_err(AttachError::Os)?;
+            // A peer that has attached has connected its end before. A link that leads nowhere shall not cost more than the
+            // upgrade.
+            if peer.has_attached {
+                self.probe(peer.group).map_err(AttachError::Os)?;
+            }
+        }
+        self.reach(peer.group, peer.gid, token, len, place).map(Reach::Linked)
+    }
+
+    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
+        let detached = self.with(|t| {
+            let Some(a) = t.attached(token).filter(|a| a.owner == owner) else { return false };
+            a.refs = a.refs.saturating_sub(1);
+            t.attached.take_if(
+                |a| a.token == token && a.refs == 0,
+                |a| _ = self.at(a.remote.link, |inner| inner.drop_image(a.remote.words)),
+            );
+            true
+        });
+        detached.unwrap_or(false)
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
@@ -626,7 +630,43 @@ impl Device for Verbs {
         });
     }
 
-    fn no_copy(&self) -> Option<&dyn NoCopy> {
-        None
+    fn signals(&self, token: u64) -> Option<u32> {
+        let word = self.with(|t| t.own(token).map(|own| own.signal.cast::<AtomicU64>()))??;
+        // SAFETY: a word of the link's segment, readable for good; the peer alone writes it.
+        Some(unsafe { &*word }.load(Ordering::Acquire) as u32)
+    }
+
+    /// A request of its link has failed.
+    fn is_over(&self, group: u32) -> bool {
+        self.is_broken(group)
+    }
+
+    /// Ends its link, too.
+    fn drop_group(&self, group: u32) {
+        let ended = self.number_of(group).and_then(|link| self.take(link));
+        self.with(|t| {
+            t.own.take_if(|own| own.group == group, |own| own.memory.end());
+            t.attached.take_if(|a| a.group == group, drop);
+            if let Some(inner) = ended {
+                t.retirements += 1;
+                let oldest = t.retirements.saturating_sub(RETIRED as u64);
+                t.retired.take_if(|e| e.0 <= oldest, |(_, place)| place.unmap());
+                let _ = t.retired.insert((t.retirements, inner.end()));
+            }
+        });
+        self.own.drop_group(group);
+    }
+
+    /// Objects of the library are the parent's: the child opens the device anew.
+    fn after_fork_child(&self) {
+        self.own.after_fork_child();
+        // SAFETY: the child of a fork has one thread, which is here.
+        unsafe { self.tables.forget() };
+        for slot in &self.links {
+            slot.number.store(0, Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { slot.link.forget() };
+        }
+        self.provider.store(0, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,7 @@
 //! Loopback between two real processes, with the memfd passed as the rendezvous passes it. One test
 //! alone in its process, because it counts descriptors and mappings.
 
-use dibs::{Device, Dmb, Gid, Loopback, NoCopy};
+use dibs::{Device, Dmb, Gid, Loopback};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
@@ -59,18 +59,18 @@ fn meet(socket: &OwnedFd, with_descriptor: bool, moving: bool) -> (Gid, Dmb, u64
     assert_ne!(peer, DEVICE.gid());
     DEVICE.admit(peer);
     assert!(DEVICE.query_remote_gid(peer));
-    let dmb = DEVICE.register_in(GROUP, peer, LEN).unwrap();
-    let share = DEVICE.share(dmb.token).map(|s| s.fd).filter(|_| with_descriptor);
-    tell(socket, DEVICE.gid(), dmb.token, share);
+    let dmb = DEVICE.register_dmb(GROUP, peer, LEN).unwrap();
+    let share = DEVICE.lend(dmb.token).filter(|_| with_descriptor);
+    tell(socket, DEVICE.gid(), dmb.token, share.map(|fd| fd.raw()));
     let (owner, token, fd) = hear(socket);
     assert_eq!((owner, fd.is_some()), (peer, with_descriptor));
     let fd = fd.as_ref().map(AsRawFd::as_raw_fd);
-    let there = DEVICE.attach_in(GROUP, owner, token, LEN, fd).unwrap();
+    let there = DEVICE.map_dmb(GROUP, owner, token, LEN, fd).unwrap();
     let end = LEN - MESSAGE.len() as u32;
     if moving {
         DEVICE.move_data(token, end, MESSAGE.as_ptr(), MESSAGE.len() as u32, true).unwrap();
     } else {
-        let to = there.addr.wrapping_add(end as usize);
+        let to = there.wrapping_add(end as usize);
         // SAFETY: the message ends where the attached buffer ends.
         unsafe { core::ptr::copy_nonoverlapping(MESSAGE.as_ptr(), to, MESSAGE.len()) };
         DEVICE.signal_event(token);
@@ -86,7 +86,7 @@ fn in_child(socket: &OwnedFd, inherited: Dmb, parent: Gid) {
     DEVICE.after_fork_child();
     assert_ne!(DEVICE.gid(), parent);
     assert!(!DEVICE.query_remote_gid(parent), "to be met again");
-    assert!(DEVICE.share(inherited.token).is_none() && !DEVICE.unregister_dmb(inherited.token));
+    assert!(DEVICE.lend(inherited.token).is_none() && !DEVICE.unregister_dmb(inherited.token));
     assert_eq!(contents(inherited.addr, 1), [42]);
     meet(socket, true, false);
     meet(socket, false, true);
@@ -111,7 +111,7 @@ fn two_processes_meet_and_leave_nothing() {
 }
 
 fn round() {
-    let inherited = DEVICE.register_in(GROUP + 1, Gid::new(1, 2), LEN).unwrap();
+    let inherited = DEVICE.register_dmb(GROUP + 1, Gid::new(1, 2), LEN).unwrap();
     // SAFETY: the first byte of a buffer of our own.
     unsafe { inherited.addr.write(42) };
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);

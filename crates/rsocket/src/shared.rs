@@ -24,7 +24,7 @@ pub use exposed::after_fork_child;
 use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use dibs::{Attached, Dmb, Loopback};
+use dibs::{Device as _, Dmb, Loopback};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::net::{RecvFlags, SendFlags};
@@ -141,11 +141,11 @@ unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// Both ends have attached each other's buffer. Takes the socket. `pids` are those that the ends have met by, ours first.
-    pub fn new(own: (Dmb, Layout), peer: (Attached, Layout), group: u32, socket: RawFd, pids: [i32; 2]) -> Self {
+    pub fn new(own: (Dmb, Layout), peer: (*mut u8, Layout), group: u32, socket: RawFd, pids: [i32; 2]) -> Self {
         Self {
             own: own.0.addr,
             own_layout: own.1,
-            peer: peer.0.addr,
+            peer: peer.0,
             peer_layout: peer.1,
             group,
             socket: AtomicI32::new(socket),

@@ -172,6 +172,6 @@ extern "C" fn after_fork_child() {
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) as usize;
     PAST[generation % GENERATIONS].store(FORKED.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     ERA.store(0, Ordering::Relaxed);
-    crate::shared::DEVICE.after_fork_child();
+    dibs::Device::after_fork_child(&crate::shared::DEVICE);
     crate::shared::after_fork_child();
 }

@@ -38,7 +38,7 @@ use shm::cursor::Cursor;
 use shm::lock::{FastGuard, FastLock, Reentered};
 
 use crate::device::Kind;
-use crate::group::Reached;
+use crate::group::{Buffer, Reached};
 use crate::stats::BUCKETS;
 
 /// Start of every DMB: the SMC-D CDC words and, in its reserved tail and behind it, Shortwire's doorbell words.
@@ -170,6 +170,18 @@ pub mod path {
     pub const IVSHMEM: u32 = 3;
     /// By RDMA.
     pub const VERBS: u32 = 4;
+
+    /// That of a device; `copy` where loopback shall copy.
+    pub fn of(kind: crate::device::Kind, copy: bool) -> u32 {
+        use crate::device::Kind;
+        match kind {
+            Kind::Loopback if copy => COPY,
+            Kind::Loopback => DIRECT,
+            Kind::Ism => ISM,
+            Kind::Ivshmem => IVSHMEM,
+            Kind::Verbs => VERBS,
+        }
+    }
 }
 
 /// Receiving side; guarded by `rx_lock`.
@@ -565,14 +577,13 @@ impl Conn {
         unsafe { (*self.tx.get()).size = len - HEADER_LEN };
         self.peer_token.store(token, Relaxed);
         let w = self.window();
-        let checked = matches!(peer, Reached::Far(_, true) | Reached::Linked(_, true));
-        let (peer, waits, path) = match peer {
-            Reached::Near(header, waits) => (header, waits, if copy { path::COPY } else { path::DIRECT }),
-            Reached::Bar(header, waits) => (header, waits, path::IVSHMEM),
-            Reached::Far(far, _) => (self.attach_far(&far), core::ptr::null_mut(), path::ISM),
-            Reached::Linked(remote, _) => (self.attach_linked(&remote), core::ptr::null_mut(), path::VERBS),
+        let Reached { kind, buffer, checked } = peer;
+        let (peer, waits) = match buffer {
+            Buffer::Mapped(header, waits) => (header, waits),
+            Buffer::Far(far) => (self.attach_far(&far), core::ptr::null_mut()),
+            Buffer::Linked(remote) => (self.attach_linked(&remote), core::ptr::null_mut()),
         };
-        self.path.store(path, Relaxed);
+        self.path.store(path::of(kind, copy), Relaxed);
         w.peer_size.store(len - HEADER_LEN, Relaxed);
         if checked {
             self.keep_records();

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 pub use dibs::ism::{PARTITIONS, chid_of};
 pub use dibs::verbs::{Provider, Unavailable};
-use dibs::{Device as _, Ism, Ivshmem, Loopback, Verbs};
+use dibs::{Ism, Ivshmem, Loopback, Verbs};
 
 use crate::bar;
 use crate::channel::Cred;
@@ -17,7 +17,7 @@ pub static LOOPBACK: Loopback = Loopback::new();
 /// Its ism device.
 pub static ISM: Ism = Ism::new();
 /// Its ivshmem device, once `bar` has opened it.
-pub static IVSHMEM: Ivshmem = Ivshmem::new();
+pub static IVSHMEM: Ivshmem = Ivshmem::new().calling(bar::in_use, bar::reclaim);
 /// Its verbs device, once somebody has opened it.
 pub static VERBS: Verbs = Verbs::new().parking(hidden::park);
 
@@ -59,14 +59,19 @@ impl Kind {
         }
     }
 
+    /// This process's one.
+    pub fn device(self) -> &'static dyn dibs::Device {
+        match self {
+            Kind::Loopback => &LOOPBACK,
+            Kind::Ism => &ISM,
+            Kind::Ivshmem => &IVSHMEM,
+            Kind::Verbs => &VERBS,
+        }
+    }
+
     /// Its fabric.
     pub fn chid(self) -> u16 {
-        match self {
-            Kind::Loopback => LOOPBACK.chid(),
-            Kind::Ism => ISM.chid(),
-            Kind::Ivshmem => dibs::IVSHMEM_CHID,
-            Kind::Verbs => VERBS.chid(),
-        }
+        self.device().chid()
     }
 
     /// The device with such a fabric, in whichever partition.
@@ -86,29 +91,13 @@ impl Kind {
 
     /// Its GID in this process.
     pub fn gid(self) -> Gid {
-        let gid = match self {
-            Kind::Loopback => LOOPBACK.gid(),
-            Kind::Ism => ISM.gid(),
-            Kind::Ivshmem => IVSHMEM.gid(),
-            Kind::Verbs => VERBS.gid(),
-        };
+        let gid = self.device().gid();
         Gid { hi: gid.hi(), lo: gid.lo() }
     }
 
     /// As a message names it.
     pub fn entry(self) -> Device {
         Device { gid: self.gid(), chid: self.chid() }
-    }
-
-    /// `gid` is a device of a process that the rendezvous vouches for.
-    pub fn admit(self, gid: dibs::Gid) {
-        match self {
-            Kind::Loopback => LOOPBACK.admit(gid),
-            Kind::Ism => ISM.admit(gid),
-            // Its members stand in the bar.
-            Kind::Ivshmem => {}
-            Kind::Verbs => VERBS.admit(gid),
-        }
     }
 
     /// Whether it can move data to that process. Whoever reached us through the rendezvous is on this host, which is what
@@ -181,14 +170,11 @@ pub fn offered(peer: Cred) -> impl Iterator<Item = Kind> {
 
 /// Bytes of buffers that this process has registered.
 pub fn memory() -> u64 {
-    LOOPBACK.memory() + ISM.memory() + IVSHMEM.memory() + VERBS.memory()
+    Kind::ALL.iter().map(|kind| kind.device().memory()).sum()
 }
 
 /// In a fork child: other devices, under other GIDs.
 pub fn after_fork_child() {
-    LOOPBACK.after_fork_child();
-    ISM.after_fork_child();
-    IVSHMEM.after_fork_child();
-    VERBS.after_fork_child();
+    Kind::ALL.iter().for_each(|kind| kind.device().after_fork_child());
     bar::after_fork_child();
 }

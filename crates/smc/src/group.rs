@@ -6,22 +6,20 @@
 mod buffers;
 pub mod lanes;
 
-pub use buffers::{At, Pass, Reached, attach, give_back, own_page, release, release_confirmed, take_dmb};
+pub use buffers::{Buffer, Reached, attach, give_back, own_page, release, release_confirmed, take_dmb};
 
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use dibs::Gid;
-use dibs::loopback::arena_of;
-use shm::lock::FastLock;
+use shm::Guarded;
 
 use crate::census::{self, Row, State};
 use crate::channel::Cred;
 use crate::clc::{Eid, FirstContact};
 use crate::config::CONFIG;
 use crate::conn::{Conn, DmbHeader, LEFT};
-use crate::device::{self, ISM, IVSHMEM, Kind, LOOPBACK, VERBS};
-use crate::{bar, quota, reason, sys};
+use crate::device::{self, Kind};
+use crate::{quota, reason, sys};
 
 /// Which end of the handshake we are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,8 +57,6 @@ struct Group {
     checked: bool,
     /// Slots of the own arena that were ever in use.
     slots: u32,
-    /// Own arena whose memfd the peer already has.
-    known: u64,
     /// DMBs given up here that the peer may still write to: reused when it says that it has left.
     quarantine: Vec<(u64, *const DmbHeader)>,
     lanes: Option<Box<lanes::Lanes>>,
@@ -71,20 +67,19 @@ impl Group {
         self.live == 0 && self.state != State::Pending
     }
 
-    /// Whether the peer has dropped its half, as far as the device tells.
+    /// Whether the peer has dropped its half, or what both shared is broken, as far as the device tells.
     fn is_over(&self) -> bool {
-        self.kind == Kind::Ivshmem && IVSHMEM.is_over(self.id)
+        self.state != State::Pending && self.kind.device().is_over(self.id)
     }
 
     /// Whether its memory is needed more by others.
     fn is_in_the_way(&self) -> bool {
-        self.kind == Kind::Ivshmem && bar::is_short()
+        self.kind.device().is_short()
     }
 
     /// Whether new connections may join it.
     fn is_usable(&self) -> bool {
-        let broken = || self.kind == Kind::Verbs && self.state == State::Ready && VERBS.is_broken(self.id);
-        self.state != State::Dead && !broken()
+        self.state != State::Dead && !self.is_over()
     }
 
     fn becomes(&mut self, state: State) {
@@ -98,13 +93,10 @@ impl Group {
 /// Groups without connections that are kept for the next connection to the same process.
 const IDLE_GROUPS: usize = 8;
 
-struct Groups {
-    lock: FastLock<false>,
-    list: UnsafeCell<Vec<Group>>,
-}
-// SAFETY: the list is only touched under the lock.
-unsafe impl Sync for Groups {}
-static GROUPS: Groups = Groups { lock: FastLock::new(), list: UnsafeCell::new(Vec::new()) };
+// SAFETY: what a group points to is mapped for good, and bound to no thread.
+unsafe impl Send for Group {}
+
+static GROUPS: Guarded<Vec<Group>> = Guarded::new();
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 /// Why no group can be had.
@@ -117,13 +109,13 @@ pub enum NoGroup {
 }
 
 fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
-    let _guard = GROUPS.lock.lock().ok()?;
-    // SAFETY: the lock is held.
-    let r = f(unsafe { &mut *GROUPS.list.get() });
-    if CONFIG.max_memory_user.load(Relaxed) != 0 {
-        quota::note(device::memory());
-    }
-    Some(r)
+    GROUPS.with_kept(|list| {
+        let result = f(list);
+        if CONFIG.max_memory_user.load(Relaxed) != 0 {
+            quota::note(device::memory());
+        }
+        result
+    })
 }
 
 /// Server: the group for a proposing peer, under this EID, and whether this is first contact.
@@ -134,7 +126,6 @@ pub fn serve(kind: Kind, peer: Gid, of: Cred, terms: Terms) -> Result<(u32, bool
                 && (g.kind, g.peer, g.of, g.terms.eid) == (kind, peer, of, terms.eid)
                 && g.is_usable()
                 && of.is_one_process()
-                && !g.is_over()
         }) {
             Some(g) if g.state == State::Ready => Ok((g.id, false)),
             Some(_) => Err(NoGroup::Busy),
@@ -197,7 +188,6 @@ fn add(list: &mut Vec<Group>, role: Role, kind: Kind, peer: Gid, of: Cred, terms
         first: core::ptr::null(),
         checked: false,
         slots: 0,
-        known: 0,
         quarantine: Vec::new(),
         lanes: None,
     });
@@ -242,12 +232,7 @@ fn drop_group(list: &mut Vec<Group>, at: usize) {
     if let Some(row) = g.row {
         row.leave();
     }
-    match g.kind {
-        Kind::Loopback => LOOPBACK.drop_group(g.id),
-        Kind::Ism => ISM.drop_group(g.id),
-        Kind::Ivshmem => IVSHMEM.drop_group(g.id),
-        Kind::Verbs => VERBS.drop_group(g.id),
-    }
+    g.kind.device().drop_group(g.id);
 }
 
 /// The handshake of `conn` is complete: the peer has the arena of our DMB, so its descriptor is needed no more.
@@ -258,10 +243,7 @@ pub fn established(conn: &Conn) {
         if g.state == State::Pending {
             g.becomes(State::Ready);
         }
-        if g.kind == Kind::Loopback {
-            g.known = arena_of(token);
-            LOOPBACK.close_share(token);
-        }
+        g.kind.device().delivered(token);
         g.open_lanes(conn);
         g.touch_lanes();
     });
@@ -380,11 +362,8 @@ pub fn wants_integrity(kind: Kind) -> bool {
 /// In a fork child: the groups are the parent's. Their memory stays for inherited connections; new connections make
 /// groups of our own under a GID of our own.
 pub fn after_fork_child() {
-    // SAFETY: the only thread of a fork child; the parent's lock state is meaningless here.
-    unsafe {
-        GROUPS.lock.reset();
-        core::mem::forget(core::mem::take(&mut *GROUPS.list.get()));
-    }
+    // SAFETY: the only thread of a fork child.
+    unsafe { GROUPS.forget() };
     device::after_fork_child();
     quota::after_fork_child();
 }

@@ -16,6 +16,8 @@ pub use prove::{Stake, stake};
 
 use core::sync::atomic::Ordering::*;
 
+use dibs::Told;
+
 use crate::channel::{self, Cred};
 use crate::clc::negotiate::{self, Local, Proposed, RELEASE, Selection};
 use crate::clc::{
@@ -25,7 +27,7 @@ use crate::clc::{
 use crate::config::{self, CONFIG, PeerPolicy};
 use crate::conn::{Conn, Ends, phase as p};
 use crate::device::{self, Kind};
-use crate::group::{self, At, NoGroup, Pass, Terms, lanes};
+use crate::group::{self, NoGroup, Terms, lanes};
 use crate::inet::{self, TcpInfo};
 use crate::reason::{self, Reason};
 use crate::trace::{self, Way};

@@ -189,7 +189,7 @@ fn what_is_lent_stays_open() {
     let (peer, ..) = group::peer_of(id).expect("the group lives");
     let (dmb, lent) = group::take_dmb(id, peer).expect("a buffer");
     let file = |fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
-    let fd = lent.fd().expect("the peer has not attached yet");
+    let fd = lent.fd.as_ref().expect("the peer has not attached yet").raw();
     let open = file(fd);
     header(&end).kind.store(0xfe, SeqCst);
     end.step();
@@ -322,7 +322,7 @@ fn a_server_that_fails_at_the_confirm() {
         client.step();
     }
     // The client's arena is gone, as when the server could not map it.
-    smc::device::LOOPBACK.drop_group(client.conn.group.load(Relaxed));
+    smc::device::Kind::Loopback.device().drop_group(client.conn.group.load(Relaxed));
     server.step();
     assert_eq!(server.reason(), reason::MEMORY);
     let mut sent = 0u64;

@@ -131,7 +131,7 @@ fn lanes_full_of_nonsense() {
     let _serial = serial();
     let first = acquainted();
     let fronts = [&first.0, &first.1].map(|end| {
-        let page = smc::device::LOOPBACK.control_page(end.conn.my_token.load(Relaxed));
+        let page = smc::device::Kind::Loopback.device().control_page(end.conn.my_token.load(Relaxed));
         assert!(!page.is_null());
         page.wrapping_sub(FRONT).cast::<AtomicU64>()
     });

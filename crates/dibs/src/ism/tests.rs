@@ -1,36 +1,14 @@
 //! What is particular to ism, beside the suite for all devices.
 
 use super::*;
-use crate::conformance::{Exchange, Pair, run};
+use crate::conformance::{Pair, run};
 use crate::faults;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 const LEN: u32 = 1 << 14;
 
-/// Two devices of this process; each tells the other of its buffers as a handshake would.
-struct Wire<'a> {
-    a: &'a Ism,
-    b: &'a Ism,
-}
-
 fn me() -> i32 {
     std::process::id() as i32
-}
-
-impl Exchange for Wire<'_> {
-    fn introduce(&self, dmb: &Dmb) {
-        let place = self.a.place(dmb.token).expect("registered");
-        self.b.attach_in(0, self.a.gid(), dmb.token, dmb.len, me(), place).expect("attached");
-    }
-
-    fn release(&self, token: u64) {
-        self.b.detach_dmb(self.a.gid(), token);
-        assert!(self.a.release_dmb(token, u32::MAX));
-    }
-
-    fn signals(&self, token: u64) -> u64 {
-        self.a.signals(token).map_or(0, u64::from)
-    }
 }
 
 fn pair(slots: u32, max_dmbs: u32) -> (Ism, Ism) {
@@ -49,8 +27,8 @@ fn byte(addr: *mut u8) -> u8 {
 fn conforms() {
     for (slots, max_dmbs) in [(1, 7), (3, 10), (1024, 1500)] {
         let (a, b) = pair(slots, max_dmbs);
-        run(Pair { a: &a, b: &b, exchange: &Wire { a: &a, b: &b } });
-        run(Pair { a: &b, b: &a, exchange: &Wire { a: &b, b: &a } });
+        run(Pair { a: &a, b: &b });
+        run(Pair { a: &b, b: &a });
     }
 }
 
@@ -58,8 +36,8 @@ fn conforms() {
 fn conforms_with_faults() {
     for (slots, max_dmbs) in [(1, 7), (3, 10)] {
         let (a, b) = pair(slots, max_dmbs);
-        faults::run(Pair { a: &a, b: &b, exchange: &Wire { a: &a, b: &b } });
-        faults::run(Pair { a: &b, b: &a, exchange: &Wire { a: &b, b: &a } });
+        faults::run(Pair { a: &a, b: &b });
+        faults::run(Pair { a: &b, b: &a });
     }
 }
 
@@ -67,7 +45,6 @@ fn conforms_with_faults() {
 fn is_an_emulated_device_that_copies() {
     let a = Ism::new();
     assert_eq!((a.name(), a.chid()), ("ism", 0xFF00));
-    assert!(a.no_copy().is_none());
     assert_ne!(a.gid(), Loopback::new().gid());
 }
 
@@ -90,16 +67,16 @@ fn partitions_do_not_reach_each_other() {
 #[test]
 fn no_descriptor_is_left_that_could_map_a_buffer() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(1, b.gid(), LEN).unwrap();
-    assert!(a.own.share(d.token).is_none());
+    let d = a.register_dmb(1, b.gid(), LEN).unwrap();
+    assert!(a.own.lend(d.token).is_none());
 }
 
 #[test]
 fn places_that_are_not_true_are_refused() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(1, b.gid(), LEN).unwrap();
+    let d = a.register_dmb(1, b.gid(), LEN).unwrap();
     let place = a.place(d.token).unwrap();
-    let attach = |pid, token, len, place| b.attach_in(1, a.gid(), token, len, pid, place);
+    let attach = |pid, token, len, place| b.reach(1, a.gid(), token, len, pid, place);
     for bad in [
         Place { proof: place.proof ^ 2, ..place },
         Place { proof: 0, ..place },
@@ -121,16 +98,16 @@ fn places_that_are_not_true_are_refused() {
     assert_eq!(attach(i32::MAX, d.token, LEN, place), Err(AttachError::Os(Errno::SRCH)));
     let good = attach(me(), d.token, LEN, place).unwrap();
     assert_eq!((good.addr, good.len), (d.addr as u64, LEN));
-    let another = b.attach_in(1, Gid::new(1, 2), d.token, LEN, me(), place);
+    let another = b.reach(1, Gid::new(1, 2), d.token, LEN, me(), place);
     assert_eq!(another, Err(AttachError::BadShare), "another owner's");
 }
 
 #[test]
 fn what_ended_is_not_written() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(1, b.gid(), LEN).unwrap();
+    let d = a.register_dmb(1, b.gid(), LEN).unwrap();
     let place = a.place(d.token).unwrap();
-    b.attach_in(7, a.gid(), d.token, LEN, me(), place).unwrap();
+    b.reach(7, a.gid(), d.token, LEN, me(), place).unwrap();
     b.move_data(d.token, 3, [9].as_ptr(), 1, true).unwrap();
     assert_eq!((byte(d.addr.wrapping_add(3)), a.signals(d.token)), (9, Some(1)));
     a.drop_group(1);
@@ -160,13 +137,13 @@ fn status(pid: Pid) -> Option<i32> {
 #[test]
 fn another_process_copies_into_memory_that_it_does_not_map() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(1, b.gid(), LEN).unwrap();
+    let d = a.register_dmb(1, b.gid(), LEN).unwrap();
     let (place, parent) = (a.place(d.token).unwrap(), me());
     let child = in_child(|| {
         // Its copy of the mapping must not be what is written.
         // SAFETY: the arena of `a`, which the child does not use.
         let gone = unsafe { libc::munmap(place.base as usize as *mut _, place.len as usize) } == 0;
-        let there = b.attach_in(1, a.gid(), d.token, LEN, parent, place).is_ok();
+        let there = b.reach(1, a.gid(), d.token, LEN, parent, place).is_ok();
         gone && there && b.move_data(d.token, 5, b"across".as_ptr(), 6, true).is_ok()
     });
     assert_eq!(status(child), Some(0));
@@ -177,7 +154,7 @@ fn another_process_copies_into_memory_that_it_does_not_map() {
 #[test]
 fn a_peer_that_died_is_an_error_and_not_its_successor_s_harm() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(1, b.gid(), LEN).unwrap();
+    let d = a.register_dmb(1, b.gid(), LEN).unwrap();
     let place = a.place(d.token).unwrap();
     let child = in_child(|| {
         // SAFETY: waits for the signal that ends it.
@@ -186,7 +163,7 @@ fn a_peer_that_died_is_an_error_and_not_its_successor_s_harm() {
     });
     // The child inherited the arena, and so is its owner as far as anybody can see.
     let pid = child.as_raw_nonzero().get();
-    b.attach_in(1, a.gid(), d.token, LEN, pid, place).unwrap();
+    b.reach(1, a.gid(), d.token, LEN, pid, place).unwrap();
     b.move_data(d.token, 0, [1].as_ptr(), 1, false).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
     assert_eq!(status(child), None);
@@ -204,19 +181,19 @@ fn rights_are_told_without_touching_anything() {
 #[test]
 fn words_are_the_attacher_s_and_zeroed_for_the_next() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(1, b.gid(), LEN).unwrap();
+    let d = a.register_dmb(1, b.gid(), LEN).unwrap();
     let place = a.place(d.token).unwrap();
     for _ in 0..2 {
-        let far = b.attach_in(1, a.gid(), d.token, LEN, me(), place).unwrap();
+        let far = b.reach(1, a.gid(), d.token, LEN, me(), place).unwrap();
         assert!((0..WORDS).all(|i| byte(far.words.wrapping_add(i)) == 0));
         // SAFETY: the attacher's own memory.
         unsafe { far.words.write_bytes(0xee, WORDS) };
         assert!(b.detach_dmb(a.gid(), d.token) && !b.detach_dmb(a.gid(), d.token));
     }
-    let far = b.attach_in(1, a.gid(), d.token, LEN, me(), place).unwrap();
+    let far = b.reach(1, a.gid(), d.token, LEN, me(), place).unwrap();
     // SAFETY: as above.
     unsafe { far.words.write_bytes(0xee, WORDS) };
-    b.attach_in(1, a.gid(), d.token, LEN, me(), place).unwrap();
+    b.reach(1, a.gid(), d.token, LEN, me(), place).unwrap();
     assert_eq!(byte(far.words), 0, "a fork child gives up without being counted");
     b.drop_group(1);
     assert_eq!(byte(far.words), 0, "readable after the end");

@@ -4,17 +4,17 @@ use super::bar::{Bar, Extent, Member};
 use crate::loopback::HEADER;
 use crate::loopback::arena::{Geometry, Memory, arena_of, slot_of, token};
 use crate::loopback::table::{Slots, Table};
-use crate::{AttachError, Attached, Dmb, Errno, Gid, RegisterError};
+use crate::{AttachError, Dmb, Errno, Gid, RegisterError};
 use core::sync::atomic::AtomicU32;
 use shm::segment::PAGE;
-use shm::{Retired, Segment};
+use shm::{Fresh, Retired, Segment};
 
 const ARENAS: usize = 1024;
 /// Ended arenas whose addresses stay readable for late threads.
 const RETIRED: usize = 256;
-/// An arena takes at most so large a part of the bar, unless one buffer needs more.
+/// An arena takes at most one in so many bytes of the bar, unless one buffer needs more.
 pub const PART: u64 = 32;
-/// And so much.
+/// An arena takes at most so many bytes, unless one buffer needs more.
 const SPAN: u64 = 8 << 20;
 
 pub struct Own {
@@ -53,18 +53,21 @@ pub struct Tables {
     retirements: u64,
 }
 
-impl Tables {
-    pub const fn new() -> Self {
-        Self {
-            place: None,
-            own: Table::new(ARENAS),
-            peers: Table::new(ARENAS),
-            dmbs: 0,
-            retired: Table::new(RETIRED),
-            retirements: 0,
-        }
-    }
+impl Fresh for Tables {
+    const FRESH: Self = Self {
+        place: None,
+        own: Table::new(ARENAS),
+        peers: Table::new(ARENAS),
+        dmbs: 0,
+        retired: Table::new(RETIRED),
+        retirements: 0,
+    };
+}
 
+// SAFETY: pages of this process, bound to none of its threads.
+unsafe impl Send for Tables {}
+
+impl Tables {
     pub fn own(&mut self, token: u64) -> Option<&mut Own> {
         self.own.iter_mut().map(|(_, a)| a).find(|a| a.extent.name() == arena_of(token))
     }
@@ -111,7 +114,7 @@ impl Tables {
         })
     }
 
-    pub fn attach(&mut self, group: u32, owner: Gid, token: u64, len: u32) -> Result<Attached, AttachError> {
+    pub fn attach(&mut self, group: u32, owner: Gid, token: u64, len: u32) -> Result<*mut u8, AttachError> {
         let Place { bar, member } = self.place.as_ref().ok_or(AttachError::Os(Errno::NODEV))?;
         let slot = slot_of(token);
         let known = self.peers.iter_mut().any(|(_, a)| a.extent.name() == arena_of(token));
@@ -141,7 +144,7 @@ impl Tables {
         }
         let refs = &mut arena.refs[slot as usize];
         *refs = refs.checked_add(1).ok_or(AttachError::Os(Errno::OVERFLOW))?;
-        Ok(Attached { token, addr: arena.memory.addr(slot), len })
+        Ok(arena.memory.addr(slot))
     }
 
     /// Whether the peer has no part in a group any more.

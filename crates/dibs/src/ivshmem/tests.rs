@@ -1,23 +1,13 @@
 //! What is particular to ivshmem, beside the suite for all devices: a file stands for the bar.
 
 use super::*;
-use crate::conformance::{Exchange, Pair, run};
+use crate::conformance::{Pair, run};
 use crate::faults;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 const LEN: u32 = 1 << 14;
-
-impl Exchange for Ivshmem {
-    fn release(&self, token: u64) {
-        assert!(self.release_dmb(token));
-    }
-
-    fn signals(&self, token: u64) -> u64 {
-        self.signals(token).map_or(0, u64::from)
-    }
-}
 
 /// A file of zeros that nobody else finds.
 fn file(len: u64) -> File {
@@ -55,8 +45,8 @@ fn conforms() {
     for (slots, max_dmbs) in [(1, 7), (3, 10), (1024, 1500)] {
         let file = file(128 << 20);
         let (a, b) = (join(&file, slots, max_dmbs), join(&file, slots, max_dmbs));
-        run(Pair { a: &a, b: &b, exchange: &a });
-        run(Pair { a: &b, b: &a, exchange: &b });
+        run(Pair { a: &a, b: &b });
+        run(Pair { a: &b, b: &a });
     }
 }
 
@@ -65,8 +55,8 @@ fn conforms_with_faults() {
     for (slots, max_dmbs) in [(1, 7), (3, 10)] {
         let file = file(32 << 20);
         let (a, b) = (join(&file, slots, max_dmbs), join(&file, slots, max_dmbs));
-        faults::run(Pair { a: &a, b: &b, exchange: &a });
-        faults::run(Pair { a: &b, b: &a, exchange: &b });
+        faults::run(Pair { a: &a, b: &b });
+        faults::run(Pair { a: &b, b: &a });
     }
 }
 
@@ -74,7 +64,7 @@ fn conforms_with_faults() {
 fn is_nothing_without_a_bar() {
     static DEVICE: Ivshmem = Ivshmem::new();
     assert_eq!((DEVICE.name(), DEVICE.chid(), DEVICE.gid()), ("ivshmem", 0xFF01, Gid::default()));
-    assert_eq!(DEVICE.register_dmb(Gid::new(1, 2), LEN), Err(RegisterError::Os(Errno::NODEV)));
+    assert_eq!(DEVICE.register_dmb(0, Gid::new(1, 2), LEN), Err(RegisterError::Os(Errno::NODEV)));
     assert!(!DEVICE.query_remote_gid(Gid::default()) && !DEVICE.is_open());
 }
 
@@ -123,13 +113,13 @@ fn an_extent_is_free_once_owner_and_user_are_done() {
         let file = file(4 << 20);
         let (a, b) = (join(&file, 4, 64), join(&file, 4, 64));
         let before = free(&a);
-        let dmb = a.register_in(5, b.gid(), LEN).expect("room");
-        b.attach_in(6, a.gid(), dmb.token, LEN).expect("attached");
+        let dmb = a.register_dmb(5, b.gid(), LEN).expect("room");
+        b.map_dmb(6, a.gid(), dmb.token, LEN).expect("attached");
         let leave: [&dyn Fn(); 2] = [&|| a.drop_group(5), &|| b.drop_group(6)];
         leave[usize::from(!owner_first)]();
         assert!(free(&a) < before, "one of them may still write");
         if owner_first {
-            assert!(b.attach_in(8, a.gid(), dmb.token, LEN).is_err(), "of another group, and given up");
+            assert!(b.map_dmb(8, a.gid(), dmb.token, LEN).is_err(), "of another group, and given up");
         }
         leave[usize::from(owner_first)]();
         assert_eq!(free(&a), before);
@@ -142,9 +132,9 @@ fn an_extent_is_free_once_owner_and_user_are_done() {
 fn a_peer_that_has_dropped_its_half_is_known_by_what_is_attached() {
     let file = file(4 << 20);
     let (a, b) = (join(&file, 4, 64), join(&file, 4, 64));
-    let [of_a, other] = [1, 2].map(|group| a.register_in(group, b.gid(), LEN).expect("room"));
-    b.attach_in(5, a.gid(), of_a.token, LEN).expect("attached");
-    b.attach_in(6, a.gid(), other.token, LEN).expect("attached");
+    let [of_a, other] = [1, 2].map(|group| a.register_dmb(group, b.gid(), LEN).expect("room"));
+    b.map_dmb(5, a.gid(), of_a.token, LEN).expect("attached");
+    b.map_dmb(6, a.gid(), other.token, LEN).expect("attached");
     assert!(!b.is_over(5) && !b.is_over(6) && !b.is_over(7));
     a.drop_group(1);
     assert!(b.is_over(5) && !b.is_over(6));
@@ -162,7 +152,7 @@ fn a_bar_is_short_while_more_than_half_is_in_use() {
     let mut group = 0;
     while free(&a) >= all / 2 {
         assert!(!is_short());
-        a.register_in(group, b.gid(), LEN).expect("room");
+        a.register_dmb(group, b.gid(), LEN).expect("room");
         group += 1;
     }
     assert!(is_short());
@@ -176,18 +166,18 @@ fn what_the_dead_had_is_reclaimed_but_not_under_a_living_writer() {
     let (a, b, c) = (join(&file, 4, 64), join(&file, 4, 64), join(&file, 4, 64));
     let before = free(&c);
     let reclaim = |dead: &[u64]| c.with_bar(|bar, _| bar.reclaim(|id| dead.contains(&id))).expect("open");
-    let of_a = a.register_in(1, b.gid(), LEN).expect("room");
-    let of_b = b.register_in(2, a.gid(), LEN).expect("room");
-    b.attach_in(2, a.gid(), of_a.token, LEN).expect("attached");
-    a.attach_in(1, b.gid(), of_b.token, LEN).expect("attached");
-    let alone = a.register_in(3, c.gid(), LEN).expect("room");
+    let of_a = a.register_dmb(1, b.gid(), LEN).expect("room");
+    let of_b = b.register_dmb(2, a.gid(), LEN).expect("room");
+    b.map_dmb(2, a.gid(), of_a.token, LEN).expect("attached");
+    a.map_dmb(1, b.gid(), of_b.token, LEN).expect("attached");
+    let alone = a.register_dmb(3, c.gid(), LEN).expect("room");
     reclaim(&[]);
     let used = free(&c);
     // a dies: what only it had is free, what b writes to is not.
     let dead = [id(&a)];
     assert_eq!(reclaim(&dead), 1);
     assert!(free(&c) > used && free(&c) < before);
-    assert!(c.attach_in(9, a.gid(), alone.token, LEN).is_err());
+    assert!(c.map_dmb(9, a.gid(), alone.token, LEN).is_err());
     assert_eq!(reclaim(&dead), 0, "not twice");
     assert_eq!(c.with_bar(|bar, _| bar.members().count()), Some(3), "it is still named");
     b.move_data(of_a.token, 0, [1].as_ptr(), 1, true).expect("what it writes goes nowhere else");
@@ -208,7 +198,7 @@ fn one_that_died_between_two_words_leaves_nothing() {
     assert!(blocks > 2);
     let at = |block: u32, word: u64| (4096 + 4096 + 32768 + u64::from(block) * 16) + word * 8;
     file.write_all_at(&[0; 8], at(extent.first, 0)).expect("written");
-    let dmb = b.register_in(1, a.gid(), LEN).expect("room");
+    let dmb = b.register_dmb(1, a.gid(), LEN).expect("room");
     assert!(bar.attach(crate::loopback::arena_of(dmb.token), b.gid().lo(), id(&a)).is_some());
     b.with_bar(|bar, _| bar.reclaim(|dead| dead == id(&a)));
     b.drop_group(1);
@@ -221,12 +211,12 @@ fn a_full_bar_refuses_and_is_not_harmed() {
     let (a, b) = (join(&file, 1, 1000), join(&file, 1, 1000));
     let before = free(&a);
     let mut group = 0;
-    while a.register_in(group, b.gid(), LEN).is_ok() {
+    while a.register_dmb(group, b.gid(), LEN).is_ok() {
         group += 1;
     }
     assert!(group > 10);
-    assert_eq!(a.register_in(group, b.gid(), LEN), Err(RegisterError::NoMemory));
-    assert_eq!(b.register_in(0, a.gid(), 1 << 20), Err(RegisterError::NoMemory));
+    assert_eq!(a.register_dmb(group, b.gid(), LEN), Err(RegisterError::NoMemory));
+    assert_eq!(b.register_dmb(0, a.gid(), 1 << 20), Err(RegisterError::NoMemory));
     (0..group).for_each(|g| a.drop_group(g));
     assert_eq!(free(&a), before);
 }
@@ -242,9 +232,9 @@ fn many_take_and_give_back_at_once() {
             s.spawn(move || {
                 for round in 0..300u32 {
                     let group = 2 * round;
-                    let Ok(dmb) = device.register_in(group, peer.gid(), LEN << (round % 3)) else { continue };
+                    let Ok(dmb) = device.register_dmb(group, peer.gid(), LEN << (round % 3)) else { continue };
                     let stamp = [i as u8 + 1; 64];
-                    if peer.attach_in(1 + group + 1000 * i as u32, device.gid(), dmb.token, dmb.len).is_ok() {
+                    if peer.map_dmb(1 + group + 1000 * i as u32, device.gid(), dmb.token, dmb.len).is_ok() {
                         peer.move_data(dmb.token, 1000, stamp.as_ptr(), 64, true).expect("attached");
                         assert_eq!(crate::conformance::contents(dmb.addr.wrapping_add(1000), 64), stamp);
                     }
@@ -263,9 +253,9 @@ fn a_bar_full_of_anything_is_survived() {
     let (a, b) = (join(&file, 4, 64), join(&file, 4, 64));
     let mut word = 1u64;
     for round in 0..200 {
-        let dmb = a.register_in(round, b.gid(), LEN);
+        let dmb = a.register_dmb(round, b.gid(), LEN);
         if let Ok(dmb) = &dmb {
-            let _ = b.attach_in(round + 1000, a.gid(), dmb.token, LEN);
+            let _ = b.map_dmb(round + 1000, a.gid(), dmb.token, LEN);
         }
         // Behind the header, up to the heap.
         for at in (4096..106_496).step_by(8) {
@@ -274,7 +264,7 @@ fn a_bar_full_of_anything_is_survived() {
             file.write_all_at(&value.to_ne_bytes(), at).expect("written");
         }
         for name in 0..64 {
-            let _ = b.attach_in(round, a.gid(), word.rotate_left(name), LEN);
+            let _ = b.map_dmb(round, a.gid(), word.rotate_left(name), LEN);
         }
         a.with_bar(|bar, _| bar.reclaim(|id| id & 1 == 0));
         a.drop_group(round);

@@ -3,10 +3,10 @@
 use super::arena::{FRONT, Geometry, OwnArena, PeerArena, arena_id, arena_of, slot_of, token};
 use super::random;
 use super::table::{Slots, Table};
-use crate::{AttachError, Attached, Dmb, Gid, RegisterError, Share};
+use crate::{AttachError, Dmb, Gid, RegisterError};
 use core::sync::atomic::AtomicU32;
 use rustix::fd::RawFd;
-use shm::{Errno, Handle, Retired, Segment};
+use shm::{Errno, Fresh, Handle, Retired, Segment};
 
 const ARENAS: usize = 4096;
 /// Addresses of ended arenas are used again only when so many others have ended since: time enough for a thread that is
@@ -37,19 +37,22 @@ pub struct Target {
     pub signal: *const AtomicU32,
 }
 
-impl Tables {
-    pub const fn new() -> Self {
-        Self {
-            own: Table::new(ARENAS),
-            peers: Table::new(ARENAS),
-            admitted: Table::new(ADMITTED),
-            admissions: 0,
-            dmbs: 0,
-            retired: Table::new(RETIRED),
-            retirements: 0,
-        }
-    }
+impl Fresh for Tables {
+    const FRESH: Self = Self {
+        own: Table::new(ARENAS),
+        peers: Table::new(ARENAS),
+        admitted: Table::new(ADMITTED),
+        admissions: 0,
+        dmbs: 0,
+        retired: Table::new(RETIRED),
+        retirements: 0,
+    };
+}
 
+// SAFETY: pages of this process, bound to none of its threads.
+unsafe impl Send for Tables {}
+
+impl Tables {
     /// Lets a fresh segment take the addresses of one that has ended.
     fn settle(&mut self, segment: &mut Segment) {
         let (now, len) = (self.retirements, segment.len());
@@ -138,20 +141,8 @@ impl Tables {
         released
     }
 
-    pub fn share(&mut self, token: u64) -> Option<Share> {
-        let (arena, slot) = (self.own(token)?, slot_of(token));
-        arena.used.has(slot).then_some(())?;
-        Some(Share {
-            fd: arena.segment.fd()?,
-            arena: arena.id,
-            offset: FRONT as u32 + arena.memory.geometry.offset(slot),
-            arena_len: arena.segment.len() as u64,
-        })
-    }
-
-    pub fn lend(&mut self, token: u64) -> Option<(Handle, u64)> {
-        let arena = self.own(token).filter(|arena| arena.used.has(slot_of(token)))?;
-        Some((arena.segment.handle()?, arena.id))
+    pub fn lend(&mut self, token: u64) -> Option<Handle> {
+        self.own(token).filter(|arena| arena.used.has(slot_of(token)))?.segment.handle()
     }
 
     /// `here` when the owner is this very device, whose arenas are in place already.
@@ -162,7 +153,7 @@ impl Tables {
         token: u64,
         len: u32,
         share: Option<RawFd>,
-    ) -> Result<Attached, AttachError> {
+    ) -> Result<*mut u8, AttachError> {
         let slot = slot_of(token);
         if here && !self.own(token).is_some_and(|a| a.used.has(slot)) {
             return Err(AttachError::UnknownToken);
@@ -190,7 +181,7 @@ impl Tables {
         }
         let refs = arena.refs(slot).ok_or(AttachError::BadShare)?;
         *refs = refs.checked_add(1).ok_or(AttachError::Os(Errno::OVERFLOW))?;
-        Ok(Attached { token, addr: arena.memory.addr(slot), len })
+        Ok(arena.memory.addr(slot))
     }
 
     pub fn detach(&mut self, owner: Gid, token: u64) -> bool {
@@ -238,6 +229,6 @@ impl Tables {
                 }
             },
         );
-        *self = Self::new();
+        *self = Self::FRESH;
     }
 }

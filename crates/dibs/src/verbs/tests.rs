@@ -1,36 +1,14 @@
 //! What is particular to verbs, over the software provider, beside the suite for all devices.
 
 use super::*;
-use crate::conformance::{Exchange, Pair, run};
+use crate::conformance::{Pair, run};
 use crate::faults;
 
 const LEN: u32 = 1 << 14;
 const GROUP: u32 = 0;
 
-/// Two devices of this process; each tells the other of its buffers as a handshake would.
-struct Wire<'a> {
-    a: &'a Verbs,
-    b: &'a Verbs,
-}
-
 fn me() -> i32 {
     std::process::id() as i32
-}
-
-impl Exchange for Wire<'_> {
-    fn introduce(&self, dmb: &Dmb) {
-        let place = self.a.place(dmb.token).expect("registered");
-        self.b.attach_in(GROUP, self.a.gid(), dmb.token, dmb.len, place).expect("attached");
-    }
-
-    fn release(&self, token: u64) {
-        self.b.detach_dmb(self.a.gid(), token);
-        assert!(self.a.release_dmb(token, u32::MAX));
-    }
-
-    fn signals(&self, token: u64) -> u64 {
-        self.a.signals(token).map_or(0, u64::from)
-    }
 }
 
 /// Two devices of a process with a link between them.
@@ -42,7 +20,7 @@ fn pair(slots: u32, max_dmbs: u32) -> (Box<Verbs>, Box<Verbs>) {
     for (own, peer) in [(a, b), (b, a)] {
         assert_eq!(own.open(true), Ok(Provider::Software), "these machines have no RDMA");
         // The link comes with the first buffer.
-        let first = own.register_in(GROUP, peer.gid(), LEN).unwrap();
+        let first = own.register_dmb(GROUP, peer.gid(), LEN).unwrap();
         assert!(own.unregister_dmb(first.token) && own.release_dmb(first.token, 0));
     }
     for (own, peer) in [(a, b), (b, a)] {
@@ -64,8 +42,8 @@ fn byte(addr: *mut u8) -> u8 {
 fn conforms() {
     for (slots, max_dmbs) in [(1, 7), (3, 10), (1024, 1500)] {
         let (a, b) = pair(slots, max_dmbs);
-        run(Pair { a: &*a, b: &*b, exchange: &Wire { a: &a, b: &b } });
-        run(Pair { a: &*b, b: &*a, exchange: &Wire { a: &b, b: &a } });
+        run(Pair { a: &*a, b: &*b });
+        run(Pair { a: &*b, b: &*a });
         assert!(!a.is_broken(GROUP) && !b.is_broken(GROUP));
         [a, b].iter().for_each(|device| device.drop_group(GROUP));
     }
@@ -75,8 +53,8 @@ fn conforms() {
 fn conforms_with_faults() {
     for (slots, max_dmbs) in [(1, 7), (3, 10)] {
         let (a, b) = pair(slots, max_dmbs);
-        faults::run(Pair { a: &*a, b: &*b, exchange: &Wire { a: &a, b: &b } });
-        faults::run(Pair { a: &*b, b: &*a, exchange: &Wire { a: &b, b: &a } });
+        faults::run(Pair { a: &*a, b: &*b });
+        faults::run(Pair { a: &*b, b: &*a });
         [a, b].iter().for_each(|device| device.drop_group(GROUP));
     }
 }
@@ -90,7 +68,6 @@ fn is_a_device_that_copies_and_says_what_is_behind_it() {
         assert_eq!(Unavailable::NoDevice.to_string(), "no RDMA device");
         assert_eq!((device.open(true), device.chid()), (Ok(Provider::Software), 0xFF03));
     }
-    assert!(device.no_copy().is_none());
 }
 
 /// Whatever bytes go before a word, and however many: nobody sees half of it.
@@ -98,8 +75,8 @@ fn is_a_device_that_copies_and_says_what_is_behind_it() {
 fn words_arrive_whole() {
     const ROUNDS: u64 = 100_000;
     let (a, b) = pair(4, 8);
-    let dmb = a.register_in(GROUP, b.gid(), LEN).unwrap();
-    let remote = b.attach_in(GROUP, a.gid(), dmb.token, dmb.len, a.place(dmb.token).unwrap()).unwrap();
+    let dmb = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
+    let remote = b.reach(GROUP, a.gid(), dmb.token, dmb.len, a.place(dmb.token).unwrap()).unwrap();
     // SAFETY: the second word of the buffer, aligned, mapped as long as the device has it.
     let word = unsafe { &*dmb.addr.cast::<AtomicU64>().add(1) };
     let all = |n: u64| u64::from_ne_bytes([n as u8; 8]);
@@ -147,10 +124,10 @@ fn ends_keep_what_they_say() {
 #[test]
 fn buffers_of_a_group_without_a_link_or_with_senseless_places_are_refused() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
+    let d = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
     let place = a.place(d.token).unwrap();
     assert_eq!(place.addr, d.addr as u64);
-    let attach = |group, len, place| b.attach_in(group, a.gid(), d.token, len, place).map(drop);
+    let attach = |group, len, place| b.reach(group, a.gid(), d.token, len, place).map(drop);
     assert_eq!(attach(9, LEN, place), Err(AttachError::UnknownToken));
     for bad in [
         Place { rkey: 0, ..place },
@@ -164,11 +141,11 @@ fn buffers_of_a_group_without_a_link_or_with_senseless_places_are_refused() {
         assert_eq!(attach(GROUP, len, place), Err(AttachError::BadShare));
     }
     // Not connected yet.
-    let e = b.register_in(5, a.gid(), LEN).unwrap();
+    let e = b.register_dmb(5, a.gid(), LEN).unwrap();
     assert_eq!(attach(5, LEN, place), Err(AttachError::Os(Errno::NOTCONN)));
     assert!(b.place(e.token).is_some());
     assert_eq!(attach(GROUP, LEN, place), Ok(()));
-    let another = b.attach_in(GROUP, Gid::new(1, 2), d.token, LEN, place).map(drop);
+    let another = b.reach(GROUP, Gid::new(1, 2), d.token, LEN, place).map(drop);
     assert_eq!(another, Err(AttachError::BadShare), "another owner's");
     assert_eq!(b.connect(GROUP, a.end(GROUP).unwrap(), me()), Err(Errno::ISCONN));
 }
@@ -182,16 +159,16 @@ fn a_lie_about_a_buffer_breaks_the_link() {
         |place: &mut Place| place.addr -= 4096,
     ] {
         let (a, b) = pair(4, 8);
-        let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
+        let d = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
         let mut place = a.place(d.token).unwrap();
         lie(&mut place);
-        b.attach_in(GROUP, a.gid(), d.token, LEN, place).unwrap();
+        b.reach(GROUP, a.gid(), d.token, LEN, place).unwrap();
         let all = vec![7u8; LEN as usize];
         assert_eq!(b.move_data(d.token, 0, all.as_ptr(), LEN, true), Err(MoveError::Os(Errno::FAULT)));
         assert!(b.is_broken(GROUP) && a.signals(d.token) == Some(0));
         assert!((0..LEN as usize).all(|i| byte(d.addr.wrapping_add(i)) == 0));
-        let good = a.register_in(GROUP, b.gid(), LEN).unwrap();
-        b.attach_in(GROUP, a.gid(), good.token, LEN, a.place(good.token).unwrap()).unwrap();
+        let good = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
+        b.reach(GROUP, a.gid(), good.token, LEN, a.place(good.token).unwrap()).unwrap();
         assert_eq!(b.move_data(good.token, 0, [1].as_ptr(), 1, true), Err(MoveError::Os(Errno::NOTCONN)));
     }
 }
@@ -199,9 +176,9 @@ fn a_lie_about_a_buffer_breaks_the_link() {
 #[test]
 fn what_ended_is_not_written() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
+    let d = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
     let place = a.place(d.token).unwrap();
-    let there = b.attach_in(GROUP, a.gid(), d.token, LEN, place).unwrap();
+    let there = b.reach(GROUP, a.gid(), d.token, LEN, place).unwrap();
     b.move_data(d.token, 3, [9].as_ptr(), 1, true).unwrap();
     assert_eq!((byte(d.addr.wrapping_add(3)), a.signals(d.token)), (9, Some(1)));
     a.drop_group(GROUP);
@@ -215,8 +192,8 @@ fn what_ended_is_not_written() {
 #[test]
 fn bytes_come_back_too_and_images_are_read_by_the_peer() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(GROUP, b.gid(), 1 << 20).unwrap();
-    let there = b.attach_in(GROUP, a.gid(), d.token, 1 << 20, a.place(d.token).unwrap()).unwrap();
+    let d = a.register_dmb(GROUP, b.gid(), 1 << 20).unwrap();
+    let there = b.reach(GROUP, a.gid(), d.token, 1 << 20, a.place(d.token).unwrap()).unwrap();
     let sent: Vec<u8> = (0..200_000).map(|i| (i * 7 + i / 256) as u8).collect();
     b.move_data(d.token, 500, sent.as_ptr(), sent.len() as u32, false).unwrap();
     let mut back = vec![0; sent.len()];
@@ -244,8 +221,8 @@ fn bytes_come_back_too_and_images_are_read_by_the_peer() {
 #[test]
 fn a_fork_child_has_no_link() {
     let (a, b) = pair(4, 8);
-    let d = a.register_in(GROUP, b.gid(), LEN).unwrap();
-    b.attach_in(GROUP, a.gid(), d.token, LEN, a.place(d.token).unwrap()).unwrap();
+    let d = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
+    b.reach(GROUP, a.gid(), d.token, LEN, a.place(d.token).unwrap()).unwrap();
     let link = b.number_of(GROUP).unwrap();
     // SAFETY: the child uses what is its own and leaves by _exit.
     let child = unsafe { libc::fork() };
@@ -253,7 +230,7 @@ fn a_fork_child_has_no_link() {
         let refused = b.move_data(d.token, 0, [1].as_ptr(), 1, false) == Err(MoveError::Os(Errno::NOTCONN));
         b.after_fork_child();
         let gone = b.end(GROUP).is_none() && b.read(link, 1, 0, &mut [0]) == Err(Errno::NOTCONN);
-        let anew = b.register_in(GROUP, a.gid(), LEN).is_ok() && b.end(GROUP).is_some();
+        let anew = b.register_dmb(GROUP, a.gid(), LEN).is_ok() && b.end(GROUP).is_some();
         // SAFETY: ends the process here.
         unsafe { libc::_exit(i32::from(!(refused && gone && anew))) };
     }

@@ -24,7 +24,7 @@ use crate::stream::{Config, conn_data};
 use crate::wire::{ConnData, ConnError};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
-use dibs::{Device, Dmb, Gid, NoCopy};
+use dibs::{Device, Dmb, Gid};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -106,7 +106,7 @@ impl Own {
         let layout = Layout::new(config.rq, config.memory()).ok_or(Errno::NOBUFS)?;
         let len = layout.dmb_len().ok_or(Errno::NOBUFS)?;
         let group = GROUP.fetch_add(1, Ordering::Relaxed);
-        let dmb = DEVICE.register_in(group, peer, len).map_err(|e| match e {
+        let dmb = DEVICE.register_dmb(group, peer, len).map_err(|e| match e {
             dibs::RegisterError::Os(e) => e,
             _ => Errno::NOBUFS,
         })?;
@@ -280,12 +280,12 @@ struct Introduction {
 
 impl Introduction {
     fn send(unix: BorrowedFd<'_>, secret: &Secret, own: &Own, data: &ConnData) -> Result<(), Errno> {
-        let share = DEVICE.share(own.dmb.token).ok_or(Errno::NOBUFS)?;
+        let arena = DEVICE.lend(own.dmb.token).ok_or(Errno::NOBUFS)?;
         let mut out = Writer(Vec::with_capacity(INTRODUCTION));
         out.put(&MAGIC).put(secret).put(&DEVICE.gid().0).put(&own.dmb.token.to_be_bytes());
         out.put(&own.dmb.len.to_be_bytes());
         out.put(&own.layout.stream_slots.to_be_bytes()).put(&own.layout.memory.to_be_bytes()).put(&data.encode());
-        let fds = [borrow(share.fd)];
+        let fds = [borrow(arena.raw())];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
@@ -322,15 +322,15 @@ impl Introduction {
         }
     }
 
-    fn attach(&self, own: &Own) -> Result<(dibs::Attached, Layout), Errno> {
+    /// The peer's buffer, mapped here.
+    fn attach(&self, own: &Own) -> Result<(*mut u8, Layout), Errno> {
         use rustix::fd::AsRawFd;
         let layout = self.layout.ok_or(Errno::PROTO)?;
-        let share = Some(self.memory.as_raw_fd());
-        let attached =
-            DEVICE.attach_in(own.group, self.gid, self.token, self.dmb_len, share).map_err(|_| Errno::PROTO)?;
+        let arena = Some(self.memory.as_raw_fd());
+        let mapped = DEVICE.map_dmb(own.group, self.gid, self.token, self.dmb_len, arena).map_err(|_| Errno::PROTO)?;
         // It is mapped on both sides now, and nobody else is to get it.
         DEVICE.close_share(own.dmb.token);
-        Ok((attached, layout))
+        Ok((mapped, layout))
     }
 }
 

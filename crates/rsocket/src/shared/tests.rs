@@ -3,7 +3,6 @@
 use super::*;
 use crate::provider::conformance;
 use crate::provider::faulty::{Faults, Faulty};
-use dibs::Device;
 use rustix::fd::IntoRawFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -14,12 +13,12 @@ pub fn pair(receives: [u16; 2], memory: [usize; 2]) -> [QueuePair; 2] {
     let own = [0, 1].map(|i| {
         let layout = Layout::new(receives[i], memory[i]).unwrap();
         let group = GROUP.fetch_add(1, Ordering::Relaxed);
-        (DEVICE.register_in(group, DEVICE.gid(), layout.dmb_len().unwrap()).unwrap(), layout, group)
+        (DEVICE.register_dmb(group, DEVICE.gid(), layout.dmb_len().unwrap()).unwrap(), layout, group)
     });
     let pid = std::process::id() as i32;
     let end = |i: usize, socket: RawFd| {
         let (mine, theirs) = (own[i], own[1 - i]);
-        let peer = DEVICE.attach_in(mine.2, DEVICE.gid(), theirs.0.token, theirs.0.len, None).unwrap();
+        let peer = DEVICE.map_dmb(mine.2, DEVICE.gid(), theirs.0.token, theirs.0.len, None).unwrap();
         QueuePair::new((mine.0, mine.1), (peer, theirs.1), mine.2, socket, [pid, pid])
     };
     [end(0, sockets.0.into_raw_fd()), end(1, sockets.1.into_raw_fd())]

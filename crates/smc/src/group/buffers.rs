@@ -1,54 +1,17 @@
 //! Receive buffers of a group's connections, and those of its peer.
 
 use super::*;
-use dibs::ism::{Far, Place};
+use dibs::ism::Far;
 use dibs::loopback::slot_of;
-use dibs::verbs;
-use dibs::{Device as _, Dmb, NoCopy, RegisterError};
+use dibs::verbs::Remote;
+use dibs::{Dmb, Lent, Peer, Reach, RegisterError, Told};
 
 use crate::conn::{HEADER_LEN, Waits};
 
 /// DMBs in quarantine at which an idle group is dropped as a whole.
 const QUARANTINE: usize = 64;
 
-/// What the peer must have in order to use a buffer of ours.
-#[derive(Default)]
-pub struct Lent {
-    /// The arena's memfd, if it has not got that yet.
-    pub fd: Option<shm::Handle>,
-    /// Where it lies, where it cannot be mapped.
-    pub at: At,
-}
-
-impl Lent {
-    /// The descriptor to pass.
-    pub fn fd(&self) -> Option<i32> {
-        self.fd.as_ref().map(shm::Handle::raw)
-    }
-}
-
-/// The same of a buffer of the peer's.
-#[derive(Clone, Copy)]
-pub struct Pass {
-    /// See `Lent`.
-    pub fd: Option<i32>,
-    /// See `Lent`.
-    pub at: At,
-}
-
-/// Where a buffer lies in its owner's memory.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub enum At {
-    /// That is not to be known.
-    #[default]
-    Shared,
-    /// On the ism device: its arena.
-    Ism(Place),
-    /// On the verbs device; at first contact also our end of the link.
-    Verbs(verbs::Place, Option<verbs::End>),
-}
-
-/// A receive buffer for a new connection.
+/// A receive buffer for a new connection, and what the peer needs in order to use it.
 pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), u32> {
     with(|list| {
         let live: u32 = list.iter().map(|g| g.live).sum();
@@ -71,96 +34,26 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), u32> {
         if CONFIG.max_memory_user.load(Relaxed) != 0 && !quota::admit(device::memory() + u64::from(len)) {
             return Err(reason::MAX_USER.code());
         }
-        let registered = match g.kind {
-            Kind::Loopback => {
-                LOOPBACK.set_max_dmbs(most);
-                LOOPBACK.register_in(id, peer, len)
-            }
-            Kind::Ism => {
-                ISM.set_max_dmbs(most);
-                ISM.register_in(id, peer, len)
-            }
-            Kind::Ivshmem => {
-                IVSHMEM.set_max_dmbs(most);
-                register_in_bar(id, peer, len)
-            }
-            Kind::Verbs => {
-                VERBS.set_max_dmbs(most);
-                register_region(id, peer, len)
-            }
-        };
+        let device = g.kind.device();
+        device.set_max_dmbs(most);
+        let registered = device.register_dmb(id, peer, len);
         let dmb = registered.map_err(|e| match e {
             RegisterError::NoSpace => reason::MAX_DMB.code(),
             _ => reason::MEMORY.code(),
         })?;
         g.live += 1;
         count_buffer(g, &dmb);
-        let lent = match g.kind {
-            Kind::Loopback => {
-                let new = LOOPBACK.lend(dmb.token).filter(|(_, arena)| g.known != *arena);
-                Lent { fd: new.map(|(fd, _)| fd), at: At::Shared }
-            }
-            Kind::Ism => Lent { fd: None, at: ISM.place(dmb.token).map_or(At::Shared, At::Ism) },
-            Kind::Verbs => {
-                let end = VERBS.end(id).filter(|_| g.state == State::Pending);
-                Lent { fd: None, at: VERBS.place(dmb.token).map_or(At::Shared, |place| At::Verbs(place, end)) }
-            }
-            // Its peers have it already.
-            Kind::Ivshmem => Lent::default(),
-        };
+        let lent = device.describe_dmb(dmb.token, g.state == State::Pending);
         Ok((dmb, lent))
     })
     .unwrap_or(Err(reason::MEMORY.code()))
-}
-
-/// Memory that hardware writes to is bounded (RLIMIT_MEMLOCK).
-fn register_region(id: u32, peer: Gid, mut len: u32) -> Result<Dmb, RegisterError> {
-    const LEAST: u32 = 64 << 10;
-    loop {
-        match VERBS.register_in(id, peer, len) {
-            Err(RegisterError::NoMemory) if len > LEAST => len /= 2,
-            done => return done,
-        }
-    }
-}
-
-/// A bar is small, and what is in it may be the dead's.
-fn register_in_bar(id: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
-    const LEAST: u32 = 64 << 10;
-    bar::in_use();
-    let mut len = len.min(IVSHMEM.largest());
-    let mut reclaimed = false;
-    loop {
-        match IVSHMEM.register_in(id, peer, len) {
-            Err(RegisterError::NoMemory) if !reclaimed => {
-                bar::reclaim();
-                reclaimed = true;
-            }
-            Err(RegisterError::NoMemory) if len > LEAST => len /= 2,
-            done => return done,
-        }
-    }
 }
 
 /// The buffer under `header`, if anybody has written to it, may serve another connection.
 fn release_dmb(kind: Kind, token: u64, header: Option<*const DmbHeader>) -> bool {
     // SAFETY: DMB memory is type-stable.
     let used = header.map_or(HEADER_LEN, |header| unsafe { (*header).used() });
-    match kind {
-        Kind::Loopback => LOOPBACK.release_dmb(token, used),
-        Kind::Ism => ISM.release_dmb(token, used),
-        Kind::Ivshmem => IVSHMEM.release_dmb(token),
-        Kind::Verbs => VERBS.release_dmb(token, used),
-    }
-}
-
-fn unregister_dmb(kind: Kind, token: u64) -> bool {
-    match kind {
-        Kind::Loopback => LOOPBACK.unregister_dmb(token),
-        Kind::Ism => ISM.unregister_dmb(token),
-        Kind::Ivshmem => IVSHMEM.unregister_dmb(token),
-        Kind::Verbs => VERBS.unregister_dmb(token),
-    }
+    kind.device().release_dmb(token, used)
 }
 
 /// Slots are taken lowest first: one above all earlier ones is new, any other comes from the pool.
@@ -175,60 +68,47 @@ fn count_buffer(g: &mut Group, dmb: &Dmb) {
 
 /// Control page of the arena that a DMB of ours lies in; null if its device has none that a peer could look at.
 pub fn own_page(kind: Kind, token: u64) -> *mut Waits {
-    match kind {
-        Kind::Loopback => LOOPBACK.control_page(token).cast(),
-        Kind::Ism | Kind::Verbs => core::ptr::null_mut(),
-        Kind::Ivshmem => IVSHMEM.control_page(token).cast(),
-    }
+    kind.device().control_page(token).cast()
 }
 
-/// A peer's DMB within reach.
-pub enum Reached {
+/// Where a peer's buffer is.
+pub enum Buffer {
     /// Mapped here: its header, and the control page beside it.
-    Near(*mut DmbHeader, *mut Waits),
-    /// The same, in a bar.
-    Bar(*mut DmbHeader, *mut Waits),
-    /// In the peer's own memory, and whether a checksum goes along.
-    Far(Far, bool),
-    /// The same, over a link.
-    Linked(verbs::Remote, bool),
+    Mapped(*mut DmbHeader, *mut Waits),
+    /// In the memory of another process.
+    Far(Far),
+    /// At the other end of a link.
+    Linked(Remote),
+}
+
+/// A peer's buffer within reach.
+pub struct Reached {
+    /// By which device.
+    pub kind: Kind,
+    /// Where it is.
+    pub buffer: Buffer,
+    /// Whether a checksum goes along.
+    pub checked: bool,
 }
 
 /// Brings the peer's DMB within reach, with what came beside the message that names it.
-pub fn attach(id: u32, token: u64, len: u32, pass: Pass) -> Option<Reached> {
-    let known = |g: &Group| (g.peer, g.kind, g.of, g.checked, (g.state == State::Pending).then_some(g.role));
+pub fn attach(id: u32, token: u64, len: u32, told: &Told, fd: Option<i32>) -> Option<Reached> {
+    let known = |g: &Group| {
+        let (first, has_attached) = (g.state == State::Pending, g.role == Role::Server);
+        (Peer { group: id, gid: g.peer, pid: g.of.pid, first, has_attached }, g.kind, g.checked)
+    };
     let found = with(|list| list.iter().find(|g| g.id == id).map(known));
-    let (owner, kind, of, checked, first) = found.flatten().filter(|(_, kind, ..)| !kind.is_gone())?;
-    match kind {
-        Kind::Loopback => {
-            let a = LOOPBACK.attach_in(id, owner, token, len, pass.fd).ok()?;
-            let page = LOOPBACK.peer_control_page(owner, token);
-            (!page.is_null()).then_some(Reached::Near(a.addr.cast(), page.cast()))
-        }
-        Kind::Ivshmem => {
-            bar::in_use();
-            let a = IVSHMEM.attach_in(id, owner, token, len).ok()?;
-            let page = IVSHMEM.peer_control_page(owner, token);
-            (!page.is_null()).then_some(Reached::Bar(a.addr.cast(), page.cast()))
-        }
-        Kind::Ism => {
-            let At::Ism(place) = pass.at else { return None };
-            let far = ISM.attach_in(id, owner, token, len, of.pid, place).ok()?;
-            Some(Reached::Far(far, checked))
-        }
-        Kind::Verbs => {
-            let At::Verbs(place, end) = pass.at else { return None };
-            if let Some((end, role)) = end.zip(first) {
-                VERBS.connect(id, end, of.pid).ok()?;
-                // The client has connected before. A link that leads nowhere shall not cost more than the upgrade.
-                if role == Role::Server {
-                    VERBS.probe(id).ok()?;
-                }
-            }
-            let remote = VERBS.attach_in(id, owner, token, len, place).ok()?;
-            Some(Reached::Linked(remote, checked))
-        }
-    }
+    let (peer, kind, checked) = found.flatten().filter(|(_, kind, _)| !kind.is_gone())?;
+    let reach = kind.device().attach_dmb(peer, token, len, told, fd).ok()?;
+    let buffer = match reach {
+        Reach::Mapped { addr, page } => Buffer::Mapped(addr.cast(), page.cast()),
+        Reach::Far(far) => Buffer::Far(far),
+        Reach::Linked(remote) => Buffer::Linked(remote),
+        // A connection writes words of the buffer's header, too.
+        Reach::Moved => return None,
+    };
+    let checked = checked && !matches!(buffer, Buffer::Mapped(..));
+    Some(Reached { kind, buffer, checked })
 }
 
 /// The last descriptor of an upgraded connection is being closed.
@@ -259,14 +139,10 @@ fn release_as(conn: &Conn, quiet: bool) {
         // Without its group there is no arena either.
         let Some(at) = list.iter().position(|g| g.id == id) else { return };
         let g = &mut list[at];
-        unregister_dmb(g.kind, token);
+        let device = g.kind.device();
+        device.unregister_dmb(token);
         if peer_token != 0 {
-            match g.kind {
-                Kind::Loopback => LOOPBACK.detach_dmb(g.peer, peer_token),
-                Kind::Ism => ISM.detach_dmb(g.peer, peer_token),
-                Kind::Ivshmem => IVSHMEM.detach_dmb(g.peer, peer_token),
-                Kind::Verbs => VERBS.detach_dmb(g.peer, peer_token),
-            };
+            device.detach_dmb(g.peer, peer_token);
         }
         if quiet {
             release_dmb(g.kind, token, Some(header));
@@ -288,7 +164,7 @@ fn release_as(conn: &Conn, quiet: bool) {
 pub fn give_back(id: u32, token: u64, exposed: bool) {
     with(|list| {
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return };
-        unregister_dmb(g.kind, token);
+        g.kind.device().unregister_dmb(token);
         if !exposed {
             release_dmb(g.kind, token, None);
         }

@@ -8,7 +8,10 @@
 use super::*;
 use crate::channel;
 use crate::conn::Addr;
+use crate::device::LOOPBACK;
 use crate::hidden;
+use core::cell::UnsafeCell;
+use dibs::Device as _;
 use dibs::loopback::FRONT;
 use shm::sync::AtomicU64;
 use shm::{Letters, Look};

@@ -1,6 +1,6 @@
 //! The end that calls and proposes.
 
-use super::mark::{place, write};
+use super::mark::{told, write};
 use super::*;
 
 /// Client: is the server there?
@@ -61,7 +61,7 @@ pub(super) fn propose(conn: &Conn, fd: i32, ch: i32) -> Next {
     if !info.established() {
         return decline(conn, ch, reason::ENDING);
     }
-    let Some(n) = write(&message, At::Shared, &info, &mut out) else { return Next::Tcp(reason::INT_ERR) };
+    let Some(n) = write(&message, &Told::default(), &info, &mut out) else { return Next::Tcp(reason::INT_ERR) };
     match say(conn, ch, &out[..n], None) {
         Ok(()) => {}
         Err(_) if ch < 0 => return by_name(conn),
@@ -151,7 +151,7 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         Ok(peer) => peer,
         Err(why) => return decline(conn, ch, why),
     };
-    kind.admit(peer);
+    kind.device().admit(peer);
     let release = first_contact.map(|first| agreed.release.unwrap_or(first.release));
     let id = match group::join(kind, peer, cred, agreed.eid.unwrap_or_default(), release) {
         Ok(id) => id,
@@ -180,16 +180,15 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
         Err(why) => return refuse(why),
     };
     let len = server.size.bytes();
-    let theirs = Pass { fd: passed, at: place(raw, kind) };
-    let Some(reached) = group::attach(id, server.token, len, theirs) else {
+    let Some(reached) = group::attach(id, server.token, len, &told(raw), passed) else {
         return refuse(reason::MEMORY);
     };
     let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
-    let message = write(&confirm, lent.at, &info, &mut out);
-    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd()).is_ok());
+    let message = write(&confirm, &lent.told, &info, &mut out);
+    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)).is_ok());
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);

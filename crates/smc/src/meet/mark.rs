@@ -1,11 +1,9 @@
 //! What tells one TCP connection from an earlier one with the same addresses.
 
-use dibs::{ism, verbs};
+use dibs::Told;
 
 use crate::channel;
 use crate::clc::Message;
-use crate::device::Kind;
-use crate::group::At;
 use crate::inet::TcpInfo;
 
 /// Behind each Proposal, Accept and Confirm: what its sender has sent and received on the TCP stream, so that a name
@@ -14,47 +12,22 @@ const MARK: &[u8; 8] = b"SHORTWR1";
 
 const TRAILER: usize = 24;
 
-/// Between message and mark, for a buffer that cannot be mapped: where it lies, in three words.
-const PLACE: usize = 24;
-
-pub(super) fn write(message: &Message, at: At, info: &TcpInfo, out: &mut [u8; channel::MAX]) -> Option<usize> {
+/// The message, what the device tells of the buffer that it names, and the mark: bytes in `out`, None if they do not fit.
+pub(super) fn write(message: &Message, told: &Told, info: &TcpInfo, out: &mut [u8; channel::MAX]) -> Option<usize> {
     let mut n = message.encode(out).ok()?;
-    let mut put = |bytes: &[u8]| {
-        out.get_mut(n..n + bytes.len())?.copy_from_slice(bytes);
-        n += bytes.len();
-        Some(())
-    };
-    let (words, end) = match at {
-        At::Shared => (None, None),
-        At::Ism(place) => (Some([place.base, place.len, place.proof]), None),
-        At::Verbs(place, end) => (Some([place.addr, place.signal, place.rkey.into()]), end),
-    };
-    for word in words.iter().flatten() {
-        put(&word.to_be_bytes())?;
+    let [sent, arrived] = [info.sent(), info.arrived()].map(u64::to_be_bytes);
+    for part in [told.bytes(), MARK, &sent, &arrived] {
+        out.get_mut(n..n + part.len())?.copy_from_slice(part);
+        n += part.len();
     }
-    if let Some(end) = end {
-        put(&end.encode())?;
-    }
-    put(MARK)?;
-    put(&info.sent().to_be_bytes())?;
-    put(&info.arrived().to_be_bytes())?;
     Some(n)
 }
 
-/// What the sender said of its buffer's place, which the device of the message tells how to understand.
-pub(super) fn place(raw: &[u8], kind: Kind) -> At {
+/// What the sender's device told of its buffer; nothing if it is more than a device tells.
+pub(super) fn told(raw: &[u8]) -> Told {
     let rest = raw.get(5..7).and_then(|len| raw.get(usize::from(u16::from_be_bytes([len[0], len[1]]))..));
-    let Some((words, rest)) = rest.and_then(|rest| rest.split_first_chunk::<PLACE>()) else { return At::Shared };
-    let word = |at: usize| u64::from_be_bytes(words[at..at + 8].try_into().unwrap_or_default());
-    match (kind, rest.len().checked_sub(TRAILER)) {
-        (Kind::Ism, Some(0)) => At::Ism(ism::Place { base: word(0), len: word(8), proof: word(16) }),
-        (Kind::Verbs, Some(more @ (0 | verbs::End::BYTES))) => {
-            let Ok(rkey) = u32::try_from(word(16)) else { return At::Shared };
-            let end = rest.first_chunk().filter(|_| more > 0).map(verbs::End::decode);
-            At::Verbs(verbs::Place { addr: word(0), signal: word(8), rkey }, end)
-        }
-        _ => At::Shared,
-    }
+    let told = rest.and_then(|rest| rest.get(..rest.len().checked_sub(TRAILER)?));
+    told.and_then(Told::new).unwrap_or_default()
 }
 
 /// Whether the message is of the connection that the kernel says this of: its sender cannot have received more than we have sent.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::mark::{place, write};
+use super::mark::{told, write};
 use super::*;
 
 /// Server: has one of those that were invited answered? If not, whoever comes by the connection's name is welcome.
@@ -174,7 +174,7 @@ fn accept(
             }
         }
     };
-    kind.admit(peer);
+    kind.device().admit(peer);
     let (dmb, lent) = match group::take_dmb(id, peer) {
         Ok(got) => got,
         Err(code) => {
@@ -199,8 +199,8 @@ fn accept(
             return Err(why);
         }
     };
-    let message = write(&accept, lent.at, &info, &mut out);
-    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd()).is_ok());
+    let message = write(&accept, &lent.told, &info, &mut out);
+    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)).is_ok());
     if !sent {
         return Ok(retract(conn, reason::RENDEZVOUS));
     }
@@ -283,7 +283,6 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, (fd, raw): (Option<i
     if let Some(first) = &v2.first_contact {
         group::introduced(id, first);
     }
-    let pass = Pass { fd, at: place(raw, kind) };
     let ch = conn.meeting.load(Relaxed);
     let hung_up = || peek(conn, ch, &mut [0; channel::MAX]) == Err(libc::ECONNRESET);
     if kind == Kind::Verbs && group::is_pending(id) && hung_up() {
@@ -291,7 +290,7 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, (fd, raw): (Option<i
         // there, and it waits for us to leave its buffer.
         return Err(reason::RENDEZVOUS);
     }
-    let reached = group::attach(id, client.token, len, pass).ok_or(reason::MEMORY)?;
+    let reached = group::attach(id, client.token, len, &told(raw), fd).ok_or(reason::MEMORY)?;
     conn.attach(reached, len, client.token, CONFIG.copy.load(Relaxed));
     conn.commit();
     Ok(())
