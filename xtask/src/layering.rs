@@ -101,7 +101,9 @@ fn edge_problems(dependencies: &BTreeMap<String, BTreeSet<String>>) -> Vec<Strin
         let allowed = reachable(package);
         for used in uses {
             if dependencies.contains_key(used) && !allowed.contains(used.as_str()) {
-                problems.push(format!("{package} -> {used} is not an allowed edge (ARCHITECTURE.md, crates and allowed edges)"));
+                problems.push(format!(
+                    "{package} -> {used} is not an allowed edge (ARCHITECTURE.md, crates and allowed edges)"
+                ));
             }
             if PROGRAMS_ONLY.contains(&used.as_str()) && !PROGRAMS.contains(&package.as_str()) {
                 problems.push(format!(

@@ -135,7 +135,16 @@ impl Device for CopyingDevice {
         fabric.next_token = token.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let memory = Memory::new(len);
         let addr = memory.base.cast();
-        fabric.buffers.push(Buffer { token, index, owner: self.gid, writer: peer, group, attached: 0, memory, signals: 0 });
+        fabric.buffers.push(Buffer {
+            token,
+            index,
+            owner: self.gid,
+            writer: peer,
+            group,
+            attached: 0,
+            memory,
+            signals: 0,
+        });
         Ok(Dmb { token, index, addr, len })
     }
 

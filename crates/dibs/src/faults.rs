@@ -122,7 +122,14 @@ impl Device for Faulty<'_> {
         self.inner.release_dmb(token, used)
     }
 
-    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, told: &Told, fd: Option<RawFd>) -> Result<Reach, AttachError> {
+    fn attach_dmb(
+        &self,
+        peer: Peer,
+        token: u64,
+        len: u32,
+        told: &Told,
+        fd: Option<RawFd>,
+    ) -> Result<Reach, AttachError> {
         self.inner.attach_dmb(peer, token, len, told, fd)
     }
 

@@ -17,7 +17,10 @@ mod tests;
 use crate::loopback::arena::{Geometry, arena_of, slot_of};
 use crate::loopback::random;
 use crate::loopback::table::{Slots, Table};
-use crate::{AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
+use crate::{
+    AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told,
+    is_dmb_len,
+};
 pub use ::verbs::far;
 use ::verbs::far::piece;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -182,15 +185,7 @@ impl Ism {
     }
 
     /// Makes a peer's buffer writable, which lies at `place` in the process `pid`.
-    fn reach(
-        &self,
-        group: u32,
-        owner: Gid,
-        token: u64,
-        len: u32,
-        pid: i32,
-        place: Place,
-    ) -> Result<Far, AttachError> {
+    fn reach(&self, group: u32, owner: Gid, token: u64, len: u32, pid: i32, place: Place) -> Result<Far, AttachError> {
         if !is_dmb_len(len) || place.base > HIGHEST || !place.base.is_multiple_of(8) || place.proof == 0 {
             return Err(AttachError::BadShare);
         }
@@ -229,12 +224,13 @@ impl Ism {
 
     /// A buffer attached here, and where its count of signals lies.
     fn target(&self, token: u64) -> Option<(Far, u64)> {
-        self.tables.with(|t| {
-            let (a, slot) = (t.arena(token)?, slot_of(token));
-            let attached = slot < a.geometry.slots && a.refs[slot as usize] > 0;
-            attached.then(|| (a.far(slot), a.place.base + a.geometry.signal_offset(slot) as u64))
-        })
-        .flatten()
+        self.tables
+            .with(|t| {
+                let (a, slot) = (t.arena(token)?, slot_of(token));
+                let attached = slot < a.geometry.slots && a.refs[slot as usize] > 0;
+                attached.then(|| (a.far(slot), a.place.base + a.geometry.signal_offset(slot) as u64))
+            })
+            .flatten()
     }
 }
 
@@ -295,7 +291,14 @@ impl Device for Ism {
         self.own.release_dmb(token, used)
     }
 
-    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, told: &Told, _: Option<RawFd>) -> Result<Reach, AttachError> {
+    fn attach_dmb(
+        &self,
+        peer: Peer,
+        token: u64,
+        len: u32,
+        told: &Told,
+        _: Option<RawFd>,
+    ) -> Result<Reach, AttachError> {
         let place = Place::told(told).ok_or(AttachError::BadShare)?;
         self.reach(peer.group, peer.gid, token, len, peer.pid, place).map(Reach::Far)
     }

@@ -85,13 +85,7 @@ impl Ivshmem {
 
     /// With `slots` buffers per arena (fewer for large ones and small bars) and `max_dmbs` in all.
     pub const fn with_limits(slots: u32, max_dmbs: u32) -> Self {
-        Self {
-            slots,
-            max_dmbs: AtomicU32::new(max_dmbs),
-            used: || (),
-            reclaim: || (),
-            tables: Guarded::new(),
-        }
+        Self { slots, max_dmbs: AtomicU32::new(max_dmbs), used: || (), reclaim: || (), tables: Guarded::new() }
     }
 
     /// Calls `used` before a buffer is made or attached, and `reclaim` where the bar has no room: that shall free what the
@@ -104,14 +98,15 @@ impl Ivshmem {
 
     /// Begins to use a bar. False if it has one.
     pub fn open(&self, bar: Bar, member: Member) -> bool {
-        self.tables.with(|t| {
-            let is_new = t.place.is_none();
-            if is_new {
-                t.place = Some(Place { bar, member });
-            }
-            is_new
-        })
-        .unwrap_or(false)
+        self.tables
+            .with(|t| {
+                let is_new = t.place.is_none();
+                if is_new {
+                    t.place = Some(Place { bar, member });
+                }
+                is_new
+            })
+            .unwrap_or(false)
     }
 
     pub fn is_open(&self) -> bool {
@@ -154,7 +149,6 @@ impl Ivshmem {
         let page = self.tables.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base));
         page.flatten().unwrap_or(core::ptr::null_mut())
     }
-
 }
 
 fn notify(word: *const AtomicU32) {

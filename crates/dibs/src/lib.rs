@@ -216,8 +216,14 @@ pub trait Device: Sync {
 
     /// Brings a peer's buffer within reach, with what its device said and passed; the descriptor stays the caller's. Counted:
     /// each attachment asks for its own [`Self::detach_dmb`].
-    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, told: &Told, fd: Option<RawFd>)
-    -> Result<Reach, AttachError>;
+    fn attach_dmb(
+        &self,
+        peer: Peer,
+        token: u64,
+        len: u32,
+        told: &Told,
+        fd: Option<RawFd>,
+    ) -> Result<Reach, AttachError>;
 
     /// Ends an attachment. False when there was none.
     fn detach_dmb(&self, owner: Gid, token: u64) -> bool;

@@ -17,7 +17,9 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use crate::{AttachError, Device, Dmb, Gid, LOOPBACK_CHID, Lent, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
+use crate::{
+    AttachError, Device, Dmb, Gid, LOOPBACK_CHID, Lent, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len,
+};
 use arena::Geometry;
 pub use arena::{FRONT, HEADER, arena_of, slot_of};
 use core::ptr::null_mut;
@@ -131,7 +133,10 @@ impl Loopback {
 
     /// The control page of the attached arena in which `token` is; null if there is none.
     pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
-        self.tables.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
+        self.tables
+            .with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base))
+            .flatten()
+            .unwrap_or(null_mut())
     }
 
     /// Sleeps until [`Device::signals`] is no longer `seen`, or something else woke the thread.
@@ -149,7 +154,6 @@ impl Loopback {
             arena.map(|a| a.memory.signal(slot))
         })?
     }
-
 }
 
 /// Random, in the form of a version 4 UUID, so that neither half is ever 0.

@@ -21,7 +21,9 @@ pub use adapter::{Provider, Unavailable};
 pub use link::STAGE;
 
 use crate::loopback::table::Table;
-use crate::{AttachError, Device, Dmb, Errno, Gid, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
+use crate::{
+    AttachError, Device, Dmb, Errno, Gid, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len,
+};
 use ::verbs::abi::{Ibv, Mr};
 use ::verbs::far::{Piece, piece};
 use adapter::Adapter;
@@ -566,7 +568,14 @@ impl Device for Verbs {
         self.own.release_dmb(token, used)
     }
 
-    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, told: &Told, _: Option<RawFd>) -> Result<Reach, AttachError> {
+    fn attach_dmb(
+        &self,
+        peer: Peer,
+        token: u64,
+        len: u32,
+        told: &Told,
+        _: Option<RawFd>,
+    ) -> Result<Reach, AttachError> {
         let (place, end) = Place::told(told).ok_or(AttachError::BadShare)?;
         if let Some(end) = end.filter(|_| peer.first) {
             self.connect(peer.group, end, peer.pid).map_err(AttachError::Os)?;
