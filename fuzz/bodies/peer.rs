@@ -55,7 +55,7 @@ fn rings() -> (End, End) {
 
 /// An honest connection that lives as long as the process.
 fn neighbours_talk() {
-    CONFIG.set(b"PREFER", b"loopback");
+    smc::setting::set(b"PREFER", b"loopback");
     thread_local!(static NEAR: OnceCell<(End, End)> = const { OnceCell::new() });
     NEAR.with(|near| {
         let (a, b) = near.get_or_init(rings);
@@ -99,7 +99,7 @@ pub fn control_page(bytes: &[u8]) {
     neighbours_talk();
     CONFIG.copy.store(bytes.first().is_some_and(|b| b & 0x80 != 0), Relaxed);
     let over_ism = bytes.first().is_some_and(|b| b & 0x40 != 0);
-    CONFIG.set(b"PREFER", if over_ism { b"ism" } else { b"loopback" });
+    smc::setting::set(b"PREFER", if over_ism { b"ism" } else { b"loopback" });
     let (victim, other) = rings();
     // SAFETY: an exposed buffer, which stays mapped; all atomics.
     let header: &DmbHeader = unsafe { &*victim.conn.my_header() };

@@ -64,6 +64,7 @@ pub fn check(root: &Path) -> Result<()> {
     let mut problems = edge_problems(&dependencies(&metadata)?);
     let tree = cargo(root, &["tree", "-p", "preload", "-e", "no-dev", "--prefix", "none", "--format", "{p}"])?;
     problems.extend(preload_problems(&tree));
+    problems.extend(crate::circles::problems(&root.join("crates"))?);
     ensure!(problems.is_empty(), "layering:\n  {}", problems.join("\n  "));
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask`: the project's own chores.
 
+mod circles;
 mod generate;
 mod layering;
 
@@ -17,7 +18,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fail if a crate depends on one that it must not see, or preload on a package not listed
+    /// Fail if a crate depends on one that it must not see, preload on a package not listed, or modules on each other in a circle
     Layering,
     /// Write the man pages
     Man {

@@ -11,7 +11,8 @@ use anyhow::Result;
 use serde::Serialize;
 use smc::bar;
 use smc::conn::{Conn, phase};
-use smc::device::{Kind, PARTITIONS, Provider, chid_of, open_verbs};
+use smc::device::{Provider, open_verbs};
+use smc::kind::{Kind, PARTITIONS, chid_of};
 use smc::pnet::Pnets;
 
 use crate::args::Devices;

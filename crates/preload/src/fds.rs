@@ -166,7 +166,7 @@ pub fn leave_for_good(why: u32) {
     if !owner() || LEFT.swap(true, Relaxed) {
         return;
     }
-    smc::config::CONFIG.set(b"DISABLE", b"1");
+    smc::config::CONFIG.disable();
     each(|fd, k| {
         if let Kind::Conn(i) = k {
             give_up(i, conn(i), fd, why);
@@ -197,7 +197,7 @@ fn leave_unseen() {
     if LEFT.swap(true, Relaxed) {
         return;
     }
-    smc::config::CONFIG.set(b"DISABLE", b"1");
+    smc::config::CONFIG.disable();
     each(|fd, _| {
         if let Some(w) = word(fd) {
             w.store(0, Release);
@@ -323,6 +323,7 @@ fn create(fd: i32) -> Option<(u32, &'static Conn)> {
     })?;
     let c = table.conn(index);
     c.reset();
+    smc::witness::begin(c);
     c.next_try.store(smc::config::CONFIG.after.load(Relaxed), Relaxed);
     c.pid.store(PID.load(Relaxed), Relaxed);
     let l = local(index);
@@ -647,7 +648,7 @@ pub fn make_way(fd: i32) {
             smc::meet::abandon(conn(i), own);
         }
     });
-    smc::hidden::give_way(fd);
+    smc::give_way(fd);
 }
 
 /// Every marked descriptor of this process.
@@ -718,7 +719,7 @@ fn settle_count() {
 /// Before a child in our memory is made. It gives back in our stead what it inherits, but has credentials of its own, from
 /// which the kernel takes no requests for our RDMA device.
 pub fn before_vfork() {
-    if owner() && smc::device::VERBS.provider() == Some(smc::device::Provider::Hardware) {
+    if owner() && smc::kind::VERBS.provider() == Some(smc::device::Provider::Hardware) {
         go_back_from_links();
     }
 }
@@ -822,7 +823,7 @@ pub fn inherit() {
     let Some(t) = table::adopt(fd) else { return };
     let me = PID.load(Relaxed);
     for fd in 0..sys::descriptor_table_size() {
-        let Some(inode) = smc::meet::socket_inode(fd) else { continue };
+        let Some(inode) = sys::socket_inode(fd) else { continue };
         if let Some(i) = t.by_inode(inode)
             && t.conn(i).heir.load(Relaxed) == me
         {
@@ -900,7 +901,7 @@ fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
         if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {
             continue;
         }
-        let Some(inode) = smc::meet::socket_inode(fd) else { continue };
+        let Some(inode) = sys::socket_inode(fd) else { continue };
         let mut found = None;
         each(|_, k| {
             if let Kind::Conn(i) = k

@@ -47,7 +47,7 @@ extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char
                 && let Some(eq) = rest.iter().position(|b| *b == b'=')
             {
                 match smc::setting::check(&rest[..eq], &rest[eq + 1..]) {
-                    Ok(()) => smc::config::CONFIG.set(&rest[..eq], &rest[eq + 1..]),
+                    Ok(()) => smc::setting::set(&rest[..eq], &rest[eq + 1..]),
                     Err(expected) => {
                         tell_refused(var, expected);
                         refused = true;

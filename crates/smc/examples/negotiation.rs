@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use common::{End, pair, upgrade};
 use smc::config::CONFIG;
-use smc::group;
 
 const ROUNDS: usize = 300;
 
@@ -33,11 +32,10 @@ fn main() {
     // As connections find it that have a process to themselves: the buffers' own size has its row in other benches.
     CONFIG.dmb_size.store(256 << 10, Relaxed);
     for device in ["loopback", "ism"] {
-        CONFIG.set(b"PREFER", device.as_bytes());
+        smc::setting::set(b"PREFER", device.as_bytes());
         let first = (0..ROUNDS).map(|_| {
             // As in a fresh process: no group that could be joined.
-            smc::hidden::after_fork_child();
-            group::after_fork_child();
+            smc::after_fork_child();
             one().0
         });
         tell(&format!("{device}, first contact"), first.collect());

@@ -8,12 +8,13 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
+use dibs::Ivshmem;
 use dibs::ivshmem::{Bar, BarError, Member};
 
-use crate::channel::Cred;
-use crate::config::{CONFIG, PeerPolicy};
-use crate::device::{IVSHMEM, Kind};
 use crate::{hidden, sys};
+
+/// The ivshmem device of this process, once `is_available` has opened it.
+pub static IVSHMEM: Ivshmem = Ivshmem::new().calling(in_use, reclaim);
 
 const LONGEST: usize = 255;
 /// Vendor and device of ivshmem.
@@ -155,7 +156,7 @@ pub fn guest_id() -> u64 {
         st
     };
     sys::close(fd);
-    crate::meet::hash([0; 2], &[&boot, &st.st_ino.to_ne_bytes()]).max(1)
+    crate::hash::keyed([0; 2], &[&boot, &st.st_ino.to_ne_bytes()]).max(1)
 }
 
 fn lock_request(fd: i32, command: i32, kind: i32, at: u32) -> Option<libc::flock> {
@@ -227,11 +228,6 @@ pub fn is_available() -> bool {
     }
     OPENING.store(0, Release);
     joined.is_ok()
-}
-
-/// Whether connections to other machines may use it: nobody vouches for the user at the other end.
-pub fn is_for_others() -> bool {
-    CONFIG.policy() == PeerPolicy::Verified && crate::device::here(Cred::ELSEWHERE).any(|kind| kind == Kind::Ivshmem)
 }
 
 /// First half of the GIDs of those who share the bar; 0 without one.

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
-use crate::conn::Addr;
+use crate::inet::Addr;
 
 /// Port of a broker, if no other is said.
 pub const PORT: u16 = 7480;
@@ -96,7 +96,7 @@ impl Message {
 
 /// What only somebody can say who reads the bar: `kind` of it, to this Hello and the challenge's word.
 pub fn proof(secret: [u64; 2], kind: Kind, hello: &Message, challenge: u64) -> u64 {
-    crate::meet::hash(secret, &[&[kind as u8], &hello.encode(), &challenge.to_ne_bytes()])
+    crate::hash::keyed(secret, &[&[kind as u8], &hello.encode(), &challenge.to_ne_bytes()])
 }
 
 impl Addr {

@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use crate::clc::{Eid, Hostname, Os};
-use crate::{sys, table};
+use crate::sys;
 
 /// Rows of a table: link groups that a fork family can show at a time. Further groups work all the same.
 pub const ROWS: usize = 1024;
@@ -115,9 +115,8 @@ impl Row {
 
 /// A row for a group of this process, everything but its number and process still that of the group before; None when all
 /// are in use. Callers take turns within a process, and not between those of a family.
-pub(crate) fn enter(id: u32) -> Option<&'static Row> {
+pub(crate) fn enter(rows: &'static [Row], id: u32) -> Option<&'static Row> {
     let own = sys::getpid();
-    let rows = table::get()?.groups();
     // Those of ended processes only when there is no other: asking costs a system call each.
     let taken = [false, true].into_iter().find_map(|also_of_the_dead| {
         rows.iter().find(|row| {
@@ -152,18 +151,18 @@ mod tests {
 
     #[test]
     fn a_row_is_taken_and_left_and_taken_from_the_dead() {
-        let row = enter(77).expect("a row");
+        let rows = crate::table::get().expect("a table").groups();
+        let row = enter(rows, 77).expect("a row");
         assert_eq!((row.id.load(Relaxed), row.pid.load(Relaxed)), (77, sys::getpid()));
         row.set_terms(&Eid::LOOPBACK_SEID, 1);
         row.set_peer(Os::ZOS, &Hostname::new("somewhere"));
         assert_eq!((row.eid(), row.host().to_string().as_str()), (Eid::LOOPBACK_SEID, "somewhere"));
-        let rows = table::get().expect("a table").groups();
         // All the others are taken: by a process that lives, and one by none that ever will.
         let others: Vec<&Row> = rows.iter().filter(|other| other.pid.load(Relaxed) == 0).collect();
         others.iter().for_each(|other| other.pid.store(1, Relaxed));
-        assert!(enter(78).is_none());
+        assert!(enter(rows, 78).is_none());
         others[5].pid.store(i32::MAX as u32, Relaxed);
-        assert!(core::ptr::eq(enter(79).expect("that of the dead"), others[5]));
+        assert!(core::ptr::eq(enter(rows, 79).expect("that of the dead"), others[5]));
         others.iter().for_each(|other| other.leave());
         begin_anew(rows);
         assert_eq!(row.pid.load(Relaxed), 0);

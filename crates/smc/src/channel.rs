@@ -5,7 +5,7 @@
 //! namespace as the addresses do. It vanishes with its process: nothing to clean up. Where the ends are in different
 //! network namespaces the socket lies in a directory that both see (`directory.rs`).
 
-use crate::conn::Addr;
+use crate::inet::Addr;
 use crate::sys;
 
 /// Most a message may have: the largest CLC message and the trailer below.

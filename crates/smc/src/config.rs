@@ -1,11 +1,10 @@
-//! Settings, read once from the environment that `shortwire run` composes.
+//! What is set, as values that other modules read. `setting` reads it from the environment that `shortwire run` composes.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::clc::Eid;
-use crate::device::Kind;
-use crate::setting;
+use crate::kind::Kind;
 
 /// Who may be at the other end of a link group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,16 +91,22 @@ impl Config {
         self.prefer.load(Relaxed) != DEFAULT_PREFER
     }
 
-    fn set_prefer(&self, names: &[u8]) {
+    /// Sets them, the preferred one first; none: the usual ones.
+    pub(crate) fn set_prefer(&self, kinds: impl Iterator<Item = Kind>) {
         let mut list = [0u8; 4];
         let mut n = 0;
-        for name in names.split(|b| *b == b',') {
-            if let Some(code) = setting::device(name).map(|kind| kind as u8).filter(|code| !list.contains(code)) {
-                list[n] = code;
+        for kind in kinds {
+            if !list.contains(&(kind as u8)) {
+                list[n] = kind as u8;
                 n += 1;
             }
         }
         self.prefer.store(if n == 0 { DEFAULT_PREFER } else { u32::from_le_bytes(list) }, Relaxed);
+    }
+
+    /// Sets with whom memory is shared.
+    pub(crate) fn set_policy(&self, policy: PeerPolicy) {
+        self.policy.store(policy as u32, Relaxed);
     }
 
     /// Size of the next receive buffer in a process that has `live` of them. A few large ones carry streams as far as TCP
@@ -129,42 +134,7 @@ impl Config {
 
     /// From now on every connection stays TCP.
     pub fn disable(&self) {
-        self.policy.store(PeerPolicy::Off as u32, Relaxed);
-    }
-
-    /// Applies one `SHORTWIRE_*` variable (name without the prefix). What it may say, `setting::check` tells; whatever else it
-    /// says has no effect.
-    pub fn set(&self, name: &[u8], value: &[u8]) {
-        let number = setting::size(value);
-        let switch = setting::switch(value);
-        match name {
-            b"AFTER" => number.map_or((), |n| self.after.store(n.min(1 << 30) as u32, Relaxed)),
-            b"AFTER_BYTES" => number.map_or((), |n| self.after_bytes.store(n, Relaxed)),
-            b"DMB_SIZE" => setting::dmb_size(value).map_or((), |n| self.dmb_size.store(n as u32, Relaxed)),
-            b"MAX_MEMORY" => number.map_or((), |n| self.max_memory.store(n.max(1), Relaxed)),
-            b"MAX_MEMORY_USER" => number.map_or((), |n| self.max_memory_user.store(n.max(1), Relaxed)),
-            b"RENDEZVOUS" => crate::directory::set(value),
-            b"IVSHMEM" => crate::bar::set(value),
-            b"BROKER" => number.filter(|n| (1..65_536).contains(n)).map_or((), crate::broker::set_port),
-            b"RUN_DIR" => crate::quota::set_folder(value),
-            b"SPIN" => number.map_or((), |n| self.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
-            b"PEER_POLICY" => setting::policy(value).map_or((), |p| self.policy.store(p as u32, Relaxed)),
-            b"DISABLE" if switch == Some(true) => self.disable(),
-            b"UEID" => set_ueids(value),
-            b"SEID" => switch.map_or((), |on| self.seid.store(on, Relaxed)),
-            b"PNETID" => crate::pnet::set(value),
-            b"TRACE_CLC" => crate::trace::set_path(value),
-            b"PREFER" => self.set_prefer(value),
-            b"PARTITION" => number
-                .filter(|n| *n < u64::from(crate::device::PARTITIONS))
-                .map_or((), |n| crate::device::ISM.set_partition(n as u16)),
-            b"INTEGRITY" => switch.map_or((), |on| self.integrity.store(on, Relaxed)),
-            b"COPY" => switch.map_or((), |on| self.copy.store(on, Relaxed)),
-            b"IO_URING" => {
-                setting::denies_io_uring(value).map_or((), |denies| self.deny_io_uring.store(denies, Relaxed))
-            }
-            _ => {}
-        }
+        self.set_policy(PeerPolicy::Off);
     }
 }
 
@@ -185,16 +155,11 @@ pub fn seid() -> Option<Eid> {
     CONFIG.seid.load(Relaxed).then_some(Eid::LOOPBACK_SEID)
 }
 
-fn set_ueids(value: &[u8]) {
+/// Sets them; further ones do not count. While the library is loaded.
+pub(crate) fn set_ueids(eids: impl Iterator<Item = Eid>) {
     // SAFETY: see `Ueids`.
     let (names, n) = unsafe { &mut *UEIDS.0.get() };
-    *n = 0;
-    for name in value.split(|b| *b == b',') {
-        if let (Ok(eid), Some(slot)) = (Eid::user(core::str::from_utf8(name).unwrap_or("")), names.get_mut(*n)) {
-            *slot = eid;
-            *n += 1;
-        }
-    }
+    *n = names.iter_mut().zip(eids).map(|(name, eid)| *name = eid).count();
 }
 
 #[cfg(test)]
@@ -205,25 +170,8 @@ mod tests {
     fn many_buffers_are_small_ones_unless_a_size_is_given() {
         let size = |live| CONFIG.buffer_size(live);
         assert_eq!([0, 4, 16, 128, u32::MAX].map(size), [4 << 20, 1 << 20, 256 << 10, 64 << 10, 64 << 10]);
-        CONFIG.set(b"DMB_SIZE", b"128K");
+        CONFIG.dmb_size.store(128 << 10, Relaxed);
         assert_eq!([0, 5000].map(size), [128 << 10; 2]);
         CONFIG.dmb_size.store(0, Relaxed);
-    }
-
-    #[test]
-    fn the_order_of_devices_is_what_was_asked_for() {
-        let config = Config::new();
-        let order = |text: &[u8]| {
-            config.set(b"PREFER", text);
-            config.prefer().collect::<Vec<_>>()
-        };
-        let (loopback, ism, ivshmem, verbs) = (Kind::Loopback, Kind::Ism, Kind::Ivshmem, Kind::Verbs);
-        assert_eq!(order(b""), [loopback, ivshmem, ism, verbs]);
-        assert_eq!(order(b"ivshmem,loopback"), [ivshmem, loopback]);
-        assert_eq!(order(b"ism,loopback"), [ism, loopback]);
-        assert_eq!(order(b"ism"), [ism]);
-        assert_eq!(order(b"loopback,loopback,verbs"), [loopback, verbs]);
-        assert_eq!(order(b"verbs,ism,loopback,ism"), [verbs, ism, loopback]);
-        assert_eq!(order(b"wire"), [loopback, ivshmem, ism, verbs], "none that exists");
     }
 }

@@ -21,6 +21,7 @@ mod revert;
 mod send;
 pub mod sleepers;
 mod switch;
+pub mod verdict;
 pub mod wakeups;
 mod window;
 
@@ -33,13 +34,16 @@ use window::{Window, header};
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
+use dibs::ism::Far;
 use dibs::ism::integrity::Sum;
+use dibs::verbs::Remote;
 use shm::cursor::Cursor;
 use shm::lock::{FastGuard, FastLock, Reentered};
 
-use crate::device::Kind;
-use crate::group::{Buffer, Reached};
-use crate::stats::BUCKETS;
+use crate::inet::Addr;
+use crate::kind::Kind;
+use crate::stats::{Counts, Wakeups};
+use crate::table;
 
 /// Start of every DMB: the SMC-D CDC words and, in its reserved tail and behind it, Shortwire's doorbell words.
 #[repr(C, align(64))]
@@ -172,8 +176,8 @@ pub mod path {
     pub const VERBS: u32 = 4;
 
     /// That of a device; `copy` where loopback shall copy.
-    pub fn of(kind: crate::device::Kind, copy: bool) -> u32 {
-        use crate::device::Kind;
+    pub fn of(kind: crate::kind::Kind, copy: bool) -> u32 {
+        use crate::kind::Kind;
         match kind {
             Kind::Loopback if copy => COPY,
             Kind::Loopback => DIRECT,
@@ -238,45 +242,6 @@ pub struct Tx {
     pub sum: Sum,
     /// Records written.
     pub records: u64,
-}
-
-/// Per-direction counters, added to by the holder of that direction's lock.
-#[repr(C)]
-#[derive(Default)]
-pub struct Counts {
-    /// Payload bytes through shared memory.
-    pub bytes: AtomicU64,
-    /// Calls.
-    pub calls: AtomicU64,
-    /// Times the ring was full.
-    pub full: AtomicU64,
-    /// Doorbells sent.
-    pub doorbells: AtomicU64,
-    /// Requests by size.
-    pub sizes: [AtomicU32; BUCKETS],
-}
-
-impl Counts {
-    // Plain load and store: the direction's lock makes the writer single, readers only look.
-    #[inline]
-    pub(crate) fn call(&self, bytes: usize) {
-        self.calls.store(self.calls.load(Relaxed) + 1, Relaxed);
-        self.bytes.store(self.bytes.load(Relaxed) + bytes as u64, Relaxed);
-        let b = &self.sizes[crate::stats::bucket(bytes)];
-        b.store(b.load(Relaxed) + 1, Relaxed);
-    }
-}
-
-/// A socket address in the table: family, port and address as the kernel gives them.
-#[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Addr {
-    /// AF_INET or AF_INET6; 0 when not yet known.
-    pub family: u16,
-    /// Host order.
-    pub port: u16,
-    /// IPv4 in the first four bytes.
-    pub ip: [u8; 16],
 }
 
 /// See the module documentation.
@@ -384,7 +349,7 @@ pub struct Conn {
     /// See `rx_counts`.
     pub tx_counts: Counts,
     /// By doorbells of the peer.
-    pub wakeups: wakeups::Wakeups,
+    pub wakeups: Wakeups,
     /// Threads that wait.
     pub sleepers: sleepers::Sleepers,
 }
@@ -396,9 +361,9 @@ unsafe impl Sync for Conn {}
 #[repr(C)]
 pub struct Waits {
     /// Odd: the wait with this number sleeps. Changes with every sleep.
-    pub armed: [AtomicU32; crate::table::WAITS],
+    pub armed: [AtomicU32; table::WAITS],
     /// What the process that rings last rang for; private to it by custom (lying harms only the liar).
-    pub rung: [AtomicU32; crate::table::WAITS],
+    pub rung: [AtomicU32; table::WAITS],
 }
 
 /// What an upgrade found, handed to `Conn::attach`.
@@ -411,6 +376,28 @@ pub struct Ends {
     pub my_token: u64,
     /// Our control page.
     pub my_waits: *mut Waits,
+    /// The device that has it.
+    pub kind: Kind,
+}
+
+/// Where a peer's buffer is.
+pub enum Buffer {
+    /// Mapped here: its header, and the control page beside it.
+    Mapped(*mut DmbHeader, *mut Waits),
+    /// In the memory of another process.
+    Far(Far),
+    /// At the other end of a link.
+    Linked(Remote),
+}
+
+/// A peer's buffer within reach.
+pub struct Reached {
+    /// By which device.
+    pub kind: Kind,
+    /// Where it is.
+    pub buffer: Buffer,
+    /// Whether a checksum goes along.
+    pub checked: bool,
 }
 
 impl Conn {
@@ -526,7 +513,6 @@ impl Conn {
             *self.names.get() = [Addr::default(); 2];
         }
         self.reason.store(crate::reason::NOT_YET.code(), Relaxed);
-        crate::witness::begin(self);
         self.refs.store(1, Relaxed);
         self.gen_.fetch_add(1, Release);
     }
@@ -559,6 +545,7 @@ impl Conn {
         // SAFETY: before ATTACHED nobody else looks at `rx`.
         unsafe { (*self.rx.get()).size = e.my_len - HEADER_LEN };
         self.my_token.store(e.my_token, Relaxed);
+        self.path.store(path::of(e.kind, false), Relaxed);
         let w = self.window();
         self.detach_far();
         w.tail.store(0, Relaxed);
@@ -679,15 +666,16 @@ impl Conn {
 
     /// Whether it uses, or is about to use, what a fork child cannot have: its end of a link of the verbs device.
     pub fn cannot_be_forked(&self) -> bool {
-        let kind = || crate::group::peer_of(self.group.load(Relaxed)).map(|(_, kind, _)| kind);
-        self.phase() & p::ATTACHED != 0 && self.pid.load(Relaxed) == crate::sys::getpid() && kind() == Some(Kind::Verbs)
+        let own = self.pid.load(Relaxed) == crate::sys::getpid();
+        self.phase() & p::ATTACHED != 0 && own && self.kind() == Kind::Verbs
     }
 
     /// Whether it uses, or is about to use, copies that the kernel allows by the rights of ptrace.
     pub fn goes_by_rights(&self) -> bool {
-        let kind = || crate::group::peer_of(self.group.load(Relaxed)).map(|(_, kind, _)| kind);
-        let own = || self.pid.load(Relaxed) == crate::sys::getpid() && kind() == Some(Kind::Ism);
-        self.phase() & p::ATTACHED != 0 && (self.path.load(Relaxed) == path::ISM || own())
+        let ph = self.phase();
+        // An upgrade that another process of the family has begun is its own affair until it stands.
+        let concerns = ph & p::TX_READY != 0 || self.pid.load(Relaxed) == crate::sys::getpid();
+        ph & p::ATTACHED != 0 && concerns && self.kind() == Kind::Ism
     }
 
     /// Whether it is upgraded, and not back on TCP in both directions.
@@ -701,13 +689,13 @@ impl Conn {
     #[cold]
     pub(crate) fn has_no_device(&self) -> bool {
         let kind = self.kind();
-        if !self.needs_device() || !kind.is_gone() {
+        if !self.needs_device() || !table::is_removed(kind) {
             return false;
         }
         if self.phase() & p::BROKEN == 0 {
-            crate::group::withdraw(kind);
+            verdict::withdraw(kind);
             if self.phase() & p::BROKEN == 0 {
-                // Of a group of the process that we were forked from.
+                // The process that we were forked from has upgraded it.
                 self.end_now(true);
             }
         }
@@ -732,17 +720,17 @@ impl Conn {
     pub(crate) fn broken(&self, fd: i32) -> i32 {
         if self.set(p::BROKEN) & p::BROKEN == 0 {
             if self.cut_off() {
-                crate::group::terminate(self.group.load(Relaxed));
+                verdict::terminate(self.group.load(Relaxed));
             }
             let damaged = self.phase() & p::DAMAGED != 0;
-            let removed = self.kind().is_gone();
+            let removed = table::is_removed(self.kind());
             let why = match (damaged, removed) {
                 (true, _) => crate::reason::DAMAGED,
                 (_, true) => crate::reason::REMOVED,
                 _ => crate::reason::VIOLATION,
             };
             self.reason.store(why.code(), Relaxed);
-            if let Some(t) = crate::table::get().filter(|_| damaged || !removed) {
+            if let Some(t) = table::get().filter(|_| damaged || !removed) {
                 if damaged { &t.stats.damaged } else { &t.stats.violations }.fetch_add(1, Relaxed);
             }
             crate::sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);

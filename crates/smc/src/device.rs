@@ -1,105 +1,15 @@
-//! The devices of this process, and which of them are offered to whom, in which order.
+//! Which devices are offered to whom, in which order.
 
-use core::sync::atomic::Ordering::Relaxed;
-
-pub use dibs::ism::{PARTITIONS, chid_of};
 pub use dibs::verbs::{Provider, Unavailable};
-use dibs::{Ism, Ivshmem, Loopback, Verbs};
 
 use crate::bar;
 use crate::channel::Cred;
-use crate::clc::{Device, Gid};
-use crate::config::CONFIG;
-use crate::{hidden, pnet, table};
-
-/// The loopback device of this process.
-pub static LOOPBACK: Loopback = Loopback::new();
-/// Its ism device.
-pub static ISM: Ism = Ism::new();
-/// Its ivshmem device, once `bar` has opened it.
-pub static IVSHMEM: Ivshmem = Ivshmem::new().calling(bar::in_use, bar::reclaim);
-/// Its verbs device, once somebody has opened it.
-pub static VERBS: Verbs = Verbs::new().parking(hidden::park);
-
-/// One of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// No copy between sender and receiver.
-    Loopback = 1,
-    /// Copies into the other process.
-    Ism = 2,
-    /// No copy, also between virtual machines that share a bar.
-    Ivshmem = 3,
-    /// Writes by RDMA.
-    Verbs = 4,
-}
+use crate::clc::Gid;
+use crate::config::{CONFIG, PeerPolicy};
+use crate::kind::{Kind, VERBS};
+use crate::{pnet, table};
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Loopback, Kind::Ism, Kind::Ivshmem, Kind::Verbs];
-
-    /// In `table::Header::removed`.
-    pub const fn bit(self) -> u32 {
-        1 << self as u32
-    }
-
-    /// Whether it was taken away from this process and what it forked.
-    pub fn is_gone(self) -> bool {
-        table::exists() && table::get().is_some_and(|t| t.removed.load(Relaxed) & self.bit() != 0)
-    }
-
-    /// As `--prefer` calls it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Loopback => "loopback",
-            Kind::Ism => "ism",
-            Kind::Ivshmem => "ivshmem",
-            Kind::Verbs => "verbs",
-        }
-    }
-
-    /// This process's one.
-    pub fn device(self) -> &'static dyn dibs::Device {
-        match self {
-            Kind::Loopback => &LOOPBACK,
-            Kind::Ism => &ISM,
-            Kind::Ivshmem => &IVSHMEM,
-            Kind::Verbs => &VERBS,
-        }
-    }
-
-    /// Its fabric.
-    pub fn chid(self) -> u16 {
-        self.device().chid()
-    }
-
-    /// The device with such a fabric, in whichever partition.
-    pub fn of_chid(chid: u16) -> Option<Kind> {
-        match chid {
-            dibs::LOOPBACK_CHID => Some(Kind::Loopback),
-            dibs::IVSHMEM_CHID => Some(Kind::Ivshmem),
-            dibs::VERBS_CHID | dibs::VERBS_SOFTWARE_CHID => Some(Kind::Verbs),
-            _ => (0..PARTITIONS).any(|partition| chid_of(partition) == chid).then_some(Kind::Ism),
-        }
-    }
-
-    /// Whether a device of that GID is in this one's partition.
-    pub fn is_beside(self, gid: dibs::Gid) -> bool {
-        self != Kind::Ism || ISM.is_beside(gid)
-    }
-
-    /// Its GID in this process.
-    pub fn gid(self) -> Gid {
-        let gid = self.device().gid();
-        Gid { hi: gid.hi(), lo: gid.lo() }
-    }
-
-    /// As a message names it.
-    pub fn entry(self) -> Device {
-        Device { gid: self.gid(), chid: self.chid() }
-    }
-
     /// Whether it can move data to that process. Whoever reached us through the rendezvous is on this host, which is what
     /// loopback reaches; ism, and verbs in software, need the rights of ptrace, and are kept among processes of one user also where privileges
     /// would allow more.
@@ -120,7 +30,7 @@ impl Kind {
     fn is_here(self, peer: Cred) -> bool {
         let told = CONFIG.was_told_devices();
         pnet::admits(self)
-            && !self.is_gone()
+            && !table::is_removed(self)
             && match self {
                 Kind::Loopback | Kind::Ism => true,
                 Kind::Ivshmem => (peer.is_elsewhere() || told) && bar::is_available(),
@@ -157,6 +67,11 @@ pub fn may_write(pid: i32) -> Result<(), i32> {
 /// The devices in use with a process, in the order of preference; none of a foreign PNET id, none that was taken away.
 pub fn here(peer: Cred) -> impl Iterator<Item = Kind> {
     CONFIG.prefer().filter(move |kind| kind.is_here(peer))
+}
+
+/// Whether connections to other machines may use the bar: nobody vouches for the user at the other end.
+pub fn bar_is_for_others() -> bool {
+    CONFIG.policy() == PeerPolicy::Verified && here(Cred::ELSEWHERE).any(|kind| kind == Kind::Ivshmem)
 }
 
 /// What is proposed to a process, in order. Only a first choice is asked for its rights beforehand: what comes later is

@@ -6,7 +6,7 @@
 mod buffers;
 pub mod lanes;
 
-pub use buffers::{Buffer, Reached, attach, give_back, own_page, release, release_confirmed, take_dmb};
+pub use buffers::{attach, give_back, own_page, release, release_confirmed, take_dmb};
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -17,9 +17,11 @@ use crate::census::{self, Row, State};
 use crate::channel::Cred;
 use crate::clc::{Eid, FirstContact};
 use crate::config::CONFIG;
+use crate::conn::verdict::{self, Verdict};
 use crate::conn::{Conn, DmbHeader, LEFT};
-use crate::device::{self, Kind};
-use crate::{quota, reason, sys};
+use crate::device;
+use crate::kind::Kind;
+use crate::{quota, reason, sys, table};
 
 /// Which end of the handshake we are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +112,7 @@ pub enum NoGroup {
 
 fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
     GROUPS.with_kept(|list| {
+        heed(list);
         let result = f(list);
         if CONFIG.max_memory_user.load(Relaxed) != 0 {
             quota::note(device::memory());
@@ -191,7 +194,7 @@ fn add(list: &mut Vec<Group>, role: Role, kind: Kind, peer: Gid, of: Cred, terms
         quarantine: Vec::new(),
         lanes: None,
     });
-    if let Some(t) = crate::table::get() {
+    if let Some(t) = table::get() {
         t.stats.link_groups.fetch_add(1, Relaxed);
     }
     id
@@ -199,7 +202,7 @@ fn add(list: &mut Vec<Group>, role: Role, kind: Kind, peer: Gid, of: Cred, terms
 
 /// For `shortwire linkgroups`.
 fn publish(id: u32, role: Role, kind: Kind, peer: Gid, of: Cred, terms: Terms) -> Option<&'static Row> {
-    let row = census::enter(id)?;
+    let row = census::enter(table::get()?.groups(), id)?;
     row.set_state(State::Pending);
     row.chid.store(u32::from(kind.chid()), Relaxed);
     row.server.store(u32::from(role == Role::Server), Relaxed);
@@ -263,39 +266,26 @@ pub fn failed(id: u32, out_of_sync: bool) {
     });
 }
 
-/// Its device does not reach the peer any more: no new connections, and those that it has end now.
-pub fn terminate(id: u32) {
-    terminate_all(|g| g.id == id, |conn| conn.end_now(false));
-}
-
-/// A device was taken away: its link groups end. Peers, which it still reaches, are told.
+/// A device was taken away: its link groups end, and their connections with them.
 pub fn withdraw(kind: Kind) {
-    terminate_all(|g| g.kind == kind, |conn| conn.end_now(true));
+    verdict::withdraw(kind);
+    with(|_| ());
 }
 
-fn terminate_all(which: impl Fn(&Group) -> bool, end: impl Fn(&Conn)) {
-    let ended = with(|list| {
-        let alive = list.iter_mut().filter(|g| g.state != State::Dead && which(g));
-        let ended: Vec<u32> = alive
-            .map(|g| {
-                g.becomes(State::Dead);
-                g.id
-            })
-            .collect();
-        while let Some(at) = list.iter().position(|g| g.live == 0 && ended.contains(&g.id)) {
-            drop_group(list, at);
-        }
-        ended
-    })
-    .unwrap_or_default();
-    let Some(table) = crate::table::get().filter(|_| !ended.is_empty()) else { return };
-    let own = sys::getpid();
-    let in_use = table.high_water.load(Relaxed).min(crate::table::CAPACITY);
-    let of = |conn: &&Conn| {
-        conn.pid.load(Relaxed) == own && ended.contains(&conn.group.load(Relaxed)) && conn.my_token.load(Relaxed) != 0
-    };
-    let live = (0..in_use).map(|at| table.conn(at)).filter(|conn| conn.gen_.load(Acquire) & 1 == 1);
-    live.filter(of).filter(|conn| conn.needs_device()).for_each(end);
+/// Acts on what connections have found out.
+fn heed(list: &mut Vec<Group>) {
+    let mut any = false;
+    while let Some(verdict) = verdict::take() {
+        let concerned = list.iter_mut().filter(|g| match verdict {
+            Verdict::Group(id) => g.id == id,
+            Verdict::Device(kind) => g.kind == kind,
+        });
+        concerned.filter(|g| g.state != State::Dead).for_each(|g| g.becomes(State::Dead));
+        any = true;
+    }
+    while any && let Some(at) = list.iter().position(|g| g.live == 0 && g.state == State::Dead) {
+        drop_group(list, at);
+    }
 }
 
 /// `conn` makes first contact in this group.

@@ -114,29 +114,16 @@ pub fn all() -> impl Iterator<Item = i32> {
     FDS.iter().map(|s| s.load(Relaxed) - 1).filter(|fd| *fd >= 0)
 }
 
-/// The application wants this number: move out of its way.
-pub fn give_way(fd: i32) {
-    for slot in &FDS {
-        if slot.load(Relaxed) == fd + 1 {
-            let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1);
-            // Always to a higher number, so LOWEST holds.
-            slot.store(moved.max(-1) as i32 + 1, Relaxed);
-            crate::table::moved_fd(fd, moved as i32);
-            crate::quota::moved_fd(fd, moved as i32);
-            crate::bar::moved_fd(fd, moved as i32);
-            crate::group::lanes::moved_fd(fd, moved as i32);
-            crate::device::VERBS.moved_fd(fd, moved as i32);
-            return;
-        }
-    }
+/// The application wants this number: moves a descriptor of ours out of its way. The new number, below 0 if there is none.
+pub(crate) fn give_way(fd: i32) -> Option<i32> {
+    let slot = FDS.iter().find(|slot| slot.load(Relaxed) == fd + 1)?;
+    // Always to a higher number, so LOWEST holds.
+    let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) as i32;
+    slot.store(moved.max(-1) + 1, Relaxed);
+    Some(moved)
 }
 
-/// In a fork child: rendezvous channels are the parent's; the child keeps the table's descriptor only.
-pub fn after_fork_child() {
-    let keep = crate::table::hidden_fd();
-    for fd in all() {
-        if Some(fd) != keep && !crate::bar::keeps(fd) {
-            close(fd);
-        }
-    }
+/// In a fork child: rendezvous channels are the parent's; the child keeps the descriptors that `keeps` names.
+pub(crate) fn after_fork_child(keeps: impl Fn(i32) -> bool) {
+    all().filter(|&fd| !keeps(fd)).for_each(close);
 }

@@ -1,6 +1,5 @@
 //! What the kernel knows of a TCP connection: stream positions, addresses, and whose the other end is.
 
-use crate::conn::Addr;
 use crate::sys;
 
 /// `struct tcp_info`, as far as it is used. Field offsets are the kernel's ABI (linux/tcp.h).
@@ -156,6 +155,18 @@ fn addr(fd: i32, call: i64) -> Option<Addr> {
 /// Local and peer address of a connected TCP socket.
 pub fn names(fd: i32) -> Option<[Addr; 2]> {
     Some([addr(fd, libc::SYS_getsockname)?, addr(fd, libc::SYS_getpeername)?])
+}
+
+/// A socket address in the table: family, port and address as the kernel gives them.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Addr {
+    /// AF_INET or AF_INET6; 0 when not yet known.
+    pub family: u16,
+    /// Host order.
+    pub port: u16,
+    /// IPv4 in the first four bytes.
+    pub ip: [u8; 16],
 }
 
 impl Addr {

@@ -14,8 +14,10 @@ pub mod conn;
 pub mod device;
 pub mod directory;
 pub mod group;
+mod hash;
 pub mod hidden;
 pub mod inet;
+pub mod kind;
 pub mod meet;
 mod memory;
 pub mod pnet;
@@ -27,3 +29,22 @@ pub mod sys;
 pub mod table;
 pub mod trace;
 pub mod witness;
+
+/// The application wants the number of a descriptor of ours: it gets another one, and whoever keeps it is told.
+pub fn give_way(fd: i32) {
+    let Some(now) = hidden::give_way(fd) else { return };
+    table::moved_fd(fd, now);
+    quota::moved_fd(fd, now);
+    bar::moved_fd(fd, now);
+    group::lanes::moved_fd(fd, now);
+    kind::VERBS.moved_fd(fd, now);
+}
+
+/// In a fork child, by its only thread, before anything else of this crate: it is another peer, with devices and groups of its
+/// own. Of the descriptors it keeps the table's, and that of a bar that inherited connections use.
+pub fn after_fork_child() {
+    let table = table::hidden_fd();
+    hidden::after_fork_child(|fd| Some(fd) == table || bar::keeps(fd));
+    group::after_fork_child();
+    conn::far::after_fork_child();
+}

@@ -11,7 +11,7 @@ mod remote;
 mod server;
 
 use mark::is_same_stream;
-pub(crate) use prove::{Proof, hash};
+pub(crate) use prove::Proof;
 pub use prove::{Stake, stake};
 
 use core::sync::atomic::Ordering::*;
@@ -26,12 +26,13 @@ use crate::clc::{
 };
 use crate::config::{self, CONFIG, PeerPolicy};
 use crate::conn::{Conn, Ends, phase as p};
-use crate::device::{self, Kind};
+use crate::device;
 use crate::group::{self, NoGroup, Terms, lanes};
 use crate::inet::{self, TcpInfo};
+use crate::kind::Kind;
 use crate::reason::{self, Reason};
 use crate::trace::{self, Way};
-use crate::{bar, hidden, sys, table, witness};
+use crate::{hidden, sys, table, witness};
 
 /// Where a connection's upgrade stands.
 mod stage {
@@ -275,26 +276,12 @@ pub fn conclude(conn: &Conn) {
     }
 }
 
-/// Inode of a socket, as `ss` and /proc show it; None for anything else.
-pub fn socket_inode(fd: i32) -> Option<u32> {
-    socket_of(fd).map(|(inode, _)| inode)
-}
-
-/// Inode and owner of a socket.
-fn socket_of(fd: i32) -> Option<(u32, u32)> {
-    // SAFETY: all-zero is a valid stat.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: `st` is live.
-    let r = unsafe { sys::syscall(libc::SYS_fstat, fd as usize, &raw mut st as usize, 0, 0, 0, 0) };
-    (r == 0 && st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some((st.st_ino as u32, st.st_uid))
-}
-
 /// Notes whose connection it is, for `ss`.
 pub fn identify(conn: &Conn, fd: i32) {
     if conn.inode.load(Relaxed) != 0 {
         return;
     }
-    let (inode, owner) = socket_of(fd).unwrap_or_default();
+    let (inode, owner) = sys::socket_of(fd).unwrap_or_default();
     conn.uid.store(owner, Relaxed);
     conn.inode.store(inode, Relaxed);
     if let Some(names) = inet::names(fd) {
@@ -311,7 +298,7 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if !conn.can_map() {
         return Next::Tcp(reason::MEMORY);
     }
-    Kind::ALL.into_iter().filter(|kind| kind.is_gone()).for_each(group::withdraw);
+    Kind::ALL.into_iter().filter(|&kind| table::is_removed(kind)).for_each(group::withdraw);
     if conn.pid.load(Relaxed) != sys::getpid() {
         // The slot was made before a fork and we are the sole holder now.
         conn.pid.store(sys::getpid(), Relaxed);
@@ -332,7 +319,7 @@ fn start(conn: &Conn, fd: i32) -> Next {
     }
     if inet::is_local(&names) {
         witness::end(conn);
-    } else if !witness::watches(conn) && !bar::is_for_others() {
+    } else if !witness::watches(conn) && !device::bar_is_for_others() {
         return Next::Tcp(reason::NOT_LOCAL);
     }
     let option = |level, name| {
@@ -496,6 +483,7 @@ fn expose(conn: &Conn, fd: i32, raw: &[u8], kind: Kind, dmb: &dibs::Dmb) -> Resu
         my_len: dmb.len,
         my_token: dmb.token,
         my_waits: group::own_page(kind, dmb.token),
+        kind,
     });
     let info = conn.begin_count(fd).filter(|info| is_same_stream(raw, info)).ok_or(reason::RENDEZVOUS)?;
     conn.keep_waking(fd);

@@ -6,7 +6,7 @@
 use core::cell::UnsafeCell;
 use core::fmt;
 
-use crate::device::Kind;
+use crate::kind::Kind;
 
 /// Length of a PNET id.
 pub const PNETID_LEN: usize = 16;

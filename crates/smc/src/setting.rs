@@ -1,8 +1,11 @@
 //! What the `SHORTWIRE_*` variables may say: one reading for the command line, the library and `doctor`.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::clc::Eid;
-use crate::config::PeerPolicy;
-use crate::device::Kind;
+use crate::config::{self, CONFIG, PeerPolicy};
+use crate::kind::{self, Kind};
+use crate::{bar, broker, directory, pnet, quota, trace};
 
 /// A whole number, with K, M or G behind it of 1024, and perhaps a B or an iB behind that.
 pub fn size(text: &[u8]) -> Option<u64> {
@@ -57,6 +60,11 @@ pub fn device(name: &[u8]) -> Option<Kind> {
     Kind::ALL.into_iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()))
 }
 
+/// The devices of a list; what is none is left out.
+fn devices(text: &[u8]) -> impl Iterator<Item = Kind> {
+    text.split(|byte| *byte == b',').filter_map(device)
+}
+
 fn list(text: &[u8], is_one: impl FnMut(&[u8]) -> bool) -> bool {
     text.split(|byte| *byte == b',').all(is_one)
 }
@@ -80,20 +88,56 @@ pub fn check(name: &[u8], value: &[u8]) -> Result<(), &'static str> {
             let known = list(value, |name| device(name).is_some());
             (known, "a comma-separated list of loopback, ivshmem, ism, verbs")
         }
-        b"PARTITION" => (within(0..=u64::from(crate::device::PARTITIONS) - 1), "a partition, 0 to 126"),
+        b"PARTITION" => (within(0..=u64::from(kind::PARTITIONS) - 1), "a partition, 0 to 126"),
         b"BROKER" => (within(1..=65_535), "a port, 1 to 65535"),
         b"UEID" => {
             let known = list(value, |name| core::str::from_utf8(name).is_ok_and(|name| Eid::user(name).is_ok()));
             let few = value.split(|byte| *byte == b',').count() <= 4;
             (known && few, "at most 4 enterprise IDs, each 1 to 32 of A-Z 0-9 . - such as SHOP.1")
         }
-        b"PNETID" => (crate::pnet::is_list(value), "NAME=ID,..., such as ism=NET1"),
-        b"RENDEZVOUS" => (path(crate::directory::LONGEST), "the absolute path of a directory, and not a long one"),
+        b"PNETID" => (pnet::is_list(value), "NAME=ID,..., such as ism=NET1"),
+        b"RENDEZVOUS" => (path(directory::LONGEST), "the absolute path of a directory, and not a long one"),
         b"IVSHMEM" => (value == b"off" || path(255), "the absolute path of a bar, or off"),
         b"IO_URING" => (denies_io_uring(value).is_some(), "stay or deny"),
         _ => return Ok(()),
     };
     if understood { Ok(()) } else { Err(expected) }
+}
+
+/// Applies one `SHORTWIRE_*` variable (name without the prefix) to this process. What it may say, `check` tells; whatever else
+/// it says has no effect.
+pub fn set(name: &[u8], value: &[u8]) {
+    let number = size(value);
+    let on = switch(value);
+    match name {
+        b"AFTER" => number.map_or((), |n| CONFIG.after.store(n.min(1 << 30) as u32, Relaxed)),
+        b"AFTER_BYTES" => number.map_or((), |n| CONFIG.after_bytes.store(n, Relaxed)),
+        b"DMB_SIZE" => dmb_size(value).map_or((), |n| CONFIG.dmb_size.store(n as u32, Relaxed)),
+        b"MAX_MEMORY" => number.map_or((), |n| CONFIG.max_memory.store(n.max(1), Relaxed)),
+        b"MAX_MEMORY_USER" => number.map_or((), |n| CONFIG.max_memory_user.store(n.max(1), Relaxed)),
+        b"RENDEZVOUS" => directory::set(value),
+        b"IVSHMEM" => bar::set(value),
+        b"BROKER" => number.filter(|n| (1..65_536).contains(n)).map_or((), broker::set_port),
+        b"RUN_DIR" => quota::set_folder(value),
+        b"SPIN" => number.map_or((), |n| CONFIG.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
+        b"PEER_POLICY" => policy(value).map_or((), |policy| CONFIG.set_policy(policy)),
+        b"DISABLE" if on == Some(true) => CONFIG.disable(),
+        b"UEID" => {
+            let names = value.split(|byte| *byte == b',').filter_map(|name| core::str::from_utf8(name).ok());
+            config::set_ueids(names.filter_map(|name| Eid::user(name).ok()));
+        }
+        b"SEID" => on.map_or((), |on| CONFIG.seid.store(on, Relaxed)),
+        b"PNETID" => pnet::set(value),
+        b"TRACE_CLC" => trace::set_path(value),
+        b"PREFER" => CONFIG.set_prefer(devices(value)),
+        b"PARTITION" => {
+            number.filter(|n| *n < u64::from(kind::PARTITIONS)).map_or((), |n| kind::ISM.set_partition(n as u16))
+        }
+        b"INTEGRITY" => on.map_or((), |on| CONFIG.integrity.store(on, Relaxed)),
+        b"COPY" => on.map_or((), |on| CONFIG.copy.store(on, Relaxed)),
+        b"IO_URING" => denies_io_uring(value).map_or((), |denies| CONFIG.deny_io_uring.store(denies, Relaxed)),
+        _ => {}
+    }
 }
 
 /// Whether a setting says that every connection stays TCP.
@@ -177,5 +221,21 @@ mod tests {
         ] {
             assert!(refused(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_order_of_devices_is_what_was_asked_for() {
+        let order = |text: &[u8]| {
+            CONFIG.set_prefer(devices(text));
+            CONFIG.prefer().collect::<Vec<_>>()
+        };
+        let (loopback, ism, ivshmem, verbs) = (Kind::Loopback, Kind::Ism, Kind::Ivshmem, Kind::Verbs);
+        assert_eq!(order(b""), [loopback, ivshmem, ism, verbs]);
+        assert_eq!(order(b"ivshmem,loopback"), [ivshmem, loopback]);
+        assert_eq!(order(b"ism,loopback"), [ism, loopback]);
+        assert_eq!(order(b"ism"), [ism]);
+        assert_eq!(order(b"loopback,loopback,verbs"), [loopback, verbs]);
+        assert_eq!(order(b"verbs,ism,loopback,ism"), [verbs, ism, loopback]);
+        assert_eq!(order(b"wire"), [loopback, ivshmem, ism, verbs], "none that exists");
     }
 }

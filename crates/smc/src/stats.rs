@@ -1,6 +1,6 @@
 //! Counters of one fork family, in the shape of `smcd stats`.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Buckets of request sizes: up to 8, 16, 32, 64, 128, 256, 512, 1024 KiB, and above.
 pub const BUCKETS: usize = 9;
@@ -61,7 +61,7 @@ pub struct Stats {
     /// See `cork`.
     pub urgent: AtomicU64,
     /// Of connections that have ended.
-    pub wakeups: crate::conn::wakeups::Wakeups,
+    pub wakeups: Wakeups,
 }
 
 /// The bucket of a request of `n` bytes.
@@ -72,7 +72,7 @@ pub fn bucket(n: usize) -> usize {
 
 impl Direction {
     /// Adds a finished connection's counts.
-    pub fn add(&self, c: &crate::conn::Counts) {
+    pub fn add(&self, c: &Counts) {
         self.bytes.fetch_add(c.bytes.load(Relaxed), Relaxed);
         self.calls.fetch_add(c.calls.load(Relaxed), Relaxed);
         self.full.fetch_add(c.full.load(Relaxed), Relaxed);
@@ -103,6 +103,73 @@ impl Stats {
     }
 }
 
+/// Per-direction counters, added to by the holder of that direction's lock.
+#[repr(C)]
+#[derive(Default)]
+pub struct Counts {
+    /// Payload bytes through shared memory.
+    pub bytes: AtomicU64,
+    /// Calls.
+    pub calls: AtomicU64,
+    /// Times the ring was full.
+    pub full: AtomicU64,
+    /// Doorbells sent.
+    pub doorbells: AtomicU64,
+    /// Requests by size.
+    pub sizes: [AtomicU32; BUCKETS],
+}
+
+impl Counts {
+    // Plain load and store: the direction's lock makes the writer single, readers only look.
+    #[inline]
+    pub(crate) fn call(&self, bytes: usize) {
+        self.calls.store(self.calls.load(Relaxed) + 1, Relaxed);
+        self.bytes.store(self.bytes.load(Relaxed) + bytes as u64, Relaxed);
+        let b = &self.sizes[bucket(bytes)];
+        b.store(b.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+/// A wake-up is late from so many microseconds on.
+pub const LATE_US: u64 = 5_000;
+
+/// Wake-ups of one connection, or of all that have ended.
+#[repr(C)]
+#[derive(Default)]
+pub struct Wakeups {
+    /// All.
+    pub all: AtomicU64,
+    /// Those that took longer than `LATE_US`.
+    pub late: AtomicU64,
+    /// The longest, in microseconds.
+    pub longest_us: AtomicU64,
+}
+
+impl Wakeups {
+    pub(crate) fn count(&self, us: u64) {
+        self.all.fetch_add(1, Relaxed);
+        if us > LATE_US {
+            self.late.fetch_add(1, Relaxed);
+        }
+        if us > self.longest_us.load(Relaxed) {
+            self.longest_us.fetch_max(us, Relaxed);
+        }
+    }
+
+    /// Adds those of a connection that has ended.
+    pub fn add(&self, ended: &Wakeups) {
+        self.all.fetch_add(ended.all.load(Relaxed), Relaxed);
+        self.late.fetch_add(ended.late.load(Relaxed), Relaxed);
+        self.longest_us.fetch_max(ended.longest_us.load(Relaxed), Relaxed);
+    }
+
+    pub(crate) fn clear(&self) {
+        for n in [&self.all, &self.late, &self.longest_us] {
+            n.store(0, Relaxed);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +184,19 @@ mod tests {
         assert_eq!(bucket(1 << 20), 7);
         assert_eq!(bucket((1 << 20) + 1), 8);
         assert_eq!(bucket(1 << 30), 8);
+    }
+
+    #[test]
+    fn late_ones_are_told_apart() {
+        let (all, ended) = (Wakeups::default(), Wakeups::default());
+        for us in [3, LATE_US, LATE_US + 1, 40_000] {
+            ended.count(us);
+        }
+        all.add(&ended);
+        all.add(&ended);
+        let told = [&all.all, &all.late, &all.longest_us].map(|n| n.load(Relaxed));
+        assert_eq!(told, [8, 4, 40_000]);
+        ended.clear();
+        assert_eq!(ended.longest_us.load(Relaxed), 0);
     }
 }

@@ -243,6 +243,20 @@ pub fn coarse_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
+/// Inode of a socket, as `ss` and /proc show it; None for anything else.
+pub fn socket_inode(fd: i32) -> Option<u32> {
+    socket_of(fd).map(|(inode, _)| inode)
+}
+
+/// Inode and owner of a socket.
+pub(crate) fn socket_of(fd: i32) -> Option<(u32, u32)> {
+    // SAFETY: all-zero is a valid stat.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `st` is live.
+    let r = unsafe { syscall(libc::SYS_fstat, fd as usize, &raw mut st as usize, 0, 0, 0, 0) };
+    (r == 0 && st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some((st.st_ino as u32, st.st_uid))
+}
+
 /// A new descriptor for the socket with this inode, if this process has one. Looks at one number after the other: for rare
 /// events.
 pub fn another_descriptor_of(inode: u32) -> Option<c_int> {
@@ -250,7 +264,7 @@ pub fn another_descriptor_of(inode: u32) -> Option<c_int> {
     // SAFETY: `limit` is a live rlimit.
     let r = unsafe { syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0) };
     let end = if r == 0 { limit.rlim_cur.min(1 << 20) as c_int } else { 1024 };
-    let is = |fd| crate::meet::socket_inode(fd) == Some(inode);
+    let is = |fd| socket_inode(fd) == Some(inode);
     (0..end).filter(|&fd| is(fd)).find_map(|fd| {
         let own = fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) as c_int;
         if own < 0 || is(own) {

@@ -10,6 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::census::{self, ROWS, Row};
 use crate::conn::Conn;
+use crate::kind::Kind;
 use crate::stats::Stats;
 use crate::sys;
 
@@ -81,6 +82,11 @@ pub fn index_of(conn: &Conn) -> usize {
 /// Whether the family has a table yet.
 pub fn exists() -> bool {
     !TABLE.load(Ordering::Acquire).is_null()
+}
+
+/// Whether a device was taken away from this process and what it forked.
+pub fn is_removed(kind: Kind) -> bool {
+    exists() && get().is_some_and(|table| table.removed.load(Ordering::Relaxed) & kind.bit() != 0)
 }
 
 /// The hidden descriptor of the table, if there is one.

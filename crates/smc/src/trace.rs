@@ -7,7 +7,8 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::channel;
-use crate::conn::{Addr, Conn};
+use crate::conn::Conn;
+use crate::inet::Addr;
 use crate::sys;
 
 /// Link type of the file.

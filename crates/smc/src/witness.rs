@@ -84,7 +84,7 @@ fn of(conn: &Conn) -> Option<&'static Witness> {
 }
 
 /// A new connection.
-pub(crate) fn begin(conn: &Conn) {
+pub fn begin(conn: &Conn) {
     if !directory::is_set() {
         return;
     }

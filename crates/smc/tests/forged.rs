@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use common::raw::{self, accept_of, confirm_of, half, hear_clc, say, v2};
 use common::{End, bytes, rings, serial, tcp, until};
 use smc::clc::{Message, SmcD};
-use smc::config::CONFIG;
 use smc::conn::{HEADER_LEN, phase as p};
 use smc::{reason, sys};
 
@@ -118,7 +117,7 @@ fn talk((a, b): &(End, End), at: u64) {
 #[test]
 fn a_false_place_is_declined() {
     let _serial = serial();
-    CONFIG.set(b"PREFER", b"ism");
+    smc::setting::set(b"PREFER", b"ism");
     let honest = rings();
     // Beside the honest connection's own memory, too: where it lies is no secret to this process.
     let near = honest.0.conn.my_header() as u64 & !(PAGE - 1);
@@ -172,7 +171,7 @@ fn a_false_place_is_declined() {
 #[test]
 fn forged_words_of_an_image() {
     let _serial = serial();
-    CONFIG.set(b"PREFER", b"ism");
+    smc::setting::set(b"PREFER", b"ism");
     let honest = rings();
     for image in [0, 1, 0xfff, 1 << 40, (1 << 56) - 1, honest.0.conn.my_header() as u64] {
         let (victim, other) = rings();
@@ -195,10 +194,10 @@ fn forged_words_of_an_image() {
 #[test]
 fn a_peer_that_dies_between_the_halves_of_a_write() {
     let _serial = serial();
-    CONFIG.set(b"PREFER", b"ism");
+    smc::setting::set(b"PREFER", b"ism");
     for integrity in [b"0", b"1"] {
         smc::group::after_fork_child();
-        CONFIG.set(b"INTEGRITY", integrity);
+        smc::setting::set(b"INTEGRITY", integrity);
         let honest = rings();
         let (victim, other) = rings();
         assert_eq!(other.send(&bytes(5, 0, 700)), Ok(700));
@@ -218,5 +217,5 @@ fn a_peer_that_dies_between_the_halves_of_a_write() {
         assert_eq!(victim.conn.rx_snapshot().prod.pos, 700);
         talk(&honest, 0);
     }
-    CONFIG.set(b"INTEGRITY", b"0");
+    smc::setting::set(b"INTEGRITY", b"0");
 }

@@ -16,7 +16,7 @@ type Leftover = (usize, (usize, u32));
 
 fn leftover() -> Leftover {
     table::get();
-    smc::device::LOOPBACK.init();
+    smc::kind::LOOPBACK.init();
     // Channels that other tests' groups have kept: `tcp` closes them.
     group::lanes::forget_peers();
     (open_fds(), group::census())
@@ -322,7 +322,7 @@ fn a_server_that_fails_at_the_confirm() {
         client.step();
     }
     // The client's arena is gone, as when the server could not map it.
-    smc::device::Kind::Loopback.device().drop_group(client.conn.group.load(Relaxed));
+    smc::kind::Kind::Loopback.device().drop_group(client.conn.group.load(Relaxed));
     server.step();
     assert_eq!(server.reason(), reason::MEMORY);
     let mut sent = 0u64;

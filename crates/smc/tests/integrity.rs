@@ -5,7 +5,6 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use common::{End, bytes, pair, rings, serial, upgrade};
-use smc::config::CONFIG;
 use smc::conn::{HEADER_LEN, phase as p};
 use smc::{group, reason, sys, table};
 
@@ -16,8 +15,8 @@ const DMB: usize = 64 << 10;
 fn set(prefer: &str, integrity: bool) {
     // From here on there is no link group to join but the one that is made next.
     group::after_fork_child();
-    CONFIG.set(b"PREFER", prefer.as_bytes());
-    CONFIG.set(b"INTEGRITY", if integrity { b"1" } else { b"0" });
+    smc::setting::set(b"PREFER", prefer.as_bytes());
+    smc::setting::set(b"INTEGRITY", if integrity { b"1" } else { b"0" });
 }
 
 fn checked() -> (End, End) {
@@ -52,9 +51,9 @@ fn both_ends_must_ask_for_it() {
         set("ism", false);
         let (server, client) = pair();
         for _ in 0..20 {
-            CONFIG.set(b"INTEGRITY", if of_server { b"1" } else { b"0" });
+            smc::setting::set(b"INTEGRITY", if of_server { b"1" } else { b"0" });
             server.step();
-            CONFIG.set(b"INTEGRITY", if of_client { b"1" } else { b"0" });
+            smc::setting::set(b"INTEGRITY", if of_client { b"1" } else { b"0" });
             client.step();
         }
         assert!(server.settle() && client.settle(), "{} {}", server.describe(), client.describe());
@@ -74,11 +73,11 @@ fn both_ends_must_ask_for_it() {
         // A later connection of the group keeps to it, whatever was set since.
         join(&server, tail);
     }
-    CONFIG.set(b"INTEGRITY", b"0");
+    smc::setting::set(b"INTEGRITY", b"0");
 }
 
 fn join(earlier: &End, tail: usize) {
-    CONFIG.set(b"INTEGRITY", b"1");
+    smc::setting::set(b"INTEGRITY", b"1");
     let (server, client) = pair();
     upgrade(&server, &client);
     assert_eq!(server.conn.group.load(Relaxed), earlier.conn.group.load(Relaxed));
@@ -91,7 +90,7 @@ fn loopback_has_nothing_to_check() {
     set("loopback", true);
     let (server, client) = rings();
     assert_eq!([ring(&server), ring(&client)], [DMB - HEADER_LEN as usize; 2]);
-    CONFIG.set(b"INTEGRITY", b"0");
+    smc::setting::set(b"INTEGRITY", b"0");
 }
 
 /// Any bit, of bytes that were read in part or not at all, at the seam of the ring and elsewhere.
@@ -119,7 +118,7 @@ fn a_flipped_bit_ends_the_connection() {
         assert!(client.recv(&mut got, 0).is_err_and(|e| e == libc::ECONNRESET), "the peer learns of it");
         assert_eq!((beside.send(b"as before"), other.recv(&mut got, 0)), (Ok(9), Ok(9)));
     }
-    CONFIG.set(b"INTEGRITY", b"0");
+    smc::setting::set(b"INTEGRITY", b"0");
 }
 
 /// What was found whole is delivered; what came later and is damaged is not.
@@ -134,7 +133,7 @@ fn what_came_whole_is_delivered() {
     assert_eq!(server.recv(&mut got[..600], 0), Ok(600));
     assert!(got[..600] == bytes(2, 400, 600));
     assert_eq!(server.recv(&mut got, 0), Err(libc::ECONNRESET));
-    CONFIG.set(b"INTEGRITY", b"0");
+    smc::setting::set(b"INTEGRITY", b"0");
 }
 
 /// Between the two halves of a write, a writer has left the next record and not its cursor; or it died there.
@@ -156,5 +155,5 @@ fn a_write_that_was_cut_off_is_not_seen() {
     (0..2).for_each(|number| record(&server, number).store(0, SeqCst));
     assert_eq!(server.recv(&mut got, 0), Err(libc::ECONNRESET));
     assert_eq!(server.reason(), reason::DAMAGED);
-    CONFIG.set(b"INTEGRITY", b"0");
+    smc::setting::set(b"INTEGRITY", b"0");
 }

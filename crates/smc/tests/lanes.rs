@@ -28,8 +28,7 @@ fn talk(server: &End, client: &End) {
 fn acquainted() -> (End, End) {
     // Groups of earlier tests could serve as well.
     lanes::forget_peers();
-    smc::hidden::after_fork_child();
-    smc::group::after_fork_child();
+    smc::after_fork_child();
     rings()
 }
 
@@ -57,8 +56,7 @@ fn the_second_handshake_makes_no_descriptor() {
 fn first_contact_is_finished_by_another_connection() {
     let _serial = serial();
     drop(acquainted());
-    smc::hidden::after_fork_child();
-    smc::group::after_fork_child();
+    smc::after_fork_child();
     let (first_server, first_client) = pair();
     let (server, client) = pair();
     for _ in 0..20 {
@@ -131,7 +129,7 @@ fn lanes_full_of_nonsense() {
     let _serial = serial();
     let first = acquainted();
     let fronts = [&first.0, &first.1].map(|end| {
-        let page = smc::device::Kind::Loopback.device().control_page(end.conn.my_token.load(Relaxed));
+        let page = smc::kind::Kind::Loopback.device().control_page(end.conn.my_token.load(Relaxed));
         assert!(!page.is_null());
         page.wrapping_sub(FRONT).cast::<AtomicU64>()
     });

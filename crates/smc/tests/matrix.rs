@@ -25,7 +25,7 @@ struct Set(Vec<&'static str>);
 impl Set {
     fn new(settings: &[(&'static str, &str)]) -> Set {
         for (name, value) in settings {
-            CONFIG.set(name.as_bytes(), value.as_bytes());
+            smc::setting::set(name.as_bytes(), value.as_bytes());
         }
         Set(settings.iter().map(|(name, _)| *name).collect())
     }
@@ -36,8 +36,8 @@ impl Drop for Set {
         for name in &self.0 {
             match *name {
                 "MAX_MEMORY" => CONFIG.max_memory.store(0, Relaxed),
-                "PARTITION" => CONFIG.set(b"PARTITION", b"0"),
-                name => CONFIG.set(name.as_bytes(), if name == "SEID" { b"on" } else { b"" }),
+                "PARTITION" => smc::setting::set(b"PARTITION", b"0"),
+                name => smc::setting::set(name.as_bytes(), if name == "SEID" { b"on" } else { b"" }),
             }
         }
     }

@@ -29,7 +29,7 @@ fn is_tcp(end: &End, other: i32) {
 /// nothing leaks.
 fn meets(server: bool, what: impl FnOnce(&End, i32)) {
     table::get();
-    smc::device::LOOPBACK.init();
+    smc::kind::LOOPBACK.init();
     group::lanes::forget_peers();
     let before = (open_fds(), group::census());
     let (low, high) = tcp(false);

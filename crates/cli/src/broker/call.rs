@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dibs::ivshmem::Bar;
 use smc::broker::{Kind, Message, proof};
-use smc::conn::Addr;
+use smc::inet::Addr;
 use smc::{channel, hidden, inet};
 
 use super::lease::Lease;

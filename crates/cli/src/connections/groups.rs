@@ -6,7 +6,7 @@ use serde::Serialize;
 use smc::census::{Row, State};
 use smc::clc::{Gid, Os};
 use smc::conn::{Conn, phase};
-use smc::device::Kind;
+use smc::kind::Kind;
 use smc::pnet::PnetId;
 
 use super::tables::Table;

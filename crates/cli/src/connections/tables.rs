@@ -11,8 +11,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use smc::census::{ROWS, Row};
-use smc::conn::{Addr, Conn, Counts, phase};
-use smc::device::Kind;
+use smc::conn::{Conn, phase};
+use smc::inet::Addr;
+use smc::kind::Kind;
+use smc::stats::Counts;
 use smc::stats::{BUCKETS, Direction, Stats};
 use smc::table::{CAPACITY, GROUPS_AT, Header, MAGIC, SLOTS_AT, VERSION};
 
@@ -207,7 +209,7 @@ impl Totals {
 }
 
 impl Wakeups {
-    pub fn of(counted: &smc::conn::wakeups::Wakeups) -> Wakeups {
+    pub fn of(counted: &smc::stats::Wakeups) -> Wakeups {
         Wakeups {
             all: counted.all.load(Relaxed),
             late: counted.late.load(Relaxed),

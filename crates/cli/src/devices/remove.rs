@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smc::conn::{Conn, phase};
-use smc::device::Kind;
+use smc::kind::Kind;
 use smc::table::Header;
 
 use crate::args::Device;

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
 use libc::{FILE, pid_t};
-use smc::{group, hidden, reason, sys};
+use smc::{group, reason, sys};
 
 use crate::fds::{self, Kind};
 use crate::{alloc, epoll, ledger, next};
@@ -81,9 +81,7 @@ extern "C" fn child() {
         FORKING.reset();
     }
     fds::after_fork_child();
-    hidden::after_fork_child();
-    group::after_fork_child();
-    smc::conn::far::after_fork_child();
+    smc::after_fork_child();
     epoll::after_fork_child();
 }
 
@@ -264,7 +262,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 
 /// A program with an io_uring may use any descriptor past us: everything stays, or goes back to, TCP.
 pub fn leave_for_io_uring() {
-    smc::config::CONFIG.set(b"DISABLE", b"1");
+    smc::config::CONFIG.disable();
     fds::each(|fd, k| {
         if let Kind::Conn(i) = k {
             fds::give_up(i, fds::conn(i), fd, reason::IO_URING.code());

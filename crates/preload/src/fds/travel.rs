@@ -75,7 +75,7 @@ pub fn receive(fd: i32) {
     if !table::exists() || has_left() {
         return;
     }
-    let Some(inode) = meet::socket_inode(fd) else { return };
+    let Some(inode) = sys::socket_inode(fd) else { return };
     let Some(t) = table::get() else { return };
     let Some(i) = t.by_inode(inode) else { return };
     let c = conn(i);

@@ -8,7 +8,7 @@
 //! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in `recall.rs`.
 
 use super::*;
-use crate::device::VERBS;
+use crate::kind::VERBS;
 use crate::{sys, table};
 use core::mem::offset_of;
 use core::sync::atomic::fence;

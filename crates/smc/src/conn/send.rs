@@ -465,7 +465,7 @@ impl Conn {
 
     fn move_data(&self, offset: u32, data: *const u8, len: u32) -> Result<(), i32> {
         use dibs::Device;
-        crate::device::LOOPBACK
+        crate::kind::LOOPBACK
             .move_data(self.peer_token.load(Relaxed), offset, data, len, false)
             .map_err(|_| libc::ECONNRESET)
     }

@@ -1,12 +1,10 @@
 //! Receive buffers of a group's connections, and those of its peer.
 
 use super::*;
-use dibs::ism::Far;
 use dibs::loopback::slot_of;
-use dibs::verbs::Remote;
 use dibs::{Dmb, Lent, Peer, Reach, RegisterError, Told};
 
-use crate::conn::{HEADER_LEN, Waits};
+use crate::conn::{Buffer, HEADER_LEN, Reached, Waits};
 
 /// DMBs in quarantine at which an idle group is dropped as a whole.
 const QUARANTINE: usize = 64;
@@ -71,26 +69,6 @@ pub fn own_page(kind: Kind, token: u64) -> *mut Waits {
     kind.device().control_page(token).cast()
 }
 
-/// Where a peer's buffer is.
-pub enum Buffer {
-    /// Mapped here: its header, and the control page beside it.
-    Mapped(*mut DmbHeader, *mut Waits),
-    /// In the memory of another process.
-    Far(Far),
-    /// At the other end of a link.
-    Linked(Remote),
-}
-
-/// A peer's buffer within reach.
-pub struct Reached {
-    /// By which device.
-    pub kind: Kind,
-    /// Where it is.
-    pub buffer: Buffer,
-    /// Whether a checksum goes along.
-    pub checked: bool,
-}
-
 /// Brings the peer's DMB within reach, with what came beside the message that names it.
 pub fn attach(id: u32, token: u64, len: u32, told: &Told, fd: Option<i32>) -> Option<Reached> {
     let known = |g: &Group| {
@@ -98,7 +76,7 @@ pub fn attach(id: u32, token: u64, len: u32, told: &Told, fd: Option<i32>) -> Op
         (Peer { group: id, gid: g.peer, pid: g.of.pid, first, has_attached }, g.kind, g.checked)
     };
     let found = with(|list| list.iter().find(|g| g.id == id).map(known));
-    let (peer, kind, checked) = found.flatten().filter(|(_, kind, _)| !kind.is_gone())?;
+    let (peer, kind, checked) = found.flatten().filter(|(_, kind, _)| !table::is_removed(*kind))?;
     let reach = kind.device().attach_dmb(peer, token, len, told, fd).ok()?;
     let buffer = match reach {
         Reach::Mapped { addr, page } => Buffer::Mapped(addr.cast(), page.cast()),

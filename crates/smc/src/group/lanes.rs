@@ -7,9 +7,10 @@
 
 use super::*;
 use crate::channel;
-use crate::conn::Addr;
-use crate::device::LOOPBACK;
+use crate::conn::phase;
 use crate::hidden;
+use crate::inet::Addr;
+use crate::kind::LOOPBACK;
 use core::cell::UnsafeCell;
 use dibs::Device as _;
 use dibs::loopback::FRONT;
@@ -196,7 +197,7 @@ impl Group {
     /// First contact is made: its channel is kept. Not one of another network namespace or guest, whose end is not who the
     /// kernel says, but who proves to have the connection.
     pub(super) fn open_lanes(&mut self, conn: &Conn) {
-        let elsewhere = self.of.pid <= 0 || crate::witness::watches(conn);
+        let elsewhere = self.of.pid <= 0 || conn.phase() & phase::WITNESS != 0;
         if !core::ptr::eq(self.first, conn)
             || self.kind != Kind::Loopback
             || elsewhere

@@ -8,10 +8,9 @@
 //!
 //! The application's stream is as ever; only its first sends to a process that answers wait a little.
 
-use core::hash::Hasher;
-
 use super::*;
 use crate::directory::{self, Name, random};
+use crate::hash::keyed as hash;
 use crate::witness::{self, Head};
 
 const MAGIC: &[u8; 8] = b"SHORTWP1";
@@ -145,16 +144,6 @@ pub(super) fn why_not(conn: &Conn) -> Reason {
 fn check(head: &Head) -> u16 {
     let first = head.first(CHECKED);
     if first.len() < CHECKED { 0 } else { (hash([0; 2], &[first]) as u16).max(1) }
-}
-
-#[allow(deprecated)] // The standard library has no other hash whose function and key are fixed.
-pub(crate) fn hash(key: [u64; 2], parts: &[&[u8]]) -> u64 {
-    let mut hash = core::hash::SipHasher::new_with_keys(key[0], key[1]);
-    for part in parts {
-        hash.write(&(part.len() as u64).to_ne_bytes());
-        hash.write(part);
-    }
-    hash.finish()
 }
 
 /// Takes a role: who accepted the connection listens.

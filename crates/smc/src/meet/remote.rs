@@ -9,7 +9,8 @@ use core::sync::atomic::AtomicU64;
 use super::*;
 use crate::bar;
 use crate::broker::{self, Kind, Message};
-use crate::conn::Addr;
+use crate::hash::keyed as hash;
+use crate::inet::Addr;
 
 /// How long an address without a broker is left alone.
 const REFUSED: u64 = 60_000_000_000;

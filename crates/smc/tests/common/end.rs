@@ -21,6 +21,7 @@ impl End {
         let index = table.alloc().expect("a slot");
         let conn = table.conn(index);
         conn.reset();
+        smc::witness::begin(conn);
         conn.pid.store(sys::getpid(), Relaxed);
         sys::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
         Self { conn, index, fd, open: true }

@@ -29,7 +29,7 @@ pub fn serial() -> MutexGuard<'static, ()> {
     let config = &smc::config::CONFIG;
     config.copy.store(false, Relaxed);
     config.dmb_size.store(64 << 10, Relaxed);
-    config.set(b"PREFER", device());
+    smc::setting::set(b"PREFER", device());
     config.integrity.store(binary_is("_checked_"), Relaxed);
     raw::next_stranger();
     guard

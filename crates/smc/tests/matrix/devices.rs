@@ -155,9 +155,9 @@ fn two_partitions_have_the_other_devices_in_common() {
         let _set = Set::new(&[("PREFER", prefer), ("PARTITION", "0")]);
         let (server, client) = pair();
         for _ in 0..20 {
-            CONFIG.set(b"PARTITION", b"3");
+            smc::setting::set(b"PARTITION", b"3");
             server.step();
-            CONFIG.set(b"PARTITION", of_client.as_bytes());
+            smc::setting::set(b"PARTITION", of_client.as_bytes());
             client.step();
         }
         let id = client.conn.group.load(Relaxed);

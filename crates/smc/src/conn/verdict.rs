@@ -1,0 +1,77 @@
+//! What a connection finds out about others: that its device reaches the peer no more, or was taken away. A connection knows
+//! nothing of link groups. The connections that this concerns end at once, and `group` is left word, which it takes before
+//! it does anything else: a group that is believed alive would be joined by the next connection.
+
+use core::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::{sys, table};
+
+/// What has come of a group, or of all groups of a device.
+pub(crate) enum Verdict {
+    /// This one has ended.
+    Group(u32),
+    /// All of this device have.
+    Device(Kind),
+}
+
+/// Groups that have ended; 0: none. Where there is no room, the group's next connection fails to attach.
+static GROUPS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+/// Bits of `Kind`.
+static DEVICES: AtomicU32 = AtomicU32::new(0);
+/// Set behind what it tells of.
+static NEWS: AtomicBool = AtomicBool::new(false);
+
+/// Something that was not taken before.
+#[inline]
+pub(crate) fn take() -> Option<Verdict> {
+    if NEWS.load(Relaxed) { take_slowly() } else { None }
+}
+
+#[cold]
+fn take_slowly() -> Option<Verdict> {
+    // Before looking: what comes afterwards sets it again.
+    NEWS.store(false, SeqCst);
+    let group = GROUPS.iter().map(|group| group.swap(0, Relaxed)).find(|group| *group != 0).map(Verdict::Group);
+    let device = || {
+        let kind = Kind::ALL.into_iter().find(|kind| DEVICES.load(Relaxed) & kind.bit() != 0)?;
+        DEVICES.fetch_and(!kind.bit(), Relaxed);
+        Some(Verdict::Device(kind))
+    };
+    let taken = group.or_else(device);
+    if taken.is_some() {
+        // There may be more.
+        NEWS.store(true, SeqCst);
+    }
+    taken
+}
+
+/// The device of this process's group `id` does not reach the peer any more: the group's connections end now.
+pub(crate) fn terminate(id: u32) {
+    // The connections that end here come by, too.
+    if GROUPS.iter().any(|group| group.load(Relaxed) == id) {
+        return;
+    }
+    if GROUPS.iter().any(|group| group.compare_exchange(0, id, Relaxed, Relaxed).is_ok()) {
+        NEWS.store(true, SeqCst);
+    }
+    end_all(|conn| conn.group.load(Relaxed) == id, false);
+}
+
+/// A device was taken away: its connections end now. Peers, which it still reaches, are told.
+pub(crate) fn withdraw(kind: Kind) {
+    DEVICES.fetch_or(kind.bit(), Relaxed);
+    NEWS.store(true, SeqCst);
+    end_all(|conn| conn.kind() == kind, true);
+}
+
+/// Of the connections that this process has upgraded.
+fn end_all(which: impl Fn(&Conn) -> bool, tell: bool) {
+    let Some(table) = table::get() else { return };
+    let own = sys::getpid();
+    let in_use = table.high_water.load(Relaxed).min(table::CAPACITY);
+    let live = (0..in_use).map(|at| table.conn(at)).filter(|conn| conn.gen_.load(Acquire) & 1 == 1);
+    let ours = live.filter(|conn| conn.pid.load(Relaxed) == own && conn.my_token.load(Relaxed) != 0);
+    let concerned = ours.filter(|conn| which(conn) && conn.needs_device() && conn.phase() & p::BROKEN == 0);
+    concerned.for_each(|conn| conn.end_now(tell));
+}
