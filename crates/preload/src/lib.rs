@@ -110,6 +110,9 @@ fn faulty<T>(p: *const T) -> bool {
 /// The C way of failing.
 #[cold]
 fn fail(e: c_int) -> isize {
+    if e == libc::ECONNRESET {
+        smc::group::heed();
+    }
     set_errno(e);
     -1
 }

@@ -112,7 +112,7 @@ pub enum NoGroup {
 
 fn with<R>(f: impl FnOnce(&mut Vec<Group>) -> R) -> Option<R> {
     GROUPS.with_kept(|list| {
-        heed(list);
+        take_verdicts(list);
         let result = f(list);
         if CONFIG.max_memory_user.load(Relaxed) != 0 {
             quota::note(device::memory());
@@ -272,8 +272,16 @@ pub fn withdraw(kind: Kind) {
     with(|_| ());
 }
 
-/// Acts on what connections have found out.
-fn heed(list: &mut Vec<Group>) {
+/// Acts on what connections have found out, if they have: to be called when one of them was reset. Otherwise the next use of a
+/// group does it.
+#[cold]
+pub fn heed() {
+    if verdict::is_due() {
+        with(|_| ());
+    }
+}
+
+fn take_verdicts(list: &mut Vec<Group>) {
     let mut any = false;
     while let Some(verdict) = verdict::take() {
         let concerned = list.iter_mut().filter(|g| match verdict {

@@ -22,10 +22,16 @@ static DEVICES: AtomicU32 = AtomicU32::new(0);
 /// Set behind what it tells of.
 static NEWS: AtomicBool = AtomicBool::new(false);
 
+/// Whether there is something to take.
+#[inline]
+pub(crate) fn is_due() -> bool {
+    NEWS.load(Relaxed)
+}
+
 /// Something that was not taken before.
 #[inline]
 pub(crate) fn take() -> Option<Verdict> {
-    if NEWS.load(Relaxed) { take_slowly() } else { None }
+    if is_due() { take_slowly() } else { None }
 }
 
 #[cold]
