@@ -276,3 +276,27 @@ fn tshark_reads_the_handshake() {
         Ok(())
     });
 }
+
+/// Those in Rust are built with the tests of their crates; those in C are run by tests of the libraries that they use.
+#[test]
+fn examples_say_what_they_should() {
+    case("examples", |_| {
+        let own = std::env::current_exe().expect("the path of this program");
+        let built = own.ancestors().nth(2).expect("target/PROFILE/deps/PROGRAM").join("examples");
+        for (name, says) in [
+            ("ring", "more bytes than the ring has room for"),
+            ("buffer", "written by the sender"),
+            ("stream", "there and back"),
+            ("sum", "[8e, bd]"),
+        ] {
+            let program = built.join(name);
+            if !program.exists() {
+                return system_tests::skip(format!("{name} is not built: cargo build --workspace --examples"));
+            }
+            let output = Command::new(&program).output().expect("an example");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.trim_end() == says, "{name}: {} {said:?}", output.status);
+        }
+        Ok(())
+    });
+}

@@ -200,10 +200,11 @@ fn a_hundred_switches_under_full_load() {
 /// Threads of both ends that open, use and end connections without regard for each other.
 #[test]
 fn a_storm_of_connections() {
-    const WAYS: [&[(&str, &str)]; 3] = [
+    const WAYS: [&[(&str, &str)]; 4] = [
         &[],
         &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE", "16K")],
         &[("SHORTWIRE_AFTER", "3"), ("SHORTWIRE_PREFER", "ism")],
+        &[("SHORTWIRE_AFTER", "3"), ("SHORTWIRE_PREFER", "verbs")],
     ];
     case("storm", |c| {
         let storm = compile("storm")?;

@@ -729,9 +729,48 @@ fn go_back_from_links() {
         if let Kind::Conn(i) = k
             && conn(i).cannot_be_forked()
         {
-            give_up(i, conn(i), fd, reason::SHARED_FD.code());
+            while_held(i, fd, |c, fd| {
+                // A step of another thread would go on from where the return has left the upgrade: with a buffer that the peer
+                // attaches, in a connection that looks at none.
+                let alone = hold_upgrade(c);
+                if c.cannot_be_forked() {
+                    give_up(i, c, fd, reason::SHARED_FD.code());
+                }
+                if alone {
+                    c.release_upgrade();
+                }
+            });
         }
     });
+}
+
+/// Keeps the upgrade from going on, once a step that another thread is in the middle of has ended. False where the step is our
+/// own, below a signal handler, or does not end.
+fn hold_upgrade(c: &Conn) -> bool {
+    c.await_step();
+    c.hold_upgrade()
+}
+
+/// Runs `f` on a connection that other threads use, with a descriptor of ours. They may close it meanwhile: its slot, and its
+/// number, would be another connection's, to which `f` would do what it was to do to this one.
+fn while_held(index: u32, fd: i32, f: impl FnOnce(&Conn, i32)) {
+    let c = conn(index);
+    if c.refs.fetch_update(AcqRel, Acquire, |refs| (refs > 0).then_some(refs + 1)).is_err() {
+        return;
+    }
+    held(index).fetch_add(1, AcqRel);
+    smc::meet::identify(c, fd);
+    let copy = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) as i32;
+    let own = if copy >= 0 { smc::hidden::park(copy) } else { -1 };
+    // The number may have changed hands before it was copied.
+    let same = own >= 0 && sys::socket_inode(own) == Some(c.inode.load(Relaxed));
+    if kind(fd) == Kind::Conn(index) {
+        f(c, if same { own } else { fd });
+    }
+    drop_ref(index, if same { own } else { -1 });
+    if own >= 0 {
+        smc::hidden::close(own);
+    }
 }
 
 /// Before this process loses rights, or gets out of reach of a peer that has none: what is copied by them would be reset.

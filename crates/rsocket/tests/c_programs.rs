@@ -56,11 +56,11 @@ fn pkg_config(root: &Path, arguments: &[&str]) -> Vec<String> {
     run(&mut command).split_whitespace().map(str::to_string).collect()
 }
 
-fn compile(root: &Path, name: &str, flags: &[String]) -> PathBuf {
+fn compile(root: &Path, source: &str, name: &str, flags: &[String]) -> PathBuf {
     let program = root.join(name);
     let mut command = Command::new("cc");
     command.args(["-std=c99", "-D_DEFAULT_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-    run(command.arg(format!("{HERE}/tests/every_function.c")).args(flags));
+    run(command.arg(format!("{HERE}/{source}")).args(flags));
     program
 }
 
@@ -81,13 +81,16 @@ fn every_function_shared_and_static() {
     }
     let root = std::env::temp_dir().join(format!("shortwire-rsocket-c-{}", std::process::id()));
     installation(&root);
-    let shared = compile(&root, "shared", &pkg_config(&root, &["--cflags", "--libs"]));
+    let dynamic = pkg_config(&root, &["--cflags", "--libs"]);
+    let shared = compile(&root, "tests/every_function.c", "shared", &dynamic);
     assert_eq!(run(Command::new(&shared).env("LD_LIBRARY_PATH", root.join("lib"))), "all right\n");
+    let example = compile(&root, "../../examples/stream.c", "example", &dynamic);
+    assert_eq!(run(Command::new(&example).env("LD_LIBRARY_PATH", root.join("lib"))), "there and back\n");
 
     let mut flags = pkg_config(&root, &["--cflags", "--static", "--libs"]);
     let ours = flags.iter_mut().filter(|flag| *flag == "-lshortwire_rsocket");
     ours.for_each(|flag| *flag = "-l:libshortwire_rsocket.a".into());
-    let fixed = compile(&root, "fixed", &flags);
+    let fixed = compile(&root, "tests/every_function.c", "fixed", &flags);
     assert_eq!(run(Command::new(&fixed).env_remove("LD_LIBRARY_PATH")), "all right\n");
     fs::remove_dir_all(&root).unwrap();
 }

@@ -76,7 +76,7 @@ fn the_example_runs_shared_and_static() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     installation(root);
-    let source = Path::new(HERE).join("example/checksum.c");
+    let source = Path::new(HERE).join("../../../examples/checksum.c");
     let shared = compile(root, &source, &pkg_config(root, &["--cflags", "--libs"]));
     assert_eq!(run(Command::new(&shared).env("LD_LIBRARY_PATH", root.join("lib"))), EXAMPLE);
 
