@@ -60,14 +60,15 @@ fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
     Ok(sum.failed == 0)
 }
 
-/// Programs whose tests mostly sleep: they are spread among the others, or a processor would be idle while they run.
-const SLEEPERS: &[&str] = &["review", "conformance"];
+/// Programs whose tests mostly sleep. They come first, while lints and models need the processors.
+const SLEEPERS: &[&str] = &["review"];
 
 /// Builds everything, in the order in which most can run meanwhile.
 fn build(pool: &Pool) {
     one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
     let binaries = tests(pool, "tests", &["--workspace"], &[]);
-    let (system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
+    let (mut system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
+    system.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
     pool.add(unit);
     // Beside each other: half of the time the one waits for a single large crate. They lock different folders.
     thread::scope(|scope| {
@@ -75,7 +76,7 @@ fn build(pool: &Pool) {
             let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
             make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
             if one(pool, "make build", &mut make) {
-                pool.add_mixed(system, SLEEPERS);
+                pool.add(system);
             }
         });
         lints_and_models(pool);

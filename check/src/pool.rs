@@ -82,19 +82,6 @@ impl<'a> Pool<'a> {
         self.add_some(binaries, "");
     }
 
-    /// The same. Tests of the programs that `sleepers` names take turns with the others.
-    pub fn add_mixed(&self, binaries: Vec<Binary>, sleepers: &[&str]) {
-        self.add(binaries);
-        let mut state = self.state();
-        let State { waiting, reports, .. } = &mut *state;
-        let sleeps = |job: &Job| sleepers.contains(&reports[job.binary].binary.name.as_str());
-        let (mut some, mut others): (VecDeque<Job>, VecDeque<Job>) = waiting.drain(..).partition(sleeps);
-        while some.len() + others.len() > 0 {
-            waiting.extend(some.pop_front());
-            waiting.extend(others.pop_front());
-        }
-    }
-
     /// The same; of system tests only those with `name` in "BINARY TEST".
     pub fn add_some(&self, binaries: Vec<Binary>, name: &str) {
         for binary in binaries {
