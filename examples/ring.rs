@@ -9,8 +9,8 @@ const SIZE: u32 = 16;
 const TEXT: &[u8] = b"more bytes than the ring has room for";
 
 fn main() {
-    let segment = Segment::create(c"example", SIZE as usize).expect("shared memory");
-    // SAFETY: the segment has so many bytes, and outlives both threads.
+    let segment = Segment::create(c"example", shm::segment::PAGE).expect("shared memory");
+    // SAFETY: the segment has more bytes, and outlives both threads.
     let ring = unsafe { Ring::new(segment.base(), SIZE) };
     // What each side tells the other: how far it has come.
     let (written, read) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use rsocket::net::{RsocketListener, RsocketStream};
+use shortwire_rsocket::net::{RsocketListener, RsocketStream};
 
 fn main() -> std::io::Result<()> {
     let listener = RsocketListener::bind("127.0.0.1:0")?;

@@ -287,7 +287,7 @@ fn examples_say_what_they_should() {
             ("ring", "more bytes than the ring has room for"),
             ("buffer", "written by the sender"),
             ("stream", "there and back"),
-            ("sum", "[8e, bd]"),
+            ("sum", "[8e, a8]"),
         ] {
             let program = built.join(name);
             if !program.exists() {
