@@ -169,7 +169,7 @@ fn work(world: &World, known: &mut Vec<(usize, Dmb)>, step: [u8; 8]) {
     let own = usize::from(which & 1);
     let (device, other) = (&world.devices[own], &world.devices[1 - own]);
     let (group, len) = (u32::from(which >> 1 & 3), 1u32 << (14 + which % 6));
-    let peer = if which & 8 == 0 { other.gid() } else { Gid::new(device.gid().hi(), index.into()) };
+    let peer = if which & 8 == 0 { other.gid() } else { Gid::new(device.gid().hi, index.into()) };
     let token = match known.get(usize::from(index) % known.len().max(1)) {
         Some((_, dmb)) if which & 128 == 0 => dmb.token ^ u64::from(rest & 1) << (rest >> 1 & 63),
         // As if it were named by who owns the words of some block.

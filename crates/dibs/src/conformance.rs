@@ -90,7 +90,7 @@ fn identity(Pair { a, b, .. }: Pair<'_>) {
     assert!(a.query_remote_gid(b.gid()) && b.query_remote_gid(a.gid()));
     assert!(a.query_remote_gid(a.gid()), "a device reaches itself");
     assert!(!a.query_remote_gid(Gid::default()));
-    assert!(!a.query_remote_gid(Gid::new(a.gid().hi(), !a.gid().lo())));
+    assert!(!a.query_remote_gid(Gid::new(a.gid().hi, !a.gid().lo)));
 }
 
 fn lengths(pair: Pair<'_>) {

@@ -17,6 +17,7 @@ mod tests;
 use crate::loopback::arena::{Geometry, arena_of, slot_of};
 use crate::loopback::random;
 use crate::loopback::table::{Slots, Table};
+use crate::retirement::Retirement;
 use crate::{
     AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told,
     is_dmb_len,
@@ -26,7 +27,7 @@ use ::verbs::far::piece;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use rustix::fd::RawFd;
 use shm::segment::PAGE;
-use shm::{Fresh, Guarded, Retired, Segment};
+use shm::{Fresh, Guarded, Segment};
 
 /// Bytes of memory of its own that the device's user has for each attached buffer, zeroed by each attachment.
 pub const WORDS: usize = 128;
@@ -106,12 +107,11 @@ impl FarArena {
 
 struct Tables {
     arenas: Table<FarArena>,
-    retired: Table<(u64, Retired)>,
-    retirements: u64,
+    retired: Retirement,
 }
 
 impl Fresh for Tables {
-    const FRESH: Self = Self { arenas: Table::new(ARENAS), retired: Table::new(RETIRED), retirements: 0 };
+    const FRESH: Self = Self { arenas: Table::new(ARENAS), retired: Retirement::new(RETIRED) };
 }
 
 // SAFETY: pages of this process, bound to none of its threads.
@@ -123,16 +123,8 @@ impl Tables {
     }
 
     fn drop_group(&mut self, group: u32) {
-        let Self { arenas, retired, retirements } = self;
-        arenas.take_if(
-            |a| a.group == group,
-            |a| {
-                *retirements += 1;
-                let oldest = retirements.saturating_sub(RETIRED as u64);
-                retired.take_if(|e| e.0 <= oldest, |(_, place)| place.unmap());
-                let _ = retired.insert((*retirements, a.words.retire()));
-            },
-        );
+        let Self { arenas, retired } = self;
+        arenas.take_if(|a| a.group == group, |a| retired.add(a.words.retire()));
     }
 }
 
@@ -165,7 +157,7 @@ impl Ism {
 
     /// Whether a GID is one of this partition.
     pub fn is_beside(&self, gid: Gid) -> bool {
-        gid.hi() >> 48 == u64::from(self.chid())
+        gid.hi >> 48 == u64::from(self.chid())
     }
 
     /// With `slots` buffers per arena and `max_dmbs` in all.
@@ -252,7 +244,7 @@ impl Device for Ism {
     /// Random but for the first 16 bits, which are the CHID.
     fn gid(&self) -> Gid {
         let own = self.own.gid();
-        Gid::new(own.hi() & (u64::MAX >> 16) | u64::from(self.chid()) << 48, own.lo())
+        Gid::new(own.hi & (u64::MAX >> 16) | u64::from(self.chid()) << 48, own.lo)
     }
 
     fn max_dmbs(&self) -> u32 {

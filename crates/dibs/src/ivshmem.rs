@@ -188,7 +188,7 @@ impl Device for Ivshmem {
     fn admit(&self, _: Gid) {}
 
     fn query_remote_gid(&self, gid: Gid) -> bool {
-        self.with_bar(|bar, _| gid.hi() == bar.id() && bar.knows(gid.lo())).unwrap_or(false)
+        self.with_bar(|bar, _| gid.hi == bar.id() && bar.knows(gid.lo)).unwrap_or(false)
     }
 
     /// A bar is small, and what is in it may be the dead's: these go first, then the buffer gets smaller.

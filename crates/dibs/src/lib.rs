@@ -14,6 +14,7 @@ pub mod faults;
 pub mod ism;
 pub mod ivshmem;
 pub mod loopback;
+mod retirement;
 pub mod verbs;
 
 pub use copying::CopyingDevice;
@@ -42,29 +43,37 @@ pub const VERBS_CHID: u16 = 0xFF02;
 /// See [`VERBS_CHID`].
 pub const VERBS_SOFTWARE_CHID: u16 = 0xFF03;
 
-/// Identity of a device, 128 bits. ISM hardware uses the first half only.
+/// Address of a device on its fabric: 64 bits for ISM hardware (`lo` is 0), 128 for emulated devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub struct Gid(pub [u8; 16]);
+pub struct Gid {
+    /// Bits 127..64, "gid" on the wire; the whole address of a hardware device.
+    pub hi: u64,
+    /// Bits 63..0, "gid_ext" on the wire.
+    pub lo: u64,
+}
 
 impl Gid {
+    /// From its two halves.
     pub const fn new(hi: u64, lo: u64) -> Self {
-        Self((((hi as u128) << 64) | lo as u128).to_be_bytes())
+        Self { hi, lo }
     }
 
-    /// "gid" on the wire.
-    pub const fn hi(&self) -> u64 {
-        (u128::from_be_bytes(self.0) >> 64) as u64
+    /// From its 16 bytes in network order.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        let both = u128::from_be_bytes(bytes);
+        Self { hi: (both >> 64) as u64, lo: both as u64 }
     }
 
-    /// "gid_ext" on the wire.
-    pub const fn lo(&self) -> u64 {
-        u128::from_be_bytes(self.0) as u64
+    /// Its 16 bytes in network order.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        ((self.hi as u128) << 64 | self.lo as u128).to_be_bytes()
     }
 }
 
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}{:016x}", self.hi(), self.lo())
+        write!(f, "{:016x}", self.hi)?;
+        if self.lo != 0 { write!(f, "_{:016x}", self.lo) } else { Ok(()) }
     }
 }
 
@@ -269,9 +278,10 @@ mod tests {
     #[test]
     fn gid_halves_are_big_endian() {
         let gid = Gid::new(0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10);
-        assert_eq!(gid.0, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
-        assert_eq!((gid.hi(), gid.lo()), (0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10));
-        assert_eq!(gid.to_string(), "0102030405060708090a0b0c0d0e0f10");
+        assert_eq!(gid.to_bytes(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+        assert_eq!(Gid::from_bytes(gid.to_bytes()), gid);
+        assert_eq!(gid.to_string(), "0102030405060708_090a0b0c0d0e0f10");
+        assert_eq!(Gid::new(0x11, 0).to_string(), "0000000000000011");
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub use adapter::{Provider, Unavailable};
 pub use link::STAGE;
 
 use crate::loopback::table::Table;
+use crate::retirement::Retirement;
 use crate::{
     AttachError, Device, Dmb, Errno, Gid, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len,
 };
@@ -30,7 +31,7 @@ use adapter::Adapter;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use link::Inner;
 use rustix::fd::RawFd;
-use shm::{Fresh, Guarded, Retired};
+use shm::{Fresh, Guarded};
 
 const LINKS: usize = 256;
 const BUFFERS: usize = 16384;
@@ -159,8 +160,7 @@ struct Tables {
     adapter: Option<Adapter>,
     own: Table<Own>,
     attached: Table<Attached>,
-    retired: Table<(u64, Retired)>,
-    retirements: u64,
+    retired: Retirement,
 }
 
 impl Fresh for Tables {
@@ -168,8 +168,7 @@ impl Fresh for Tables {
         adapter: None,
         own: Table::new(BUFFERS),
         attached: Table::new(BUFFERS),
-        retired: Table::new(RETIRED),
-        retirements: 0,
+        retired: Retirement::new(RETIRED),
     };
 }
 
@@ -657,10 +656,7 @@ impl Device for Verbs {
             t.own.take_if(|own| own.group == group, |own| own.memory.end());
             t.attached.take_if(|a| a.group == group, drop);
             if let Some(inner) = ended {
-                t.retirements += 1;
-                let oldest = t.retirements.saturating_sub(RETIRED as u64);
-                t.retired.take_if(|e| e.0 <= oldest, |(_, place)| place.unmap());
-                let _ = t.retired.insert((t.retirements, inner.end()));
+                t.retired.add(inner.end());
             }
         });
         self.own.drop_group(group);

@@ -19,7 +19,7 @@ const MESSAGE: &[u8] = b"written by the other process";
 /// What the CLC messages would say of a buffer, and its arena's descriptor with the first of them.
 fn tell(socket: &OwnedFd, gid: Gid, token: u64, fd: Option<RawFd>) {
     let mut text = [0; 24];
-    text[..16].copy_from_slice(&gid.0);
+    text[..16].copy_from_slice(&gid.to_bytes());
     text[16..].copy_from_slice(&token.to_ne_bytes());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -44,7 +44,7 @@ fn hear(socket: &OwnedFd) -> (Gid, u64, Option<OwnedFd>) {
         _ => None,
     });
     let (gid, token) = text.split_at(16);
-    (Gid(gid.try_into().unwrap()), u64::from_ne_bytes(token.try_into().unwrap()), fd)
+    (Gid::from_bytes(gid.try_into().unwrap()), u64::from_ne_bytes(token.try_into().unwrap()), fd)
 }
 
 fn contents(addr: *const u8, len: usize) -> Vec<u8> {

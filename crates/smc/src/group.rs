@@ -209,7 +209,7 @@ fn publish(id: u32, role: Role, kind: Kind, peer: Gid, of: Cred, terms: Terms) -
     row.peer_pid.store(of.pid as u32, Relaxed);
     row.peer_uid.store(of.uid, Relaxed);
     let own = kind.gid();
-    for (words, halves) in [(&row.gid, [own.hi, own.lo]), (&row.peer_gid, [peer.hi(), peer.lo()])] {
+    for (words, halves) in [(&row.gid, [own.hi, own.lo]), (&row.peer_gid, [peer.hi, peer.lo])] {
         words.iter().zip(halves).for_each(|(word, half)| word.store(half, Relaxed));
     }
     row.set_terms(&terms.eid, terms.release);

@@ -72,14 +72,13 @@ impl Kind {
     }
 
     /// Whether a device of that GID is in this one's partition.
-    pub fn is_beside(self, gid: dibs::Gid) -> bool {
+    pub fn is_beside(self, gid: Gid) -> bool {
         self != Kind::Ism || ISM.is_beside(gid)
     }
 
     /// Its GID in this process.
     pub fn gid(self) -> Gid {
-        let gid = self.device().gid();
-        Gid { hi: gid.hi(), lo: gid.lo() }
+        self.device().gid()
     }
 
     /// As a message names it.

@@ -402,12 +402,11 @@ fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
 }
 
 /// The device that the process behind the channel says it is: anybody's but ours, unless it is this process.
-fn device(kind: Kind, gid: Gid, of: Cred) -> Result<dibs::Gid, Reason> {
-    let (ours, peer) = (gid == kind.gid(), dibs::Gid::new(gid.hi, gid.lo));
-    if ours && of.pid as u32 != sys::getpid() || !kind.may_be(gid) {
+fn device(kind: Kind, gid: Gid, of: Cred) -> Result<Gid, Reason> {
+    if gid == kind.gid() && of.pid as u32 != sys::getpid() || !kind.may_be(gid) {
         return Err(reason::VIOLATION);
     }
-    if kind.is_beside(peer) { Ok(peer) } else { Err(reason::NO_SMCD2_DEV) }
+    if kind.is_beside(gid) { Ok(gid) } else { Err(reason::NO_SMCD2_DEV) }
 }
 
 /// Nothing comes of it, and the peer has not begun to use our buffer.

@@ -54,7 +54,7 @@ fn partitions_do_not_reach_each_other() {
     assert!(a.query_remote_gid(a.gid()) && a.query_remote_gid(b.gid()));
     let of_0 = b.gid();
     b.set_partition(3);
-    assert_eq!((b.chid(), b.gid().hi() >> 48), (0xFF83, 0xFF83));
+    assert_eq!((b.chid(), b.gid().hi >> 48), (0xFF83, 0xFF83));
     a.admit(b.gid());
     assert!(!a.query_remote_gid(b.gid()) && !b.query_remote_gid(a.gid()) && !b.query_remote_gid(of_0));
     a.set_partition(3);

@@ -4,10 +4,11 @@ use super::bar::{Bar, Extent, Member};
 use crate::loopback::HEADER;
 use crate::loopback::arena::{Geometry, Memory, arena_of, slot_of, token};
 use crate::loopback::table::{Slots, Table};
+use crate::retirement::Retirement;
 use crate::{AttachError, Dmb, Errno, Gid, RegisterError};
 use core::sync::atomic::AtomicU32;
 use shm::segment::PAGE;
-use shm::{Fresh, Retired, Segment};
+use shm::{Fresh, Segment};
 
 const ARENAS: usize = 1024;
 /// Ended arenas whose addresses stay readable for late threads.
@@ -49,8 +50,7 @@ pub struct Tables {
     pub own: Table<Own>,
     pub peers: Table<Peer>,
     pub dmbs: u32,
-    retired: Table<(u64, Retired)>,
-    retirements: u64,
+    retired: Retirement,
 }
 
 impl Fresh for Tables {
@@ -59,8 +59,7 @@ impl Fresh for Tables {
         own: Table::new(ARENAS),
         peers: Table::new(ARENAS),
         dmbs: 0,
-        retired: Table::new(RETIRED),
-        retirements: 0,
+        retired: Retirement::new(RETIRED),
     };
 }
 
@@ -119,10 +118,10 @@ impl Tables {
         let slot = slot_of(token);
         let known = self.peers.iter_mut().any(|(_, a)| a.extent.name() == arena_of(token));
         if !known {
-            if owner.hi() != bar.id() {
+            if owner.hi != bar.id() {
                 return Err(AttachError::BadShare);
             }
-            let found = bar.attach(arena_of(token), owner.lo(), member.id);
+            let found = bar.attach(arena_of(token), owner.lo, member.id);
             let (extent, blocks) = found.ok_or(AttachError::UnknownToken)?;
             let made = bar.map(extent, blocks).map_err(AttachError::Os).and_then(|segment| {
                 if segment.len() < 2 * PAGE + len as usize {
@@ -154,14 +153,9 @@ impl Tables {
     }
 
     pub fn drop_group(&mut self, group: u32) {
-        let Self { place, own, peers, dmbs, retired, retirements } = self;
+        let Self { place, own, peers, dmbs, retired } = self;
         let Some(Place { bar, member }) = place else { return };
-        let mut retire = |segment: Segment| {
-            *retirements += 1;
-            let oldest = retirements.saturating_sub(RETIRED as u64);
-            retired.take_if(|e| e.0 <= oldest, |(_, place)| place.unmap());
-            let _ = retired.insert((*retirements, segment.retire()));
-        };
+        let mut retire = |segment: Segment| retired.add(segment.retire());
         // Out of our addresses first: others may have it after that.
         own.take_if(
             |a| a.group == group,

@@ -199,7 +199,7 @@ fn one_that_died_between_two_words_leaves_nothing() {
     let at = |block: u32, word: u64| (4096 + 4096 + 32768 + u64::from(block) * 16) + word * 8;
     file.write_all_at(&[0; 8], at(extent.first, 0)).expect("written");
     let dmb = b.register_dmb(1, a.gid(), LEN).expect("room");
-    assert!(bar.attach(crate::loopback::arena_of(dmb.token), b.gid().lo(), id(&a)).is_some());
+    assert!(bar.attach(crate::loopback::arena_of(dmb.token), b.gid().lo, id(&a)).is_some());
     b.with_bar(|bar, _| bar.reclaim(|dead| dead == id(&a)));
     b.drop_group(1);
     assert_eq!(free(&b), before);

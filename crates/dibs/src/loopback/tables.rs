@@ -3,17 +3,14 @@
 use super::arena::{FRONT, Geometry, OwnArena, PeerArena, arena_id, arena_of, slot_of, token};
 use super::random;
 use super::table::{Slots, Table};
+use crate::retirement::Retirement;
 use crate::{AttachError, Dmb, Gid, RegisterError};
 use core::sync::atomic::AtomicU32;
 use rustix::fd::RawFd;
-use shm::{Errno, Fresh, Handle, Retired, Segment};
+use shm::{Errno, Fresh, Handle, Segment};
 
 const ARENAS: usize = 4096;
-/// Addresses of ended arenas are used again only when so many others have ended since: time enough for a thread that is
-/// on its way out of one.
-const GRACE: u64 = 32;
-/// Ended arenas whose addresses are kept. Of honest peers there are few sizes and few such addresses; one that comes with
-/// another size each time would use up what the process can map.
+/// Ended arenas whose addresses are kept.
 const RETIRED: usize = 1024;
 /// When it is full, the oldest acquaintance has to introduce itself again.
 const ADMITTED: usize = 1024;
@@ -25,9 +22,7 @@ pub struct Tables {
     admitted: Table<(u64, Gid)>,
     admissions: u64,
     dmbs: u32,
-    /// With the time of retirement, in retirements.
-    retired: Table<(u64, Retired)>,
-    retirements: u64,
+    retired: Retirement,
 }
 
 /// A buffer of a peer, as a sender reaches it.
@@ -44,8 +39,7 @@ impl Fresh for Tables {
         admitted: Table::new(ADMITTED),
         admissions: 0,
         dmbs: 0,
-        retired: Table::new(RETIRED),
-        retirements: 0,
+        retired: Retirement::new(RETIRED),
     };
 }
 
@@ -53,16 +47,6 @@ impl Fresh for Tables {
 unsafe impl Send for Tables {}
 
 impl Tables {
-    /// Lets a fresh segment take the addresses of one that has ended.
-    fn settle(&mut self, segment: &mut Segment) {
-        let (now, len) = (self.retirements, segment.len());
-        let fit = |e: &(u64, Retired)| e.1.len() == len && now - e.0 > GRACE;
-        let Some(oldest) = self.retired.iter_mut().map(|(_, e)| e).filter(|e| fit(e)).map(|e| e.0).min() else {
-            return;
-        };
-        self.retired.take_if(|e| e.0 == oldest, |(_, place)| segment.settle_on(place));
-    }
-
     pub fn admit(&mut self, gid: Gid) {
         if self.is_admitted(gid) {
             return;
@@ -108,7 +92,7 @@ impl Tables {
             Some(found) => found,
             None => {
                 let mut arena = OwnArena::create(self.fresh_id(), group, peer, geometry)?;
-                self.settle(&mut arena.segment);
+                self.retired.settle(&mut arena.segment);
                 arena.memory.base = arena.segment.base().wrapping_add(FRONT);
                 let (index, arena) = self.own.insert(arena).map_err(|e| match e {
                     Errno::NOSPC => RegisterError::NoSpace,
@@ -165,7 +149,7 @@ impl Tables {
             } else {
                 let fd = share.ok_or(AttachError::UnknownToken)?;
                 let (arena, mut segment) = PeerArena::open(arena_of(token), group, owner, fd, len)?;
-                self.settle(&mut segment);
+                self.retired.settle(&mut segment);
                 arena.over(segment)
             };
             if arena.refs(slot).is_none() {
@@ -199,14 +183,8 @@ impl Tables {
     }
 
     pub fn drop_group(&mut self, group: u32) {
-        let Self { own, peers, dmbs, retired, retirements, .. } = self;
-        let mut retire = |segment: Segment| {
-            *retirements += 1;
-            let oldest = retirements.saturating_sub(RETIRED as u64);
-            retired.take_if(|e| e.0 <= oldest, |(_, place)| place.unmap());
-            // Without memory for the note the addresses are lost, and nothing else.
-            let _ = retired.insert((*retirements, segment.retire()));
-        };
+        let Self { own, peers, dmbs, retired, .. } = self;
+        let mut retire = |segment: Segment| retired.add(segment.retire());
         own.take_if(
             |a| a.group == group,
             |a| {

@@ -65,8 +65,8 @@ fn can_be_a_static() {
 
 #[test]
 fn identities_are_version_4_uuids() {
-    let gid = Loopback::new().gid();
-    assert_eq!((gid.0[6] >> 4, gid.0[8] >> 6), (4, 2));
+    let gid = Loopback::new().gid().to_bytes();
+    assert_eq!((gid[6] >> 4, gid[8] >> 6), (4, 2));
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl Request {
         rustix::net::bind(&listener, &address(&name)?)?;
         rustix::net::listen(&listener, 4)?;
         let mut out = Writer(Vec::with_capacity(REQUEST));
-        out.put(&MAGIC).put(&name).put(&secret).put(&DEVICE.gid().0).put(&own_data(&config).encode());
+        out.put(&MAGIC).put(&name).put(&secret).put(&DEVICE.gid().to_bytes()).put(&own_data(&config).encode());
         send_whole(tcp, &out.0)?;
         Ok(Self { config, listener: park(listener), secret, answer: None, candidate: -1, pid: pid() })
     }
@@ -207,7 +207,7 @@ impl Answer {
             let _ = send_status(tcp, code, &[0; 16]);
             return Err(Errno::PROTO);
         };
-        match Self::introduce(tcp, config, peer, (name, secret), Gid(gid)) {
+        match Self::introduce(tcp, config, peer, (name, secret), Gid::from_bytes(gid)) {
             Ok(answer) => Ok(answer),
             Err(e) => {
                 let code = if e == Errno::CONNREFUSED { status::ELSEWHERE } else { status::RESOURCES };
@@ -282,7 +282,7 @@ impl Introduction {
     fn send(unix: BorrowedFd<'_>, secret: &Secret, own: &Own, data: &ConnData) -> Result<(), Errno> {
         let arena = DEVICE.lend(own.dmb.token).ok_or(Errno::NOBUFS)?;
         let mut out = Writer(Vec::with_capacity(INTRODUCTION));
-        out.put(&MAGIC).put(secret).put(&DEVICE.gid().0).put(&own.dmb.token.to_be_bytes());
+        out.put(&MAGIC).put(secret).put(&DEVICE.gid().to_bytes()).put(&own.dmb.token.to_be_bytes());
         out.put(&own.dmb.len.to_be_bytes());
         out.put(&own.layout.stream_slots.to_be_bytes()).put(&own.layout.memory.to_be_bytes()).put(&data.encode());
         let fds = [borrow(arena.raw())];
@@ -316,7 +316,7 @@ impl Introduction {
         match (n, magic, data, rights) {
             (INTRODUCTION, MAGIC, Ok(data), Some(fd)) if echo == *secret => {
                 let layout = Layout::of_peer(slots, memory, dmb_len);
-                Ok(Some(Self { gid: Gid(gid), token, dmb_len, layout, data, memory: fd }))
+                Ok(Some(Self { gid: Gid::from_bytes(gid), token, dmb_len, layout, data, memory: fd }))
             }
             _ => Err(Errno::PROTO),
         }

@@ -17,34 +17,7 @@ mod field {
     pub const ENTRY: usize = 10;
 }
 
-/// Address of a device: 64 bits for ISM hardware (`lo` is 0), 128 for emulated devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Gid {
-    /// Bits 127..64; the whole address of a hardware device.
-    pub hi: u64,
-    /// Bits 63..0, the `gid_ext` of Linux.
-    pub lo: u64,
-}
-
-impl Gid {
-    /// A GID from its 16 bytes in network order.
-    pub fn from_bytes(bytes: [u8; 16]) -> Gid {
-        let both = u128::from_be_bytes(bytes);
-        Gid { hi: (both >> 64) as u64, lo: both as u64 }
-    }
-
-    /// The 16 bytes in network order.
-    pub fn to_bytes(self) -> [u8; 16] {
-        ((u128::from(self.hi) << 64) | u128::from(self.lo)).to_be_bytes()
-    }
-}
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.hi)?;
-        if self.lo != 0 { write!(f, "_{:016x}", self.lo) } else { Ok(()) }
-    }
-}
+pub use dibs::Gid;
 
 /// Whether a CHID belongs to an emulated device, whose GID has 128 bits.
 pub const fn is_emulated(chid: u16) -> bool {

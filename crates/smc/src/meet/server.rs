@@ -211,7 +211,7 @@ fn accept(
 
 /// Takes another connection's first contact with `peer` to its end, if its Confirm has come: its own next operation may
 /// be long in coming.
-fn finish_pending(own: &Conn, kind: Kind, peer: dibs::Gid, of: Cred) {
+fn finish_pending(own: &Conn, kind: Kind, peer: Gid, of: Cred) {
     let Some(first) = group::pending(kind, peer, of) else { return };
     // Of one that has several holders some may be another process, which would not have what is mapped now.
     if core::ptr::eq(first, own) || first.refs.load(Acquire) > 1 || !first.hold_upgrade() {
@@ -272,7 +272,7 @@ fn attach_confirmed(conn: &Conn, id: u32, confirm: &Accept, (fd, raw): (Option<i
     let (expected, kind, terms) = group::peer_of(id).ok_or(reason::SYNC_ERR)?;
     let selection = Selection {
         proposed: Proposed::Listed(0),
-        gid: Gid { hi: expected.hi(), lo: expected.lo() },
+        gid: expected,
         chid: kind.chid(),
         eid: terms.eid,
         release: terms.release,
