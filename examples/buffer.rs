@@ -1,5 +1,6 @@
 //! A buffer of SMC-D's loopback device: one side registers it, the other attaches it and moves data into it. Between two
 //! processes, token, description and descriptor pass over a socket.
+#![allow(unsafe_code)]
 
 use dibs::{Device, Loopback, Peer};
 

@@ -1,5 +1,6 @@
 //! Bytes through a ring in shared memory, from one thread to another. Two processes do the same: one passes the segment's
 //! descriptor, the other opens it with `Segment::open`.
+#![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

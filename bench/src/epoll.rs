@@ -1,5 +1,6 @@
 //! epoll through the C library, not through system calls of our own: an ordinary program goes through libc, and a
 //! preloaded library can only stand in there.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

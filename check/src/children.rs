@@ -1,4 +1,5 @@
 //! The processes that the check starts end with it, whatever ends it: Ctrl-C, a signal, or its own kill.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,6 @@
 //! Where a test runs: in network, process and mount namespaces of its own, with a /dev/shm, a /run and a directory for
 //! temporary files of its own. So the ports, rendezvous names and processes of one test are not there for another.
+#![allow(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,4 +1,5 @@
 //! What is printed while it runs: whole blocks, and one line that says how far it is.
+#![allow(unsafe_code)]
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;

@@ -1,4 +1,5 @@
 //! Builds LuaJIT for the feature `lua`, and embeds the parts of LuaJIT that are written in Lua (`jit.dump`, `jit.p` ...).
+#![allow(unsafe_code)]
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

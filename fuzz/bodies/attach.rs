@@ -1,4 +1,5 @@
 //! What the attach target does with its input: a peer that names buffers and passes memory as it likes.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

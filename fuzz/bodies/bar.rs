@@ -1,5 +1,6 @@
 //! What the bar target does with its input: another guest that writes anything into the tables of a bar, at any time, and
 //! names any extent, while two processes of ours work with it.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, OnceLock};

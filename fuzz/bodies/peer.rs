@@ -1,5 +1,6 @@
 //! What the targets of a whole peer do with their input: real loopback connections, a real rendezvous, and at the other
 //! end whatever the input says. A second connection beside it must not notice.
+#![allow(unsafe_code)]
 
 use std::cell::OnceCell;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

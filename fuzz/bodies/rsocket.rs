@@ -1,4 +1,5 @@
 //! What the rsocket targets do with their input: a peer that says and writes what it likes.
+#![allow(unsafe_code)]
 
 use rustix::fd::RawFd;
 use shortwire_rsocket::Errno;

@@ -1,4 +1,5 @@
 //! Ports, and waiting for a server.
+#![allow(unsafe_code)]
 
 use std::fs;
 use std::io::Read;

@@ -1,4 +1,5 @@
 //! A program under a watchdog.
+#![allow(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

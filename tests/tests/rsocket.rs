@@ -1,4 +1,5 @@
 //! Debian's own rsockets programs, linked to librdmacm, under `shortwire run --rsocket`.
+#![allow(unsafe_code)]
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};

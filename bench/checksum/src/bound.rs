@@ -1,4 +1,5 @@
 //! The limits: reading all bytes, and copying them.
+#![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 

@@ -1,4 +1,5 @@
 //! Time in nanoseconds by the processor's counter, and the core's own clock.
+#![allow(unsafe_code)]
 
 use std::arch::asm;
 use std::hint::black_box;

@@ -1,4 +1,5 @@
 //! Memory to measure in: large pages, and lines that can be thrown out of all caches.
+#![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::io;

@@ -1,5 +1,6 @@
 //! A routine under measurement, and the loops in which it is timed. Each loop is compiled once per routine, so that a
 //! routine is called, or inlined, as in a program that uses it.
+#![allow(unsafe_code)]
 
 use std::arch::asm;
 use std::hint::black_box;

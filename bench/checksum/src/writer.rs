@@ -1,4 +1,5 @@
 //! A second core that writes to memory past its caches while others measure: the traffic that a network card makes.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,5 +1,6 @@
 //! Two byte rings in one shared mapping, one each way. Cursors count bytes and never wrap; each end keeps its own cursor
 //! privately and publishes it once per piece. No protection against a bad peer: both ends are this program.
+#![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::io;

@@ -1,4 +1,5 @@
 //! The kernels, by instruction set.
+#![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use crate::{kernel::CopyFn, sum::csum_block_add};

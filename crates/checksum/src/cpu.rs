@@ -1,4 +1,5 @@
 //! Which processor this is and what it can do. The standard library's detection is not in `core`.
+#![allow(unsafe_code)]
 
 use core::fmt;
 

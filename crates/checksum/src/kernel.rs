@@ -2,6 +2,7 @@
 //!
 //! The fastest available kernel is chosen at the first call and kept in an atomic function pointer; a later call costs
 //! one relaxed load. [`select`] overrides the choice for tests and benchmarks.
+#![allow(unsafe_code)]
 
 use core::fmt;
 use core::ops::Deref;

@@ -16,6 +16,7 @@
 //!     Err(error) => eprintln!("checksum profile ignored, the built-in one stays: {error}"),
 //! }
 //! ```
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,6 +1,7 @@
 //! What every device has to do, whichever it is. A device's own tests call [`run`] on two of them.
 //!
 //! `a` receives and `b` sends; call it a second time the other way round where the two differ.
+#![allow(unsafe_code)]
 
 use crate::{AttachError, Device, Dmb, Gid, MoveError, Peer, Reach, RegisterError, Told};
 use rustix::fd::RawFd;

@@ -1,5 +1,6 @@
 //! A device for tests that cannot share memory: data is copied into buffers that the sender never sees.
 //! What runs on it runs on ISM, where hypervisor firmware does the copy.
+#![allow(unsafe_code)]
 
 use crate::{AttachError, Device, Dmb, Gid, Lent, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

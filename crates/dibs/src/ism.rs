@@ -9,6 +9,7 @@
 //! Buffers are pooled in arenas as those of [`Loopback`], whose tables they are kept in; see there for the life of a slot.
 //! A signal is counted in the owner's memory. Whoever sleeps must be woken by other means: no memory is shared that a
 //! futex could be in.
+#![allow(unsafe_code)]
 
 pub mod integrity;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //!
 //! A process maps the arenas that it needs one by one, so that one which has ended can be taken from under a late thread.
 //! There are no futexes between guests: a signal is counted, and whoever sleeps must be woken by other means.
+#![allow(unsafe_code)]
 
 mod bar;
 mod tables;

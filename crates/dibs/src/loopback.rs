@@ -9,6 +9,7 @@
 //!
 //! Every table is behind one lock. A signal handler that interrupted its holder is refused, never
 //! blocked.
+#![allow(unsafe_code)]
 
 pub(crate) mod arena;
 pub(crate) mod random;

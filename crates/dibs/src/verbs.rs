@@ -9,6 +9,7 @@
 //! that would. Signals are counted in a word of the owner's, which the sender alone writes; sleepers are woken by other means.
 //!
 //! Buffers are pooled in arenas as those of [`Loopback`], each of them a region of its own from its first use on.
+#![allow(unsafe_code)]
 
 mod adapter;
 mod link;

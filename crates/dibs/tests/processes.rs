@@ -1,5 +1,6 @@
 //! Loopback between two real processes, with the memfd passed as the rendezvous passes it. One test
 //! alone in its process, because it counts descriptors and mappings.
+#![allow(unsafe_code)]
 
 use dibs::{Device, Dmb, Gid, Loopback};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

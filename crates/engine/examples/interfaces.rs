@@ -3,6 +3,7 @@
 //!
 //! Everything happens in a network namespace of its own. The kernel's generator (`engine::xdp::live_frames`) has processor
 //! 0, what is measured has processor 1. All rows take turns in each round; the medians are printed.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

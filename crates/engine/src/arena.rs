@@ -8,6 +8,7 @@
 //! slot:  | control 64 | headroom .. | data .. | tailroom |
 //!        0            64            ^ Packet::data       SLOT
 //! ```
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;

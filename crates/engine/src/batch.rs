@@ -1,4 +1,5 @@
 //! Packets on their way through an app: a short array without allocation.
+#![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};

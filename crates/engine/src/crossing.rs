@@ -3,6 +3,7 @@
 //! Each side keeps its own cursor in private memory and publishes it once per batch; what it reads of the other's is
 //! checked like a foreign process's ([`Cursor::follow`]), although both sides are ours: one cursor, audited once. Packets
 //! cross as handles. Their slots come back through the arena, [`CHUNK`](crate::arena::CHUNK) at a time.
+#![allow(unsafe_code)]
 
 use std::sync::OnceLock;
 

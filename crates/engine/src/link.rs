@@ -6,6 +6,7 @@
 //!
 //! All methods take `&self`: an app holds its input and its output at once, and these may be one link. None of them calls
 //! foreign code while the cursors are in motion.
+#![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;

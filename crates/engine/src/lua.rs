@@ -6,6 +6,7 @@
 //!
 //! `host` is what scripts can ask of the engine, `instance` what the engine asks of an app in Lua, `direct` what compiled
 //! code calls without the detour over the interpreter.
+#![allow(unsafe_code)]
 
 use std::path::Path;
 use std::process::ExitStatus;

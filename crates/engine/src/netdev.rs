@@ -1,6 +1,7 @@
 //! What an operator does with `ip link`, from inside: find an interface, look at it, set it up.
 //!
 //! All by ioctl on a throwaway socket: see netdevice(7). Works in the calling thread's network namespace.
+#![allow(unsafe_code)]
 
 use std::ffi::CStr;
 use std::io;

@@ -2,6 +2,7 @@
 //!
 //! The handle is 16 bytes and carries the length, so that links, counters and most apps never touch packet memory.
 //! Dropping it frees the slot. Bytes before and behind the data give room to grow without moving them.
+#![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;

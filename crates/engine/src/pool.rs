@@ -2,6 +2,7 @@
 //!
 //! A thread takes slots from the arena and gives them back [`CHUNK`] at a time. A packet that crossed to another thread is
 //! freed there; its slot comes back with a chunk. Nothing is allocated while packets move.
+#![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::ptr::null_mut;

@@ -1,4 +1,5 @@
 //! Asking engines to stop, or to read their configuration again, from another thread or from a signal.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

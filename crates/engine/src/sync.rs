@@ -1,4 +1,5 @@
 //! The one place of this crate that chooses between the atomics and cells of core and those of loom.
+#![allow(unsafe_code)]
 
 pub use shm::sync::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,4 +1,5 @@
 //! The AF_XDP layer on veth pairs, without engine: each test has a network namespace of its own, on its own thread.
+#![allow(unsafe_code)]
 
 use std::io::Write;
 use std::os::fd::AsFd;

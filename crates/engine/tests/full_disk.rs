@@ -1,4 +1,5 @@
 //! A disk without room under a capture file. A process of its own, since it limits the size of all files.
+#![allow(unsafe_code)]
 
 use std::fs;
 

@@ -1,5 +1,6 @@
 //! Every interleaving of the two structures that threads share without a lock.
 //! `RUSTFLAGS="--cfg loom" cargo test -p engine --test loom --release`
+#![allow(unsafe_code)]
 #![cfg(loom)]
 
 use engine::crossing::crossing;

@@ -1,4 +1,5 @@
 //! Descriptor rings against the plainest card there can be: it takes descriptors in order and marks them.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

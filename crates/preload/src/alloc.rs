@@ -3,6 +3,7 @@
 //! A hook may run in a signal handler that interrupted malloc, or inside a replacement malloc that reads /proc: the
 //! application's allocator is out of bounds. Small blocks come from size classes over mapped chunks; a signal handler
 //! that interrupted our own allocator gets a mapping of its own instead of waiting for itself.
+#![allow(unsafe_code)]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;

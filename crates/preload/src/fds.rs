@@ -1,6 +1,7 @@
 //! Which descriptors are ours to watch: one word per descriptor number, and per connection what this process holds.
 //!
 //! A hook on a plain file costs one load and one branch.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 

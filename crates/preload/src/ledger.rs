@@ -1,5 +1,6 @@
 //! What a process holds of its family's connections. That of a fork child lies in memory which its parent sees too: a
 //! child that is killed gives nothing back, so its parent does.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 

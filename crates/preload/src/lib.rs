@@ -3,6 +3,7 @@
 //! The application's descriptor stays the kernel's TCP socket; these hooks only short-circuit what an upgraded
 //! connection has in shared memory. Nothing here allocates from the application's heap, panics, or keeps a lock across
 //! a wait. doc/preload.md lists the entry points and their limits.
+#![allow(unsafe_code)]
 
 mod alloc;
 mod calls;

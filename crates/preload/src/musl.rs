@@ -2,6 +2,7 @@
 //!
 //! musl takes a library that defines both `__libc_start_main` and `stdin` for a C library, its own, and uses what it has already
 //! in its place. So we define both. With glibc the first calls on, and the second points to where its own does.
+#![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_void};
 

@@ -1,4 +1,5 @@
 //! The next definition of every name we export: libc's, or another preloaded library's.
+#![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};

@@ -1,4 +1,5 @@
 //! poll and select for upgraded connections, between the rings and the kernel's poll.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering::*;
 

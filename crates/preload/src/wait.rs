@@ -1,5 +1,6 @@
 //! Waiting: spin briefly where it pays, then sleep in a real kernel call on the real descriptor, so that signals,
 //! timeouts, cancellation and resets are the kernel's.
+#![allow(unsafe_code)]
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};

@@ -1,4 +1,5 @@
 //! The C interface: the names and semantics of `rdma/rsocket.h`. Errors are -1 and errno.
+#![allow(unsafe_code)]
 
 mod transfer;
 

@@ -15,6 +15,7 @@
 //! server.read_exact(&mut [0; 5])?;
 //! # Ok::<(), std::io::Error>(())
 //! ```
+#![allow(unsafe_code)]
 
 mod addr;
 mod datagram;

@@ -1,4 +1,5 @@
 //! rpoll and rselect: rsockets and other descriptors in one wait.
+#![allow(unsafe_code)]
 
 use crate::socket::{Phase, Socket, last_error};
 use crate::{config, table};

@@ -4,6 +4,7 @@
 //! A provider may be a queue pair in shared memory ([`crate::shared`]), hardware behind libibverbs, or a
 //! wrapper that makes faults ([`faulty`]). Connections come from each provider's own rendezvous, which
 //! carries [`crate::wire::ConnData`] as private data.
+#![allow(unsafe_code)]
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -12,6 +12,7 @@
 //! (`shm::doorbell`), which is a byte on the Unix socket that joins the two; its end is the peer's end.
 //!
 //! All of it is plain data and pointers into mappings, so that the child of a fork finds the same.
+#![allow(unsafe_code)]
 
 mod exposed;
 pub mod meet;

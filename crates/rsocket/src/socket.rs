@@ -3,6 +3,7 @@
 //! Its number is that of a real TCP (or UDP) socket of the kernel; see [`crate::shared::meet`]. Over verbs it
 //! is that of an epoll set; see [`crate::verbs::connect`]. All fields live in memory that a fork shares, so
 //! there are no pointers into the heap but for verbs, which a fork does not share.
+#![allow(unsafe_code)]
 
 mod datagram;
 mod lifecycle;

@@ -6,6 +6,7 @@
 //!
 //! Three parts, each under a lock of its own: [`send`] (`slock`), [`recv`] (`rlock`), and the completion
 //! queue ([`cq`], under [`Progress`]), which is the only one that hears the peer.
+#![allow(unsafe_code)]
 
 mod cq;
 mod iomap;

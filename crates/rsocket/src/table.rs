@@ -3,6 +3,7 @@
 //! Sockets lie in memory that is shared over fork, one mapping each, so that parent and child use the same
 //! connection as they would a kernel's. The table itself belongs to the process. A socket's memory is never
 //! unmapped: a thread that is late finds a closed socket, and its reuse waits for [`QUARANTINE`] others.
+#![allow(unsafe_code)]
 
 use crate::socket::Socket;
 use core::ptr::null_mut;

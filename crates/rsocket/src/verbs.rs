@@ -6,6 +6,7 @@
 //!
 //! Handles of these libraries belong to the process that made them: a connection does not survive a fork in
 //! the child, as with librdmacm.
+#![allow(unsafe_code)]
 
 pub mod connect;
 mod endpoint;

@@ -1,4 +1,5 @@
 //! The order of locks around the completion queue, and that no wakeup is lost there.
+#![allow(unsafe_code)]
 #![cfg(loom)]
 
 #[path = "../src/progress.rs"]

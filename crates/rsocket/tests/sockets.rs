@@ -1,4 +1,5 @@
 //! The C interface among real processes: refusals, strangers, forks, signals, kills, and bad input.
+#![allow(unsafe_code)]
 #![cfg(not(loom))]
 
 use core::ffi::c_int;

@@ -1,4 +1,5 @@
 //! Address space, of which we take much and touch little: what of a program's limits that may cost it.
+#![allow(unsafe_code)]
 
 use core::ffi::c_void;
 use core::ptr;

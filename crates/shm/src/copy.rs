@@ -4,6 +4,7 @@
 //! fifteenth of its rate where the destination lies 1 to 15 bytes behind the source modulo 4096 (3.4 instead of 48 GB/s
 //! for 32 KiB on an EPYC 9004; glibc's bug 30995), and a byte stream brings every such distance. Plain vector loads and
 //! stores have no such place and are as fast or faster at all others.
+#![allow(unsafe_code)]
 
 /// Shorter blocks glibc copies with vectors, too, and knows more about.
 const WIDE: usize = 1024;

@@ -3,6 +3,7 @@
 //!
 //! Code that runs in other people's programs meets all three. In each of them the value may be half changed, so a value
 //! that was left begins anew, and what it was is not even dropped.
+#![allow(unsafe_code)]
 
 use crate::FastLock;
 use core::cell::UnsafeCell;

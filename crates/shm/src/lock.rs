@@ -11,6 +11,7 @@
 //! stack than a handler would. A function that returns a guard must be inlined: a frame that is no more
 //! would pass for one that was left. A shared lock needs its users in one PID namespace, or a living owner
 //! seems dead. A recycled thread id keeps a dead owner's lock taken for as long as the new thread lives.
+#![allow(unsafe_code)]
 
 use crate::futex::{self, Woke};
 use crate::sync::{AtomicU32, Ordering, spin};

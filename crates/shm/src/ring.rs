@@ -2,6 +2,7 @@
 //!
 //! The ring is only memory and a size. Who may touch which part of it follows from the cursors that
 //! both sides keep; see [`crate::Cursor`].
+#![allow(unsafe_code)]
 
 use crate::cursor::Cursor;
 

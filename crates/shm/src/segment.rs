@@ -6,6 +6,7 @@
 //!
 //! Limit: where overcommit is forbidden (`vm.overcommit_memory=2`), the kernel may still answer the
 //! first touch of a page with SIGBUS when it has no memory left to promise.
+#![allow(unsafe_code)]
 
 use crate::address;
 use core::ffi::CStr;

@@ -1,4 +1,5 @@
 //! Who am I, and is that one still alive.
+#![allow(unsafe_code)]
 
 #[cfg(not(loom))]
 mod imp {

@@ -1,4 +1,5 @@
 //! The lock among real threads, signals and processes.
+#![allow(unsafe_code)]
 #![cfg(not(loom))]
 
 use core::cell::UnsafeCell;

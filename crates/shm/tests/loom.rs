@@ -1,5 +1,6 @@
 //! Every interleaving, and every stale value that the memory model allows, of what several threads or
 //! processes do to shared words. `RUSTFLAGS="--cfg loom" cargo test -p shm --test loom --release`
+#![allow(unsafe_code)]
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;

@@ -1,4 +1,5 @@
 //! Segments against files that are not what they should be.
+#![allow(unsafe_code)]
 #![cfg(not(loom))]
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

@@ -3,6 +3,7 @@
 //! A process that uses the bar holds a lock on the byte of its number in the bar's file, on an open file description that
 //! its fork children inherit. The kernel takes the lock back when the last of them has ended, however it ended: until then
 //! rings that they inherited may be written to. Of another guest's processes only the broker can tell (`broker.rs`).
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::fmt;

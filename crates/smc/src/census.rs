@@ -2,6 +2,7 @@
 //!
 //! A row belongs to the process whose number it has; of a process that has ended it is free again. `shortwire linkgroups`
 //! reads rows while they change and only shows them: a row that is caught in between shows two groups mixed, no more.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 

@@ -4,6 +4,7 @@
 //! The name is made of the connection's two addresses and lies in the abstract namespace, which belongs to the network
 //! namespace as the addresses do. It vanishes with its process: nothing to clean up. Where the ends are in different
 //! network namespaces the socket lies in a directory that both see (`directory.rs`).
+#![allow(unsafe_code)]
 
 use crate::inet::Addr;
 use crate::sys;

@@ -1,4 +1,5 @@
 //! What is set, as values that other modules read. `setting` reads it from the environment that `shortwire run` composes.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};

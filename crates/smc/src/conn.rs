@@ -6,6 +6,7 @@
 //!
 //! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of its cache lines
 //! travels one way. The exceptions are the two REVOKED bits, by which an owner takes its ring back (`revert.rs`).
+#![allow(unsafe_code)]
 
 mod bounds;
 mod carry;

@@ -3,6 +3,7 @@
 //! A socket there is named by what NAT seldom changes, the port of the end that opened the connection, by a check over the
 //! first bytes that this end has sent, and by chance: no name is ever taken twice, so that one whose owner was killed can be
 //! removed by anybody who finds it. Names only say whom to ask first; who is who is found out by `meet::prove`.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 

@@ -2,6 +2,7 @@
 //!
 //! They sit high in the descriptor table, so that the numbers which the application gets stay what they would be
 //! without us, and the preload layer knows their numbers, so that a loop over `close` leaves them alone.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 

@@ -1,4 +1,5 @@
 //! What the kernel knows of a TCP connection: stream positions, addresses, and whose the other end is.
+#![allow(unsafe_code)]
 
 use crate::sys;
 

@@ -2,6 +2,7 @@
 //!
 //! The rule of version 2 is the kernel's: a device without an id goes with every interface, one that has an id with a system
 //! that has an interface of the same id.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::fmt;

@@ -2,6 +2,7 @@
 //!
 //! Each has a place in a small file in `$SHORTWIRE_RUN_DIR` or /dev/shm and holds a record lock on it. The kernel takes the lock back when the
 //! process ends, however it ends, and what stands at a place without a lock does not count any more. The file stays.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};

@@ -3,6 +3,7 @@
 //! It lives in a memfd named `shortwire-table`, kept open as a high hidden descriptor, so that a reader of the same
 //! user finds it as `/proc/PID/fd/N` and nothing is left when the last process ends, however it ends.
 //! Slots are type-stable: a `Conn` is reused but never unmapped, so a late reader sees another connection at worst.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 

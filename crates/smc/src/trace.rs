@@ -2,6 +2,7 @@
 //! appended to a pcap file whose packets begin with the IP header (link type 101).
 //!
 //! The messages travel beside the TCP stream, so the sequence numbers are those of a stream that has nothing else in it.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

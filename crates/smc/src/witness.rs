@@ -2,6 +2,7 @@
 //!
 //! Addresses do not tell such connections apart: NAT changes them, and private ones recur. Both ends have seen the same
 //! bytes, though. Nothing here is done unless a rendezvous directory is set.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};

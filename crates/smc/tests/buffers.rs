@@ -1,4 +1,5 @@
 //! Receive buffers go back to their pool when both ends are done with them: all of them, and not earlier.
+#![allow(unsafe_code)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Waiting threads: each sleep is armed, checked and really slept, as in the preloaded library's `wait`, and always ends.
+#![allow(unsafe_code)]
 
 mod common;
 

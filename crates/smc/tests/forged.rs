@@ -1,5 +1,6 @@
 //! A peer over ism that lies about where its buffer is, beside an honest connection: it is declined, and its connection stays
 //! TCP with every byte; and one that dies in the middle of a write.
+#![allow(unsafe_code)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! A peer that writes anything it likes into the buffer it was given: it harms its own connection and nothing else.
+#![allow(unsafe_code)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The checksum over ism: who agrees on it, that every stream passes it, and that a flipped bit does not.
+#![allow(unsafe_code)]
 
 mod common;
 

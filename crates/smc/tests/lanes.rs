@@ -1,4 +1,5 @@
 //! Handshakes after the first, in the memory of the link group.
+#![allow(unsafe_code)]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! A receive that was in the kernel while the peer left TCP, and perhaps came back; and positions in the stream that the
 //! kernel does not tell.
+#![allow(unsafe_code)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The data path against a queue: any interleaving of calls, with any sizes, in both modes of the device.
+#![allow(unsafe_code)]
 
 mod common;
 

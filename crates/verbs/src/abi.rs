@@ -1,6 +1,7 @@
 //! The parts of libibverbs and librdmacm that are used here, as their headers (`infiniband/verbs.h`,
 //! `rdma/rdma_cma.h`) declare them, and the tables of their functions. Both libraries are opened at run time,
 //! so that nothing depends on them where there is no RDMA. Tests compare sizes and offsets with the headers.
+#![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::ptr::null_mut;

@@ -1,4 +1,5 @@
 //! Memory of another process, reached by system calls alone.
+#![allow(unsafe_code)]
 
 use core::ffi::c_void;
 use shm::Errno;

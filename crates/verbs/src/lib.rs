@@ -5,6 +5,7 @@
 //!
 //! Handles belong to the process that made them: none is of any use in the child of a fork. The child of a vfork is in the
 //! memory of its parent, and uses them in its stead.
+#![allow(unsafe_code)]
 
 pub mod abi;
 pub mod far;

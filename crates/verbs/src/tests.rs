@@ -1,4 +1,5 @@
 //! The declarations against the installed headers, and the software provider between two ends and two processes.
+#![allow(unsafe_code)]
 
 use crate::abi::*;
 use crate::{far, software};

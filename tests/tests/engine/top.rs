@@ -1,4 +1,5 @@
 //! `shortwire top` on a terminal: what it draws, its keys, and the terminal that it leaves behind.
+#![allow(unsafe_code)]
 
 use std::num::NonZero;
 use std::os::fd::{FromRawFd, OwnedFd};

@@ -1,5 +1,6 @@
 //! Faults from outside: a seccomp filter hands a program's system calls to this test, which lets them go on, or makes the
 //! N-th of those that the library itself issues fail. The library knows nothing of it, and needs nothing for it.
+#![allow(unsafe_code)]
 
 use std::fs;
 use std::io;

@@ -1,5 +1,6 @@
 //! Scarcity that lasts: limits, full file systems, calls that a sandbox forbids. Whatever a program can do without the
 //! library it can do with it.
+#![allow(unsafe_code)]
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};

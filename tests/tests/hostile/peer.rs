@@ -1,5 +1,6 @@
 //! A peer that has shaken hands as a true one does, and then owns a share of the memory: it may write there what it
 //! likes, whenever it likes.
+#![allow(unsafe_code)]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
 //! Other users and other processes: who may share memory with whom, and what nobody may. As root.
+#![allow(unsafe_code)]
 
 use std::env;
 use std::fs;

@@ -1,4 +1,5 @@
 //! BPF programs and maps of the whole machine that carry our name.
+#![allow(unsafe_code)]
 
 use std::io;
 

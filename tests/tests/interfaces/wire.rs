@@ -1,4 +1,5 @@
 //! Network namespaces, cables in them, and the far ends of the cables.
+#![allow(unsafe_code)]
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

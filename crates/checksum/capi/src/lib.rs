@@ -1,5 +1,6 @@
 //! The C border of the crate `checksum`; `include/shortwire_csum.h` says what each function does. A library for C programs
 //! needs a panic handler, which a `no_std` crate must leave to its user: hence a package of its own.
+#![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Deref;

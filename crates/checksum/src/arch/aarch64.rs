@@ -1,4 +1,5 @@
 //! aarch64: NEON, which every processor of this architecture has.
+#![allow(unsafe_code)]
 
 use core::arch::aarch64::*;
 

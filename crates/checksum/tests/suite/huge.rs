@@ -1,4 +1,5 @@
 //! More than 4 GiB at once. The memory is one file of 1 MiB mapped many times, so that it costs address space only.
+#![allow(unsafe_code)]
 
 use std::ptr::null_mut;
 

@@ -1,4 +1,5 @@
 //! The oracle, and memory whose neighbourhood faults.
+#![allow(unsafe_code)]
 
 use std::io::Write;
 use std::ptr::null_mut;

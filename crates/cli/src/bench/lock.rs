@@ -1,6 +1,7 @@
 //! `shortwire bench lock`: a lock and unlock of each kind, alone and against others, with signals arriving.
 //!
 //! The source patch that gave `fastlock` its name measured two billion pairs against a pthread mutex.
+#![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
 //! One call of a process of another machine, until its channel is in the hands of the other end of its connection.
+#![allow(unsafe_code)]
 
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::{BorrowedFd, IntoRawFd};

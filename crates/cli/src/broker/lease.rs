@@ -1,5 +1,6 @@
 //! The bar as the broker looks after it: that this machine lives, and what has been left by processes and machines that do
 //! not.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::thread::sleep;

@@ -1,4 +1,5 @@
 //! Kernel features, each tried in earnest.
+#![allow(unsafe_code)]
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

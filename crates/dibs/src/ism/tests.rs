@@ -1,4 +1,5 @@
 //! What is particular to ism, beside the suite for all devices.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::conformance::{Pair, run};

@@ -12,6 +12,7 @@
 //! it attached: whoever may still write to it keeps it.
 //!
 //! All of it may be changed by any guest at any time. Indexes are computed from what is checked, never taken.
+#![allow(unsafe_code)]
 
 mod blocks;
 

@@ -1,4 +1,5 @@
 //! What a process has of a bar: its own arenas, and those attached.
+#![allow(unsafe_code)]
 
 use super::bar::{Bar, Extent, Member};
 use crate::loopback::HEADER;

@@ -1,4 +1,5 @@
 //! What is particular to ivshmem, beside the suite for all devices: a file stands for the bar.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::conformance::{Pair, run};

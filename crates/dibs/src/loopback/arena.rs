@@ -7,6 +7,7 @@
 //! The front and the control page belong to the device's user on both sides. The signal page is the device's: one
 //! counter per slot, on which the owner can sleep. The segment is sparse, so that a slot costs memory
 //! only once it is used.
+#![allow(unsafe_code)]
 
 use super::table::Slots;
 use crate::Gid;

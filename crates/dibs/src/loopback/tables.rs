@@ -1,4 +1,5 @@
 //! What the device knows: its own arenas, those attached, and whom it has met.
+#![allow(unsafe_code)]
 
 use super::arena::{FRONT, Geometry, OwnArena, PeerArena, arena_id, arena_of, slot_of, token};
 use super::random;

@@ -1,4 +1,5 @@
 //! The provider that a process uses, opened once, and its protection domain.
+#![allow(unsafe_code)]
 
 use super::{Memory, link};
 use crate::Errno;

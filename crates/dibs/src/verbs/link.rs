@@ -4,6 +4,7 @@
 //! the completion tells; so no thread of ours has to be there for completions, and the queue never holds more than one
 //! chain. A signal handler must not come between a post and its completion (the library takes locks that know nothing of
 //! handlers), so signals wait that long.
+#![allow(unsafe_code)]
 
 use super::adapter::{Adapter, last_error};
 use super::{End, Memory, WORDS};

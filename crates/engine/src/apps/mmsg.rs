@@ -1,4 +1,5 @@
 //! Many packets per system call: sendmmsg(2) and recvmmsg(2).
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

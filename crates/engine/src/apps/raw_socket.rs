@@ -6,6 +6,7 @@
 //!
 //! What the kernel has taken out of a packet or left open is restored: VLAN tags, transport checksums, and the segments of
 //! packets that a sender on this machine left uncut (TSO, USO) or the kernel put together (GRO).
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,6 +6,7 @@
 //! With `vnet-header` the kernel hands transport checksums over unfinished, which spares it a pass over the data, and
 //! believes the engine's word for those that were verified. It also hands TCP streams over uncut, up to 64 KiB per system
 //! call; they are cut here.
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -3,6 +3,7 @@
 //! Packets are copied once between the guest's buffers and ours; there is no other work, and no system call while the guest
 //! polls as well. A guest that goes and comes again, or an emulator that does, is met again. What a guest writes into its
 //! memory can cost it its own connection.
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::path::PathBuf;

@@ -9,6 +9,7 @@
 //!
 //! Limits: frames up to 1792 bytes; no VLAN tags that the device has taken out, no checksums that it was to fill in (switch
 //! both off with `ethtool -K IF rxvlan off tx off` at the sender if it is on this machine); no jumbo frames.
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::os::fd::AsFd;

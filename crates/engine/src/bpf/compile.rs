@@ -2,6 +2,7 @@
 //!
 //! The library is opened when the first expression is compiled, so that it is needed only then; neither rights nor an
 //! interface are. What it compiles runs in our own interpreter.
+#![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;

@@ -1,4 +1,5 @@
 //! One object's counters in a mapped file.
+#![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;

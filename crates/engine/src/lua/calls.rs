@@ -2,6 +2,7 @@
 //!
 //! Once per breath and app, so it is done by hand: on a stack of its own, which is at its base whenever the engine runs,
 //! whatever the script was doing when it called the engine.
+#![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};

@@ -1,4 +1,5 @@
 //! Functions that compiled Lua calls by address. They never call back into Lua, and raise no error.
+#![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::rc::Rc;

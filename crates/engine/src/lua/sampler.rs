@@ -1,6 +1,7 @@
 //! Where the time goes: a thread that looks at what LuaJIT is doing, about a thousand times a second.
 //!
 //! Traces store their number when they are entered, so that nothing needs to be added to what is measured.
+#![allow(unsafe_code)]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};

@@ -1,4 +1,5 @@
 //! Registers of a device.
+#![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;

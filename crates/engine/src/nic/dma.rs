@@ -2,6 +2,7 @@
 //!
 //! Packets need no buffers of their own: the [arena](crate::arena) as a whole is made reachable, and [`PacketMap`] turns
 //! the address of a packet's byte into the device's. Descriptor rings live in [`Buffer`]s.
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 //! A descriptor has 16 bytes: the address of the packet's bytes, and a word of marks whose layout is the card's
 //! ([`Layout`]). The driver owns what lies behind the tail, the card what lies before it, until it sets the "done" mark.
 //! No register is read while packets move, and the tail register is written once per batch.
+#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;

@@ -4,6 +4,7 @@
 //! when the process ends, by whatever means.
 //!
 //! Layouts are those of `union bpf_attr` in `linux/bpf.h`; the kernel takes shorter structures than its own.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -3,6 +3,7 @@
 //!
 //! Invariant: an index of ours is never more than the ring's size ahead of the kernel's, and every access to an entry goes
 //! through `mask`, so that no value that the kernel could leave there leads outside of the mapping.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::marker::PhantomData;

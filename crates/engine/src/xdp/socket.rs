@@ -3,6 +3,7 @@
 //! Ownership: a chunk belongs to the kernel from [`Socket::fill`] or [`Socket::send`] until it comes back through
 //! [`Socket::receive`], [`Socket::complete`] or [`Socket::close`]. A bit per chunk records it, because frames that the
 //! kernel dropped inside wait in a list of its own that no ring shows, and only the record tells which to take back.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

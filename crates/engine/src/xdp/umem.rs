@@ -1,5 +1,6 @@
 //! The memory that packets live in, as the kernel knows it: one UMEM for all ports, so that a packet goes from one port to
 //! another by its address.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

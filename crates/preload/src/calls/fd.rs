@@ -1,4 +1,5 @@
 //! Descriptors: close, dup, fcntl, ioctl, passing.
+#![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::sync::atomic::Ordering::*;

@@ -1,4 +1,5 @@
 //! sendfile and splice: from files and pipes straight into the ring, and out of it.
+#![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_uint};
 use core::sync::atomic::Ordering::*;

@@ -1,4 +1,5 @@
 //! read and write in all their forms.
+#![allow(unsafe_code)]
 
 pub mod deferred;
 mod receive;

@@ -1,4 +1,5 @@
 //! Socket options that a doorbell on the TCP stream could not live with are kept in user space.
+#![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::*;

@@ -1,4 +1,5 @@
 //! fork, exec, spawn, signals' restart rule, and io_uring.
+#![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};

@@ -1,4 +1,5 @@
 //! poll, select and epoll as the application calls them.
+#![allow(unsafe_code)]
 
 use core::ffi::c_int;
 

@@ -1,4 +1,5 @@
 //! Sockets come into being, listen, connect, shut down.
+#![allow(unsafe_code)]
 
 use core::ffi::c_int;
 

@@ -1,4 +1,5 @@
 //! What changes sets and registrations: epoll_create and epoll_ctl, closes, switches from and to TCP, fork.
+#![allow(unsafe_code)]
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::*;

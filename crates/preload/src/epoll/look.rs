@@ -1,4 +1,5 @@
 //! What is ready in a set, and how a sleeper asks for doorbells.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering::*;
 

@@ -1,5 +1,6 @@
 //! Where sets and registrations live: two reserved arrays, whose members are reused and never freed, so that a late
 //! reader finds another set or registration at worst.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 

@@ -1,4 +1,5 @@
 //! Waiting on a set.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering::*;
 

@@ -1,4 +1,5 @@
 //! The calls that move data.
+#![allow(unsafe_code)]
 
 use super::{number, set_errno};
 use crate::socket;

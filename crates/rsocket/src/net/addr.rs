@@ -1,4 +1,5 @@
 //! Addresses of `std::net`, as the kernel has them.
+#![allow(unsafe_code)]
 
 use crate::table;
 use rustix::fd::RawFd;

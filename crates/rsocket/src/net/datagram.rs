@@ -1,4 +1,5 @@
 //! Datagrams, as `std::net::UdpSocket` has them.
+#![allow(unsafe_code)]
 
 use super::{Owned, addr};
 use crate::socket;

@@ -1,4 +1,5 @@
 //! As a program would use it.
+#![allow(unsafe_code)]
 
 use super::*;
 

@@ -1,4 +1,5 @@
 //! The provider of one socket, chosen when it was made.
+#![allow(unsafe_code)]
 
 use super::{Completion, Endpoint, Lane, PostError, Region, Remote};
 use crate::shared::QueuePair;

@@ -1,4 +1,5 @@
 //! What every provider has to do. A provider's own tests call [`run`] on two connected ends.
+#![allow(unsafe_code)]
 
 use super::{Completion, Endpoint, Lane, PostError, Region, Remote};
 use core::cell::Cell;

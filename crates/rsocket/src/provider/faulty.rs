@@ -1,5 +1,6 @@
 //! A provider around another that behaves as hardware may: work requests are carried out later, in order;
 //! only short ones are copied when posted; queues are full now and then; and one may fail.
+#![allow(unsafe_code)]
 
 use super::{Completion, Endpoint, Lane, PostError, Region, Remote};
 use rustix::fd::RawFd;

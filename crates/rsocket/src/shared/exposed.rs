@@ -6,6 +6,7 @@
 //! other memory, and the parts of pages at both ends, is written by the kernel ([`super::remote`]).
 //!
 //! The child of a fork gets a private copy again, so that it sees what it would have seen without us.
+#![allow(unsafe_code)]
 
 use super::QueuePair;
 use crate::provider::Region;

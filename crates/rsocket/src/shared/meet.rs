@@ -16,6 +16,7 @@
 //! Who echoes a secret has read it from the TCP connection, so the ends of both connections are the same
 //! two processes, whoever else knows the name (which any user can list). The Unix connection stays, as
 //! doorbell and as sign of life.
+#![allow(unsafe_code)]
 
 use super::exposed::pid;
 use super::{DEVICE, Layout, MEMORY_KEY, QueuePair};

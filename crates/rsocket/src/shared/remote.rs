@@ -4,6 +4,7 @@
 //! across (`process_vm_writev`): no mapping, and no trust beyond what the two processes already have in each
 //! other, because the kernel asks for the right to debug, as it does before it hands out the descriptor of
 //! the shared pages (`pidfd_getfd`). Both must therefore belong to one user.
+#![allow(unsafe_code)]
 
 use super::exposed::{SLOTS, inode, pid};
 use super::{Ordering, QueuePair};

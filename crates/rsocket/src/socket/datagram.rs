@@ -2,6 +2,7 @@
 //!
 //! librdmacm's datagram rsockets begin as UDP too, and move to a UD queue pair once the peer's is known. On
 //! one machine the kernel's loopback delivers what that would, with the same loss when a receiver is slow.
+#![allow(unsafe_code)]
 
 use super::Socket;
 use super::lifecycle::last_error;

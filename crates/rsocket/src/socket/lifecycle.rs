@@ -1,4 +1,5 @@
 //! From opening to closing.
+#![allow(unsafe_code)]
 
 use super::{Meeting, Phase, Socket, verbs};
 use crate::config::Provider;

@@ -1,4 +1,5 @@
 //! rsetsockopt, rgetsockopt, rfcntl and names: what librdmacm documents, and ENOTSUP for all else.
+#![allow(unsafe_code)]
 
 use super::lifecycle::last_error;
 use super::{Phase, Socket};

@@ -1,4 +1,5 @@
 //! Calls that move data: which socket, which flags, and whether to wait.
+#![allow(unsafe_code)]
 
 use super::{Phase, Socket, datagram};
 use crate::stream::RecvOptions;

@@ -1,5 +1,6 @@
 //! Sockets over verbs: opening, accepting, connecting and closing where librdmacm does what the kernel's TCP
 //! does otherwise.
+#![allow(unsafe_code)]
 
 use super::lifecycle::adopt;
 use super::{Phase, Socket};

@@ -1,4 +1,5 @@
 //! The completion queue: the only place that hears the peer. Under the lock of [`crate::progress`].
+#![allow(unsafe_code)]
 
 use super::{CONTROL, Config, Guarded, SGL, Stream, state};
 use crate::provider::{Completion, Endpoint, Lane, PostError, Remote};

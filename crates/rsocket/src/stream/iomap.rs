@@ -1,4 +1,5 @@
 //! Buffers of the application that the peer writes to directly: riomap, riounmap, riowrite.
+#![allow(unsafe_code)]
 
 use super::send::Source;
 use super::{Config, Guarded, Stream, lock, state};

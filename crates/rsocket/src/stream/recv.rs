@@ -1,4 +1,5 @@
 //! The receiving half, under `rlock`.
+#![allow(unsafe_code)]
 
 use super::{Guarded, Stream, lock, state};
 use crate::provider::Endpoint;

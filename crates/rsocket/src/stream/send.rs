@@ -1,4 +1,5 @@
 //! The sending half, under `slock`.
+#![allow(unsafe_code)]
 
 use super::{CONTROL, Guarded, SNDLOWAT, Stream, lock, state};
 use crate::provider::{Endpoint, Lane, PostError, Remote};

@@ -1,4 +1,5 @@
 //! The end of a stream: half or whole, with what was sent before it still arriving.
+#![allow(unsafe_code)]
 
 use super::{Stream, state};
 use crate::provider::{Endpoint, PostError};

@@ -1,5 +1,6 @@
 //! Any interleaving of sends, receives and ends, against a queue of bytes; with small buffers, few credits,
 //! and a provider that is late, short of room, or breaks.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::provider::faulty::{Faults, Faulty};

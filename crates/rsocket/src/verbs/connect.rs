@@ -3,6 +3,7 @@
 //!
 //! Events come on a channel of each socket. The number that the application gets is an epoll set in which
 //! that channel is, and later the channel of completions: readable whenever there may be something to do.
+#![allow(unsafe_code)]
 
 use super::abi::{Api, CmEvent, CmId, ConnParam, EventChannel, PS_TCP, event};
 use super::{VerbsEndpoint, check, last_error, readable};

@@ -1,4 +1,5 @@
 //! One end of a reliable connection: queue pair, completion queue and memory regions.
+#![allow(unsafe_code)]
 
 use super::abi::{Api, CmEvent, CmId, CompChannel, Cq, EventChannel, Mr, QpInitAttr, RecvWr, SendWr, Sge, Wc};
 use super::abi::{QPT_RC, TRANSPORT_IWARP, access, event, wc, wr};

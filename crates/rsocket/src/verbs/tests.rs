@@ -1,4 +1,5 @@
 //! The verbs provider over [`super::software`].
+#![allow(unsafe_code)]
 
 use super::abi::*;
 use super::connect::Connector;

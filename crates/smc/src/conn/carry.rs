@@ -1,4 +1,5 @@
 //! Application bytes across to a ring in the peer's own memory, and the cursor behind them, in one copy.
+#![allow(unsafe_code)]
 
 use super::far::{CONS, CPU, PROD};
 use super::send::{Pieces, Sent};

@@ -1,4 +1,5 @@
 //! Half-close, close, and what the peer is told of them.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::sys;

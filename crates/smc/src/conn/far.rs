@@ -6,6 +6,7 @@
 //! it is a chain of RDMA writes, whose completion is waited for.
 //!
 //! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in `recall.rs`.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::kind::VERBS;

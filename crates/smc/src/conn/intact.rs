@@ -1,4 +1,5 @@
 //! The checksum over ism, where both ends asked for it: `dibs::ism::integrity` has the records, which lie behind the ring.
+#![allow(unsafe_code)]
 
 use super::*;
 use core::mem::MaybeUninit;

@@ -1,4 +1,5 @@
 //! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
+#![allow(unsafe_code)]
 
 use super::sleepers::{READS, WRITES};
 use super::*;

@@ -7,6 +7,7 @@
 //! at nothing that lies behind. The peer sends no doorbell once it has seen that, and what it copies without having seen
 //! it, it has not sent. So nothing need be waited for but that no thread of it is between the look and the doorbell, which
 //! the lock of its image tells. What is unread the peer fetches when it makes its next call, and sends again.
+#![allow(unsafe_code)]
 
 use super::far::{Image, KIND_TYPE, RECALL};
 use super::revert::IN_FLIGHT_MS;

@@ -1,4 +1,5 @@
 //! Bytes out of our ring to the application.
+#![allow(unsafe_code)]
 
 use super::send::Pieces;
 use super::*;

@@ -2,6 +2,7 @@
 //!
 //! The sender gives back the *peer's* ring: while it holds its lock nothing is being written there, and when the peer has
 //! read everything there is nothing to read either. It happens before a thread goes to sleep; there is no thread for it.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::AtomicBool;
 

@@ -4,6 +4,7 @@
 //! go back by taking the ring from the peer: `REVOKED` makes its next publication fail, and `RUNG_REVOKED` fixes the
 //! number of doorbells in the TCP stream, so that exactly those are skipped. Bytes that nobody has read are sent again
 //! by the peer, over TCP, because whoever reads the socket next may not know of rings.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::sys;

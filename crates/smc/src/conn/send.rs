@@ -1,4 +1,5 @@
 //! Application bytes into the peer's ring.
+#![allow(unsafe_code)]
 
 use super::carry::Source;
 use super::*;

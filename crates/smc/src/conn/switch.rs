@@ -1,4 +1,5 @@
 //! Leaving TCP, each direction by itself at a stream offset that the kernel tells.
+#![allow(unsafe_code)]
 
 use core::cell::Cell;
 

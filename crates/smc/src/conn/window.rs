@@ -2,6 +2,7 @@
 //!
 //! The table is writable by every process of a fork family, also by one that has since given up its rights. So nothing
 //! that becomes an address, or bounds one, is kept there: cursors from the table are clamped by the sizes here.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 

@@ -1,4 +1,5 @@
 //! Receive buffers of a group's connections, and those of its peer.
+#![allow(unsafe_code)]
 
 use super::*;
 use dibs::loopback::slot_of;

@@ -4,6 +4,7 @@
 //! has link groups with; the end that would call finds it there. From then on the same CLC messages pass as letters
 //! (`shm::letters`) and no socket is made. Who the peer is was established at first contact, whose channel is kept for that:
 //! it ends with the process, and a process that changes its user hangs up, because the kernel vouched for the old one.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::channel;

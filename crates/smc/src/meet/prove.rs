@@ -7,6 +7,7 @@
 //! and is asked until that chance is below 2^-40.
 //!
 //! The application's stream is as ever; only its first sends to a process that answers wait a little.
+#![allow(unsafe_code)]
 
 use super::*;
 use crate::directory::{self, Name, random};

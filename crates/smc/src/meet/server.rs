@@ -1,4 +1,5 @@
 //! The end that listens, chooses the device and accepts.
+#![allow(unsafe_code)]
 
 use core::sync::atomic::AtomicU32;
 

@@ -1,6 +1,6 @@
 //! Two ends of a real loopback TCP connection in one process, each used through its `Conn` as the hooks of the
 //! preloaded library use it, but without ever waiting.
-
+#![allow(unsafe_code)]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod end;

@@ -1,4 +1,5 @@
 //! One direction of the data path beside a queue that does the same.
+#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::*;

@@ -1,4 +1,5 @@
 //! A stranger at the rendezvous: SEQPACKET sockets without the crate's help, and CLC messages to say wrongly.
+#![allow(unsafe_code)]
 
 use std::io::Error;
 use std::mem::zeroed;

@@ -1,5 +1,6 @@
 //! Scripts of calls that are run on plain TCP and on an upgraded connection, to see whether an application could tell
 //! the two apart.
+#![allow(unsafe_code)]
 
 use std::fmt::Write as _;
 use std::time::Duration;

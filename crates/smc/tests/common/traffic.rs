@@ -1,4 +1,5 @@
 //! Traffic between two ends that may give their connection back to TCP, checked byte by byte.
+#![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

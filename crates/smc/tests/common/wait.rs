@@ -1,5 +1,6 @@
 //! Waits of real threads, each as the preloaded library's `wait` does it: count, arm, look, clear old doorbells, sleep in
 //! the kernel.
+#![allow(unsafe_code)]
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! The adapter of a process: one mapping with all that there is of it. Its first part is read by peers.
+#![allow(unsafe_code)]
 
 use super::post::Completions;
 use crate::abi::{Context, Device, Mr, Qp};

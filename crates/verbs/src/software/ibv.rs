@@ -1,4 +1,5 @@
 //! The functions of libibverbs: device, memory, queues, states. Requests are in `post.rs`.
+#![allow(unsafe_code)]
 
 use super::adapter::{Adapter, Address, Looked, MOST_PAIRS, MOST_REGIONS, Pair};
 use super::post::{self, Completions};

@@ -1,4 +1,5 @@
 //! Requests, carried out where they are posted, and their completions.
+#![allow(unsafe_code)]
 
 use super::adapter::{Adapter, Address, Looked, MOST_PAIRS, SoftQp};
 use super::ibv::{INLINE_MAX, look};

@@ -1,5 +1,6 @@
 //! 256-bit vectors: pairs of words multiplied by 1 and added, into lanes of 32 bits. The instruction takes words as signed,
 //! so `add` flips their sign, which takes 0x8000 from each, and `starts` gives that back in advance.
+#![allow(unsafe_code)]
 
 use core::arch::asm;
 use core::arch::x86_64::*;

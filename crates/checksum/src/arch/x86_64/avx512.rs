@@ -6,6 +6,7 @@
 //! Packets differ in length from one to the next, and a branch that is predicted wrongly costs as much as adding up 1 KiB.
 //! So there are few classes of lengths, and within a class no branch: what the data does not have is read from a block of
 //! zeros instead, selected by conditional moves, and the last vector is loaded under a mask.
+#![allow(unsafe_code)]
 
 use core::arch::x86_64::*;
 

@@ -1,6 +1,7 @@
 //! Add-with-carry: one chain, four chains, and two that interleave (ADCX and ADOX).
 //!
 //! Assembly, because compilers do not keep a carry in its flag over a loop.
+#![allow(unsafe_code)]
 
 use core::arch::asm;
 

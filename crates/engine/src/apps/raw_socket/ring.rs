@@ -3,6 +3,7 @@
 //!
 //! Invariant: a block is read between the moment that its status says it is ours and the moment that we give it back, and
 //! no offset that the kernel wrote is followed out of the block.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -8,6 +8,7 @@
 //!
 //! The other process is not trusted: its cursors pass [`Cursor::follow`], lengths are loaded once and checked, bytes are
 //! copied out before anybody looks at them. Cursors count slots. A violation ends the link.
+#![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
 use std::os::fd::BorrowedFd;

@@ -2,6 +2,7 @@
 //!
 //! The guest and the emulator write it at any time. Nothing here is a reference into it: bytes are copied out before anybody
 //! looks at them, words are loaded once. Addresses are checked against the regions at each use.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};

@@ -1,4 +1,5 @@
 //! The device's side of a split virtqueue: virtio 1.2 section 2.7.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::Write;

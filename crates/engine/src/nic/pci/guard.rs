@@ -3,6 +3,7 @@
 //! Without an IOMMU a device goes on writing received packets to physical memory after its driver was killed. The guard
 //! shares the huge pages with us, so that the kernel gives them to nobody else before the guard has put the command
 //! register back.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -2,6 +2,7 @@
 //!
 //! For machines without an IOMMU. Nothing keeps such a device from memory that is not ours, so its driver must be right:
 //! [`super::guard`] takes bus mastering away if the process ends without having done so.
+#![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -2,6 +2,7 @@
 //!
 //! All devices of the process share one container, so that the packet memory is mapped and pinned once and a packet has
 //! the same address for each of them. See Documentation/driver-api/vfio.rst of the kernel.
+#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

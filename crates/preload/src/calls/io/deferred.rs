@@ -1,5 +1,6 @@
 //! What signal handlers send on the connection whose send they have interrupted. It stands half done further up the stack and
 //! cannot be waited for, so the bytes are kept, and follow it.
+#![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};

@@ -1,4 +1,5 @@
 //! A receive: from the ring, or from the kernel up to the switch.
+#![allow(unsafe_code)]
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::*;

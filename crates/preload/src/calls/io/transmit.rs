@@ -1,4 +1,5 @@
 //! A send: into the ring, or to the kernel before the switch and after a return.
+#![allow(unsafe_code)]
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::*;

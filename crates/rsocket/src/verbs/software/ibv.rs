@@ -1,4 +1,5 @@
 //! The functions of libibverbs: queues, requests, completions, memory.
+#![allow(unsafe_code)]
 
 use super::super::abi::{
     CompChannel, Context, ContextOps, Cq, Device, Mr, Qp, RecvWr, SendWr, Sge, Wc, access, wc, wr,

@@ -1,4 +1,5 @@
 //! The functions of librdmacm: identifiers, addresses, connections and their events.
+#![allow(unsafe_code)]
 
 use super::super::abi::{CmEvent, CmId, ConnParam, EventChannel, Qp, QpInitAttr, event};
 use super::ibv::context;

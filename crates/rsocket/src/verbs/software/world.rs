@@ -1,4 +1,5 @@
 //! What there is of a software RDMA, and the rules by which it moves.
+#![allow(unsafe_code)]
 
 use super::super::abi::{CmEvent, CmId, CompChannel, ConnParam, Wc, access, wc};
 use rustix::event::{EventfdFlags, eventfd};

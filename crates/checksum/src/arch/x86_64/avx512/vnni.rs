@@ -1,4 +1,5 @@
 //! With VNNI: one instruction adds a vector's 16-bit words to 32-bit lanes, as products with 1.
+#![allow(unsafe_code)]
 
 use core::arch::asm;
 use core::arch::x86_64::*;

@@ -1,4 +1,5 @@
 //! A driver that plays by the rules, and guests that do not.
+#![allow(unsafe_code)]
 
 use super::super::memory::Place;
 use super::*;

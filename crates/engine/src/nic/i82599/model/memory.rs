@@ -1,4 +1,5 @@
 //! Memory as the model reaches it: every address is checked, as an IOMMU would.
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::Arc;

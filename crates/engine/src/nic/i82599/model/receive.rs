@@ -1,4 +1,5 @@
 //! The receiving half of a card: which frames it takes, to which queue they go, and how they get there.
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
 //! The sending half of a card: fetches descriptors and frames, and reports what was sent.
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
 //! Which frames a card takes (data sheet 7.1.1), and what it does to their tags.
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 
