@@ -91,7 +91,11 @@ static void serve(void)
             add(MUST(accept(listener, NULL, NULL)));
         } else if (set >= 0) {
             struct epoll_event ev[64];
-            int n = MUST(epoll_wait(set, ev, 64, -1));
+            /* A stop and its end interrupt it, as signal(7) says, and nothing else here. */
+            int n = epoll_wait(set, ev, 64, -1);
+            if (n < 0 && errno == EINTR)
+                continue;
+            MUST(n);
             for (int i = 0; i < n; i++)
                 ready(ev[i].data.u32);
         } else if (is("poll")) {

@@ -163,13 +163,20 @@ fn late_wakeups(how: &str) {
             server.signal(Signal::CONT);
             sleep(millis(5));
         }
-        let (late, all) = wakeups(&server);
-        assert!(late <= all, "{late} of {all}");
-        // Each of them beside thousands that were not late: `doctor` complains from one in a thousand on.
-        let said = shown(&["doctor", "--json", &server.pid().to_string()]).to_string();
-        let complains = said.contains("wake-ups took longer than 5 ms");
-        let (late, all) = wakeups(&server);
-        assert!(complains || late * 1000 < all, "{said}");
+        // Each of them beside thousands that were not late: `doctor` complains from one in a thousand on. What it saw lies between
+        // what is counted before and after, on a busy machine perhaps on the other side of that.
+        let complaint = || shown(&["doctor", "--json", &server.pid().to_string()]).to_string();
+        let is_rare = |(late, all): (u64, u64)| {
+            assert!(late <= all, "{late} of {all}");
+            late * 1000 < all
+        };
+        loop {
+            let (before, said, after) = (is_rare(wakeups(&server)), complaint(), is_rare(wakeups(&server)));
+            if said.contains("wake-ups took longer than 5 ms") || before || after {
+                break;
+            }
+            assert!(Instant::now() < end, "{said}");
+        }
         for mut side in [client, server] {
             side.signal(Signal::KILL);
             side.wait(secs(10));
