@@ -33,7 +33,9 @@ impl Retirement {
     pub fn settle(&mut self, segment: &mut Segment) {
         let (now, len) = (self.additions, segment.len());
         let fits = |(at, place): &(u64, Retired)| place.len() == len && now - at > GRACE;
-        let Some(oldest) = self.places.iter_mut().map(|(_, e)| e).filter(|e| fits(e)).map(|e| e.0).min() else { return };
+        let Some(oldest) = self.places.iter_mut().map(|(_, e)| e).filter(|e| fits(e)).map(|e| e.0).min() else {
+            return;
+        };
         self.places.take_if(|(at, _)| *at == oldest, |(_, place)| segment.settle_on(place));
     }
 }

@@ -1,7 +1,5 @@
 //! Who a system and its devices are: GID, CHID and EID.
 
-use core::fmt;
-
 use super::wire::{self, Emit, Malformed};
 use super::{Full, List};
 
