@@ -1,7 +1,7 @@
 //! `make check`: every step runs even if an earlier one failed, and the last line sums them all up.
 //!
-//! Tests run while the rest is still being built: the unit tests beside the release build, the system tests beside lints,
-//! models and the other architecture.
+//! Tests run while the rest is still being built: the system tests beside unit tests, lints, models and the other
+//! architecture.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -60,27 +60,22 @@ fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
     Ok(sum.failed == 0)
 }
 
-/// Programs whose tests mostly sleep. They come first, while lints and models need the processors.
+/// Programs whose tests mostly sleep. They come first, while other things are built.
 const SLEEPERS: &[&str] = &["review"];
 
-/// Builds everything, in the order in which most can run meanwhile.
+/// Builds everything, in the order in which most can run meanwhile: the system tests take longest, and what they need is built
+/// before all else.
 fn build(pool: &Pool) {
     one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
-    let binaries = tests(pool, "tests", &["--workspace"], &[]);
-    let (mut system, unit): (Vec<Binary>, Vec<Binary>) = binaries.into_iter().partition(Binary::is_system_test);
-    system.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
-    pool.add(unit);
-    // Beside each other: half of the time the one waits for a single large crate. They lock different folders.
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
-            make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
-            if one(pool, "make build", &mut make) {
-                pool.add(system);
-            }
-        });
-        lints_and_models(pool);
-    });
+    let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
+    make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    if one(pool, "make build", &mut make) {
+        let mut binaries = tests(pool, "system tests", &["-p", "system-tests"], &[]);
+        binaries.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
+        pool.add(binaries);
+    }
+    pool.add(tests(pool, "unit tests", &["--workspace", "--exclude", "system-tests"], &[]));
+    lints_and_models(pool);
 }
 
 fn lints_and_models(pool: &Pool) {

@@ -53,9 +53,9 @@ pub struct End {
     pub lid: u16,
     /// As verbs count it.
     pub mtu: u16,
-    /// Where the images of headers lie, which the peer may read, and their key.
+    /// Where the images of headers lie, which the peer may read.
     pub images_at: u64,
-    /// See `images_at`.
+    /// Their key.
     pub images: u32,
     /// Key of the counts of signals.
     pub signals: u32,

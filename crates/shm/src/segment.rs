@@ -268,7 +268,7 @@ impl Segment {
         self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| fd.raw)
     }
 
-    /// The same, which stays open until it is dropped, whatever becomes of the segment.
+    /// The descriptor to hand to a peer, in a handle that keeps it open until it is dropped, whatever becomes of the segment.
     pub fn handle(&self) -> Option<Handle> {
         self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| Handle(fd.clone()))
     }

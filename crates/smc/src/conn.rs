@@ -97,11 +97,11 @@ pub const RUNG_REVOKED: u32 = 1 << 31;
 const UNKNOWN: u64 = u64::MAX;
 /// More doorbells on the stream than an honest peer ever leaves there, one for each sleep of ours.
 const FLOOD: u32 = 1 << 20;
-/// CDC state flags in `cons`: done writing, connection closed, connection aborted.
+/// CDC state flag in `cons`: the peer is done writing.
 pub const DONE: u64 = 0x80 << 56;
-/// See `DONE`.
+/// CDC state flag in `cons`: the peer has closed the connection.
 pub const CLOSED: u64 = 0x40 << 56;
-/// See `DONE`.
+/// CDC state flag in `cons`: the peer has aborted the connection.
 pub const ABORT: u64 = 0x20 << 56;
 /// Beside them, and after everything else: this end has given up its object and writes here no more.
 pub const LEFT: u64 = 0x10 << 56;
@@ -255,19 +255,19 @@ pub struct Conn {
     /// Those of them that travel over a Unix socket: whoever receives one takes it off.
     pub travelling: AtomicU32,
     phase: AtomicU32,
-    /// Why it is TCP (a `Reason`), and what the peer said.
+    /// Why it is TCP: the code of a `Reason`.
     pub reason: AtomicU32,
-    /// See `reason`.
+    /// The code with which the peer declined.
     pub peer_reason: AtomicU32,
     /// Sends plus receives so far.
     pub ops: AtomicU32,
-    /// Threads inside a kernel receive / send on it.
+    /// Threads inside a kernel receive.
     pub rx_inflight: AtomicU32,
-    /// See `rx_inflight`.
+    /// Threads inside a kernel send.
     pub tx_inflight: AtomicU32,
-    /// The thread that was first of them, while it is inside; a cancelled one never leaves.
+    /// The first thread inside a kernel receive, while it is there; a cancelled one never leaves.
     rx_inside: AtomicU32,
-    /// See `rx_inside`.
+    /// The first thread inside a kernel send, while it is there.
     tx_inside: AtomicU32,
     /// SO_RCVLOWAT as the application set it (0: it never did); the kernel's is 1 so that a doorbell wakes.
     pub user_rcvlowat: AtomicU32,
@@ -298,15 +298,15 @@ pub struct Conn {
 
     /// State flags that we publish (`DONE`, `CLOSED`, `ABORT`).
     ends: AtomicU64,
-    /// Token of our DMB and of the peer's.
+    /// Token of our DMB.
     pub my_token: AtomicU64,
-    /// See `my_token`.
+    /// Token of the peer's DMB.
     pub peer_token: AtomicU64,
     /// Link group it belongs to.
     pub group: AtomicU32,
-    /// Upgrade in progress: its stage and rendezvous descriptor (0: none).
+    /// How far the upgrade has come (`meet`).
     pub stage: AtomicU32,
-    /// See `stage`. Below 0: a lane (`group::lanes`).
+    /// Descriptor of the rendezvous channel; 0: none; below 0: a lane (`group::lanes`).
     pub meeting: AtomicI32,
     /// The link group that the lane belongs to.
     pub(crate) lane: AtomicU32,
@@ -314,8 +314,9 @@ pub struct Conn {
     pub(crate) era: AtomicU32,
     /// Since when it listens under its name, in milliseconds.
     pub(crate) listens: AtomicU32,
-    /// The thread that takes a step of the upgrade; how many were taken.
+    /// The thread that takes a step of the upgrade; 0: none does.
     pub(crate) busy: AtomicU32,
+    /// Looks at the rendezvous since the stage changed.
     pub(crate) looks: AtomicU32,
     /// Empty looks by nonblocking receives.
     pub idle_looks: AtomicU32,
@@ -337,17 +338,17 @@ pub struct Conn {
     pub departed: AtomicU32,
     /// Process that keeps its descriptors over an exec: the new program takes them on.
     pub heir: AtomicU32,
-    /// Owner of the socket and its inode, for `ss`.
+    /// Owner of the socket, for `ss`.
     pub uid: AtomicU32,
-    /// See `uid`.
+    /// Inode of the socket, for `ss`.
     pub inode: AtomicU32,
     /// Bytes of handshake messages sent and received that are on record (`trace`).
     pub(crate) traced: [AtomicU32; 2],
     /// The two ends.
     names: UnsafeCell<[Addr; 2]>,
-    /// Received and sent through shared memory.
+    /// Received through shared memory.
     pub rx_counts: Counts,
-    /// See `rx_counts`.
+    /// Sent through shared memory.
     pub tx_counts: Counts,
     /// By doorbells of the peer.
     pub wakeups: Wakeups,
@@ -601,7 +602,8 @@ impl Conn {
         Ok(guard)
     }
 
-    /// The same of the sending side. The next send makes good what was not published.
+    /// Takes the lock of the sending side. Who was in there before may have left by a jump, or by a signal that killed: the next send
+    /// publishes what that one placed and did not publish.
     #[inline(always)]
     fn lock_tx(&self) -> Result<FastGuard<'_, true>, Reentered> {
         let (guard, left) = self.tx_lock.lock_recovering()?;

@@ -88,7 +88,8 @@ pub fn room() -> bool {
     (COUNT.load(Relaxed) as usize) < MAX - 8
 }
 
-/// The same for one that may stay for long, perhaps in vain: half of them are for handshakes that come and go.
+/// Whether another hidden descriptor may be made that stays for long, perhaps in vain: half of the room is kept for handshakes,
+/// whose descriptors come and go.
 pub fn room_to_stay() -> bool {
     (COUNT.load(Relaxed) as usize) < MAX / 2
 }

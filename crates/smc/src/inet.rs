@@ -91,8 +91,8 @@ pub fn received(fd: i32) -> Option<Received> {
     received_since(fd, &TcpInfo::of(fd)?)
 }
 
-/// The same with one call less, and what else the kernel says, for who sees to it that nobody reads meanwhile. A FIN that
-/// comes in just then may count as a byte.
+/// As [`received`], with one system call less, for a caller that keeps other threads from reading meanwhile; also all else that
+/// the kernel says of the connection. A FIN that arrives during the call may be counted as a byte.
 pub fn received_while_alone(fd: i32) -> Option<(Received, TcpInfo)> {
     let info = TcpInfo::of(fd)?;
     // If all has been read now, all had been before.

@@ -60,7 +60,8 @@ mod stage {
 const LONGEST_STEP_NS: u64 = 500_000_000;
 /// Operations after which an end stops waiting for its peer.
 const GIVE_UP: u32 = 1 << 16;
-/// The same in a rendezvous directory: most connections that leave the network namespace also leave the machine.
+/// Operations after which an end stops waiting in a rendezvous directory: most connections that leave the network namespace also
+/// leave the machine.
 const GIVE_UP_FAR: u32 = 1 << 12;
 /// Looks for an invitation, or for an answer to one, before a connection's name is used.
 const WHILE_INVITED: u32 = 4;
@@ -409,12 +410,12 @@ fn device(kind: Kind, gid: Gid, of: Cred) -> Result<Gid, Reason> {
     if kind.is_beside(gid) { Ok(gid) } else { Err(reason::NO_SMCD2_DEV) }
 }
 
-/// Nothing comes of it, and the peer has not begun to use our buffer.
+/// The upgrade is given up, and the peer has not begun to use our buffer.
 fn retract(conn: &Conn, why: Reason) -> Next {
     retract_and(conn, why, group::release)
 }
 
-/// The same behind a Confirm, which says that the peer has attached our buffer.
+/// The upgrade is given up behind a Confirm, which says that the peer has attached our buffer.
 fn retract_confirmed(conn: &Conn, why: Reason) -> Next {
     retract_and(conn, why, group::release_confirmed)
 }

@@ -36,9 +36,9 @@ pub struct Stats {
     pub rx: Direction,
     /// Transmitted.
     pub tx: Direction,
-    /// Connections upgraded as the end that proposed / that answered.
+    /// Connections upgraded as the end that proposed.
     pub client: AtomicU64,
-    /// See `client`.
+    /// Connections upgraded as the end that answered.
     pub server: AtomicU64,
     /// Handshakes that broke off with an error.
     pub handshake_errors: AtomicU64,
@@ -52,15 +52,15 @@ pub struct Stats {
     pub damaged: AtomicU64,
     /// First contacts (link groups made).
     pub link_groups: AtomicU64,
-    /// setsockopt(TCP_CORK), setsockopt(TCP_NODELAY), splice, urgent data on upgraded connections.
+    /// Calls of setsockopt(TCP_CORK) on upgraded connections.
     pub cork: AtomicU64,
-    /// See `cork`.
+    /// Calls of setsockopt(TCP_NODELAY) on upgraded connections.
     pub nodelay: AtomicU64,
-    /// See `cork`.
+    /// Calls of splice on upgraded connections.
     pub splice: AtomicU64,
-    /// See `cork`.
+    /// Sends of urgent data on upgraded connections.
     pub urgent: AtomicU64,
-    /// Of connections that have ended.
+    /// Wake-ups of connections that have ended.
     pub wakeups: Wakeups,
 }
 

@@ -224,7 +224,7 @@ pub fn ticks() -> u64 {
     coarse_ns()
 }
 
-/// See `ticks`.
+/// What `ticks` counts in 8 to 30 milliseconds.
 pub const TICKS: u64 = if cfg!(target_arch = "x86_64") { 1 << 25 } else { 1 << 24 };
 
 /// Monotonic nanoseconds, by the vDSO through libc: a name that we do not export.
@@ -236,7 +236,7 @@ pub fn now_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
-/// The same to the kernel's tick: a few milliseconds late, and cheaper.
+/// Monotonic nanoseconds as of the kernel's last tick: a few milliseconds late, and cheaper than `now_ns`.
 pub fn coarse_ns() -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a live timespec.

@@ -22,9 +22,9 @@ pub const HEAD: usize = 256;
 pub struct Head {
     /// Bytes that have passed.
     pub passed: u64,
-    /// Of those, from the first on, in `bytes`.
+    /// How many of the direction's first bytes are in `bytes`.
     pub kept: usize,
-    /// Some went past us: no more are kept.
+    /// Bytes were moved by calls that this library did not see, so later ones have no known position and are not kept.
     gap: bool,
     bytes: [u8; HEAD],
 }

@@ -30,7 +30,7 @@ fn encode(bytes: u32) -> u32 {
     (shift - 7) << 3 | bytes >> shift & 7
 }
 
-/// See `encode`. The peer may have sent any code.
+/// The bytes that a code of `encode` stands for; the peer may have sent any code.
 fn decode(code: u32) -> u32 {
     ((8 + u64::from(code & 7)) << ((code >> 3 & 31) + 7)).min(1 << 31) as u32
 }

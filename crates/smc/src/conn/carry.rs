@@ -24,7 +24,7 @@ type Pack = [Piece; PIECES + 2];
 pub(super) enum Source<'a, 'b> {
     /// The application's buffers.
     Pieces(&'a mut Pieces<'b>),
-    /// See `Conn::send_from`.
+    /// A function that fills the ring, as `Conn::send_from` takes it.
     Fill(&'a mut dyn FnMut(*mut u8, usize) -> Result<usize, i32>),
 }
 
@@ -106,7 +106,7 @@ impl Conn {
         Ok(moved)
     }
 
-    /// The same by way of a stage. Not inlined: threads with the smallest of stacks have no room for it, and most sends need none.
+    /// As `copy_out`, by way of a buffer on the stack. Not inlined: threads with the smallest of stacks have no room for it, and most sends need none.
     #[inline(never)]
     fn copy_staged(&self, tx: &mut Tx, chunk: usize, source: &mut Source) -> Result<usize, i32> {
         const NONE: Piece = piece(0, 0);

@@ -58,7 +58,7 @@ impl Conn {
         self.window().far.load(Relaxed) != 0
     }
 
-    /// Notes where the peer's DMB is; the image of its header.
+    /// Notes where in another process the peer's DMB is; returns the image of its header.
     pub(super) fn attach_far(&self, far: &Far) -> *mut DmbHeader {
         let w = self.window();
         w.link.store(0, Relaxed);
@@ -71,7 +71,7 @@ impl Conn {
         image_in(far.words)
     }
 
-    /// The same for a buffer at the other end of a link.
+    /// Notes where at the other end of a link the peer's DMB is; returns the image of its header.
     pub(super) fn attach_linked(&self, remote: &Remote) -> *mut DmbHeader {
         let w = self.window();
         w.link.store(remote.link, Relaxed);

@@ -52,7 +52,7 @@ impl<'a> Pieces<'a> {
         Self { iov, at: 0, more: false }
     }
 
-    /// The same, sent with MSG_MORE if `more`: the application is about to send what belongs to it.
+    /// With `more`, these bytes are sent with MSG_MORE: the application is about to send what belongs to them.
     pub fn before_more(self, more: bool) -> Self {
         Self { more, ..self }
     }
@@ -424,7 +424,8 @@ impl Conn {
         self.place_staged(tx, chunk, fill)
     }
 
-    /// The same by the device's copy. Not inlined: see `recv_rest`.
+    /// As `place`, by the device's `move_data` out of a buffer on the stack. Not inlined, as `recv_rest`: threads with small stacks
+    /// have no room for that buffer.
     #[inline(never)]
     fn place_staged(
         &self,
@@ -547,8 +548,8 @@ impl Conn {
         self.ring_or_hold(fd, counts, false);
     }
 
-    /// The same. With `more` the kernel holds the byte back as it would hold the payload: until `let_go`, the next byte, or
-    /// 200 ms have passed. True if it does.
+    /// Puts one doorbell byte on the TCP stream. With `more` the kernel holds the byte back as it would hold payload: until
+    /// `let_go`, the next byte, or 200 ms have passed. True if it does hold it.
     #[cold]
     #[inline(never)]
     pub(super) fn ring_or_hold(&self, fd: i32, counts: &Counts, more: bool) -> bool {

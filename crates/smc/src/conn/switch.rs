@@ -309,7 +309,7 @@ impl Conn {
         self.leave_kernel_recv_into(fd, got, peek, None)
     }
 
-    /// The same where the bytes lie in `into`, out of which doorbells can be taken.
+    /// As `leave_kernel_recv`, for a receive whose bytes lie in `into`: doorbells among them are cut out.
     pub fn leave_kernel_recv_into(&self, fd: i32, got: usize, peek: bool, into: Option<Pieces>) -> usize {
         if !self.switch_due() {
             if got > 0 && !peek && self.phase() & (p::ATTACHED | p::RX_RING | p::RX_REVERTED) == p::ATTACHED {

@@ -20,9 +20,9 @@ pub struct Window {
     pub my_waits: AtomicPtr<Waits>,
     /// The peer's control page: our wait words.
     pub peer_waits: AtomicPtr<Waits>,
-    /// Usable bytes of the two rings.
+    /// Usable bytes of our ring.
     pub my_size: AtomicU32,
-    /// See `my_size`.
+    /// Usable bytes of the peer's ring.
     pub peer_size: AtomicU32,
     /// How far we had sent when connections at rest were last looked for.
     pub swept: AtomicU64,
@@ -32,9 +32,9 @@ pub struct Window {
     pub far_pid: AtomicU32,
     /// Bytes behind either ring that hold the records of a checksum; 0: there is none.
     pub tail: AtomicU32,
-    /// Where in that process its arena's proof lies, and what it is.
+    /// Where in that process the proof of the DMB's arena lies.
     pub far_base: AtomicU64,
-    /// See `far_base`.
+    /// What is found there as long as the arena is.
     pub far_proof: AtomicU64,
     /// When it was last found, in nanoseconds.
     pub far_seen: AtomicU64,

@@ -48,9 +48,9 @@ const PATIENCE_FAR: u64 = PATIENCE / 4;
 const AT_LEAST_FAR: u64 = AT_LEAST / 16;
 /// Messages of one candidate.
 const MESSAGES: u32 = 4 * LOOKS;
-/// Candidates.
+/// Processes that are asked whether they hold the other end.
 const TRIES: usize = 16;
-/// Of those the ones whose port is another.
+/// Of these processes, how many may be asked whose name is of another port than ours: NAT may have changed it, or they are strangers.
 const TRIES_FAR: u32 = 4;
 /// Sends that the end which accepted leaves to the other one to ask by, so that two that each run in one thread do not wait
 /// for each other.

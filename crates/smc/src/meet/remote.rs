@@ -14,7 +14,7 @@ use crate::inet::Addr;
 
 /// How long an address without a broker is left alone.
 const REFUSED: u64 = 60_000_000_000;
-/// The same where a broker is, and had no time for us.
+/// How long an address is left alone whose broker had no time for us.
 const BUSY: u64 = 5_000_000_000;
 /// A broker that hangs up sooner has no time for us; later, we have said nothing for too long.
 const SOON: u64 = 500_000_000;

@@ -70,7 +70,7 @@ impl Bar {
         }
     }
 
-    /// The same by several at once is harmless: an owner word is never used twice.
+    /// Frees an extent. Several may do so at once without harm: an owner word is never used twice.
     fn free(&self, Extent { first, owner }: Extent) {
         let _ = (first + 1..self.blocks).take_while(|&b| self.clear(b, owner)).count();
         self.clear(first, owner | LEFT);
