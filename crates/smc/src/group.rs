@@ -269,8 +269,12 @@ pub fn failed(id: u32, out_of_sync: bool) {
 
 /// A device was taken away: its link groups end, and their connections with them.
 pub fn withdraw(kind: Kind) {
-    verdict::withdraw(kind);
-    with(|_| ());
+    // Most often they have ended already, and a walk over all connections would be for nothing.
+    let alive = with(|list| list.iter().any(|g| g.kind == kind && g.state != State::Dead));
+    if alive != Some(false) {
+        verdict::withdraw(kind);
+        with(|_| ());
+    }
 }
 
 /// Acts on what connections have found out, if they have: to be called when one of them was reset. Otherwise the next use of a
