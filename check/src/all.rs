@@ -25,7 +25,7 @@ pub fn run() -> Result<bool, String> {
 /// Only the system tests, or those with `name` in "BINARY TEST". They run what `make build` has left.
 pub fn system(name: &str) -> Result<bool, String> {
     pooled(|pool| {
-        let binaries = tests(pool, "tests", &["--workspace"], &[]);
+        let binaries = tests(pool, "tests", &["-p", "system-tests"], &[]);
         pool.add_some(binaries.into_iter().filter(Binary::is_system_test).collect(), name);
     })
 }

@@ -126,7 +126,7 @@ pub struct Ended {
     pub lines: Vec<String>,
     pub success: bool,
     pub took: Duration,
-    /// Of processors.
+    /// Processor time of the command and of all that it waited for.
     pub computed: Duration,
 }
 

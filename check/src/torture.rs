@@ -29,7 +29,7 @@ impl Drop for Load {
 pub fn run(name: &str, times: usize, load: usize) -> Result<bool, String> {
     let screen = Screen::new();
     pool::sweep();
-    let (built, binaries) = cargo::build_tests(&["--workspace"], &[]);
+    let (built, binaries) = cargo::build_tests(&["-p", "system-tests"], &[]);
     if !built.success {
         return Err(built.lines.join("\n"));
     }

@@ -50,7 +50,7 @@ mod luajit {
         folder
     }
 
-    /// Of the sources.
+    /// The version of the crate that brings LuaJIT's sources, as Cargo.lock has it: another one is built anew.
     fn version() -> String {
         let lock = fs::read_to_string("../../Cargo.lock").unwrap_or_default();
         let package = lock.split("[[package]]").find(|package| package.contains("name = \"luajit-src\""));

@@ -9,17 +9,17 @@ use crate::{sys, table};
 
 /// What has come of a group, or of all groups of a device.
 pub(crate) enum Verdict {
-    /// This one has ended.
+    /// The link group of this number has ended.
     Group(u32),
-    /// All of this device have.
+    /// All link groups of this device have ended.
     Device(Kind),
 }
 
 /// Groups that have ended; 0: none. Where there is no room, the group's next connection fails to attach.
 static GROUPS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
-/// Bits of `Kind`.
+/// Devices whose groups have ended, by `Kind::bit`.
 static DEVICES: AtomicU32 = AtomicU32::new(0);
-/// Set behind what it tells of.
+/// Whether `GROUPS` or `DEVICES` holds something that was not taken.
 static NEWS: AtomicBool = AtomicBool::new(false);
 
 /// Whether there is something to take.
@@ -36,8 +36,9 @@ pub(crate) fn take() -> Option<Verdict> {
 
 #[cold]
 fn take_slowly() -> Option<Verdict> {
-    // Before looking: what comes afterwards sets it again.
-    NEWS.store(false, SeqCst);
+    // SYNC: verdict. An exchange, so that what was noted before NEWS was set is seen, or it would be lost with the mark; before
+    // looking, so that what is noted meanwhile sets the mark again.
+    NEWS.swap(false, SeqCst);
     let group = GROUPS.iter().map(|group| group.swap(0, Relaxed)).find(|group| *group != 0).map(Verdict::Group);
     let device = || {
         let kind = Kind::ALL.into_iter().find(|kind| DEVICES.load(Relaxed) & kind.bit() != 0)?;
@@ -59,6 +60,7 @@ pub(crate) fn terminate(id: u32) {
         return;
     }
     if GROUPS.iter().any(|group| group.compare_exchange(0, id, Relaxed, Relaxed).is_ok()) {
+        // SYNC: verdict. Behind the number; pairs with the exchange in `take_slowly`.
         NEWS.store(true, SeqCst);
     }
     end_all(|conn| conn.group.load(Relaxed) == id, false);
@@ -67,11 +69,13 @@ pub(crate) fn terminate(id: u32) {
 /// A device was taken away: its connections end now. Peers, which it still reaches, are told.
 pub(crate) fn withdraw(kind: Kind) {
     DEVICES.fetch_or(kind.bit(), Relaxed);
+    // SYNC: verdict. Behind the bit; pairs with the exchange in `take_slowly`.
     NEWS.store(true, SeqCst);
     end_all(|conn| conn.kind() == kind, true);
 }
 
-/// Of the connections that this process has upgraded.
+/// Ends with ECONNRESET what `which` chooses of the connections that this process has upgraded, at the peer too if it is to be
+/// told.
 fn end_all(which: impl Fn(&Conn) -> bool, tell: bool) {
     let Some(table) = table::get() else { return };
     let own = sys::getpid();
