@@ -16,7 +16,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("verbs", &["shm"]),
     ("dibs", &["shm", "checksum", "verbs"]),
     ("smc", &["dibs"]),
-    ("preload", &["smc"]),
+    ("socket", &["smc"]),
+    ("preload", &["socket"]),
     ("rsocket", &["dibs"]),
     ("engine", &["shm", "checksum"]),
     ("shortwire", &["smc", "rsocket", "engine"]),
@@ -44,6 +45,7 @@ const PRELOAD_PACKAGES: &[&str] = &[
     "rustix",
     "shm",
     "smc",
+    "socket",
     "verbs",
     "thiserror",
     // Of thiserror's derive, at build time only:

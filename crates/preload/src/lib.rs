@@ -7,15 +7,13 @@
 
 mod alloc;
 mod calls;
-mod epoll;
-mod fds;
-mod ledger;
+mod libc_kernel;
 mod musl;
 mod next;
-mod poll;
-mod wait;
 
 use core::ffi::{CStr, c_char, c_int};
+
+use socket::fds;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -31,6 +29,7 @@ extern "C" fn fini() {
 
 extern "C" fn init(_: c_int, _: *const *const c_char, envp: *const *const c_char) {
     next::find_all();
+    socket::kernel::set(&libc_kernel::LIBC);
     // SAFETY: a look into the auxiliary vector.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         // A program with more rights than whoever started it, into which only /etc/ld.so.preload can have brought us: its
@@ -102,18 +101,21 @@ fn set_errno(e: c_int) {
     unsafe { *libc::__errno_location() = e };
 }
 
-/// An address that nothing can be mapped at: the kernel answers EFAULT where we would crash.
+/// What libc's function returned, as the socket library has it: a count, or a negative errno.
 #[inline(always)]
-fn faulty<T>(p: *const T) -> bool {
-    smc::sys::faulty(p.cast())
+fn told(r: isize) -> isize {
+    if r < 0 { -(errno() as isize) } else { r }
+}
+
+/// What the socket library returned, as libc has it.
+#[inline(always)]
+fn tell(r: isize) -> isize {
+    if r < 0 { fail(-r as c_int) } else { r }
 }
 
 /// The C way of failing.
 #[cold]
 fn fail(e: c_int) -> isize {
-    if e == libc::ECONNRESET {
-        smc::group::heed();
-    }
     set_errno(e);
     -1
 }

@@ -207,9 +207,20 @@ pub fn cpu() -> u32 {
 
 /// Sleeps for a millisecond.
 pub fn nap() {
-    let t = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    sleep_ns(1_000_000);
+}
+
+/// Sleeps for less than a second.
+pub fn sleep_ns(ns: u32) {
+    let t = libc::timespec { tv_sec: 0, tv_nsec: ns.into() };
     // SAFETY: `t` is live.
     unsafe { syscall(libc::SYS_nanosleep, &raw const t as usize, 0, 0, 0, 0, 0) };
+}
+
+/// Leaves the processor to others that want it.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_sched_yield, 0, 0, 0, 0, 0, 0) };
 }
 
 /// A clock that costs next to nothing, of which `TICKS` are 8 to 30 milliseconds.

@@ -2,22 +2,18 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
-use core::sync::atomic::Ordering::*;
 
-use libc::{FILE, aiocb, msghdr};
+use libc::{FILE, aiocb};
 use smc::{hidden, reason, sys};
+use socket::fds::{self, Kind};
+use socket::{descriptors, fork, rights};
 
-use crate::fds::{self, Kind};
-use crate::{fail, next};
+use crate::{fail, next, tell, told};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if hidden::contains(fd) {
-        return fail(libc::EBADF) as c_int;
-    }
-    fds::before_close(fd);
     // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
-    unsafe { next::close(fd) }
+    tell(descriptors::close(fd, || told(unsafe { next::close(fd) } as isize))) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -27,34 +23,8 @@ pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOEXEC: c_int = 4;
-    const UNSHARE: c_int = 2;
-    if flags & UNSHARE != 0 {
-        super::process::leave_for(libc::SYS_unshare, libc::CLONE_FILES as usize, 0);
-    }
-    if flags & CLOEXEC != 0 || first > last {
-        return unsafe { next::close_range(first, last, flags) };
-    }
-    let end = (last as i64).min(i64::from(fds::high()) - 1);
-    for fd in i64::from(first)..=end {
-        fds::before_close(fd as c_int);
-    }
-    // Around our own descriptors, which the application does not know of. A vfork child is about to exec, which
-    // closes them anyway.
-    let mut from = first;
-    let mut r = 0;
-    let mut ours: Vec<u32> = if fds::owner() { hidden::all().map(|fd| fd as u32).collect() } else { Vec::new() };
-    ours.sort_unstable();
-    for fd in ours.into_iter().filter(|f| (first..=last).contains(f)) {
-        if fd > from {
-            r |= unsafe { next::close_range(from, fd - 1, flags) };
-        }
-        from = fd + 1;
-    }
-    if from <= last {
-        r |= unsafe { next::close_range(from, last, flags) };
-    }
-    r
+    let call = |first, last| told(unsafe { next::close_range(first, last, flags) } as isize);
+    tell(descriptors::close_range(first, last, flags, call)) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -72,11 +42,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    let new = unsafe { next::dup(fd) };
-    if new >= 0 && fds::owner() {
-        fds::share(fd, new);
-    }
-    new
+    tell(descriptors::dup(fd, || told(unsafe { next::dup(fd) } as isize))) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -84,7 +50,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if old == new {
         return unsafe { next::dup2(old, new) };
     }
-    unsafe { dup3_as(old, new, || next::dup2(old, new)) }
+    tell(descriptors::dup_over(old, new, || told(unsafe { next::dup2(old, new) } as isize))) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -94,55 +60,12 @@ pub unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    unsafe { dup3_as(old, new, || next::dup3(old, new, flags)) }
-}
-
-fn dup3_as(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
-    if hidden::contains(new) && fds::owner() {
-        fds::make_way(new);
-    }
-    if !fds::owner() {
-        return call();
-    }
-    // The kernel closes `new` inside the call. What an upgraded connection there must do before its end is done
-    // on another descriptor of it, kept for that moment.
-    let mut kept = -1;
-    if let Kind::Conn(_) = fds::kind(new)
-        && sys::fcntl(old, libc::F_GETFD, 0) >= 0
-    {
-        kept = sys::fcntl(new, libc::F_DUPFD_CLOEXEC, 0) as c_int;
-        if kept >= 0 {
-            fds::share(new, kept);
-        }
-    }
-    let r = call();
-    if r >= 0 {
-        fds::share_over(old, new);
-    }
-    if kept >= 0 {
-        fds::before_close(kept);
-        let e = crate::errno();
-        sys::close(kept);
-        crate::set_errno(e);
-    }
-    r
+    tell(descriptors::dup_over(old, new, || told(unsafe { next::dup3(old, new, flags) } as isize))) as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
-    let r = unsafe { next::fcntl64(fd, cmd, arg) };
-    if r >= 0 && (cmd == libc::F_DUPFD || cmd == libc::F_DUPFD_CLOEXEC) && fds::owner() {
-        fds::share(fd, r);
-    }
-    if r >= 0
-        && cmd == libc::F_SETFL
-        && arg as c_int & libc::O_ASYNC != 0
-        && let Some((index, c)) = fds::existing(fd)
-    {
-        // SIGIO comes from the kernel's socket: its readiness must be the whole truth.
-        fds::freeze(index, c, fd, reason::ASYNC_IO.code());
-    }
-    r
+    tell(descriptors::fcntl(fd, cmd, arg, || told(unsafe { next::fcntl64(fd, cmd, arg) } as isize))) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -157,48 +80,14 @@ pub unsafe extern "C" fn __fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
-    const SIOCINQ: c_ulong = libc::FIONREAD as c_ulong;
-    const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
-    const SIOCOUTQNSD: c_ulong = 0x894B;
-    const SIOCATMARK: c_ulong = 0x8905;
-    // What the kernel would refuse is left to it.
-    if let Some((index, c)) = fds::existing(fd) {
-        let arg = if crate::faulty(arg as *const c_int) { 0 } else { arg };
-        match req {
-            SIOCINQ if arg != 0 && super::io::settle(index, c, fd) => {
-                // SAFETY: the application gives an int.
-                unsafe { *(arg as *mut c_int) = c.unread(fd) as c_int };
-                return 0;
-            }
-            SIOCOUTQ if arg != 0 && c.phase() & smc::conn::phase::TX_RING != 0 => {
-                // What is in the ring has been delivered: TCP counts what the peer's kernel has not acknowledged.
-                unsafe { *(arg as *mut c_int) = 0 };
-                return 0;
-            }
-            SIOCOUTQNSD if arg != 0 && c.phase() & smc::conn::phase::TX_RING != 0 => {
-                unsafe { *(arg as *mut c_int) = 0 };
-                return 0;
-            }
-            SIOCATMARK if arg != 0 && c.phase() & smc::conn::phase::RX_RING != 0 => {
-                // The mark lies behind the ring: its sender has gone back to TCP for the urgent byte.
-                if c.unread(fd) > 0 {
-                    unsafe { *(arg as *mut c_int) = 0 };
-                    return 0;
-                }
-                c.try_back_to_tcp(fd);
-            }
-            r if r == libc::FIOASYNC as c_ulong => fds::freeze(index, c, fd, reason::ASYNC_IO.code()),
-            _ => {}
-        }
-    }
-    unsafe { next::ioctl(fd, req, arg) }
+    unsafe { tell(descriptors::ioctl(fd, req, arg, || told(next::ioctl(fd, req, arg) as isize))) as c_int }
 }
 
 /// stdio reads and writes the descriptor past every hook.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    if let Some((index, c)) = fds::conn_of(fd) {
-        fds::give_up(index, c, fd, reason::STDIO.code());
+    if let Some(port) = fds::port(fd) {
+        fds::give_up(port, reason::STDIO.code());
     }
     unsafe { next::fdopen(fd, mode) }
 }
@@ -208,13 +97,13 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// # Safety
 /// `cb` must be null, or valid for libc's call.
 unsafe fn leave_for_aio(cb: *const aiocb) {
-    if crate::faulty(cb) {
+    if socket::faulty(cb) {
         return;
     }
     // SAFETY: the caller's obligation.
     let fd = unsafe { (*cb).aio_fildes };
-    if let Some((index, c)) = fds::conn_of(fd) {
-        fds::give_up(index, c, fd, reason::ASYNC_IO.code());
+    if let Some(port) = fds::port(fd) {
+        fds::give_up(port, reason::ASYNC_IO.code());
     }
 }
 
@@ -247,7 +136,7 @@ pub unsafe extern "C" fn aio_write64(cb: *mut aiocb) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut libc::sigevent) -> c_int {
     unsafe {
-        for i in 0..if crate::faulty(list) { 0 } else { n.max(0) as usize } {
+        for i in 0..if socket::faulty(list) { 0 } else { n.max(0) as usize } {
             leave_for_aio(*list.add(i));
         }
         next::lio_listio(mode, list, n, sig)
@@ -277,68 +166,10 @@ pub unsafe extern "C" fn fclose(f: *mut FILE) -> c_int {
     unsafe { next::fclose(f) }
 }
 
-/// Every descriptor in a message's SCM_RIGHTS.
-///
-/// # Safety
-/// `msg` must be a valid msghdr.
-unsafe fn each_passed(msg: *const msghdr, mut f: impl FnMut(c_int)) {
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(msg);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(at).cast::<c_int>();
-                let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
-                (0..n).for_each(|i| f(data.add(i).read_unaligned()));
-            }
-            at = libc::CMSG_NXTHDR(msg, at);
-        }
-    }
-}
-
-/// Descriptors that are about to leave over a Unix socket go back to TCP: whoever gets them may know nothing of rings.
-///
-/// # Safety
-/// `msg` must be a valid msghdr.
-pub unsafe fn before_passing(msg: *const msghdr) {
-    let prepare = |fd| {
-        if let Some((index, c)) = fds::conn_of(fd)
-            && !fds::travel::pass(c, fd)
-        {
-            fds::give_up(index, c, fd, reason::PASSED_FD.code());
-        }
-    };
-    unsafe { each_passed(msg, prepare) }
-}
-
-/// The message was not sent after all: the references that were to travel stay. What is frozen may have been given up
-/// instead of counted; a reference too many only keeps it on TCP.
-///
-/// # Safety
-/// `msg` must be a valid msghdr.
-pub unsafe fn undo_passing(msg: *const msghdr) {
-    use smc::conn::phase::{ATTACHED, FROZEN};
-    let undo = |fd| {
-        if let Some((_, c)) = fds::existing(fd)
-            && c.phase() & (ATTACHED | FROZEN) == 0
-        {
-            fds::travel::stays(c);
-        }
-    };
-    unsafe { each_passed(msg, undo) }
-}
-
-/// Descriptors that have come over a Unix socket.
-///
-/// # Safety
-/// `msg` must be a msghdr that recvmsg has filled.
-pub unsafe fn after_passing(msg: *const msghdr) {
-    unsafe { each_passed(msg, fds::travel::receive) }
-}
-
 /// What libuv and others ask for by number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    use super::{io, ready, socket};
+    use super::{io, ready, socket as made};
     let fd = a as c_int;
     unsafe {
         match n {
@@ -358,10 +189,10 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(dup2(fd, b as c_int)),
             libc::SYS_dup3 => c_long::from(dup3(fd, b as c_int, c as c_int)),
-            libc::SYS_shutdown => c_long::from(socket::shutdown(fd, b as c_int)),
-            libc::SYS_socket => c_long::from(socket::socket(fd, b as c_int, c as c_int)),
-            libc::SYS_accept4 => c_long::from(socket::accept4(fd, b as _, c as _, d as c_int)),
-            libc::SYS_connect => c_long::from(socket::connect(fd, b as _, c as u32)),
+            libc::SYS_shutdown => c_long::from(made::shutdown(fd, b as c_int)),
+            libc::SYS_socket => c_long::from(made::socket(fd, b as c_int, c as c_int)),
+            libc::SYS_accept4 => c_long::from(made::accept4(fd, b as _, c as _, d as c_int)),
+            libc::SYS_connect => c_long::from(made::connect(fd, b as _, c as u32)),
             libc::SYS_sendfile => super::file::sendfile(fd, b as c_int, c as _, d) as c_long,
             libc::SYS_epoll_ctl => c_long::from(ready::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
             libc::SYS_epoll_pwait => c_long::from(ready::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
@@ -378,15 +209,13 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 None => next::syscall(n, a, b, c, d, e, f),
             },
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
-                super::process::change_user(|| next::syscall(n, a, b, c, d, e, f))
+                rights::change_user(|| next::syscall(n, a, b, c, d, e, f))
             }
             libc::SYS_fcntl => c_long::from(fcntl64(fd, b as c_int, c)),
             libc::SYS_ioctl => c_long::from(ioctl(fd, b as c_ulong, c)),
-            libc::SYS_setsockopt => {
-                c_long::from(super::option::setsockopt(fd, b as c_int, c as c_int, d as _, e as u32))
-            }
-            libc::SYS_getsockopt => c_long::from(super::option::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
-            libc::SYS_accept => c_long::from(socket::accept(fd, b as _, c as _)),
+            libc::SYS_setsockopt => c_long::from(super::file::setsockopt(fd, b as c_int, c as c_int, d as _, e as u32)),
+            libc::SYS_getsockopt => c_long::from(super::file::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+            libc::SYS_accept => c_long::from(made::accept(fd, b as _, c as _)),
             libc::SYS_splice => super::file::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
             libc::SYS_preadv2 => io::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
             libc::SYS_pwritev2 => io::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
@@ -396,17 +225,16 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             | libc::SYS_unshare
             | libc::SYS_capset
             | libc::SYS_landlock_restrict_self => {
-                super::process::leave_for(n, a, b);
+                rights::leave_for(n, a, b);
                 next::syscall(n, a, b, c, d, e, f)
             }
             libc::SYS_io_uring_setup => {
-                if smc::config::CONFIG.deny_io_uring.load(Relaxed) {
+                if !rights::may_have_io_uring() {
                     return fail(libc::ENOSYS) as c_long;
                 }
-                super::process::leave_for_io_uring();
                 next::syscall(n, a, b, c, d, e, f)
             }
-            _ if super::process::is_fork(n, a, b) => super::process::fork_by(|| next::syscall(n, a, b, c, d, e, f)),
+            _ if fork::is_fork(n, a, b) => super::process::fork_by(|| next::syscall(n, a, b, c, d, e, f)),
             _ => next::syscall(n, a, b, c, d, e, f),
         }
     }

@@ -2,22 +2,19 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use libc::{FILE, pid_t};
-use smc::{group, reason, sys};
+use smc::reason;
+use socket::fds;
+use socket::rights::{self, change_effective_user, change_user, leave_for};
+use socket::{fork, kernel};
 
-use crate::fds::{self, Kind};
-use crate::{alloc, epoll, ledger, next};
+use crate::libc_kernel::ONE_SHOT;
+use crate::{alloc, next};
 
-/// Locks that `prepare` took. A fork in a signal handler that interrupted their holder does not take them, and must not let go
-/// of them either.
-static HELD: AtomicU8 = AtomicU8::new(0);
-const TABLES: u8 = 1;
-const HEAP: u8 = 2;
-const FORK: u8 = 4;
-
-static FORKING: shm::FastLock<false> = shm::FastLock::new();
+/// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its holder does not.
+static HEAP_HELD: AtomicBool = AtomicBool::new(false);
 
 /// Registers the fork handlers.
 pub fn init() {
@@ -29,91 +26,29 @@ pub fn init() {
 }
 
 extern "C" fn prepare() {
+    fork::prepare();
     if fds::has_left() {
         return;
     }
-    // Of a fork in a signal handler that interrupted this very place, the guards are its thread's already.
-    let hold = |lock: Result<_, _>, bit| {
-        if lock.map(core::mem::forget::<shm::FastGuard<'_, false>>).is_ok() {
-            HELD.fetch_or(bit, Relaxed);
-        }
-    };
-    // One fork at a time: each counts the descriptors for its child.
-    hold(FORKING.lock(), FORK);
-    fds::before_fork();
-    epoll::before_fork();
-    // Held over the fork so that the child finds the tables and the heap whole.
-    hold(epoll::table_lock().lock(), TABLES);
-    hold(alloc::HEAP.lock.lock(), HEAP);
-    ledger::before_fork();
+    // Held over the fork so that the child finds the heap whole.
+    if alloc::HEAP.lock.lock().map(core::mem::forget).is_ok() {
+        HEAP_HELD.store(true, Relaxed);
+    }
 }
 
 extern "C" fn parent() {
-    if fds::has_left() {
-        return;
+    if HEAP_HELD.swap(false, Relaxed) {
+        // SAFETY: taken in `prepare` by this thread.
+        unsafe { alloc::HEAP.lock.force_unlock() };
     }
-    ledger::after_fork_parent();
-    let held = HELD.swap(0, Relaxed);
-    // SAFETY: taken in `prepare` by this thread.
-    unsafe {
-        if held & HEAP != 0 {
-            alloc::HEAP.lock.force_unlock();
-        }
-        if held & TABLES != 0 {
-            epoll::table_lock().force_unlock();
-        }
-        if held & FORK != 0 {
-            FORKING.force_unlock();
-        }
-    }
+    fork::parent();
 }
 
 extern "C" fn child() {
-    HELD.store(0, Relaxed);
-    if fds::has_left() {
-        shm::thread::forget_thread_id();
-        return;
-    }
-    shm::thread::refresh_thread_id();
+    HEAP_HELD.store(false, Relaxed);
     // SAFETY: the only thread of the child.
-    unsafe {
-        alloc::HEAP.lock.reset();
-        epoll::table_lock().reset();
-        FORKING.reset();
-    }
-    fds::after_fork_child();
-    smc::after_fork_child();
-    epoll::after_fork_child();
-}
-
-/// What clone3 is told, as far as we look at it.
-#[repr(C)]
-struct CloneArgs {
-    flags: u64,
-    _ids: [u64; 3],
-    _exit_signal: u64,
-    stack: u64,
-}
-
-/// Whether a system call that makes a process is a fork: a copy of this memory, and on the same stack, so that it returns
-/// through the frame that asked for it. What else clone makes is left alone.
-///
-/// # Safety
-/// `a` and `b` must be the first arguments of system call `n`.
-pub unsafe fn is_fork(n: c_long, a: usize, b: usize) -> bool {
-    // A shared table of descriptors would be changed by both.
-    const SHARED: u64 = (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_THREAD | libc::CLONE_VFORK) as u64;
-    match n {
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => true,
-        libc::SYS_clone => a as u64 & SHARED == 0 && b == 0,
-        libc::SYS_clone3 if b >= size_of::<CloneArgs>() && !crate::faulty(a as *const CloneArgs) => {
-            // SAFETY: the caller passes its clone_args, of `b` bytes.
-            let args = unsafe { &*(a as *const CloneArgs) };
-            args.flags & SHARED == 0 && args.stack == 0
-        }
-        _ => false,
-    }
+    unsafe { alloc::HEAP.lock.reset() };
+    fork::child();
 }
 
 /// A fork by number, of which libc tells nobody: sandboxes are made so, in namespaces of their own.
@@ -130,14 +65,11 @@ pub fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
     r
 }
 
-/// A handler that interrupts and is taken out by its signal was ever installed: afterwards nobody sees that it was there.
-static ONE_SHOT: AtomicBool = AtomicBool::new(false);
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
     unsafe {
-        if !crate::faulty(new) && (*new).sa_flags & (libc::SA_RESETHAND | libc::SA_RESTART) == libc::SA_RESETHAND {
+        if !socket::faulty(new) && (*new).sa_flags & (libc::SA_RESETHAND | libc::SA_RESTART) == libc::SA_RESETHAND {
             ONE_SHOT.store(true, Relaxed);
         }
         next::sigaction(sig, new, old)
@@ -155,49 +87,10 @@ pub unsafe extern "C" fn sysv_signal(sig: c_int, handler: libc::sighandler_t) ->
     unsafe { __sysv_signal(sig, handler) }
 }
 
-/// Whether a wait that a signal ended would have been restarted in the call that it stands for. Which signal it was nobody
-/// knows: so only if the handlers of all of them ask for it.
-#[cold]
-pub fn restarts() -> bool {
-    /// As the kernel has it.
-    #[repr(C)]
-    struct Action {
-        handler: usize,
-        flags: usize,
-        restorer: usize,
-        mask: u64,
-    }
-    /// Those that libc keeps for itself.
-    const INTERNAL: [usize; 2] = [32, 33];
-    !ONE_SHOT.load(Relaxed)
-        && (1..=64).filter(|signal| !INTERNAL.contains(signal)).all(|signal| {
-            let mut action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-            // SAFETY: a live action to fill in, of the kernel's layout and size of mask.
-            let r = unsafe { sys::syscall(libc::SYS_rt_sigaction, signal, 0, &raw mut action as usize, 8, 0, 0) };
-            r < 0
-                || matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
-                || action.flags & libc::SA_RESTART as usize != 0
-        })
-}
-
-/// Changes the user of this process. Peers are left before, so that none takes us for the old one a moment longer, and once
-/// more afterwards, for another thread's handshake may have come in between. A vfork child has a user of its own, and its
-/// parent's memory.
-pub fn change_user<R>(change: impl FnOnce() -> R) -> R {
-    fds::go_back_from_copies();
-    forget_around(change)
-}
-
-fn forget_around<R>(change: impl FnOnce() -> R) -> R {
-    let forget = || {
-        if fds::owner() {
-            group::lanes::forget_peers();
-        }
-    };
-    forget();
-    let r = change();
-    forget();
-    r
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
+    kernel::will_cancel();
+    unsafe { next::pthread_cancel(thread) }
 }
 
 macro_rules! user {
@@ -217,36 +110,13 @@ user! {
 /// Leaves the real user, by whom the kernel goes where processes copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seteuid(uid: libc::uid_t) -> c_int {
-    forget_around(|| unsafe { next::seteuid(uid) })
+    change_effective_user(|| unsafe { next::seteuid(uid) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn capset(header: *mut c_void, data: *const c_void) -> c_int {
     fds::go_back_from_copies();
     unsafe { next::capset(header, data) }
-}
-
-/// What a program asks of a call that takes rights away is about to hold: whether our own system calls must end before, or
-/// copies between processes.
-pub fn leave_for(call: c_long, a: usize, b: usize) {
-    let rights = match call {
-        libc::SYS_prctl => a as c_int == libc::PR_SET_DUMPABLE && b == 0,
-        libc::SYS_unshare => a as c_int & libc::CLONE_NEWUSER != 0,
-        libc::SYS_capset | libc::SYS_landlock_restrict_self => true,
-        _ => false,
-    };
-    if rights {
-        fds::go_back_from_copies();
-    }
-    const SET_MODE_STRICT: usize = 0;
-    const SET_MODE_FILTER: usize = 1;
-    let why = match call {
-        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP => reason::SANDBOX,
-        libc::SYS_seccomp if matches!(a, SET_MODE_STRICT | SET_MODE_FILTER) => reason::SANDBOX,
-        libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => reason::OWN_TABLE,
-        _ => return,
-    };
-    fds::leave_for_good(why.code());
 }
 
 #[unsafe(no_mangle)]
@@ -261,24 +131,13 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     unsafe { next::unshare(flags) }
 }
 
-/// A program with an io_uring may use any descriptor past us: everything stays, or goes back to, TCP.
-pub fn leave_for_io_uring() {
-    smc::config::CONFIG.disable();
-    fds::each(|fd, k| {
-        if let Kind::Conn(i) = k {
-            fds::give_up(i, fds::conn(i), fd, reason::IO_URING.code());
-        }
-    });
-}
-
 macro_rules! uring {
     ($($name:ident ( $($a:ident : $t:ty),* );)*) => {
         $(#[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
-            if smc::config::CONFIG.deny_io_uring.load(Relaxed) {
+            if !rights::may_have_io_uring() {
                 return -libc::ENOSYS;
             }
-            leave_for_io_uring();
             unsafe { next::$name($($a),*) }
         })*
     };
@@ -363,8 +222,7 @@ extern "C" fn prepare_exec(name: *const c_char, _: usize) -> *mut c_void {
 
 /// The child may run in our memory.
 extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
-    fds::SHARED.store(true, Relaxed);
-    fds::before_vfork();
+    fork::before_vfork();
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
 }
@@ -372,8 +230,8 @@ extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
 /// stdio's formatted output to a descriptor writes past every hook.
 extern "C" fn prepare_print(name: *const c_char, fd: usize) -> *mut c_void {
     let fd = fd as c_int;
-    if let Some((index, c)) = fds::conn_of(fd) {
-        fds::give_up(index, c, fd, reason::STDIO.code());
+    if let Some(port) = fds::port(fd) {
+        fds::give_up(port, reason::STDIO.code());
     }
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
@@ -381,11 +239,7 @@ extern "C" fn prepare_print(name: *const c_char, fd: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    fds::before_exit();
-    loop {
-        // SAFETY: ends the process.
-        unsafe { smc::sys::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
-    }
+    fork::exit(status)
 }
 
 #[unsafe(no_mangle)]
@@ -434,8 +288,8 @@ pub unsafe extern "C" fn posix_spawnp(
 /// A socket that a spawned program will find under another number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int {
-    if let Some((index, c)) = fds::existing(fd) {
-        fds::give_up(index, c, fd, reason::INHERITED.code());
+    if let Some(port) = fds::existing(fd) {
+        fds::give_up(port, reason::INHERITED.code());
     }
     unsafe { next::posix_spawn_file_actions_adddup2(fa, fd, new) }
 }

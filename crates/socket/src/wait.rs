@@ -2,97 +2,51 @@
 //! timeouts, cancellation and resets are the kernel's.
 #![allow(unsafe_code)]
 
-use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
-use smc::config::CONFIG;
 use smc::conn::sleepers::{READS, Seat, WRITES};
 use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, Got, IN, OUT, phase, rest};
 use smc::sys;
 
-use crate::{errno, fds, next};
+use crate::fds::{self, Port};
+use crate::kernel::{self, poll_one};
+use crate::spin::Spin;
 
-/// Score below which spinning is only tried now and then.
-const PAYS: u32 = 4;
-const BEST: u32 = 16;
-/// One wait in so many is a probe while spinning does not pay.
-const PROBE: u32 = 32;
-
-/// How well spinning has paid, and whether to try now.
-pub struct Spin<'a> {
-    score: &'a AtomicU32,
+fn now() -> u64 {
+    kernel::get().now_ns()
 }
 
-impl<'a> Spin<'a> {
-    /// A spin accounted to `score`, if one is worth trying.
-    pub fn try_now(score: &'a AtomicU32) -> Option<Self> {
-        if CONFIG.spin_ns.load(Relaxed) == 0 {
-            return None;
-        }
-        let s = score.load(Relaxed);
-        let (level, skipped) = (s & 0xff, s >> 8);
-        if level < PAYS && skipped < PROBE {
-            score.store(level | (skipped + 1) << 8, Relaxed);
-            return None;
-        }
-        Some(Self { score })
+/// A time limit that the kernel does not take.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// A time limit in nanoseconds, None for ever.
+///
+/// # Safety
+/// `limit` must be null, or a timespec of the application, or not readable.
+pub unsafe fn duration(limit: *const libc::timespec) -> Result<Option<u64>, Refused> {
+    if limit.is_null() {
+        return Ok(None);
     }
-
-    /// Spins until `done` or the budget is spent. `done` is asked every few dozen cycles.
-    pub fn until(self, mut done: impl FnMut() -> bool) -> bool {
-        let budget = u64::from(CONFIG.spin_ns.load(Relaxed));
-        let start = sys::now_ns();
-        let level = self.score.load(Relaxed) & 0xff;
-        let mut last = start;
-        loop {
-            for _ in 0..8 {
-                if done() {
-                    self.score.store((level + 2).min(BEST), Relaxed);
-                    return true;
-                }
-                core::hint::spin_loop();
-            }
-            let now = sys::now_ns();
-            // A gap means that somebody else ran here: the processor is wanted, and spinning only delays the peer. Who lets it
-            // spin for long, between emulated processors perhaps, means shorter ones not.
-            let preempted = now - last > (budget / 2).max(50_000);
-            if now - start > budget || preempted {
-                self.score.store(level.saturating_sub(if preempted { 8 } else { 2 }), Relaxed);
-                return false;
-            }
-            last = now;
-        }
+    if crate::faulty(limit) {
+        return Err(Refused);
     }
-}
-
-/// What a call that POSIX makes a cancellation point does first: one that finds data, room or events never sleeps, and a thread
-/// that always finds some could not be cancelled.
-#[inline(always)]
-pub fn cancellation_point() {
-    if CANCELS.load(Relaxed) {
-        // SAFETY: nothing is held; a thread that ends here leaves its hooks as it would by a jump.
-        unsafe { next::pthread_testcancel() };
+    // SAFETY: the caller's obligation.
+    let t = unsafe { limit.read() };
+    if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
+        return Err(Refused);
     }
-}
-
-/// Whether any thread was ever cancelled.
-static CANCELS: AtomicBool = AtomicBool::new(false);
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
-    CANCELS.store(true, SeqCst);
-    // SAFETY: forwarded.
-    unsafe { next::pthread_cancel(thread) }
+    Ok(Some((t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)))
 }
 
 /// A call that may have to wait on a connection, from its first wait to its end: if another thread closes the connection
 /// meanwhile, that takes effect when the call has ended, as in the kernel.
-pub struct Stay<'a> {
+pub struct Stay {
     /// The connection.
-    pub conn: &'a Conn,
+    pub conn: &'static Conn,
     fd: i32,
-    seat: Option<Seat<'a>>,
+    seat: Option<Seat<'static>>,
     /// O_NONBLOCK at its first wait: who changes it meanwhile, in another thread or process, means later calls.
     nonblocking: Option<bool>,
     /// When it began to wait, or began if it insists on more than a byte: its time limit counts from here.
@@ -106,15 +60,16 @@ pub struct Stay<'a> {
 /// So often it yields to the thread that the doorbell is for before it takes naps: that thread may be put off for long.
 const YIELDS: u32 = 10;
 
-impl<'a> Stay<'a> {
+impl Stay {
     #[inline(always)]
-    pub fn new(conn: &'a Conn, fd: i32) -> Self {
+    pub fn new(port: Port) -> Self {
+        let Port { conn, fd, .. } = port;
         Self { conn, fd, seat: None, nonblocking: None, since: None, limit: None, held: 0 }
     }
 
     /// Of a call whose time limit holds for all of it.
     pub fn begin(&mut self) {
-        self.since = Some(sys::now_ns());
+        self.since = Some(now());
     }
 
     /// Whether the call must not wait because of its socket.
@@ -125,7 +80,7 @@ impl<'a> Stay<'a> {
 
     /// Where SO_RCVTIMEO or SO_SNDTIMEO ends the call.
     fn limit(&mut self, option: i32) -> Option<u64> {
-        let (fd, since) = (self.fd(), *self.since.get_or_insert_with(sys::now_ns));
+        let (fd, since) = (self.fd(), *self.since.get_or_insert_with(now));
         *self.limit.get_or_insert_with(|| limit_of(fd, option, since))
     }
 
@@ -138,6 +93,12 @@ impl<'a> Stay<'a> {
     #[inline]
     pub fn fd(&self) -> i32 {
         if self.seat.is_none() { self.fd } else { fds::kept(self.conn).unwrap_or(self.fd) }
+    }
+
+    /// The connection, which is at `index`, by that descriptor.
+    #[inline]
+    pub fn port(&self, index: u32) -> Port {
+        Port { index, conn: self.conn, fd: self.fd() }
     }
 
     /// Whether the application's own descriptor is closed.
@@ -159,7 +120,7 @@ impl<'a> Stay<'a> {
     }
 }
 
-impl Drop for Stay<'_> {
+impl Drop for Stay {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(seat) = self.seat.take() {
@@ -204,10 +165,6 @@ fn marked(conn: &Conn) -> bool {
     conn.user_rcvlowat.load(Relaxed) > 1 && conn.phase() & phase::ATTACHED == 0
 }
 
-fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
-}
-
 /// SO_RCVTIMEO or SO_SNDTIMEO of a call that began at `since`, as a point in time.
 fn limit_of(fd: i32, option: i32, since: u64) -> Option<u64> {
     let mut tv = [0i64; 2];
@@ -218,65 +175,57 @@ fn limit_of(fd: i32, option: i32, since: u64) -> Option<u64> {
 /// How long a receive waits for one of another thread, which began before the upgrade, before it looks again.
 const TURN_NS: u64 = 10_000_000;
 
-/// Waits while another thread is inside the kernel's receive; false with errno when this one must fail.
-pub fn for_turn(stay: &mut Stay) -> bool {
+/// Waits while another thread is inside the kernel's receive; Err(errno) when this one must fail.
+pub fn for_turn(stay: &mut Stay) -> Result<(), i32> {
     stay.is_inside();
     let limit = stay.limit(libc::SO_RCVTIMEO);
-    let left = limit.map_or(TURN_NS, |l| l.saturating_sub(sys::now_ns()).min(TURN_NS));
+    let left = limit.map_or(TURN_NS, |l| l.saturating_sub(now()).min(TURN_NS));
     if left == 0 {
-        crate::set_errno(libc::EAGAIN);
-        return false;
+        return Err(libc::EAGAIN);
     }
-    let mut p = libc::pollfd { fd: stay.fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: pointers to live locals.
-    let r = unsafe { next::ppoll(&raw mut p, 1, &timespec(left), core::ptr::null()) };
-    r >= 0 || is_restarted(limit)
+    match poll_one(stay.fd(), libc::POLLIN, Some(left)) {
+        Err(e) if !is_restarted(e, limit) => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a receive that has nothing goes on after the error of its wait: as in the kernel, behind a handler that asks for it
 /// if there is no time limit.
 #[cold]
-fn is_restarted(limit: Option<u64>) -> bool {
-    errno() == libc::EINTR && limit.is_none() && crate::calls::process::restarts()
+fn is_restarted(e: i32, limit: Option<u64>) -> bool {
+    e == libc::EINTR && limit.is_none() && kernel::get().restarts()
 }
 
-/// Waits until the kernel's socket is readable (with `any`, whatever its mark), or has one of the events `also`; false
-/// with errno when the receive must fail.
-pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> bool {
+/// Waits until the kernel's socket is readable (with `any`, whatever its mark), or has one of the events `also`; Err(errno)
+/// when the receive must fail.
+pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> Result<(), i32> {
     let (conn, fd) = (stay.conn, stay.fd());
     let limit = stay.limit(libc::SO_RCVTIMEO);
-    let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP | also, revents: 0 };
     loop {
-        let mut left = limit.map(|l| l.saturating_sub(sys::now_ns()));
+        let mut left = limit.map(|l| l.saturating_sub(now()));
         if any && marked(conn) {
             if conn.queued(fd) > 0 {
-                return true;
+                return Ok(());
             }
             left = Some(left.unwrap_or(UNMARKED_NS).min(UNMARKED_NS));
         }
-        let t = left.map(timespec);
-        // SAFETY: pointers to live locals.
-        let r = unsafe { next::ppoll(&raw mut p, 1, t.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null()) };
-        match r {
-            0 if limit.is_none_or(|l| sys::now_ns() < l) => continue,
-            0 => crate::set_errno(libc::EAGAIN),
-            1.. => return true,
-            _ if is_restarted(limit) && conn.phase() & phase::CLOSED == 0 => continue,
-            _ => {}
+        match poll_one(fd, libc::POLLIN | libc::POLLRDHUP | also, left) {
+            Ok(0) if limit.is_none_or(|l| now() < l) => continue,
+            Ok(0) => return Err(libc::EAGAIN),
+            Ok(_) => return Ok(()),
+            Err(e) if is_restarted(e, limit) && conn.phase() & phase::CLOSED == 0 => continue,
+            Err(e) => return Err(e),
         }
-        return false;
     }
 }
 
 /// A short sleep of a call in front of bytes that are too few for it; false when no more of them will come in time, or a
 /// signal did.
 pub fn for_a_while(stay: &mut Stay) -> bool {
-    if stay.limit(libc::SO_RCVTIMEO).is_some_and(|limit| sys::now_ns() >= limit) {
+    if stay.limit(libc::SO_RCVTIMEO).is_some_and(|limit| now() >= limit) {
         return false;
     }
-    let mut p = libc::pollfd { fd: stay.fd(), events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: pointers to live locals.
-    unsafe { next::ppoll(&raw mut p, 1, &timespec(UNMARKED_NS), core::ptr::null()) == 0 }
+    poll_one(stay.fd(), libc::POLLRDHUP, Some(UNMARKED_NS)) == Ok(0)
 }
 
 /// Waits for the rest of a receive that has something already; false when it must return that.
@@ -305,7 +254,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             return false;
         }
         let held = conn.clear_stale(fd, seen, true, false) || unarmed;
-        let left = limit.map(|l| l.saturating_sub(sys::now_ns()));
+        let left = limit.map(|l| l.saturating_sub(now()));
         if left == Some(0) {
             return false;
         }
@@ -314,20 +263,14 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             return true;
         }
         let left = if held || unmarked { Some(left.unwrap_or(UNMARKED_NS).min(UNMARKED_NS)) } else { left };
-        let t = left.map(timespec);
-        let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
         let slept = now_us();
-        // SAFETY: pointers to live locals.
-        let r = unsafe { next::ppoll(&raw mut p, 1, t.as_ref().map_or(core::ptr::null(), |t| t), core::ptr::null()) };
-        if r < 0 {
-            return false;
-        }
+        let Ok(told) = poll_one(fd, libc::POLLIN | libc::POLLRDHUP, left) else { return false };
         fd = stay.fd();
-        if r > 0 {
+        if told != 0 {
             conn.woken(slept);
         }
-        conn.kernel_end(p.revents as u16 as u32);
-        if r > 0 && (conn.phase() & phase::RX_RING == 0 || there()) {
+        conn.kernel_end(told as u16 as u32);
+        if told != 0 && (conn.phase() & phase::RX_RING == 0 || there()) {
             return true;
         }
     }
@@ -336,15 +279,15 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
 /// A short sleep of a wait that nobody can wake.
 fn nap_unarmed(stay: &mut Stay) -> Result<Option<Got>, i32> {
     let left = time_left(stay)?.map_or(UNMARKED_NS, |left| left.min(UNMARKED_NS));
-    let mut p = libc::pollfd { fd: stay.fd(), events: 0, revents: 0 };
-    // SAFETY: pointers to live locals.
-    let r = unsafe { next::ppoll(&raw mut p, 1, &timespec(left), core::ptr::null()) };
-    if r < 0 && !is_restarted(stay.limit(libc::SO_RCVTIMEO)) { Err(errno()) } else { Ok(None) }
+    match poll_one(stay.fd(), 0, Some(left)) {
+        Err(e) if !is_restarted(e, stay.limit(libc::SO_RCVTIMEO)) => Err(e),
+        _ => Ok(None),
+    }
 }
 
 /// What a receive that has waited before has left of its time limit, if there is one; EAGAIN if nothing.
 fn time_left(stay: &mut Stay) -> Result<Option<u64>, i32> {
-    match stay.limit(libc::SO_RCVTIMEO).map(|limit| limit.saturating_sub(sys::now_ns())) {
+    match stay.limit(libc::SO_RCVTIMEO).map(|limit| limit.saturating_sub(now())) {
         Some(0) => Err(libc::EAGAIN),
         left => Ok(left),
     }
@@ -368,31 +311,26 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
         if stay.held > YIELDS {
             return nap_unarmed(stay);
         }
-        std::thread::yield_now();
+        sys::yield_now();
         return Ok(None);
     }
     stay.held = 0;
-    let (mut byte, mut flags) = (0u8, libc::MSG_PEEK);
+    let mut flags = 0;
     let slept = now_us();
     // A second sleep of one call, which in the kernel's receive would begin its time limit anew.
     if stay.since.is_some()
         && let Some(left) = time_left(stay)?
     {
-        let mut p = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
-        // SAFETY: pointers to live locals.
-        match unsafe { next::ppoll(&raw mut p, 1, &timespec(left), core::ptr::null()) } {
+        match poll_one(fd, libc::POLLIN | libc::POLLRDHUP, Some(left))? {
             0 => return Err(libc::EAGAIN),
-            1.. => flags |= libc::MSG_DONTWAIT,
-            _ => return Err(errno()),
+            _ => flags = libc::MSG_DONTWAIT,
         }
     }
-    stay.since.get_or_insert_with(sys::now_ns);
+    stay.since.get_or_insert_with(now);
     let fd = stay.fd();
-    // SAFETY: one writable byte. The next definition is used because this call is a cancellation point.
-    let r = unsafe { next::recv(fd, (&raw mut byte).cast(), 1, flags) };
-    let e = if r < 0 { errno() } else { 0 };
-    match (r, e) {
-        (1, _) => {
+    let r = kernel::get().peek(fd, flags);
+    match (r, -r as i32) {
+        (1.., _) => {
             conn.woken(slept);
             if !conn.has_news() {
                 conn.check_stray(stay.fd());
@@ -404,9 +342,9 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
             Ok(None)
         }
         // Another thread was faster.
-        (_, libc::EAGAIN) if flags & libc::MSG_DONTWAIT != 0 => Ok(None),
-        (_, libc::EINTR | libc::EAGAIN) => Err(e),
-        _ => match conn.kernel_error(e) {
+        (_, libc::EAGAIN) if flags != 0 => Ok(None),
+        (_, e @ (libc::EINTR | libc::EAGAIN)) => Err(e),
+        (_, e) => match conn.kernel_error(e) {
             Got::Empty => Ok(None),
             got => Ok(Some(got)),
         },
@@ -452,7 +390,7 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
             return Ok(());
         }
         let held = conn.clear_stale(fd, seen, false, true);
-        let now = sys::now_ns();
+        let now = now();
         if limit.is_some_and(|l| now >= l) {
             return Err(libc::EAGAIN);
         }
@@ -462,29 +400,104 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
             // Where doorbells do not get through, the peer may be fast all the same.
             nap = (nap * 2).min(if conn.is_muffled() { 1_000_000 } else { 10_000_000 });
         }
-        let t = libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
-        let events = if held || noisy { 0 } else { libc::POLLIN | libc::POLLRDHUP };
-        let mut p = libc::pollfd { fd, events, revents: 0 };
+        let mut events = if held || noisy { 0 } else { libc::POLLIN | libc::POLLRDHUP };
         if conn.phase() & phase::TX_RING == 0 {
-            p.events |= libc::POLLOUT;
+            events |= libc::POLLOUT;
         }
         let slept = now_us();
-        // SAFETY: pointers to live locals.
-        let r = unsafe { next::ppoll(&raw mut p, 1, &raw const t, core::ptr::null()) };
-        let e = if r < 0 { errno() } else { 0 };
-        if r < 0 {
+        let told = match poll_one(fd, events, Some(left)) {
+            Ok(told) => told,
             // poll is never restarted after a signal, send is if its handler says so, it has no time limit and nothing to
             // return.
-            if e == libc::EINTR && !begun && limit.is_none() && crate::calls::process::restarts() {
-                continue;
-            }
-            return Err(e);
-        }
+            Err(e) if !begun && is_restarted(e, limit) => continue,
+            Err(e) => return Err(e),
+        };
         fd = stay.fd();
-        if p.revents & libc::POLLIN != 0 {
+        if told & libc::POLLIN != 0 {
             conn.woken(slept);
         }
-        noisy = r > 0 && (conn.doorbells_due() == 0 || conn.has_payload_left());
-        conn.kernel_end(p.revents as u16 as u32);
+        noisy = told != 0 && (conn.doorbells_due() == 0 || conn.has_payload_left());
+        conn.kernel_end(told as u16 as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{Answer::*, SCRIPTED, recv, send, serial, upgraded};
+    use core::sync::atomic::Ordering::*;
+    use smc::sys;
+
+    const INTERRUPTED: isize = -(libc::EINTR as isize);
+
+    fn limit(fd: i32, option: i32, seconds: i64) {
+        assert_eq!(sys::setsockopt(fd, libc::SOL_SOCKET, option, &[seconds, 0]), 0);
+    }
+
+    #[test]
+    fn a_signal_ends_a_receive_that_waits() {
+        let _turn = serial();
+        let pair = upgraded();
+        SCRIPTED.script(pair.1, &[Is(INTERRUPTED)]);
+        assert_eq!(recv(pair.1, 1, 0), Err(libc::EINTR));
+        assert_eq!(SCRIPTED.left(pair.1), 0);
+    }
+
+    /// The kernel restarts recv by itself behind a handler that asks for it: the peek, which is one, never says EINTR then. A
+    /// receive that insists sleeps in poll, which is never restarted, and must be.
+    #[test]
+    fn a_wait_by_poll_goes_on_behind_a_handler_that_asks_for_it() {
+        let _turn = serial();
+        let pair = upgraded();
+        SCRIPTED.restarts.store(true, SeqCst);
+        while send(pair.0, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
+        SCRIPTED.script(pair.0, &[Is(INTERRUPTED), Is(INTERRUPTED), Is(-(libc::ENOMEM as isize))]);
+        assert_eq!(send(pair.0, b"y", 0), -(libc::ENOMEM as isize));
+        assert_eq!(SCRIPTED.left(pair.0), 0);
+        SCRIPTED.restarts.store(false, SeqCst);
+        SCRIPTED.script(pair.0, &[Is(INTERRUPTED), Is(0)]);
+        assert_eq!(send(pair.0, b"y", 0), INTERRUPTED);
+        assert_eq!(SCRIPTED.left(pair.0), 1);
+        SCRIPTED.script(pair.0, &[]);
+    }
+
+    #[test]
+    fn a_time_limit_ends_a_send_into_a_full_ring() {
+        let _turn = serial();
+        let pair = upgraded();
+        while send(pair.0, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
+        limit(pair.0, libc::SO_SNDTIMEO, 3600);
+        // A signal restarts nothing that has a limit.
+        SCRIPTED.restarts.store(true, SeqCst);
+        SCRIPTED.script(pair.0, &[Is(INTERRUPTED)]);
+        assert_eq!(send(pair.0, b"y", 0), INTERRUPTED);
+        SCRIPTED.script(pair.0, &[Passes(1_000_000_000), Passes(3_600_000_000_000)]);
+        assert_eq!(send(pair.0, b"y", 0), -(libc::EAGAIN as isize));
+        assert_eq!(SCRIPTED.left(pair.0), 0, "the limit counts for the call, not for each sleep");
+    }
+
+    #[test]
+    fn a_receive_that_has_something_returns_it_when_its_time_is_over() {
+        let _turn = serial();
+        let pair = upgraded();
+        limit(pair.1, libc::SO_RCVTIMEO, 60);
+        assert_eq!(send(pair.0, b"part", 0), 4);
+        SCRIPTED.script(pair.1, &[Passes(61_000_000_000)]);
+        assert_eq!(recv(pair.1, 8, libc::MSG_WAITALL), Ok(b"part".to_vec()));
+        assert_eq!(SCRIPTED.left(pair.1), 0);
+    }
+
+    #[test]
+    fn limits_of_the_kernel_are_read_as_it_reads_them() {
+        use super::{Refused, duration};
+        use libc::timespec;
+        // SAFETY: a live timespec, null, or no address at all.
+        let at = |t: *const timespec| unsafe { duration(t) };
+        let of = |t: &timespec| at(t);
+        assert_eq!(of(&timespec { tv_sec: 1, tv_nsec: 5 }), Ok(Some(1_000_000_005)));
+        assert_eq!(of(&timespec { tv_sec: i64::MAX, tv_nsec: 5 }), Ok(Some(u64::MAX)));
+        assert_eq!(of(&timespec { tv_sec: -1, tv_nsec: 0 }), Err(Refused));
+        assert_eq!(of(&timespec { tv_sec: 0, tv_nsec: 1_000_000_000 }), Err(Refused));
+        assert_eq!(at(core::ptr::null()), Ok(None));
+        assert_eq!(at(core::ptr::without_provenance(8)), Err(Refused));
     }
 }

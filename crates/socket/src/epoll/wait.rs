@@ -10,8 +10,9 @@ use smc::sys;
 
 use super::set::{Held, Owner, SHARE, Set, held};
 use super::table::set;
-use crate::wait::Spin;
-use crate::{errno, fail, next};
+use crate::fds::{self, Kind};
+use crate::spin::Spin;
+use crate::{fail, kernel};
 
 /// A busy loop over rings asks the kernel about everything else at least this often, in nanoseconds.
 const KERNEL_EVERY: u64 = 20_000;
@@ -30,6 +31,10 @@ const SLEPT: u32 = 8;
 const IN_ORDER: usize = 16;
 /// Longest sleep while a connection waits for space that its peer cannot announce.
 const SILENT_NS: u64 = 2_000_000;
+
+fn now() -> u64 {
+    kernel::get().now_ns()
+}
 
 /// One call of epoll_wait.
 struct Wait {
@@ -51,26 +56,31 @@ struct Wait {
     tolds: usize,
 }
 
-/// epoll_wait on a set of ours. `timeout` in nanoseconds, None for ever; `plain` is the application's own call.
+/// epoll_wait in all its forms. `timeout` in nanoseconds, None for ever; `plain` is the application's own call.
 ///
 /// # Safety
-/// `out` must be writable for `max` events, `mask` null or valid.
+/// The application's obligations.
 pub unsafe fn wait(
-    index: u32,
     epfd: i32,
     out: *mut epoll_event,
-    max: usize,
+    max: i32,
     timeout: Option<u64>,
     mask: *const sigset_t,
-    plain: impl Fn() -> i32,
-) -> i32 {
+    plain: impl Fn() -> isize,
+) -> isize {
+    let Kind::Epoll(index) = fds::kind(epfd) else { return plain() };
+    const MOST: i32 = i32::MAX / size_of::<epoll_event>() as i32;
+    if !(1..=MOST).contains(&max) || crate::faulty(out) {
+        return plain();
+    }
+    let max = max as usize;
     let Some(set) = set(index) else { return plain() };
-    crate::wait::cancellation_point();
+    kernel::cancellation_point();
     if set.is_interrupted() {
         // A signal handler in the middle of a look at this set cannot look at it.
-        return fail(libc::EINTR) as i32;
+        return fail(libc::EINTR);
     }
-    let end = timeout.filter(|t| *t != 0).map(|t| sys::now_ns().saturating_add(t));
+    let end = timeout.filter(|t| *t != 0).map(|t| now().saturating_add(t));
     let generation = set.generation.load(Relaxed);
     let (told, tolds) = ([0; IN_ORDER], 0);
     let mut w = Wait { set, index, generation, epfd, out, max, mask, took: false, hooked: 0, slept: None, told, tolds };
@@ -81,14 +91,14 @@ pub unsafe fn wait(
     }
     w.measure();
     // SAFETY: forwarded.
-    let r = unsafe { if timeout == Some(0) { w.now() } else { w.run(end) } };
+    let r = unsafe { if timeout == Some(0) { w.at_once() } else { w.run(end) } };
     w.pass_on();
     r
 }
 
 impl Wait {
     /// The plain call; None when it woke up for a registration that was hooked meanwhile, or that is off.
-    fn unhooked(&mut self, timeout: Option<u64>, plain: impl Fn() -> i32) -> Option<i32> {
+    fn unhooked(&mut self, timeout: Option<u64>, plain: impl Fn() -> isize) -> Option<isize> {
         // SYNC: sleepers. Counted before the second look: a registration that is hooked afterwards fires an edge, and
         // whoever takes that edge instead of us sees that somebody sleeps.
         self.set.sleepers.fetch_add(1, SeqCst);
@@ -104,7 +114,7 @@ impl Wait {
             return None;
         }
         self.pass_on();
-        Some(kept as i32)
+        Some(kept as isize)
     }
 
     #[inline(always)]
@@ -118,7 +128,7 @@ impl Wait {
         let s = self.set;
         let given = u64::from(s.given.swap(0, Relaxed));
         if given != 0 {
-            let took = sys::now_ns().saturating_sub(s.given_at.load(Relaxed)).max(1);
+            let took = now().saturating_sub(s.given_at.load(Relaxed)).max(1);
             let due = (16 * given * HELPING / took).clamp(32, 16 * u64::from(SHARE)) as u32;
             s.share.store((7 * s.share.load(Relaxed) + due + 4) / 8, Relaxed);
         }
@@ -148,14 +158,14 @@ impl Wait {
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn now(&mut self) -> i32 {
+    unsafe fn at_once(&mut self) -> isize {
         // SAFETY: forwarded.
         unsafe {
             if let Some(n) = self.first() {
                 return n;
             }
             let k = self.kernel(0, 0, self.mask);
-            if k == 0 { self.look(0) as i32 } else { k }
+            if k == 0 { self.look(0) as isize } else { k }
         }
     }
 
@@ -163,7 +173,7 @@ impl Wait {
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn first(&mut self) -> Option<i32> {
+    unsafe fn first(&mut self) -> Option<isize> {
         let s = self.set;
         if s.kernel_first.load(Relaxed) {
             s.kernel_first.store(false, Relaxed);
@@ -180,16 +190,16 @@ impl Wait {
             return None;
         }
         rest::stir();
-        let now = sys::now_ns();
+        let now = now();
         s.given_at.store(now, Relaxed);
         s.given.store(n as u32, Relaxed);
         s.busy.store((s.busy.load(Relaxed) + 1).min(BUSIEST), Relaxed);
         if n == self.max {
             s.kernel_first.store(true, Relaxed);
-            return Some(n as i32);
+            return Some(n as isize);
         }
         if now.saturating_sub(s.last_kernel.load(Relaxed)) <= KERNEL_EVERY {
-            return Some(n as i32);
+            return Some(n as isize);
         }
         s.last_kernel.store(now, Relaxed);
         self.leave_processor(now);
@@ -203,21 +213,20 @@ impl Wait {
         // What only the kernel told, of doorbells too, is older than what the last looks at the list did not find yet.
         // SAFETY: the k + more events were written just now.
         unsafe { core::slice::from_raw_parts_mut(self.out, k + more) }.rotate_left(n);
-        Some((k + more) as i32)
+        Some((k + more) as isize)
     }
 
-    /// Lets others run now and then; `now` is the time.
-    fn leave_processor(&self, now: u64) {
+    /// Lets others run now and then; `left` is the time.
+    fn leave_processor(&self, left: u64) {
         let s = self.set;
-        if now < s.next_yield.load(Relaxed) {
+        if left < s.next_yield.load(Relaxed) {
             return;
         }
-        // SAFETY: no arguments.
-        unsafe { sys::syscall(libc::SYS_sched_yield, 0, 0, 0, 0, 0, 0) };
-        let back = sys::now_ns();
+        sys::yield_now();
+        let back = now();
         // A little less than the others took: two that wait for each other shall not end up waiting long. Nor shall one that was
         // soon back among those that compute make us forget them.
-        let longest = (back - now).max(s.yield_every.load(Relaxed));
+        let longest = (back - left).max(s.yield_every.load(Relaxed));
         let every = (longest / 4 * 3).clamp(*YIELD_EVERY.start(), *YIELD_EVERY.end());
         s.yield_every.store(every, Relaxed);
         s.next_yield.store(back + every, Relaxed);
@@ -227,7 +236,7 @@ impl Wait {
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn run(&mut self, end: Option<u64>) -> i32 {
+    unsafe fn run(&mut self, end: Option<u64>) -> isize {
         let mut spun = false;
         loop {
             // SAFETY: forwarded.
@@ -252,13 +261,13 @@ impl Wait {
             }
             // SAFETY: forwarded.
             let r = unsafe { self.sleep_armed(end) };
-            if r != 0 || end.is_some_and(|e| sys::now_ns() >= e) {
+            if r != 0 || end.is_some_and(|e| now() >= e) {
                 return r;
             }
             // SYNC: generation. Pairs with the release in `forget`.
             if self.set.generation.load(Acquire) != self.generation {
                 // Closed by another thread. The number may be another set's by now.
-                return fail(libc::EBADF) as i32;
+                return fail(libc::EBADF);
             }
         }
     }
@@ -267,7 +276,7 @@ impl Wait {
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn spin(&mut self) -> Option<i32> {
+    unsafe fn spin(&mut self) -> Option<isize> {
         let s = self.set;
         if !self.held().is_some_and(|mut h| h.may_pay()) {
             return None;
@@ -292,7 +301,7 @@ impl Wait {
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn sleep_armed(&mut self, end: Option<u64>) -> i32 {
+    unsafe fn sleep_armed(&mut self, end: Option<u64>) -> isize {
         // SYNC: sleepers. Counted before arming, both before the look: who changes the set afterwards sees a sleeper, and
         // who leaves it does not take the arms back.
         self.set.sleepers.fetch_add(1, SeqCst);
@@ -303,9 +312,9 @@ impl Wait {
         if n > 0 {
             self.set.kernel_first.store(n == self.max, Relaxed);
             self.woken();
-            return n as i32;
+            return n as isize;
         }
-        let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
+        let mut left = end.map(|e| e.saturating_sub(now()));
         let nap = if silent { Some(SILENT_NS) } else { rest::before_sleep() };
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
@@ -316,31 +325,32 @@ impl Wait {
         self.slept = None;
         self.woken();
         let s = self.set;
-        s.next_yield.store(sys::now_ns() + s.yield_every.load(Relaxed), Relaxed);
+        s.next_yield.store(now() + s.yield_every.load(Relaxed), Relaxed);
         s.busy.store(s.busy.load(Relaxed).saturating_sub(SLEPT), Relaxed);
         if k < 0 || k as usize == self.max {
             return k;
         }
         // What the rings have beside it.
         // SAFETY: forwarded.
-        unsafe { self.look(k as usize) as i32 }
+        unsafe { self.look(k as usize) as isize }
     }
 
     /// Sleeps in the kernel. Whole milliseconds go through the call that every kernel has.
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn sleep(&mut self, left: Option<u64>) -> i32 {
+    unsafe fn sleep(&mut self, left: Option<u64>) -> isize {
         if let Some(l) = left.filter(|l| l % 1_000_000 != 0) {
             self.hooked = self.set.hooked.load(SeqCst);
-            let t = libc::timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 };
-            // SAFETY: forwarded; `t` is live.
-            let n = unsafe { next::epoll_pwait2(self.epfd, self.out, self.max as i32, &raw const t, self.mask) };
+            let limit = kernel::duration(l);
+            let max = self.max as i32;
+            // SAFETY: forwarded; `limit` is live.
+            let n = unsafe { kernel::get().epoll_pwait2(self.epfd, self.out, max, &raw const limit, self.mask) };
             if n > 0 {
                 // SAFETY: the kernel filled n events.
-                return unsafe { self.sort_out(self.out, n as usize) } as i32;
+                return unsafe { self.sort_out(self.out, n as usize) } as isize;
             }
-            if n == 0 || errno() != libc::ENOSYS {
+            if n != -(libc::ENOSYS as isize) {
                 return n;
             }
         }
@@ -354,17 +364,16 @@ impl Wait {
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn kernel(&mut self, n: usize, ms: i32, mask: *const sigset_t) -> i32 {
+    unsafe fn kernel(&mut self, n: usize, ms: i32, mask: *const sigset_t) -> isize {
         let (epfd, room) = (self.epfd, self.max - n);
         self.hooked = self.set.hooked.load(SeqCst);
         // SAFETY: the part behind the first n events is writable; the rest is forwarded.
         let (out, k) = unsafe {
             let out = self.out.add(n);
             let k = if ms == 0 && mask.is_null() {
-                let r = sys::syscall(libc::SYS_epoll_pwait, epfd as usize, out as usize, room, 0, 0, 8);
-                if r < 0 { fail(-r as i32) as i32 } else { r as i32 }
+                sys::syscall(libc::SYS_epoll_pwait, epfd as usize, out as usize, room, 0, 0, 8)
             } else {
-                next::epoll_pwait(epfd, out, room as i32, ms, mask)
+                kernel::get().epoll_pwait(epfd, out, room as i32, ms, mask)
             };
             (out, k)
         };
@@ -372,7 +381,7 @@ impl Wait {
             return k;
         }
         // SAFETY: the kernel filled k events.
-        unsafe { self.sort_out(out, k as usize) as i32 }
+        unsafe { self.sort_out(out, k as usize) as isize }
     }
 
     /// Takes hooked registrations' events out of the kernel's answer; how many events are left.
@@ -380,7 +389,6 @@ impl Wait {
     /// # Safety
     /// `out` must hold `n` events.
     unsafe fn sort_out(&mut self, out: *mut epoll_event, n: usize) -> usize {
-        let saved = errno();
         // Not a handler that interrupted the holder: `wait` has seen to that.
         let Some(mut h) = held(self.index, self.set) else { return 0 };
         let mut kept = 0;
@@ -405,7 +413,6 @@ impl Wait {
                 kept += 1;
             }
         }
-        crate::set_errno(saved);
         kept
     }
 
@@ -436,7 +443,6 @@ impl Wait {
         if !self.took || self.set.sleepers.load(SeqCst) == 0 {
             return;
         }
-        let saved = errno();
         if let Some(mut h) = self.held() {
             let silent = h.arm();
             // In silence one of them must look by itself.
@@ -445,7 +451,6 @@ impl Wait {
                 h.kick(i);
             }
         }
-        crate::set_errno(saved);
     }
 }
 
@@ -495,5 +500,148 @@ impl Held {
         }
         self.heat(index);
         Told::Hot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epoll::{control, open};
+    use crate::kernel::Kernel;
+    use crate::tests::{Answer::*, Pair, SCRIPTED, close, recv, send, serial, upgraded};
+
+    struct Epoll(i32);
+
+    impl Epoll {
+        fn new() -> Self {
+            // SAFETY: no pointers.
+            Self(open(unsafe { sys::syscall(libc::SYS_epoll_create1, 0, 0, 0, 0, 0, 0) } as i32))
+        }
+
+        fn control(&self, op: i32, fd: i32, events: i32) -> isize {
+            let own = epoll_event { events: events as u32, u64: fd as u64 };
+            let call = |other: Option<&mut epoll_event>| {
+                let ev = other.map_or(&raw const own, |ev| &raw const *ev) as usize;
+                // SAFETY: a live event.
+                unsafe { sys::syscall(libc::SYS_epoll_ctl, self.0 as usize, op as usize, fd as usize, ev, 0, 0) }
+            };
+            // SAFETY: a live event.
+            unsafe { control(self.0, op, fd, &raw const own, call) }
+        }
+
+        fn add(&self, fd: i32, events: i32) {
+            assert_eq!(self.control(libc::EPOLL_CTL_ADD, fd, events), 0);
+        }
+
+        /// What a wait of so many nanoseconds tells: descriptor and events.
+        fn wait(&self, ns: Option<u64>) -> Result<Vec<(i32, u32)>, i32> {
+            let mut out = [epoll_event { events: 0, u64: 0 }; 8];
+            let ms = ns.map_or(-1, |ns| ns.div_ceil(1_000_000) as i32);
+            // SAFETY: live events.
+            let plain =
+                || unsafe { kernel::Bare.epoll_pwait(self.0, out.as_ptr().cast_mut(), 8, ms, core::ptr::null()) };
+            // SAFETY: live events.
+            let r = unsafe { wait(self.0, out.as_ptr().cast_mut(), 8, ns, core::ptr::null(), plain) };
+            if r < 0 {
+                return Err(-r as i32);
+            }
+            let out = core::hint::black_box(&mut out);
+            Ok(out[..r as usize].iter().map(|ev| (ev.u64 as i32, ev.events)).collect())
+        }
+
+        fn now(&self) -> Vec<(i32, u32)> {
+            self.wait(Some(0)).unwrap()
+        }
+    }
+
+    impl Drop for Epoll {
+        fn drop(&mut self) {
+            close(self.0);
+        }
+    }
+
+    const IN: i32 = libc::EPOLLIN;
+
+    #[test]
+    fn level_is_told_until_it_is_read() {
+        let _turn = serial();
+        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
+        ep.add(*b, IN);
+        assert_eq!(ep.now(), []);
+        send(*a, b"12", 0);
+        assert_eq!(ep.now(), [(*b, IN as u32)]);
+        assert_eq!(recv(*b, 1, 0), Ok(b"1".to_vec()));
+        assert_eq!(ep.now(), [(*b, IN as u32)]);
+        assert_eq!(recv(*b, 1, 0), Ok(b"2".to_vec()));
+        assert_eq!(ep.now(), []);
+    }
+
+    #[test]
+    fn an_edge_is_told_once_for_each_arrival() {
+        let _turn = serial();
+        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
+        ep.add(*b, IN | libc::EPOLLET);
+        ep.now();
+        send(*a, b"1", 0);
+        assert_eq!(ep.now(), [(*b, IN as u32)]);
+        assert_eq!(ep.now(), []);
+        send(*a, b"2", 0);
+        assert_eq!(ep.now(), [(*b, IN as u32)]);
+        assert_eq!(ep.now(), []);
+    }
+
+    #[test]
+    fn oneshot_is_off_until_it_is_asked_for_again() {
+        let _turn = serial();
+        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
+        ep.add(*b, IN | libc::EPOLLONESHOT);
+        send(*a, b"1", 0);
+        assert_eq!(ep.now(), [(*b, IN as u32)]);
+        send(*a, b"2", 0);
+        assert_eq!(ep.now(), []);
+        assert_eq!(ep.control(libc::EPOLL_CTL_MOD, *b, IN | libc::EPOLLONESHOT), 0);
+        assert_eq!(ep.now(), [(*b, IN as u32)]);
+    }
+
+    #[test]
+    fn who_removes_and_adds_all_the_time_is_spared_the_kernel_and_told_the_same() {
+        let _turn = serial();
+        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
+        for round in 0..10 {
+            ep.add(*b, IN);
+            send(*a, b"1", 0);
+            assert_eq!(ep.now(), [(*b, IN as u32)], "round {round}");
+            assert_eq!(recv(*b, 1, 0), Ok(b"1".to_vec()));
+            assert_eq!(ep.control(libc::EPOLL_CTL_DEL, *b, 0), 0);
+            assert_eq!(ep.control(libc::EPOLL_CTL_DEL, *b, 0), -(libc::ENOENT as isize));
+            assert_eq!(ep.control(libc::EPOLL_CTL_MOD, *b, IN), -(libc::ENOENT as isize));
+            send(*a, b"2", 0);
+            assert_eq!(ep.now(), [], "round {round}");
+            assert_eq!(recv(*b, 1, 0), Ok(b"2".to_vec()));
+        }
+    }
+
+    #[test]
+    fn a_signal_and_a_limit_end_a_sleep() {
+        let _turn = serial();
+        let (Pair(_a, b), ep) = (&upgraded(), Epoll::new());
+        ep.add(*b, IN);
+        SCRIPTED.script(ep.0, &[Is(-(libc::EINTR as isize))]);
+        assert_eq!(ep.wait(None), Err(libc::EINTR));
+        SCRIPTED.script(ep.0, &[Passes(3_600_000_000_000)]);
+        assert_eq!(ep.wait(Some(3_600_000_000_000)), Ok(vec![]));
+        assert_eq!(SCRIPTED.left(ep.0), 0);
+    }
+
+    #[test]
+    fn a_kernel_without_nanoseconds_is_asked_for_milliseconds() {
+        let _turn = serial();
+        let (Pair(_a, b), ep) = (&upgraded(), Epoll::new());
+        ep.add(*b, IN);
+        SCRIPTED.old.store(true, SeqCst);
+        let before = SCRIPTED.pwaits.load(SeqCst);
+        SCRIPTED.script(ep.0, &[Passes(1_500_000)]);
+        assert_eq!(ep.wait(Some(1_500_000)), Ok(vec![]));
+        assert_eq!((SCRIPTED.pwaits.load(SeqCst), *SCRIPTED.last_ms.lock().unwrap()), (before + 1, 2));
     }
 }

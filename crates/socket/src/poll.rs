@@ -1,18 +1,20 @@
 //! poll and select for upgraded connections, between the rings and the kernel's poll.
 #![allow(unsafe_code)]
 
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
-use libc::{nfds_t, pollfd, sigset_t, timespec};
+use libc::{nfds_t, pollfd, sigset_t};
 use smc::conn::sleepers::{READS, WRITES};
 use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, phase, rest};
 use smc::sys;
 
-use crate::calls::io::settle;
 use crate::fds::{self, Kind};
-use crate::wait::{Spin, Stay};
-use crate::{epoll, errno, next};
+use crate::settle::settle;
+use crate::spin::Spin;
+use crate::wait::Stay;
+use crate::{epoll, kernel};
 
 /// Longest sleep while a connection waits for space that its peer cannot announce.
 const SILENT_NS: u64 = 2_000_000;
@@ -31,12 +33,33 @@ fn watched(fd: i32) -> Watched {
     match fds::kind(fd) {
         Kind::Conn(i) => {
             let c = fds::conn(i);
-            settle(i, c, fd);
+            settle(fds::port_at(i, fd));
             let marked = c.phase() & phase::ATTACHED != 0 && c.user_rcvlowat.load(Relaxed) > 1;
             if c.switched() || marked { Watched::Conn(c) } else { Watched::Kernel }
         }
         Kind::Epoll(i) if epoll::hooked(i) => Watched::Set(i),
         _ => Watched::Kernel,
+    }
+}
+
+/// poll and ppoll. `timeout` in nanoseconds, None for ever; `plain` is the application's own call.
+///
+/// # Safety
+/// The application's obligations.
+pub unsafe fn poll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+    plain: impl Fn() -> isize,
+) -> isize {
+    if crate::faulty(fds) || n == 0 || n > 1 << 20 {
+        return plain();
+    }
+    // SAFETY: the application vouches for n entries, and for the mask.
+    unsafe {
+        let list = core::slice::from_raw_parts_mut(fds, n as usize);
+        if concerns(list) { wait(list, timeout, mask) } else { plain() }
     }
 }
 
@@ -73,12 +96,12 @@ fn look(list: &mut [pollfd]) -> usize {
     n
 }
 
-/// poll with nanoseconds (None: for ever). The result of the call, errno set.
+/// poll with nanoseconds (None: for ever).
 ///
 /// # Safety
 /// `mask` must be null or valid.
-pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> i32 {
-    let end = timeout.map(|t| sys::now_ns().saturating_add(t));
+pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> isize {
+    let end = timeout.map(|t| kernel::get().now_ns().saturating_add(t));
     let mut asked: Vec<pollfd> = list.to_vec();
     let mut spun = false;
     rest::stir();
@@ -86,7 +109,7 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         let ready = look(list);
         if ready > 0 || timeout == Some(0) || (!mask.is_null() && !spun) {
             // SAFETY: forwarded.
-            let r = unsafe { kernel(list, &mut asked, Some(0), mask) };
+            let r = unsafe { ask(list, &mut asked, Some(0), mask) };
             if r < 0 && ready == 0 {
                 return r;
             }
@@ -94,7 +117,7 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
             if n == 0 && timeout == Some(0) && !mask.is_null() {
                 // An old doorbell has kept the kernel's look from ending for a signal that the mask lets in.
                 // SAFETY: forwarded.
-                return unsafe { kernel(&[], &mut [], timeout, mask) };
+                return unsafe { ask(&[], &mut [], timeout, mask) };
             }
             if n > 0 || timeout == Some(0) {
                 return n;
@@ -116,18 +139,16 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         if look(list) > 0 {
             continue;
         }
-        let mut left = end.map(|e| e.saturating_sub(sys::now_ns()));
+        let mut left = end.map(|e| e.saturating_sub(kernel::get().now_ns()));
         let nap = if silent || held { Some(SILENT_NS) } else { rest::before_sleep() };
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
         let slept = now_us();
         // SAFETY: forwarded.
-        let r = unsafe { kernel(list, &mut asked, left, mask) };
-        let e = errno();
+        let r = unsafe { ask(list, &mut asked, left, mask) };
         drop(asleep);
         if r < 0 {
-            crate::set_errno(e);
             return r;
         }
         for (p, k) in list.iter().zip(&asked) {
@@ -143,7 +164,7 @@ pub unsafe fn poll(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         }
         look(list);
         let n = merge(list, &asked);
-        if n > 0 || end.is_some_and(|e| sys::now_ns() >= e) {
+        if n > 0 || end.is_some_and(|e| kernel::get().now_ns() >= e) {
             return n;
         }
     }
@@ -191,7 +212,7 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
 
 /// What poll is about to sleep on.
 struct Asleep {
-    conns: Vec<Stay<'static>>,
+    conns: Vec<Stay>,
     sets: Vec<u32>,
 }
 
@@ -202,7 +223,7 @@ impl Asleep {
             match fds::kind(p.fd) {
                 Kind::Conn(i) => {
                     let wants = |events, kind| if p.events as u16 as u32 & events != 0 { kind } else { 0 };
-                    let mut stay = Stay::new(fds::conn(i), p.fd);
+                    let mut stay = Stay::new(fds::port_at(i, p.fd));
                     stay.sleeps_too(wants(IN, READS) | wants(OUT, WRITES));
                     asleep.conns.push(stay);
                 }
@@ -226,7 +247,7 @@ impl Drop for Asleep {
 }
 
 /// The kernel's poll, asked about upgraded connections only for doorbells and ends.
-unsafe fn kernel(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> i32 {
+unsafe fn ask(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> isize {
     for (p, k) in list.iter().zip(asked.iter_mut()) {
         *k = pollfd { fd: p.fd, events: p.events, revents: 0 };
         if let Watched::Conn(c) = watched(p.fd) {
@@ -244,14 +265,14 @@ unsafe fn kernel(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask:
             }
         }
     }
-    let t = left.map(|l| timespec { tv_sec: (l / 1_000_000_000) as i64, tv_nsec: (l % 1_000_000_000) as i64 });
-    let t = t.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+    let limit = left.map(kernel::duration);
+    let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: `asked` is live; the rest is forwarded.
-    unsafe { next::ppoll(asked.as_mut_ptr(), asked.len() as nfds_t, t, mask) }
+    unsafe { kernel::get().ppoll(asked.as_mut_ptr(), asked.len() as nfds_t, limit, mask) }
 }
 
 /// Puts the kernel's answers for plain descriptors beside ours; how many entries are ready.
-fn merge(list: &mut [pollfd], asked: &[pollfd]) -> i32 {
+fn merge(list: &mut [pollfd], asked: &[pollfd]) -> isize {
     let mut n = 0;
     for (p, k) in list.iter_mut().zip(asked) {
         match watched(p.fd) {
@@ -264,7 +285,46 @@ fn merge(list: &mut [pollfd], asked: &[pollfd]) -> i32 {
             }
             Watched::Kernel => p.revents = k.revents,
         }
-        n += i32::from(p.revents != 0);
+        n += isize::from(p.revents != 0);
     }
     n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Answer::*, SCRIPTED, recv, send, serial, upgraded};
+
+    fn ask(fd: i32, events: i16, timeout: Option<u64>) -> (isize, i16) {
+        let mut list = [pollfd { fd: -1, events, revents: 1 }, pollfd { fd, events, revents: 0 }];
+        // SAFETY: a live list.
+        let r = unsafe { super::poll(list.as_mut_ptr(), 2, timeout, core::ptr::null(), || panic!("it is upgraded")) };
+        (r, list[1].revents)
+    }
+
+    #[test]
+    fn a_ring_is_readable_and_writable_by_what_is_in_it() {
+        let _turn = serial();
+        let pair = upgraded();
+        assert_eq!(ask(pair.1, libc::POLLIN, Some(0)), (0, 0));
+        assert_eq!(ask(pair.1, libc::POLLIN | libc::POLLOUT, Some(0)), (1, libc::POLLOUT));
+        send(pair.0, b"1", 0);
+        assert_eq!(ask(pair.1, libc::POLLIN, None), (1, libc::POLLIN));
+        while send(pair.0, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
+        assert_eq!(ask(pair.0, libc::POLLOUT, Some(0)), (0, 0));
+        while recv(pair.1, 4096, libc::MSG_DONTWAIT).is_ok() {}
+        assert_eq!(ask(pair.0, libc::POLLOUT, None), (1, libc::POLLOUT));
+    }
+
+    #[test]
+    fn a_signal_and_a_limit_end_it() {
+        let _turn = serial();
+        let pair = upgraded();
+        // The first entry of the list has no descriptor.
+        SCRIPTED.script(-1, &[Is(-(libc::EINTR as isize))]);
+        assert_eq!(ask(pair.1, libc::POLLIN, None).0, -(libc::EINTR as isize));
+        SCRIPTED.script(-1, &[Passes(2_000_000_000)]);
+        assert_eq!(ask(pair.1, libc::POLLIN, Some(1_000_000_000)), (0, 0));
+        SCRIPTED.script(-1, &[]);
+    }
 }

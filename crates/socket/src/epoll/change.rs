@@ -1,7 +1,7 @@
 //! What changes sets and registrations: epoll_create and epoll_ctl, closes, switches from and to TCP, fork.
 #![allow(unsafe_code)]
 
-use core::ffi::c_int;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::*;
 
 use libc::epoll_event;
@@ -10,10 +10,10 @@ use smc::{reason, table as connections};
 use super::set::{Entry, SHARE, Set, held};
 use super::table::{Tables, of_conn, set, slot, tables};
 use crate::fds::{self, Kind};
-use crate::ledger;
+use crate::{fail, ledger};
 
 /// A new epoll descriptor.
-pub fn open(epfd: c_int) -> c_int {
+pub fn open(epfd: i32) -> i32 {
     if epfd >= 0
         && !fds::has_left()
         && let Some(t) = tables()
@@ -28,7 +28,7 @@ pub fn open(epfd: c_int) -> c_int {
 }
 
 /// Makes a set of a slot that may have been one before. `sleepers` stays: who still waits on the old one counts down.
-fn renew(index: u32, s: &'static Set, epfd: c_int) -> bool {
+fn renew(index: u32, s: &'static Set, epfd: i32) -> bool {
     let Some(mut h) = held(index, s) else { return false };
     h.hot().list.clear();
     h.hot().next = 0;
@@ -54,7 +54,7 @@ pub fn share(index: u32) {
 }
 
 /// `fd`, a descriptor of the set, is gone; with the last one the set goes.
-pub fn forget(index: u32, fd: c_int) {
+pub fn forget(index: u32, fd: i32) {
     let (Some(t), Some(s)) = (tables(), set(index)) else { return };
     if s.refs.load(Relaxed) > 1 {
         s.refs.fetch_sub(1, AcqRel);
@@ -80,28 +80,65 @@ pub fn forget(index: u32, fd: c_int) {
     s.refs.store(0, Release);
 }
 
-fn no_memory() -> c_int {
-    crate::fail(libc::ENOMEM) as c_int
+/// Its readiness must be the kernel's.
+fn leave_ring(conn: u32, fd: i32) {
+    fds::leave_ring(fds::port_at(conn, fd), reason::UNSEEN.code());
 }
 
-fn give_up(conn: u32, fd: c_int) {
-    fds::leave_ring(conn, fds::conn(conn), fd, reason::UNSEEN.code());
+/// epoll_ctl; `call` is the front's, with another event than the application's `ev` where one is given.
+///
+/// # Safety
+/// `ev` must be what the application gives to epoll_ctl.
+pub unsafe fn control(
+    ep: i32,
+    op: i32,
+    fd: i32,
+    ev: *const epoll_event,
+    call: impl Fn(Option<&mut epoll_event>) -> isize,
+) -> isize {
+    let (Kind::Epoll(set), Some(port)) = (fds::kind(ep), fds::port(fd)) else {
+        // A set that we did not see made, or one inside another set: hooked registrations there would go unseen.
+        if let (Kind::Other, Some(port)) = (fds::kind(ep), fds::existing(fd))
+            && op == libc::EPOLL_CTL_ADD
+        {
+            fds::give_up(port, reason::UNSEEN.code());
+        }
+        if let (true, Kind::Epoll(inner)) = (op == libc::EPOLL_CTL_ADD, fds::kind(fd)) {
+            nest(inner);
+        }
+        return call(None);
+    };
+    // SAFETY: the application's event.
+    let event = if crate::faulty(ev) { None } else { unsafe { ev.as_ref() }.copied() };
+    match (op, event) {
+        (libc::EPOLL_CTL_ADD, Some(e)) if e.events & libc::EPOLLEXCLUSIVE as u32 != 0 => {
+            fds::give_up(port, reason::EXCLUSIVE.code());
+            call(None)
+        }
+        (libc::EPOLL_CTL_ADD, Some(e)) => add(set, port.index, fd, e, |e| call(Some(e))),
+        // The kernel refuses EPOLLEXCLUSIVE here.
+        (libc::EPOLL_CTL_MOD, Some(e)) if e.events & libc::EPOLLEXCLUSIVE as u32 == 0 => {
+            modify(set, port.index, fd, e, |e| call(Some(e)))
+        }
+        (libc::EPOLL_CTL_DEL, _) => delete(set, port.index, fd, || call(None)),
+        _ => call(None),
+    }
 }
 
 /// epoll_ctl(ADD) of a watched connection; `kernel` is the call.
-pub fn add(
+fn add(
     set_index: u32,
     conn: u32,
-    fd: c_int,
+    fd: i32,
     mut ev: epoll_event,
-    kernel: impl FnOnce(&mut epoll_event) -> c_int,
-) -> c_int {
+    kernel: impl FnOnce(&mut epoll_event) -> isize,
+) -> isize {
     let noted = {
         // Held over the call, so that the connection cannot leave TCP between the note and the registration.
-        let Some(t) = tables() else { return no_memory() };
+        let Some(t) = tables() else { return fail(libc::ENOMEM) };
         let Some(s) = set(set_index) else { return kernel(&mut ev) };
         if s.is_interrupted() {
-            return no_memory();
+            return fail(libc::ENOMEM);
         }
         let stale = t.find(set_index, conn, fd);
         if let Some((i, _)) = stale
@@ -131,8 +168,7 @@ pub fn add(
         entry.is_some_and(|(i, _)| !fds::conn(conn).switched() || hook(set_index, s, i))
     };
     if !noted {
-        // Its readiness must be the kernel's.
-        give_up(conn, fd);
+        leave_ring(conn, fd);
     }
     0
 }
@@ -152,7 +188,7 @@ fn enter(
     set_index: u32,
     s: &'static Set,
     conn: u32,
-    fd: c_int,
+    fd: i32,
     ev: epoll_event,
 ) -> Option<(u32, &'static Entry)> {
     let (i, e) = t.take()?;
@@ -163,18 +199,18 @@ fn enter(
 }
 
 /// epoll_ctl(MOD); `kernel` is the call.
-pub fn modify(
+fn modify(
     set_index: u32,
     conn: u32,
-    fd: c_int,
+    fd: i32,
     mut ev: epoll_event,
-    kernel: impl FnOnce(&mut epoll_event) -> c_int,
-) -> c_int {
+    kernel: impl FnOnce(&mut epoll_event) -> isize,
+) -> isize {
     let Some(s) = set(set_index) else { return kernel(&mut ev) };
     let (mut h, i) = {
-        let Some(t) = tables() else { return no_memory() };
+        let Some(t) = tables() else { return fail(libc::ENOMEM) };
         let Some((i, _)) = t.find(set_index, conn, fd) else { return kernel(&mut ev) };
-        let Some(h) = held(set_index, s) else { return no_memory() };
+        let Some(h) = held(set_index, s) else { return fail(libc::ENOMEM) };
         (h, i)
     };
     let Some((e, st)) = h.state(i) else { return kernel(&mut ev) };
@@ -189,7 +225,7 @@ pub fn modify(
         return r;
     }
     if st.dormant {
-        return crate::fail(libc::ENOENT) as c_int;
+        return fail(libc::ENOENT);
     }
     (st.events, st.data, st.enabled) = (ev.events, ev.u64, true);
     // A change looks at the readiness anew, as the kernel does.
@@ -206,10 +242,10 @@ pub fn modify(
 const DORMANT_AFTER: u32 = 4;
 
 /// epoll_ctl(DEL); `kernel` is the call.
-pub fn delete(set_index: u32, conn: u32, fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
-    let Some(t) = tables() else { return no_memory() };
+fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) -> isize {
+    let Some(t) = tables() else { return fail(libc::ENOMEM) };
     if set(set_index).is_some_and(Set::is_interrupted) {
-        return no_memory();
+        return fail(libc::ENOMEM);
     }
     if let Some((i, _)) = t.find(set_index, conn, fd)
         && let Some(s) = set(set_index)
@@ -218,7 +254,7 @@ pub fn delete(set_index: u32, conn: u32, fd: c_int, kernel: impl FnOnce() -> c_i
         && st.hooked
     {
         if st.dormant {
-            return crate::fail(libc::ENOENT) as c_int;
+            return fail(libc::ENOENT);
         }
         // Whoever forks or has it in two sets may meet the kernel's registration where ours is not known.
         let alone = of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && !s.solo.load(Relaxed);
@@ -261,7 +297,7 @@ fn bury_all(t: &Tables, index: u32, s: &'static Set) {
 }
 
 /// A descriptor that names the connection is about to be closed, and others live on.
-pub fn before_close(conn: u32, fd: c_int) {
+pub fn before_close(conn: u32, fd: i32) {
     if fds::local(conn).regs.load(Acquire) != 0
         && let Some(t) = tables()
     {
@@ -271,7 +307,7 @@ pub fn before_close(conn: u32, fd: c_int) {
 
 /// The set was put into another one, which watches it by the kernel only: nothing in it may be hooked, its connections
 /// stay on TCP.
-pub fn nest(inner: u32) {
+fn nest(inner: u32) {
     let Some(s) = set(inner) else { return };
     s.nested.store(true, SeqCst);
     let Some(t) = tables() else { return };
@@ -279,7 +315,7 @@ pub fn nest(inner: u32) {
     let members: Vec<_> = t.of_set(s).map(|(_, e)| (e.conn(), e.fd())).collect();
     drop(t);
     for (conn, fd) in members {
-        give_up(conn, fd);
+        leave_ring(conn, fd);
     }
 }
 
@@ -324,12 +360,12 @@ pub fn on_switched(conn: u32) {
     if !all {
         // A registration whose descriptor was closed while another one lives cannot be changed any more, nor can any in a
         // signal handler that interrupted a change: the kernel's readiness must stay the truth.
-        give_up(conn, fds::local(conn).fd.load(Relaxed) as c_int);
+        leave_ring(conn, fds::local(conn).fd.load(Relaxed) as i32);
     }
 }
 
 /// Whether a set has the connection under the number `fd`.
-pub fn registered_as(conn: u32, fd: c_int) -> bool {
+pub fn registered_as(conn: u32, fd: i32) -> bool {
     if fds::local(conn).regs.load(Acquire) == 0 {
         return false;
     }

@@ -5,10 +5,11 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::*;
 
 use libc::socklen_t;
-use smc::conn::phase;
-use smc::reason;
+use smc::conn::{Conn, RDHUP, phase};
+use smc::{reason, sys};
 
-use crate::{fds, next};
+use crate::epoll;
+use crate::fds::{self, Port};
 
 // Not in the libc crate.
 const SO_TIMESTAMP_NEW: c_int = 63;
@@ -44,42 +45,53 @@ unsafe fn int(v: *const c_void, l: socklen_t) -> Option<c_int> {
         .then(|| unsafe { v.cast::<c_int>().read_unaligned() })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *const c_void, l: socklen_t) -> c_int {
-    // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
-    let plain = || unsafe { next::setsockopt(fd, level, name, v, l) };
+/// setsockopt; `plain` is the application's own call.
+///
+/// # Safety
+/// `v` and `l` must be what the application gives to setsockopt.
+pub unsafe fn set(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    v: *const c_void,
+    l: socklen_t,
+    plain: impl Fn() -> isize,
+) -> isize {
+    // SAFETY: the caller's obligation.
+    let value = || unsafe { int(v, l) };
     let tracked = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if unsafe { int(v, l) } == Some(-1) => return plain(),
-        (libc::IPPROTO_TCP, libc::TCP_ULP | TCP_INQ) | (libc::SOL_SOCKET, libc::SO_OOBINLINE) => fds::conn_of(fd),
-        _ if is_for_tcp(level, name) => fds::conn_of(fd),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value() == Some(-1) => return plain(),
+        (libc::IPPROTO_TCP, libc::TCP_ULP | TCP_INQ) | (libc::SOL_SOCKET, libc::SO_OOBINLINE) => fds::port(fd),
+        _ if is_for_tcp(level, name) => fds::port(fd),
         _ => fds::existing(fd),
     };
-    let Some((index, c)) = tracked else { return plain() };
+    let Some(port) = tracked else { return plain() };
+    let c = port.conn;
     let switched = c.switched();
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP) => {
-            fds::give_up(index, c, fd, reason::KTLS.code());
+            fds::give_up(port, reason::KTLS.code());
             plain()
         }
         _ if is_for_tcp(level, name) => {
-            fds::freeze(index, c, fd, reason::SOCK_OPT.code());
+            fds::freeze(port, reason::SOCK_OPT.code());
             plain()
         }
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
-            fds::freeze(index, c, fd, reason::URGENT.code());
+            fds::freeze(port, reason::URGENT.code());
             plain()
         }
         (libc::IPPROTO_TCP, TCP_INQ) => {
             let r = plain();
             if r == 0
-                && let Some(on) = unsafe { int(v, l) }
+                && let Some(on) = value()
             {
                 c.user_inq.store(on as u32, Relaxed);
             }
             r
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => {
-            let Some(on) = (unsafe { int(v, l) }) else { return plain() };
+            let Some(on) = value() else { return plain() };
             let bit = if name == libc::TCP_NODELAY { 1 } else { 2 };
             c.keep_nodelay(bit, on != 0);
             if !switched {
@@ -97,13 +109,13 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
             0
         }
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
-            let Some(low) = (unsafe { int(v, l) }) else { return plain() };
+            let Some(low) = value() else { return plain() };
             fds::MARKED.fetch_or(low != 1, Relaxed);
             c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, SeqCst);
             let r = plain();
             // The kernel has its own idea of the most; 1 is what the upgrade has set in between.
             let mut kept = 1u32;
-            smc::sys::getsockopt(fd, level, name, &mut kept);
+            sys::getsockopt(fd, level, name, &mut kept);
             if kept > 1 {
                 c.user_rcvlowat.store(kept, SeqCst);
             }
@@ -119,7 +131,7 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
             let r = plain();
             // SYNC: options.
             if c.keep_bounds(fd) {
-                crate::epoll::on_more_room(index);
+                epoll::on_more_room(port.index);
             }
             r
         }
@@ -127,15 +139,25 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, v: *co
     }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mut c_void, l: *mut socklen_t) -> c_int {
+/// getsockopt; `plain` is the application's own call.
+///
+/// # Safety
+/// `v` and `l` must be what the application gives to getsockopt.
+pub unsafe fn get(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    v: *mut c_void,
+    l: *mut socklen_t,
+    plain: impl Fn() -> isize,
+) -> isize {
     if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
-        && let Some((index, c)) = fds::conn_of(fd)
+        && let Some(port) = fds::port(fd)
     {
         // It maps the pages of whatever is in the kernel's stream.
-        fds::freeze(index, c, fd, reason::SOCK_OPT.code());
+        fds::freeze(port, reason::SOCK_OPT.code());
     }
-    if let Some((_, c)) = fds::existing(fd)
+    if let Some(Port { conn: c, .. }) = fds::existing(fd)
         && c.phase() & phase::ATTACHED != 0
         && !crate::faulty(v)
         && !crate::faulty(l)
@@ -158,10 +180,10 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mu
             return 0;
         }
     }
-    let r = unsafe { next::getsockopt(fd, level, name, v, l) };
+    let r = plain();
     if r == 0
         && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some((_, c)) = fds::existing(fd)
+        && let Some(Port { conn: c, .. }) = fds::existing(fd)
         && c.switched()
         // SAFETY: the kernel has just written so many bytes there.
         && unsafe { *l } as usize == size_of::<c_int>()
@@ -178,10 +200,10 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mu
 /// # Safety
 /// As for recvmsg.
 #[cold]
-pub unsafe fn tell_left(c: &smc::conn::Conn, fd: c_int, msg: *mut libc::msghdr) {
+pub unsafe fn tell_left(c: &Conn, fd: c_int, msg: *mut libc::msghdr) {
     const CM_INQ: c_int = TCP_INQ;
     let left = match c.unread(fd) {
-        0 if c.ready(fd) & smc::conn::RDHUP != 0 => 1,
+        0 if c.ready(fd) & RDHUP != 0 => 1,
         left => left as c_int,
     };
     // SAFETY: the application vouches for the buffer, of which no more than its length is written.
@@ -203,5 +225,54 @@ pub unsafe fn tell_left(c: &smc::conn::Conn, fd: c_int, msg: *mut libc::msghdr) 
         let there = room.min(len) - libc::CMSG_LEN(0) as usize;
         core::ptr::copy_nonoverlapping((&raw const left).cast::<u8>(), libc::CMSG_DATA(header), there);
         (*msg).msg_controllen = space.min(room);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{port, serial, upgraded};
+
+    fn set_int(fd: c_int, level: c_int, name: c_int, value: c_int) -> isize {
+        let v: *const c_void = (&raw const value).cast();
+        // SAFETY: a live int.
+        unsafe { set(fd, level, name, v, 4, || sys::setsockopt(fd, level, name, &value)) }
+    }
+
+    fn get_int(fd: c_int, level: c_int, name: c_int) -> c_int {
+        let (mut value, mut len) = (-1, 4);
+        let (v, l) = (&raw mut value, &raw mut len);
+        let plain = || {
+            let mut kernels = 0;
+            let n = sys::getsockopt(fd, level, name, &mut kernels);
+            // SAFETY: live locals.
+            unsafe { (*v, *l) = (kernels, n as socklen_t) };
+            n.min(0)
+        };
+        // SAFETY: live locals.
+        assert_eq!(unsafe { get(fd, level, name, v.cast(), l, plain) }, 0);
+        assert_eq!(len, 4);
+        value
+    }
+
+    #[test]
+    fn what_the_upgrade_has_set_is_not_shown() {
+        let _turn = serial();
+        let pair = upgraded();
+        assert_eq!(get_int(pair.0, libc::IPPROTO_TCP, libc::TCP_NODELAY), 0);
+        assert_eq!(set_int(pair.0, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1), 0);
+        assert_eq!(get_int(pair.0, libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
+        assert_eq!(set_int(pair.0, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 100), 0);
+        assert_eq!(get_int(pair.0, libc::SOL_SOCKET, libc::SO_RCVLOWAT), 100);
+        assert_eq!(set_int(pair.0, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0), 0);
+        assert_eq!(get_int(pair.0, libc::SOL_SOCKET, libc::SO_RCVLOWAT), 1);
+    }
+
+    #[test]
+    fn time_stamps_are_the_kernels() {
+        let _turn = serial();
+        let pair = upgraded();
+        assert_eq!(set_int(pair.0, libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1), 0);
+        assert_eq!(port(pair.0).conn.reason.load(Relaxed), reason::SOCK_OPT.code());
     }
 }

@@ -1,6 +1,7 @@
 //! A set, its registrations, and what its lock guards.
 #![allow(unsafe_code)]
 
+use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 

@@ -5,12 +5,23 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+use alloc::vec::Vec;
+
 use smc::conn::{Conn, phase};
 use smc::{group, reason, sys, table};
 
 use crate::ledger::{self, held};
 
 pub mod travel;
+
+/// A descriptor that names a connection.
+#[derive(Clone, Copy)]
+pub struct Port {
+    /// Its place in the table.
+    pub index: u32,
+    pub conn: &'static Conn,
+    pub fd: i32,
+}
 
 /// What a descriptor number stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,7 +181,7 @@ pub fn leave_for_good(why: u32) {
     smc::config::CONFIG.disable();
     each(|fd, k| {
         if let Kind::Conn(i) = k {
-            give_up(i, conn(i), fd, why);
+            give_up(port_at(i, fd), why);
         }
     });
     each(|fd, k| {
@@ -231,8 +242,8 @@ pub fn mark(fd: i32, kind: Kind) {
 /// A number that stdin, stdout or stderr reads and writes, past every hook.
 #[cold]
 fn leave_to_stdio(fd: i32) {
-    if let Some((index, c)) = conn_of(fd) {
-        give_up(index, c, fd, reason::STDIO.code());
+    if let Some(port) = port(fd) {
+        give_up(port, reason::STDIO.code());
     }
 }
 
@@ -291,27 +302,33 @@ pub fn conn(index: u32) -> &'static Conn {
     unsafe { table::get().unwrap_unchecked() }.conn(index)
 }
 
-/// The connection that `fd` names, made at the first call for a TCP socket.
+/// `fd`, which names the connection at `index`.
 #[inline]
-pub fn conn_of(fd: i32) -> Option<(u32, &'static Conn)> {
+pub fn port_at(index: u32, fd: i32) -> Port {
+    Port { index, conn: conn(index), fd }
+}
+
+/// `fd` with its connection, made at the first call for a TCP socket.
+#[inline]
+pub fn port(fd: i32) -> Option<Port> {
     match kind(fd) {
-        Kind::Conn(i) => Some((i, conn(i))),
+        Kind::Conn(i) => Some(port_at(i, fd)),
         Kind::Tcp => create(fd),
         _ => None,
     }
 }
 
-/// The connection that `fd` names, if it has one already.
+/// `fd` with its connection, if there is one already.
 #[inline]
-pub fn existing(fd: i32) -> Option<(u32, &'static Conn)> {
+pub fn existing(fd: i32) -> Option<Port> {
     match kind(fd) {
-        Kind::Conn(i) => Some((i, conn(i))),
+        Kind::Conn(i) => Some(port_at(i, fd)),
         _ => None,
     }
 }
 
 #[cold]
-fn create(fd: i32) -> Option<(u32, &'static Conn)> {
+fn create(fd: i32) -> Option<Port> {
     let table = table::get()?;
     if CREATED.fetch_add(1, Relaxed).is_multiple_of(REAP_EVERY) {
         ledger::reap(true, lost);
@@ -335,7 +352,7 @@ fn create(fd: i32) -> Option<(u32, &'static Conn)> {
     l.removals.store(0, Relaxed);
     l.kept.store(0, Relaxed);
     match word(fd)?.compare_exchange(TAG_TCP, TAG_CONN | u64::from(index), AcqRel, Acquire) {
-        Ok(_) => Some((index, c)),
+        Ok(_) => Some(port_at(index, fd)),
         Err(_) => {
             held(index).store(0, Relaxed);
             c.gen_.fetch_add(1, Release);
@@ -367,7 +384,7 @@ pub fn share(old: i32, new: i32) {
         // Beyond our array nothing is watched: what is unwatched must not be upgraded.
         None => {
             if let Kind::Conn(i) = k {
-                freeze(i, conn(i), old, reason::FD_LIMIT.code());
+                freeze(port_at(i, old), reason::FD_LIMIT.code());
             }
         }
     }
@@ -431,10 +448,10 @@ fn drop_ref(index: u32, fd: i32) {
     }
     if here > 0 && !c.switched() && crate::epoll::registered_as(index, fd) {
         // The kernel's registration lives on with the other descriptors, but can't be changed any more.
-        freeze(index, c, fd, reason::UNSEEN.code());
+        freeze(port_at(index, fd), reason::UNSEEN.code());
     }
     if all == 0 {
-        crate::calls::io::deferred::forget(index);
+        crate::deferred::forget(index);
         if is_for_parent(c) {
             if fd >= 0 {
                 c.close(fd);
@@ -512,10 +529,8 @@ pub fn left(c: &Conn) {
     }
     let own = l.kept.swap(0, SeqCst);
     if own != 0 {
-        let e = crate::errno();
         drop_ref(index, own);
         smc::hidden::close(own);
-        crate::set_errno(e);
     }
 }
 
@@ -545,7 +560,8 @@ fn waits(c: &Conn, thread: u32, fds: [i32; 2]) -> bool {
         if !inside(c).any(|other| other == thread) {
             return false;
         }
-        let Ok(doing) = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) else { return false };
+        let mut text = [0; 256];
+        let Some(doing) = doing(thread, &mut text) else { return false };
         if !doing.starts_with("running") {
             let mut words = doing.split(' ');
             let Some(call) = words.next().and_then(|number| number.parse().ok()) else { return false };
@@ -556,6 +572,14 @@ fn waits(c: &Conn, thread: u32, fds: [i32; 2]) -> bool {
         sys::nap();
     }
     false
+}
+
+/// What the kernel says of a thread of ours: the number of its system call and its arguments, or "running".
+fn doing(thread: u32, text: &mut [u8; 256]) -> Option<&str> {
+    let path = alloc::format!("/proc/self/task/{thread}/syscall");
+    let file = rustix::fs::open(path, rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()).ok()?;
+    let n = rustix::io::read(&file, &mut text[..]).ok()?;
+    core::str::from_utf8(&text[..n]).ok()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -604,7 +628,8 @@ fn finish(c: &Conn) {
 
 /// Keeps a connection on TCP for good, bringing it back there if need be. Our hooks go on serving it.
 #[cold]
-pub fn freeze(index: u32, c: &Conn, fd: i32, why: u32) {
+pub fn freeze(port: Port, why: u32) {
+    let Port { index, conn: c, fd } = port;
     smc::meet::identify(c, fd);
     smc::meet::abandon(c, fd);
     c.revert(fd, why, false);
@@ -613,7 +638,8 @@ pub fn freeze(index: u32, c: &Conn, fd: i32, why: u32) {
 
 /// The same for a descriptor that will be used past our hooks: the kernel's stream must be whole.
 #[cold]
-pub fn give_up(index: u32, c: &Conn, fd: i32, why: u32) {
+pub fn give_up(port: Port, why: u32) {
+    let Port { index, conn: c, fd } = port;
     smc::meet::identify(c, fd);
     smc::meet::abandon(c, fd);
     c.revert(fd, why, true);
@@ -623,7 +649,8 @@ pub fn give_up(index: u32, c: &Conn, fd: i32, why: u32) {
 /// The same for a connection whose readiness the kernel alone can tell. Bytes that cannot be brought back are still read by
 /// our hooks.
 #[cold]
-pub fn leave_ring(index: u32, c: &Conn, fd: i32, why: u32) {
+pub fn leave_ring(port: Port, why: u32) {
+    let Port { index, conn: c, fd } = port;
     smc::meet::identify(c, fd);
     smc::meet::abandon(c, fd);
     c.go_back(fd, why, true);
@@ -631,7 +658,8 @@ pub fn leave_ring(index: u32, c: &Conn, fd: i32, why: u32) {
 }
 
 /// Notes that a connection's readiness is no longer the kernel's alone.
-pub fn on_upgraded(index: u32, fd: i32) {
+pub fn on_upgraded(port: Port) {
+    let Port { index, fd, .. } = port;
     let l = local(index);
     l.fd.store(fd as u32, Relaxed);
     if l.upgraded.swap(1, AcqRel) == 0 {
@@ -671,7 +699,7 @@ pub fn before_fork() {
         let index = match k {
             Kind::Conn(i) => Some(i),
             // A socket without an object yet may come to be used on both sides: give it one now.
-            Kind::Tcp => create(fd).map(|(i, _)| i),
+            Kind::Tcp => create(fd).map(|port| port.index),
             _ => None,
         };
         if let Some(i) = index {
@@ -719,7 +747,7 @@ fn settle_count() {
 
 /// Before a child in our memory is made. It gives back in our stead what it inherits, but has credentials of its own, from
 /// which the kernel takes no requests for our RDMA device.
-pub fn before_vfork() {
+pub fn go_back_before_vfork() {
     if owner() && smc::kind::VERBS.provider() == Some(smc::device::Provider::Hardware) {
         go_back_from_links();
     }
@@ -730,12 +758,13 @@ fn go_back_from_links() {
         if let Kind::Conn(i) = k
             && conn(i).cannot_be_forked()
         {
-            while_held(i, fd, |c, fd| {
+            while_held(i, fd, |port| {
+                let c = port.conn;
                 // A step of another thread would go on from where the return has left the upgrade: with a buffer that the peer
                 // attaches, in a connection that looks at none.
                 let alone = hold_upgrade(c);
                 if c.cannot_be_forked() {
-                    give_up(i, c, fd, reason::SHARED_FD.code());
+                    give_up(port, reason::SHARED_FD.code());
                 }
                 if alone {
                     c.release_upgrade();
@@ -754,7 +783,7 @@ fn hold_upgrade(c: &Conn) -> bool {
 
 /// Runs `f` on a connection that other threads use, with a descriptor of ours. They may close it meanwhile: its slot, and its
 /// number, would be another connection's, to which `f` would do what it was to do to this one.
-fn while_held(index: u32, fd: i32, f: impl FnOnce(&Conn, i32)) {
+fn while_held(index: u32, fd: i32, f: impl FnOnce(Port)) {
     let c = conn(index);
     if c.refs.fetch_update(AcqRel, Acquire, |refs| (refs > 0).then_some(refs + 1)).is_err() {
         return;
@@ -766,7 +795,7 @@ fn while_held(index: u32, fd: i32, f: impl FnOnce(&Conn, i32)) {
     // The number may have changed hands before it was copied.
     let same = own >= 0 && sys::socket_inode(own) == Some(c.inode.load(Relaxed));
     if kind(fd) == Kind::Conn(index) {
-        f(c, if same { own } else { fd });
+        f(port_at(index, if same { own } else { fd }));
     }
     drop_ref(index, if same { own } else { -1 });
     if own >= 0 {
@@ -784,7 +813,7 @@ pub fn go_back_from_copies() {
         if let Kind::Conn(i) = k
             && conn(i).goes_by_rights()
         {
-            give_up(i, conn(i), fd, reason::RIGHTS.code());
+            give_up(port_at(i, fd), reason::RIGHTS.code());
         }
     });
 }
@@ -961,6 +990,98 @@ fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
             if owner() {
                 crate::epoll::on_reverted(i);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptors;
+    use crate::tests::{close, connected, port as found, recv, send, serial, upgraded};
+
+    #[test]
+    fn a_number_is_what_was_made_last() {
+        let _turn = serial();
+        let pair = connected();
+        assert_eq!(kind(pair.0), Kind::Tcp);
+        assert_eq!(kind(-1), Kind::Other);
+        assert_eq!(kind(i32::MAX), Kind::Other);
+        let index = found(pair.0).index;
+        assert_eq!(kind(pair.0), Kind::Conn(index));
+        // A close that nobody saw, and a pipe at the same number.
+        purge(pair.0);
+        assert_eq!(kind(pair.0), Kind::Other);
+        assert_eq!(conn(index).refs.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_connection_ends_with_its_last_descriptor() {
+        let _turn = serial();
+        let pair = upgraded();
+        let index = found(pair.0).index;
+        let copy = descriptors::dup(pair.0, || sys::fcntl(pair.0, libc::F_DUPFD_CLOEXEC, 0)) as i32;
+        assert_eq!(found(copy).index, index);
+        assert_eq!(held(index).load(Relaxed), 2);
+        assert_eq!(close(copy), 0);
+        assert_eq!(held(index).load(Relaxed), 1);
+        assert_eq!(send(pair.0, b"on", 0), 2);
+        assert_eq!(recv(pair.1, 2, 0), Ok(b"on".to_vec()));
+        assert_eq!(close(pair.0), 0);
+        assert_eq!(recv(pair.1, 2, 0), Ok(Vec::new()));
+        assert_eq!(close(pair.0), -(libc::EBADF as isize));
+    }
+
+    #[test]
+    fn both_descriptors_of_a_socket_come_to_name_one_connection() {
+        let _turn = serial();
+        let pair = connected();
+        let copy = descriptors::dup(pair.0, || sys::fcntl(pair.0, libc::F_DUPFD_CLOEXEC, 0)) as i32;
+        assert_eq!(found(pair.0).index, found(copy).index);
+        close(copy);
+    }
+
+    #[test]
+    fn what_is_put_over_a_connection_ends_it() {
+        let _turn = serial();
+        let pair = upgraded();
+        let [over, other] = [connected(), connected()];
+        // SAFETY: integers only.
+        let put = || unsafe { sys::syscall(libc::SYS_dup3, over.0 as usize, pair.0 as usize, 0, 0, 0, 0) };
+        assert_eq!(descriptors::dup_over(over.0, pair.0, put), pair.0 as isize);
+        assert_eq!(found(pair.0).index, found(over.0).index);
+        assert_eq!(recv(pair.1, 2, 0), Ok(Vec::new()), "its peer sees the end");
+        drop(other);
+    }
+
+    #[test]
+    fn a_frozen_connection_goes_on_over_tcp() {
+        let _turn = serial();
+        let pair = upgraded();
+        assert_eq!(send(pair.1, b"unread", 0), 6);
+        give_up(found(pair.0), reason::STDIO.code());
+        assert_eq!(conn(found(pair.0).index).reason.load(Relaxed), reason::STDIO.code());
+        assert_eq!(send(pair.0, b"ring", 0), 4);
+        assert_eq!(recv(pair.1, 8, 0), Ok(b"ring".to_vec()));
+        assert_eq!(recv(pair.0, 8, 0), Ok(b"unread".to_vec()));
+        assert!(!found(pair.0).conn.switched());
+    }
+
+    #[test]
+    fn a_range_is_closed_around_what_is_hidden() {
+        let _turn = serial();
+        let _keeps_a_channel = upgraded();
+        let hidden: Vec<i32> = smc::hidden::all().collect();
+        assert!(!hidden.is_empty());
+        let calls = core::cell::RefCell::new(Vec::new());
+        let first = *hidden.iter().min().unwrap() as u32;
+        let r = descriptors::close_range(first, u32::MAX, 0, |from, to| {
+            calls.borrow_mut().push(from..=to);
+            0
+        });
+        assert_eq!(r, 0);
+        for fd in hidden {
+            assert!(calls.borrow().iter().all(|range| !range.contains(&(fd as u32))), "{fd}");
         }
     }
 }

@@ -16,11 +16,12 @@ mod set;
 mod table;
 mod wait;
 
-pub use change::{
-    add, after_fork_child, before_close, before_fork, delete, forget, forget_conn, modify, nest, on_more_room,
-    on_reverted, on_switched, open, registered_as, share,
+pub(crate) use change::{
+    after_fork_child, before_close, before_fork, forget, forget_conn, on_more_room, on_reverted, on_switched,
+    registered_as, share,
 };
-pub use look::{arm_set, set_ready, sleeping};
-pub use set::hooked;
-pub use table::lock as table_lock;
+pub use change::{control, open};
+pub(crate) use look::{arm_set, set_ready, sleeping};
+pub(crate) use set::hooked;
+pub(crate) use table::lock as table_lock;
 pub use wait::wait;

@@ -1,0 +1,74 @@
+//! Sockets come into being, connect, shut down.
+#![allow(unsafe_code)]
+
+use libc::{sockaddr, socklen_t};
+use smc::conn::phase;
+use smc::{reason, sys};
+
+use crate::fds::{self, Kind};
+use crate::settle::settle;
+
+/// Marks what socket returned.
+pub fn made(domain: i32, kind: i32, proto: i32, fd: isize) -> isize {
+    if fd >= 0 {
+        let stream = kind & 0xf == libc::SOCK_STREAM;
+        let inet = domain == libc::AF_INET || domain == libc::AF_INET6;
+        let tcp = stream && inet && (proto == 0 || proto == libc::IPPROTO_TCP);
+        fds::mark(fd as i32, if tcp { Kind::Tcp } else { Kind::Other });
+    }
+    fd
+}
+
+/// Marks what accept returned.
+pub fn accepted(listener: i32, fd: isize) -> isize {
+    if fd < 0 {
+        return fd;
+    }
+    if fds::has_left() {
+        fds::purge(fd as i32);
+        return fd;
+    }
+    let tcp = match fds::kind(listener) {
+        Kind::Tcp | Kind::Conn(_) => true,
+        // A listener from before our time, by exec or SCM_RIGHTS: ask what it is.
+        _ => {
+            let mut proto = 0i32;
+            sys::getsockopt(fd as i32, libc::SOL_SOCKET, libc::SO_PROTOCOL, &mut proto);
+            proto == libc::IPPROTO_TCP
+        }
+    };
+    fds::mark(fd as i32, if tcp { Kind::Tcp } else { Kind::Other });
+    fd
+}
+
+/// Before connect. AF_UNSPEC dissolves the connection; the next one on this descriptor begins anew, on TCP.
+///
+/// # Safety
+/// `a` must be what the application gives to connect, with its length `l`.
+pub unsafe fn before_connect(fd: i32, a: *const sockaddr, l: socklen_t) {
+    let Some(port) = fds::existing(fd) else { return };
+    // SAFETY: an address of at least two bytes.
+    let dissolves = l >= 2 && !crate::faulty(a) && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
+    if dissolves && port.conn.switched() {
+        // What is unread goes with it, so nothing is for our own receives to find.
+        fds::leave_ring(port, reason::REVERTED.code());
+    }
+}
+
+/// shutdown; `plain` is the application's own call.
+pub fn shutdown(fd: i32, how: i32, plain: impl FnOnce() -> isize) -> isize {
+    let Some(port) = fds::existing(fd).filter(|_| (0..=2).contains(&how)) else { return plain() };
+    let c = port.conn;
+    settle(port);
+    let first = c.phase() & phase::SHUT_WR == 0;
+    c.shutdown(fd, how);
+    let r = plain();
+    if r == -(libc::ENOTCONN as isize) && first && c.is_reset_by_doorbell() {
+        if how != libc::SHUT_RD {
+            // Or the next send would be told of the reset, instead of this shutdown.
+            sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut 0i32);
+        }
+        return 0;
+    }
+    r
+}

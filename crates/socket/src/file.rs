@@ -1,0 +1,388 @@
+//! sendfile and splice: from files and pipes straight into the ring, and out of it.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering::*;
+
+use libc::off_t;
+use smc::conn::{Got, Sent, phase};
+use smc::{meet, sys, witness};
+
+use crate::fds::{self, Port};
+use crate::kernel::poll_one;
+use crate::settle::{after_op, settle};
+use crate::wait::{self, Stay};
+use crate::{fail, faulty};
+
+/// Reads from `fd` into memory: at `*off` and moving it, or at the file's own position.
+fn fill(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
+    // SAFETY: `dst` has `len` bytes: a part of the ring, or of a staging buffer.
+    let r = unsafe {
+        match off {
+            Some(o) => sys::syscall(libc::SYS_pread64, fd as usize, dst as usize, len, **o as usize, 0, 0),
+            None => sys::syscall(libc::SYS_read, fd as usize, dst as usize, len, 0, 0, 0),
+        }
+    };
+    if r == -(libc::EINVAL as isize) && sys::fcntl(fd, libc::F_GETFL, 0) & libc::O_DIRECT as isize != 0 {
+        return fill_directly(fd, off, dst, len);
+    }
+    if r < 0 {
+        return Err(-r as i32);
+    }
+    if let Some(o) = off {
+        **o += r as off_t;
+    }
+    Ok(r as usize)
+}
+
+/// A file opened with O_DIRECT, which gives only whole blocks, to aligned memory: staged.
+#[cold]
+fn fill_directly(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
+    const BLOCK: usize = 4096;
+    #[repr(align(4096))]
+    struct Stage([u8; 16 * BLOCK]);
+    let mut stage = Stage([0; _]);
+    let at = match off {
+        Some(o) => **o,
+        None => sys::lseek(fd, 0, libc::SEEK_CUR)?,
+    };
+    let ahead = at as usize % BLOCK;
+    let n = (ahead + len).next_multiple_of(BLOCK).min(stage.0.len());
+    let from = at as usize - ahead;
+    // SAFETY: the stage has `n` bytes.
+    let r = unsafe { sys::syscall(libc::SYS_pread64, fd as usize, stage.0.as_mut_ptr() as usize, n, from, 0, 0) };
+    if r < 0 {
+        return Err(-r as i32);
+    }
+    let got = (r as usize).saturating_sub(ahead).min(len);
+    // SAFETY: `dst` has `len` bytes.
+    unsafe { core::ptr::copy_nonoverlapping(stage.0.as_ptr().wrapping_add(ahead), dst, got) };
+    match off {
+        Some(o) => **o += got as off_t,
+        None => drop(sys::lseek(fd, got as off_t, libc::SEEK_CUR)?),
+    }
+    Ok(got)
+}
+
+/// The kind of a file, as in st_mode.
+fn kind_of(fd: i32) -> u32 {
+    // SAFETY: all-zero is a valid stat, and the kernel fills in a live local.
+    unsafe {
+        let mut st: libc::stat = core::mem::zeroed();
+        sys::syscall(libc::SYS_fstat, fd as usize, &raw mut st as usize, 0, 0, 0, 0);
+        st.st_mode & libc::S_IFMT
+    }
+}
+
+/// sendfile; `call` is the front's, for at most so many bytes. `splice` is the front's, see there.
+///
+/// # Safety
+/// `off` must be what the application gives to sendfile.
+pub unsafe fn sendfile(
+    out: i32,
+    input: i32,
+    off: *mut off_t,
+    n: usize,
+    call: &dyn Fn(usize) -> isize,
+    splice: &dyn Fn(u32, usize) -> isize,
+) -> isize {
+    let Some(port) = fds::port(out) else {
+        // Out of a connection it goes into a pipe only, and would take doorbells along.
+        if fds::port(input).is_some() && off.is_null() && kind_of(out) == libc::S_IFIFO {
+            let flags = if sys::is_nonblocking(out) { libc::SPLICE_F_NONBLOCK } else { 0 };
+            let null = core::ptr::null();
+            return self::splice(input, null, out, null, n, flags, |n| splice(flags, n));
+        }
+        return call(n);
+    };
+    let c = port.conn;
+    settle(port);
+    if c.phase() & phase::TX_RING == 0 {
+        while !c.flush_takeback(out) {
+            if let Err(e) = wait::for_space(&mut Stay::new(port), false, false) {
+                return fail(e);
+            }
+        }
+        if c.enter_kernel_send() {
+            let stake = meet::stake(c, out, n, 0);
+            let now = stake.as_ref().map_or(n, |stake| stake.len());
+            let r = call(now);
+            c.leave_kernel_send();
+            let staked = stake.is_some();
+            if let Some(stake) = stake {
+                stake.settle(r);
+            }
+            if r > 0 {
+                witness::sent(c, out, None, r as usize);
+                after_op(port, r as usize);
+            }
+            if staked && r > 0 {
+                // SAFETY: the caller's obligation.
+                let rest = unsafe { sendfile(out, input, off, n - r as usize, call, splice) };
+                return r + rest.max(0);
+            }
+            return r;
+        }
+    }
+    // The kernel refuses whatever is not a file, and says how.
+    if !matches!(kind_of(input), libc::S_IFREG | libc::S_IFBLK) || (!off.is_null() && faulty(off)) {
+        return call(n);
+    }
+    // SAFETY: the caller's obligation.
+    let mut at = unsafe { off.as_mut() };
+    let want = n.min(0x7fff_f000);
+    let mut done = 0usize;
+    let mut stay = Stay::new(port);
+    while done < want {
+        match c.send_from(stay.fd(), want - done, |dst, len| fill(input, &mut at, dst, len)) {
+            // End of the file.
+            Sent::Bytes(0) => break,
+            Sent::Bytes(k) => done += k,
+            Sent::Full => match wait::for_space(&mut stay, false, done > 0) {
+                Ok(()) => {}
+                Err(_) if done > 0 => break,
+                Err(e) => return fail(e),
+            },
+            Sent::Kernel if done > 0 => break,
+            Sent::Kernel => {
+                c.sends_past_ring();
+                return call(n);
+            }
+            Sent::Err(_) | Sent::Held if done > 0 => break,
+            Sent::Held => return fail(libc::EAGAIN),
+            Sent::Err(e) => return fail(e),
+        }
+    }
+    done as isize
+}
+
+/// splice; `call` is the front's, for at most so many bytes.
+pub fn splice(
+    i: i32,
+    io: *const i64,
+    o: i32,
+    oo: *const i64,
+    n: usize,
+    flags: u32,
+    call: impl Fn(usize) -> isize,
+) -> isize {
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    // What the kernel refuses, it refuses before a byte moves.
+    let odd = || n == 0 || flags > 0xf || !io.is_null() || !oo.is_null();
+    if let Some(port) = fds::port(o) {
+        if let Some(r) = into_kernel(port, || call(n)) {
+            return r;
+        }
+        if odd() || kind_of(i) != libc::S_IFIFO {
+            return call(n);
+        }
+        count_splice();
+        return into_ring(port, i, n, nonblock, || call(n));
+    }
+    let Some(port) = fds::port(i).filter(|_| !odd() && kind_of(o) == libc::S_IFIFO) else { return call(n) };
+    loop {
+        if settle(port) {
+            count_splice();
+            return out_of_ring(port, o, n, nonblock, || call(n));
+        }
+        if port.conn.enter_kernel_recv() {
+            if let Some(r) = out_of_kernel(port, n, &call) {
+                return r;
+            }
+            if let Err(e) = wait_readable(i, nonblock) {
+                return fail(e);
+            }
+        } else if nonblock || sys::is_nonblocking(i) {
+            return fail(libc::EAGAIN);
+        }
+    }
+}
+
+/// Pipe to the kernel's stream; None where sends are not the kernel's.
+fn into_kernel(port: Port, plain: impl Fn() -> isize) -> Option<isize> {
+    let c = port.conn;
+    loop {
+        settle(port);
+        if c.phase() & phase::TX_RING != 0 {
+            return None;
+        }
+        if c.enter_kernel_send() {
+            break;
+        }
+    }
+    let r = plain();
+    c.leave_kernel_send();
+    if r > 0 {
+        witness::sent(c, port.fd, None, r as usize);
+        after_op(port, r as usize);
+    }
+    Some(r)
+}
+
+/// The kernel's stream to a pipe, once inside `enter_kernel_recv`; None when there is nothing to take yet. What a splice moves can't
+/// be cut afterwards, so it may not run into the peer's switch: only what has arrived is taken, which was payload when it
+/// was counted.
+fn out_of_kernel(port: Port, n: usize, call: impl Fn(usize) -> isize) -> Option<isize> {
+    let Port { conn: c, fd, .. } = port;
+    // One that sleeps in the kernel must not have an upgrade begin around it.
+    let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
+    let there = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize;
+    let r = match there {
+        _ if held || c.phase() & phase::RX_REVERTED != 0 => Some(call(n)),
+        _ if c.switch_due() => None,
+        0 if sys::poll_now(fd, libc::POLLRDHUP) != 0 => Some(call(n)),
+        0 => None,
+        k => Some(call(n.min(k))),
+    };
+    if held {
+        c.release_upgrade();
+    }
+    c.leave_kernel_recv(fd, r.unwrap_or(0).max(0) as usize, false);
+    if let Some(r @ 1..) = r {
+        witness::came(c, fd, None, r as usize);
+        after_op(port, r as usize);
+    }
+    r
+}
+
+fn count_splice() {
+    if let Some(t) = smc::table::get() {
+        t.stats.splice.fetch_add(1, Relaxed);
+    }
+}
+
+fn wait_readable(fd: i32, nonblock: bool) -> Result<(), i32> {
+    if nonblock || sys::is_nonblocking(fd) {
+        return Err(libc::EAGAIN);
+    }
+    poll_one(fd, libc::POLLIN, None).map(drop)
+}
+
+/// Pipe to connection.
+fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -> isize) -> isize {
+    let c = port.conn;
+    let mut stay = Stay::new(port);
+    loop {
+        // Wait for the pipe first: a read of it under the connection's lock must not sleep.
+        let there = sys::ioctl_int(pipe, libc::FIONREAD).unwrap_or(0).max(0) as usize;
+        if there == 0 {
+            let ev = sys::poll_now(pipe, libc::POLLIN);
+            if ev & libc::POLLIN == 0 && ev & libc::POLLHUP != 0 {
+                return 0;
+            }
+            if let Err(e) = wait_readable(pipe, nonblock) {
+                return fail(e);
+            }
+            let there = sys::ioctl_int(pipe, libc::FIONREAD).unwrap_or(0);
+            if there == 0 {
+                return 0;
+            }
+            continue;
+        }
+        match c.send_from(stay.fd(), n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
+            Sent::Bytes(k) => return k as isize,
+            Sent::Full => {
+                if let Err(e) = wait::for_space(&mut stay, nonblock, false) {
+                    return fail(e);
+                }
+            }
+            Sent::Kernel => {
+                c.sends_past_ring();
+                return plain();
+            }
+            Sent::Held => return fail(libc::EAGAIN),
+            Sent::Err(e) => return fail(e),
+        }
+    }
+}
+
+/// Connection to pipe.
+fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -> isize) -> isize {
+    let c = port.conn;
+    let mut stay = Stay::new(port);
+    loop {
+        if sys::poll_now(pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
+            if nonblock {
+                return fail(libc::EAGAIN);
+            }
+            if let Err(e) = poll_one(pipe, libc::POLLOUT, None) {
+                return fail(e);
+            }
+        }
+        // A write of at most PIPE_BUF to a writable pipe never sleeps; more is written only as far as there is room,
+        // which a nonblocking write would tell, but the pipe's mode is the application's.
+        let got = c.recv_into(stay.fd(), n.min(libc::PIPE_BUF), false, |src, len| {
+            // SAFETY: `src` has `len` bytes.
+            let r = unsafe { sys::syscall(libc::SYS_write, pipe as usize, src as usize, len, 0, 0, 0) };
+            if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
+        });
+        match got {
+            Got::Bytes(k) => return k as isize,
+            Got::Eof => return 0,
+            Got::Kernel => return plain(),
+            Got::Err(e) => return fail(e),
+            // SPLICE_F_NONBLOCK is about the pipe; of the socket its own O_NONBLOCK decides.
+            Got::Empty => match wait::for_data(&mut stay, false) {
+                Ok(None) => {}
+                Ok(Some(Got::Err(e))) => return fail(e),
+                Ok(Some(_)) => return 0,
+                Err(e) => return fail(e),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{close, recv, send, serial, upgraded};
+
+    fn memfd(content: &[u8]) -> i32 {
+        // SAFETY: a name.
+        let fd = unsafe { sys::syscall(libc::SYS_memfd_create, c"x".as_ptr() as usize, 0, 0, 0, 0, 0) } as i32;
+        // SAFETY: live bytes.
+        let n =
+            unsafe { sys::syscall(libc::SYS_write, fd as usize, content.as_ptr() as usize, content.len(), 0, 0, 0) };
+        assert_eq!(n, content.len() as isize);
+        fd
+    }
+
+    fn pipe() -> [i32; 2] {
+        let mut ends = [0; 2];
+        // SAFETY: two ints.
+        assert_eq!(unsafe { sys::syscall(libc::SYS_pipe2, ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0) }, 0);
+        ends
+    }
+
+    fn spliced(from: i32, to: i32, n: usize) -> isize {
+        splice(from, core::ptr::null(), to, core::ptr::null(), n, 0, |_| panic!("it is upgraded"))
+    }
+
+    #[test]
+    fn a_file_goes_into_the_ring_from_its_place_on() {
+        let _turn = serial();
+        let (pair, file) = (upgraded(), memfd(b"0123456789"));
+        let mut at = 4;
+        let refused: &dyn Fn(usize) -> isize = &|_| panic!("it is upgraded");
+        // SAFETY: a live offset.
+        let r = unsafe { sendfile(pair.0, file, &raw mut at, 4, refused, &|_, _| panic!("no pipe")) };
+        assert_eq!((r, at), (4, 8));
+        assert_eq!(recv(pair.1, 9, 0), Ok(b"4567".to_vec()));
+        // SAFETY: a live offset.
+        let r = unsafe { sendfile(pair.0, file, &raw mut at, 100, refused, &|_, _| panic!("no pipe")) };
+        assert_eq!((r, at), (2, 10));
+        assert_eq!(recv(pair.1, 9, 0), Ok(b"89".to_vec()));
+        sys::close(file);
+    }
+
+    #[test]
+    fn a_pipe_goes_into_the_ring_and_out_of_it() {
+        let _turn = serial();
+        let (pair, [from, to]) = (upgraded(), pipe());
+        send(pair.0, b"through a pipe", 0);
+        assert_eq!(spliced(pair.1, to, 100), 14);
+        assert_eq!(spliced(from, pair.1, 9), 9);
+        assert_eq!(recv(pair.0, 100, 0), Ok(b"through a".to_vec()));
+        close(from);
+        close(to);
+    }
+}

@@ -1,0 +1,247 @@
+//! What the library needs of the world around it, and the front has: calls that sleep, the time, and what is known of signals.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+
+use libc::{epoll_event, msghdr, nfds_t, pollfd, sigset_t, timespec};
+use smc::sys;
+
+/// The world of a front. Results are those of the system calls: a count, or a negative errno.
+///
+/// What sleeps here may be interrupted by signals, end its thread (a cancellation point), or never return.
+pub trait Kernel: Sync {
+    /// `recvmsg(2)`.
+    ///
+    /// # Safety
+    /// As for the system call.
+    unsafe fn recvmsg(&self, fd: i32, msg: *mut msghdr, flags: i32) -> isize;
+
+    /// `sendmsg(2)`.
+    ///
+    /// # Safety
+    /// As for the system call.
+    unsafe fn sendmsg(&self, fd: i32, msg: *const msghdr, flags: i32) -> isize;
+
+    /// `recv(2)` of one byte into nowhere: until there is something, with the flags given.
+    fn peek(&self, fd: i32, flags: i32) -> isize;
+
+    /// `ppoll(2)`.
+    ///
+    /// # Safety
+    /// As for the system call.
+    unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize;
+
+    /// `epoll_pwait(2)`.
+    ///
+    /// # Safety
+    /// As for the system call.
+    unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize;
+
+    /// `epoll_pwait2(2)`; -ENOSYS where the kernel has none.
+    ///
+    /// # Safety
+    /// As for the system call.
+    unsafe fn epoll_pwait2(
+        &self,
+        ep: i32,
+        out: *mut epoll_event,
+        n: i32,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> isize;
+
+    /// Ends this thread if another one has asked for that.
+    fn test_cancel(&self);
+
+    /// Whether a wait that a signal ended would have been restarted in the call that it stands for. Which signal it was
+    /// nobody knows: so only if the handlers of all of them ask for it.
+    fn restarts(&self) -> bool;
+
+    /// Monotonic nanoseconds.
+    fn now_ns(&self) -> u64;
+}
+
+/// The world by system calls alone, of a program without a C library.
+pub struct Bare;
+
+static WORLD: AtomicPtr<&'static dyn Kernel> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The front's world, for all calls from now on.
+pub fn set(world: &'static &'static dyn Kernel) {
+    WORLD.store(core::ptr::from_ref(world).cast_mut(), Release);
+}
+
+/// The front's world.
+#[inline]
+pub fn get() -> &'static dyn Kernel {
+    let world = WORLD.load(Acquire);
+    // SAFETY: null, or from `set`, where it was a reference for good.
+    unsafe { world.as_ref() }.map_or(&Bare, |world| *world)
+}
+
+/// Whether any thread was ever asked to end.
+static CANCELS: AtomicBool = AtomicBool::new(false);
+
+/// A thread is asked to end.
+pub fn will_cancel() {
+    CANCELS.store(true, SeqCst);
+}
+
+/// What a call that POSIX makes a cancellation point does first: one that finds data, room or events never sleeps, and a thread
+/// that always finds some could not be cancelled. Nothing is held here: a thread that ends leaves its hooks as it would by a
+/// jump.
+#[inline(always)]
+pub(crate) fn cancellation_point() {
+    if CANCELS.load(Relaxed) {
+        get().test_cancel();
+    }
+}
+
+/// One `ppoll` on one descriptor, without a mask: what happened (0: nothing in time) or an errno.
+pub(crate) fn poll_one(fd: i32, events: i16, limit: Option<u64>) -> Result<i16, i32> {
+    let mut p = pollfd { fd, events, revents: 0 };
+    let limit = limit.map(duration);
+    let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: pointers to live locals.
+    match unsafe { get().ppoll(&raw mut p, 1, limit, core::ptr::null()) } {
+        0 => Ok(0),
+        1.. => Ok(p.revents),
+        e => Err(-e as i32),
+    }
+}
+
+/// Nanoseconds as the kernel takes them.
+pub(crate) fn duration(ns: u64) -> timespec {
+    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// The kernel's size of a set of signals.
+const MASK: usize = 8;
+
+impl Kernel for Bare {
+    unsafe fn recvmsg(&self, fd: i32, msg: *mut msghdr, flags: i32) -> isize {
+        // SAFETY: the caller's obligation.
+        unsafe { sys::syscall(libc::SYS_recvmsg, fd as usize, msg as usize, flags as usize, 0, 0, 0) }
+    }
+
+    unsafe fn sendmsg(&self, fd: i32, msg: *const msghdr, flags: i32) -> isize {
+        // SAFETY: the caller's obligation.
+        unsafe { sys::syscall(libc::SYS_sendmsg, fd as usize, msg as usize, flags as usize, 0, 0, 0) }
+    }
+
+    fn peek(&self, fd: i32, flags: i32) -> isize {
+        let mut byte = 0u8;
+        // SAFETY: one writable byte.
+        unsafe { sys::recv(fd, &raw mut byte, 1, flags | libc::MSG_PEEK) }
+    }
+
+    unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize {
+        // The kernel leaves the rest of the time there, which no libc shows.
+        // SAFETY: null, or valid by the caller's obligation.
+        let mut limit = unsafe { limit.as_ref() }.copied();
+        let limit = limit.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
+        // SAFETY: the caller's obligation; `limit` is live.
+        unsafe { sys::syscall(libc::SYS_ppoll, list as usize, n as usize, limit as usize, mask as usize, MASK, 0) }
+    }
+
+    unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize {
+        let (ep, out, n, ms, mask) = (ep as usize, out as usize, n as usize, ms as usize, mask as usize);
+        // SAFETY: the caller's obligation.
+        unsafe { sys::syscall(libc::SYS_epoll_pwait, ep, out, n, ms, mask, MASK) }
+    }
+
+    unsafe fn epoll_pwait2(
+        &self,
+        ep: i32,
+        out: *mut epoll_event,
+        n: i32,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> isize {
+        let (ep, out, n, limit, mask) = (ep as usize, out as usize, n as usize, limit as usize, mask as usize);
+        // SAFETY: the caller's obligation.
+        unsafe { sys::syscall(libc::SYS_epoll_pwait2, ep, out, n, limit, mask, MASK) }
+    }
+
+    /// Threads without a C library are not cancelled.
+    fn test_cancel(&self) {}
+
+    fn restarts(&self) -> bool {
+        handlers_restart()
+    }
+
+    fn now_ns(&self) -> u64 {
+        sys::now_ns()
+    }
+}
+
+/// Whether the handlers of all signals ask for calls to be restarted.
+#[cold]
+pub fn handlers_restart() -> bool {
+    /// As the kernel has it.
+    #[repr(C)]
+    struct Action {
+        handler: usize,
+        flags: usize,
+        restorer: usize,
+        mask: u64,
+    }
+    /// Those that libc keeps for itself, and those of a thread's own faults, which come while it runs: language runtimes catch
+    /// them without asking for restarts.
+    const OTHERS: [i32; 6] = [32, 33, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+    (1..=64).filter(|signal| !OTHERS.contains(signal)).all(|signal| {
+        let mut action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+        // SAFETY: a live action to fill in, of the kernel's layout and size of mask.
+        let r =
+            unsafe { sys::syscall(libc::SYS_rt_sigaction, signal as usize, 0, &raw mut action as usize, MASK, 0, 0) };
+        r < 0
+            || matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
+            || action.flags & libc::SA_RESTART as usize != 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{SCRIPTED, recv, send, serial, upgraded};
+
+    #[test]
+    fn who_always_finds_data_can_be_cancelled() {
+        let _turn = serial();
+        let pair = upgraded();
+        will_cancel();
+        let before = SCRIPTED.cancels.load(SeqCst);
+        assert_eq!(send(pair.0, b"a", 0), 1);
+        assert_eq!(recv(pair.1, 1, 0), Ok(b"a".to_vec()));
+        assert_eq!(SCRIPTED.cancels.load(SeqCst), before + 2);
+    }
+
+    #[test]
+    fn bare_calls_return_errors_and_leave_limits_alone() {
+        assert_eq!(Bare.peek(-1, 0), -(libc::EBADF as isize));
+        let limit = duration(1_000_000);
+        let mut p = pollfd { fd: -1, events: 0, revents: 0 };
+        // SAFETY: live locals.
+        assert_eq!(unsafe { Bare.ppoll(&raw mut p, 1, &raw const limit, core::ptr::null()) }, 0);
+        assert_eq!((limit.tv_sec, limit.tv_nsec), (0, 1_000_000));
+    }
+
+    #[test]
+    fn handlers_without_restart_are_found() {
+        extern "C" fn nothing(_: i32) {}
+        let _turn = serial();
+        // SAFETY: a handler that does nothing, for a signal that nobody sends.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
+            assert!(handlers_restart());
+            action.sa_flags = 0;
+            libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
+            assert!(!handlers_restart());
+            action.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What one call moves: the application's pieces of memory, and what is left of them.
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+use core::ffi::c_void;
+
+use libc::{iovec, msghdr};
+use smc::conn::Pieces;
+
+/// Runs `f` with what is left as an iovec array.
+pub fn with_rest<R>(pieces: &Pieces, f: impl FnOnce(*const iovec, usize) -> R) -> R {
+    let mut few = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16];
+    let n = pieces.rest(&mut few);
+    if n < few.len() {
+        return f(few.as_ptr(), n);
+    }
+    let mut many = alloc::vec![few[0]; libc::UIO_MAXIOV as usize];
+    let n = pieces.rest(&mut many);
+    f(many.as_ptr(), n)
+}
+
+/// A message of these pieces and nothing else.
+pub fn empty_msg(iov: *const iovec, n: usize) -> msghdr {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut m: msghdr = unsafe { core::mem::zeroed() };
+    m.msg_iov = iov.cast_mut();
+    m.msg_iovlen = n;
+    m
+}
+
+/// One piece.
+#[inline(always)]
+pub fn one(buf: *const c_void, n: usize) -> iovec {
+    iovec { iov_base: buf.cast_mut(), iov_len: n.min(MOST) }
+}
+
+/// The application's array of pieces, if the kernel would take it.
+///
+/// # Safety
+/// `iov` must be what the application gives to readv or the like.
+pub unsafe fn slice<'a>(iov: *const iovec, n: isize) -> Option<&'a [iovec]> {
+    if !(0..=libc::UIO_MAXIOV as isize).contains(&n) || (n > 0 && crate::faulty(iov)) {
+        return None;
+    }
+    // SAFETY: the application vouches for n elements.
+    let v = if n == 0 { &[] } else { unsafe { core::slice::from_raw_parts(iov, n as usize) } };
+    let mut total = 0usize;
+    // The kernel refuses a negative length or sum; let it.
+    v.iter()
+        .all(|e| {
+            total = total.saturating_add(e.iov_len);
+            total <= isize::MAX as usize
+        })
+        .then_some(v)
+}
+
+/// The kernel cuts a request at this length, and so must a ring: counts of calls are ints in places.
+const MOST: usize = 0x7fff_f000;
+
+/// Runs `f` with as much of `iov` as one call may move.
+#[inline]
+pub fn within_most<R>(iov: &[iovec], f: impl FnOnce(&[iovec]) -> R) -> R {
+    if iov.iter().map(|e| e.iov_len).sum::<usize>() <= MOST {
+        return f(iov);
+    }
+    let mut left = MOST;
+    let cut: Vec<iovec> = iov
+        .iter()
+        .map(|e| {
+            let n = e.iov_len.min(left);
+            left -= n;
+            iovec { iov_base: e.iov_base, iov_len: n }
+        })
+        .collect();
+    f(&cut)
+}

@@ -1,0 +1,89 @@
+//! When a connection moves on: the upgrade's steps, counted by operations, and the switch of each direction.
+
+use core::sync::atomic::Ordering::*;
+
+use smc::conn::phase;
+use smc::{meet, sys};
+
+use crate::deferred;
+use crate::fds::{self, Port};
+use crate::transmit::transmit_deferred;
+
+/// Counts an operation over TCP and takes the upgrade on when it is time.
+#[inline]
+pub fn after_op(port: Port, bytes: usize) {
+    let c = port.conn;
+    let ops = c.ops.load(Relaxed).wrapping_add(1);
+    c.ops.store(ops, Relaxed);
+    let total = c.tcp_bytes.load(Relaxed) + bytes as u64;
+    c.tcp_bytes.store(total, Relaxed);
+    let limit = smc::config::CONFIG.after_bytes.load(Relaxed);
+    if ops >= c.next_try.load(Relaxed) || (total >= limit && total - (bytes as u64) < limit) {
+        upgrade(port);
+    }
+}
+
+/// How long a step of another thread is waited for, 50 us each: that thread may be put off by a busy machine.
+const STEPS: u32 = 10_000;
+
+#[cold]
+fn upgrade(port: Port) {
+    let Port { index, conn, fd } = port;
+    // A step needs more stack than a handler may have been given. It is taken up with the next operation elsewhere.
+    if shm::lock::on_signal_stack() {
+        return;
+    }
+    if meet::step(conn, fd, || fds::is_shared(index)) && conn.switched() {
+        fds::on_upgraded(port);
+    }
+}
+
+/// Takes the step without which the peer, which has left TCP, cannot be asked for doorbells; waits for another thread that is
+/// taking it. Following the peer without it, a thread would read what others sleep for, and leave them asleep.
+#[cold]
+pub fn finish_upgrade(port: Port) {
+    let c = port.conn;
+    for _ in 0..STEPS {
+        let elsewhere = c.is_upgraded_elsewhere();
+        upgrade(port);
+        if c.phase() & (phase::TX_READY | phase::FROZEN | phase::CLOSED) != 0 || !elsewhere {
+            return;
+        }
+        sys::sleep_ns(50_000);
+    }
+}
+
+/// Lets receives follow the peer off TCP. True when they come from the ring.
+pub fn settle(port: Port) -> bool {
+    let Port { conn: c, fd, .. } = port;
+    let ph = c.phase();
+    if ph & phase::RX_RING != 0 {
+        if ph & phase::TX_READY == 0 {
+            finish_upgrade(port);
+        }
+        return true;
+    }
+    if ph & phase::ATTACHED == 0 {
+        return false;
+    }
+    if ph & (phase::TX_READY | phase::TX_RING | phase::SHUT_WR | phase::TX_REVERTED) == phase::TX_READY {
+        if c.try_switch_tx(fd) {
+            fds::on_upgraded(port);
+        }
+        if deferred::any() {
+            transmit_deferred(port);
+        }
+    }
+    if !c.switch_due() {
+        return false;
+    }
+    if ph & phase::TX_READY == 0 {
+        // The peer confirmed before it switched, so its Confirm is there to be read.
+        finish_upgrade(port);
+    }
+    if !c.settle_rx(fd) {
+        return false;
+    }
+    fds::on_upgraded(port);
+    true
+}

@@ -1,0 +1,217 @@
+//! What the unit tests share: a world whose answers are scripted, and connections upgraded within one process.
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, MutexGuard, Once};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libc::{epoll_event, iovec, msghdr, nfds_t, pollfd, sigset_t, timespec};
+use smc::conn::phase::{RX_RING, TX_RING};
+use smc::sys;
+
+use crate::fds::{self, Port};
+use crate::kernel::{self, Bare, Kernel};
+use crate::{endpoint, receive, transmit};
+
+/// What a call that would sleep does instead.
+#[derive(Clone, Copy)]
+pub enum Answer {
+    /// It returns this, at once.
+    Is(isize),
+    /// So many nanoseconds pass, as the library's clock has it, and it returns as if nothing had come.
+    Passes(u64),
+}
+
+/// The kernel itself, but for descriptors that have answers written down.
+pub struct Scripted {
+    answers: Mutex<Option<HashMap<i32, VecDeque<Answer>>>>,
+    /// How far its clock is ahead of the machine's.
+    ahead: AtomicU64,
+    pub restarts: AtomicBool,
+    pub cancels: AtomicU32,
+    /// Whether it is a kernel without epoll_pwait2, and how often it was asked for epoll_pwait, with which time last.
+    pub old: AtomicBool,
+    pub pwaits: AtomicU32,
+    pub last_ms: Mutex<i32>,
+}
+
+pub static SCRIPTED: Scripted = Scripted {
+    answers: Mutex::new(None),
+    ahead: AtomicU64::new(0),
+    restarts: AtomicBool::new(false),
+    cancels: AtomicU32::new(0),
+    old: AtomicBool::new(false),
+    pwaits: AtomicU32::new(0),
+    last_ms: Mutex::new(0),
+};
+static WORLD: &dyn Kernel = &SCRIPTED;
+
+impl Scripted {
+    /// The next sleep on `fd` goes like this.
+    pub fn script(&self, fd: i32, answers: &[Answer]) {
+        let mut all = self.answers.lock().unwrap();
+        all.get_or_insert_default().insert(fd, answers.iter().copied().collect());
+    }
+
+    /// How many answers for `fd` nobody has asked for.
+    pub fn left(&self, fd: i32) -> usize {
+        self.answers.lock().unwrap().as_ref().and_then(|all| all.get(&fd)).map_or(0, VecDeque::len)
+    }
+
+    fn next(&self, fd: i32) -> Option<isize> {
+        let answer = self.answers.lock().unwrap().as_mut()?.get_mut(&fd)?.pop_front()?;
+        Some(match answer {
+            Answer::Is(r) => r,
+            Answer::Passes(ns) => {
+                self.ahead.fetch_add(ns, SeqCst);
+                0
+            }
+        })
+    }
+}
+
+impl Kernel for Scripted {
+    unsafe fn recvmsg(&self, fd: i32, msg: *mut msghdr, flags: i32) -> isize {
+        // SAFETY: forwarded.
+        self.next(fd).unwrap_or_else(|| unsafe { Bare.recvmsg(fd, msg, flags) })
+    }
+
+    unsafe fn sendmsg(&self, fd: i32, msg: *const msghdr, flags: i32) -> isize {
+        // SAFETY: forwarded.
+        unsafe { Bare.sendmsg(fd, msg, flags) }
+    }
+
+    fn peek(&self, fd: i32, flags: i32) -> isize {
+        self.next(fd).unwrap_or_else(|| Bare.peek(fd, flags))
+    }
+
+    unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize {
+        // SAFETY: a list of `n`; forwarded.
+        unsafe {
+            let first = if n == 0 { -1 } else { (*list).fd };
+            self.next(first).unwrap_or_else(|| Bare.ppoll(list, n, limit, mask))
+        }
+    }
+
+    unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize {
+        self.pwaits.fetch_add(1, SeqCst);
+        *self.last_ms.lock().unwrap() = ms;
+        // SAFETY: forwarded.
+        self.next(ep).unwrap_or_else(|| unsafe { Bare.epoll_pwait(ep, out, n, ms, mask) })
+    }
+
+    unsafe fn epoll_pwait2(
+        &self,
+        ep: i32,
+        out: *mut epoll_event,
+        n: i32,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> isize {
+        if self.old.load(SeqCst) {
+            return -(libc::ENOSYS as isize);
+        }
+        // SAFETY: forwarded.
+        self.next(ep).unwrap_or_else(|| unsafe { Bare.epoll_pwait2(ep, out, n, limit, mask) })
+    }
+
+    fn test_cancel(&self) {
+        self.cancels.fetch_add(1, SeqCst);
+    }
+
+    fn restarts(&self) -> bool {
+        self.restarts.load(SeqCst)
+    }
+
+    fn now_ns(&self) -> u64 {
+        sys::now_ns() + self.ahead.load(SeqCst)
+    }
+}
+
+/// The library of a process is one: tests of it take turns.
+pub fn serial() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    static BEGIN: Once = Once::new();
+    let guard = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    BEGIN.call_once(|| {
+        kernel::set(&WORLD);
+        smc::setting::set(b"PREFER", b"loopback");
+        smc::config::CONFIG.after.store(1, Relaxed);
+        smc::config::CONFIG.spin_ns.store(0, Relaxed);
+        fds::init();
+    });
+    SCRIPTED.restarts.store(false, SeqCst);
+    SCRIPTED.old.store(false, SeqCst);
+    guard
+}
+
+/// Two ends of a TCP connection, both of which the library watches. Closed with it.
+pub struct Pair(pub i32, pub i32);
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for fd in [self.0, self.1] {
+            close(fd);
+        }
+    }
+}
+
+pub fn close(fd: i32) -> isize {
+    crate::descriptors::close(fd, || sys::close(fd))
+}
+
+/// A connection that is TCP.
+pub fn connected() -> Pair {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap().into_raw_fd();
+    let server = listener.accept().unwrap().0.into_raw_fd();
+    endpoint::made(libc::AF_INET, libc::SOCK_STREAM, 0, client as isize);
+    fds::mark(server, fds::Kind::Tcp);
+    Pair(client, server)
+}
+
+/// A connection with both directions on rings and nothing under way.
+pub fn upgraded() -> Pair {
+    let pair = connected();
+    let end = Instant::now() + Duration::from_secs(20);
+    let on_rings = |fd| port(fd).conn.phase() & (TX_RING | RX_RING) == TX_RING | RX_RING;
+    while !on_rings(pair.0) || !on_rings(pair.1) {
+        assert!(Instant::now() < end, "no upgrade: {:#x}, {:#x}", port(pair.0).conn.phase(), port(pair.1).conn.phase());
+        for (from, to) in [(pair.0, pair.1), (pair.1, pair.0)] {
+            assert_eq!(send(from, b"x", 0), 1);
+            assert_eq!(recv(to, 1, 0), Ok(b"x".to_vec()));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    pair
+}
+
+pub fn port(fd: i32) -> Port {
+    fds::port(fd).expect("a connection")
+}
+
+/// send(2) through the library.
+pub fn send(fd: i32, data: &[u8], flags: i32) -> isize {
+    let iov = [iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }];
+    let flags = flags | libc::MSG_NOSIGNAL;
+    // SAFETY: live memory.
+    unsafe { transmit::send(fd, &iov, flags, || sys::send(fd, data.as_ptr(), data.len(), flags)) }
+}
+
+/// recv(2) of up to `n` bytes through the library: the bytes or an errno.
+pub fn recv(fd: i32, n: usize, flags: i32) -> Result<Vec<u8>, i32> {
+    let mut buffer = vec![0u8; n];
+    let at = buffer.as_mut_ptr();
+    let iov = [iovec { iov_base: at.cast(), iov_len: n }];
+    // SAFETY: live memory.
+    let r = unsafe { receive::recv(fd, &iov, flags, || sys::recv(fd, at, n, flags)) };
+    if r < 0 {
+        return Err(-r as i32);
+    }
+    buffer.truncate(r as usize);
+    Ok(buffer)
+}
