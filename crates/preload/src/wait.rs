@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use smc::config::CONFIG;
 use smc::conn::sleepers::{READS, Seat, WRITES};
 use smc::conn::wakeups::now_us;
-use smc::conn::{Conn, Got, IN, OUT, phase, rest};
+use smc::conn::{Conn, Got, IN, OUT, rest};
 use smc::sys;
 
 use crate::{errno, fds, next};
@@ -201,7 +201,7 @@ const UNMARKED_NS: u64 = 1_000_000;
 
 /// Whether the kernel's poll goes by the application's mark: until the exposure.
 fn marked(conn: &Conn) -> bool {
-    conn.user_rcvlowat.load(Relaxed) > 1 && conn.phase() & phase::ATTACHED == 0
+    conn.user_rcvlowat.load(Relaxed) > 1 && !conn.is_exposed()
 }
 
 fn timespec(ns: u64) -> libc::timespec {
@@ -261,7 +261,7 @@ pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> bool {
             0 if limit.is_none_or(|l| sys::now_ns() < l) => continue,
             0 => crate::set_errno(libc::EAGAIN),
             1.. => return true,
-            _ if is_restarted(limit) && conn.phase() & phase::CLOSED == 0 => continue,
+            _ if is_restarted(limit) && !conn.is_closed() => continue,
             _ => {}
         }
         return false;
@@ -300,7 +300,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
         if there() {
             return true;
         }
-        if conn.phase() & phase::SHUT_RD != 0 {
+        if conn.receives_are_shut() {
             // By another thread: TCP gives what it has. The kernel would tell of it for ever, and not let us sleep.
             return false;
         }
@@ -327,7 +327,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             conn.woken(slept);
         }
         conn.kernel_end(p.revents as u16 as u32);
-        if r > 0 && (conn.phase() & phase::RX_RING == 0 || there()) {
+        if r > 0 && (!conn.receives_on_ring() || there()) {
             return true;
         }
     }
@@ -465,7 +465,7 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
         let t = libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
         let events = if held || noisy { 0 } else { libc::POLLIN | libc::POLLRDHUP };
         let mut p = libc::pollfd { fd, events, revents: 0 };
-        if conn.phase() & phase::TX_RING == 0 {
+        if !conn.sends_on_ring() {
             p.events |= libc::POLLOUT;
         }
         let slept = now_us();

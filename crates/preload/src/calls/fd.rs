@@ -170,16 +170,16 @@ pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
                 unsafe { *(arg as *mut c_int) = c.unread(fd) as c_int };
                 return 0;
             }
-            SIOCOUTQ if arg != 0 && c.phase() & smc::conn::phase::TX_RING != 0 => {
+            SIOCOUTQ if arg != 0 && c.sends_on_ring() => {
                 // What is in the ring has been delivered: TCP counts what the peer's kernel has not acknowledged.
                 unsafe { *(arg as *mut c_int) = 0 };
                 return 0;
             }
-            SIOCOUTQNSD if arg != 0 && c.phase() & smc::conn::phase::TX_RING != 0 => {
+            SIOCOUTQNSD if arg != 0 && c.sends_on_ring() => {
                 unsafe { *(arg as *mut c_int) = 0 };
                 return 0;
             }
-            SIOCATMARK if arg != 0 && c.phase() & smc::conn::phase::RX_RING != 0 => {
+            SIOCATMARK if arg != 0 && c.receives_on_ring() => {
                 // The mark lies behind the ring: its sender has gone back to TCP for the urgent byte.
                 if c.unread(fd) > 0 {
                     unsafe { *(arg as *mut c_int) = 0 };
@@ -316,10 +316,9 @@ pub unsafe fn before_passing(msg: *const msghdr) {
 /// # Safety
 /// `msg` must be a valid msghdr.
 pub unsafe fn undo_passing(msg: *const msghdr) {
-    use smc::conn::phase::{ATTACHED, FROZEN};
     let undo = |fd| {
         if let Some((_, c)) = fds::existing(fd)
-            && c.phase() & (ATTACHED | FROZEN) == 0
+            && !(c.is_exposed() || c.is_frozen())
         {
             fds::travel::stays(c);
         }

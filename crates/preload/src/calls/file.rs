@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint};
 use core::sync::atomic::Ordering::*;
 
 use libc::{off_t, size_t, ssize_t};
-use smc::conn::{Got, Sent, phase};
+use smc::conn::{Got, Sent};
 use smc::{meet, sys, witness};
 
 use super::io::{after_op, settle};
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: 
         return unsafe { next::sendfile(out, input, off, n) };
     };
     settle(index, c, out);
-    if c.phase() & phase::TX_RING == 0 {
+    if !c.sends_on_ring() {
         while !c.flush_takeback(out) {
             if let Err(e) = wait::for_space(&mut Stay::new(c, out), false, false) {
                 return fail(e);
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
     let odd = || n == 0 || flags > 0xf || !io.is_null() || !oo.is_null();
     if let Some((index, c)) = fds::conn_of(o) {
         settle(index, c, o);
-        if c.phase() & phase::TX_RING == 0 {
+        if !c.sends_on_ring() {
             if !c.enter_kernel_send() {
                 return unsafe { splice(i, io, o, oo, n, flags) };
             }
@@ -191,10 +191,10 @@ pub unsafe extern "C" fn splice(i: c_int, io: *mut i64, o: c_int, oo: *mut i64, 
         // What a splice moves can't be cut afterwards, so it may not run into the peer's switch: only what has arrived
         // is taken, which was payload when it was counted.
         // One that sleeps in the kernel must not have an upgrade begin around it.
-        let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
+        let held = !c.is_exposed() && c.hold_upgrade();
         let there = sys::ioctl_int(i, libc::FIONREAD).unwrap_or(0).max(0) as usize;
         let r = match there {
-            _ if held || c.phase() & phase::RX_REVERTED != 0 => Some(plain()),
+            _ if held || c.receives_are_back() => Some(plain()),
             _ if c.switch_due() => None,
             0 if sys::poll_now(i, libc::POLLRDHUP) != 0 => Some(plain()),
             0 => None,

@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use smc::conn::{Conn, Pieces, phase};
+use smc::conn::{Conn, Pieces};
 use smc::{meet, sys};
 
 use receive::{receive, recv_iov};
@@ -53,7 +53,7 @@ fn finish_upgrade(index: u32, c: &Conn, fd: c_int) {
     for _ in 0..STEPS {
         let elsewhere = c.is_upgraded_elsewhere();
         upgrade(index, c, fd);
-        if c.phase() & (phase::TX_READY | phase::FROZEN | phase::CLOSED) != 0 || !elsewhere {
+        if c.is_committed() || c.is_frozen() || c.is_closed() || !elsewhere {
             return;
         }
         let t = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
@@ -65,16 +65,16 @@ fn finish_upgrade(index: u32, c: &Conn, fd: c_int) {
 /// Lets receives follow the peer off TCP. True when they come from the ring.
 pub fn settle(index: u32, c: &Conn, fd: c_int) -> bool {
     let ph = c.phase();
-    if ph & phase::RX_RING != 0 {
-        if ph & phase::TX_READY == 0 {
+    if ph.receives_on_ring() {
+        if !ph.is_committed() {
             finish_upgrade(index, c, fd);
         }
         return true;
     }
-    if ph & phase::ATTACHED == 0 {
+    if !ph.is_exposed() {
         return false;
     }
-    if ph & (phase::TX_READY | phase::TX_RING | phase::SHUT_WR | phase::TX_REVERTED) == phase::TX_READY {
+    if ph.may_switch_sends() {
         if c.try_switch_tx(fd) {
             fds::on_upgraded(index, fd);
         }
@@ -85,7 +85,7 @@ pub fn settle(index: u32, c: &Conn, fd: c_int) -> bool {
     if !c.switch_due() {
         return false;
     }
-    if ph & phase::TX_READY == 0 {
+    if !ph.is_committed() {
         // The peer confirmed before it switched, so its Confirm is there to be read.
         finish_upgrade(index, c, fd);
     }
@@ -388,7 +388,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
         if let Some(r) = transmit::untouched(index, c, fd, flags, || next::sendmsg(fd, msg, flags)) {
             return r;
         }
-        if (*msg).msg_controllen > 0 && c.phase() & phase::TX_RING != 0 {
+        if (*msg).msg_controllen > 0 && c.sends_on_ring() {
             // The kernel looks at what comes with the bytes, and may refuse it.
             let nothing = msghdr { msg_iovlen: 0, ..*msg };
             if next::sendmsg(fd, &raw const nothing, flags) < 0 {

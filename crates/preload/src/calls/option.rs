@@ -5,7 +5,6 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::*;
 
 use libc::socklen_t;
-use smc::conn::phase;
 use smc::reason;
 
 use crate::{fds, next};
@@ -136,7 +135,7 @@ pub unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, v: *mu
         fds::freeze(index, c, fd, reason::SOCK_OPT.code());
     }
     if let Some((_, c)) = fds::existing(fd)
-        && c.phase() & phase::ATTACHED != 0
+        && c.is_exposed()
         && !crate::faulty(v)
         && !crate::faulty(l)
         // SAFETY: a length to read, as libc demands.

@@ -79,7 +79,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         && (0..=2).contains(&how)
     {
         super::io::settle(index, c, fd);
-        let first = c.phase() & smc::conn::phase::SHUT_WR == 0;
+        let first = !c.sends_are_shut();
         c.shutdown(fd, how);
         let before = crate::errno();
         let r = unsafe { next::shutdown(fd, how) };

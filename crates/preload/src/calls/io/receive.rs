@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, ssize_t};
-use smc::conn::{Conn, Got, Pieces, phase};
+use smc::conn::{Conn, Got, Pieces};
 use smc::{reason, witness};
 
 use super::{after_op, empty_msg, finish_upgrade, settle, with_rest, within_most};
@@ -24,7 +24,7 @@ pub(super) fn receive(
     wait::cancellation_point();
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
-        if flags & libc::MSG_OOB != 0 && c.phase() & phase::ATTACHED == 0 {
+        if flags & libc::MSG_OOB != 0 && !c.is_exposed() {
             fds::freeze(index, c, fd, reason::URGENT.code());
         }
         return kernel(&mut into, flags);
@@ -99,7 +99,7 @@ pub(super) fn receive(
             }
             continue;
         }
-        if c.phase() & phase::RX_RING == 0 {
+        if !c.receives_on_ring() {
             // Another thread has brought it back to TCP since the look at the ring: the kernel waits, or says EAGAIN.
             continue;
         }
@@ -151,8 +151,8 @@ fn peek_all(
             }
         }
         // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
-        let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
-        if held || c.phase() & phase::ATTACHED == 0 || c.phase() & phase::RX_REVERTED != 0 {
+        let held = !c.is_exposed() && c.hold_upgrade();
+        if held || !c.is_exposed() || c.receives_are_back() {
             let r = kernel(&mut into, flags);
             if held {
                 c.release_upgrade();
@@ -182,7 +182,7 @@ fn from_kernel(
         return if wait::for_kernel(stay, libc::POLLOUT, false) { None } else { Some(-1) };
     }
     if !c.enter_kernel_recv() {
-        if c.phase() & phase::RX_RING != 0 {
+        if c.receives_on_ring() {
             return None;
         }
         // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
@@ -226,8 +226,8 @@ fn after_kernel(index: u32, c: &Conn, fd: c_int, r: ssize_t, peek: bool, into: O
         }
         after_op(index, c, fd, payload);
     }
-    if c.phase() & phase::RX_RING != 0 {
-        if c.phase() & phase::TX_READY == 0 {
+    if c.receives_on_ring() {
+        if !c.is_committed() {
             finish_upgrade(index, c, fd);
         }
         fds::on_upgraded(index, fd);

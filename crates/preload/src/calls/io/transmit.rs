@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, ssize_t};
-use smc::conn::{Conn, Pieces, Sent, phase};
+use smc::conn::{Conn, Pieces, Sent};
 use smc::{meet, reason, witness};
 
 use super::{after_op, deferred, empty_msg, settle, with_rest, within_most};
@@ -74,12 +74,12 @@ fn transmit_own(
 ) -> ssize_t {
     if flags & APART != 0 {
         let why = if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
-        if c.phase() & phase::ATTACHED == 0 {
+        if !c.is_exposed() {
             fds::freeze(index, c, fd, why);
         } else {
             // Only this direction must be in order on TCP: what the peer sends may go on coming through the ring.
             settle(index, c, fd);
-            c.set(phase::FROZEN);
+            c.freeze();
             c.leave_tx();
             c.reason.store(why, Relaxed);
             if let Some(t) = smc::table::get() {
@@ -96,12 +96,12 @@ fn transmit_own(
     loop {
         let fd = stay.fd();
         let ph = c.phase();
-        if ph & phase::TX_RING == 0 && stay.is_over() {
+        if !ph.sends_on_ring() && stay.is_over() {
             return if done > 0 { done as ssize_t } else { fail(libc::EBADF) };
         }
-        if ph & phase::TX_RING == 0 {
+        if !ph.sends_on_ring() {
             settle(index, c, fd);
-            if c.phase() & phase::TX_RING != 0 {
+            if c.sends_on_ring() {
                 continue;
             }
             if !c.flush_takeback(fd) {
@@ -152,7 +152,7 @@ fn transmit_own(
                 return if done > 0 { done as ssize_t } else { fail(libc::EAGAIN) };
             }
             Sent::Kernel => {
-                if c.phase() & (phase::TX_REVERTED | phase::TX_RING) == phase::TX_REVERTED {
+                if c.sends_are_back() {
                     crate::epoll::on_reverted(index);
                     continue;
                 }
@@ -162,7 +162,7 @@ fn transmit_own(
                 if want > 0 {
                     c.sends_past_ring();
                 }
-                if c.phase() & (phase::SHUT_WR | phase::TX_RING) == phase::SHUT_WR | phase::TX_RING {
+                if c.sends_are_shut() && c.sends_on_ring() {
                     // Another thread is about to shut the socket, and has told the peer: payload that overtakes it would
                     // count as doorbells there.
                     smc::sys::shutdown(fd, libc::SHUT_WR);
