@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use smc::clc::Message;
-use smc::conn::{Conn, DmbHeader, HEADER_LEN, Pieces, RUNG_REVOKED, Waits, phase as p};
+use smc::conn::{Conn, DmbHeader, HEADER_LEN, Pieces, RUNG_REVOKED, Waits};
 use smc::reason::{self, Reason};
 use smc::{config::CONFIG, group, sys};
 
@@ -222,7 +222,7 @@ pub fn rendezvous(bytes: &[u8]) {
             }
         }
     }
-    if victim.has(p::ATTACHED) {
+    if victim.conn.is_exposed() {
         use_it(&victim);
     }
     drop((channel, listener));

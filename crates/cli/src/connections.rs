@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
+use smc::conn::phase::Phase;
 use smc::reason::{self, Reason};
 
 pub use groups::LinkGroup;
@@ -141,11 +142,11 @@ pub fn modes(wanted: impl Fn(u32) -> bool) -> Vec<Mode> {
 fn mode(conn: &Conn) -> Mode {
     let phase = conn.phase();
     let local_reason = conn.reason.load(Relaxed);
-    if phase & phase::BROKEN != 0 {
+    if phase.is_broken() {
         let why = Reason(local_reason);
         return Mode::Reset { reason: local_reason, words: why.words(), hint: why.hint() };
     }
-    match phase & phase::ANY_RING != 0 || (phase & phase::TX_READY != 0 && local_reason == 0) {
+    match phase.switched() || (phase.is_committed() && local_reason == 0) {
         true => Mode::Smcd,
         false => tcp(Reason(local_reason), conn.peer_reason.load(Relaxed)),
     }
@@ -164,7 +165,7 @@ pub fn other_ends(pid: u32, connections: &[(SocketAddr, SocketAddr)]) -> Vec<Pro
 fn described(table: &Table, conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program>) -> Connection {
     let [local, peer] = conn.names().map(|address| tables::address(&address));
     let phase = conn.phase();
-    let attached = phase & phase::TX_READY != 0;
+    let attached = phase.is_committed();
     Connection {
         state: if attached { smc_state(conn, phase) } else { kernel.map_or("ACTIVE", |socket| socket.smc_state()) },
         uid: kernel.map_or(conn.uid.load(Relaxed), |socket| socket.uid),
@@ -217,13 +218,13 @@ fn reasons_of_the_unnamed(tables: &[Table]) -> BTreeMap<u32, Reason> {
     reasons.into_iter().filter_map(|(pid, reason)| Some((pid, reason?))).collect()
 }
 
-fn smc_state(conn: &Conn, phase: u32) -> &'static str {
+fn smc_state(conn: &Conn, phase: Phase) -> &'static str {
     use smc::conn::{ABORT, CLOSED, DONE};
     let ends = conn.rx_snapshot().ends;
-    let done_here = phase & phase::SHUT_WR != 0;
-    if phase & (phase::DEAD | phase::BROKEN) != 0 || ends & ABORT != 0 {
+    let done_here = phase.sends_are_shut();
+    if phase.is_dead() || phase.is_broken() || ends & ABORT != 0 {
         "PROCESSABORT"
-    } else if phase & phase::CLOSED != 0 {
+    } else if phase.is_closed() {
         if ends & CLOSED != 0 { "CLOSED" } else { "PEERCLOSEWAIT1" }
     } else if ends & CLOSED != 0 {
         if done_here { "APPFINCLOSEWAIT" } else { "APPCLOSEWAIT1" }
@@ -236,15 +237,13 @@ fn smc_state(conn: &Conn, phase: u32) -> &'static str {
     }
 }
 
-fn detail(table: &Table, conn: &Conn, phase: u32) -> Detail {
+fn detail(table: &Table, conn: &Conn, phase: Phase) -> Detail {
     let (gid, peer_gid) = table.gids(conn).unwrap_or_default();
     let (rx, tx) = (conn.rx_snapshot(), conn.tx_snapshot());
-    let shut = |bit: u32, open: &'static str, closed: &'static str| {
-        if phase & bit != 0 { closed } else { open }
-    };
-    let sent_ends = shut(phase::SHUT_WR, "00", "80");
+    let shut = |shut: bool, open: &'static str, closed: &'static str| if shut { closed } else { open };
+    let sent_ends = shut(phase.sends_are_shut(), "00", "80");
     Detail {
-        shutdown: format!("{}-{}", shut(phase::SHUT_RD, "<", "R"), shut(phase::SHUT_WR, ">", "W")),
+        shutdown: format!("{}-{}", shut(phase.receives_are_shut(), "<", "R"), shut(phase.sends_are_shut(), ">", "W")),
         token: conn.my_token.load(Relaxed),
         peer_token: conn.peer_token.load(Relaxed),
         link_group: conn.group.load(Relaxed),
@@ -252,8 +251,8 @@ fn detail(table: &Table, conn: &Conn, phase: u32) -> Detail {
         peer_gid,
         device: conn.kind().name(),
         peer_pid: conn.peer_pid.load(Relaxed),
-        sends_through_ring: phase & phase::TX_RING != 0,
-        receives_through_ring: phase & phase::RX_RING != 0,
+        sends_through_ring: phase.sends_on_ring(),
+        receives_through_ring: phase.receives_on_ring(),
         rcvbuf: rx.size,
         peerbuf: tx.size,
         rx_producer: cursor(rx.prod.wire()),

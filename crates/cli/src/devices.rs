@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 use smc::bar;
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
 use smc::device::{Provider, open_verbs};
 use smc::kind::{Kind, PARTITIONS, chid_of};
 use smc::pnet::Pnets;
@@ -64,7 +64,7 @@ pub fn run(args: &Devices) -> Result<ExitCode> {
 
 /// None needs hardware of its own, but verbs may have some. Each process has its own, under a GID of its own.
 fn device(kind: Kind, tables: &[Table]) -> Device {
-    let upgraded = |conn: &&Conn| conn.phase() & phase::TX_READY != 0 && conn.kind() == kind;
+    let upgraded = |conn: &&Conn| conn.is_committed() && conn.kind() == kind;
     let connections = tables.iter().flat_map(Table::live).filter(upgraded).count();
     let groups = tables.iter().flat_map(Table::link_groups).filter(|group| group.device == kind.name());
     let state = state(kind, tables);

@@ -14,6 +14,7 @@ mod close;
 pub mod far;
 mod intact;
 mod options;
+pub mod phase;
 mod ready;
 mod recall;
 mod recv;
@@ -31,6 +32,7 @@ pub use recv::Got;
 pub use send::{Pieces, Sent};
 
 use core::cell::UnsafeCell;
+use phase::{self as p, Phase, Receives, Sends};
 use window::{Window, header};
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -109,59 +111,6 @@ pub const LEFT: u64 = 0x10 << 56;
 pub const GONE: u64 = 0x08 << 56;
 /// Any of the three ends the peer's stream.
 pub const ENDS: u64 = DONE | CLOSED | ABORT;
-
-/// Phase bits of a connection.
-pub mod phase {
-    /// Our DMB is exposed: the peer may switch its sends at any time.
-    pub const ATTACHED: u32 = 1;
-    /// The peer's DMB is at hand and the peer is committed: our sends may switch.
-    pub const TX_READY: u32 = 1 << 1;
-    /// Sends go to the ring.
-    pub const TX_RING: u32 = 1 << 2;
-    /// Receives come from the ring (after what is left on TCP).
-    pub const RX_RING: u32 = 1 << 3;
-    /// A switch of the sending side is being tried.
-    pub const TX_SWITCHING: u32 = 1 << 4;
-    /// A switch of the receiving side is being tried.
-    pub const RX_SWITCHING: u32 = 1 << 5;
-    /// Never to be upgraded (again).
-    pub const FROZEN: u32 = 1 << 6;
-    /// shutdown(SHUT_WR) was called here.
-    pub const SHUT_WR: u32 = 1 << 7;
-    /// shutdown(SHUT_RD) was called here.
-    pub const SHUT_RD: u32 = 1 << 8;
-    /// The kernel connection ended without the peer's end flags.
-    pub const DEAD: u32 = 1 << 9;
-    /// The end of the stream, or its error, has been delivered.
-    pub const ENDED: u32 = 1 << 10;
-    /// The peer broke the protocol: ECONNRESET.
-    pub const BROKEN: u32 = 1 << 11;
-    /// Closed here.
-    pub const CLOSED: u32 = 1 << 12;
-    /// Sends left the ring for TCP again.
-    pub const TX_REVERTED: u32 = 1 << 13;
-    /// We have taken our ring back from the peer.
-    pub const RX_RECALLED: u32 = 1 << 14;
-    /// Receives are back on TCP.
-    pub const RX_REVERTED: u32 = 1 << 15;
-    /// Something was sent to a peer that had already closed: its RST is a real error.
-    pub const SENT_TO_GONE: u32 = 1 << 16;
-    /// The peer's takeback has been taken up.
-    pub const TAKEN_BACK: u32 = 1 << 17;
-    /// Bytes in the ring that were not published are to go over TCP.
-    pub const RESEND: u32 = 1 << 18;
-    /// What passes over TCP is looked at, to tell the connection from others (`witness.rs`).
-    pub const WITNESS: u32 = 1 << 19;
-    /// What came through the ring is not what was sent: BROKEN follows.
-    pub const DAMAGED: u32 = 1 << 20;
-    /// Our ring was taken back for others: what the peer sends again must not also be read from there.
-    pub const RX_TAKEN: u32 = 1 << 21;
-    /// Our DMB may be exposed at any moment: receives enter the kernel one at a time, as they do once it is.
-    pub const EXPOSING: u32 = 1 << 22;
-    /// Either direction has left TCP.
-    pub const ANY_RING: u32 = TX_RING | RX_RING;
-}
-use phase as p;
 
 /// How the bytes of a connection reach the peer.
 pub mod path {
@@ -254,7 +203,7 @@ pub struct Conn {
     pub refs: AtomicU32,
     /// Those of them that travel over a Unix socket: whoever receives one takes it off.
     pub travelling: AtomicU32,
-    phase: AtomicU32,
+    phase: phase::Word,
     /// Why it is TCP: the code of a `Reason`.
     pub reason: AtomicU32,
     /// The code with which the peer declined.
@@ -403,25 +352,24 @@ pub struct Reached {
 }
 
 impl Conn {
-    /// Phase bits now.
+    /// Where it is, and what has become of it.
     #[inline]
-    pub fn phase(&self) -> u32 {
-        self.phase.load(Acquire)
+    pub fn phase(&self) -> Phase {
+        self.phase.now()
     }
 
-    /// Sets phase bits; the bits before.
-    pub fn set(&self, bits: u32) -> u32 {
-        self.phase.fetch_or(bits, SeqCst)
+    /// Sets marks; what was before.
+    pub(crate) fn set(&self, marks: u32) -> Phase {
+        self.phase.set(marks)
     }
 
-    pub(crate) fn clear(&self, bits: u32) {
-        self.phase.fetch_and(!bits, SeqCst);
+    pub(crate) fn clear(&self, marks: u32) {
+        self.phase.clear(marks);
     }
 
-    /// Whether any direction uses a ring, so that kernel readiness does not tell the truth about it.
-    #[inline]
-    pub fn switched(&self) -> bool {
-        self.phase() & p::ANY_RING != 0
+    /// It is not to be upgraded (again).
+    pub fn freeze(&self) {
+        self.set(p::FROZEN);
     }
 
     #[inline]
@@ -452,7 +400,6 @@ impl Conn {
     /// Makes a fresh slot ready for a new socket.
     pub fn reset(&self) {
         for w in [
-            &self.phase,
             &self.reason,
             &self.peer_reason,
             &self.ops,
@@ -483,6 +430,7 @@ impl Conn {
         ] {
             w.store(0, Relaxed);
         }
+        self.phase.reset();
         self.traced.iter().for_each(|w| w.store(0, Relaxed));
         self.spin.store(8, Relaxed);
         self.meeting.store(0, Relaxed);
@@ -544,7 +492,7 @@ impl Conn {
 
     /// Exposes our DMB: from here on the peer may switch, and receives look for it.
     pub fn expose(&self, e: &Ends) {
-        // SAFETY: before ATTACHED nobody else looks at `rx`.
+        // SAFETY: before the exposure nobody else looks at `rx`.
         unsafe { (*self.rx.get()).size = e.my_len - HEADER_LEN };
         self.my_token.store(e.my_token, Relaxed);
         self.path.store(path::of(e.kind, false), Relaxed);
@@ -557,12 +505,12 @@ impl Conn {
         // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the kernel, and it may not
         // have attached yet when our first bytes go out.
         self.my().rx_arm.store(1, Release);
-        self.set(p::ATTACHED);
+        self.phase.turn_receives(|_| Receives::Ready);
     }
 
     /// Names the peer's DMB, for `commit` to use.
     pub fn attach(&self, peer: Reached, len: u32, token: u64, copy: bool) {
-        // SAFETY: before TX_READY nobody else looks at `tx`.
+        // SAFETY: before `commit` nobody else looks at `tx`.
         unsafe { (*self.tx.get()).size = len - HEADER_LEN };
         self.peer_token.store(token, Relaxed);
         let w = self.window();
@@ -635,19 +583,20 @@ impl Conn {
         self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
         // Before this the other end of a link may not be connected yet.
         self.tell(if self.is_linked() { &[far::CPU, far::KIND, far::CONS] } else { &[far::CONS] });
-        self.set(p::TX_READY);
+        self.phase.turn_sends(Sends::committed);
     }
 
     /// The peer will never learn of our half: nothing may switch.
     pub(crate) fn withdraw(&self) {
-        self.clear(p::TX_READY | p::ATTACHED);
-        self.set(p::FROZEN);
+        self.phase.turn_sends(Sends::withdrawn);
+        self.phase.turn_receives(Receives::withdrawn);
+        self.freeze();
     }
 
     /// Whether the peer said that it closed or aborted.
     pub fn peer_gone(&self) -> bool {
         let ph = self.phase();
-        ph & p::DEAD != 0 || (ph & p::ATTACHED != 0 && self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0)
+        ph.has(p::DEAD) || (ph.is_exposed() && self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0)
     }
 
     /// What is about to be sent goes to the kernel because the ring is no more: to a peer that is gone it makes TCP's reset.
@@ -670,22 +619,21 @@ impl Conn {
     /// Whether it uses, or is about to use, what a fork child cannot have: its end of a link of the verbs device.
     pub fn cannot_be_forked(&self) -> bool {
         let own = self.pid.load(Relaxed) == crate::sys::getpid();
-        self.phase() & p::ATTACHED != 0 && own && self.kind() == Kind::Verbs
+        self.is_exposed() && own && self.kind() == Kind::Verbs
     }
 
     /// Whether it uses, or is about to use, copies that the kernel allows by the rights of ptrace.
     pub fn goes_by_rights(&self) -> bool {
         let ph = self.phase();
         // An upgrade that another process of the family has begun is its own affair until it stands.
-        let concerns = ph & p::TX_READY != 0 || self.pid.load(Relaxed) == crate::sys::getpid();
-        ph & p::ATTACHED != 0 && concerns && self.kind() == Kind::Ism
+        let concerns = ph.is_committed() || self.pid.load(Relaxed) == crate::sys::getpid();
+        ph.is_exposed() && concerns && self.kind() == Kind::Ism
     }
 
     /// Whether it is upgraded, and not back on TCP in both directions.
     pub fn needs_device(&self) -> bool {
-        const BACK: u32 = p::TX_REVERTED | p::RX_REVERTED;
         let ph = self.phase();
-        ph & p::TX_READY != 0 && ph & BACK != BACK
+        ph.is_committed() && !(ph.sends_go_back() && ph.receives_are_back())
     }
 
     /// Whether the device was taken away; then all its connections have ended.
@@ -695,9 +643,9 @@ impl Conn {
         if !self.needs_device() || !table::is_removed(kind) {
             return false;
         }
-        if self.phase() & p::BROKEN == 0 {
+        if !self.phase().has(p::BROKEN) {
             verdict::withdraw(kind);
-            if self.phase() & p::BROKEN == 0 {
+            if !self.phase().has(p::BROKEN) {
                 // The process that we were forked from has upgraded it.
                 self.end_now(true);
             }
@@ -721,11 +669,11 @@ impl Conn {
     /// peer no more, all connections of the link group end with it.
     #[cold]
     pub(crate) fn broken(&self, fd: i32) -> i32 {
-        if self.set(p::BROKEN) & p::BROKEN == 0 {
+        if !self.set(p::BROKEN).has(p::BROKEN) {
             if self.cut_off() {
                 verdict::terminate(self.group.load(Relaxed));
             }
-            let damaged = self.phase() & p::DAMAGED != 0;
+            let damaged = self.phase().has(p::DAMAGED);
             let removed = table::is_removed(self.kind());
             let why = match (damaged, removed) {
                 (true, _) => crate::reason::DAMAGED,
@@ -738,7 +686,7 @@ impl Conn {
             }
             crate::sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
             // A peer that was told and woken is not to have a FIN, which would pass for an orderly end.
-            let told = self.ends.load(Relaxed) & GONE != 0 && self.phase() & p::TX_RING != 0;
+            let told = self.ends.load(Relaxed) & GONE != 0 && self.sends_on_ring();
             crate::sys::shutdown(fd, if told { libc::SHUT_RD } else { libc::SHUT_RDWR });
         }
         libc::ECONNRESET

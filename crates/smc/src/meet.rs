@@ -85,11 +85,11 @@ enum Next {
 /// back to TCP, for its exec, would tell nobody.
 #[cold]
 pub fn step(conn: &Conn, fd: i32, shared: impl Fn() -> bool) -> bool {
-    if conn.phase() & (p::FROZEN | p::CLOSED) != 0 {
+    if conn.phase().has(p::FROZEN | p::CLOSED) {
         conn.next_try.store(u32::MAX, Relaxed);
         return false;
     }
-    if conn.phase() & p::TX_READY != 0 {
+    if conn.is_committed() {
         return conn.try_switch_tx(fd);
     }
     // A signal handler or another thread may be at it already.
@@ -148,7 +148,7 @@ pub fn step(conn: &Conn, fd: i32, shared: impl Fn() -> bool) -> bool {
         witness::let_grow(conn, fd);
     }
     conn.busy.store(0, Release);
-    if conn.phase() & p::TX_READY != 0 {
+    if conn.is_committed() {
         conn.try_switch_tx(fd);
     }
     conn.phase() != before
@@ -239,7 +239,7 @@ fn stay_tcp(conn: &Conn, why: Reason) {
     conn.stage.store(stage::OVER, Relaxed);
     conn.reason.store(why.code(), Relaxed);
     conn.next_try.store(u32::MAX, Relaxed);
-    if conn.phase() & p::ATTACHED == 0 {
+    if !conn.is_exposed() {
         conn.set(p::FROZEN);
     }
 }

@@ -6,7 +6,6 @@ mod common;
 use std::sync::atomic::Ordering::*;
 
 use common::{End, bytes, open_fds, rings, serial, until};
-use smc::conn::phase as p;
 use smc::group;
 
 #[test]
@@ -44,7 +43,7 @@ fn buffers_of_dead_peers_do_not_pile_up() {
         client.crash();
         until("the death is known", || {
             server.poll(libc::POLLIN);
-            server.has(p::DEAD)
+            server.conn.is_dead()
         });
         server.close();
     }
@@ -90,7 +89,7 @@ fn a_broken_connection_keeps_its_buffer() {
     // SAFETY: an exposed buffer, which stays mapped; all atomics.
     unsafe { &*one.conn.my_header() }.prod.store(2, SeqCst);
     assert_eq!(one.recv(&mut [0; 9], 0), Err(libc::ECONNRESET));
-    assert!(one.has(p::BROKEN));
+    assert!(one.conn.is_broken());
     one.poll(ALL);
     goes_on_writing(one, other);
 }
@@ -164,7 +163,7 @@ fn the_limit_on_memory() {
         server.step();
         client.step();
     }
-    assert!(!server.has(p::TX_RING) && !client.has(p::TX_RING));
+    assert!(!server.conn.sends_on_ring() && !client.conn.sends_on_ring());
     assert_eq!((server.reason(), client.reason()), (smc::reason::MAX_DMB, smc::reason::PEER_DECL));
     assert_eq!(client.peer_reason(), smc::reason::MAX_DMB);
     drop(two);

@@ -6,7 +6,6 @@ use common::script::Op::{self, *};
 use common::script::{BOTH, CLIENT, SERVER, Switched, compare, like_tcp, like_tcp_if};
 use common::{pair, rings, serial, until};
 use proptest::prelude::*;
-use smc::conn::phase as p;
 
 #[test]
 fn half_close_then_data_then_the_end() {
@@ -229,7 +228,7 @@ fn killed_before_its_sends_left_tcp() {
         server.step();
         client.step();
     }
-    assert!(client.has(p::TX_RING) && !server.has(p::TX_RING) && server.settle());
+    assert!(client.conn.sends_on_ring() && !server.conn.sends_on_ring() && server.settle());
     while client.send(&[0; 30_000]).is_ok() {}
     // An unread doorbell would make it a reset.
     server.conn.drain_doorbells(server.fd, server.conn.doorbells_seen());
@@ -270,7 +269,7 @@ fn own_reset_is_no_death_of_the_peer() {
         assert_eq!(other.send(&[0; 10]), Ok(10));
         until("the reset is seen", || {
             one.poll(libc::POLLIN);
-            one.has(p::DEAD)
+            one.conn.is_dead()
         });
         // Before the peer says that it has closed.
         one.close();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use common::raw::{self, accept_of, confirm_of, half, hear_clc, say, v2};
 use common::{End, bytes, rings, serial, tcp, until};
 use smc::clc::{Message, SmcD};
-use smc::conn::{HEADER_LEN, phase as p};
+use smc::conn::HEADER_LEN;
 use smc::{reason, sys};
 
 const SLOT: u64 = 64 << 10;
@@ -81,7 +81,7 @@ fn meet(victim_is_server: bool, place: Option<Place>, change: impl Fn(&mut SmcD)
         say(&ch, &with_place(&accept_of(theirs), place), &[]);
     }
     end.step();
-    let upgraded = if victim_is_server { end.has(p::TX_READY) } else { end.has(p::ATTACHED) };
+    let upgraded = if victim_is_server { end.conn.is_committed() } else { end.conn.is_exposed() };
     if !upgraded {
         assert!(matches!(hear_clc(&ch), Some(Message::Decline(_))), "{}", end.describe());
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::*;
 use common::raw::{self, SEALED, accept_of, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, write};
 use common::{End, open_fds, pair, rings, serial, tcp, upgrade};
 use smc::clc::Message;
-use smc::conn::{CLOSED, DONE, LEFT, phase as p};
+use smc::conn::{CLOSED, DONE, LEFT};
 use smc::{group, reason, table};
 
 type Leftover = (usize, (usize, u32));
@@ -56,7 +56,7 @@ fn a_server_that_hangs_up_after_its_accept() {
         drop(ch);
         end.step();
         assert_eq!(end.reason(), reason::RENDEZVOUS);
-        assert!(!end.has(p::TX_READY) && end.has(p::FROZEN));
+        assert!(!end.conn.is_committed() && end.conn.is_frozen());
         end.close();
         smc::sys::close(other);
         raw::next_stranger();
@@ -90,7 +90,7 @@ fn a_client_that_hangs_up_after_its_proposal() {
     let (first, other1, ch, ..) = asking();
     say(&ch, &write(&confirm_of(half()), other1), &[arena.as_raw_fd()]);
     first.step();
-    assert!(first.has(p::TX_READY));
+    assert!(first.conn.is_committed());
     let live = group::census().1;
 
     let (mine, other2) = tcp(false);
@@ -128,7 +128,7 @@ fn first_contact_again() {
         // The stranger attaches our buffer.
         header(&end).kind.store(0xfe, SeqCst);
         end.step();
-        assert!(end.has(p::TX_READY), "{}", end.describe());
+        assert!(end.conn.is_committed(), "{}", end.describe());
         // The stranger closes in order, so that our buffer is quiet.
         header(&end).cons.store(DONE | CLOSED | LEFT, SeqCst);
         end.close();
@@ -147,7 +147,7 @@ fn a_client_that_closes_before_the_server_attaches() {
     let arena = memfd(raw::arena(4), SEALED);
     say(&ch, &write(&accept_of(half()), other), &[arena.as_raw_fd()]);
     end.step();
-    assert!(end.has(p::ATTACHED) && !end.has(p::TX_READY), "{}", end.describe());
+    assert!(end.conn.is_exposed() && !end.conn.is_committed(), "{}", end.describe());
     let ends = || {
         let mut bytes = vec![0; raw::arena(4) as usize];
         std::fs::File::from(arena.try_clone().expect("a descriptor")).read_exact_at(&mut bytes, 0).expect("its bytes");
@@ -169,7 +169,7 @@ fn a_server_that_attaches_after_the_clients_close() {
     header(&end).cons.store(DONE | CLOSED | LEFT, SeqCst);
     say(&ch, &write(&confirm_of(half()), other), &[arena.as_raw_fd()]);
     end.step();
-    assert!(end.has(p::TX_READY), "{}", end.describe());
+    assert!(end.conn.is_committed(), "{}", end.describe());
     assert_eq!(end.send(b"late"), Ok(4));
     let mut buf = [0; 8];
     assert_eq!((common::raw_recv(other, &mut buf, 0), &buf[..4]), (Ok(4), &b"late"[..]));
@@ -194,7 +194,7 @@ fn what_is_lent_stays_open() {
     let open = file(fd);
     header(&end).kind.store(0xfe, SeqCst);
     end.step();
-    assert!(end.has(p::TX_READY), "{}", end.describe());
+    assert!(end.conn.is_committed(), "{}", end.describe());
     assert_eq!(file(fd), open);
     drop(lent);
     assert_ne!(file(fd), open, "closed by the last who had it");
@@ -225,7 +225,7 @@ fn an_arena_is_passed_until_the_peer_has_it() {
     assert!(matches!(answer, Message::Accept(a) if a.first_contact()) && passed.is_some());
     say(&ch, &write(&confirm_of(half()), other1), &[arena.as_raw_fd()]);
     first.step();
-    assert!(first.has(p::TX_READY));
+    assert!(first.conn.is_committed());
     // Buffers of another size need another arena; the client has no memory for its part.
     smc::config::CONFIG.dmb_size.store(16 << 10, Relaxed);
     let (second, other2, ch, answer, passed) = asking();
@@ -242,7 +242,7 @@ fn an_arena_is_passed_until_the_peer_has_it() {
     v2(&mut confirm).first_contact = None;
     say(&ch, &write(&confirm_of(confirm), other3), &[]);
     third.step();
-    assert!(third.has(p::TX_READY));
+    assert!(third.conn.is_committed());
     drop((first, second, third));
     close_all(&[other1, other2, other3]);
 }
@@ -255,7 +255,7 @@ fn declined_buffers_come_back() {
     let (first, other, ch, ..) = asking();
     say(&ch, &write(&confirm_of(half()), other), &[arena.as_raw_fd()]);
     first.step();
-    assert!(first.has(p::TX_READY));
+    assert!(first.conn.is_committed());
     let mut slots = Vec::new();
     for _ in 0..10 {
         let (end, other, ch, answer, _) = asking();

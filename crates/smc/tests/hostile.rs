@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use common::{End, bytes, rings, serial};
 use proptest::prelude::*;
-use smc::conn::{ABORT, CLOSED, DONE, DmbHeader, HEADER_LEN, REVERTED, REVOKED, RUNG_REVOKED, phase as p};
+use smc::conn::{ABORT, CLOSED, DONE, DmbHeader, HEADER_LEN, REVERTED, REVOKED, RUNG_REVOKED};
 use smc::{group, reason, table};
 
 /// The header, which the peer can write to.
@@ -231,7 +231,7 @@ fn an_impossible_cursor() {
         };
         assert_eq!(found, Err(libc::ECONNRESET), "{shows}");
         assert_eq!(violations(), before + 1, "{shows}");
-        assert!(victim.has(p::BROKEN));
+        assert!(victim.conn.is_broken());
         assert_eq!(victim.reason(), reason::VIOLATION);
         assert!(matches!(victim.send(b"x"), Err(libc::ECONNRESET | libc::EPIPE)));
         let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
@@ -289,7 +289,7 @@ fn a_false_switch_offset() {
         let near = rings();
         let (victim, other) = common::pair();
         assert_eq!(other.send(b"hello"), Ok(5));
-        while !victim.has(p::ATTACHED) {
+        while !victim.conn.is_exposed() {
             victim.step();
             other.step();
         }

@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use common::{End, bytes, pair, rings, serial, upgrade};
-use smc::conn::{HEADER_LEN, phase as p};
+use smc::conn::HEADER_LEN;
 use smc::{group, reason, sys, table};
 
 /// Bytes at the end of a DMB that are records.
@@ -114,7 +114,7 @@ fn a_flipped_bit_ends_the_connection() {
         assert_eq!(server.conn.unread(server.fd), 0);
         assert_eq!(server.recv(&mut got, libc::MSG_PEEK), Err(libc::ECONNRESET));
         assert_eq!(server.recv(&mut got, 0), Err(libc::ECONNRESET), "after a look, too");
-        assert_eq!((server.reason(), server.has(p::BROKEN)), (reason::DAMAGED, true));
+        assert_eq!((server.reason(), server.conn.is_broken()), (reason::DAMAGED, true));
         assert_eq!(damaged(), counted + 1);
         assert!(client.recv(&mut got, 0).is_err_and(|e| e == libc::ECONNRESET), "the peer learns of it");
         assert_eq!((beside.send(b"as before"), other.recv(&mut got, 0)), (Ok(9), Ok(9)));

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use common::{End, bytes, open_fds, pair, rings, serial, upgrade};
 use dibs::loopback::FRONT;
 use smc::config::CONFIG;
-use smc::conn::phase as p;
 use smc::group::lanes;
 
 /// Whether the connection's handshake is under way in a lane, or was invited to one.
@@ -40,7 +39,7 @@ fn the_second_handshake_makes_no_descriptor() {
     let (server, client) = pair();
     let fds = open_fds();
     let mut lanes = 0;
-    while !(server.has(p::TX_RING) && client.has(p::TX_RING)) {
+    while !(server.conn.sends_on_ring() && client.conn.sends_on_ring()) {
         server.step();
         client.step();
         assert_eq!(open_fds(), fds);
@@ -62,17 +61,17 @@ fn first_contact_is_finished_by_another_connection() {
     let (server, client) = pair();
     for _ in 0..20 {
         first_server.step();
-        if first_server.has(p::TX_READY) {
+        if first_server.conn.is_committed() {
             break;
         }
         first_client.step();
     }
-    assert!(first_server.has(p::TX_READY) && !first_client.has(p::TX_READY), "{}", first_client.describe());
+    assert!(first_server.conn.is_committed() && !first_client.conn.is_committed(), "{}", first_client.describe());
     server.step();
     assert!(in_a_lane(&server));
     client.step();
     assert!(in_a_lane(&client), "{}", client.describe());
-    assert!(first_client.has(p::TX_READY), "{}", first_client.describe());
+    assert!(first_client.conn.is_committed(), "{}", first_client.describe());
     upgrade(&server, &client);
     talk(&server, &client);
     upgrade(&first_server, &first_client);
@@ -156,7 +155,7 @@ fn lanes_full_of_nonsense() {
                 unsafe { &*front.wrapping_add(at as usize) }.store(word, SeqCst);
             }
         }
-        garbled += u32::from(!(server.has(p::TX_RING) && client.has(p::TX_RING)));
+        garbled += u32::from(!(server.conn.sends_on_ring() && client.conn.sends_on_ring()));
         server.close();
         client.close();
         talk(&first.0, &first.1);
@@ -254,7 +253,7 @@ fn a_change_of_user_on_the_way() {
         client.step();
     }
     for end in [&server, &client] {
-        assert!(!end.has(p::TX_RING) || end.settle(), "{}", end.describe());
+        assert!(!end.conn.sends_on_ring() || end.settle(), "{}", end.describe());
     }
     // Whichever way it went, bytes arrive.
     talk(&server, &client);

@@ -15,7 +15,6 @@ use smc::clc::{
     Accept, Decline, Device, Devices, Eid, Eids, Message, NativeIsm, OfferV1, OfferV2, Proposal, SmcDLevel, Version,
 };
 use smc::config::CONFIG;
-use smc::conn::phase as p;
 use smc::reason::{self, Reason};
 use smc::{group, table};
 
@@ -79,7 +78,7 @@ fn declined(proposal: Proposal) -> (Reason, Vec<u8>) {
     let Ok(Message::Decline(decline)) = Message::decode(&answer) else {
         panic!("accepted: {answer:02x?}");
     };
-    assert_eq!((end.reason(), end.has(p::TX_READY)), (decline.diagnosis, false));
+    assert_eq!((end.reason(), end.conn.is_committed()), (decline.diagnosis, false));
     end.close();
     smc::sys::close(other);
     raw::next_stranger();
@@ -260,7 +259,7 @@ fn a_client_of_release_0_is_served() {
     let memory = memfd(arena(4), SEALED);
     say(&ch, &with_trailer(raw::encode(&confirm_of(mine)), 0, 0), &[memory.as_raw_fd()]);
     end.step();
-    assert!(end.has(p::TX_READY), "{}", end.describe());
+    assert!(end.conn.is_committed(), "{}", end.describe());
     let (.., terms) = group::peer_of(end.conn.group.load(Relaxed)).expect("the group lives");
     assert_eq!(terms.release, 0);
     end.close();

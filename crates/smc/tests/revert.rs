@@ -6,7 +6,6 @@ mod common;
 use common::traffic::{Side, Traffic};
 use common::{bytes, pair, raw_recv, rings, serial, upgrade, while_looked_at};
 use proptest::prelude::*;
-use smc::conn::phase as p;
 use smc::reason;
 
 /// Both directions work, in small and in large.
@@ -146,7 +145,7 @@ fn before_the_peer_switches() {
             a.step();
             b.step();
         }
-        assert!(a.has(p::TX_RING) && b.has(p::TX_READY) && !b.has(p::TX_RING));
+        assert!(a.conn.sends_on_ring() && b.conn.is_committed() && !b.conn.sends_on_ring());
         let mut t = Traffic::new((a, b));
         t.send(0, 500);
         t.send(1, 500);
@@ -195,11 +194,11 @@ fn without_a_call_of_the_peer() {
         t.recv(0, 4000 - unread);
         let Side::Ours(a) = &t.sides[0] else { panic!() };
         assert!(a.conn.revert(a.fd, why.code(), true), "{unread} {why:?}");
-        assert!(a.has(p::RX_REVERTED) && !a.has(p::BROKEN), "{}", a.describe());
+        assert!(a.conn.receives_are_back() && !a.conn.is_broken(), "{}", a.describe());
         // Only now it does, and finds out by itself.
         t.send(1, 500);
         let Side::Ours(b) = &t.sides[1] else { panic!() };
-        assert!(b.has(p::TX_REVERTED), "{}", b.describe());
+        assert!(b.conn.sends_go_back(), "{}", b.describe());
         exercise(&mut t);
     }
 }
@@ -215,7 +214,7 @@ fn no_return_to_the_ring() {
         b.step();
     }
     a.conn.leave_kernel_send();
-    assert!(a.has(p::TX_READY) && !a.has(p::TX_RING));
+    assert!(a.conn.is_committed() && !a.conn.sends_on_ring());
     assert!(while_looked_at(Some(&b), || a.conn.revert(a.fd, reason::PASSED_FD.code(), true)));
     assert!(!a.conn.try_switch_tx(a.fd), "reverted, and now {}", a.describe());
 }

@@ -6,7 +6,6 @@ mod common;
 
 use common::traffic::{Side, Traffic};
 use common::{End, pair, raw_recv, serial, upgrade};
-use smc::conn::phase as p;
 use smc::reason;
 
 fn back(end: &End) {
@@ -151,7 +150,7 @@ fn a_position_that_is_lost_is_a_reset() {
         assert_eq!(b.send(b"ring"), Ok(4));
         enter_sandbox();
         assert_eq!(returns(&a), (b"\0".to_vec(), 0), "{}", a.describe());
-        assert!(a.has(p::BROKEN));
+        assert!(a.conn.is_broken());
         assert_eq!((all(&a), a.reason()), (Err(libc::ECONNRESET), reason::SYSTEM), "{}", a.describe());
     });
 }

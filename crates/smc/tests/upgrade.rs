@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::*;
 
 use common::{End, byte, bytes, open_fds, pair, raw, rings, serial, tcp, upgrade};
 use proptest::prelude::*;
-use smc::conn::{Got, phase as p};
+use smc::conn::Got;
 use smc::{group, table};
 
 /// Reads all there is and checks it against a stream.
@@ -34,7 +34,7 @@ fn both_families_upgrade() {
             let mut at = 0;
             drain(to, stream, &mut at);
             assert_eq!(at, 10_000);
-            assert!(to.has(p::RX_RING) && from.has(p::TX_RING));
+            assert!(to.conn.receives_on_ring() && from.conn.sends_on_ring());
             assert_eq!(from.conn.tx_counts.bytes.load(Relaxed), 10_000);
         }
     }
@@ -60,7 +60,7 @@ fn an_end_without_a_partner_stays_tcp() {
         end.conn.ops.store((1 << 16) + 1, Relaxed);
         end.step();
         assert_eq!(end.reason(), smc::reason::PEER_NO_SMC);
-        assert!(end.has(p::FROZEN));
+        assert!(end.conn.is_frozen());
         assert_eq!(end.conn.next_try.load(Relaxed), u32::MAX);
     }
 }
@@ -83,7 +83,7 @@ fn names_that_nobody_calls_make_room() {
     let step = || {
         server.step();
         client.step();
-        server.has(p::TX_RING) && client.has(p::TX_RING)
+        server.conn.sends_on_ring() && client.conn.sends_on_ring()
     };
     common::until("upgraded", step);
     let (again, other) = &lonely[0];
@@ -199,14 +199,14 @@ fn the_low_water_mark_of_the_kernel_is_one() {
 fn space_freed_before_the_end_of_the_upgrade_is_told() {
     let _serial = serial();
     let (server, client) = pair();
-    while !server.has(p::TX_RING) && !client.has(p::TX_RING) {
+    while !server.conn.sends_on_ring() && !client.conn.sends_on_ring() {
         server.step();
-        if !server.has(p::TX_RING) {
+        if !server.conn.sends_on_ring() {
             client.step();
         }
     }
-    let (sender, reader) = if server.has(p::TX_RING) { (&server, &client) } else { (&client, &server) };
-    assert!(!reader.has(p::TX_READY));
+    let (sender, reader) = if server.conn.sends_on_ring() { (&server, &client) } else { (&client, &server) };
+    assert!(!reader.conn.is_committed());
     while sender.send(&[3; 30_000]).is_ok() {}
     assert!(reader.conn.settle_rx(reader.fd));
     let mut got = 0;
@@ -293,7 +293,7 @@ proptest! {
                 queues[i].is_empty()
             });
             prop_assert_eq!(ends[i].conn.tcp_bytes.load(Relaxed), 0);
-            prop_assert!(ends[i].settle() && ends[i].has(p::TX_RING));
+            prop_assert!(ends[i].settle() && ends[i].conn.sends_on_ring());
             prop_assert_eq!(ends[1 - i].send(&[byte(9, 0)]), Ok(1));
             prop_assert_eq!(ends[i].conn.unread(ends[i].fd), 1);
         }

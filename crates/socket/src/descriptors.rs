@@ -140,8 +140,8 @@ fn queued(port: Port, req: u64) -> Option<c_int> {
     match req {
         SIOCINQ if settle(port) => Some(c.unread(fd) as c_int),
         // What is in the ring has been delivered: TCP counts what the peer's kernel has not acknowledged.
-        SIOCOUTQ | SIOCOUTQNSD if c.phase() & smc::conn::phase::TX_RING != 0 => Some(0),
-        SIOCATMARK if c.phase() & smc::conn::phase::RX_RING != 0 => {
+        SIOCOUTQ | SIOCOUTQNSD if c.sends_on_ring() => Some(0),
+        SIOCATMARK if c.receives_on_ring() => {
             // The mark lies behind the ring: its sender has gone back to TCP for the urgent byte.
             if c.unread(fd) > 0 {
                 return Some(0);

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use libc::{sockaddr, socklen_t};
-use smc::conn::phase;
 use smc::{reason, sys};
 
 use crate::fds::{self, Kind};
@@ -60,7 +59,7 @@ pub fn shutdown(fd: i32, how: i32, plain: impl FnOnce() -> isize) -> isize {
     let Some(port) = fds::existing(fd).filter(|_| (0..=2).contains(&how)) else { return plain() };
     let c = port.conn;
     settle(port);
-    let first = c.phase() & phase::SHUT_WR == 0;
+    let first = !c.sends_are_shut();
     c.shutdown(fd, how);
     let r = plain();
     if r == -(libc::ENOTCONN as isize) && first && c.is_reset_by_doorbell() {

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 
 use alloc::vec::Vec;
 
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
 use smc::{group, reason, sys, table};
 
 use crate::ledger::{self, held};
@@ -429,7 +429,7 @@ fn drop_ref(index: u32, fd: i32) {
     if fd >= 0 && held(index).load(Acquire) == 1 && c.refs.load(Acquire) == 1 && keep(c, l, fd) {
         return;
     }
-    if held(index).load(Acquire) == 1 && c.refs.load(Acquire) > 1 && c.phase() & phase::ATTACHED != 0 {
+    if held(index).load(Acquire) == 1 && c.refs.load(Acquire) > 1 && c.is_exposed() {
         // A child that was killed holds nothing any more, and this may be the last descriptor: without a word to the peer its
         // close would pass for a death.
         ledger::reap(true, lost);
@@ -485,7 +485,7 @@ fn is_for_parent(c: &Conn) -> bool {
 /// takes effect behind the last. False when there are none.
 fn keep(c: &Conn, l: &Local, fd: i32) -> bool {
     // In an epoll set it would go on being reported.
-    if c.phase() & phase::ATTACHED == 0 || l.regs.load(Relaxed) != 0 || !is_in_use(c, l, fd) || !smc::hidden::room() {
+    if !c.is_exposed() || l.regs.load(Relaxed) != 0 || !is_in_use(c, l, fd) || !smc::hidden::room() {
         return false;
     }
     let own = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
@@ -615,7 +615,7 @@ fn end_unheld(index: u32) {
 /// Adds a finished connection's counts to the table's sums.
 fn finish(c: &Conn) {
     let Some(t) = table::get() else { return };
-    if c.phase() & phase::TX_READY == 0 {
+    if !c.is_committed() {
         if c.ops.load(Relaxed) > 0 {
             t.stats.count_fallback(c.reason.load(Relaxed));
         }
@@ -849,7 +849,7 @@ pub fn before_exec() {
         let Kind::Conn(i) = k else { return };
         if cloexec(fd) {
             conn(i).refs.fetch_sub(1, AcqRel);
-        } else if conn(i).phase() & phase::ATTACHED == 0 {
+        } else if !conn(i).is_exposed() {
             smc::meet::identify(conn(i), fd);
             conn(i).heir.store(PID.load(Relaxed), Relaxed);
             kept = true;
@@ -961,7 +961,7 @@ impl Drop for Kept {
 fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
     // A buffer that is exposed is the peer's to switch to, whatever was done here.
     let mut exposed = false;
-    each(|_, k| exposed |= matches!(k, Kind::Conn(i) if conn(i).phase() & phase::ATTACHED != 0));
+    each(|_, k| exposed |= matches!(k, Kind::Conn(i) if conn(i).is_exposed()));
     if !exposed {
         return;
     }
@@ -975,7 +975,7 @@ fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
         each(|_, k| {
             if let Kind::Conn(i) = k
                 && conn(i).inode.load(Relaxed) == inode
-                && conn(i).phase() & phase::ATTACHED != 0
+                && conn(i).is_exposed()
             {
                 found = Some(i);
             }

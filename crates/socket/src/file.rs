@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::off_t;
-use smc::conn::{Got, Sent, phase};
+use smc::conn::{Got, Sent};
 use smc::{meet, sys, witness};
 
 use crate::fds::{self, Port};
@@ -96,7 +96,7 @@ pub unsafe fn sendfile(
     };
     let c = port.conn;
     settle(port);
-    if c.phase() & phase::TX_RING == 0 {
+    if !c.sends_on_ring() {
         while !c.flush_takeback(out) {
             if let Err(e) = wait::for_space(&mut Stay::new(port), false, false) {
                 return fail(e);
@@ -202,7 +202,7 @@ fn into_kernel(port: Port, plain: impl Fn() -> isize) -> Option<isize> {
     let c = port.conn;
     loop {
         settle(port);
-        if c.phase() & phase::TX_RING != 0 {
+        if c.sends_on_ring() {
             return None;
         }
         if c.enter_kernel_send() {
@@ -224,10 +224,10 @@ fn into_kernel(port: Port, plain: impl Fn() -> isize) -> Option<isize> {
 fn out_of_kernel(port: Port, n: usize, call: impl Fn(usize) -> isize) -> Option<isize> {
     let Port { conn: c, fd, .. } = port;
     // One that sleeps in the kernel must not have an upgrade begin around it.
-    let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
+    let held = !c.is_exposed() && c.hold_upgrade();
     let there = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize;
     let r = match there {
-        _ if held || c.phase() & phase::RX_REVERTED != 0 => Some(call(n)),
+        _ if held || c.receives_are_back() => Some(call(n)),
         _ if c.switch_due() => None,
         0 if sys::poll_now(fd, libc::POLLRDHUP) != 0 => Some(call(n)),
         0 => None,

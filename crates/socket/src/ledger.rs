@@ -5,7 +5,6 @@
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use shm::lock::FastLock;
-use smc::conn::phase;
 use smc::{sys, table};
 
 /// A process's share, of whole pages. All zero is a valid one.
@@ -201,7 +200,7 @@ impl Ledger {
             match self.held[index as usize].swap(0, Relaxed) {
                 0 => {}
                 // What it had closed no other program has taken over.
-                n if given_up || t.conn(index).phase() & phase::CLOSED != 0 => lost(index, n),
+                n if given_up || t.conn(index).is_closed() => lost(index, n),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::*;
 
 use libc::socklen_t;
-use smc::conn::{Conn, RDHUP, phase};
+use smc::conn::{Conn, RDHUP};
 use smc::{reason, sys};
 
 use crate::epoll;
@@ -158,7 +158,7 @@ pub unsafe fn get(
         fds::freeze(port, reason::SOCK_OPT.code());
     }
     if let Some(Port { conn: c, .. }) = fds::existing(fd)
-        && c.phase() & phase::ATTACHED != 0
+        && c.is_exposed()
         && !crate::faulty(v)
         && !crate::faulty(l)
         // SAFETY: a length to read, as libc demands.

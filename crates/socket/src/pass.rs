@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use libc::msghdr;
-use smc::conn::phase;
 use smc::reason;
 
 use crate::fds::{self, Port};
@@ -50,7 +49,7 @@ pub unsafe fn before(msg: *const msghdr) {
 pub unsafe fn undo(msg: *const msghdr) {
     let undo = |fd| {
         if let Some(Port { conn: c, .. }) = fds::existing(fd)
-            && c.phase() & (phase::ATTACHED | phase::FROZEN) == 0
+            && !(c.is_exposed() || c.is_frozen())
         {
             fds::travel::stays(c);
         }

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::*;
 use libc::{nfds_t, pollfd, sigset_t};
 use smc::conn::sleepers::{READS, WRITES};
 use smc::conn::wakeups::now_us;
-use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, phase, rest};
+use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, rest};
 use smc::sys;
 
 use crate::fds::{self, Kind};
@@ -34,7 +34,7 @@ fn watched(fd: i32) -> Watched {
         Kind::Conn(i) => {
             let c = fds::conn(i);
             settle(fds::port_at(i, fd));
-            let marked = c.phase() & phase::ATTACHED != 0 && c.user_rcvlowat.load(Relaxed) > 1;
+            let marked = c.is_exposed() && c.user_rcvlowat.load(Relaxed) > 1;
             if c.switched() || marked { Watched::Conn(c) } else { Watched::Kernel }
         }
         Kind::Epoll(i) if epoll::hooked(i) => Watched::Set(i),
@@ -194,7 +194,7 @@ fn arm(list: &[pollfd]) -> (bool, bool) {
                 held |= c.is_unarmed();
                 let seen = c.doorbells_seen();
                 c.arm_data();
-                if want & OUT != 0 && c.phase() & phase::TX_RING != 0 {
+                if want & OUT != 0 && c.sends_on_ring() {
                     c.arm_space();
                     silent |= c.space_is_silent() && c.ready(p.fd) & OUT == 0;
                 }
@@ -260,7 +260,7 @@ unsafe fn ask(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask: *c
                 // The kernel would report the peer's end for ever; `arm` has seen to it that we look by ourselves.
                 k.events &= !(libc::POLLIN | libc::POLLRDHUP);
             }
-            if ph & phase::TX_RING == 0 {
+            if !ph.sends_on_ring() {
                 k.events |= p.events & (OUT as i16);
             }
         }

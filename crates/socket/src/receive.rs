@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr, timespec};
-use smc::conn::{Got, Pieces, phase};
+use smc::conn::{Got, Pieces};
 use smc::{reason, sys, witness};
 
 use crate::fds::{self, Port};
@@ -25,7 +25,7 @@ fn receive(
     kernel::cancellation_point();
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
-        if flags & libc::MSG_OOB != 0 && c.phase() & phase::ATTACHED == 0 {
+        if flags & libc::MSG_OOB != 0 && !c.is_exposed() {
             fds::freeze(stay.port(index), reason::URGENT.code());
         }
         return kernel(&mut into, flags);
@@ -100,7 +100,7 @@ fn receive(
             }
             continue;
         }
-        if c.phase() & phase::RX_RING == 0 {
+        if !c.receives_on_ring() {
             // Another thread has brought it back to TCP since the look at the ring: the kernel waits, or says EAGAIN.
             continue;
         }
@@ -152,8 +152,8 @@ fn peek_all(
             }
         }
         // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
-        let held = c.phase() & phase::ATTACHED == 0 && c.hold_upgrade();
-        if held || c.phase() & phase::ATTACHED == 0 || c.phase() & phase::RX_REVERTED != 0 {
+        let held = !c.is_exposed() && c.hold_upgrade();
+        if held || !c.is_exposed() || c.receives_are_back() {
             let r = kernel(&mut into, flags);
             if held {
                 c.release_upgrade();
@@ -183,7 +183,7 @@ fn from_kernel(
         return wait::for_kernel(stay, libc::POLLOUT, false).err().map(fail);
     }
     if !c.enter_kernel_recv() {
-        if c.phase() & phase::RX_RING != 0 {
+        if c.receives_on_ring() {
             return None;
         }
         // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
@@ -229,8 +229,8 @@ fn after_kernel(port: Port, r: isize, peek: bool, into: Option<Pieces>) -> Optio
         }
         after_op(port, payload);
     }
-    if c.phase() & phase::RX_RING != 0 {
-        if c.phase() & phase::TX_READY == 0 {
+    if c.receives_on_ring() {
+        if !c.is_committed() {
             finish_upgrade(port);
         }
         fds::on_upgraded(port);

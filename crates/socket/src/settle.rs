@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering::*;
 
-use smc::conn::phase;
 use smc::{meet, sys};
 
 use crate::deferred;
@@ -46,7 +45,7 @@ pub fn finish_upgrade(port: Port) {
     for _ in 0..STEPS {
         let elsewhere = c.is_upgraded_elsewhere();
         upgrade(port);
-        if c.phase() & (phase::TX_READY | phase::FROZEN | phase::CLOSED) != 0 || !elsewhere {
+        if c.is_committed() || c.is_frozen() || c.is_closed() || !elsewhere {
             return;
         }
         sys::sleep_ns(50_000);
@@ -57,16 +56,16 @@ pub fn finish_upgrade(port: Port) {
 pub fn settle(port: Port) -> bool {
     let Port { conn: c, fd, .. } = port;
     let ph = c.phase();
-    if ph & phase::RX_RING != 0 {
-        if ph & phase::TX_READY == 0 {
+    if ph.receives_on_ring() {
+        if !ph.is_committed() {
             finish_upgrade(port);
         }
         return true;
     }
-    if ph & phase::ATTACHED == 0 {
+    if !ph.is_exposed() {
         return false;
     }
-    if ph & (phase::TX_READY | phase::TX_RING | phase::SHUT_WR | phase::TX_REVERTED) == phase::TX_READY {
+    if ph.may_switch_sends() {
         if c.try_switch_tx(fd) {
             fds::on_upgraded(port);
         }
@@ -77,7 +76,7 @@ pub fn settle(port: Port) -> bool {
     if !c.switch_due() {
         return false;
     }
-    if ph & phase::TX_READY == 0 {
+    if !ph.is_committed() {
         // The peer confirmed before it switched, so its Confirm is there to be read.
         finish_upgrade(port);
     }

@@ -10,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, iovec, msghdr, nfds_t, pollfd, sigset_t, timespec};
-use smc::conn::phase::{RX_RING, TX_RING};
 use smc::sys;
 
 use crate::fds::{self, Port};
@@ -178,9 +177,9 @@ pub fn connected() -> Pair {
 pub fn upgraded() -> Pair {
     let pair = connected();
     let end = Instant::now() + Duration::from_secs(20);
-    let on_rings = |fd| port(fd).conn.phase() & (TX_RING | RX_RING) == TX_RING | RX_RING;
+    let on_rings = |fd| port(fd).conn.sends_on_ring() && port(fd).conn.receives_on_ring();
     while !on_rings(pair.0) || !on_rings(pair.1) {
-        assert!(Instant::now() < end, "no upgrade: {:#x}, {:#x}", port(pair.0).conn.phase(), port(pair.1).conn.phase());
+        assert!(Instant::now() < end, "no upgrade: {:?}, {:?}", port(pair.0).conn.phase(), port(pair.1).conn.phase());
         for (from, to) in [(pair.0, pair.1), (pair.1, pair.0)] {
             assert_eq!(send(from, b"x", 0), 1);
             assert_eq!(recv(to, 1, 0), Ok(b"x".to_vec()));

@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr};
-use smc::conn::{Pieces, Sent, phase};
+use smc::conn::{Pieces, Sent};
 use smc::{meet, reason, sys, witness};
 
 use crate::fds::{self, Port};
@@ -60,12 +60,12 @@ fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut
     let Port { index, conn: c, .. } = port;
     if flags & APART != 0 {
         let why = if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
-        if c.phase() & phase::ATTACHED == 0 {
+        if !c.is_exposed() {
             fds::freeze(port, why);
         } else {
             // Only this direction must be in order on TCP: what the peer sends may go on coming through the ring.
             settle(port);
-            c.set(phase::FROZEN);
+            c.freeze();
             c.leave_tx();
             c.reason.store(why, Relaxed);
             if let Some(t) = smc::table::get() {
@@ -82,12 +82,12 @@ fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut
     loop {
         let fd = stay.fd();
         let ph = c.phase();
-        if ph & phase::TX_RING == 0 && stay.is_over() {
+        if !ph.sends_on_ring() && stay.is_over() {
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
         }
-        if ph & phase::TX_RING == 0 {
+        if !ph.sends_on_ring() {
             settle(stay.port(index));
-            if c.phase() & phase::TX_RING != 0 {
+            if c.sends_on_ring() {
                 continue;
             }
             if !c.flush_takeback(fd) {
@@ -138,7 +138,7 @@ fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut
                 return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
             }
             Sent::Kernel => {
-                if c.phase() & (phase::TX_REVERTED | phase::TX_RING) == phase::TX_REVERTED {
+                if c.sends_are_back() {
                     epoll::on_reverted(index);
                     continue;
                 }
@@ -148,7 +148,7 @@ fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut
                 if want > 0 {
                     c.sends_past_ring();
                 }
-                if c.phase() & (phase::SHUT_WR | phase::TX_RING) == phase::SHUT_WR | phase::TX_RING {
+                if c.sends_are_shut() && c.sends_on_ring() {
                     // Another thread is about to shut the socket, and has told the peer: payload that overtakes it would
                     // count as doorbells there.
                     sys::shutdown(fd, libc::SHUT_WR);
@@ -259,7 +259,7 @@ pub unsafe fn sendmsg(fd: i32, msg: *const msghdr, flags: i32) -> isize {
     if let Some(r) = untouched(port, flags, || plain(flags)) {
         return r;
     }
-    if control > 0 && port.conn.phase() & phase::TX_RING != 0 {
+    if control > 0 && port.conn.sends_on_ring() {
         // The kernel looks at what comes with the bytes, and may refuse it.
         // SAFETY: the application's message, without its pieces.
         let r = unsafe { world.sendmsg(fd, &msghdr { msg_iovlen: 0, ..*msg }, flags) };

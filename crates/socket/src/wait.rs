@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::*;
 
 use smc::conn::sleepers::{READS, Seat, WRITES};
 use smc::conn::wakeups::now_us;
-use smc::conn::{Conn, Got, IN, OUT, phase, rest};
+use smc::conn::{Conn, Got, IN, OUT, rest};
 use smc::sys;
 
 use crate::fds::{self, Port};
@@ -162,7 +162,7 @@ const UNMARKED_NS: u64 = 1_000_000;
 
 /// Whether the kernel's poll goes by the application's mark: until the exposure.
 fn marked(conn: &Conn) -> bool {
-    conn.user_rcvlowat.load(Relaxed) > 1 && conn.phase() & phase::ATTACHED == 0
+    conn.user_rcvlowat.load(Relaxed) > 1 && !conn.is_exposed()
 }
 
 /// SO_RCVTIMEO or SO_SNDTIMEO of a call that began at `since`, as a point in time.
@@ -213,7 +213,7 @@ pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> Result<(), i32> {
             Ok(0) if limit.is_none_or(|l| now() < l) => continue,
             Ok(0) => return Err(libc::EAGAIN),
             Ok(_) => return Ok(()),
-            Err(e) if is_restarted(e, limit) && conn.phase() & phase::CLOSED == 0 => continue,
+            Err(e) if is_restarted(e, limit) && !conn.is_closed() => continue,
             Err(e) => return Err(e),
         }
     }
@@ -249,7 +249,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
         if there() {
             return true;
         }
-        if conn.phase() & phase::SHUT_RD != 0 {
+        if conn.receives_are_shut() {
             // By another thread: TCP gives what it has. The kernel would tell of it for ever, and not let us sleep.
             return false;
         }
@@ -270,7 +270,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             conn.woken(slept);
         }
         conn.kernel_end(told as u16 as u32);
-        if told != 0 && (conn.phase() & phase::RX_RING == 0 || there()) {
+        if told != 0 && (!conn.receives_on_ring() || there()) {
             return true;
         }
     }
@@ -401,7 +401,7 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
             nap = (nap * 2).min(if conn.is_muffled() { 1_000_000 } else { 10_000_000 });
         }
         let mut events = if held || noisy { 0 } else { libc::POLLIN | libc::POLLRDHUP };
-        if conn.phase() & phase::TX_RING == 0 {
+        if !conn.sends_on_ring() {
             events |= libc::POLLOUT;
         }
         let slept = now_us();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 use smc::census::{Row, State};
 use smc::clc::{Gid, Os};
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
 use smc::kind::Kind;
 use smc::pnet::PnetId;
 
@@ -57,7 +57,7 @@ impl Table {
     fn link_group(&self, row: &Row) -> Option<LinkGroup> {
         let (pid, id) = (row.pid.load(Relaxed), row.id.load(Relaxed));
         let of = |conn: &&Conn| {
-            conn.phase() & phase::TX_READY != 0
+            conn.is_committed()
                 && (conn.pid.load(Relaxed), conn.group.load(Relaxed)) == (pid, id)
                 && conn.my_token.load(Relaxed) != 0
         };

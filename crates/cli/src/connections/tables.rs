@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use smc::census::{ROWS, Row};
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
 use smc::inet::Addr;
 use smc::kind::Kind;
 use smc::stats::Counts;
@@ -155,7 +155,7 @@ impl Totals {
 
     /// The library adds a connection's counts to the sums only when it ends.
     fn with_living(mut self, conn: &Conn) -> Totals {
-        if conn.phase() & phase::TX_READY != 0 {
+        if conn.is_committed() {
             self.rx.add_counts(&conn.rx_counts);
             self.tx.add_counts(&conn.tx_counts);
             self.wakeups.add(Wakeups::of(&conn.wakeups));

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
 use smc::kind::Kind;
 use smc::table::Header;
 
@@ -73,8 +73,9 @@ pub fn named(program: &Program) -> String {
 }
 
 fn goes_on(conn: &Conn, kind: Kind) -> bool {
-    const OVER: u32 = phase::BROKEN | phase::CLOSED | phase::DEAD;
-    conn.needs_device() && conn.phase() & OVER == 0 && conn.kind() == kind
+    let ph = conn.phase();
+    let over = ph.is_broken() || ph.is_closed() || ph.is_dead();
+    conn.needs_device() && !over && conn.kind() == kind
 }
 
 fn take(table: &Table, kind: Kind) -> Result<()> {

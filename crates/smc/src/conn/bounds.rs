@@ -81,8 +81,8 @@ impl Conn {
     /// Asks the kernel what the application has set, after the exposure (SYNC: options) and whenever it sets one. True when
     /// there may be more room now.
     pub fn keep_bounds(&self, fd: i32) -> bool {
-        let ph = self.phase.load(SeqCst);
-        if ph & p::ATTACHED == 0 {
+        let ph = self.phase.now_in_order();
+        if !ph.is_exposed() {
             return false;
         }
         let (before, now) = (self.bounds.load(Relaxed), set_by_application(fd));
@@ -91,7 +91,7 @@ impl Conn {
         }
         let old = self.tx_room();
         self.bounds.store(now, SeqCst);
-        if ph & p::TX_READY != 0 {
+        if ph.is_committed() {
             // A writer that is about to sleep and a reader that has not seen this yet would disagree about who waits: the caller
             // is still in its call when every reader has.
             self.peer().cpu.store(self.with_bounds(sys::cpu()), SeqCst);

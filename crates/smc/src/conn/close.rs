@@ -6,18 +6,18 @@ use crate::sys;
 use core::sync::atomic::fence;
 
 impl Conn {
-    /// Publishes end flags behind everything sent so far, and sets `phase` bits. The caller makes the kernel's FIN follow.
-    fn publish_ends(&self, flags: u64, phase: u32) {
+    /// Publishes end flags behind everything sent so far, and sets `marks`. The caller makes the kernel's FIN follow.
+    fn publish_ends(&self, flags: u64, marks: u32) {
         // The tx lock orders the flags behind a send that is under way in another thread, and all later ones behind the
-        // phase: in between they would be told as sent, and lost behind the end.
+        // marks: in between they would be told as sent, and lost behind the end.
         let _tx = self.lock_tx();
-        self.set(phase);
+        self.set(marks);
         let _rx = self.lock_rx();
         self.ends.fetch_or(flags, Relaxed);
-        if self.phase() & p::TX_READY == 0 {
+        if !self.is_committed() {
             return;
         }
-        if self.phase() & p::RX_RECALLED != 0 {
+        if self.phase().has(p::RECALLED) {
             // Both directions are TCP's again, ends too, and whoever has the descriptor may go on with it.
             return;
         }
@@ -32,7 +32,7 @@ impl Conn {
     /// Tells the peer that the device went away, whatever locks are held. A confirmation that is under way may hide it, from
     /// a peer that then sees the kernel's end alone.
     pub(crate) fn tell_gone(&self, fd: i32) {
-        if self.phase() & (p::TX_READY | p::RX_RECALLED) == p::TX_READY {
+        if self.is_committed() && !self.phase().has(p::RECALLED) {
             self.ends.fetch_or(ABORT | GONE, Relaxed);
             // SYNC: ends. Pairs with `refresh_rx`.
             self.peer().cons.fetch_or(ABORT | GONE, SeqCst);
@@ -49,7 +49,7 @@ impl Conn {
             self.broken(fd);
         }
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-            if self.phase() & p::TX_RING != 0 {
+            if self.sends_on_ring() {
                 self.publish_ends(DONE, p::SHUT_WR);
             }
             self.set(p::SHUT_WR);
@@ -57,7 +57,8 @@ impl Conn {
         if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
             self.set(p::SHUT_RD);
         }
-        if self.phase() & (p::SHUT_WR | p::SHUT_RD) == p::SHUT_WR | p::SHUT_RD && self.switched() {
+        let ph = self.phase();
+        if ph.has(p::SHUT_WR) && ph.has(p::SHUT_RD) && ph.switched() {
             // Nobody will read what the peer sends from here on: TCP answers that by a reset, once it is sent there.
             self.publish_ends(DONE | CLOSED, 0);
         }
@@ -67,9 +68,9 @@ impl Conn {
     /// this end would be half open still.
     pub fn is_reset_by_doorbell(&self) -> bool {
         let ph = self.phase();
-        let ends = if ph & p::ATTACHED != 0 { self.my().cons.load(Acquire) & ENDS } else { ABORT };
-        ph & p::TX_RING != 0
-            && ph & (p::BROKEN | p::SENT_TO_GONE) == 0
+        let ends = if ph.is_exposed() { self.my().cons.load(Acquire) & ENDS } else { ABORT };
+        ph.sends_on_ring()
+            && !ph.has(p::BROKEN | p::SENT_TO_GONE)
             && ends & ABORT == 0
             && (ends & CLOSED != 0 || !self.unread_there())
     }
@@ -77,7 +78,7 @@ impl Conn {
     /// SO_ERROR as the kernel has just told it, and the program may hear it: without that reset it is none.
     pub fn error_heard(&self, error: i32) -> i32 {
         let reset = error == libc::ECONNRESET || error == libc::EPIPE;
-        if !reset || !self.is_reset_by_doorbell() || self.phase() & (p::SHUT_RD | p::SHUT_WR) != 0 {
+        if !reset || !self.is_reset_by_doorbell() || self.phase().has(p::SHUT_RD | p::SHUT_WR) {
             return error;
         }
         // The kernel will not tell of it again: who receives is at the end, who sends gets TCP's answers to a closed peer.
@@ -90,7 +91,7 @@ impl Conn {
     /// What must precede the kernel's close of the last descriptor.
     pub fn close(&self, fd: i32) {
         let ph = self.set(p::CLOSED);
-        if ph & (p::ATTACHED | p::TX_READY) == 0 {
+        if !ph.is_exposed() && !ph.is_committed() {
             return;
         }
         let mut linger = [0i32; 2];
@@ -103,13 +104,13 @@ impl Conn {
         } else {
             sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0
         };
-        if self.phase() & p::RX_RECALLED == 0 && (hard || unread) || torn {
+        if !self.phase().has(p::RECALLED) && (hard || unread) || torn {
             self.publish_ends(ABORT, 0);
             sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
             return;
         }
         self.publish_ends(DONE | CLOSED, 0);
-        if self.phase() & p::RX_RING != 0 {
+        if self.receives_on_ring() {
             // Unread doorbells would make the kernel send RST instead of FIN. The flags above stop further ones.
             // A peer that sends faster than we throw away has broken the protocol, and gets that reset.
             let mut junk = [0u8; 256];
@@ -124,13 +125,13 @@ impl Conn {
 
     fn ring_unread(&self) -> bool {
         self.my().prod.load(Acquire) & shm::cursor::CURSOR_MASK != self.rx_word.load(Relaxed)
-            && self.phase() & p::ENDED == 0
+            && !self.phase().has(p::ENDED)
     }
 
     /// Whether the peer will never write to our DMB again. Its end flags do not say that: after shutdown(SHUT_RDWR) it
     /// still confirms what it reads, and closes later.
     pub fn dmb_is_quiet(&self) -> bool {
-        self.phase() & p::ATTACHED == 0 || self.peer_has_left()
+        !self.is_exposed() || self.peer_has_left()
     }
 
     /// Whether the peer, which has attached our DMB, has given it up.
@@ -144,10 +145,9 @@ impl Conn {
     /// its next connection would not be upgraded.
     pub fn peer_died(&self) -> bool {
         let ph = self.phase();
-        let shut = p::SHUT_RD | p::SHUT_WR;
-        ph & p::ATTACHED != 0
-            && ph & (p::DEAD | p::ENDED) != 0
-            && ph & shut != shut
+        ph.is_exposed()
+            && ph.has(p::DEAD | p::ENDED)
+            && !(ph.has(p::SHUT_RD) && ph.has(p::SHUT_WR))
             && self.my().cons.load(Acquire) & (ENDS | LEFT) == 0
             && self.my().prod.load(Acquire) & REVERTED == 0
     }
@@ -156,7 +156,7 @@ impl Conn {
     pub(crate) fn leave(&self) {
         // SYNC: left. Release, behind all other stores; pairs with the acquires in `peer_has_left` and `group::take_dmb`.
         // A peer that attaches only now has not been told of the end.
-        let untold = if self.phase() & p::TX_READY == 0 { self.ends.load(Relaxed) } else { 0 };
+        let untold = if !self.is_committed() { self.ends.load(Relaxed) } else { 0 };
         self.peer().cons.fetch_or(LEFT | untold, SeqCst);
         self.tell(&[far::CONS]);
     }

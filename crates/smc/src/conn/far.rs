@@ -252,12 +252,12 @@ impl Conn {
 
     /// Whether the peer will not be reached any more although a direction still needs it.
     pub(super) fn cut_off(&self) -> bool {
-        if !self.out_of_reach() || self.phase() & (p::TX_READY | p::CLOSED | p::DEAD) != p::TX_READY {
+        if !self.out_of_reach() || !self.is_committed() || self.phase().has(p::CLOSED | p::DEAD) {
             return false;
         }
         // What the peer has left behind can be read without it.
-        let rx_back = self.phase() & p::RX_REVERTED != 0 || self.my().prod.load(Acquire) & REVERTED != 0;
-        if self.phase() & p::TX_REVERTED != 0 && rx_back || self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0 {
+        let rx_back = self.receives_are_back() || self.my().prod.load(Acquire) & REVERTED != 0;
+        if self.sends_go_back() && rx_back || self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0 {
             return false;
         }
         let since = self.window().far_lost.load(Relaxed);
@@ -270,7 +270,7 @@ impl Conn {
         // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in `ring_settled`.
         fence(SeqCst);
         // Under the lock: after `REVERTED`, and after a takeback, the count stands.
-        if self.phase() & p::TX_RING == 0 || self.my().takeback.load(SeqCst) & 1 != 0 {
+        if !self.sends_on_ring() || self.my().takeback.load(SeqCst) & 1 != 0 {
             return false;
         }
         let rung = &self.peer().rung;
@@ -298,7 +298,7 @@ impl Conn {
         self.peer().prod.fetch_or(REVERTED, SeqCst);
         self.copy_words(&[PROD]);
         // Before that, other threads of ours would send over TCP what the peer takes for doorbells.
-        self.clear(p::TX_RING);
+        self.phase.turn_sends(Sends::left);
     }
 }
 
@@ -319,7 +319,7 @@ pub fn after_fork_child() {
     let me = sys::getpid();
     for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
         let c = t.conn(index);
-        let live = c.gen_.load(Relaxed) % 2 == 1 && c.phase() & (p::TX_READY | p::CLOSED) == p::TX_READY;
+        let live = c.gen_.load(Relaxed) % 2 == 1 && c.is_committed() && !c.is_closed();
         if live && c.is_far() && !c.is_linked() {
             let kin = &c.peer().kin;
             kin.store(kin.load(Relaxed) & RECALL | me, Relaxed);

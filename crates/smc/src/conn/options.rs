@@ -53,14 +53,15 @@ impl Conn {
 
     /// The application has just set one of them in the kernel.
     pub fn keep_prompt(&self, fd: i32) {
-        if self.phase.load(SeqCst) & (p::TX_SWITCHING | p::ANY_RING) != 0 {
+        let ph = self.phase.now_in_order();
+        if ph.switched() || ph.sends() == Sends::Switching {
             self.prompt(fd);
         }
     }
 
     /// From the exposure on a single byte may be a doorbell, and must wake.
     pub fn keep_waking(&self, fd: i32) {
-        if self.phase.load(SeqCst) & p::ATTACHED != 0 && self.user_rcvlowat.load(SeqCst) > 1 {
+        if self.phase.now_in_order().is_exposed() && self.user_rcvlowat.load(SeqCst) > 1 {
             sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
         }
     }
@@ -75,13 +76,10 @@ impl Conn {
     /// that a doorbell wakes: a level-triggered wait for it would not sleep.
     pub fn short_of_mark(&self, fd: i32) -> bool {
         let ph = self.phase();
-        if self.user_rcvlowat.load(Relaxed) <= 1
-            || ph & p::ATTACHED == 0
-            || ph & p::RX_RING != 0 && self.tcp_left() == 0
-        {
+        if self.user_rcvlowat.load(Relaxed) <= 1 || !ph.is_exposed() || ph.receives_on_ring() && self.tcp_left() == 0 {
             return false;
         }
-        let there = if ph & p::RX_RING != 0 { self.unread(fd) } else { self.queued(fd) };
+        let there = if ph.receives_on_ring() { self.unread(fd) } else { self.queued(fd) };
         // The peer may not be able to send what is missing. The kernel does not insist either then.
         (1..self.mark()).contains(&there) && !TcpInfo::of(fd).is_none_or(|i| i.nearly_shut())
     }

@@ -33,77 +33,82 @@ impl Conn {
         let ph = self.phase();
         let mut ev = 0;
         let mut ask = 0i16;
-        let mut gone = ph & (p::DEAD | p::BROKEN) != 0;
+        let mut gone = ph.has(p::DEAD | p::BROKEN);
         let mut ends = 0;
         gone |= self.ended_behind_shutdown(fd, ph);
-        if ph & p::ATTACHED != 0 {
+        if ph.is_exposed() {
             let my = self.my();
             ends = my.cons.load(Acquire) & ENDS;
             gone |= ends & (CLOSED | ABORT) != 0;
-            if my.takeback.load(Relaxed) & 1 != 0 || ph & p::RESEND != 0 {
+            if my.takeback.load(Relaxed) & 1 != 0 || ph.has(p::RESEND) {
                 self.flush_takeback(fd);
             }
             if self.is_far() {
                 gone |= self.look_far(fd);
             }
         }
-        if ph & p::RX_RING != 0 {
+        if ph.receives_on_ring() {
             let word = self.my().prod.load(Acquire);
             if self.tcp_left() > 0 {
                 ask |= IN as i16;
             } else if word & CURSOR_MASK != self.rx_word.load(Relaxed) {
                 let mark = self.mark();
-                if mark <= 1 || ends != 0 || gone || ph & p::SHUT_RD != 0 || self.unread(fd) >= mark {
+                if mark <= 1 || ends != 0 || gone || ph.has(p::SHUT_RD) || self.unread(fd) >= mark {
                     ev |= IN;
                 }
-            } else if word & REVERTED != 0 || ph & p::RX_RECALLED != 0 && !self.is_far() {
+            } else if word & REVERTED != 0 || ph.has(p::RECALLED) && !self.is_far() {
                 self.try_back_to_tcp(fd);
                 ask |= IN as i16 | libc::POLLRDHUP;
-            } else if ends != 0 || gone || ph & p::SHUT_RD != 0 {
+            } else if ends != 0 || gone || ph.has(p::SHUT_RD) {
                 ev |= IN;
             }
-            if ends != 0 || gone || ph & p::SHUT_RD != 0 {
+            if ends != 0 || gone || ph.has(p::SHUT_RD) {
                 ev |= RDHUP;
             }
         } else {
             ask |= IN as i16 | libc::POLLRDHUP | libc::POLLPRI;
         }
-        if ph & p::TX_RING != 0 && ph & p::SHUT_WR == 0 && !gone {
+        if ph.sends_on_ring() && !ph.has(p::SHUT_WR) && !gone {
             if self.has_space() || self.space_is_silent() && self.has_vanished(fd) {
                 ev |= OUT;
             }
-        } else if ph & p::SHUT_WR != 0 || gone {
+        } else if ph.has(p::SHUT_WR) || gone {
             ev |= OUT;
         } else {
             ask |= OUT as i16;
         }
         // What TCP answers by a reset: a close that threw data away, ours or, when a process was killed, the kernel's.
-        let killed = ph & p::DEAD != 0 && ph & p::TX_RING != 0 && ends & (CLOSED | ABORT) == 0 && self.unread_there();
-        let reset = ends & ABORT != 0 || ph & p::BROKEN != 0 || killed;
+        let killed = ph.has(p::DEAD) && ph.sends_on_ring() && ends & (CLOSED | ABORT) == 0 && self.unread_there();
+        let reset = ends & ABORT != 0 || ph.has(p::BROKEN) || killed;
         // An RST that only an unread doorbell caused is no error to the application.
         let quiet = ends & (DONE | CLOSED) != 0
             && ends & ABORT == 0
             && !killed
-            && ph & p::SENT_TO_GONE == 0
-            && ph & (p::TX_RING | p::TX_REVERTED) != 0;
-        if ask != 0 || reset || (gone && (ph & p::SENT_TO_GONE != 0 || ph & p::TX_RING == 0)) {
+            && !ph.has(p::SENT_TO_GONE)
+            && (ph.sends_on_ring() || ph.sends_go_back());
+        if ask != 0 || reset || (gone && (ph.has(p::SENT_TO_GONE) || !ph.sends_on_ring())) {
             let mut k = sys::poll_now(fd, ask) as u16 as u32;
             if k & IN != 0 && k & RDHUP == 0 && self.short_of_mark(fd) {
                 k &= !IN;
             }
-            if ph & p::ANY_RING == p::TX_RING && ends == 0 && k & (RDHUP | HUP | ERR) != 0 && !self.has_space() {
+            if ph.sends_on_ring()
+                && !ph.receives_on_ring()
+                && ends == 0
+                && k & (RDHUP | HUP | ERR) != 0
+                && !self.has_space()
+            {
                 self.probe(fd, k);
             }
             ev |= if quiet { k & !(ERR | HUP) } else { k };
             if reset {
                 ev |= IN | OUT | RDHUP | HUP;
                 // Once the kernel has the reset it knows whether the error was fetched.
-                if ph & p::ENDED == 0 && k & HUP == 0 {
+                if !ph.has(p::ENDED) && k & HUP == 0 {
                     ev |= ERR;
                 }
             }
         }
-        if ph & p::SHUT_WR != 0 && ev & RDHUP != 0 {
+        if ph.has(p::SHUT_WR) && ev & RDHUP != 0 {
             ev |= HUP;
         }
         ev
@@ -111,28 +116,28 @@ impl Conn {
 
     /// Changes whenever something new can be read: the edge of edge-triggered epoll.
     pub fn read_stamp(&self) -> u64 {
-        if self.phase() & p::RX_RING == 0 {
+        if !self.receives_on_ring() {
             return u64::MAX;
         }
         let my = self.my();
         let ends = my.cons.load(Acquire) & ENDS;
         let ph = self.phase();
-        let dead = ph & (p::DEAD | p::BROKEN) != 0;
+        let dead = ph.has(p::DEAD | p::BROKEN);
         // Our own shutdown behind the peer's end is a hangup.
-        let hung_up = (dead || ends != 0) && ph & p::SHUT_WR != 0;
+        let hung_up = (dead || ends != 0) && ph.has(p::SHUT_WR);
         (my.prod.load(Acquire) & CURSOR_MASK) | ends | u64::from(dead) << 56 | u64::from(hung_up) << 57
     }
 
     /// Whether a receive would not find the ring empty: the cheap look of a spinning wait.
     #[inline]
     pub fn has_news(&self) -> bool {
-        if self.phase() & p::RX_RING == 0 {
+        if !self.receives_on_ring() {
             return self.switch_due();
         }
         let my = self.my();
         my.prod.load(Acquire) & (CURSOR_MASK | REVERTED) != self.rx_word.load(Relaxed)
             || my.cons.load(Relaxed) & ENDS != 0
-            || self.phase() & (p::DEAD | p::BROKEN) != 0
+            || self.phase().has(p::DEAD | p::BROKEN)
     }
 
     /// Whether the ring is read to its end and nothing follows but the end of the connection.
@@ -144,12 +149,12 @@ impl Conn {
 
     /// Whether receives still come from TCP, all of them or up to the switch.
     pub fn reads_tcp(&self) -> bool {
-        self.phase() & p::RX_RING == 0 || self.tcp_left() > 0
+        !self.receives_on_ring() || self.tcp_left() > 0
     }
 
     /// Changes whenever a sender found the ring full.
     pub fn space_epoch(&self) -> u32 {
-        if self.phase() & p::TX_READY == 0 { 0 } else { self.peer().tx_arm.load(Relaxed) }
+        if !self.is_committed() { 0 } else { self.peer().tx_arm.load(Relaxed) }
     }
 
     /// Bytes that can be read without waiting (FIONREAD).
@@ -187,7 +192,7 @@ impl Conn {
     /// A FIN without flags: half-closed over TCP and slow, or dead. A dead peer's kernel answers a doorbell with a reset.
     #[cold]
     fn probe(&self, fd: i32, kernel: u32) {
-        if kernel & (HUP | ERR) != 0 && self.phase() & p::SHUT_WR == 0 {
+        if kernel & (HUP | ERR) != 0 && !self.phase().has(p::SHUT_WR) {
             self.set(p::DEAD);
         } else if self.idle_looks.fetch_add(1, Relaxed).is_multiple_of(64) {
             self.ring(fd, &self.tx_counts);
@@ -213,7 +218,7 @@ impl Conn {
 
     /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
     pub fn arm_data(&self) {
-        if self.phase() & p::TX_READY != 0 {
+        if self.is_committed() {
             arm(&self.peer().rx_arm);
             // How far we have read goes along.
             self.tell(&[far::CONS, far::RX_ARM]);
@@ -222,12 +227,13 @@ impl Conn {
 
     /// Whether the peer has left TCP and cannot be asked for doorbells yet. Whoever sleeps then would not be woken.
     pub fn is_unarmed(&self) -> bool {
-        self.phase() & (p::RX_RING | p::TX_READY) == p::RX_RING
+        let ph = self.phase();
+        ph.receives_on_ring() && !ph.is_committed()
     }
 
     /// Whether payload that was sent before the peer's switch may lie unread in the kernel, in front of any doorbell.
     pub fn has_payload_left(&self) -> bool {
-        self.phase() & p::RX_RING == 0 || self.tcp_left() > 0
+        !self.receives_on_ring() || self.tcp_left() > 0
     }
 
     /// Whether doorbells have gathered behind such payload: a wait must look by itself from time to time.
@@ -237,7 +243,7 @@ impl Conn {
 
     /// Asks for a doorbell when a third of the peer's ring is free. The caller looks again before it sleeps.
     pub fn arm_space(&self) {
-        if self.phase() & p::TX_READY != 0 && !self.is_muffled() {
+        if self.is_committed() && !self.is_muffled() {
             arm(&self.peer().tx_arm);
             self.tell(&[far::TX_ARM]);
         }
@@ -250,7 +256,7 @@ impl Conn {
         let my = self.my();
         self.out_of_reach()
             || self.is_muffled()
-            || ph & p::RX_RING == 0
+            || !ph.receives_on_ring()
             || my.cons.load(Acquire) & DONE != 0
             || my.prod.load(Acquire) & REVERTED != 0
     }
@@ -302,7 +308,7 @@ impl Conn {
 
     /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
     pub fn cover(&self, wait: u32) {
-        if self.phase() & p::TX_READY != 0 && !self.is_far() {
+        if self.is_committed() && !self.is_far() {
             self.peer().cover.store(wait, SeqCst);
         }
     }
@@ -310,7 +316,7 @@ impl Conn {
     /// Whether the peer last ran on another processor, so that spinning for it can pay.
     #[inline]
     pub fn peer_elsewhere(&self) -> bool {
-        if self.phase() & p::ATTACHED == 0 {
+        if !self.is_exposed() {
             return false;
         }
         let cpu = bounds::processor(self.my().cpu.load(Relaxed));
@@ -348,8 +354,8 @@ impl Conn {
         self.looked.store(ticks, Relaxed);
         let ph = self.phase();
         // Behind the end of its stream the peer may still be sent to.
-        let over = if ph & (p::TX_RING | p::SHUT_WR) == p::TX_RING { 0 } else { p::ENDED };
-        if self.switched() && ph & (p::DEAD | p::BROKEN | p::CLOSED | over) == 0 {
+        let over = if ph.sends_on_ring() && !ph.has(p::SHUT_WR) { 0 } else { p::ENDED };
+        if self.switched() && !ph.has(p::DEAD | p::BROKEN | p::CLOSED | over) {
             self.prod_half_closed(fd);
             self.ended_behind_shutdown(fd, ph);
             self.kernel_end(sys::poll_now(fd, libc::POLLRDHUP) as u16 as u32);
@@ -357,8 +363,10 @@ impl Conn {
     }
 
     /// Whether the peer died after our shutdown(SHUT_RD), which looks the same as its end to poll.
-    fn ended_behind_shutdown(&self, fd: i32, ph: u32) -> bool {
-        let ended = ph & (p::SHUT_RD | p::RX_RING | p::DEAD | p::BROKEN) == p::SHUT_RD | p::RX_RING
+    fn ended_behind_shutdown(&self, fd: i32, ph: Phase) -> bool {
+        let ended = ph.has(p::SHUT_RD)
+            && ph.receives_on_ring()
+            && !ph.has(p::DEAD | p::BROKEN)
             && self.my().cons.load(Acquire) & ENDS == 0
             && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended());
         if ended {
@@ -372,14 +380,14 @@ impl Conn {
     /// peer that lives and does not read gets fewer and fewer of them.
     fn prod_half_closed(&self, fd: i32) {
         let ph = self.phase();
-        if ph & (p::ATTACHED | p::TX_RING) != p::ATTACHED | p::TX_RING || !self.unread_there() {
+        if !(ph.is_exposed() && ph.sends_on_ring() && self.unread_there()) {
             return;
         }
         let word = self.my().cons.load(Acquire);
         let half_closed = match word & ENDS {
             DONE => true,
             // Its end is the kernel's to tell while its sends are.
-            0 => ph & p::RX_RING == 0 && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended()),
+            0 => !ph.receives_on_ring() && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended()),
             _ => false,
         };
         if !half_closed {
@@ -397,21 +405,21 @@ impl Conn {
     pub fn kernel_end(&self, events: u32) -> bool {
         let ph = self.phase();
         let mut says = RDHUP | HUP | ERR;
-        if ph & p::SHUT_RD != 0 {
+        if ph.has(p::SHUT_RD) {
             // Our own shutdown shows in the same bits; `ready` asks otherwise.
-            says = if ph & p::SHUT_WR != 0 { ERR } else { HUP | ERR };
+            says = if ph.has(p::SHUT_WR) { ERR } else { HUP | ERR };
         }
-        if ph & p::RX_RING == 0 {
+        if !ph.receives_on_ring() {
             // A FIN is the kernel's to report. A reset ends the ring that we send to as well.
-            says = if ph & p::SHUT_WR != 0 { ERR } else { HUP | ERR };
+            says = if ph.has(p::SHUT_WR) { ERR } else { HUP | ERR };
         }
         // After our own reset of the connection the kernel has nothing to say of the peer.
-        if events & says == 0 || ph & p::ANY_RING == 0 || ph & p::BROKEN != 0 || self.has_no_device() {
+        if events & says == 0 || !ph.switched() || ph.has(p::BROKEN) || self.has_no_device() {
             return false;
         }
         let ends = self.my().cons.load(Acquire) & ENDS;
         // Who has only ended its half is there still; a reset is its kernel's word for it.
-        let reset = ends == DONE && ph & p::SHUT_WR == 0 && events & (HUP | ERR) != 0;
+        let reset = ends == DONE && !ph.has(p::SHUT_WR) && events & (HUP | ERR) != 0;
         if (ends == 0 || reset) && self.my().prod.load(Acquire) & REVERTED == 0 {
             self.set(p::DEAD);
             return true;

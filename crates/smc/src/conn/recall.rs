@@ -21,7 +21,7 @@ impl Conn {
     /// Whether the peer has asked for its ring and has not got it.
     #[inline]
     pub(super) fn is_recalled(&self) -> bool {
-        self.is_far() && self.asked() && self.phase() & p::TX_REVERTED == 0
+        self.is_far() && self.asked() && !self.sends_go_back()
     }
 
     fn asked(&self) -> bool {
@@ -69,7 +69,7 @@ impl Conn {
     pub(super) fn recall_far(&self, fd: i32, foreign: bool, vanishing: bool) -> bool {
         {
             let Ok(_guard) = self.lock_rx() else { return false };
-            if self.set(p::RX_RECALLED) & p::RX_REVERTED != 0 {
+            if self.set(p::RECALLED).receives_are_back() {
                 return true;
             }
             // SAFETY: the rx lock is held.
@@ -97,7 +97,7 @@ impl Conn {
         if foreign && whole && apart {
             if !returned {
                 // Other threads of ours read nothing behind this place, which the peer will send again.
-                self.set(p::RX_TAKEN);
+                self.set(p::TAKEN);
                 image.takeback.store(rx.cons.pos << 1 | 1, SeqCst);
                 // In this order: who sees the recall sees what must be fetched first.
                 self.tell(&[far::TAKEBACK, far::KIN]);
@@ -137,7 +137,7 @@ impl Conn {
     /// free: what another thread put into the ring meanwhile would belong between doorbell and payload, all of which a thread of
     /// the peer's that has been in the kernel since before the switch gets at once.
     fn wake_for_recall(&self, fd: i32) {
-        if self.phase() & p::TX_RING != 0 {
+        if self.sends_on_ring() {
             return self.ring(fd, &self.tx_counts);
         }
         // Whoever has it sends something, which wakes too; and the rx lock may be held, which comes behind this one elsewhere.
@@ -154,7 +154,7 @@ impl Conn {
     /// The peer rings no more. False while something is missing; what it will send again is, unless that may be `later`.
     fn finish_recall(&self, fd: i32, later: bool) -> bool {
         let Ok(_guard) = self.lock_rx() else { return false };
-        if self.phase() & p::RX_REVERTED != 0 {
+        if self.receives_are_back() {
             // A thread that looked for something to read has found the peer's return, and has skipped the doorbells: waited for
             // here once more, they would seem never to come.
             return true;
@@ -168,10 +168,10 @@ impl Conn {
         if unread > 0 && !again || rx.tcp_left > 0 && rung != 0 {
             return false;
         }
-        if self.phase() & p::RX_RING == 0 {
+        if !self.receives_on_ring() {
             // It has not switched, or has done nothing since.
             if rung == 0 {
-                self.set(p::RX_REVERTED);
+                self.phase.turn_receives(Receives::back);
             }
             return rung == 0;
         }

@@ -65,8 +65,7 @@ impl Conn {
             return self.ended(Got::Err(libc::ECONNRESET));
         }
         let orderly = ends & ABORT == 0 && ends != 0;
-        let consumed =
-            self.phase() & p::TX_RING != 0 && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
+        let consumed = self.sends_on_ring() && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
         self.set(p::DEAD);
         match errno {
             _ if orderly => self.ended(Got::Eof),
@@ -106,7 +105,7 @@ impl Conn {
     ) -> Got {
         let Ok(_guard) = self.lock_rx() else { return Got::Err(libc::EAGAIN) };
         let ph = self.phase();
-        if ph & (p::RX_RING | p::BROKEN | p::RX_TAKEN) != p::RX_RING {
+        if !ph.receives_freely() {
             return self.recv_none(fd, want, peek, &mut take);
         }
         // SAFETY: the rx lock is held.
@@ -171,10 +170,10 @@ impl Conn {
         take: &mut impl FnMut(*const u8, usize) -> Result<usize, i32>,
     ) -> Got {
         let ph = self.phase();
-        if ph & p::RX_RING == 0 {
+        if !ph.receives_on_ring() {
             return Got::Kernel;
         }
-        if ph & p::BROKEN != 0 {
+        if ph.has(p::BROKEN) {
             return self.reset_by_us();
         }
         // SAFETY: the rx lock is held.
@@ -223,7 +222,7 @@ impl Conn {
         // either it sees the writer's arm or the writer sees the space: unfenced stores in between are just early news.
         let room = self.rx_room();
         let step = rx.cons.pos - rx.fenced >= u64::from(room / 4);
-        if !(wanted || step || unread == 0) || self.phase() & p::TX_READY == 0 {
+        if !(wanted || step || unread == 0) || !self.is_committed() {
             return;
         }
         rx.published = rx.cons.pos;
@@ -249,7 +248,7 @@ impl Conn {
         if unread <= room / 3 * 2 {
             let my = self.my();
             // A writer that sleeps in a covering wait has armed this connection too (`arm_space`).
-            if self.phase() & p::TX_RING != 0 && must_ring(&my.tx_arm, &self.rung_tx) {
+            if self.sends_on_ring() && must_ring(&my.tx_arm, &self.rung_tx) {
                 self.ring(fd, &self.rx_counts);
             }
         }
@@ -306,36 +305,36 @@ impl Conn {
 
     #[cold]
     fn reset_by_us(&self) -> Got {
-        if self.set(p::ENDED) & p::ENDED == 0 { Got::Err(libc::ECONNRESET) } else { Got::Eof }
+        if !self.set(p::ENDED).has(p::ENDED) { Got::Err(libc::ECONNRESET) } else { Got::Eof }
     }
 
     /// The ring is empty: is that the end?
     #[cold]
     fn at_end(&self, fd: i32, rx: &mut Rx) -> Got {
         let ph = self.phase();
-        if ph & p::BROKEN != 0 || self.has_no_device() {
+        if ph.has(p::BROKEN) || self.has_no_device() {
             return self.reset_by_us();
         }
         if self.my().prod.load(Acquire) & REVERTED != 0 {
             return self.back_to_tcp(fd, rx);
         }
-        if ph & p::RX_RECALLED != 0 && !self.is_far() {
+        if ph.has(p::RECALLED) && !self.is_far() {
             // We took the ring back and have read all of it: what follows comes over TCP behind the last doorbell.
             return self.back_to_tcp(fd, rx);
         }
         if self.cut_off() {
             return Got::Err(self.broken(fd));
         }
-        if rx.ends == 0 && ph & (p::DEAD | p::SHUT_RD) == 0 {
+        if rx.ends == 0 && !ph.has(p::DEAD | p::SHUT_RD) {
             return Got::Empty;
         }
-        if ph & p::SHUT_RD != 0 && rx.ends == 0 {
+        if ph.has(p::SHUT_RD) && rx.ends == 0 {
             // Nobody waits here for an end, so nobody has been told of one.
             self.look_for_end(fd, sys::ticks());
         }
         let ph = self.phase();
         // A reset shows even to whoever wants no more data.
-        if ph & p::ENDED != 0 || ph & p::SHUT_RD != 0 && ph & p::DEAD == 0 && rx.ends & ABORT == 0 {
+        if ph.has(p::ENDED) || ph.has(p::SHUT_RD) && !ph.has(p::DEAD) && rx.ends & ABORT == 0 {
             return Got::Eof;
         }
         self.drain_to_end(fd, rx)
@@ -369,18 +368,17 @@ impl Conn {
             // A FIN or RST of a peer that never said so: it died. TCP answers with RST if it left bytes of ours unread.
             // SAFETY: only the position is read, a plain word.
             let sent = unsafe { (*self.tx.get()).prod };
-            let unread = self.phase() & p::TX_RING != 0
-                && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
+            let unread = self.sends_on_ring() && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
             return match errno {
                 _ if orderly => self.ended(Got::Eof),
                 _ if self.peer_aborted() => self.ended(Got::Err(libc::ECONNRESET)),
                 // An abort that the kernel does not report any more was reported to a send, or by SO_ERROR.
-                0 if rx.ends == 0 && unread && self.phase() & p::SENT_TO_GONE == 0 => {
+                0 if rx.ends == 0 && unread && !self.phase().has(p::SENT_TO_GONE) => {
                     self.ended(Got::Err(libc::ECONNRESET))
                 }
                 0 => self.ended(Got::Eof),
                 // Unless our sends are on TCP, when it is payload that the peer has not read.
-                libc::ECONNRESET | libc::EPIPE if rx.ends == 0 && !unread && self.phase() & p::TX_RING != 0 => {
+                libc::ECONNRESET | libc::EPIPE if rx.ends == 0 && !unread && self.sends_on_ring() => {
                     self.ended(Got::Eof)
                 }
                 e => self.ended(Got::Err(e)),
@@ -391,7 +389,7 @@ impl Conn {
     /// Whether the peer's device went away, which nobody was told yet.
     #[cold]
     pub(super) fn peer_aborted(&self) -> bool {
-        self.my().cons.load(Acquire) & (ABORT | GONE) == ABORT | GONE && self.phase() & p::ENDED == 0
+        self.my().cons.load(Acquire) & (ABORT | GONE) == ABORT | GONE && !self.phase().has(p::ENDED)
     }
 
     fn ended(&self, got: Got) -> Got {
@@ -404,7 +402,7 @@ impl Conn {
         let Ok(_guard) = self.lock_rx() else { return };
         // SAFETY: the rx lock is held.
         let rx = unsafe { &mut *self.rx.get() };
-        if self.phase() & p::RX_RING == 0 || rx.tcp_left > 0 {
+        if !self.receives_on_ring() || rx.tcp_left > 0 {
             // Payload that the application has yet to read lies in front of them.
             sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1i32);
             return;
@@ -429,10 +427,8 @@ impl Conn {
         let my = self.my();
         // SAFETY: the rx lock is held.
         let rx = unsafe { &*self.rx.get() };
-        if self.phase() & (p::RX_RING | p::RX_RECALLED) != p::RX_RING
-            || rx.tcp_left > 0
-            || my.prod.load(Acquire) & REVERTED != 0
-        {
+        let ph = self.phase();
+        if !ph.receives_on_ring() || ph.has(p::RECALLED) || rx.tcp_left > 0 || my.prod.load(Acquire) & REVERTED != 0 {
             return;
         }
         let queued = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as u32;
@@ -447,7 +443,7 @@ impl Conn {
     /// Doorbells counted by the peer so far; read before looking at the conditions that they announce.
     #[inline]
     pub fn doorbells_seen(&self) -> u32 {
-        if self.phase() & p::ATTACHED == 0 {
+        if !self.is_exposed() {
             return 0;
         }
         self.my().rung.load(SeqCst)

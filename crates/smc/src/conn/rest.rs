@@ -79,7 +79,7 @@ impl Conn {
     fn give_back(&self, w: &Window) {
         let Some(_guard) = self.tx_lock.try_lock() else { return };
         let ph = self.phase();
-        if ph & (p::TX_RING | p::CLOSED | p::DEAD | p::BROKEN | p::TX_REVERTED) != p::TX_RING {
+        if ph.sends() != Sends::Ring || ph.has(p::CLOSED | p::DEAD | p::BROKEN) {
             return;
         }
         if self.is_far() {

@@ -19,19 +19,30 @@ impl Conn {
     /// Our sends return to TCP; bytes in the ring from `unpublished` on go there first. The tx lock is held.
     #[cold]
     pub(super) fn leave_ring(&self, tx: &mut Tx, unpublished: u64) {
-        if self.set(p::TX_REVERTED) & p::TX_REVERTED == 0 {
-            tx.resend = unpublished;
-            if unpublished < tx.prod.pos {
-                self.set(p::RESEND);
-            }
-            if self.is_far() {
-                return self.leave_far();
-            }
-            // SYNC: prod. Behind all data; pairs with `refresh_rx`. Before other threads of ours send over TCP: the peer would take
-            // that for doorbells.
-            self.peer().prod.fetch_or(REVERTED, SeqCst);
-            self.clear(p::TX_RING);
+        let was = self.phase.turn_sends(|at| match at {
+            Sends::Ring => Sends::Leaving,
+            at => at.given_up(),
+        });
+        if matches!(was, Sends::Leaving | Sends::Back | Sends::Kept) {
+            return;
         }
+        tx.resend = unpublished;
+        if unpublished < tx.prod.pos {
+            self.set(p::RESEND);
+        }
+        self.end_ring();
+    }
+
+    /// Tells the peer that nothing follows in its ring; then sends are on TCP. The tx lock is held.
+    #[cold]
+    pub(super) fn end_ring(&self) {
+        if self.is_far() {
+            return self.leave_far();
+        }
+        // SYNC: prod. Behind all data; pairs with `refresh_rx`. Before other threads of ours send over TCP: the peer would take
+        // that for doorbells.
+        self.peer().prod.fetch_or(REVERTED, SeqCst);
+        self.phase.turn_sends(Sends::left);
     }
 
     /// Sends over TCP what is in the ring but will not be read there: what the peer gave back when it took its ring, and
@@ -39,7 +50,7 @@ impl Conn {
     pub fn flush_takeback(&self, fd: i32) -> bool {
         let ph = self.phase();
         let recalled = self.is_recalled();
-        if ph & p::ATTACHED == 0 || (self.my().takeback.load(Acquire) & 1 == 0 && ph & p::RESEND == 0 && !recalled) {
+        if !ph.is_exposed() || (self.my().takeback.load(Acquire) & 1 == 0 && !ph.has(p::RESEND) && !recalled) {
             return true;
         }
         let Ok(_guard) = self.lock_tx() else { return false };
@@ -47,9 +58,9 @@ impl Conn {
         let tx = unsafe { &mut *self.tx.get() };
         let at = tx.prod.pos;
         let word = self.my().takeback.load(Acquire);
-        if word & 1 != 0 && self.is_far() && self.phase() & p::TAKEN_BACK == 0 {
+        if word & 1 != 0 && self.is_far() && !self.phase().has(p::TAKEN_BACK) {
             // Once we went back by ourselves other bytes may have gone where these belong.
-            let overtaken = self.phase() & p::TX_REVERTED != 0 && word >> 1 != at;
+            let overtaken = self.sends_go_back() && word >> 1 != at;
             if overtaken || !self.fetch(tx, word >> 1) {
                 self.broken(fd);
                 return true;
@@ -57,7 +68,7 @@ impl Conn {
         }
         self.leave_ring(tx, at);
         let word = self.my().takeback.load(Acquire);
-        if word & 1 != 0 && self.set(p::TAKEN_BACK) & p::TAKEN_BACK == 0 {
+        if word & 1 != 0 && !self.set(p::TAKEN_BACK).has(p::TAKEN_BACK) {
             let from = word >> 1;
             // The peer gives back what it has not read: never from before what it said it has, nor from the future.
             if from < tx.cons.pos || from > tx.resend {
@@ -132,7 +143,7 @@ impl Conn {
     /// `revert` without the reset: while it is not clean, only our own receives find the end of the ring.
     pub fn go_back(&self, fd: i32, reason: u32, foreign: bool) -> bool {
         self.set(p::FROZEN);
-        if self.phase() & p::ATTACHED == 0 {
+        if !self.is_exposed() {
             self.reason.store(reason, Relaxed);
             return true;
         }
@@ -161,13 +172,14 @@ impl Conn {
     /// Our sends return to TCP; receives stay where they are.
     pub fn leave_tx(&self) {
         let Ok(_guard) = self.lock_tx() else { return };
-        if self.phase() & p::TX_RING != 0 {
+        if self.sends_on_ring() {
             // SAFETY: the tx lock is held.
             let tx = unsafe { &mut *self.tx.get() };
             let at = tx.prod.pos;
             self.leave_ring(tx, at);
         }
-        if self.set(p::TX_REVERTED) & p::TX_REVERTED == 0 && self.phase() & p::TX_READY != 0 && self.is_far() {
+        let was = self.phase.turn_sends(Sends::given_up);
+        if matches!(was, Sends::Ready | Sends::Switching) && self.is_far() {
             // Our part of an answer to a peer that wants its ring back: nothing will come there.
             self.leave_far();
         }
@@ -192,15 +204,15 @@ impl Conn {
         let rx = unsafe { &mut *self.rx.get() };
         let my = self.my();
         let before = my.prod.fetch_or(REVOKED, SeqCst);
-        self.set(p::RX_RECALLED);
-        if self.phase() & p::RX_REVERTED != 0 {
+        self.set(p::RECALLED);
+        if self.receives_are_back() {
             return true;
         }
-        if self.phase() & p::RX_RING == 0 {
+        if !self.receives_on_ring() {
             // The peer has not switched, or has done nothing since. Its first publication fails and it stays on TCP.
             let rung = my.rung.fetch_or(RUNG_REVOKED, SeqCst);
             if rung & !RUNG_REVOKED == 0 && before & shm::cursor::CURSOR_MASK == 0 {
-                self.set(p::RX_REVERTED);
+                self.phase.turn_receives(Receives::back);
                 return true;
             }
             // A thread of ours sits inside a receive that began on TCP: it cuts the stream when it comes out.
@@ -220,7 +232,7 @@ impl Conn {
         if unread > 0 && foreign {
             // A peer that has gone back to TCP already may have sent more there: its bytes would change places.
             // Nor can one be told that is gone, or that takes our doorbells for payload; behind its FIN nothing can be sent.
-            if before & REVERTED != 0 || rx.ends & ENDS != 0 || self.phase() & p::TX_RING == 0 {
+            if before & REVERTED != 0 || rx.ends & ENDS != 0 || !self.sends_on_ring() {
                 return false;
             }
             self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);
@@ -250,8 +262,7 @@ impl Conn {
         loop {
             let due = last.wrapping_sub(rx.drained) & !RUNG_REVOKED;
             if due == 0 || due > FLOOD {
-                self.set(p::RX_REVERTED);
-                self.clear(p::RX_RING);
+                self.phase.turn_receives(Receives::back);
                 return true;
             }
             // SAFETY: the buffer is ours.
@@ -259,8 +270,7 @@ impl Conn {
             if r <= 0 {
                 // An end of the connection ends the wait for doorbells too.
                 if r != -(libc::EAGAIN as isize) {
-                    self.set(p::RX_REVERTED);
-                    self.clear(p::RX_RING);
+                    self.phase.turn_receives(Receives::back);
                     return true;
                 }
                 return false;
@@ -279,11 +289,10 @@ impl Conn {
         if let Some(_guard) = self.rx_lock.try_lock() {
             // SAFETY: the rx lock is held.
             let rx = unsafe { &mut *self.rx.get() };
-            if self.phase() & p::RX_RING != 0
+            if self.receives_on_ring()
                 && rx.tcp_left == 0
                 && self.refresh_rx(rx) == Ok(0)
-                && (self.my().prod.load(Acquire) & REVERTED != 0
-                    || self.phase() & p::RX_RECALLED != 0 && !self.is_far())
+                && (self.my().prod.load(Acquire) & REVERTED != 0 || self.phase().has(p::RECALLED) && !self.is_far())
             {
                 self.skip_doorbells(fd, rx);
             }

@@ -170,15 +170,12 @@ impl Conn {
     ) -> Option<Sent> {
         let Ok(_guard) = self.lock_tx() else { return Some(Sent::Held) };
         let (cpu, ticks) = sys::cpu_and_ticks();
-        if self.phase() & p::TX_RING != 0 {
+        if self.sends_on_ring() {
             self.look_now_and_then(fd, ticks);
         }
         let ph = self.phase();
-        if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
-            return Some(self.send_past(fd, ph, want));
-        }
-        if ph & p::BROKEN != 0 {
-            return Some(Sent::Err(libc::ECONNRESET));
+        if !ph.sends_freely() {
+            return Some(self.send_none(fd, ph, want));
         }
         // SAFETY: the tx lock is held.
         let tx = unsafe { &mut *self.tx.get() };
@@ -245,7 +242,7 @@ impl Conn {
             self.tx_counts.call(done);
             return Some(Sent::Bytes(done));
         }
-        if self.phase() & p::TX_REVERTED != 0 {
+        if self.sends_go_back() {
             return Some(Sent::Kernel);
         }
         Some(match failed {
@@ -297,14 +294,30 @@ impl Conn {
         }
     }
 
+    /// What becomes of a send that may not go to the ring. The tx lock is held.
+    #[cold]
+    fn send_none(&self, fd: i32, ph: Phase, want: usize) -> Sent {
+        if !ph.sends_on_ring() || ph.has(p::SHUT_WR | p::DEAD) {
+            return self.send_past(fd, ph, want);
+        }
+        if ph.has(p::BROKEN) {
+            return Sent::Err(libc::ECONNRESET);
+        }
+        // Whoever took them back to TCP left the section by a jump, or was killed.
+        self.end_ring();
+        Sent::Kernel
+    }
+
     /// What becomes of a send of `want` bytes that no ring takes. The kernel knows, except of a peer that was killed: it does
     /// not know what that one has left unread in the ring, and may have been reset for the doorbells that it left unread.
     #[cold]
-    fn send_past(&self, fd: i32, ph: u32, want: usize) -> Sent {
+    fn send_past(&self, fd: i32, ph: Phase, want: usize) -> Sent {
         let ends = self.my().cons.load(Acquire) & ENDS;
-        let killed = ph & (p::TX_RING | p::SHUT_WR | p::DEAD) == p::TX_RING | p::DEAD
+        let killed = ph.sends_on_ring()
+            && ph.has(p::DEAD)
+            && !ph.has(p::SHUT_WR)
             && ends & (CLOSED | ABORT) == 0
-            && ph & p::SENT_TO_GONE == 0;
+            && !ph.has(p::SENT_TO_GONE);
         if !killed {
             return Sent::Kernel;
         }
@@ -317,7 +330,7 @@ impl Conn {
         // receive took it for the end that it is without these doorbells.
         let mut error = 0i32;
         sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
-        let told = closed && error == 0 && ph & p::ENDED == 0 || unread && self.set(p::ENDED) & p::ENDED != 0;
+        let told = closed && error == 0 && !ph.has(p::ENDED) || unread && self.set(p::ENDED).has(p::ENDED);
         if told && !unread {
             return Sent::Kernel;
         }
@@ -366,17 +379,17 @@ impl Conn {
         // stories.
         let _held = sys::SignalsHeld::new();
         let Ok(_guard) = self.lock_tx() else { return Sent::Held };
-        if self.phase() & p::TX_RING != 0 {
+        if self.sends_on_ring() {
             self.look_now_and_then(fd, sys::ticks());
         }
         let ph = self.phase();
-        if ph & p::TX_RING == 0 || ph & (p::SHUT_WR | p::DEAD) != 0 {
-            return self.send_past(fd, ph, want);
+        if !ph.sends_freely() {
+            return self.send_none(fd, ph, want);
         }
         if want == 0 {
             return Sent::Kernel;
         }
-        if ph & p::BROKEN != 0 || self.has_no_device() {
+        if self.has_no_device() {
             return Sent::Err(libc::ECONNRESET);
         }
         // SAFETY: the tx lock is held.
@@ -554,9 +567,8 @@ impl Conn {
     #[inline(never)]
     pub(super) fn ring_or_hold(&self, fd: i32, counts: &Counts, more: bool) -> bool {
         // A byte for a socket that is being closed would turn its FIN into RST.
-        if self.phase() & (p::SHUT_WR | p::TX_RING) != p::TX_RING
-            || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0
-        {
+        let ph = self.phase();
+        if !ph.sends_on_ring() || ph.has(p::SHUT_WR) || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
             return false;
         }
         if self.is_far() {

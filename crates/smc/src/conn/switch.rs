@@ -67,8 +67,7 @@ impl Conn {
 
     /// `try_switch_tx` in a state of the connection that `suits`.
     pub(super) fn switch_tx(&self, fd: i32, suits: fn(&TcpInfo) -> bool) -> bool {
-        let ph = self.phase();
-        if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::DEAD | p::TX_REVERTED | p::CLOSED) != p::TX_READY {
+        if !self.may_switch_sends() {
             return false;
         }
         if self.is_recalled() {
@@ -80,16 +79,15 @@ impl Conn {
 
     /// The tx lock is held.
     pub(super) fn switch_locked(&self, fd: i32, suits: fn(&TcpInfo) -> bool) -> bool {
-        let ph = self.phase();
-        if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::DEAD | p::TX_REVERTED | p::CLOSED) != p::TX_READY {
+        if !self.may_switch_sends() {
             return false;
         }
-        self.set(p::TX_SWITCHING);
+        self.phase.turn_sends(|at| if at == Sends::Ready { Sends::Switching } else { at });
         let mut ok = false;
         // SYNC: inflight. A thread inside a kernel send would put its bytes behind the offset; one that counts itself after
-        // this look sees TX_SWITCHING.
+        // this look sees `Switching`.
         if (self.tx_inflight.load(SeqCst) == 0 || abandoned(&self.tx_inflight, &self.tx_inside, false))
-            && self.phase() & p::TX_RING == 0
+            && self.phase().sends() == Sends::Switching
         {
             self.prompt(fd);
             match TcpInfo::of(fd) {
@@ -99,14 +97,14 @@ impl Conn {
                     self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
                     ok = self.tell(&[far::SWITCH]);
                     if ok {
-                        self.set(p::TX_RING);
+                        self.phase.turn_sends(|_| Sends::Ring);
                     }
                 }
                 Some(_) => {}
                 // A sandbox was entered since the upgrade, and every further try would cost as much as this one.
                 None => {
                     self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
-                    self.set(p::TX_REVERTED);
+                    self.phase.turn_sends(Sends::given_up);
                     if self.is_far() {
                         self.leave_far();
                     }
@@ -114,7 +112,7 @@ impl Conn {
                 }
             }
         }
-        self.clear(p::TX_SWITCHING);
+        self.phase.turn_sends(|at| if at == Sends::Switching { Sends::Ready } else { at });
         ok
     }
 
@@ -122,7 +120,7 @@ impl Conn {
     #[inline]
     pub fn enter_kernel_send(&self) -> bool {
         count_in(&self.tx_inflight, &self.tx_inside);
-        if self.phase.load(SeqCst) & (p::TX_SWITCHING | p::TX_RING) == 0 {
+        if self.phase.now_in_order().kernel_sends() {
             return true;
         }
         count_out(&self.tx_inflight, &self.tx_inside);
@@ -132,7 +130,7 @@ impl Conn {
     /// Whether it is TCP with no upgrade begun: the kernel's answers are the whole truth.
     #[inline(always)]
     pub fn untouched(&self) -> bool {
-        self.phase.load(SeqCst) & !p::FROZEN == 0
+        self.phase.now_in_order().is_untouched()
     }
 
     /// `enter_kernel_send` for an untouched connection; false when it is not one.
@@ -224,7 +222,7 @@ impl Conn {
 
     /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already.
     fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) {
-        // SYNC: inflight. Who counts itself after these looks sees ATTACHED, and adds its bytes under the lock held here.
+        // SYNC: inflight. Who counts itself after these looks sees `Ready`, and adds its bytes under the lock held here.
         let alone = || self.rx_inflight.load(SeqCst) == own;
         if !alone() {
             return;
@@ -260,26 +258,26 @@ impl Conn {
     fn lost(&self, fd: i32) {
         self.broken(fd);
         self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
-        self.set(p::RX_RING);
+        self.phase.turn_receives(|at| if at == Receives::Back { Receives::Ring } else { at.followed() });
     }
 
     /// Whether the peer has left TCP and our receives have not followed.
     #[inline]
     pub fn switch_due(&self) -> bool {
-        self.phase() & (p::ATTACHED | p::RX_RING | p::RX_REVERTED) == p::ATTACHED && self.switch_offset().is_some()
+        self.phase().awaits_switch() && self.switch_offset().is_some()
     }
 
     /// Runs `f`, which may expose our buffer, unless several threads are inside kernel receives; None if they are. Where
     /// in the stream the bytes of each lie nobody could tell: one would give out the doorbells behind the peer's switch as
     /// payload, or cut off payload of another.
     pub(crate) fn while_few_receive<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        self.set(p::EXPOSING);
-        // SYNC: inflight. Who counts itself after this look sees EXPOSING, or ATTACHED, and enters as the only one.
+        self.phase.turn_receives(|at| if at == Receives::Tcp { Receives::Exposing } else { at });
+        // SYNC: inflight. Who counts itself after this look sees `Exposing`, or `Ready`, and enters as the only one.
         let inside = self.rx_inflight.load(SeqCst);
         // Of one whose name the first of several took along when it left nobody would notice that it was cancelled.
         let known = || self.rx_inside.load(Relaxed) != 0;
         let done = (inside == 0 || inside == 1 && known()).then(f);
-        self.clear(p::EXPOSING);
+        self.phase.turn_receives(|at| if at == Receives::Exposing { Receives::Tcp } else { at });
         done
     }
 
@@ -288,10 +286,7 @@ impl Conn {
     #[inline]
     pub fn enter_kernel_recv(&self) -> bool {
         let before = count_in(&self.rx_inflight, &self.rx_inside);
-        let ph = self.phase.load(SeqCst);
-        if ph & (p::RX_SWITCHING | p::RX_RING) == 0
-            && (ph & (p::ATTACHED | p::EXPOSING) == 0 || before == 0 || ph & p::RX_REVERTED != 0)
-        {
+        if self.phase.now_in_order().kernel_receives(before == 0) {
             return true;
         }
         count_out(&self.rx_inflight, &self.rx_inside);
@@ -312,7 +307,7 @@ impl Conn {
     /// As `leave_kernel_recv`, for a receive whose bytes lie in `into`: doorbells among them are cut out.
     pub fn leave_kernel_recv_into(&self, fd: i32, got: usize, peek: bool, into: Option<Pieces>) -> usize {
         if !self.switch_due() {
-            if got > 0 && !peek && self.phase() & (p::ATTACHED | p::RX_RING | p::RX_REVERTED) == p::ATTACHED {
+            if got > 0 && !peek && self.phase().awaits_switch() {
                 self.count_read(fd, got);
             }
             count_out(&self.rx_inflight, &self.rx_inside);
@@ -326,7 +321,7 @@ impl Conn {
                 let rx = unsafe { &mut *self.rx.get() };
                 let taken = if peek { 0 } else { got as u64 };
                 if self.left_in_vain() {
-                    self.set(p::RX_REVERTED);
+                    self.phase.turn_receives(Receives::back);
                     count_out(&self.rx_inflight, &self.rx_inside);
                     return got;
                 }
@@ -341,7 +336,7 @@ impl Conn {
                     }
                     Some((r, Overtakes::No)) => {
                         let payload = n.saturating_sub(r.saturating_sub(taken)).min(got as u64) as usize;
-                        if self.phase() & p::RX_RING == 0 {
+                        if self.phase().awaits_switch() {
                             self.begin_ring(rx, n, r);
                         }
                         payload
@@ -363,7 +358,7 @@ impl Conn {
     fn overtakes(&self, rx: &Rx, n: u64, r: u64, taken: u64) -> Overtakes {
         let my = self.my();
         let word = my.prod.load(Acquire);
-        if word & REVERTED == 0 || r <= n || self.phase() & p::RX_RING != 0 {
+        if word & REVERTED == 0 || r <= n || self.receives_on_ring() {
             return Overtakes::No;
         }
         // Payload from behind the return begins after the last doorbell.
@@ -372,10 +367,10 @@ impl Conn {
             return Overtakes::No;
         }
         // What is in the ring belongs in front of it, unless we took the ring back: then it is what came.
-        if word & shm::cursor::CURSOR_MASK != rx.cons.wire() && self.phase() & p::RX_TAKEN == 0 {
+        if word & shm::cursor::CURSOR_MASK != rx.cons.wire() && !self.phase().has(p::TAKEN) {
             return Overtakes::Torn;
         }
-        self.set(p::RX_REVERTED);
+        self.phase.turn_receives(Receives::back);
         let first = n.max(r - taken);
         Overtakes::Whole { doorbells: last.saturating_sub(first) as usize, behind: (first - (r - taken)) as usize }
     }
@@ -383,7 +378,8 @@ impl Conn {
     /// Whether the peer left TCP while we asked it to stay there, and has gone back without a byte or a doorbell.
     fn left_in_vain(&self) -> bool {
         let my = self.my();
-        let recalled = self.phase() & (p::RX_RECALLED | p::RX_RING) == p::RX_RECALLED && self.is_far();
+        let ph = self.phase();
+        let recalled = ph.has(p::RECALLED) && !ph.receives_on_ring() && self.is_far();
         recalled && my.prod.load(Acquire) == REVERTED && my.rung.load(SeqCst) & !RUNG_REVOKED == 0
     }
 
@@ -391,26 +387,26 @@ impl Conn {
     fn begin_ring(&self, rx: &mut Rx, n: u64, r: u64) {
         rx.tcp_left = n.saturating_sub(r);
         rx.drained = r.saturating_sub(n) as u32;
-        self.set(p::RX_RING);
+        self.phase.turn_receives(Receives::followed);
     }
 
     /// Moves our receives to the ring if the peer has left TCP and nobody is inside a kernel receive.
     pub fn settle_rx(&self, fd: i32) -> bool {
-        if self.phase() & p::RX_RING != 0 {
+        if self.receives_on_ring() {
             return true;
         }
         if !self.switch_due() {
             return false;
         }
         if self.left_in_vain() {
-            self.set(p::RX_REVERTED);
+            self.phase.turn_receives(|at| if at == Receives::Ready { at.back() } else { at });
             return false;
         }
         let Some(_guard) = self.rx_lock.try_lock() else { return false };
-        self.set(p::RX_SWITCHING);
+        self.phase.turn_receives(|at| if at == Receives::Ready { Receives::Switching } else { at });
         let mut ok = false;
         if (self.rx_inflight.load(SeqCst) == 0 || abandoned(&self.rx_inflight, &self.rx_inside, false))
-            && self.phase() & p::RX_RING == 0
+            && self.phase().receives() == Receives::Switching
             && let Some(n) = self.switch_offset()
         {
             // SAFETY: the rx lock is held.
@@ -421,7 +417,7 @@ impl Conn {
             }
             ok = true;
         }
-        self.clear(p::RX_SWITCHING);
-        ok || self.phase() & p::RX_RING != 0
+        self.phase.turn_receives(|at| if at == Receives::Switching { Receives::Ready } else { at });
+        ok || self.receives_on_ring()
     }
 }

@@ -82,6 +82,6 @@ fn end_all(which: impl Fn(&Conn) -> bool, tell: bool) {
     let in_use = table.high_water.load(Relaxed).min(table::CAPACITY);
     let live = (0..in_use).map(|at| table.conn(at)).filter(|conn| conn.gen_.load(Acquire) & 1 == 1);
     let ours = live.filter(|conn| conn.pid.load(Relaxed) == own && conn.my_token.load(Relaxed) != 0);
-    let concerned = ours.filter(|conn| which(conn) && conn.needs_device() && conn.phase() & p::BROKEN == 0);
+    let concerned = ours.filter(|conn| which(conn) && conn.needs_device() && !conn.phase().has(p::BROKEN));
     concerned.for_each(|conn| conn.end_now(tell));
 }

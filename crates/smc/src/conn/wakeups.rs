@@ -31,7 +31,7 @@ impl Conn {
 
     /// A sleep that began at `slept_us` has ended because something arrived on this connection.
     pub fn woken(&self, slept_us: u64) {
-        if self.phase() & p::RX_RING == 0 || !self.is_timed() {
+        if !self.receives_on_ring() || !self.is_timed() {
             return;
         }
         let now = now_us();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::*;
 
-use smc::conn::{Conn, ERR, Got, HUP, IN, Pieces, Sent, phase as p};
+use smc::conn::{Conn, ERR, Got, HUP, IN, Pieces, Sent};
 use smc::{group, meet, sys, table};
 
 use super::{raw_recv, raw_send};
@@ -32,10 +32,6 @@ impl End {
         meet::step(self.conn, self.fd, || false);
     }
 
-    pub fn has(&self, bits: u32) -> bool {
-        self.conn.phase() & bits == bits
-    }
-
     pub fn reason(&self) -> smc::reason::Reason {
         smc::reason::Reason(self.conn.reason.load(Relaxed))
     }
@@ -53,19 +49,19 @@ impl End {
     /// Lets both directions follow what has been agreed; true when receives come from the ring.
     pub fn settle(&self) -> bool {
         let ph = self.conn.phase();
-        if ph & p::RX_RING != 0 {
+        if ph.receives_on_ring() {
             return true;
         }
-        if ph & p::ATTACHED == 0 {
+        if !ph.is_exposed() {
             return false;
         }
-        if ph & (p::TX_READY | p::TX_RING | p::SHUT_WR | p::TX_REVERTED) == p::TX_READY {
+        if ph.may_switch_sends() {
             self.conn.try_switch_tx(self.fd);
         }
         if !self.conn.switch_due() {
             return false;
         }
-        if ph & p::TX_READY == 0 {
+        if !ph.is_committed() {
             self.step();
         }
         self.conn.settle_rx(self.fd)
@@ -101,14 +97,14 @@ impl End {
     }
 
     fn recv_kernel(&self, buf: &mut [u8], flags: i32) -> Option<Result<usize, i32>> {
-        assert!(self.conn.enter_kernel_recv() || self.has(p::RX_RING), "nobody else receives");
-        if self.has(p::RX_RING) {
+        assert!(self.conn.enter_kernel_recv() || self.conn.receives_on_ring(), "nobody else receives");
+        if self.conn.receives_on_ring() {
             return None;
         }
         let r = raw_recv(self.fd, buf, flags);
         let got = r.unwrap_or(0);
         let payload = self.conn.leave_kernel_recv(self.fd, got, flags & libc::MSG_PEEK != 0);
-        if self.has(p::RX_RING) && payload == 0 && (got > 0 || r == Err(libc::EAGAIN)) {
+        if self.conn.receives_on_ring() && payload == 0 && (got > 0 || r == Err(libc::EAGAIN)) {
             return None;
         }
         Some(if got > 0 { Ok(payload) } else { r })
@@ -121,9 +117,9 @@ impl End {
         let mut done = 0;
         let or_done = |done: usize, e: i32| if done > 0 { Ok(done) } else { Err(e) };
         loop {
-            if !self.has(p::TX_RING) {
+            if !self.conn.sends_on_ring() {
                 self.settle();
-                if self.has(p::TX_RING) {
+                if self.conn.sends_on_ring() {
                     continue;
                 }
                 if !self.conn.flush_takeback(self.fd) {
@@ -146,12 +142,10 @@ impl End {
                 Sent::Full => return or_done(done, libc::EAGAIN),
                 Sent::Held => return or_done(done, libc::EAGAIN),
                 Sent::Err(e) => return or_done(done, e),
-                Sent::Kernel if self.conn.phase() & (p::TX_REVERTED | p::TX_RING) == p::TX_REVERTED => {}
+                Sent::Kernel if self.conn.sends_are_back() => {}
                 Sent::Kernel if done > 0 => return Ok(done),
                 Sent::Kernel => {
-                    if self.conn.peer_gone() {
-                        self.conn.set(p::SENT_TO_GONE);
-                    }
+                    self.conn.sends_past_ring();
                     return raw_send(self.fd, data);
                 }
             }
@@ -204,7 +198,7 @@ impl End {
     pub fn describe(&self) -> String {
         let (rx, tx) = (self.conn.rx_snapshot(), self.conn.tx_snapshot());
         format!(
-            "phase {:#x} {:?} rx {}..{} tcp_left {} drained {} ends {:#x} tx {}..{} resend {} doorbells seen {:#x} kernel {:?}",
+            "{:?} {:?} rx {}..{} tcp_left {} drained {} ends {:#x} tx {}..{} resend {} doorbells seen {:#x} kernel {:?}",
             self.conn.phase(),
             self.reason(),
             rx.cons.pos,
@@ -215,7 +209,7 @@ impl End {
             tx.cons.pos,
             tx.prod.pos,
             tx.resend,
-            if self.has(p::ATTACHED) { self.conn.doorbells_seen() } else { 0 },
+            if self.conn.is_exposed() { self.conn.doorbells_seen() } else { 0 },
             sys::ioctl_int(self.fd, libc::FIONREAD),
         )
     }

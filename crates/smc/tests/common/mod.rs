@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use smc::conn::phase as p;
 use smc::sys;
 
 /// The settings, the counters, the link groups and the descriptors of a process are one.
@@ -112,7 +111,7 @@ pub fn upgrade(server: &End, client: &End) {
     for _ in 0..20 {
         server.step();
         client.step();
-        if server.has(p::TX_RING) && client.has(p::TX_RING) {
+        if server.conn.sends_on_ring() && client.conn.sends_on_ring() {
             return;
         }
     }

@@ -5,7 +5,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use smc::conn::phase as p;
 use smc::sys;
 
 use super::{End, bytes, raw_recv, raw_send, serial, tcp};
@@ -119,7 +118,7 @@ fn run(script: &Script, pre: [usize; 2], switched: Option<Switched>, pause: Dura
                 client.step();
             }
             assert!(
-                server.has(p::TX_RING) == which.0 && client.has(p::TX_RING) == which.1,
+                server.conn.sends_on_ring() == which.0 && client.conn.sends_on_ring() == which.1,
                 "server {} client {}",
                 server.describe(),
                 client.describe()

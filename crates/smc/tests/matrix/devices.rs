@@ -173,7 +173,7 @@ fn two_partitions_have_the_other_devices_in_common() {
             }
             None => {
                 assert_eq!((client.reason(), client.peer_reason()), (reason::PEER_DECL, reason::NO_SMCD2_DEV));
-                assert!(!client.has(p::TX_READY) && !server.has(p::TX_READY));
+                assert!(!client.conn.is_committed() && !server.conn.is_committed());
             }
         }
     }

@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::epoll_event;
-use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, Waits, phase};
+use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, Waits};
 use smc::sys;
 
 use super::set::{Entry, Held, State, held};
@@ -177,7 +177,7 @@ impl Held {
             }
             st.idle += 1;
             let mut waits_in_silence = false;
-            if st.events & OUT != 0 && c.phase() & phase::TX_RING != 0 && c.ready(io_fd(e)) & OUT == 0 {
+            if st.events & OUT != 0 && c.sends_on_ring() && c.ready(io_fd(e)) & OUT == 0 {
                 c.arm_space();
                 waits_in_silence = c.space_is_silent();
                 silent |= waits_in_silence;

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::
 
 use libc::epoll_event;
 use shm::lock::{FastGuard, FastLock};
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
 use smc::sys;
 
 use super::table::{entry, of_conn, set};
@@ -509,7 +509,7 @@ fn hooked_event(index: u32, e: &Entry) -> epoll_event {
 
 /// Only one wait can stand for a connection: with several registrations each arms it by itself.
 fn may_cover(conn: u32, c: &Conn) -> bool {
-    of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && c.phase() & phase::TX_READY != 0
+    of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && c.is_committed()
 }
 
 /// Whether any registration of the set is hooked.

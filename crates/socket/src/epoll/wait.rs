@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
 use smc::conn::wakeups::now_us;
-use smc::conn::{Conn, phase, rest};
+use smc::conn::{Conn, rest};
 use smc::sys;
 
 use super::set::{Held, Owner, SHARE, Set, held};
@@ -495,7 +495,7 @@ impl Held {
         if c.reads_tcp() {
             st.seen_read = u64::MAX - 1;
         }
-        if c.phase() & phase::TX_RING == 0 {
+        if !c.sends_on_ring() {
             st.seen_space = c.space_epoch().wrapping_sub(1);
         }
         self.heat(index);

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-use smc::conn::{Conn, phase};
+use smc::conn::Conn;
 use smc::table::{self, Header};
 use smc::{meet, sys};
 
@@ -24,7 +24,7 @@ fn seconds() -> u32 {
 /// A connection that nobody has upgraded leaves over a Unix socket: its reference travels with it. True when the
 /// descriptor can be passed as it is.
 pub fn pass(c: &Conn, fd: i32) -> bool {
-    if c.phase() & phase::ATTACHED != 0 || !c.hold_upgrade() {
+    if c.is_exposed() || !c.hold_upgrade() {
         return false;
     }
     meet::identify(c, fd);
