@@ -9,7 +9,8 @@ use smc::conn::Conn;
 use smc::table::{self, Header};
 use smc::{meet, sys};
 
-use super::{Kind, conn, end_unheld, has_left, held, local, mark, purge};
+use super::life::end_unheld;
+use super::{Kind, conn, has_left, held, local, mark, purge};
 
 /// Seconds; a receiver that is so late has lost no more than the upgrade.
 const LOST_AFTER: u32 = 3;

@@ -1,0 +1,169 @@
+//! Connections that another program gets, or must not get: exec, spawn, exit.
+
+use core::sync::atomic::Ordering::*;
+
+use alloc::vec::Vec;
+
+use smc::{reason, sys, table};
+
+use super::*;
+use crate::ledger::{self, held};
+
+/// The process is about to become another program. Descriptors with FD_CLOEXEC end here. The others go back to TCP if
+/// they had left it, and with the table's descriptor kept open too, the new program takes them on (`inherit`): it may
+/// be upgraded in turn, as in a server that accepts, forks and execs.
+pub fn before_exec() {
+    revert_for_exec();
+    if !owner() {
+        return;
+    }
+    ledger::before_exec();
+    let mut kept = false;
+    each(|fd, k| {
+        let Kind::Conn(i) = k else { return };
+        if cloexec(fd) {
+            conn(i).refs.fetch_sub(1, AcqRel);
+        } else if !conn(i).is_exposed() {
+            smc::meet::identify(conn(i), fd);
+            conn(i).heir.store(PID.load(Relaxed), Relaxed);
+            kept = true;
+        }
+    });
+    // Not for a process that has changed its user: the table is its family's.
+    let same_user = table::get().is_some_and(|t| t.uid.load(Relaxed) == rustix::process::geteuid().as_raw());
+    if kept
+        && same_user
+        && let Some(fd) = table::hidden_fd()
+    {
+        sys::fcntl(fd, libc::F_SETFD, 0);
+    }
+}
+
+/// exec failed.
+pub fn undo_exec() {
+    if !owner() {
+        return;
+    }
+    ledger::undo_exec();
+    each(|fd, k| {
+        let Kind::Conn(i) = k else { return };
+        if cloexec(fd) {
+            conn(i).refs.fetch_add(1, AcqRel);
+        }
+    });
+    if let Some(fd) = table::hidden_fd() {
+        sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+    }
+}
+
+fn cloexec(fd: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC as isize != 0
+}
+
+/// In a new program: takes on the connections that it had before its exec, if any.
+pub fn inherit() {
+    let Some(fd) = smc::hidden::find_table() else { return };
+    let Some(t) = table::adopt(fd) else { return };
+    let me = PID.load(Relaxed);
+    for fd in 0..sys::descriptor_table_size() {
+        let Some(inode) = sys::socket_inode(fd) else { continue };
+        if let Some(i) = t.by_inode(inode)
+            && t.conn(i).heir.load(Relaxed) == me
+        {
+            let first = held(i).fetch_add(1, AcqRel) == 0;
+            if first {
+                local(i).fd.store(fd as u32, Relaxed);
+            }
+            mark(fd, Kind::Conn(i));
+        }
+    }
+}
+
+/// The process ends without closing. In a fork child, whose family goes on, what it held must be given up in the table.
+pub fn before_exit() {
+    if !table::exists() || !owner() || table::get().is_none_or(|t| t.creator.load(Relaxed) == PID.load(Relaxed)) {
+        return;
+    }
+    for fd in 0..high() {
+        if let Kind::Conn(_) = kind(fd) {
+            before_close(fd);
+        }
+    }
+}
+
+/// Before this process becomes another program, or a vfork child of it does.
+fn revert_for_exec() {
+    let own = owner();
+    revert_inherited(|index, fd| {
+        if own && !is_shared(index) {
+            // Nobody else would read on.
+            return false;
+        }
+        sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        true
+    });
+}
+
+/// Descriptors kept from a program that is spawned.
+pub struct Kept(Vec<i32>);
+
+/// Before a child that another libc function makes inherits what has no FD_CLOEXEC, and we don't see its exec.
+pub fn revert_for_spawn() -> Kept {
+    let mut kept = Kept(Vec::new());
+    if owner() {
+        revert_inherited(|_, fd| {
+            sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+            kept.0.push(fd);
+            true
+        });
+    }
+    kept
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        for fd in self.0.drain(..) {
+            sys::fcntl(fd, libc::F_SETFD, 0);
+        }
+    }
+}
+
+/// Gives back to TCP what another program is about to inherit. Goes by what is open, not by our marks: a vfork child
+/// has rearranged its descriptors without leaving marks. Where the stream cannot be put in order for others (`keep` of the
+/// connection and the descriptor), that program must not get it: it would read doorbells between payload, and seldom wants the
+/// connection at all, while this one goes on with it. False from `keep`: there is no such one, and it is reset.
+fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
+    // A buffer that is exposed is the peer's to switch to, whatever was done here.
+    let mut exposed = false;
+    each(|_, k| exposed |= matches!(k, Kind::Conn(i) if conn(i).is_exposed()));
+    if !exposed {
+        return;
+    }
+    for fd in 0..high().max(64) {
+        let flags = sys::fcntl(fd, libc::F_GETFD, 0);
+        if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {
+            continue;
+        }
+        let Some(inode) = sys::socket_inode(fd) else { continue };
+        let mut found = None;
+        each(|_, k| {
+            if let Kind::Conn(i) = k
+                && conn(i).inode.load(Relaxed) == inode
+                && conn(i).is_exposed()
+            {
+                found = Some(i);
+            }
+        });
+        if let Some(i) = found {
+            // The peer may send on the ring by now, and is told through its own what we have not read. A vfork child must
+            // leave the channel alone: its number is the parent's.
+            smc::meet::conclude(conn(i));
+            if !conn(i).go_back(fd, reason::INHERITED.code(), true) && !keep(i, fd) {
+                conn(i).reset_by_exec(fd);
+            }
+            if owner() {
+                crate::epoll::on_reverted(i);
+            }
+        }
+    }
+}
