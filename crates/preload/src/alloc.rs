@@ -23,7 +23,7 @@ unsafe impl Sync for Last {}
 static LAST: Last = Last(UnsafeCell::new([0; CHUNK]), AtomicBool::new(false));
 
 fn chunk() -> usize {
-    match map(CHUNK) as usize {
+    match sys::anonymous(CHUNK) as usize {
         0 if !LAST.1.swap(true, Relaxed) => LAST.0.get() as usize,
         fresh => fresh,
     }
@@ -52,19 +52,11 @@ fn class(layout: Layout) -> Option<usize> {
     (class < CLASSES).then_some(class)
 }
 
-fn map(len: usize) -> *mut u8 {
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: a fresh anonymous mapping.
-    let p = unsafe { sys::syscall(libc::SYS_mmap, 0, len, prot, flags, usize::MAX, 0) };
-    if p < 0 { core::ptr::null_mut() } else { p as *mut u8 }
-}
-
 // SAFETY: blocks are at least as large and as aligned as asked for, and handed out once.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class(layout) else { return map(layout.size()) };
-        let Ok(_guard) = self.lock.lock() else { return map(layout.size().max(4096)) };
+        let Some(class) = class(layout) else { return sys::anonymous(layout.size()) };
+        let Ok(_guard) = self.lock.lock() else { return sys::anonymous(layout.size().max(4096)) };
         // SAFETY: the lock is held.
         let (free, chunk) = unsafe { (&mut *self.free.get(), &mut *self.chunk.get()) };
         let head = free[class];
@@ -91,7 +83,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class(layout) else {
             // SAFETY: it was mapped by `alloc` with this length.
-            unsafe { sys::syscall(libc::SYS_munmap, block as usize, layout.size(), 0, 0, 0, 0) };
+            unsafe { sys::unmap(block, layout.size()) };
             return;
         };
         // A handler that interrupted the allocator leaks the block rather than wait for itself.

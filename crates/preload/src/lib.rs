@@ -78,9 +78,8 @@ fn tell_refused(variable: &[u8], expected: &str) {
         expected.as_bytes(),
         b"; connections of this process stay TCP\n",
     ];
-    let line = parts.concat();
-    // SAFETY: readable bytes. A program without stderr is told nothing.
-    unsafe { smc::sys::syscall(libc::SYS_write, 2, line.as_ptr() as usize, line.len(), 0, 0, 0) };
+    // A program without stderr is told nothing.
+    smc::sys::write(2, &parts.concat());
 }
 
 /// gcc's AddressSanitizer refuses to start where another library stands before it, unless it is told not to look. It asks this

@@ -106,10 +106,8 @@ static LOCALS: AtomicPtr<Local> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Reserves the arrays. Without them every descriptor is `Other` and everything stays TCP.
 pub fn init() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a live rlimit.
-    unsafe { sys::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0) };
-    let n = limit.rlim_max.clamp(1024, 1 << 20) as usize;
+    let most = sys::descriptor_limit().map_or(0, |(_, most)| most);
+    let n = most.clamp(1024, 1 << 20) as usize;
     let locals = sys::reserve(table::CAPACITY as usize * size_of::<Local>(), false);
     let words = sys::reserve(n * 8, false);
     if locals.is_null() || words.is_null() || !ledger::init() {
@@ -128,9 +126,7 @@ fn settle_down() {
         const PAGE: usize = 4096;
         let page = sys::reserve(PAGE, false);
         // SAFETY: a page of our own.
-        let wiped = |p| unsafe {
-            sys::syscall(libc::SYS_madvise, p as usize, PAGE, libc::MADV_WIPEONFORK as usize, 0, 0, 0) == 0
-        };
+        let wiped = |p| unsafe { sys::advise(p, PAGE, libc::MADV_WIPEONFORK) } == 0;
         if page.is_null() || !wiped(page) {
             return;
         }
@@ -346,7 +342,7 @@ mod tests {
         let pair = upgraded();
         let [over, other] = [connected(), connected()];
         // SAFETY: integers only.
-        let put = || unsafe { sys::syscall(libc::SYS_dup3, over.0 as usize, pair.0 as usize, 0, 0, 0, 0) };
+        let put = || unsafe { libc::dup2(over.0, pair.0) } as isize;
         assert_eq!(descriptors::dup_over(over.0, pair.0, put), pair.0 as isize);
         assert_eq!(found(pair.0).index, found(over.0).index);
         assert_eq!(recv(pair.1, 2, 0), Ok(Vec::new()), "its peer sees the end");

@@ -16,12 +16,7 @@ use crate::{fail, faulty};
 /// Reads from `fd` into memory: at `*off` and moving it, or at the file's own position.
 fn fill(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
     // SAFETY: `dst` has `len` bytes: a part of the ring, or of a staging buffer.
-    let r = unsafe {
-        match off {
-            Some(o) => sys::syscall(libc::SYS_pread64, fd as usize, dst as usize, len, **o as usize, 0, 0),
-            None => sys::syscall(libc::SYS_read, fd as usize, dst as usize, len, 0, 0, 0),
-        }
-    };
+    let r = unsafe { sys::read_into(fd, dst, len, off.as_deref().copied()) };
     if r == -(libc::EINVAL as isize) && sys::fcntl(fd, libc::F_GETFL, 0) & libc::O_DIRECT as isize != 0 {
         return fill_directly(fd, off, dst, len);
     }
@@ -49,7 +44,7 @@ fn fill_directly(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize
     let n = (ahead + len).next_multiple_of(BLOCK).min(stage.0.len());
     let from = at as usize - ahead;
     // SAFETY: the stage has `n` bytes.
-    let r = unsafe { sys::syscall(libc::SYS_pread64, fd as usize, stage.0.as_mut_ptr() as usize, n, from, 0, 0) };
+    let r = unsafe { sys::read_into(fd, stage.0.as_mut_ptr(), n, Some(from as off_t)) };
     if r < 0 {
         return Err(-r as i32);
     }
@@ -61,16 +56,6 @@ fn fill_directly(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize
         None => drop(sys::lseek(fd, got as off_t, libc::SEEK_CUR)?),
     }
     Ok(got)
-}
-
-/// The kind of a file, as in st_mode.
-fn kind_of(fd: i32) -> u32 {
-    // SAFETY: all-zero is a valid stat, and the kernel fills in a live local.
-    unsafe {
-        let mut st: libc::stat = core::mem::zeroed();
-        sys::syscall(libc::SYS_fstat, fd as usize, &raw mut st as usize, 0, 0, 0, 0);
-        st.st_mode & libc::S_IFMT
-    }
 }
 
 /// sendfile; `call` is the front's, for at most so many bytes. `splice` is the front's, see there.
@@ -87,7 +72,7 @@ pub unsafe fn sendfile(
 ) -> isize {
     let Some(port) = fds::port(out) else {
         // Out of a connection it goes into a pipe only, and would take doorbells along.
-        if fds::port(input).is_some() && off.is_null() && kind_of(out) == libc::S_IFIFO {
+        if fds::port(input).is_some() && off.is_null() && sys::kind_of(out) == libc::S_IFIFO {
             let flags = if sys::is_nonblocking(out) { libc::SPLICE_F_NONBLOCK } else { 0 };
             let null = core::ptr::null();
             return self::splice(input, null, out, null, n, flags, |n| splice(flags, n));
@@ -124,7 +109,7 @@ pub unsafe fn sendfile(
         }
     }
     // The kernel refuses whatever is not a file, and says how.
-    if !matches!(kind_of(input), libc::S_IFREG | libc::S_IFBLK) || (!off.is_null() && faulty(off)) {
+    if !matches!(sys::kind_of(input), libc::S_IFREG | libc::S_IFBLK) || (!off.is_null() && faulty(off)) {
         return call(n);
     }
     // SAFETY: the caller's obligation.
@@ -172,13 +157,13 @@ pub fn splice(
         if let Some(r) = into_kernel(port, || call(n)) {
             return r;
         }
-        if odd() || kind_of(i) != libc::S_IFIFO {
+        if odd() || sys::kind_of(i) != libc::S_IFIFO {
             return call(n);
         }
         count_splice();
         return into_ring(port, i, n, nonblock, || call(n));
     }
-    let Some(port) = fds::port(i).filter(|_| !odd() && kind_of(o) == libc::S_IFIFO) else { return call(n) };
+    let Some(port) = fds::port(i).filter(|_| !odd() && sys::kind_of(o) == libc::S_IFIFO) else { return call(n) };
     loop {
         if settle(port) {
             count_splice();
@@ -312,7 +297,7 @@ fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn()
         // which a nonblocking write would tell, but the pipe's mode is the application's.
         let got = c.recv_into(stay.fd(), n.min(libc::PIPE_BUF), false, |src, len| {
             // SAFETY: `src` has `len` bytes.
-            let r = unsafe { sys::syscall(libc::SYS_write, pipe as usize, src as usize, len, 0, 0, 0) };
+            let r = unsafe { sys::write_from(pipe, src, len) };
             if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
         });
         match got {
@@ -337,19 +322,15 @@ mod tests {
     use crate::tests::{close, recv, send, serial, upgraded};
 
     fn memfd(content: &[u8]) -> i32 {
-        // SAFETY: a name.
-        let fd = unsafe { sys::syscall(libc::SYS_memfd_create, c"x".as_ptr() as usize, 0, 0, 0, 0, 0) } as i32;
-        // SAFETY: live bytes.
-        let n =
-            unsafe { sys::syscall(libc::SYS_write, fd as usize, content.as_ptr() as usize, content.len(), 0, 0, 0) };
-        assert_eq!(n, content.len() as isize);
+        let fd = sys::memfd(c"x");
+        assert_eq!(sys::write(fd, content), content.len() as isize);
         fd
     }
 
     fn pipe() -> [i32; 2] {
         let mut ends = [0; 2];
         // SAFETY: two ints.
-        assert_eq!(unsafe { sys::syscall(libc::SYS_pipe2, ends.as_mut_ptr() as usize, 0, 0, 0, 0, 0) }, 0);
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
         ends
     }
 

@@ -110,10 +110,7 @@ pub fn before_vfork() {
 /// Ends the process, whose place in its family others take.
 pub fn exit(status: i32) -> ! {
     fds::before_exit();
-    loop {
-        // SAFETY: ends the process.
-        unsafe { sys::syscall(libc::SYS_exit_group, status as usize, 0, 0, 0, 0, 0) };
-    }
+    sys::exit(status)
 }
 
 #[cfg(test)]

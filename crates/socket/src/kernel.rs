@@ -115,18 +115,16 @@ pub(crate) fn duration(ns: u64) -> timespec {
     timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 
-/// The kernel's size of a set of signals.
-const MASK: usize = 8;
-
+// SAFETY, of each call here: the caller's obligation is that of the system call.
 impl Kernel for Bare {
     unsafe fn recvmsg(&self, fd: i32, msg: *mut msghdr, flags: i32) -> isize {
-        // SAFETY: the caller's obligation.
-        unsafe { sys::syscall(libc::SYS_recvmsg, fd as usize, msg as usize, flags as usize, 0, 0, 0) }
+        // SAFETY: forwarded.
+        unsafe { sys::recvmsg(fd, msg, flags) }
     }
 
     unsafe fn sendmsg(&self, fd: i32, msg: *const msghdr, flags: i32) -> isize {
-        // SAFETY: the caller's obligation.
-        unsafe { sys::syscall(libc::SYS_sendmsg, fd as usize, msg as usize, flags as usize, 0, 0, 0) }
+        // SAFETY: forwarded.
+        unsafe { sys::sendmsg(fd, msg, flags) }
     }
 
     fn peek(&self, fd: i32, flags: i32) -> isize {
@@ -136,18 +134,13 @@ impl Kernel for Bare {
     }
 
     unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize {
-        // The kernel leaves the rest of the time there, which no libc shows.
-        // SAFETY: null, or valid by the caller's obligation.
-        let mut limit = unsafe { limit.as_ref() }.copied();
-        let limit = limit.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
-        // SAFETY: the caller's obligation; `limit` is live.
-        unsafe { sys::syscall(libc::SYS_ppoll, list as usize, n as usize, limit as usize, mask as usize, MASK, 0) }
+        // SAFETY: forwarded.
+        unsafe { sys::ppoll(list, n, limit, mask) }
     }
 
     unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize {
-        let (ep, out, n, ms, mask) = (ep as usize, out as usize, n as usize, ms as usize, mask as usize);
-        // SAFETY: the caller's obligation.
-        unsafe { sys::syscall(libc::SYS_epoll_pwait, ep, out, n, ms, mask, MASK) }
+        // SAFETY: forwarded.
+        unsafe { sys::epoll_pwait(ep, out, n, ms, mask) }
     }
 
     unsafe fn epoll_pwait2(
@@ -158,9 +151,8 @@ impl Kernel for Bare {
         limit: *const timespec,
         mask: *const sigset_t,
     ) -> isize {
-        let (ep, out, n, limit, mask) = (ep as usize, out as usize, n as usize, limit as usize, mask as usize);
-        // SAFETY: the caller's obligation.
-        unsafe { sys::syscall(libc::SYS_epoll_pwait2, ep, out, n, limit, mask, MASK) }
+        // SAFETY: forwarded.
+        unsafe { sys::epoll_pwait2(ep, out, n, limit, mask) }
     }
 
     /// Threads without a C library are not cancelled.
@@ -178,26 +170,13 @@ impl Kernel for Bare {
 /// Whether the handlers of all signals ask for calls to be restarted.
 #[cold]
 pub fn handlers_restart() -> bool {
-    /// As the kernel has it.
-    #[repr(C)]
-    struct Action {
-        handler: usize,
-        flags: usize,
-        restorer: usize,
-        mask: u64,
-    }
     /// Those that libc keeps for itself, and those of a thread's own faults, which come while it runs: language runtimes catch
     /// them without asking for restarts.
     const OTHERS: [i32; 6] = [32, 33, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
-    (1..=64).filter(|signal| !OTHERS.contains(signal)).all(|signal| {
-        let mut action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-        // SAFETY: a live action to fill in, of the kernel's layout and size of mask.
-        let r =
-            unsafe { sys::syscall(libc::SYS_rt_sigaction, signal as usize, 0, &raw mut action as usize, MASK, 0, 0) };
-        r < 0
-            || matches!(action.handler, libc::SIG_DFL | libc::SIG_IGN)
-            || action.flags & libc::SA_RESTART as usize != 0
-    })
+    (1..=64)
+        .filter(|signal| !OTHERS.contains(signal))
+        .filter_map(sys::handler_of)
+        .all(|(handler, flags)| matches!(handler, libc::SIG_DFL | libc::SIG_IGN) || flags & libc::SA_RESTART != 0)
 }
 
 #[cfg(test)]

@@ -111,11 +111,9 @@ pub fn after_fork_child(parent: u32, each: impl FnOnce(&mut dyn FnMut(u32))) {
     match next {
         NONE => {
             // Without room for a new one, and unseen by the parent: in place of the parent's own.
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            let old = MINE.load(Relaxed) as usize;
-            // SAFETY: replaces exactly what was the parent's ledger, in the only thread of this process.
-            unsafe { sys::syscall(libc::SYS_mmap, old, LEN, prot as usize, flags as usize, usize::MAX, 0) };
+            let old = MINE.load(Relaxed);
+            // SAFETY: what was the parent's ledger, in the only thread of this process.
+            unsafe { sys::renew(old.cast(), LEN) };
         }
         at => {
             MINE.store(pool.wrapping_add(at), Relaxed);
@@ -130,16 +128,14 @@ pub fn after_fork_child(parent: u32, each: impl FnOnce(&mut dyn FnMut(u32))) {
         held(index).fetch_add(1, Relaxed);
     });
     // In a PID namespace of its own it has no parent, and a number that means another process there.
-    // SAFETY: no arguments.
-    let known = unsafe { sys::syscall(libc::SYS_getppid, 0, 0, 0, 0, 0, 0) } as u32 == parent;
+    let known = sys::getppid() == parent;
     SEEN.store(known && next != NONE, Relaxed);
     mine().pid.store(if known { sys::getpid() } else { STRANGER }, Release);
 }
 
 /// Whether `parent` is our parent, lives, and gives back what we hold when we have ended.
 pub fn is_settled_by(parent: u32) -> bool {
-    // SAFETY: no arguments.
-    SEEN.load(Relaxed) && unsafe { sys::syscall(libc::SYS_getppid, 0, 0, 0, 0, 0, 0) } as u32 == parent
+    SEEN.load(Relaxed) && sys::getppid() == parent
 }
 
 /// The process becomes another program, which may take over what this one holds.
@@ -209,8 +205,7 @@ impl Ledger {
 
 /// Whether a process has ended, reaped or not. Doubts count as no.
 fn has_ended(pid: u32) -> bool {
-    // SAFETY: integers only.
-    let fd = unsafe { sys::syscall(libc::SYS_pidfd_open, pid as usize, 0, 0, 0, 0, 0) };
+    let fd = sys::pidfd(pid);
     if fd < 0 {
         return fd == -(libc::ESRCH as isize);
     }

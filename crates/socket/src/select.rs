@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use libc::{fd_set, pollfd, sigset_t, timespec};
+use libc::{fd_set, pollfd, sigset_t};
 use smc::{hidden, sys};
 
 use crate::{fail, fds, poll};
@@ -51,10 +51,7 @@ fn within_table(n: i32) -> i32 {
         for (fd, p) in (begin..end).zip(&mut open) {
             p.fd = fd;
         }
-        let zero = timespec { tv_sec: 0, tv_nsec: 0 };
-        let (list, len) = (open.as_mut_ptr() as usize, (end - begin) as usize);
-        // SAFETY: the list and the limit are live, the mask is null.
-        unsafe { sys::syscall(libc::SYS_ppoll, list, len, &raw const zero as usize, 0, 8, 0) };
+        sys::poll_for(&mut open[..(end - begin) as usize], 0);
         let is_own = |p: &&pollfd| p.fd >= 0 && p.revents & libc::POLLNVAL == 0 && !hidden::contains(p.fd);
         if let Some(highest) = open.iter().rev().find(is_own) {
             return n.min((highest.fd + 64) / 64 * 64);

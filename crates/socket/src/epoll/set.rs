@@ -242,12 +242,8 @@ impl Set {
     }
 
     /// epoll_ctl on the kernel's set.
-    fn control(&self, op: i32, fd: i32, mut ev: epoll_event) -> isize {
-        let epfd = self.epfd.load(Relaxed);
-        // SAFETY: `ev` is live.
-        unsafe {
-            sys::syscall(libc::SYS_epoll_ctl, epfd as usize, op as usize, fd as usize, &raw mut ev as usize, 0, 0)
-        }
+    fn control(&self, op: i32, fd: i32, ev: epoll_event) -> isize {
+        sys::epoll_ctl(self.epfd.load(Relaxed), op, fd, &ev)
     }
 }
 

@@ -371,7 +371,7 @@ impl Wait {
         let (out, k) = unsafe {
             let out = self.out.add(n);
             let k = if ms == 0 && mask.is_null() {
-                sys::syscall(libc::SYS_epoll_pwait, epfd as usize, out as usize, room, 0, 0, 8)
+                sys::epoll_pwait(epfd, out, room as i32, 0, mask)
             } else {
                 kernel::get().epoll_pwait(epfd, out, room as i32, ms, mask)
             };
@@ -515,16 +515,12 @@ mod tests {
     impl Epoll {
         fn new() -> Self {
             // SAFETY: no pointers.
-            Self(open(unsafe { sys::syscall(libc::SYS_epoll_create1, 0, 0, 0, 0, 0, 0) } as i32))
+            Self(open(unsafe { libc::epoll_create1(0) }))
         }
 
         fn control(&self, op: i32, fd: i32, events: i32) -> isize {
             let own = epoll_event { events: events as u32, u64: fd as u64 };
-            let call = |other: Option<&mut epoll_event>| {
-                let ev = other.map_or(&raw const own, |ev| &raw const *ev) as usize;
-                // SAFETY: a live event.
-                unsafe { sys::syscall(libc::SYS_epoll_ctl, self.0 as usize, op as usize, fd as usize, ev, 0, 0) }
-            };
+            let call = |other: Option<&mut epoll_event>| sys::epoll_ctl(self.0, op, fd, other.map_or(&own, |ev| ev));
             // SAFETY: a live event.
             unsafe { control(self.0, op, fd, &raw const own, call) }
         }

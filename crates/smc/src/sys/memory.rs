@@ -1,0 +1,70 @@
+//! Memory from the kernel.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_void};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::raw::syscall;
+
+/// Whether nothing can be mapped at `p`: below the kernel's mmap_min_addr, or not in a process's half of the addresses.
+#[inline(always)]
+pub fn faulty(p: *const u8) -> bool {
+    const LOWEST: usize = 1 << 16;
+    const END: usize = (1 << 47) - 4096;
+    !(LOWEST..END).contains(&(p as usize))
+}
+
+/// Memory from the kernel, zeroed, reserved only; null when there is none.
+pub fn reserve(len: usize, shared: bool) -> *mut c_void {
+    let kind = if shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    shm::address::map(len, ProtFlags::READ | ProtFlags::WRITE, kind, None).unwrap_or(core::ptr::null_mut())
+}
+
+/// Gives back what `reserve` gave.
+///
+/// # Safety
+/// `len` is that of the call, and nobody uses the memory any more.
+pub unsafe fn give_back(memory: *mut c_void, len: usize) {
+    // SAFETY: forwarded.
+    unsafe { shm::address::unmap(memory, len) };
+}
+
+/// Private memory from the kernel, zeroed, writable, for which it need not have room yet; null when there is none.
+pub fn anonymous(len: usize) -> *mut u8 {
+    map_private(core::ptr::null_mut(), len, libc::MAP_NORESERVE)
+}
+
+/// Puts fresh private memory, all zero, in place of what is mapped at `memory`.
+///
+/// # Safety
+/// `memory` and `len` must be those of a mapping that nobody else uses.
+pub unsafe fn renew(memory: *mut c_void, len: usize) {
+    map_private(memory, len, libc::MAP_FIXED);
+}
+
+fn map_private(at: *mut c_void, len: usize, flags: c_int) -> *mut u8 {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags) as usize;
+    // SAFETY: a fresh mapping, which replaces another one only for `renew`, whose caller vouches for that.
+    let p = unsafe { syscall(libc::SYS_mmap, at as usize, len, prot, flags, usize::MAX, 0) };
+    if p < 0 { core::ptr::null_mut() } else { p as *mut u8 }
+}
+
+/// `munmap`.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn unmap(memory: *mut u8, len: usize) {
+    // SAFETY: forwarded.
+    unsafe { syscall(libc::SYS_munmap, memory as usize, len, 0, 0, 0, 0) };
+}
+
+/// `madvise`.
+///
+/// # Safety
+/// Nobody may count on what this kind of advice takes away.
+pub unsafe fn advise(memory: *mut c_void, len: usize, advice: c_int) -> isize {
+    // SAFETY: forwarded.
+    unsafe { syscall(libc::SYS_madvise, memory as usize, len, advice as usize, 0, 0, 0) }
+}
