@@ -11,7 +11,6 @@ mod remote;
 mod server;
 
 use mark::is_same_stream;
-pub(crate) use prove::Proof;
 pub use prove::{Stake, stake};
 
 use core::sync::atomic::Ordering::*;
