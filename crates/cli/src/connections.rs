@@ -147,7 +147,7 @@ fn mode(conn: &Conn) -> Mode {
     }
     match phase & phase::ANY_RING != 0 || (phase & phase::TX_READY != 0 && local_reason == 0) {
         true => Mode::Smcd,
-        false => tcp(Reason(local_reason), conn.peer_reason.load(Relaxed)),
+        false => tcp(Reason(local_reason), conn.upgrade.declined().code()),
     }
 }
 

@@ -579,7 +579,7 @@ fn end_unheld(index: u32) {
         smc::meet::abandon(c, -1);
         group::release(c);
     } else {
-        c.meeting.store(0, Relaxed);
+        c.upgrade.forget();
     }
     finish(c);
     c.gen_.fetch_add(1, Release);
@@ -644,7 +644,7 @@ pub fn on_upgraded(index: u32, fd: i32) {
 pub fn make_way(fd: i32) {
     each(|own, k| {
         if let Kind::Conn(i) = k
-            && conn(i).meeting.load(Relaxed) == fd
+            && conn(i).upgrade.meeting().descriptor() == Some(fd)
         {
             smc::meet::abandon(conn(i), own);
         }
