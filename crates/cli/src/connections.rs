@@ -148,7 +148,7 @@ fn mode(conn: &Conn) -> Mode {
     }
     match phase.switched() || (phase.is_committed() && local_reason == 0) {
         true => Mode::Smcd,
-        false => tcp(Reason(local_reason), conn.peer_reason.load(Relaxed)),
+        false => tcp(Reason(local_reason), conn.upgrade.declined().code()),
     }
 }
 

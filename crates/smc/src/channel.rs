@@ -3,14 +3,65 @@
 //!
 //! The name is made of the connection's two addresses and lies in the abstract namespace, which belongs to the network
 //! namespace as the addresses do. It vanishes with its process: nothing to clean up. Where the ends are in different
-//! network namespaces the socket lies in a directory that both see (`directory.rs`).
+//! network namespaces the socket lies in a directory that both see (`directory.rs`); to another guest it is a TCP
+//! connection (`stream`).
 #![allow(unsafe_code)]
+
+pub mod stream;
 
 use crate::inet::Addr;
 use crate::sys;
 
-/// Most a message may have: the largest CLC message and the trailer below.
+/// Most a message may have: the largest CLC message and what the handshake puts behind it.
 pub const MAX: usize = 720;
+
+/// Why no socket is to be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoSocket {
+    /// Nobody listens there.
+    Refused,
+    /// Nobody has come yet, or who listens has others waiting.
+    NotYet,
+    /// Somebody else has the name.
+    Taken,
+    /// There are as many descriptors as there may be.
+    NoRoom,
+    /// Something else.
+    Failed,
+}
+
+impl NoSocket {
+    pub(crate) fn of(errno: i32) -> NoSocket {
+        match errno {
+            libc::ECONNREFUSED => NoSocket::Refused,
+            libc::EAGAIN | libc::EINTR | libc::ECONNABORTED => NoSocket::NotYet,
+            libc::EADDRINUSE => NoSocket::Taken,
+            libc::EMFILE | libc::ENFILE => NoSocket::NoRoom,
+            _ => NoSocket::Failed,
+        }
+    }
+}
+
+/// Why no message is to be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Silence {
+    /// None has come yet.
+    Nothing,
+    /// The other end has hung up.
+    HungUp,
+    /// What came is no message, or the channel cannot be used here.
+    Unusable,
+}
+
+impl Silence {
+    fn of(errno: isize) -> Silence {
+        match errno as i32 {
+            libc::EAGAIN => Silence::Nothing,
+            libc::ECONNRESET => Silence::HungUp,
+            _ => Silence::Unusable,
+        }
+    }
+}
 
 /// Who is at the other end, as the kernel vouches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +108,7 @@ fn address(low: &Addr, high: &Addr) -> ([u8; 110], u32) {
     (raw, at as u32)
 }
 
-fn socket() -> Result<i32, i32> {
+fn socket() -> Result<i32, NoSocket> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: integers only.
     let fd = check(unsafe { sys::syscall(libc::SYS_socket, libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0) })?;
@@ -78,17 +129,26 @@ pub fn take_descriptors(fd: i32) {
     pass_rights(fd, 1);
 }
 
-fn check(r: isize) -> Result<i32, i32> {
-    if r < 0 { Err(-r as i32) } else { Ok(r as i32) }
+fn check(r: isize) -> Result<i32, NoSocket> {
+    if r < 0 { Err(NoSocket::of(-r as i32)) } else { Ok(r as i32) }
+}
+
+/// Bytes that a call has read; none are the end.
+fn heard(r: isize) -> Result<usize, Silence> {
+    match r {
+        0 => Err(Silence::HungUp),
+        1.. => Ok(r as usize),
+        _ => Err(Silence::of(-r)),
+    }
 }
 
 /// Binds and listens under the connection's name; the hidden descriptor.
-pub fn listen(low: &Addr, high: &Addr) -> Result<i32, i32> {
+pub fn listen(low: &Addr, high: &Addr) -> Result<i32, NoSocket> {
     listen_at(&address(low, high))
 }
 
 /// Binds and listens at this address.
-pub(crate) fn listen_at((raw, len): &([u8; 110], u32)) -> Result<i32, i32> {
+pub(crate) fn listen_at((raw, len): &([u8; 110], u32)) -> Result<i32, NoSocket> {
     let fd = socket()?;
     // SAFETY: `raw` holds `len` bytes of address.
     let r = unsafe {
@@ -100,31 +160,31 @@ pub(crate) fn listen_at((raw, len): &([u8; 110], u32)) -> Result<i32, i32> {
     park(fd, r)
 }
 
-/// Connects to the connection's name; ECONNREFUSED when nobody listens yet.
-pub fn connect(low: &Addr, high: &Addr) -> Result<i32, i32> {
+/// Connects to the connection's name.
+pub fn connect(low: &Addr, high: &Addr) -> Result<i32, NoSocket> {
     connect_to(&address(low, high))
 }
 
 /// Connects to whoever listens at this address.
-pub(crate) fn connect_to((raw, len): &([u8; 110], u32)) -> Result<i32, i32> {
+pub(crate) fn connect_to((raw, len): &([u8; 110], u32)) -> Result<i32, NoSocket> {
     let fd = socket()?;
     // SAFETY: `raw` holds `len` bytes of address.
     let r = unsafe { sys::syscall(libc::SYS_connect, fd as usize, raw.as_ptr() as usize, *len as usize, 0, 0, 0) };
     park(fd, r)
 }
 
-/// Takes the one connection; EAGAIN when it has not come yet.
-pub fn accept(listener: i32) -> Result<i32, i32> {
+/// Takes the one connection.
+pub fn accept(listener: i32) -> Result<i32, NoSocket> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no address is asked for.
     let fd = check(unsafe { sys::syscall(libc::SYS_accept4, listener as usize, 0, 0, flags as usize, 0, 0) })?;
     Ok(crate::hidden::park(fd))
 }
 
-fn park(fd: i32, r: isize) -> Result<i32, i32> {
+fn park(fd: i32, r: isize) -> Result<i32, NoSocket> {
     if r < 0 {
         sys::close(fd);
-        return Err(-r as i32);
+        return Err(NoSocket::of(-r as i32));
     }
     Ok(crate::hidden::park(fd))
 }
@@ -158,88 +218,12 @@ fn pidfd_number(fd: i32) -> u64 {
     number
 }
 
-/// Whether the channel is a TCP connection, to another machine. A message has its length in front of it there.
-pub fn is_stream(fd: i32) -> bool {
-    let mut domain = 0i32;
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut domain) > 0 && domain != libc::AF_UNIX
-}
-
-/// Calls a port of the peer's machine from the local address of a connection. The answer is not waited for.
-pub(crate) fn dial(local: &Addr, peer: &Addr, port: u16) -> Result<i32, i32> {
-    let kind = (libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as usize;
-    // SAFETY: integers only.
-    let fd = check(unsafe { sys::syscall(libc::SYS_socket, local.family as usize, kind, 0, 0, 0, 0) })?;
-    let address = |addr: &Addr, port: u16| {
-        let mut raw = [0u8; 28];
-        raw[..2].copy_from_slice(&addr.family.to_ne_bytes());
-        raw[2..4].copy_from_slice(&port.to_be_bytes());
-        let v4 = i32::from(addr.family) == libc::AF_INET;
-        if v4 {
-            raw[4..8].copy_from_slice(&addr.ip[..4])
-        } else {
-            raw[8..24].copy_from_slice(&addr.ip)
-        }
-        (raw, if v4 { 16usize } else { 28 })
-    };
-    let call = |n, (raw, len): ([u8; 28], usize)| {
-        // SAFETY: `len` bytes of address.
-        unsafe { sys::syscall(n, fd as usize, raw.as_ptr() as usize, len, 0, 0, 0) }
-    };
-    sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-    let r = match call(libc::SYS_bind, address(local, 0)) {
-        0 => call(libc::SYS_connect, address(peer, port)),
-        e => e,
-    };
-    park(fd, if r == -(libc::EINPROGRESS as isize) { 0 } else { r })
-}
-
-/// Looks at the next message of a stream; EAGAIN while it is not there as a whole.
-pub fn peek_frame(fd: i32, out: &mut [u8; MAX]) -> Result<usize, i32> {
-    let mut raw = [0u8; MAX + 2];
-    // SAFETY: the buffer is ours.
-    let n = check(unsafe { sys::recv(fd, raw.as_mut_ptr(), raw.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) })? as usize;
-    if n == 0 {
-        return Err(libc::ECONNRESET);
-    }
-    let len = usize::from(u16::from_be_bytes([raw[0], raw[1]]));
-    match len {
-        _ if n < 2 => Err(libc::EAGAIN),
-        0 => Err(libc::EPROTO),
-        _ if len > MAX => Err(libc::EPROTO),
-        _ if n < 2 + len => Err(libc::EAGAIN),
-        _ => {
-            out[..len].copy_from_slice(&raw[2..2 + len]);
-            Ok(len)
-        }
-    }
-}
-
-fn recv_frame(fd: i32, out: &mut [u8; MAX]) -> Result<usize, i32> {
-    let len = peek_frame(fd, out)?;
-    // SAFETY: the buffer is ours. So many bytes are there.
-    check(unsafe { sys::recv(fd, [0u8; MAX + 2].as_mut_ptr(), 2 + len, libc::MSG_DONTWAIT) })?;
-    Ok(len)
-}
-
-fn send_frame(fd: i32, message: &[u8]) -> Result<(), i32> {
-    let mut raw = [0u8; MAX + 2];
-    let len = message.len();
-    raw.get_mut(2..2 + len).ok_or(libc::EMSGSIZE)?.copy_from_slice(message);
-    raw[..2].copy_from_slice(&(len as u16).to_be_bytes());
-    // SAFETY: `raw` has so many bytes.
-    let n = check(unsafe { sys::send(fd, raw.as_ptr(), 2 + len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })?;
-    // A handshake does not fill a socket's buffer, unless the other end does not read.
-    if n as usize == 2 + len { Ok(()) } else { Err(libc::EPIPE) }
-}
-
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// Sends one message, with a descriptor if one is given. Never waits.
-pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
-    if is_stream(fd) {
-        return if pass.is_none() { send_frame(fd, message) } else { Err(libc::EINVAL) };
-    }
+/// Sends one message, with a descriptor if one is given; false if it cannot be. Never waits.
+#[must_use]
+pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> bool {
     let iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut control = Control([0; 64]);
     // SAFETY: all-zero is a valid msghdr.
@@ -257,20 +241,12 @@ pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: `msg` and what it points to are live.
-    let r = unsafe { sys::syscall(libc::SYS_sendmsg, fd as usize, &raw const msg as usize, flags as usize, 0, 0, 0) };
-    check(r).map(drop)
+    unsafe { sys::syscall(libc::SYS_sendmsg, fd as usize, &raw const msg as usize, flags as usize, 0, 0, 0) >= 0 }
 }
 
 /// Receives one message and the descriptor that came with it, if any. Never waits. More than one descriptor, or a
 /// message that is too long, is an error and leaves nothing open.
-pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), i32> {
-    if is_stream(fd) {
-        return match recv_frame(fd, out) {
-            Ok(n) => Ok((n, None)),
-            Err(libc::ECONNRESET) => Ok((0, None)),
-            Err(e) => Err(e),
-        };
-    }
+pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), Silence> {
     let iov = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let mut control = Control([0; 64]);
     // SAFETY: all-zero is a valid msghdr.
@@ -282,7 +258,9 @@ pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), i32> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: `msg` and what it points to are live.
     let r = unsafe { sys::syscall(libc::SYS_recvmsg, fd as usize, &raw mut msg as usize, flags as usize, 0, 0, 0) };
-    let n = check(r)? as usize;
+    if r < 0 {
+        return Err(Silence::of(-r));
+    }
     let word = |at: usize| i32::from_ne_bytes(control.0[at..at + 4].try_into().unwrap_or_default());
     let mut passed = None;
     let mut extra = false;
@@ -294,11 +272,18 @@ pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), i32> {
             }
         }
     }
-    if extra || msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-        if let Some(fd) = passed {
-            sys::close(fd);
-        }
-        return Err(libc::EPROTO);
+    let is_cut = msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+    let n = if extra || is_cut { Err(Silence::Unusable) } else { heard(r) };
+    if n.is_err()
+        && let Some(fd) = passed
+    {
+        sys::close(fd);
     }
-    Ok((n, passed))
+    Ok((n?, passed))
+}
+
+/// Looks at the next message, and leaves it there.
+pub fn peek(fd: i32, out: &mut [u8; MAX]) -> Result<usize, Silence> {
+    // SAFETY: the buffer is ours.
+    heard(unsafe { sys::recv(fd, out.as_mut_ptr(), out.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) })
 }

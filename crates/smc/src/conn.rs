@@ -23,6 +23,7 @@ mod revert;
 mod send;
 pub mod sleepers;
 mod switch;
+pub mod upgrade;
 pub mod verdict;
 pub mod wakeups;
 mod window;
@@ -30,12 +31,13 @@ mod window;
 pub use ready::{ERR, HUP, IN, OUT, RDHUP};
 pub use recv::Got;
 pub use send::{Pieces, Sent};
+pub use upgrade::Upgrade;
 
 use core::cell::UnsafeCell;
 use phase::{self as p, Phase, Receives, Sends};
 use window::{Window, header};
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use dibs::ism::Far;
 use dibs::ism::integrity::Sum;
@@ -206,8 +208,6 @@ pub struct Conn {
     phase: phase::Word,
     /// Why it is TCP: the code of a `Reason`.
     pub reason: AtomicU32,
-    /// The code with which the peer declined.
-    pub peer_reason: AtomicU32,
     /// Sends plus receives so far.
     pub ops: AtomicU32,
     /// Threads inside a kernel receive.
@@ -251,22 +251,10 @@ pub struct Conn {
     pub my_token: AtomicU64,
     /// Token of the peer's DMB.
     pub peer_token: AtomicU64,
+    /// How far its upgrade has come.
+    pub upgrade: Upgrade,
     /// Link group it belongs to.
     pub group: AtomicU32,
-    /// How far the upgrade has come (`meet`).
-    pub stage: AtomicU32,
-    /// Descriptor of the rendezvous channel; 0: none; below 0: a lane (`group::lanes`).
-    pub meeting: AtomicI32,
-    /// The link group that the lane belongs to.
-    pub(crate) lane: AtomicU32,
-    /// `lanes::era` when the upgrade began.
-    pub(crate) era: AtomicU32,
-    /// Since when it listens under its name, in milliseconds.
-    pub(crate) listens: AtomicU32,
-    /// The thread that takes a step of the upgrade; 0: none does.
-    pub(crate) busy: AtomicU32,
-    /// Looks at the rendezvous since the stage changed.
-    pub(crate) looks: AtomicU32,
     /// Empty looks by nonblocking receives.
     pub idle_looks: AtomicU32,
     /// Process at the other end, 0 if not known.
@@ -291,8 +279,6 @@ pub struct Conn {
     pub uid: AtomicU32,
     /// Inode of the socket, for `ss`.
     pub inode: AtomicU32,
-    /// Bytes of handshake messages sent and received that are on record (`trace`).
-    pub(crate) traced: [AtomicU32; 2],
     /// The two ends.
     names: UnsafeCell<[Addr; 2]>,
     /// Received through shared memory.
@@ -401,7 +387,6 @@ impl Conn {
     pub fn reset(&self) {
         for w in [
             &self.reason,
-            &self.peer_reason,
             &self.ops,
             &self.rx_inflight,
             &self.tx_inflight,
@@ -410,7 +395,6 @@ impl Conn {
             &self.rung_tx,
             &self.rung_rx,
             &self.group,
-            &self.stage,
             &self.path,
             &self.bounds,
             &self.pid,
@@ -419,21 +403,16 @@ impl Conn {
             &self.user_nodelay,
             &self.user_rcvlowat,
             &self.user_inq,
-            &self.busy,
             &self.heir,
             &self.travelling,
             &self.departed,
-            &self.looks,
             &self.peer_pid,
-            &self.lane,
-            &self.era,
         ] {
             w.store(0, Relaxed);
         }
         self.phase.reset();
-        self.traced.iter().for_each(|w| w.store(0, Relaxed));
         self.spin.store(8, Relaxed);
-        self.meeting.store(0, Relaxed);
+        self.upgrade.reset();
         self.next_try.store(0, Relaxed);
         for w in [
             &self.tcp_bytes,

@@ -7,7 +7,8 @@
 
 use core::cell::UnsafeCell;
 
-use crate::{channel, sys};
+use crate::channel::{self, NoSocket};
+use crate::sys;
 
 /// `PPPP-CCCC-RRRRRRRR` in hexadecimal digits: port, check, chance.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -107,18 +108,18 @@ impl Name {
     }
 
     /// Listens under it; the hidden descriptor.
-    pub fn listen(self) -> Result<i32, i32> {
+    pub fn listen(self) -> Result<i32, NoSocket> {
         channel::listen_at(&self.address())
     }
 
     /// Calls whoever listens under it, if that is a socket of our own user's and not a way to somewhere else. A name whose
     /// owner is gone is removed.
-    pub fn connect(self) -> Result<i32, i32> {
+    pub fn connect(self) -> Result<i32, NoSocket> {
         if self.made().is_none_or(|(_, owner)| owner != rustix::process::geteuid().as_raw()) {
-            return Err(libc::EPERM);
+            return Err(NoSocket::Failed);
         }
         let r = channel::connect_to(&self.address());
-        if r == Err(libc::ECONNREFUSED) && self.is_old() {
+        if r == Err(NoSocket::Refused) && self.is_old() {
             self.remove();
         }
         r
@@ -195,14 +196,14 @@ pub(crate) fn random() -> u64 {
 }
 
 /// Calls `see` for each name in the directory, or as many as are looked at.
-fn each(mut see: impl FnMut(Name)) -> Result<(), i32> {
+fn each(mut see: impl FnMut(Name)) -> Result<(), NoSocket> {
     let mut dir = [0u8; LONGEST + 1];
     dir[..path().len()].copy_from_slice(path());
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
     // SAFETY: a NUL-terminated path.
     let fd = unsafe { sys::syscall(libc::SYS_openat, libc::AT_FDCWD as usize, dir.as_ptr() as usize, flags, 0, 0, 0) };
     if fd < 0 {
-        return Err(-fd as i32);
+        return Err(NoSocket::of(-fd as i32));
     }
     entries(fd as i32, |name| Name::parse(name).into_iter().for_each(&mut see));
     sys::close(fd as i32);
@@ -237,7 +238,7 @@ pub(crate) fn entries(fd: i32, mut see: impl FnMut(&[u8])) {
 
 /// Whom to ask for the other end of a connection that this end opened: those whose port is ours first, then some where the
 /// port was changed on the way but the bytes fit. None of `tried`. How many of `out` were filled.
-pub fn candidates(port: u16, check: u16, tried: &[u32], out: &mut [Name; 4]) -> Result<usize, i32> {
+pub fn candidates(port: u16, check: u16, tried: &[u32], out: &mut [Name; 4]) -> Result<usize, NoSocket> {
     const FAR: usize = 1;
     let mut near = 0;
     let mut far = (0u64, Name::default());

@@ -21,6 +21,7 @@ pub mod kind;
 pub mod meet;
 mod memory;
 pub mod pnet;
+mod proof;
 pub mod quota;
 pub mod reason;
 pub mod setting;

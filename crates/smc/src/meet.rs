@@ -1,72 +1,50 @@
 //! The upgrade: how the two ends of a TCP connection find each other and agree on memory.
 //!
-//! Driven by the application's own calls, one step at a time, never waiting. The end with the lower address listens
-//! under the connection's rendezvous name and is the CLC server; the other connects and proposes. Whatever fails leaves
-//! the connection on TCP with a reason.
+//! Driven by the application's own calls, one step at a time, never waiting. First they look for each other (`rendezvous.rs`),
+//! which comes to a channel and to roles; then the client proposes and the server chooses (`client.rs`, `server.rs`). Whatever
+//! fails leaves the connection on TCP with a reason.
 
+mod broker;
 mod client;
+mod directory;
+mod lane;
 mod mark;
+mod name;
 mod prove;
-mod remote;
+mod rendezvous;
 mod server;
 
 use mark::is_same_stream;
-pub(crate) use prove::Proof;
+use rendezvous::{Channel, Found};
+
 pub use prove::{Stake, stake};
 
 use core::sync::atomic::Ordering::*;
 
 use dibs::Told;
 
-use crate::channel::{self, Cred};
+use crate::channel::{self, Cred, NoSocket, Silence};
 use crate::clc::negotiate::{self, Local, Proposed, RELEASE, Selection};
 use crate::clc::{
     self, Accept, Decline, Devices, Eid, FirstContact, Gid, Hostname, Message, Os, Proposal, SizeCode, SmcD, SmcDLevel,
     SmcDv2, Version,
 };
 use crate::config::{self, CONFIG, PeerPolicy};
+use crate::conn::upgrade::{Meeting, Met, Seeking, Stage};
 use crate::conn::{Conn, Ends, phase as p};
 use crate::device;
-use crate::group::{self, NoGroup, Terms, lanes};
+use crate::group::{self, NoGroup, Role, Terms, lanes};
 use crate::inet::{self, TcpInfo};
 use crate::kind::Kind;
 use crate::reason::{self, Reason};
 use crate::trace::{self, Way};
 use crate::{hidden, sys, table, witness};
 
-/// Where a connection's upgrade stands.
-mod stage {
-    pub const START: u32 = 0;
-    pub const LISTENING: u32 = 1;
-    pub const MET: u32 = 2;
-    pub const ACCEPTED: u32 = 3;
-    pub const CALLING: u32 = 4;
-    pub const PROPOSED: u32 = 5;
-    pub const OVER: u32 = 6;
-    pub const CONFIRMED: u32 = 7;
-    /// In a rendezvous directory: somebody is there, who may be the other end.
-    pub const PROVING: u32 = 8;
-    /// Between guests, the end that calls: the broker's answer to the call, to our name, and to our proof is awaited.
-    pub const DIALLING: u32 = 9;
-    pub const ASKING: u32 = 10;
-    pub const HANDING: u32 = 11;
-    /// The other end: what its broker hands over is awaited.
-    pub const HANDED: u32 = 12;
-    /// The end that listens: invitations are out to the processes that there are link groups with.
-    pub const INVITED: u32 = 13;
-}
-
-/// A step never waits; the thread that takes it may be put off.
-const LONGEST_STEP_NS: u64 = 500_000_000;
 /// Operations after which an end stops waiting for its peer.
 const GIVE_UP: u32 = 1 << 16;
 /// Operations after which an end stops waiting in a rendezvous directory: most connections that leave the network namespace also
 /// leave the machine.
 const GIVE_UP_FAR: u32 = 1 << 12;
-/// Looks for an invitation, or for an answer to one, before a connection's name is used.
-const WHILE_INVITED: u32 = 4;
-/// In `meeting`: several lanes, or none.
-const ALL_LANES: i32 = i32::MIN;
 /// Looks at every operation before the distance between looks doubles.
 const EAGER: u32 = 8;
 
@@ -101,30 +79,14 @@ pub fn step(conn: &Conn, fd: i32, shared: impl Fn() -> bool) -> bool {
     let shared = shared();
     let before = conn.phase();
     identify(conn, fd);
-    let mut buffer = [0u8; channel::MAX];
     loop {
-        let next = match conn.stage.load(Relaxed) {
-            // What is mapped from here on would not be in the other process, which would read our doorbells as payload, or
-            // send into nothing. A client that has confirmed has both buffers, and so has whoever it forked since.
-            at if shared && at != stage::CONFIRMED && at != stage::OVER => Next::Tcp(reason::SHARED_FD),
-            stage::START => start(conn, fd),
-            stage::INVITED => server::invited(conn),
-            stage::LISTENING if witness::watches(conn) => prove::meet(conn, fd),
-            stage::LISTENING if remote::is_remote(conn) => remote::meet(conn),
-            stage::LISTENING => server::meet(conn),
-            stage::DIALLING => remote::dialling(conn),
-            stage::ASKING => remote::asking(conn),
-            stage::HANDING => remote::handing(conn, fd),
-            stage::HANDED => remote::handed(conn),
-            stage::PROVING => prove::go_on(conn, fd),
-            stage::MET => few(conn, || server::serve(conn, fd, &mut buffer)),
-            stage::ACCEPTED => server::confirmed(conn, &mut buffer),
-            stage::CALLING if witness::watches(conn) => prove::call(conn, fd),
-            stage::CALLING if remote::is_remote(conn) => remote::call(conn),
-            stage::CALLING => client::call(conn, fd),
-            stage::PROPOSED => few(conn, || client::answered(conn, fd, &mut buffer)),
-            stage::CONFIRMED => client::committed(conn, &mut buffer),
-            _ => Next::Later,
+        let stage = conn.upgrade.stage();
+        // What is mapped from here on would not be in the other process, which would read our doorbells as payload, or
+        // send into nothing. A client that has confirmed has both buffers, and so has whoever it forked since.
+        let next = if shared && !matches!(stage, Stage::Confirmed | Stage::Over) {
+            Next::Tcp(reason::SHARED_FD)
+        } else {
+            advance(conn, fd, stage)
         };
         match next {
             Next::On => {}
@@ -134,7 +96,7 @@ pub fn step(conn: &Conn, fd: i32, shared: impl Fn() -> bool) -> bool {
             }
             // Shared only for the moment, perhaps: the other holder of a forked socket usually closes it soon.
             Next::Tcp(r) if r == reason::SHARED_FD && conn.ops.load(Relaxed) < GIVE_UP => {
-                conn.reason.store(r.code(), Relaxed);
+                conn.set_reason(r);
                 schedule(conn);
                 break;
             }
@@ -144,14 +106,42 @@ pub fn step(conn: &Conn, fd: i32, shared: impl Fn() -> bool) -> bool {
             }
         }
     }
-    if conn.stage.load(Relaxed) != stage::PROVING {
-        witness::let_grow(conn, fd);
-    }
-    conn.busy.store(0, Release);
+    rendezvous::rest(conn, fd);
+    conn.release_upgrade();
     if conn.is_committed() {
         conn.try_switch_tx(fd);
     }
     conn.phase() != before
+}
+
+/// One step, by whichever way the ends meet.
+fn advance(conn: &Conn, fd: i32, stage: Stage) -> Next {
+    match (stage, conn.upgrade.meeting()) {
+        (Stage::Meeting, Meeting::Nowhere) => start(conn, fd),
+        (Stage::Meeting, Meeting::Seeking(at)) => {
+            let found = at.look(conn, fd);
+            found_peer(conn, fd, found)
+        }
+        (Stage::Met, Meeting::Met(ch)) => few(conn, || server::serve(conn, fd, ch)),
+        (Stage::Accepted, Meeting::Met(ch)) => server::confirmed(conn, ch),
+        (Stage::Proposed, Meeting::Met(ch)) => few(conn, || client::answered(conn, fd, ch)),
+        (Stage::Confirmed, _) => client::committed(conn),
+        _ => Next::Later,
+    }
+}
+
+/// What comes of a look for the other end.
+fn found_peer(conn: &Conn, fd: i32, found: Found) -> Next {
+    match (found, conn.upgrade.meeting()) {
+        (Found::Peer(Role::Client), Meeting::Met(ch)) => client::propose(conn, fd, ch),
+        (Found::Peer(Role::Server), _) => {
+            conn.upgrade.reach(Stage::Met);
+            Next::On
+        }
+        (Found::Again, _) => Next::On,
+        (Found::Never(why), _) => Next::Tcp(why),
+        _ => Next::Later,
+    }
 }
 
 /// A step that may expose our buffer: put off while several threads are inside kernel receives.
@@ -159,120 +149,68 @@ fn few(conn: &Conn, step: impl FnOnce() -> Next) -> Next {
     conn.while_few_receive(step).unwrap_or(Next::Later)
 }
 
-impl Conn {
-    /// Keeps an upgrade from going on until `release_upgrade`; false when one is going on.
-    pub fn hold_upgrade(&self) -> bool {
-        self.busy.compare_exchange(0, shm::thread_id(), Acquire, Relaxed).is_ok()
-    }
-
-    /// Waits for the end of a step that another thread is in the middle of: before a fork, and behind the count of the child.
-    #[cold]
-    pub fn await_step(&self) {
-        // SYNC: fork. A step that begins from here on sees the child.
-        core::sync::atomic::fence(SeqCst);
-        let deadline = sys::now_ns() + LONGEST_STEP_NS;
-        while self.is_upgraded_elsewhere() && sys::now_ns() < deadline {
-            sys::nap();
-        }
-    }
-
-    /// Whether another thread is in the middle of a step, and will end it whatever this one does meanwhile.
-    #[cold]
-    pub fn is_upgraded_elsewhere(&self) -> bool {
-        let who = self.busy.load(Acquire);
-        who != 0 && who != shm::thread_id() && shm::thread::is_alive(who)
-    }
-
-    /// Ends `hold_upgrade`.
-    pub fn release_upgrade(&self) {
-        self.busy.store(0, Release);
-    }
-}
-
 fn schedule(conn: &Conn) {
-    if conn.stage.load(Relaxed) == stage::OVER {
+    let stage = conn.upgrade.stage();
+    if stage == Stage::Over {
         conn.next_try.store(u32::MAX, Relaxed);
         return;
     }
     let ops = conn.ops.load(Relaxed);
-    let looks = conn.looks.fetch_add(1, Relaxed);
-    // Calling costs a socket, so the distance grows from the start; waiting costs one cheap call.
-    let gap = match conn.stage.load(Relaxed) {
-        // Whoever shares it usually closes it soon, and looking costs nothing.
-        stage::START if conn.reason.load(Relaxed) == reason::SHARED_FD.code() => 4,
-        stage::PROVING => 1,
-        // A network lies between.
-        stage::DIALLING | stage::ASKING | stage::HANDING | stage::HANDED => ops / 64 + 1,
-        stage::CALLING if may_be_invited(conn, looks) => 1,
-        stage::CALLING | stage::START => (ops / 4).max(4),
-        _ if looks < EAGER => 1,
-        _ => ops.max(1) / 2 + 1,
+    let looks = conn.upgrade.looks.fetch_add(1, Relaxed);
+    let (gap, why) = if stage == Stage::Meeting {
+        seeking(conn, ops, looks)
+    } else {
+        (rendezvous::often(ops, looks), (ops > GIVE_UP).then_some(reason::PEER_NO_SMC))
     };
-    if witness::watches(conn) && prove::is_undecided(conn) {
-        if ops > GIVE_UP_FAR && !prove::has_time(conn) {
-            return stay_tcp(conn, prove::why_not(conn));
-        }
-    } else if ops > GIVE_UP {
-        return stay_tcp(conn, reason::PEER_NO_SMC);
+    match why {
+        Some(why) => stay_tcp(conn, why),
+        None => conn.next_try.store(ops.saturating_add(gap), Relaxed),
     }
-    if ops > GIVE_UP_FAR && remote::is_remote(conn) && remote::is_undecided(conn) {
-        stay_tcp(
-            conn,
-            match Reason(conn.reason.load(Relaxed)) {
-                why @ (reason::NO_BROKER | reason::BROKER | reason::FD_LIMIT) => why,
-                _ => reason::PEER_NO_SMC,
-            },
-        );
-        return;
-    }
-    let unsaid = !matches!(Reason(conn.reason.load(Relaxed)), reason::NO_BROKER | reason::BROKER);
-    if looks >= EAGER && unsaid && matches!(conn.stage.load(Relaxed), stage::LISTENING | stage::CALLING) {
+}
+
+/// While the ends look for each other: operations until the next look, and why there is none, if so.
+fn seeking(conn: &Conn, ops: u32, looks: u32) -> (u32, Option<Reason>) {
+    let (at, why) = (rendezvous::of(conn), conn.reason());
+    let has_begun = conn.upgrade.meeting() != Meeting::Nowhere;
+    let is_unsaid = !matches!(why, reason::NO_BROKER | reason::BROKER);
+    let tired = at.tires(conn, ops);
+    if tired.is_none() && looks >= EAGER && has_begun && at.is_alone() && is_unsaid {
         // For whoever looks meanwhile; the peer may still come.
-        conn.reason.store(reason::PEER_NO_SMC.code(), Relaxed);
+        conn.set_reason(reason::PEER_NO_SMC);
     }
-    conn.next_try.store(ops.saturating_add(gap), Relaxed);
+    // Whoever shares it usually closes it soon, and looking costs nothing.
+    let gap = if !has_begun && why == reason::SHARED_FD { 4 } else { at.gap(ops, looks) };
+    (gap, tired)
 }
 
 fn stay_tcp(conn: &Conn, why: Reason) {
-    close_meeting(conn);
+    rendezvous::close(conn);
     witness::end(conn);
-    conn.stage.store(stage::OVER, Relaxed);
-    conn.reason.store(why.code(), Relaxed);
+    conn.upgrade.end();
+    conn.set_reason(why);
     conn.next_try.store(u32::MAX, Relaxed);
     if !conn.is_exposed() {
         conn.set(p::FROZEN);
     }
 }
 
-fn close_meeting(conn: &Conn) {
-    match conn.meeting.swap(0, Relaxed) {
-        ALL_LANES => lanes::withdraw(conn),
-        lane @ ..0 => lanes::leave(conn, lane),
-        0 => {}
-        fd => {
-            witness::forget_name(conn, fd);
-            hidden::close(fd);
-        }
-    }
-}
-
 /// The connection is given away or frozen, or closed, and then `fd` may be none: no further steps.
 pub fn abandon(conn: &Conn, fd: i32) {
     conclude(conn);
-    close_meeting(conn);
-    witness::let_grow(conn, fd);
+    rendezvous::close(conn);
+    rendezvous::rest(conn, fd);
     witness::end(conn);
 }
 
 /// No further steps of a connection that goes back to TCP or ends; its channel is left as it is.
 pub fn conclude(conn: &Conn) {
-    let at = conn.stage.swap(stage::OVER, Relaxed);
+    let at = conn.upgrade.end();
     conn.next_try.store(u32::MAX, Relaxed);
-    if at == stage::CONFIRMED && conn.peer_attached() {
+    if at == Stage::Confirmed && conn.peer_attached() {
         // The server may write to our buffer by now, and must learn how we end.
         group::established(conn);
         conn.commit();
-    } else if at == stage::ACCEPTED || at == stage::CONFIRMED {
+    } else if matches!(at, Stage::Accepted | Stage::Confirmed) {
         group::failed(conn.group.load(Relaxed), false);
     }
 }
@@ -290,9 +228,9 @@ pub fn identify(conn: &Conn, fd: i32) {
     }
 }
 
-/// Checks eligibility and takes a role.
+/// Checks eligibility and begins to look for the other end.
 fn start(conn: &Conn, fd: i32) -> Next {
-    conn.era.store(lanes::era(), Relaxed);
+    conn.upgrade.era.store(lanes::era(), Relaxed);
     if CONFIG.policy() == PeerPolicy::Off {
         return Next::Tcp(reason::OFF);
     }
@@ -346,60 +284,8 @@ fn start(conn: &Conn, fd: i32) -> Next {
     }
     let _ = conn.user_rcvlowat.compare_exchange(0, low.max(1) as u32, SeqCst, SeqCst);
     conn.found_nodelay(nodelay != 0, cork != 0);
-    if (witness::watches(conn) || remote::is_remote(conn)) && !hidden::room() {
-        return server::wait_for_room(conn);
-    }
-    if witness::watches(conn) {
-        return prove::start(conn, fd);
-    }
-    let [local, peer] = names;
-    match local.key().cmp(&peer.key()) {
-        core::cmp::Ordering::Equal => Next::Tcp(reason::NOT_LOCAL),
-        core::cmp::Ordering::Less if !remote::is_remote(conn) && lanes::invite(conn) => {
-            conn.meeting.store(ALL_LANES, Relaxed);
-            conn.stage.store(stage::INVITED, Relaxed);
-            Next::Later
-        }
-        core::cmp::Ordering::Less => server::listen(conn),
-        core::cmp::Ordering::Greater => {
-            conn.stage.store(stage::CALLING, Relaxed);
-            Next::On
-        }
-    }
-}
-
-/// Client: whether the next operations are to be waited for, rather than the name be called.
-fn may_be_invited(conn: &Conn, looks: u32) -> bool {
-    looks < WHILE_INVITED && !remote::is_remote(conn) && lanes::are_likely()
-}
-
-/// Whether the process behind the channel may be our peer.
-fn admit(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
-    if remote::is_remote(conn) {
-        return Ok(Cred::ELSEWHERE);
-    }
-    let found = if ch < 0 { lanes::vouched_peer(conn, ch) } else { channel::peer(ch) };
-    let cred = found.ok_or(reason::RENDEZVOUS)?;
-    let same = cred.uid == rustix::process::geteuid().as_raw();
-    if witness::watches(conn) {
-        // The socket table of another network namespace cannot be asked, and user namespaces may differ too.
-        return prove::same_user(cred, same).map(|()| {
-            channel::take_descriptors(ch);
-            cred
-        });
-    }
-    // Another user's claim counts if the kernel says that the far socket is that user's. 65534 is what a user without
-    // a mapping in our user namespace looks like: it could be anybody.
-    let vouched = || {
-        CONFIG.policy() == PeerPolicy::Verified && cred.uid != 65_534 && inet::peer_uid(&conn.names()) == Some(cred.uid)
-    };
-    if !same && !vouched() {
-        return Err(reason::PEER_UID);
-    }
-    if ch > 0 {
-        channel::take_descriptors(ch);
-    }
-    Ok(cred)
+    let found = rendezvous::begin(conn, fd);
+    found_peer(conn, fd, found)
 }
 
 /// The device that the process behind the channel says it is: anybody's but ours, unless it is this process.
@@ -428,9 +314,9 @@ fn retract_and(conn: &Conn, why: Reason, release: fn(&Conn)) -> Next {
 }
 
 fn upgraded(conn: &Conn, client: bool) {
-    close_meeting(conn);
+    rendezvous::close(conn);
     witness::end(conn);
-    conn.stage.store(stage::OVER, Relaxed);
+    conn.upgrade.end();
     conn.reason.store(0, Relaxed);
     // One more look soon: the switch of our sends may have to wait for a thread inside the kernel.
     conn.next_try.store(conn.ops.load(Relaxed).saturating_add(1), Relaxed);
@@ -439,30 +325,30 @@ fn upgraded(conn: &Conn, client: bool) {
     }
 }
 
-fn say(conn: &Conn, ch: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
+fn say(conn: &Conn, ch: Met, message: &[u8], pass: Option<i32>) -> bool {
     trace::note(conn, Way::Sent, message);
-    if ch < 0 { lanes::send(conn, ch, message, pass) } else { channel::send(ch, message, pass) }
+    ch.say(conn, message, pass)
 }
 
-fn hear(conn: &Conn, ch: i32, buffer: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), i32> {
-    let got = if ch < 0 { lanes::recv(conn, ch, buffer, true)? } else { channel::recv(ch, buffer)? };
+fn hear(conn: &Conn, ch: Met, buffer: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
+    let got = ch.hear(conn, buffer)?;
     trace::note(conn, Way::Received, &buffer[..got.0]);
     Ok(got)
 }
 
 /// Takes a message that was looked at already, and whatever came with it.
-fn consume(conn: &Conn, ch: i32) {
+fn consume(conn: &Conn, ch: Met) {
     if let Ok((_, Some(uninvited))) = hear(conn, ch, &mut [0; channel::MAX]) {
         sys::close(uninvited);
     }
 }
 
-fn decline(conn: &Conn, ch: i32, why: Reason) -> Next {
+fn decline(conn: &Conn, ch: Met, why: Reason) -> Next {
     decline_in(Version::V2, conn, ch, why)
 }
 
 /// Declines in the peer's version.
-fn decline_in(version: Version, conn: &Conn, ch: i32, why: Reason) -> Next {
+fn decline_in(version: Version, conn: &Conn, ch: Met, why: Reason) -> Next {
     let mut out = [0u8; channel::MAX];
     // What we hang up on unread would reach the peer as a reset, ahead of our answer.
     consume(conn, ch);

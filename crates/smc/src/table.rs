@@ -18,7 +18,7 @@ use crate::sys;
 /// First eight bytes of the table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHORTWIR");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Where the rows of link groups begin.
 pub const GROUPS_AT: usize = size_of::<Header>();
 /// Where the first connection slot begins.

@@ -82,7 +82,7 @@ fn append(conn: &Conn, way: Way, raw: &[u8]) {
         return;
     }
     let (from, to) = if way == Way::Sent { (own, other) } else { (other, own) };
-    let [sent, received] = &conn.traced;
+    let [sent, received] = &conn.upgrade.traced;
     let (seq, ack) = if way == Way::Sent { (sent, received) } else { (received, sent) };
     let mut packet = [0; MAX];
     let len = frame(&mut packet, [&from, &to], [seq.load(Relaxed) + 1, ack.load(Relaxed) + 1], message);

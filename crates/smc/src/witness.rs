@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::conn::{Conn, Pieces, phase as p};
 use crate::directory::{self, Name};
 use crate::inet::{self, TcpInfo, received};
-use crate::meet::Proof;
+use crate::proof::Proof;
 use crate::{hidden, sys, table};
 
 /// Bytes of a direction that are kept.

@@ -8,11 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use common::{End, bytes, open_fds, pair, rings, serial, upgrade};
 use dibs::loopback::FRONT;
 use smc::config::CONFIG;
+use smc::conn::upgrade::{Lane, Meeting, Met, Name, Seeking};
 use smc::group::lanes;
 
 /// Whether the connection's handshake is under way in a lane, or was invited to one.
 fn in_a_lane(end: &End) -> bool {
-    end.conn.meeting.load(Relaxed) < 0
+    matches!(end.conn.upgrade.meeting(), Meeting::Seeking(Seeking::Lane(Lane::Invites)) | Meeting::Met(Met::Lane(_)))
+}
+
+/// Whether somebody is waited for under the connection's name.
+fn listens(end: &End) -> bool {
+    matches!(end.conn.upgrade.meeting(), Meeting::Seeking(Seeking::Name(Name::Listens(_))))
 }
 
 fn talk(server: &End, client: &End) {
@@ -86,7 +92,7 @@ fn whoever_comes_first() {
     let (server, client) = pair();
     client.step();
     client.step();
-    assert_eq!(client.conn.meeting.load(Relaxed), 0);
+    assert_eq!(client.conn.upgrade.meeting(), Meeting::Seeking(Seeking::Lane(Lane::Awaits)));
     server.step();
     client.step();
     assert!(in_a_lane(&client));
@@ -174,7 +180,7 @@ fn an_invitation_in_vain() {
         assert!(in_a_lane(&server));
     }
     server.step();
-    assert!(server.conn.meeting.load(Relaxed) > 0, "by its name");
+    assert!(listens(&server), "by its name");
     client.step();
     assert!(!in_a_lane(&client), "the invitation was taken back");
     upgrade(&server, &client);
@@ -192,7 +198,7 @@ fn an_answer_too_late() {
     assert!(in_a_lane(&client));
     lanes::withdraw(server.conn);
     server.step();
-    assert!(server.conn.meeting.load(Relaxed) > 0);
+    assert!(listens(&server));
     upgrade(&server, &client);
     talk(&server, &client);
 }
@@ -232,7 +238,7 @@ fn a_change_of_user_ends_lanes() {
     lanes::forget_peers();
     let (server, client) = pair();
     server.step();
-    assert!(server.conn.meeting.load(Relaxed) > 0);
+    assert!(listens(&server));
     upgrade(&server, &client);
     talk(&server, &client);
     talk(&first.0, &first.1);

@@ -110,10 +110,10 @@ fn a_second_connection_reuses_the_group() {
     server.step();
     client.step();
     server.step();
-    let (_, passed) = raw::hear(client.conn.meeting.load(Relaxed), true).expect("an Accept");
+    let (_, passed) = raw::hear(client.channel(), true).expect("an Accept");
     assert!(passed.is_none(), "the client has the server's arena");
     client.step();
-    let (_, passed) = raw::hear(server.conn.meeting.load(Relaxed), true).expect("a Confirm");
+    let (_, passed) = raw::hear(server.channel(), true).expect("a Confirm");
     assert!(passed.is_none(), "the server has the client's arena");
     upgrade(&server, &client);
 

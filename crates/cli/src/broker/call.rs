@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use dibs::ivshmem::Bar;
 use smc::broker::{Kind, Message, proof};
+use smc::channel::{Silence, stream};
 use smc::inet::Addr;
 use smc::{channel, hidden, inet};
 
@@ -69,6 +70,15 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// What `heard` is the length of.
+fn read(raw: &[u8], heard: Result<usize, Silence>) -> Result<Option<Message>, ()> {
+    match heard {
+        Ok(n) => Message::decode(&raw[..n]).map(Some).ok_or(()),
+        Err(Silence::Nothing) => Ok(None),
+        Err(_) => Err(()),
+    }
+}
+
 impl Call {
     /// None if it cannot be waited for.
     pub fn new(stream: TcpStream, from: IpAddr) -> Option<Call> {
@@ -102,7 +112,7 @@ impl Call {
     }
 
     fn say(&self, message: Message) -> bool {
-        channel::send(self.stream, &message.encode(), None).is_ok()
+        stream::send(self.stream, &message.encode())
     }
 
     fn end(&self, kind: Kind) -> Turn {
@@ -110,18 +120,21 @@ impl Call {
         Turn::Over
     }
 
-    /// The next message; an error if there is none to come.
-    fn hear(fd: i32) -> Result<Option<Message>, ()> {
+    /// The next message of the other guest; an error if there is none to come.
+    fn hear(&self) -> Result<Option<Message>, ()> {
         let mut buffer = [0; channel::MAX];
-        match channel::recv(fd, &mut buffer) {
-            Ok((n, None)) => Message::decode(&buffer[..n]).map(Some).ok_or(()),
-            Ok((_, Some(uninvited))) => {
-                smc::sys::close(uninvited);
-                Err(())
-            }
-            Err(libc::EAGAIN | libc::EINTR) => Ok(None),
-            Err(_) => Err(()),
-        }
+        let heard = stream::recv(self.stream, &mut buffer);
+        read(&buffer, heard)
+    }
+
+    /// The next message of the process that listens here.
+    fn hear_local(to: i32) -> Result<Option<Message>, ()> {
+        let mut buffer = [0; channel::MAX];
+        let heard = channel::recv(to, &mut buffer).map(|(n, passed)| {
+            let uninvited = passed.map(smc::sys::close);
+            if uninvited.is_some() { 0 } else { n }
+        });
+        read(&buffer, heard)
     }
 
     pub fn go_on(&mut self, lease: &mut Lease) -> Turn {
@@ -132,12 +145,12 @@ impl Call {
             _ => {}
         }
         match self.state {
-            State::Greeting => match Call::hear(self.stream) {
+            State::Greeting => match self.hear() {
                 Ok(None) => Turn::Wait,
                 Ok(Some(hello)) if hello.kind == Kind::Hello => self.challenge(lease.bar(), hello),
                 _ => Turn::Over,
             },
-            State::Challenged { hello, word } => match Call::hear(self.stream) {
+            State::Challenged { hello, word } => match self.hear() {
                 Ok(None) => Turn::Wait,
                 Ok(Some(told)) if told.kind == Kind::Proof => {
                     if told.words[0] != proof(lease.bar().secret(), Kind::Proof, &hello, word) {
@@ -149,16 +162,16 @@ impl Call {
                 }
                 _ => Turn::Over,
             },
-            State::Looking { .. } => match Call::hear(self.stream) {
+            State::Looking { .. } => match self.hear() {
                 Ok(None) => self.look(),
                 // It has no more to say before it is answered.
                 _ => Turn::Over,
             },
-            State::Handing { to } => match Call::hear(to) {
+            State::Handing { to } => match Call::hear_local(to) {
                 Ok(None) => Turn::Wait,
                 Ok(Some(told)) if told.kind == Kind::Ready => {
                     let handed = Message::new(Kind::Handed).encode();
-                    if channel::send(to, &handed, Some(self.stream)).is_err() {
+                    if !channel::send(to, &handed, Some(self.stream)) {
                         return self.end(Kind::Nobody);
                     }
                     // The channel is the other end's now: it speaks only when it was spoken to.

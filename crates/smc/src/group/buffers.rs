@@ -6,21 +6,22 @@ use dibs::loopback::slot_of;
 use dibs::{Dmb, Lent, Peer, Reach, RegisterError, Told};
 
 use crate::conn::{Buffer, HEADER_LEN, Reached, Waits};
+use crate::reason::Reason;
 
 /// DMBs in quarantine at which an idle group is dropped as a whole.
 const QUARANTINE: usize = 64;
 
 /// A receive buffer for a new connection, and what the peer needs in order to use it.
-pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), u32> {
+pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), Reason> {
     with(|list| {
         let live: u32 = list.iter().map(|g| g.live).sum();
         let len = CONFIG.buffer_size(live);
-        let Some(kind) = list.iter().find(|g| g.id == id).map(|g| g.kind) else { return Err(reason::SYNC_ERR.code()) };
+        let Some(kind) = list.iter().find(|g| g.id == id).map(|g| g.kind) else { return Err(reason::SYNC_ERR) };
         drop_idle(list, |g| g.id != id && g.is_in_the_way());
         // The limit is one for all devices.
         let elsewhere: u32 = list.iter().filter(|g| g.kind != kind).map(|g| g.live).sum();
         let most = CONFIG.max_buffers(len).saturating_sub(elsewhere);
-        let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR.code()) };
+        let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR) };
         g.quarantine.retain(|&(token, header)| {
             // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
             // SYNC: left.
@@ -31,21 +32,21 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), u32> {
             !quiet
         });
         if CONFIG.max_memory_user.load(Relaxed) != 0 && !quota::admit(device::memory() + u64::from(len)) {
-            return Err(reason::MAX_USER.code());
+            return Err(reason::MAX_USER);
         }
         let device = g.kind.device();
         device.set_max_dmbs(most);
         let registered = device.register_dmb(id, peer, len);
         let dmb = registered.map_err(|e| match e {
-            RegisterError::NoSpace => reason::MAX_DMB.code(),
-            _ => reason::MEMORY.code(),
+            RegisterError::NoSpace => reason::MAX_DMB,
+            _ => reason::MEMORY,
         })?;
         g.live += 1;
         count_buffer(g, &dmb);
         let lent = device.describe_dmb(dmb.token, g.state == State::Pending);
         Ok((dmb, lent))
     })
-    .unwrap_or(Err(reason::MEMORY.code()))
+    .unwrap_or(Err(reason::MEMORY))
 }
 
 /// The buffer under `header`, if anybody has written to it, may serve another connection.

@@ -7,7 +7,8 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::channel;
+use crate::channel::{self, Silence};
+use crate::conn::upgrade::{Meeting, Met, Place};
 use crate::hidden;
 use crate::inet::Addr;
 use crate::kind::LOOPBACK;
@@ -140,21 +141,37 @@ impl Lanes {
         r > 0 || r == -(libc::EAGAIN as isize)
     }
 
-    fn say(&mut self, at: usize, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
+    /// Whether it fits, and what goes with it has gone.
+    fn say(&mut self, at: usize, message: &[u8], pass: Option<i32>) -> bool {
         if message.len() > MOST {
-            return Err(libc::EMSGSIZE);
+            return false;
         }
         if let Some(fd) = pass {
             let session = self.lanes[at].letters.session().to_ne_bytes();
             let mut label = [at as u8; 5];
             label[..4].copy_from_slice(&session);
-            channel::send(self.kept, &label, Some(fd))?;
+            if !channel::send(self.kept, &label, Some(fd)) {
+                return false;
+            }
         }
         self.write(at, message);
         let mut letters = self.lanes[at].letters;
         letters.say(self.outbox(at), message.len(), pass.is_some());
         self.lanes[at].letters = letters;
-        Ok(())
+        true
+    }
+
+    /// The letter that is there, and whether something came with it.
+    fn look(&self, at: usize, out: &mut [u8; channel::MAX]) -> Result<(usize, bool), Silence> {
+        match self.lanes[at].letters.look(self.inbox(at)) {
+            Look::Nothing => Err(Silence::Nothing),
+            Look::Closed | Look::Letter { len: 0, .. } => Err(Silence::HungUp),
+            Look::Letter { len, .. } if len > MOST => Err(Silence::Unusable),
+            Look::Letter { len, marked } => {
+                self.read(at, &mut out[..len]);
+                Ok((len, marked))
+            }
+        }
     }
 
     /// What came over the channel for this lane. What came for others is kept for them.
@@ -194,14 +211,13 @@ impl Lanes {
 }
 
 impl Group {
-    /// First contact is made: its channel is kept. Not one of another network namespace or guest, whose end is not who the
-    /// kernel says, but who proves to have the connection.
+    /// First contact is made: its channel is kept, if that is one whose other end is who the kernel says. Of another network
+    /// namespace or guest it is who proves to have the connection.
     pub(super) fn open_lanes(&mut self, conn: &Conn) {
-        let elsewhere = self.of.pid <= 0 || conn.is_witnessed();
         if !core::ptr::eq(self.first, conn)
             || self.kind != Kind::Loopback
-            || elsewhere
-            || conn.era.load(Relaxed) != era()
+            || self.of.pid <= 0
+            || conn.upgrade.era.load(Relaxed) != era()
         {
             return;
         }
@@ -209,11 +225,15 @@ impl Group {
         let own = LOOPBACK.control_page(conn.my_token.load(Relaxed));
         let theirs = LOOPBACK.peer_control_page(self.peer, conn.peer_token.load(Relaxed));
         // A server may have more peers than there is room for descriptors of ours; the others meet by the name.
-        if own.is_null() || theirs.is_null() || conn.meeting.load(Relaxed) <= 0 || !hidden::room_to_stay() {
+        if own.is_null() || theirs.is_null() || !hidden::room_to_stay() {
+            return;
+        }
+        let met = conn.upgrade.meeting();
+        let Meeting::Met(Met::Name(kept)) = met else { return };
+        if !conn.upgrade.leave_if(met) {
             return;
         }
         let [own, theirs] = [own, theirs].map(|page| page.wrapping_sub(FRONT).cast::<Area>().cast_const());
-        let kept = conn.meeting.swap(0, Relaxed);
         let stamp = STAMPS.fetch_add(1, Relaxed);
         self.lanes = Some(Box::new(Lanes { kept, own, theirs, sessions: 0, stamp, lanes: [Lane::FREE; LANES] }));
     }
@@ -255,19 +275,19 @@ fn hash(names: &[u8; 36]) -> u64 {
     names.chunks_exact(4).fold(0, mix) | 1
 }
 
-/// Runs `f` on the lane of a connection that `find` or `answered` named. ECONNRESET when the connection has it no more, EAGAIN
-/// in a signal handler that interrupted another use of the groups.
-fn at<R>(conn: &Conn, ch: i32, f: impl FnOnce(&mut Lanes, usize, Cred) -> R) -> Result<R, i32> {
-    let id = conn.lane.load(Relaxed);
+/// Runs `f` on the lane of a connection that `find` or `answered` named. It has hung up when the connection has it no more:
+/// the other end of a lane that went to another connection has done so long ago. Nothing is to be had in a signal handler that
+/// interrupted another use of the groups.
+fn at<R>(conn: &Conn, place: Place, f: impl FnOnce(&mut Lanes, usize, Cred) -> R) -> Result<R, Silence> {
     let found = with(|list| {
-        let lane = usize::try_from(-(ch + 1)).ok()?;
-        let g = list.iter_mut().find(|g| g.id == id)?;
+        let lane = usize::from(place.lane);
+        let g = list.iter_mut().find(|g| g.id == place.group)?;
         let of = g.of;
         let lanes = g.lanes.as_deref_mut()?;
         lanes.lanes.get(lane).filter(|l| l.is_of(conn))?;
         Some(f(lanes, lane, of))
     });
-    found.ok_or(libc::EAGAIN)?.ok_or(libc::ECONNRESET)
+    found.ok_or(Silence::Nothing)?.ok_or(Silence::HungUp)
 }
 
 /// Server: announces the connection to the processes that are likely at its other end; false when there is none.
@@ -283,7 +303,7 @@ pub fn invite(conn: &Conn) -> bool {
         let free = lanes.lanes.iter().position(|lane| !lane.is_taken())?;
         lanes.sessions = lanes.sessions.wrapping_add(1).max(1);
         lanes.lanes[free].take(conn, Letters::begin(lanes.sessions));
-        lanes.say(free, &names, None).ok()?;
+        lanes.say(free, &names, None).then_some(())?;
         lanes.announce(free, hash);
         Some(())
     };
@@ -302,7 +322,7 @@ pub fn invite(conn: &Conn) -> bool {
 }
 
 /// Server: the lane on which the other end has answered; the other invitations are void then.
-pub fn answered(conn: &Conn) -> Option<i32> {
+pub fn answered(conn: &Conn) -> Option<Place> {
     let found = with(|list| {
         list.iter_mut().find_map(|g| {
             let lanes = g.lanes.as_deref()?;
@@ -312,13 +332,12 @@ pub fn answered(conn: &Conn) -> Option<i32> {
             };
             let at = (0..LANES).find(answered)?;
             lanes.announce(at, 0);
-            Some((g.id, at))
+            Some(Place { group: g.id, lane: at as u8 })
         })
     });
-    let (id, at) = found.flatten()?;
-    withdraw_but(conn, Some((id, at)));
-    conn.lane.store(id, Relaxed);
-    Some(-(at as i32 + 1))
+    let place = found.flatten()?;
+    withdraw_but(conn, Some(place));
+    Some(place)
 }
 
 /// Server: takes all invitations back.
@@ -326,12 +345,12 @@ pub fn withdraw(conn: &Conn) {
     withdraw_but(conn, None);
 }
 
-fn withdraw_but(conn: &Conn, but: Option<(u32, usize)>) {
+fn withdraw_but(conn: &Conn, but: Option<Place>) {
     with(|list| {
         for g in list.iter_mut() {
             let Some(lanes) = g.lanes.as_deref_mut() else { continue };
             for at in 0..LANES {
-                if lanes.lanes[at].is_of(conn) && but != Some((g.id, at)) {
+                if lanes.lanes[at].is_of(conn) && but != Some(Place { group: g.id, lane: at as u8 }) {
                     lanes.announce(at, 0);
                     lanes.leave(at);
                 }
@@ -341,12 +360,12 @@ fn withdraw_but(conn: &Conn, but: Option<(u32, usize)>) {
 }
 
 /// Client: the lane on which this connection is invited.
-pub fn find(conn: &Conn) -> Option<i32> {
+pub fn find(conn: &Conn) -> Option<Place> {
     let names = names(conn);
     let hash = hash(&names);
     with(|list| {
         for g in list.iter_mut() {
-            let id = g.id;
+            let group = g.id;
             let Some(lanes) = g.lanes_as(Role::Client) else { continue };
             for at in lanes.announced(hash) {
                 let Some((letters, len)) = Letters::find(lanes.inbox(at)) else { continue };
@@ -357,8 +376,7 @@ pub fn find(conn: &Conn) -> Option<i32> {
                     continue;
                 }
                 lanes.lanes[at].take(conn, letters);
-                conn.lane.store(id, Relaxed);
-                return Some(-(at as i32 + 1));
+                return Some(Place { group, lane: at as u8 });
             }
         }
         None
@@ -371,45 +389,38 @@ pub fn are_likely() -> bool {
 }
 
 /// Who is at the other end, if the kernel still vouches for it.
-pub fn vouched_peer(conn: &Conn, ch: i32) -> Option<Cred> {
-    at(conn, ch, |lanes, _, of| lanes.is_alive().then_some(of)).ok()?
+pub fn vouched_peer(conn: &Conn, place: Place) -> Option<Cred> {
+    at(conn, place, |lanes, _, of| lanes.is_alive().then_some(of)).ok()?
 }
 
 /// Who was there when that was asked last.
-pub fn peer(conn: &Conn, ch: i32) -> Option<Cred> {
-    at(conn, ch, |_, _, of| of).ok()
+pub fn peer(conn: &Conn, place: Place) -> Option<Cred> {
+    at(conn, place, |_, _, of| of).ok()
 }
 
 /// As [`channel::send`].
-pub fn send(conn: &Conn, ch: i32, message: &[u8], pass: Option<i32>) -> Result<(), i32> {
-    at(conn, ch, |lanes, at, _| lanes.say(at, message, pass))?
+#[must_use]
+pub fn send(conn: &Conn, place: Place, message: &[u8], pass: Option<i32>) -> bool {
+    at(conn, place, |lanes, at, _| lanes.say(at, message, pass)) == Ok(true)
 }
 
-/// As [`channel::recv`], or without taking the message.
-pub fn recv(conn: &Conn, ch: i32, out: &mut [u8; channel::MAX], take: bool) -> Result<(usize, Option<i32>), i32> {
-    let read = |lanes: &mut Lanes, at: usize, _| match lanes.lanes[at].letters.look(lanes.inbox(at)) {
-        Look::Nothing => Err(libc::EAGAIN),
-        Look::Closed => Ok((0, None)),
-        Look::Letter { len, .. } if len > MOST => Err(libc::EPROTO),
-        Look::Letter { len, marked } => {
-            lanes.read(at, &mut out[..len]);
-            if !take {
-                return Ok((len, None));
-            }
-            lanes.lanes[at].letters.take();
-            Ok((len, if marked { lanes.fetch(at) } else { None }))
-        }
-    };
-    match at(conn, ch, read) {
-        // The other end of a lane that went to another connection meanwhile has long hung up.
-        Err(libc::ECONNRESET) => Ok((0, None)),
-        done => done?,
-    }
+/// As [`channel::recv`].
+pub fn recv(conn: &Conn, place: Place, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
+    at(conn, place, |lanes, at, _| {
+        let (len, marked) = lanes.look(at, out)?;
+        lanes.lanes[at].letters.take();
+        Ok((len, if marked { lanes.fetch(at) } else { None }))
+    })?
+}
+
+/// As [`channel::peek`].
+pub fn peek(conn: &Conn, place: Place, out: &mut [u8; channel::MAX]) -> Result<usize, Silence> {
+    at(conn, place, |lanes, at, _| lanes.look(at, out))?.map(|(len, _)| len)
 }
 
 /// Hangs up.
-pub fn leave(conn: &Conn, ch: i32) {
-    let _ = at(conn, ch, |lanes, at, _| lanes.leave(at));
+pub fn leave(conn: &Conn, place: Place) {
+    let _ = at(conn, place, |lanes, at, _| lanes.leave(at));
 }
 
 /// The process is about to become another user's: what the kernel vouched for ends.

@@ -3,54 +3,25 @@
 use super::mark::{told, write};
 use super::*;
 
-/// Client: is the server there?
-pub(super) fn call(conn: &Conn, fd: i32) -> Next {
-    finish_first(conn);
-    if let Some(lane) = lanes::find(conn) {
-        conn.meeting.store(lane, Relaxed);
-        return propose(conn, fd, lane);
-    }
-    if may_be_invited(conn, conn.looks.load(Relaxed)) {
-        return Next::Later;
-    }
-    if !hidden::room() {
-        return server::wait_for_room(conn);
-    }
-    let [local, peer] = conn.names();
-    match channel::connect(&peer, &local) {
-        Ok(ch) => {
-            conn.meeting.store(ch, Relaxed);
-            propose(conn, fd, ch)
-        }
-        Err(libc::ECONNREFUSED | libc::EAGAIN | libc::EMFILE | libc::ENFILE) => {
-            conn.reason.store(reason::PEER_NO_SMC.code(), Relaxed);
-            Next::Later
-        }
-        Err(_) => Next::Tcp(reason::RENDEZVOUS),
-    }
-}
-
 /// Takes another connection's first contact to its end, if the server has attached: its own next operation may be long in coming.
-fn finish_first(own: &Conn) {
+pub(super) fn finish_first(own: &Conn) {
     // Its slot may be another connection's by now, of a fork child too, whose buffers are not mapped here.
     let waits = |first: &Conn| {
-        first.stage.load(Relaxed) == stage::CONFIRMED
-            && first.pid.load(Relaxed) == sys::getpid()
-            && first.peer_attached()
+        first.upgrade.stage() == Stage::Confirmed && first.pid.load(Relaxed) == sys::getpid() && first.peer_attached()
     };
     let Some(first) = group::unfinished(waits) else { return };
     if core::ptr::eq(first, own) || !first.hold_upgrade() {
         return;
     }
     if waits(first) {
-        committed(first, &mut [0; channel::MAX]);
+        let _ = committed(first);
     }
     first.release_upgrade();
 }
 
 /// Client: proposes to whoever is at the other end of the channel.
-pub(super) fn propose(conn: &Conn, fd: i32, ch: i32) -> Next {
-    let cred = match admit(conn, ch) {
+pub(super) fn propose(conn: &Conn, fd: i32, ch: Met) -> Next {
+    let cred = match ch.admit(conn) {
         Ok(cred) => cred,
         Err(why) => return Next::Tcp(why),
     };
@@ -62,21 +33,19 @@ pub(super) fn propose(conn: &Conn, fd: i32, ch: i32) -> Next {
         return decline(conn, ch, reason::ENDING);
     }
     let Some(n) = write(&message, &Told::default(), &info, &mut out) else { return Next::Tcp(reason::INT_ERR) };
-    match say(conn, ch, &out[..n], None) {
-        Ok(()) => {}
-        Err(_) if ch < 0 => return by_name(conn),
-        Err(_) => return Next::Tcp(reason::RENDEZVOUS),
+    if !say(conn, ch, &out[..n], None) {
+        return unanswered(conn, ch);
     }
-    conn.stage.store(stage::PROPOSED, Relaxed);
-    conn.looks.store(0, Relaxed);
+    conn.upgrade.reach(Stage::Proposed);
     Next::Later
 }
 
-/// Client: the invitation was taken back before the server saw our answer.
-fn by_name(conn: &Conn) -> Next {
-    close_meeting(conn);
-    conn.stage.store(stage::CALLING, Relaxed);
-    conn.looks.store(WHILE_INVITED, Relaxed);
+/// The server is not there, or gone without an answer: it may be met in another place.
+fn unanswered(conn: &Conn, ch: Met) -> Next {
+    let Some(other) = ch.instead() else { return Next::Tcp(reason::RENDEZVOUS) };
+    rendezvous::close(conn);
+    conn.upgrade.seek(other);
+    conn.upgrade.reach(Stage::Meeting);
     Next::Later
 }
 
@@ -94,45 +63,30 @@ fn proposal(to: Cred) -> Option<Proposal> {
 }
 
 /// Client: what does the server say?
-pub(super) fn answered(conn: &Conn, fd: i32, buffer: &mut [u8; channel::MAX]) -> Next {
-    let ch = conn.meeting.load(Relaxed);
-    let (n, passed) = match hear(conn, ch, buffer) {
+pub(super) fn answered(conn: &Conn, fd: i32, ch: Met) -> Next {
+    let mut buffer = [0u8; channel::MAX];
+    let (n, passed) = match hear(conn, ch, &mut buffer) {
         Ok(got) => got,
-        Err(libc::EAGAIN) => return Next::Later,
-        Err(_) => (0, None),
+        Err(Silence::Nothing) => return Next::Later,
+        Err(_) => return unanswered(conn, ch),
     };
-    let next = if n == 0 && ch < 0 {
-        by_name(conn)
-    } else if n == 0 {
-        Next::Tcp(reason::RENDEZVOUS)
-    } else {
-        accepted(conn, fd, ch, &buffer[..n], passed)
-    };
+    let next = accepted(conn, fd, ch, &buffer[..n], passed);
     if let Some(memfd) = passed {
         sys::close(memfd);
     }
     next
 }
 
-/// Whom we have called. On one machine a channel's other end stays who it was when it was admitted.
-fn known(conn: &Conn, ch: i32) -> Result<Cred, Reason> {
-    if remote::is_remote(conn) || witness::watches(conn) {
-        return admit(conn, ch);
-    }
-    let known = if ch < 0 { lanes::peer(conn, ch) } else { channel::peer(ch) };
-    known.ok_or(reason::RENDEZVOUS)
-}
-
-fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> Next {
+fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> Next {
     let accept = match Message::decode(raw) {
         Ok(Message::Accept(accept)) => accept,
         Ok(Message::Decline(d)) => {
-            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
+            conn.upgrade.is_declined(d.diagnosis);
             return Next::Tcp(reason::PEER_DECL);
         }
         _ => return decline(conn, ch, reason::CNF_ERR),
     };
-    let cred = match known(conn, ch) {
+    let cred = match ch.peer(conn) {
         Ok(cred) => cred,
         Err(why) => return decline(conn, ch, why),
     };
@@ -166,9 +120,9 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     conn.peer_pid.store(cred.pid as u32, Relaxed);
     let (dmb, lent) = match group::take_dmb(id, peer) {
         Ok(got) => got,
-        Err(code) => {
+        Err(why) => {
             group::failed(id, false);
-            return decline(conn, ch, Reason(code));
+            return decline(conn, ch, why);
         }
     };
     let refuse = |why| {
@@ -188,35 +142,29 @@ fn accepted(conn: &Conn, fd: i32, ch: i32, raw: &[u8], passed: Option<i32>) -> N
     // The server may switch as soon as it reads the Confirm: everything must be in place before that.
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
     let message = write(&confirm, &lent.told, &info, &mut out);
-    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)).is_ok());
+    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)));
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);
     }
-    conn.stage.store(stage::CONFIRMED, Relaxed);
-    conn.looks.store(0, Relaxed);
+    conn.upgrade.reach(Stage::Confirmed);
     Next::Later
 }
 
 /// Client: has the server attached our buffer? Until then nothing of ours may go where nobody might read it.
-pub(super) fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
+pub(super) fn committed(conn: &Conn) -> Next {
     if conn.peer_attached() {
         group::established(conn);
         conn.commit();
         upgraded(conn, true);
         return Next::Later;
     }
-    let ch = conn.meeting.load(Relaxed);
-    if ch < 0 && conn.pid.load(Relaxed) != sys::getpid() {
-        // A fork child has no part in its parent's lanes, which look hung up to it. The server may attach all the same, and
-        // its doorbells would be read as payload.
-        return Next::Later;
-    }
-    let (n, passed) = match hear(conn, ch, buffer) {
+    let Meeting::Met(ch) = conn.upgrade.meeting() else { return Next::Later };
+    let mut buffer = [0u8; channel::MAX];
+    let (n, passed) = match hear(conn, ch, &mut buffer) {
         Ok(got) => got,
-        // Hung up with our Confirm unread.
-        Err(libc::ECONNRESET) => (0, None),
-        // Whatever kept us from hearing it says nothing of the server, which may have attached or be about to: taking our
+        Err(Silence::HungUp) => (0, None),
+        // Whatever keeps us from hearing it says nothing of the server, which may have attached or be about to: taking our
         // buffer back now would have its doorbells read as payload.
         Err(_) => return Next::Later,
     };
@@ -229,7 +177,7 @@ pub(super) fn committed(conn: &Conn, buffer: &mut [u8; channel::MAX]) -> Next {
     }
     let why = match Message::decode(&buffer[..n]) {
         Ok(Message::Decline(d)) => {
-            conn.peer_reason.store(d.diagnosis.code(), Relaxed);
+            conn.upgrade.is_declined(d.diagnosis);
             reason::PEER_DECL
         }
         _ => reason::RENDEZVOUS,

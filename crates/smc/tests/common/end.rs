@@ -32,12 +32,17 @@ impl End {
         meet::step(self.conn, self.fd, || false);
     }
 
+    /// The descriptor of its rendezvous channel.
+    pub fn channel(&self) -> i32 {
+        self.conn.upgrade.meeting().descriptor().expect("a channel")
+    }
+
     pub fn reason(&self) -> smc::reason::Reason {
-        smc::reason::Reason(self.conn.reason.load(Relaxed))
+        self.conn.reason()
     }
 
     pub fn peer_reason(&self) -> smc::reason::Reason {
-        smc::reason::Reason(self.conn.peer_reason.load(Relaxed))
+        self.conn.upgrade.declined()
     }
 
     /// Whether this end has the lower address, so that it listens at the rendezvous.

@@ -180,7 +180,7 @@ pub(super) fn end_unheld(index: u32) {
         smc::meet::abandon(c, -1);
         group::release(c);
     } else {
-        c.meeting.store(0, Relaxed);
+        c.upgrade.forget();
     }
     finish(c);
     c.gen_.fetch_add(1, Release);

@@ -111,7 +111,7 @@ pub fn on_upgraded(port: Port) {
 pub fn make_way(fd: i32) {
     each(|own, k| {
         if let Kind::Conn(i) = k
-            && conn(i).meeting.load(Relaxed) == fd
+            && conn(i).upgrade.meeting().descriptor() == Some(fd)
         {
             smc::meet::abandon(conn(i), own);
         }

@@ -1,0 +1,111 @@
+//! By a lane: in the memory of a link group that the two processes have already (`group/lanes.rs`).
+
+use super::rendezvous::{Channel, Found, Rendezvous, often, seldom, vouched};
+use super::*;
+use crate::conn::upgrade::{Lane, Met, Name, Place, Seeking};
+use crate::group::{Role, lanes};
+
+/// Looks for an invitation, or for an answer to one, before a connection's name is used.
+const PATIENCE: u32 = 4;
+
+impl Rendezvous for Lane {
+    fn begin(conn: &Conn, _: i32, role: Role) -> Found {
+        if role == Role::Client {
+            conn.upgrade.seek(Seeking::Lane(Lane::Awaits));
+            return Found::Again;
+        }
+        if !lanes::invite(conn) {
+            return Found::Elsewhere;
+        }
+        conn.upgrade.seek(Seeking::Lane(Lane::Invites));
+        Found::Nobody
+    }
+
+    fn look(self, conn: &Conn, _: i32) -> Found {
+        let looks = conn.upgrade.looks.load(Relaxed);
+        match self {
+            Lane::Awaits => find(conn, looks),
+            Lane::Invites => answered(conn, looks),
+        }
+    }
+
+    fn gap(self, ops: u32, looks: u32) -> u32 {
+        match self {
+            Lane::Awaits if may_be_invited(looks) => 1,
+            Lane::Awaits => seldom(ops),
+            Lane::Invites => often(ops, looks),
+        }
+    }
+
+    fn is_alone(self) -> bool {
+        true
+    }
+
+    fn close(self, conn: &Conn) {
+        if self == Lane::Invites {
+            lanes::withdraw(conn);
+        }
+    }
+}
+
+/// Client: is there an invitation?
+fn find(conn: &Conn, looks: u32) -> Found {
+    // It is with first contact that a group gets lanes.
+    client::finish_first(conn);
+    if let Some(place) = lanes::find(conn) {
+        conn.upgrade.meet(Met::Lane(place));
+        return Found::Peer(Role::Client);
+    }
+    if may_be_invited(looks) { Found::Nobody } else { Found::Elsewhere }
+}
+
+/// Client: whether the next operations are to be waited for, rather than the name be called.
+fn may_be_invited(looks: u32) -> bool {
+    looks < PATIENCE && lanes::are_likely()
+}
+
+/// Server: has one of those that were invited answered? If not, whoever comes by the connection's name is welcome.
+fn answered(conn: &Conn, looks: u32) -> Found {
+    if let Some(place) = lanes::answered(conn) {
+        conn.upgrade.meet(Met::Lane(place));
+        return Found::Peer(Role::Server);
+    }
+    if looks < PATIENCE {
+        return Found::Nobody;
+    }
+    rendezvous::close(conn);
+    conn.upgrade.looks.store(0, Relaxed);
+    Found::Elsewhere
+}
+
+impl Channel for Place {
+    fn admit(self, conn: &Conn) -> Result<Cred, Reason> {
+        vouched(conn, lanes::vouched_peer(conn, self).ok_or(reason::RENDEZVOUS)?)
+    }
+
+    fn peer(self, conn: &Conn) -> Result<Cred, Reason> {
+        lanes::peer(conn, self).ok_or(reason::RENDEZVOUS)
+    }
+
+    fn say(self, conn: &Conn, message: &[u8], pass: Option<i32>) -> bool {
+        lanes::send(conn, self, message, pass)
+    }
+
+    /// A fork child has no part in its parent's lanes, which look hung up to it.
+    fn hear(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
+        if conn.pid.load(Relaxed) == sys::getpid() { lanes::recv(conn, self, out) } else { Err(Silence::Unusable) }
+    }
+
+    fn peek(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<usize, Silence> {
+        lanes::peek(conn, self, out)
+    }
+
+    /// The invitation was taken back before the server saw our answer.
+    fn instead(self) -> Option<Seeking> {
+        Some(Seeking::Name(Name::Calls))
+    }
+
+    fn close(self, conn: &Conn) {
+        lanes::leave(conn, self);
+    }
+}
