@@ -13,6 +13,8 @@ mod name;
 mod prove;
 mod rendezvous;
 mod server;
+#[cfg(test)]
+mod tests;
 
 use mark::is_same_stream;
 use rendezvous::{Channel, Found};

@@ -122,6 +122,9 @@ pub enum Met {
     Directory(i32),
     /// A TCP connection to another guest.
     Broker(i32),
+    /// One side of a conversation that a test holds in its hands.
+    #[cfg(test)]
+    Scripted(u32),
 }
 
 /// A lane of a link group.
@@ -171,6 +174,8 @@ impl Meeting {
             Meeting::Met(Met::Lane(Place { group, lane })) => (16, lane, group),
             Meeting::Met(Met::Directory(fd)) => (17, 0, fd as u32),
             Meeting::Met(Met::Broker(fd)) => (18, 0, fd as u32),
+            #[cfg(test)]
+            Meeting::Met(Met::Scripted(side)) => (19, 0, side),
         };
         u64::from(number) << 32 | u64::from(lane) << 8 | tag
     }
@@ -198,6 +203,8 @@ impl Meeting {
             16 => Meeting::Met(Met::Lane(Place { group: number, lane })),
             17 => Meeting::Met(Met::Directory(fd)),
             18 => Meeting::Met(Met::Broker(fd)),
+            #[cfg(test)]
+            19 => Meeting::Met(Met::Scripted(number)),
             _ => Meeting::Nowhere,
         }
     }
@@ -376,7 +383,7 @@ mod tests {
     #[test]
     fn zero_and_nonsense_are_nowhere() {
         assert_eq!(Meeting::Nowhere.encode(), 0);
-        for tag in 19..=255 {
+        for tag in 20..=255 {
             let at = Meeting::decode(7 << 32 | tag);
             assert_eq!((at, at.descriptor()), (Meeting::Nowhere, None), "{tag}");
         }

@@ -222,6 +222,11 @@ macro_rules! each_channel {
                 let $ch = broker::Stream(fd);
                 $asked
             }
+            #[cfg(test)]
+            Met::Scripted(side) => {
+                let $ch = tests::Side(side);
+                $asked
+            }
         }
     };
 }
