@@ -598,8 +598,8 @@ fn finish(c: &Conn) {
         return;
     }
     t.stats.wakeups.add(&c.wakeups);
-    t.stats.rx.add(&c.rx_counts);
-    t.stats.tx.add(&c.tx_counts);
+    t.stats.rx.add(&c.rx.counts);
+    t.stats.tx.add(&c.tx.counts);
 }
 
 /// Keeps a connection on TCP for good, bringing it back there if need be. Our hooks go on serving it.

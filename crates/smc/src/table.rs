@@ -18,15 +18,14 @@ use crate::sys;
 /// First eight bytes of the table.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHORTWIR");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Where the rows of link groups begin.
 pub const GROUPS_AT: usize = size_of::<Header>();
 /// Where the first connection slot begins.
 pub const SLOTS_AT: usize = GROUPS_AT + ROWS * size_of::<Row>();
 /// Slots in the table: connections that one fork family can have under observation.
 pub const CAPACITY: u32 = 1 << 17;
-/// Wait words a family can hand out (index 0 means none).
-pub const WAITS: usize = 256;
+pub use crate::conn::WAITS;
 
 /// The first page of the table.
 #[repr(C, align(4096))]

@@ -43,7 +43,7 @@ impl Conn {
                     free -= n as u32;
                     // SYNC: prod. The copy was a fence; pairs with the arm of a sleeper.
                     fence(SeqCst);
-                    let asleep = must_ring(&self.my().rx_arm, &self.rung_rx);
+                    let asleep = must_ring(&self.my().rx_arm, &self.tx.rung);
                     self.wake(fd, tx, asleep, more);
                 }
                 Err(e) => {
@@ -53,7 +53,7 @@ impl Conn {
             }
         }
         if done > 0 {
-            self.tx_counts.call(done);
+            self.tx.counts.call(done);
             return Sent::Bytes(done);
         }
         match failed {
@@ -62,7 +62,7 @@ impl Conn {
             None if self.is_recalled() => Sent::Kernel,
             None if free > 0 => Sent::Bytes(0),
             None => {
-                self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
+                self.tx.counts.full.store(self.tx.counts.full.load(Relaxed) + 1, Relaxed);
                 // Who waits for room waits for a peer that may be asleep.
                 self.let_go(fd, tx);
                 Sent::Full
@@ -232,7 +232,7 @@ impl Conn {
             }
         }
         tx.word = tx.prod.wire();
-        self.tx_word.store(tx.word, Relaxed);
+        self.tx.word.store(tx.word, Relaxed);
         Ok(moved)
     }
 }

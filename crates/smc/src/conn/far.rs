@@ -10,6 +10,7 @@
 
 use super::*;
 use crate::kind::VERBS;
+use crate::stats::Counts;
 use crate::{sys, table};
 use core::mem::offset_of;
 use core::sync::atomic::fence;

@@ -295,7 +295,7 @@ impl core::fmt::Debug for Phase {
 
 /// The word itself. Zeroed memory is a connection that nothing has happened to.
 #[repr(transparent)]
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Word(AtomicU32);
 
 impl Word {

@@ -68,12 +68,11 @@ impl Conn {
     /// that will be gone (`vanishing`) it gets some time. Without, our own receives go on until the peer has answered.
     pub(super) fn recall_far(&self, fd: i32, foreign: bool, vanishing: bool) -> bool {
         {
-            let Ok(_guard) = self.lock_rx() else { return false };
+            let Ok(mut held) = self.lock_rx() else { return false };
             if self.set(p::RECALLED).receives_are_back() {
                 return true;
             }
-            // SAFETY: the rx lock is held.
-            let rx = unsafe { &mut *self.rx.get() };
+            let rx = &mut *held;
             if !self.ask_for_ring(rx, foreign) {
                 return !foreign;
             }
@@ -138,14 +137,13 @@ impl Conn {
     /// the peer's that has been in the kernel since before the switch gets at once.
     fn wake_for_recall(&self, fd: i32) {
         if self.sends_on_ring() {
-            return self.ring(fd, &self.tx_counts);
+            return self.ring(fd, &self.tx.counts);
         }
         // Whoever has it sends something, which wakes too; and the rx lock may be held, which comes behind this one elsewhere.
-        let Some(_guard) = self.tx_lock.try_lock() else { return };
+        let Some(mut held) = self.tx.state.try_lock() else { return };
         if self.switch_locked(fd, |_| true) {
-            self.ring(fd, &self.tx_counts);
-            // SAFETY: the tx lock is held.
-            let tx = unsafe { &mut *self.tx.get() };
+            self.ring(fd, &self.tx.counts);
+            let tx = &mut *held;
             let at = tx.prod.pos;
             self.leave_ring(tx, at);
         }
@@ -153,14 +151,13 @@ impl Conn {
 
     /// The peer rings no more. False while something is missing; what it will send again is, unless that may be `later`.
     fn finish_recall(&self, fd: i32, later: bool) -> bool {
-        let Ok(_guard) = self.lock_rx() else { return false };
+        let Ok(mut held) = self.lock_rx() else { return false };
         if self.receives_are_back() {
             // A thread that looked for something to read has found the peer's return, and has skipped the doorbells: waited for
             // here once more, they would seem never to come.
             return true;
         }
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
+        let rx = &mut *held;
         let my = self.my();
         let rung = my.rung.load(SeqCst) & !RUNG_REVOKED;
         let Ok(unread) = self.refresh_rx(rx) else { return false };
@@ -176,7 +173,7 @@ impl Conn {
             return rung == 0;
         }
         rx.cons = rx.prod;
-        self.rx_word.store(rx.cons.wire(), Relaxed);
+        self.rx.word.store(rx.cons.wire(), Relaxed);
         if unread > 0 {
             // It may sleep.
             self.wake_for_recall(fd);

@@ -53,9 +53,8 @@ impl Conn {
         if !ph.is_exposed() || (self.my().takeback.load(Acquire) & 1 == 0 && !ph.has(p::RESEND) && !recalled) {
             return true;
         }
-        let Ok(_guard) = self.lock_tx() else { return false };
-        // SAFETY: the tx lock is held.
-        let tx = unsafe { &mut *self.tx.get() };
+        let Ok(mut held) = self.lock_tx() else { return false };
+        let tx = &mut *held;
         let at = tx.prod.pos;
         let word = self.my().takeback.load(Acquire);
         if word & 1 != 0 && self.is_far() && !self.phase().has(p::TAKEN_BACK) {
@@ -109,12 +108,10 @@ impl Conn {
     /// `flush_takeback` in front of an end of our stream, behind which nothing can be sent. Where the kernel would go on by itself
     /// this waits, as long as the peer reads. False when something is left: the end must not pass for that of the whole.
     pub(super) fn flush_before_end(&self, fd: i32) -> bool {
-        // SAFETY: one plain word, used as a hint.
-        let sent = || unsafe { (&raw const (*self.tx.get()).resend).read_volatile() };
-        let (mut last, mut since) = (sent(), sys::now_ns());
+        let (mut last, mut since) = (self.tx.resend(), sys::now_ns());
         while !self.flush_takeback(fd) {
             let now = sys::now_ns();
-            if core::mem::replace(&mut last, sent()) != last {
+            if core::mem::replace(&mut last, self.tx.resend()) != last {
                 since = now;
             } else if now - since > UNREAD_MS * 1_000_000 {
                 return false;
@@ -171,10 +168,9 @@ impl Conn {
 
     /// Our sends return to TCP; receives stay where they are.
     pub fn leave_tx(&self) {
-        let Ok(_guard) = self.lock_tx() else { return };
+        let Ok(mut held) = self.lock_tx() else { return };
         if self.sends_on_ring() {
-            // SAFETY: the tx lock is held.
-            let tx = unsafe { &mut *self.tx.get() };
+            let tx = &mut *held;
             let at = tx.prod.pos;
             self.leave_ring(tx, at);
         }
@@ -199,9 +195,8 @@ impl Conn {
         if self.is_far() {
             return self.recall_far(fd, foreign, vanishing);
         }
-        let Ok(_guard) = self.lock_rx() else { return false };
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
+        let Ok(mut held) = self.lock_rx() else { return false };
+        let rx = &mut *held;
         let my = self.my();
         let before = my.prod.fetch_or(REVOKED, SeqCst);
         self.set(p::RECALLED);
@@ -237,8 +232,8 @@ impl Conn {
             }
             self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);
             rx.cons = rx.prod;
-            self.rx_word.store(rx.cons.wire(), Relaxed);
-            self.ring(fd, &self.tx_counts);
+            self.rx.word.store(rx.cons.wire(), Relaxed);
+            self.ring(fd, &self.tx.counts);
         } else if unread > 0 {
             return true;
         }
@@ -286,9 +281,8 @@ impl Conn {
 
     /// Follows the peer back to TCP if the ring is read to its end.
     pub fn try_back_to_tcp(&self, fd: i32) {
-        if let Some(_guard) = self.rx_lock.try_lock() {
-            // SAFETY: the rx lock is held.
-            let rx = unsafe { &mut *self.rx.get() };
+        if let Some(mut held) = self.rx.state.try_lock() {
+            let rx = &mut *held;
             if self.receives_on_ring()
                 && rx.tcp_left == 0
                 && self.refresh_rx(rx) == Ok(0)

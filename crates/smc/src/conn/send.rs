@@ -3,6 +3,7 @@
 
 use super::carry::Source;
 use super::*;
+use crate::stats::Counts;
 use crate::sys;
 use shm::doorbell::must_ring;
 use shm::ring::Ring;
@@ -146,7 +147,7 @@ impl Conn {
 
     /// Runs `f` while no send of another thread is under way; None for a signal handler that interrupted one.
     pub fn while_not_sending<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        let _guard = self.lock_tx().ok()?;
+        let _held = self.lock_tx().ok()?;
         Some(f())
     }
 
@@ -168,7 +169,7 @@ impl Conn {
         more: bool,
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
     ) -> Option<Sent> {
-        let Ok(_guard) = self.lock_tx() else { return Some(Sent::Held) };
+        let Ok(mut held) = self.lock_tx() else { return Some(Sent::Held) };
         let (cpu, ticks) = sys::cpu_and_ticks();
         if self.sends_on_ring() {
             self.look_now_and_then(fd, ticks);
@@ -177,8 +178,7 @@ impl Conn {
         if !ph.sends_freely() {
             return Some(self.send_none(fd, ph, want));
         }
-        // SAFETY: the tx lock is held.
-        let tx = unsafe { &mut *self.tx.get() };
+        let tx = &mut *held;
         if tx.left {
             tx.left = false;
             self.note_published(fd, tx);
@@ -239,7 +239,7 @@ impl Conn {
             }
         }
         if done > 0 {
-            self.tx_counts.call(done);
+            self.tx.counts.call(done);
             return Some(Sent::Bytes(done));
         }
         if self.sends_go_back() {
@@ -249,7 +249,7 @@ impl Conn {
             Some(e) => Sent::Err(e),
             None if free > 0 => Sent::Bytes(0),
             None => {
-                self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
+                self.tx.counts.full.store(self.tx.counts.full.load(Relaxed) + 1, Relaxed);
                 // Who waits for room waits for a peer that may be asleep.
                 self.let_go(fd, tx);
                 Sent::Full
@@ -266,11 +266,11 @@ impl Conn {
             return;
         }
         self.ring_what_was_counted(fd);
-        self.ring(fd, &self.tx_counts);
+        self.ring(fd, &self.tx.counts);
         let (placed, published) = (tx.prod.wire(), self.peer().prod.load(Acquire));
         if published == placed {
             tx.word = placed;
-            self.tx_word.store(placed, Relaxed);
+            self.tx.word.store(placed, Relaxed);
         } else if published == tx.word {
             self.publish(fd, tx, sys::cpu(), false);
         }
@@ -378,7 +378,7 @@ impl Conn {
         // Left in the middle by a handler that jumps, the peer's image, the device's queue and our cursors would tell different
         // stories.
         let _held = sys::SignalsHeld::new();
-        let Ok(_guard) = self.lock_tx() else { return Sent::Held };
+        let Ok(mut held) = self.lock_tx() else { return Sent::Held };
         if self.sends_on_ring() {
             self.look_now_and_then(fd, sys::ticks());
         }
@@ -392,8 +392,7 @@ impl Conn {
         if self.has_no_device() {
             return Sent::Err(libc::ECONNRESET);
         }
-        // SAFETY: the tx lock is held.
-        let tx = unsafe { &mut *self.tx.get() };
+        let tx = &mut *held;
         let Ok(used) = self.refresh_tx(tx) else { return Sent::Err(self.broken(fd)) };
         if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
             return self.send_to_gone(fd, want);
@@ -501,9 +500,9 @@ impl Conn {
             return false;
         }
         tx.word = word;
-        self.tx_word.store(word, Relaxed);
+        self.tx.word.store(word, Relaxed);
         let my = self.my();
-        let asleep = must_ring(&my.rx_arm, &self.rung_rx) || self.covered_sleeps(my);
+        let asleep = must_ring(&my.rx_arm, &self.tx.rung) || self.covered_sleeps(my);
         self.wake(fd, tx, asleep, more);
         true
     }
@@ -513,7 +512,7 @@ impl Conn {
     #[inline(always)]
     pub(super) fn wake(&self, fd: i32, tx: &mut Tx, asleep: bool, more: bool) {
         if asleep {
-            tx.held = self.ring_or_hold(fd, &self.tx_counts, (more || self.is_corked()) && is_small(tx));
+            tx.held = self.ring_or_hold(fd, &self.tx.counts, (more || self.is_corked()) && is_small(tx));
         } else if tx.held && !(more || self.is_corked()) {
             self.let_go(fd, tx);
         }
@@ -531,9 +530,8 @@ impl Conn {
     /// The application says that what it has sent is to go now: it has pulled the cork, or set TCP_NODELAY.
     pub fn push(&self, fd: i32) {
         // A send that is under way in another thread, or below this signal handler, sees that there is no cork any more.
-        if let Some(_guard) = self.tx_lock.try_lock() {
-            // SAFETY: the tx lock is held.
-            self.let_go(fd, unsafe { &mut *self.tx.get() });
+        if let Some(mut held) = self.tx.state.try_lock() {
+            self.let_go(fd, &mut held);
         }
     }
 
