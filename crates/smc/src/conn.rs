@@ -10,14 +10,17 @@ mod bounds;
 mod carry;
 mod close;
 mod ending;
-pub mod far;
 pub mod header;
 pub mod identity;
+pub mod image;
 mod inflight;
 mod intact;
 mod locked;
+mod mapped;
 mod options;
 pub mod phase;
+mod place;
+mod reach;
 mod ready;
 mod recall;
 mod receiver;
@@ -43,6 +46,7 @@ use ending::Ending;
 use identity::Identity;
 use locked::Held;
 use phase::{self as p, Phase, Receives, Sends};
+use reach::{Reach, each};
 use window::{Window, header};
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -248,7 +252,7 @@ impl Conn {
         self.my_token.store(e.my_token, Relaxed);
         self.path.store(path::of(e.kind, false), Relaxed);
         let w = self.window();
-        self.detach_far();
+        self.forget_image();
         w.tail.store(0, Relaxed);
         w.my_size.store(e.my_len - HEADER_LEN, Relaxed);
         w.my_waits.store(e.my_waits, Relaxed);
@@ -278,12 +282,7 @@ impl Conn {
         }
         w.peer_waits.store(waits, Relaxed);
         w.peer.store(peer, Release);
-        self.peer().cpu.store(self.with_bounds(0), Relaxed);
-        // SYNC: kind. Behind the attachment; pairs with `peer_attached`.
-        self.peer().kind.store(self.kind_word(), Release);
-        if !self.is_linked() {
-            self.tell(&[far::CPU, far::KIND]);
-        }
+        each!(self.reach(), reach => reach.introduce(self.with_bounds(0)));
     }
 
     /// Takes the lock of the receiving side.
@@ -305,7 +304,7 @@ impl Conn {
     /// Whether the peer has attached our DMB.
     pub(crate) fn peer_attached(&self) -> bool {
         // SYNC: kind.
-        self.my().kind.load(Acquire) & far::KIND_TYPE == 0xfe
+        self.my().kind.load(Acquire) & image::KIND_TYPE == 0xfe
     }
 
     /// Both sides have attached: our sends may switch.
@@ -315,10 +314,7 @@ impl Conn {
         let rx = unsafe { self.rx.state.alone() };
         // What was read before now has not been told.
         rx.published = rx.cons.pos;
-        // SYNC: cons.
-        self.peer().cons.store(rx.cons.wire() | self.ending.said(), Release);
-        // Before this the other end of a link may not be connected yet.
-        self.tell(if self.is_linked() { &[far::CPU, far::KIND, far::CONS] } else { &[far::CONS] });
+        each!(self.reach(), reach => reach.open(rx.cons.wire() | self.ending.said()));
         self.phase.turn_sends(Sends::committed);
     }
 
@@ -380,17 +376,17 @@ impl Conn {
             return false;
         }
         if !self.phase().has(p::BROKEN) {
-            verdict::withdraw(kind);
+            verdict::end_device(kind);
             if !self.phase().has(p::BROKEN) {
                 // The process that we were forked from has upgraded it.
-                self.end_now(true);
+                self.break_now(true);
             }
         }
         true
     }
 
-    /// Ends it with ECONNRESET, wherever it is used, also at the peer if that is to be told.
-    pub(crate) fn end_now(&self, tell: bool) {
+    /// Breaks it, wherever it is used, also at the peer if that is to be told.
+    pub(crate) fn break_now(&self, tell: bool) {
         // Its number is the application's and noted nowhere below it.
         if let Some(fd) = crate::sys::another_descriptor_of(self.inode.load(Relaxed)) {
             if tell {
@@ -407,7 +403,7 @@ impl Conn {
     pub(crate) fn broken(&self, fd: i32) -> i32 {
         if !self.set(p::BROKEN).has(p::BROKEN) {
             if self.cut_off() {
-                verdict::terminate(self.group.load(Relaxed));
+                verdict::end_group(self.group.load(Relaxed));
             }
             let damaged = self.phase().has(p::DAMAGED);
             let removed = table::is_removed(self.kind());

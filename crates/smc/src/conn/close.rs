@@ -1,9 +1,9 @@
 //! Half-close, close, and what the peer is told of them.
 #![allow(unsafe_code)]
 
+use super::reach::{Reach, each};
 use super::*;
 use crate::sys;
-use core::sync::atomic::fence;
 
 impl Conn {
     /// Publishes end flags behind everything sent so far, and sets `marks`. The caller makes the kernel's FIN follow.
@@ -23,10 +23,7 @@ impl Conn {
         }
         // The lock is held, or our own thread holds it further up the stack (signal handler).
         let cons = self.rx.cons();
-        // SYNC: ends. Release, behind the producer word; pairs with `refresh_rx`.
-        self.peer().cons.store(cons.wire() | self.ending.said(), SeqCst);
-        self.tell(&[far::CONS]);
-        fence(SeqCst);
+        each!(self.reach(), reach => reach.end(cons.wire() | self.ending.said()));
     }
 
     /// Tells the peer that the device went away, whatever locks are held. A confirmation that is under way may hide it, from
@@ -34,9 +31,7 @@ impl Conn {
     pub(crate) fn tell_gone(&self, fd: i32) {
         if self.is_committed() && !self.phase().has(p::RECALLED) {
             self.ending.said.fetch_or(ABORT | GONE, Relaxed);
-            // SYNC: ends. Pairs with `refresh_rx`.
-            self.peer().cons.fetch_or(ABORT | GONE, SeqCst);
-            self.tell(&[far::CONS]);
+            each!(self.reach(), reach => reach.flag(ABORT | GONE));
             self.ring(fd, &self.tx.counts);
         }
     }
@@ -157,8 +152,7 @@ impl Conn {
         // SYNC: left. Release, behind all other stores; pairs with the acquires in `peer_has_left` and `group::take_dmb`.
         // A peer that attaches only now has not been told of the end.
         let untold = if !self.is_committed() { self.ending.said() } else { 0 };
-        self.peer().cons.fetch_or(LEFT | untold, SeqCst);
-        self.tell(&[far::CONS]);
+        each!(self.reach(), reach => reach.flag(LEFT | untold));
     }
 
     /// Our DMB's header, for whoever keeps the DMB until it is quiet.

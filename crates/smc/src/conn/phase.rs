@@ -108,7 +108,7 @@ impl Sends {
     }
 
     /// Where they are when they are not to leave TCP (again), while they are not in the ring.
-    pub(crate) const fn given_up(self) -> Self {
+    pub(crate) const fn gone_back(self) -> Self {
         match self {
             Self::Tcp => Self::Kept,
             Self::Ready | Self::Switching => Self::Back,
@@ -357,7 +357,7 @@ impl Word {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,11 +1,11 @@
 //! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
 #![allow(unsafe_code)]
 
+use super::reach::{Reach, each};
 use super::sleepers::{READS, WRITES};
 use super::*;
 use crate::sys;
 use shm::cursor::CURSOR_MASK;
-use shm::doorbell::arm;
 
 /// Doorbells that may lie unread in front of a sleep. With the two that ring during it (data, space) they fit the smallest
 /// congestion window that a sender without losses is ever given: 4 segments, bbr's while it probes the round-trip time.
@@ -42,9 +42,7 @@ impl Conn {
             if my.takeback.load(Relaxed) & 1 != 0 || ph.has(p::RESEND) {
                 self.flush_takeback(fd);
             }
-            if self.is_far() {
-                gone |= self.look_far(fd);
-            }
+            gone |= self.image().is_some_and(|image| image.look(fd));
         }
         if ph.receives_on_ring() {
             let word = self.my().prod.load(Acquire);
@@ -55,7 +53,7 @@ impl Conn {
                 if mark <= 1 || ends != 0 || gone || ph.has(p::SHUT_RD) || self.unread(fd) >= mark {
                     ev |= IN;
                 }
-            } else if word & REVERTED != 0 || ph.has(p::RECALLED) && !self.is_far() {
+            } else if word & REVERTED != 0 || self.has_revoked(ph) {
                 self.try_back_to_tcp(fd);
                 ask |= IN as i16 | libc::POLLRDHUP;
             } else if ends != 0 || gone || ph.has(p::SHUT_RD) {
@@ -178,7 +176,7 @@ impl Conn {
         let Ok(mut held) = self.lock_tx() else { return 0 };
         let tx = &mut *held;
         let used = self.refresh_tx(tx).unwrap_or(0);
-        (used - if self.is_far() { self.read_untold(tx, used) } else { 0 }) as usize
+        (used - self.image().map_or(0, |image| image.read_untold(tx, used))) as usize
     }
 
     /// A FIN without flags: half-closed over TCP and slow, or dead. A dead peer's kernel answers a doorbell with a reset.
@@ -211,9 +209,7 @@ impl Conn {
     /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
     pub fn arm_data(&self) {
         if self.is_committed() {
-            arm(&self.peer().rx_arm);
-            // How far we have read goes along.
-            self.tell(&[far::CONS, far::RX_ARM]);
+            each!(self.reach(), reach => reach.arm_data());
         }
     }
 
@@ -236,8 +232,7 @@ impl Conn {
     /// Asks for a doorbell when a third of the peer's ring is free. The caller looks again before it sleeps.
     pub fn arm_space(&self) {
         if self.is_committed() && !self.is_muffled() {
-            arm(&self.peer().tx_arm);
-            self.tell(&[far::TX_ARM]);
+            each!(self.reach(), reach => reach.arm_space());
         }
     }
 
@@ -300,8 +295,8 @@ impl Conn {
 
     /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
     pub fn cover(&self, wait: u32) {
-        if self.is_committed() && !self.is_far() {
-            self.peer().cover.store(wait, SeqCst);
+        if self.is_committed() {
+            each!(self.reach(), reach => reach.cover(wait));
         }
     }
 

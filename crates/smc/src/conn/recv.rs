@@ -1,10 +1,10 @@
 //! Bytes out of our ring to the application.
 #![allow(unsafe_code)]
 
+use super::reach::{Reach, each};
 use super::send::Pieces;
 use super::*;
 use crate::sys;
-use core::sync::atomic::fence;
 use shm::doorbell::must_ring;
 use shm::ring::Ring;
 
@@ -224,22 +224,10 @@ impl Conn {
             return;
         }
         rx.published = rx.cons.pos;
-        // SYNC: cons. Release: our reads of the freed bytes are done; pairs with `refresh_tx`.
-        self.peer().cons.store(rx.cons.wire() | self.ending.said(), Release);
-        // Early news are not worth a copy: they go along with what is told next.
-        if !(wanted || step) {
+        let told = each!(self.reach(), reach => self.confirm_by(reach, rx, wanted || step));
+        if !told {
             return;
         }
-        let cpu = self.with_bounds(sys::cpu());
-        if cpu != rx.cpu {
-            // An end that only receives tells where it runs, too: its writer spins for space.
-            rx.cpu = cpu;
-            self.peer().cpu.store(cpu, Relaxed);
-            self.tell(&[far::CPU]);
-        }
-        self.tell(&[far::CONS]);
-        fence(SeqCst);
-        rx.fenced = rx.cons.pos;
         // The writer goes by all that it has written, which may be more than we have looked at: rung too early, it would
         // only sleep again.
         let unread = self.refresh_rx(rx).unwrap_or(unread);
@@ -250,6 +238,21 @@ impl Conn {
                 self.ring(fd, &self.rx.counts);
             }
         }
+    }
+
+    /// The store of `confirm`, and (`now`) what lets the peer act on it; whether that was done.
+    #[inline(always)]
+    fn confirm_by(&self, reach: impl Reach, rx: &mut Rx, now: bool) -> bool {
+        reach.confirm(rx.cons.wire() | self.ending.said());
+        if !now {
+            return false;
+        }
+        let cpu = self.with_bounds(sys::cpu());
+        // An end that only receives tells where it runs, too: its writer spins for space.
+        reach.confirm_now((cpu != rx.cpu).then_some(cpu));
+        rx.cpu = cpu;
+        rx.fenced = rx.cons.pos;
+        true
     }
 
     /// Payload that the peer sent over TCP before its switch. Its stage is not to lie in the frames of sections that others
@@ -316,7 +319,7 @@ impl Conn {
         if self.my().prod.load(Acquire) & REVERTED != 0 {
             return self.back_to_tcp(fd, rx);
         }
-        if ph.has(p::RECALLED) && !self.is_far() {
+        if self.has_revoked(ph) {
             // We took the ring back and have read all of it: what follows comes over TCP behind the last doorbell.
             return self.back_to_tcp(fd, rx);
         }

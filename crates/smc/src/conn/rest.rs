@@ -82,7 +82,7 @@ impl Conn {
         if ph.sends() != Sends::Ring || ph.has(p::CLOSED | p::DEAD | p::BROKEN) {
             return;
         }
-        if self.is_far() {
+        if self.image().is_some() {
             // The ring is the peer's own memory.
             return;
         }

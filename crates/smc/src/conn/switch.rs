@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::inflight::*;
+use super::mapped::fix_bells;
+use super::reach::{Reach, each};
 use super::receiver::UNKNOWN;
 use super::*;
 use crate::inet::{Received, TcpInfo, received, received_while_alone};
@@ -45,10 +47,7 @@ impl Conn {
             self.prompt(fd);
             match TcpInfo::of(fd) {
                 Some(info) if suits(&info) => {
-                    // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this
-                    // store, so whoever receives one sees it.
-                    self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
-                    ok = self.tell(&[far::SWITCH]);
+                    ok = each!(self.reach(), reach => reach.switch(info.sent()));
                     if ok {
                         self.phase.turn_sends(|_| Sends::Ring);
                     }
@@ -57,10 +56,8 @@ impl Conn {
                 // A sandbox was entered since the upgrade, and every further try would cost as much as this one.
                 None => {
                     self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
-                    self.phase.turn_sends(Sends::given_up);
-                    if self.is_far() {
-                        self.leave_far();
-                    }
+                    self.phase.turn_sends(Sends::gone_back);
+                    each!(self.reach(), reach => reach.refuse(self));
                     self.restore_delays(fd);
                 }
             }
@@ -200,7 +197,7 @@ impl Conn {
 
     /// Nobody can tell payload from doorbells: a reset is better than a guess.
     #[cold]
-    fn lost(&self, fd: i32) {
+    fn break_unreadable(&self, fd: i32) {
         self.broken(fd);
         self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
         self.phase.turn_receives(|at| if at == Receives::Back { Receives::Ring } else { at.followed() });
@@ -278,7 +275,7 @@ impl Conn {
                         payload
                     }
                     Some((_, Overtakes::Whole { .. } | Overtakes::Torn)) | None => {
-                        self.lost(fd);
+                        self.break_unreadable(fd);
                         0
                     }
                 }
@@ -298,7 +295,7 @@ impl Conn {
             return Overtakes::No;
         }
         // Payload from behind the return begins after the last doorbell.
-        let last = n + u64::from(my.rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED);
+        let last = n + u64::from(fix_bells(my));
         if r <= last {
             return Overtakes::No;
         }
@@ -315,7 +312,7 @@ impl Conn {
     fn left_in_vain(&self) -> bool {
         let my = self.my();
         let ph = self.phase();
-        let recalled = ph.has(p::RECALLED) && !ph.receives_on_ring() && self.is_far();
+        let recalled = ph.has(p::RECALLED) && !ph.receives_on_ring() && !self.revokes();
         recalled && my.prod.load(Acquire) == REVERTED && my.rung.load(SeqCst) & !RUNG_REVOKED == 0
     }
 
@@ -346,7 +343,7 @@ impl Conn {
             let rx = &mut *held;
             match self.position(fd, rx, 0) {
                 Some(r) => self.begin_ring(rx, n, r),
-                None => self.lost(fd),
+                None => self.break_unreadable(fd),
             }
             ok = true;
         }
