@@ -148,7 +148,7 @@ pub fn control_page(bytes: &[u8]) {
             _ => {
                 // Doorbells that were counted and never sent cost a second of waiting; not here.
                 let rung = header.rung.load(Relaxed) & RUNG_REVOKED;
-                header.rung.store(rung | victim.conn.rx_snapshot().drained & !RUNG_REVOKED, Relaxed);
+                header.rung.store(rung | victim.conn.rx.snapshot().drained & !RUNG_REVOKED, Relaxed);
                 match at % 3 {
                     0 => _ = victim.conn.revert(victim.fd, reason::PASSED_FD.code(), value & 1 != 0),
                     1 => _ = victim.shutdown(value as i32 % 3),

@@ -220,7 +220,7 @@ fn reasons_of_the_unnamed(tables: &[Table]) -> BTreeMap<u32, Reason> {
 
 fn smc_state(conn: &Conn, phase: Phase) -> &'static str {
     use smc::conn::{ABORT, CLOSED, DONE};
-    let ends = conn.rx_snapshot().ends;
+    let ends = conn.rx.snapshot().ends;
     let done_here = phase.sends_are_shut();
     if phase.is_dead() || phase.is_broken() || ends & ABORT != 0 {
         "PROCESSABORT"
@@ -239,7 +239,7 @@ fn smc_state(conn: &Conn, phase: Phase) -> &'static str {
 
 fn detail(table: &Table, conn: &Conn, phase: Phase) -> Detail {
     let (gid, peer_gid) = table.gids(conn).unwrap_or_default();
-    let (rx, tx) = (conn.rx_snapshot(), conn.tx_snapshot());
+    let (rx, tx) = (conn.rx.snapshot(), conn.tx.snapshot());
     let shut = |shut: bool, open: &'static str, closed: &'static str| if shut { closed } else { open };
     let sent_ends = shut(phase.sends_are_shut(), "00", "80");
     Detail {
@@ -261,11 +261,11 @@ fn detail(table: &Table, conn: &Conn, phase: Phase) -> Detail {
         tx_producer: cursor(tx.prod.wire()),
         tx_consumer: cursor(tx.cons.wire()),
         tx_flags: format!("00:{sent_ends}"),
-        rx_bytes: conn.rx_counts.bytes.load(Relaxed),
-        tx_bytes: conn.tx_counts.bytes.load(Relaxed),
-        rx_calls: conn.rx_counts.calls.load(Relaxed),
-        tx_calls: conn.tx_counts.calls.load(Relaxed),
-        doorbells: conn.rx_counts.doorbells.load(Relaxed) + conn.tx_counts.doorbells.load(Relaxed),
+        rx_bytes: conn.rx.counts.bytes.load(Relaxed),
+        tx_bytes: conn.tx.counts.bytes.load(Relaxed),
+        rx_calls: conn.rx.counts.calls.load(Relaxed),
+        tx_calls: conn.tx.counts.calls.load(Relaxed),
+        doorbells: conn.rx.counts.doorbells.load(Relaxed) + conn.tx.counts.doorbells.load(Relaxed),
         wakeups: Wakeups::of(&conn.wakeups),
     }
 }

@@ -272,7 +272,7 @@ pub fn withdraw(kind: Kind) {
     // Most often they have ended already, and a walk over all connections would be for nothing.
     let alive = with(|list| list.iter().any(|g| g.kind == kind && g.state != State::Dead));
     if alive != Some(false) {
-        verdict::withdraw(kind);
+        verdict::end_device(kind);
         with(|_| ());
     }
 }

@@ -3,6 +3,7 @@
 //! `meet` upgrades a connection, `conn` moves its bytes, `group` owns the memory, `table` is what other processes of
 //! the family share and `shortwire ss` reads, `census` its list of link groups. Nothing here waits, and no system call goes through libc: the crate runs
 //! inside the hooks of a preloaded library.
+#![cfg(not(loom))]
 
 pub mod bar;
 pub mod broker;
@@ -47,5 +48,5 @@ pub fn after_fork_child() {
     let table = table::hidden_fd();
     hidden::after_fork_child(|fd| Some(fd) == table || bar::keeps(fd));
     group::after_fork_child();
-    conn::far::after_fork_child();
+    conn::image::after_fork_child();
 }

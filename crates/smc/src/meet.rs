@@ -280,7 +280,7 @@ fn start(conn: &Conn, fd: i32) -> Next {
     if inline != 0 {
         return Next::Tcp(reason::URGENT);
     }
-    if low > 1 && conn.user_rcvlowat.load(Relaxed) <= 1 && conn.rx_inflight.load(SeqCst) > 0 {
+    if low > 1 && conn.user_rcvlowat.load(Relaxed) <= 1 && conn.rx.kernel.count() > 0 {
         // A mark inherited from the listener. The receive keeps to it, and would sleep over our doorbells.
         return Next::Later;
     }

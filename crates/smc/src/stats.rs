@@ -105,7 +105,7 @@ impl Stats {
 
 /// Per-direction counters, added to by the holder of that direction's lock.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Counts {
     /// Payload bytes through shared memory.
     pub bytes: AtomicU64,
@@ -120,6 +120,13 @@ pub struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn reset(&self) {
+        for n in [&self.bytes, &self.calls, &self.full, &self.doorbells] {
+            n.store(0, Relaxed);
+        }
+        self.sizes.iter().for_each(|n| n.store(0, Relaxed));
+    }
+
     // Plain load and store: the direction's lock makes the writer single, readers only look.
     #[inline]
     pub(crate) fn call(&self, bytes: usize) {
@@ -135,7 +142,7 @@ pub const LATE_US: u64 = 5_000;
 
 /// Wake-ups of one connection, or of all that have ended.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Wakeups {
     /// All.
     pub all: AtomicU64,

@@ -25,8 +25,7 @@ pub const GROUPS_AT: usize = size_of::<Header>();
 pub const SLOTS_AT: usize = GROUPS_AT + ROWS * size_of::<Row>();
 /// Slots in the table: connections that one fork family can have under observation.
 pub const CAPACITY: u32 = 1 << 17;
-/// Wait words a family can hand out (index 0 means none).
-pub const WAITS: usize = 256;
+pub use crate::conn::WAITS;
 
 /// The first page of the table.
 #[repr(C, align(4096))]

@@ -60,7 +60,7 @@ fn blocking_threads() {
 fn a_reader_does_not_eat_the_doorbell_of_a_writer() {
     let _serial = serial();
     let (a, b) = rings();
-    let size = a.conn.tx_snapshot().size as usize;
+    let size = a.conn.tx.snapshot().size as usize;
     let (port, data) = (Port { conn: a.conn, fd: a.fd }, vec![1; size]);
     // `b` knows of the first half of what is in its ring, `a` of all of it.
     assert_eq!(a.send(&data[..size / 2]), Ok(size / 2));

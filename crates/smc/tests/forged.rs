@@ -215,7 +215,7 @@ fn a_peer_that_dies_between_the_halves_of_a_write() {
         assert_eq!(victim.recv(&mut got, 0), Ok(700), "{}", victim.describe());
         assert!(got[..700] == bytes(5, 0, 700));
         until("the end", || matches!(victim.recv(&mut got, 0), Ok(0) | Err(libc::ECONNRESET)));
-        assert_eq!(victim.conn.rx_snapshot().prod.pos, 700);
+        assert_eq!(victim.conn.rx.snapshot().prod.pos, 700);
         talk(&honest, 0);
     }
     smc::setting::set(b"INTEGRITY", b"0");

@@ -181,7 +181,7 @@ proptest! {
             match op {
                 Op::Write(who, word, v) => write(header(end(who)), word, v),
                 Op::Scribble(who, b) => {
-                    let size = end(who).conn.rx_snapshot().size as usize;
+                    let size = end(who).conn.rx.snapshot().size as usize;
                     // SAFETY: the ring behind the header.
                     unsafe { end(who).conn.my_header().cast_mut().cast::<u8>().add(HEADER_LEN as usize).write_bytes(b, size) };
                 }
@@ -191,7 +191,7 @@ proptest! {
                 Op::Revert(who, foreign) => {
                     // Doorbells that were counted and never sent cost a second of waiting; not here.
                     let rung = header(end(who)).rung.load(Relaxed) & RUNG_REVOKED;
-                    header(end(who)).rung.store(rung | end(who).conn.rx_snapshot().drained & !RUNG_REVOKED, Relaxed);
+                    header(end(who)).rung.store(rung | end(who).conn.rx.snapshot().drained & !RUNG_REVOKED, Relaxed);
                     end(who).conn.revert(end(who).fd, reason::PASSED_FD.code(), foreign);
                 }
                 Op::Shutdown(who, how) => drop(end(who).shutdown(how)),

@@ -26,7 +26,7 @@ fn checked() -> (End, End) {
 }
 
 fn ring(end: &End) -> usize {
-    end.conn.rx_snapshot().size as usize
+    end.conn.rx.snapshot().size as usize
 }
 
 /// The injector: what the copy damages on its way into the receiver's buffer.

@@ -68,8 +68,8 @@ proptest! {
             while !d.queue.is_empty() {
                 d.recv(50_000, 0, 5000)?;
             }
-            prop_assert_eq!(d.to.conn.rx_counts.bytes.load(Relaxed), d.sent);
-            prop_assert_eq!(d.from.conn.tx_counts.bytes.load(Relaxed), d.sent);
+            prop_assert_eq!(d.to.conn.rx.counts.bytes.load(Relaxed), d.sent);
+            prop_assert_eq!(d.from.conn.tx.counts.bytes.load(Relaxed), d.sent);
         }
     }
 }
@@ -111,7 +111,7 @@ fn edges_of_the_ring() {
 fn a_doorbell_for_space_means_that_there_is_some() {
     let _serial = serial();
     let (a, b) = rings();
-    let size = a.conn.tx_snapshot().size as usize;
+    let size = a.conn.tx.snapshot().size as usize;
     let data = vec![1; size];
     assert_eq!(a.send(&data[..size / 2]), Ok(size / 2));
     assert_eq!(b.recv(&mut [0; 1], 0), Ok(1));
@@ -130,7 +130,7 @@ fn more_laps_than_a_cursor_counts() {
     let _serial = serial();
     CONFIG.dmb_size.store(16 << 10, Relaxed);
     let (a, b) = rings();
-    let size = a.conn.tx_snapshot().size as usize;
+    let size = a.conn.tx.snapshot().size as usize;
     for lap in 0..70_000u32 {
         let sent = a.conn.send_from(a.fd, size, |dst, len| {
             // SAFETY: `dst` has room for `len` bytes.

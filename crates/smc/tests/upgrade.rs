@@ -35,7 +35,7 @@ fn both_families_upgrade() {
             drain(to, stream, &mut at);
             assert_eq!(at, 10_000);
             assert!(to.conn.receives_on_ring() && from.conn.sends_on_ring());
-            assert_eq!(from.conn.tx_counts.bytes.load(Relaxed), 10_000);
+            assert_eq!(from.conn.tx.counts.bytes.load(Relaxed), 10_000);
         }
     }
 }

@@ -156,8 +156,8 @@ impl Totals {
     /// The library adds a connection's counts to the sums only when it ends.
     fn with_living(mut self, conn: &Conn) -> Totals {
         if conn.is_committed() {
-            self.rx.add_counts(&conn.rx_counts);
-            self.tx.add_counts(&conn.tx_counts);
+            self.rx.add_counts(&conn.rx.counts);
+            self.tx.add_counts(&conn.tx.counts);
             self.wakeups.add(Wakeups::of(&conn.wakeups));
         }
         self

@@ -4,6 +4,7 @@
 //! doubles them; each end tells the other what was set, in the upper half of the header's `cpu` word, so that both take the ring
 //! for equally small: the writer's idea of "full" and the reader's of "the writer may be waiting" must not differ.
 
+use super::reach::{Reach, each};
 use super::*;
 use crate::sys;
 
@@ -94,8 +95,8 @@ impl Conn {
         if ph.is_committed() {
             // A writer that is about to sleep and a reader that has not seen this yet would disagree about who waits: the caller
             // is still in its call when every reader has.
-            self.peer().cpu.store(self.with_bounds(sys::cpu()), SeqCst);
-            self.tell(&[far::CPU]);
+            let cpu = self.with_bounds(sys::cpu());
+            each!(self.reach(), reach => reach.bound(cpu));
         }
         self.tx_room() > old
     }

@@ -1,15 +1,13 @@
 //! Application bytes across to a ring in the peer's own memory, and the cursor behind them, in one copy.
 #![allow(unsafe_code)]
 
-use super::far::{CONS, CPU, PROD};
-use super::send::{Pieces, Sent};
+use super::image::{CONS, CPU, Image, PROD};
+use super::send::Source;
 use super::*;
-use crate::{inet::TcpInfo, sys};
+use crate::sys;
 use core::sync::atomic::fence;
 use dibs::ism::far::{Piece, piece};
 use dibs::ism::integrity::Sum;
-use shm::Errno;
-use shm::doorbell::must_ring;
 
 /// Bytes in one copy.
 const CHUNK: usize = 64 << 10;
@@ -20,78 +18,16 @@ const PIECES: usize = 8;
 /// Those, and the words that go with them.
 type Pack = [Piece; PIECES + 2];
 
-/// Where a send takes its bytes from.
-pub(super) enum Source<'a, 'b> {
-    /// The application's buffers.
-    Pieces(&'a mut Pieces<'b>),
-    /// A function that fills the ring, as `Conn::send_from` takes it.
-    Fill(&'a mut dyn FnMut(*mut u8, usize) -> Result<usize, i32>),
-}
-
-impl Conn {
-    /// Sends up to `want` bytes; `free` are free in the peer's ring. The tx lock is held.
-    pub(super) fn send_far(&self, fd: i32, tx: &mut Tx, mut free: u32, want: usize, mut source: Source) -> Sent {
-        let mut done = 0usize;
-        let mut failed = None;
-        let more = matches!(&source, Source::Pieces(pieces) if pieces.more);
-        while done < want && free > 0 && !self.is_recalled() {
-            let chunk = (want - done).min(free as usize).min(CHUNK);
-            match self.copy_out(tx, chunk, &mut source) {
-                Ok(0) => break,
-                Ok(n) => {
-                    done += n;
-                    free -= n as u32;
-                    // SYNC: prod. The copy was a fence; pairs with the arm of a sleeper.
-                    fence(SeqCst);
-                    let asleep = must_ring(&self.my().rx_arm, &self.rung_rx);
-                    self.wake(fd, tx, asleep, more);
-                }
-                Err(e) => {
-                    failed = Some(e);
-                    break;
-                }
-            }
-        }
-        if done > 0 {
-            self.tx_counts.call(done);
-            return Sent::Bytes(done);
-        }
-        match failed {
-            Some(e) if self.out_of_reach() && e != Errno::FAULT.raw_os_error() => self.send_nowhere(fd),
-            Some(e) => Sent::Err(e),
-            None if self.is_recalled() => Sent::Kernel,
-            None if free > 0 => Sent::Bytes(0),
-            None => {
-                self.tx_counts.full.store(self.tx_counts.full.load(Relaxed) + 1, Relaxed);
-                // Who waits for room waits for a peer that may be asleep.
-                self.let_go(fd, tx);
-                Sent::Full
-            }
-        }
-    }
-
-    /// The peer cannot be reached: it is dead, or may yet be.
-    #[cold]
-    fn send_nowhere(&self, fd: i32) -> Sent {
-        if TcpInfo::of(fd).is_none_or(|i| i.is_closed() || i.peer_ended()) {
-            self.set(p::DEAD);
-            return Sent::Kernel;
-        }
-        if self.cut_off() { Sent::Err(self.broken(fd)) } else { Sent::Full }
-    }
-
+impl Image<'_> {
     /// Copies up to `chunk` bytes to the producer cursor and publishes them; how many.
-    fn copy_out(&self, tx: &mut Tx, chunk: usize, source: &mut Source) -> Result<usize, i32> {
+    pub(super) fn copy_out(self, tx: &mut Tx, chunk: usize, source: &mut impl Source) -> Result<usize, i32> {
+        let chunk = chunk.min(CHUNK);
         // The application's own memory is not registered.
-        let staged = self.window().tail.load(Relaxed) != 0 || self.is_linked();
-        let Source::Pieces(pieces) = source else { return self.copy_staged(tx, chunk, source) };
-        if staged {
-            return self.copy_staged(tx, chunk, source);
-        }
+        let staged = self.window.tail.load(Relaxed) != 0 || self.is_linked();
+        let Some(mut ahead) = source.ahead().filter(|_| !staged) else { return self.copy_staged(tx, chunk, source) };
         const NONE: Piece = piece(0, 0);
         let mut here: Pack = [NONE; _];
         let (mut n, mut len) = (0, 0);
-        let mut ahead: Pieces = **pieces;
         while n < PIECES && len < chunk {
             let Some((at, k)) = ahead.next(chunk - len) else { break };
             here[n] = piece(at as u64, k);
@@ -102,23 +38,23 @@ impl Conn {
         }
         let sum = tx.sum;
         let moved = self.copy_across(tx, &mut here, n, (len, &sum), true)?;
-        pieces.skip(moved);
+        source.skip(moved);
         Ok(moved)
     }
 
     /// As `copy_out`, by way of a buffer on the stack. Not inlined: threads with the smallest of stacks have no room for it, and most sends need none.
     #[inline(never)]
-    fn copy_staged(&self, tx: &mut Tx, chunk: usize, source: &mut Source) -> Result<usize, i32> {
+    fn copy_staged(self, tx: &mut Tx, chunk: usize, source: &mut impl Source) -> Result<usize, i32> {
         const NONE: Piece = piece(0, 0);
         let mut here: Pack = [NONE; _];
         let mut stage = [core::mem::MaybeUninit::<u8>::uninit(); 32 << 10];
         let mut len = 0;
         let mut sum = tx.sum;
-        let summed = self.window().tail.load(Relaxed) != 0;
+        let summed = self.window.tail.load(Relaxed) != 0;
         let chunk = chunk.min(stage.len());
-        match source {
-            Source::Pieces(pieces) => {
-                let mut ahead: Pieces = **pieces;
+        let unsend = source.ahead().is_some();
+        match source.ahead() {
+            Some(mut ahead) => {
                 while len < chunk {
                     let Some((at, k)) = ahead.next(chunk - len) else { break };
                     if sys::faulty(at) {
@@ -140,8 +76,8 @@ impl Conn {
                     len += k;
                 }
             }
-            Source::Fill(fill) => {
-                len = fill(stage.as_mut_ptr().cast(), chunk)?;
+            None => {
+                len = source.fill(stage.as_mut_ptr().cast(), chunk)?;
                 if summed {
                     // SAFETY: filled just now.
                     sum.take(unsafe { stage[..len].assume_init_ref() });
@@ -152,48 +88,45 @@ impl Conn {
             return Ok(0);
         }
         here[0] = piece(stage.as_ptr() as u64, len);
-        let unsend = matches!(source, Source::Pieces(_));
         let moved = self.copy_across(tx, &mut here, 1, (len, &sum), unsend)?;
-        if let Source::Pieces(pieces) = source {
-            pieces.skip(moved);
-        }
+        source.skip(moved);
         Ok(moved)
     }
 
     /// The pieces `here[..n]`, of `len` bytes up to which the stream has this sum, and the cursor behind them; how many bytes
     /// count as sent. With `unsend` those that the peer will not read, because it has taken its ring back meanwhile, do not.
     fn copy_across(
-        &self,
+        self,
         tx: &mut Tx,
         here: &mut Pack,
         mut n: usize,
         (len, sum): (usize, &Sum),
         unsend: bool,
     ) -> Result<usize, i32> {
-        let w = self.window();
+        let w = self.window;
         let (size, far) = (w.peer_size.load(Relaxed), w.far.load(Relaxed));
         let ring = far + u64::from(HEADER_LEN);
         let first = len.min((size - tx.prod.count().min(size)) as usize);
-        let image = self.peer();
+        let image = header(&w.peer);
         let mut ahead = tx.prod;
         ahead.advance(len as u32, size);
         // Small copies take along how far we have read, for which the lock is needed; it would be held too long otherwise.
         let small = len <= SMALL;
         let words = if small { PROD.1 + CONS.1 } else { PROD.1 };
-        let _guard = small.then(|| self.image_lock().lock());
+        let _guard = small.then(|| self.lock().lock());
         image.prod.store(ahead.wire(), SeqCst);
         let at = core::ptr::from_ref(image) as u64;
         let mut there = [piece(0, 0); 5];
         (there[0], there[1]) = (piece(ring + u64::from(tx.prod.count()), first), piece(ring, len - first));
         let (mut m, mut whole, mut word) = (2, len + words as usize, 0);
-        let recorded = self.record(tx, sum, &mut word);
+        let recorded = self.of.record(tx, sum, &mut word);
         if let Some(record) = recorded {
             (here[n], there[m]) = record;
             (n, m, whole) = (n + 1, m + 1, whole + 8);
         }
         here[n] = piece(at + u64::from(PROD.0), words as usize);
         there[m] = piece(far + u64::from(PROD.0), words as usize);
-        let cpu = self.with_bounds(sys::cpu());
+        let cpu = self.of.with_bounds(sys::cpu());
         // Whether spinning for us can pay. Seldom told, because we seldom move.
         let moved_to = cpu != tx.cpu;
         if moved_to {
@@ -203,7 +136,7 @@ impl Conn {
             there[m + 1] = piece(far + u64::from(CPU.0), CPU.1 as usize);
         }
         let more = usize::from(moved_to);
-        let copied = match self.far_write(&here[..=n + more], &there[..=m + more]) {
+        let copied = match self.write(&here[..=n + more], &there[..=m + more]) {
             Ok(copied) => copied,
             Err(e) => {
                 image.prod.store(tx.word, SeqCst);
@@ -232,7 +165,7 @@ impl Conn {
             }
         }
         tx.word = tx.prod.wire();
-        self.tx_word.store(tx.word, Relaxed);
+        self.of.tx.word.store(tx.word, Relaxed);
         Ok(moved)
     }
 }

@@ -1,9 +1,9 @@
 //! Half-close, close, and what the peer is told of them.
 #![allow(unsafe_code)]
 
+use super::reach::{Reach, each};
 use super::*;
 use crate::sys;
-use core::sync::atomic::fence;
 
 impl Conn {
     /// Publishes end flags behind everything sent so far, and sets `marks`. The caller makes the kernel's FIN follow.
@@ -13,7 +13,7 @@ impl Conn {
         let _tx = self.lock_tx();
         self.set(marks);
         let _rx = self.lock_rx();
-        self.ends.fetch_or(flags, Relaxed);
+        self.ending.said.fetch_or(flags, Relaxed);
         if !self.is_committed() {
             return;
         }
@@ -21,23 +21,18 @@ impl Conn {
             // Both directions are TCP's again, ends too, and whoever has the descriptor may go on with it.
             return;
         }
-        // SAFETY: the rx lock is held, or our own thread holds it further up the stack (signal handler): a word read.
-        let cons = unsafe { (*self.rx.get()).cons };
-        // SYNC: ends. Release, behind the producer word; pairs with `refresh_rx`.
-        self.peer().cons.store(cons.wire() | self.ends.load(Relaxed), SeqCst);
-        self.tell(&[far::CONS]);
-        fence(SeqCst);
+        // The lock is held, or our own thread holds it further up the stack (signal handler).
+        let cons = self.rx.cons();
+        each!(self.reach(), reach => reach.end(cons.wire() | self.ending.said()));
     }
 
     /// Tells the peer that the device went away, whatever locks are held. A confirmation that is under way may hide it, from
     /// a peer that then sees the kernel's end alone.
     pub(crate) fn tell_gone(&self, fd: i32) {
         if self.is_committed() && !self.phase().has(p::RECALLED) {
-            self.ends.fetch_or(ABORT | GONE, Relaxed);
-            // SYNC: ends. Pairs with `refresh_rx`.
-            self.peer().cons.fetch_or(ABORT | GONE, SeqCst);
-            self.tell(&[far::CONS]);
-            self.ring(fd, &self.tx_counts);
+            self.ending.said.fetch_or(ABORT | GONE, Relaxed);
+            each!(self.reach(), reach => reach.flag(ABORT | GONE));
+            self.ring(fd, &self.tx.counts);
         }
     }
 
@@ -100,7 +95,7 @@ impl Conn {
         let torn = !hard && !self.flush_before_end(fd);
         // A close that throws away unread data is an RST in TCP.
         let unread = if self.settle_rx(fd) {
-            self.tcp_left() > 0 || self.ring_unread()
+            self.rx.tcp_left() > 0 || self.ring_unread()
         } else {
             sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0
         };
@@ -124,7 +119,7 @@ impl Conn {
     }
 
     fn ring_unread(&self) -> bool {
-        self.my().prod.load(Acquire) & shm::cursor::CURSOR_MASK != self.rx_word.load(Relaxed)
+        self.my().prod.load(Acquire) & shm::cursor::CURSOR_MASK != self.rx.word.load(Relaxed)
             && !self.phase().has(p::ENDED)
     }
 
@@ -156,9 +151,8 @@ impl Conn {
     pub(crate) fn leave(&self) {
         // SYNC: left. Release, behind all other stores; pairs with the acquires in `peer_has_left` and `group::take_dmb`.
         // A peer that attaches only now has not been told of the end.
-        let untold = if !self.is_committed() { self.ends.load(Relaxed) } else { 0 };
-        self.peer().cons.fetch_or(LEFT | untold, SeqCst);
-        self.tell(&[far::CONS]);
+        let untold = if !self.is_committed() { self.ending.said() } else { 0 };
+        each!(self.reach(), reach => reach.flag(LEFT | untold));
     }
 
     /// Our DMB's header, for whoever keeps the DMB until it is quiet.

@@ -5,7 +5,7 @@ use super::*;
 use core::mem::MaybeUninit;
 use dibs::ism::far::{Piece, piece};
 use dibs::ism::integrity::{RECORDS, Sum, TAIL};
-use shm::cursor::CURSOR_MASK;
+use shm::cursor::{CURSOR_MASK, Cursor};
 use shm::ring::Ring;
 
 /// Bytes summed at a time: they stay in the first cache.
@@ -20,8 +20,8 @@ impl Conn {
         }
         // SAFETY: before TX_READY nobody else looks at either.
         unsafe {
-            (*self.rx.get()).size -= TAIL;
-            (*self.tx.get()).size -= TAIL;
+            self.rx.state.alone().size -= TAIL;
+            self.tx.state.alone().size -= TAIL;
         }
         w.tail.store(TAIL, Relaxed);
         // What an earlier connection left there speaks of other streams.

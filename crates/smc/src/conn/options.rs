@@ -76,7 +76,8 @@ impl Conn {
     /// that a doorbell wakes: a level-triggered wait for it would not sleep.
     pub fn short_of_mark(&self, fd: i32) -> bool {
         let ph = self.phase();
-        if self.user_rcvlowat.load(Relaxed) <= 1 || !ph.is_exposed() || ph.receives_on_ring() && self.tcp_left() == 0 {
+        if self.user_rcvlowat.load(Relaxed) <= 1 || !ph.is_exposed() || ph.receives_on_ring() && self.rx.tcp_left() == 0
+        {
             return false;
         }
         let there = if ph.receives_on_ring() { self.unread(fd) } else { self.queued(fd) };

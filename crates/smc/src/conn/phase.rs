@@ -108,7 +108,7 @@ impl Sends {
     }
 
     /// Where they are when they are not to leave TCP (again), while they are not in the ring.
-    pub(crate) const fn given_up(self) -> Self {
+    pub(crate) const fn gone_back(self) -> Self {
         match self {
             Self::Tcp => Self::Kept,
             Self::Ready | Self::Switching => Self::Back,
@@ -297,7 +297,7 @@ impl core::fmt::Debug for Phase {
 
 /// The word itself. Zeroed memory is a connection that nothing has happened to.
 #[repr(transparent)]
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Word(AtomicU32);
 
 impl Word {
@@ -359,7 +359,7 @@ impl Word {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,12 +1,11 @@
 //! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
 #![allow(unsafe_code)]
 
+use super::reach::{Reach, each};
 use super::sleepers::{READS, WRITES};
 use super::*;
 use crate::sys;
-use core::sync::atomic::fence;
 use shm::cursor::CURSOR_MASK;
-use shm::doorbell::arm;
 
 /// Doorbells that may lie unread in front of a sleep. With the two that ring during it (data, space) they fit the smallest
 /// congestion window that a sender without losses is ever given: 4 segments, bbr's while it probes the round-trip time.
@@ -43,20 +42,18 @@ impl Conn {
             if my.takeback.load(Relaxed) & 1 != 0 || ph.has(p::RESEND) {
                 self.flush_takeback(fd);
             }
-            if self.is_far() {
-                gone |= self.look_far(fd);
-            }
+            gone |= self.image().is_some_and(|image| image.look(fd));
         }
         if ph.receives_on_ring() {
             let word = self.my().prod.load(Acquire);
-            if self.tcp_left() > 0 {
+            if self.rx.tcp_left() > 0 {
                 ask |= IN as i16;
-            } else if word & CURSOR_MASK != self.rx_word.load(Relaxed) {
+            } else if word & CURSOR_MASK != self.rx.word.load(Relaxed) {
                 let mark = self.mark();
                 if mark <= 1 || ends != 0 || gone || ph.has(p::SHUT_RD) || self.unread(fd) >= mark {
                     ev |= IN;
                 }
-            } else if word & REVERTED != 0 || ph.has(p::RECALLED) && !self.is_far() {
+            } else if word & REVERTED != 0 || self.has_revoked(ph) {
                 self.try_back_to_tcp(fd);
                 ask |= IN as i16 | libc::POLLRDHUP;
             } else if ends != 0 || gone || ph.has(p::SHUT_RD) {
@@ -135,7 +132,7 @@ impl Conn {
             return self.switch_due();
         }
         let my = self.my();
-        my.prod.load(Acquire) & (CURSOR_MASK | REVERTED) != self.rx_word.load(Relaxed)
+        my.prod.load(Acquire) & (CURSOR_MASK | REVERTED) != self.rx.word.load(Relaxed)
             || my.cons.load(Relaxed) & ENDS != 0
             || self.phase().has(p::DEAD | p::BROKEN)
     }
@@ -144,12 +141,12 @@ impl Conn {
     pub fn only_its_end_is_left(&self) -> bool {
         self.has_news()
             && !self.reads_tcp()
-            && self.my().prod.load(Acquire) & (CURSOR_MASK | REVERTED) == self.rx_word.load(Relaxed)
+            && self.my().prod.load(Acquire) & (CURSOR_MASK | REVERTED) == self.rx.word.load(Relaxed)
     }
 
     /// Whether receives still come from TCP, all of them or up to the switch.
     pub fn reads_tcp(&self) -> bool {
-        !self.receives_on_ring() || self.tcp_left() > 0
+        !self.receives_on_ring() || self.rx.tcp_left() > 0
     }
 
     /// Changes whenever a sender found the ring full.
@@ -159,14 +156,13 @@ impl Conn {
 
     /// Bytes that can be read without waiting (FIONREAD).
     pub fn unread(&self, fd: i32) -> usize {
-        let left = self.tcp_left();
+        let left = self.rx.tcp_left();
         if left > 0 && (self.queued(fd) as u64) < left {
             return self.queued(fd);
         }
         // Behind the payload in the kernel lie doorbells.
-        let Ok(_guard) = self.lock_rx() else { return 0 };
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
+        let Ok(mut held) = self.lock_rx() else { return 0 };
+        let rx = &mut *held;
         left as usize + self.refresh_rx(rx).unwrap_or(0) as usize
     }
 
@@ -177,16 +173,10 @@ impl Conn {
 
     /// Bytes sent that the peer has not read.
     pub fn unsent(&self) -> usize {
-        let Ok(_guard) = self.lock_tx() else { return 0 };
-        // SAFETY: the tx lock is held.
-        let tx = unsafe { &mut *self.tx.get() };
+        let Ok(mut held) = self.lock_tx() else { return 0 };
+        let tx = &mut *held;
         let used = self.refresh_tx(tx).unwrap_or(0);
-        (used - if self.is_far() { self.read_untold(tx, used) } else { 0 }) as usize
-    }
-
-    pub(super) fn tcp_left(&self) -> u64 {
-        // SAFETY: one plain word; a stale value only sends the caller down the slower path.
-        unsafe { (&raw const (*self.rx.get()).tcp_left).read_volatile() }
+        (used - self.image().map_or(0, |image| image.read_untold(tx, used))) as usize
     }
 
     /// A FIN without flags: half-closed over TCP and slow, or dead. A dead peer's kernel answers a doorbell with a reset.
@@ -194,19 +184,19 @@ impl Conn {
     fn probe(&self, fd: i32, kernel: u32) {
         if kernel & (HUP | ERR) != 0 && !self.phase().has(p::SHUT_WR) {
             self.set(p::DEAD);
-        } else if self.idle_looks.fetch_add(1, Relaxed).is_multiple_of(64) {
-            self.ring(fd, &self.tx_counts);
+        } else if self.ending.probes.fetch_add(1, Relaxed).is_multiple_of(64) {
+            self.ring(fd, &self.tx.counts);
         }
     }
 
     /// Whether something we sent lies unread at the peer.
     pub(super) fn unread_there(&self) -> bool {
-        self.my().cons.load(Acquire) & CURSOR_MASK != self.tx_word.load(Relaxed)
+        self.my().cons.load(Acquire) & CURSOR_MASK != self.tx.word.load(Relaxed)
     }
 
     /// At least a third of what may be under way is free: TCP's own rule for "writable".
     fn has_space(&self) -> bool {
-        let prod = self.tx_word.load(Relaxed);
+        let prod = self.tx.word.load(Relaxed);
         let cons = self.my().cons.load(Acquire) & CURSOR_MASK;
         let size = self.window().peer_size.load(Relaxed);
         let (pc, cc) = ((prod >> 16) as u32, (cons >> 16) as u32);
@@ -219,9 +209,7 @@ impl Conn {
     /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
     pub fn arm_data(&self) {
         if self.is_committed() {
-            arm(&self.peer().rx_arm);
-            // How far we have read goes along.
-            self.tell(&[far::CONS, far::RX_ARM]);
+            each!(self.reach(), reach => reach.arm_data());
         }
     }
 
@@ -233,7 +221,7 @@ impl Conn {
 
     /// Whether payload that was sent before the peer's switch may lie unread in the kernel, in front of any doorbell.
     pub fn has_payload_left(&self) -> bool {
-        !self.receives_on_ring() || self.tcp_left() > 0
+        !self.receives_on_ring() || self.rx.tcp_left() > 0
     }
 
     /// Whether doorbells have gathered behind such payload: a wait must look by itself from time to time.
@@ -244,8 +232,7 @@ impl Conn {
     /// Asks for a doorbell when a third of the peer's ring is free. The caller looks again before it sleeps.
     pub fn arm_space(&self) {
         if self.is_committed() && !self.is_muffled() {
-            arm(&self.peer().tx_arm);
-            self.tell(&[far::TX_ARM]);
+            each!(self.reach(), reach => reach.arm_space());
         }
     }
 
@@ -308,8 +295,8 @@ impl Conn {
 
     /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
     pub fn cover(&self, wait: u32) {
-        if self.is_committed() && !self.is_far() {
-            self.peer().cover.store(wait, SeqCst);
+        if self.is_committed() {
+            each!(self.reach(), reach => reach.cover(wait));
         }
     }
 
@@ -329,8 +316,8 @@ impl Conn {
     /// now and then makes its kernel answer for it.
     #[cold]
     fn has_vanished(&self, fd: i32) -> bool {
-        if self.idle_looks.fetch_add(1, Relaxed) % 1024 == 16 {
-            self.ring(fd, &self.tx_counts);
+        if self.ending.probes.fetch_add(1, Relaxed) % 1024 == 16 {
+            self.ring(fd, &self.tx.counts);
         }
         let gone = crate::inet::TcpInfo::of(fd).is_some_and(|i| i.is_closed());
         if gone {
@@ -343,7 +330,7 @@ impl Conn {
     /// second at most, and in the first call after a pause.
     #[inline]
     pub fn look_now_and_then(&self, fd: i32, ticks: u64) {
-        if ticks.wrapping_sub(self.looked.load(Relaxed)) > sys::TICKS {
+        if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::TICKS {
             self.look_for_end(fd, ticks);
         }
     }
@@ -351,7 +338,7 @@ impl Conn {
     #[cold]
     #[inline(never)]
     pub(super) fn look_for_end(&self, fd: i32, ticks: u64) {
-        self.looked.store(ticks, Relaxed);
+        self.ending.looked.store(ticks, Relaxed);
         let ph = self.phase();
         // Behind the end of its stream the peer may still be sent to.
         let over = if ph.sends_on_ring() && !ph.has(p::SHUT_WR) { 0 } else { p::ENDED };
@@ -393,11 +380,11 @@ impl Conn {
         if !half_closed {
             return;
         }
-        let (there, last) = (word & CURSOR_MASK, self.stalled.load(Relaxed));
+        let (there, last) = (word & CURSOR_MASK, self.ending.stalled.load(Relaxed));
         let looks = if last & CURSOR_MASK == there { (last >> 48).saturating_add(1).min(0xffff) } else { 1 };
-        self.stalled.store(looks << 48 | there, Relaxed);
+        self.ending.stalled.store(looks << 48 | there, Relaxed);
         if looks.is_power_of_two() {
-            self.ring(fd, &self.tx_counts);
+            self.ring(fd, &self.tx.counts);
         }
     }
 
@@ -425,22 +412,5 @@ impl Conn {
             return true;
         }
         false
-    }
-}
-
-impl Waits {
-    /// A wait is about to sleep: whoever publishes on a connection it covers rings once. The caller looks again at
-    /// all of them before it sleeps.
-    pub fn sleep(&self, wait: u32) {
-        let w = &self.armed[wait as usize];
-        w.store((w.load(Relaxed) | 1).wrapping_add(2), Relaxed);
-        // SYNC: cover. Pairs with the SeqCst publication and load in `Conn::publish`.
-        fence(SeqCst);
-    }
-
-    /// The wait is awake and looks at everything it covers before it sleeps again.
-    pub fn wake(&self, wait: u32) {
-        let w = &self.armed[wait as usize];
-        w.store(w.load(Relaxed) & !1, Relaxed);
     }
 }

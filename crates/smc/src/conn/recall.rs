@@ -9,7 +9,7 @@
 //! the lock of its image tells. What is unread the peer fetches when it makes its next call, and sends again.
 #![allow(unsafe_code)]
 
-use super::far::{Image, KIND_TYPE, RECALL};
+use super::image::{Image, KIN, KIND_TYPE, RECALL, TAKEBACK, Words};
 use super::revert::IN_FLIGHT_MS;
 use super::*;
 use crate::{inet::TcpInfo, sys};
@@ -17,107 +17,103 @@ use core::mem::offset_of;
 use core::sync::atomic::fence;
 use shm::ring::Ring;
 
-impl Conn {
+impl Image<'_> {
     /// Whether the peer has asked for its ring and has not got it.
-    #[inline]
-    pub(super) fn is_recalled(&self) -> bool {
-        self.is_far() && self.asked() && !self.sends_go_back()
-    }
-
-    fn asked(&self) -> bool {
-        self.my().kin.load(Acquire) & RECALL != 0 || self.my().takeback.load(Acquire) & 1 != 0
+    pub(super) fn is_recalled(self) -> bool {
+        let my = self.of.my();
+        let asked = my.kin.load(Acquire) & RECALL != 0 || my.takeback.load(Acquire) & 1 != 0;
+        asked && !self.of.sends_go_back()
     }
 
     /// Of `len` bytes that were just copied behind `tx.prod`, those before the peer's takeback, if there is one.
-    pub(super) fn kept(&self, tx: &Tx, len: usize) -> usize {
-        let word = self.my().takeback.load(SeqCst);
+    pub(super) fn kept(self, tx: &Tx, len: usize) -> usize {
+        let word = self.of.my().takeback.load(SeqCst);
         if word & 1 == 0 { len } else { (word >> 1).saturating_sub(tx.prod.pos).min(len as u64) as usize }
     }
 
     /// Reads a word of the peer's image of our header.
-    fn image_word<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        let image = self.my().kind.load(Acquire) >> KIND_TYPE.count_ones();
+    fn image_word<const N: usize>(self, offset: usize) -> Option<[u8; N]> {
+        let image = self.of.my().kind.load(Acquire) >> KIND_TYPE.count_ones();
         let mut word = [0; N];
         // Wherever it lies: what is read is the peer's own.
-        (image != 0 && self.far_read(true, image + offset as u64, &mut word).is_ok()).then_some(word)
+        (image != 0 && self.read(true, image + offset as u64, &mut word).is_ok()).then_some(word)
     }
 
     /// How much of the `used` bytes in its ring the peer has read and not told us yet.
-    pub(super) fn read_untold(&self, tx: &Tx, used: u32) -> u32 {
-        let Some(word) = self.image_word(offset_of!(Image, header.cons)) else { return 0 };
+    pub(super) fn read_untold(self, tx: &Tx, used: u32) -> u32 {
+        let Some(word) = self.image_word(offset_of!(Words, header.cons)) else { return 0 };
         let mut cons = tx.cons;
-        cons.follow(u64::from_ne_bytes(word), self.window().peer_size.load(Relaxed), used).unwrap_or(0)
+        cons.follow(u64::from_ne_bytes(word), self.window.peer_size.load(Relaxed), used).unwrap_or(0)
     }
 
     /// Whether the number of doorbells in our stream stands, after the takeback was told.
-    fn ring_settled(&self, fd: i32) -> bool {
-        // SYNC: recall. The takeback was told, then the lock is looked at; pairs with `ring_far`.
+    fn is_settled(self, fd: i32) -> bool {
+        // SYNC: recall. The takeback was told, then the lock is looked at; pairs with `Image::ring`.
         fence(SeqCst);
-        if !self.peer_attached() {
+        if !self.of.peer_attached() {
             // When it has, it finds the takeback.
             return true;
         }
-        match self.image_word(offset_of!(Image, lock)) {
+        match self.image_word(offset_of!(Words, lock)) {
             Some(lock) => u32::from_ne_bytes(lock) == 0,
             // Behind its FIN there is no doorbell.
             None => TcpInfo::of(fd).is_none_or(|i| i.is_closed() || i.peer_ended()),
         }
     }
 
-    /// `recall` over ism. With `foreign` what lies unread in the ring is for the peer to send again, from our memory: where
+    /// Takes our ring back, as far as it goes. With `foreign` what lies unread in the ring is for the peer to send again, from our memory: where
     /// that will be gone (`vanishing`) it gets some time. Without, our own receives go on until the peer has answered.
-    pub(super) fn recall_far(&self, fd: i32, foreign: bool, vanishing: bool) -> bool {
+    pub(super) fn recall_by_asking(self, fd: i32, foreign: bool, vanishing: bool) -> bool {
         {
-            let Ok(_guard) = self.lock_rx() else { return false };
-            if self.set(p::RECALLED).receives_are_back() {
+            let Ok(mut held) = self.of.lock_rx() else { return false };
+            if self.of.set(p::RECALLED).receives_are_back() {
                 return true;
             }
-            // SAFETY: the rx lock is held.
-            let rx = unsafe { &mut *self.rx.get() };
+            let rx = &mut *held;
             if !self.ask_for_ring(rx, foreign) {
                 return !foreign;
             }
         }
         let clean = self.await_ring(fd, vanishing);
-        if !clean && self.peer().takeback.load(Relaxed) & 1 != 0 {
+        if !clean && header(&self.window.peer).takeback.load(Relaxed) & 1 != 0 {
             // Neither the ring nor the stream is whole.
-            self.broken(fd);
+            self.of.broken(fd);
         }
         clean
     }
 
     /// Asks the peer for our ring; whether that is for others, and what they need may be had.
-    fn ask_for_ring(&self, rx: &mut Rx, foreign: bool) -> bool {
-        let (my, image) = (self.my(), self.peer());
+    fn ask_for_ring(self, rx: &mut Rx, foreign: bool) -> bool {
+        let (my, image) = (self.of.my(), header(&self.window.peer));
         let returned = my.prod.load(Acquire) & REVERTED != 0;
-        let whole = self.refresh_rx(rx).is_ok_and(|unread| unread == 0 || !returned && rx.ends & ENDS == 0);
+        let whole = self.of.refresh_rx(rx).is_ok_and(|unread| unread == 0 || !returned && rx.ends & ENDS == 0);
         // Between what is left on TCP and the ring no doorbell may lie.
         let apart = rx.tcp_left == 0 || my.rung.load(SeqCst) & !RUNG_REVOKED == 0;
         let asked = image.kin.fetch_or(RECALL, SeqCst) & RECALL != 0;
         if foreign && whole && apart {
             if !returned {
                 // Other threads of ours read nothing behind this place, which the peer will send again.
-                self.set(p::TAKEN);
+                self.of.set(p::TAKEN);
                 image.takeback.store(rx.cons.pos << 1 | 1, SeqCst);
                 // In this order: who sees the recall sees what must be fetched first.
-                self.tell(&[far::TAKEBACK, far::KIN]);
+                self.tell(&[TAKEBACK, KIN]);
             }
             return true;
         }
         if !returned && !asked {
-            self.tell(&[far::KIN]);
+            self.tell(&[KIN]);
         }
         false
     }
 
     /// Waits until the stream behind the ring is whole for others; false when it will not be.
-    fn await_ring(&self, fd: i32, vanishing: bool) -> bool {
+    fn await_ring(self, fd: i32, vanishing: bool) -> bool {
         let deadline = sys::now_ns() + IN_FLIGHT_MS * 1_000_000;
         let mut rung = false;
         loop {
             let late = sys::now_ns() > deadline;
-            if self.my().prod.load(Acquire) & REVERTED != 0 || self.ring_settled(fd) {
-                self.settle_rx(fd);
+            if self.of.my().prod.load(Acquire) & REVERTED != 0 || self.is_settled(fd) {
+                self.of.settle_rx(fd);
                 if self.finish_recall(fd, late || !vanishing) {
                     return true;
                 }
@@ -136,59 +132,58 @@ impl Conn {
     /// Wakes a peer that sleeps. Sends that have not left TCP do so for that one doorbell, and are back there before the lock is
     /// free: what another thread put into the ring meanwhile would belong between doorbell and payload, all of which a thread of
     /// the peer's that has been in the kernel since before the switch gets at once.
-    fn wake_for_recall(&self, fd: i32) {
-        if self.sends_on_ring() {
-            return self.ring(fd, &self.tx_counts);
+    fn wake_for_recall(self, fd: i32) {
+        if self.of.sends_on_ring() {
+            return self.of.ring(fd, &self.of.tx.counts);
         }
         // Whoever has it sends something, which wakes too; and the rx lock may be held, which comes behind this one elsewhere.
-        let Some(_guard) = self.tx_lock.try_lock() else { return };
-        if self.switch_locked(fd, |_| true) {
-            self.ring(fd, &self.tx_counts);
-            // SAFETY: the tx lock is held.
-            let tx = unsafe { &mut *self.tx.get() };
+        let Some(mut held) = self.of.tx.state.try_lock() else { return };
+        if self.of.switch_locked(fd, |_| true) {
+            self.of.ring(fd, &self.of.tx.counts);
+            let tx = &mut *held;
             let at = tx.prod.pos;
-            self.leave_ring(tx, at);
+            self.of.leave_ring(tx, at);
         }
     }
 
     /// The peer rings no more. False while something is missing; what it will send again is, unless that may be `later`.
-    fn finish_recall(&self, fd: i32, later: bool) -> bool {
-        let Ok(_guard) = self.lock_rx() else { return false };
-        if self.receives_are_back() {
+    fn finish_recall(self, fd: i32, later: bool) -> bool {
+        let Ok(mut held) = self.of.lock_rx() else { return false };
+        if self.of.receives_are_back() {
             // A thread that looked for something to read has found the peer's return, and has skipped the doorbells: waited for
             // here once more, they would seem never to come.
             return true;
         }
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
-        let my = self.my();
+        let rx = &mut *held;
+        let my = self.of.my();
         let rung = my.rung.load(SeqCst) & !RUNG_REVOKED;
-        let Ok(unread) = self.refresh_rx(rx) else { return false };
-        let again = self.peer().takeback.load(Relaxed) & 1 != 0 && (later || my.prod.load(Acquire) & REVERTED != 0);
+        let Ok(unread) = self.of.refresh_rx(rx) else { return false };
+        let again = header(&self.window.peer).takeback.load(Relaxed) & 1 != 0
+            && (later || my.prod.load(Acquire) & REVERTED != 0);
         if unread > 0 && !again || rx.tcp_left > 0 && rung != 0 {
             return false;
         }
-        if !self.receives_on_ring() {
+        if !self.of.receives_on_ring() {
             // It has not switched, or has done nothing since.
             if rung == 0 {
-                self.phase.turn_receives(Receives::back);
+                self.of.phase.turn_receives(Receives::back);
             }
             return rung == 0;
         }
         rx.cons = rx.prod;
-        self.rx_word.store(rx.cons.wire(), Relaxed);
+        self.of.rx.word.store(rx.cons.wire(), Relaxed);
         if unread > 0 {
             // It may sleep.
             self.wake_for_recall(fd);
         }
-        self.skip_doorbells(fd, rx)
+        self.of.skip_doorbells(fd, rx)
     }
 
-    /// The bytes of the peer's ring from position `from` on, for `flush_takeback`, laid out as there; false when they
+    /// The bytes of the peer's ring from position `from` on, for `resend`, laid out as there; false when they
     /// cannot be had. The tx lock is held.
     #[cold]
-    pub(super) fn fetch(&self, tx: &Tx, from: u64) -> bool {
-        let w = self.window();
+    pub(super) fn copy_back(self, tx: &Tx, from: u64) -> bool {
+        let w = self.window;
         let size = w.peer_size.load(Relaxed);
         if from < tx.cons.pos || from > tx.prod.pos || tx.prod.pos - from > u64::from(size) {
             return false;
@@ -211,7 +206,7 @@ impl Conn {
             let offset = to as u64 - stash as u64;
             // SAFETY: within the stash, which nobody else looks at yet.
             let to = unsafe { core::slice::from_raw_parts_mut(to, len as usize) };
-            len == 0 || self.far_read(false, base + offset, to).is_ok()
+            len == 0 || self.read(false, base + offset, to).is_ok()
         })
     }
 }

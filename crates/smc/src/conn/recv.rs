@@ -1,10 +1,10 @@
 //! Bytes out of our ring to the application.
 #![allow(unsafe_code)]
 
+use super::reach::{Reach, each};
 use super::send::Pieces;
 use super::*;
 use crate::sys;
-use core::sync::atomic::fence;
 use shm::doorbell::must_ring;
 use shm::ring::Ring;
 
@@ -55,8 +55,8 @@ impl Conn {
     /// A blocking kernel receive, used as a wait, failed with `errno`: what that means for the stream.
     pub fn kernel_error(&self, errno: i32) -> Got {
         let ends = self.my().cons.load(Acquire) & ENDS;
-        // SAFETY: plain words, read for a decision that a race cannot make wrong: the peer is gone.
-        let (sent, unread) = unsafe { ((*self.tx.get()).prod, (*self.rx.get()).cons.wire()) };
+        // Looks that may be torn, for a decision that a race cannot make wrong: the peer is gone.
+        let (sent, unread) = (self.tx.prod(), self.rx.cons().wire());
         if self.my().prod.load(Acquire) & shm::cursor::CURSOR_MASK != unread {
             self.set(p::DEAD);
             return Got::Empty;
@@ -103,13 +103,12 @@ impl Conn {
         peek: bool,
         mut take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
     ) -> Got {
-        let Ok(_guard) = self.lock_rx() else { return Got::Err(libc::EAGAIN) };
+        let Ok(mut held) = self.lock_rx() else { return Got::Err(libc::EAGAIN) };
         let ph = self.phase();
         if !ph.receives_freely() {
-            return self.recv_none(fd, want, peek, &mut take);
+            return self.recv_none(fd, &mut held, want, peek, &mut take);
         }
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
+        let rx = &mut *held;
         let mut took = 0;
         if rx.tcp_left > 0 {
             match self.recv_rest(fd, rx, want, peek, &mut take) {
@@ -153,18 +152,19 @@ impl Conn {
         }
         if !peek {
             rx.cons.advance(copied, size);
-            self.rx_word.store(rx.cons.wire(), Relaxed);
+            self.rx.word.store(rx.cons.wire(), Relaxed);
             self.confirm(fd, rx);
-            self.rx_counts.call(copied as usize);
+            self.rx.counts.call(copied as usize);
         }
         Got::Bytes(took + copied as usize)
     }
 
-    /// What a receive finds that may not look into the ring. The rx lock is held.
+    /// What a receive finds that may not look into the ring.
     #[cold]
     fn recv_none(
         &self,
         fd: i32,
+        rx: &mut Rx,
         want: usize,
         peek: bool,
         take: &mut impl FnMut(*const u8, usize) -> Result<usize, i32>,
@@ -176,8 +176,6 @@ impl Conn {
         if ph.has(p::BROKEN) {
             return self.reset_by_us();
         }
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
         // Who takes the ring back waits for this.
         if rx.tcp_left > 0 { self.recv_rest(fd, rx, want, peek, take) } else { Got::Empty }
     }
@@ -217,7 +215,7 @@ impl Conn {
     #[inline]
     fn confirm(&self, fd: i32, rx: &mut Rx) {
         let unread = (rx.prod.pos - rx.cons.pos) as u32;
-        let wanted = self.my().tx_arm.load(Relaxed) != self.rung_tx.load(Relaxed);
+        let wanted = self.my().tx_arm.load(Relaxed) != self.rx.rung.load(Relaxed);
         // A writer sleeps only with less than a third free. Whoever empties a quarter of what may be under way passes a fence, so
         // either it sees the writer's arm or the writer sees the space: unfenced stores in between are just early news.
         let room = self.rx_room();
@@ -226,32 +224,35 @@ impl Conn {
             return;
         }
         rx.published = rx.cons.pos;
-        // SYNC: cons. Release: our reads of the freed bytes are done; pairs with `refresh_tx`.
-        self.peer().cons.store(rx.cons.wire() | self.ends.load(Relaxed), Release);
-        // Early news are not worth a copy: they go along with what is told next.
-        if !(wanted || step) {
+        let told = each!(self.reach(), reach => self.confirm_by(reach, rx, wanted || step));
+        if !told {
             return;
         }
-        let cpu = self.with_bounds(sys::cpu());
-        if cpu != rx.cpu {
-            // An end that only receives tells where it runs, too: its writer spins for space.
-            rx.cpu = cpu;
-            self.peer().cpu.store(cpu, Relaxed);
-            self.tell(&[far::CPU]);
-        }
-        self.tell(&[far::CONS]);
-        fence(SeqCst);
-        rx.fenced = rx.cons.pos;
         // The writer goes by all that it has written, which may be more than we have looked at: rung too early, it would
         // only sleep again.
         let unread = self.refresh_rx(rx).unwrap_or(unread);
         if unread <= room / 3 * 2 {
             let my = self.my();
             // A writer that sleeps in a covering wait has armed this connection too (`arm_space`).
-            if self.sends_on_ring() && must_ring(&my.tx_arm, &self.rung_tx) {
-                self.ring(fd, &self.rx_counts);
+            if self.sends_on_ring() && must_ring(&my.tx_arm, &self.rx.rung) {
+                self.ring(fd, &self.rx.counts);
             }
         }
+    }
+
+    /// The store of `confirm`, and (`now`) what lets the peer act on it; whether that was done.
+    #[inline(always)]
+    fn confirm_by(&self, reach: impl Reach, rx: &mut Rx, now: bool) -> bool {
+        reach.confirm(rx.cons.wire() | self.ending.said());
+        if !now {
+            return false;
+        }
+        let cpu = self.with_bounds(sys::cpu());
+        // An end that only receives tells where it runs, too: its writer spins for space.
+        reach.confirm_now((cpu != rx.cpu).then_some(cpu));
+        rx.cpu = cpu;
+        rx.fenced = rx.cons.pos;
+        true
     }
 
     /// Payload that the peer sent over TCP before its switch. Its stage is not to lie in the frames of sections that others
@@ -318,7 +319,7 @@ impl Conn {
         if self.my().prod.load(Acquire) & REVERTED != 0 {
             return self.back_to_tcp(fd, rx);
         }
-        if ph.has(p::RECALLED) && !self.is_far() {
+        if self.has_revoked(ph) {
             // We took the ring back and have read all of it: what follows comes over TCP behind the last doorbell.
             return self.back_to_tcp(fd, rx);
         }
@@ -366,8 +367,7 @@ impl Conn {
                 };
             }
             // A FIN or RST of a peer that never said so: it died. TCP answers with RST if it left bytes of ours unread.
-            // SAFETY: only the position is read, a plain word.
-            let sent = unsafe { (*self.tx.get()).prod };
+            let sent = self.tx.prod();
             let unread = self.sends_on_ring() && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
             return match errno {
                 _ if orderly => self.ended(Got::Eof),
@@ -399,9 +399,8 @@ impl Conn {
 
     /// Takes doorbell bytes whose conditions have been looked at: at most the number counted in `seen`.
     pub fn drain_doorbells(&self, fd: i32, seen: u32) {
-        let Ok(_guard) = self.lock_rx() else { return };
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
+        let Ok(mut held) = self.lock_rx() else { return };
+        let rx = &mut *held;
         if !self.receives_on_ring() || rx.tcp_left > 0 {
             // Payload that the application has yet to read lies in front of them.
             sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1i32);
@@ -423,10 +422,9 @@ impl Conn {
     /// A byte on the TCP stream that no doorbell accounts for is a peer that breaks the protocol; left alone, it would
     /// make every wait return at once.
     pub fn check_stray(&self, fd: i32) {
-        let Ok(_guard) = self.lock_rx() else { return };
+        let Ok(held) = self.lock_rx() else { return };
         let my = self.my();
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &*self.rx.get() };
+        let rx = &*held;
         let ph = self.phase();
         if !ph.receives_on_ring() || ph.has(p::RECALLED) || rx.tcp_left > 0 || my.prod.load(Acquire) & REVERTED != 0 {
             return;
@@ -451,8 +449,6 @@ impl Conn {
 
     /// Doorbell bytes that may lie unread on the TCP stream.
     pub fn doorbells_due(&self) -> u32 {
-        // SAFETY: one plain word, used as a hint.
-        let drained = unsafe { (*self.rx.get()).drained };
-        (self.doorbells_seen() & !RUNG_REVOKED).wrapping_sub(drained) & !RUNG_REVOKED
+        (self.doorbells_seen() & !RUNG_REVOKED).wrapping_sub(self.rx.drained()) & !RUNG_REVOKED
     }
 }

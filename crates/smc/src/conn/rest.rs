@@ -61,7 +61,7 @@ fn sweep() -> bool {
         if w.peer.load(Relaxed).is_null() || c.gen_.load(Relaxed).is_multiple_of(2) {
             continue;
         }
-        let at = c.tx_word.load(Relaxed);
+        let at = c.tx.word.load(Relaxed);
         if w.swept.swap(at, Relaxed) != at {
             moved = true;
         } else {
@@ -77,17 +77,16 @@ const PAGE: u32 = 4096;
 impl Conn {
     /// Gives back the peer's ring if it is ours to write, and empty.
     fn give_back(&self, w: &Window) {
-        let Some(_guard) = self.tx_lock.try_lock() else { return };
+        let Some(mut held) = self.tx.state.try_lock() else { return };
         let ph = self.phase();
         if ph.sends() != Sends::Ring || ph.has(p::CLOSED | p::DEAD | p::BROKEN) {
             return;
         }
-        if self.is_far() {
+        if self.image().is_some() {
             // The ring is the peer's own memory.
             return;
         }
-        // SAFETY: the tx lock is held.
-        let tx = unsafe { &mut *self.tx.get() };
+        let tx = &mut *held;
         let size = w.peer_size.load(Relaxed);
         let fresh = tx.prod.pos - tx.rested;
         let in_first_page = fresh <= u64::from(tx.prod.count()) && tx.prod.count() <= PAGE - HEADER_LEN;

@@ -6,6 +6,9 @@
 //! by the peer, over TCP, because whoever reads the socket next may not know of rings.
 #![allow(unsafe_code)]
 
+use super::image::Image;
+use super::mapped::{Mapped, fix_bells};
+use super::reach::{Reach, each};
 use super::*;
 use crate::sys;
 use shm::ring::Ring;
@@ -21,7 +24,7 @@ impl Conn {
     pub(super) fn leave_ring(&self, tx: &mut Tx, unpublished: u64) {
         let was = self.phase.turn_sends(|at| match at {
             Sends::Ring => Sends::Leaving,
-            at => at.given_up(),
+            at => at.gone_back(),
         });
         if matches!(was, Sends::Leaving | Sends::Back | Sends::Kept) {
             return;
@@ -36,13 +39,7 @@ impl Conn {
     /// Tells the peer that nothing follows in its ring; then sends are on TCP. The tx lock is held.
     #[cold]
     pub(super) fn end_ring(&self) {
-        if self.is_far() {
-            return self.leave_far();
-        }
-        // SYNC: prod. Behind all data; pairs with `refresh_rx`. Before other threads of ours send over TCP: the peer would take
-        // that for doorbells.
-        self.peer().prod.fetch_or(REVERTED, SeqCst);
-        self.phase.turn_sends(Sends::left);
+        each!(self.reach(), reach => reach.end_ring(self));
     }
 
     /// Sends over TCP what is in the ring but will not be read there: what the peer gave back when it took its ring, and
@@ -53,18 +50,18 @@ impl Conn {
         if !ph.is_exposed() || (self.my().takeback.load(Acquire) & 1 == 0 && !ph.has(p::RESEND) && !recalled) {
             return true;
         }
-        let Ok(_guard) = self.lock_tx() else { return false };
-        // SAFETY: the tx lock is held.
-        let tx = unsafe { &mut *self.tx.get() };
+        let Ok(mut held) = self.lock_tx() else { return false };
+        self.resend(fd, &mut held)
+    }
+
+    /// `flush_takeback` under the tx lock.
+    #[cold]
+    pub(super) fn resend(&self, fd: i32, tx: &mut Tx) -> bool {
         let at = tx.prod.pos;
         let word = self.my().takeback.load(Acquire);
-        if word & 1 != 0 && self.is_far() && !self.phase().has(p::TAKEN_BACK) {
-            // Once we went back by ourselves other bytes may have gone where these belong.
-            let overtaken = self.sends_go_back() && word >> 1 != at;
-            if overtaken || !self.fetch(tx, word >> 1) {
-                self.broken(fd);
-                return true;
-            }
+        if word & 1 != 0 && !each!(self.reach(), reach => reach.fetch(self, tx, word)) {
+            self.broken(fd);
+            return true;
         }
         self.leave_ring(tx, at);
         let word = self.my().takeback.load(Acquire);
@@ -77,20 +74,15 @@ impl Conn {
             }
             tx.resend = from;
         }
-        let w = self.window();
-        let size = w.peer_size.load(Relaxed);
-        let base = if self.is_far() {
-            w.stash.load(Relaxed)
-        } else {
-            (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize)
-        };
+        let size = self.window().peer_size.load(Relaxed);
+        let base = each!(self.reach(), reach => reach.resend(self));
         if tx.resend < tx.prod.pos && base.is_null() {
             // Another process of the family has fetched them.
             self.broken(fd);
             return true;
         }
         // SAFETY: the peer's DMB has HEADER_LEN + size bytes, and so has the stash without the header.
-        let ring = unsafe { Ring::new(base, size) };
+        let ring = unsafe { Ring::new(base.cast_mut(), size) };
         while tx.resend < tx.prod.pos {
             let mut at = tx.cons;
             at.advance(tx.resend.saturating_sub(at.pos).min(u64::from(size)) as u32, size);
@@ -109,12 +101,10 @@ impl Conn {
     /// `flush_takeback` in front of an end of our stream, behind which nothing can be sent. Where the kernel would go on by itself
     /// this waits, as long as the peer reads. False when something is left: the end must not pass for that of the whole.
     pub(super) fn flush_before_end(&self, fd: i32) -> bool {
-        // SAFETY: one plain word, used as a hint.
-        let sent = || unsafe { (&raw const (*self.tx.get()).resend).read_volatile() };
-        let (mut last, mut since) = (sent(), sys::now_ns());
+        let (mut last, mut since) = (self.tx.resend(), sys::now_ns());
         while !self.flush_takeback(fd) {
             let now = sys::now_ns();
-            if core::mem::replace(&mut last, sent()) != last {
+            if core::mem::replace(&mut last, self.tx.resend()) != last {
                 since = now;
             } else if now - since > UNREAD_MS * 1_000_000 {
                 return false;
@@ -147,7 +137,7 @@ impl Conn {
             self.reason.store(reason, Relaxed);
             return true;
         }
-        if foreign && !self.is_far() {
+        if foreign && self.revokes() {
             // The doorbell of a recall needs it; over ism and verbs `wake_for_recall` sees to that. Ours alone can do without one:
             // a peer that sleeps takes the ring back with its next call. Told by a doorbell between payload and payload, it might
             // receive all three at once.
@@ -158,8 +148,9 @@ impl Conn {
         let given = [crate::reason::INHERITED, crate::reason::PASSED_FD, crate::reason::RIGHTS];
         let given = given.iter().any(|r| r.code() == reason);
         // Registered memory ends with the process that registered it, and of two after a fork that may be the first.
-        let vanishing = given || self.is_linked() && reason == crate::reason::SHARED_FD.code();
-        let clean = self.recall(fd, foreign, vanishing);
+        let vanishing =
+            given || self.image().is_some_and(Image::is_linked) && reason == crate::reason::SHARED_FD.code();
+        let clean = each!(self.reach(), reach => reach.recall(self, fd, foreign, vanishing));
         self.leave_tx();
         self.flush_takeback(fd);
         self.reason.store(reason, Relaxed);
@@ -171,17 +162,15 @@ impl Conn {
 
     /// Our sends return to TCP; receives stay where they are.
     pub fn leave_tx(&self) {
-        let Ok(_guard) = self.lock_tx() else { return };
+        let Ok(mut held) = self.lock_tx() else { return };
         if self.sends_on_ring() {
-            // SAFETY: the tx lock is held.
-            let tx = unsafe { &mut *self.tx.get() };
+            let tx = &mut *held;
             let at = tx.prod.pos;
             self.leave_ring(tx, at);
         }
-        let was = self.phase.turn_sends(Sends::given_up);
-        if matches!(was, Sends::Ready | Sends::Switching) && self.is_far() {
-            // Our part of an answer to a peer that wants its ring back: nothing will come there.
-            self.leave_far();
+        let was = self.phase.turn_sends(Sends::gone_back);
+        if matches!(was, Sends::Ready | Sends::Switching) {
+            each!(self.reach(), reach => reach.refuse(self));
         }
     }
 
@@ -194,24 +183,19 @@ impl Conn {
         }
     }
 
-    /// Takes our ring back from the peer; true when the TCP stream is, or will be, in order.
-    fn recall(&self, fd: i32, foreign: bool, vanishing: bool) -> bool {
-        if self.is_far() {
-            return self.recall_far(fd, foreign, vanishing);
-        }
-        let Ok(_guard) = self.lock_rx() else { return false };
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
+    /// Takes our ring back from the peer, which writes to it here; true when the TCP stream is, or will be, in order.
+    pub(super) fn recall_by_store(&self, reach: Mapped, fd: i32, foreign: bool) -> bool {
+        let Ok(mut held) = self.lock_rx() else { return false };
+        let rx = &mut *held;
         let my = self.my();
-        let before = my.prod.fetch_or(REVOKED, SeqCst);
+        let before = reach.revoke();
         self.set(p::RECALLED);
         if self.receives_are_back() {
             return true;
         }
         if !self.receives_on_ring() {
             // The peer has not switched, or has done nothing since. Its first publication fails and it stays on TCP.
-            let rung = my.rung.fetch_or(RUNG_REVOKED, SeqCst);
-            if rung & !RUNG_REVOKED == 0 && before & shm::cursor::CURSOR_MASK == 0 {
+            if fix_bells(my) == 0 && before & shm::cursor::CURSOR_MASK == 0 {
                 self.phase.turn_receives(Receives::back);
                 return true;
             }
@@ -225,7 +209,7 @@ impl Conn {
             if !foreign {
                 return true;
             }
-            if my.rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED != 0 {
+            if fix_bells(my) != 0 {
                 return false;
             }
         }
@@ -237,8 +221,8 @@ impl Conn {
             }
             self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);
             rx.cons = rx.prod;
-            self.rx_word.store(rx.cons.wire(), Relaxed);
-            self.ring(fd, &self.tx_counts);
+            self.rx.word.store(rx.cons.wire(), Relaxed);
+            self.ring(fd, &self.tx.counts);
         } else if unread > 0 {
             return true;
         }
@@ -257,7 +241,7 @@ impl Conn {
 
     /// Skips the doorbells between the ring's last byte and the payload that follows on TCP; true when all are gone.
     pub(super) fn skip_doorbells(&self, fd: i32, rx: &mut Rx) -> bool {
-        let last = self.my().rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED;
+        let last = fix_bells(self.my());
         let mut junk = [0u8; 64];
         loop {
             let due = last.wrapping_sub(rx.drained) & !RUNG_REVOKED;
@@ -286,13 +270,12 @@ impl Conn {
 
     /// Follows the peer back to TCP if the ring is read to its end.
     pub fn try_back_to_tcp(&self, fd: i32) {
-        if let Some(_guard) = self.rx_lock.try_lock() {
-            // SAFETY: the rx lock is held.
-            let rx = unsafe { &mut *self.rx.get() };
+        if let Some(mut held) = self.rx.state.try_lock() {
+            let rx = &mut *held;
             if self.receives_on_ring()
                 && rx.tcp_left == 0
                 && self.refresh_rx(rx) == Ok(0)
-                && (self.my().prod.load(Acquire) & REVERTED != 0 || self.phase().has(p::RECALLED) && !self.is_far())
+                && (self.my().prod.load(Acquire) & REVERTED != 0 || self.has_revoked(self.phase()))
             {
                 self.skip_doorbells(fd, rx);
             }

@@ -22,6 +22,7 @@ const FRAME: u32 = 26;
 
 /// See the module documentation. Zeroed memory is one without threads.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Sleepers {
     seats: [AtomicU64; SEATS],
     /// Those without a seat, for data and for space.

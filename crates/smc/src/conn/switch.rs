@@ -1,8 +1,10 @@
 //! Leaving TCP, each direction by itself at a stream offset that the kernel tells.
 #![allow(unsafe_code)]
 
-use core::cell::Cell;
-
+use super::inflight::*;
+use super::mapped::fix_bells;
+use super::reach::{Reach, each};
+use super::receiver::UNKNOWN;
 use super::*;
 use crate::inet::{Received, TcpInfo, received, received_while_alone};
 
@@ -14,48 +16,6 @@ enum Overtakes {
     Whole { doorbells: usize, behind: usize },
     /// Payload, but not in its place.
     Torn,
-}
-
-std::thread_local! {
-    // Constant and without a destructor: no allocation, no registration, usable in a handler.
-    /// This thread is inside a second time, in a signal handler or after a jump out of one.
-    static AGAIN: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Counts this thread in; how many were inside before.
-#[inline(always)]
-fn count_in(count: &AtomicU32, who: &AtomicU32) -> u32 {
-    let before = count.fetch_add(1, SeqCst);
-    if before == 0 {
-        who.store(shm::thread_id(), Relaxed);
-    } else if who.load(Relaxed) == shm::thread_id() {
-        AGAIN.set(true);
-    }
-    before
-}
-
-#[inline(always)]
-fn count_out(count: &AtomicU32, who: &AtomicU32) {
-    if !AGAIN.take() && who.load(Relaxed) == shm::thread_id() {
-        who.store(0, Relaxed);
-    }
-    // One that was taken for gone is not counted any more.
-    let _ = count.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1));
-}
-
-/// Whether the only call that is counted will never be counted out, which it then is: its thread has been cancelled, or
-/// (with `here`) is this one, which a jump out of a signal handler has brought here.
-#[cold]
-fn abandoned(count: &AtomicU32, who: &AtomicU32, here: bool) -> bool {
-    let thread = who.load(Relaxed);
-    let gone = match thread {
-        0 => false,
-        t if t == shm::thread_id() => here,
-        t => !shm::thread::is_alive(t),
-    };
-    gone && count.load(SeqCst) == 1
-        && who.compare_exchange(thread, 0, SeqCst, SeqCst).is_ok()
-        && count.compare_exchange(1, 0, SeqCst, SeqCst).is_ok()
 }
 
 impl Conn {
@@ -73,7 +33,7 @@ impl Conn {
         if self.is_recalled() {
             self.flush_takeback(fd);
         }
-        let Some(_guard) = self.tx_lock.try_lock() else { return false };
+        let Some(_held) = self.tx.state.try_lock() else { return false };
         self.switch_locked(fd, suits)
     }
 
@@ -82,20 +42,12 @@ impl Conn {
         if !self.may_switch_sends() {
             return false;
         }
-        self.phase.turn_sends(|at| if at == Sends::Ready { Sends::Switching } else { at });
         let mut ok = false;
-        // SYNC: inflight. A thread inside a kernel send would put its bytes behind the offset; one that counts itself after
-        // this look sees `Switching`.
-        if (self.tx_inflight.load(SeqCst) == 0 || abandoned(&self.tx_inflight, &self.tx_inside, false))
-            && self.phase().sends() == Sends::Switching
-        {
+        if begin_send_switch(&self.phase, &self.tx.kernel) {
             self.prompt(fd);
             match TcpInfo::of(fd) {
                 Some(info) if suits(&info) => {
-                    // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this
-                    // store, so whoever receives one sees it.
-                    self.peer().switch.store(info.sent() << 1 | 1, SeqCst);
-                    ok = self.tell(&[far::SWITCH]);
+                    ok = each!(self.reach(), reach => reach.switch(info.sent()));
                     if ok {
                         self.phase.turn_sends(|_| Sends::Ring);
                     }
@@ -104,27 +56,20 @@ impl Conn {
                 // A sandbox was entered since the upgrade, and every further try would cost as much as this one.
                 None => {
                     self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
-                    self.phase.turn_sends(Sends::given_up);
-                    if self.is_far() {
-                        self.leave_far();
-                    }
+                    self.phase.turn_sends(Sends::gone_back);
+                    each!(self.reach(), reach => reach.refuse(self));
                     self.restore_delays(fd);
                 }
             }
         }
-        self.phase.turn_sends(|at| if at == Sends::Switching { Sends::Ready } else { at });
+        end_send_switch(&self.phase);
         ok
     }
 
     /// Announces a kernel send; false when the ring must be used instead.
     #[inline]
     pub fn enter_kernel_send(&self) -> bool {
-        count_in(&self.tx_inflight, &self.tx_inside);
-        if self.phase.now_in_order().kernel_sends() {
-            return true;
-        }
-        count_out(&self.tx_inflight, &self.tx_inside);
-        false
+        enter_send(&self.phase, &self.tx.kernel)
     }
 
     /// Whether it is TCP with no upgrade begun: the kernel's answers are the whole truth.
@@ -141,11 +86,11 @@ impl Conn {
             return false;
         }
         // SYNC: inflight. Once counted no switch can begin, so what is seen now holds until the kernel has the bytes.
-        count_in(&self.tx_inflight, &self.tx_inside);
+        self.tx.kernel.enter();
         if self.untouched() {
             return true;
         }
-        count_out(&self.tx_inflight, &self.tx_inside);
+        self.tx.kernel.leave();
         false
     }
 
@@ -156,11 +101,11 @@ impl Conn {
             return false;
         }
         // SYNC: inflight. As for sends.
-        count_in(&self.rx_inflight, &self.rx_inside);
+        self.rx.kernel.enter();
         if self.untouched() && self.user_rcvlowat.load(Relaxed) <= 1 {
             return true;
         }
-        count_out(&self.rx_inflight, &self.rx_inside);
+        self.rx.kernel.leave();
         false
     }
 
@@ -168,14 +113,13 @@ impl Conn {
     /// switched, for which our buffer must be exposed, so no doorbell is among the bytes.
     #[inline(always)]
     pub fn leave_untouched_recv(&self) {
-        count_out(&self.rx_inflight, &self.rx_inside);
+        self.rx.kernel.leave();
     }
 
     /// Another thread inside a kernel receive or send, the first of several.
     pub fn inside_kernel(&self) -> impl Iterator<Item = u32> {
-        let calls = [(&self.rx_inflight, &self.rx_inside), (&self.tx_inflight, &self.tx_inside)];
-        calls.into_iter().filter_map(|(count, who)| {
-            let thread = if count.load(SeqCst) > 0 { who.load(Relaxed) } else { 0 };
+        [&self.rx.kernel, &self.tx.kernel].into_iter().filter_map(|calls| {
+            let thread = calls.first();
             (thread != 0 && thread != shm::thread_id() && shm::thread::is_alive_here(thread)).then_some(thread)
         })
     }
@@ -183,7 +127,7 @@ impl Conn {
     /// Ends what `enter_kernel_send` began.
     #[inline]
     pub fn leave_kernel_send(&self) {
-        count_out(&self.tx_inflight, &self.tx_inside);
+        self.tx.kernel.leave();
     }
 
     /// The offset at which the peer left TCP, if it has.
@@ -208,22 +152,21 @@ impl Conn {
     /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found. What it says now; None
     /// when it is forbidden already.
     pub(crate) fn begin_count(&self, fd: i32) -> Option<TcpInfo> {
-        let Ok(_guard) = self.lock_rx() else { return TcpInfo::of(fd) };
+        let Ok(mut held) = self.lock_rx() else { return TcpInfo::of(fd) };
         let mut info = None;
         let ask = || {
             let (got, said) = received_while_alone(fd)?;
             info = Some(said);
             Some(got)
         };
-        // SAFETY: the rx lock is held.
-        self.recount(unsafe { &mut *self.rx.get() }, 0, ask);
+        self.recount(&mut held, 0, ask);
         info.or_else(|| TcpInfo::of(fd))
     }
 
     /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already.
     fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) {
         // SYNC: inflight. Who counts itself after these looks sees `Ready`, and adds its bytes under the lock held here.
-        let alone = || self.rx_inflight.load(SeqCst) == own;
+        let alone = || self.rx.kernel.count() == own;
         if !alone() {
             return;
         }
@@ -236,9 +179,8 @@ impl Conn {
     /// `got` bytes came from the socket after the exposure, before the peer left TCP.
     #[cold]
     fn count_read(&self, fd: i32, got: usize) {
-        let Ok(_guard) = self.lock_rx() else { return };
-        // SAFETY: the rx lock is held.
-        let rx = unsafe { &mut *self.rx.get() };
+        let Ok(mut held) = self.lock_rx() else { return };
+        let rx = &mut *held;
         if rx.tcp_read == UNKNOWN {
             self.recount(rx, 1, || received(fd));
         } else {
@@ -255,7 +197,7 @@ impl Conn {
 
     /// Nobody can tell payload from doorbells: a reset is better than a guess.
     #[cold]
-    fn lost(&self, fd: i32) {
+    fn break_unreadable(&self, fd: i32) {
         self.broken(fd);
         self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
         self.phase.turn_receives(|at| if at == Receives::Back { Receives::Ring } else { at.followed() });
@@ -273,10 +215,7 @@ impl Conn {
     pub(crate) fn while_few_receive<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         self.phase.turn_receives(|at| if at == Receives::Tcp { Receives::Exposing } else { at });
         // SYNC: inflight. Who counts itself after this look sees `Exposing`, or `Ready`, and enters as the only one.
-        let inside = self.rx_inflight.load(SeqCst);
-        // Of one whose name the first of several took along when it left nobody would notice that it was cancelled.
-        let known = || self.rx_inside.load(Relaxed) != 0;
-        let done = (inside == 0 || inside == 1 && known()).then(f);
+        let done = (!self.rx.kernel.may_be_several()).then(f);
         self.phase.turn_receives(|at| if at == Receives::Exposing { Receives::Tcp } else { at });
         done
     }
@@ -285,18 +224,13 @@ impl Conn {
     /// on) when another thread is already inside one: then the caller waits for readiness and tries again.
     #[inline]
     pub fn enter_kernel_recv(&self) -> bool {
-        let before = count_in(&self.rx_inflight, &self.rx_inside);
-        if self.phase.now_in_order().kernel_receives(before == 0) {
-            return true;
-        }
-        count_out(&self.rx_inflight, &self.rx_inside);
-        false
+        enter_receive(&self.phase, &self.rx.kernel)
     }
 
     /// Whether the receive that keeps others out of the kernel is one that will never end. For a receive that may wait:
     /// one in a signal handler that interrupted another one of the same thread must not.
     pub fn forget_abandoned_recv(&self) -> bool {
-        abandoned(&self.rx_inflight, &self.rx_inside, true)
+        self.rx.kernel.forget_lost(true)
     }
 
     /// Ends what `enter_kernel_recv` began. `got` bytes came (peeked or not); the number that is payload.
@@ -310,19 +244,18 @@ impl Conn {
             if got > 0 && !peek && self.phase().awaits_switch() {
                 self.count_read(fd, got);
             }
-            count_out(&self.rx_inflight, &self.rx_inside);
+            self.rx.kernel.leave();
             // The peer may have switched between the look and the count: its doorbells can only be in what we got
             // if its store was visible before the receive returned, and then `switch_due` saw it.
             return got;
         }
         let payload = match (self.lock_rx(), self.switch_offset()) {
-            (Ok(_guard), Some(n)) => {
-                // SAFETY: the rx lock is held.
-                let rx = unsafe { &mut *self.rx.get() };
+            (Ok(mut held), Some(n)) => {
+                let rx = &mut *held;
                 let taken = if peek { 0 } else { got as u64 };
                 if self.left_in_vain() {
                     self.phase.turn_receives(Receives::back);
-                    count_out(&self.rx_inflight, &self.rx_inside);
+                    self.rx.kernel.leave();
                     return got;
                 }
                 let at = self.position(fd, rx, taken);
@@ -342,14 +275,14 @@ impl Conn {
                         payload
                     }
                     Some((_, Overtakes::Whole { .. } | Overtakes::Torn)) | None => {
-                        self.lost(fd);
+                        self.break_unreadable(fd);
                         0
                     }
                 }
             }
             _ => got,
         };
-        count_out(&self.rx_inflight, &self.rx_inside);
+        self.rx.kernel.leave();
         payload
     }
 
@@ -362,7 +295,7 @@ impl Conn {
             return Overtakes::No;
         }
         // Payload from behind the return begins after the last doorbell.
-        let last = n + u64::from(my.rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED);
+        let last = n + u64::from(fix_bells(my));
         if r <= last {
             return Overtakes::No;
         }
@@ -379,7 +312,7 @@ impl Conn {
     fn left_in_vain(&self) -> bool {
         let my = self.my();
         let ph = self.phase();
-        let recalled = ph.has(p::RECALLED) && !ph.receives_on_ring() && self.is_far();
+        let recalled = ph.has(p::RECALLED) && !ph.receives_on_ring() && !self.revokes();
         recalled && my.prod.load(Acquire) == REVERTED && my.rung.load(SeqCst) & !RUNG_REVOKED == 0
     }
 
@@ -402,22 +335,19 @@ impl Conn {
             self.phase.turn_receives(|at| if at == Receives::Ready { at.back() } else { at });
             return false;
         }
-        let Some(_guard) = self.rx_lock.try_lock() else { return false };
-        self.phase.turn_receives(|at| if at == Receives::Ready { Receives::Switching } else { at });
+        let Some(mut held) = self.rx.state.try_lock() else { return false };
         let mut ok = false;
-        if (self.rx_inflight.load(SeqCst) == 0 || abandoned(&self.rx_inflight, &self.rx_inside, false))
-            && self.phase().receives() == Receives::Switching
+        if begin_receive_switch(&self.phase, &self.rx.kernel)
             && let Some(n) = self.switch_offset()
         {
-            // SAFETY: the rx lock is held.
-            let rx = unsafe { &mut *self.rx.get() };
+            let rx = &mut *held;
             match self.position(fd, rx, 0) {
                 Some(r) => self.begin_ring(rx, n, r),
-                None => self.lost(fd),
+                None => self.break_unreadable(fd),
             }
             ok = true;
         }
-        self.phase.turn_receives(|at| if at == Receives::Switching { Receives::Ready } else { at });
+        end_receive_switch(&self.phase);
         ok || self.receives_on_ring()
     }
 }

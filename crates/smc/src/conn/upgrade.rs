@@ -212,6 +212,7 @@ impl Meeting {
 
 /// The upgrade of one connection.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Upgrade {
     meeting: AtomicU64,
     stage: AtomicU32,

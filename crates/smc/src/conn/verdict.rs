@@ -54,7 +54,7 @@ fn take_slowly() -> Option<Verdict> {
 }
 
 /// The device of this process's group `id` does not reach the peer any more: the group's connections end now.
-pub(crate) fn terminate(id: u32) {
+pub(crate) fn end_group(id: u32) {
     // The connections that end here come by, too.
     if GROUPS.iter().any(|group| group.load(Relaxed) == id) {
         return;
@@ -67,7 +67,7 @@ pub(crate) fn terminate(id: u32) {
 }
 
 /// A device was taken away: its connections end now. Peers, which it still reaches, are told.
-pub(crate) fn withdraw(kind: Kind) {
+pub(crate) fn end_device(kind: Kind) {
     DEVICES.fetch_or(kind.bit(), Relaxed);
     // SYNC: verdict. Behind the bit; pairs with the exchange in `take_slowly`.
     NEWS.store(true, SeqCst);
@@ -83,5 +83,5 @@ fn end_all(which: impl Fn(&Conn) -> bool, tell: bool) {
     let live = (0..in_use).map(|at| table.conn(at)).filter(|conn| conn.gen_.load(Acquire) & 1 == 1);
     let ours = live.filter(|conn| conn.pid.load(Relaxed) == own && conn.my_token.load(Relaxed) != 0);
     let concerned = ours.filter(|conn| which(conn) && conn.needs_device() && !conn.phase().has(p::BROKEN));
-    concerned.for_each(|conn| conn.end_now(tell));
+    concerned.for_each(|conn| conn.break_now(tell));
 }

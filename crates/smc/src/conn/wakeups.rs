@@ -6,7 +6,7 @@ use crate::sys;
 /// No wake-up: a process that was stopped, or a clock that was set.
 const ABSURD_US: u64 = 60_000_000;
 /// Where the time stands in a header's `kind`.
-const TIME_AT: u32 = far::KIND_TYPE.count_ones();
+const TIME_AT: u32 = image::KIND_TYPE.count_ones();
 
 /// Microseconds of the time of day: CLOCK_MONOTONIC differs between time namespaces, and the peer may be in another.
 pub fn now_us() -> u64 {
@@ -26,7 +26,7 @@ impl Conn {
             return;
         }
         let kind = &self.peer().kind;
-        kind.store(kind.load(Relaxed) & far::KIND_TYPE | now_us() << TIME_AT, Relaxed);
+        kind.store(kind.load(Relaxed) & image::KIND_TYPE | now_us() << TIME_AT, Relaxed);
     }
 
     /// A sleep that began at `slept_us` has ended because something arrived on this connection.
@@ -45,6 +45,6 @@ impl Conn {
             self.wakeups.count(now - rung);
         }
         // Counted once, however many threads it wakes.
-        let _ = self.my().kind.compare_exchange(kind, kind & far::KIND_TYPE, Relaxed, Relaxed);
+        let _ = self.my().kind.compare_exchange(kind, kind & image::KIND_TYPE, Relaxed, Relaxed);
     }
 }

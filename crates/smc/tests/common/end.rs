@@ -201,7 +201,7 @@ impl End {
     }
 
     pub fn describe(&self) -> String {
-        let (rx, tx) = (self.conn.rx_snapshot(), self.conn.tx_snapshot());
+        let (rx, tx) = (self.conn.rx.snapshot(), self.conn.tx.snapshot());
         format!(
             "{:?} {:?} rx {}..{} tcp_left {} drained {} ends {:#x} tx {}..{} resend {} doorbells seen {:#x} kernel {:?}",
             self.conn.phase(),

@@ -160,7 +160,7 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
     for f in &flows {
         assert_eq!(f.sent.load(Relaxed), f.got.load(Relaxed), "{name}");
     }
-    let doorbells: u64 = pairs.iter().flat_map(|(a, b)| [a, b]).map(|e| e.conn.tx_counts.doorbells.load(Relaxed)).sum();
+    let doorbells: u64 = pairs.iter().flat_map(|(a, b)| [a, b]).map(|e| e.conn.tx.counts.doorbells.load(Relaxed)).sum();
     let bytes: u64 = flows.iter().map(|f| f.got.load(Relaxed)).sum();
     println!("{name}: {} MB, {doorbells} doorbells for data", bytes >> 20);
 }

@@ -37,8 +37,8 @@ fn pieces(data: &[u8], cut: usize) -> Vec<libc::iovec> {
 
 impl<'a> Direction<'a> {
     pub fn new(from: &'a End, to: &'a End, stream: u8) -> Self {
-        let size = u64::from(from.conn.tx_snapshot().size);
-        assert_eq!(size, u64::from(to.conn.rx_snapshot().size));
+        let size = u64::from(from.conn.tx.snapshot().size);
+        assert_eq!(size, u64::from(to.conn.rx.snapshot().size));
         Self { from, to, stream, size, queue: VecDeque::new(), sent: 0, asked: false }
     }
 
@@ -48,7 +48,7 @@ impl<'a> Direction<'a> {
 
     /// What the sender may believe to be free: it looks only when it has to.
     pub fn free(&self, want: usize) -> usize {
-        let known = self.size - (self.sent - self.from.conn.tx_snapshot().cons.pos);
+        let known = self.size - (self.sent - self.from.conn.tx.snapshot().cons.pos);
         if known >= want as u64 { known as usize } else { (self.size - self.outstanding()) as usize }
     }
 
@@ -58,7 +58,7 @@ impl<'a> Direction<'a> {
             return self.unread_there();
         }
         // Told with anything else that is told; how late is checked in `read`.
-        let mut told = self.from.conn.tx_snapshot().cons;
+        let mut told = self.from.conn.tx.snapshot().cons;
         // SAFETY: an exposed buffer, which stays mapped.
         let word = unsafe { &*self.from.conn.my_header() }.cons.load(Relaxed);
         let moved = told.follow(word, self.size as u32, self.size as u32);
@@ -68,7 +68,7 @@ impl<'a> Direction<'a> {
 
     /// Sent, and not read by the receiver's last word, told or not.
     fn unread_there(&self) -> u64 {
-        self.sent - self.to.conn.rx_snapshot().published
+        self.sent - self.to.conn.rx.snapshot().published
     }
 
     pub fn send(&mut self, n: usize, cut: usize) -> Result<(), TestCaseError> {
@@ -76,11 +76,11 @@ impl<'a> Direction<'a> {
         let v = pieces(&data, cut);
         let mut from = Pieces::new(&v);
         let free = self.free(n);
-        let full = self.from.conn.tx_counts.full.load(Relaxed);
+        let full = self.from.conn.tx.counts.full.load(Relaxed);
         let sent = self.from.conn.send(self.from.fd, &mut from);
         let took = if let Sent::Bytes(n) = sent { n } else { 0 };
         prop_assert_eq!(from.left(), n - took);
-        prop_assert_eq!(self.from.conn.tx_counts.full.load(Relaxed) - full, u64::from(sent == Sent::Full));
+        prop_assert_eq!(self.from.conn.tx.counts.full.load(Relaxed) - full, u64::from(sent == Sent::Full));
         let expect = match n {
             // The kernel's to answer: there may be an error.
             0 => Sent::Kernel,

@@ -199,6 +199,6 @@ fn finish(c: &Conn) {
         return;
     }
     t.stats.wakeups.add(&c.wakeups);
-    t.stats.rx.add(&c.rx_counts);
-    t.stats.tx.add(&c.tx_counts);
+    t.stats.rx.add(&c.rx.counts);
+    t.stats.tx.add(&c.tx.counts);
 }

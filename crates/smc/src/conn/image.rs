@@ -1,6 +1,6 @@
 //! Connections over the ism and verbs devices, where the peer's DMB is in the peer's own memory.
 //!
-//! What the data path otherwise stores in the peer's header it stores in an *image* of that header here, and `tell`
+//! What is otherwise stored in the peer's header is stored in an *image* of that header here, and `tell`
 //! copies the word across; bytes go from the application straight into the peer's ring. A word arrives whole (images are
 //! aligned as headers are, see [`far::write`]), the pieces of one copy arrive in order, and a copy is a full fence: over verbs
 //! it is a chain of RDMA writes, whose completion is waited for.
@@ -8,8 +8,12 @@
 //! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in `recall.rs`.
 #![allow(unsafe_code)]
 
+use super::reach::Reach;
+use super::send::{Load, Put, Sent, Source};
 use super::*;
+use crate::inet::TcpInfo;
 use crate::kind::VERBS;
+use crate::stats::Counts;
 use crate::{sys, table};
 use core::mem::offset_of;
 use core::sync::atomic::fence;
@@ -36,12 +40,12 @@ pub(super) const KIND_TYPE: u64 = 0xff;
 
 /// The words of an attached DMB on this side.
 #[repr(C)]
-pub(super) struct Image {
+pub(super) struct Words {
     pub header: DmbHeader,
     /// Copies of one word must not overtake each other; doorbells must not overtake `REVERTED`. The peer looks at it.
     pub lock: FastLock<true>,
 }
-const _: () = assert!(size_of::<Image>() <= WORDS && WORDS.is_multiple_of(align_of::<DmbHeader>()));
+const _: () = assert!(size_of::<Words>() <= WORDS && WORDS.is_multiple_of(align_of::<DmbHeader>()));
 
 /// How long the peer's memory is taken for the peer's after a look. No process id comes round in that time.
 const TRUST_NS: u64 = 10_000_000;
@@ -51,13 +55,14 @@ const GRACE_NS: u64 = 1_000_000_000;
 /// `Window::far_lost` for good.
 const FOR_GOOD: u64 = u64::MAX;
 
-impl Conn {
-    /// Whether the peer's DMB is out of reach of stores.
-    #[inline(always)]
-    pub(super) fn is_far(&self) -> bool {
-        self.window().far.load(Relaxed) != 0
-    }
+/// A peer's buffer at a distance.
+#[derive(Clone, Copy)]
+pub(super) struct Image<'a> {
+    pub of: &'a Conn,
+    pub window: &'a Window,
+}
 
+impl Conn {
     /// Notes where in another process the peer's DMB is; returns the image of its header.
     pub(super) fn attach_far(&self, far: &Far) -> *mut DmbHeader {
         let w = self.window();
@@ -81,13 +86,8 @@ impl Conn {
         image_in(remote.words)
     }
 
-    /// Whether the peer's DMB is written by RDMA, for which only registered memory will do.
-    pub(super) fn is_linked(&self) -> bool {
-        self.window().link.load(Relaxed) != 0
-    }
-
     /// Forgets a connection that had this slot.
-    pub(super) fn detach_far(&self) {
+    pub(super) fn forget_image(&self) {
         let w = self.window();
         w.link.store(0, Relaxed);
         w.far.store(0, Relaxed);
@@ -97,50 +97,50 @@ impl Conn {
             unsafe { sys::give_back(stash.cast(), w.stash_len.load(Relaxed) as usize) };
         }
     }
+}
 
-    /// What `kind` says to the peer, for which the image is at hand.
-    pub(super) fn kind_word(&self) -> u64 {
-        let image: *const DmbHeader = self.peer();
-        0xfe | if self.is_far() { (image as u64) << 8 } else { 0 }
+impl Image<'_> {
+    /// The image of the peer's header.
+    fn header(&self) -> &DmbHeader {
+        header(&self.window.peer)
     }
 
-    pub(super) fn image_lock(&self) -> &FastLock<true> {
-        let image: *const DmbHeader = self.peer();
-        // SAFETY: only used when far, and then the header is the first part of an image.
-        unsafe { &(*image.cast::<Image>()).lock }
+    /// Whether the peer's DMB is written by RDMA, for which only registered memory will do.
+    pub(super) fn is_linked(self) -> bool {
+        self.window.link.load(Relaxed) != 0
     }
 
-    /// Lets the peer know of words of its header that were stored in the image, in this order. Does nothing where the
-    /// header itself was stored to. False when it cannot be reached.
-    #[inline(always)]
-    pub(super) fn tell(&self, words: &[Word]) -> bool {
-        !self.is_far() || self.tell_far(words)
+    pub(super) fn lock(&self) -> &FastLock<true> {
+        let image: *const DmbHeader = self.header();
+        // SAFETY: the header is the first part of an image.
+        unsafe { &(*image.cast::<Words>()).lock }
     }
 
+    /// Lets the peer know of words of its header that were stored in the image, in this order. False when it cannot be reached.
     #[cold]
-    fn tell_far(&self, words: &[Word]) -> bool {
+    pub(super) fn tell(self, words: &[Word]) -> bool {
         // A handler that interrupted a copy of its own thread comes after that copy.
-        let _guard = self.image_lock().lock();
+        let _guard = self.lock().lock();
         self.copy_words(words)
     }
 
     /// The image's lock is held.
-    pub(super) fn copy_words(&self, words: &[Word]) -> bool {
+    pub(super) fn copy_words(self, words: &[Word]) -> bool {
         const NONE: Piece = piece(0, 0);
         let (mut here, mut there) = ([NONE; 4], [NONE; 4]);
-        let (image, far) = (core::ptr::from_ref(self.peer()) as u64, self.window().far.load(Relaxed));
+        let (image, far) = (core::ptr::from_ref(self.header()) as u64, self.window.far.load(Relaxed));
         for (i, word) in words.iter().enumerate() {
             here[i] = piece(image + u64::from(word.0), word.1 as usize);
             there[i] = piece(far + u64::from(word.0), word.1 as usize);
         }
-        let done = self.far_write(&here[..words.len()], &there[..words.len()]).is_ok();
+        let done = self.write(&here[..words.len()], &there[..words.len()]).is_ok();
         fence(SeqCst);
         done
     }
 
     /// Copies into the peer's DMB.
-    pub(super) fn far_write(&self, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
-        let w = self.window();
+    pub(super) fn write(self, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
+        let w = self.window;
         let link = w.link.load(Relaxed);
         if link != 0 {
             // SAFETY: words of the image, or staged bytes.
@@ -153,8 +153,8 @@ impl Conn {
     }
 
     /// Copies from the peer's memory: of our DMB's image there, or else of the DMB that we write.
-    pub(super) fn far_read(&self, is_image: bool, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
-        let w = self.window();
+    pub(super) fn read(self, is_image: bool, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
+        let w = self.window;
         let link = w.link.load(Relaxed);
         if link != 0 {
             let key = w.key.load(Relaxed);
@@ -167,26 +167,26 @@ impl Conn {
     }
 
     /// Our end may have been connected first: then there are no requests before the peer has written to us.
-    fn link_call<T>(&self, link: u32, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    fn link_call<T>(self, link: u32, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         let mut done = call();
-        if matches!(done, Err(Errno::AGAIN)) && self.peer_attached() {
+        if matches!(done, Err(Errno::AGAIN)) && self.of.peer_attached() {
             VERBS.meet(link);
             done = call();
         }
         match done {
             // Where the peer says that something lies it does not, or nobody has lost anything yet.
             Err(e @ (Errno::FAULT | Errno::AGAIN)) => Err(e),
-            done => done.or_else(|_| self.unreached(self.window(), sys::coarse_ns(), Errno::SRCH)),
+            done => done.or_else(|_| self.unreached(sys::coarse_ns(), Errno::SRCH)),
         }
     }
 
-    fn far_call<T>(&self, mut call: impl FnMut(i32) -> Result<T, Errno>) -> Result<T, Errno> {
-        let w = self.window();
+    fn far_call<T>(self, mut call: impl FnMut(i32) -> Result<T, Errno>) -> Result<T, Errno> {
+        let w = self.window;
         let now = sys::coarse_ns();
         let mut known = now.saturating_sub(w.far_seen.load(Relaxed)) < TRUST_NS;
         loop {
-            if !known && !self.find(w) {
-                break self.unreached(w, now, Errno::SRCH);
+            if !known && !self.find() {
+                break self.unreached(now, Errno::SRCH);
             }
             match call(w.far_pid.load(Relaxed) as i32) {
                 Ok(done) => {
@@ -199,16 +199,17 @@ impl Conn {
                 Err(Errno::SRCH | Errno::FAULT) if known => known = false,
                 // It is there: our own address is bad.
                 Err(Errno::FAULT) => return Err(Errno::FAULT),
-                Err(e) => break self.unreached(w, now, e),
+                Err(e) => break self.unreached(now, e),
             }
         }
     }
 
     /// Looks for the peer's memory: in the process that we know, then in the one that took over from it.
     #[cold]
-    fn find(&self, w: &Window) -> bool {
+    fn find(self) -> bool {
+        let w = self.window;
         let place = Place { base: w.far_base.load(Relaxed), len: 0, proof: w.far_proof.load(Relaxed) };
-        let (pid, kin) = (w.far_pid.load(Relaxed), self.my().kin.load(Acquire) & !RECALL);
+        let (pid, kin) = (w.far_pid.load(Relaxed), self.of.my().kin.load(Acquire) & !RECALL);
         for pid in [pid, kin] {
             if pid != 0 && ism::found(pid as i32, place) {
                 w.far_pid.store(pid, Relaxed);
@@ -220,7 +221,8 @@ impl Conn {
     }
 
     #[cold]
-    fn unreached<T>(&self, w: &Window, now: u64, e: Errno) -> Result<T, Errno> {
+    fn unreached<T>(self, now: u64, e: Errno) -> Result<T, Errno> {
+        let w = self.window;
         let rights = || far::may_write(w.far_pid.load(Relaxed) as i32);
         // A link that broke stays so, but its peer may have ended in order: TCP tells.
         if w.link.load(Relaxed) == 0 && matches!(rights(), Err(e) if e != Errno::SRCH) {
@@ -233,47 +235,138 @@ impl Conn {
     }
 
     /// Whether the peer is out of reach at present.
-    pub(super) fn out_of_reach(&self) -> bool {
-        self.is_far() && self.window().far_lost.load(Relaxed) != 0
+    pub(super) fn is_lost(self) -> bool {
+        self.window.far_lost.load(Relaxed) != 0
+    }
+
+    /// Whether the peer will not be reached any more although a direction still needs it.
+    pub(super) fn is_cut_off(self) -> bool {
+        let ph = self.of.phase();
+        if !self.is_lost() || !ph.is_committed() || ph.has(p::CLOSED | p::DEAD) {
+            return false;
+        }
+        // What the peer has left behind can be read without it.
+        let my = self.of.my();
+        let rx_back = ph.receives_are_back() || my.prod.load(Acquire) & REVERTED != 0;
+        if ph.sends_go_back() && rx_back || my.cons.load(Acquire) & (CLOSED | ABORT) != 0 {
+            return false;
+        }
+        let since = self.window.far_lost.load(Relaxed);
+        since == FOR_GOOD || sys::coarse_ns().saturating_sub(since) > GRACE_NS
     }
 
     /// What readiness needs to know besides: answers a recall; whether the connection ends because the peer is out of reach.
     #[cold]
-    pub(super) fn look_far(&self, fd: i32) -> bool {
+    pub(super) fn look(self, fd: i32) -> bool {
         if self.is_recalled() {
-            self.flush_takeback(fd);
+            self.of.flush_takeback(fd);
         }
-        let cut_off = self.cut_off();
+        let cut_off = self.is_cut_off();
         if cut_off {
-            self.broken(fd);
+            self.of.broken(fd);
         }
         cut_off
     }
 
-    /// Whether the peer will not be reached any more although a direction still needs it.
-    pub(super) fn cut_off(&self) -> bool {
-        if !self.out_of_reach() || !self.is_committed() || self.phase().has(p::CLOSED | p::DEAD) {
-            return false;
+    /// Lets the peer know of one word.
+    fn store(self, word: &AtomicU32, value: u32, order: core::sync::atomic::Ordering, at: Word) {
+        word.store(value, order);
+        self.tell(&[at]);
+    }
+}
+
+impl Reach for Image<'_> {
+    const REVOKES: bool = false;
+    const ASKS: bool = true;
+
+    fn introduce(self, cpu: u32) {
+        let image = self.header();
+        image.cpu.store(cpu, Relaxed);
+        // SYNC: kind. Behind the attachment; pairs with `peer_attached`.
+        image.kind.store(0xfe | (core::ptr::from_ref(image) as u64) << 8, Release);
+        // Before `open` the other end of a link may not be connected yet.
+        if !self.is_linked() {
+            self.tell(&[CPU, KIND]);
         }
-        // What the peer has left behind can be read without it.
-        let rx_back = self.receives_are_back() || self.my().prod.load(Acquire) & REVERTED != 0;
-        if self.sends_go_back() && rx_back || self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0 {
-            return false;
-        }
-        let since = self.window().far_lost.load(Relaxed);
-        since == FOR_GOOD || sys::coarse_ns().saturating_sub(since) > GRACE_NS
     }
 
-    /// One doorbell, as `Conn::ring_or_hold` for a mapped header.
-    pub(super) fn ring_far(&self, fd: i32, counts: &Counts, more: bool) -> bool {
-        let _guard = self.image_lock().lock();
-        // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in `ring_settled`.
+    fn open(self, cons: u64) {
+        // SYNC: cons.
+        self.header().cons.store(cons, Release);
+        self.tell(if self.is_linked() { &[CPU, KIND, CONS] } else { &[CONS] });
+    }
+
+    fn switch(self, n: u64) -> bool {
+        // SYNC: switch. As for a mapped header.
+        self.header().switch.store(n << 1 | 1, SeqCst);
+        self.tell(&[SWITCH])
+    }
+
+    /// Our part of an answer to a peer that wants its ring back: nothing will come there.
+    fn refuse(self, of: &Conn) {
+        self.end_ring(of);
+    }
+
+    fn end_ring(self, of: &Conn) {
+        let _guard = self.lock().lock();
+        self.header().prod.fetch_or(REVERTED, SeqCst);
+        self.copy_words(&[PROD]);
+        // Before that, other threads of ours would send over TCP what the peer takes for doorbells.
+        of.phase.turn_sends(Sends::left);
+    }
+
+    /// Early news are not worth a copy: they go along with what is told next.
+    fn confirm(self, cons: u64) {
+        self.header().cons.store(cons, Release);
+    }
+
+    fn confirm_now(self, cpu: Option<u32>) {
+        if let Some(cpu) = cpu {
+            self.store(&self.header().cpu, cpu, Relaxed, CPU);
+        }
+        self.tell(&[CONS]);
+    }
+
+    fn arm_data(self) {
+        shm::arm(&self.header().rx_arm);
+        // How far we have read goes along.
+        self.tell(&[CONS, RX_ARM]);
+    }
+
+    fn arm_space(self) {
+        shm::arm(&self.header().tx_arm);
+        self.tell(&[TX_ARM]);
+    }
+
+    /// The control page of a buffer at a distance is out of the peer's sight.
+    fn cover(self, _wait: u32) {}
+
+    fn bound(self, cpu: u32) {
+        self.store(&self.header().cpu, cpu, SeqCst, CPU);
+    }
+
+    fn end(self, cons: u64) {
+        // SYNC: ends. As for a mapped header.
+        self.header().cons.store(cons, SeqCst);
+        self.tell(&[CONS]);
+        fence(SeqCst);
+    }
+
+    fn flag(self, flags: u64) {
+        // SYNC: ends. As for a mapped header.
+        self.header().cons.fetch_or(flags, SeqCst);
+        self.tell(&[CONS]);
+    }
+
+    fn ring(self, of: &Conn, fd: i32, counts: &Counts, more: bool) -> bool {
+        let _guard = self.lock().lock();
+        // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in `is_settled`.
         fence(SeqCst);
         // Under the lock: after `REVERTED`, and after a takeback, the count stands.
-        if !self.sends_on_ring() || self.my().takeback.load(SeqCst) & 1 != 0 {
+        if !of.sends_on_ring() || of.my().takeback.load(SeqCst) & 1 != 0 {
             return false;
         }
-        let rung = &self.peer().rung;
+        let rung = &self.header().rung;
         let before = rung.load(Relaxed);
         rung.store((before + 1) & !RUNG_REVOKED, Relaxed);
         // SYNC: rung. Counted before it is sent.
@@ -282,23 +375,66 @@ impl Conn {
             return false;
         }
         counts.doorbells.fetch_add(1, Relaxed);
-        let byte = 0u8;
-        // SAFETY: one readable byte.
-        let r = unsafe { sys::send(fd, &byte, 1, super::send::bell_flags(more)) };
-        if r < 0 {
+        if !super::send::send_bell(fd, more) {
             rung.store(before, Relaxed);
             self.copy_words(&[RUNG]);
         }
         more
     }
 
-    /// Our sends are on TCP from here on. The tx lock is held.
-    pub(super) fn leave_far(&self) {
-        let _guard = self.image_lock().lock();
-        self.peer().prod.fetch_or(REVERTED, SeqCst);
-        self.copy_words(&[PROD]);
-        // Before that, other threads of ours would send over TCP what the peer takes for doorbells.
-        self.phase.turn_sends(Sends::left);
+    /// What was placed at a distance was published with it.
+    fn resume(self, _of: &Conn, _fd: i32, _tx: &mut Tx) {}
+
+    fn makes_way(self, _of: &Conn, _tx: &mut Tx) -> bool {
+        self.is_recalled()
+    }
+
+    fn has_made_way(self, _of: &Conn) -> bool {
+        self.is_recalled()
+    }
+
+    fn put(self, _of: &Conn, tx: &mut Tx, chunk: u32, _load: &Load, source: &mut impl Source) -> Result<Put, i32> {
+        if self.is_recalled() {
+            return Ok(Put::nothing());
+        }
+        let bytes = self.copy_out(tx, chunk as usize, source)? as u32;
+        // SYNC: prod. The copy was a fence; pairs with the arm of a sleeper.
+        fence(SeqCst);
+        Ok(Put { bytes, published: bytes > 0, goes_on: bytes > 0 })
+    }
+
+    fn must_ring(self, of: &Conn) -> bool {
+        shm::must_ring(&of.my().rx_arm, &of.tx.rung)
+    }
+
+    /// Where the peer cannot be reached, it is dead, or may yet be.
+    #[cold]
+    fn failed(self, of: &Conn, fd: i32, errno: i32) -> Sent {
+        if !self.is_lost() || errno == Errno::FAULT.raw_os_error() {
+            return Sent::Err(errno);
+        }
+        if TcpInfo::of(fd).is_none_or(|i| i.is_closed() || i.peer_ended()) {
+            of.set(p::DEAD);
+            return Sent::Kernel;
+        }
+        if self.is_cut_off() { Sent::Err(of.broken(fd)) } else { Sent::Full }
+    }
+
+    fn recall(self, _of: &Conn, fd: i32, foreign: bool, vanishing: bool) -> bool {
+        self.recall_by_asking(fd, foreign, vanishing)
+    }
+
+    fn fetch(self, of: &Conn, tx: &Tx, word: u64) -> bool {
+        if of.phase().has(p::TAKEN_BACK) {
+            return true;
+        }
+        // Once we went back by ourselves other bytes may have gone where these belong.
+        let overtaken = of.sends_go_back() && word >> 1 != tx.prod.pos;
+        !overtaken && self.copy_back(tx, word >> 1)
+    }
+
+    fn resend(self, _of: &Conn) -> *const u8 {
+        self.window.stash.load(Relaxed)
     }
 }
 
@@ -320,10 +456,10 @@ pub fn after_fork_child() {
     for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
         let c = t.conn(index);
         let live = c.gen_.load(Relaxed) % 2 == 1 && c.is_committed() && !c.is_closed();
-        if live && c.is_far() && !c.is_linked() {
-            let kin = &c.peer().kin;
+        if let Some(image) = c.image().filter(|image| live && !image.is_linked()) {
+            let kin = &image.header().kin;
             kin.store(kin.load(Relaxed) & RECALL | me, Relaxed);
-            c.tell(&[KIN]);
+            image.tell(&[KIN]);
         }
     }
 }

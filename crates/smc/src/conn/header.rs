@@ -1,0 +1,100 @@
+//! The words of a DMB's header and of a control page, as two processes share them.
+//!
+//! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of its cache lines
+//! travels one way. The exceptions are the two REVOKED bits, by which an owner takes its ring back (`revert.rs`).
+
+use shm::sync::{AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// Start of every DMB: the SMC-D CDC words and, in its reserved tail and behind it, Shortwire's doorbell words.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct DmbHeader {
+    /// CDC type, 0xFE. Over ism the other bytes tell where the peer keeps its image of this header.
+    pub kind: AtomicU64,
+    /// The peer's producer cursor in this DMB, with `REVERTED` and `REVOKED`.
+    pub prod: AtomicU64,
+    /// The peer's consumer cursor in the DMB that we write, with its state flags.
+    pub cons: AtomicU64,
+    /// `N << 1 | 1` once the peer's sends have left TCP after N bytes.
+    pub switch: AtomicU64,
+    /// Changes when the peer wants a doorbell for data that we publish.
+    pub rx_arm: AtomicU32,
+    /// Changes when the peer wants a doorbell for space that we free.
+    pub tx_arm: AtomicU32,
+    /// Number of the peer's wait that covers this connection (0: none).
+    pub cover: AtomicU32,
+    /// Processor on which the peer last sent or made room, plus one; above it how much it lets be under way (`bounds`).
+    pub cpu: AtomicU32,
+    /// Doorbell bytes the peer has put on the TCP stream; bit 31 set by the owner: no more of them.
+    pub rung: AtomicU32,
+    /// Over ism: process of the peer that can be written to besides the first; bit 31: the peer wants its ring back.
+    pub kin: AtomicU32,
+    /// `P << 1 | 1`: the peer wants the bytes from P on sent again over TCP.
+    pub takeback: AtomicU64,
+}
+
+/// Bytes of a DMB that are not ring.
+pub const HEADER_LEN: u32 = 64;
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<DmbHeader>() == HEADER_LEN as usize);
+
+impl DmbHeader {
+    /// Bytes of the DMB that the peer has written to, if it is honest.
+    pub fn used(&self) -> u32 {
+        match self.prod.load(Relaxed) & shm::cursor::CURSOR_MASK {
+            word if word as u16 == 0 => HEADER_LEN.saturating_add((word >> 16) as u32),
+            _ => u32::MAX,
+        }
+    }
+}
+
+/// In `prod`: the writer has returned to TCP, nothing follows in this ring.
+pub const REVERTED: u64 = 1 << 48;
+/// In `prod`: the owner of the ring takes no more; the writer's next publication fails.
+pub const REVOKED: u64 = 1 << 49;
+/// In `rung`: no further doorbell may be sent.
+pub const RUNG_REVOKED: u32 = 1 << 31;
+/// CDC state flag in `cons`: the peer is done writing.
+pub const DONE: u64 = 0x80 << 56;
+/// CDC state flag in `cons`: the peer has closed the connection.
+pub const CLOSED: u64 = 0x40 << 56;
+/// CDC state flag in `cons`: the peer has aborted the connection.
+pub const ABORT: u64 = 0x20 << 56;
+/// Beside them, and after everything else: this end has given up its object and writes here no more.
+pub const LEFT: u64 = 0x10 << 56;
+/// Beside `ABORT`: the device went away, and the kernel's connection may stand a while longer.
+pub const GONE: u64 = 0x08 << 56;
+/// Any of the three ends the peer's stream.
+pub const ENDS: u64 = DONE | CLOSED | ABORT;
+
+/// Wait words a family can hand out (index 0 means none).
+#[cfg(not(loom))]
+pub const WAITS: usize = 256;
+#[cfg(loom)]
+pub const WAITS: usize = 2;
+
+/// A control page: wait words written by one process, looked at by the other.
+#[repr(C)]
+pub struct Waits {
+    /// Odd: the wait with this number sleeps. Changes with every sleep.
+    pub armed: [AtomicU32; WAITS],
+    /// What the process that rings last rang for; private to it by custom (lying harms only the liar).
+    pub rung: [AtomicU32; WAITS],
+}
+
+impl Waits {
+    /// A wait is about to sleep: whoever publishes on a connection it covers rings once. The caller looks again at
+    /// all of them before it sleeps.
+    pub fn sleep(&self, wait: u32) {
+        let w = &self.armed[wait as usize];
+        w.store((w.load(Relaxed) | 1).wrapping_add(2), Relaxed);
+        // SYNC: cover. Pairs with the SeqCst publication and load in `Conn::publish`.
+        fence(SeqCst);
+    }
+
+    /// The wait is awake and looks at everything it covers before it sleeps again.
+    pub fn wake(&self, wait: u32) {
+        let w = &self.armed[wait as usize];
+        w.store(w.load(Relaxed) & !1, Relaxed);
+    }
+}

@@ -1,0 +1,220 @@
+//! A peer's buffer that is mapped here: its words are stored where they belong, and seen at once.
+
+use shm::doorbell::{arm, must_ring};
+use shm::sync::{AtomicU32, Ordering::*, fence};
+
+use super::header::{DmbHeader, REVERTED, REVOKED, RUNG_REVOKED, WAITS, Waits};
+
+/// The headers of both buffers of a connection.
+#[derive(Clone, Copy)]
+pub struct Mapped<'a> {
+    /// Of our own, which the peer writes.
+    pub my: &'a DmbHeader,
+    /// Of the peer's, which we write.
+    pub peer: &'a DmbHeader,
+}
+
+impl<'a> Mapped<'a> {
+    /// Publishes all bytes up to the cursor `to`, of which those up to the word `from` were published before; false when the
+    /// owner of the ring has taken it back.
+    #[inline(always)]
+    pub fn publish(self, from: u64, to: u64) -> bool {
+        // SYNC: prod. Release of the bytes placed before; pairs with the acquire in `refresh_rx`. SeqCst, and an
+        // exchange, because it is also the fence of the doorbell's Dekker pair and must lose against REVOKED.
+        self.peer.prod.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Whether the peer sleeps for data and this caller has to ring, after a publication. `rung` is what it was last rung for,
+    /// `page` our control page.
+    #[inline(always)]
+    pub fn is_awaited(self, rung: &AtomicU32, page: Option<&Waits>) -> bool {
+        must_ring(&self.my.rx_arm, rung) || self.covered_sleeps(page)
+    }
+
+    /// Whether the wait that covers the peer's side of this connection sleeps and has not been rung yet.
+    #[inline(always)]
+    fn covered_sleeps(self, page: Option<&Waits>) -> bool {
+        // SYNC: cover. SeqCst after the SeqCst publication, as the load of the wait word below.
+        let cover = self.my.cover.load(SeqCst) as usize;
+        if cover == 0 || cover >= WAITS {
+            return false;
+        }
+        let Some(page) = page else { return false };
+        // SYNC: cover. SeqCst after the SeqCst publication; pairs with the fence in `Waits::sleep`.
+        let armed = page.armed[cover].load(SeqCst);
+        armed & 1 == 1 && page.rung[cover].load(Relaxed) != armed && page.rung[cover].swap(armed, Relaxed) != armed
+    }
+
+    /// Counts a doorbell that is about to be sent; false when the peer wants no more of them.
+    pub fn count_bell(self) -> bool {
+        let rung = &self.peer.rung;
+        let mut n = rung.load(Relaxed);
+        loop {
+            if n & RUNG_REVOKED != 0 {
+                return false;
+            }
+            let next = (n + 1) & !RUNG_REVOKED;
+            // SYNC: rung. Counted before it is sent, so that a count read before a condition covers every byte that
+            // announces it.
+            match rung.compare_exchange(n, next, SeqCst, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => n = now,
+            }
+        }
+    }
+
+    /// It could not be sent.
+    pub fn uncount_bell(self) {
+        self.peer.rung.fetch_sub(1, Relaxed);
+    }
+
+    /// Tells how far we have read.
+    #[inline(always)]
+    pub fn confirm(self, cons: u64) {
+        // SYNC: cons. Release: our reads of the freed bytes are done; pairs with `refresh_tx`.
+        self.peer.cons.store(cons, Release);
+    }
+
+    /// Orders what was told of our reading, and our `cpu` word if that has changed, in front of a look at whether the writer sleeps.
+    #[inline(always)]
+    pub fn confirm_now(self, cpu: Option<u32>) {
+        if let Some(cpu) = cpu {
+            self.peer.cpu.store(cpu, Relaxed);
+        }
+        // SYNC: doorbell. Either the writer sees the space, or we see its arm.
+        fence(SeqCst);
+    }
+
+    /// Asks for a doorbell at the next data.
+    pub fn arm_data(self) {
+        arm(&self.peer.rx_arm);
+    }
+
+    /// Asks for a doorbell at the next space.
+    pub fn arm_space(self) {
+        arm(&self.peer.tx_arm);
+    }
+
+    /// Lets the wait numbered `wait` (0: none) stand for our arms.
+    pub fn cover(self, wait: u32) {
+        self.peer.cover.store(wait, SeqCst);
+    }
+
+    /// Says that our sends leave TCP after `n` bytes.
+    pub fn leave_tcp(self, n: u64) {
+        // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this
+        // store, so whoever receives one sees it.
+        self.peer.switch.store(n << 1 | 1, SeqCst);
+    }
+
+    /// Says that nothing follows in the peer's ring.
+    pub fn close_ring(self) {
+        // SYNC: prod. Behind all data; pairs with `refresh_rx`.
+        self.peer.prod.fetch_or(REVERTED, SeqCst);
+    }
+
+    /// Takes our ring back: the peer's next publication fails. Its producer word before.
+    pub fn revoke(self) -> u64 {
+        self.my.prod.fetch_or(REVOKED, SeqCst)
+    }
+
+    /// Says where we are with our end, behind everything that was sent.
+    pub fn end(self, cons: u64) {
+        // SYNC: ends. Release, behind the producer word; pairs with `refresh_rx`.
+        self.peer.cons.store(cons, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Adds to what was said of our end.
+    pub fn flag(self, flags: u64) {
+        // SYNC: ends. Pairs with `refresh_rx`.
+        self.peer.cons.fetch_or(flags, SeqCst);
+    }
+}
+
+/// Fixes the number of doorbells that the peer puts on the stream: how many it is.
+pub fn fix_bells(my: &DmbHeader) -> u32 {
+    // SYNC: rung. Behind this no doorbell is counted, and an uncounted one is not sent.
+    my.rung.fetch_or(RUNG_REVOKED, SeqCst) & !RUNG_REVOKED
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Both ends in plain memory.
+    #[derive(Default)]
+    struct Pair([DmbHeader; 2]);
+
+    impl Pair {
+        fn ends(&self) -> [Mapped<'_>; 2] {
+            let [a, b] = &self.0;
+            [Mapped { my: a, peer: b }, Mapped { my: b, peer: a }]
+        }
+    }
+
+    fn page() -> Waits {
+        Waits { armed: [const { AtomicU32::new(0) }; WAITS], rung: [const { AtomicU32::new(0) }; WAITS] }
+    }
+
+    #[test]
+    fn a_ring_that_was_taken_back_takes_no_publication() {
+        let pair = Pair::default();
+        let [writer, owner] = pair.ends();
+        assert!(writer.publish(0, 7 << 16));
+        assert_eq!(owner.revoke(), 7 << 16);
+        assert!(!writer.publish(7 << 16, 9 << 16));
+        writer.close_ring();
+        assert_eq!(owner.my.prod.load(Relaxed), 7 << 16 | REVOKED | REVERTED);
+    }
+
+    #[test]
+    fn each_arm_costs_one_doorbell() {
+        let pair = Pair::default();
+        let ([writer, owner], rung) = (pair.ends(), AtomicU32::new(0));
+        assert!(!writer.is_awaited(&rung, None));
+        owner.arm_data();
+        assert!(writer.is_awaited(&rung, None) && !writer.is_awaited(&rung, None));
+    }
+
+    #[test]
+    fn a_wait_is_rung_once_by_whatever_it_covers() {
+        let (pairs, page) = ([Pair::default(), Pair::default()], page());
+        let rung = AtomicU32::new(0);
+        for pair in &pairs {
+            pair.ends()[1].cover(5);
+        }
+        let rings = |at: usize| pairs[at].ends()[0].is_awaited(&rung, Some(&page));
+        assert!(!rings(0), "it is awake");
+        page.sleep(5);
+        assert!(rings(1) && !rings(0) && !rings(1));
+        page.wake(5);
+        page.sleep(5);
+        assert!(rings(0));
+        // A number out of range is a peer's lie.
+        page.sleep(5);
+        pairs[0].ends()[1].cover(WAITS as u32);
+        assert!(!rings(0));
+    }
+
+    #[test]
+    fn no_doorbell_is_counted_once_their_number_is_fixed() {
+        let pair = Pair::default();
+        let [writer, owner] = pair.ends();
+        assert!(writer.count_bell() && writer.count_bell());
+        writer.uncount_bell();
+        assert_eq!((fix_bells(owner.my), writer.count_bell(), fix_bells(owner.my)), (1, false, 1));
+    }
+
+    #[test]
+    fn what_is_said_of_the_end_adds_up() {
+        let pair = Pair::default();
+        let [one, other] = pair.ends();
+        one.confirm(3 << 16);
+        one.end(3 << 16 | super::super::header::DONE);
+        one.flag(super::super::header::LEFT);
+        assert_eq!(other.my.cons.load(Relaxed) >> 56, 0x90);
+        one.leave_tcp(12);
+        assert_eq!(other.my.switch.load(Relaxed), 25);
+    }
+}
