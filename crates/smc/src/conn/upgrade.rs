@@ -235,7 +235,8 @@ impl Upgrade {
     pub(super) fn reset(&self) {
         self.meeting.store(Meeting::Nowhere.encode(), Relaxed);
         self.stage.store(Stage::Meeting as u32, Relaxed);
-        for word in [&self.busy, &self.looks, &self.era, &self.declined, &self.traced[0], &self.traced[1]] {
+        let words = [&self.busy, &self.looks, &self.era, &self.listens, &self.declined];
+        for word in words.into_iter().chain(&self.traced) {
             word.store(0, Relaxed);
         }
     }
