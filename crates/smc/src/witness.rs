@@ -115,7 +115,7 @@ pub fn begin(conn: &Conn) {
 
 /// Whether `conn` may lead to another network namespace, and is looked at for that.
 pub fn watches(conn: &Conn) -> bool {
-    conn.phase().has(p::WITNESS)
+    conn.is_watched()
 }
 
 /// No more is to be known.

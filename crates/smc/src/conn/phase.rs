@@ -283,6 +283,8 @@ queries! {
     has_ended: now => now.has(ENDED);
     /// Whether it was reset because the peer broke the protocol.
     is_broken: now => now.has(BROKEN);
+    /// Whether what passes over TCP is looked at, to tell the connection from others.
+    is_watched: now => now.has(WITNESS);
     /// Whether it was closed here.
     is_closed: now => now.has(CLOSED);
 }

@@ -197,7 +197,7 @@ impl Group {
     /// First contact is made: its channel is kept. Not one of another network namespace or guest, whose end is not who the
     /// kernel says, but who proves to have the connection.
     pub(super) fn open_lanes(&mut self, conn: &Conn) {
-        let elsewhere = self.of.pid <= 0 || crate::witness::watches(conn);
+        let elsewhere = self.of.pid <= 0 || conn.is_watched();
         if !core::ptr::eq(self.first, conn)
             || self.kind != Kind::Loopback
             || elsewhere
