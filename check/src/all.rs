@@ -86,7 +86,7 @@ fn lints_and_models(pool: &Pool) {
     let models = tests(
         pool,
         "interleavings (loom)",
-        &["-p", "shm", "-p", "rsocket", "-p", "engine", "--test", "loom"],
+        &["-p", "shm", "-p", "smc", "-p", "rsocket", "-p", "engine", "--test", "loom"],
         &environment,
     );
     pool.add(models);

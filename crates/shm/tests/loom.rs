@@ -4,9 +4,9 @@
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use shm::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use shm::{Cursor, FastLock, Letters, Look, Snapshot, arm, must_ring};
 
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {

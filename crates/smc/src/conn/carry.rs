@@ -42,7 +42,8 @@ impl Image<'_> {
         Ok(moved)
     }
 
-    /// As `copy_out`, by way of a buffer on the stack. Not inlined: threads with the smallest of stacks have no room for it, and most sends need none.
+    /// As `copy_out`, by way of a buffer on the stack. Not inlined: threads with the smallest of stacks have no room
+    /// for it, and most sends need none.
     #[inline(never)]
     fn copy_staged(self, tx: &mut Tx, chunk: usize, source: &mut impl Source) -> Result<usize, i32> {
         const NONE: Piece = piece(0, 0);
@@ -63,8 +64,8 @@ impl Image<'_> {
                         }
                         break;
                     }
-                    // SAFETY: the application vouches for its iovecs as it does towards the kernel; the stage has room for
-                    // `k` bytes from `len` on, and bytes of a stage need no value before they are stored to.
+                    // SAFETY: the application vouches for its iovecs as it does towards the kernel; the stage has room
+                    // for `k` bytes from `len` on, and bytes of a stage need no value before they are stored to.
                     unsafe {
                         let to = stage.as_mut_ptr().cast::<u8>().add(len);
                         if summed {
@@ -93,8 +94,9 @@ impl Image<'_> {
         Ok(moved)
     }
 
-    /// The pieces `here[..n]`, of `len` bytes up to which the stream has this sum, and the cursor behind them; how many bytes
-    /// count as sent. With `unsend` those that the peer will not read, because it has taken its ring back meanwhile, do not.
+    /// The pieces `here[..n]`, of `len` bytes up to which the stream has this sum, and the cursor behind them; how many
+    /// bytes count as sent. With `unsend` those that the peer will not read, because it has taken its ring back
+    /// meanwhile, do not.
     fn copy_across(
         self,
         tx: &mut Tx,
@@ -110,7 +112,8 @@ impl Image<'_> {
         let image = header(&w.peer);
         let mut ahead = tx.prod;
         ahead.advance(len as u32, size);
-        // Small copies take along how far we have read, for which the lock is needed; it would be held too long otherwise.
+        // Small copies take along how far we have read, for which the lock is needed; it would be held too long
+        // otherwise.
         let small = len <= SMALL;
         let words = if small { PROD.1 + CONS.1 } else { PROD.1 };
         let _guard = small.then(|| self.lock().lock());

@@ -1,11 +1,12 @@
 //! Connections over the ism and verbs devices, where the peer's DMB is in the peer's own memory.
 //!
-//! What is otherwise stored in the peer's header is stored in an *image* of that header here, and `tell`
-//! copies the word across; bytes go from the application straight into the peer's ring. A word arrives whole (images are
-//! aligned as headers are, see [`far::write`]), the pieces of one copy arrive in order, and a copy is a full fence: over verbs
+//! What is otherwise stored in the peer's header is stored in an *image* of that header here, and `tell` copies the
+//! word across; bytes go from the application straight into the peer's ring. A word arrives whole (images are aligned
+//! as headers are, see [`far::write`]), the pieces of one copy arrive in order, and a copy is a full fence: over verbs
 //! it is a chain of RDMA writes, whose completion is waited for.
 //!
-//! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in `recall.rs`.
+//! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in
+//! `recall.rs`.
 #![allow(unsafe_code)]
 
 use super::reach::Reach;
@@ -116,7 +117,8 @@ impl Image<'_> {
         unsafe { &(*image.cast::<Words>()).lock }
     }
 
-    /// Lets the peer know of words of its header that were stored in the image, in this order. False when it cannot be reached.
+    /// Lets the peer know of words of its header that were stored in the image, in this order. False when it cannot be
+    /// reached.
     #[cold]
     pub(super) fn tell(self, words: &[Word]) -> bool {
         // A handler that interrupted a copy of its own thread comes after that copy.
@@ -255,7 +257,8 @@ impl Image<'_> {
         since == FOR_GOOD || sys::coarse_ns().saturating_sub(since) > GRACE_NS
     }
 
-    /// What readiness needs to know besides: answers a recall; whether the connection ends because the peer is out of reach.
+    /// What readiness needs to know besides: answers a recall; whether the connection ends because the peer is out of
+    /// reach.
     #[cold]
     pub(super) fn look(self, fd: i32) -> bool {
         if self.is_recalled() {
@@ -360,7 +363,8 @@ impl Reach for Image<'_> {
 
     fn ring(self, of: &Conn, fd: i32, counts: &Counts, more: bool) -> bool {
         let _guard = self.lock().lock();
-        // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in `is_settled`.
+        // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in
+        // `is_settled`.
         fence(SeqCst);
         // Under the lock: after `REVERTED`, and after a takeback, the count stands.
         if !of.sends_on_ring() || of.my().takeback.load(SeqCst) & 1 != 0 {
@@ -446,7 +450,8 @@ fn image_in(words: *mut u8) -> *mut DmbHeader {
     image
 }
 
-/// In a fork child: peers learn of it, for when its parent is no more. Its memory is theirs to write as the parent's is.
+/// In a fork child: peers learn of it, for when its parent is no more. Its memory is theirs to write as the parent's
+/// is.
 pub fn after_fork_child() {
     if !table::exists() {
         return;

@@ -71,8 +71,8 @@ impl Inflight {
         self.count() == 0 || self.forget_lost(false)
     }
 
-    /// Whether the only call that is counted will never be counted out, which it then is: its thread has been cancelled, or
-    /// (with `here`) is this one, which a jump out of a signal handler has brought here.
+    /// Whether the only call that is counted will never be counted out, which it then is: its thread has been
+    /// cancelled, or (with `here`) is this one, which a jump out of a signal handler has brought here.
     #[cold]
     pub fn forget_lost(&self, here: bool) -> bool {
         let thread = self.first.load(Relaxed);
@@ -105,8 +105,8 @@ pub fn enter_send(phase: &Word, calls: &Inflight) -> bool {
     false
 }
 
-/// Announces a kernel receive; false when receives are on the ring, or about to be, or (from a little before the exposure
-/// on) when another thread is already inside one.
+/// Announces a kernel receive; false when receives are on the ring, or about to be, or (from a little before the
+/// exposure on) when another thread is already inside one.
 #[inline(always)]
 pub fn enter_receive(phase: &Word, calls: &Inflight) -> bool {
     // SYNC: inflight. As for sends.

@@ -18,7 +18,7 @@ impl Conn {
         for size in [&w.my_size, &w.peer_size] {
             size.store(size.load(Relaxed) - TAIL, Relaxed);
         }
-        // SAFETY: before TX_READY nobody else looks at either.
+        // SAFETY: before `commit` nobody else looks at either.
         unsafe {
             self.rx.state.alone().size -= TAIL;
             self.tx.state.alone().size -= TAIL;

@@ -1,7 +1,7 @@
 //! The state of one direction behind its lock.
 //!
-//! Whoever was inside before may have left by a jump out of a signal handler, or may have been killed: then the state is
-//! repaired before anybody sees it.
+//! Whoever was inside before may have left by a jump out of a signal handler, or may have been killed: then the state
+//! is repaired before anybody sees it.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;

@@ -15,8 +15,8 @@ pub struct Mapped<'a> {
 }
 
 impl<'a> Mapped<'a> {
-    /// Publishes all bytes up to the cursor `to`, of which those up to the word `from` were published before; false when the
-    /// owner of the ring has taken it back.
+    /// Publishes all bytes up to the cursor `to`, of which those up to the word `from` were published before; false
+    /// when the owner of the ring has taken it back.
     #[inline(always)]
     pub fn publish(self, from: u64, to: u64) -> bool {
         // SYNC: prod. Release of the bytes placed before; pairs with the acquire in `refresh_rx`. SeqCst, and an
@@ -24,8 +24,8 @@ impl<'a> Mapped<'a> {
         self.peer.prod.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
     }
 
-    /// Whether the peer sleeps for data and this caller has to ring, after a publication. `rung` is what it was last rung for,
-    /// `page` our control page.
+    /// Whether the peer sleeps for data and this caller has to ring, after a publication. `rung` is what it was last
+    /// rung for, `page` our control page.
     #[inline(always)]
     pub fn is_awaited(self, rung: &AtomicU32, page: Option<&Waits>) -> bool {
         must_ring(&self.my.rx_arm, rung) || self.covered_sleeps(page)
@@ -75,7 +75,8 @@ impl<'a> Mapped<'a> {
         self.peer.cons.store(cons, Release);
     }
 
-    /// Orders what was told of our reading, and our `cpu` word if that has changed, in front of a look at whether the writer sleeps.
+    /// Orders what was told of our reading, and our `cpu` word if that has changed, in front of a look at whether the
+    /// writer sleeps.
     #[inline(always)]
     pub fn confirm_now(self, cpu: Option<u32>) {
         if let Some(cpu) = cpu {

@@ -1,8 +1,9 @@
-//! Where each direction of a connection is, and what has become of the whole: one word, so that the data path finds out with one
-//! load and one compare.
+//! Where each direction of a connection is, and what has become of the whole: one word, so that the data path finds out
+//! with one load and one compare.
 //!
-//! The word is written by every thread and process that has the connection. A direction's state changes under the lock of
-//! that direction, but for the steps of the upgrade, which has one thread at a time. `may_become` is the list of all changes.
+//! The word is written by every thread and process that has the connection. A direction's state changes under the lock
+//! of that direction, but for the steps of the upgrade, which has one thread at a time. `may_become` is the list of all
+//! changes.
 
 use shm::sync::{AtomicU32, Ordering::*};
 
@@ -32,7 +33,8 @@ pub enum Sends {
 pub enum Receives {
     /// From TCP, and no buffer of ours is exposed.
     Tcp,
-    /// From TCP; our buffer may be exposed at any moment, so they enter the kernel one at a time, as they do once it is.
+    /// From TCP; our buffer may be exposed at any moment, so they enter the kernel one at a time, as they do once it
+    /// is.
     Exposing,
     /// From TCP; our buffer is exposed, so the peer may switch its sends at any time.
     Ready,

@@ -91,9 +91,9 @@ impl Reach for Mapped<'_> {
         more
     }
 
-    /// Who was in the section before left it by a jump, or was killed: perhaps in front of a publication, behind it, or in
-    /// front of the doorbell for it. With the ring full there would be no other, and one that was not noted would make the next
-    /// one pass for an attempt after the owner took the ring back.
+    /// Who was in the section before left it by a jump, or was killed: perhaps in front of a publication, behind it, or
+    /// in front of the doorbell for it. With the ring full there would be no other, and one that was not noted would
+    /// make the next one pass for an attempt after the owner took the ring back.
     #[cold]
     fn resume(self, of: &Conn, fd: i32, tx: &mut Tx) {
         of.ring_what_was_counted(fd);
@@ -229,8 +229,8 @@ impl Conn {
         self.place_staged(tx, chunk, source)
     }
 
-    /// As `place`, by the device's `move_data` out of a buffer on the stack. Not inlined, as `recv_rest`: threads with small stacks
-    /// have no room for that buffer.
+    /// As `place`, by the device's `move_data` out of a buffer on the stack. Not inlined, as `recv_rest`: threads with
+    /// small stacks have no room for that buffer.
     #[inline(never)]
     fn place_staged(&self, tx: &mut Tx, chunk: u32, source: &mut impl Source) -> Result<u32, i32> {
         let w = self.window();

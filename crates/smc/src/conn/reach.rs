@@ -1,5 +1,5 @@
-//! What lies between a connection and the peer's buffer: nothing where that is mapped here (`Mapped`), a copy where it is at a
-//! distance (`Image`). Chosen when the buffer is attached, and for good.
+//! What lies between a connection and the peer's buffer: nothing where that is mapped here (`Mapped`), a copy where it
+//! is at a distance (`Image`). Chosen when the buffer is attached, and for good.
 
 use super::image::Image;
 use super::mapped::Mapped;
@@ -7,9 +7,11 @@ use super::send::{Load, Put, Sent, Source};
 use super::*;
 use crate::stats::Counts;
 
-/// See the module documentation. What tells the peer something is a full fence behind it.
+/// What is done to the peer's buffer. What asks, arms or says an end is a full fence, before what the caller looks at
+/// next.
 pub(super) trait Reach: Copy {
-    /// Whether an owner takes its ring back by one store, which makes the writer's next publication fail. Else it has to ask.
+    /// Whether an owner takes its ring back by one store, which makes the writer's next publication fail. Else it has
+    /// to ask.
     const REVOKES: bool;
     /// Whether every send asks for the room there is.
     const ASKS: bool;

@@ -1,0 +1,293 @@
+//! Every interleaving, and every stale value that the memory model allows, of what the threads of a connection's two ends do to
+//! the words that they share. `RUSTFLAGS="--cfg loom" cargo test -p smc --test loom --release`
+#![allow(unsafe_code)]
+#![cfg(loom)]
+
+#[path = "../src/conn/header.rs"]
+#[allow(dead_code)]
+mod header;
+#[path = "../src/conn/inflight.rs"]
+#[allow(dead_code)]
+mod inflight;
+#[path = "../src/conn/mapped.rs"]
+#[allow(dead_code)]
+mod mapped;
+#[path = "../src/conn/phase.rs"]
+#[allow(dead_code)]
+mod phase;
+
+use header::{DmbHeader, WAITS, Waits};
+use inflight::*;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use mapped::{Mapped, fix_bells};
+use phase::{Phase, Receives, Sends, Word};
+use shm::CURSOR_MASK;
+use shm::sync::{AtomicU32, Ordering::*};
+
+fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(body);
+}
+
+/// A byte that the application sent.
+const PAYLOAD: u8 = b'p';
+/// A doorbell.
+const BELL: u8 = 0;
+
+/// One end of a connection whose directions may switch, the peer's headers, and the stream of TCP between them.
+struct Conn {
+    phase: Word,
+    kernel: Inflight,
+    headers: [DmbHeader; 2],
+    stream: Mutex<Vec<u8>>,
+    bell: Condvar,
+}
+
+impl Conn {
+    fn new() -> Arc<Self> {
+        let new = Self {
+            phase: Word::default(),
+            kernel: Inflight::default(),
+            headers: [DmbHeader::default(), DmbHeader::default()],
+            stream: Mutex::new(Vec::new()),
+            bell: Condvar::new(),
+        };
+        new.phase.turn_sends(Sends::committed);
+        new.phase.turn_receives(|_| Receives::Ready);
+        Arc::new(new)
+    }
+
+    fn phase(&self) -> Phase {
+        self.phase.now()
+    }
+
+    /// The end that sends.
+    fn writer(&self) -> Mapped<'_> {
+        Mapped { my: &self.headers[0], peer: &self.headers[1] }
+    }
+
+    /// The end that receives.
+    fn owner(&self) -> Mapped<'_> {
+        Mapped { my: &self.headers[1], peer: &self.headers[0] }
+    }
+
+    fn send(&self, byte: u8) {
+        self.stream.lock().unwrap().push(byte);
+        self.bell.notify_one();
+    }
+
+    /// Waits for a byte, as a thread in a real kernel call does.
+    fn wait(&self) {
+        let mut stream = self.stream.lock().unwrap();
+        while stream.is_empty() {
+            stream = self.bell.wait(stream).unwrap();
+        }
+        stream.pop();
+    }
+}
+
+/// A send that entered the kernel before the switch is counted in its offset, and none enters behind it.
+#[test]
+fn payload_lies_in_front_of_the_switch_and_doorbells_behind_it() {
+    model(3, || {
+        let conn = Conn::new();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let conn = conn.clone();
+                thread::spawn(move || {
+                    if enter_send(&conn.phase, &conn.kernel) {
+                        conn.send(PAYLOAD);
+                        conn.kernel.leave();
+                    }
+                })
+            })
+            .collect();
+        let begun = begin_send_switch(&conn.phase, &conn.kernel);
+        if begun {
+            let n = conn.stream.lock().unwrap().len();
+            conn.writer().leave_tcp(n as u64);
+            conn.phase.turn_sends(|_| Sends::Ring);
+            conn.send(BELL);
+        }
+        end_send_switch(&conn.phase);
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let switch = conn.owner().my.switch.load(Acquire);
+        assert_eq!((switch & 1 == 1, conn.phase().sends() == Sends::Ring), (begun, begun));
+        let stream = conn.stream.lock().unwrap();
+        let (before, behind) = stream.split_at(if begun { (switch >> 1) as usize } else { stream.len() });
+        assert!(before.iter().all(|byte| *byte == PAYLOAD) && behind.iter().all(|byte| *byte == BELL));
+    });
+}
+
+/// A receive that is in the kernel when the peer switches cuts the stream; nobody follows the switch beside it.
+#[test]
+fn a_doorbell_is_never_received() {
+    model(3, || {
+        let conn = Conn::new();
+        conn.stream.lock().unwrap().push(PAYLOAD);
+        let (peer, other) = (conn.clone(), conn.clone());
+        let peer = thread::spawn(move || {
+            peer.writer().leave_tcp(1);
+            peer.send(BELL);
+        });
+        let switched = |conn: &Conn| conn.owner().my.switch.load(Acquire) & 1 == 1;
+        let receiver = thread::spawn(move || {
+            if !enter_receive(&other.phase, &other.kernel) {
+                return;
+            }
+            let mut got = std::mem::take(&mut *other.stream.lock().unwrap());
+            if other.phase().awaits_switch() && switched(&other) {
+                got.truncate(1);
+                other.phase.turn_receives(Receives::followed);
+            }
+            other.kernel.leave();
+            assert!(!got.contains(&BELL), "a doorbell passed for payload");
+        });
+        if conn.phase().awaits_switch() && switched(&conn) {
+            if begin_receive_switch(&conn.phase, &conn.kernel) {
+                conn.phase.turn_receives(Receives::followed);
+            }
+            end_receive_switch(&conn.phase);
+        }
+        peer.join().unwrap();
+        receiver.join().unwrap();
+    });
+}
+
+/// Each of two receives cuts at the peer's switch by the position that the kernel tells, which the other would change.
+#[test]
+fn one_receive_at_a_time_knows_its_place() {
+    model(2, || {
+        let conn = Conn::new();
+        // What lies in the stream, how much was taken of it, and how much of that was given out.
+        let stream = Arc::new(Mutex::new((vec![PAYLOAD], 0, 0)));
+        let receivers: Vec<_> = (0..2)
+            .map(|_| {
+                let (conn, stream) = (conn.clone(), stream.clone());
+                thread::spawn(move || {
+                    if !enter_receive(&conn.phase, &conn.kernel) {
+                        return;
+                    }
+                    let got = {
+                        let mut stream = stream.lock().unwrap();
+                        let got = std::mem::take(&mut stream.0).len();
+                        stream.1 += got;
+                        got
+                    };
+                    let switch = conn.owner().my.switch.load(Acquire);
+                    let mut stream = stream.lock().unwrap();
+                    let before = stream.1 - got;
+                    let left = if switch & 1 == 1 { ((switch >> 1) as usize).saturating_sub(before) } else { got };
+                    stream.2 += got.min(left);
+                    drop(stream);
+                    conn.kernel.leave();
+                })
+            })
+            .collect();
+        conn.writer().leave_tcp(1);
+        stream.lock().unwrap().0.push(BELL);
+        receivers.into_iter().for_each(|t| t.join().unwrap());
+        let stream = stream.lock().unwrap();
+        assert_eq!(stream.2, stream.1.min(1), "payload, and no doorbell");
+    });
+}
+
+fn page() -> Waits {
+    let words = || -> [AtomicU32; WAITS] { core::array::from_fn(|_| AtomicU32::new(0)) };
+    Waits { armed: words(), rung: words() }
+}
+
+/// Bytes are published while their reader goes to sleep, armed by its header's word or covered by its wait's. A lost wakeup
+/// leaves it waiting for a byte that nobody sends, which loom reports.
+fn sleep(covered: bool) {
+    model(3, move || {
+        let (conn, page) = (Conn::new(), Arc::new(page()));
+        let rung = Arc::new(AtomicU32::new(0));
+        if covered {
+            conn.owner().cover(1);
+        }
+        let threads: Vec<_> = [0u64]
+            .map(|from| {
+                let (conn, page, rung) = (conn.clone(), page.clone(), rung.clone());
+                thread::spawn(move || {
+                    assert!(conn.writer().publish(from << 16, (from + 1) << 16));
+                    if conn.writer().is_awaited(&rung, Some(&page)) {
+                        conn.send(BELL);
+                    }
+                })
+            })
+            .into_iter()
+            .collect();
+        let owner = conn.owner();
+        if covered {
+            page.sleep(1)
+        } else {
+            owner.arm_data()
+        }
+        if owner.my.prod.load(Acquire) & CURSOR_MASK == 0 {
+            conn.wait();
+        }
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    });
+}
+
+#[test]
+fn a_sleeper_that_armed_is_woken() {
+    sleep(false);
+}
+
+#[test]
+fn a_sleeper_whose_wait_covers_the_connection_is_woken() {
+    sleep(true);
+}
+
+/// Once a ring was taken back nothing is published in it, and as many doorbells come as were counted.
+#[test]
+fn a_ring_that_was_taken_back_stays_as_it_is() {
+    model(4, || {
+        let conn = Conn::new();
+        let writer = conn.clone();
+        let writer = thread::spawn(move || {
+            for from in 0..2u64 {
+                if !writer.writer().publish(from << 16, (from + 1) << 16) {
+                    writer.writer().close_ring();
+                    return;
+                }
+                if writer.writer().count_bell() {
+                    writer.send(BELL);
+                }
+            }
+        });
+        let owner = conn.owner();
+        let before = owner.revoke() & CURSOR_MASK;
+        let bells = fix_bells(owner.my);
+        writer.join().unwrap();
+        assert_eq!(owner.my.prod.load(Acquire) & CURSOR_MASK, before);
+        assert_eq!(conn.stream.lock().unwrap().len(), bells as usize);
+        assert_eq!(fix_bells(owner.my), bells);
+    });
+}
+
+/// What a reader frees is free for the writer that sees it, and a writer that sleeps for it is woken.
+#[test]
+fn space_wakes_a_writer() {
+    model(3, || {
+        let conn = Conn::new();
+        let reader = conn.clone();
+        let reader = thread::spawn(move || {
+            let rung = AtomicU32::new(0);
+            reader.owner().confirm(1 << 16);
+            reader.owner().confirm_now(Some(2));
+            if shm::must_ring(&reader.owner().my.tx_arm, &rung) {
+                reader.send(BELL);
+            }
+        });
+        conn.writer().arm_space();
+        if conn.writer().my.cons.load(Acquire) & CURSOR_MASK == 0 {
+            conn.wait();
+        }
+        reader.join().unwrap();
+    });
+}
