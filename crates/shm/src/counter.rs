@@ -8,6 +8,7 @@ use crate::sync::{AtomicU64, Ordering, fence, spin};
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Starts at 0.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -18,6 +19,7 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
+    /// Adds `n`; wraps around at 2^64.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
@@ -29,11 +31,13 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// Replaces the value, for gauges and for sums that are kept elsewhere.
     #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
 
+    /// The value now.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -59,6 +63,7 @@ impl<const N: usize> Default for Snapshot<N> {
 }
 
 impl<const N: usize> Snapshot<N> {
+    /// All words 0.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { version: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; N] }

@@ -31,6 +31,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
+    /// The start of the stream.
     pub const ZERO: Self = Self { pos: 0, count: 0, wrap: 0, _pad: 0 };
 
     /// The place `pos` bytes after the start of the stream, in a ring of `size` bytes.

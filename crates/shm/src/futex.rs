@@ -8,7 +8,9 @@ use core::time::Duration;
 pub enum Woke {
     /// Woken, or the word did not hold the expected value any more.
     Changed,
+    /// The time limit has passed (ETIMEDOUT).
     TimedOut,
+    /// A signal handler ran (EINTR).
     Interrupted,
 }
 

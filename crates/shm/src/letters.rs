@@ -19,7 +19,12 @@ pub enum Look {
     /// No further letter yet.
     Nothing,
     /// A letter of so many bytes, and whether something comes with it. How many is what the other side says.
-    Letter { len: usize, marked: bool },
+    Letter {
+        /// Bytes in the other side's box, by its own word: unchecked.
+        len: usize,
+        /// Something comes with this letter by another way.
+        marked: bool,
+    },
     /// Nor will there be one.
     Closed,
 }
@@ -48,6 +53,7 @@ impl Letters {
         first.then(|| (Self { heard: 1, ..Self::begin(session) }, (word >> LENGTH) as u16 as usize))
     }
 
+    /// The number that this conversation has in the words of both boxes.
     pub fn session(&self) -> u32 {
         self.session
     }

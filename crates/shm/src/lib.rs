@@ -10,6 +10,7 @@
 //!
 //! The crate is linked into a preload library, where names of libc lead back to our own hooks. It
 //! therefore makes its system calls through rustix alone and never drops an `OwnedFd`.
+#![cfg_attr(not(loom), deny(missing_docs))]
 
 pub mod address;
 pub mod copy;

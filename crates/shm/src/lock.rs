@@ -68,6 +68,7 @@ impl<const SHARED: bool> Default for FastLock<SHARED> {
 }
 
 impl<const SHARED: bool> FastLock<SHARED> {
+    /// A free lock. All zeros is one, too.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { word: AtomicU32::new(0), frame: core::sync::atomic::AtomicU32::new(0) }
@@ -100,6 +101,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
         Ok((self.guard(), recovered))
     }
 
+    /// Takes the lock if it is free; never waits, nor takes it over from an owner that died.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<FastGuard<'_, SHARED>> {
         let me = thread::thread_id();

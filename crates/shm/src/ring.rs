@@ -28,6 +28,7 @@ impl Ring {
         Self { base, size }
     }
 
+    /// Bytes that it holds.
     #[inline]
     pub fn size(&self) -> u32 {
         self.size

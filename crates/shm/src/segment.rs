@@ -38,6 +38,7 @@ pub enum OpenError {
     NotSealed,
     /// Its size is outside of the bounds asked for, or not whole pages.
     BadSize(u64),
+    /// Asking for its seals or its size failed, or mapping it.
     Os(Errno),
 }
 
@@ -76,11 +77,13 @@ pub struct Retired {
 }
 
 impl Retired {
+    /// Where the segment was mapped.
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
+    /// Bytes of address space.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -112,6 +115,7 @@ struct Fd {
 pub struct Handle(Arc<Fd>);
 
 impl Handle {
+    /// The number of the descriptor; open as long as this handle lives, unless the application closes it.
     pub fn raw(&self) -> RawFd {
         self.0.raw
     }
@@ -244,11 +248,13 @@ impl Segment {
         Ok(Self { base: map_at(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)?, len, fd: None })
     }
 
+    /// Where the segment is mapped.
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
+    /// Bytes of the mapping.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
