@@ -11,6 +11,7 @@ pub enum RegisterError {
     NoSpace,
     /// No memory for a buffer of this size now; a smaller one may still do.
     NoMemory,
+    /// Any other reason: EINVAL for what cannot be a length, ENODEV without hardware or a bar, or what the system said.
     Os(Errno),
 }
 
@@ -21,6 +22,7 @@ pub enum AttachError {
     UnknownToken,
     /// What the peer says about its memory is not true, or not safe.
     BadShare,
+    /// Any other reason: EDEADLK for a signal handler that interrupted the device, or what the system said.
     Os(Errno),
 }
 
@@ -31,6 +33,7 @@ pub enum MoveError {
     UnknownToken,
     /// It would reach beyond the end of the buffer.
     OutOfBounds,
+    /// The copy failed: ESRCH where the process that owns the buffer is gone, or what the system said.
     Os(Errno),
 }
 

@@ -28,6 +28,7 @@ struct State {
 }
 
 impl<'a> Faulty<'a> {
+    /// Passes everything on to `inner`; no fault is due yet.
     pub fn new(inner: &'a dyn Device) -> Self {
         Self { inner, state: Mutex::default(), other: OnceLock::new() }
     }

@@ -52,6 +52,7 @@ const HIGHEST: u64 = 1 << 56;
 /// Where an arena lies in its owner's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {
+    /// Its address there.
     pub base: u64,
     /// Bytes.
     pub len: u64,
@@ -73,9 +74,11 @@ impl Place {
 /// A peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Far {
+    /// The process that owns it.
     pub pid: i32,
     /// In that process.
     pub addr: u64,
+    /// Bytes of the buffer.
     pub len: u32,
     /// Of its arena.
     pub place: Place,
@@ -143,6 +146,7 @@ impl Default for Ism {
 }
 
 impl Ism {
+    /// In partition 0, without an address until it is first asked for one.
     pub const fn new() -> Self {
         Self::over(Loopback::new())
     }

@@ -28,6 +28,7 @@ const LEAST: u32 = 64 << 10;
 /// Why a bar cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BarError {
+    /// The system refused to look at it or to map it.
     Os(Errno),
     /// A directory, a pipe.
     NotMemory,
@@ -41,7 +42,9 @@ pub enum BarError {
     Foreign,
     /// Whoever used it first saw another size.
     OtherSize {
+        /// Bytes, by the header in the bar.
         told: u64,
+        /// Bytes that it has now.
         len: u64,
     },
 }
@@ -80,6 +83,7 @@ impl Default for Ivshmem {
 }
 
 impl Ivshmem {
+    /// Without a bar, and with room for 65,536 buffers.
     pub const fn new() -> Self {
         Self::with_limits(Slots::MAX, DEFAULT_DMBS)
     }
@@ -110,6 +114,7 @@ impl Ivshmem {
             .unwrap_or(false)
     }
 
+    /// Whether it has a bar.
     pub fn is_open(&self) -> bool {
         self.tables.with(|t| t.place.is_some()).unwrap_or(false)
     }

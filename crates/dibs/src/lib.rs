@@ -4,6 +4,7 @@
 //! A receiver registers a buffer (DMB) that one peer may write, and tells that peer its token and what the device says of
 //! it. The peer attaches it, and from then on moves data into it: by stores where the buffer is mapped ([`Reach::Mapped`]), by the
 //! device where it is not.
+#![deny(missing_docs)]
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -50,6 +50,7 @@ impl Default for Loopback {
 }
 
 impl Loopback {
+    /// With room for 65,536 buffers, and without an address until it is first asked for one.
     pub const fn new() -> Self {
         Self::with_limits(Slots::MAX, DEFAULT_DMBS)
     }

@@ -47,9 +47,13 @@ const HIGHEST: u64 = 1 << 56;
 /// One end of a link, as the other one must know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct End {
+    /// Of its adapter's port (InfiniBand or RoCE), in network order.
     pub gid: [u8; 16],
+    /// Number of its queue pair, 24 bits.
     pub qpn: u32,
+    /// Packet sequence number of the first packet that it sends, 24 bits.
     pub psn: u32,
+    /// Local identifier of its port (InfiniBand); 0 over Ethernet.
     pub lid: u16,
     /// As verbs count it.
     pub mtu: u16,
@@ -62,6 +66,7 @@ pub struct End {
 }
 
 impl End {
+    /// Length on the wire.
     pub const BYTES: usize = 44;
 
     /// In the byte order of networks.
@@ -77,6 +82,7 @@ impl End {
         out
     }
 
+    /// The reverse of [`Self::encode`]. Any bytes are an end; whether it can be connected to, connecting tells.
     pub fn decode(raw: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         let mut gid = [0; 16];
@@ -91,9 +97,11 @@ impl End {
 /// Where a buffer lies in its owner's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {
+    /// Address of its first byte, as RDMA writes name it.
     pub addr: u64,
     /// Of its count of signals.
     pub signal: u64,
+    /// Key of the region that `addr` lies in; that of `signal` is [`End::signals`].
     pub rkey: u32,
 }
 
@@ -119,7 +127,9 @@ impl Place {
 pub struct Remote {
     /// For [`Verbs::write`].
     pub link: u32,
+    /// Where it lies in the peer's memory.
     pub place: Place,
+    /// Bytes of the buffer.
     pub len: u32,
     /// [`WORDS`] bytes here that the peer may read, readable for good.
     pub words: *mut u8,
@@ -249,6 +259,7 @@ impl Drop for Masked {
 }
 
 impl Verbs {
+    /// With 1024 buffers per arena and 16,384 in all.
     pub const fn new() -> Self {
         Self::with_limits(1024, BUFFERS as u32)
     }

@@ -74,6 +74,7 @@ pub struct Member {
 }
 
 impl Member {
+    /// Place in the table of members of who has this id; `u32::MAX` if its low 16 bits are 0, as nobody's are.
     pub const fn index(id: u64) -> u32 {
         (id as u32 & 0xffff).wrapping_sub(1)
     }
@@ -197,6 +198,7 @@ impl Bar {
         [word::SECRET, word::SECRET + 8].map(|at| self.word(at).load(Acquire))
     }
 
+    /// Bytes of the whole bar.
     pub fn size(&self) -> u64 {
         self.len
     }
@@ -216,6 +218,7 @@ impl Bar {
         (TABLE as u64).next_multiple_of(self.block) + self.bytes(extent.first)
     }
 
+    /// Its descriptor; None if there is none any more, or its number stands for another file.
     pub fn fd(&self) -> Option<RawFd> {
         let fd = self.fd.load(Relaxed);
         let intact = fd >= 0 && fstat(borrow(fd)).is_ok_and(|s| (s.st_dev, s.st_ino) == self.file);

@@ -39,10 +39,12 @@ pub const fn token(arena: u64, slot: u32) -> u64 {
     arena << SLOT_BITS | slot as u64
 }
 
+/// The random bits of a [`token`], in the lowest 40 bits.
 pub const fn arena_of(token: u64) -> u64 {
     token >> SLOT_BITS
 }
 
+/// The slot of a [`token`], unchecked: a peer's token names any.
 pub const fn slot_of(token: u64) -> u32 {
     token as u32 & ((1 << SLOT_BITS) - 1)
 }
