@@ -4,6 +4,7 @@
 //! the family share and `shortwire ss` reads, `census` its list of link groups. Nothing here waits, and no system call goes through libc: the crate runs
 //! inside the hooks of a preloaded library.
 #![cfg(not(loom))]
+#![deny(missing_docs)]
 
 pub mod bar;
 pub mod broker;

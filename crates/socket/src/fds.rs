@@ -32,7 +32,9 @@ pub use tcp::{freeze, give_up, go_back_from_copies, leave_for_good, leave_ring, 
 pub struct Port {
     /// Its place in the table.
     pub index: u32,
+    /// The connection at that place; type-stable, so that a late reader finds a connection, if not this one.
     pub conn: &'static Conn,
+    /// The descriptor's number, which may name something else as soon as another thread closes it.
     pub fd: i32,
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Nothing here allocates from the application's heap, panics, or keeps a lock across a wait.
 #![cfg_attr(not(test), no_std)]
+#![deny(missing_docs)]
 
 extern crate alloc;
 

@@ -61,6 +61,7 @@ pub struct Stay {
 const YIELDS: u32 = 10;
 
 impl Stay {
+    /// A call on this connection that has not waited yet.
     #[inline(always)]
     pub fn new(port: Port) -> Self {
         let Port { conn, fd, .. } = port;
