@@ -28,6 +28,7 @@ fn number(result: Result<c_int, Errno>) -> c_int {
     })
 }
 
+/// A new rsocket, as `socket` makes one: a descriptor that only the calls of this interface know how to use.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number(socket::open(domain, kind, protocol))
@@ -41,6 +42,7 @@ pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t)
     status(unsafe { socket::bind(fd, addr, len) })
 }
 
+/// As `listen`: connections arrive at `raccept` from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     status(socket::listen(fd, backlog))
@@ -64,11 +66,13 @@ pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen
     status(unsafe { socket::connect(fd, addr, len) })
 }
 
+/// As `shutdown`. What was sent before still arrives.
 #[unsafe(no_mangle)]
 pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     status(socket::shutdown(fd, how))
 }
 
+/// As `close`; the connection ends when the last descriptor of it does.
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(fd: c_int) -> c_int {
     status(socket::close(fd))

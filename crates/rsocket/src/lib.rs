@@ -4,18 +4,19 @@
 //! descriptor ([`socket`]), the stream protocol ([`stream`]), and what moves its bytes ([`provider`]).
 //! doc/rsocket.md describes the protocol.
 #![cfg(not(loom))]
+#![deny(missing_docs)]
 
 pub mod capi;
 mod config;
 pub mod net;
 mod poll;
-pub mod progress;
+mod progress;
 pub mod provider;
 pub mod shared;
 mod socket;
 pub mod stream;
 mod table;
-pub mod verbs;
+mod verbs;
 pub mod wire;
 
 pub use shm::Errno;

@@ -42,6 +42,7 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// With nothing set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -82,6 +83,7 @@ impl Builder {
         self
     }
 
+    /// A stream to the first of these addresses that answers; the error is that of the last one.
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<RsocketStream> {
         addr::each(address, |address| {
             let socket = self.open(address)?;
@@ -149,10 +151,12 @@ impl Owned {
 pub struct RsocketListener(Owned);
 
 impl RsocketListener {
+    /// Waits for connections at an address; port 0 is any that is free.
     pub fn bind(address: impl ToSocketAddrs) -> Result<Self> {
         Builder::new().listen(address)
     }
 
+    /// The next connection, and where it comes from. Waits for one, or is `WouldBlock`.
     pub fn accept(&self) -> Result<(RsocketStream, SocketAddr)> {
         // SAFETY: no address is asked for.
         let fd = unsafe { socket::accept(self.0.0, core::ptr::null_mut(), core::ptr::null_mut()) }?;
@@ -166,10 +170,12 @@ impl RsocketListener {
         std::iter::repeat_with(|| self.accept().map(|(stream, _)| stream))
     }
 
+    /// Where it listens, with the port that was chosen for port 0.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         addr::local(self.0.0)
     }
 
+    /// Whether [`Self::accept`] answers `WouldBlock` where it would wait (O_NONBLOCK).
     pub fn set_nonblocking(&self, on: bool) -> Result<()> {
         self.0.set_nonblocking(on)
     }
@@ -186,18 +192,22 @@ impl AsRawFd for RsocketListener {
 pub struct RsocketStream(Owned);
 
 impl RsocketStream {
+    /// A stream with the usual sizes: [`Builder::connect`].
     pub fn connect(address: impl ToSocketAddrs) -> Result<Self> {
         Builder::new().connect(address)
     }
 
+    /// Address of the other end.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         addr::peer(self.0.0)
     }
 
+    /// Address of this end.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         addr::local(self.0.0)
     }
 
+    /// Whether reads and writes answer `WouldBlock` where they would wait (O_NONBLOCK).
     pub fn set_nonblocking(&self, on: bool) -> Result<()> {
         self.0.set_nonblocking(on)
     }
@@ -207,6 +217,7 @@ impl RsocketStream {
         self.0.take_error()
     }
 
+    /// Ends one direction, or both. What was written before still arrives.
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
         let how = match how {
             Shutdown::Read => libc::SHUT_RD,

@@ -13,7 +13,7 @@ pub mod faulty;
 
 mod any;
 
-pub use any::Any;
+pub(crate) use any::Any;
 
 use rustix::fd::RawFd;
 use shm::Errno;
@@ -21,16 +21,22 @@ use shm::Errno;
 /// Local memory that the peer may write, known to it by `addr` and `key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
+    /// Where it lies here.
     pub ptr: *mut u8,
+    /// Bytes.
     pub len: usize,
+    /// Where it begins, as the peer is to name it: not an address of this process with every provider.
     pub addr: u64,
+    /// What the peer must show beside the address (rkey).
     pub key: u32,
 }
 
 /// A place in the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
+    /// As the peer has told it.
     pub addr: u64,
+    /// As the peer has told it (rkey).
     pub key: u32,
 }
 
@@ -38,16 +44,24 @@ pub struct Remote {
 /// a queue for each needs no lock between them. Requests of one lane arrive in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
+    /// Data and what must stay in order with it; under the lock of sends.
     Stream,
+    /// Credits and target SGEs; under the lock of the completion queue.
     Control,
 }
 
+/// A work completion, as `ibv_poll_cq` gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// A receive: the immediate data of the peer's write.
     Recv(u32),
     /// A write of ours, by the id that it was posted with.
-    Sent { id: u32, ok: bool },
+    Sent {
+        /// As given to [`Endpoint::post_write`]; not unique.
+        id: u32,
+        /// False: the write failed, and with it the connection.
+        ok: bool,
+    },
 }
 
 /// Why a write was not posted.

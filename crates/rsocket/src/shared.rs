@@ -15,10 +15,10 @@
 #![allow(unsafe_code)]
 
 mod exposed;
-pub mod meet;
+pub(crate) mod meet;
 mod remote;
 #[cfg(test)]
-pub mod tests;
+pub(crate) mod tests;
 
 pub use exposed::after_fork_child;
 
@@ -53,7 +53,9 @@ const CONTROL_SLOTS: u32 = 16;
 /// How a DMB is divided; the peer is told the one number that is not constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// Slots of the stream queue: a power of two.
     pub stream_slots: u32,
+    /// Bytes of memory that the peer may write.
     pub memory: u32,
 }
 
@@ -82,10 +84,12 @@ impl Layout {
         if lane == Lane::Stream { self.stream_slots } else { CONTROL_SLOTS }
     }
 
+    /// Where the memory begins, in bytes from the start of the DMB.
     pub fn memory_at(&self) -> usize {
         HEADER + (self.stream_slots + CONTROL_SLOTS) as usize * 8
     }
 
+    /// Length of a DMB that holds it; None where that is more than one can be.
     pub fn dmb_len(&self) -> Option<u32> {
         let len = (self.memory_at() + self.memory as usize).max(1 << 14).next_power_of_two();
         u32::try_from(len).ok().filter(|len| dibs::is_dmb_len(*len))
@@ -114,7 +118,7 @@ fn prefetch_for_write(at: *const u8) {
     let _ = at;
 }
 
-pub struct QueuePair {
+pub(crate) struct QueuePair {
     own: *mut u8,
     own_layout: Layout,
     peer: *mut u8,

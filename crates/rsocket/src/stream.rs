@@ -40,9 +40,13 @@ const PATIENCE: u32 = 1024;
 /// Sizes of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// Sends that can be under way (RDMA_SQSIZE).
     pub sq: u16,
+    /// Receives that the peer is granted at a time (RDMA_RQSIZE).
     pub rq: u16,
+    /// Bytes of the send buffer (SO_SNDBUF).
     pub sbuf: u32,
+    /// Bytes of the receive buffer, granted to the peer in halves (SO_RCVBUF).
     pub rbuf: u32,
     /// Entries of the target iomap: how many buffers the *peer* may map for us to write to.
     pub iomaps: u16,
@@ -80,8 +84,11 @@ impl Config {
 
 /// Bits of [`Stream::state`].
 pub mod state {
+    /// Neither end has ended the whole of it.
     pub const CONNECTED: u32 = 1;
+    /// The peer may send more: neither did it shut that down, nor we.
     pub const READABLE: u32 = 2;
+    /// We may send: we have not shut that down.
     pub const WRITABLE: u32 = 4;
     /// Either end has ended it.
     pub const DISCONNECTED: u32 = 8;
@@ -96,7 +103,9 @@ struct Peer {
     swap: bool,
 }
 
+/// One end of a connection.
 pub struct Stream<E> {
+    /// What moves the bytes.
     pub endpoint: E,
     config: Config,
     peer: Peer,
@@ -191,6 +200,7 @@ impl<E: Endpoint> Stream<E> {
         }
     }
 
+    /// Bits of [`state`], as of now: completions that wait are not processed.
     #[inline]
     pub fn state(&self) -> u32 {
         self.state.load(Ordering::Acquire)
@@ -282,6 +292,7 @@ impl<E: Endpoint> Stream<E> {
         self.endpoint.event_fd()
     }
 
+    /// Ends a wait that [`Self::poll_enter`] prepared. `has_event`: [`Self::event_fd`] was found readable.
     pub fn poll_leave(&self, has_event: bool) {
         self.progress.leave(&Events(&self.endpoint), has_event);
     }

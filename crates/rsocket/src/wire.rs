@@ -7,14 +7,19 @@
 /// `struct rs_sge`: where data may be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
+    /// Address in the memory of who offers it.
     pub addr: u64,
+    /// Key that goes with it (rkey).
     pub key: u32,
+    /// Bytes; entries in [`ConnData::target_sgl`].
     pub length: u32,
 }
 
 impl Sge {
+    /// Bytes.
     pub const LEN: usize = 16;
 
+    /// As the memory of the peer is to hold it; `swap`: its byte order is not ours.
     pub fn encode(&self, swap: bool) -> [u8; Self::LEN] {
         let (addr, key, length) = order(swap, self.addr, self.key, self.length);
         let mut out = [0; Self::LEN];
@@ -43,13 +48,17 @@ impl Sge {
 /// `struct rs_iomap`: a buffer of the peer's application, and the offset that names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iomap {
+    /// What `riomap` named it: the offset for `riowrite`.
     pub offset: u64,
+    /// Where it may be written.
     pub sge: Sge,
 }
 
 impl Iomap {
+    /// Bytes.
     pub const LEN: usize = 24;
 
+    /// As the memory of the peer is to hold it; `swap`: its byte order is not ours.
     pub fn encode(&self, swap: bool) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         let offset = if swap { self.offset.swap_bytes() } else { self.offset };
@@ -58,6 +67,7 @@ impl Iomap {
         out
     }
 
+    /// As this machine's own memory holds it.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
         Self { offset: u64_at(bytes, 0), sge: Sge::decode(sub(bytes, 8)) }
     }
@@ -66,6 +76,7 @@ impl Iomap {
 /// `struct rs_conn_data`: the private data of the connection request and of the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnData {
+    /// Whether the sender's memory is big endian, in which entries written there must be (`RS_CONN_FLAG_NET`).
     pub big_endian: bool,
     /// Receives that the peer may use up before it needs a credit update.
     pub credits: u16,
@@ -80,13 +91,16 @@ pub struct ConnData {
 /// Connection data of another protocol version, or that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnError {
+    /// The version that it has instead of [`ConnData::VERSION`].
     Version(u8),
     /// A table without entries, or larger than any end makes.
     Damaged,
 }
 
 impl ConnData {
+    /// Bytes.
     pub const LEN: usize = 40;
+    /// `rs_conn_data.version`.
     pub const VERSION: u8 = 1;
     const FLAG_NET: u8 = 1;
     const FLAG_IOMAP: u8 = 2;
@@ -98,6 +112,7 @@ impl ConnData {
         cfg!(target_endian = "big")
     }
 
+    /// As private data of a connection request or reply.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[0] = Self::VERSION;
@@ -109,6 +124,7 @@ impl ConnData {
         out
     }
 
+    /// The reverse of [`Self::encode`], for data of a peer: only what [`ConnError`] names is refused.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, ConnError> {
         if bytes[0] != Self::VERSION {
             return Err(ConnError::Version(bytes[0]));
@@ -133,6 +149,7 @@ pub fn to_scale(n: u16) -> u8 {
     if n <= 128 { n as u8 } else { 128 | (n >> 8) as u8 }
 }
 
+/// The reverse of [`to_scale`].
 pub fn from_scale(scaled: u8) -> u16 {
     if scaled <= 128 { u16::from(scaled) } else { u16::from(scaled & 127) << 8 }
 }
@@ -147,8 +164,11 @@ pub enum Message {
     Credits(u16),
     /// This entry of the target iomap is new.
     Iomap(u16),
+    /// The sender has ended the connection (`RS_CTRL_DISCONNECT`).
     Disconnect,
+    /// Nothing but a sign of life (`RS_CTRL_KEEPALIVE`).
     KeepAlive,
+    /// The sender sends no more data (`RS_CTRL_SHUTDOWN`).
     Shutdown,
     /// Reserved codes.
     Unknown(u32),
@@ -160,6 +180,7 @@ impl Message {
     /// The most that one transfer carries.
     pub const MAX_DATA: u32 = Self::MASK;
 
+    /// The 32 bits of immediate data.
     pub fn encode(self) -> u32 {
         match self {
             Self::Data(n) => n & Self::MASK,
@@ -172,6 +193,7 @@ impl Message {
         }
     }
 
+    /// The reverse of [`Self::encode`]. Any 32 bits are a message.
     pub fn decode(word: u32) -> Self {
         match (word >> Self::SHIFT, word & Self::MASK) {
             (0, n) => Self::Data(n),

@@ -205,6 +205,7 @@ pub unsafe extern "C" fn riomap(
     }
 }
 
+/// Takes back what `riomap` gave the peer at `buf`: its `riowrite`s do not reach it any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
     number(socket::unmap(fd, buf.cast(), len).map(|()| 0))

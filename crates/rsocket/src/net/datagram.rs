@@ -8,10 +8,12 @@ use shm::Errno;
 use std::io::Result;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+/// A datagram rsocket: messages of up to what one UDP packet holds, which may be lost or change their order.
 #[derive(Debug)]
 pub struct RsocketDatagram(Owned);
 
 impl RsocketDatagram {
+    /// A socket at an address; port 0 is any that is free.
     pub fn bind(address: impl ToSocketAddrs) -> Result<Self> {
         addr::each(address, |address| {
             let socket = Owned(socket::open(addr::domain(address), libc::SOCK_DGRAM, 0)?);
@@ -29,11 +31,13 @@ impl RsocketDatagram {
         })
     }
 
+    /// Sends to where [`Self::connect`] said; the bytes of the message.
     pub fn send(&self, bytes: &[u8]) -> Result<usize> {
         // SAFETY: a slice.
         Ok(unsafe { socket::send(self.0.0, &[(bytes.as_ptr(), bytes.len())], 0) }?)
     }
 
+    /// Sends to the first of these addresses that it can be sent to; the bytes of the message.
     pub fn send_to(&self, bytes: &[u8], address: impl ToSocketAddrs) -> Result<usize> {
         let bufs = [(bytes.as_ptr(), bytes.len())];
         addr::each(address, |address| {
@@ -48,6 +52,7 @@ impl RsocketDatagram {
         Ok(unsafe { socket::recv(self.0.0, &[(buffer.as_mut_ptr(), buffer.len())], 0) }?)
     }
 
+    /// The next message and its sender. What does not fit is cut off.
     pub fn recv_from(&self, buffer: &mut [u8]) -> Result<(usize, SocketAddr)> {
         let bufs = [(buffer.as_mut_ptr(), buffer.len())];
         // SAFETY: all of it may be zero.
@@ -60,10 +65,12 @@ impl RsocketDatagram {
         Ok((n, from.try_into().map_err(|_| Errno::AFNOSUPPORT)?))
     }
 
+    /// Where it receives, with the port that was chosen for port 0.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         addr::local(self.0.0)
     }
 
+    /// Whether calls answer `WouldBlock` where they would wait (O_NONBLOCK).
     pub fn set_nonblocking(&self, on: bool) -> Result<()> {
         self.0.set_nonblocking(on)
     }

@@ -8,8 +8,10 @@ use shm::Errno;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+/// What goes wrong, and how often.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
+    /// [`Endpoint::inline_limit`], in bytes.
     pub inline: usize,
     /// One in so many posts finds the queue full; 0: none.
     pub full: u32,
@@ -39,13 +41,16 @@ struct State {
     carried: u32,
 }
 
+/// See the module documentation.
 pub struct Faulty<E> {
+    /// The provider that carries the requests out.
     pub inner: E,
     faults: Faults,
     state: Mutex<State>,
 }
 
 impl<E: Endpoint> Faulty<E> {
+    /// The same `seed` with the same calls makes the same faults.
     pub fn new(inner: E, faults: Faults, seed: u64) -> Self {
         Self { inner, faults, state: Mutex::new(State { random: seed | 1, ..State::default() }) }
     }

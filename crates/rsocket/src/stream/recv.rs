@@ -13,8 +13,10 @@ const BREATH: u32 = 64;
 /// Messages that one look at the queue should find: those of two cache lines.
 const ENOUGH: u32 = 16;
 
+/// How a receive behaves: the flags of `recv`(2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecvOptions {
+    /// Waits for the first byte; else EAGAIN.
     pub block: bool,
     /// Leaves the bytes where they are.
     pub peek: bool,

@@ -13,10 +13,14 @@ use std::time::{Duration, Instant};
 const LINGER: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// What [`Stream::shutdown`] ends, as in `shutdown`(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
+    /// Our receives (SHUT_RD); the peer is not told.
     Read,
+    /// Our sends (SHUT_WR): the peer reads to the end of what was sent.
     Write,
+    /// Both (SHUT_RDWR), and with them the connection.
     Both,
 }
 
