@@ -57,10 +57,13 @@ pub trait App: Any {
 
 /// A kind of app, as a configuration names it.
 pub trait Kind: App + Sized {
+    /// What a configuration calls it; unique in a registry.
     const NAME: &'static str;
     /// One line for listings.
     const ABOUT: &'static str;
+    /// Ports that packets come in by.
     const INPUTS: Ports = Ports::None;
+    /// Ports that packets leave by.
     const OUTPUTS: Ports = Ports::None;
     /// Whether [`App::pull`] does anything. Such apps are where the order of a breath starts.
     const PULLS: bool = false;
@@ -75,6 +78,7 @@ pub trait Kind: App + Sized {
         Ok(())
     }
 
+    /// Makes an instance, which owns what it opens. An error is told and leaves the rest of the network running.
     fn new(args: Self::Args, context: &Context) -> Result<Self, AppError>;
 
     /// Takes new arguments over without a stop.
@@ -86,6 +90,7 @@ pub trait Kind: App + Sized {
 /// How an app took its new arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reconfigured {
+    /// It goes on with them, and with its state.
     Done,
     /// Stop it and make a new one.
     NeedsRestart,
@@ -94,6 +99,7 @@ pub enum Reconfigured {
 /// The ports of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ports {
+    /// There is none in this direction.
     None,
     /// Exactly these names; the index of a port is its place here, linked or not.
     Named(&'static [&'static str]),
@@ -101,9 +107,12 @@ pub enum Ports {
     Any,
 }
 
+/// Which way packets go through a port, as its app sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
+    /// Into the app.
     Input,
+    /// Out of the app.
     Output,
 }
 
@@ -119,19 +128,29 @@ pub struct Context {
 /// Why an app could not start or stop. A sentence for people that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
+    /// A sentence for people.
     #[error("{0}")]
     Failed(String),
+    /// The system refused something.
     #[error("{what}: {source}")]
-    Os { what: String, source: std::io::Error },
+    Os {
+        /// What was tried, and on what.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The arguments cannot be used, or not any more.
     #[error("{0}")]
     Args(#[from] ArgError),
 }
 
 impl AppError {
+    /// [`Self::Failed`] with this sentence.
     pub fn new(sentence: impl Into<String>) -> Self {
         Self::Failed(sentence.into())
     }
 
+    /// [`Self::Os`]: an operation of the system that was refused.
     pub fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         Self::Os { what: what.into(), source: source.into() }
     }

@@ -56,8 +56,10 @@ unsafe impl Sync for Arena {}
 /// The packet memory could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
+    /// With so many slots; their number cannot change any more.
     #[error("packet memory of {0} packets exists already; set its size before the first packet")]
     Exists(usize),
+    /// For so many packets, and the system's answer.
     #[error("cannot map memory for {0} packets: {1}")]
     Map(usize, rustix::io::Errno),
 }
@@ -65,8 +67,10 @@ pub enum ArenaError {
 /// The packet memory could not be put on huge pages.
 #[derive(Debug, thiserror::Error)]
 pub enum HugeError {
+    /// They cannot be moved.
     #[error("packets exist already, on ordinary pages")]
     InUse,
+    /// The system's answer; `vm.nr_hugepages` is how many there are.
     #[error("the kernel has not enough huge pages: {0}")]
     Refused(rustix::io::Errno),
 }

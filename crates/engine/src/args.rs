@@ -6,16 +6,23 @@ use toml::{Table, Value};
 /// What is wrong with the arguments of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArgError {
+    /// The kind has no such argument.
     Unknown {
+        /// What was written.
         key: String,
+        /// The keys that there are.
         known: &'static [&'static str],
     },
+    /// An argument that has no default was left out.
     Missing {
+        /// Its key.
         key: &'static str,
     },
     /// `key` is empty if the arguments as a whole are meant.
     Wrong {
+        /// Whose value it is.
         key: String,
+        /// What is wrong with the value, for people.
         problem: String,
     },
 }

@@ -18,6 +18,7 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Without a packet.
     #[inline]
     pub fn new() -> Self {
         Self { length: 0, packets: [const { MaybeUninit::uninit() }; BATCH] }
@@ -49,6 +50,7 @@ impl Batch {
         }
     }
 
+    /// Takes the last packet out.
     #[inline]
     pub fn pop(&mut self) -> Option<Packet> {
         self.length = self.length.checked_sub(1)?;

@@ -5,7 +5,7 @@
 
 mod compile;
 
-pub use compile::{CompileError, compile};
+pub use compile::compile;
 
 /// One instruction, with the layout of `struct bpf_insn`.
 #[repr(C)]

@@ -57,6 +57,7 @@ const CLOSE: u64 = 2000;
 const TRIES: usize = 8;
 
 impl Clock {
+    /// Spins for half a millisecond, to measure the counter's rate.
     pub fn new() -> Self {
         let (cycles, nanos) = pair();
         let mut clock = Self { cycles, nanos, rate: 0, last: 0 };

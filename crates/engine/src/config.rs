@@ -11,13 +11,16 @@ mod check;
 mod file;
 mod graphviz;
 
-pub use check::{Problem, Problems};
+pub(crate) use check::Problem;
+pub use check::Problems;
 pub use file::{ConfigFile, FileError, Settings};
 
 /// What an app is to be.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AppSpec {
+    /// Name of the kind, in a [`Registry`](crate::Registry).
     pub kind: String,
+    /// Arguments, by key.
     pub args: Table,
     /// Number of the thread whose engine runs it.
     pub thread: usize,
@@ -26,26 +29,34 @@ pub struct AppSpec {
 /// `from.output -> to.input`
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkSpec {
+    /// The output.
     pub from: PortSpec,
+    /// The input.
     pub to: PortSpec,
 }
 
 /// `app.port`
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortSpec {
+    /// Name of the app.
     pub app: String,
+    /// Name of its input or output.
     pub port: String,
 }
 
 /// Why something could not be put into a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
+    /// This cannot be the name of an app or a port.
     #[error("'{0}' is not a name: letters, digits and '_' make one")]
     Name(String),
+    /// A second app of this name.
     #[error("there are two apps named '{0}'")]
     Twice(String),
+    /// This is no link as [`LinkSpec`] is written.
     #[error("'{0}' is not a link: write \"app.output -> app.input\"")]
     Link(String),
+    /// The app, and why its arguments make no table.
     #[error("app '{0}': arguments cannot be written as a table: {1}")]
     Args(String, String),
 }
@@ -58,6 +69,7 @@ pub struct Config {
 }
 
 impl Config {
+    /// Without apps and links.
     pub fn new() -> Self {
         Self::default()
     }
@@ -122,6 +134,7 @@ impl Config {
         threads.into_iter().collect()
     }
 
+    /// The app of this name.
     pub fn get(&self, app: &str) -> Option<&AppSpec> {
         self.apps.get(app)
     }

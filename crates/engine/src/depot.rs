@@ -16,6 +16,7 @@ pub struct Depot {
 }
 
 impl Depot {
+    /// Empty, for the slots from 0 to `slots - 1`.
     pub fn new(slots: usize) -> Self {
         Self { head: AtomicU64::new(0), below: (0..slots).map(|_| AtomicU32::new(0)).collect() }
     }

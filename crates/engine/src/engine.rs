@@ -35,6 +35,7 @@ pub use timers::{TimerId, Timers};
 /// How an engine behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// How long it rests between breaths.
     pub pace: Pace,
     /// Ticks of apps per second.
     pub tick: u32,
@@ -103,12 +104,13 @@ pub struct Engine {
 }
 
 /// The end of a link towards another thread.
-pub enum Crossing {
+pub(crate) enum Crossing {
     Out(Sender),
     In(Receiver),
 }
 
 impl Engine {
+    /// An engine without apps, which knows the kinds of this crate.
     pub fn new(options: Options) -> Self {
         Self::with_registry(options, Registry::standard().clone())
     }
@@ -138,6 +140,7 @@ impl Engine {
         }
     }
 
+    /// The kinds that a configuration can name.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -314,6 +317,7 @@ impl Engine {
         self.crossed
     }
 
+    /// Breaths so far.
     pub fn breaths(&self) -> u64 {
         self.breaths
     }

@@ -32,14 +32,17 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// From the number of values in each [`bucket`].
     pub fn from_counts(counts: [u64; BUCKETS]) -> Self {
         Self(Box::new(counts))
     }
 
+    /// The number of values in each [`bucket`].
     pub fn counts(&self) -> &[u64; BUCKETS] {
         &self.0
     }
 
+    /// Adds a value.
     #[inline]
     pub fn record(&mut self, value: u64) {
         self.0[bucket(value)] += 1;

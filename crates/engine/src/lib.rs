@@ -4,13 +4,14 @@
 //! configuration names apps and links; an [`Engine`] makes the network what the configuration says and breathes: it pulls
 //! packets in and pushes them through. Read `packet`, `link`, `app` and `engine`, in this order, to have seen all that
 //! happens to a packet.
+#![deny(missing_docs)]
 
 pub mod app;
 pub mod apps;
 pub mod arena;
 pub mod args;
 pub mod batch;
-pub mod bpf;
+mod bpf;
 pub mod clock;
 pub mod config;
 pub mod counters;

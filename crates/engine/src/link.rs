@@ -23,11 +23,15 @@ const MASK: u32 = CAPACITY as u32 - 1;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkStats {
+    /// Packets that were put in.
     pub txpackets: u64,
+    /// Their bytes.
     pub txbytes: u64,
     /// Packets that found it full.
     pub txdrop: u64,
+    /// Packets that were taken out.
     pub rxpackets: u64,
+    /// Their bytes.
     pub rxbytes: u64,
 }
 
@@ -55,6 +59,7 @@ impl Default for Link {
 }
 
 impl Link {
+    /// An empty link of [`CAPACITY`] places.
     pub fn new() -> Self {
         let ring = (0..CAPACITY).map(|_| Cell::new(MaybeUninit::uninit())).collect::<Box<[_]>>();
         let Ok(ring) = ring.try_into() else { unreachable!("collected from CAPACITY places") };
@@ -67,6 +72,7 @@ impl Link {
         self.write.get().wrapping_sub(self.read.get()) as usize
     }
 
+    /// No packet waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.read.get() == self.write.get()
@@ -78,11 +84,13 @@ impl Link {
         CAPACITY - self.length()
     }
 
+    /// The next packet would be dropped.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.room() == 0
     }
 
+    /// What went through it since it was made.
     #[inline]
     pub fn stats(&self) -> LinkStats {
         self.stats.get()

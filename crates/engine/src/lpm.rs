@@ -12,7 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// An address and the number of its bits that count, written `10.0.0.0/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
+    /// Bits behind the first `length` count for nothing.
     pub address: IpAddr,
+    /// Number of bits: at most 32 or 128.
     pub length: u8,
 }
 
@@ -121,11 +123,13 @@ impl Table {
         table
     }
 
+    /// The value of the longest prefix that this address matches.
     #[inline]
     pub fn v4(&self, address: Ipv4Addr) -> Option<u32> {
         self.v4.lookup(&address.octets())
     }
 
+    /// The value of the longest prefix that this address matches.
     #[inline]
     pub fn v6(&self, address: Ipv6Addr) -> Option<u32> {
         self.v6.lookup(&address.octets())

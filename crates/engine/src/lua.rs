@@ -33,6 +33,7 @@ use traces::TraceFacts;
 /// How scripts run.
 #[derive(Default)]
 pub struct Settings {
+    /// Of the engine that scripts configure.
     pub engine: Options,
     /// All instances of a class share its code, and with it the compiler's traces.
     pub shared: bool,
@@ -51,11 +52,18 @@ pub enum ScriptError {
     /// The sentence names the file and the line.
     #[error("{0}")]
     Failed(String),
+    /// A script's file could not be read.
     #[error("cannot read '{file}': {error}")]
-    Read { file: String, error: std::io::Error },
+    Read {
+        /// Path of the script.
+        file: String,
+        /// The system's answer.
+        error: std::io::Error,
+    },
     /// [`Settings::stop`] said so.
     #[error("interrupted")]
     Interrupted,
+    /// What the interpreter, or the engine behind it, said.
     #[error("cannot start the interpreter: {0}")]
     Start(String),
 }
@@ -83,6 +91,7 @@ pub struct Session {
 }
 
 impl Session {
+    /// Starts an interpreter with its modules, and an engine without apps.
     pub fn new(settings: Settings) -> Result<Self, ScriptError> {
         // Lua's own pcall stays, which is compiled; the other setting replaces it.
         let options = LuaOptions::new().catch_rust_panics(true);

@@ -9,16 +9,38 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+/// Why an interface cannot be found or changed. Each message is a sentence for people.
 #[derive(Debug, thiserror::Error)]
 pub enum NetdevError {
+    /// ENODEV: there is none of this name.
     #[error("there is no interface \"{name}\" in this network namespace; `ip link` lists those that exist{hint}")]
-    NotFound { name: String, hint: String },
+    NotFound {
+        /// What was looked for.
+        name: String,
+        /// Names that exist, as the end of the sentence.
+        hint: String,
+    },
+    /// The kernel has no such names.
     #[error("\"{0}\" cannot be the name of an interface: 1 to 15 characters, no space and no \"/\"")]
     BadName(String),
+    /// EPERM or EACCES.
     #[error("not permitted to {operation} of {name}: run as root or grant CAP_NET_ADMIN")]
-    NotPermitted { name: String, operation: &'static str },
+    NotPermitted {
+        /// The interface.
+        name: String,
+        /// What was tried, as in "set the MTU".
+        operation: &'static str,
+    },
+    /// Any other answer of the system.
     #[error("cannot {operation} of {name}: {error}")]
-    Os { name: String, operation: &'static str, error: io::Error },
+    Os {
+        /// The interface.
+        name: String,
+        /// What was tried, as in "set the MTU".
+        operation: &'static str,
+        /// The system's answer.
+        error: io::Error,
+    },
 }
 
 /// An interface of the network namespace that the calling thread was in when it was found.
@@ -30,6 +52,7 @@ pub struct Netdev {
 }
 
 impl Netdev {
+    /// The interface of this name, in the calling thread's network namespace.
     pub fn find(name: &str) -> Result<Netdev, NetdevError> {
         check_name(name)?;
         let os = |error: io::Error| NetdevError::Os { name: name.into(), operation: "open a control socket", error };
@@ -42,10 +65,12 @@ impl Netdev {
         }
     }
 
+    /// The name by which it was found.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// Its number in its network namespace (`ifindex`).
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -63,6 +88,7 @@ impl Netdev {
         Ok(unsafe { request.ifr_ifru.ifru_mtu } as u32)
     }
 
+    /// Sets the longest payload of a frame, in bytes (SIOCSIFMTU).
     pub fn set_mtu(&self, mtu: u32) -> Result<(), NetdevError> {
         let mut request = self.request();
         request.ifr_ifru.ifru_mtu = mtu as i32;
@@ -86,6 +112,7 @@ impl Netdev {
         Ok(self.flags()? & libc::IFF_RUNNING != 0)
     }
 
+    /// Sets it up or down (IFF_UP); whether frames go through is up to the other end, too.
     pub fn set_up(&self, up: bool) -> Result<(), NetdevError> {
         let flags = self.flags()?;
         let mut request = self.request();
@@ -94,6 +121,7 @@ impl Netdev {
         self.ioctl(libc::SIOCSIFFLAGS, &mut request, "change the state")
     }
 
+    /// Its own address, which the kernel sends from (SIOCGIFHWADDR).
     pub fn mac_address(&self) -> Result<[u8; 6], NetdevError> {
         let mut request = self.request();
         self.ioctl(libc::SIOCGIFHWADDR, &mut request, "read the address")?;

@@ -4,12 +4,12 @@
 //! device reads and writes by itself. Hardware and software models implement both, so that a driver cannot tell them
 //! apart. The data path is generic over the [`Bar`]; nothing in it is a dynamic call.
 
-pub mod bar;
+mod bar;
 pub mod dma;
 pub mod i82574;
 pub mod i82599;
 pub mod pci;
 pub mod ring;
 
-pub use bar::{Bar, MappedBar};
+pub use bar::Bar;
 pub use dma::{Buffer, DmaError, DmaSpace, PacketMap};

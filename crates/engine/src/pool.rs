@@ -43,7 +43,9 @@ pub struct Pool {
 /// What a thread's free list did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
+    /// Packets that this thread freed.
     pub frees: u64,
+    /// Their lengths, in bytes.
     pub freebytes: u64,
     /// Packets that this thread allocated less those that it freed. The sum over threads is the number of live packets.
     pub live: i64,

@@ -11,13 +11,21 @@ use crate::args::{self, ArgError};
 /// A kind without its type.
 #[derive(Clone, Copy)]
 pub struct KindInfo {
+    /// [`Kind::NAME`].
     pub name: &'static str,
+    /// [`Kind::ABOUT`].
     pub about: &'static str,
+    /// [`Kind::INPUTS`].
     pub inputs: Ports,
+    /// [`Kind::OUTPUTS`].
     pub outputs: Ports,
+    /// [`Kind::PULLS`].
     pub pulls: bool,
+    /// [`Kind::COUNTERS`].
     pub counters: &'static [&'static str],
+    /// [`Kind::check`], behind the check of keys and types.
     pub check: fn(&Table) -> Result<(), ArgError>,
+    /// [`Kind::new`].
     pub make: Make,
 }
 
@@ -26,6 +34,7 @@ pub type Make = fn(&Table, &Context) -> Result<Box<dyn Instance>, AppError>;
 
 /// An instance without its type: an app that takes its arguments as a table.
 pub trait Instance: App {
+    /// [`Kind::reconfigure`], behind the check of keys and types.
     fn reconfigure_from(&mut self, args: &Table) -> Result<Reconfigured, AppError>;
 }
 
@@ -70,6 +79,7 @@ impl Registry {
         self.0.insert(info.name, info);
     }
 
+    /// The kind of this name.
     pub fn get(&self, name: &str) -> Option<&KindInfo> {
         self.0.get(name)
     }

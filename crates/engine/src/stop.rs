@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
+    /// Not requested yet.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Asks; it cannot be taken back.
     pub fn request(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    /// Whether somebody has asked.
     #[inline]
     pub fn requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -49,6 +52,7 @@ impl Signals {
         Ok(Self(()))
     }
 
+    /// Whether SIGINT or SIGTERM has come.
     pub fn stop_requested(&self) -> bool {
         STOPPED.load(Ordering::Relaxed)
     }

@@ -28,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The state of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
+    /// It breathes, or waits for a configuration.
     Running,
     /// An app panicked; what it said, with the name of the app.
     Crashed(String),
@@ -39,8 +40,14 @@ pub enum ThreadsError {
     /// Nothing was changed.
     #[error("{0}")]
     Refused(#[from] Problems),
+    /// The system has no thread for it.
     #[error("cannot start thread {thread}: {source}")]
-    Spawn { thread: usize, source: std::io::Error },
+    Spawn {
+        /// Its number.
+        thread: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The other threads did what was asked.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Some(Vec<ThreadError>),
@@ -49,10 +56,13 @@ pub enum ThreadsError {
 /// What went wrong on one thread.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
+    /// It did not follow the configuration, or not in full.
     #[error("{0}")]
     Configure(#[from] ConfigureError),
+    /// Its number, and what the app said.
     #[error("thread {0} crashed: {1}")]
     Crashed(usize, String),
+    /// Its number. It has ended, or an app of it does not return.
     #[error("thread {0} does not answer")]
     Silent(usize),
 }

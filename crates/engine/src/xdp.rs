@@ -7,15 +7,15 @@
 //!
 //! See `Documentation/networking/af_xdp.rst` of the kernel.
 
-pub mod attach;
-pub mod bpf;
+mod attach;
+mod bpf;
 pub mod live_frames;
-pub mod program;
-pub mod ring;
-pub mod socket;
-pub mod umem;
+mod program;
+mod ring;
+mod socket;
+mod umem;
 
 pub use attach::{AttachError, Attachment, Mode};
 pub use program::Filter;
-pub use socket::{Copying, Descriptor, Frame, OpenError, Options, Socket};
+pub use socket::{Copying, Frame, OpenError, Options, Socket};
 pub use umem::Umem;

@@ -14,9 +14,9 @@ use crate::registry::Registry;
 
 pub use checks::{Crash, CrashArgs, Match, Synth, SynthArgs};
 pub use sort::{
-    DelayedStart, DelayedStartArgs, Each, Repeater, RepeaterArgs, Sample, SampleArgs, Split, Truncate, TruncateArgs,
-    each,
+    DelayedStart, DelayedStartArgs, Repeater, RepeaterArgs, Sample, SampleArgs, Split, Truncate, TruncateArgs,
 };
+pub(crate) use sort::{Each, each};
 
 pub(super) fn register(registry: &mut Registry) {
     registry.register::<Source>();
@@ -38,6 +38,7 @@ pub struct Source {
     template: Packet,
 }
 
+/// Arguments of [`Source`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SourceArgs {

@@ -36,6 +36,7 @@ struct Port {
     output: Option<usize>,
 }
 
+/// Arguments of [`Bridge`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BridgeArgs {

@@ -21,16 +21,21 @@ pub struct Checksum {
     none: u64,
 }
 
+/// Arguments of [`Checksum`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChecksumArgs {
+    /// Whether sums are put in or compared.
     pub mode: Mode,
 }
 
+/// What [`Checksum`] does with the sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
+    /// Computes them and puts them in.
     Fill,
+    /// Compares them, and discards packets where they are wrong.
     Verify,
 }
 

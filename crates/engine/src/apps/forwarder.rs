@@ -39,18 +39,23 @@ struct Hop {
     addresses: [u8; 12],
 }
 
+/// Arguments of [`Forwarder`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForwarderArgs {
     /// Ports with their MAC addresses.
     pub ports: BTreeMap<String, Mac>,
+    /// The routing table; the longest prefix that matches wins.
     pub routes: Vec<Route>,
 }
 
+/// Where packets to some addresses go.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
+    /// The destinations that it is for.
     pub prefix: Prefix,
+    /// The port that they leave by, one of [`ForwarderArgs::ports`].
     pub port: String,
     /// The next hop.
     pub mac: Mac,

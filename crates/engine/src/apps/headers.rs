@@ -6,13 +6,13 @@ use std::str::FromStr;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub const ETHERNET: usize = 14;
-pub const IPV4: u16 = 0x0800;
-pub const ARP: u16 = 0x0806;
-pub const VLAN: u16 = 0x8100;
+pub(crate) const ETHERNET: usize = 14;
+pub(crate) const IPV4: u16 = 0x0800;
+pub(crate) const ARP: u16 = 0x0806;
+pub(crate) const VLAN: u16 = 0x8100;
 /// Provider bridges, IEEE 802.1ad.
-pub const QINQ: u16 = 0x88a8;
-pub const IPV6: u16 = 0x86dd;
+pub(crate) const QINQ: u16 = 0x88a8;
+pub(crate) const IPV6: u16 = 0x86dd;
 
 /// A MAC address, written `02:00:00:00:00:01`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -62,13 +62,13 @@ impl<'de> Deserialize<'de> for Mac {
 
 /// Two bytes in network order; None beyond the end.
 #[inline]
-pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 /// The destination and source of a frame.
 #[inline]
-pub fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
+pub(crate) fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
     let destination = frame.first_chunk::<6>()?;
     let source = frame.get(6..)?.first_chunk::<6>()?;
     Some((Mac(*destination), Mac(*source)))
@@ -76,7 +76,7 @@ pub fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {
 
 /// The type of a frame's payload and where it starts, behind up to two VLAN tags.
 #[inline]
-pub fn payload(frame: &[u8]) -> Option<(u16, usize)> {
+pub(crate) fn payload(frame: &[u8]) -> Option<(u16, usize)> {
     let mut at = 12;
     for _ in 0..2 {
         match be16(frame, at)? {

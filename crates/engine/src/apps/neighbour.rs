@@ -23,6 +23,7 @@ pub struct Neighbour {
     solicitations: u64,
 }
 
+/// Arguments of [`Neighbour`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourArgs {

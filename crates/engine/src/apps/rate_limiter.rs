@@ -19,6 +19,7 @@ pub struct RateLimiter {
     discarded: u64,
 }
 
+/// Arguments of [`RateLimiter`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimiterArgs {

@@ -36,6 +36,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<RawSocket>();
 }
 
+/// Arguments of [`RawSocket`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RawSocketArgs {
@@ -60,6 +61,7 @@ fn yes() -> bool {
     true
 }
 
+/// See the module documentation.
 pub struct RawSocket {
     args: RawSocketArgs,
     presence: Presence<Sockets>,

@@ -33,6 +33,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<ShmLink>();
 }
 
+/// Arguments of [`ShmLink`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ShmLinkArgs {
@@ -50,6 +51,7 @@ fn default_slots() -> u32 {
     1024
 }
 
+/// See the module documentation.
 pub struct ShmLink {
     args: ShmLinkArgs,
     meeting: Meeting,

@@ -31,6 +31,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<Tap>();
 }
 
+/// Arguments of [`Tap`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TapArgs {
@@ -57,6 +58,7 @@ fn yes() -> bool {
 /// What fits behind the headroom of any new packet, less the Ethernet header and a VLAN tag.
 const MAX_MTU: u32 = 1582;
 
+/// See the module documentation.
 pub struct Tap {
     args: TapArgs,
     presence: Presence<Device>,

@@ -32,6 +32,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<UnixSocket>();
 }
 
+/// Arguments of [`UnixSocket`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct UnixSocketArgs {
@@ -40,6 +41,7 @@ pub struct UnixSocketArgs {
     /// Listen at the path instead of connecting to it.
     #[serde(default)]
     pub listen: bool,
+    /// How packets become bytes of the socket; both ends must agree.
     #[serde(default)]
     pub mode: SocketMode,
     /// With datagrams: the path of this end.
@@ -47,15 +49,20 @@ pub struct UnixSocketArgs {
     pub local: Option<PathBuf>,
 }
 
+/// Type of the socket. See the module documentation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketMode {
+    /// SOCK_SEQPACKET.
     #[default]
     Packet,
+    /// SOCK_DGRAM.
     Datagram,
+    /// SOCK_STREAM, with the length before each packet.
     Stream,
 }
 
+/// See the module documentation.
 pub struct UnixSocket {
     args: UnixSocketArgs,
     meeting: Meeting,

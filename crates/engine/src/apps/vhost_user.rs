@@ -31,6 +31,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<VhostUser>();
 }
 
+/// Arguments of [`VhostUser`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct VhostUserArgs {
@@ -44,6 +45,7 @@ pub struct VhostUserArgs {
     pub unsealed: bool,
 }
 
+/// See the module documentation.
 pub struct VhostUser {
     args: VhostUserArgs,
     meeting: Meeting,

@@ -21,6 +21,7 @@ const TAG: usize = 4;
 /// The addresses, before which a tag stands behind.
 const ADDRESSES: usize = 12;
 
+/// Arguments of [`Tagger`] and [`Untagger`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TagArgs {

@@ -49,6 +49,7 @@ pub fn umem() -> &'static Arc<Umem> {
     &UMEM
 }
 
+/// Arguments of [`Xdp`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct XdpArgs {
@@ -80,21 +81,29 @@ pub struct XdpArgs {
     pub ports: Vec<u16>,
 }
 
+/// Where the program runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeArg {
+    /// In the driver if it can, else in the stack.
     #[default]
     Auto,
+    /// In the driver (XDP_FLAGS_DRV_MODE).
     Native,
+    /// In the kernel's stack, for any interface (XDP_FLAGS_SKB_MODE).
     Generic,
 }
 
+/// Who moves packets between the interface and the packet memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyArg {
+    /// The driver if it can, else the kernel.
     #[default]
     Auto,
+    /// The kernel, by a copy (XDP_COPY).
     Copy,
+    /// The driver, without one (XDP_ZEROCOPY).
     ZeroCopy,
 }
 

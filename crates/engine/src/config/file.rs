@@ -36,7 +36,9 @@ use crate::registry::Registry;
 /// What a file says: a network, and how its engines behave.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigFile {
+    /// The network.
     pub config: Config,
+    /// How its engines behave.
     pub settings: Settings,
     lines: Lines,
 }

@@ -13,7 +13,9 @@ use crate::histogram::{BUCKETS, Histogram};
 /// A process with an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
+    /// Its number, in the PID namespace that it runs in.
     pub pid: u32,
+    /// Its folder in the run directory.
     pub path: PathBuf,
     /// False for what a killed process left; the next engine to start removes it.
     pub alive: bool,
@@ -37,6 +39,7 @@ pub fn processes(root: &Path) -> io::Result<Vec<Process>> {
 pub struct Object {
     /// The kind of an app, otherwise empty.
     pub label: String,
+    /// Counters by name.
     pub values: BTreeMap<String, u64>,
 }
 
@@ -50,6 +53,7 @@ impl Object {
 /// An engine's own numbers.
 #[derive(Clone, Default)]
 pub struct EngineView {
+    /// Its counters: breaths, packets freed, time.
     pub counters: Object,
     /// Durations of breaths in nanoseconds.
     pub latency: Histogram,
@@ -58,8 +62,11 @@ pub struct EngineView {
 /// Everything that a process publishes.
 #[derive(Clone, Default)]
 pub struct Tree {
+    /// By number of the thread.
     pub engines: BTreeMap<usize, EngineView>,
+    /// By the link, as [`LinkSpec`](crate::config::LinkSpec) writes it.
     pub links: BTreeMap<String, Object>,
+    /// By name of the app.
     pub apps: BTreeMap<String, Object>,
 }
 

@@ -12,10 +12,17 @@ const LOCK: &str = "lock";
 /// Why there are no counters to be seen from outside.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
+    /// None of the places can be used.
     #[error("no run directory: set SHORTWIRE_RUN_DIR, or XDG_RUNTIME_DIR, or make /run/shortwire writable")]
     None,
+    /// There is a place, and no folder can be made in it.
     #[error("cannot make {}: {source}", path.display())]
-    Make { path: PathBuf, source: io::Error },
+    Make {
+        /// The folder that was to be made.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
 }
 
 /// Where processes publish: `$SHORTWIRE_RUN_DIR`, or `/run/shortwire` where it can be written, or
@@ -72,6 +79,7 @@ impl RunDir {
         Err(RunDirError::None)
     }
 
+    /// The folder of this process.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -26,8 +26,11 @@ pub enum ConfigureError {
 #[derive(Debug, thiserror::Error)]
 #[error("app '{app}' ({kind}): {error}")]
 pub struct StartError {
+    /// Its name in the configuration.
     pub app: String,
+    /// Its kind.
     pub kind: String,
+    /// What it said.
     pub error: AppError,
 }
 

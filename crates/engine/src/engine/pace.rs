@@ -6,7 +6,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
     /// Rests when nothing moves: a microsecond longer with each idle breath, half as long after a busy one.
-    Adaptive { longest: Duration },
+    Adaptive {
+        /// No rest is longer.
+        longest: Duration,
+    },
     /// Never rests.
     Busy,
     /// So many breaths per second.

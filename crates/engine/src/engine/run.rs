@@ -23,9 +23,13 @@ pub type Condition<'a> = Box<dyn FnMut(&Engine) -> bool + 'a>;
 /// What ended a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
+    /// [`Until::duration`] was over.
     Duration,
+    /// [`Until::done`] said so.
     Done,
+    /// As [`Until::finished`] asks: no source has more, and no packet waits.
     Finished,
+    /// [`Engine::stopper`] was used.
     Stopped,
 }
 

@@ -33,6 +33,7 @@ impl Timers {
         self.add(now + period, Some(period), Box::new(call))
     }
 
+    /// The function is not called any more; nothing happens if the timer is gone.
     pub fn cancel(&mut self, timer: TimerId) {
         self.heap.retain(|other| other.id != timer.0);
     }

@@ -16,6 +16,7 @@ pub trait Bar {
     /// `offset` is a multiple of 4 inside of the region; hardware answers elsewhere with all ones.
     fn read32(&self, offset: u32) -> u32;
 
+    /// `offset` as for [`Self::read32`]. Memory that was written before is in place when the device sees this.
     fn write32(&self, offset: u32, value: u32);
 
     /// Waits so long for the device. A model lets its own time pass instead.
@@ -51,51 +52,10 @@ impl MappedBar {
         Ok(Self { base, length })
     }
 
-    /// Bytes of the region.
-    pub fn length(&self) -> usize {
-        self.length
-    }
-
-    pub fn read8(&self, offset: u32) -> u8 {
-        self.read(offset)
-    }
-
-    pub fn write8(&self, offset: u32, value: u8) {
-        self.write(offset, value);
-    }
-
-    pub fn read16(&self, offset: u32) -> u16 {
-        self.read(offset)
-    }
-
-    pub fn write16(&self, offset: u32, value: u16) {
-        self.write(offset, value);
-    }
-
     #[inline(always)]
-    fn read<T: Copy>(&self, offset: u32) -> T {
-        let value = self.place::<T>(offset);
-        // SAFETY: inside of the mapping and aligned, as `place` checked.
-        let value = unsafe { value.read_volatile() };
-        // What the device put into memory before it set what was read must not have been read earlier.
-        fence(Ordering::Acquire);
-        value
-    }
-
-    #[inline(always)]
-    fn write<T: Copy>(&self, offset: u32, value: T) {
-        before_device_write();
-        // SAFETY: inside of the mapping and aligned, as `place` checked.
-        unsafe { self.place::<T>(offset).write_volatile(value) };
-    }
-
-    #[inline(always)]
-    fn place<T>(&self, offset: u32) -> *mut T {
+    fn place(&self, offset: u32) -> *mut u32 {
         let offset = offset as usize;
-        assert!(
-            offset + size_of::<T>() <= self.length && offset.is_multiple_of(align_of::<T>()),
-            "register {offset:#x}"
-        );
+        assert!(offset + 4 <= self.length && offset.is_multiple_of(4), "register {offset:#x}");
         self.base.as_ptr().wrapping_add(offset).cast()
     }
 }
@@ -103,12 +63,18 @@ impl MappedBar {
 impl Bar for MappedBar {
     #[inline(always)]
     fn read32(&self, offset: u32) -> u32 {
-        u32::from_le(self.read(offset))
+        // SAFETY: inside of the mapping and aligned, as `place` checked.
+        let value = unsafe { self.place(offset).read_volatile() };
+        // What the device put into memory before it set what was read must not have been read earlier.
+        fence(Ordering::Acquire);
+        u32::from_le(value)
     }
 
     #[inline(always)]
     fn write32(&self, offset: u32, value: u32) {
-        self.write(offset, value.to_le());
+        before_device_write();
+        // SAFETY: inside of the mapping and aligned, as `place` checked.
+        unsafe { self.place(offset).write_volatile(value.to_le()) };
     }
 }
 

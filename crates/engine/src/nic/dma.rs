@@ -29,10 +29,20 @@ pub trait DmaSpace {
 /// Memory could not be made reachable for a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DmaError {
+    /// So many bytes, and the system's answer.
     #[error("cannot map {0} bytes of memory for a device: {1}")]
     Memory(usize, Errno),
+    /// The IOMMU's mapping was refused (VFIO_IOMMU_MAP_DMA).
     #[error("the kernel does not let the device reach {bytes} bytes of memory: {errno}{hint}")]
-    Refused { bytes: usize, errno: Errno, hint: &'static str },
+    Refused {
+        /// Bytes that were to be reachable.
+        bytes: usize,
+        /// The system's answer.
+        errno: Errno,
+        /// What helps, as the end of the sentence.
+        hint: &'static str,
+    },
+    /// There are too few huge pages, or the packet memory cannot move to them: a sentence for people.
     #[error("{0}")]
     Huge(String),
 }

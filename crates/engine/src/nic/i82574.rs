@@ -38,6 +38,7 @@ const ETHERNET_HEADER: usize = 14;
 /// Between two looks at link and statistics, in nanoseconds.
 const LOOK: u64 = 100_000_000;
 
+/// Arguments of [`Intel82574`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Intel82574Args {

@@ -5,7 +5,7 @@
 
 pub mod app;
 mod card;
-pub mod descriptor;
+mod descriptor;
 pub mod model;
 mod queue;
 pub mod registers;

@@ -17,8 +17,8 @@ mod resource;
 mod sysfs;
 mod vfio;
 
-pub use error::PciError;
-pub use sysfs::{Sysfs, Way};
+pub(crate) use error::PciError;
+use sysfs::{Sysfs, Way};
 
 /// Offset of the command register in the configuration space, and its bits.
 const COMMAND: u64 = 4;
@@ -64,7 +64,7 @@ impl fmt::Display for Address {
 }
 
 /// An open device. Dropped, it is as it was before; its driver has made it quiet by then.
-pub struct Device {
+pub(crate) struct Device {
     address: Address,
     /// The command register as it was.
     command: u16,
@@ -100,10 +100,6 @@ impl Device {
             device.watch(self.command)?;
         }
         self.config_write16(COMMAND, command | MEMORY_SPACE | BUS_MASTER)
-    }
-
-    pub fn address(&self) -> Address {
-        self.address
     }
 
     /// The region of a base address register, whole.

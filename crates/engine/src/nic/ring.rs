@@ -39,6 +39,7 @@ pub trait Layout {
 /// A frame, or what the card gave for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
+    /// Bytes.
     pub length: u16,
     /// Whole and without errors.
     pub good: bool,

@@ -12,29 +12,40 @@ pub struct Record<'a> {
     pub time: u64,
     /// Bytes on the wire; more than `data` if the capture cut it off.
     pub original: u32,
+    /// What its bytes begin with: LINKTYPE_ETHERNET is 1.
     pub link_type: u32,
+    /// The bytes that were captured.
     pub data: &'a [u8],
 }
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
+    /// Its first number is that of neither format.
     #[error("this is no pcap or pcapng file")]
     Magic,
+    /// In what it ends.
     #[error("the file ends in the middle of {0}")]
     Cut(&'static str),
+    /// The length that it tells.
     #[error("a packet claims {0} bytes, more than any capture has")]
     TooLong(u32),
+    /// Less than a block has, or more than any has, or no multiple of 4.
     #[error("a block claims {0} bytes")]
     BlockLength(u32),
+    /// At the beginning and at the end.
     #[error("the lengths at the two ends of a block differ: {0} and {1}")]
     Trailer(u32, u32),
+    /// Its number in the section.
     #[error("a packet block names interface {0}, which was not described")]
     Interface(u32),
+    /// The length that it tells.
     #[error("a packet of {0} bytes does not fit in its block")]
     PacketInBlock(u32),
+    /// Major and minor.
     #[error("version {0}.{1} is not known")]
     Version(u16, u16),
+    /// It decides how all other numbers are read.
     #[error("a section header has no valid byte order mark")]
     ByteOrder,
 }
@@ -42,10 +53,22 @@ pub enum Damage {
 /// Why no packet could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PcapError {
+    /// The file is not what it says it is.
     #[error("damaged at byte {offset}: {damage}")]
-    Damaged { offset: u64, damage: Damage },
+    Damaged {
+        /// Bytes before what is damaged.
+        offset: u64,
+        /// What is wrong there.
+        damage: Damage,
+    },
+    /// The input could not be read.
     #[error("reading failed at byte {offset}: {source}")]
-    Io { offset: u64, source: io::Error },
+    Io {
+        /// Bytes that were read before.
+        offset: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
 }
 
 /// Reads one packet after the other.

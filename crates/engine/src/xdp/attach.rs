@@ -19,6 +19,7 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// As the option `mode` of the app is written.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Native => "native",
@@ -27,23 +28,35 @@ impl Mode {
     }
 }
 
+/// Why no program is attached. Each message is a sentence for people.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
+    /// EBUSY or EEXIST.
     #[error(
         "the interface already has an XDP program: see it with `ip link show`, remove it with `ip link set dev IF xdp off` \
          or stop the program that holds it"
     )]
     Occupied,
+    /// One interface has one program in this process.
     #[error("another app of this engine uses the interface with another filter or mode: give both the same")]
     OtherSettings,
+    /// EPERM.
     #[error("loading an XDP program needs the capabilities CAP_BPF and CAP_NET_ADMIN: run as root or grant them")]
     NotPermitted,
+    /// ENODEV.
     #[error("the interface does not exist any more")]
     Gone,
+    /// More than [`Filter::MAX_PORTS`].
     #[error("more than {} ports in a filter", Filter::MAX_PORTS)]
     TooManyPorts,
+    /// Any other answer of the system.
     #[error("cannot attach an XDP program in {mode} mode: {error}")]
-    Os { mode: &'static str, error: io::Error },
+    Os {
+        /// The mode that was tried, `any` where no mode had been yet.
+        mode: &'static str,
+        /// The system's answer.
+        error: io::Error,
+    },
 }
 
 /// More queues than any driver has; an entry costs eight bytes.
@@ -103,6 +116,7 @@ impl Attachment {
         Ok(Attachment { map, mode, fallback, filter: filter.clone(), _link: link })
     }
 
+    /// The mode that it is attached in.
     pub fn mode(&self) -> Mode {
         self.mode
     }

@@ -35,7 +35,7 @@ pub unsafe trait Entry: Copy + Default {}
 // SAFETY: an integer.
 unsafe impl Entry for u64 {}
 // SAFETY: integers only.
-unsafe impl Entry for super::Descriptor {}
+unsafe impl Entry for super::socket::Descriptor {}
 
 /// The mapping of one ring.
 #[derive(Debug)]

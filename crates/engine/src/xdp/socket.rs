@@ -34,39 +34,59 @@ pub enum Copying {
     /// Zero copy if the driver can.
     #[default]
     Auto,
+    /// The kernel copies (XDP_COPY).
     Copy,
+    /// The driver moves frames, or opening fails (XDP_ZEROCOPY).
     ZeroCopy,
 }
 
+/// What a socket is bound to, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Number of the interface in the calling thread's network namespace.
     pub ifindex: u32,
+    /// Number of the interface's receive and transmit queue.
     pub queue: u32,
     /// Entries of each ring: a power of two.
     pub ring_size: u32,
+    /// Who moves frames.
     pub copying: Copying,
 }
 
+/// Why there is no socket. Each message is a sentence for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
+    /// EAFNOSUPPORT.
     #[error("this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS); use the raw_socket app instead")]
     NotInKernel,
+    /// EPERM or EACCES.
     #[error("AF_XDP needs the capabilities CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: run as root or grant them")]
     NotPermitted,
+    /// EBUSY: number of the queue.
     #[error("queue {0} of the interface already has an AF_XDP socket, of this or another program: use another queue")]
     QueueTaken(u32),
+    /// EINVAL or EOPNOTSUPP: number of the queue.
     #[error(
         "the interface has no queue {0}, or its driver refuses AF_XDP on it: `ethtool -l` shows how many there are"
     )]
     NoQueue(u32),
+    /// EOPNOTSUPP: number of the queue.
     #[error("the driver cannot do zero copy on queue {0}: leave `copy` at \"auto\"")]
     NoZeroCopy(u32),
+    /// ENOBUFS: RLIMIT_MEMLOCK.
     #[error("the packet buffers may not be locked into memory: raise the limit (`ulimit -l unlimited`)")]
     MemoryLimit,
+    /// ENODEV or ENETDOWN.
     #[error("the interface does not exist any more")]
     Gone,
+    /// Any other answer of the system.
     #[error("AF_XDP: {operation}: {errno}")]
-    Os { operation: &'static str, errno: Errno },
+    Os {
+        /// The step that failed.
+        operation: &'static str,
+        /// The system's answer.
+        errno: Errno,
+    },
 }
 
 /// A received frame: now the caller's.
@@ -76,6 +96,7 @@ pub struct Frame {
     pub chunk: u64,
     /// Where in the chunk its data begins.
     pub data: u32,
+    /// Bytes.
     pub length: u32,
 }
 
@@ -110,6 +131,7 @@ impl Ledger {
     }
 }
 
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Socket {
     fd: Arc<OwnedFd>,
@@ -193,6 +215,7 @@ impl Socket {
         })
     }
 
+    /// Whether the driver moves frames by itself, as the kernel tells.
     pub fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
@@ -220,6 +243,7 @@ impl Socket {
         self.filled += 1;
     }
 
+    /// Shows the kernel what [`Self::fill`] gave, and wakes the driver if it asks for that.
     #[inline]
     pub fn flush_fill(&mut self) {
         self.fill.publish();
@@ -322,6 +346,7 @@ impl Socket {
         self.sending
     }
 
+    /// What the kernel counts of the socket (XDP_STATISTICS); None if it does not tell.
     pub fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.fd).ok()
     }

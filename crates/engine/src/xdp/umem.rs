@@ -33,10 +33,12 @@ impl Umem {
         Umem { base: base as usize, length, chunk, headroom, bound: Mutex::default() }
     }
 
+    /// Bytes of a chunk.
     pub fn chunk(&self) -> u32 {
         self.chunk
     }
 
+    /// Number of whole chunks.
     pub fn chunks(&self) -> usize {
         self.length / self.chunk as usize
     }

@@ -19,13 +19,17 @@ pub struct Synth {
     left: u64,
 }
 
+/// Arguments of [`Synth`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SynthArgs {
     /// Lengths of the frames without the frame check sequence, one after the other.
     pub sizes: Vec<usize>,
+    /// Source address of the frames.
     pub src: Mac,
+    /// Destination address of the frames.
     pub dst: Mac,
+    /// EtherType of the frames.
     pub ethertype: u16,
     /// Fill the payload with random bytes instead of zeros.
     pub random_payload: bool,
@@ -192,6 +196,7 @@ pub struct Crash {
     left: u64,
 }
 
+/// Arguments of [`Crash`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CrashArgs {

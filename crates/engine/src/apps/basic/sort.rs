@@ -50,6 +50,7 @@ pub struct Repeater {
     refused: u64,
 }
 
+/// Arguments of [`Repeater`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RepeaterArgs {
@@ -110,12 +111,12 @@ impl App for Repeater {
 }
 
 /// What an app does with each packet of a batch: change it, or leave it out.
-pub trait Each {
+pub(crate) trait Each {
     fn keep(&mut self, packet: &mut Packet) -> bool;
 }
 
 /// Takes all that waits on input 0 through `each` and sends what is kept to output 0.
-pub fn each(io: &Io, each: &mut impl Each) {
+pub(crate) fn each(io: &Io, each: &mut impl Each) {
     let Some(input) = io.input(0) else { return };
     let mut waiting = input.length();
     let mut batch = Batch::new();
@@ -134,6 +135,7 @@ pub struct Truncate {
     length: usize,
 }
 
+/// Arguments of [`Truncate`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TruncateArgs {
@@ -183,6 +185,7 @@ pub struct Sample {
     seen: u64,
 }
 
+/// Arguments of [`Sample`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SampleArgs {
@@ -234,6 +237,7 @@ pub struct DelayedStart {
     opens: Option<u64>,
 }
 
+/// Arguments of [`DelayedStart`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DelayedStartArgs {

@@ -15,6 +15,7 @@ pub struct PcapFilter {
     rejected: u64,
 }
 
+/// Arguments of [`PcapFilter`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcapFilterArgs {

@@ -25,9 +25,11 @@ pub struct PcapReader {
     told: bool,
 }
 
+/// Arguments of [`PcapReader`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcapReaderArgs {
+    /// Path of the capture, pcap or pcapng.
     pub file: PathBuf,
 }
 

@@ -20,9 +20,11 @@ pub struct PcapWriter {
     told: bool,
 }
 
+/// Arguments of [`PcapWriter`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcapWriterArgs {
+    /// Path of the capture; a file that exists is replaced.
     pub file: PathBuf,
     /// Bytes that are kept of each packet.
     #[serde(default = "all")]

@@ -15,6 +15,7 @@ pub use setup::{LONGEST, RSS_KEY};
 
 /// What is behind the registers: keeps the device open, and owns the memory that it reaches.
 pub trait Backing: Send {
+    /// The memory that the device reaches.
     fn dma(&mut self) -> &mut dyn DmaSpace;
 
     /// Lets the device reach memory. After it was reset.
@@ -27,14 +28,19 @@ pub trait Backing: Send {
 /// Why a card does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum CardError {
+    /// What it did not do in time.
     #[error("the card does not {0}; it may need a power cycle, or is not what it says it is")]
     Stuck(&'static str),
+    /// Its PCI device could not be opened.
     #[error("{0}")]
     Pci(#[from] crate::nic::pci::PciError),
+    /// Memory could not be made reachable for it.
     #[error("{0}")]
     Dma(#[from] crate::nic::dma::DmaError),
+    /// Number of the queue.
     #[error("queue {0} is in use by another app; each app needs its own rxq and txq")]
     QueueInUse(u32),
+    /// See [`Settings`].
     #[error("the card is open with other settings; apps that share it must agree on all but rxq, txq and ring")]
     OtherSettings,
 }
@@ -55,6 +61,7 @@ pub struct Settings {
 /// State of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkState {
+    /// Frames can go through.
     pub up: bool,
     /// In Mbit/s; 0 without a link.
     pub speed: u32,
@@ -91,10 +98,12 @@ impl<B: Bar> Card<B> {
         Ok(card)
     }
 
+    /// Its registers.
     pub fn bar(&self) -> &B {
         &self.bar
     }
 
+    /// What it was opened with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -108,6 +117,7 @@ impl<B: Bar> Card<B> {
         body(self.lock().backing.dma())
     }
 
+    /// How it is reached, for reports: [`Backing::way`].
     pub fn way(&self) -> String {
         self.lock().backing.way()
     }
@@ -190,6 +200,7 @@ impl<B: Bar> Card<B> {
         }
     }
 
+    /// As the LINKS register tells it now.
     pub fn link(&self) -> LinkState {
         let links = self.bar.read32(LINKS);
         if links & LINKS_UP == 0 {

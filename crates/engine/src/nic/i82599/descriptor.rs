@@ -25,10 +25,6 @@ pub const RX_DONE: u64 = 1;
 pub const RX_END_OF_PACKET: u64 = 1 << 1;
 /// The tag was taken out and is in the descriptor.
 pub const RX_VLAN: u64 = 1 << 3;
-/// The card has verified the checksum of TCP or UDP.
-pub const RX_L4_CHECKED: u64 = 1 << 5;
-pub const RX_L4_ERROR: u64 = 1 << 30;
-pub const RX_IP_ERROR: u64 = 1 << 31;
 /// An error of the frame itself.
 pub const RX_ERROR: u64 = 1 << 29;
 pub const RX_LENGTH_SHIFT: u32 = 32;

@@ -60,6 +60,7 @@ impl<B: Bar> Queue<B> {
         Ok(queue)
     }
 
+    /// The card that it belongs to.
     pub fn card(&self) -> &Card<B> {
         &self.card
     }

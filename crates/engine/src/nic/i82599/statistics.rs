@@ -6,18 +6,25 @@ use crate::nic::bar::Bar;
 /// Sums since the card was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Statistics {
+    /// Good packets received (GPRC).
     pub rx_packets: u64,
     /// With checksums of frames, as the other bytes here.
     pub rx_bytes: u64,
+    /// Good multicast packets received (MPRC).
     pub rx_multicast: u64,
+    /// Good broadcast packets received (BPRC).
     pub rx_broadcast: u64,
     /// Packets for which there was no buffer.
     pub rx_dropped: u64,
     /// Frames with errors: checksum, symbols, length.
     pub rx_errors: u64,
+    /// Good packets sent (GPTC).
     pub tx_packets: u64,
+    /// Their bytes (GOTC).
     pub tx_bytes: u64,
+    /// Multicast packets sent (MPTC).
     pub tx_multicast: u64,
+    /// Broadcast packets sent (BPTC).
     pub tx_broadcast: u64,
 }
 

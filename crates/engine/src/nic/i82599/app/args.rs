@@ -7,6 +7,7 @@ use crate::nic::i82599::registers::QUEUES;
 use crate::nic::i82599::{Settings, model};
 use crate::nic::pci;
 
+/// Arguments of [`Intel82599`](super::Intel82599).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intel82599Args {

@@ -25,11 +25,31 @@ pub struct Faults {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// A descriptor or a ring at an address that the device cannot reach.
-    Address { queue: u32, address: u64 },
+    Address {
+        /// Number of the queue.
+        queue: u32,
+        /// What the driver wrote.
+        address: u64,
+    },
     /// A tail outside of its ring.
-    Tail { queue: u32, tail: u32 },
+    Tail {
+        /// Number of the queue.
+        queue: u32,
+        /// What the driver wrote.
+        tail: u32,
+    },
     /// A descriptor of a kind that is unknown, or a frame of impossible length.
-    Descriptor { queue: u32, word: u64 },
+    Descriptor {
+        /// Number of the queue.
+        queue: u32,
+        /// The second word of the descriptor.
+        word: u64,
+    },
     /// A ring whose length or address is not a multiple of 128.
-    Ring { queue: u32, length: u32 },
+    Ring {
+        /// Number of the queue.
+        queue: u32,
+        /// Its length in bytes.
+        length: u32,
+    },
 }

@@ -7,9 +7,11 @@ use std::str::FromStr;
 /// A model, as a configuration names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
+    /// Tells models of this process apart.
     pub number: u32,
     /// The model at the other end of the cable.
     pub cable: Option<u32>,
+    /// What it receives. None: what the other end of the cable sends, or nothing.
     pub feed: Option<Source>,
     /// Begin again at the end of the file.
     pub repeat: bool,

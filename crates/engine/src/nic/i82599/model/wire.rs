@@ -22,6 +22,7 @@ pub struct WireStats {
     pub cycles: u64,
     /// Accesses of its driver to registers.
     pub reads: u64,
+    /// Those that were writes.
     pub writes: u64,
 }
 
@@ -67,14 +68,17 @@ impl Wire {
         }
     }
 
+    /// Numbers of the models at its ends; the second counts with a cable only.
     pub fn numbers(&self) -> [u32; 2] {
         self.numbers
     }
 
+    /// Whether there is a second model at its other end.
     pub fn is_cable(&self) -> bool {
         self.cable
     }
 
+    /// Whether a thread of its own moves the frames.
     pub fn is_threaded(&self) -> bool {
         self.threaded
     }
