@@ -36,6 +36,7 @@ pub struct SignalsHeld {
 
 impl SignalsHeld {
     #[expect(clippy::new_without_default, reason = "it has an effect")]
+    /// Holds them back from now on.
     pub fn new() -> Self {
         let own = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
         let mask = own.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
