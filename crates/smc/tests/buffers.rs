@@ -9,6 +9,8 @@ use common::{End, bytes, open_fds, rings, serial, until};
 use smc::conn::phase as p;
 use smc::group;
 
+common::over!(ism, verbs);
+
 #[test]
 fn buffers_come_back() {
     let _serial = serial();

@@ -8,6 +8,8 @@ use common::{pair, rings, serial, until};
 use proptest::prelude::*;
 use smc::conn::phase as p;
 
+common::over!(ism, verbs, checked_ism, checked_verbs);
+
 #[test]
 fn half_close_then_data_then_the_end() {
     like_tcp(&[

@@ -9,6 +9,8 @@ use proptest::prelude::*;
 use smc::conn::phase as p;
 use smc::reason;
 
+common::over!(ism, verbs, checked_ism);
+
 /// Both directions work, in small and in large.
 fn exercise(t: &mut Traffic) {
     for n in [1, 3000, 100_000] {
