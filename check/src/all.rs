@@ -64,16 +64,19 @@ fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
 const SLEEPERS: &[&str] = &["review"];
 
 /// Builds everything, in the order in which most can run meanwhile: the system tests take longest, and what they need is built
-/// before all else.
+/// before all else; at once, since the end of either build is for one processor.
 fn build(pool: &Pool) {
     one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
     let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
     make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
-    if one(pool, "make build", &mut make) {
-        let mut binaries = tests(pool, "system tests", &["-p", "system-tests"], &[]);
-        binaries.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
-        pool.add(binaries);
-    }
+    thread::scope(|scope| {
+        let binaries = scope.spawn(|| tests(pool, "system tests", &["-p", "system-tests"], &[]));
+        if one(pool, "make build", &mut make) {
+            let mut binaries = binaries.join().unwrap_or_default();
+            binaries.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
+            pool.add(binaries);
+        }
+    });
     pool.add(tests(pool, "unit tests", &["--workspace", "--exclude", "system-tests"], &[]));
     lints_and_models(pool);
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::process::Command;
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::cargo::Binary;
 use crate::children::{self, Ended};
@@ -57,11 +57,15 @@ pub struct Pool<'a> {
     changed: Condvar,
     isolation: Isolation,
     screen: &'a Screen,
+    /// Names this run: what its tests share is no other's.
+    run: String,
 }
 
 impl<'a> Pool<'a> {
     pub fn new(isolation: Isolation, screen: &'a Screen) -> Pool<'a> {
-        Pool { state: Mutex::default(), changed: Condvar::new(), isolation, screen }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let run = format!("{}-{}", std::process::id(), now.as_nanos());
+        Pool { state: Mutex::default(), changed: Condvar::new(), isolation, screen, run }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -174,7 +178,7 @@ impl<'a> Pool<'a> {
             (binary, name)
         };
         self.tell();
-        let ended = perform(self.isolation, &binary, job.test.as_deref());
+        let ended = perform(self.isolation, &binary, job.test.as_deref(), Some(&self.run));
         let mut state = self.state();
         state.running.remove(&name);
         state.done += 1;
@@ -206,8 +210,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Runs a program with tests, or one of them.
-pub fn perform(isolation: Isolation, binary: &Binary, test: Option<&str>) -> Ended {
+/// Runs a program with tests, or one of them, which shares what it can with the others of `run`.
+pub fn perform(isolation: Isolation, binary: &Binary, test: Option<&str>, run: Option<&str>) -> Ended {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let own = children::scratch().join(number.to_string());
@@ -218,6 +222,7 @@ pub fn perform(isolation: Isolation, binary: &Binary, test: Option<&str>) -> End
     }
     let mut command: Command = isolation.command(binary.path.as_os_str(), &arguments);
     binary.environment(&mut command);
+    command.envs(run.map(|run| ("CHECK_RUN", run)));
     let home = std::env::var_os("HOME").unwrap_or_default();
     let needed = [crate::root(), &binary.path, std::path::Path::new(&home)];
     command.env("TMPDIR", isolate::temporary(isolation, &own, &needed)).env("OWN", &own);

@@ -49,7 +49,7 @@ pub fn run(name: &str, times: usize, load: usize) -> Result<bool, String> {
     for time in 1..=times {
         for ((binary, test), failed) in tests.iter().zip(&mut failed) {
             screen.progress(&format!("{time} of {times}: {} {test}", binary.name));
-            let ended = pool::perform(isolation, binary, Some(test));
+            let ended = pool::perform(isolation, binary, Some(test), None);
             let tally = Tally::of(ended.lines.iter().map(String::as_str));
             skipped += tally.skipped;
             if ended.success && tally.failed == 0 {

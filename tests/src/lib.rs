@@ -29,7 +29,7 @@ pub use net::{Ports, bytes_received, bytes_sent, expect_silence};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, count as count_skip, skip};
 pub use ss::{Connection, Watch, connections};
-pub use tool::{compile, compile_conformance, need, need_library, plain, prog, python, shortwire};
+pub use tool::{compile, compile_conformance, need, need_library, plain, prog, python, shared, shortwire};
 pub use transcript::{Variant, same_transcript};
 
 use std::time::Duration;

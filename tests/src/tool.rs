@@ -120,31 +120,50 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     Ok(program)
 }
 
+/// A text that several tests of one `make check` need: the first makes it, the others wait for it and read it. Elsewhere a
+/// test makes its own.
+pub fn shared(name: &str, make: impl FnOnce() -> String) -> String {
+    let Ok(run) = env::var("CHECK_RUN") else { return make() };
+    let path = build_directory().join(name);
+    let _one = making(&path);
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    if let Some((of, text)) = found.split_once('\n')
+        && of == run
+    {
+        return text.to_string();
+    }
+    let text = make();
+    fs::write(&path, format!("{run}\n{text}")).expect("a text for other tests");
+    text
+}
+
 /// Builds `tests/conformance`: the program, and the same as a static one where there is a static libc.
 pub fn compile_conformance() -> Result<(PathBuf, Option<PathBuf>), Skip> {
-    let _one = making(&build_directory().join("conformance"));
+    let [program, fixed, object] =
+        ["conformance", "conformance-static", "conformance.o"].map(|name| build_directory().join(name));
+    let _one = making(&program);
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
-    let files = |dir: &Path| fs::read_dir(dir).expect("sources").flatten().map(|f| f.path()).collect::<Vec<_>>();
-    let mut sources = files(&here);
+    let mut sources: Vec<_> = fs::read_dir(here).expect("sources").flatten().map(|f| f.path()).collect();
     let newest = sources.iter().chain(&[prog("common.h")]).filter_map(|path| age(path)).max();
     sources.retain(|path| path.extension().is_some_and(|e| e == "c"));
     sources.sort();
-    let build = |name: &str, how: &[&str]| -> Result<PathBuf, String> {
-        let program = build_directory().join(name);
-        if age(&program) > newest {
-            return Ok(program);
+    let cc = need("cc")?;
+    let build = |result: &Path, how: &[&str], from: &[PathBuf]| -> Result<(), String> {
+        if age(result) > newest {
+            return Ok(());
         }
-        let unfinished = program.with_extension("new");
-        let mut cc = Command::new(need("cc").map_err(|why| why.0)?);
-        cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread"]).args(how).arg("-o").arg(&unfinished).args(&sources);
-        let said = cc.output().map_err(|e| e.to_string())?;
+        let unfinished = result.with_extension("new");
+        let said = Command::new(&cc).args(how).arg("-o").arg(&unfinished).args(from).output();
+        let said = said.map_err(|e| e.to_string())?;
         if !said.status.success() {
             return Err(String::from_utf8_lossy(&said.stderr).into_owned());
         }
-        fs::rename(&unfinished, &program).map_err(|e| e.to_string())?;
-        Ok(program)
+        fs::rename(&unfinished, result).map_err(|e| e.to_string())
     };
-    need("cc")?;
-    let program = build("conformance", &[]).unwrap_or_else(|why| panic!("tests/conformance does not compile:\n{why}"));
-    Ok((program, build("conformance-static", &["-static"]).ok()))
+    // Compiled once, into one object for both.
+    build(&object, &["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-r", "-nostdlib"], &sources)
+        .and_then(|()| build(&program, &["-pthread"], std::slice::from_ref(&object)))
+        .unwrap_or_else(|why| panic!("tests/conformance does not compile:\n{why}"));
+    let fixed = build(&fixed, &["-pthread", "-static"], &[object]).is_ok().then_some(fixed);
+    Ok((program, fixed))
 }

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::Instant;
 
-use system_tests::{Case, Outcome, Proc, Side, Skip, case, compile_conformance, count_skip, plain, secs};
+use system_tests::{Case, Outcome, Proc, Side, Skip, case, compile_conformance, count_skip, plain, secs, shared};
 
 /// Cases that need not be as on plain TCP: each line has the mode, the case, and the reason.
 const DIFFERENCES: &str = include_str!("../conformance/differences.txt");
@@ -56,6 +55,7 @@ fn read(out: &str, facts: &str) -> Run {
             run.entry(name.to_string()).or_default().transcript += &format!("{line}\n");
         }
     }
+    assert!(run.len() > 500, "only {} cases ran", run.len());
     for line in facts.lines().filter_map(|line| line.strip_prefix('#')) {
         let (plan, rest) = line.split_once(' ').expect("a plan");
         let mut numbers = rest.rsplitn(5, ' ');
@@ -85,7 +85,8 @@ fn start(c: &Case, (side, devices): (Side, &str), programs: &Programs, args: &[&
     c.start(&format!("{}-{side:?}", args[0]), &mut command)
 }
 
-fn run(c: &Case, programs: &Programs, mode: &Mode) -> Run {
+/// What the program printed on its two streams.
+fn said(c: &Case, programs: &Programs, mode: &Mode) -> [String; 2] {
     let name = format!("conformance-{}-{}", std::process::id(), mode.name.replace(' ', "-"));
     let began = Instant::now();
     let [subject, peer] = mode.sides.map(|side| (side, mode.devices));
@@ -95,10 +96,14 @@ fn run(c: &Case, programs: &Programs, mode: &Mode) -> Run {
     let mut subject = start(c, subject, programs, &args);
     let out = subject.success(secs(150));
     peer.success(secs(10));
-    let run = read(&out, &subject.stderr());
-    assert!(run.len() > 500, "only {} cases ran", run.len());
-    println!("{}: {} cases in {:.0} s", mode.name, run.len(), began.elapsed().as_secs_f64());
-    run
+    let cases = out.lines().filter(|line| line.starts_with("== ")).count();
+    println!("{}: {cases} cases in {:.0} s", mode.name, began.elapsed().as_secs_f64());
+    [out, subject.stderr()]
+}
+
+fn run(c: &Case, programs: &Programs, mode: &Mode) -> Run {
+    let [out, facts] = said(c, programs, mode);
+    read(&out, &facts)
 }
 
 fn programs() -> Result<Programs, Skip> {
@@ -106,20 +111,21 @@ fn programs() -> Result<Programs, Skip> {
     Ok(Programs { shared, fixed })
 }
 
-/// The transcripts of plain TCP, made once. A case that differs from itself would be no measure for another.
-fn reference(c: &Case, programs: &Programs) -> &'static Run {
-    static REFERENCE: OnceLock<Run> = OnceLock::new();
-    REFERENCE.get_or_init(|| {
-        let first = run(c, programs, &Mode::new("plain", PLAIN, &["warm=4"]));
+/// The transcripts of plain TCP. A case that differs from itself would be no measure for another.
+fn reference(c: &Case, programs: &Programs) -> Run {
+    let transcripts = shared("conformance.plain", || {
+        let [first, _] = said(c, programs, &Mode::new("plain", PLAIN, &["warm=4"]));
         let second = run(c, programs, &Mode::new("plain again", PLAIN, &["warm=9", "high=1", "dials=1"]));
-        for (name, told) in &first {
-            if let Some(why) = told.transcript.lines().find_map(|line| line.strip_prefix("skipped: ")) {
-                count_skip(&format!("conformance {name}"), &Skip(why.to_string()));
-            }
-        }
-        compare(&first, &second, "plain again");
+        compare(&read(&first, ""), &second, "plain again");
         first
-    })
+    });
+    let run = read(&transcripts, "");
+    for (name, told) in &run {
+        if let Some(why) = told.transcript.lines().find_map(|line| line.strip_prefix("skipped: ")) {
+            count_skip(&format!("conformance {name}"), &Skip(why.to_string()));
+        }
+    }
+    run
 }
 
 /// Whether the difference is a known one, which is then said.
@@ -173,7 +179,7 @@ fn conformance(name: &str, modes: &[Mode], proof: fn(&Run)) {
         let expected = reference(c, &programs);
         for mode in modes {
             let found = run(c, &programs, mode);
-            compare(expected, &found, mode.name);
+            compare(&expected, &found, mode.name);
             if !plain() {
                 proof(&found);
             }

@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering::*;
 use common::{End, bytes, open_fds, rings, serial, until};
 use smc::group;
 
+common::over!(ism, verbs);
+
 #[test]
 fn buffers_come_back() {
     let _serial = serial();

@@ -15,6 +15,8 @@ use smc::conn::sleepers::{READS, WRITES};
 use smc::conn::{Got, IN, OUT, Waits};
 use smc::table;
 
+common::over!(ism, verbs);
+
 /// A thread that lives as long as these tests: init's.
 const ANOTHER: u32 = 1;
 

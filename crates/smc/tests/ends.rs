@@ -7,6 +7,8 @@ use common::script::{BOTH, CLIENT, SERVER, Switched, compare, like_tcp, like_tcp
 use common::{pair, rings, serial, until};
 use proptest::prelude::*;
 
+common::over!(ism, verbs, checked_ism, checked_verbs);
+
 #[test]
 fn half_close_then_data_then_the_end() {
     like_tcp(&[

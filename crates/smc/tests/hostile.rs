@@ -10,6 +10,8 @@ use proptest::prelude::*;
 use smc::conn::{ABORT, CLOSED, DONE, DmbHeader, HEADER_LEN, REVERTED, REVOKED, RUNG_REVOKED};
 use smc::{group, reason, table};
 
+common::over!(ism, verbs, checked_ism);
+
 /// The header, which the peer can write to.
 fn header(end: &End) -> &DmbHeader {
     // SAFETY: an exposed buffer, which stays mapped; all atomics.

@@ -8,6 +8,8 @@ use common::{bytes, pair, raw_recv, rings, serial, upgrade, while_looked_at};
 use proptest::prelude::*;
 use smc::reason;
 
+common::over!(ism, verbs, checked_ism);
+
 /// Both directions work, in small and in large.
 fn exercise(t: &mut Traffic) {
     for n in [1, 3000, 100_000] {

@@ -11,6 +11,8 @@ use proptest::prelude::*;
 use smc::config::CONFIG;
 use smc::conn::{DmbHeader, Got, IN, OUT, Pieces, Sent};
 
+common::over!(ism, verbs, checked_ism, checked_verbs);
+
 #[derive(Clone, Debug)]
 enum Op {
     Send(usize, usize),

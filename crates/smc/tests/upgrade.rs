@@ -10,6 +10,8 @@ use proptest::prelude::*;
 use smc::conn::Got;
 use smc::{group, table};
 
+common::over!(ism, verbs);
+
 /// Reads all there is and checks it against a stream.
 fn drain(end: &End, stream: u8, at: &mut u64) {
     let mut buf = [0u8; 5000];

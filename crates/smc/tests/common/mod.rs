@@ -15,6 +15,7 @@ pub use end::End;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -28,31 +29,60 @@ pub fn serial() -> MutexGuard<'static, ()> {
     let config = &smc::config::CONFIG;
     config.copy.store(false, Relaxed);
     config.dmb_size.store(64 << 10, Relaxed);
-    smc::setting::set(b"PREFER", device());
-    config.integrity.store(binary_is("_checked_"), Relaxed);
+    let (device, checked) = device();
+    smc::setting::set(b"PREFER", device);
+    config.integrity.store(checked, Relaxed);
     raw::next_stranger();
     guard
 }
 
-/// The device that this binary tests: files are compiled once for each, under several names.
-fn device() -> &'static [u8] {
-    if binary_is("_ism-") {
-        b"ism"
-    } else if binary_is("_verbs-") {
-        b"verbs"
-    } else {
-        b"loopback"
+/// Names the device, for the whole process.
+const DEVICE: &str = "SHORTWIRE_TEST_DEVICE";
+
+/// The device that this process tests, and whether its streams carry a checksum.
+fn device() -> (&'static [u8], bool) {
+    match std::env::var(DEVICE).as_deref() {
+        Err(_) => (b"loopback", false),
+        Ok("ism") => (b"ism", false),
+        Ok("verbs") => (b"verbs", false),
+        Ok("checked_ism") => (b"ism", true),
+        Ok("checked_verbs") => (b"verbs", true),
+        Ok(other) => panic!("{DEVICE}={other}"),
     }
 }
 
 /// Whether that device copies into the peer's own memory.
 pub fn copying() -> bool {
-    device() != b"loopback"
+    device().0 != b"loopback"
 }
 
-fn binary_is(part: &str) -> bool {
-    std::env::current_exe().is_ok_and(|exe| exe.file_name().is_some_and(|name| name.to_string_lossy().contains(part)))
+/// All tests of this binary over another device, in a process of their own, since link groups outlive a test.
+pub fn again(device: &str) {
+    let mut tests = Command::new(std::env::current_exe().expect("own path"));
+    tests.args(["--skip", "over::"]).env(DEVICE, device);
+    // While no test counts descriptors; a pipe for what it prints would be there longer.
+    let started = {
+        let _serial = serial();
+        tests.spawn()
+    };
+    let ended = started.and_then(|mut child| child.wait()).expect("this program runs");
+    assert!(ended.success(), "over {device}: {ended}");
 }
+
+/// The tests of a file over these devices too; by itself a process tests loopback.
+#[allow(unused_macros, reason = "each test file uses its part")]
+macro_rules! over {
+    ($($device:ident),*) => {
+        mod over {
+            $(#[test]
+            fn $device() {
+                super::common::again(stringify!($device));
+            })*
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use over;
 
 /// Does `what` while `peer`, over a device on which it must be asked, looks at its connection as a waiting program does.
 pub fn while_looked_at<R>(peer: Option<&End>, what: impl FnOnce() -> R) -> R {

@@ -1,4 +1,0 @@
-//! The same tests over the verbs device: `common::device` goes by the name of this binary.
-
-#[path = "buffers.rs"]
-mod buffers;

@@ -1,4 +1,0 @@
-//! The same tests over the verbs device with its checksum: `common::serial` goes by the name of this binary.
-
-#[path = "ends.rs"]
-mod ends;

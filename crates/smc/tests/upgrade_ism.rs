@@ -1,4 +1,0 @@
-//! The same tests over the ism device: `common::device` goes by the name of this binary.
-
-#[path = "upgrade.rs"]
-mod upgrade;
