@@ -91,9 +91,12 @@ impl Channel for Place {
         lanes::send(conn, self, message, pass)
     }
 
-    /// A fork child has no part in its parent's lanes, which look hung up to it.
     fn hear(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
-        if conn.pid.load(Relaxed) == sys::getpid() { lanes::recv(conn, self, out) } else { Err(Silence::Unusable) }
+        match lanes::recv(conn, self, out) {
+            // A fork child has no part in its parent's lanes, which look hung up to it.
+            Err(Silence::HungUp) if conn.pid.load(Relaxed) != sys::getpid() => Err(Silence::Unusable),
+            got => got,
+        }
     }
 
     fn peek(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<usize, Silence> {
