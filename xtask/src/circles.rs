@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 /// Modules that a circle may have.
 const MOST: usize = 2;
 /// Crates that have not come so far, and what their largest circle has: it may shrink and not grow.
-const LARGER: &[(&str, usize)] = &[("checksum", 4), ("cli", 5), ("engine", 3), ("rsocket", 7)];
+const LARGER: &[(&str, usize)] = &[("checksum", 4), ("engine", 3), ("rsocket", 7)];
 
 /// Top-level module to those that it names.
 type Graph = BTreeMap<String, BTreeSet<String>>;

@@ -29,4 +29,37 @@ mod tools;
 #[cfg(test)]
 mod well_formed;
 
-pub use engine::engine;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+#[derive(clap::Args)]
+#[command(about = "Measure, beside what you would use otherwise")]
+pub struct Bench {
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    Sockets(sockets::Sockets),
+    SeedTable(sockets::SeedTable),
+    Engine(engine::BenchEngine),
+    Checksum(checksum::Checksum),
+    Lock(lock::Args),
+    #[cfg(feature = "lua")]
+    Shunt(shunt::BenchShunt),
+}
+
+pub fn run(args: &Bench) -> Result<ExitCode> {
+    match &args.command {
+        BenchCommand::Sockets(args) => sockets::sockets(args),
+        BenchCommand::SeedTable(args) => sockets::seed_table(args),
+        BenchCommand::Engine(args) => engine::run(args),
+        BenchCommand::Checksum(args) => checksum::run(args),
+        BenchCommand::Lock(args) => lock::run(args),
+        #[cfg(feature = "lua")]
+        BenchCommand::Shunt(args) => shunt::run(args),
+    }
+}

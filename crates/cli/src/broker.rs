@@ -17,7 +17,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, bind, ipproto, listen, socket_with, sockopt};
 use smc::bar;
 
-use crate::args::Broker;
 use crate::sys;
 use call::{Call, Turn};
 use lease::Lease;
@@ -31,6 +30,35 @@ const STRANGERS_OF_ONE: usize = 32;
 const BEAT: Duration = Duration::from_secs(1);
 /// How often a call is looked at that waits for somebody to listen.
 const LOOK: Duration = Duration::from_millis(10);
+
+#[derive(clap::Args)]
+#[command(about = "Let programs here meet those in other virtual machines that share memory with this one")]
+#[command(
+    long_about = "Runs in each of several virtual machines that share a bar (an ivshmem device). It prepares a new bar, brings the two \
+ends of a TCP connection between two of the machines together, says in the bar that this machine lives, and frees there what ended programs \
+and machines have left. Connections stay TCP where no broker runs. Ends on SIGINT and SIGTERM; connections that share memory already go on. \
+See doc/virtual-machines.md, also for whom this trusts."
+)]
+#[command(after_help = "Examples:
+  shortwire broker                                     with the only ivshmem device, at port 7480
+  shortwire broker --ivshmem /sys/bus/pci/devices/0000:00:04.0/resource2 --listen 10.8.0.2:7480")]
+pub struct Broker {
+    /// Where brokers and programs of other machines call; all have to use one port
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:7480")]
+    pub listen: std::net::SocketAddr,
+    /// Bar of the ivshmem device, as for `run`
+    #[arg(long, value_name = "PATH", env = "SHORTWIRE_IVSHMEM", hide_env_values = true, value_parser = crate::run::parse_ivshmem)]
+    pub ivshmem: Option<String>,
+    /// Seconds after which a machine that is silent counts as gone
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(5..=86_400))]
+    #[arg(
+        long_help = "Seconds after which a machine counts as gone whose broker has said nothing in the bar: what it had there is freed. A machine that is stopped for longer (a snapshot, a debugger) and then goes on may damage connections of others; a broker that is told to end leaves word that its machine lives."
+    )]
+    pub lease: u32,
+    /// Count machines as gone, too, whose broker was told to end while programs used the bar
+    #[arg(long)]
+    pub resting_too: bool,
+}
 
 pub fn run(args: &Broker) -> Result<ExitCode> {
     if let Some(path) = &args.ivshmem {

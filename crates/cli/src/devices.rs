@@ -15,7 +15,6 @@ use smc::device::{Provider, open_verbs};
 use smc::kind::{Kind, PARTITIONS, chid_of};
 use smc::pnet::Pnets;
 
-use crate::args::Devices;
 use crate::connections::{Table, snapshot};
 use crate::run::find_library;
 use crate::sys;
@@ -32,6 +31,28 @@ struct Device {
     connections: usize,
     pnet_id: String,
     state: Cow<'static, str>,
+}
+
+#[derive(clap::Args)]
+#[command(about = "Show the devices that connections can use, or take one away from running programs")]
+#[command(
+    long_about = "Shows the devices that connections can use. With --remove one of them goes away from programs that run: its link groups end, \
+connections over it are reset (ECONNRESET, at both ends), and new ones use the next device, or TCP. A program that is started later has it."
+)]
+#[command(after_help = "Examples:
+  shortwire devices
+  shortwire devices --remove ism --pid 4711    from this process and what it forked
+  shortwire devices --remove ism               from all of your programs")]
+pub struct Devices {
+    /// Take this device away from running programs
+    #[arg(long, value_name = "DEVICE", value_enum, conflicts_with = "json")]
+    pub remove: Option<crate::run::Device>,
+    /// ... from this process, and those that it shares its connections with by fork
+    #[arg(long, requires = "remove")]
+    pub pid: Option<u32>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub fn run(args: &Devices) -> Result<ExitCode> {

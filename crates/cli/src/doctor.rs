@@ -3,13 +3,12 @@
 mod process;
 mod program;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
-
-use crate::args::Doctor;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -47,6 +46,29 @@ impl Finding {
 pub struct Report {
     pub subject: String,
     pub findings: Vec<Finding>,
+}
+
+#[derive(clap::Args)]
+#[command(about = "Explain what keeps a program or a process from using shared memory")]
+#[command(
+    long_about = "Examines a program before it is started, or a running process, and says what keeps its connections on TCP, and what to do \
+about it: static linking, rights gained at start, io_uring, system calls past the C library, a seccomp filter, another network namespace, a \
+peer that does not take part.
+
+What is only possible is a note; what keeps every connection on TCP is marked STOP, and the exit status is then 1."
+)]
+#[command(after_help = "Examples:
+  shortwire doctor nginx
+  shortwire doctor ./server
+  shortwire doctor $(pidof -s redis-server)
+  shortwire doctor 4711 --json")]
+pub struct Doctor {
+    /// Name or path of a program, or the id of a process
+    #[arg(value_name = "PROG|PID")]
+    pub subject: OsString,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub fn run(args: &Doctor) -> Result<ExitCode> {

@@ -3,6 +3,8 @@
 //! The rules are those of `smcd ueid` and `smcd seid`: four user-defined EIDs at most, and the system's own EID is enabled as
 //! long as there is none.
 
+mod args;
+
 use std::env;
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -10,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+pub use args::{Seid, Ueid};
+use args::{SeidCommand, UeidCommand};
 use serde::{Deserialize, Serialize};
 use smc::clc::Eid;
 
-use crate::args::{Run, Seid, SeidCommand, Ueid, UeidCommand};
-use crate::run::parse_ueid;
+use crate::run::{Run, parse_ueid};
 
 const SYSTEM: &str = "/etc/shortwire/eids.toml";
 /// As in the kernel's table.
@@ -225,7 +228,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Args, Command};
 
     #[test]
     fn the_rules_of_the_table() {
@@ -291,8 +293,7 @@ mod tests {
     #[test]
     fn what_run_is_told_goes_before_the_table() {
         let of = |options: &[&str]| {
-            let all = ["shortwire", "run"].iter().chain(options).chain(&["--", "ls"]);
-            let Command::Run(run) = Args::try_parse_from(all).unwrap().command else { unreachable!("parsed run") };
+            let run = Run::try_parse_from(["run"].iter().chain(options).chain(&["--", "ls"])).unwrap();
             let eids = Eids { ueids: vec!["A".into(), "B".into()], seid: false };
             additions(&eids, &run).into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
         };

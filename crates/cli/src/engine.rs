@@ -2,21 +2,104 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::engine::config::{Config, ConfigFile};
 use ::engine::registry::{KindInfo, Registry};
 use ::engine::{Ports, arena};
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 
-use crate::args::Engine;
+use crate::units::parse_seconds;
 use crate::{profile, sys};
 
 mod metrics;
 mod session;
 
 use session::Session;
+
+#[derive(clap::Args)]
+#[command(about = "Run a network of packet apps described by a file")]
+#[command(
+    long_about = "Runs the apps and links of CONFIG until Ctrl-C, then prints what passed each link. On SIGHUP the file is read again and \
+the difference is applied: apps and links that are the same keep their state, packets and counters. A file with mistakes is \
+refused with all of them, and the network that runs goes on."
+)]
+#[command(after_help = "A file names apps by kind, with their arguments, and joins their ports:
+
+  links = [\"if1.tx -> if2.rx\", \"if2.tx -> if1.rx\"]
+  [apps.if1]
+  kind = \"XDP\"
+  interface = \"eth1\"
+  [apps.if2]
+  kind = \"XDP\"
+  interface = \"eth2\"
+  thread = 1               # optional: another engine on another processor
+  [engine]
+  busywait = true          # optional; also hz, maxsleep, tick, packets, cycles, latency
+
+Examples:
+  shortwire engine shunt.toml                     until Ctrl-C
+  shortwire engine shunt.toml --duration 10 --busywait
+  shortwire engine shunt.toml --check             validate only
+  shortwire engine shunt.toml --graph | dot -Tsvg > shunt.svg
+  shortwire engine --kinds                        which kinds of apps there are
+  kill -HUP PID                                   apply an edited file
+  shortwire top                                   watch it
+
+Exit status: 0 after a clean stop, 1 if the network could not start or an app failed to stop, 2 for a wrong command line.")]
+pub struct Engine {
+    /// The file that describes the network
+    #[arg(value_name = "CONFIG.toml", required_unless_present = "kinds", value_hint = clap::ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    pub duration: Option<f64>,
+    /// End when no app has anything more to send, such as after the last packet of a capture
+    #[arg(long)]
+    pub until_finished: bool,
+    /// What to print at the end
+    #[arg(long, value_name = "PART,...", value_enum, value_delimiter = ',', default_value = "load,links")]
+    pub report: Vec<Report>,
+    /// Serve all counters as Prometheus text over HTTP
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Never sleep, whatever the file says
+    #[arg(long)]
+    pub busywait: bool,
+    /// Processors to run on, such as 1 or 2-5,8: thread N of the file gets the N-th of them
+    #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
+    pub cpu: Option<Cpus>,
+    #[command(flatten)]
+    pub models: crate::models::Models,
+    /// Only say whether the file is right
+    #[arg(long, conflicts_with_all = ["graph", "kinds"])]
+    pub check: bool,
+    /// Print the network as a Graphviz graph
+    #[arg(long, conflicts_with = "kinds")]
+    pub graph: bool,
+    /// Print the kinds of apps, their ports and counters
+    #[arg(long)]
+    pub kinds: bool,
+}
+
+/// Processor numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpus(pub Vec<usize>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Report {
+    /// Packets per second, bits, sleep
+    Load,
+    /// What was sent on each link, and the loss
+    Links,
+    /// What the apps have to say
+    Apps,
+    /// Nothing
+    None,
+}
 
 pub fn run(args: &Engine) -> Result<ExitCode> {
     let mut output = std::io::stdout();
@@ -84,6 +167,20 @@ fn kinds() -> String {
     format!("{table}\n")
 }
 
+/// `1`, `0,2`, `2-5,8`: numbers of processors.
+fn parse_cpus(text: &str) -> Result<Cpus, String> {
+    let hint = || "give numbers of processors such as 1, 0,2 or 2-5,8".to_string();
+    let number = |text: &str| text.parse::<usize>().ok().filter(|cpu| *cpu < 1024).ok_or_else(hint);
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            None => cpus.push(number(part)?),
+            Some((first, last)) => cpus.extend(number(first)?..=number(last)?),
+        }
+    }
+    if cpus.is_empty() { Err(hint()) } else { Ok(Cpus(cpus)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +219,14 @@ mod tests {
     fn all_kinds_are_listed() {
         let text = kinds();
         assert!(Registry::standard().kinds().all(|kind| text.contains(kind.name)));
+    }
+
+    #[test]
+    fn processors() {
+        assert_eq!(parse_cpus("1"), Ok(Cpus(vec![1])));
+        assert_eq!(parse_cpus("2-4,8"), Ok(Cpus(vec![2, 3, 4, 8])));
+        for bad in ["", "a", "1-", "4-2", "1,,2", "1024"] {
+            assert!(parse_cpus(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -11,7 +11,6 @@ use serde::Serialize;
 use smc::clc::Eid;
 use smc::clc::negotiate::RELEASE;
 
-use crate::args::Info;
 use crate::eids;
 use crate::run::find_library;
 
@@ -38,6 +37,17 @@ struct Library {
     path: Option<String>,
     loads: bool,
     problem: Option<String>,
+}
+
+#[derive(clap::Args)]
+#[command(about = "Show what this installation and this machine can do")]
+#[command(
+    after_help = "Each kernel feature is tried, not guessed from a version number. What is missing costs speed, never correctness."
+)]
+pub struct Info {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub fn run(args: &Info) -> Result<ExitCode> {

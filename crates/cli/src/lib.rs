@@ -1,7 +1,8 @@
 //! The `shortwire` command. A library as well, so that man page and completions are made from the same definition.
 //!
-//! `args` is the command line; each subcommand is a module of its name. `unsafe` is in `sys`, and where frames are
-//! lent to the kernel: `packetblaster/xdp` and `bench/engine/bare`; and in `rstream/limits`.
+//! Each subcommand is a module of its name, with what can be said to it; `args` puts the command line together. `unsafe`
+//! is in `sys`, and where frames are lent to the kernel: `packetblaster/xdp` and `bench/engine/bare`; and in
+//! `rstream/limits`.
 
 mod args;
 mod bench;
@@ -35,7 +36,7 @@ mod units;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use args::{Args, BenchCommand, Command, TuneCommand};
+use args::{Args, Command};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 
@@ -55,24 +56,13 @@ pub fn main() -> ExitCode {
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
         Command::TraceClc(args) => return trace::run(&args),
-        Command::Bench(args) => match args.command {
-            BenchCommand::Sockets(args) => ("bench", bench::sockets::sockets(&args)),
-            BenchCommand::SeedTable(args) => ("bench", bench::sockets::seed_table(&args)),
-            BenchCommand::Checksum(args) => ("bench", bench::checksum::run(&args)),
-            BenchCommand::Lock(args) => ("bench", bench::lock::run(&args).map(|()| ExitCode::SUCCESS)),
-            BenchCommand::Engine(args) => ("bench", bench::engine(&args)),
-            #[cfg(feature = "lua")]
-            BenchCommand::Shunt(args) => ("bench", bench::shunt::run(&args)),
-        },
-        Command::Tune(args) => {
-            let TuneCommand::Checksum(args) = args.command;
-            ("tune", tune::checksum(&args))
-        }
+        Command::Bench(args) => ("bench", bench::run(&args)),
+        Command::Tune(args) => ("tune", tune::run(&args)),
         #[cfg(feature = "lua")]
         Command::Snsh(args) => ("snsh", snsh::run(&args)),
         Command::Demo(args) => ("demo", bench::sockets::demo(&args)),
         Command::Engine(args) => ("engine", self::engine::run(&args)),
-        Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args.command)),
+        Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args)),
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
         Command::Rstream(args) => ("rstream", rstream::run(&args).map(|()| ExitCode::SUCCESS)),
         Command::Broker(args) => ("broker", broker::run(&args)),

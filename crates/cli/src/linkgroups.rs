@@ -5,8 +5,30 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::args::Linkgroups;
 use crate::connections::{LinkGroup, snapshot};
+
+#[derive(clap::Args)]
+#[command(about = "Show the link groups of programs under Shortwire")]
+#[command(
+    long_about = "Shows which processes share memory: a link group is what two processes have in common, over one device, for all \
+connections that one of them proposes to the other. The first four columns are those of `smcd linkgroup`. Each end has a group of its own, so \
+both are listed where both can be seen; a group without connections is kept for the next one."
+)]
+#[command(after_help = "Examples:
+  shortwire linkgroups
+  shortwire linkgroups -d              a block for each: EID, release, peer, memory
+  shortwire linkgroups -d 00000100     only those with this id; each process counts its own")]
+pub struct Linkgroups {
+    /// A block of lines for each
+    #[arg(short, long)]
+    pub details: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Only groups with this id
+    #[arg(value_name = "LG-ID")]
+    pub group: Option<String>,
+}
 
 pub fn run(args: &Linkgroups) -> Result<ExitCode> {
     let wanted = args.group.as_deref().map(number).transpose()?;

@@ -1,6 +1,7 @@
 //! `shortwire loadtest`: the highest rate that passes between two interfaces.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::engine::arena;
@@ -8,8 +9,9 @@ use ::engine::stop::Signals;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-use crate::args::Loadtest;
-use crate::packetblaster::{frames, packets_per_second};
+use crate::packetblaster::frames::{self, Frames};
+use crate::packetblaster::{Rate, packets_per_second, parse_rate};
+use crate::units::parse_seconds;
 
 mod bisect;
 mod plot;
@@ -30,6 +32,51 @@ struct Outcome<'a> {
     packets_per_second: Option<f64>,
     bits_per_second: Option<f64>,
     trials: &'a [Trial],
+}
+
+#[derive(clap::Args)]
+#[command(about = "Find the highest rate that passes between two interfaces with little loss")]
+#[command(
+    long_about = "Sends made-up packets into one interface and counts them at another, through whatever lies between. Bisects the rate for the \
+highest one whose loss is at most the limit (RFC 2544 section 26.1), and measures the latency at each rate by packets that carry the \
+time at which they were sent."
+)]
+#[command(after_help = "Examples:
+  shortwire loadtest --from eth1 --to eth2
+  shortwire loadtest --from eth1 --to eth2 --max 10Gb/s --loss 0.1 --sizes 512 --plot load.svg
+
+The first trial runs at --max, or without it as fast as the interface takes packets. A rate that the sender itself cannot reach is \
+reported as such.")]
+pub struct Loadtest {
+    /// Interface to send into
+    #[arg(long, value_name = "NAME")]
+    pub from: String,
+    /// Interface at which packets arrive
+    #[arg(long, value_name = "NAME")]
+    pub to: String,
+    /// Highest rate to try (default: what the sender can)
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub max: Option<Rate>,
+    /// Loss that still passes, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    pub loss: f64,
+    /// Stop when the limit is known to this share of the highest rate, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    pub precision: f64,
+    /// Length of a trial
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = parse_seconds)]
+    pub duration: f64,
+    /// Repeat a failed trial so often before its rate counts as too high
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub retries: u32,
+    /// Draw rate, loss and latency into this SVG file
+    #[arg(long, value_name = "FILE.svg", value_hint = clap::ValueHint::FilePath)]
+    pub plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub frames: Frames,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub fn run(args: &Loadtest) -> Result<ExitCode> {

@@ -13,17 +13,20 @@ use ::engine::{Packet, arena};
 use anyhow::{Context, Result, anyhow, bail};
 use toml::{Table, Value};
 
-use crate::args::{Blast, Output, Rate};
-
+mod args;
 mod budget;
 pub mod frames;
 pub mod port;
+mod rate;
 mod summary;
 mod xdp;
 
+pub use args::Packetblaster;
+use args::{Blast, Output};
 pub use budget::Budget;
 use frames::ON_WIRE;
 use port::Port;
+pub use rate::{Rate, parse_rate};
 use summary::{Progress, Summary};
 use xdp::Transmitter;
 
@@ -32,8 +35,8 @@ const BATCH: usize = 128;
 /// How long packets that are under way at the end may take.
 const SETTLE: Duration = Duration::from_millis(300);
 
-pub fn run(command: &Blast) -> Result<ExitCode> {
-    let (frames, output, once) = match command {
+pub fn run(args: &Packetblaster) -> Result<ExitCode> {
+    let (frames, output, once) = match &args.command {
         Blast::Replay(args) => (frames::load(&args.file)?, &args.output, args.no_loop),
         Blast::Synth(args) => (frames::synth(&args.frames)?, &args.output, false),
     };

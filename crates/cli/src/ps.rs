@@ -8,7 +8,6 @@ use ::engine::counters::{Process, processes, run_root, sweep};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::args::Ps;
 use crate::table;
 use crate::top::rates::command;
 
@@ -30,6 +29,18 @@ struct Row {
     links: usize,
     packets: u64,
     command: String,
+}
+
+#[derive(clap::Args)]
+#[command(about = "List the processes that run a packet engine")]
+#[command(
+    after_help = "Counters of processes that were killed are removed from the run directory ($SHORTWIRE_RUN_DIR, /run/shortwire or \
+$XDG_RUNTIME_DIR/shortwire) and named on the way."
+)]
+pub struct Ps {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub fn run(args: &Ps) -> Result<ExitCode> {

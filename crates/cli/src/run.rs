@@ -1,5 +1,6 @@
 //! `shortwire run`: prepares the environment and becomes the program.
 
+mod args;
 mod elf;
 mod library;
 mod preload;
@@ -12,11 +13,11 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
+pub use args::{Device, Run};
 pub use library::find as find_library;
 pub use program::{Obstacle, find as find_program, interpreter_of, obstacles};
-pub use settings::{parse_ivshmem, parse_pnetid, parse_rendezvous, parse_ueid};
+pub use settings::{parse_ivshmem, parse_ueid};
 
-use crate::args::Run;
 use crate::{OWN_FAILURE, eids, sys};
 
 const NOT_EXECUTABLE: u8 = 126;

@@ -7,11 +7,46 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::args::Ss;
 use crate::connections::{Connection, Detail, LATE_HINT, Mode, Wakeups, snapshot};
 
 /// Longest address without -W, as in smcss.
 const ADDRESS_WIDTH: usize = 23;
+
+#[derive(clap::Args)]
+#[command(about = "Show the connections of programs under Shortwire: which use shared memory, and why others do not")]
+#[command(
+    after_help = "Columns as in smcss. Mode is SMCD for a connection through shared memory, or TCP with the reason code of this end \
+(and behind a slash that of the peer); below the table each reason is explained once, with what can be done.
+
+Examples:
+  shortwire ss              established connections
+  shortwire ss -a           listeners too
+  shortwire ss -d -W        buffers, cursors and flags; whole addresses
+  shortwire ss -D           GIDs and link groups (see `shortwire linkgroups`)
+  shortwire ss --json | jq '.connections[] | select(.mode == \"TCP\")'
+
+Each end of a connection is a row of its own. Root sees all users' programs, others their own."
+)]
+pub struct Ss {
+    /// Also listeners, and connections that are being set up
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only listeners
+    #[arg(short, long, conflicts_with = "all")]
+    pub listening: bool,
+    /// Tokens, buffer sizes, cursors and flags of upgraded connections
+    #[arg(short, long)]
+    pub details: bool,
+    /// GIDs, tokens and link group ids of upgraded connections, as smcss -D
+    #[arg(short = 'D', long)]
+    pub smcd: bool,
+    /// Do not shorten addresses
+    #[arg(short = 'W', long)]
+    pub wide: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub fn run(args: &Ss) -> Result<ExitCode> {
     let mut snapshot = snapshot(|_| true);

@@ -9,9 +9,34 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use smc::reason::Reason;
 
-use crate::args::Stats;
 use crate::connections::{Flow, Table, Totals, snapshot};
 use crate::units::bytes;
+
+#[derive(clap::Args)]
+#[command(about = "Show counters of programs under Shortwire")]
+#[command(
+    after_help = "Sections as in `smcd stats`. The counters of a program live as long as it (or a child it forked) does; both ends of a \
+connection count.
+
+Examples:
+  shortwire stats
+  shortwire stats --reset    count from now on (for this user; the programs' own counters go on)
+  shortwire stats -a         count from each program's start, in spite of --reset"
+)]
+pub struct Stats {
+    /// Also roles, link groups, and all fallback reasons
+    #[arg(short, long)]
+    pub details: bool,
+    /// Ignore an earlier --reset
+    #[arg(short, long)]
+    pub absolute: bool,
+    /// Begin counting anew
+    #[arg(long)]
+    pub reset: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub fn run(args: &Stats) -> Result<ExitCode> {
     let tables = snapshot(|_| true).tables;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ::engine::counters::run_root;
 use anyhow::{Context, Result, bail};
 
-use crate::args::Top;
 use crate::sys;
+use crate::units::parse_seconds;
 
 pub mod rates;
 mod screen;
@@ -16,6 +16,35 @@ mod text;
 
 use rates::Look;
 use screen::Screen;
+
+#[derive(clap::Args)]
+#[command(about = "Watch packet engines: rates per link and app, cycles per packet, drops, latency")]
+#[command(after_help = "Keys: q quit, space pause, t table or tree, +/- interval, arrows scroll, n next engine.
+
+Reads the counters that engines publish in shared memory; it costs them nothing.
+
+Examples:
+  shortwire top                 all engines of this machine
+  shortwire top 1234            one process
+  shortwire top --once          one interval, as text
+  shortwire top --json | jq '.processes[].links'")]
+pub struct Top {
+    /// Only this process
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Time between two looks
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = parse_seconds)]
+    pub interval: f64,
+    /// Print one interval as text and end
+    #[arg(long)]
+    pub once: bool,
+    /// Start with the tree of apps and links
+    #[arg(long)]
+    pub tree: bool,
+    /// Print one interval as one JSON object and end
+    #[arg(long)]
+    pub json: bool,
+}
 
 pub fn run(args: &Top) -> Result<ExitCode> {
     let root = run_root()?;

@@ -10,8 +10,30 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use smc::trace::{MAX_PATH, file_header};
 
-use crate::args::{Args, Command, TraceClc};
-use crate::{OWN_FAILURE, run};
+use crate::OWN_FAILURE;
+use crate::run::{Run, run_with};
+
+#[derive(clap::Args)]
+#[command(name = "trace-clc", about = "Run a program and record the handshakes of its connections, for Wireshark")]
+#[command(override_usage = "shortwire trace-clc [-o FILE] -- PROG [ARGS]...")]
+#[command(
+    long_about = "Runs PROG as `shortwire run` does and writes each message of the handshakes (CLC: Proposal, Accept, Confirm, Decline) that \
+its connections send and receive to a pcap file, as it happens. The messages travel beside the TCP stream; in the file each is a TCP segment \
+between the real addresses, with sequence numbers that count handshake bytes only. Programs that PROG starts write to the same file.
+
+Settings of `shortwire run` are taken from their environment variables."
+)]
+#[command(after_help = "Examples:
+  shortwire trace-clc -o clc.pcap -- curl http://127.0.0.1:8080/
+  tshark -r clc.pcap -V")]
+pub struct TraceClc {
+    /// The file to write, anew
+    #[arg(short, long, value_name = "FILE", default_value = "clc.pcap", value_hint = clap::ValueHint::FilePath)]
+    pub output: PathBuf,
+    /// The program and its arguments
+    #[arg(value_name = "PROG", required = true, trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]
+    pub program: Vec<OsString>,
+}
 
 pub fn run(args: &TraceClc) -> ExitCode {
     let path = match make(&args.output) {
@@ -21,13 +43,10 @@ pub fn run(args: &TraceClc) -> ExitCode {
             return ExitCode::from(OWN_FAILURE);
         }
     };
-    let words = ["shortwire", "run", "--"].map(OsString::from).into_iter().chain(args.program.iter().cloned());
-    match Args::try_parse_from(words) {
-        Ok(Args { command: Command::Run(run) }) => {
-            run::run_with(&run, &[("SHORTWIRE_TRACE_CLC", path.into_os_string())])
-        }
+    let words = ["shortwire run", "--"].map(OsString::from).into_iter().chain(args.program.iter().cloned());
+    match Run::try_parse_from(words) {
+        Ok(run) => run_with(&run, &[("SHORTWIRE_TRACE_CLC", path.into_os_string())]),
         // A setting in the environment that makes no sense.
-        Ok(_) => ExitCode::from(OWN_FAILURE),
         Err(error) => {
             let _ = error.print();
             ExitCode::from(OWN_FAILURE)

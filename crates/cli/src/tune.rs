@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use checksum::prefetch::{Processor, Profile};
+use clap::Subcommand;
 use decide::{Choice, decide};
 
-use crate::args::TuneChecksum;
 use crate::bench::checksum::event::Case;
 use crate::bench::checksum::figures::Figures;
 use crate::bench::checksum::measure;
@@ -22,6 +22,54 @@ use crate::profile;
 /// The built-in profile stays.
 const NOT_WRITTEN: u8 = 3;
 
+#[derive(clap::Args)]
+#[command(about = "Measure settings for this machine, and write them down")]
+pub struct Tune {
+    #[command(subcommand)]
+    pub command: TuneCommand,
+}
+
+#[derive(Subcommand)]
+pub enum TuneCommand {
+    Checksum(TuneChecksum),
+}
+
+#[derive(clap::Args)]
+#[command(about = "Find out how far the checksum should prefetch on this processor")]
+#[command(
+    long_about = "Measures prefetch distances within a packet and settings for the next packets of a batch, on packets that no cache holds, \
+against the built-in profile of this processor. One half of the rounds chooses a setting, the other half judges it. The profile is written \
+only if the gain is larger than the spread, which is how far the gain differs from block to block of the judging rounds.
+
+Nothing is measured at start-up: commands that compute checksums (engine, snsh, bench checksum) read the file, the user's ($XDG_CONFIG_HOME/shortwire/checksum.profile, usually \
+below ~/.config) before the system's (/etc/shortwire/checksum.profile). A file that is damaged or of another processor is ignored with a warning, \
+and the built-in profile is used."
+)]
+#[command(after_help = "Examples:
+  shortwire tune checksum --dry-run           measure and print, write nothing
+  shortwire tune checksum                     write the profile of this user
+  sudo shortwire tune checksum --system       write the profile of all users
+  shortwire tune checksum --output FILE       write it elsewhere
+
+Exit status: 0 if a profile was written (or with --dry-run would have been), 3 if the built-in profile stays, 1 on failure.")]
+pub struct TuneChecksum {
+    /// Write the profile to this file
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Write the profile of all users
+    #[arg(long, conflicts_with = "output")]
+    pub system: bool,
+    /// Write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Rounds of each case; each measures every setting once
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(40..=100_000))]
+    pub repeat: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// What was found out.
 struct Findings {
     in_packet: Choice,
@@ -29,7 +77,8 @@ struct Findings {
     profile: Profile,
 }
 
-pub fn checksum(args: &TuneChecksum) -> Result<ExitCode> {
+pub fn run(args: &Tune) -> Result<ExitCode> {
+    let TuneCommand::Checksum(args) = &args.command;
     let path = place(args)?;
     // Refused here, before the measuring.
     let pending = if args.dry_run { None } else { Some(Pending::create_all(&path)?) };

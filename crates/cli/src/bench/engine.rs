@@ -4,12 +4,13 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 
 use super::machine::Machine;
 use super::progress::Progress;
 use super::rows::{self, Figures};
-use crate::args::{BenchEngine, EngineGroup};
 use crate::sys;
+use crate::units::parse_seconds;
 
 mod bare;
 mod instances;
@@ -24,6 +25,47 @@ pub use memory::{pinned, two_cpus};
 /// What `--quick` makes of the options.
 const QUICK_SECONDS: f64 = 0.3;
 const QUICK_ROUNDS: u32 = 3;
+
+#[derive(clap::Args)]
+#[command(about = "Measure the packet engine: in memory, on interfaces, and beside others")]
+#[command(
+    long_about = "Measures networks of apps in memory (in millions of packets per second that sources send), one app alone and beside others, and \
+interfaces in a network namespace of its own beside what the kernel itself can move there. dpdk-testpmd runs in the same round where it \
+is installed."
+)]
+#[command(after_help = "Examples:
+  shortwire bench engine
+  shortwire bench engine --quick --only memory,instances
+  sudo shortwire bench engine --only interfaces --json")]
+pub struct BenchEngine {
+    /// How long each run takes
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_seconds)]
+    pub seconds: f64,
+    /// Rounds: each runs every row once
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Only these groups
+    #[arg(long, value_name = "GROUP,...", value_enum, value_delimiter = ',')]
+    pub only: Vec<EngineGroup>,
+    /// 3 rounds of 0.3 s
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum EngineGroup {
+    /// Networks in memory, one and two threads
+    Memory,
+    /// One app alone, and beside instances of itself and of other kinds
+    Instances,
+    /// AF_XDP on veth pairs beside the kernel's own ceiling
+    Interfaces,
+    /// dpdk-testpmd with devices in memory
+    Rivals,
+}
 
 /// One thing to run: millions of packets per second of one network, or of several in turns, over so many seconds.
 struct Run {
@@ -45,7 +87,7 @@ impl Run {
     }
 }
 
-pub fn engine(args: &BenchEngine) -> Result<ExitCode> {
+pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     sys::catch_interrupts();
     let (rounds, seconds) = match args.quick {
         true => (args.repeat.min(QUICK_ROUNDS), args.seconds.min(QUICK_SECONDS)),

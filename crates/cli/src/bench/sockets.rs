@@ -1,18 +1,20 @@
 //! Runs rows over their paths, and shows what came of it.
 
+mod args;
+
 use std::fs;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
+pub use args::{Demo, SeedTable, Sockets};
 
 use super::case::{Case, Path};
 use super::progress::Progress;
 use super::samples::{Samples, Settings};
 use super::session::{Conditions, Session};
 use super::{calls, catalogue, compare, html, peers, record, report, seed};
-use crate::args::{Demo, SeedTable, Sockets};
 use crate::sys;
 
 /// What `--quick` makes of the options.

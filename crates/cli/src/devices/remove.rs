@@ -19,8 +19,8 @@ use smc::conn::Conn;
 use smc::kind::Kind;
 use smc::table::Header;
 
-use crate::args::Device;
 use crate::connections::{Program, Table, descriptor_of, snapshot};
+use crate::run::Device;
 
 /// How often connections are looked at, and how long apart. One that is being upgraded meanwhile is met by a later look.
 const LOOKS: u32 = 20;

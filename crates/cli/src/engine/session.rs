@@ -14,8 +14,8 @@ use ::engine::threads::{Health, ThreadsError};
 use ::engine::{Options, Pace, Threads, report};
 use anyhow::{Context, Result, bail};
 
+use super::{Engine, Report};
 use super::{describe, load, metrics};
-use crate::args::{Engine, Report};
 
 /// How often signals and messages are looked at.
 const ROUND: Duration = Duration::from_millis(50);

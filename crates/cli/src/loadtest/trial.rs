@@ -11,7 +11,7 @@ use ::engine::{Batch, Packet};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 
-use crate::args::Loadtest;
+use super::Loadtest;
 use crate::packetblaster::Budget;
 use crate::packetblaster::frames::{stamp, stamped};
 use crate::packetblaster::port::Port;

@@ -9,8 +9,6 @@ use ::engine::pcap::{ETHERNET, Reader, link_type_name};
 use anyhow::{Context, Result, ensure};
 use etherparse::PacketBuilder;
 
-use crate::args::Frames;
-
 /// The frame check sequence, which hardware adds.
 const FCS: usize = 4;
 /// On a wire each frame has these on top: preamble, check sequence, gap.
@@ -21,6 +19,39 @@ const MOST: usize = 1 << 18;
 pub const LONGEST: usize = 1792;
 /// Seven of 64 bytes, four of 594, one of 1518, spread as in common use of the name.
 const IMIX: [u16; 12] = [64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 594, 64];
+
+/// What made-up packets look like; `loadtest` takes the same.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Packets")]
+pub struct Frames {
+    /// Sizes with frame check sequence, one after the other
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u16).range(64..=1796))]
+    pub sizes: Vec<u16>,
+    /// The Internet mix: 7 packets of 64 bytes, 4 of 594, 1 of 1518
+    #[arg(long, conflicts_with = "sizes")]
+    pub imix: bool,
+    /// Source MAC address
+    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:01", value_parser = parse_mac)]
+    pub src_mac: [u8; 6],
+    /// Destination MAC address
+    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:02", value_parser = parse_mac)]
+    pub dst_mac: [u8; 6],
+    /// Source address, IPv4 or IPv6
+    #[arg(long, value_name = "IP", default_value = "198.18.0.1")]
+    pub src: std::net::IpAddr,
+    /// Destination address of the same family
+    #[arg(long, value_name = "IP", default_value = "198.19.0.1")]
+    pub dst: std::net::IpAddr,
+    /// UDP source port of the first flow
+    #[arg(long, value_name = "PORT", default_value_t = 1024)]
+    pub sport: u16,
+    /// UDP destination port
+    #[arg(long, value_name = "PORT", default_value_t = 9)]
+    pub dport: u16,
+    /// Flows: source ports, then source addresses, count up
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub flows: u32,
+}
 
 /// Where the UDP payload of made-up frames begins.
 pub fn payload_offset(frames: &Frames) -> usize {
@@ -126,6 +157,15 @@ pub fn load(path: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
+/// `02:00:00:00:00:01`
+fn parse_mac(text: &str) -> Result<[u8; 6], String> {
+    let bytes: Option<Vec<u8>> =
+        text.split(':').map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() <= 2)).collect();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| "give a MAC address such as 02:00:00:00:00:01".to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +232,14 @@ mod tests {
         ] {
             let said = synth(&frames(words)).unwrap_err().to_string();
             assert!(said.contains(part), "{said}");
+        }
+    }
+
+    #[test]
+    fn mac_addresses() {
+        assert_eq!(parse_mac("02:00:0:00:00:ff"), Ok([2, 0, 0, 0, 0, 255]));
+        for bad in ["", "02:00:00:00:00", "02:00:00:00:00:00:01", "02:00:00:00:00:001", "zz:00:00:00:00:00"] {
+            assert!(parse_mac(bad).is_err(), "{bad}");
         }
     }
 }

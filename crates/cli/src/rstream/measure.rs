@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::Rstream;
 use super::wire::{Stream, Wire};
-use crate::args::Rstream;
 
 /// Behind each order, and what the server answers when all has arrived.
 pub const DONE: u8 = 0x5a;

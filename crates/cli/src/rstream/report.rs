@@ -4,9 +4,9 @@ use anyhow::Result;
 use comfy_table::{Cell, CellAlignment};
 use serde_json::{Value, json};
 
+use super::Rstream;
 use super::measure::{Case, Kind};
 use super::wire;
-use crate::args::Rstream;
 use crate::bench::machine::Machine;
 use crate::bench::samples::{Summary, median};
 use crate::units::engineering;

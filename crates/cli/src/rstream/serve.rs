@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Write as _};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::Rstream;
 use super::measure::{Case, DONE, Kind, ORDER, fill};
 use super::wire::{Listener, Stream, Wire};
-use crate::args::Rstream;
 use crate::sys;
 
 /// What one receive takes at most: a receiver of small messages takes what is there.

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use rustix::event::{PollFd, PollFlags};
 use shortwire_rsocket::net::{Builder, RsocketListener, RsocketStream};
 
-use crate::args::{Mode, Rstream, Transport};
+use super::{Mode, Rstream, Transport};
 use crate::sys;
 
 /// How many buffers the client may write directly.

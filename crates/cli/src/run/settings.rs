@@ -5,7 +5,7 @@ use smc::clc::Eid;
 use smc::directory::LONGEST;
 use smc::pnet::PnetId;
 
-use crate::args::Run;
+use super::args::Run;
 
 /// What to put into the environment of the program: only what was asked for, so the library's defaults stay its own.
 pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
@@ -84,19 +84,25 @@ pub fn parse_ivshmem(text: &str) -> Result<String, String> {
     if path.len() > LONGEST { Err(format!("{} bytes are too long", path.len())) } else { Ok(path.to_string()) }
 }
 
+/// `1`, `no`, `true`, `off`.
+pub fn parse_switch(text: &str) -> Result<bool, String> {
+    let hint = || "give 1, true, yes or on, or else 0, false, no or off".to_string();
+    smc::setting::switch(text.as_bytes()).ok_or_else(hint)
+}
+
+/// The receive buffer that the peer writes into: SMC-D's sizes are powers of two.
+pub fn parse_dmb_size(text: &str) -> Result<u64, String> {
+    let hint = || "give a power of two from 16K to 16M, such as 256K".to_string();
+    smc::setting::dmb_size(text.as_bytes()).ok_or_else(hint)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Args, Command};
-
     fn parse(arguments: &[&str]) -> Result<Run, clap::Error> {
-        let full = ["shortwire", "run"].iter().chain(arguments);
-        match Args::try_parse_from(full)?.command {
-            Command::Run(run) => Ok(*run),
-            _ => unreachable!("parsed run"),
-        }
+        Run::try_parse_from(["run"].iter().chain(arguments))
     }
 
     #[test]
@@ -198,6 +204,15 @@ mod tests {
         }
         for bad in ["", ".A", "-A", "A..B", "a", "A B", &"Z".repeat(33)] {
             assert!(parse_ueid(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn dmb_sizes_are_the_protocols() {
+        assert_eq!(parse_dmb_size("16K"), Ok(16 << 10));
+        assert_eq!(parse_dmb_size("16M"), Ok(16 << 20));
+        for bad in ["8K", "32M", "100K", "0", "many"] {
+            assert!(parse_dmb_size(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! `shortwire run`.
+//! What `shortwire run` can be told.
 
 use std::ffi::OsString;
 
 use clap::ValueEnum;
 
-use super::Switch;
-use crate::units::{parse_dmb_size, parse_size, parse_switch};
+use super::settings::{parse_dmb_size, parse_ivshmem, parse_pnetid, parse_rendezvous, parse_switch, parse_ueid};
+use crate::units::parse_size;
 
-#[derive(clap::Args)]
+#[derive(clap::Parser)]
 #[command(about = "Run a program so that its TCP connections can move to shared memory")]
 #[command(override_usage = "shortwire run [OPTIONS] -- PROG [ARGS]...")]
 #[command(
@@ -91,13 +91,13 @@ pub struct Run {
     )]
     pub partition: Option<u16>,
     /// Directory in which to meet programs of other network namespaces on this machine
-    #[arg(long, value_name = "DIR", env = "SHORTWIRE_RENDEZVOUS", hide_env_values = true, value_parser = crate::run::parse_rendezvous)]
+    #[arg(long, value_name = "DIR", env = "SHORTWIRE_RENDEZVOUS", hide_env_values = true, value_parser = parse_rendezvous)]
     #[arg(
         long_help = "Directory, mounted into containers of this machine, in which programs of one user meet whose connections lead from one network namespace to another, through NAT too (doc/containers.md). Without it only connections within a network namespace leave TCP."
     )]
     pub rendezvous: Option<String>,
     /// Memory that this virtual machine shares with others
-    #[arg(long, value_name = "PATH", env = "SHORTWIRE_IVSHMEM", hide_env_values = true, value_parser = crate::run::parse_ivshmem)]
+    #[arg(long, value_name = "PATH", env = "SHORTWIRE_IVSHMEM", hide_env_values = true, value_parser = parse_ivshmem)]
     #[arg(
         long_help = "Bar of an ivshmem device: resource2 of a PCI device 1af4:1110 in /sys, or a file that stands for it; `off` for none. Without this, the only such device that there is. Connections to programs in other virtual machines that share it leave TCP too, where `shortwire broker` runs in both (doc/virtual-machines.md)."
     )]
@@ -106,7 +106,7 @@ pub struct Run {
     #[arg(long, value_name = "PORT", env = "SHORTWIRE_BROKER", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub broker: Option<u16>,
     /// User-defined enterprise ID that both ends must share (may be given up to 4 times)
-    #[arg(long, value_name = "UEID", env = "SHORTWIRE_UEID", hide_env_values = true, value_delimiter = ',', value_parser = crate::run::parse_ueid)]
+    #[arg(long, value_name = "UEID", env = "SHORTWIRE_UEID", hide_env_values = true, value_delimiter = ',', value_parser = parse_ueid)]
     #[arg(
         long_help = "User-defined enterprise ID: 1 to 32 of A-Z 0-9 . - ; up to 4, separated by commas. Two ends that share one, or the system's own ID, can talk."
     )]
@@ -118,7 +118,7 @@ pub struct Run {
     )]
     pub seid: Option<Switch>,
     /// Physical networks of devices and interfaces
-    #[arg(long, value_name = "NAME=ID,...", env = "SHORTWIRE_PNETID", hide_env_values = true, value_delimiter = ',', value_parser = crate::run::parse_pnetid)]
+    #[arg(long, value_name = "NAME=ID,...", env = "SHORTWIRE_PNETID", hide_env_values = true, value_delimiter = ',', value_parser = parse_pnetid)]
     #[arg(
         long_help = "PNET ids, 1 to 16 letters and digits each: NAME is a device of --prefer or a network interface. A device that has one is offered only if an interface has the same."
     )]
@@ -183,6 +183,12 @@ pub enum Device {
     Loopback,
     /// RDMA, or a provider in software
     Verbs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
