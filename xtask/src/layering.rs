@@ -20,7 +20,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("preload", &["socket"]),
     ("rsocket", &["dibs"]),
     ("engine", &["shm", "checksum"]),
-    ("shortwire", &["smc", "rsocket", "engine"]),
+    // What commands print and are told; sizes are read as the library reads them.
+    ("terminal", &["smc"]),
+    ("connections", &["smc"]),
+    ("measure", &["terminal", "connections", "rsocket", "engine"]),
+    ("shortwire", &["measure"]),
     ("xtask", &["shortwire"]),
     // Stands for programs that know nothing of this project.
     ("bench", &[]),
@@ -56,9 +60,10 @@ const PRELOAD_PACKAGES: &[&str] = &[
     "unicode-ident",
 ];
 
-/// Packages that only programs may use.
+/// Packages that only programs may use, and the crates that a program is made of.
 const PROGRAMS_ONLY: &[&str] = &["anyhow", "clap", "comfy-table", "indicatif"];
-const PROGRAMS: &[&str] = &["shortwire", "bench", "bench-checksum", "xtask", "system-tests"];
+const PROGRAMS: &[&str] =
+    &["shortwire", "measure", "connections", "terminal", "bench", "bench-checksum", "xtask", "system-tests"];
 
 pub fn check(root: &Path) -> Result<()> {
     let metadata = cargo(root, &["metadata", "--format-version", "1", "--no-deps"])?;

@@ -1,12 +1,12 @@
 //! The command line: what can be said to a command stands in its module. Man page and completions are generated from this.
 
 use clap::{Parser, Subcommand};
+use measure::{bench, rstream, tune};
 
 #[cfg(feature = "lua")]
 use crate::snsh;
 use crate::{
-    bench, broker, devices, doctor, eids, engine, info, linkgroups, loadtest, packetblaster, ps, rstream, run, ss,
-    stats, top, trace, tune,
+    broker, devices, doctor, eids, engine, info, linkgroups, loadtest, packetblaster, ps, run, ss, stats, top, trace,
 };
 
 #[derive(Parser)]
@@ -44,7 +44,7 @@ pub enum Command {
     Doctor(doctor::Doctor),
     Bench(bench::Bench),
     Tune(tune::Tune),
-    Demo(bench::sockets::Demo),
+    Demo(bench::Demo),
     Engine(Box<engine::Engine>),
     Packetblaster(Box<packetblaster::Packetblaster>),
     Loadtest(Box<loadtest::Loadtest>),

@@ -16,8 +16,8 @@ use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, bind, ipproto, listen, socket_with, sockopt};
 use smc::bar;
+use terminal::signals;
 
-use crate::sys;
 use call::{Call, Turn};
 use lease::Lease;
 
@@ -66,7 +66,7 @@ pub fn run(args: &Broker) -> Result<ExitCode> {
     }
     let mut lease = Lease::take(Duration::from_secs(args.lease.into()), args.resting_too)?;
     let listener = listener(args.listen).with_context(|| format!("cannot listen at {}", args.listen))?;
-    sys::catch_interrupts();
+    signals::catch_interrupts();
     println!("broker: {} bytes shared, listening at {}", lease.bar().size(), listener.local_addr()?);
     std::io::stdout().flush()?;
 
@@ -82,7 +82,7 @@ pub fn run(args: &Broker) -> Result<ExitCode> {
         let wait = next_beat.saturating_duration_since(Instant::now());
         let wait = if calls.iter().any(Call::waits) { wait.min(LOOK) } else { wait };
         wait_for(&listener, &calls, wait)?;
-        if sys::interrupted() {
+        if signals::interrupted() {
             lease.end();
             return Ok(ExitCode::SUCCESS);
         }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use connections::{Table, snapshot};
 use serde::Serialize;
 use smc::bar;
 use smc::conn::Conn;
@@ -15,7 +16,6 @@ use smc::device::{Provider, open_verbs};
 use smc::kind::{Kind, PARTITIONS, chid_of};
 use smc::pnet::Pnets;
 
-use crate::connections::{Table, snapshot};
 use crate::run::find_library;
 use crate::sys;
 

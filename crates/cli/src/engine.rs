@@ -11,9 +11,10 @@ use ::engine::registry::{KindInfo, Registry};
 use ::engine::{Ports, arena};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-
-use crate::units::parse_seconds;
-use crate::{profile, sys};
+use measure::profile;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use terminal::signals;
+use terminal::units::parse_seconds;
 
 mod metrics;
 mod session;
@@ -87,7 +88,16 @@ pub struct Engine {
 
 /// Processor numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cpus(pub Vec<usize>);
+pub struct Cpus(Vec<usize>);
+
+impl Cpus {
+    /// Binds this thread, and those that it starts, to them.
+    fn run_here(&self) -> rustix::io::Result<()> {
+        let mut set = CpuSet::new();
+        self.0.iter().for_each(|cpu| set.set(*cpu));
+        sched_setaffinity(None, &set)
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Report {
@@ -104,7 +114,7 @@ pub enum Report {
 pub fn run(args: &Engine) -> Result<ExitCode> {
     let mut output = std::io::stdout();
     let Some(path) = args.config.as_deref().filter(|_| !args.kinds) else {
-        sys::default_sigpipe();
+        signals::default_sigpipe();
         output.write_all(kinds().as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     };
@@ -122,7 +132,7 @@ pub fn run(args: &Engine) -> Result<ExitCode> {
 
 fn start(args: &Engine, path: &Path, file: &ConfigFile) -> Result<ExitCode> {
     if let Some(cpus) = &args.cpu {
-        sys::run_on(&cpus.0).with_context(|| {
+        cpus.run_here().with_context(|| {
             format!("cannot run on the processors {:?}: see which there are with `nproc --all`", cpus.0)
         })?;
     }
@@ -160,7 +170,7 @@ fn kinds() -> String {
         Ports::Any => "any".into(),
         Ports::Named(names) => names.join(", "),
     };
-    let mut table = crate::table::new(["kind", "inputs", "outputs", "counters", "what it does"]);
+    let mut table = terminal::table::new(["kind", "inputs", "outputs", "counters", "what it does"]);
     for KindInfo { name, about, inputs, outputs, counters, .. } in Registry::standard().kinds() {
         table.add_row([name.to_string(), ports(*inputs), ports(*outputs), counters.join(", "), about.to_string()]);
     }

@@ -1,13 +1,11 @@
 //! The `shortwire` command. A library as well, so that man page and completions are made from the same definition.
 //!
-//! Each subcommand is a module of its name, with what can be said to it; `args` puts the command line together. `unsafe`
-//! is in `sys`, and where frames are lent to the kernel: `packetblaster/xdp` and `bench/engine/bare`; and in
-//! `rstream/limits`.
+//! Each subcommand is a module of its name, with what can be said to it; `args` puts the command line together. What
+//! measures is in the crate `measure`. `unsafe` is in `sys`, `info/probes` and `broker`, for calls of the kernel, and in
+//! `packetblaster/xdp`, where frames are lent to it.
 
 mod args;
-mod bench;
 mod broker;
-mod connections;
 mod devices;
 mod doctor;
 mod eids;
@@ -17,21 +15,15 @@ mod linkgroups;
 mod loadtest;
 mod models;
 mod packetblaster;
-mod pending;
-mod profile;
 mod ps;
-mod rstream;
 mod run;
 #[cfg(feature = "lua")]
 mod snsh;
 mod ss;
 mod stats;
 mod sys;
-mod table;
 mod top;
 mod trace;
-mod tune;
-mod units;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -39,6 +31,8 @@ use std::process::ExitCode;
 use args::{Args, Command};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
+use measure::{bench, rstream, tune};
+use terminal::signals;
 
 /// What `env`, `nohup` and `timeout` use for their own failures.
 pub(crate) const OWN_FAILURE: u8 = 125;
@@ -56,11 +50,11 @@ pub fn main() -> ExitCode {
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
         Command::TraceClc(args) => return trace::run(&args),
-        Command::Bench(args) => ("bench", bench::run(&args)),
+        Command::Bench(args) => ("bench", bench::run(&args, run::words)),
         Command::Tune(args) => ("tune", tune::run(&args)),
         #[cfg(feature = "lua")]
         Command::Snsh(args) => ("snsh", snsh::run(&args)),
-        Command::Demo(args) => ("demo", bench::sockets::demo(&args)),
+        Command::Demo(args) => ("demo", bench::demo(&args, run::words)),
         Command::Engine(args) => ("engine", self::engine::run(&args)),
         Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args)),
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
@@ -69,7 +63,7 @@ pub fn main() -> ExitCode {
         Command::Top(args) => ("top", top::run(&args)),
         other => {
             // `shortwire ss | head` ends quietly, as other tools do.
-            sys::default_sigpipe();
+            signals::default_sigpipe();
             match other {
                 Command::Ss(args) => ("ss", ss::run(&args)),
                 Command::Stats(args) => ("stats", stats::run(&args)),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::connections::{LinkGroup, snapshot};
+use connections::{LinkGroup, snapshot};
 
 #[derive(clap::Args)]
 #[command(about = "Show the link groups of programs under Shortwire")]

@@ -8,10 +8,10 @@ use ::engine::arena;
 use ::engine::stop::Signals;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
+use terminal::units::parse_seconds;
 
 use crate::packetblaster::frames::{self, Frames};
 use crate::packetblaster::{Rate, packets_per_second, parse_rate};
-use crate::units::parse_seconds;
 
 mod bisect;
 mod plot;

@@ -7,8 +7,8 @@ use ::engine::clock::monotonic;
 use ::engine::counters::{Process, processes, run_root, sweep};
 use anyhow::{Context, Result};
 use serde::Serialize;
+use terminal::table;
 
-use crate::table;
 use crate::top::rates::command;
 
 #[derive(Serialize)]

@@ -89,9 +89,8 @@ fn fail(status: u8, message: &str) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// What to put before a program's name to start it under this very command.
-pub fn wrap(options: &[&str]) -> anyhow::Result<Vec<OsString>> {
-    let own = env::current_exe()?;
-    let words = ["run", "--quiet"].iter().chain(options).chain(&["--"]);
-    Ok(std::iter::once(own.into()).chain(words.map(OsString::from)).collect())
+/// What a measuring program puts before options, `--` and a program's name to start it under this very command.
+pub fn words() -> anyhow::Result<Vec<OsString>> {
+    find_library()?;
+    Ok(vec![env::current_exe()?.into(), "run".into(), "--quiet".into()])
 }

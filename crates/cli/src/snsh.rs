@@ -9,8 +9,7 @@ use engine::Options;
 use engine::counters::{self, RunDir};
 use engine::lua::{ScriptError, Session, Settings};
 use engine::stop::Signals;
-
-use crate::profile;
+use measure::profile;
 
 mod interactive;
 mod traces;

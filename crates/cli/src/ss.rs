@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::connections::{Connection, Detail, LATE_HINT, Mode, Wakeups, snapshot};
+use connections::{Connection, Detail, LATE_HINT, Mode, Wakeups, snapshot};
 
 /// Longest address without -W, as in smcss.
 const ADDRESS_WIDTH: usize = 23;
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Args, Command};
-    use crate::connections::Program;
+    use connections::Program;
 
     fn args(options: &[&str]) -> Ss {
         match Args::try_parse_from(["shortwire", "ss"].iter().chain(options)).unwrap().command {

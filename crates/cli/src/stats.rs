@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use smc::reason::Reason;
 
-use crate::connections::{Flow, Table, Totals, snapshot};
-use crate::units::bytes;
+use connections::{Flow, Table, Totals, snapshot};
+use terminal::units::bytes;
 
 #[derive(clap::Args)]
 #[command(about = "Show counters of programs under Shortwire")]

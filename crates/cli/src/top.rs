@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use ::engine::counters::run_root;
 use anyhow::{Context, Result, bail};
-
-use crate::sys;
-use crate::units::parse_seconds;
+use terminal::signals;
+use terminal::units::parse_seconds;
 
 pub mod rates;
 mod screen;
@@ -55,7 +54,7 @@ pub fn run(args: &Top) -> Result<ExitCode> {
         Screen::new(args.interval, args.tree).run(&root, args.pid)?;
         return Ok(ExitCode::SUCCESS);
     }
-    sys::default_sigpipe();
+    signals::default_sigpipe();
     let read = || Look::take(&root, args.pid).with_context(|| format!("cannot read {}", root.display()));
     let before = read()?;
     if before.is_empty() {

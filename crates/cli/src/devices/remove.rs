@@ -13,13 +13,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use connections::{Program, Table, descriptor_of, snapshot};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smc::conn::Conn;
 use smc::kind::Kind;
 use smc::table::Header;
 
-use crate::connections::{Program, Table, descriptor_of, snapshot};
 use crate::run::Device;
 
 /// How often connections are looked at, and how long apart. One that is being upgraded meanwhile is met by a later look.

@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use connections::{Connection, LATE_HINT, Mode, Wakeups, other_ends, snapshot};
 use rustix::process::getuid;
 
 use super::{Finding, Report, program};
-use crate::connections::{Connection, LATE_HINT, Mode, Wakeups, other_ends, snapshot};
 use crate::run::obstacles;
 
 /// Peers named in a finding.

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
+use terminal::units::engineering;
 
 use super::Outcome;
 use super::trial::Trial;
-use crate::units::engineering;
 
 /// By rate, since trials jump to and fro.
 fn sorted(trials: &[Trial]) -> Vec<&Trial> {
@@ -70,7 +70,7 @@ const WIDTH: f64 = 30.0;
 pub fn text(outcome: &Outcome) -> String {
     let all = sorted(outcome.trials);
     let fastest = all.last().map_or(1.0, |trial| trial.rate);
-    let mut table = crate::table::new(["rate", "", "loss", "median", "99 %", "longest"]);
+    let mut table = terminal::table::new(["rate", "", "loss", "median", "99 %", "longest"]);
     for trial in &all {
         let bar = "█".repeat((trial.rate / fastest * WIDTH).round().max(1.0) as usize);
         let us = |value: Option<f64>| value.map_or_else(|| "-".into(), |us| format!("{us:.1} us"));

@@ -10,12 +10,12 @@ use ::engine::histogram::Histogram;
 use ::engine::{Batch, Packet};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
+use terminal::units::engineering;
 
 use super::Loadtest;
 use crate::packetblaster::Budget;
 use crate::packetblaster::frames::{stamp, stamped};
 use crate::packetblaster::port::Port;
-use crate::units::engineering;
 
 const BATCH: usize = 64;
 /// Between two packets that carry the time, in nanoseconds.

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use terminal::units::parse_seconds;
 
 use super::frames::Frames;
 use super::rate::{Rate, parse_rate};
-use crate::units::parse_seconds;
 
 #[derive(clap::Args)]
 #[command(about = "Send packets as fast as an interface takes them, or at a rate")]

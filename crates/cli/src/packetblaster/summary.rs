@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use terminal::units::engineering;
 
 use super::frames::ON_WIRE;
-use crate::units::engineering;
 
 /// A bar where the number of packets is known, else a line.
 pub struct Progress {

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use clap::ValueEnum;
+use terminal::units::parse_size;
 
 use super::settings::{parse_dmb_size, parse_ivshmem, parse_pnetid, parse_rendezvous, parse_switch, parse_ueid};
-use crate::units::parse_size;
 
 #[derive(clap::Parser)]
 #[command(about = "Run a program so that its TCP connections can move to shared memory")]

@@ -10,10 +10,10 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line as Styled, Text};
 use ratatui::widgets::{Paragraph, Wrap};
+use terminal::signals;
 
 use super::rates::{Look, Rates};
 use super::text::{self, Columns, Line, Mark};
-use crate::sys;
 
 /// Intervals that + and - lead to, in seconds.
 const FASTEST: f64 = 0.1;
@@ -45,14 +45,14 @@ impl Screen {
     pub fn run(&mut self, root: &Path, only: Option<u32>) -> Result<()> {
         let mut before = Look::take(root, only)?;
         // The terminal must be what it was, whoever ends this. Ctrl-C itself arrives as a key.
-        sys::catch_interrupts();
+        signals::catch_interrupts();
         let mut terminal = ratatui::try_init().context("cannot use this terminal; try --once")?;
         let outcome = (|| {
             // A short first interval, so that figures are there at once.
             let mut due = Instant::now() + Duration::from_secs_f64(self.interval.min(0.2));
             let mut rates = before.since(&before);
             terminal.draw(|frame| self.draw(frame, &rates))?;
-            while !sys::interrupted() {
+            while !signals::interrupted() {
                 if event::poll(due.saturating_duration_since(Instant::now()).min(LOOK))? {
                     match event::read()? {
                         Event::Key(key) if key.kind == KeyEventKind::Press && self.key(key, &rates) == Turn::Quit => {

@@ -1,7 +1,8 @@
 //! The rows of `top`: the same for the terminal and for `--once`.
 
+use terminal::units::engineering;
+
 use super::rates::{AppRates, LinkRates, ProcessRates};
-use crate::units::engineering;
 
 /// A line of the view.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,305 @@
+//! Every TCP connection of every process under Shortwire, as `ss`, `devices` and measuring programs show them.
+//!
+//! Two sources are joined by the socket's inode: the tables that the library keeps (mode, reason, cursors) and the
+//! kernel's own list of sockets (addresses, state, listeners). The kernel's word counts for what it knows.
+
+mod groups;
+mod kernel;
+mod numbers;
+mod processes;
+mod tables;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::Serialize;
+use smc::conn::Conn;
+use smc::conn::phase::Phase;
+use smc::reason::{self, Reason};
+
+pub use groups::LinkGroup;
+pub use processes::{Program, descriptor_of};
+pub use tables::{Flow, Table, Totals, Wakeups};
+
+/// Beside `Wakeups::complaint`.
+pub const LATE_HINT: &str =
+    "Are the processors busy with something else (load, cgroup limits), or does a congestion control hold bytes back?";
+
+/// One end of a connection, or a listener.
+#[derive(Clone, Serialize)]
+pub struct Connection {
+    pub state: &'static str,
+    pub uid: u32,
+    pub inode: u64,
+    pub local: Option<SocketAddr>,
+    pub peer: Option<SocketAddr>,
+    pub programs: Vec<Program>,
+    #[serde(flatten)]
+    pub mode: Mode,
+    /// Of an upgraded connection.
+    pub detail: Option<Detail>,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(tag = "mode")]
+pub enum Mode {
+    #[serde(rename = "SMCD")]
+    Smcd,
+    /// Through shared memory until it was reset, for this reason.
+    #[serde(rename = "SMCD")]
+    Reset { reason: u32, words: &'static str, hint: &'static str },
+    #[serde(rename = "TCP")]
+    Tcp { reason: u32, peer_reason: u32, words: &'static str, hint: &'static str },
+    #[serde(rename = "LISTEN")]
+    Listener,
+}
+
+#[derive(Clone, Serialize)]
+pub struct Detail {
+    pub shutdown: String,
+    pub token: u64,
+    pub peer_token: u64,
+    pub link_group: u32,
+    /// Of the devices, as the census has them; empty if it has not.
+    pub gid: String,
+    pub peer_gid: String,
+    pub device: &'static str,
+    pub peer_pid: u32,
+    pub sends_through_ring: bool,
+    pub receives_through_ring: bool,
+    pub rcvbuf: u32,
+    pub peerbuf: u32,
+    pub rx_producer: String,
+    pub rx_consumer: String,
+    pub rx_flags: String,
+    pub tx_producer: String,
+    pub tx_consumer: String,
+    pub tx_flags: String,
+    pub rx_bytes: u64,
+    pub tx_bytes: u64,
+    pub rx_calls: u64,
+    pub tx_calls: u64,
+    pub doorbells: u64,
+    pub wakeups: Wakeups,
+}
+
+pub struct Snapshot {
+    pub connections: Vec<Connection>,
+    pub tables: Vec<Table>,
+    /// Processes that could not be looked into, for want of permission.
+    pub hidden: usize,
+}
+
+/// Looks at all processes, or only at those that `wanted` accepts by their id.
+pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
+    let survey = processes::survey(wanted);
+    let tables: Vec<Table> = survey.tables.iter().filter_map(|found| tables::read(found).ok()).collect();
+    let mut kernel = HashMap::new();
+    for &pid in survey.namespaces.values() {
+        kernel.extend(kernel::sockets(pid));
+    }
+    let mut seen = HashSet::new();
+    let mut connections = Vec::new();
+    for table in &tables {
+        for conn in table.live() {
+            let inode = u64::from(conn.inode.load(Relaxed));
+            if inode != 0 && seen.insert(inode) {
+                let programs = survey.holders(inode);
+                connections.push(match kernel.get(&inode) {
+                    // What was noted of it, say EPOLLEXCLUSIVE, does not keep what it accepts from shared memory.
+                    Some(socket) if socket.is_listener() => undescribed(inode, socket, programs, reason::NOT_YET),
+                    socket => described(table, conn, socket, programs),
+                });
+            }
+        }
+    }
+    let default_reasons = reasons_of_the_unnamed(&tables);
+    for (&inode, socket) in &kernel {
+        let programs = survey.holders(inode);
+        if !programs.is_empty() && seen.insert(inode) {
+            let why = programs
+                .iter()
+                .find_map(|program| match survey.disabled.contains(&program.pid) {
+                    true => Some(reason::OFF),
+                    false => default_reasons.get(&program.pid).copied(),
+                })
+                .unwrap_or(reason::NOT_YET);
+            connections.push(undescribed(inode, socket, programs, why));
+        }
+    }
+    connections.sort_by_key(|connection| (connection.programs.first().map(|program| program.pid), connection.inode));
+    Snapshot { connections, tables, hidden: survey.hidden }
+}
+
+/// Only how the connections of the processes go that `wanted` accepts, by the library's own notes: the kernel's list, long
+/// where many connections were closed a moment ago, takes it a tenth of a second to write down.
+pub fn modes(wanted: impl Fn(u32) -> bool) -> Vec<Mode> {
+    let tables = processes::survey(wanted).tables;
+    let tables: Vec<Table> = tables.iter().filter_map(|found| tables::read(found).ok()).collect();
+    tables.iter().flat_map(Table::live).map(mode).collect()
+}
+
+fn mode(conn: &Conn) -> Mode {
+    let phase = conn.phase();
+    let local_reason = conn.reason.load(Relaxed);
+    if phase.is_broken() {
+        let why = Reason(local_reason);
+        return Mode::Reset { reason: local_reason, words: why.words(), hint: why.hint() };
+    }
+    match phase.switched() || (phase.is_committed() && local_reason == 0) {
+        true => Mode::Smcd,
+        false => tcp(Reason(local_reason), conn.upgrade.declined().code()),
+    }
+}
+
+/// The processes at the other ends of connections, given as (local, peer), that `pid` has, as far as they are on this
+/// machine and can be seen. They need not be under Shortwire.
+pub fn other_ends(pid: u32, connections: &[(SocketAddr, SocketAddr)]) -> Vec<Program> {
+    let wanted: HashSet<(SocketAddr, SocketAddr)> = connections.iter().map(|&(local, peer)| (peer, local)).collect();
+    let sockets = kernel::sockets(pid).into_iter();
+    let inodes = sockets.filter(|(_, socket)| wanted.contains(&(socket.local, socket.peer))).map(|(inode, _)| inode);
+    processes::holders_of(&inodes.collect())
+}
+
+/// A connection that the library took note of.
+fn described(table: &Table, conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program>) -> Connection {
+    let [local, peer] = conn.names().map(|address| tables::address(&address));
+    let phase = conn.phase();
+    let attached = phase.is_committed();
+    Connection {
+        state: if attached { smc_state(conn, phase) } else { kernel.map_or("ACTIVE", |socket| socket.smc_state()) },
+        uid: kernel.map_or(conn.uid.load(Relaxed), |socket| socket.uid),
+        inode: u64::from(conn.inode.load(Relaxed)),
+        local: kernel.map(|socket| socket.local).or(local),
+        peer: kernel.map(|socket| socket.peer).or(peer),
+        programs,
+        mode: mode(conn),
+        detail: attached.then(|| detail(table, conn, phase)),
+    }
+}
+
+/// A socket that the library has not taken note of: a listener, or a connection before its first look at it.
+fn undescribed(inode: u64, socket: &kernel::Socket, programs: Vec<Program>, why: Reason) -> Connection {
+    Connection {
+        state: socket.smc_state(),
+        uid: socket.uid,
+        inode,
+        local: Some(socket.local),
+        peer: Some(socket.peer).filter(|_| !socket.is_listener()),
+        programs,
+        mode: if socket.is_listener() { Mode::Listener } else { tcp(why, 0) },
+        detail: None,
+    }
+}
+
+fn tcp(local: Reason, peer: u32) -> Mode {
+    // After a Decline what the peer said tells more than that it did.
+    let telling = if local == reason::PEER_DECL && peer != 0 { Reason(peer) } else { local };
+    Mode::Tcp { reason: local.code(), peer_reason: peer, words: telling.words(), hint: telling.hint() }
+}
+
+/// Connections that were frozen before their first look carry a reason but no inode. Where all of a process say the
+/// same, its unnamed sockets are those.
+fn reasons_of_the_unnamed(tables: &[Table]) -> BTreeMap<u32, Reason> {
+    let mut reasons: BTreeMap<u32, Option<Reason>> = BTreeMap::new();
+    for (table, conn) in tables.iter().flat_map(|table| table.live().map(move |conn| (table, conn))) {
+        if conn.inode.load(Relaxed) != 0 {
+            continue;
+        }
+        // The process by its own word: in a PID namespace of its own, another number than here.
+        let pid = conn.pid.load(Relaxed);
+        let Some(program) = table.programs.iter().find(|p| processes::inner_pid(p.pid) == Some(pid)) else { continue };
+        let own = Reason(conn.reason.load(Relaxed));
+        reasons
+            .entry(program.pid)
+            .and_modify(|known| *known = known.filter(|&known| known == own))
+            .or_insert(Some(own));
+    }
+    reasons.into_iter().filter_map(|(pid, reason)| Some((pid, reason?))).collect()
+}
+
+fn smc_state(conn: &Conn, phase: Phase) -> &'static str {
+    use smc::conn::{ABORT, CLOSED, DONE};
+    let ends = conn.rx.snapshot().ends;
+    let done_here = phase.sends_are_shut();
+    if phase.is_dead() || phase.is_broken() || ends & ABORT != 0 {
+        "PROCESSABORT"
+    } else if phase.is_closed() {
+        if ends & CLOSED != 0 { "CLOSED" } else { "PEERCLOSEWAIT1" }
+    } else if ends & CLOSED != 0 {
+        if done_here { "APPFINCLOSEWAIT" } else { "APPCLOSEWAIT1" }
+    } else if ends & DONE != 0 {
+        if done_here { "APPCLOSEWAIT2" } else { "APPCLOSEWAIT1" }
+    } else if done_here {
+        "PEERCLOSEWAIT1"
+    } else {
+        "ACTIVE"
+    }
+}
+
+fn detail(table: &Table, conn: &Conn, phase: Phase) -> Detail {
+    let (gid, peer_gid) = table.gids(conn).unwrap_or_default();
+    let (rx, tx) = (conn.rx.snapshot(), conn.tx.snapshot());
+    let shut = |shut: bool, open: &'static str, closed: &'static str| if shut { closed } else { open };
+    let sent_ends = shut(phase.sends_are_shut(), "00", "80");
+    Detail {
+        shutdown: format!("{}-{}", shut(phase.receives_are_shut(), "<", "R"), shut(phase.sends_are_shut(), ">", "W")),
+        token: conn.my_token.load(Relaxed),
+        peer_token: conn.peer_token.load(Relaxed),
+        link_group: conn.group.load(Relaxed),
+        gid,
+        peer_gid,
+        device: conn.kind().name(),
+        peer_pid: conn.peer_pid.load(Relaxed),
+        sends_through_ring: phase.sends_on_ring(),
+        receives_through_ring: phase.receives_on_ring(),
+        rcvbuf: rx.size,
+        peerbuf: tx.size,
+        rx_producer: cursor(rx.prod.wire()),
+        rx_consumer: cursor(rx.cons.wire()),
+        rx_flags: format!("00:{:02x}", rx.ends >> 56),
+        tx_producer: cursor(tx.prod.wire()),
+        tx_consumer: cursor(tx.cons.wire()),
+        tx_flags: format!("00:{sent_ends}"),
+        rx_bytes: conn.rx.counts.bytes.load(Relaxed),
+        tx_bytes: conn.tx.counts.bytes.load(Relaxed),
+        rx_calls: conn.rx.counts.calls.load(Relaxed),
+        tx_calls: conn.tx.counts.calls.load(Relaxed),
+        doorbells: conn.rx.counts.doorbells.load(Relaxed) + conn.tx.counts.doorbells.load(Relaxed),
+        wakeups: Wakeups::of(&conn.wakeups),
+    }
+}
+
+/// As smcss prints them: wrap and count.
+fn cursor(word: u64) -> String {
+    format!("{:04x}:{:08x}", word as u16, (word >> 16) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_look_as_in_smcss() {
+        assert_eq!(cursor(0), "0000:00000000");
+        assert_eq!(cursor(0x0a0b_0c0d_0102), "0102:0a0b0c0d");
+    }
+
+    #[test]
+    fn the_peers_diagnosis_explains_a_decline() {
+        let Mode::Tcp { words, reason, peer_reason, .. } = tcp(reason::PEER_DECL, reason::MAX_DMB.code()) else {
+            unreachable!("tcp")
+        };
+        assert_eq!((words, reason, peer_reason), (reason::MAX_DMB.words(), 0x0500_0000, 0x030d_0000));
+        let Mode::Tcp { words, .. } = tcp(reason::NOT_YET, 0) else { unreachable!("tcp") };
+        assert_eq!(words, reason::NOT_YET.words());
+    }
+
+    #[test]
+    fn json_names_the_mode() {
+        assert_eq!(serde_json::to_value(Mode::Smcd).unwrap()["mode"], "SMCD");
+        let tcp = serde_json::to_value(tcp(reason::NOT_YET, 0)).unwrap();
+        assert_eq!((tcp["mode"].as_str(), tcp["reason"].as_u64()), (Some("TCP"), Some(0x0999_1001)));
+    }
+}

@@ -1,0 +1,5 @@
+//! What commands have in common where a person meets them: figures as people write and read them, tables, Ctrl-C.
+
+pub mod signals;
+pub mod table;
+pub mod units;
