@@ -51,13 +51,6 @@ const PRELOAD_PACKAGES: &[&str] = &[
     "smc",
     "socket",
     "verbs",
-    "thiserror",
-    // Of thiserror's derive, at build time only:
-    "proc-macro2",
-    "quote",
-    "syn",
-    "thiserror-impl",
-    "unicode-ident",
 ];
 
 /// Packages that only programs may use, and the crates that a program is made of.
