@@ -89,7 +89,7 @@ fn lints_and_models(pool: &Pool) {
     let models = tests(
         pool,
         "interleavings (loom)",
-        &["-p", "shm", "-p", "smc", "-p", "rsocket", "-p", "engine", "--test", "loom"],
+        &["-p", "shm", "-p", "smc", "-p", "socket", "-p", "rsocket", "-p", "engine", "--test", "loom"],
         &environment,
     );
     pool.add(models);

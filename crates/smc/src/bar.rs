@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -101,15 +102,13 @@ pub fn open() -> Result<i32, Unavailable> {
         }
         _ => named,
     };
-    let r = open_at(libc::AT_FDCWD, path, libc::O_RDWR | libc::O_NONBLOCK);
+    let r = open_file(path, libc::O_RDWR | libc::O_NONBLOCK);
     if r < 0 { Err(Unavailable::Open(-r)) } else { Ok(r) }
 }
 
 /// `path` ends with a NUL.
-fn open_at(dir: i32, path: &[u8], flags: i32) -> i32 {
-    let flags = (flags | libc::O_CLOEXEC) as usize;
-    // SAFETY: a NUL-terminated path.
-    unsafe { sys::syscall(libc::SYS_openat, dir as usize, path.as_ptr() as usize, flags, 0, 0, 0) as i32 }
+fn open_file(path: &[u8], flags: i32) -> i32 {
+    CStr::from_bytes_until_nul(path).map_or(-libc::ENAMETOOLONG, |path| sys::open(path, flags, 0))
 }
 
 fn path_of(parts: [&[u8]; 4]) -> [u8; LONGEST + 1] {
@@ -119,15 +118,14 @@ fn path_of(parts: [&[u8]; 4]) -> [u8; LONGEST + 1] {
 }
 
 fn only_device() -> Result<[u8; LONGEST + 1], Unavailable> {
-    let dir = open_at(libc::AT_FDCWD, &path_of([DEVICES, b"", b"", b""]), libc::O_RDONLY | libc::O_DIRECTORY);
+    let dir = open_file(&path_of([DEVICES, b"", b"", b""]), libc::O_RDONLY | libc::O_DIRECTORY);
     if dir < 0 {
         return Err(Unavailable::NoDevice);
     }
     let is = |name: &[u8], file: &[u8], wanted: &[u8]| {
         let mut text = [0u8; 8];
-        let fd = open_at(libc::AT_FDCWD, &path_of([DEVICES, b"/", name, file]), libc::O_RDONLY);
-        // SAFETY: `text` has so many bytes.
-        let n = unsafe { sys::syscall(libc::SYS_read, fd as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0) };
+        let fd = open_file(&path_of([DEVICES, b"/", name, file]), libc::O_RDONLY);
+        let n = sys::read(fd, &mut text);
         sys::close(fd);
         n >= 6 && text.starts_with(wanted)
     };
@@ -147,17 +145,11 @@ fn only_device() -> Result<[u8; LONGEST + 1], Unavailable> {
 /// This guest, or this network namespace of it, since it was started; never 0.
 pub fn guest_id() -> u64 {
     let mut boot = [0u8; 36];
-    let fd = open_at(libc::AT_FDCWD, b"/proc/sys/kernel/random/boot_id\0", libc::O_RDONLY);
-    // SAFETY: here and below: live locals and a NUL-terminated path; all-zero is a valid stat.
-    let st = unsafe {
-        sys::syscall(libc::SYS_read, fd as usize, boot.as_mut_ptr() as usize, boot.len(), 0, 0, 0);
-        let mut st: libc::stat = core::mem::zeroed();
-        let path = c"/proc/self/ns/net".as_ptr() as usize;
-        sys::syscall(libc::SYS_newfstatat, libc::AT_FDCWD as usize, path, &raw mut st as usize, 0, 0, 0);
-        st
-    };
+    let fd = sys::open(c"/proc/sys/kernel/random/boot_id", libc::O_RDONLY, 0);
+    sys::read(fd, &mut boot);
+    let namespace = sys::stat_path(c"/proc/self/ns/net", 0).map_or(0, |st| st.st_ino);
     sys::close(fd);
-    crate::hash::keyed([0; 2], &[&boot, &st.st_ino.to_ne_bytes()]).max(1)
+    crate::hash::keyed([0; 2], &[&boot, &namespace.to_ne_bytes()]).max(1)
 }
 
 fn lock_request(fd: i32, command: i32, kind: i32, at: u32) -> Option<libc::flock> {

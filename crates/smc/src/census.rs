@@ -2,7 +2,6 @@
 //!
 //! A row belongs to the process whose number it has; of a process that has ended it is free again. `shortwire linkgroups`
 //! reads rows while they change and only shows them: a row that is caught in between shows two groups mixed, no more.
-#![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -122,7 +121,7 @@ pub(crate) fn enter(rows: &'static [Row], id: u32) -> Option<&'static Row> {
     let taken = [false, true].into_iter().find_map(|also_of_the_dead| {
         rows.iter().find(|row| {
             let of = row.pid.load(Acquire);
-            let free = of == 0 || also_of_the_dead && of != own && has_ended(of);
+            let free = of == 0 || also_of_the_dead && of != own && sys::is_unknown(of);
             free && row.pid.compare_exchange(of, own, AcqRel, Relaxed).is_ok()
         })
     })?;
@@ -138,12 +137,6 @@ pub(crate) fn enter(rows: &'static [Row], id: u32) -> Option<&'static Row> {
 pub(crate) fn begin_anew(rows: &[Row]) {
     let own = sys::getpid();
     rows.iter().filter(|row| row.pid.load(Relaxed) == own).for_each(Row::leave);
-}
-
-/// Doubts count as no.
-fn has_ended(pid: u32) -> bool {
-    // SAFETY: integers only; signal 0 is none.
-    unsafe { sys::syscall(libc::SYS_kill, pid as usize, 0, 0, 0, 0, 0) == -(libc::ESRCH as isize) }
 }
 
 #[cfg(test)]

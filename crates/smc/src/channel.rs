@@ -109,9 +109,7 @@ fn address(low: &Addr, high: &Addr) -> ([u8; 110], u32) {
 }
 
 fn socket() -> Result<i32, NoSocket> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: integers only.
-    let fd = check(unsafe { sys::syscall(libc::SYS_socket, libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0) })?;
+    let fd = check(sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0))?;
     pass_rights(fd, 0);
     Ok(fd)
 }
@@ -150,12 +148,9 @@ pub fn listen(low: &Addr, high: &Addr) -> Result<i32, NoSocket> {
 /// Binds and listens at this address.
 pub(crate) fn listen_at((raw, len): &([u8; 110], u32)) -> Result<i32, NoSocket> {
     let fd = socket()?;
-    // SAFETY: `raw` holds `len` bytes of address.
-    let r = unsafe {
-        match sys::syscall(libc::SYS_bind, fd as usize, raw.as_ptr() as usize, *len as usize, 0, 0, 0) {
-            0 => sys::syscall(libc::SYS_listen, fd as usize, 1, 0, 0, 0, 0),
-            e => e,
-        }
+    let r = match sys::bind(fd, &raw[..*len as usize]) {
+        0 => sys::listen(fd, 1),
+        e => e,
     };
     park(fd, r)
 }
@@ -168,17 +163,12 @@ pub fn connect(low: &Addr, high: &Addr) -> Result<i32, NoSocket> {
 /// Connects to whoever listens at this address.
 pub(crate) fn connect_to((raw, len): &([u8; 110], u32)) -> Result<i32, NoSocket> {
     let fd = socket()?;
-    // SAFETY: `raw` holds `len` bytes of address.
-    let r = unsafe { sys::syscall(libc::SYS_connect, fd as usize, raw.as_ptr() as usize, *len as usize, 0, 0, 0) };
-    park(fd, r)
+    park(fd, sys::connect(fd, &raw[..*len as usize]))
 }
 
 /// Takes the one connection.
 pub fn accept(listener: i32) -> Result<i32, NoSocket> {
-    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no address is asked for.
-    let fd = check(unsafe { sys::syscall(libc::SYS_accept4, listener as usize, 0, 0, flags as usize, 0, 0) })?;
-    Ok(crate::hidden::park(fd))
+    check(sys::accept(listener)).map(crate::hidden::park)
 }
 
 fn park(fd: i32, r: isize) -> Result<i32, NoSocket> {
@@ -205,15 +195,9 @@ fn pidfd_number(fd: i32) -> u64 {
     if sys::getsockopt(fd, libc::SOL_SOCKET, SO_PEERPIDFD, &mut pidfd) < 0 || pidfd < 0 {
         return 0;
     }
-    // SAFETY: all-zero is valid for both, and the kernel fills in live locals.
-    let number = unsafe {
-        let mut fs: libc::statfs = core::mem::zeroed();
-        let mut st: libc::stat = core::mem::zeroed();
-        let told = sys::syscall(libc::SYS_fstatfs, pidfd as usize, &raw mut fs as usize, 0, 0, 0, 0) == 0
-            && sys::syscall(libc::SYS_fstat, pidfd as usize, &raw mut st as usize, 0, 0, 0, 0) == 0;
-        // Before, all pidfds were one anonymous inode.
-        if told && fs.f_type as i64 == PID_FS_MAGIC { st.st_ino } else { 0 }
-    };
+    // Before, all pidfds were one anonymous inode.
+    let own = sys::file_system_of(pidfd) == Some(PID_FS_MAGIC);
+    let number = if own { sys::stat(pidfd).map_or(0, |st| st.st_ino) } else { 0 };
     sys::close(pidfd);
     number
 }
@@ -241,7 +225,7 @@ pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> bool {
     }
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: `msg` and what it points to are live.
-    unsafe { sys::syscall(libc::SYS_sendmsg, fd as usize, &raw const msg as usize, flags as usize, 0, 0, 0) >= 0 }
+    unsafe { sys::sendmsg(fd, &raw const msg, flags) >= 0 }
 }
 
 /// Receives one message and the descriptor that came with it, if any. Never waits. More than one descriptor, or a
@@ -257,7 +241,7 @@ pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), Silenc
     msg.msg_controllen = control.0.len();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: `msg` and what it points to are live.
-    let r = unsafe { sys::syscall(libc::SYS_recvmsg, fd as usize, &raw mut msg as usize, flags as usize, 0, 0, 0) };
+    let r = unsafe { sys::recvmsg(fd, &raw mut msg, flags) };
     if r < 0 {
         return Err(Silence::of(-r));
     }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 
 use crate::channel::{self, NoSocket};
 use crate::sys;
@@ -128,22 +129,16 @@ impl Name {
     /// Takes the name away.
     pub fn remove(self) {
         let (raw, _) = self.address();
-        // SAFETY: a NUL-terminated path in a live local.
-        unsafe { sys::syscall(libc::SYS_unlinkat, libc::AT_FDCWD as usize, raw[2..].as_ptr() as usize, 0, 0, 0, 0) };
+        if let Ok(path) = CStr::from_bytes_until_nul(&raw[2..]) {
+            sys::unlink(path);
+        }
     }
 
     /// When it was made, in seconds, and whose it is; None if it is no socket.
     fn made(self) -> Option<(i64, u32)> {
         let (raw, _) = self.address();
-        // SAFETY: all-zero is a valid stat; a NUL-terminated path, and live locals.
-        let (st, r) = unsafe {
-            let mut st: libc::stat = core::mem::zeroed();
-            let [dir, path] = [libc::AT_FDCWD as usize, raw[2..].as_ptr() as usize];
-            let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
-            let r = sys::syscall(libc::SYS_newfstatat, dir, path, &raw mut st as usize, flags, 0, 0);
-            (st, r)
-        };
-        (r == 0 && st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some((st.st_mtime, st.st_uid))
+        let st = sys::stat_path(CStr::from_bytes_until_nul(&raw[2..]).ok()?, libc::AT_SYMLINK_NOFOLLOW)?;
+        (st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some((st.st_mtime, st.st_uid))
     }
 
     /// Whether it is a socket that was made a while ago.
@@ -158,17 +153,13 @@ impl Name {
     /// who listens does not notice.
     fn is_stale(self) -> bool {
         let (raw, len) = self.address();
-        let kind = (libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as usize;
-        // SAFETY: integers, and `len` bytes of address.
-        unsafe {
-            let fd = sys::syscall(libc::SYS_socket, libc::AF_UNIX as usize, kind, 0, 0, 0, 0);
-            if fd < 0 {
-                return false;
-            }
-            let r = sys::syscall(libc::SYS_connect, fd as usize, raw.as_ptr() as usize, len as usize, 0, 0, 0);
-            sys::close(fd as i32);
-            r == -(libc::ECONNREFUSED as isize) && self.is_old()
+        let fd = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0) as i32;
+        if fd < 0 {
+            return false;
         }
+        let r = sys::connect(fd, &raw[..len as usize]);
+        sys::close(fd);
+        r == -(libc::ECONNREFUSED as isize) && self.is_old()
     }
 }
 
@@ -187,26 +178,20 @@ impl FromIterator<u8> for Text {
 }
 
 pub(crate) fn random() -> u64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: `bytes` is live.
-    let r = unsafe {
-        sys::syscall(libc::SYS_getrandom, bytes.as_mut_ptr() as usize, 8, libc::GRND_NONBLOCK as usize, 0, 0, 0)
-    };
-    if r == 8 { u64::from_ne_bytes(bytes) } else { sys::now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    sys::random().unwrap_or_else(|| sys::now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// Calls `see` for each name in the directory, or as many as are looked at.
 fn each(mut see: impl FnMut(Name)) -> Result<(), NoSocket> {
     let mut dir = [0u8; LONGEST + 1];
     dir[..path().len()].copy_from_slice(path());
-    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-    // SAFETY: a NUL-terminated path.
-    let fd = unsafe { sys::syscall(libc::SYS_openat, libc::AT_FDCWD as usize, dir.as_ptr() as usize, flags, 0, 0, 0) };
+    let Ok(dir) = CStr::from_bytes_until_nul(&dir) else { return Ok(()) };
+    let fd = sys::open(dir, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK, 0);
     if fd < 0 {
-        return Err(NoSocket::of(-fd as i32));
+        return Err(NoSocket::of(-fd));
     }
-    entries(fd as i32, |name| Name::parse(name).into_iter().for_each(&mut see));
-    sys::close(fd as i32);
+    entries(fd, |name| Name::parse(name).into_iter().for_each(&mut see));
+    sys::close(fd);
     Ok(())
 }
 
@@ -215,10 +200,7 @@ pub(crate) fn entries(fd: i32, mut see: impl FnMut(&[u8])) {
     let mut records = [0u64; 512];
     let mut looked = 0;
     while looked < LOOKED_AT {
-        let room = size_of_val(&records);
-        // SAFETY: `records` has so many bytes.
-        let n =
-            unsafe { sys::syscall(libc::SYS_getdents64, fd as usize, records.as_mut_ptr() as usize, room, 0, 0, 0) };
+        let n = sys::read_folder(fd, &mut records);
         if n <= 0 {
             break;
         }

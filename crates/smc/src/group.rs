@@ -220,8 +220,7 @@ fn publish(id: u32, role: Role, kind: Kind, peer: Gid, of: Cred, terms: Terms) -
 
 /// Whether a process is gone, and nobody will join its group any more. Doubts count as no.
 fn has_ended(of: Cred) -> bool {
-    // SAFETY: integers only; signal 0 is none.
-    of.pid > 0 && unsafe { sys::syscall(libc::SYS_kill, of.pid as usize, 0, 0, 0, 0, 0) } == -(libc::ESRCH as isize)
+    of.pid > 0 && sys::is_unknown(of.pid as u32)
 }
 
 fn drop_idle(list: &mut Vec<Group>, which: impl Fn(&Group) -> bool) {

@@ -2,8 +2,8 @@
 //!
 //! They sit high in the descriptor table, so that the numbers which the application gets stay what they would be
 //! without us, and the preload layer knows their numbers, so that a loop over `close` leaves them alone.
-#![allow(unsafe_code)]
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use crate::sys;
@@ -18,13 +18,10 @@ static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
 /// Where parked descriptors begin under the present descriptor limit.
 fn base() -> Option<usize> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a live rlimit.
-    let r =
-        unsafe { sys::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE as usize, 0, &raw mut limit as usize, 0, 0) };
+    let (limit, _) = sys::descriptor_limit()?;
     // Not at the very top: programs size tables by the limit, and a lower number costs the kernel a smaller table.
-    let usable = limit.rlim_cur.min(65_536);
-    (r == 0 && usable > 64).then_some((usable - usable / 8) as usize)
+    let usable = limit.min(65_536);
+    (usable > 64).then_some((usable - usable / 8) as usize)
 }
 
 /// A table left open over an exec: the first descriptors from `base` on are looked at.
@@ -42,19 +39,8 @@ pub fn find_table() -> Option<i32> {
         }
         path[14..14 + digits.len() - at].copy_from_slice(&digits[at..]);
         let mut link = [0u8; 32];
-        // SAFETY: a NUL-terminated path and a buffer of the length given.
-        let r = unsafe {
-            sys::syscall(
-                libc::SYS_readlinkat,
-                libc::AT_FDCWD as usize,
-                path.as_ptr() as usize,
-                link.as_mut_ptr() as usize,
-                link.len(),
-                0,
-                0,
-            )
-        };
-        r > 0 && link.starts_with(b"/memfd:shortwire-table")
+        let target = CStr::from_bytes_until_nul(&path).ok().and_then(|path| sys::readlink(path, &mut link));
+        target.is_some_and(|target| target.starts_with(b"/memfd:shortwire-table"))
     })
 }
 

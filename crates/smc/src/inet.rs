@@ -133,14 +133,8 @@ pub fn opened(fd: i32) -> Option<bool> {
     }
 }
 
-fn addr(fd: i32, call: i64) -> Option<Addr> {
-    let mut raw = [0u8; 28];
-    let mut len = raw.len() as u32;
-    // SAFETY: `raw` has `len` bytes.
-    let r = unsafe { sys::syscall(call, fd as usize, raw.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0) };
-    if r < 0 {
-        return None;
-    }
+fn addr(fd: i32, peer: bool) -> Option<Addr> {
+    let raw = sys::name_of(fd, peer)?;
     let family = u16::from_ne_bytes([raw[0], raw[1]]);
     let port = u16::from_be_bytes([raw[2], raw[3]]);
     let mut ip = [0u8; 16];
@@ -155,7 +149,7 @@ fn addr(fd: i32, call: i64) -> Option<Addr> {
 
 /// Local and peer address of a connected TCP socket.
 pub fn names(fd: i32) -> Option<[Addr; 2]> {
-    Some([addr(fd, libc::SYS_getsockname)?, addr(fd, libc::SYS_getpeername)?])
+    Some([addr(fd, false)?, addr(fd, true)?])
 }
 
 /// A socket address in the table: family, port and address as the kernel gives them.
@@ -237,18 +231,8 @@ fn lookup(family: u8, src: &Addr, dst: &Addr) -> Option<u32> {
         }
     }
     m[64..72].fill(0xff); // INET_DIAG_NOCOOKIE
-    // SAFETY: integers only.
-    let fd = unsafe {
-        sys::syscall(
-            libc::SYS_socket,
-            libc::AF_NETLINK as usize,
-            (libc::SOCK_RAW | libc::SOCK_CLOEXEC) as usize,
-            4,
-            0,
-            0,
-            0,
-        )
-    } as i32;
+    const NETLINK_SOCK_DIAG: i32 = 4;
+    let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, NETLINK_SOCK_DIAG) as i32;
     if fd < 0 {
         return None;
     }

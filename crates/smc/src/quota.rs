@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::config::CONFIG;
@@ -136,32 +137,25 @@ fn path(uid: u32) -> [u8; 192] {
 fn open() -> Option<()> {
     let uid = rustix::process::geteuid().as_raw();
     let path = path(uid);
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: here and below: a NUL-terminated path, integers, and live locals.
-    let call = |n, a: [usize; 6]| unsafe { sys::syscall(n, a[0], a[1], a[2], a[3], a[4], a[5]) };
-    let fd =
-        call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0o600, 0, 0]) as i32;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let fd = sys::open(CStr::from_bytes_until_nul(&path).ok()?, flags, 0o600);
     if fd < 0 {
         return None;
     }
-    // SAFETY: all-zero is a valid stat.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    let ours = call(libc::SYS_fstat, [fd as usize, &raw mut st as usize, 0, 0, 0, 0]) == 0
-        // The directory is everybody's: another user may have been there first.
-        && (st.st_uid, st.st_mode) == (uid, libc::S_IFREG | 0o600)
+    // The directory is everybody's: another user may have been there first.
+    let ours = sys::stat(fd).is_some_and(|st| (st.st_uid, st.st_mode) == (uid, libc::S_IFREG | 0o600))
         // Every page is there: the first touch cannot fail.
-        && call(libc::SYS_fallocate, [fd as usize, 0, 0, LEN, 0, 0]) == 0;
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let base = match SHEET.load(Acquire) {
-        _ if !ours => -1,
-        p if !p.is_null() => p as isize,
-        _ => call(libc::SYS_mmap, [0, LEN, protection, libc::MAP_SHARED as usize, fd as usize, 0]),
+        && sys::allocate(fd, LEN) == 0;
+    let sheet = match SHEET.load(Acquire) {
+        _ if !ours => core::ptr::null_mut(),
+        p if !p.is_null() => p,
+        _ => sys::map_file(fd, LEN).cast(),
     };
-    if base < 0 {
+    if sheet.is_null() {
         sys::close(fd);
         return None;
     }
-    SHEET.store(base as *mut Places, Release);
+    SHEET.store(sheet, Release);
     FD.store(hidden::park(fd), Relaxed);
     Some(())
 }

@@ -18,7 +18,5 @@ pub use process::*;
 pub use time::*;
 pub use wait::*;
 
-pub use raw::syscall;
-
 /// A Linux error number.
 pub type Errno = i32;

@@ -137,13 +137,9 @@ pub(crate) fn moved_fd(from: i32, to: i32) {
 #[cold]
 fn make() -> Option<&'static Header> {
     let name = c"shortwire-table";
-    // SAFETY: a literal name.
-    let fd =
-        unsafe { sys::syscall(libc::SYS_memfd_create, name.as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0) }
-            as i32;
+    let fd = sys::memfd(name);
     let base = if fd >= 0 {
-        // SAFETY: our own fresh descriptor.
-        let sized = || unsafe { sys::syscall(libc::SYS_ftruncate, fd as usize, len(), 0, 0, 0, 0) } == 0;
+        let sized = || sys::set_len(fd, len()) == 0;
         // Beyond RLIMIT_FSIZE it would kill the program by SIGXFSZ.
         let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         if most.is_none_or(|most| len() as u64 <= most) && sized() { map(fd) } else { core::ptr::null_mut() }

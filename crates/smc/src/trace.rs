@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::channel;
@@ -87,16 +88,15 @@ fn append(conn: &Conn, way: Way, raw: &[u8]) {
     let mut packet = [0; MAX];
     let len = frame(&mut packet, [&from, &to], [seq.load(Relaxed) + 1, ack.load(Relaxed) + 1], message);
     seq.fetch_add(message.len() as u32, Relaxed);
-    let flags = (libc::O_RDWR | libc::O_APPEND | libc::O_CLOEXEC) as usize;
-    // SAFETY: here and below: a NUL-terminated path, and live buffers of the lengths given.
-    let call = |n, a: [usize; 4]| unsafe { sys::syscall(n, a[0], a[1], a[2], a[3], 0, 0) };
-    let fd = call(libc::SYS_openat, [libc::AT_FDCWD as usize, PATH.0.get() as usize, flags, 0]) as i32;
+    // SAFETY: PATH was written before PATH_LEN, and ends with a NUL.
+    let path = unsafe { CStr::from_ptr(PATH.0.get().cast()) };
+    let fd = sys::open(path, libc::O_RDWR | libc::O_APPEND, 0);
     if fd < 0 {
         return;
     }
     if way == Way::Sent || !is_there(fd, &packet[RECORD..len]) {
         // One write, so that records of several processes do not mix.
-        call(libc::SYS_write, [fd as usize, packet.as_ptr() as usize, len, 0]);
+        sys::write(fd, &packet[..len]);
     }
     sys::close(fd);
 }
@@ -104,13 +104,11 @@ fn append(conn: &Conn, way: Way, raw: &[u8]) {
 /// Whether the end of the file has this packet.
 fn is_there(fd: i32, packet: &[u8]) -> bool {
     let mut window = [0u8; 4096];
-    // SAFETY: integers only, then a live buffer.
-    let end = unsafe { sys::syscall(libc::SYS_lseek, fd as usize, 0, libc::SEEK_END as usize, 0, 0, 0) } as i64;
+    let end = sys::lseek(fd, 0, libc::SEEK_END).unwrap_or(0);
     let mut at = (end - TAIL).max(0);
     loop {
-        let to = window.as_mut_ptr() as usize;
-        // SAFETY: see above.
-        let n = unsafe { sys::syscall(libc::SYS_pread64, fd as usize, to, window.len(), at as usize, 0, 0) };
+        // SAFETY: a live buffer.
+        let n = unsafe { sys::read_into(fd, window.as_mut_ptr(), window.len(), Some(at)) };
         if n < packet.len() as isize {
             return false;
         }

@@ -1,6 +1,5 @@
 //! Every interleaving, and every stale value that the memory model allows, of what the threads of a connection's two ends do to
 //! the words that they share. `RUSTFLAGS="--cfg loom" cargo test -p smc --test loom --release`
-#![allow(unsafe_code)]
 #![cfg(loom)]
 
 #[path = "../src/conn/header.rs"]

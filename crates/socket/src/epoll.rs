@@ -13,6 +13,7 @@
 mod change;
 mod look;
 mod set;
+mod sleepers;
 mod table;
 mod wait;
 
@@ -21,7 +22,7 @@ pub(crate) use change::{
     registered_as, share,
 };
 pub use change::{control, open};
-pub(crate) use look::{arm_set, set_ready, sleeping};
+pub(crate) use look::{arm_set, enter, leave, set_ready};
 pub(crate) use set::hooked;
 pub(crate) use table::lock as table_lock;
 pub use wait::wait;

@@ -6,6 +6,7 @@
 //! makes itself, by instruction (`smc::sys`).
 //!
 //! Nothing here allocates from the application's heap, panics, or keeps a lock across a wait.
+#![cfg(not(loom))]
 #![cfg_attr(not(test), no_std)]
 #![deny(missing_docs)]
 

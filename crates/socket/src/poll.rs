@@ -228,7 +228,7 @@ impl Asleep {
                     asleep.conns.push(stay);
                 }
                 Kind::Epoll(i) => {
-                    epoll::sleeping(i, 1);
+                    epoll::enter(i);
                     asleep.sets.push(i);
                 }
                 _ => {}
@@ -241,7 +241,7 @@ impl Asleep {
 impl Drop for Asleep {
     fn drop(&mut self) {
         for &set in &self.sets {
-            epoll::sleeping(set, -1);
+            epoll::leave(set);
         }
     }
 }

@@ -7,9 +7,7 @@ use crate::sys;
 
 /// Calls a port of the peer's machine from the local address of a connection. The answer is not waited for.
 pub(crate) fn dial(local: &Addr, peer: &Addr, port: u16) -> Result<i32, NoSocket> {
-    let kind = (libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as usize;
-    // SAFETY: integers only.
-    let fd = check(unsafe { sys::syscall(libc::SYS_socket, local.family as usize, kind, 0, 0, 0, 0) })?;
+    let fd = check(sys::socket(local.family.into(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0))?;
     let address = |addr: &Addr, port: u16| {
         let mut raw = [0u8; 28];
         raw[..2].copy_from_slice(&addr.family.to_ne_bytes());
@@ -22,13 +20,10 @@ pub(crate) fn dial(local: &Addr, peer: &Addr, port: u16) -> Result<i32, NoSocket
         }
         (raw, if v4 { 16usize } else { 28 })
     };
-    let call = |n, (raw, len): ([u8; 28], usize)| {
-        // SAFETY: `len` bytes of address.
-        unsafe { sys::syscall(n, fd as usize, raw.as_ptr() as usize, len, 0, 0, 0) }
-    };
     sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-    let r = match call(libc::SYS_bind, address(local, 0)) {
-        0 => call(libc::SYS_connect, address(peer, port)),
+    let ((own, own_len), (other, other_len)) = (address(local, 0), address(peer, port));
+    let r = match sys::bind(fd, &own[..own_len]) {
+        0 => sys::connect(fd, &other[..other_len]),
         e => e,
     };
     park(fd, if r == -(libc::EINPROGRESS as isize) { 0 } else { r })

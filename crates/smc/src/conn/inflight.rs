@@ -1,5 +1,4 @@
 //! Threads inside a kernel call of one direction, which that direction may not leave TCP around.
-#![allow(unsafe_code)]
 
 use core::cell::Cell;
 

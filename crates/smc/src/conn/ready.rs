@@ -1,5 +1,4 @@
 //! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
-#![allow(unsafe_code)]
 
 use super::reach::{Reach, each};
 use super::sleepers::{READS, WRITES};

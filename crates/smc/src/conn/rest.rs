@@ -97,6 +97,6 @@ impl Conn {
         let (first, len) = ((w.peer.load(Relaxed) as usize) + PAGE as usize, size + HEADER_LEN - PAGE);
         // SAFETY: pages of the peer's DMB, mapped here, which hold no byte that anybody will read: the ring is empty, and
         // nobody writes to it without the tx lock. Where pages are larger the kernel refuses.
-        unsafe { sys::syscall(libc::SYS_madvise, first, len as usize, libc::MADV_REMOVE as usize, 0, 0, 0) };
+        unsafe { sys::advise(first as *mut _, len as usize, libc::MADV_REMOVE) };
     }
 }

@@ -231,10 +231,7 @@ impl Conn {
             if sys::now_ns() > deadline {
                 return !foreign;
             }
-            let mut pfd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut wait = [0i64, 1_000_000];
-            // SAFETY: pointers to live locals.
-            unsafe { sys::syscall(libc::SYS_ppoll, &raw mut pfd as usize, 1, wait.as_mut_ptr() as usize, 0, 0, 0) };
+            sys::poll_for(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], 1_000_000);
         }
         true
     }

@@ -1,5 +1,4 @@
 //! Leaving TCP, each direction by itself at a stream offset that the kernel tells.
-#![allow(unsafe_code)]
 
 use super::inflight::*;
 use super::mapped::fix_bells;

@@ -7,7 +7,6 @@
 //! and is asked until that chance is below 2^-40.
 //!
 //! The application's stream is as ever; only its first sends to a process that answers wait a little.
-#![allow(unsafe_code)]
 
 use super::*;
 use crate::conn::upgrade::{Directory, Meeting, Seeking};
@@ -214,10 +213,7 @@ impl Stake<'_> {
 
 /// False when nothing came in time, or a signal did.
 fn wait(socket: i32, ns: u64) -> bool {
-    let mut p = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
-    let mut limit = [0i64, ns as i64];
-    // SAFETY: both pointers are to live locals.
-    unsafe { sys::syscall(libc::SYS_ppoll, &raw mut p as usize, 1, limit.as_mut_ptr() as usize, 0, 0, 0) > 0 }
+    sys::poll_for(&mut [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }], ns as u32) > 0
 }
 
 impl Drop for Stake<'_> {

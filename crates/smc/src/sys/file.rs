@@ -190,6 +190,12 @@ pub fn memfd(name: &CStr) -> c_int {
     r as c_int
 }
 
+/// `fallocate(fd, 0, 0, len)`.
+pub fn allocate(fd: c_int, len: usize) -> isize {
+    // SAFETY: integers only.
+    unsafe { syscall(libc::SYS_fallocate, fd as usize, 0, 0, len, 0, 0) }
+}
+
 /// `ftruncate(fd, len)`.
 pub fn set_len(fd: c_int, len: usize) -> isize {
     // SAFETY: integers only.

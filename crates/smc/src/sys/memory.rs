@@ -51,6 +51,14 @@ fn map_private(at: *mut c_void, len: usize, flags: c_int) -> *mut u8 {
     if p < 0 { core::ptr::null_mut() } else { p as *mut u8 }
 }
 
+/// The first `len` bytes of a file, shared and writable; null where they cannot be had.
+pub fn map_file(fd: c_int, len: usize) -> *mut u8 {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: a fresh mapping.
+    let p = unsafe { syscall(libc::SYS_mmap, 0, len, prot, libc::MAP_SHARED as usize, fd as usize, 0) };
+    if p < 0 { core::ptr::null_mut() } else { p as *mut u8 }
+}
+
 /// `munmap`.
 ///
 /// # Safety

@@ -100,10 +100,11 @@ impl Port {
 }
 
 pub fn ppoll(p: &mut [libc::pollfd], nanoseconds: Option<u64>) {
-    let t = nanoseconds.map(|n| [(n / 1_000_000_000) as i64, (n % 1_000_000_000) as i64]);
-    let at = t.as_ref().map_or(0, |t| t.as_ptr() as usize);
+    let limit =
+        nanoseconds.map(|n| libc::timespec { tv_sec: (n / 1_000_000_000) as i64, tv_nsec: (n % 1_000_000_000) as i64 });
+    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: pointers to live locals.
-    unsafe { sys::syscall(libc::SYS_ppoll, p.as_mut_ptr() as usize, p.len(), at, 0, 0, 0) };
+    unsafe { sys::ppoll(p.as_mut_ptr(), p.len() as libc::nfds_t, limit, std::ptr::null()) };
 }
 
 /// Sizes that keep changing between tiny and larger than the ring.

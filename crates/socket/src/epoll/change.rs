@@ -232,7 +232,7 @@ fn modify(
     st.look_anew(fds::conn(conn));
     h.heat(i);
     // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
-    if s.sleepers.load(SeqCst) > 0 {
+    if s.sleepers.any() {
         h.kick(i);
     }
     0
@@ -396,7 +396,7 @@ pub fn on_more_room(conn: u32) {
         st.look_for_space_anew(fds::conn(conn));
         h.heat(i);
         // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
-        if s.sleepers.load(SeqCst) > 0 {
+        if s.sleepers.any() {
             h.kick(i);
         }
     }

@@ -262,10 +262,17 @@ pub fn set_ready(index: u32) -> bool {
     set(index).and_then(|s| held(index, s)).is_some_and(|mut h| h.first_due().is_some())
 }
 
-/// Something else is about to sleep on the set (1), or has done so (-1): see `wait::Wait::run`.
-pub fn sleeping(index: u32, change: i32) {
+/// Something else is about to sleep on the set.
+pub fn enter(index: u32) {
     if let Some(s) = set(index) {
-        s.sleepers.fetch_add(change as u32, SeqCst);
+        s.sleepers.enter();
+    }
+}
+
+/// It has done so.
+pub fn leave(index: u32) {
+    if let Some(s) = set(index) {
+        s.sleepers.leave();
     }
 }
 

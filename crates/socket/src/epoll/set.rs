@@ -10,6 +10,7 @@ use shm::lock::{FastGuard, FastLock};
 use smc::conn::Conn;
 use smc::sys;
 
+use super::sleepers::Sleepers;
 use super::table::{entry, of_conn, set};
 use crate::fds::{self, Kind};
 
@@ -171,7 +172,7 @@ pub struct Set {
     /// Inside another set.
     pub nested: AtomicBool,
     /// Threads asleep in the kernel on it, or about to be.
-    pub sleepers: AtomicU32,
+    pub sleepers: Sleepers,
     /// How well spinning has paid; a guess that may get lost between threads.
     pub spin: AtomicU32,
     /// When the kernel was last asked, and whether it is to be asked first because the last answer was full without it.
@@ -216,7 +217,7 @@ impl Set {
             dormant: AtomicU32::new(0),
             tagged: AtomicBool::new(false),
             nested: AtomicBool::new(false),
-            sleepers: AtomicU32::new(0),
+            sleepers: Sleepers::new(),
             spin: AtomicU32::new(8),
             last_kernel: AtomicU64::new(0),
             share: AtomicU32::new(16 * SHARE),
@@ -350,7 +351,7 @@ impl Held {
         st.look_anew(fds::conn(e.conn()));
         self.heat(index);
         // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
-        if s.sleepers.load(SeqCst) > 0 {
+        if s.sleepers.any() {
             self.kick(index);
         }
         true
@@ -488,7 +489,7 @@ impl Held {
         hot.next = 0;
         self.set.solo.store(true, Relaxed);
         self.set.wait.store(0, Relaxed);
-        self.set.sleepers.store(0, Relaxed);
+        self.set.sleepers.forget();
         for i in members {
             let Some((_, st)) = self.state(i) else { continue };
             (st.hot_at, st.covered) = (0, false);

@@ -101,9 +101,9 @@ impl Wait {
     fn unhooked(&mut self, timeout: Option<u64>, plain: impl Fn() -> isize) -> Option<isize> {
         // SYNC: sleepers. Counted before the second look: a registration that is hooked afterwards fires an edge, and
         // whoever takes that edge instead of us sees that somebody sleeps.
-        self.set.sleepers.fetch_add(1, SeqCst);
+        self.set.sleepers.enter();
         let r = if timeout == Some(0) || self.set.hooked.load(SeqCst) == 0 { plain() } else { 0 };
-        self.set.sleepers.fetch_sub(1, SeqCst);
+        self.set.sleepers.leave();
         // The tag's note precedes the kernel's, whose lock orders them.
         if r < 0 || !self.set.tagged.load(Relaxed) {
             return (r != 0 || self.set.hooked.load(SeqCst) == 0).then_some(r);
@@ -304,7 +304,7 @@ impl Wait {
     unsafe fn sleep_armed(&mut self, end: Option<u64>) -> isize {
         // SYNC: sleepers. Counted before arming, both before the look: who changes the set afterwards sees a sleeper, and
         // who leaves it does not take the arms back.
-        self.set.sleepers.fetch_add(1, SeqCst);
+        self.set.sleepers.enter();
         // From here on whoever publishes rings.
         let silent = self.held().is_none_or(|mut h| h.arm());
         // SAFETY: forwarded.
@@ -428,10 +428,10 @@ impl Wait {
 
     /// Takes the arms back, unless somebody else sleeps by them.
     fn woken(&self) {
-        if self.set.sleepers.fetch_sub(1, SeqCst) == 1
+        if self.set.sleepers.leave()
             && let Some(mut h) = self.held()
             // SYNC: sleepers. Again under the lock: who counted itself since has yet to arm.
-            && self.set.sleepers.load(SeqCst) == 0
+            && !self.set.sleepers.any()
         {
             h.disarm();
         }
@@ -440,7 +440,7 @@ impl Wait {
     /// A thread that leaves with a doorbell that may have been for others asks for new ones in their stead, and wakes one
     /// of them if there is something for it already.
     fn pass_on(&self) {
-        if !self.took || self.set.sleepers.load(SeqCst) == 0 {
+        if !self.took || !self.set.sleepers.any() {
             return;
         }
         if let Some(mut h) = self.held() {

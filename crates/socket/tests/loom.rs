@@ -1,0 +1,182 @@
+//! Every interleaving of what threads that wait on one epoll set, and those that change it or ring for it, do to each other.
+//! `RUSTFLAGS="--cfg loom" cargo test -p socket --test loom --release`
+#![cfg(loom)]
+
+#[path = "../src/epoll/sleepers.rs"]
+#[allow(dead_code)]
+mod sleepers;
+
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use shm::sync::{AtomicU32, Ordering::*};
+use sleepers::Sleepers;
+
+/// A set as far as its sleepers go: what its lock guards, the kernel's edges, and the word by which peers ring.
+struct Set {
+    sleepers: Sleepers,
+    /// Events to give out, under the set's lock.
+    due: Mutex<u32>,
+    /// Edges that the kernel has for sleepers: each wakes one.
+    edges: Mutex<u32>,
+    fired: Condvar,
+    /// Data that a peer has published, and whether it is to ring for it.
+    data: AtomicU32,
+    armed: AtomicU32,
+}
+
+impl Set {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            sleepers: Sleepers::new(),
+            due: Mutex::new(0),
+            edges: Mutex::new(0),
+            fired: Condvar::new(),
+            data: AtomicU32::new(0),
+            armed: AtomicU32::new(0),
+        })
+    }
+
+    /// epoll_ctl on the kernel's registration, or a doorbell: an edge that wakes one sleeper, now or later.
+    fn kick(&self) {
+        *self.edges.lock().unwrap() += 1;
+        self.fired.notify_one();
+    }
+
+    fn sleep(&self) {
+        let mut edges = self.edges.lock().unwrap();
+        while *edges == 0 {
+            edges = self.fired.wait(edges).unwrap();
+        }
+        *edges -= 1;
+    }
+
+    fn take(&self) -> bool {
+        let mut due = self.due.lock().unwrap();
+        let some = *due > 0;
+        *due -= u32::from(some);
+        some
+    }
+
+    /// A change that makes `n` events due.
+    fn change(&self, n: u32) {
+        let mut due = self.due.lock().unwrap();
+        *due += n;
+        if self.sleepers.any() {
+            self.kick();
+        }
+    }
+
+    /// A wait that takes one event.
+    fn wait(&self) {
+        let mut took = false;
+        loop {
+            // Behind the look it would deadlock: `change` saw nobody, and the look saw nothing.
+            self.sleepers.enter();
+            if self.take() {
+                self.sleepers.leave();
+                break;
+            }
+            self.sleep();
+            took = true;
+            self.sleepers.leave();
+            if self.take() {
+                break;
+            }
+        }
+        // Whoever leaves with an edge that may have been for others wakes one of them.
+        if took && self.sleepers.any() {
+            let due = self.due.lock().unwrap();
+            if *due > 0 {
+                self.kick();
+            }
+        }
+    }
+
+    /// A peer publishes, and rings if it is asked to.
+    fn publish(&self) {
+        self.data.swap(1, SeqCst);
+        if self.armed.load(SeqCst) == 1 {
+            self.kick();
+        }
+    }
+
+    /// A wait for that: counts, arms, looks, sleeps.
+    fn wait_for_data(&self) {
+        self.sleepers.enter();
+        {
+            let _due = self.due.lock().unwrap();
+            self.armed.store(1, SeqCst);
+        }
+        if self.data.load(SeqCst) == 0 {
+            self.sleep();
+        }
+        self.sleepers.leave();
+    }
+
+    /// A thread wakes up for something else: the last one takes the arms back.
+    fn wake(&self) {
+        if self.sleepers.leave() {
+            let _due = self.due.lock().unwrap();
+            // Unasked it would take those of a thread that has counted itself and armed since, which then sleeps for good.
+            if !self.sleepers.any() {
+                self.armed.store(0, SeqCst);
+            }
+        }
+    }
+}
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+#[test]
+fn a_change_reaches_who_is_about_to_sleep() {
+    model(|| {
+        let set = Set::new();
+        let sleeper = thread::spawn({
+            let set = set.clone();
+            move || set.wait()
+        });
+        set.change(1);
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn one_edge_is_passed_on_until_all_events_have_gone() {
+    model(|| {
+        let set = Set::new();
+        let others = [(); 2].map(|()| {
+            thread::spawn({
+                let set = set.clone();
+                move || set.wait()
+            })
+        });
+        set.change(2);
+        for other in others {
+            other.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_leaves_takes_no_arms_of_others_back() {
+    model(|| {
+        let set = Set::new();
+        set.sleepers.enter();
+        set.armed.store(1, SeqCst);
+        let leaves = thread::spawn({
+            let set = set.clone();
+            move || set.wake()
+        });
+        let sleeper = thread::spawn({
+            let set = set.clone();
+            move || set.wait_for_data()
+        });
+        leaves.join().unwrap();
+        set.publish();
+        sleeper.join().unwrap();
+    });
+}
