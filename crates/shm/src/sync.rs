@@ -81,6 +81,16 @@ mod modelled {
                     done
                 }
                 #[track_caller]
+                pub fn compare_exchange_weak(
+                    &self, current: $value, new: $value, success: Ordering, failure: Ordering,
+                ) -> Result<$value, $value> {
+                    let done = self.0.compare_exchange_weak(current, new, success, failure);
+                    if done.is_ok() {
+                        after_write(success);
+                    }
+                    done
+                }
+                #[track_caller]
                 pub fn fetch_update(
                     &self, set: Ordering, fetch: Ordering, f: impl FnMut($value) -> Option<$value>,
                 ) -> Result<$value, $value> {
