@@ -1,9 +1,10 @@
-//! Several tests at once. Jobs come in while others run; what must be alone comes last.
+//! Several tests at once. Jobs come in while others run; then come those in virtual machines; what must be alone comes last.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::process::Command;
 use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::cargo::Binary;
@@ -17,6 +18,10 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 /// The module of tests that run when nothing else does.
 const ALONE: &str = "alone";
+
+/// The program whose tests are in emulated machines. Their time limits hold where compilers and a crowd of others do not keep those
+/// from the processors.
+const MACHINES: &str = "guest";
 
 /// A program with tests, or one of its tests.
 struct Job {
@@ -41,6 +46,7 @@ struct Report {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
+    machines: Vec<Job>,
     alone: Vec<Job>,
     reports: Vec<Report>,
     running: BTreeSet<String>,
@@ -105,12 +111,16 @@ impl<'a> Pool<'a> {
                 continue;
             }
             let mut state = self.state();
-            let number = state.reports.len();
+            let (number, machines) = (state.reports.len(), binary.is_system_test() && binary.name == MACHINES);
             state.known += tests.len();
             state.reports.push(Report { binary, open: tests.len(), ended: Vec::new() });
             for test in tests {
                 let job = Job { binary: number, test };
-                if job.is_alone() { state.alone.push(job) } else { state.waiting.push_back(job) }
+                match () {
+                    () if job.is_alone() => state.alone.push(job),
+                    () if machines => state.machines.push(job),
+                    () => state.waiting.push_back(job),
+                }
             }
         }
         self.changed.notify_all();
@@ -156,15 +166,24 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Runs what must be alone, and gives all results.
+    /// Runs machines, one for each processor, and what must be alone, and gives all results.
     pub fn finish(self) -> Tally {
-        loop {
-            let job = self.state().alone.pop();
-            match job {
-                Some(job) => self.perform(job),
-                None => break,
+        // Not in the condition of the loop, whose guard would be held over the job.
+        let run = |list: fn(&mut State) -> &mut Vec<Job>| {
+            loop {
+                let job = list(&mut self.state()).pop();
+                match job {
+                    Some(job) => self.perform(job),
+                    None => break,
+                }
             }
-        }
+        };
+        thread::scope(|scope| {
+            for _ in 0..self.width().min(crate::processors()) {
+                scope.spawn(|| run(|state| &mut state.machines));
+            }
+        });
+        run(|state| &mut state.alone);
         self.screen.clear();
         self.state.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).sum
     }

@@ -46,8 +46,12 @@ fn look(name: &str, server: &[&str], client: &[&str], connections: usize, payloa
         let watch = c.watch(&[port]);
         watch.wait_smcd(2 * connections, secs(30));
         drop(watch);
-        // What came before the switch is read by now, by whoever reads.
-        sleep(millis(200));
+        // What came before the switch has yet to be read, by whoever reads.
+        let settled = || queues(port).iter().all(|(_, unread)| *unread <= payload + MOST);
+        let end = Instant::now() + secs(20);
+        while !settled() && Instant::now() < end {
+            sleep(millis(20));
+        }
         let (end, mut seen, mut worst) = (Instant::now() + LOOK_FOR, 0, (0, 0));
         while Instant::now() < end {
             for (sent, unread) in queues(port) {
