@@ -26,7 +26,7 @@ pub struct Identity {
     pub gen_: AtomicU32,
     /// Descriptors of all processes of the family that name this connection.
     pub refs: AtomicU32,
-    /// Those of them that travel over a Unix socket: whoever receives one takes it off.
+    /// Those of `refs` that travel over a Unix socket: whoever receives one takes it off.
     pub travelling: AtomicU32,
     /// Since when the last of `travelling` does, in seconds.
     pub departed: AtomicU32,
@@ -34,8 +34,6 @@ pub struct Identity {
     pub heir: AtomicU32,
     /// Why it is TCP: the code of a `Reason`.
     pub reason: AtomicU32,
-    /// The code with which the peer declined.
-    pub peer_reason: AtomicU32,
     /// Link group it belongs to.
     pub group: AtomicU32,
     /// Process at the other end, 0 if not known.
@@ -81,7 +79,6 @@ impl Identity {
             &self.travelling,
             &self.departed,
             &self.heir,
-            &self.peer_reason,
             &self.group,
             &self.peer_pid,
             &self.uid,

@@ -37,7 +37,7 @@ pub struct Rx {
     pub ends: u64,
     /// The `cpu` word last told to the peer.
     pub cpu: u32,
-    /// Up to `prod`, where a checksum was agreed on.
+    /// Checksum of the stream up to `prod`, where one was agreed on.
     pub sum: Sum,
 }
 

@@ -428,7 +428,7 @@ impl Conn {
     /// Learns how far the peer has read; bytes that it has not read.
     #[inline]
     pub(super) fn refresh_tx(&self, tx: &mut Tx) -> Result<u32, shm::cursor::Violation> {
-        // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with `Conn::confirm`.
+        // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with `Mapped::confirm`.
         let word = self.my().cons.load(Acquire);
         let size = self.window().peer_size.load(Relaxed);
         let used = (tx.prod.pos - tx.cons.pos) as u32;

@@ -32,9 +32,9 @@ pub struct Tx {
     pub left: bool,
     /// The kernel holds a doorbell back, see `ring_or_hold`.
     pub held: bool,
-    /// As in `Rx`.
+    /// Checksum of the stream up to `prod`, where one was agreed on.
     pub sum: Sum,
-    /// Records written.
+    /// Records of the stream written that carry a checksum.
     pub records: u64,
 }
 

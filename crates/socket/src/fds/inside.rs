@@ -50,6 +50,8 @@ pub fn kept(c: &Conn) -> Option<i32> {
 pub fn left(c: &Conn) {
     let index = table::index_of(c) as u32;
     let l = local(index);
+    // SYNC: kept. Behind this thread's leave; pairs with `keep`, which looks for threads inside behind its store: one of both
+    // ends the connection.
     let own = l.kept.load(SeqCst);
     if own == 0 || is_in_use(c, l, own) {
         return;
