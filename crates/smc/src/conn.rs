@@ -6,6 +6,7 @@
 //! once, checked by `Cursor::follow`, and never used unchecked.
 #![allow(unsafe_code)]
 
+pub mod bells;
 mod bounds;
 mod carry;
 mod close;
@@ -60,6 +61,7 @@ use shm::lock::{FastLock, Reentered};
 use crate::kind::Kind;
 use crate::stats::Wakeups;
 use crate::table;
+use bells::Bells;
 
 /// More doorbells on the stream than an honest peer ever leaves there, one for each sleep of ours.
 const FLOOD: u32 = 1 << 20;
@@ -135,6 +137,8 @@ pub struct Ends {
     pub my_token: u64,
     /// Our control page.
     pub my_waits: *mut Waits,
+    /// Bells of the waits in it; null if there are none.
+    pub bells: *const Bells,
     /// The device that has it.
     pub kind: Kind,
 }
@@ -233,6 +237,7 @@ impl Conn {
         w.tail.store(0, Relaxed);
         w.my_size.store(e.my_len - HEADER_LEN, Relaxed);
         w.my_waits.store(e.my_waits, Relaxed);
+        w.bells.store(e.bells.cast_mut(), Relaxed);
         w.my.store(e.my, Release);
         // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the kernel, and it may not
         // have attached yet when our first bytes go out.

@@ -4,6 +4,7 @@
 //! DMBs from it and cost no descriptor, no mapping and no page fault.
 #![allow(unsafe_code)]
 
+pub mod bells;
 mod buffers;
 pub mod lanes;
 
@@ -18,6 +19,7 @@ use crate::census::{self, Row, State};
 use crate::channel::Cred;
 use crate::clc::{Eid, FirstContact};
 use crate::config::CONFIG;
+use crate::conn::bells::Bells;
 use crate::conn::verdict::{self, Verdict};
 use crate::conn::{Conn, DmbHeader, LEFT};
 use crate::device;
@@ -63,6 +65,8 @@ struct Group {
     /// DMBs given up here that the peer may still write to: reused when it says that it has left.
     quarantine: Vec<(u64, *const DmbHeader)>,
     lanes: Option<Box<lanes::Lanes>>,
+    /// Bells of its own arenas.
+    bells: Vec<(u64, &'static Bells)>,
 }
 
 impl Group {
@@ -194,6 +198,7 @@ fn add(list: &mut Vec<Group>, role: Role, kind: Kind, peer: Gid, of: Cred, terms
         slots: 0,
         quarantine: Vec::new(),
         lanes: None,
+        bells: Vec::new(),
     });
     if let Some(t) = table::get() {
         t.stats.link_groups.fetch_add(1, Relaxed);
@@ -232,6 +237,7 @@ fn drop_idle(list: &mut Vec<Group>, which: impl Fn(&Group) -> bool) {
 fn drop_group(list: &mut Vec<Group>, at: usize) {
     let mut g = list.swap_remove(at);
     g.close_lanes();
+    g.close_bells();
     if let Some(row) = g.row {
         row.leave();
     }

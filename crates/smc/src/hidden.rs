@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use crate::sys;
 
-/// Hidden descriptors at most, a quarter of a usual limit of 1024.
-pub const MAX: usize = 256;
+/// Hidden descriptors at most, if the process may have many.
+pub const MAX: usize = 1024;
 
 static FDS: [AtomicI32; MAX] = [const { AtomicI32::new(0) }; MAX];
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -69,15 +69,27 @@ pub fn remember(fd: i32) {
     }
 }
 
-/// Whether another hidden descriptor may be made.
+/// Whether another hidden descriptor may be made: a quarter of what the process may have.
 pub fn room() -> bool {
-    (COUNT.load(Relaxed) as usize) < MAX - 8
+    const SPARE: usize = 8;
+    let most = sys::descriptor_limit().map_or(0, |(limit, _)| (limit as usize / 4).min(MAX));
+    COUNT.load(Relaxed) as usize + SPARE < most
 }
 
 /// Whether another hidden descriptor may be made that stays for long, perhaps in vain: half of the room is kept for handshakes,
 /// whose descriptors come and go.
 pub fn room_to_stay() -> bool {
-    (COUNT.load(Relaxed) as usize) < MAX / 2
+    (COUNT.load(Relaxed) as usize) < most_to_stay()
+}
+
+/// Whether those of another bell may be made: there is a way without.
+pub fn room_for_bells() -> bool {
+    (COUNT.load(Relaxed) as usize) < most_to_stay() / 4 * 3
+}
+
+/// An eighth of what the process may have: from `base` on.
+fn most_to_stay() -> usize {
+    sys::descriptor_limit().map_or(0, |(limit, _)| (limit as usize / 8).min(MAX / 2))
 }
 
 /// Whether `fd` is one of ours.

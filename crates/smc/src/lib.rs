@@ -33,14 +33,17 @@ pub mod table;
 pub mod trace;
 pub mod witness;
 
-/// The application wants the number of a descriptor of ours: it gets another one, and whoever keeps it is told.
-pub fn give_way(fd: i32) {
-    let Some(now) = hidden::give_way(fd) else { return };
+/// The application wants the number of a descriptor of ours: it gets another one, and whoever keeps it is told. The new number,
+/// if it was one of ours.
+pub fn give_way(fd: i32) -> Option<i32> {
+    let now = hidden::give_way(fd)?;
     table::moved_fd(fd, now);
     quota::moved_fd(fd, now);
     bar::moved_fd(fd, now);
     group::lanes::moved_fd(fd, now);
+    conn::bells::moved_fd(fd, now);
     kind::VERBS.moved_fd(fd, now);
+    Some(now)
 }
 
 /// In a fork child, by its only thread, before anything else of this crate: it is another peer, with devices and groups of its
@@ -49,5 +52,6 @@ pub fn after_fork_child() {
     let table = table::hidden_fd();
     hidden::after_fork_child(|fd| Some(fd) == table || bar::keeps(fd));
     group::after_fork_child();
+    conn::bells::after_fork_child();
     conn::image::after_fork_child();
 }

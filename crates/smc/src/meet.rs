@@ -371,6 +371,7 @@ fn expose(conn: &Conn, fd: i32, raw: &[u8], kind: Kind, dmb: &dibs::Dmb) -> Resu
         my_len: dmb.len,
         my_token: dmb.token,
         my_waits: group::own_page(kind, dmb.token),
+        bells: group::bells::of(conn.group.load(Relaxed), dmb.token),
         kind,
     });
     let info = conn.begin_count(fd).filter(|info| is_same_stream(raw, info)).ok_or(reason::RENDEZVOUS)?;

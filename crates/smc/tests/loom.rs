@@ -19,7 +19,7 @@ use header::{DmbHeader, WAITS, Waits};
 use inflight::*;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use mapped::{Mapped, fix_bells};
+use mapped::{Mapped, Sleeper, fix_bells};
 use phase::{Phase, Receives, Sends, Word};
 use shm::CURSOR_MASK;
 use shm::sync::{AtomicU32, Ordering::*};
@@ -195,7 +195,7 @@ fn one_receive_at_a_time_knows_its_place() {
 
 fn page() -> Waits {
     let words = || -> [AtomicU32; WAITS] { core::array::from_fn(|_| AtomicU32::new(0)) };
-    Waits { armed: words(), rung: words() }
+    Waits { armed: words(), rung: words(), bell: words(), given: words() }
 }
 
 /// Bytes are published while their reader goes to sleep, armed by its header's word or covered by its wait's. A lost wakeup
@@ -212,7 +212,7 @@ fn sleep(covered: bool) {
                 let (conn, page, rung) = (conn.clone(), page.clone(), rung.clone());
                 thread::spawn(move || {
                     assert!(conn.writer().publish(from << 16, (from + 1) << 16));
-                    if conn.writer().is_awaited(&rung, Some(&page)) {
+                    if conn.writer().sleeper(&rung, Some(&page)) != Sleeper::Nobody {
                         conn.send(BELL);
                     }
                 })
@@ -240,6 +240,59 @@ fn a_sleeper_that_armed_is_woken() {
 #[test]
 fn a_sleeper_whose_wait_covers_the_connection_is_woken() {
     sleep(true);
+}
+
+/// From one sleep to the next a wait may begin to listen to a bell, or stop. Then only a doorbell on the stream wakes it.
+#[test]
+fn a_wait_is_rung_where_it_listens() {
+    for (first, then) in [(true, true), (false, true), (true, false)] {
+        model(3, move || {
+            let (conn, page) = (Conn::new(), Arc::new(page()));
+            // Edges that its set was told: of the bell, and of any kind.
+            let told = Arc::new((Mutex::new((0, 0)), Condvar::new()));
+            conn.owner().cover(1);
+            let writer = {
+                let (conn, page, told) = (conn.clone(), page.clone(), told.clone());
+                thread::spawn(move || {
+                    let rung = AtomicU32::new(0);
+                    for from in 0..2u64 {
+                        assert!(conn.writer().publish(from << 16, (from + 1) << 16));
+                        if conn.writer().sleeper(&rung, Some(&page)) == Sleeper::Nobody {
+                            continue;
+                        }
+                        // As `Bells::ring`.
+                        let by_bell = page.bell[1].load(Acquire) & 1;
+                        let mut edges = told.0.lock().unwrap();
+                        *edges = (edges.0 + by_bell, edges.1 + 1);
+                        told.1.notify_one();
+                    }
+                })
+            };
+            let owner = conn.owner();
+            let published = || (owner.my.prod.load(Acquire) & CURSOR_MASK) >> 16;
+            let (mut seen, mut heard) = (0, 0);
+            for listens in [first, then] {
+                if seen == 2 {
+                    break;
+                }
+                if listens {
+                    page.listen(1, 7);
+                } else {
+                    page.stop_listening(1, 7);
+                }
+                page.sleep(1);
+                let mut edges = told.0.lock().unwrap();
+                let heard_by = |edges: (u32, u32)| if listens { edges.1 } else { edges.1 - edges.0 };
+                while published() == seen && heard_by(*edges) == heard {
+                    edges = told.1.wait(edges).unwrap();
+                }
+                page.wake(1);
+                seen = published();
+                heard = if then { edges.1 } else { edges.1 - edges.0 };
+            }
+            writer.join().unwrap();
+        });
+    }
 }
 
 /// Once a ring was taken back nothing is published in it, and as many doorbells come as were counted.

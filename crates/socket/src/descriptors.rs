@@ -9,7 +9,7 @@ use smc::{hidden, reason, sys};
 use crate::fds::{self, Kind, Port};
 use crate::rights::leave_for;
 use crate::settle::settle;
-use crate::{fail, faulty};
+use crate::{bell, fail, faulty};
 
 /// close; `plain` is the application's own call.
 #[inline]
@@ -65,7 +65,9 @@ pub fn dup(fd: i32, plain: impl FnOnce() -> isize) -> isize {
 /// dup3, and dup2 of different numbers; `plain` is the application's own call.
 pub fn dup_over(old: i32, new: i32, plain: impl FnOnce() -> isize) -> isize {
     if hidden::contains(new) && fds::owner() {
-        fds::make_way(new);
+        if let Some(now) = fds::make_way(new) {
+            bell::moved_fd(new, now);
+        }
     }
     if !fds::owner() {
         return plain();

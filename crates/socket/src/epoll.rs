@@ -10,6 +10,7 @@
 //! Locks, in this order: the tables' (`table.rs`: which registrations there are), a set's (`set.rs`: their state and
 //! the hot list). Sets and registrations lie in reserved memory and are reused, never freed.
 
+pub(crate) mod bells;
 mod change;
 mod look;
 mod set;
@@ -18,7 +19,7 @@ mod table;
 mod wait;
 
 pub(crate) use change::{
-    after_fork_child, before_close, before_fork, forget, forget_conn, on_more_room, on_reverted, on_switched,
+    after_fork_child, before_close, before_fork, forget, forget_conn, moved_fd, on_more_room, on_reverted, on_switched,
     registered_as, share,
 };
 pub use change::{control, open};

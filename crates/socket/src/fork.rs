@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering::*};
 
 use smc::sys;
 
-use crate::{epoll, faulty, fds, ledger};
+use crate::{bell, epoll, faulty, fds, ledger};
 
 /// Locks that `prepare` took. A fork in a signal handler that interrupted their holder does not take them, and must not let go
 /// of them either.
@@ -69,6 +69,7 @@ pub fn child() {
     fds::after_fork_child();
     smc::after_fork_child();
     epoll::after_fork_child();
+    bell::after_fork_child();
 }
 
 /// What clone3 is told, as far as we look at it.

@@ -29,6 +29,7 @@ pub mod select;
 pub mod transmit;
 pub mod wait;
 
+mod bell;
 mod deferred;
 mod ledger;
 mod settle;

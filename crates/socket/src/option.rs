@@ -8,6 +8,7 @@ use libc::socklen_t;
 use smc::conn::{Conn, RDHUP};
 use smc::{reason, sys};
 
+use crate::bell::LIMITS;
 use crate::epoll;
 use crate::fds::{self, Port};
 
@@ -15,6 +16,7 @@ use crate::fds::{self, Port};
 const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
+const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_BUF_LOCK: c_int = 72;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const TCP_INQ: c_int = 36;
@@ -68,6 +70,11 @@ pub unsafe fn set(
     let Some(port) = tracked else { return plain() };
     let c = port.conn;
     let switched = c.switched();
+    if level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) {
+        let r = plain();
+        LIMITS.fetch_add(1, Release);
+        return r;
+    }
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP) => {
             fds::give_up(port, reason::KTLS.code());

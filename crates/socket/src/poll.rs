@@ -10,6 +10,7 @@ use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, rest};
 use smc::sys;
 
+use crate::bell::Sleep;
 use crate::fds::{self, Kind};
 use crate::settle::settle;
 use crate::spin::Spin;
@@ -135,7 +136,8 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         spun = true;
         // Before arming, see `Seat::sleeps`.
         let asleep = Asleep::on(list);
-        let (silent, held) = arm(list);
+        let mut bell = Sleep::begin();
+        let (silent, held) = arm(list, bell.as_mut());
         if look(list) > 0 {
             continue;
         }
@@ -145,16 +147,20 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
             left = Some(left.unwrap_or(nap).min(nap));
         }
         let slept = now_us();
+        asked.truncate(list.len());
+        asked.extend(bell.as_ref().map(Sleep::asked));
         // SAFETY: forwarded.
         let r = unsafe { ask(list, &mut asked, left, mask) };
         drop(asleep);
+        let rung = bell.as_mut().is_some_and(|bell| bell.told(asked.last()));
+        drop(bell);
         if r < 0 {
             return r;
         }
         for (p, k) in list.iter().zip(&asked) {
             if let Watched::Conn(c) = watched(p.fd) {
                 c.kernel_end(k.revents as u16 as u32);
-                if k.revents & libc::POLLIN != 0 {
+                if rung || k.revents & libc::POLLIN != 0 {
                     c.woken(slept);
                 }
                 if k.revents & (libc::POLLIN | libc::POLLPRI) == libc::POLLIN && !c.has_news() {
@@ -185,15 +191,24 @@ fn first_remote(list: &[pollfd]) -> Option<&'static Conn> {
 
 /// Asks for doorbells; whether some peer cannot ring, and whether a stale doorbell had to be left or a low-water mark is
 /// not reached: both to be looked at again soon.
-fn arm(list: &[pollfd]) -> (bool, bool) {
+fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
     let (mut silent, mut held) = (false, false);
+    let mut covered = Vec::new();
+    if let Some(bell) = &mut bell {
+        let conns = list.iter().filter(|p| p.events as u16 as u32 & (IN | RDHUP) != 0);
+        let ports = conns.filter(|p| matches!(watched(p.fd), Watched::Conn(_))).filter_map(|p| fds::existing(p.fd));
+        covered.extend(ports.filter(|port| bell.covers(*port)));
+        bell.arm(&covered);
+    }
     for p in list {
         match watched(p.fd) {
             Watched::Conn(c) => {
                 let want = p.events as u16 as u32;
                 held |= c.is_unarmed();
                 let seen = c.doorbells_seen();
-                c.arm_data();
+                if !covered.iter().any(|port| core::ptr::eq(port.conn, c)) {
+                    c.arm_data();
+                }
                 if want & OUT != 0 && c.sends_on_ring() {
                     c.arm_space();
                     silent |= c.space_is_silent() && c.ready(p.fd) & OUT == 0;

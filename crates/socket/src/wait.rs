@@ -9,6 +9,7 @@ use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, Got, IN, OUT, rest};
 use smc::sys;
 
+use crate::bell::{LIMITS, Sleep, Woken};
 use crate::fds::{self, Port};
 use crate::kernel::{self, poll_one};
 use crate::spin::Spin;
@@ -294,12 +295,39 @@ fn time_left(stay: &mut Stay) -> Result<Option<u64>, i32> {
     }
 }
 
+/// A sleep of a receive that a bell may end.
+fn sleep_by_bell(stay: &mut Stay, bell: &mut Sleep, port: Port) -> Result<Woken, i32> {
+    let (limits, known, slept) = (LIMITS.load(Acquire), bell.has_no_limit(port), now_us());
+    let left = if known { None } else { time_left(stay)? };
+    let woken = bell.receive(port, left);
+    if !known && left.is_none() {
+        bell.found_no_limit(limits);
+    }
+    match woken {
+        Ok(Woken::Time) => Err(libc::EAGAIN),
+        Err(libc::EINTR) => {
+            let restarts = kernel::get().restarts();
+            bell.interrupted(restarts);
+            if restarts && left.is_none() { Ok(Woken::Bell) } else { Err(libc::EINTR) }
+        }
+        woken => {
+            port.conn.woken(slept);
+            woken
+        }
+    }
+}
+
 fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     let conn = stay.conn;
     // Looked at before arming, which comes to nothing in that state.
     let unarmed = conn.is_unarmed();
     let seen = conn.doorbells_seen();
-    conn.arm_data();
+    let port = stay.port(smc::table::index_of(conn) as u32);
+    let mut bell = Sleep::begin().and_then(|mut bell| (bell.restarts() && bell.covers(port)).then_some(bell));
+    match &mut bell {
+        Some(bell) => bell.arm(&[port]),
+        None => conn.arm_data(),
+    }
     if conn.ready(fd) & IN != 0 {
         return Ok(None);
     }
@@ -318,8 +346,18 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     stay.held = 0;
     let mut flags = 0;
     let slept = now_us();
+    if let Some(bell) = &mut bell {
+        match sleep_by_bell(stay, bell, port)? {
+            Woken::Kernel(events) => {
+                conn.kernel_end(events);
+                flags = libc::MSG_DONTWAIT;
+            }
+            _ => return Ok(None),
+        }
+    }
     // A second sleep of one call, which in the kernel's receive would begin its time limit anew.
-    if stay.since.is_some()
+    if flags == 0
+        && stay.since.is_some()
         && let Some(left) = time_left(stay)?
     {
         match poll_one(fd, libc::POLLIN | libc::POLLRDHUP, Some(left))? {

@@ -80,6 +80,11 @@ pub struct Waits {
     pub armed: [AtomicU32; WAITS],
     /// What the process that rings last rang for; private to it by custom (lying harms only the liar).
     pub rung: [AtomicU32; WAITS],
+    /// `n << 1`: the wait asks for a bell with the number n; `n << 1 | 1`: it listens to that bell.
+    pub bell: [AtomicU32; WAITS],
+    /// Number of the bell that the process that rings has given to this wait, 0: none. The only words here that it writes for
+    /// the other one.
+    pub given: [AtomicU32; WAITS],
 }
 
 impl Waits {
@@ -87,7 +92,8 @@ impl Waits {
     /// all of them before it sleeps.
     pub fn sleep(&self, wait: u32) {
         let w = &self.armed[wait as usize];
-        w.store((w.load(Relaxed) | 1).wrapping_add(2), Relaxed);
+        // SYNC: bell. Release: who sees this sleep sees whether the wait listens.
+        w.store((w.load(Relaxed) | 1).wrapping_add(2), Release);
         // SYNC: cover. Pairs with the SeqCst publication and load in `Conn::publish`.
         fence(SeqCst);
     }
@@ -96,5 +102,34 @@ impl Waits {
     pub fn wake(&self, wait: u32) {
         let w = &self.armed[wait as usize];
         w.store(w.load(Relaxed) & !1, Relaxed);
+    }
+
+    /// A wait asks for a bell, and listens to none until it has it: the bell's number.
+    pub fn ask_for_bell(&self, wait: u32) -> u32 {
+        let word = &self.bell[wait as usize];
+        let number = ((word.load(Relaxed) >> 1) + 1) & (u32::MAX >> 1);
+        word.store(number << 1, Relaxed);
+        number
+    }
+
+    /// The bell that a wait has asked for last, whether it listens to it or not.
+    pub fn bell_asked_for(&self, wait: u32) -> u32 {
+        self.bell[wait as usize].load(Relaxed) >> 1
+    }
+
+    /// A wait listens to its bell. It is rung by it from its next sleep on.
+    pub fn listen(&self, wait: u32, number: u32) {
+        self.bell[wait as usize].store(number << 1 | 1, Relaxed);
+    }
+
+    /// It listens no more. What is published while it sleeps wakes it by TCP.
+    pub fn stop_listening(&self, wait: u32, number: u32) {
+        self.bell[wait as usize].store(number << 1, Relaxed);
+    }
+
+    /// Whether a wait was given the bell that it has asked for.
+    pub fn has_bell(&self, wait: u32, number: u32) -> bool {
+        // SYNC: given. Behind the message that brings the bell.
+        self.given[wait as usize].load(Acquire) == number
     }
 }

@@ -9,6 +9,7 @@
 //! `recall.rs`.
 #![allow(unsafe_code)]
 
+use super::mapped::Sleeper;
 use super::reach::Reach;
 use super::send::{Load, Put, Sent, Source};
 use super::*;
@@ -407,8 +408,8 @@ impl Reach for Image<'_> {
         Ok(Put { bytes, published: bytes > 0, goes_on: bytes > 0 })
     }
 
-    fn must_ring(self, of: &Conn) -> bool {
-        shm::must_ring(&of.my().rx_arm, &of.tx.rung)
+    fn sleeper(self, of: &Conn) -> Sleeper {
+        if shm::must_ring(&of.my().rx_arm, &of.tx.rung) { Sleeper::OnTcp } else { Sleeper::Nobody }
     }
 
     /// Where the peer cannot be reached, it is dead, or may yet be.

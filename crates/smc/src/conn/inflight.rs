@@ -190,6 +190,10 @@ mod tests {
         let (word, calls) = (ready(), Inflight::default());
         std::thread::scope(|s| assert!(s.spawn(|| enter_send(&word, &calls)).join().expect("it ends")));
         assert_eq!(calls.count(), 1);
+        // Joined is not gone yet.
+        while shm::thread::is_alive(calls.first()) {
+            std::thread::yield_now();
+        }
         assert!(begin_send_switch(&word, &calls));
         assert_eq!((calls.count(), calls.first()), (0, 0));
         // It is counted out once, also if it comes after all.

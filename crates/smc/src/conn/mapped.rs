@@ -5,6 +5,17 @@ use shm::sync::{AtomicU32, Ordering::*, fence};
 
 use super::header::{DmbHeader, REVERTED, REVOKED, RUNG_REVOKED, WAITS, Waits};
 
+/// Who has asked for a doorbell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleeper {
+    /// None that was not rung for already.
+    Nobody,
+    /// A thread, or a wait, that a byte on the connection wakes.
+    OnTcp,
+    /// The wait of this number, which has more connections than this.
+    InWait(u32),
+}
+
 /// The headers of both buffers of a connection.
 #[derive(Clone, Copy)]
 pub struct Mapped<'a> {
@@ -24,25 +35,27 @@ impl<'a> Mapped<'a> {
         self.peer.prod.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
     }
 
-    /// Whether the peer sleeps for data and this caller has to ring, after a publication. `rung` is what it was last
-    /// rung for, `page` our control page.
+    /// Who sleeps at the peer for data and is to be rung for by this caller, after a publication. `rung` is what the peer
+    /// was last rung for, `page` our control page.
     #[inline(always)]
-    pub fn is_awaited(self, rung: &AtomicU32, page: Option<&Waits>) -> bool {
-        must_ring(&self.my.rx_arm, rung) || self.covered_sleeps(page)
+    pub fn sleeper(self, rung: &AtomicU32, page: Option<&Waits>) -> Sleeper {
+        if must_ring(&self.my.rx_arm, rung) { Sleeper::OnTcp } else { self.covered_sleeper(page) }
     }
 
-    /// Whether the wait that covers the peer's side of this connection sleeps and has not been rung yet.
+    /// The wait that covers the peer's side of this connection, if it sleeps and has not been rung yet.
     #[inline(always)]
-    fn covered_sleeps(self, page: Option<&Waits>) -> bool {
+    fn covered_sleeper(self, page: Option<&Waits>) -> Sleeper {
         // SYNC: cover. SeqCst after the SeqCst publication, as the load of the wait word below.
-        let cover = self.my.cover.load(SeqCst) as usize;
-        if cover == 0 || cover >= WAITS {
-            return false;
+        let cover = self.my.cover.load(SeqCst);
+        if cover == 0 || cover as usize >= WAITS {
+            return Sleeper::Nobody;
         }
-        let Some(page) = page else { return false };
+        let Some(page) = page else { return Sleeper::Nobody };
+        let at = cover as usize;
         // SYNC: cover. SeqCst after the SeqCst publication; pairs with the fence in `Waits::sleep`.
-        let armed = page.armed[cover].load(SeqCst);
-        armed & 1 == 1 && page.rung[cover].load(Relaxed) != armed && page.rung[cover].swap(armed, Relaxed) != armed
+        let armed = page.armed[at].load(SeqCst);
+        let sleeps = armed & 1 == 1 && page.rung[at].load(Relaxed) != armed;
+        if sleeps && page.rung[at].swap(armed, Relaxed) != armed { Sleeper::InWait(cover) } else { Sleeper::Nobody }
     }
 
     /// Counts a doorbell that is about to be sent; false when the peer wants no more of them.
@@ -155,7 +168,8 @@ mod tests {
     }
 
     fn page() -> Waits {
-        Waits { armed: [const { AtomicU32::new(0) }; WAITS], rung: [const { AtomicU32::new(0) }; WAITS] }
+        let words = || [const { AtomicU32::new(0) }; WAITS];
+        Waits { armed: words(), rung: words(), bell: words(), given: words() }
     }
 
     #[test]
@@ -173,9 +187,10 @@ mod tests {
     fn each_arm_costs_one_doorbell() {
         let pair = Pair::default();
         let ([writer, owner], rung) = (pair.ends(), AtomicU32::new(0));
-        assert!(!writer.is_awaited(&rung, None));
+        assert_eq!(writer.sleeper(&rung, None), Sleeper::Nobody);
         owner.arm_data();
-        assert!(writer.is_awaited(&rung, None) && !writer.is_awaited(&rung, None));
+        assert_eq!(writer.sleeper(&rung, None), Sleeper::OnTcp);
+        assert_eq!(writer.sleeper(&rung, None), Sleeper::Nobody);
     }
 
     #[test]
@@ -185,7 +200,7 @@ mod tests {
         for pair in &pairs {
             pair.ends()[1].cover(5);
         }
-        let rings = |at: usize| pairs[at].ends()[0].is_awaited(&rung, Some(&page));
+        let rings = |at: usize| pairs[at].ends()[0].sleeper(&rung, Some(&page)) == Sleeper::InWait(5);
         assert!(!rings(0), "it is awake");
         page.sleep(5);
         assert!(rings(1) && !rings(0) && !rings(1));

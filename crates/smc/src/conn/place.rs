@@ -1,7 +1,7 @@
 //! Application bytes into a ring that is mapped here, and all else that is done with a mapped buffer.
 #![allow(unsafe_code)]
 
-use super::mapped::Mapped;
+use super::mapped::{Mapped, Sleeper};
 use super::reach::Reach;
 use super::send::{Load, Put, Sent, Source, send_bell};
 use super::*;
@@ -103,7 +103,7 @@ impl Reach for Mapped<'_> {
             tx.word = placed;
             of.tx.word.store(placed, Relaxed);
         } else if published == tx.word && of.publish(self, tx, sys::cpu()) {
-            of.wake(fd, tx, self.must_ring(of), false);
+            of.wake(fd, tx, Reach::sleeper(self, of), false);
         }
     }
 
@@ -140,9 +140,9 @@ impl Reach for Mapped<'_> {
     }
 
     #[inline(always)]
-    fn must_ring(self, of: &Conn) -> bool {
+    fn sleeper(self, of: &Conn) -> Sleeper {
         // SAFETY: our own control page, type-stable.
-        self.is_awaited(&of.tx.rung, unsafe { of.window().my_waits.load(Relaxed).as_ref() })
+        Mapped::sleeper(self, &of.tx.rung, unsafe { of.window().my_waits.load(Relaxed).as_ref() })
     }
 
     fn failed(self, _of: &Conn, _fd: i32, errno: i32) -> Sent {

@@ -2,7 +2,7 @@
 //! is at a distance (`Image`). Chosen when the buffer is attached, and for good.
 
 use super::image::Image;
-use super::mapped::Mapped;
+use super::mapped::{Mapped, Sleeper};
 use super::send::{Load, Put, Sent, Source};
 use super::*;
 use crate::stats::Counts;
@@ -54,8 +54,8 @@ pub(super) trait Reach: Copy {
     fn has_made_way(self, of: &Conn) -> bool;
     /// Puts up to `chunk` bytes into the ring and publishes them.
     fn put(self, of: &Conn, tx: &mut Tx, chunk: u32, load: &Load, source: &mut impl Source) -> Result<Put, i32>;
-    /// Whether the peer sleeps for what was just published, and is to be rung.
-    fn must_ring(self, of: &Conn) -> bool;
+    /// Who sleeps for what was just published, and is to be rung for.
+    fn sleeper(self, of: &Conn) -> Sleeper;
     /// What becomes of a send of which nothing could be put.
     fn failed(self, of: &Conn, fd: i32, errno: i32) -> Sent;
 

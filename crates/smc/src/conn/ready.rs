@@ -299,6 +299,12 @@ impl Conn {
         }
     }
 
+    /// Whether the wait numbered `wait` stands for it.
+    pub fn is_covered_by(&self, wait: u32) -> bool {
+        // Our word in the peer's memory: changed there, it is the peer's own doorbells that go wrong.
+        self.image().is_none() && self.peer().cover.load(Relaxed) == wait
+    }
+
     /// Whether the peer last ran on another processor, so that spinning for it can pay.
     #[inline]
     pub fn peer_elsewhere(&self) -> bool {
@@ -330,6 +336,15 @@ impl Conn {
     #[inline]
     pub fn look_now_and_then(&self, fd: i32, ticks: u64) {
         if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::TICKS {
+            self.look_for_end(fd, ticks);
+        }
+    }
+
+    /// The same about ten times a second: of a connection that the kernel watches beside many others, and of whose end it
+    /// tells by itself. What it tells may be taken by another thread, or another process.
+    #[inline]
+    pub fn look_at_times(&self, fd: i32, ticks: u64) {
+        if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > 10 * sys::TICKS {
             self.look_for_end(fd, ticks);
         }
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::image::Image;
+use super::mapped::Sleeper;
 use super::reach::{Any, Reach, each};
 use super::*;
 use crate::stats::Counts;
@@ -283,7 +284,7 @@ impl Conn {
                     done += put.bytes as usize;
                     free -= put.bytes;
                     if put.published {
-                        self.wake(fd, tx, reach.must_ring(self), load.more);
+                        self.wake(fd, tx, reach.sleeper(self), load.more);
                     }
                     if !put.goes_on {
                         break;
@@ -379,15 +380,40 @@ impl Conn {
         Sent::Kernel
     }
 
-    /// Rings for what was published, if the peer has asked for a doorbell (`asleep`). One for which the application has more,
-    /// by MSG_MORE or under a cork, may wait for it.
+    /// Rings for what was published, if somebody has asked for a doorbell. One for which the application has more, by MSG_MORE
+    /// or under a cork, may wait for it.
     #[inline(always)]
-    pub(super) fn wake(&self, fd: i32, tx: &mut Tx, asleep: bool, more: bool) {
-        if asleep {
-            tx.held = self.ring_or_hold(fd, &self.tx.counts, (more || self.is_corked()) && is_small(tx));
+    pub(super) fn wake(&self, fd: i32, tx: &mut Tx, sleeper: Sleeper, more: bool) {
+        if sleeper != Sleeper::Nobody {
+            self.wake_sleeper(fd, tx, sleeper, more);
         } else if tx.held && !(more || self.is_corked()) {
             self.let_go(fd, tx);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_sleeper(&self, fd: i32, tx: &mut Tx, sleeper: Sleeper, more: bool) {
+        let hold = (more || self.is_corked()) && is_small(tx);
+        // The kernel can hold back a byte on the connection, but none in a pipe.
+        if !hold
+            && let Sleeper::InWait(wait) = sleeper
+            && self.ring_bell(wait)
+        {
+            self.tx.counts.doorbells.fetch_add(1, Relaxed);
+            return self.let_go(fd, tx);
+        }
+        tx.held = self.ring_or_hold(fd, &self.tx.counts, hold);
+    }
+
+    /// Rings the bell of a wait, if it listens to one. One that it asks for is given to it for the next time.
+    fn ring_bell(&self, wait: u32) -> bool {
+        let w = self.window();
+        // SAFETY: our own control page, and what stands beside it: both type-stable.
+        let (page, bells) = unsafe { (w.my_waits.load(Relaxed).as_ref(), w.bells.load(Relaxed).as_ref()) };
+        let (Some(page), Some(bells)) = (page, bells) else { return false };
+        self.stamp_ring();
+        bells.ring(page, wait)
     }
 
     /// Wakes a peer for which a doorbell was held back.

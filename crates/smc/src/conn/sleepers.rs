@@ -185,6 +185,10 @@ mod tests {
     fn the_dead_do_not_count() {
         let all = none();
         let dead = std::thread::spawn(thread::thread_id).join().expect("it ends");
+        // Joined is not gone yet.
+        while thread::is_alive(dead) {
+            std::thread::yield_now();
+        }
         let mut seat = all.enter_as(dead);
         seat.sleeps(READS);
         assert!(!all.others(READS));

@@ -29,6 +29,16 @@ impl Conn {
         kind.store(kind.load(Relaxed) & image::KIND_TYPE | now_us() << TIME_AT, Relaxed);
     }
 
+    /// When the peer rang for this connection after a sleep had begun at `slept_us`, if that has not been counted yet: of
+    /// several that one bell stands for it was this one that rang it.
+    pub fn rang_since(&self, slept_us: u64) -> Option<u64> {
+        if !self.receives_on_ring() || !self.is_timed() {
+            return None;
+        }
+        let rung = self.my().kind.load(Relaxed) >> TIME_AT;
+        (rung != 0 && rung >= slept_us).then_some(rung)
+    }
+
     /// A sleep that began at `slept_us` has ended because something arrived on this connection.
     pub fn woken(&self, slept_us: u64) {
         if !self.receives_on_ring() || !self.is_timed() {

@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+use super::bells::Bells;
 use super::{Conn, DmbHeader, Waits};
 use crate::{sys, table};
 
@@ -20,6 +21,8 @@ pub struct Window {
     pub my_waits: AtomicPtr<Waits>,
     /// The peer's control page: our wait words.
     pub peer_waits: AtomicPtr<Waits>,
+    /// Bells of the waits in our control page.
+    pub bells: AtomicPtr<Bells>,
     /// Usable bytes of our ring.
     pub my_size: AtomicU32,
     /// Usable bytes of the peer's ring.
@@ -71,6 +74,7 @@ static NO_WINDOW: Window = Window {
     peer: AtomicPtr::new(core::ptr::null_mut()),
     my_waits: AtomicPtr::new(core::ptr::null_mut()),
     peer_waits: AtomicPtr::new(core::ptr::null_mut()),
+    bells: AtomicPtr::new(core::ptr::null_mut()),
     my_size: AtomicU32::new(0),
     peer_size: AtomicU32::new(0),
     swept: AtomicU64::new(0),

@@ -18,6 +18,8 @@ use dibs::loopback::FRONT;
 use shm::sync::AtomicU64;
 use shm::{Letters, Look};
 
+/// Bytes of what goes over the channel with the descriptor of a letter: session and lane.
+pub(super) const LABEL: usize = 5;
 /// Handshakes of a link group at a time.
 const LANES: usize = 64;
 /// Link groups in which a connection is announced: those of the latest handshakes.
@@ -83,6 +85,8 @@ pub(super) struct Lanes {
     /// When a handshake in it last succeeded, in handshakes.
     stamp: u64,
     lanes: [Lane; LANES],
+    /// Bells that came and were not fetched yet.
+    pub(super) came: Vec<bells::Came>,
 }
 
 static STAMPS: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(1);
@@ -148,7 +152,7 @@ impl Lanes {
         }
         if let Some(fd) = pass {
             let session = self.lanes[at].letters.session().to_ne_bytes();
-            let mut label = [at as u8; 5];
+            let mut label = [at as u8; LABEL];
             label[..4].copy_from_slice(&session);
             if !channel::send(self.kept, &label, Some(fd)) {
                 return false;
@@ -174,25 +178,36 @@ impl Lanes {
         }
     }
 
+    /// Sends a bell; false if the channel takes none now.
+    pub(super) fn send(&self, label: &[u8], bell: i32) -> bool {
+        channel::send(self.kept, label, Some(bell))
+    }
+
     /// What came over the channel for this lane. What came for others is kept for them.
     fn fetch(&mut self, at: usize) -> Option<i32> {
+        self.take_all_in();
+        self.lanes[at].passed.take()
+    }
+
+    /// Takes what is on the channel, for lanes and for waits. A peer that sends all the time gets no further than this.
+    pub(super) fn take_all_in(&mut self) {
+        const AT_ONCE: usize = 2 * LANES;
         let mut raw = [0u8; channel::MAX];
-        for _ in 0..LANES {
-            let here = self.lanes[at].passed.take();
-            if here.is_some() {
-                return here;
+        for _ in 0..AT_ONCE {
+            let Ok((len, came)) = channel::recv(self.kept, &mut raw) else { return };
+            let Some(fd) = came else { continue };
+            if let Some(label) = bells::Label::of(&raw[..len]) {
+                bells::keep(&mut self.came, label, fd);
+                continue;
             }
-            let (len, came) = channel::recv(self.kept, &mut raw).ok()?;
-            let fd = came?;
             let session = u32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]);
             match self.lanes.get_mut(usize::from(raw[4])) {
-                Some(lane) if len == 5 && lane.letters.session() == session && lane.passed.is_none() => {
+                Some(lane) if len == LABEL && lane.letters.session() == session && lane.passed.is_none() => {
                     lane.passed = Some(fd);
                 }
                 _ => _ = sys::close(fd),
             }
         }
-        self.lanes[at].passed.take()
     }
 
     fn leave(&mut self, at: usize) {
@@ -204,6 +219,7 @@ impl Lanes {
 
     fn hang_up(&mut self) {
         self.lanes.iter_mut().for_each(Lane::drop_passed);
+        bells::drop_all(&mut self.came);
         // Other processes may have copies of the descriptor.
         sys::shutdown(self.kept, libc::SHUT_RDWR);
         hidden::close(self.kept);
@@ -235,7 +251,15 @@ impl Group {
         }
         let [own, theirs] = [own, theirs].map(|page| page.wrapping_sub(FRONT).cast::<Area>().cast_const());
         let stamp = STAMPS.fetch_add(1, Relaxed);
-        self.lanes = Some(Box::new(Lanes { kept, own, theirs, sessions: 0, stamp, lanes: [Lane::FREE; LANES] }));
+        self.lanes = Some(Box::new(Lanes {
+            kept,
+            own,
+            theirs,
+            sessions: 0,
+            stamp,
+            lanes: [Lane::FREE; LANES],
+            came: Vec::new(),
+        }));
     }
 
     pub(super) fn touch_lanes(&mut self) {

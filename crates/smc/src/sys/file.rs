@@ -128,6 +128,15 @@ pub unsafe fn write_from(fd: c_int, from: *const u8, len: usize) -> isize {
     unsafe { syscall(libc::SYS_write, fd as usize, from as usize, len, 0, 0, 0) }
 }
 
+/// `pipe2`, nonblocking and close-on-exec: the ends to read from and to write to.
+pub fn pipe() -> Result<[c_int; 2], Errno> {
+    let mut ends = [-1; 2];
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: the kernel writes two ints.
+    let r = unsafe { syscall(libc::SYS_pipe2, ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0) };
+    if r < 0 { Err(-r as Errno) } else { Ok(ends) }
+}
+
 /// `fstat(fd)`.
 pub fn stat(fd: c_int) -> Option<libc::stat> {
     // SAFETY: all-zero is a valid stat.

@@ -36,6 +36,12 @@ pub fn poll_for(list: &mut [libc::pollfd], ns: u32) -> isize {
     unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, &raw const limit, core::ptr::null()) }
 }
 
+/// `epoll_create1` with EPOLL_CLOEXEC; a descriptor or a negative errno.
+pub fn epoll_create() -> c_int {
+    // SAFETY: no pointers.
+    unsafe { syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0) as c_int }
+}
+
 /// `epoll_ctl`.
 pub fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: &libc::epoll_event) -> isize {
     let event = core::ptr::from_ref(event) as usize;

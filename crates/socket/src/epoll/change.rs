@@ -74,6 +74,9 @@ pub fn forget(index: u32, fd: i32) {
     for (i, e) in t.of_set(s) {
         release(&t, i, e);
     }
+    if let Some(mut h) = held(index, s) {
+        h.ears().close(s.wait.load(Relaxed));
+    }
     if let Some(c) = connections::get() {
         ledger::free_wait(c, s.wait.swap(0, Relaxed));
     }
@@ -414,6 +417,16 @@ pub fn on_reverted(conn: u32) {
     for (i, e) in of_conn(conn) {
         if let Some(mut h) = set_of(e).and_then(|(at, s)| held(at, s)) {
             h.revert(i);
+        }
+    }
+}
+
+/// A descriptor of ours has moved to another number.
+pub fn moved_fd(from: i32, to: i32) {
+    let Some(t) = tables() else { return };
+    for (index, s) in t.sets() {
+        if let Some(mut h) = held(index, s) {
+            h.ears().moved_fd(from, to);
         }
     }
 }

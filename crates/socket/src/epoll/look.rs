@@ -7,14 +7,13 @@ use libc::epoll_event;
 use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, Waits};
 use smc::sys;
 
+use super::bells::PAGES;
 use super::set::{Entry, Held, State, held};
 use super::table::{entry, set};
 use crate::fds;
 
 /// Empty looks in front of a sleep after which a registration goes cold.
 const COLD_AFTER: u32 = 64;
-/// Link groups that one sleep can cover; connections of further ones are armed singly.
-const PAGES: usize = 16;
 
 /// A descriptor of the connection: the registered one may be closed while another one lives.
 fn io_fd(e: &Entry) -> i32 {
@@ -32,7 +31,7 @@ struct Due {
 /// The events to give out for a registration now, by its mode.
 fn due(e: &Entry, st: &State, c: &Conn, ticks: u64) -> Due {
     let fd = io_fd(e);
-    c.look_now_and_then(fd, ticks);
+    c.look_at_times(fd, ticks);
     let edge = st.is(libc::EPOLLET);
     // Before the readiness: what comes in between is then an edge of its own.
     let (read, space) = if edge { (c.read_stamp(), c.space_epoch()) } else { (0, 0) };
@@ -101,7 +100,7 @@ impl Held {
 
     /// Takes a registration's event, if it has one.
     pub fn report(&mut self, index: u32) -> Option<epoll_event> {
-        let ticks = self.ticks();
+        let (ticks, rung) = (self.ticks(), self.rung);
         let (e, st) = self.state(index)?;
         let c = e.current().filter(|_| st.enabled)?;
         c.settle_rx(io_fd(e));
@@ -110,6 +109,9 @@ impl Held {
         st.urgent = due.urgent && !st.is(libc::EPOLLET);
         if due.events == 0 {
             return None;
+        }
+        if let Some(slept) = rung {
+            c.woken(slept);
         }
         st.idle = 0;
         if due.events & (IN | RDHUP | ERR | HUP) != 0 {
@@ -162,7 +164,7 @@ impl Held {
     /// Arms everything hot, so that the next publication on any of it wakes the set. True when some connection must be
     /// looked at from time to time because its peer cannot ring for space.
     pub fn arm(&mut self) -> bool {
-        let mut pages = Pages { list: [core::ptr::null(); PAGES], used: 0 };
+        let mut pages = Pages { list: [None; PAGES], used: 0 };
         let (mut silent, mut at) = (false, 0);
         while let Some(&i) = self.hot().list.get(at) {
             let Some((e, st)) = self.state(i) else { break };
@@ -198,7 +200,7 @@ impl Held {
                 }
             }
             if st.idle <= COLD_AFTER || waits_in_silence {
-                if (!st.covered || !pages.hold(c.peer_waits())) && !c.is_muffled() {
+                if (!st.covered || !pages.hold(c)) && !c.is_muffled() {
                     c.arm_data();
                 }
                 at += 1;
@@ -211,10 +213,10 @@ impl Held {
                 self.heat(i);
             }
         }
-        let wait = self.set.wait.load(Relaxed);
-        for page in &pages.list[..pages.used] {
-            // SAFETY: a control page, type-stable.
-            unsafe { (**page).sleep(wait) };
+        let (wait, epfd) = (self.set.wait.load(Relaxed), self.set.epfd.load(Relaxed));
+        for (page, c) in pages.list[..pages.used].iter().flatten() {
+            self.ears().listen(epfd, wait, c, page);
+            page.sleep(wait);
         }
         silent
     }
@@ -236,22 +238,24 @@ impl Held {
     }
 }
 
-/// Control pages of the connections that one sleep covers.
+/// Control pages of the connections that one sleep covers, each with one of them.
 struct Pages {
-    list: [*const Waits; PAGES],
+    list: [Option<(&'static Waits, &'static Conn)>; PAGES],
     used: usize,
 }
 
 impl Pages {
-    /// Adds a page; false when there is none or no room for it.
-    fn hold(&mut self, page: *const Waits) -> bool {
-        if page.is_null() || self.list[..self.used].contains(&page) {
-            return !page.is_null();
+    /// Adds the page of a connection; false when there is none or no room for it.
+    fn hold(&mut self, c: &'static Conn) -> bool {
+        // SAFETY: null, or a control page, type-stable.
+        let Some(page) = (unsafe { c.peer_waits().as_ref() }) else { return false };
+        if self.list[..self.used].iter().flatten().any(|(held, _)| core::ptr::eq(*held, page)) {
+            return true;
         }
         if self.used == PAGES {
             return false;
         }
-        self.list[self.used] = page;
+        self.list[self.used] = Some((page, c));
         self.used += 1;
         true
     }

@@ -10,6 +10,7 @@ use shm::lock::{FastGuard, FastLock};
 use smc::conn::Conn;
 use smc::sys;
 
+use super::bells::Ears;
 use super::sleepers::Sleepers;
 use super::table::{entry, of_conn, set};
 use crate::fds::{self, Kind};
@@ -153,6 +154,7 @@ impl Entry {
 pub struct Set {
     lock: FastLock<false>,
     hot: UnsafeCell<Hot>,
+    ears: UnsafeCell<Ears>,
     /// Wait word in the peers' control pages, 0: none. Changes under the lock.
     pub wait: AtomicU32,
     /// Inherited over fork: its wait word belongs to the parent.
@@ -191,7 +193,7 @@ pub struct Set {
     pub kernel_first: AtomicBool,
 }
 
-// SAFETY: the hot list is reached through `Held` only, by the holder of `lock`.
+// SAFETY: the hot list and the bells are reached through `Held` only, by the holder of `lock`.
 unsafe impl Sync for Set {}
 
 /// Registrations that every wait looks at.
@@ -207,6 +209,7 @@ impl Set {
         Self {
             lock: FastLock::new(),
             hot: UnsafeCell::new(Hot { list: Vec::new(), next: 0 }),
+            ears: UnsafeCell::new(Ears::new()),
             wait: AtomicU32::new(0),
             solo: AtomicBool::new(false),
             epfd: AtomicI32::new(-1),
@@ -248,19 +251,21 @@ impl Set {
     }
 }
 
-/// The lock of a set is held: the only way to its hot list and to the state of its registrations, one at a time.
+/// The lock of a set is held: the only way to its hot list, to its bells and to the state of its registrations, one at a time.
 pub struct Held {
     pub set: &'static Set,
     index: u32,
     /// The time, once somebody has asked for it.
     ticks: u64,
+    /// Since when a sleep lasted that a bell has ended: it may have been for any of the connections.
+    pub rung: Option<u64>,
     _guard: FastGuard<'static, false>,
 }
 
 /// Takes the lock of set `index`; None in a signal handler that interrupted its holder.
 #[inline(always)]
 pub fn held(index: u32, set: &'static Set) -> Option<Held> {
-    set.lock.lock().ok().map(|guard| Held { set, index, ticks: 0, _guard: guard })
+    set.lock.lock().ok().map(|guard| Held { set, index, ticks: 0, rung: None, _guard: guard })
 }
 
 /// Whose an event from the kernel is, by its data.
@@ -285,6 +290,11 @@ impl Held {
     pub fn hot(&mut self) -> &mut Hot {
         // SAFETY: the lock is held, and `&mut self` makes this the only reference.
         unsafe { &mut *self.set.hot.get() }
+    }
+
+    pub fn ears(&mut self) -> &mut Ears {
+        // SAFETY: the lock is held, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.set.ears.get() }
     }
 
     /// A registration of this set.
@@ -490,6 +500,7 @@ impl Held {
         self.set.solo.store(true, Relaxed);
         self.set.wait.store(0, Relaxed);
         self.set.sleepers.forget();
+        self.ears().forget();
         for i in members {
             let Some((_, st)) = self.state(i) else { continue };
             (st.hot_at, st.covered) = (0, false);

@@ -1,6 +1,7 @@
 //! Waiting on a set.
 #![allow(unsafe_code)]
 
+use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
@@ -8,8 +9,8 @@ use smc::conn::wakeups::now_us;
 use smc::conn::{Conn, rest};
 use smc::sys;
 
-use super::set::{Held, Owner, SHARE, Set, held};
-use super::table::set;
+use super::set::{Entry, Held, Owner, SHARE, Set, held};
+use super::table::{entry, set};
 use crate::fds::{self, Kind};
 use crate::spin::Spin;
 use crate::{fail, kernel};
@@ -51,6 +52,8 @@ struct Wait {
     hooked: u32,
     /// Since when it sleeps, or has slept until now: what the kernel tells is all that has happened since, in order.
     slept: Option<u64>,
+    /// Since when it had slept when a bell rang.
+    rung: Option<u64>,
     /// Registrations that were reported in that order.
     told: [u32; IN_ORDER],
     tolds: usize,
@@ -83,7 +86,21 @@ pub unsafe fn wait(
     let end = timeout.filter(|t| *t != 0).map(|t| now().saturating_add(t));
     let generation = set.generation.load(Relaxed);
     let (told, tolds) = ([0; IN_ORDER], 0);
-    let mut w = Wait { set, index, generation, epfd, out, max, mask, took: false, hooked: 0, slept: None, told, tolds };
+    let mut w = Wait {
+        set,
+        index,
+        generation,
+        epfd,
+        out,
+        max,
+        mask,
+        took: false,
+        hooked: 0,
+        slept: None,
+        rung: None,
+        told,
+        tolds,
+    };
     if set.hooked.load(SeqCst) == 0
         && let Some(r) = w.unhooked(timeout, plain)
     {
@@ -109,7 +126,7 @@ impl Wait {
             return (r != 0 || self.set.hooked.load(SeqCst) == 0).then_some(r);
         }
         // SAFETY: the kernel filled r events.
-        let kept = unsafe { self.sort_out(self.out, r as usize) };
+        let kept = unsafe { self.sort_out(self.out, r as usize, self.max) };
         if kept == 0 && (r != 0 || self.set.hooked.load(SeqCst) != 0) {
             return None;
         }
@@ -144,6 +161,7 @@ impl Wait {
         let share = (self.max - n).min(share as usize);
         let told = if n == 0 { &[][..] } else { &self.told[..self.tolds] };
         let Some(mut h) = self.held().filter(|_| n == 0 || !self.may_be_told()) else { return n };
+        h.rung = self.rung;
         // SAFETY: the part behind the first n events is writable.
         n + unsafe { h.look(self.out.add(n), share, told) }
     }
@@ -319,13 +337,15 @@ impl Wait {
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
-        (self.slept, self.tolds) = (Some(now_us()), 0);
+        (self.slept, self.rung, self.tolds) = (Some(now_us()), None, 0);
         // SAFETY: forwarded.
         let k = unsafe { self.sleep(left) };
         self.slept = None;
         self.woken();
-        let s = self.set;
-        s.next_yield.store(now() + s.yield_every.load(Relaxed), Relaxed);
+        let (s, now) = (self.set, now());
+        // Sleeping was asking the kernel.
+        s.last_kernel.store(now, Relaxed);
+        s.next_yield.store(now + s.yield_every.load(Relaxed), Relaxed);
         s.busy.store(s.busy.load(Relaxed).saturating_sub(SLEPT), Relaxed);
         if k < 0 || k as usize == self.max {
             return k;
@@ -348,7 +368,7 @@ impl Wait {
             let n = unsafe { kernel::get().epoll_pwait2(self.epfd, self.out, max, &raw const limit, self.mask) };
             if n > 0 {
                 // SAFETY: the kernel filled n events.
-                return unsafe { self.sort_out(self.out, n as usize) } as isize;
+                return unsafe { self.sort_out(self.out, n as usize, max as usize) } as isize;
             }
             if n != -(libc::ENOSYS as isize) {
                 return n;
@@ -381,20 +401,28 @@ impl Wait {
             return k;
         }
         // SAFETY: the kernel filled k events.
-        unsafe { self.sort_out(out, k as usize) as isize }
+        unsafe { self.sort_out(out, k as usize, room) as isize }
     }
 
     /// Takes hooked registrations' events out of the kernel's answer; how many events are left.
     ///
     /// # Safety
-    /// `out` must hold `n` events.
-    unsafe fn sort_out(&mut self, out: *mut epoll_event, n: usize) -> usize {
+    /// `out` must hold `n` events, and have room for `room`.
+    unsafe fn sort_out(&mut self, out: *mut epoll_event, mut n: usize, room: usize) -> usize {
         // Not a handler that interrupted the holder: `wait` has seen to that.
         let Some(mut h) = held(self.index, self.set) else { return 0 };
-        let mut kept = 0;
-        for i in 0..n {
+        let (mut kept, mut i) = (0, 0);
+        while i < n {
             // SAFETY: below n.
             let ev = unsafe { out.add(i).read() };
+            i += 1;
+            if h.ears().told(ev.u64, ev.events) {
+                (self.took, self.rung) = (true, self.slept);
+                // SAFETY: forwarded.
+                let more = unsafe { self.rung_in_order(&mut h, out, kept..i, n..room) };
+                (kept, i, n) = (kept + more.0, i + more.1, n + more.1);
+                continue;
+            }
             let mine = match h.owner(ev.u64) {
                 Owner::Application => Some(ev),
                 Owner::Gone => None,
@@ -419,11 +447,59 @@ impl Wait {
     /// The event of a registration whose doorbell woke us, where the kernel tells of it: what one sender does on two
     /// connections is to be seen in that order, also if one of them is on TCP.
     fn in_order(&mut self, h: &mut Held, index: u32) -> Option<epoll_event> {
-        let place = self.told.get_mut(self.tolds).filter(|_| self.slept.is_some())?;
+        if self.slept.is_none() || self.tolds == IN_ORDER || self.told[..self.tolds].contains(&index) {
+            return None;
+        }
         let ev = h.report(index)?;
-        *place = index;
+        self.told[self.tolds] = index;
         self.tolds += 1;
         Some(ev)
+    }
+
+    /// The events of those for which a bell rang, in its place among those of the kernel: at the beginning of the part `free` of
+    /// `out`, behind which events follow that are moved up into the room `behind` them. How many there are, and by how much those
+    /// were moved. What comes of others later is told later.
+    ///
+    /// # Safety
+    /// `out` must hold events up to the beginning of `behind`, and have room for all of it.
+    unsafe fn rung_in_order(
+        &mut self,
+        h: &mut Held,
+        out: *mut epoll_event,
+        free: Range<usize>,
+        behind: Range<usize>,
+    ) -> (usize, usize) {
+        let Some(slept) = self.slept else { return (0, 0) };
+        let mut rang = [(u64::MAX, 0); IN_ORDER];
+        let (mut known, mut at) = (0, 0);
+        while known < IN_ORDER
+            && let Some(&index) = h.hot().list.get(at)
+        {
+            at += 1;
+            if let Some(when) = entry(index).and_then(Entry::current).and_then(|c| c.rang_since(slept)) {
+                rang[known] = (when, index);
+                known += 1;
+            }
+        }
+        let rang = &mut rang[..known];
+        rang.sort_unstable();
+        let mut events = [epoll_event { events: 0, u64: 0 }; IN_ORDER];
+        let mut n = 0;
+        h.rung = self.slept;
+        for &(_, index) in rang.iter().take(free.len() + behind.len()) {
+            if let Some(ev) = self.in_order(h, index) {
+                events[n] = ev;
+                n += 1;
+            }
+        }
+        h.rung = None;
+        let moved = n.saturating_sub(free.len());
+        // SAFETY: within the room, by the bound of the loop; what follows is moved before its place is written.
+        unsafe {
+            core::ptr::copy(out.add(free.end), out.add(free.end + moved), behind.start - free.end);
+            core::ptr::copy_nonoverlapping(events.as_ptr(), out.add(free.start), n);
+        }
+        (n, moved)
     }
 
     /// Takes the arms back, unless somebody else sleeps by them.

@@ -107,8 +107,8 @@ pub fn on_upgraded(port: Port) {
     crate::epoll::on_switched(index);
 }
 
-/// The application is about to put something of its own on a number that we hid a descriptor at.
-pub fn make_way(fd: i32) {
+/// The application is about to put something of its own on a number that we hid a descriptor at: the number that this has now.
+pub fn make_way(fd: i32) -> Option<i32> {
     each(|own, k| {
         if let Kind::Conn(i) = k
             && conn(i).upgrade.meeting().descriptor() == Some(fd)
@@ -116,7 +116,9 @@ pub fn make_way(fd: i32) {
             smc::meet::abandon(conn(i), own);
         }
     });
-    smc::give_way(fd);
+    let now = smc::give_way(fd)?;
+    crate::epoll::moved_fd(fd, now);
+    Some(now)
 }
 
 /// Before this process loses rights, or gets out of reach of a peer that has none: what is copied by them would be reset.

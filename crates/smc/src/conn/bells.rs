@@ -1,0 +1,212 @@
+//! Bells: pipes by which this process wakes waits of its peers that cover many connections.
+//!
+//! A byte in a pipe wakes a sleeper for a third of what a byte on the TCP connection costs, and it cannot be kept back by a
+//! congestion window or by a delayed acknowledgement. The end to write to stays with the process that rings: if the peer had its
+//! description, as both would have that of an eventfd, it could take O_NONBLOCK off, fill it and make a send wait for ever.
+//! The end to read from is given to the process that waits (`group::bells`). That one only watches it for edges and never reads,
+//! because a pipe that the peer empties meanwhile would keep it in the read. So a bell is full one day: it is
+//! taken away then, and the wait asks for another one.
+//!
+//! What a bell cannot do a byte on the TCP connection does, as ever: for a wait that has none, for peers by other devices or in
+//! other network namespaces, in the child of a fork.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use super::header::{WAITS, Waits};
+use crate::{hidden, sys};
+
+/// Own arenas that have bells, at most.
+const MOST: usize = 1024;
+/// What a pipe takes: a ring has one byte, and the kernel fills its pages with them.
+const SIZE: usize = 16 << 10;
+/// Looks at whether a thread is about to ring, before its bell is kept for good rather than taken away from under it.
+const PATIENCE: usize = 1000;
+
+/// Gives a wait, if it can, the bell of this number that it has asked for in the page.
+pub type Give = fn(&Bells, page: &Waits, wait: u32, number: u32);
+
+/// The bells of the waits in the control page of an arena of ours. Zeroed memory is one without bells.
+pub struct Bells {
+    bells: [Bell; WAITS],
+    /// The link group and the arena.
+    group: AtomicU32,
+    arena: AtomicU64,
+    /// A `Give`.
+    give: AtomicPtr<()>,
+}
+
+struct Bell {
+    /// 0: there is none.
+    number: AtomicU32,
+    /// The number of one that the wait will not get.
+    refused: AtomicU32,
+    /// Threads that may be about to write.
+    inside: AtomicU32,
+    /// Descriptors of the ends to write to and to read from, plus one. The latter only keeps a ring from being a SIGPIPE when
+    /// the peer has closed its own.
+    write: AtomicI32,
+    read: AtomicI32,
+}
+
+static BELLS: AtomicPtr<Bells> = AtomicPtr::new(core::ptr::null_mut());
+static TAKEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+
+/// Bells for the control page of an arena; None if there are too many.
+pub(crate) fn take(group: u32, arena: u64, give: Give) -> Option<&'static Bells> {
+    let mut base = BELLS.load(Acquire);
+    if base.is_null() {
+        // Address space only, touched as it is used.
+        base = sys::reserve(MOST * size_of::<Bells>(), false).cast();
+        if base.is_null() {
+            return None;
+        }
+        if let Err(first) = BELLS.compare_exchange(core::ptr::null_mut(), base, AcqRel, Acquire) {
+            base = first;
+        }
+    }
+    let at = TAKEN.iter().position(|taken| !taken.swap(true, AcqRel))?;
+    // SAFETY: below MOST, in memory that is never unmapped, where zeroes are valid.
+    let bells = unsafe { &*base.add(at) };
+    bells.group.store(group, Relaxed);
+    bells.arena.store(arena, Relaxed);
+    bells.give.store(give as *mut (), Release);
+    Some(bells)
+}
+
+/// Those in use.
+fn all() -> impl Iterator<Item = &'static Bell> {
+    let base = BELLS.load(Acquire);
+    let taken = TAKEN.iter().enumerate().filter(move |(_, taken)| !base.is_null() && taken.load(Relaxed));
+    // SAFETY: as in `take`.
+    taken.flat_map(move |(at, _)| unsafe { &(*base.add(at)).bells })
+}
+
+impl Bells {
+    /// The link group and the arena whose control page it is.
+    pub(crate) fn whose(&self) -> (u32, u64) {
+        (self.group.load(Relaxed), self.arena.load(Relaxed))
+    }
+
+    /// Rings for a wait that sleeps; false if it listens to no bell. One that it asks for it is given then, for the next time.
+    pub(super) fn ring(&self, page: &Waits, wait: u32) -> bool {
+        let bell = &self.bells[wait as usize];
+        // SYNC: bell. Behind the sight of the sleep; pairs with `Waits::sleep`.
+        let word = page.bell[wait as usize].load(Acquire);
+        let number = word >> 1;
+        if word & 1 == 0 {
+            if number != 0 && number != bell.refused.load(Relaxed) {
+                let give = self.give.load(Acquire);
+                // SAFETY: what `take` has stored.
+                let give: Option<Give> = unsafe { core::mem::transmute(give) };
+                give.inspect(|give| give(self, page, wait, number));
+            }
+            return false;
+        }
+        // SYNC: inside. Counted before the look at the number; pairs with `take_away`.
+        bell.inside.fetch_add(1, SeqCst);
+        let written = match bell.number.load(SeqCst) == number {
+            true => sys::write(bell.write.load(Relaxed) - 1, &[0]),
+            false => 0,
+        };
+        bell.inside.fetch_sub(1, SeqCst);
+        if written < 0 {
+            // Full, or not to be written to any more: the wait asks for another one.
+            page.given[wait as usize].store(0, Release);
+            bell.take_away();
+        }
+        written > 0
+    }
+
+    /// Makes a bell, for which there must be none with this number; the end that its wait is to be given.
+    pub(crate) fn make(&self, wait: u32, number: u32) -> Option<i32> {
+        let bell = &self.bells[wait as usize];
+        bell.take_away();
+        if bell.write.load(Acquire) != 0 || !hidden::room_for_bells() {
+            return None;
+        }
+        let [read, write] = sys::pipe().ok()?.map(hidden::park);
+        sys::fcntl(write, libc::F_SETPIPE_SZ, SIZE);
+        bell.read.store(read + 1, Relaxed);
+        bell.write.store(write + 1, Relaxed);
+        // SYNC: inside. Behind the descriptors.
+        bell.number.store(number, SeqCst);
+        Some(read)
+    }
+
+    /// Whether the wait has been made this bell already.
+    pub(crate) fn has(&self, wait: u32, number: u32) -> bool {
+        self.bells[wait as usize].number.load(Relaxed) == number
+    }
+
+    /// The wait will not get this bell.
+    pub(crate) fn refuse(&self, wait: u32, number: u32) {
+        self.bells[wait as usize].refused.store(number, Relaxed);
+        self.bells[wait as usize].take_away();
+    }
+
+    /// Its arena is gone, and all connections with it.
+    pub(crate) fn give_back(&'static self) {
+        for bell in &self.bells {
+            bell.take_away();
+            bell.refused.store(0, Relaxed);
+        }
+        // Ends that a thread may still be writing to stay its own, and so does their place.
+        if self.bells.iter().any(|bell| bell.write.load(Acquire) != 0) {
+            return;
+        }
+        // SAFETY: it lies in that array.
+        let at = unsafe { core::ptr::from_ref(self).offset_from(BELLS.load(Relaxed)) };
+        TAKEN[at as usize].store(false, Release);
+    }
+}
+
+impl Bell {
+    /// Nobody is about to write any more who saw the bell before it was changed.
+    fn is_left_alone(&self) -> bool {
+        let is_left = |_| {
+            // SYNC: inside. Behind the change.
+            let left = self.inside.load(SeqCst) == 0;
+            if !left {
+                sys::yield_now();
+            }
+            left
+        };
+        (0..PATIENCE).any(is_left)
+    }
+
+    fn take_away(&self) {
+        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no bell.
+        if self.number.swap(0, SeqCst) == 0 || !self.is_left_alone() {
+            return;
+        }
+        for end in [&self.read, &self.write] {
+            hidden::close(end.swap(0, AcqRel) - 1);
+        }
+    }
+}
+
+/// A descriptor has moved to another number.
+pub(crate) fn moved_fd(from: i32, to: i32) {
+    for bell in all() {
+        if bell.read.load(Relaxed) == from + 1 {
+            bell.read.store(to + 1, Relaxed);
+        }
+        if bell.write.load(Relaxed) == from + 1 {
+            // Not one byte may go to what the application puts under the old number.
+            bell.write.store(to + 1, SeqCst);
+            bell.is_left_alone();
+        }
+    }
+}
+
+/// In a fork child, whose descriptors of bells are closed: it wakes its parent's peers over TCP.
+pub(crate) fn after_fork_child() {
+    for bell in all() {
+        bell.number.store(0, Relaxed);
+        bell.inside.store(0, Relaxed);
+        bell.read.store(0, Relaxed);
+        bell.write.store(0, Relaxed);
+        bell.refused.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,209 @@
+//! Bells: how they come to a wait of the peer's, what rings by them, and what a peer can do with what it was given.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::sync::atomic::Ordering::*;
+
+use common::{End, bytes, open_fds, rings, serial};
+use dibs::loopback::arena_of;
+use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, epoll_event};
+use smc::conn::Waits;
+use smc::group::{bells, lanes};
+use smc::{channel, hidden, sys};
+
+const WAIT: u32 = 9;
+
+/// Two ends that have just met, so that their link group has a channel.
+fn acquainted() -> (End, End) {
+    lanes::forget_peers();
+    smc::after_fork_child();
+    rings()
+}
+
+/// The waits of an end, in its peer's control page.
+fn page(end: &End) -> &'static Waits {
+    // SAFETY: upgraded, and a control page is never unmapped.
+    unsafe { &*end.conn.peer_waits() }
+}
+
+/// What is unread in the kernel's socket of an end.
+fn doorbells(end: &End) -> usize {
+    sys::ioctl_int(end.fd, libc::FIONREAD).unwrap() as usize
+}
+
+/// An epoll set with a bell.
+struct Set(i32);
+
+impl Set {
+    fn new(bell: i32) -> Self {
+        let set = sys::epoll_create();
+        let event = epoll_event { events: (EPOLLIN | EPOLLET) as u32, u64: 0 };
+        assert_eq!(sys::epoll_ctl(set, EPOLL_CTL_ADD, bell, &event), 0);
+        Self(set)
+    }
+
+    /// Whether it was told of a ring, or of the end of the bell, since it was last asked.
+    fn told(&self) -> Option<u32> {
+        let mut event = epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        let n = unsafe { sys::epoll_pwait(self.0, &raw mut event, 1, 0, std::ptr::null()) };
+        (n == 1).then_some(event.events)
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
+}
+
+/// One message to a sleeper, which then reads it.
+fn message(from: &End, to: &End) {
+    page(to).sleep(WAIT);
+    assert_eq!(from.send(&bytes(1, 0, 10)), Ok(10));
+    page(to).wake(WAIT);
+    assert_eq!(to.recv(&mut [0; 20], 0), Ok(10));
+}
+
+/// A wait that covers its connection has asked for a bell, and fetches it when it was rung for the first time.
+fn bell(from: &End, to: &End) -> (u32, Option<i32>) {
+    to.conn.cover(WAIT);
+    let number = page(to).ask_for_bell(WAIT);
+    // The first message rings what every connection begins with.
+    for _ in 0..2 {
+        message(from, to);
+    }
+    assert!(page(to).has_bell(WAIT, number));
+    (number, bells::fetch(to.conn, WAIT, number))
+}
+
+#[test]
+fn a_wait_is_rung_by_its_bell_and_not_by_the_connection() {
+    let _serial = serial();
+    let (from, to) = acquainted();
+    let (number, bell) = bell(&from, &to);
+    let bell = bell.expect("it has come");
+    let (set, before) = (Set::new(bell), doorbells(&to));
+    message(&from, &to);
+    assert_eq!((set.told(), doorbells(&to)), (None, before + 1), "it does not listen yet");
+    page(&to).listen(WAIT, number);
+    for _ in 0..3 {
+        message(&from, &to);
+        assert_eq!((set.told(), doorbells(&to)), (Some(EPOLLIN as u32), before + 1));
+        assert_eq!(set.told(), None, "once for each ring");
+    }
+    assert_eq!(from.send(&bytes(1, 0, 10)), Ok(10));
+    assert_eq!(set.told(), None, "nobody sleeps");
+    assert_eq!(to.recv(&mut [0; 20], 0), Ok(10));
+    page(&to).stop_listening(WAIT, number);
+    message(&from, &to);
+    assert_eq!((set.told(), doorbells(&to)), (None, before + 2));
+    hidden::close(bell);
+}
+
+#[test]
+fn a_full_bell_is_taken_away_and_another_one_given() {
+    let _serial = serial();
+    let (from, to) = acquainted();
+    let (number, bell) = bell(&from, &to);
+    let bell = bell.expect("it has come");
+    let set = Set::new(bell);
+    page(&to).listen(WAIT, number);
+    let mut rings = 0;
+    while page(&to).has_bell(WAIT, number) {
+        message(&from, &to);
+        // The last one came over the connection.
+        let told = set.told().expect("each ring is told");
+        rings += 1;
+        assert!(rings < 100_000 && (told & libc::EPOLLHUP as u32 == 0 || !page(&to).has_bell(WAIT, number)));
+    }
+    assert!(rings > 10_000, "{rings}");
+    let before = doorbells(&to);
+    message(&from, &to);
+    assert_eq!((set.told(), doorbells(&to)), (None, before + 1));
+    hidden::close(bell);
+    let number = page(&to).ask_for_bell(WAIT);
+    message(&from, &to);
+    let bell = bells::fetch(to.conn, WAIT, number).expect("another one");
+    let set = Set::new(bell);
+    page(&to).listen(WAIT, number);
+    message(&from, &to);
+    assert_eq!(set.told(), Some(EPOLLIN as u32));
+    hidden::close(bell);
+}
+
+#[test]
+fn a_peer_that_closes_its_end_costs_no_signal() {
+    let _serial = serial();
+    let (from, to) = acquainted();
+    let (number, bell) = bell(&from, &to);
+    hidden::close(bell.expect("it has come"));
+    page(&to).listen(WAIT, number);
+    // A SIGPIPE would end this test.
+    for _ in 0..3 {
+        message(&from, &to);
+    }
+}
+
+/// What a peer can do with the end that it was given: empty it, let reads and writes of it block, and fill it if it can.
+#[test]
+fn a_hostile_peer_delays_nobody() {
+    let _serial = serial();
+    let (from, to) = acquainted();
+    let (number, bell) = bell(&from, &to);
+    let bell = bell.expect("it has come");
+    page(&to).listen(WAIT, number);
+    sys::fcntl(bell, libc::F_SETFL, 0);
+    let path = format!("/proc/self/fd/{bell}");
+    let other_end = std::fs::OpenOptions::new().write(true).open(path);
+    if let Ok(mut other_end) = other_end {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        sys::fcntl(other_end.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize);
+        while other_end.write(&[0; 4096]).is_ok() {}
+    }
+    for _ in 0..3 {
+        message(&from, &to);
+    }
+    hidden::close(bell);
+}
+
+/// What is fetched must be a pipe: who watches anything else may be told of more than rings, or be kept waiting.
+#[test]
+fn what_is_no_pipe_is_not_fetched() {
+    let _serial = serial();
+    let (_from, to) = acquainted();
+    let number = page(&to).ask_for_bell(WAIT);
+    let mut label = arena_of(to.conn.peer_token.load(Relaxed)).to_ne_bytes().to_vec();
+    label.extend_from_slice(&WAIT.to_ne_bytes());
+    label.extend_from_slice(&number.to_ne_bytes());
+    let (file, [read, write]) = (sys::memfd(c"no pipe"), sys::pipe().unwrap());
+    let channels: Vec<i32> = hidden::all().filter(|&fd| sys::kind_of(fd) == libc::S_IFSOCK).collect();
+    let give = |fd| {
+        // One of them is the right one.
+        assert!(channels.iter().filter(|&&to| channel::send(to, &label, Some(fd))).count() > 0);
+        bells::fetch(to.conn, WAIT, number)
+    };
+    assert_eq!(give(file), None);
+    let bell = give(read).expect("a pipe is what it takes");
+    hidden::close(bell);
+    assert_eq!(bells::fetch(to.conn, WAIT, number), None, "it comes once");
+    [file, read, write].into_iter().for_each(|fd| _ = sys::close(fd));
+}
+
+#[test]
+fn a_group_takes_its_bells_along() {
+    let _serial = serial();
+    drop(acquainted());
+    lanes::forget_peers();
+    smc::after_fork_child();
+    let before = open_fds();
+    let (from, to) = rings();
+    let (_, bell) = bell(&from, &to);
+    hidden::close(bell.expect("it has come"));
+    drop((from, to));
+    lanes::forget_peers();
+    smc::after_fork_child();
+    assert!(open_fds() <= before, "{} {before}", open_fds());
+}

@@ -1,0 +1,501 @@
+//! The bell of a thread: what wakes one that sleeps in poll, in select or in a receive that blocks.
+//!
+//! A thread that sleeps often gets what an epoll set has: a wait number, which stands for the connections that it sleeps on, and a
+//! set of the kernel's in which its peers' bells are watched (`epoll/bells.rs`). Where it cannot have one, or a connection has
+//! others that wait for it too, doorbells come over TCP.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+
+use libc::{epoll_event, pollfd};
+use shm::lock::{FastGuard, FastLock};
+use smc::conn::sleepers::READS;
+use smc::conn::{Conn, Waits};
+use smc::{hidden, sys, table as connections};
+
+use crate::epoll::bells::{Ears, PAGES};
+use crate::fds::{self, Port};
+use crate::{kernel, ledger};
+
+/// Threads of a process that have bells, at most.
+const PLACES_MOST: usize = 256;
+/// Places at which a thread that is gone is looked for.
+const LOOKS: usize = 8;
+/// Sleeps after which a thread gets its bell.
+const OFTEN: u32 = 8;
+/// Wait numbers of the family that are left to epoll sets.
+const LEFT_TO_SETS: u32 = 64;
+/// Connections that one sleep covers; further ones are armed singly.
+const COVERED: usize = 16;
+
+/// Events that one sleep takes.
+const ROOM: usize = 4;
+const NOTHING: epoll_event = epoll_event { events: 0, u64: 0 };
+/// Data of the connection that the kernel watches beside the bells, which have other data.
+const OWN: u64 = 0;
+
+/// A thread's place.
+struct Place {
+    /// Where the kernel watches the bells: a descriptor of ours.
+    epfd: AtomicI32,
+    /// Held by the thread while it sleeps: a signal handler that interrupts the sleep, and sleeps itself, has no bell.
+    lock: FastLock<false>,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: the state is reached by the holder of the lock only.
+unsafe impl Sync for Place {}
+
+struct State {
+    /// So far.
+    sleeps: u32,
+    /// Its wait number, 0: it has no bell yet.
+    wait: u32,
+    /// There are too many waits or descriptors.
+    refused: bool,
+    /// Whether a receive that a signal interrupted is known to be restarted.
+    restarts: bool,
+    ears: Ears,
+    /// The connection of the last sleep of a receive, by index, generation and descriptor, and whether the kernel watches it
+    /// beside the bells: of the second such sleep in turn it does.
+    receives: (u32, u32, i32),
+    watched: bool,
+    /// How often limits of receives had been set when that one was found to have none, plus one.
+    limitless: u32,
+    /// Connections that its wait number stands for, by index and generation.
+    covered: [(u32, u32); COVERED],
+    covers: usize,
+}
+
+/// How often this process has set the time limit of receives of some connection.
+pub static LIMITS: AtomicU32 = AtomicU32::new(0);
+
+static PLACES: [Place; PLACES_MOST] = [const { Place::new() }; PLACES_MOST];
+/// Whose they are: thread ids, together so that a thread finds its own soon.
+static THREADS: [AtomicU32; PLACES_MOST] = [const { AtomicU32::new(0) }; PLACES_MOST];
+/// Above it no place was ever taken.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+/// Where a thread that is gone is looked for next.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+impl Place {
+    const fn new() -> Self {
+        let state = State {
+            sleeps: 0,
+            wait: 0,
+            refused: false,
+            restarts: false,
+            ears: Ears::new(),
+            receives: (0, 0, -1),
+            watched: false,
+            limitless: 0,
+            covered: [(0, 0); COVERED],
+            covers: 0,
+        };
+        Self { epfd: AtomicI32::new(-1), lock: FastLock::new(), state: UnsafeCell::new(state) }
+    }
+}
+
+/// The calling thread's.
+fn place() -> Option<&'static Place> {
+    let me = shm::thread_id();
+    let own = THREADS[..HIGH.load(Relaxed)].iter().position(|thread| thread.load(Relaxed) == me);
+    own.or_else(|| take(me)).map(|at| &PLACES[at])
+}
+
+/// The place of a thread that is gone, with its bells, or a new one. Threads that come and go find each other's places.
+#[cold]
+fn take(me: u32) -> Option<usize> {
+    let is_mine = |at: usize, before| THREADS[at].compare_exchange(before, me, AcqRel, Relaxed).is_ok();
+    for _ in 0..LOOKS {
+        let high = HIGH.load(Relaxed);
+        let at = NEXT.fetch_add(1, Relaxed) % high.max(1);
+        let before = THREADS[at].load(Relaxed);
+        if at < high && before != 0 && !shm::thread::is_alive_here(before) && is_mine(at, before) {
+            return Some(at);
+        }
+    }
+    let at = (0..PLACES_MOST).find(|&at| is_mine(at, 0))?;
+    HIGH.fetch_max(at + 1, Relaxed);
+    Some(at)
+}
+
+impl State {
+    /// Makes the bell of a thread that sleeps often.
+    #[cold]
+    fn make(&mut self, set: &AtomicI32) {
+        self.sleeps += 1;
+        if self.sleeps < OFTEN || self.refused || !hidden::room_for_bells() {
+            return;
+        }
+        self.refused = true;
+        let Some(table) = connections::get() else { return };
+        let wait = ledger::take_wait(table);
+        if wait == 0 || wait as usize + LEFT_TO_SETS as usize >= smc::conn::WAITS {
+            ledger::free_wait(table, wait);
+            return;
+        }
+        let epfd = sys::epoll_create();
+        if epfd < 0 {
+            ledger::free_wait(table, wait);
+            return;
+        }
+        set.store(hidden::park(epfd), Relaxed);
+        self.restarts = kernel::get().restarts();
+        (self.wait, self.refused) = (wait, false);
+    }
+
+    /// Lets the wait number stand for a connection from now on.
+    fn stand_for(&mut self, port: Port) -> bool {
+        let name = (port.index, port.conn.gen_.load(Relaxed));
+        if !self.covered[..self.covers].contains(&name) {
+            let Some(free) = self.covered.get_mut(self.covers) else { return false };
+            *free = name;
+            self.covers += 1;
+        }
+        if !port.conn.is_covered_by(self.wait) {
+            port.conn.cover(self.wait);
+        }
+        true
+    }
+
+    /// Sees to it that the kernel tells of a connection beside the bells, if the thread has slept on it before.
+    fn watch(&mut self, set: i32, port: Port) -> bool {
+        let name = (port.index, port.conn.gen_.load(Relaxed), port.fd);
+        let again = self.receives == name;
+        if !again && core::mem::take(&mut self.watched) {
+            // If that number is another file's by now, the kernel knows, and took the old one off at its close.
+            sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, self.receives.2, &epoll_event { events: 0, u64: 0 });
+        }
+        if !again {
+            (self.receives, self.limitless) = (name, 0);
+        }
+        if again && !self.watched {
+            let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+            self.watched = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, port.fd, &epoll_event { events, u64: OWN }) == 0;
+        }
+        self.watched
+    }
+
+    /// Stands no longer for connections that are not among these.
+    fn stand_for_no_others(&mut self, ports: &[Port]) {
+        let mut at = 0;
+        while at < self.covers {
+            let (index, generation) = self.covered[at];
+            if ports.iter().any(|port| port.index == index) {
+                at += 1;
+                continue;
+            }
+            let c = fds::conn(index);
+            if c.gen_.load(Relaxed) == generation && c.is_covered_by(self.wait) {
+                c.cover(0);
+            }
+            self.covers -= 1;
+            self.covered[at] = self.covered[self.covers];
+        }
+    }
+}
+
+/// What has ended a sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// The kernel tells this of the socket, once.
+    Kernel(u32),
+    /// A bell rang.
+    Bell,
+    /// The time is up.
+    Time,
+}
+
+/// A sleep of the calling thread, from before it arms until it is awake.
+pub struct Sleep {
+    place: &'static Place,
+    _guard: FastGuard<'static, false>,
+    pages: [Option<(&'static Waits, &'static Conn)>; PAGES],
+    used: usize,
+}
+
+impl Sleep {
+    /// None if the thread has no bell.
+    pub fn begin() -> Option<Self> {
+        let place = place()?;
+        let guard = place.lock.lock().ok()?;
+        let mut sleep = Self { place, _guard: guard, pages: [None; PAGES], used: 0 };
+        let state = sleep.state();
+        if state.wait == 0 {
+            state.make(&place.epfd);
+        }
+        (state.wait != 0).then_some(sleep)
+    }
+
+    fn state(&mut self) -> &mut State {
+        // SAFETY: the lock is held, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.place.state.get() }
+    }
+
+    /// Whether a receive that blocks may sleep here: a signal must not end it that would not end one in the kernel.
+    pub fn restarts(&self) -> bool {
+        // SAFETY: the lock is held, and nothing changes it meanwhile.
+        unsafe { (*self.place.state.get()).restarts }
+    }
+
+    /// A signal has interrupted a receive, which is to be restarted or not.
+    pub fn interrupted(&mut self, restarts: bool) {
+        self.state().restarts = restarts;
+    }
+
+    /// Lets the sleep stand for data on a connection, of which its caller has a seat; false if that must be armed by itself.
+    pub fn covers(&mut self, port: Port) -> bool {
+        let c = port.conn;
+        // Only one wait can stand for a connection, and a doorbell of its own stream wakes all that wait for it.
+        if fds::local(port.index).regs.load(Acquire) != 0
+            || fds::is_shared(port.index)
+            || !c.is_committed()
+            || c.is_muffled()
+            || c.sleepers.others(READS)
+        {
+            return false;
+        }
+        // SAFETY: null, or a control page, type-stable.
+        let Some(page) = (unsafe { c.peer_waits().as_ref() }) else { return false };
+        let known = self.pages[..self.used].iter().flatten().any(|(held, _)| core::ptr::eq(*held, page));
+        if !known && self.used == PAGES || !self.state().stand_for(port) {
+            return false;
+        }
+        if !known {
+            self.pages[self.used] = Some((page, c));
+            self.used += 1;
+        }
+        true
+    }
+
+    /// From here on whoever publishes on a connection that the sleep covers rings. The caller looks once more before it sleeps.
+    pub fn arm(&mut self, ports: &[Port]) {
+        let (pages, epfd) = (self.pages, self.place.epfd.load(Relaxed));
+        let state = self.state();
+        state.stand_for_no_others(ports);
+        for (page, c) in pages.iter().flatten() {
+            state.ears.listen(epfd, state.wait, c, page);
+            page.sleep(state.wait);
+        }
+    }
+
+    /// What is to be polled beside the connections.
+    pub fn asked(&self) -> pollfd {
+        pollfd { fd: self.place.epfd.load(Relaxed), events: libc::POLLIN, revents: 0 }
+    }
+
+    /// What has come of that: whether a bell rang.
+    pub fn told(&mut self, asked: Option<&pollfd>) -> bool {
+        let told = asked.is_some_and(|asked| asked.revents != 0);
+        if told {
+            let (mut out, epfd) = ([NOTHING; ROOM], self.place.epfd.load(Relaxed));
+            // SAFETY: room for as many events.
+            let n = unsafe { sys::epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, 0, core::ptr::null()) };
+            self.take(&out, n);
+        }
+        told
+    }
+
+    /// Sleeps on one connection, which is covered, for so many nanoseconds (None: for ever), or an errno.
+    pub fn receive(&mut self, port: Port, left: Option<u64>) -> Result<Woken, i32> {
+        let epfd = self.place.epfd.load(Relaxed);
+        if !self.state().watch(epfd, port) {
+            let own = pollfd { fd: port.fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+            let mut asked = [own, self.asked()];
+            let limit = left.map(kernel::duration);
+            let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+            // SAFETY: pointers to live locals.
+            let r = unsafe { kernel::get().ppoll(asked.as_mut_ptr(), 2, limit, core::ptr::null()) };
+            self.told(asked.last());
+            return match r {
+                0 => Ok(Woken::Time),
+                1.. => Ok(match asked[0].revents {
+                    0 => Woken::Bell,
+                    events => Woken::Kernel(events as u16 as u32),
+                }),
+                e => Err(-e as i32),
+            };
+        }
+        let mut out = [NOTHING; ROOM];
+        let mut r = -(libc::ENOSYS as isize);
+        let whole = left.is_none_or(|left| left % 1_000_000 == 0);
+        if !whole {
+            let limit = kernel::duration(left.unwrap_or(0));
+            let (max, mask) = (ROOM as i32, core::ptr::null());
+            // SAFETY: room for as many events, and a live limit.
+            r = unsafe { kernel::get().epoll_pwait2(epfd, out.as_mut_ptr(), max, &raw const limit, mask) };
+        }
+        if r == -(libc::ENOSYS as isize) {
+            let ms = left.map_or(-1, |left| left.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+            // SAFETY: room for as many events.
+            r = unsafe { kernel::get().epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, ms, core::ptr::null()) };
+        }
+        match r {
+            0 => Ok(Woken::Time),
+            1.. => Ok(self.take(&out, r)),
+            e => Err(-e as i32),
+        }
+    }
+
+    /// Whether the last sleep of a receive was on this connection, and the kernel would still say of it that it has no time
+    /// limit. It is nobody else's, or it would not be covered.
+    pub fn has_no_limit(&mut self, port: Port) -> bool {
+        let state = self.state();
+        state.limitless == LIMITS.load(Relaxed) + 1
+            && state.receives == (port.index, port.conn.gen_.load(Relaxed), port.fd)
+    }
+
+    /// It has none; `limits` were set so far, before it was asked.
+    pub fn found_no_limit(&mut self, limits: u32) {
+        self.state().limitless = limits + 1;
+    }
+
+    /// Takes events of the set.
+    fn take(&mut self, out: &[epoll_event; ROOM], n: isize) -> Woken {
+        let mut woken = Woken::Bell;
+        for event in &out[..n.max(0) as usize] {
+            if !self.state().ears.told(event.u64, event.events) {
+                woken = Woken::Kernel(event.events);
+            }
+        }
+        woken
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let (pages, wait) = (self.pages, self.state().wait);
+        pages.iter().flatten().for_each(|(page, _)| page.wake(wait));
+    }
+}
+
+/// A descriptor of ours has moved to another number.
+pub fn moved_fd(from: i32, to: i32) {
+    for place in &PLACES[..HIGH.load(Relaxed)] {
+        let _ = place.epfd.compare_exchange(from, to, Relaxed, Relaxed);
+        // Of one that sleeps the number is not needed but to close it, which then does nothing.
+        if let Some(_guard) = place.lock.try_lock() {
+            // SAFETY: the lock is held.
+            unsafe { (*place.state.get()).ears.moved_fd(from, to) };
+        }
+    }
+}
+
+/// In a fork child: threads, wait numbers and descriptors are the parent's.
+pub fn after_fork_child() {
+    for (place, thread) in PLACES.iter().zip(&THREADS).take(HIGH.swap(0, Relaxed)) {
+        thread.store(0, Relaxed);
+        place.epfd.store(-1, Relaxed);
+        // SAFETY: the only thread of the child.
+        unsafe {
+            place.lock.reset();
+            *place.state.get() = Place::new().state.into_inner();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Bare, Kernel as _};
+    use crate::tests::{Pair, SCRIPTED, close, port, recv, send, serial, upgraded};
+    use crate::{epoll, poll};
+    use std::thread;
+    use std::time::Duration;
+
+    /// A thread reads one byte after the other, each of which is sent when it is asleep. Some must be rung for without a byte on
+    /// the connection.
+    fn is_rung_by_its_bell(pair: &Pair, read: impl Fn() -> Vec<u8> + Sync) {
+        const MOST: usize = 400;
+        let doorbells = &port(pair.0).conn.tx.counts.doorbells;
+        let unread = || sys::ioctl_int(pair.1, libc::FIONREAD).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| while read() != b"e" {});
+            let (mut by_bell, mut sent) = (0, 0);
+            while by_bell < 3 && sent < MOST {
+                sent += 1;
+                thread::sleep(Duration::from_millis(3));
+                let before = (unread(), doorbells.load(Relaxed));
+                assert_eq!(send(pair.0, b"m", 0), 1);
+                thread::sleep(Duration::from_millis(3));
+                by_bell += u32::from(unread() == before.0 && doorbells.load(Relaxed) > before.1);
+            }
+            assert_eq!(send(pair.0, b"e", 0), 1);
+            assert_eq!(by_bell, 3, "of {sent}");
+        });
+    }
+
+    #[test]
+    fn a_receive_that_blocks_is_woken_by_a_bell() {
+        let _turn = serial();
+        SCRIPTED.restarts.store(true, SeqCst);
+        let pair = upgraded();
+        is_rung_by_its_bell(&pair, || recv(pair.1, 1, 0).unwrap());
+    }
+
+    #[test]
+    fn poll_is_woken_by_a_bell() {
+        let _turn = serial();
+        let pair = upgraded();
+        is_rung_by_its_bell(&pair, || {
+            let mut list = [pollfd { fd: pair.1, events: libc::POLLIN, revents: 0 }];
+            // SAFETY: a live list.
+            let n = unsafe { poll::poll(list.as_mut_ptr(), 1, None, core::ptr::null(), || panic!("it is upgraded")) };
+            assert_eq!((n, list[0].revents), (1, libc::POLLIN));
+            recv(pair.1, 1, 0).unwrap()
+        });
+    }
+
+    #[test]
+    fn an_epoll_set_is_woken_by_a_bell() {
+        let _turn = serial();
+        let pair = upgraded();
+        // SAFETY: no pointers.
+        let set = epoll::open(unsafe { libc::epoll_create1(0) });
+        let event = epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        let call = |other: Option<&mut epoll_event>| {
+            sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, pair.1, other.map_or(&event, |event| event))
+        };
+        // SAFETY: a live event.
+        assert_eq!(unsafe { epoll::control(set, libc::EPOLL_CTL_ADD, pair.1, &raw const event, call) }, 0);
+        is_rung_by_its_bell(&pair, || {
+            let mut out = [NOTHING; 2];
+            let (at, mask) = (out.as_mut_ptr(), core::ptr::null());
+            // SAFETY: live events.
+            let n = unsafe { epoll::wait(set, at, 2, None, mask, || Bare.epoll_pwait(set, at, 2, -1, mask)) };
+            assert_eq!(n, 1);
+            recv(pair.1, 1, 0).unwrap()
+        });
+        close(set);
+    }
+
+    /// A wait number stands for one sleep: two threads on a connection share the doorbells of its stream.
+    #[test]
+    fn two_that_wait_for_one_connection_are_both_woken() {
+        let _turn = serial();
+        SCRIPTED.restarts.store(true, SeqCst);
+        let pair = upgraded();
+        thread::scope(|scope| {
+            let readers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mut got = 0;
+                    while recv(pair.1, 1, 0).unwrap() != b"e" {
+                        got += 1;
+                    }
+                    got
+                })
+            });
+            for at in 0..200 {
+                if at % 20 == 0 {
+                    thread::sleep(Duration::from_millis(3));
+                }
+                assert_eq!(send(pair.0, b"m", 0), 1);
+            }
+            thread::sleep(Duration::from_millis(3));
+            assert_eq!(send(pair.0, b"ee", 0), 2);
+            assert_eq!(readers.map(|reader| reader.join().unwrap()).iter().sum::<i32>(), 200);
+        });
+    }
+}

@@ -1,0 +1,161 @@
+//! The bells that a set listens to: pipes from its peers, which the kernel watches beside everything else in the set.
+//!
+//! There is one for each control page in which the set's sleeps are told. It is asked for at the first of them and comes later, if
+//! ever; until then, and for whatever a sleep arms singly, doorbells come over TCP.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU8, Ordering::*};
+
+use libc::epoll_event;
+use smc::conn::{Conn, Waits};
+use smc::{group, hidden, sys};
+
+/// Control pages in which one sleep can be told; connections of further link groups are armed singly.
+pub const PAGES: usize = 16;
+/// As `TAG` of registrations: upper half of the data of a bell. Below it are 24 bits of its number, and its place.
+const TAG: u64 = 0x2b99_26c7 << 32;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bell {
+    Asked,
+    /// It rings here: a descriptor of ours.
+    Heard(i32),
+    /// There will be none.
+    Refused,
+}
+
+#[derive(Clone, Copy)]
+struct Ear {
+    page: *const Waits,
+    number: u32,
+    bell: Bell,
+}
+
+/// See the module documentation. What its set's lock guards.
+pub struct Ears([Ear; PAGES]);
+
+impl Ears {
+    pub const fn new() -> Self {
+        Self([Ear { page: core::ptr::null(), number: 0, bell: Bell::Refused }; PAGES])
+    }
+
+    /// Sees to it that wait `wait`, a number of the set `epfd`, has a bell in `page`, the control page of the peer of `c`. The
+    /// set is awake.
+    pub fn listen(&mut self, epfd: i32, wait: u32, c: &Conn, page: &Waits) {
+        let place = |page| self.0.iter().position(|ear| core::ptr::eq(ear.page, page));
+        let Some(at) = place(core::ptr::from_ref(page)).or_else(|| place(core::ptr::null())) else { return };
+        let ear = &mut self.0[at];
+        // Another word than ours is that of a link group that has come to the same memory.
+        let known = !ear.page.is_null() && page.bell_asked_for(wait) == ear.number;
+        if known && matches!(ear.bell, Bell::Refused) {
+            return;
+        }
+        if known && page.has_bell(wait, ear.number) {
+            if matches!(ear.bell, Bell::Heard(_)) {
+                return;
+            }
+            ear.bell = group::bells::fetch(c, wait, ear.number)
+                .filter(|&fd| watch(epfd, fd, TAG | u64::from(ear.number & 0xff_ffff) << 8 | at as u64))
+                .map_or(Bell::Refused, Bell::Heard);
+            if matches!(ear.bell, Bell::Heard(_)) {
+                page.listen(wait, ear.number);
+            }
+            return;
+        }
+        if known && ear.bell == Bell::Asked || !edges_are_told() {
+            return;
+        }
+        // There was none, or the peer has taken it away.
+        ear.close();
+        *ear = Ear { page, number: page.ask_for_bell(wait), bell: Bell::Asked };
+    }
+
+    /// An event of the kernel, by its data: whether it is of a bell. One that has hung up is let go.
+    pub fn told(&mut self, data: u64, events: u32) -> bool {
+        if data & !0xffff_ffff != TAG {
+            return false;
+        }
+        let (at, number) = (data as usize & 0xff, data as u32 >> 8);
+        if events & libc::EPOLLHUP as u32 != 0
+            && let Some(ear) = self.0.get_mut(at)
+            && ear.number & 0xff_ffff == number
+        {
+            ear.close();
+        }
+        true
+    }
+
+    /// The set goes, or its wait number does.
+    pub fn close(&mut self, wait: u32) {
+        for ear in &mut self.0 {
+            if !ear.page.is_null() && wait != 0 {
+                // SAFETY: a control page, type-stable.
+                unsafe { (*ear.page).stop_listening(wait, ear.number) };
+            }
+            ear.close();
+        }
+    }
+
+    /// In a fork child, whose descriptors of bells are closed.
+    pub fn forget(&mut self) {
+        *self = Self::new();
+    }
+
+    /// A descriptor of ours has moved to another number.
+    pub fn moved_fd(&mut self, from: i32, to: i32) {
+        self.0.iter_mut().filter(|ear| ear.bell == Bell::Heard(from)).for_each(|ear| ear.bell = Bell::Heard(to));
+    }
+}
+
+impl Ear {
+    /// Closed, a pipe leaves the set by itself.
+    fn close(&mut self) {
+        if let Bell::Heard(fd) = self.bell {
+            hidden::close(fd);
+        }
+        *self = Ear { page: core::ptr::null(), number: 0, bell: Bell::Refused };
+    }
+}
+
+fn watch(epfd: i32, fd: i32, data: u64) -> bool {
+    let event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: data };
+    let watched = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &event) == 0;
+    if !watched {
+        hidden::close(fd);
+    }
+    watched
+}
+
+/// Whether the kernel tells of each byte in a pipe that nobody reads. Linux 5.5 to 5.13 may tell of the first one only.
+fn edges_are_told() -> bool {
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    match KNOWN.load(Relaxed) {
+        0 => {
+            let told = try_edges();
+            KNOWN.store(if told { YES } else { NO }, Relaxed);
+            told
+        }
+        known => known == YES,
+    }
+}
+
+#[cold]
+fn try_edges() -> bool {
+    let Ok([read, write]) = sys::pipe() else { return false };
+    let set = sys::epoll_create();
+    let tells = || {
+        let mut out = epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        let n = unsafe { sys::epoll_pwait(set, &raw mut out, 1, 0, core::ptr::null()) };
+        n == 1
+    };
+    let event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    let told = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, read, &event) == 0
+        && (0..2).all(|_| sys::write(write, &[0]) == 1 && tells());
+    for fd in [read, write, set] {
+        sys::close(fd);
+    }
+    told
+}
