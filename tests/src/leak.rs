@@ -77,6 +77,11 @@ pub fn open_files(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().count()
 }
 
+/// Those of them that are ends of pipes: bells, of a server without pipes of its own.
+pub fn pipes(pid: i32) -> usize {
+    links(pid).filter(|link| link.starts_with("pipe:")).count()
+}
+
 fn links(pid: i32) -> impl Iterator<Item = String> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     fds.filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()))

@@ -24,7 +24,7 @@ mod tool;
 mod transcript;
 
 pub use case::{Case, case};
-pub use leak::{family, mapped_memory, open_files, resident_memory};
+pub use leak::{family, mapped_memory, open_files, pipes, resident_memory};
 pub use net::{Ports, bytes_received, bytes_sent, expect_silence};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, count as count_skip, skip};

@@ -25,6 +25,7 @@ pub mod ring;
 pub mod segment;
 pub mod sync;
 pub mod thread;
+pub mod words;
 
 pub use copy::copy;
 pub use counter::{Counter, Snapshot};

@@ -3,16 +3,11 @@
 
 #[cfg(not(loom))]
 mod imp {
-    use core::cell::Cell;
+    use crate::words::ID as TID;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fd::{BorrowedFd, IntoRawFd};
     use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open, test_kill_process};
-
-    thread_local! {
-        // Constant and without a destructor: no allocation, no registration, usable in a handler.
-        static TID: Cell<u32> = const { Cell::new(0) };
-    }
 
     /// The kernel's thread id, asked for once per thread.
     #[inline]

@@ -32,8 +32,6 @@ const COVERED: usize = 16;
 /// Events that one sleep takes.
 const ROOM: usize = 4;
 const NOTHING: epoll_event = epoll_event { events: 0, u64: 0 };
-/// Data of the connection that the kernel watches beside the bells, which have other data.
-const OWN: u64 = 0;
 
 /// A thread's place.
 struct Place {
@@ -57,10 +55,12 @@ struct State {
     /// Whether a receive that a signal interrupted is known to be restarted.
     restarts: bool,
     ears: Ears,
-    /// The connection of the last sleep of a receive, by index, generation and descriptor, and whether the kernel watches it
-    /// beside the bells: of the second such sleep in turn it does.
+    /// The connection of the last sleep of a receive, by index, generation and descriptor.
     receives: (u32, u32, i32),
+    /// Whether the kernel watches it beside the bells: from the second such sleep in turn on.
     watched: bool,
+    /// Connections that it has watched. An event of an earlier one, which another process still has, is none of this one.
+    serial: u32,
     /// How often limits of receives had been set when that one was found to have none, plus one.
     limitless: u32,
     /// Connections that its wait number stands for, by index and generation.
@@ -89,6 +89,7 @@ impl Place {
             ears: Ears::new(),
             receives: (0, 0, -1),
             watched: false,
+            serial: 0,
             limitless: 0,
             covered: [(0, 0); COVERED],
             covers: 0,
@@ -97,11 +98,13 @@ impl Place {
     }
 }
 
-/// The calling thread's.
-fn place() -> Option<&'static Place> {
+/// The calling thread's, and whether it has it since now.
+fn place() -> Option<(&'static Place, bool)> {
     let me = shm::thread_id();
-    let own = THREADS[..HIGH.load(Relaxed)].iter().position(|thread| thread.load(Relaxed) == me);
-    own.or_else(|| take(me)).map(|at| &PLACES[at])
+    match THREADS[..HIGH.load(Relaxed)].iter().position(|thread| thread.load(Relaxed) == me) {
+        Some(own) => Some((&PLACES[own], false)),
+        None => take(me).map(|at| (&PLACES[at], true)),
+    }
 }
 
 /// The place of a thread that is gone, with its bells, or a new one. Threads that come and go find each other's places.
@@ -172,8 +175,11 @@ impl State {
             (self.receives, self.limitless) = (name, 0);
         }
         if again && !self.watched {
+            self.serial = self.serial.wrapping_add(1);
             let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-            self.watched = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, port.fd, &epoll_event { events, u64: OWN }) == 0;
+            // Bells have other data.
+            let event = epoll_event { events, u64: self.serial.into() };
+            self.watched = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, port.fd, &event) == 0;
         }
         self.watched
     }
@@ -219,12 +225,15 @@ pub struct Sleep {
 impl Sleep {
     /// None if the thread has no bell.
     pub fn begin() -> Option<Self> {
-        let place = place()?;
+        let (place, is_new) = place()?;
         let guard = place.lock.lock().ok()?;
         let mut sleep = Self { place, _guard: guard, pages: [None; PAGES], used: 0 };
         let state = sleep.state();
         if state.wait == 0 {
             state.make(&place.epfd);
+        } else if is_new {
+            // The thread that had it may have met handlers that there are no more.
+            state.restarts = kernel::get().restarts();
         }
         (state.wait != 0).then_some(sleep)
     }
@@ -356,7 +365,8 @@ impl Sleep {
     fn take(&mut self, out: &[epoll_event; ROOM], n: isize) -> Woken {
         let mut woken = Woken::Bell;
         for event in &out[..n.max(0) as usize] {
-            if !self.state().ears.told(event.u64, event.events) {
+            let state = self.state();
+            if !state.ears.told(event.u64, event.events) && event.u64 == state.serial.into() {
                 woken = Woken::Kernel(event.events);
             }
         }
@@ -497,5 +507,44 @@ mod tests {
             assert_eq!(send(pair.0, b"ee", 0), 2);
             assert_eq!(readers.map(|reader| reader.join().unwrap()).iter().sum::<i32>(), 200);
         });
+    }
+
+    /// A connection that the kernel watched and that another process still has goes on telling this thread of its end.
+    #[test]
+    fn the_end_of_an_earlier_connection_is_not_that_of_the_next() {
+        const OFTEN: usize = 20;
+        let _turn = serial();
+        SCRIPTED.restarts.store(true, SeqCst);
+        let (earlier, next) = (upgraded(), upgraded());
+        let pause = || thread::sleep(Duration::from_millis(2));
+        let talk = |pair: &Pair, at: &(dyn Fn(usize) + Sync)| {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for n in 0..OFTEN {
+                        pause();
+                        at(n);
+                        assert_eq!(send(pair.0, b"m", 0), 1);
+                    }
+                });
+                // Always the same thread, which has slept on both.
+                for _ in 0..OFTEN {
+                    assert_eq!(recv(pair.1, 1, 0), Ok(b"m".to_vec()));
+                }
+            });
+        };
+        talk(&earlier, &|_| ());
+        let elsewhere = sys::fcntl(earlier.1, libc::F_DUPFD_CLOEXEC, 0) as i32;
+        close(earlier.1);
+        talk(&next, &|n| {
+            if n == OFTEN / 2 {
+                close(earlier.0);
+                pause();
+            }
+        });
+        assert!(!port(next.1).conn.peer_died());
+        close(next.0);
+        assert_eq!(recv(next.1, 1, 0), Ok(vec![]));
+        sys::close(elsewhere);
+        core::mem::forget(earlier);
     }
 }

@@ -64,10 +64,11 @@ pub fn dup(fd: i32, plain: impl FnOnce() -> isize) -> isize {
 
 /// dup3, and dup2 of different numbers; `plain` is the application's own call.
 pub fn dup_over(old: i32, new: i32, plain: impl FnOnce() -> isize) -> isize {
-    if hidden::contains(new) && fds::owner() {
-        if let Some(now) = fds::make_way(new) {
-            bell::moved_fd(new, now);
-        }
+    if hidden::contains(new)
+        && fds::owner()
+        && let Some(now) = fds::make_way(new)
+    {
+        bell::moved_fd(new, now);
     }
     if !fds::owner() {
         return plain();

@@ -1,16 +1,9 @@
 //! Threads inside a kernel call of one direction, which that direction may not leave TCP around.
 
-use core::cell::Cell;
-
 use shm::sync::{AtomicU32, Ordering::*};
+use shm::words::AGAIN;
 
 use super::phase::{Receives, Sends, Word};
-
-std::thread_local! {
-    // Constant and without a destructor: no allocation, no registration, usable in a handler.
-    /// This thread is inside a second time, in a signal handler or after a jump out of one.
-    static AGAIN: Cell<bool> = const { Cell::new(false) };
-}
 
 /// See the module documentation.
 #[repr(C)]
@@ -29,7 +22,8 @@ impl Inflight {
         if before == 0 {
             self.first.store(shm::thread_id(), Relaxed);
         } else if self.first.load(Relaxed) == shm::thread_id() {
-            AGAIN.set(true);
+            // In a signal handler, or after a jump out of one.
+            AGAIN.set(1);
         }
         before
     }
@@ -37,7 +31,10 @@ impl Inflight {
     /// Counts this thread out.
     #[inline(always)]
     pub fn leave(&self) {
-        if !AGAIN.take() && self.first.load(Relaxed) == shm::thread_id() {
+        let again = AGAIN.get() != 0;
+        if again {
+            AGAIN.set(0);
+        } else if self.first.load(Relaxed) == shm::thread_id() {
             self.first.store(0, Relaxed);
         }
         // One that was taken for gone is not counted any more.

@@ -43,7 +43,10 @@ impl Ears {
     /// set is awake.
     pub fn listen(&mut self, epfd: i32, wait: u32, c: &Conn, page: &Waits) {
         let place = |page| self.0.iter().position(|ear| core::ptr::eq(ear.page, page));
-        let Some(at) = place(core::ptr::from_ref(page)).or_else(|| place(core::ptr::null())) else { return };
+        let Some(at) = place(core::ptr::from_ref(page)).or_else(|| place(core::ptr::null())) else {
+            // Whoever had the number before may have been killed while it listened.
+            return page.stop_listening(wait, page.bell_asked_for(wait));
+        };
         let ear = &mut self.0[at];
         // Another word than ours is that of a link group that has come to the same memory.
         let known = !ear.page.is_null() && page.bell_asked_for(wait) == ear.number;

@@ -1,0 +1,101 @@
+//! Two words of each thread that are read on every call: where a thread's memory is asked for through a function of the dynamic
+//! linker, as in every library that may be loaded late, that alone is a fifth of the instructions that a call costs a connection on TCP.
+#![allow(unsafe_code)]
+
+/// The thread's id, 0 before it was asked for.
+pub static ID: Word<0> = Word;
+/// The thread is inside a call a second time, see `smc::conn`.
+pub static AGAIN: Word<4> = Word;
+
+/// A word at `AT` bytes of the thread's own memory.
+pub struct Word<const AT: usize>;
+
+#[cfg(target_arch = "x86_64")]
+mod imp {
+    // Of the initial-exec model: at a fixed distance from the thread's pointer. The dynamic linker keeps room for that much, also
+    // for a library that is loaded late.
+    core::arch::global_asm!(
+        ".pushsection .tbss,\"awT\",@nobits",
+        ".hidden shortwire_thread_words",
+        ".globl shortwire_thread_words",
+        ".type shortwire_thread_words,@object",
+        ".size shortwire_thread_words, 8",
+        ".balign 8",
+        "shortwire_thread_words: .zero 8",
+        ".popsection"
+    );
+
+    impl<const AT: usize> super::Word<AT> {
+        /// Its value in this thread.
+        #[inline(always)]
+        pub fn get(&self) -> u32 {
+            let value: u32;
+            // SAFETY: `AT` lies in the 8 bytes above, of which each thread has its own.
+            unsafe {
+                core::arch::asm!(
+                    "mov {at}, qword ptr [rip + shortwire_thread_words@GOTTPOFF]",
+                    "mov {value:e}, dword ptr fs:[{at} + {offset}]",
+                    at = out(reg) _, value = out(reg) value, offset = const AT,
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+            value
+        }
+
+        /// Changes it in this thread.
+        #[inline(always)]
+        pub fn set(&self, value: u32) {
+            // SAFETY: as in `get`.
+            unsafe {
+                core::arch::asm!(
+                    "mov {at}, qword ptr [rip + shortwire_thread_words@GOTTPOFF]",
+                    "mov dword ptr fs:[{at} + {offset}], {value:e}",
+                    at = out(reg) _, value = in(reg) value, offset = const AT,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod imp {
+    use core::cell::Cell;
+
+    std::thread_local! {
+        // Constant and without a destructor: no allocation, no registration, usable in a handler.
+        static WORDS: [Cell<u32>; 2] = const { [Cell::new(0), Cell::new(0)] };
+    }
+
+    impl<const AT: usize> super::Word<AT> {
+        /// Its value in this thread.
+        #[inline(always)]
+        pub fn get(&self) -> u32 {
+            WORDS.with(|words| words[AT / 4].get())
+        }
+
+        /// Changes it in this thread.
+        #[inline(always)]
+        pub fn set(&self, value: u32) {
+            WORDS.with(|words| words[AT / 4].set(value));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_own() {
+        ID.set(7);
+        AGAIN.set(8);
+        let other = std::thread::spawn(|| {
+            let before = (ID.get(), AGAIN.get());
+            ID.set(9);
+            (before, ID.get())
+        });
+        assert_eq!(other.join().unwrap(), ((0, 0), 9));
+        assert_eq!((ID.get(), AGAIN.get()), (7, 8));
+    }
+}
