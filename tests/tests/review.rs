@@ -71,6 +71,7 @@ programs! {
     jumps_out_of_waits = "longjmp_sleepers" DEFAULT AT_ONCE ISM;
     sends_in_a_handler = "send_in_handler" DEFAULT AT_ONCE ISM;
     close_under_a_blocked_recv = "close_under_recv" DEFAULT AT_ONCE ISM;
+    changes_under_a_receive_that_slept_often = "bells" DEFAULT AT_ONCE ISM;
     close_under_a_blocked_send_and_poll = "close_under_send" DEFAULT AT_ONCE ISM;
     peek_offsets_and_what_is_left = "peek_off" DEFAULT AT_ONCE ISM;
     cancelled_loops = "cancel" DEFAULT AT_ONCE ISM;

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::*, fence};
 
 use libc::{epoll_event, pollfd};
 use shm::lock::{FastGuard, FastLock};
@@ -15,11 +15,10 @@ use smc::conn::{Conn, Waits};
 use smc::{hidden, sys, table as connections};
 
 use crate::epoll::bells::{Ears, PAGES};
+use crate::fds::inside::{HIGH, OWNERS, Owner, owners, places};
 use crate::fds::{self, Port};
 use crate::{kernel, ledger};
 
-/// Threads of a process that have bells, at most.
-const PLACES_MOST: usize = 256;
 /// Places at which a thread that is gone is looked for.
 const LOOKS: usize = 8;
 /// Sleeps after which a thread gets its bell.
@@ -33,10 +32,8 @@ const COVERED: usize = 16;
 const ROOM: usize = 4;
 const NOTHING: epoll_event = epoll_event { events: 0, u64: 0 };
 
-/// A thread's place.
+/// What a thread has beside its place among those that have sets (`fds::inside::Owner`).
 struct Place {
-    /// Where the kernel watches the bells: a descriptor of ours.
-    epfd: AtomicI32,
     /// Held by the thread while it sleeps: a signal handler that interrupts the sleep, and sleeps itself, has no bell.
     lock: FastLock<false>,
     state: UnsafeCell<State>,
@@ -52,8 +49,9 @@ struct State {
     wait: u32,
     /// There are too many waits or descriptors.
     refused: bool,
-    /// Whether a receive that a signal interrupted is known to be restarted.
+    /// Whether a receive that a signal interrupts is restarted, by how often handlers had changed when that was asked.
     restarts: bool,
+    handlers: u32,
     ears: Ears,
     /// The connection of the last sleep of a receive, by index, generation and descriptor.
     receives: (u32, u32, i32),
@@ -68,16 +66,12 @@ struct State {
     covers: usize,
 }
 
+/// Where a thread that is gone is looked for next.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// How often this process has set the time limit of receives of some connection.
 pub static LIMITS: AtomicU32 = AtomicU32::new(0);
 
-static PLACES: [Place; PLACES_MOST] = [const { Place::new() }; PLACES_MOST];
-/// Whose they are: thread ids, together so that a thread finds its own soon.
-static THREADS: [AtomicU32; PLACES_MOST] = [const { AtomicU32::new(0) }; PLACES_MOST];
-/// Above it no place was ever taken.
-static HIGH: AtomicUsize = AtomicUsize::new(0);
-/// Where a thread that is gone is looked for next.
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+static PLACES: [Place; OWNERS] = [const { Place::new() }; OWNERS];
 
 impl Place {
     const fn new() -> Self {
@@ -86,6 +80,7 @@ impl Place {
             wait: 0,
             refused: false,
             restarts: false,
+            handlers: 0,
             ears: Ears::new(),
             receives: (0, 0, -1),
             watched: false,
@@ -94,32 +89,32 @@ impl Place {
             covered: [(0, 0); COVERED],
             covers: 0,
         };
-        Self { epfd: AtomicI32::new(-1), lock: FastLock::new(), state: UnsafeCell::new(state) }
+        Self { lock: FastLock::new(), state: UnsafeCell::new(state) }
     }
 }
 
 /// The calling thread's, and whether it has it since now.
-fn place() -> Option<(&'static Place, bool)> {
+fn place() -> Option<(usize, bool)> {
     let me = shm::thread_id();
-    match THREADS[..HIGH.load(Relaxed)].iter().position(|thread| thread.load(Relaxed) == me) {
-        Some(own) => Some((&PLACES[own], false)),
-        None => take(me).map(|at| (&PLACES[at], true)),
+    match owners().iter().position(|owner| owner.thread.load(Relaxed) == me) {
+        Some(own) => Some((own, false)),
+        None => take(me).map(|at| (at, true)),
     }
 }
 
 /// The place of a thread that is gone, with its bells, or a new one. Threads that come and go find each other's places.
 #[cold]
 fn take(me: u32) -> Option<usize> {
-    let is_mine = |at: usize, before| THREADS[at].compare_exchange(before, me, AcqRel, Relaxed).is_ok();
-    for _ in 0..LOOKS {
-        let high = HIGH.load(Relaxed);
-        let at = NEXT.fetch_add(1, Relaxed) % high.max(1);
-        let before = THREADS[at].load(Relaxed);
-        if at < high && before != 0 && !shm::thread::is_alive_here(before) && is_mine(at, before) {
+    let is_mine = |owner: &Owner, before| owner.thread.compare_exchange(before, me, AcqRel, Relaxed).is_ok();
+    let used = owners();
+    for _ in 0..LOOKS.min(used.len()) {
+        let at = NEXT.fetch_add(1, Relaxed) % used.len();
+        let before = used[at].thread.load(Relaxed);
+        if before != 0 && !shm::thread::is_alive_here(before) && is_mine(&used[at], before) {
             return Some(at);
         }
     }
-    let at = (0..PLACES_MOST).find(|&at| is_mine(at, 0))?;
+    let at = places().iter().position(|owner| is_mine(owner, 0))?;
     HIGH.fetch_max(at + 1, Relaxed);
     Some(at)
 }
@@ -145,8 +140,20 @@ impl State {
             return;
         }
         set.store(hidden::park(epfd), Relaxed);
-        self.restarts = kernel::get().restarts();
+        self.handlers = kernel::handlers().wrapping_sub(1);
         (self.wait, self.refused) = (wait, false);
+    }
+
+    /// Its set is gone: the program has another file at that number, or there was no number to move it to.
+    #[cold]
+    fn lose(&mut self) {
+        self.ears.close(-1, self.wait);
+        self.stand_for_no_others(&[]);
+        (self.receives, self.watched) = ((0, 0, -1), false);
+        if let Some(table) = connections::get() {
+            ledger::free_wait(table, self.wait);
+        }
+        (self.wait, self.refused) = (0, true);
     }
 
     /// Lets the wait number stand for a connection from now on.
@@ -167,11 +174,8 @@ impl State {
     fn watch(&mut self, set: i32, port: Port) -> bool {
         let name = (port.index, port.conn.gen_.load(Relaxed), port.fd);
         let again = self.receives == name;
-        if !again && core::mem::take(&mut self.watched) {
-            // If that number is another file's by now, the kernel knows, and took the old one off at its close.
-            sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, self.receives.2, &epoll_event { events: 0, u64: 0 });
-        }
         if !again {
+            self.unwatch(set);
             (self.receives, self.limitless) = (name, 0);
         }
         if again && !self.watched {
@@ -184,18 +188,27 @@ impl State {
         self.watched
     }
 
+    /// The kernel does not watch it any more. What it told of it once and nobody has noted it tells the next sleep again.
+    fn unwatch(&mut self, set: i32) {
+        if core::mem::take(&mut self.watched) {
+            // If that number is another file's by now, the kernel knows, and took the old one off at its close.
+            sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, self.receives.2, &epoll_event { events: 0, u64: 0 });
+        }
+        self.receives = (0, 0, -1);
+    }
+
     /// Stands no longer for connections that are not among these.
     fn stand_for_no_others(&mut self, ports: &[Port]) {
         let mut at = 0;
         while at < self.covers {
             let (index, generation) = self.covered[at];
-            if ports.iter().any(|port| port.index == index) {
+            if ports.iter().any(|port| (port.index, port.conn.gen_.load(Relaxed)) == (index, generation)) {
                 at += 1;
                 continue;
             }
             let c = fds::conn(index);
-            if c.gen_.load(Relaxed) == generation && c.is_covered_by(self.wait) {
-                c.cover(0);
+            if c.gen_.load(Relaxed) == generation {
+                c.uncover(self.wait);
             }
             self.covers -= 1;
             self.covered[at] = self.covered[self.covers];
@@ -217,6 +230,7 @@ pub enum Woken {
 /// A sleep of the calling thread, from before it arms until it is awake.
 pub struct Sleep {
     place: &'static Place,
+    set: &'static AtomicI32,
     _guard: FastGuard<'static, false>,
     pages: [Option<(&'static Waits, &'static Conn)>; PAGES],
     used: usize,
@@ -225,15 +239,27 @@ pub struct Sleep {
 impl Sleep {
     /// None if the thread has no bell.
     pub fn begin() -> Option<Self> {
-        let (place, is_new) = place()?;
-        let guard = place.lock.lock().ok()?;
-        let mut sleep = Self { place, _guard: guard, pages: [None; PAGES], used: 0 };
+        // A child that shares this memory has descriptors of its own.
+        if !fds::owner() {
+            return None;
+        }
+        let (at, is_new) = place()?;
+        let (place, set) = (&PLACES[at], &places()[at].set);
+        let (guard, was_left) = place.lock.lock_recovering().ok()?;
+        let mut sleep = Self { place, set, _guard: guard, pages: [None; PAGES], used: 0 };
+        let (epfd, handlers) = (set.load(Relaxed), kernel::handlers());
         let state = sleep.state();
         if state.wait == 0 {
-            state.make(&place.epfd);
-        } else if is_new {
-            // The thread that had it may have met handlers that there are no more.
-            state.restarts = kernel::get().restarts();
+            state.make(set);
+        } else if epfd < 0 {
+            state.lose();
+        }
+        if is_new || was_left {
+            // What the kernel told then may have been noted by nobody.
+            state.unwatch(epfd);
+        }
+        if state.handlers != handlers {
+            (state.restarts, state.handlers) = (kernel::get().restarts(), handlers);
         }
         (state.wait != 0).then_some(sleep)
     }
@@ -249,14 +275,16 @@ impl Sleep {
         unsafe { (*self.place.state.get()).restarts }
     }
 
-    /// A signal has interrupted a receive, which is to be restarted or not.
-    pub fn interrupted(&mut self, restarts: bool) {
-        self.state().restarts = restarts;
+    /// The sleep is on these connections, and no others.
+    pub fn only_on(&mut self, ports: &[Port]) {
+        self.state().stand_for_no_others(ports);
     }
 
     /// Lets the sleep stand for data on a connection, of which its caller has a seat; false if that must be armed by itself.
     pub fn covers(&mut self, port: Port) -> bool {
         let c = port.conn;
+        // SYNC: alone. Behind the seat; pairs with `may_cover` of epoll.
+        fence(SeqCst);
         // Only one wait can stand for a connection, and a doorbell of its own stream wakes all that wait for it.
         if fds::local(port.index).regs.load(Acquire) != 0
             || fds::is_shared(port.index)
@@ -280,10 +308,9 @@ impl Sleep {
     }
 
     /// From here on whoever publishes on a connection that the sleep covers rings. The caller looks once more before it sleeps.
-    pub fn arm(&mut self, ports: &[Port]) {
-        let (pages, epfd) = (self.pages, self.place.epfd.load(Relaxed));
+    pub fn arm(&mut self) {
+        let (pages, epfd) = (self.pages, self.set.load(Relaxed));
         let state = self.state();
-        state.stand_for_no_others(ports);
         for (page, c) in pages.iter().flatten() {
             state.ears.listen(epfd, state.wait, c, page);
             page.sleep(state.wait);
@@ -292,24 +319,28 @@ impl Sleep {
 
     /// What is to be polled beside the connections.
     pub fn asked(&self) -> pollfd {
-        pollfd { fd: self.place.epfd.load(Relaxed), events: libc::POLLIN, revents: 0 }
+        pollfd { fd: self.set.load(Relaxed), events: libc::POLLIN, revents: 0 }
     }
 
     /// What has come of that: whether a bell rang.
     pub fn told(&mut self, asked: Option<&pollfd>) -> bool {
         let told = asked.is_some_and(|asked| asked.revents != 0);
-        if told {
-            let (mut out, epfd) = ([NOTHING; ROOM], self.place.epfd.load(Relaxed));
+        if asked.is_some_and(|asked| asked.revents & libc::POLLNVAL != 0) {
+            self.state().lose();
+        } else if told {
+            let (mut out, epfd) = ([NOTHING; ROOM], self.set.load(Relaxed));
             // SAFETY: room for as many events.
             let n = unsafe { sys::epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, 0, core::ptr::null()) };
-            self.take(&out, n);
+            if self.take(&out, n) != Woken::Bell {
+                self.state().unwatch(epfd);
+            }
         }
         told
     }
 
     /// Sleeps on one connection, which is covered, for so many nanoseconds (None: for ever), or an errno.
     pub fn receive(&mut self, port: Port, left: Option<u64>) -> Result<Woken, i32> {
-        let epfd = self.place.epfd.load(Relaxed);
+        let epfd = self.set.load(Relaxed);
         if !self.state().watch(epfd, port) {
             let own = pollfd { fd: port.fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
             let mut asked = [own, self.asked()];
@@ -344,6 +375,10 @@ impl Sleep {
         match r {
             0 => Ok(Woken::Time),
             1.. => Ok(self.take(&out, r)),
+            e if e == -(libc::EBADF as isize) || e == -(libc::EINVAL as isize) => {
+                self.state().lose();
+                Ok(Woken::Bell)
+            }
             e => Err(-e as i32),
         }
     }
@@ -365,8 +400,9 @@ impl Sleep {
     fn take(&mut self, out: &[epoll_event; ROOM], n: isize) -> Woken {
         let mut woken = Woken::Bell;
         for event in &out[..n.max(0) as usize] {
+            let epfd = self.set.load(Relaxed);
             let state = self.state();
-            if !state.ears.told(event.u64, event.events) && event.u64 == state.serial.into() {
+            if state.ears.told(epfd, event.u64, event.events).is_none() && event.u64 == state.serial.into() {
                 woken = Woken::Kernel(event.events);
             }
         }
@@ -377,14 +413,16 @@ impl Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         let (pages, wait) = (self.pages, self.state().wait);
-        pages.iter().flatten().for_each(|(page, _)| page.wake(wait));
+        if wait != 0 {
+            pages.iter().flatten().for_each(|(page, _)| page.wake(wait));
+        }
     }
 }
 
 /// A descriptor of ours has moved to another number.
 pub fn moved_fd(from: i32, to: i32) {
-    for place in &PLACES[..HIGH.load(Relaxed)] {
-        let _ = place.epfd.compare_exchange(from, to, Relaxed, Relaxed);
+    for (owner, place) in owners().iter().zip(&PLACES) {
+        let _ = owner.set.compare_exchange(from, to, Relaxed, Relaxed);
         // Of one that sleeps the number is not needed but to close it, which then does nothing.
         if let Some(_guard) = place.lock.try_lock() {
             // SAFETY: the lock is held.
@@ -395,15 +433,16 @@ pub fn moved_fd(from: i32, to: i32) {
 
 /// In a fork child: threads, wait numbers and descriptors are the parent's.
 pub fn after_fork_child() {
-    for (place, thread) in PLACES.iter().zip(&THREADS).take(HIGH.swap(0, Relaxed)) {
-        thread.store(0, Relaxed);
-        place.epfd.store(-1, Relaxed);
+    for (owner, place) in owners().iter().zip(&PLACES) {
+        owner.thread.store(0, Relaxed);
+        owner.set.store(-1, Relaxed);
         // SAFETY: the only thread of the child.
         unsafe {
             place.lock.reset();
             *place.state.get() = Place::new().state.into_inner();
         }
     }
+    HIGH.store(0, Relaxed);
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tcp::leave_to_stdio;
 
 mod exec;
 mod fork;
-mod inside;
+pub(crate) mod inside;
 mod life;
 mod tcp;
 pub mod travel;

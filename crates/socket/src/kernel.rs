@@ -1,7 +1,7 @@
 //! What the library needs of the world around it, and the front has: calls that sleep, the time, and what is known of signals.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
 use libc::{epoll_event, msghdr, nfds_t, pollfd, sigset_t, timespec};
 use smc::sys;
@@ -77,6 +77,19 @@ pub fn get() -> &'static dyn Kernel {
     let world = WORLD.load(Acquire);
     // SAFETY: null, or from `set`, where it was a reference for good.
     unsafe { world.as_ref() }.map_or(&Bare, |world| *world)
+}
+
+/// How often the program has changed a signal handler.
+static HANDLERS: AtomicU32 = AtomicU32::new(0);
+
+/// The program has changed a signal handler.
+pub fn handlers_changed() {
+    HANDLERS.fetch_add(1, Release);
+}
+
+/// How often it has, to be compared with later.
+pub(crate) fn handlers() -> u32 {
+    HANDLERS.load(Acquire)
 }
 
 /// Whether any thread was ever asked to end.

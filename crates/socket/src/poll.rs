@@ -20,6 +20,9 @@ use crate::{epoll, kernel};
 /// Longest sleep while a connection waits for space that its peer cannot announce.
 const SILENT_NS: u64 = 2_000_000;
 
+/// Descriptors among which a bell is a gain.
+const FEW: usize = 64;
+
 /// What a descriptor's readiness depends on.
 enum Watched {
     Kernel,
@@ -104,7 +107,7 @@ fn look(list: &mut [pollfd]) -> usize {
 pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> isize {
     let end = timeout.map(|t| kernel::get().now_ns().saturating_add(t));
     let mut asked: Vec<pollfd> = list.to_vec();
-    let mut spun = false;
+    let (mut spun, mut with_bell) = (false, list.len() <= FEW);
     rest::stir();
     loop {
         let ready = look(list);
@@ -136,7 +139,7 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         spun = true;
         // Before arming, see `Seat::sleeps`.
         let asleep = Asleep::on(list);
-        let mut bell = Sleep::begin();
+        let mut bell = if with_bell { Sleep::begin() } else { None };
         let (silent, held) = arm(list, bell.as_mut());
         if look(list) > 0 {
             continue;
@@ -152,6 +155,11 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         // SAFETY: forwarded.
         let r = unsafe { ask(list, &mut asked, left, mask) };
         drop(asleep);
+        if r == -(libc::EINVAL as isize) && bell.is_some() {
+            // One descriptor more than the program may have.
+            with_bell = false;
+            continue;
+        }
         let rung = bell.as_mut().is_some_and(|bell| bell.told(asked.last()));
         drop(bell);
         if r < 0 {
@@ -196,9 +204,11 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
     let mut covered = Vec::new();
     if let Some(bell) = &mut bell {
         let conns = list.iter().filter(|p| p.events as u16 as u32 & (IN | RDHUP) != 0);
-        let ports = conns.filter(|p| matches!(watched(p.fd), Watched::Conn(_))).filter_map(|p| fds::existing(p.fd));
-        covered.extend(ports.filter(|port| bell.covers(*port)));
-        bell.arm(&covered);
+        let conns = conns.filter(|p| matches!(watched(p.fd), Watched::Conn(_)));
+        covered.extend(conns.filter_map(|p| fds::existing(p.fd)));
+        bell.only_on(&covered);
+        covered.retain(|port| bell.covers(*port));
+        bell.arm();
     }
     for p in list {
         match watched(p.fd) {

@@ -312,9 +312,11 @@ fn sleep_by_bell(stay: &mut Stay, bell: &mut Sleep, port: Port) -> Result<Woken,
     match woken {
         Ok(Woken::Time) => Err(libc::EAGAIN),
         Err(libc::EINTR) => {
-            let restarts = kernel::get().restarts();
-            bell.interrupted(restarts);
-            if restarts && left.is_none() { Ok(Woken::Bell) } else { Err(libc::EINTR) }
+            if kernel::get().restarts() && left.is_none() {
+                Ok(Woken::Bell)
+            } else {
+                Err(libc::EINTR)
+            }
         }
         woken => {
             port.conn.woken(slept);
@@ -329,9 +331,12 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     let unarmed = conn.is_unarmed();
     let seen = conn.doorbells_seen();
     let port = stay.port(smc::table::index_of(conn) as u32);
-    let mut bell = Sleep::begin().and_then(|mut bell| (bell.restarts() && bell.covers(port)).then_some(bell));
+    let mut bell = Sleep::begin().filter(Sleep::restarts).and_then(|mut bell| {
+        bell.only_on(&[port]);
+        bell.covers(port).then_some(bell)
+    });
     match &mut bell {
-        Some(bell) => bell.arm(&[port]),
+        Some(bell) => bell.arm(),
         None => conn.arm_data(),
     }
     if conn.ready(fd) & IN != 0 {

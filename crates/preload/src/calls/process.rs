@@ -72,14 +72,18 @@ pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old:
         if !socket::faulty(new) && (*new).sa_flags & (libc::SA_RESETHAND | libc::SA_RESTART) == libc::SA_RESETHAND {
             ONE_SHOT.store(true, Relaxed);
         }
-        next::sigaction(sig, new, old)
+        let r = next::sigaction(sig, new, old);
+        kernel::handlers_changed();
+        r
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sysv_signal(sig: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     ONE_SHOT.store(true, Relaxed);
-    unsafe { next::__sysv_signal(sig, handler) }
+    let before = unsafe { next::__sysv_signal(sig, handler) };
+    kernel::handlers_changed();
+    before
 }
 
 #[unsafe(no_mangle)]

@@ -32,6 +32,8 @@ pub struct Bells {
     /// The link group and the arena.
     group: AtomicU32,
     arena: AtomicU64,
+    /// The process that has them.
+    process: AtomicU32,
     /// A `Give`.
     give: AtomicPtr<()>,
 }
@@ -70,6 +72,7 @@ pub(crate) fn take(group: u32, arena: u64, give: Give) -> Option<&'static Bells>
     let bells = unsafe { &*base.add(at) };
     bells.group.store(group, Relaxed);
     bells.arena.store(arena, Relaxed);
+    bells.process.store(sys::getpid(), Relaxed);
     bells.give.store(give as *mut (), Release);
     Some(bells)
 }
@@ -83,9 +86,9 @@ fn all() -> impl Iterator<Item = &'static Bell> {
 }
 
 impl Bells {
-    /// The link group and the arena whose control page it is.
-    pub(crate) fn whose(&self) -> (u32, u64) {
-        (self.group.load(Relaxed), self.arena.load(Relaxed))
+    /// The link group and the arena whose control page it is, and their process.
+    pub(crate) fn whose(&self) -> (u32, u64, u32) {
+        (self.group.load(Relaxed), self.arena.load(Relaxed), self.process.load(Relaxed))
     }
 
     /// Rings for a wait that sleeps; false if it listens to no bell. One that it asks for it is given then, for the next time.
@@ -105,7 +108,8 @@ impl Bells {
         }
         // SYNC: inside. Counted before the look at the number; pairs with `take_away`.
         bell.inside.fetch_add(1, SeqCst);
-        let written = match bell.number.load(SeqCst) == number {
+        // A peer may listen to the number 0, which says that there is none.
+        let written = match number != 0 && bell.number.load(SeqCst) == number {
             true => sys::write(bell.write.load(Relaxed) - 1, &[0]),
             false => 0,
         };

@@ -114,6 +114,11 @@ impl<'a> Mapped<'a> {
         self.peer.cover.store(wait, SeqCst);
     }
 
+    /// Lets the wait numbered `wait` stand for them no more, if no other one does by now.
+    pub fn uncover(self, wait: u32) {
+        let _ = self.peer.cover.compare_exchange(wait, 0, SeqCst, Relaxed);
+    }
+
     /// Says that our sends leave TCP after `n` bytes.
     pub fn leave_tcp(self, n: u64) {
         // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this
@@ -211,6 +216,18 @@ mod tests {
         page.sleep(5);
         pairs[0].ends()[1].cover(WAITS as u32);
         assert!(!rings(0));
+    }
+
+    #[test]
+    fn who_stood_for_a_connection_leaves_it_to_who_does_by_now() {
+        let pair = Pair::default();
+        let owner = pair.ends()[1];
+        owner.cover(5);
+        owner.cover(6);
+        owner.uncover(5);
+        assert_eq!(owner.peer.cover.load(Relaxed), 6);
+        owner.uncover(6);
+        assert_eq!(owner.peer.cover.load(Relaxed), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
 
-use super::reach::{Reach, each};
+use super::reach::{Any, Reach, each};
 use super::sleepers::{READS, WRITES};
 use super::*;
 use crate::sys;
@@ -292,10 +292,19 @@ impl Conn {
         self.clear_stale(fd, seen, false, false);
     }
 
-    /// Lets the wait numbered `wait` (0: none) stand for this connection's own arming.
+    /// Lets the wait numbered `wait` stand for this connection's own arming.
     pub fn cover(&self, wait: u32) {
         if self.is_committed() {
             each!(self.reach(), reach => reach.cover(wait));
+        }
+    }
+
+    /// Takes that back, unless another wait has come to stand for it: its sleeper would be asleep unarmed.
+    pub fn uncover(&self, wait: u32) {
+        if self.is_committed()
+            && let Any::Mapped(reach) = self.reach()
+        {
+            reach.uncover(wait);
         }
     }
 

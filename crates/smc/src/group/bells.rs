@@ -14,7 +14,8 @@ const MOST: usize = 64;
 /// A bell that came over the channel.
 pub(super) struct Came {
     label: Label,
-    fd: i32,
+    /// Parked: at a number that the application could take it would pass for a file of the application's.
+    pub fd: i32,
 }
 
 /// What a bell is for.
@@ -50,14 +51,26 @@ impl Label {
 /// Keeps what came until its wait fetches it.
 pub(super) fn keep(came: &mut Vec<Came>, label: Label, fd: i32) {
     if came.len() == MOST {
-        sys::close(came.remove(0).fd);
+        hidden::close(came.remove(0).fd);
     }
     came.push(Came { label, fd });
 }
 
 /// Closes what nobody has fetched.
 pub(super) fn drop_all(came: &mut Vec<Came>) {
-    came.drain(..).for_each(|bell| _ = sys::close(bell.fd));
+    came.drain(..).for_each(|bell| hidden::close(bell.fd));
+}
+
+/// Whether bells are given to a process, and taken from it. A pipe has one lock for all its ends, which a reader holds for as long
+/// as its own memory takes to be written to: as long as it likes. So a peer could keep us in a write, or in the close of the
+/// pipe; one of our own user can do worse without that.
+pub(super) fn is_trusted(of: Cred) -> bool {
+    of.uid == rustix::process::geteuid().as_raw()
+}
+
+/// Whether this is the process that has the group: a child that shares its memory has descriptors of its own.
+fn is_ours(process: u32) -> bool {
+    process == sys::getpid()
 }
 
 impl Group {
@@ -84,13 +97,18 @@ pub fn of(id: u32, token: u64) -> *const Bells {
 /// Gives a wait the bell that it asks for, if there is a way to it.
 #[cold]
 fn give(bells: &Bells, page: &Waits, wait: u32, number: u32) {
-    let (id, arena) = bells.whose();
+    let (id, arena, process) = bells.whose();
+    if !is_ours(process) {
+        return;
+    }
     let given = with(|list| {
         if bells.has(wait, number) {
-            // Another thread was faster; it is on its way.
+            // Another thread was faster, and it is on its way. Who took an earlier one away may have said that there is none.
+            page.given[wait as usize].store(number, Release);
             return true;
         }
-        let lanes = list.iter_mut().find(|g| g.id == id).and_then(|g| g.lanes.as_deref_mut());
+        let group = list.iter_mut().find(|g| g.id == id && is_trusted(g.of));
+        let lanes = group.and_then(|g| g.lanes.as_deref_mut());
         let label = Label { arena, wait, number };
         let sent = lanes
             .and_then(|lanes| bells.make(wait, number).map(|read| lanes.send(&label.to_bytes(), read)))
@@ -112,18 +130,21 @@ fn give(bells: &Bells, page: &Waits, wait: u32, number: u32) {
 pub fn fetch(conn: &Conn, wait: u32, number: u32) -> Option<i32> {
     let (id, token) = (conn.group.load(Relaxed), conn.peer_token.load(Relaxed));
     let label = Label { arena: arena_of(token), wait, number };
+    if !is_ours(conn.pid.load(Relaxed)) {
+        return None;
+    }
     let fd = with(|list| {
-        let lanes = list.iter_mut().find(|g| g.id == id)?.lanes.as_deref_mut()?;
-        lanes.take_all_in();
+        let group = list.iter_mut().find(|g| g.id == id && is_trusted(g.of))?;
+        let lanes = group.lanes.as_deref_mut()?;
+        lanes.take_all_in(true);
         let at = lanes.came.iter().position(|bell| bell.label == label)?;
         Some(lanes.came.swap_remove(at).fd)
     })??;
-    let is_pipe = sys::stat(fd).is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFIFO);
-    if !is_pipe || !hidden::room_for_bells() {
-        sys::close(fd);
-        return None;
+    let is_pipe = sys::kind_of(fd) == libc::S_IFIFO;
+    if !is_pipe {
+        hidden::close(fd);
     }
-    Some(hidden::park(fd))
+    is_pipe.then_some(fd)
 }
 
 const _: () = assert!(Label::LEN != lanes::LABEL && Label::LEN <= channel::MAX);

@@ -184,20 +184,25 @@ impl Lanes {
     }
 
     /// What came over the channel for this lane. What came for others is kept for them.
-    fn fetch(&mut self, at: usize) -> Option<i32> {
-        self.take_all_in();
+    fn fetch(&mut self, at: usize, bells: bool) -> Option<i32> {
+        self.take_all_in(bells);
         self.lanes[at].passed.take()
     }
 
-    /// Takes what is on the channel, for lanes and for waits. A peer that sends all the time gets no further than this.
-    pub(super) fn take_all_in(&mut self) {
+    /// Takes what is on the channel, for lanes and, if `bells` are taken from this peer, for waits. A peer that sends all the
+    /// time gets no further than this.
+    pub(super) fn take_all_in(&mut self, bells: bool) {
         const AT_ONCE: usize = 2 * LANES;
         let mut raw = [0u8; channel::MAX];
         for _ in 0..AT_ONCE {
             let Ok((len, came)) = channel::recv(self.kept, &mut raw) else { return };
             let Some(fd) = came else { continue };
             if let Some(label) = bells::Label::of(&raw[..len]) {
-                bells::keep(&mut self.came, label, fd);
+                if bells && hidden::room_for_bells() {
+                    bells::keep(&mut self.came, label, hidden::park(fd));
+                } else {
+                    sys::close(fd);
+                }
                 continue;
             }
             let session = u32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]);
@@ -430,10 +435,10 @@ pub fn send(conn: &Conn, place: Place, message: &[u8], pass: Option<i32>) -> boo
 
 /// As [`channel::recv`].
 pub fn recv(conn: &Conn, place: Place, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
-    at(conn, place, |lanes, at, _| {
+    at(conn, place, |lanes, at, of| {
         let (len, marked) = lanes.look(at, out)?;
         lanes.lanes[at].letters.take();
-        Ok((len, if marked { lanes.fetch(at) } else { None }))
+        Ok((len, if marked { lanes.fetch(at, bells::is_trusted(of)) } else { None }))
     })?
 }
 
@@ -460,6 +465,7 @@ pub(crate) fn moved_fd(from: i32, to: i32) {
             if lanes.kept == from {
                 lanes.kept = to;
             }
+            lanes.came.iter_mut().filter(|bell| bell.fd == from).for_each(|bell| bell.fd = to);
         }
     });
 }

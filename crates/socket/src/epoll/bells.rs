@@ -69,33 +69,35 @@ impl Ears {
             return;
         }
         // There was none, or the peer has taken it away.
-        ear.close();
+        ear.close(epfd);
         *ear = Ear { page, number: page.ask_for_bell(wait), bell: Bell::Asked };
     }
 
-    /// An event of the kernel, by its data: whether it is of a bell. One that has hung up is let go.
-    pub fn told(&mut self, data: u64, events: u32) -> bool {
+    /// An event of the kernel, by its data: the control page whose peer rang, or null, if it is of a bell. One that has hung up
+    /// is let go.
+    pub fn told(&mut self, epfd: i32, data: u64, events: u32) -> Option<*const Waits> {
         if data & !0xffff_ffff != TAG {
-            return false;
+            return None;
         }
         let (at, number) = (data as usize & 0xff, data as u32 >> 8);
-        if events & libc::EPOLLHUP as u32 != 0
-            && let Some(ear) = self.0.get_mut(at)
-            && ear.number & 0xff_ffff == number
-        {
-            ear.close();
+        let Some(ear) = self.0.get_mut(at).filter(|ear| ear.number & 0xff_ffff == number) else {
+            return Some(core::ptr::null());
+        };
+        let page = ear.page;
+        if events & libc::EPOLLHUP as u32 != 0 {
+            ear.close(epfd);
         }
-        true
+        Some(page)
     }
 
     /// The set goes, or its wait number does.
-    pub fn close(&mut self, wait: u32) {
+    pub fn close(&mut self, epfd: i32, wait: u32) {
         for ear in &mut self.0 {
             if !ear.page.is_null() && wait != 0 {
                 // SAFETY: a control page, type-stable.
                 unsafe { (*ear.page).stop_listening(wait, ear.number) };
             }
-            ear.close();
+            ear.close(epfd);
         }
     }
 
@@ -111,9 +113,10 @@ impl Ears {
 }
 
 impl Ear {
-    /// Closed, a pipe leaves the set by itself.
-    fn close(&mut self) {
+    /// The peer may have a copy of its end yet: closed here, it would stay in the set.
+    fn close(&mut self, epfd: i32) {
         if let Bell::Heard(fd) = self.bell {
+            sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, &epoll_event { events: 0, u64: 0 });
             hidden::close(fd);
         }
         *self = Ear { page: core::ptr::null(), number: 0, bell: Bell::Refused };

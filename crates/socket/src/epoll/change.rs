@@ -75,7 +75,7 @@ pub fn forget(index: u32, fd: i32) {
         release(&t, i, e);
     }
     if let Some(mut h) = held(index, s) {
-        h.ears().close(s.wait.load(Relaxed));
+        h.ears().close(s.epfd.load(Relaxed), s.wait.load(Relaxed));
     }
     if let Some(c) = connections::get() {
         ledger::free_wait(c, s.wait.swap(0, Relaxed));

@@ -166,6 +166,7 @@ impl Held {
     pub fn arm(&mut self) -> bool {
         let mut pages = Pages { list: [None; PAGES], used: 0 };
         let (mut silent, mut at) = (false, 0);
+        let (wait, epfd) = (self.set.wait.load(Relaxed), self.set.epfd.load(Relaxed));
         while let Some(&i) = self.hot().list.get(at) {
             let Some((e, st)) = self.state(i) else { break };
             let Some(c) = e.current() else {
@@ -196,7 +197,7 @@ impl Held {
                 silent = true;
                 waits_in_silence = true;
                 if core::mem::take(&mut st.covered) {
-                    c.cover(0);
+                    c.uncover(wait);
                 }
             }
             if st.idle <= COLD_AFTER || waits_in_silence {
@@ -213,7 +214,6 @@ impl Held {
                 self.heat(i);
             }
         }
-        let (wait, epfd) = (self.set.wait.load(Relaxed), self.set.epfd.load(Relaxed));
         for (page, c) in pages.list[..pages.used].iter().flatten() {
             self.ears().listen(epfd, wait, c, page);
             page.sleep(wait);

@@ -3,11 +3,12 @@
 
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*, fence};
 
 use libc::epoll_event;
 use shm::lock::{FastGuard, FastLock};
 use smc::conn::Conn;
+use smc::conn::sleepers::READS;
 use smc::sys;
 
 use super::bells::Ears;
@@ -457,6 +458,7 @@ impl Held {
 
     /// Takes a registration off the hot list.
     pub fn cool(&mut self, index: u32) {
+        let wait = self.set.wait.load(Relaxed);
         let Some((e, st)) = self.state(index) else { return };
         let place = core::mem::take(&mut st.hot_at);
         if place == 0 {
@@ -465,7 +467,7 @@ impl Held {
         if core::mem::take(&mut st.covered)
             && let Some(c) = e.current()
         {
-            c.cover(0);
+            c.uncover(wait);
         }
         let at = place as usize - 1;
         let list = &mut self.hot().list;
@@ -515,9 +517,13 @@ fn hooked_event(index: u32, e: &Entry) -> epoll_event {
     epoll_event { events: WATCH, u64: e.tag(index) }
 }
 
-/// Only one wait can stand for a connection: with several registrations each arms it by itself.
+/// Only one wait can stand for a connection: with several registrations each arms it by itself, and so does a set beside a thread
+/// that sleeps on the connection, perhaps by a bell of its own.
 fn may_cover(conn: u32, c: &Conn) -> bool {
-    of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && c.is_committed()
+    // SYNC: alone. Behind the registration; pairs with `bell::Sleep::covers`. Either the thread sees the registration, or
+    // we see the thread.
+    fence(SeqCst);
+    of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && c.is_committed() && !c.sleepers.others(READS)
 }
 
 /// Whether any registration of the set is hooked.

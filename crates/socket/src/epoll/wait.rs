@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
 use smc::conn::wakeups::now_us;
-use smc::conn::{Conn, rest};
+use smc::conn::{Conn, Waits, rest};
 use smc::sys;
 
 use super::set::{Entry, Held, Owner, SHARE, Set, held};
@@ -416,10 +416,10 @@ impl Wait {
             // SAFETY: below n.
             let ev = unsafe { out.add(i).read() };
             i += 1;
-            if h.ears().told(ev.u64, ev.events) {
+            if let Some(page) = h.ears().told(self.epfd, ev.u64, ev.events) {
                 (self.took, self.rung) = (true, self.slept);
                 // SAFETY: forwarded.
-                let more = unsafe { self.rung_in_order(&mut h, out, kept..i, n..room) };
+                let more = unsafe { self.rung_in_order(&mut h, page, out, kept..i, n..room) };
                 (kept, i, n) = (kept + more.0, i + more.1, n + more.1);
                 continue;
             }
@@ -456,7 +456,7 @@ impl Wait {
         Some(ev)
     }
 
-    /// The events of those for which a bell rang, in its place among those of the kernel: at the beginning of the part `free` of
+    /// The events of those of one control page for which its bell rang, in its place among those of the kernel: at the beginning of the part `free` of
     /// `out`, behind which events follow that are moved up into the room `behind` them. How many there are, and by how much those
     /// were moved. What comes of others later is told later.
     ///
@@ -465,6 +465,7 @@ impl Wait {
     unsafe fn rung_in_order(
         &mut self,
         h: &mut Held,
+        page: *const Waits,
         out: *mut epoll_event,
         free: Range<usize>,
         behind: Range<usize>,
@@ -476,7 +477,9 @@ impl Wait {
             && let Some(&index) = h.hot().list.get(at)
         {
             at += 1;
-            if let Some(when) = entry(index).and_then(Entry::current).and_then(|c| c.rang_since(slept)) {
+            let of_page = |c: &&Conn| core::ptr::eq(c.peer_waits(), page);
+            let c = entry(index).and_then(Entry::current).filter(of_page);
+            if let Some(when) = c.and_then(|c| c.rang_since(slept)) {
                 rang[known] = (when, index);
                 known += 1;
             }

@@ -1,6 +1,6 @@
 //! Closes under calls of other threads: a call goes on, and the connection ends behind the last one, as in the kernel.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 
 use smc::conn::Conn;
 use smc::{sys, table};
@@ -63,6 +63,32 @@ pub fn left(c: &Conn) {
     }
 }
 
+/// Threads of a process that have sets of their own, at most.
+pub const OWNERS: usize = 256;
+
+/// A thread, and the kernel's set by which it sleeps in receives (`bell`).
+pub struct Owner {
+    /// Its id, 0: nobody has this place.
+    pub thread: AtomicU32,
+    /// A descriptor of ours, below 0: there is none.
+    pub set: AtomicI32,
+}
+
+/// Together, so that a thread finds its own place soon.
+static SETS: [Owner; OWNERS] = [const { Owner { thread: AtomicU32::new(0), set: AtomicI32::new(-1) } }; OWNERS];
+/// Above it no place was ever taken.
+pub static HIGH: AtomicUsize = AtomicUsize::new(0);
+
+/// The places that were ever taken.
+pub fn owners() -> &'static [Owner] {
+    &SETS[..HIGH.load(Relaxed).min(OWNERS)]
+}
+
+/// All places.
+pub fn places() -> &'static [Owner; OWNERS] {
+    &SETS
+}
+
 /// How often, a millisecond apart, a thread is looked at that is inside a call and runs: on a busy machine it may not get to its
 /// sleep for that long, and taken for gone it would find its connection closed.
 const LOOKS: u32 = 200;
@@ -70,6 +96,7 @@ const LOOKS: u32 = 200;
 /// Whether a thread of ours that was inside a call on one of `fds` still is: it may have left by a jump and do something else.
 fn waits(c: &Conn, thread: u32, fds: [i32; 2]) -> bool {
     const WITH_LISTS: [libc::c_long; 2] = [libc::SYS_ppoll, SYS_POLL];
+    const BY_BELL: [libc::c_long; 2] = [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
     const WITH_NUMBERS: [libc::c_long; 13] = [
         libc::SYS_read,
         libc::SYS_readv,
@@ -96,6 +123,10 @@ fn waits(c: &Conn, thread: u32, fds: [i32; 2]) -> bool {
             let Some(call) = words.next().and_then(|number| number.parse().ok()) else { return false };
             let first = words.next().and_then(|arg| i64::from_str_radix(arg.trim_start_matches("0x"), 16).ok());
             let named = first.is_some_and(|fd| fds.contains(&(fd as i32)));
+            if BY_BELL.contains(&call) {
+                let own = owners().iter().find(|owner| owner.thread.load(Relaxed) == thread);
+                return first.is_some_and(|fd| own.is_some_and(|own| own.set.load(Relaxed) == fd as i32));
+            }
             return WITH_LISTS.contains(&call) || WITH_NUMBERS.contains(&call) && named;
         }
         sys::nap();
