@@ -109,6 +109,13 @@ pub fn close(fd: i32) {
     }
 }
 
+/// A number is ours no more: the program has closed it past us, or there is another file of its own.
+pub fn forget(fd: i32) {
+    if FDS.iter().any(|slot| fd >= 0 && slot.compare_exchange(fd + 1, 0, Relaxed, Relaxed).is_ok()) {
+        COUNT.fetch_sub(1, Relaxed);
+    }
+}
+
 /// All parked descriptors.
 pub fn all() -> impl Iterator<Item = i32> {
     FDS.iter().map(|s| s.load(Relaxed) - 1).filter(|fd| *fd >= 0)

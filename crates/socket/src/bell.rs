@@ -146,7 +146,8 @@ impl State {
 
     /// Its set is gone: the program has another file at that number, or there was no number to move it to.
     #[cold]
-    fn lose(&mut self) {
+    fn lose(&mut self, set: &AtomicI32) {
+        hidden::forget(set.swap(-1, Relaxed));
         self.ears.close(-1, self.wait);
         self.stand_for_no_others(&[]);
         (self.receives, self.watched) = ((0, 0, -1), false);
@@ -230,7 +231,7 @@ pub enum Woken {
 /// A sleep of the calling thread, from before it arms until it is awake.
 pub struct Sleep {
     place: &'static Place,
-    set: &'static AtomicI32,
+    owner: &'static Owner,
     _guard: FastGuard<'static, false>,
     pages: [Option<(&'static Waits, &'static Conn)>; PAGES],
     used: usize,
@@ -244,21 +245,25 @@ impl Sleep {
             return None;
         }
         let (at, is_new) = place()?;
-        let (place, set) = (&PLACES[at], &places()[at].set);
+        let (place, owner) = (&PLACES[at], &places()[at]);
         let (guard, was_left) = place.lock.lock_recovering().ok()?;
-        let mut sleep = Self { place, set, _guard: guard, pages: [None; PAGES], used: 0 };
-        let (epfd, handlers) = (set.load(Relaxed), kernel::handlers());
+        let mut sleep = Self { place, owner, _guard: guard, pages: [None; PAGES], used: 0 };
+        let (epfd, handlers) = (owner.set.load(Relaxed), kernel::handlers());
         let state = sleep.state();
-        if state.wait == 0 {
-            state.make(set);
-        } else if epfd < 0 {
-            state.lose();
-        }
         if is_new || was_left {
             // What the kernel told then may have been noted by nobody.
             state.unwatch(epfd);
+            owner.on.store(0, Relaxed);
         }
-        if state.handlers != handlers {
+        if is_new {
+            state.refused = false;
+        }
+        if state.wait == 0 {
+            state.make(&owner.set);
+        } else if epfd < 0 {
+            state.lose(&owner.set);
+        }
+        if state.wait != 0 && state.handlers != handlers {
             (state.restarts, state.handlers) = (kernel::get().restarts(), handlers);
         }
         (state.wait != 0).then_some(sleep)
@@ -309,7 +314,7 @@ impl Sleep {
 
     /// From here on whoever publishes on a connection that the sleep covers rings. The caller looks once more before it sleeps.
     pub fn arm(&mut self) {
-        let (pages, epfd) = (self.pages, self.set.load(Relaxed));
+        let (pages, epfd) = (self.pages, self.owner.set.load(Relaxed));
         let state = self.state();
         for (page, c) in pages.iter().flatten() {
             state.ears.listen(epfd, state.wait, c, page);
@@ -319,68 +324,81 @@ impl Sleep {
 
     /// What is to be polled beside the connections.
     pub fn asked(&self) -> pollfd {
-        pollfd { fd: self.set.load(Relaxed), events: libc::POLLIN, revents: 0 }
+        pollfd { fd: self.owner.set.load(Relaxed), events: libc::POLLIN, revents: 0 }
     }
 
     /// What has come of that: whether a bell rang.
     pub fn told(&mut self, asked: Option<&pollfd>) -> bool {
-        let told = asked.is_some_and(|asked| asked.revents != 0);
-        if asked.is_some_and(|asked| asked.revents & libc::POLLNVAL != 0) {
-            self.state().lose();
-        } else if told {
-            let (mut out, epfd) = ([NOTHING; ROOM], self.set.load(Relaxed));
-            // SAFETY: room for as many events.
-            let n = unsafe { sys::epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, 0, core::ptr::null()) };
-            if self.take(&out, n) != Woken::Bell {
-                self.state().unwatch(epfd);
-            }
+        let told = asked.map_or(0, |asked| asked.revents);
+        if told == 0 {
+            return false;
         }
-        told
+        let (mut out, epfd) = ([NOTHING; ROOM], self.owner.set.load(Relaxed));
+        // SAFETY: room for as many events.
+        let n = unsafe { sys::epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, 0, core::ptr::null()) };
+        if n < 0 || told & libc::POLLNVAL != 0 {
+            self.lose();
+        } else if self.take(&out, n) != Woken::Bell {
+            self.state().unwatch(epfd);
+        }
+        true
+    }
+
+    /// The thread has no bell any more.
+    fn lose(&mut self) {
+        let owner = self.owner;
+        self.state().lose(&owner.set);
     }
 
     /// Sleeps on one connection, which is covered, for so many nanoseconds (None: for ever), or an errno.
     pub fn receive(&mut self, port: Port, left: Option<u64>) -> Result<Woken, i32> {
-        let epfd = self.set.load(Relaxed);
-        if !self.state().watch(epfd, port) {
-            let own = pollfd { fd: port.fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
-            let mut asked = [own, self.asked()];
-            let limit = left.map(kernel::duration);
-            let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-            // SAFETY: pointers to live locals.
-            let r = unsafe { kernel::get().ppoll(asked.as_mut_ptr(), 2, limit, core::ptr::null()) };
-            self.told(asked.last());
-            return match r {
-                0 => Ok(Woken::Time),
-                1.. => Ok(match asked[0].revents {
-                    0 => Woken::Bell,
-                    events => Woken::Kernel(events as u16 as u32),
-                }),
-                e => Err(-e as i32),
-            };
-        }
-        let mut out = [NOTHING; ROOM];
-        let mut r = -(libc::ENOSYS as isize);
-        let whole = left.is_none_or(|left| left % 1_000_000 == 0);
-        if !whole {
-            let limit = kernel::duration(left.unwrap_or(0));
-            let (max, mask) = (ROOM as i32, core::ptr::null());
-            // SAFETY: room for as many events, and a live limit.
-            r = unsafe { kernel::get().epoll_pwait2(epfd, out.as_mut_ptr(), max, &raw const limit, mask) };
-        }
-        if r == -(libc::ENOSYS as isize) {
-            let ms = left.map_or(-1, |left| left.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
-            // SAFETY: room for as many events.
-            r = unsafe { kernel::get().epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, ms, core::ptr::null()) };
-        }
+        let epfd = self.owner.set.load(Relaxed);
+        let watched = self.state().watch(epfd, port);
+        self.owner.on.store(port.index + 1, SeqCst);
+        let (mut out, mut own) = ([NOTHING; ROOM], 0);
+        let r = if watched { self.sleep_in_set(&mut out, left) } else { self.sleep_beside_set(port, left, &mut own) };
+        self.owner.on.store(0, SeqCst);
         match r {
             0 => Ok(Woken::Time),
-            1.. => Ok(self.take(&out, r)),
-            e if e == -(libc::EBADF as isize) || e == -(libc::EINVAL as isize) => {
-                self.state().lose();
+            1.. if watched => Ok(self.take(&out, r)),
+            1.. if own != 0 => Ok(Woken::Kernel(own as u16 as u32)),
+            1.. => Ok(Woken::Bell),
+            e if e == -(libc::EINTR as isize) => Err(libc::EINTR),
+            _ => {
+                self.lose();
                 Ok(Woken::Bell)
             }
-            e => Err(-e as i32),
         }
+    }
+
+    fn sleep_in_set(&mut self, out: &mut [epoll_event; ROOM], left: Option<u64>) -> isize {
+        let (epfd, max) = (self.owner.set.load(Relaxed), ROOM as i32);
+        let (at, mask) = (out.as_mut_ptr(), core::ptr::null());
+        if let Some(left) = left.filter(|left| left % 1_000_000 != 0) {
+            let limit = kernel::duration(left);
+            // SAFETY: room for as many events, and a live limit.
+            let r = unsafe { kernel::get().epoll_pwait2(epfd, at, max, &raw const limit, mask) };
+            if !kernel::is_unknown(r) {
+                return r;
+            }
+        }
+        let ms = left.map_or(-1, |left| left.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+        // SAFETY: room for as many events.
+        unsafe { kernel::get().epoll_pwait(epfd, at, max, ms, mask) }
+    }
+
+    fn sleep_beside_set(&mut self, port: Port, left: Option<u64>, own: &mut i16) -> isize {
+        let first = pollfd { fd: port.fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+        let mut asked = [first, self.asked()];
+        let limit = left.map(kernel::duration);
+        let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: pointers to live locals.
+        let r = unsafe { kernel::get().ppoll(asked.as_mut_ptr(), 2, limit, core::ptr::null()) };
+        if r > 0 {
+            *own = asked[0].revents;
+            self.told(asked.last());
+        }
+        r
     }
 
     /// Whether the last sleep of a receive was on this connection, and the kernel would still say of it that it has no time
@@ -400,7 +418,7 @@ impl Sleep {
     fn take(&mut self, out: &[epoll_event; ROOM], n: isize) -> Woken {
         let mut woken = Woken::Bell;
         for event in &out[..n.max(0) as usize] {
-            let epfd = self.set.load(Relaxed);
+            let epfd = self.owner.set.load(Relaxed);
             let state = self.state();
             if state.ears.told(epfd, event.u64, event.events).is_none() && event.u64 == state.serial.into() {
                 woken = Woken::Kernel(event.events);
@@ -436,6 +454,7 @@ pub fn after_fork_child() {
     for (owner, place) in owners().iter().zip(&PLACES) {
         owner.thread.store(0, Relaxed);
         owner.set.store(-1, Relaxed);
+        owner.on.store(0, Relaxed);
         // SAFETY: the only thread of the child.
         unsafe {
             place.lock.reset();

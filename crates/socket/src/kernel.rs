@@ -92,6 +92,11 @@ pub(crate) fn handlers() -> u32 {
     HANDLERS.load(Acquire)
 }
 
+/// Whether the kernel, or who filters its calls, does not know a call: an older container's filter says EPERM of it.
+pub(crate) fn is_unknown(r: isize) -> bool {
+    r == -(libc::ENOSYS as isize) || r == -(libc::EPERM as isize)
+}
+
 /// Whether any thread was ever asked to end.
 static CANCELS: AtomicBool = AtomicBool::new(false);
 

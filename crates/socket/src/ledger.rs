@@ -187,9 +187,8 @@ impl Ledger {
         let Some(t) = table::get() else { return };
         for wait in (1..table::WAITS as u32).filter(|w| self.waits[*w as usize / 64].load(Relaxed) >> (w % 64) & 1 == 1)
         {
-            if given_up {
-                t.free_wait(wait);
-            }
+            // Nor does a program that it has become use them.
+            t.free_wait(wait);
         }
         self.waits.iter().for_each(|word| word.store(0, Relaxed));
         for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {

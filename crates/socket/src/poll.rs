@@ -203,7 +203,8 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
     let (mut silent, mut held) = (false, false);
     let mut covered = Vec::new();
     if let Some(bell) = &mut bell {
-        let conns = list.iter().filter(|p| p.events as u16 as u32 & (IN | RDHUP) != 0);
+        // As many as have a seat for data (`Asleep::on`).
+        let conns = list.iter().filter(|p| p.events as u16 as u32 & IN != 0);
         let conns = conns.filter(|p| matches!(watched(p.fd), Watched::Conn(_)));
         covered.extend(conns.filter_map(|p| fds::existing(p.fd)));
         bell.only_on(&covered);

@@ -303,10 +303,13 @@ fn time_left(stay: &mut Stay) -> Result<Option<u64>, i32> {
 
 /// A sleep of a receive that a bell may end.
 fn sleep_by_bell(stay: &mut Stay, bell: &mut Sleep, port: Port) -> Result<Woken, i32> {
-    let (limits, known, slept) = (LIMITS.load(Acquire), bell.has_no_limit(port), now_us());
+    let (limits, slept) = (LIMITS.load(Acquire), now_us());
+    // What the call has asked before stays what it was: for the next one it may have changed since.
+    let asked = stay.limit.is_some();
+    let known = !asked && bell.has_no_limit(port);
     let left = if known { None } else { time_left(stay)? };
     let woken = bell.receive(port, left);
-    if !known && left.is_none() {
+    if !asked && !known && left.is_none() {
         bell.found_no_limit(limits);
     }
     match woken {

@@ -189,6 +189,47 @@ static void killed_meanwhile(char*self)
     close(a), close(c), close(d), close(l);
 }
 
+static int limited, sender;
+
+static void*limits_and_sends(void*_)
+{
+    struct timeval tv = {0, 300000};
+    ms(30);
+    setsockopt(limited, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    ms(10);
+    send(sender, "x", 1, MSG_NOSIGNAL);
+    return 0;
+}
+
+static void*drips(void*_)
+{
+    drip(sender, OFTEN);
+    return 0;
+}
+
+// A time limit that is set during a receive is that of the next one.
+static void limited_meanwhile(void)
+{
+    pthread_t t;
+    char c;
+    int n = 0;
+    ready2(&limited, &sender);
+    pthread_create(&t, 0, drips, 0);
+    while (n < OFTEN && recv(limited, &c, 1, 0) == 1)
+        n++;
+    pthread_join(t, 0);
+    pthread_create(&t, 0, limits_and_sends, 0);
+    n += recv(limited, &c, 1, 0);
+    pthread_join(t, 0);
+    alarm(5);
+    double begin = now();
+    ssize_t r = recv(limited, &c, 1, 0);
+    alarm(0);
+    printf("limited meanwhile: %d bytes, then %zd %s, %s\n", n, r, strerror(errno),
+           now() - begin < 0.2 ? "early" : "in time");
+    close(limited), close(sender);
+}
+
 static void*sends_soon(void*arg)
 {
     ms(30);
@@ -250,6 +291,7 @@ int main(int argc, char**argv)
     added_under_it();
     handed_over();
     killed_meanwhile("/proc/self/exe");
+    limited_meanwhile();
     polled_with_as_many_as_there_may_be();
     one_after_the_other();
     _exit(0);

@@ -106,6 +106,10 @@ impl Bells {
             }
             return false;
         }
+        if self.process.load(Relaxed) != sys::getpid() {
+            // A child that shares this memory, and has descriptors of its own.
+            return false;
+        }
         // SYNC: inside. Counted before the look at the number; pairs with `take_away`.
         bell.inside.fetch_add(1, SeqCst);
         // A peer may listen to the number 0, which says that there is none.

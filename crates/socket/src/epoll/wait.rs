@@ -370,7 +370,7 @@ impl Wait {
                 // SAFETY: the kernel filled n events.
                 return unsafe { self.sort_out(self.out, n as usize, max as usize) } as isize;
             }
-            if n != -(libc::ENOSYS as isize) {
+            if !kernel::is_unknown(n) {
                 return n;
             }
         }

@@ -72,10 +72,18 @@ pub struct Owner {
     pub thread: AtomicU32,
     /// A descriptor of ours, below 0: there is none.
     pub set: AtomicI32,
+    /// The connection on which it sleeps in a receive, by index and plus one; 0: it does not.
+    pub on: AtomicU32,
+}
+
+impl Owner {
+    const fn nobody() -> Self {
+        Self { thread: AtomicU32::new(0), set: AtomicI32::new(-1), on: AtomicU32::new(0) }
+    }
 }
 
 /// Together, so that a thread finds its own place soon.
-static SETS: [Owner; OWNERS] = [const { Owner { thread: AtomicU32::new(0), set: AtomicI32::new(-1) } }; OWNERS];
+static SETS: [Owner; OWNERS] = [const { Owner::nobody() }; OWNERS];
 /// Above it no place was ever taken.
 pub static HIGH: AtomicUsize = AtomicUsize::new(0);
 
@@ -123,9 +131,12 @@ fn waits(c: &Conn, thread: u32, fds: [i32; 2]) -> bool {
             let Some(call) = words.next().and_then(|number| number.parse().ok()) else { return false };
             let first = words.next().and_then(|arg| i64::from_str_radix(arg.trim_start_matches("0x"), 16).ok());
             let named = first.is_some_and(|fd| fds.contains(&(fd as i32)));
-            if BY_BELL.contains(&call) {
-                let own = owners().iter().find(|owner| owner.thread.load(Relaxed) == thread);
-                return first.is_some_and(|fd| own.is_some_and(|own| own.set.load(Relaxed) == fd as i32));
+            // It may sleep by its bell, and that on another connection.
+            let own = owners().iter().find(|owner| owner.thread.load(Relaxed) == thread);
+            let (set, on) = own.map_or((-1, 0), |own| (own.set.load(Relaxed), own.on.load(Relaxed)));
+            let by_bell = BY_BELL.contains(&call) && first == Some(i64::from(set));
+            if by_bell || on != 0 && call == libc::SYS_ppoll {
+                return on == table::index_of(c) as u32 + 1;
             }
             return WITH_LISTS.contains(&call) || WITH_NUMBERS.contains(&call) && named;
         }
