@@ -1,6 +1,7 @@
 /*
  * cost LIBRARY    has a program make a connection that is never upgraded, step by step, and says what of that was the library's:
- *                 a line for each call with its instructions, its locked ones, and all system calls of the call
+ *                 a line for each call with its instructions, its locked ones, and all system calls of the call. What the
+ *                 library has the dynamic linker do is counted as its own
  *
  * One thread is both ends, so nothing depends on time, and a call costs the same number of instructions each time.
  */
@@ -106,17 +107,18 @@ int main(int argc, char **argv)
         sig = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
         MUST(ptrace(PTRACE_CONT, child, 0, sig));
     }
-    /* Where the library is. */
+    /* Where the library is, and the dynamic linker. */
     char path[64], line[512];
-    uint64_t from = 0, to = 0;
+    uint64_t from[2] = { 0 }, to[2] = { 0 };
     snprintf(path, sizeof path, "/proc/%d/maps", child);
     FILE *maps = fopen(path, "r");
     while (maps && fgets(line, sizeof line, maps)) {
         unsigned long long low, high;
-        if (strstr(line, "libshortwire.so") && sscanf(line, "%llx-%llx r-xp", &low, &high) == 2 && strstr(line, "r-xp"))
-            from = low, to = high;
+        int at = strstr(line, "libshortwire.so") ? 0 : strstr(line, "/ld-linux") ? 1 : -1;
+        if (at >= 0 && strstr(line, "r-xp") && sscanf(line, "%llx-%llx", &low, &high) == 2)
+            from[at] = low, to[at] = high;
     }
-    if (!from)
+    if (!from[0])
         die("%s is not loaded", argv[1]);
     static struct {
         unsigned instructions, locked, calls;
@@ -135,7 +137,7 @@ int main(int argc, char **argv)
         uint64_t code = ptrace(PTRACE_PEEKTEXT, child, regs.rip, 0);
         if (call <= 0 || call >= CALLS)
             continue;
-        int ours = regs.rip >= from && regs.rip < to;
+        int ours = (regs.rip >= from[0] && regs.rip < to[0]) || (regs.rip >= from[1] && regs.rip < to[1]);
         cost[call].instructions += ours;
         cost[call].locked += ours && is_locked(code);
         cost[call].calls += (code & 0xffff) == 0x050f;

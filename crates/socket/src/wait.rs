@@ -139,7 +139,10 @@ const FIRST_LOOKS: u32 = 16;
 /// again, Ok(Some(got)) is the end of the stream.
 pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     let (conn, fd) = (stay.conn, stay.fd());
-    if !dontwait && conn.peer_elsewhere() && (0..FIRST_LOOKS).any(|_| conn.has_news()) {
+    // News need not be data that can be had: in front of it payload may be missing that a peer says it has sent over TCP. To say
+    // "look again" for that would keep a call that must not wait for as long as the peer likes.
+    let is_soon_there = || (0..FIRST_LOOKS).any(|_| conn.has_news()) && conn.ready(fd) & IN != 0;
+    if !dontwait && conn.peer_elsewhere() && is_soon_there() {
         return Ok(None);
     }
     if dontwait || stay.is_nonblocking() {

@@ -7,8 +7,8 @@
 //! because a pipe that the peer empties meanwhile would keep it in the read. So a bell is full one day: it is
 //! taken away then, and the wait asks for another one.
 //!
-//! What a bell cannot do a byte on the TCP connection does, as ever: for a wait that has none, for peers by other devices or in
-//! other network namespaces, in the child of a fork.
+//! What a bell cannot do a byte on the TCP connection does, as ever: for a wait that has none, for peers by other devices, in
+//! other network namespaces or of other users, in the child of a fork.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};

@@ -73,7 +73,7 @@ pub const WAITS: usize = 256;
 #[cfg(loom)]
 pub const WAITS: usize = 2;
 
-/// A control page: wait words written by one process, looked at by the other.
+/// A control page: words of waits, each of which one of two processes writes and the other one looks at.
 #[repr(C)]
 pub struct Waits {
     /// Odd: the wait with this number sleeps. Changes with every sleep.

@@ -456,9 +456,9 @@ impl Wait {
         Some(ev)
     }
 
-    /// The events of those of one control page for which its bell rang, in its place among those of the kernel: at the beginning of the part `free` of
-    /// `out`, behind which events follow that are moved up into the room `behind` them. How many there are, and by how much those
-    /// were moved. What comes of others later is told later.
+    /// The events of those connections of one control page for which its bell rang. They go where the bell's own event stood
+    /// among the kernel's: to the beginning of the part `free` of `out`; the events that follow are moved up into the room
+    /// `behind` them. How many there are, and by how much those were moved.
     ///
     /// # Safety
     /// `out` must hold events up to the beginning of `behind`, and have room for all of it.
