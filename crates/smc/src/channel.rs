@@ -115,9 +115,14 @@ fn socket() -> Result<i32, NoSocket> {
 }
 
 /// SO_PASSRIGHTS of Linux 6.16, which an accepted socket has from its listener; older kernels know no such option.
-fn pass_rights(fd: i32, on: i32) {
+fn pass_rights(fd: i32, on: i32) -> bool {
     const SO_PASSRIGHTS: i32 = 83;
-    sys::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &on);
+    sys::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &on) == 0
+}
+
+/// Keeps the other end of a Unix socket from passing descriptors; false if the kernel does not know how.
+pub fn refuse_descriptors(fd: i32) -> bool {
+    pass_rights(fd, 0)
 }
 
 /// Lets the other end, once it was admitted, pass a descriptor. From strangers none is taken: whoever gets one must close

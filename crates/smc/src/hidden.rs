@@ -100,6 +100,10 @@ pub fn contains(fd: i32) -> bool {
 
 /// Closes a parked descriptor.
 pub fn close(fd: i32) {
+    // One above it stands for a free slot.
+    if fd < 0 {
+        return;
+    }
     for slot in &FDS {
         if slot.compare_exchange(fd + 1, 0, Relaxed, Relaxed).is_ok() {
             COUNT.fetch_sub(1, Relaxed);

@@ -9,6 +9,7 @@ use common::{End, bytes, open_fds, rings, serial};
 use dibs::loopback::arena_of;
 use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, epoll_event};
 use smc::conn::Waits;
+use smc::group::bells::Source;
 use smc::group::{bells, lanes};
 use smc::{channel, hidden, sys};
 
@@ -206,4 +207,130 @@ fn a_group_takes_its_bells_along() {
     lanes::forget_peers();
     smc::after_fork_child();
     assert!(open_fds() <= before, "{} {before}", open_fds());
+}
+
+/// Runs `f` as a thread of another effective user, for whom the peer of every link group is a stranger; false if that is not allowed.
+fn as_somebody_else(f: impl FnOnce()) -> bool {
+    let become_user = |user: u32| {
+        // SAFETY: integers; of this thread alone, not of the process as through libc.
+        unsafe { libc::syscall(libc::SYS_setresuid, u32::MAX, user, u32::MAX) == 0 }
+    };
+    // SAFETY: no arguments.
+    let before = unsafe { libc::geteuid() };
+    if before != 0 || !become_user(65534) {
+        println!("skipped: only root can be two users");
+        return false;
+    }
+    f();
+    assert!(become_user(before));
+    true
+}
+
+/// A wait makes its bell for a peer of another user, and listens at once.
+fn made_bell(to: &End) -> Option<(u32, i32)> {
+    to.conn.cover(WAIT);
+    let (number, mut bell) = (page(to).next_bell(WAIT), Source::Nowhere);
+    if !as_somebody_else(|| bell = bells::make(to.conn, WAIT, number)) {
+        return None;
+    }
+    let Source::Made(bell) = bell else {
+        println!("skipped: the kernel cannot keep descriptors off a socket (Linux 6.16)");
+        return None;
+    };
+    page(to).listen(WAIT, number);
+    Some((number, bell))
+}
+
+/// Unix stream sockets among what is hidden.
+fn sockets() -> Vec<i32> {
+    hidden::all().filter(|&fd| sys::is_connected_unix_stream(fd)).collect()
+}
+
+#[test]
+fn a_wait_makes_its_bell_for_a_peer_of_another_user() {
+    let _serial = serial();
+    let (from, to) = acquainted();
+    let trusted = page(&to).next_bell(WAIT);
+    assert_eq!(bells::make(to.conn, WAIT, trusted), Source::Peer, "one of the same user makes it");
+    let Some((number, bell)) = made_bell(&to) else { return };
+    let set = Set::new(bell);
+    // The first message rings what every connection begins with.
+    message(&from, &to);
+    let before = doorbells(&to);
+    for ring in 0..2000 {
+        message(&from, &to);
+        assert_eq!((set.told(), set.told(), doorbells(&to)), (Some(EPOLLIN as u32), None, before), "ring {ring}");
+        if ring % 64 == 0 {
+            bells::empty(bell);
+        }
+    }
+    // Whoever rings can do no more than that.
+    let (mut passed, memory) = (0, sys::memfd(c"not for it"));
+    for other in sockets().into_iter().filter(|&fd| fd != bell) {
+        passed += usize::from(channel::send(other, b"1", Some(memory)));
+    }
+    assert_eq!((sockets().len(), passed), (2, 0));
+    sys::close(memory);
+    // Nobody empties it.
+    let mut rings = 0;
+    while doorbells(&to) == before {
+        message(&from, &to);
+        rings += 1;
+        assert!(rings < 100_000);
+    }
+    assert!(rings > 100, "{rings}");
+    while let Some(events) = set.told() {
+        if events & libc::EPOLLHUP as u32 != 0 {
+            break;
+        }
+    }
+    assert_eq!(sockets(), [bell], "the peer has given it up");
+    assert_eq!(page(&to).bell_asked_for(WAIT), number);
+    hidden::close(bell);
+    let Some((_, bell)) = made_bell(&to) else { return };
+    let (set, before) = (Set::new(bell), doorbells(&to));
+    message(&from, &to);
+    assert_eq!((set.told(), doorbells(&to)), (Some(EPOLLIN as u32), before), "and takes another one");
+    hidden::close(bell);
+    message(&from, &to);
+    assert_eq!(doorbells(&to), before + 1);
+}
+
+/// What could keep whoever rings in a write or a close is not taken.
+#[test]
+fn only_a_connected_socket_is_rung() {
+    let _serial = serial();
+    let (from, to) = acquainted();
+    to.conn.cover(WAIT);
+    message(&from, &to);
+    let channels: Vec<i32> = hidden::all().filter(|&fd| sys::kind_of(fd) == libc::S_IFSOCK).collect();
+    let unix = |kind| sys::socket(libc::AF_UNIX, kind, 0) as i32;
+    let listening = unix(libc::SOCK_STREAM);
+    // A family alone: any free name.
+    assert_eq!((sys::bind(listening, &1u16.to_ne_bytes()), sys::listen(listening, 1)), (0, 0));
+    let ([used, other], memory) = (sys::unix_pair().unwrap(), sys::memfd(c"not for it"));
+    assert!(channel::send(other, b"1", Some(memory)));
+    let [read, write] = sys::pipe().unwrap();
+    let tcp = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0) as i32;
+    let [good, end] = sys::unix_pair().unwrap();
+    let offered = [memory, write, tcp, unix(libc::SOCK_STREAM), unix(libc::SOCK_DGRAM), listening, used, good];
+    for (at, fd) in offered.into_iter().enumerate() {
+        let number = page(&to).next_bell(WAIT);
+        let mut label = arena_of(to.conn.peer_token.load(Relaxed)).to_ne_bytes().to_vec();
+        label.extend_from_slice(&WAIT.to_ne_bytes());
+        label.extend_from_slice(&number.to_ne_bytes());
+        // One of them is the right one.
+        assert!(channels.iter().filter(|&&to| channel::send(to, &label, Some(fd))).count() > 0);
+        page(&to).listen(WAIT, number);
+        let (fds, before) = (open_fds(), doorbells(&to));
+        for _ in 0..3 {
+            message(&from, &to);
+        }
+        let by_tcp = if fd == good { 0 } else { 3 };
+        assert_eq!((at, doorbells(&to)), (at, before + by_tcp));
+        assert!(open_fds() <= fds + usize::from(fd == good), "what is not taken is closed");
+    }
+    for fd in offered.into_iter().chain([other, read, end]) {
+        sys::close(fd);
+    }
 }

@@ -1,4 +1,4 @@
-//! Bells: pipes by which this process wakes waits of its peers that cover many connections.
+//! Bells: pipes and Unix sockets by which this process wakes waits of its peers that cover many connections.
 //!
 //! A byte in a pipe wakes a sleeper for a third of what a byte on the TCP connection costs, and it cannot be kept back by a
 //! congestion window or by a delayed acknowledgement. The end to write to stays with the process that rings: if the peer had its
@@ -7,8 +7,11 @@
 //! because a pipe that the peer empties meanwhile would keep it in the read. So a bell is full one day: it is
 //! taken away then, and the wait asks for another one.
 //!
-//! What a bell cannot do a byte on the TCP connection does, as ever: for a wait that has none, for peers by other devices, in
-//! other network namespaces or of other users, in the child of a fork.
+//! Of a process of another user the bell is a Unix socket, which that process has made: it keeps the end to read from to itself,
+//! and whoever has the other one can neither pass it descriptors nor be kept in a send. That costs half as much again.
+//!
+//! What a bell cannot do a byte on the TCP connection does, as ever: for a wait that has none, for peers by other devices or in
+//! other network namespaces, in the child of a fork.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -23,8 +26,9 @@ const SIZE: usize = 16 << 10;
 /// Looks at whether a thread is about to ring, before its bell is kept for good rather than taken away from under it.
 const PATIENCE: usize = 1000;
 
-/// Gives a wait, if it can, the bell of this number that it has asked for in the page.
-pub type Give = fn(&Bells, page: &Waits, wait: u32, number: u32);
+/// Sees to it, if it can, that this process and a wait have the bell of this number: gives it to a wait that asks for it in the
+/// page, and takes the one that a wait listens to already.
+pub type Share = fn(&Bells, page: &Waits, wait: u32, number: u32, listens: bool);
 
 /// The bells of the waits in the control page of an arena of ours. Zeroed memory is one without bells.
 pub struct Bells {
@@ -34,8 +38,8 @@ pub struct Bells {
     arena: AtomicU64,
     /// The process that has them.
     process: AtomicU32,
-    /// A `Give`.
-    give: AtomicPtr<()>,
+    /// A `Share`.
+    share: AtomicPtr<()>,
 }
 
 struct Bell {
@@ -46,7 +50,7 @@ struct Bell {
     /// Threads that may be about to write.
     inside: AtomicU32,
     /// Descriptors of the ends to write to and to read from, plus one. The latter only keeps a ring from being a SIGPIPE when
-    /// the peer has closed its own.
+    /// the peer has closed its own; of a bell that the peer has made there is none.
     write: AtomicI32,
     read: AtomicI32,
 }
@@ -55,7 +59,7 @@ static BELLS: AtomicPtr<Bells> = AtomicPtr::new(core::ptr::null_mut());
 static TAKEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
 
 /// Bells for the control page of an arena; None if there are too many.
-pub(crate) fn take(group: u32, arena: u64, give: Give) -> Option<&'static Bells> {
+pub(crate) fn take(group: u32, arena: u64, share: Share) -> Option<&'static Bells> {
     let mut base = BELLS.load(Acquire);
     if base.is_null() {
         // Address space only, touched as it is used.
@@ -73,7 +77,7 @@ pub(crate) fn take(group: u32, arena: u64, give: Give) -> Option<&'static Bells>
     bells.group.store(group, Relaxed);
     bells.arena.store(arena, Relaxed);
     bells.process.store(sys::getpid(), Relaxed);
-    bells.give.store(give as *mut (), Release);
+    bells.share.store(share as *mut (), Release);
     Some(bells)
 }
 
@@ -96,27 +100,22 @@ impl Bells {
         let bell = &self.bells[wait as usize];
         // SYNC: bell. Behind the sight of the sleep; pairs with `Waits::sleep`.
         let word = page.bell[wait as usize].load(Acquire);
-        let number = word >> 1;
-        if word & 1 == 0 {
-            if number != 0 && number != bell.refused.load(Relaxed) {
-                let give = self.give.load(Acquire);
-                // SAFETY: what `take` has stored.
-                let give: Option<Give> = unsafe { core::mem::transmute(give) };
-                give.inspect(|give| give(self, page, wait, number));
-            }
-            return false;
+        let (number, listens) = (word >> 1, word & 1 != 0);
+        let has = || bell.number.load(SeqCst) == number;
+        if (!listens || !has()) && number != 0 && number != bell.refused.load(Relaxed) {
+            let share = self.share.load(Acquire);
+            // SAFETY: what `take` has stored.
+            let share: Option<Share> = unsafe { core::mem::transmute(share) };
+            share.inspect(|share| share(self, page, wait, number, listens));
         }
-        if self.process.load(Relaxed) != sys::getpid() {
-            // A child that shares this memory, and has descriptors of its own.
+        // A child that shares this memory has descriptors of its own.
+        if !listens || self.process.load(Relaxed) != sys::getpid() {
             return false;
         }
         // SYNC: inside. Counted before the look at the number; pairs with `take_away`.
         bell.inside.fetch_add(1, SeqCst);
         // A peer may listen to the number 0, which says that there is none.
-        let written = match number != 0 && bell.number.load(SeqCst) == number {
-            true => sys::write(bell.write.load(Relaxed) - 1, &[0]),
-            false => 0,
-        };
+        let written = if number != 0 && has() { bell.write() } else { 0 };
         bell.inside.fetch_sub(1, SeqCst);
         if written < 0 {
             // Full, or not to be written to any more: the wait asks for another one.
@@ -140,6 +139,19 @@ impl Bells {
         // SYNC: inside. Behind the descriptors.
         bell.number.store(number, SeqCst);
         Some(read)
+    }
+
+    /// Takes a socket that the wait's process has made and listens to, and that `taken_from_peer` let pass. It must be parked.
+    pub(crate) fn take_made(&self, wait: u32, number: u32, write: i32) -> bool {
+        let bell = &self.bells[wait as usize];
+        bell.take_away();
+        if bell.write.load(Acquire) != 0 {
+            return false;
+        }
+        bell.write.store(write + 1, Relaxed);
+        // SYNC: inside. Behind the descriptor.
+        bell.number.store(number, SeqCst);
+        true
     }
 
     /// Whether the wait has been made this bell already.
@@ -170,6 +182,17 @@ impl Bells {
 }
 
 impl Bell {
+    /// One byte, of a thread that is counted as inside.
+    fn write(&self) -> isize {
+        let write = self.write.load(Relaxed) - 1;
+        if self.read.load(Relaxed) != 0 {
+            return sys::write(write, &[0]);
+        }
+        let byte = 0u8;
+        // SAFETY: a live byte.
+        unsafe { sys::send(write, &raw const byte, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
+    }
+
     /// Nobody is about to write any more who saw the bell before it was changed.
     fn is_left_alone(&self) -> bool {
         let is_left = |_| {

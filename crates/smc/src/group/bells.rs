@@ -1,5 +1,6 @@
-//! How a bell (`conn::bells`) comes to its wait: the wait asks for it in its peer's control page, and the peer, when it next has
-//! to wake it, sends one over the channel of first contact and says so in the same page.
+//! How the two ends of a bell (`conn::bells`) come to be in two processes. Of one user: the wait asks for it in its peer's control
+//! page, and the peer, when it next has to wake it, sends one over the channel of first contact and says so in the same page. Of
+//! different users: the wait sends the peer the end to write to, and says in the page that it listens.
 
 use super::*;
 use crate::channel;
@@ -13,7 +14,7 @@ const MOST: usize = 64;
 
 /// A bell that came over the channel.
 pub(super) struct Came {
-    label: Label,
+    pub label: Label,
     /// Parked: at a number that the application could take it would pass for a file of the application's.
     pub fd: i32,
 }
@@ -61,10 +62,10 @@ pub(super) fn drop_all(came: &mut Vec<Came>) {
     came.drain(..).for_each(|bell| hidden::close(bell.fd));
 }
 
-/// Whether bells are given to a process, and taken from it. A pipe has one lock for all its ends, which a reader holds for as long
+/// Whether bells between us and a process are pipes. A pipe has one lock for all its ends, which a reader holds for as long
 /// as its own memory takes to be written to: as long as it likes. So a peer could keep us in a write, or in the close of the
 /// pipe; one of our own user can do worse without that.
-pub(super) fn is_trusted(of: Cred) -> bool {
+fn is_trusted(of: Cred) -> bool {
     of.uid == rustix::process::geteuid().as_raw()
 }
 
@@ -87,32 +88,40 @@ pub fn of(id: u32, token: u64) -> *const Bells {
         if let Some((_, bells)) = g.bells.iter().find(|(of, _)| *of == arena) {
             return Some(*bells);
         }
-        let bells = conn::bells::take(id, arena, give)?;
+        let bells = conn::bells::take(id, arena, share)?;
         g.bells.push((arena, bells));
         Some(bells)
     });
     found.flatten().map_or(core::ptr::null(), core::ptr::from_ref)
 }
 
-/// Gives a wait the bell that it asks for, if there is a way to it.
+/// Sees to it that this process has the bell of this number of a wait of its peer's, if there is a way to it.
 #[cold]
-fn give(bells: &Bells, page: &Waits, wait: u32, number: u32) {
+fn share(bells: &Bells, page: &Waits, wait: u32, number: u32, listens: bool) {
     let (id, arena, process) = bells.whose();
     if !is_ours(process) {
         return;
     }
-    let given = with(|list| {
+    let label = Label { arena, wait, number };
+    let shared = with(|list| {
         if bells.has(wait, number) {
             // Another thread was faster, and it is on its way. Who took an earlier one away may have said that there is none.
             page.given[wait as usize].store(number, Release);
             return true;
         }
-        let group = list.iter_mut().find(|g| g.id == id && is_trusted(g.of));
-        let lanes = group.and_then(|g| g.lanes.as_deref_mut());
-        let label = Label { arena, wait, number };
-        let sent = lanes
-            .and_then(|lanes| bells.make(wait, number).map(|read| lanes.send(&label.to_bytes(), read)))
-            .unwrap_or(false);
+        let Some(group) = list.iter_mut().find(|g| g.id == id) else { return false };
+        let is_trusted = is_trusted(group.of);
+        let Some(lanes) = group.lanes.as_deref_mut() else { return false };
+        if listens {
+            let Some(fd) = lanes.came(label) else { return false };
+            let taken = may_ring(fd) && bells.take_made(wait, number, fd);
+            if !taken {
+                hidden::close(fd);
+            }
+            return taken;
+        }
+        let made = if is_trusted { bells.make(wait, number) } else { None };
+        let sent = made.is_some_and(|read| lanes.send(&label.to_bytes(), read));
         if sent {
             // SYNC: given. Behind the message that brings it.
             page.given[wait as usize].store(number, Release);
@@ -120,9 +129,62 @@ fn give(bells: &Bells, page: &Waits, wait: u32, number: u32) {
         sent
     });
     // In a signal handler that interrupted a use of the groups, or another one's, there is a next time.
-    if given == Some(false) {
+    if shared == Some(false) {
         bells.refuse(wait, number);
     }
+}
+
+/// Whether this process can write to a descriptor that a peer has made, and close it, without waiting: it is a connected Unix
+/// socket on which nothing lies, and nothing can come to lie. A close waits for those of descriptors that lie there, and they may
+/// take as long as their owner likes.
+fn may_ring(fd: i32) -> bool {
+    sys::is_connected_unix_stream(fd)
+        && sys::shutdown(fd, libc::SHUT_RD) == 0
+        && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0)
+}
+
+/// Where a bell comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// From here: the end to be watched, parked.
+    Made(i32),
+    /// From the peer, if asked.
+    Peer,
+    /// There is none to be had.
+    Nowhere,
+}
+
+/// Makes a bell for a wait that is to be rung by the peer of a connection that it covers, if that is another user's.
+pub fn make(conn: &Conn, wait: u32, number: u32) -> Source {
+    let id = conn.group.load(Relaxed);
+    let label = Label { arena: arena_of(conn.peer_token.load(Relaxed)), wait, number };
+    if !is_ours(conn.pid.load(Relaxed)) {
+        return Source::Nowhere;
+    }
+    let made = with(|list| {
+        let group = list.iter_mut().find(|g| g.id == id)?;
+        if is_trusted(group.of) {
+            return Some(Source::Peer);
+        }
+        let lanes = group.lanes.as_deref_mut().filter(|_| hidden::room_for_bells())?;
+        let [read, write] = sys::unix_pair().ok()?;
+        // Where the kernel does not know how to keep descriptors off, the peer could keep us in the close of what it has sent.
+        let sent = channel::refuse_descriptors(read) && lanes.send(&label.to_bytes(), write);
+        sys::close(write);
+        if !sent {
+            sys::close(read);
+            return None;
+        }
+        Some(Source::Made(hidden::park(read)))
+    });
+    made.flatten().unwrap_or(Source::Nowhere)
+}
+
+/// Takes rings off the end of a bell that this process has made, which must not get full.
+pub fn empty(fd: i32) {
+    let mut rings = [0u8; 4096];
+    // SAFETY: the buffer is ours.
+    unsafe { sys::recv(fd, rings.as_mut_ptr(), rings.len(), libc::MSG_DONTWAIT) };
 }
 
 /// Fetches the bell that a wait was given by the peer of a connection that it covers: a descriptor, parked, to be watched for
@@ -136,9 +198,7 @@ pub fn fetch(conn: &Conn, wait: u32, number: u32) -> Option<i32> {
     let fd = with(|list| {
         let group = list.iter_mut().find(|g| g.id == id && is_trusted(g.of))?;
         let lanes = group.lanes.as_deref_mut()?;
-        lanes.take_all_in(true);
-        let at = lanes.came.iter().position(|bell| bell.label == label)?;
-        Some(lanes.came.swap_remove(at).fd)
+        lanes.came(label)
     })??;
     let is_pipe = sys::kind_of(fd) == libc::S_IFIFO;
     if !is_pipe {

@@ -86,7 +86,7 @@ pub(super) struct Lanes {
     stamp: u64,
     lanes: [Lane; LANES],
     /// Bells that came and were not fetched yet.
-    pub(super) came: Vec<bells::Came>,
+    came: Vec<bells::Came>,
 }
 
 static STAMPS: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(1);
@@ -184,21 +184,27 @@ impl Lanes {
     }
 
     /// What came over the channel for this lane. What came for others is kept for them.
-    fn fetch(&mut self, at: usize, bells: bool) -> Option<i32> {
-        self.take_all_in(bells);
+    fn fetch(&mut self, at: usize) -> Option<i32> {
+        self.take_all_in();
         self.lanes[at].passed.take()
     }
 
-    /// Takes what is on the channel, for lanes and, if `bells` are taken from this peer, for waits. A peer that sends all the
-    /// time gets no further than this.
-    pub(super) fn take_all_in(&mut self, bells: bool) {
+    /// The end of a bell that came over the channel, parked.
+    pub(super) fn came(&mut self, label: bells::Label) -> Option<i32> {
+        self.take_all_in();
+        let at = self.came.iter().position(|bell| bell.label == label)?;
+        Some(self.came.swap_remove(at).fd)
+    }
+
+    /// Takes what is on the channel, for lanes and for waits. A peer that sends all the time gets no further than this.
+    fn take_all_in(&mut self) {
         const AT_ONCE: usize = 2 * LANES;
         let mut raw = [0u8; channel::MAX];
         for _ in 0..AT_ONCE {
             let Ok((len, came)) = channel::recv(self.kept, &mut raw) else { return };
             let Some(fd) = came else { continue };
             if let Some(label) = bells::Label::of(&raw[..len]) {
-                if bells && hidden::room_for_bells() {
+                if hidden::room_for_bells() {
                     bells::keep(&mut self.came, label, hidden::park(fd));
                 } else {
                     sys::close(fd);
@@ -435,10 +441,10 @@ pub fn send(conn: &Conn, place: Place, message: &[u8], pass: Option<i32>) -> boo
 
 /// As [`channel::recv`].
 pub fn recv(conn: &Conn, place: Place, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
-    at(conn, place, |lanes, at, of| {
+    at(conn, place, |lanes, at, _| {
         let (len, marked) = lanes.look(at, out)?;
         lanes.lanes[at].letters.take();
-        Ok((len, if marked { lanes.fetch(at, bells::is_trusted(of)) } else { None }))
+        Ok((len, if marked { lanes.fetch(at) } else { None }))
     })?
 }
 

@@ -3,6 +3,7 @@
 
 use core::ffi::c_int;
 
+use super::Errno;
 use super::raw::syscall;
 
 /// `recvfrom(fd, buf, len, flags, NULL, NULL)`.
@@ -23,6 +24,26 @@ pub unsafe fn recv(fd: c_int, buf: *mut u8, len: usize, flags: c_int) -> isize {
 pub unsafe fn send(fd: c_int, buf: *const u8, len: usize, flags: c_int) -> isize {
     // SAFETY: forwarded from the caller.
     unsafe { syscall(libc::SYS_sendto, fd as usize, buf as usize, len, flags as usize, 0, 0) }
+}
+
+/// `socketpair`: connected Unix stream sockets, nonblocking and close-on-exec.
+pub fn unix_pair() -> Result<[c_int; 2], Errno> {
+    let mut ends = [-1; 2];
+    let (domain, kind) = (libc::AF_UNIX as usize, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    // SAFETY: the kernel writes two ints.
+    let r = unsafe { syscall(libc::SYS_socketpair, domain, kind as usize, 0, ends.as_mut_ptr() as usize, 0, 0) };
+    if r < 0 { Err(-r as Errno) } else { Ok(ends) }
+}
+
+/// Whether it is a Unix stream socket with another end.
+pub fn is_connected_unix_stream(fd: c_int) -> bool {
+    let option = |name| {
+        let mut value = 0i32;
+        (getsockopt(fd, libc::SOL_SOCKET, name, &mut value) > 0).then_some(value)
+    };
+    option(libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+        && option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
+        && name_of(fd, true).is_some()
 }
 
 /// `shutdown(fd, how)`.

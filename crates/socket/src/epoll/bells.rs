@@ -1,17 +1,21 @@
 //! The bells that a set listens to: pipes from its peers, which the kernel watches beside everything else in the set.
 //!
 //! There is one for each control page in which the set's sleeps are told. It is asked for at the first of them and comes later, if
-//! ever; until then, and for whatever a sleep arms singly, doorbells come over TCP.
+//! ever; until then, and for whatever a sleep arms singly, doorbells come over TCP. One for peers of another user is a socket,
+//! which is made here.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, Ordering::*};
 
 use libc::epoll_event;
 use smc::conn::{Conn, Waits};
+use smc::group::bells::Source;
 use smc::{group, hidden, sys};
 
 /// Control pages in which one sleep can be told; connections of further link groups are armed singly.
 pub const PAGES: usize = 16;
+/// So many rings are left on a bell of our own before they are taken off: many fewer than a socket takes.
+const RINGS: u32 = 64;
 /// As `TAG` of registrations: upper half of the data of a bell. Below it are 24 bits of its number, and its place.
 const TAG: u64 = 0x2b99_26c7 << 32;
 
@@ -20,6 +24,8 @@ enum Bell {
     Asked,
     /// It rings here: a descriptor of ours.
     Heard(i32),
+    /// The same of a bell that we have made, and how often it has rung since it was emptied.
+    Own(i32, u32),
     /// There will be none.
     Refused,
 }
@@ -29,6 +35,15 @@ struct Ear {
     page: *const Waits,
     number: u32,
     bell: Bell,
+}
+
+impl Bell {
+    fn descriptor(self) -> Option<i32> {
+        match self {
+            Bell::Heard(fd) | Bell::Own(fd, _) => Some(fd),
+            Bell::Asked | Bell::Refused => None,
+        }
+    }
 }
 
 /// See the module documentation. What its set's lock guards.
@@ -50,15 +65,16 @@ impl Ears {
         let ear = &mut self.0[at];
         // Another word than ours is that of a link group that has come to the same memory.
         let known = !ear.page.is_null() && page.bell_asked_for(wait) == ear.number;
-        if known && matches!(ear.bell, Bell::Refused) {
+        if known && matches!(ear.bell, Bell::Refused | Bell::Own(..)) {
             return;
         }
+        let data = |number: u32| TAG | u64::from(number & 0xff_ffff) << 8 | at as u64;
         if known && page.has_bell(wait, ear.number) {
             if matches!(ear.bell, Bell::Heard(_)) {
                 return;
             }
             ear.bell = group::bells::fetch(c, wait, ear.number)
-                .filter(|&fd| watch(epfd, fd, TAG | u64::from(ear.number & 0xff_ffff) << 8 | at as u64))
+                .filter(|&fd| watch(epfd, fd, data(ear.number)))
                 .map_or(Bell::Refused, Bell::Heard);
             if matches!(ear.bell, Bell::Heard(_)) {
                 page.listen(wait, ear.number);
@@ -70,7 +86,23 @@ impl Ears {
         }
         // There was none, or the peer has taken it away.
         ear.close(epfd);
-        *ear = Ear { page, number: page.ask_for_bell(wait), bell: Bell::Asked };
+        let number = page.next_bell(wait);
+        let bell = match group::bells::make(c, wait, number) {
+            Source::Made(fd) if watch(epfd, fd, data(number)) => {
+                page.listen(wait, number);
+                Bell::Own(fd, 0)
+            }
+            Source::Peer => {
+                page.ask_for_bell(wait);
+                Bell::Asked
+            }
+            _ => {
+                // Of this number there is none, and nobody is to look for it.
+                page.stop_listening(wait, page.bell_asked_for(wait));
+                return *ear = Ear { page, number: page.bell_asked_for(wait), bell: Bell::Refused };
+            }
+        };
+        *ear = Ear { page, number, bell };
     }
 
     /// An event of the kernel, by its data: the control page whose peer rang, or null, if it is of a bell. One that has hung up
@@ -86,6 +118,13 @@ impl Ears {
         let page = ear.page;
         if events & libc::EPOLLHUP as u32 != 0 {
             ear.close(epfd);
+        }
+        if let Bell::Own(fd, rings) = &mut ear.bell {
+            *rings += 1;
+            if *rings == RINGS {
+                *rings = 0;
+                group::bells::empty(*fd);
+            }
         }
         Some(page)
     }
@@ -108,14 +147,20 @@ impl Ears {
 
     /// A descriptor of ours has moved to another number.
     pub fn moved_fd(&mut self, from: i32, to: i32) {
-        self.0.iter_mut().filter(|ear| ear.bell == Bell::Heard(from)).for_each(|ear| ear.bell = Bell::Heard(to));
+        for ear in &mut self.0 {
+            if let Bell::Heard(fd) | Bell::Own(fd, _) = &mut ear.bell
+                && *fd == from
+            {
+                *fd = to;
+            }
+        }
     }
 }
 
 impl Ear {
     /// The peer may have a copy of its end yet: closed here, it would stay in the set.
     fn close(&mut self, epfd: i32) {
-        if let Bell::Heard(fd) = self.bell {
+        if let Some(fd) = self.bell.descriptor() {
             sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, &epoll_event { events: 0, u64: 0 });
             hidden::close(fd);
         }
