@@ -8,6 +8,7 @@
 
 pub mod bells;
 mod bounds;
+mod calm;
 mod carry;
 mod close;
 mod ending;
@@ -37,6 +38,7 @@ pub mod verdict;
 pub mod wakeups;
 mod window;
 
+pub use calm::Calm;
 pub use header::*;
 pub use ready::{ERR, HUP, IN, OUT, RDHUP};
 pub use receiver::{Receiver, Rx};

@@ -14,7 +14,7 @@ use smc::sys;
 
 use crate::fds::{self, Port};
 use crate::kernel::{self, Bare, Kernel};
-use crate::{endpoint, receive, transmit};
+use crate::{endpoint, epoll, receive, transmit};
 
 /// What a call that would sleep does instead.
 #[derive(Clone, Copy)]
@@ -213,4 +213,50 @@ pub fn recv(fd: i32, n: usize, flags: i32) -> Result<Vec<u8>, i32> {
     }
     buffer.truncate(r as usize);
     Ok(buffer)
+}
+
+/// An epoll set of the library's.
+pub struct Epoll(pub i32);
+
+impl Epoll {
+    pub fn new() -> Self {
+        // SAFETY: no pointers.
+        Self(epoll::open(unsafe { libc::epoll_create1(0) }))
+    }
+
+    pub fn control(&self, op: i32, fd: i32, events: i32) -> isize {
+        let own = epoll_event { events: events as u32, u64: fd as u64 };
+        let call = |other: Option<&mut epoll_event>| sys::epoll_ctl(self.0, op, fd, other.map_or(&own, |ev| ev));
+        // SAFETY: a live event.
+        unsafe { epoll::control(self.0, op, fd, &raw const own, call) }
+    }
+
+    pub fn add(&self, fd: i32, events: i32) {
+        assert_eq!(self.control(libc::EPOLL_CTL_ADD, fd, events), 0);
+    }
+
+    /// What a wait of so many nanoseconds tells: descriptor and events.
+    pub fn wait(&self, ns: Option<u64>) -> Result<Vec<(i32, u32)>, i32> {
+        let mut out = [epoll_event { events: 0, u64: 0 }; 8];
+        let ms = ns.map_or(-1, |ns| ns.div_ceil(1_000_000) as i32);
+        // SAFETY: live events.
+        let plain = || unsafe { Bare.epoll_pwait(self.0, out.as_ptr().cast_mut(), 8, ms, core::ptr::null()) };
+        // SAFETY: live events.
+        let r = unsafe { epoll::wait(self.0, out.as_ptr().cast_mut(), 8, ns, core::ptr::null(), plain) };
+        if r < 0 {
+            return Err(-r as i32);
+        }
+        let out = core::hint::black_box(&mut out);
+        Ok(out[..r as usize].iter().map(|ev| (ev.u64 as i32, ev.events)).collect())
+    }
+
+    pub fn now(&self) -> Vec<(i32, u32)> {
+        self.wait(Some(0)).unwrap()
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        close(self.0);
+    }
 }

@@ -233,6 +233,12 @@ impl Phase {
         }
     }
 
+    /// Whether both directions are on rings, and nothing has happened to the connection beside that.
+    #[inline]
+    pub(crate) const fn is_plain(self) -> bool {
+        self.0 == Sends::Ring as u32 | (Receives::Ring as u32) << RECEIVES_AT
+    }
+
     /// Whether no upgrade has begun to show: the kernel's answers are the whole truth.
     #[inline(always)]
     pub(crate) const fn is_untouched(self) -> bool {

@@ -4,16 +4,20 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::epoll_event;
-use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, Waits};
+use smc::conn::{Calm, Conn, ERR, HUP, IN, OUT, RDHUP, Waits};
 use smc::sys;
 
 use super::bells::PAGES;
-use super::set::{Entry, Held, State, held};
+use super::set::{Entry, Held, Spot, State, held};
 use super::table::{entry, set};
 use crate::fds;
 
-/// Empty looks in front of a sleep after which a registration goes cold.
+/// Empty looks in front of a sleep after which a registration goes cold, if so long has passed, too, in `sys::TICKS`: with hundreds
+/// of connections and a sleep for each message those are soon over, and of a cold one every message is rung for over TCP.
 const COLD_AFTER: u32 = 64;
+const COLD_TICKS: u64 = 10;
+/// So often, in `sys::TICKS`, a look goes into every registration, calm or not: for what a kernel tells only who asks.
+const ALL_EVERY: u64 = 10;
 
 /// A descriptor of the connection: the registered one may be closed while another one lives.
 fn io_fd(e: &Entry) -> i32 {
@@ -50,29 +54,41 @@ fn due(e: &Entry, st: &State, c: &Conn, ticks: u64) -> Due {
     Due { events: if fresh { events } else { 0 }, read, space, urgent }
 }
 
+/// Whether a look finds nothing as long as the connection is as calm as this: there is nothing to read, or an edge of it was told
+/// already; nobody waits for space, or the same; nor for the kernel's urgent byte.
+fn has_nothing(st: &State, calm: &Calm) -> bool {
+    let edge = st.is(libc::EPOLLET);
+    let reads = calm.is_empty() || edge && st.seen_read == calm.read_stamp();
+    let sends = !st.is(libc::EPOLLOUT) || edge && st.seen_space == calm.space;
+    reads && sends && !st.urgent && (edge || !st.is(libc::EPOLLPRI))
+}
+
 impl Held {
     /// Gives out what is ready on the hot list and not `told` already; how many events there are.
     ///
     /// # Safety
     /// `out` must be writable for `max` events.
     pub unsafe fn look(&mut self, out: *mut epoll_event, max: usize, told: &[u32]) -> usize {
-        let len = self.hot().list.len();
+        let ticks = self.ticks();
+        let (len, all) = (self.hot().list.len(), ticks.wrapping_sub(self.hot().all) > ALL_EVERY * sys::TICKS);
         let mut at = if self.hot().next < len { self.hot().next } else { 0 };
-        let mut n = 0;
-        for _ in 0..len {
-            if n == max {
-                break;
-            }
-            let Some(&i) = self.hot().list.get(at) else { break };
+        let (mut n, mut seen) = (0, 0);
+        while seen < len && n < max {
+            let Some(spot) = self.hot().list.get(at) else { break };
+            let (index, calm) = (spot.index, !all && spot.is_calm());
             at = if at + 1 < len { at + 1 } else { 0 };
-            if told.contains(&i) {
+            seen += 1;
+            if calm || told.contains(&index) {
                 continue;
             }
-            if let Some(ev) = self.report(i) {
+            if let Some(ev) = self.report(index) {
                 // SAFETY: n < max.
                 unsafe { out.add(n).write(ev) };
                 n += 1;
             }
+        }
+        if all && seen == len {
+            self.hot().all = ticks;
         }
         // Where this look ended the next begins, so that a small `max` starves nobody.
         self.hot().next = at;
@@ -86,10 +102,10 @@ impl Held {
     pub unsafe fn look_behind(&mut self, from: usize, out: *mut epoll_event, max: usize) -> usize {
         let (mut at, mut n) = (from, 0);
         while n < max
-            && let Some(&i) = self.hot().list.get(at)
+            && let Some(&Spot { index, .. }) = self.hot().list.get(at)
         {
             at += 1;
-            if let Some(ev) = self.report(i) {
+            if let Some(ev) = self.report(index) {
                 // SAFETY: n < max.
                 unsafe { out.add(n).write(ev) };
                 n += 1;
@@ -108,12 +124,13 @@ impl Held {
         let due = due(e, st, c, ticks);
         st.urgent = due.urgent && !st.is(libc::EPOLLET);
         if due.events == 0 {
+            let calm = Calm::of(c).filter(|calm| has_nothing(st, calm));
+            self.spot(index)?.calm = calm;
             return None;
         }
         if let Some(slept) = rung {
             c.woken(slept);
         }
-        st.idle = 0;
         if due.events & (IN | RDHUP | ERR | HUP) != 0 {
             st.seen_read = due.read;
         }
@@ -121,20 +138,26 @@ impl Held {
             st.seen_space = due.space;
         }
         st.enabled = !st.is(libc::EPOLLONESHOT);
-        Some(epoll_event { events: due.events, u64: st.data })
+        let event = epoll_event { events: due.events, u64: st.data };
+        if let Some(spot) = self.spot(index) {
+            (spot.idle, spot.since, spot.calm) = (0, ticks, None);
+        }
+        Some(event)
     }
 
     /// A registration on the hot list of which `wanted` holds.
     fn find(&mut self, wanted: impl Fn(&Entry, &State, &Conn) -> bool) -> Option<u32> {
         let mut at = 0;
-        while let Some(&i) = self.hot().list.get(at) {
+        while let Some(spot) = self.hot().list.get(at) {
             at += 1;
-            if let Some((e, st)) = self.state(i)
+            let index = spot.index;
+            if !spot.is_calm()
+                && let Some((e, st)) = self.state(index)
                 && let Some(c) = e.current()
                 && st.enabled
                 && wanted(e, st, c)
             {
-                return Some(i);
+                return Some(index);
             }
         }
         None
@@ -158,7 +181,11 @@ impl Held {
 
     /// Whether spinning can bring anything: some hot peer runs on another processor.
     pub fn may_pay(&mut self) -> bool {
-        self.hot().list.iter().take(8).any(|&i| entry(i).is_some_and(|e| fds::conn(e.conn()).peer_elsewhere()))
+        self.hot()
+            .list
+            .iter()
+            .take(8)
+            .any(|spot| entry(spot.index).is_some_and(|e| fds::conn(e.conn()).peer_elsewhere()))
     }
 
     /// Arms everything hot, so that the next publication on any of it wakes the set. True when some connection must be
@@ -166,8 +193,20 @@ impl Held {
     pub fn arm(&mut self) -> bool {
         let mut pages = Pages { list: [None; PAGES], used: 0 };
         let (mut silent, mut at) = (false, 0);
-        let (wait, epfd) = (self.set.wait.load(Relaxed), self.set.epfd.load(Relaxed));
-        while let Some(&i) = self.hot().list.get(at) {
+        let (wait, epfd, ticks) = (self.set.wait.load(Relaxed), self.set.epfd.load(Relaxed), self.ticks());
+        while let Some(spot) = self.hot().list.get_mut(at) {
+            let (i, page) = (spot.index, spot.page);
+            spot.idle = spot.idle.saturating_add(1);
+            let stays = spot.idle <= COLD_AFTER || ticks.wrapping_sub(spot.since) <= COLD_TICKS * sys::TICKS;
+            if let Some(calm) = &spot.calm
+                && stays
+                && calm.lasts()
+                && !page.is_null()
+                && pages.hold(page, calm.conn)
+            {
+                at += 1;
+                continue;
+            }
             let Some((e, st)) = self.state(i) else { break };
             let Some(c) = e.current() else {
                 // Closed in a signal handler; another one is at its place on the list now.
@@ -178,7 +217,6 @@ impl Held {
                 self.cool(i);
                 continue;
             }
-            st.idle += 1;
             let mut waits_in_silence = false;
             if st.events & OUT != 0 && c.sends_on_ring() && c.ready(io_fd(e)) & OUT == 0 {
                 c.arm_space();
@@ -196,12 +234,11 @@ impl Held {
             if c.is_muffled() {
                 silent = true;
                 waits_in_silence = true;
-                if core::mem::take(&mut st.covered) {
-                    c.uncover(wait);
-                }
+                self.uncover(i);
             }
-            if st.idle <= COLD_AFTER || waits_in_silence {
-                if (!st.covered || !pages.hold(c)) && !c.is_muffled() {
+            if stays || waits_in_silence {
+                let is_held = !c.is_muffled() && !page.is_null() && pages.hold(page, c);
+                if !is_held && !c.is_muffled() {
                     c.arm_data();
                 }
                 at += 1;
@@ -223,16 +260,13 @@ impl Held {
 
     /// Nobody sleeps on the set any more: peers need not ring.
     pub fn disarm(&mut self) {
-        let (wait, mut at) = (self.set.wait.load(Relaxed), 0);
+        let wait = self.set.wait.load(Relaxed);
         let mut last: *const Waits = core::ptr::null();
-        while let Some(&i) = self.hot().list.get(at) {
-            at += 1;
-            let Some((e, st)) = self.state(i) else { continue };
-            let page = if st.covered { fds::conn(e.conn()).peer_waits() } else { core::ptr::null() };
-            if !page.is_null() && page != last {
-                last = page;
+        for spot in &self.hot().list {
+            if !spot.page.is_null() && spot.page != last {
+                last = spot.page;
                 // SAFETY: a control page, type-stable.
-                unsafe { (*page).wake(wait) };
+                unsafe { (*spot.page).wake(wait) };
             }
         }
     }
@@ -245,10 +279,10 @@ struct Pages {
 }
 
 impl Pages {
-    /// Adds the page of a connection; false when there is none or no room for it.
-    fn hold(&mut self, c: &'static Conn) -> bool {
-        // SAFETY: null, or a control page, type-stable.
-        let Some(page) = (unsafe { c.peer_waits().as_ref() }) else { return false };
+    /// Adds the page of a connection; false when there is no room for it.
+    fn hold(&mut self, page: *const Waits, c: &'static Conn) -> bool {
+        // SAFETY: a control page, type-stable.
+        let page = unsafe { &*page };
         if self.list[..self.used].iter().flatten().any(|(held, _)| core::ptr::eq(*held, page)) {
             return true;
         }
@@ -284,5 +318,132 @@ pub fn leave(index: u32) {
 pub fn arm_set(index: u32) {
     if let Some(mut h) = set(index).and_then(|s| held(index, s)) {
         h.arm();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fds::{Kind, give_up, kind};
+    use crate::tests::{Epoll, Pair, close, port, recv, send, serial, upgraded};
+    use crate::{endpoint, option};
+    use smc::reason;
+
+    const ET: i32 = libc::EPOLLET;
+    const IN_: i32 = libc::EPOLLIN;
+
+    fn of(ep: &Epoll) -> Held {
+        let Kind::Epoll(index) = kind(ep.0) else { panic!("no set") };
+        held(index, set(index).unwrap()).unwrap()
+    }
+
+    /// What a look finds that does not ask the kernel.
+    fn look(ep: &Epoll) -> Vec<u32> {
+        let mut h = of(ep);
+        // The time at which all are looked at is not now.
+        h.hot().all = h.ticks();
+        let mut out = [epoll_event { events: 0, u64: 0 }; 8];
+        // SAFETY: room for as many.
+        let n = unsafe { h.look(out.as_mut_ptr(), 8, &[]) };
+        out[..n].iter().map(|ev| ev.events).collect()
+    }
+
+    /// How many registrations the next look passes over if nothing happens.
+    fn calm(ep: &Epoll) -> usize {
+        of(ep).hot().list.iter().filter(|spot| spot.is_calm()).count()
+    }
+
+    /// A set with one connection, which is calm: its two ends and the set.
+    fn at_rest(events: i32) -> (Pair, Epoll) {
+        let (pair, ep) = (upgraded(), Epoll::new());
+        ep.add(pair.1, events);
+        for _ in 0..3 {
+            ep.now();
+        }
+        assert_eq!((look(&ep), calm(&ep)), (vec![], 1));
+        (pair, ep)
+    }
+
+    fn shutdown(fd: i32, how: i32) {
+        assert_eq!(endpoint::shutdown(fd, how, || sys::shutdown(fd, how)), 0);
+    }
+
+    /// Whatever its peer does is found by the next look, and so is what its own process does.
+    #[test]
+    fn a_calm_connection_is_looked_at_when_something_happens() {
+        let _turn = serial();
+        type Happens = fn(&Pair, &Epoll);
+        let all: [(&str, i32, Happens, u32); 8] = [
+            ("data", 0, |pair, _| _ = send(pair.0, b"1", 0), IN),
+            ("the peer ends its stream", 0, |pair, _| shutdown(pair.0, libc::SHUT_WR), IN | RDHUP),
+            ("the peer ends both", 0, |pair, _| shutdown(pair.0, libc::SHUT_RDWR), IN | RDHUP),
+            ("receives are shut", 0, |pair, _| shutdown(pair.1, libc::SHUT_RD), IN | RDHUP),
+            ("all is shut", 0, |pair, _| shutdown(pair.1, libc::SHUT_RDWR), IN | RDHUP | HUP | OUT),
+            ("space is waited for", 0, |pair, ep| _ = ep.control(libc::EPOLL_CTL_MOD, pair.1, IN_ | 4), OUT),
+            (
+                "what was read before is to be told again",
+                ET,
+                |pair, ep| {
+                    send(pair.0, b"1", 0);
+                    assert_eq!((look(ep).len(), look(ep).len(), calm(ep)), (1, 0, 1));
+                    ep.control(libc::EPOLL_CTL_MOD, pair.1, IN_ | ET);
+                },
+                IN,
+            ),
+            (
+                "an edge of space",
+                ET | libc::EPOLLOUT,
+                |pair, ep| {
+                    while send(pair.1, &[7; 1 << 16], libc::MSG_DONTWAIT) > 0 {}
+                    assert_eq!((look(ep), calm(ep)), (vec![], 0), "it waits for space");
+                    while recv(pair.0, 1 << 20, libc::MSG_DONTWAIT).is_ok() {}
+                },
+                OUT,
+            ),
+        ];
+        for (what, events, happens, told) in all {
+            let (pair, ep) = at_rest(IN_ | libc::EPOLLRDHUP | events);
+            happens(&pair, &ep);
+            let found = look(&ep);
+            let wanted = told & (IN_ as u32 | RDHUP | HUP | 4);
+            assert!(found.len() == 1 && found[0] & wanted == wanted & found[0] && found[0] != 0, "{what}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_more_than_data_is_always_looked_at() {
+        let _turn = serial();
+        let (pair, ep) = (upgraded(), Epoll::new());
+        ep.add(pair.1, IN_ | libc::EPOLLPRI);
+        assert_eq!((ep.now(), ep.now(), calm(&ep)), (vec![], vec![], 0));
+        ep.control(libc::EPOLL_CTL_MOD, pair.1, IN_);
+        assert_eq!((look(&ep), look(&ep), calm(&ep)), (vec![], vec![], 1));
+        let (level, name, mark) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 100i32);
+        let plain = || sys::setsockopt(pair.1, level, name, &mark);
+        // SAFETY: a live int.
+        assert_eq!(unsafe { option::set(pair.1, level, name, (&raw const mark).cast(), 4, plain) }, 0);
+        send(pair.0, &[1; 99], 0);
+        assert_eq!((look(&ep), calm(&ep)), (vec![], 0), "too few bytes for its mark");
+        send(pair.0, b"1", 0);
+        assert_eq!(look(&ep), [IN_ as u32]);
+    }
+
+    #[test]
+    fn a_calm_connection_that_goes_back_to_tcp_is_the_kernels() {
+        let _turn = serial();
+        let (pair, ep) = at_rest(IN_);
+        give_up(port(pair.0), reason::STDIO.code());
+        assert_eq!(send(pair.0, b"1", 0), 1);
+        // By Nagle's rule it may wait for the acknowledgement of a doorbell.
+        assert_eq!(ep.wait(Some(10_000_000_000)), Ok(vec![(pair.1, IN_ as u32)]));
+    }
+
+    #[test]
+    fn a_closed_connection_is_not_told_of() {
+        let _turn = serial();
+        let (pair, ep) = at_rest(IN_);
+        send(pair.0, b"1", 0);
+        close(pair.1);
+        assert_eq!((look(&ep), ep.now()), (vec![], vec![]));
     }
 }

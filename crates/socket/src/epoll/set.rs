@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::
 
 use libc::epoll_event;
 use shm::lock::{FastGuard, FastLock};
-use smc::conn::Conn;
 use smc::conn::sleepers::READS;
+use smc::conn::{Calm, Conn, Waits};
 use smc::sys;
 
 use super::bells::Ears;
@@ -59,8 +59,6 @@ pub struct State {
     pub hooked: bool,
     /// The application has removed it. While it is hooked the kernel has it still.
     pub dormant: bool,
-    /// The set's wait word stands for it.
-    pub covered: bool,
     /// Cleared when a oneshot event was given out.
     pub enabled: bool,
     /// What the last edge-triggered report had seen.
@@ -68,8 +66,6 @@ pub struct State {
     pub seen_space: u32,
     /// The kernel told of an urgent byte.
     pub urgent: bool,
-    /// Looks in a row that found nothing.
-    pub idle: u32,
 }
 
 impl State {
@@ -107,12 +103,10 @@ impl Entry {
                 hot_at: 0,
                 hooked: false,
                 dormant: false,
-                covered: false,
                 enabled: false,
                 seen_read: 0,
                 seen_space: 0,
                 urgent: false,
-                idle: 0,
             }),
         }
     }
@@ -198,18 +192,41 @@ pub struct Set {
 unsafe impl Sync for Set {}
 
 /// Registrations that every wait looks at.
-#[derive(Default)]
 pub struct Hot {
-    pub list: Vec<u32>,
+    pub list: Vec<Spot>,
     /// Where the next look begins.
     pub next: usize,
+    /// When a look last went through all of them, calm or not.
+    pub all: u64,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    /// The registration's.
+    pub index: u32,
+    /// Sleeps in a row that found nothing, and since when.
+    pub idle: u32,
+    pub since: u64,
+    /// The control page in which the set's wait word stands for it; null: it is armed by itself.
+    pub page: *const Waits,
+    /// What was there when the last look found nothing.
+    pub calm: Option<Calm>,
+}
+
+impl Spot {
+    /// Whether a look would find nothing, as the last one did.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        self.calm.as_ref().is_some_and(Calm::lasts)
+    }
 }
 
 impl Set {
     pub const fn new() -> Self {
         Self {
             lock: FastLock::new(),
-            hot: UnsafeCell::new(Hot { list: Vec::new(), next: 0 }),
+            hot: UnsafeCell::new(Hot { list: Vec::new(), next: 0, all: 0 }),
             ears: UnsafeCell::new(Ears::new()),
             wait: AtomicU32::new(0),
             solo: AtomicBool::new(false),
@@ -431,49 +448,62 @@ impl Held {
     /// Wakes a sleeper of the set: changing a registration of a writable socket fires its edge. `index` or, if its number
     /// is closed, any other one will do.
     pub fn kick(&mut self, index: u32) {
-        let rest = (0..).map_while(|at| self.hot().list.get(at).copied());
+        let rest = (0..).map_while(|at| self.hot().list.get(at).map(|spot| spot.index));
         let rest: Option<u32> = core::iter::once(index).chain(rest).find(|&i| entry(i).is_some_and(Entry::is_named));
         if let Some((i, e)) = rest.and_then(|i| Some((i, entry(i)?))) {
             self.set.control(libc::EPOLL_CTL_MOD, e.fd(), hooked_event(i, e));
         }
     }
 
-    /// Puts a hooked registration on the hot list.
+    /// Puts a hooked registration on the hot list. If it is there, the next look goes into it.
     pub fn heat(&mut self, index: u32) {
-        let (place, wait) = (self.hot().list.len() as u32 + 1, self.set.wait.load(Relaxed));
-        let Some((e, st)) = self.state(index) else { return };
-        st.idle = 0;
-        if st.hot_at != 0 {
+        let (wait, ticks) = (self.set.wait.load(Relaxed), self.ticks());
+        if let Some(spot) = self.spot(index) {
+            (spot.idle, spot.since, spot.calm) = (0, ticks, None);
             return;
         }
+        let place = self.hot().list.len() as u32 + 1;
+        let Some((e, st)) = self.state(index) else { return };
         st.hot_at = place;
-        if let Some(c) = e.current() {
-            st.covered = wait != 0 && may_cover(e.conn(), c);
-            if st.covered {
-                c.cover(wait);
-            }
+        let may_cover = |c: &&Conn| wait != 0 && !c.peer_waits().is_null() && may_cover(e.conn(), c);
+        let covered = e.current().filter(may_cover);
+        covered.inspect(|c| c.cover(wait));
+        let page = covered.map_or(core::ptr::null(), Conn::peer_waits);
+        self.hot().list.push(Spot { index, idle: 0, since: ticks, page, calm: None });
+    }
+
+    /// A registration's place on the hot list.
+    #[inline]
+    pub fn spot(&mut self, index: u32) -> Option<&mut Spot> {
+        let (_, st) = self.state(index)?;
+        let at = (st.hot_at as usize).checked_sub(1)?;
+        self.hot().list.get_mut(at)
+    }
+
+    /// Lets the set's wait word stand no more for a registration on the hot list: it is armed by itself.
+    pub fn uncover(&mut self, index: u32) {
+        let wait = self.set.wait.load(Relaxed);
+        let Some(spot) = self.spot(index) else { return };
+        if !core::mem::replace(&mut spot.page, core::ptr::null()).is_null()
+            && let Some(c) = entry(index).and_then(Entry::current)
+        {
+            c.uncover(wait);
         }
-        self.hot().list.push(index);
     }
 
     /// Takes a registration off the hot list.
     pub fn cool(&mut self, index: u32) {
-        let wait = self.set.wait.load(Relaxed);
-        let Some((e, st)) = self.state(index) else { return };
+        self.uncover(index);
+        let Some((_, st)) = self.state(index) else { return };
         let place = core::mem::take(&mut st.hot_at);
         if place == 0 {
             return;
-        }
-        if core::mem::take(&mut st.covered)
-            && let Some(c) = e.current()
-        {
-            c.uncover(wait);
         }
         let at = place as usize - 1;
         let list = &mut self.hot().list;
         list.swap_remove(at);
         if let Some(&moved) = list.get(at)
-            && let Some((_, m)) = self.state(moved)
+            && let Some((_, m)) = self.state(moved.index)
         {
             m.hot_at = place;
         }
@@ -505,7 +535,7 @@ impl Held {
         self.ears().forget();
         for i in members {
             let Some((_, st)) = self.state(i) else { continue };
-            (st.hot_at, st.covered) = (0, false);
+            st.hot_at = 0;
             if st.hooked {
                 self.heat(i);
             }

@@ -474,9 +474,13 @@ impl Wait {
         let mut rang = [(u64::MAX, 0); IN_ORDER];
         let (mut known, mut at) = (0, 0);
         while known < IN_ORDER
-            && let Some(&index) = h.hot().list.get(at)
+            && let Some(spot) = h.hot().list.get(at)
         {
             at += 1;
+            let index = spot.index;
+            if spot.is_calm() {
+                continue;
+            }
             let of_page = |c: &&Conn| core::ptr::eq(c.peer_waits(), page);
             let c = entry(index).and_then(Entry::current).filter(of_page);
             if let Some(when) = c.and_then(|c| c.rang_since(slept)) {
@@ -525,7 +529,7 @@ impl Wait {
         if let Some(mut h) = self.held() {
             let silent = h.arm();
             // In silence one of them must look by itself.
-            let any = if silent { h.hot().list.first().copied() } else { None };
+            let any = if silent { h.hot().list.first().map(|spot| spot.index) } else { None };
             if let Some(i) = h.first_due().or(any) {
                 h.kick(i);
             }
@@ -585,55 +589,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::epoll::{control, open};
-    use crate::kernel::Kernel;
-    use crate::tests::{Answer::*, Pair, SCRIPTED, close, recv, send, serial, upgraded};
-
-    struct Epoll(i32);
-
-    impl Epoll {
-        fn new() -> Self {
-            // SAFETY: no pointers.
-            Self(open(unsafe { libc::epoll_create1(0) }))
-        }
-
-        fn control(&self, op: i32, fd: i32, events: i32) -> isize {
-            let own = epoll_event { events: events as u32, u64: fd as u64 };
-            let call = |other: Option<&mut epoll_event>| sys::epoll_ctl(self.0, op, fd, other.map_or(&own, |ev| ev));
-            // SAFETY: a live event.
-            unsafe { control(self.0, op, fd, &raw const own, call) }
-        }
-
-        fn add(&self, fd: i32, events: i32) {
-            assert_eq!(self.control(libc::EPOLL_CTL_ADD, fd, events), 0);
-        }
-
-        /// What a wait of so many nanoseconds tells: descriptor and events.
-        fn wait(&self, ns: Option<u64>) -> Result<Vec<(i32, u32)>, i32> {
-            let mut out = [epoll_event { events: 0, u64: 0 }; 8];
-            let ms = ns.map_or(-1, |ns| ns.div_ceil(1_000_000) as i32);
-            // SAFETY: live events.
-            let plain =
-                || unsafe { kernel::Bare.epoll_pwait(self.0, out.as_ptr().cast_mut(), 8, ms, core::ptr::null()) };
-            // SAFETY: live events.
-            let r = unsafe { wait(self.0, out.as_ptr().cast_mut(), 8, ns, core::ptr::null(), plain) };
-            if r < 0 {
-                return Err(-r as i32);
-            }
-            let out = core::hint::black_box(&mut out);
-            Ok(out[..r as usize].iter().map(|ev| (ev.u64 as i32, ev.events)).collect())
-        }
-
-        fn now(&self) -> Vec<(i32, u32)> {
-            self.wait(Some(0)).unwrap()
-        }
-    }
-
-    impl Drop for Epoll {
-        fn drop(&mut self) {
-            close(self.0);
-        }
-    }
+    use crate::tests::{Answer::*, Epoll, Pair, SCRIPTED, recv, send, serial, upgraded};
 
     const IN: i32 = libc::EPOLLIN;
 
