@@ -84,6 +84,11 @@ fn of(conn: &Conn) -> Option<&'static Witness> {
     (!base.is_null() && at < table::CAPACITY as usize).then(|| unsafe { &*base.add(at) })
 }
 
+/// Whether anything may be kept of connections.
+pub fn is_in_use() -> bool {
+    !ALL.load(Relaxed).is_null()
+}
+
 /// A new connection.
 pub fn begin(conn: &Conn) {
     if !directory::is_set() {

@@ -257,6 +257,13 @@ impl Upgrade {
         Stage::of(self.stage.swap(Stage::Over as u32, Relaxed))
     }
 
+    /// No further steps, if none was ever taken, so that there is nothing to undo; false if one was, or is being taken.
+    pub(super) fn end_unbegun(&self) -> bool {
+        self.busy.load(Relaxed) == 0
+            && self.meeting.load(Relaxed) == Meeting::Nowhere.encode()
+            && self.stage.compare_exchange(Stage::Meeting as u32, Stage::Over as u32, Relaxed, Relaxed).is_ok()
+    }
+
     /// Where the ends meet.
     pub fn meeting(&self) -> Meeting {
         Meeting::decode(self.meeting.load(Relaxed))

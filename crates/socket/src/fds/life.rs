@@ -109,7 +109,11 @@ pub fn before_close(fd: i32) {
 pub(super) fn drop_ref(index: u32, fd: i32) {
     let c = conn(index);
     let l = local(index);
-    if fd >= 0 && held(index).load(Acquire) == 1 && c.refs.load(Acquire) == 1 && keep(c, l, fd) {
+    if fd >= 0
+        && held(index).load(Acquire) == 1
+        && c.refs.load(Acquire) == 1
+        && (end_untouched(c, l, index) || keep(c, l, fd))
+    {
         return;
     }
     if held(index).load(Acquire) == 1 && c.refs.load(Acquire) > 1 && c.is_exposed() {
@@ -155,6 +159,27 @@ pub(super) fn drop_ref(index: u32, fd: i32) {
             t.free(index);
         }
     }
+}
+
+/// Ends a connection that stayed on TCP and had nothing done to it, whose only descriptor is being closed: most of those that live
+/// for one request. False if there is more to do.
+fn end_untouched(c: &Conn, l: &Local, index: u32) -> bool {
+    if l.upgraded.load(Relaxed) != 0 || !c.end_untouched() {
+        return false;
+    }
+    // A copy that another thread has made meanwhile counts here first.
+    if c.refs.compare_exchange(1, 0, AcqRel, Relaxed).is_err() {
+        return false;
+    }
+    held(index).store(0, Release);
+    crate::epoll::forget_conn(index);
+    crate::deferred::forget(index);
+    finish(c);
+    c.gen_.store(c.gen_.load(Relaxed).wrapping_add(1), Release);
+    if let Some(t) = table::get() {
+        t.free(index);
+    }
+    true
 }
 
 /// Whether our parent, whose link group it belongs to, can and must end a connection that we held last: its buffers would be in
