@@ -87,6 +87,11 @@ pub fn room_for_bells() -> bool {
     (COUNT.load(Relaxed) as usize) < most_to_stay() / 4 * 3
 }
 
+/// The same of a bell between users: whoever comes as many processes shall not take the room of all others.
+pub fn room_for_bells_of_strangers() -> bool {
+    (COUNT.load(Relaxed) as usize) < most_to_stay() / 2
+}
+
 /// An eighth of what the process may have: from `base` on.
 fn most_to_stay() -> usize {
     sys::descriptor_limit().map_or(0, |(limit, _)| (limit as usize / 8).min(MAX / 2))

@@ -264,7 +264,13 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
             continue;
         }
         match c.send_from(stay.fd(), n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
-            Sent::Bytes(k) => return k as isize,
+            Sent::Bytes(k) => {
+                if k < n.min(there) {
+                    // As in the kernel, where a count that is short means that there is no more room: its end is an edge.
+                    c.arm_space();
+                }
+                return k as isize;
+            }
             Sent::Full => {
                 if let Err(e) = wait::for_space(&mut stay, nonblock, false) {
                     return fail(e);

@@ -118,9 +118,9 @@ impl Bells {
         let written = if number != 0 && has() { bell.write() } else { 0 };
         bell.inside.fetch_sub(1, SeqCst);
         if written < 0 {
-            // Full, or not to be written to any more: the wait asks for another one.
+            // Full, or not to be written to any more: the wait sees to another one.
             page.given[wait as usize].store(0, Release);
-            bell.take_away();
+            bell.take_away_if(number);
         }
         written > 0
     }
@@ -162,7 +162,7 @@ impl Bells {
     /// The wait will not get this bell.
     pub(crate) fn refuse(&self, wait: u32, number: u32) {
         self.bells[wait as usize].refused.store(number, Relaxed);
-        self.bells[wait as usize].take_away();
+        self.bells[wait as usize].take_away_if(number);
     }
 
     /// Its arena is gone, and all connections with it.
@@ -193,8 +193,8 @@ impl Bell {
         unsafe { sys::send(write, &raw const byte, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
     }
 
-    /// Nobody is about to write any more who saw the bell before it was changed.
-    fn is_left_alone(&self) -> bool {
+    /// Nobody is about to write any more who saw the bell before it was changed, after so many looks.
+    fn is_left_alone(&self, looks: usize) -> bool {
         let is_left = |_| {
             // SYNC: inside. Behind the change.
             let left = self.inside.load(SeqCst) == 0;
@@ -203,16 +203,32 @@ impl Bell {
             }
             left
         };
-        (0..PATIENCE).any(is_left)
+        (0..looks).any(is_left)
+    }
+
+    /// The one with this number, and no other that has been made meanwhile.
+    fn take_away_if(&self, number: u32) {
+        // SYNC: inside. As in `take_away`.
+        if self.number.compare_exchange(number, 0, SeqCst, Relaxed).is_ok() {
+            self.close_ends(PATIENCE);
+        }
     }
 
     fn take_away(&self) {
         // SYNC: inside. In front of the look at who is inside: who counts itself later finds no bell.
-        if self.number.swap(0, SeqCst) == 0 || !self.is_left_alone() {
-            return;
+        if self.number.swap(0, SeqCst) != 0 {
+            self.close_ends(PATIENCE);
+        } else if self.write.load(Acquire) != 0 {
+            // Somebody was inside when it was taken away.
+            self.close_ends(1);
         }
-        for end in [&self.read, &self.write] {
-            hidden::close(end.swap(0, AcqRel) - 1);
+    }
+
+    fn close_ends(&self, looks: usize) {
+        if self.is_left_alone(looks) {
+            for end in [&self.read, &self.write] {
+                hidden::close(end.swap(0, AcqRel) - 1);
+            }
         }
     }
 }
@@ -220,13 +236,11 @@ impl Bell {
 /// A descriptor has moved to another number.
 pub(crate) fn moved_fd(from: i32, to: i32) {
     for bell in all() {
-        if bell.read.load(Relaxed) == from + 1 {
-            bell.read.store(to + 1, Relaxed);
-        }
-        if bell.write.load(Relaxed) == from + 1 {
-            // Not one byte may go to what the application puts under the old number.
-            bell.write.store(to + 1, SeqCst);
-            bell.is_left_alone();
+        let moves = |end: &AtomicI32| end.compare_exchange(from + 1, to + 1, SeqCst, Relaxed).is_ok();
+        moves(&bell.read);
+        // Not one byte may go to what the application puts under the old number.
+        if moves(&bell.write) {
+            bell.is_left_alone(PATIENCE);
         }
     }
 }

@@ -8,13 +8,15 @@ use shm::cursor::CURSOR_MASK;
 /// Of a connection with both directions on rings, and nothing to tell of an end: all that its readiness can come to change by.
 /// What this process does beside that (it reads, it sends) makes it less ready.
 ///
-/// Space is not among it: whoever waits for that, or was not told of it yet, has to look.
+/// Space is not among it: whoever waits for that, or was not told of it yet, has to look. So has whoever is about to sleep and would
+/// be told of it: a send may have filled the ring since.
 #[derive(Clone, Copy)]
 pub struct Calm {
     /// Whose it is.
     pub conn: &'static Conn,
     my: &'static DmbHeader,
     peer: &'static DmbHeader,
+    generation: u32,
     phase: Phase,
     prod: u64,
     rung: u32,
@@ -31,6 +33,7 @@ impl Calm {
             conn,
             my: reach.my,
             peer: reach.peer,
+            generation: conn.gen_.load(Relaxed),
             phase,
             prod: reach.my.prod.load(Acquire),
             rung: reach.my.rung.load(Relaxed),
@@ -54,8 +57,10 @@ impl Calm {
     /// Whether nothing of it has changed.
     #[inline]
     pub fn lasts(&self) -> bool {
-        // SYNC: prod. As in `Conn::has_news`.
-        self.my.prod.load(Acquire) == self.prod
+        // First: the buffers of a connection that has ended may be gone.
+        self.conn.gen_.load(Acquire) == self.generation
+            // SYNC: prod. As in `Conn::has_news`.
+            && self.my.prod.load(Acquire) == self.prod
             && self.my.cons.load(Relaxed) & ENDS == 0
             && self.my.takeback.load(Relaxed) & 1 == 0
             && self.my.rung.load(Relaxed) == self.rung

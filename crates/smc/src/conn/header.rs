@@ -106,14 +106,10 @@ impl Waits {
 
     /// A wait asks for a bell, and listens to none until it has it: the bell's number.
     pub fn ask_for_bell(&self, wait: u32) -> u32 {
-        let number = self.next_bell(wait);
-        self.bell[wait as usize].store(number << 1, Relaxed);
+        let word = &self.bell[wait as usize];
+        let number = ((word.load(Relaxed) >> 1) + 1) & (u32::MAX >> 1);
+        word.store(number << 1, Relaxed);
         number
-    }
-
-    /// The number of a bell that a wait makes for itself.
-    pub fn next_bell(&self, wait: u32) -> u32 {
-        (self.bell_asked_for(wait) + 1) & (u32::MAX >> 1)
     }
 
     /// The bell that a wait has asked for last, whether it listens to it or not.

@@ -194,7 +194,7 @@ impl Conn {
     }
 
     /// At least a third of what may be under way is free: TCP's own rule for "writable".
-    fn has_space(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         let prod = self.tx.word.load(Relaxed);
         let cons = self.my().cons.load(Acquire) & CURSOR_MASK;
         let size = self.window().peer_size.load(Relaxed);

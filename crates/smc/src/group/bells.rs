@@ -11,6 +11,9 @@ use dibs::loopback::arena_of;
 
 /// Bells that came and were not fetched yet, at most: more than waits ask for before they look.
 const MOST: usize = 64;
+/// Bytes, as the kernel counts them, that may lie unread on the channel when another bell is sent: some ten messages. A peer that
+/// reads none would gather descriptors under way, of which our user may have so many.
+const UNREAD: i32 = 16 << 10;
 
 /// A bell that came over the channel.
 pub(super) struct Came {
@@ -49,8 +52,12 @@ impl Label {
     }
 }
 
-/// Keeps what came until its wait fetches it.
+/// Keeps what came until its wait fetches it. An earlier one of the same wait nobody asks for any more.
 pub(super) fn keep(came: &mut Vec<Came>, label: Label, fd: i32) {
+    let is_old = |bell: &Came| (bell.label.arena, bell.label.wait) == (label.arena, label.wait);
+    if let Some(at) = came.iter().position(is_old) {
+        hidden::close(came.swap_remove(at).fd);
+    }
     if came.len() == MOST {
         hidden::close(came.remove(0).fd);
     }
@@ -65,7 +72,7 @@ pub(super) fn drop_all(came: &mut Vec<Came>) {
 /// Whether bells between us and a process are pipes. A pipe has one lock for all its ends, which a reader holds for as long
 /// as its own memory takes to be written to: as long as it likes. So a peer could keep us in a write, or in the close of the
 /// pipe; one of our own user can do worse without that.
-fn is_trusted(of: Cred) -> bool {
+pub(super) fn is_trusted(of: Cred) -> bool {
     of.uid == rustix::process::geteuid().as_raw()
 }
 
@@ -110,17 +117,17 @@ fn share(bells: &Bells, page: &Waits, wait: u32, number: u32, listens: bool) {
             return true;
         }
         let Some(group) = list.iter_mut().find(|g| g.id == id) else { return false };
-        let is_trusted = is_trusted(group.of);
+        let of = group.of;
         let Some(lanes) = group.lanes.as_deref_mut() else { return false };
         if listens {
-            let Some(fd) = lanes.came(label) else { return false };
-            let taken = may_ring(fd) && bells.take_made(wait, number, fd);
+            let Some(fd) = lanes.came(label, of) else { return false };
+            let taken = may_ring(fd, of) && bells.take_made(wait, number, fd);
             if !taken {
                 hidden::close(fd);
             }
             return taken;
         }
-        let made = if is_trusted { bells.make(wait, number) } else { None };
+        let made = if is_trusted(of) { bells.make(wait, number) } else { None };
         let sent = made.is_some_and(|read| lanes.send(&label.to_bytes(), read));
         if sent {
             // SYNC: given. Behind the message that brings it.
@@ -135,29 +142,36 @@ fn share(bells: &Bells, page: &Waits, wait: u32, number: u32, listens: bool) {
 }
 
 /// Whether this process can write to a descriptor that a peer has made, and close it, without waiting: it is a connected Unix
-/// socket on which nothing lies, and nothing can come to lie. A close waits for those of descriptors that lie there, and they may
-/// take as long as their owner likes.
-fn may_ring(fd: i32) -> bool {
+/// socket of that process, on which no descriptors lie, and none can come to lie. A close waits for those of them, and they may
+/// take as long as their owner likes. (That no bytes lie there does not say it: urgent ones are not counted.)
+fn may_ring(fd: i32, of: Cred) -> bool {
     sys::is_connected_unix_stream(fd)
+        && channel::peer(fd).is_some_and(|peer| peer.pid == of.pid)
         && sys::shutdown(fd, libc::SHUT_RD) == 0
         && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0)
+        && sys::descriptors_on(fd) == Some(0)
 }
 
 /// Where a bell comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// From here: the end to be watched, parked.
-    Made(i32),
+    /// From here: the end to be watched, parked, and its number.
+    Made(i32, u32),
     /// From the peer, if asked.
     Peer,
+    /// Not now.
+    Later,
     /// There is none to be had.
     Nowhere,
 }
 
-/// Makes a bell for a wait that is to be rung by the peer of a connection that it covers, if that is another user's.
-pub fn make(conn: &Conn, wait: u32, number: u32) -> Source {
-    let id = conn.group.load(Relaxed);
-    let label = Label { arena: arena_of(conn.peer_token.load(Relaxed)), wait, number };
+/// The last number of a bell made here. A peer can write to where those that it makes are numbered.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// Makes a bell for a wait that is to be rung by the peer of a connection that it covers, if that is another user's, and the wait
+/// sleeps `often`.
+pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
+    let (id, token) = (conn.group.load(Relaxed), conn.peer_token.load(Relaxed));
     if !is_ours(conn.pid.load(Relaxed)) {
         return Source::Nowhere;
     }
@@ -166,8 +180,16 @@ pub fn make(conn: &Conn, wait: u32, number: u32) -> Source {
         if is_trusted(group.of) {
             return Some(Source::Peer);
         }
-        let lanes = group.lanes.as_deref_mut().filter(|_| hidden::room_for_bells())?;
+        let lanes = group.lanes.as_deref_mut()?;
+        if !often {
+            return Some(Source::Later);
+        }
+        if !hidden::room_for_bells_of_strangers() || lanes.unread() > UNREAD {
+            return None;
+        }
         let [read, write] = sys::unix_pair().ok()?;
+        let number = (MADE.fetch_add(1, Relaxed) & (u32::MAX >> 1)).max(1);
+        let label = Label { arena: arena_of(token), wait, number };
         // Where the kernel does not know how to keep descriptors off, the peer could keep us in the close of what it has sent.
         let sent = channel::refuse_descriptors(read) && lanes.send(&label.to_bytes(), write);
         sys::close(write);
@@ -175,16 +197,10 @@ pub fn make(conn: &Conn, wait: u32, number: u32) -> Source {
             sys::close(read);
             return None;
         }
-        Some(Source::Made(hidden::park(read)))
+        Some(Source::Made(hidden::park(read), number))
     });
-    made.flatten().unwrap_or(Source::Nowhere)
-}
-
-/// Takes rings off the end of a bell that this process has made, which must not get full.
-pub fn empty(fd: i32) {
-    let mut rings = [0u8; 4096];
-    // SAFETY: the buffer is ours.
-    unsafe { sys::recv(fd, rings.as_mut_ptr(), rings.len(), libc::MSG_DONTWAIT) };
+    // A signal handler that interrupted a use of the groups has to do without.
+    made.map_or(Source::Later, |made| made.unwrap_or(Source::Nowhere))
 }
 
 /// Fetches the bell that a wait was given by the peer of a connection that it covers: a descriptor, parked, to be watched for
@@ -197,8 +213,9 @@ pub fn fetch(conn: &Conn, wait: u32, number: u32) -> Option<i32> {
     }
     let fd = with(|list| {
         let group = list.iter_mut().find(|g| g.id == id && is_trusted(g.of))?;
+        let of = group.of;
         let lanes = group.lanes.as_deref_mut()?;
-        lanes.came(label)
+        lanes.came(label, of)
     })??;
     let is_pipe = sys::kind_of(fd) == libc::S_IFIFO;
     if !is_pipe {

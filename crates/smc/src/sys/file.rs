@@ -161,6 +161,16 @@ pub fn kind_of(fd: c_int) -> u32 {
     stat(fd).map_or(0, |st| st.st_mode & libc::S_IFMT)
 }
 
+/// How many descriptors lie unread on a Unix socket; None if the kernel does not tell.
+pub fn descriptors_on(fd: c_int) -> Option<u32> {
+    let path = format!("/proc/self/fdinfo/{fd}");
+    let file = rustix::fs::open(path, rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()).ok()?;
+    let mut text = [0; 512];
+    let n = rustix::io::read(&file, &mut text[..]).ok()?;
+    let text = core::str::from_utf8(&text[..n]).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()
+}
+
 /// The kind of the file system that a descriptor is in, by its magic number.
 pub fn file_system_of(fd: c_int) -> Option<i64> {
     // SAFETY: all-zero is a valid statfs.

@@ -14,8 +14,10 @@ use smc::{group, hidden, sys};
 
 /// Control pages in which one sleep can be told; connections of further link groups are armed singly.
 pub const PAGES: usize = 16;
-/// So many rings are left on a bell of our own before they are taken off: many fewer than a socket takes.
-const RINGS: u32 = 64;
+/// A bell of our own that its peer lets go after fewer rings is not full, and is not made again: the peer has no room for it.
+const FEW: u32 = 64;
+/// Sleeps after which a bell is made here. Sets that do not live for long would leave theirs with peers that never ring.
+const OFTEN: u32 = 8;
 /// As `TAG` of registrations: upper half of the data of a bell. Below it are 24 bits of its number, and its place.
 const TAG: u64 = 0x2b99_26c7 << 32;
 
@@ -24,8 +26,10 @@ enum Bell {
     Asked,
     /// It rings here: a descriptor of ours.
     Heard(i32),
-    /// The same of a bell that we have made, and how often it has rung since it was emptied.
+    /// The same of a bell that we have made, and how often it has rung.
     Own(i32, u32),
+    /// After so many more sleeps one is made.
+    After(u32),
     /// There will be none.
     Refused,
 }
@@ -33,6 +37,8 @@ enum Bell {
 #[derive(Clone, Copy)]
 struct Ear {
     page: *const Waits,
+    /// The link group: another one may come to the same memory.
+    group: u32,
     number: u32,
     bell: Bell,
 }
@@ -41,7 +47,7 @@ impl Bell {
     fn descriptor(self) -> Option<i32> {
         match self {
             Bell::Heard(fd) | Bell::Own(fd, _) => Some(fd),
-            Bell::Asked | Bell::Refused => None,
+            Bell::Asked | Bell::After(_) | Bell::Refused => None,
         }
     }
 }
@@ -51,7 +57,7 @@ pub struct Ears([Ear; PAGES]);
 
 impl Ears {
     pub const fn new() -> Self {
-        Self([Ear { page: core::ptr::null(), number: 0, bell: Bell::Refused }; PAGES])
+        Self([Ear::NONE; PAGES])
     }
 
     /// Sees to it that wait `wait`, a number of the set `epfd`, has a bell in `page`, the control page of the peer of `c`. The
@@ -63,46 +69,50 @@ impl Ears {
             return page.stop_listening(wait, page.bell_asked_for(wait));
         };
         let ear = &mut self.0[at];
-        // Another word than ours is that of a link group that has come to the same memory.
-        let known = !ear.page.is_null() && page.bell_asked_for(wait) == ear.number;
-        if known && matches!(ear.bell, Bell::Refused | Bell::Own(..)) {
-            return;
-        }
+        let group = c.group.load(Relaxed);
+        let known = core::ptr::eq(ear.page, page) && ear.group == group;
         let data = |number: u32| TAG | u64::from(number & 0xff_ffff) << 8 | at as u64;
-        if known && page.has_bell(wait, ear.number) {
-            if matches!(ear.bell, Bell::Heard(_)) {
+        match &mut ear.bell {
+            Bell::Refused | Bell::Own(..) if known => return,
+            Bell::After(sleeps @ 1..) if known => {
+                *sleeps -= 1;
                 return;
             }
-            ear.bell = group::bells::fetch(c, wait, ear.number)
-                .filter(|&fd| watch(epfd, fd, data(ear.number)))
-                .map_or(Bell::Refused, Bell::Heard);
-            if matches!(ear.bell, Bell::Heard(_)) {
-                page.listen(wait, ear.number);
+            bell @ (Bell::Asked | Bell::Heard(_)) if known && page.bell_asked_for(wait) == ear.number => {
+                match (*bell, page.has_bell(wait, ear.number)) {
+                    (Bell::Heard(_), true) | (Bell::Asked, false) => return,
+                    (Bell::Asked, true) => {
+                        *bell = group::bells::fetch(c, wait, ear.number)
+                            .filter(|&fd| watch(epfd, fd, data(ear.number)))
+                            .map_or(Bell::Refused, Bell::Heard);
+                        if matches!(bell, Bell::Heard(_)) {
+                            page.listen(wait, ear.number);
+                        }
+                        return;
+                    }
+                    // The peer has taken it away.
+                    _ => {}
+                }
             }
-            return;
+            _ => {}
         }
-        if known && ear.bell == Bell::Asked || !edges_are_told() {
-            return;
-        }
-        // There was none, or the peer has taken it away.
+        let often = known && ear.bell == Bell::After(0);
         ear.close(epfd);
-        let number = page.next_bell(wait);
-        let bell = match group::bells::make(c, wait, number) {
-            Source::Made(fd) if watch(epfd, fd, data(number)) => {
+        let source = if edges_are_told() { group::bells::make(c, wait, often) } else { Source::Nowhere };
+        let (number, bell) = match source {
+            Source::Made(fd, number) if watch(epfd, fd, data(number)) => {
                 page.listen(wait, number);
-                Bell::Own(fd, 0)
+                (number, Bell::Own(fd, 0))
             }
-            Source::Peer => {
-                page.ask_for_bell(wait);
-                Bell::Asked
-            }
-            _ => {
-                // Of this number there is none, and nobody is to look for it.
+            Source::Peer => (page.ask_for_bell(wait), Bell::Asked),
+            without => {
+                // Nobody is to look for one.
                 page.stop_listening(wait, page.bell_asked_for(wait));
-                return *ear = Ear { page, number: page.bell_asked_for(wait), bell: Bell::Refused };
+                let later = if often { 0 } else { OFTEN };
+                (0, if without == Source::Later { Bell::After(later) } else { Bell::Refused })
             }
         };
-        *ear = Ear { page, number, bell };
+        *ear = Ear { page, group, number, bell };
     }
 
     /// An event of the kernel, by its data: the control page whose peer rang, or null, if it is of a bell. One that has hung up
@@ -116,14 +126,14 @@ impl Ears {
             return Some(core::ptr::null());
         };
         let page = ear.page;
-        if events & libc::EPOLLHUP as u32 != 0 {
-            ear.close(epfd);
-        }
-        if let Bell::Own(fd, rings) = &mut ear.bell {
+        if let Bell::Own(_, rings) = &mut ear.bell {
             *rings += 1;
-            if *rings == RINGS {
-                *rings = 0;
-                group::bells::empty(*fd);
+        }
+        if events & libc::EPOLLHUP as u32 != 0 {
+            let (group, had_few) = (ear.group, matches!(ear.bell, Bell::Own(_, ..FEW)));
+            ear.close(epfd);
+            if had_few {
+                *ear = Ear { page, group, ..Ear::NONE };
             }
         }
         Some(page)
@@ -158,13 +168,15 @@ impl Ears {
 }
 
 impl Ear {
+    const NONE: Self = Self { page: core::ptr::null(), group: 0, number: 0, bell: Bell::Refused };
+
     /// The peer may have a copy of its end yet: closed here, it would stay in the set.
     fn close(&mut self, epfd: i32) {
         if let Some(fd) = self.bell.descriptor() {
             sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, &epoll_event { events: 0, u64: 0 });
             hidden::close(fd);
         }
-        *self = Ear { page: core::ptr::null(), number: 0, bell: Bell::Refused };
+        *self = Ear::NONE;
     }
 }
 

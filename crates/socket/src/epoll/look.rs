@@ -59,7 +59,7 @@ fn due(e: &Entry, st: &State, c: &Conn, ticks: u64) -> Due {
 fn has_nothing(st: &State, calm: &Calm) -> bool {
     let edge = st.is(libc::EPOLLET);
     let reads = calm.is_empty() || edge && st.seen_read == calm.read_stamp();
-    let sends = !st.is(libc::EPOLLOUT) || edge && st.seen_space == calm.space;
+    let sends = st.events & OUT == 0 || edge && st.seen_space == calm.space;
     reads && sends && !st.urgent && (edge || !st.is(libc::EPOLLPRI))
 }
 
@@ -70,10 +70,15 @@ impl Held {
     /// `out` must be writable for `max` events.
     pub unsafe fn look(&mut self, out: *mut epoll_event, max: usize, told: &[u32]) -> usize {
         let ticks = self.ticks();
-        let (len, all) = (self.hot().list.len(), ticks.wrapping_sub(self.hot().all) > ALL_EVERY * sys::TICKS);
+        let len = self.hot().list.len();
+        if ticks.wrapping_sub(self.hot().all) > ALL_EVERY * sys::TICKS {
+            (self.hot().all, self.hot().left) = (ticks, len);
+        }
         let mut at = if self.hot().next < len { self.hot().next } else { 0 };
         let (mut n, mut seen) = (0, 0);
         while seen < len && n < max {
+            let all = self.hot().left > 0;
+            self.hot().left -= usize::from(all);
             let Some(spot) = self.hot().list.get(at) else { break };
             let (index, calm) = (spot.index, !all && spot.is_calm());
             at = if at + 1 < len { at + 1 } else { 0 };
@@ -86,9 +91,6 @@ impl Held {
                 unsafe { out.add(n).write(ev) };
                 n += 1;
             }
-        }
-        if all && seen == len {
-            self.hot().all = ticks;
         }
         // Where this look ended the next begins, so that a small `max` starves nobody.
         self.hot().next = at;
@@ -125,7 +127,9 @@ impl Held {
         st.urgent = due.urgent && !st.is(libc::EPOLLET);
         if due.events == 0 {
             let calm = Calm::of(c).filter(|calm| has_nothing(st, calm));
-            self.spot(index)?.calm = calm;
+            let sends = st.events & OUT != 0;
+            let spot = self.spot(index)?;
+            (spot.calm, spot.sends) = (calm, sends);
             return None;
         }
         if let Some(slept) = rung {
@@ -197,16 +201,18 @@ impl Held {
         while let Some(spot) = self.hot().list.get_mut(at) {
             let (i, page) = (spot.index, spot.page);
             spot.idle = spot.idle.saturating_add(1);
-            let stays = spot.idle <= COLD_AFTER || ticks.wrapping_sub(spot.since) <= COLD_TICKS * sys::TICKS;
+            let recent = ticks.wrapping_sub(spot.since) <= COLD_TICKS * sys::TICKS;
             if let Some(calm) = &spot.calm
-                && stays
+                && (spot.idle <= COLD_AFTER || recent)
                 && calm.lasts()
+                && (!spot.sends || calm.conn.has_space())
                 && !page.is_null()
                 && pages.hold(page, calm.conn)
             {
                 at += 1;
                 continue;
             }
+            let idle = spot.idle;
             let Some((e, st)) = self.state(i) else { break };
             let Some(c) = e.current() else {
                 // Closed in a signal handler; another one is at its place on the list now.
@@ -231,14 +237,16 @@ impl Held {
                 waits_in_silence = true;
                 silent = true;
             }
-            if c.is_muffled() {
+            let is_muffled = c.is_muffled();
+            if is_muffled {
                 silent = true;
                 waits_in_silence = true;
                 self.uncover(i);
             }
-            if stays || waits_in_silence {
-                let is_held = !c.is_muffled() && !page.is_null() && pages.hold(page, c);
-                if !is_held && !c.is_muffled() {
+            let may_stay = idle <= COLD_AFTER || waits_in_silence;
+            let is_held = !is_muffled && (may_stay || recent) && !page.is_null() && pages.hold(page, c);
+            if may_stay || is_held {
+                if !is_held && !is_muffled {
                     c.arm_data();
                 }
                 at += 1;
@@ -263,9 +271,11 @@ impl Held {
         let wait = self.set.wait.load(Relaxed);
         let mut last: *const Waits = core::ptr::null();
         for spot in &self.hot().list {
-            if !spot.page.is_null() && spot.page != last {
+            // That of a connection that has ended may be gone.
+            let lives = || entry(spot.index).and_then(Entry::current).is_some();
+            if !spot.page.is_null() && spot.page != last && lives() {
                 last = spot.page;
-                // SAFETY: a control page, type-stable.
+                // SAFETY: the control page of a connection that lives.
                 unsafe { (*spot.page).wake(wait) };
             }
         }
@@ -341,7 +351,7 @@ mod tests {
     fn look(ep: &Epoll) -> Vec<u32> {
         let mut h = of(ep);
         // The time at which all are looked at is not now.
-        h.hot().all = h.ticks();
+        (h.hot().all, h.hot().left) = (h.ticks(), 0);
         let mut out = [epoll_event { events: 0, u64: 0 }; 8];
         // SAFETY: room for as many.
         let n = unsafe { h.look(out.as_mut_ptr(), 8, &[]) };
@@ -373,13 +383,26 @@ mod tests {
     fn a_calm_connection_is_looked_at_when_something_happens() {
         let _turn = serial();
         type Happens = fn(&Pair, &Epoll);
-        let all: [(&str, i32, Happens, u32); 8] = [
+        let all: [(&str, i32, Happens, u32); 9] = [
             ("data", 0, |pair, _| _ = send(pair.0, b"1", 0), IN),
             ("the peer ends its stream", 0, |pair, _| shutdown(pair.0, libc::SHUT_WR), IN | RDHUP),
             ("the peer ends both", 0, |pair, _| shutdown(pair.0, libc::SHUT_RDWR), IN | RDHUP),
             ("receives are shut", 0, |pair, _| shutdown(pair.1, libc::SHUT_RD), IN | RDHUP),
             ("all is shut", 0, |pair, _| shutdown(pair.1, libc::SHUT_RDWR), IN | RDHUP | HUP | OUT),
             ("space is waited for", 0, |pair, ep| _ = ep.control(libc::EPOLL_CTL_MOD, pair.1, IN_ | 4), OUT),
+            (
+                "space by its other name",
+                libc::EPOLLWRNORM,
+                |pair, ep| {
+                    look(ep);
+                    while port(pair.1).conn.has_space() {
+                        send(pair.1, &[7; 4096], 0);
+                    }
+                    assert_eq!((look(ep), calm(ep)), (vec![], 0));
+                    while recv(pair.0, 1 << 20, libc::MSG_DONTWAIT).is_ok() {}
+                },
+                0x100,
+            ),
             (
                 "what was read before is to be told again",
                 ET,
@@ -402,10 +425,17 @@ mod tests {
             ),
         ];
         for (what, events, happens, told) in all {
-            let (pair, ep) = at_rest(IN_ | libc::EPOLLRDHUP | events);
+            let (pair, ep) = match events {
+                libc::EPOLLWRNORM => (upgraded(), Epoll::new()),
+                _ => at_rest(IN_ | libc::EPOLLRDHUP | events),
+            };
+            if events == libc::EPOLLWRNORM {
+                ep.add(pair.1, IN_ | events);
+                ep.now();
+            }
             happens(&pair, &ep);
             let found = look(&ep);
-            let wanted = told & (IN_ as u32 | RDHUP | HUP | 4);
+            let wanted = told & (IN_ as u32 | RDHUP | HUP | 0x104);
             assert!(found.len() == 1 && found[0] & wanted == wanted & found[0] && found[0] != 0, "{what}: {found:?}");
         }
     }
@@ -426,6 +456,74 @@ mod tests {
         assert_eq!((look(&ep), calm(&ep)), (vec![], 0), "too few bytes for its mark");
         send(pair.0, b"1", 0);
         assert_eq!(look(&ep), [IN_ as u32]);
+    }
+
+    /// A send that leaves no room, and is not told so, costs nobody the edge of it.
+    #[test]
+    fn who_sleeps_is_told_of_room_that_was_taken_since() {
+        let _turn = serial();
+        let (pair, ep) = at_rest(IN_ | ET | libc::EPOLLOUT);
+        let c = port(pair.1).conn;
+        while c.has_space() {
+            assert_eq!(send(pair.1, &[7; 4096], 0), 4096);
+        }
+        assert_eq!((look(&ep), calm(&ep)), (vec![], 1));
+        let before = c.space_epoch();
+        of(&ep).arm();
+        assert_ne!(c.space_epoch(), before);
+        while recv(pair.0, 1 << 20, libc::MSG_DONTWAIT).is_ok() {}
+        assert_eq!(look(&ep), [4]);
+    }
+
+    #[test]
+    fn looks_go_into_all_of_them_in_turn() {
+        let _turn = serial();
+        let ((pair, ep), others) = (at_rest(IN_), [(); 5].map(|()| upgraded()));
+        others.iter().for_each(|other| ep.add(other.1, IN_));
+        for _ in 0..9 {
+            ep.now();
+        }
+        assert_eq!(calm(&ep), 6);
+        // Always ready, and more is not asked for.
+        send(pair.0, b"1", 0);
+        let mut h = of(&ep);
+        h.hot().all = 0;
+        let mut event = epoll_event { events: 0, u64: 0 };
+        for _ in 0..12 {
+            // SAFETY: room for one.
+            assert_eq!(unsafe { h.look(&raw mut event, 1, &[]) }, 1);
+        }
+        assert!(h.hot().all != 0 && h.hot().left == 0);
+    }
+
+    #[test]
+    fn what_no_word_stands_for_goes_cold_soon() {
+        let _turn = serial();
+        let (_pair, ep) = at_rest(IN_);
+        let spots = |h: &mut Held| h.hot().list.len();
+        for _ in 0..=COLD_AFTER {
+            of(&ep).arm();
+        }
+        assert_eq!(spots(&mut of(&ep)), 1, "its messages cost less while it is hot");
+        let index = of(&ep).hot().list[0].index;
+        of(&ep).uncover(index);
+        of(&ep).arm();
+        assert_eq!(spots(&mut of(&ep)), 0);
+    }
+
+    #[test]
+    fn what_was_removed_is_slept_for_no_more() {
+        let _turn = serial();
+        let (pair, ep) = at_rest(IN_);
+        for _ in 0..9 {
+            assert_eq!(ep.control(libc::EPOLL_CTL_DEL, pair.1, 0), 0);
+            ep.add(pair.1, IN_);
+            ep.now();
+        }
+        assert_eq!((look(&ep), calm(&ep)), (vec![], 1));
+        assert_eq!(ep.control(libc::EPOLL_CTL_DEL, pair.1, 0), 0);
+        of(&ep).arm();
+        assert!(of(&ep).hot().list.is_empty());
     }
 
     #[test]

@@ -196,8 +196,9 @@ pub struct Hot {
     pub list: Vec<Spot>,
     /// Where the next look begins.
     pub next: usize,
-    /// When a look last went through all of them, calm or not.
+    /// When looks last began to go into all of them, calm or not, and how many are left of that.
     pub all: u64,
+    pub left: usize,
 }
 
 /// One of them.
@@ -212,6 +213,8 @@ pub struct Spot {
     pub page: *const Waits,
     /// What was there when the last look found nothing.
     pub calm: Option<Calm>,
+    /// Whether it was to be told of space then.
+    pub sends: bool,
 }
 
 impl Spot {
@@ -226,7 +229,7 @@ impl Set {
     pub const fn new() -> Self {
         Self {
             lock: FastLock::new(),
-            hot: UnsafeCell::new(Hot { list: Vec::new(), next: 0, all: 0 }),
+            hot: UnsafeCell::new(Hot { list: Vec::new(), next: 0, all: 0, left: 0 }),
             ears: UnsafeCell::new(Ears::new()),
             wait: AtomicU32::new(0),
             solo: AtomicBool::new(false),
@@ -364,6 +367,10 @@ impl Held {
         if let Some((_, st)) = self.state(index) {
             (st.dormant, st.enabled, st.urgent) = (true, false, false);
             self.set.dormant.fetch_add(1, Relaxed);
+            if let Some(spot) = self.spot(index) {
+                // The next sleep is not to stand for it any more.
+                spot.calm = None;
+            }
         }
     }
 
@@ -469,7 +476,7 @@ impl Held {
         let covered = e.current().filter(may_cover);
         covered.inspect(|c| c.cover(wait));
         let page = covered.map_or(core::ptr::null(), Conn::peer_waits);
-        self.hot().list.push(Spot { index, idle: 0, since: ticks, page, calm: None });
+        self.hot().list.push(Spot { index, idle: 0, since: ticks, page, calm: None, sends: false });
     }
 
     /// A registration's place on the hot list.
