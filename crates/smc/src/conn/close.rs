@@ -86,7 +86,7 @@ impl Conn {
     /// Ends a connection to whose upgrade nothing was ever done, and that only its caller has: there is nobody to tell, and nothing to
     /// give back. False if there may be.
     pub fn end_untouched(&self) -> bool {
-        self.phase().is_untouched() && !crate::witness::is_in_use() && self.upgrade.end_unbegun()
+        self.phase().is_untouched() && self.upgrade.end_unbegun()
     }
 
     /// What must precede the kernel's close of the last descriptor.

@@ -164,7 +164,7 @@ pub(super) fn drop_ref(index: u32, fd: i32) {
 /// Ends a connection that stayed on TCP and had nothing done to it, whose only descriptor is being closed: most of those that live
 /// for one request. False if there is more to do.
 fn end_untouched(c: &Conn, l: &Local, index: u32) -> bool {
-    if l.upgraded.load(Relaxed) != 0 || !c.end_untouched() {
+    if l.upgraded.load(Relaxed) != 0 || smc::witness::is_in_use() || !c.end_untouched() {
         return false;
     }
     // A copy that another thread has made meanwhile counts here first.
