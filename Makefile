@@ -7,6 +7,8 @@
 # make check-guest   only the tests in virtual machines, and what they need
 # make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
 # make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS LOAD=BUSY_THREADS)
+# make bench-base   before a change that may cost speed: the main rows of bench sockets, kept as $(BASE)
+# make bench-gate   behind it: fails if one of them lost more than 5 % beyond its spread
 # make install   into $(DESTDIR)$(PREFIX)
 
 CARGO ?= cargo
@@ -33,7 +35,11 @@ GUEST = $(CARGO_TARGET_DIR)/guest
 # What the recipes in tests/suites need beside that.
 SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if $(shell command -v npm),,npm)
 
-.PHONY: all build demo check quick torture check-guest check-system check-suites soak guest-kernel packages install man clean
+# The rows that a change is held against, and where they are kept: a record is of one machine.
+MAIN_ROWS = pingpong,roundtrip,stream,rr,one-cpu,few-rr-1,few-rr-4,short,redis-get,nginx-wrk,nginx-wrk-500,nginx-close,few-haproxy-8,pgbench
+BASE = $(CARGO_TARGET_DIR)/bench-base.json
+
+.PHONY: all build demo bench-base bench-gate check quick torture check-guest check-system check-suites soak guest-kernel packages install man clean
 
 all: build
 
@@ -44,6 +50,14 @@ build:
 
 demo: build
 	$(RELEASE)/shortwire demo
+
+bench-base: build
+	$(RELEASE)/shortwire bench sockets --only $(MAIN_ROWS) --seconds 1 --json > $(BASE).new
+	mv $(BASE).new $(BASE)
+
+bench-gate: build
+	@test -f $(BASE) || { echo "there is no $(BASE): make bench-base before the change" >&2; exit 1; }
+	$(RELEASE)/shortwire bench sockets --only $(MAIN_ROWS) --seconds 1 --compare $(BASE) --gate
 
 check: packages guest-kernel
 	@$(CARGO) run --quiet --package check -- all

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use anyhow::{Result, bail, ensure};
 use terminal::units::engineering;
 
 use super::case::{Better, Path};
@@ -103,7 +104,6 @@ pub fn text(old: &Samples, new: &Samples) -> String {
         count("WORSE"),
         changes.len()
     );
-    let place = |samples: &Samples| (samples.machine.cpu.clone(), samples.machine.cpus, samples.machine.kernel.clone());
     if place(old) != place(new) {
         let _ = writeln!(
             text,
@@ -112,16 +112,54 @@ pub fn text(old: &Samples, new: &Samples) -> String {
             new.machine.sentence()
         );
     }
-    let missing: Vec<&str> = old
-        .rows
-        .iter()
-        .filter(|row| row.kind == Kind::Figure && !new.rows.iter().any(|new| new.measure.name == row.measure.name))
-        .map(|row| row.measure.name.as_ref())
-        .collect();
+    let missing = missing(old, new);
     if !missing.is_empty() {
         let _ = writeln!(text, "Not in the new record: {}.", missing.join("; "));
     }
     text
+}
+
+/// What a main row may lose beyond what it moves from round to round before `--gate` fails.
+const ALLOWED: f64 = 0.05;
+
+/// Main rows that lost more than that against a record of the same machine, each in words; also those that the record has and that
+/// were not measured.
+pub fn lost(old: &Samples, new: &Samples) -> Result<Vec<String>> {
+    if place(old) != place(new) {
+        bail!(
+            "the record is of another machine, and a loss cannot be told from that; measure one here first:\n  {}\n  {}",
+            old.machine.sentence(),
+            new.machine.sentence()
+        );
+    }
+    let changes = changes(old, new);
+    let main = || changes.iter().filter(|change| change.kind == Kind::Figure);
+    ensure!(main().count() > 0, "the record has no row that was measured");
+    let single = main().find(|change| change.old.n < 2 || change.new.n < 2);
+    if let Some(single) = single {
+        bail!("{}: one round has no spread; measure at least two (--repeat)", single.name);
+    }
+    let lost = main().filter(|change| change.new.max < change.old.min * (1.0 - ALLOWED));
+    let lost = lost.map(|change| {
+        let percent = (change.factor() - 1.0) * 100.0;
+        format!(
+            "{}: {percent:+.1} %, at best {:.3} and at worst {:.3} before",
+            change.name, change.new.max, change.old.min
+        )
+    });
+    let missing = missing(old, new).into_iter().map(|name| format!("{name}: not measured"));
+    Ok(lost.chain(missing).collect())
+}
+
+fn place(samples: &Samples) -> (&str, usize, &str) {
+    (&samples.machine.cpu, samples.machine.cpus, &samples.machine.kernel)
+}
+
+/// Main rows that only the old record has.
+fn missing<'a>(old: &'a Samples, new: &Samples) -> Vec<&'a str> {
+    let is_gone = |row: &&Row| !new.rows.iter().any(|new| new.measure.name == row.measure.name);
+    let rows = old.rows.iter().filter(|row| row.kind == Kind::Figure);
+    rows.filter(is_gone).map(|row| row.measure.name.as_ref()).collect()
 }
 
 #[cfg(test)]
@@ -180,5 +218,33 @@ mod tests {
         }
         new.rows.clear();
         assert!(text(&old, &new).contains("no row in common"));
+    }
+
+    #[test]
+    fn the_gate_lets_pass_what_is_within_the_spread_or_little() {
+        let tcp = [100.0, 100.0];
+        let of = |ours: &[f64]| record(Better::Higher, &tcp, ours);
+        let old = of(&[200.0, 220.0]);
+        for (ours, passes) in
+            [([190.1, 190.2], true), ([100.0, 200.0], true), ([188.0, 189.9], false), ([300.0, 310.0], true)]
+        {
+            let lost = lost(&old, &of(&ours)).unwrap();
+            assert_eq!(lost.is_empty(), passes, "{ours:?}: {lost:?}");
+        }
+        let mut gone = of(&[200.0, 210.0]);
+        gone.rows[0].measure.name = "another".into();
+        assert!(lost(&old, &gone).unwrap_err().to_string().contains("no row"));
+        gone.rows.push(of(&[200.0, 210.0]).rows.remove(0));
+        assert_eq!(lost(&gone, &old).unwrap(), ["another: not measured"]);
+    }
+
+    #[test]
+    fn the_gate_needs_the_same_machine_and_a_spread() {
+        let old = record(Better::Higher, &[100.0, 100.0], &[200.0, 200.0]);
+        let once = record(Better::Higher, &[100.0], &[200.0]);
+        assert!(lost(&old, &once).unwrap_err().to_string().contains("--repeat"));
+        let mut elsewhere = record(Better::Higher, &[100.0, 100.0], &[200.0, 200.0]);
+        elsewhere.machine.kernel = "6.19".into();
+        assert!(lost(&old, &elsewhere).unwrap_err().to_string().contains("another machine"));
     }
 }

@@ -64,6 +64,10 @@ pub fn sockets(args: &Sockets, run: Run) -> Result<ExitCode> {
         let text = compare::text(old, &samples);
         if args.json { std::io::stderr().write_all(text.as_bytes())? } else { output.write_all(text.as_bytes())? }
     }
+    if let Some(old) = old.filter(|_| args.gate) {
+        let lost = compare::lost(&old, &samples)?;
+        ensure!(lost.is_empty(), "lost beyond the spread:\n  {}", lost.join("\n  "));
+    }
     Ok(exit_code(&samples))
 }
 

@@ -25,6 +25,7 @@ Servers listen on free ports of 127.0.0.1, keep their files in a temporary direc
                                                        a few connections, on one processor, beside load
   shortwire bench sockets --html page.html             the same tables and plots as a page for a browser
   shortwire bench sockets --compare old.json           measure, and tell what moved since that record
+  shortwire bench sockets --compare old.json --gate    the same, and fail if a row lost more than 5 % beyond its spread
   shortwire bench sockets --from new.json --compare old.json --html page.html
                                                        of records, without measuring
   shortwire bench sockets --list                       the names that --only takes
@@ -71,6 +72,9 @@ pub struct Sockets {
     /// Tell how far each row moved since this record (written with --json)
     #[arg(long, value_name = "OLD.json")]
     pub compare: Option<PathBuf>,
+    /// With --compare: fail if a main row lost more than 5 % beyond the spread, or was not measured
+    #[arg(long, requires = "compare")]
+    pub gate: bool,
     /// Show records instead of measuring; several, of different rows on one machine, as one
     #[arg(long, value_name = "FILE.json,...", value_delimiter = ',', conflicts_with_all = ["only", "quick", "seconds", "repeat"])]
     pub from: Vec<PathBuf>,
