@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::*;
 use libc::epoll_event;
 use smc::{reason, table as connections};
 
-use super::set::{Entry, SHARE, Set, held};
+use super::set::{Entry, Held, SHARE, Set, held};
 use super::table::{Tables, of_conn, set, slot, tables};
 use crate::fds::{self, Kind};
 use crate::{fail, ledger};
@@ -136,44 +136,69 @@ fn add(
     mut ev: epoll_event,
     kernel: impl FnOnce(&mut epoll_event) -> isize,
 ) -> isize {
-    let noted = {
-        // Held over the call, so that the connection cannot leave TCP between the note and the registration.
+    let Some(s) = set(set_index) else { return kernel(&mut ev) };
+    let (stale, entry, guard) = {
         let Some(t) = tables() else { return fail(libc::ENOMEM) };
-        let Some(s) = set(set_index) else { return kernel(&mut ev) };
         if s.is_interrupted() {
             return fail(libc::ENOMEM);
         }
-        let stale = t.find(set_index, conn, fd);
-        if let Some((i, _)) = stale
-            && held(set_index, s).is_some_and(|mut h| h.revive(i, ev))
+        let stale = t.find(set_index, conn, fd).map(Named::of);
+        if let Some(old) = &stale
+            && held(set_index, s).is_some_and(|mut h| h.revive(old.index, ev))
         {
             return 0;
         }
         bury(&t, conn, |e| !e.is_in(set_index) || e.fd() != fd);
         let nested = s.nested.load(SeqCst);
-        let entry = if nested { None } else { enter(&t, set_index, s, conn, fd, ev) };
-        if let Some((i, e)) = entry {
-            tag_oneshot(s, i, e, &mut ev);
-        }
-        let r = kernel(&mut ev);
-        match (r < 0, entry) {
-            (true, Some((i, e))) => {
-                release(&t, i, e);
-                return r;
-            }
-            (true, None) => return r,
-            (false, _) => {}
-        }
-        // The kernel has taken it, so what we knew under that number is gone.
-        if let Some((i, e)) = stale {
-            release(&t, i, e);
-        }
-        entry.is_some_and(|(i, _)| !fds::conn(conn).switched() || hook(set_index, s, i))
+        let entry = if nested { None } else { enter(&t, set_index, s, conn, fd, ev).map(Named::of) };
+        // The set's alone is held over the call, so that other sets need not wait for it: whoever takes the connection off TCP
+        // meanwhile finds the note, and waits until the kernel has the registration that it changes.
+        (stale, entry, held(set_index, s))
     };
+    if let Some(Named { index, entry, .. }) = entry {
+        tag_oneshot(s, index, entry, &mut ev);
+    }
+    let r = kernel(&mut ev);
+    if r < 0 {
+        drop(guard);
+        forget_named(set_index, entry);
+        return r;
+    }
+    let noted = match (entry, guard) {
+        (Some(entry), Some(mut h)) => !fds::conn(conn).switched() || hook(&mut h, entry.index),
+        _ => false,
+    };
+    // The kernel has taken it, so what we knew under that number is gone.
+    forget_named(set_index, stale);
     if !noted {
         leave_ring(conn, fd);
     }
     0
+}
+
+/// A registration that may be gone when the tables' lock is taken next, and its slot another one's.
+#[derive(Clone, Copy)]
+struct Named {
+    index: u32,
+    entry: &'static Entry,
+    tag: u64,
+}
+
+impl Named {
+    fn of((index, entry): (u32, &'static Entry)) -> Self {
+        Self { index, entry, tag: entry.tag(index) }
+    }
+}
+
+/// Takes a registration of a set out of everything, unless somebody else has done so.
+fn forget_named(set_index: u32, named: Option<Named>) {
+    if let Some(Named { index, entry, tag }) = named
+        && let Some(t) = tables()
+        && entry.is_in(set_index)
+        && entry.tag(index) == tag
+    {
+        release(&t, index, entry);
+    }
 }
 
 /// What is disabled by its event is tagged from the beginning: else nobody could tell, when the connection leaves TCP,
@@ -266,13 +291,12 @@ fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) ->
             return 0;
         }
     }
-    let r = kernel();
-    if r == 0
-        && let Some((i, e)) = t.find(set_index, conn, fd)
-    {
+    // In front of the call, over which other sets need not wait then: if it fails, the kernel does not know of it either.
+    if let Some((i, e)) = t.find(set_index, conn, fd) {
         release(&t, i, e);
     }
-    r
+    drop(t);
+    kernel()
 }
 
 /// Takes dormant registrations of a connection out of the kernel's sets.
@@ -357,7 +381,7 @@ pub fn on_switched(conn: u32) {
         return;
     }
     let all = match tables() {
-        Some(_tables) => of_conn(conn).fold(true, |all, (i, e)| set_of(e).is_none_or(|(at, s)| hook(at, s, i)) && all),
+        Some(_tables) => of_conn(conn).fold(true, |all, (i, e)| hook_in_set(i, e) && all),
         None => false,
     };
     if !all {
@@ -375,9 +399,9 @@ pub fn registered_as(conn: u32, fd: i32) -> bool {
     tables().is_some_and(|_tables| of_conn(conn).any(|(_, e)| e.fd() == fd))
 }
 
-/// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is held.
-fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
-    let Some(mut h) = held(set_index, s) else { return false };
+/// Changes the kernel's registration to ours; false when that is not possible.
+fn hook(h: &mut Held, index: u32) -> bool {
+    let s = h.set;
     if s.wait.load(Relaxed) == 0
         && !s.solo.load(Relaxed)
         && let Some(c) = connections::get()
@@ -385,6 +409,11 @@ fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
         s.wait.store(ledger::take_wait(c), Relaxed);
     }
     h.hook(index)
+}
+
+/// The same of any registration; true where it is in no set any more.
+fn hook_in_set(index: u32, e: &Entry) -> bool {
+    set_of(e).is_none_or(|(at, s)| held(at, s).is_some_and(|mut h| hook(&mut h, index)))
 }
 
 /// The application lets more bytes be under way than before: who sleeps until there is room looks again.
@@ -449,5 +478,63 @@ pub fn after_fork_child() {
         if let Some(mut h) = held(index, s) {
             h.start_over(t.of_set(s).map(|(i, _)| i));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{Epoll, connected, port, recv, send, serial, upgraded};
+    use std::thread;
+
+    fn known(fd: i32) -> usize {
+        of_conn(port(fd).index).count()
+    }
+
+    /// Whoever comes first, the notes are the kernel's.
+    #[test]
+    fn threads_may_add_and_remove_the_same() {
+        let _turn = serial();
+        for pair in [connected(), upgraded()] {
+            let eps = [Epoll::new(), Epoll::new()];
+            let op = |ep: &Epoll, op| ep.control(op, pair.1, libc::EPOLLIN);
+            thread::scope(|scope| {
+                for ep in &eps {
+                    for _ in 0..2 {
+                        scope.spawn(|| {
+                            for _ in 0..2000 {
+                                let added = op(ep, libc::EPOLL_CTL_ADD);
+                                assert!(added == 0 || added == -(libc::EEXIST as isize), "{added}");
+                                let removed = op(ep, libc::EPOLL_CTL_DEL);
+                                assert!(removed == 0 || removed == -(libc::ENOENT as isize), "{removed}");
+                            }
+                        });
+                    }
+                }
+            });
+            eps.iter().for_each(|ep| _ = op(ep, libc::EPOLL_CTL_DEL));
+            send(pair.0, b"1", 0);
+            assert!(eps.iter().all(|ep| ep.now().is_empty()));
+            eps.iter().for_each(|ep| ep.add(pair.1, libc::EPOLLIN));
+            assert_eq!(known(pair.1), 2);
+            for ep in &eps {
+                assert_eq!(ep.wait(Some(10_000_000_000)), Ok(vec![(pair.1, libc::EPOLLIN as u32)]));
+            }
+            assert_eq!(recv(pair.1, 9, 0), Ok(b"1".to_vec()));
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_not_noted() {
+        let _turn = serial();
+        let (pair, ep) = (connected(), Epoll::new());
+        ep.add(pair.1, libc::EPOLLIN);
+        assert_eq!(ep.control(libc::EPOLL_CTL_ADD, pair.1, libc::EPOLLOUT), -(libc::EEXIST as isize));
+        assert_eq!(known(pair.1), 1);
+        send(pair.0, b"1", 0);
+        assert_eq!(ep.wait(Some(10_000_000_000)), Ok(vec![(pair.1, libc::EPOLLIN as u32)]));
+        assert_eq!(ep.control(libc::EPOLL_CTL_DEL, pair.1, 0), 0);
+        assert_eq!(ep.control(libc::EPOLL_CTL_DEL, pair.1, 0), -(libc::ENOENT as isize));
+        assert_eq!(known(pair.1), 0);
     }
 }
