@@ -188,7 +188,8 @@ pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
             return None;
         }
         let [read, write] = sys::unix_pair().ok()?;
-        let number = (MADE.fetch_add(1, Relaxed) & (u32::MAX >> 1)).max(1);
+        // Never that of the one before, which the peer may have refused by now.
+        let number = MADE.fetch_add(1, Relaxed) % (u32::MAX >> 1) + 1;
         let label = Label { arena: arena_of(token), wait, number };
         // Where the kernel does not know how to keep descriptors off, the peer could keep us in the close of what it has sent.
         let sent = channel::refuse_descriptors(read) && lanes.send(&label.to_bytes(), write);
