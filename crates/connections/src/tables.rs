@@ -134,13 +134,12 @@ pub struct Flow {
 impl Totals {
     fn of(stats: &Stats) -> Totals {
         let reasons = stats.reasons.iter().map(|cell| cell.load(Relaxed)).filter(|&cell| cell != 0);
-        let reasons: Vec<_> = reasons.map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX))).collect();
         Totals {
             client: stats.client.load(Relaxed),
             server: stats.server.load(Relaxed),
             handshake_errors: stats.handshake_errors.load(Relaxed),
-            fallback: stats.fallback.load(Relaxed) + reasons.iter().map(|(_, n)| n).sum::<u64>(),
-            reasons,
+            fallback: stats.fallback.load(Relaxed),
+            reasons: reasons.map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX))).collect(),
             link_groups: stats.link_groups.load(Relaxed),
             violations: stats.violations.load(Relaxed),
             damaged: stats.damaged.load(Relaxed),

@@ -42,7 +42,7 @@ pub struct Stats {
     pub server: AtomicU64,
     /// Handshakes that broke off with an error.
     pub handshake_errors: AtomicU64,
-    /// Connections that stayed TCP for reasons for which there was no room.
+    /// Connections that stayed TCP, all reasons together.
     pub fallback: AtomicU64,
     /// reason << 32 | count.
     pub reasons: [AtomicU64; REASONS],
@@ -86,6 +86,7 @@ impl Direction {
 impl Stats {
     /// Counts a connection that stays TCP for `reason`.
     pub fn count_fallback(&self, reason: u32) {
+        self.fallback.fetch_add(1, Relaxed);
         for cell in &self.reasons {
             let mut v = cell.load(Relaxed);
             loop {
@@ -99,7 +100,6 @@ impl Stats {
                 }
             }
         }
-        self.fallback.fetch_add(1, Relaxed);
     }
 }
 

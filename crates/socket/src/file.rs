@@ -7,6 +7,7 @@ use libc::off_t;
 use smc::conn::{Got, Sent};
 use smc::{meet, sys, witness};
 
+use crate::epoll;
 use crate::fds::{self, Port};
 use crate::kernel::poll_one;
 use crate::settle::{after_op, settle};
@@ -268,6 +269,10 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
                 if k < n.min(there) {
                     // As in the kernel, where a count that is short means that there is no more room: its end is an edge.
                     c.arm_space();
+                    if c.has_space() {
+                        // It came in front of the arm, so nobody rings for it, and who waits for it in another thread sleeps on.
+                        epoll::on_more_room(port.index);
+                    }
                 }
                 return k as isize;
             }

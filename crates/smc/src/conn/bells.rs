@@ -49,6 +49,8 @@ struct Bell {
     refused: AtomicU32,
     /// Threads that may be about to write.
     inside: AtomicU32,
+    /// A thread closes its ends.
+    closing: AtomicBool,
     /// Descriptors of the ends to write to and to read from, plus one. The latter only keeps a ring from being a SIGPIPE when
     /// the peer has closed its own; of a bell that the peer has made there is none.
     write: AtomicI32,
@@ -129,7 +131,7 @@ impl Bells {
     pub(crate) fn make(&self, wait: u32, number: u32) -> Option<i32> {
         let bell = &self.bells[wait as usize];
         bell.take_away();
-        if bell.write.load(Acquire) != 0 || !hidden::room_for_bells() {
+        if !bell.is_free() || !hidden::room_for_bells() {
             return None;
         }
         let [read, write] = sys::pipe().ok()?.map(hidden::park);
@@ -145,7 +147,7 @@ impl Bells {
     pub(crate) fn take_made(&self, wait: u32, number: u32, write: i32) -> bool {
         let bell = &self.bells[wait as usize];
         bell.take_away();
-        if bell.write.load(Acquire) != 0 {
+        if !bell.is_free() {
             return false;
         }
         bell.write.store(write + 1, Relaxed);
@@ -209,27 +211,35 @@ impl Bell {
     /// The one with this number, and no other that has been made meanwhile.
     fn take_away_if(&self, number: u32) {
         // SYNC: inside. As in `take_away`.
-        if self.number.compare_exchange(number, 0, SeqCst, Relaxed).is_ok() {
-            self.close_ends(PATIENCE);
-        }
+        self.close_ends(|| self.number.compare_exchange(number, 0, SeqCst, Relaxed).map_or(0, |_| PATIENCE));
     }
 
     fn take_away(&self) {
-        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no bell.
-        if self.number.swap(0, SeqCst) != 0 {
-            self.close_ends(PATIENCE);
-        } else if self.write.load(Acquire) != 0 {
-            // Somebody was inside when it was taken away.
-            self.close_ends(1);
-        }
+        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no bell. Where there is none already,
+        // somebody was inside when it was taken away.
+        self.close_ends(|| match self.number.swap(0, SeqCst) {
+            0 => usize::from(self.write.load(Acquire) != 0),
+            _ => PATIENCE,
+        });
     }
 
-    fn close_ends(&self, looks: usize) {
-        if self.is_left_alone(looks) {
+    /// Closes the ends of a bell that `take` takes away, which says how often to look at who is inside; 0: there is none. One thread
+    /// at a time: by the time that another one has waited, the ends may be those of the next bell.
+    fn close_ends(&self, take: impl FnOnce() -> usize) {
+        if self.closing.swap(true, Acquire) {
+            return;
+        }
+        if self.is_left_alone(take()) {
             for end in [&self.read, &self.write] {
                 hidden::close(end.swap(0, AcqRel) - 1);
             }
         }
+        self.closing.store(false, Release);
+    }
+
+    /// Whether there is place for another one.
+    fn is_free(&self) -> bool {
+        !self.closing.load(Acquire) && self.write.load(Acquire) == 0
     }
 }
 
@@ -250,6 +260,7 @@ pub(crate) fn after_fork_child() {
     for bell in all() {
         bell.number.store(0, Relaxed);
         bell.inside.store(0, Relaxed);
+        bell.closing.store(false, Relaxed);
         bell.read.store(0, Relaxed);
         bell.write.store(0, Relaxed);
         bell.refused.store(0, Relaxed);

@@ -89,6 +89,11 @@ impl Conn {
         self.phase().is_untouched() && self.upgrade.end_unbegun()
     }
 
+    /// Somebody else has it by now: takes that back.
+    pub fn goes_on(&self) {
+        self.upgrade.begin_again();
+    }
+
     /// What must precede the kernel's close of the last descriptor.
     pub fn close(&self, fd: i32) {
         let ph = self.set(p::CLOSED);

@@ -259,9 +259,16 @@ impl Upgrade {
 
     /// No further steps, if none was ever taken, so that there is nothing to undo; false if one was, or is being taken.
     pub(super) fn end_unbegun(&self) -> bool {
-        self.busy.load(Relaxed) == 0
-            && self.meeting.load(Relaxed) == Meeting::Nowhere.encode()
-            && self.stage.compare_exchange(Stage::Meeting as u32, Stage::Over as u32, Relaxed, Relaxed).is_ok()
+        // SYNC: unbegun. In front of the looks: a step that begins behind them finds no stage to go on from, and one that was taken
+        // between a look and this would leave what it has made to nobody.
+        self.stage.compare_exchange(Stage::Meeting as u32, Stage::Over as u32, SeqCst, Relaxed).is_ok()
+            && self.busy.load(SeqCst) == 0
+            && self.meeting.load(SeqCst) == Meeting::Nowhere.encode()
+    }
+
+    /// It goes on after all, as if nothing had ended it.
+    pub(super) fn begin_again(&self) {
+        let _ = self.stage.compare_exchange(Stage::Over as u32, Stage::Meeting as u32, Relaxed, Relaxed);
     }
 
     /// Where the ends meet.

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::*;
 use libc::epoll_event;
 use smc::{reason, table as connections};
 
-use super::set::{Entry, Held, SHARE, Set, held};
+use super::set::{Entry, SHARE, Set, held};
 use super::table::{Tables, of_conn, set, slot, tables};
 use crate::fds::{self, Kind};
 use crate::{fail, ledger};
@@ -136,69 +136,44 @@ fn add(
     mut ev: epoll_event,
     kernel: impl FnOnce(&mut epoll_event) -> isize,
 ) -> isize {
-    let Some(s) = set(set_index) else { return kernel(&mut ev) };
-    let (stale, entry, guard) = {
+    let noted = {
+        // Held over the call, so that the connection cannot leave TCP between the note and the registration.
         let Some(t) = tables() else { return fail(libc::ENOMEM) };
+        let Some(s) = set(set_index) else { return kernel(&mut ev) };
         if s.is_interrupted() {
             return fail(libc::ENOMEM);
         }
-        let stale = t.find(set_index, conn, fd).map(Named::of);
-        if let Some(old) = &stale
-            && held(set_index, s).is_some_and(|mut h| h.revive(old.index, ev))
+        let stale = t.find(set_index, conn, fd);
+        if let Some((i, _)) = stale
+            && held(set_index, s).is_some_and(|mut h| h.revive(i, ev))
         {
             return 0;
         }
         bury(&t, conn, |e| !e.is_in(set_index) || e.fd() != fd);
         let nested = s.nested.load(SeqCst);
-        let entry = if nested { None } else { enter(&t, set_index, s, conn, fd, ev).map(Named::of) };
-        // The set's alone is held over the call, so that other sets need not wait for it: whoever takes the connection off TCP
-        // meanwhile finds the note, and waits until the kernel has the registration that it changes.
-        (stale, entry, held(set_index, s))
+        let entry = if nested { None } else { enter(&t, set_index, s, conn, fd, ev) };
+        if let Some((i, e)) = entry {
+            tag_oneshot(s, i, e, &mut ev);
+        }
+        let r = kernel(&mut ev);
+        match (r < 0, entry) {
+            (true, Some((i, e))) => {
+                release(&t, i, e);
+                return r;
+            }
+            (true, None) => return r,
+            (false, _) => {}
+        }
+        // The kernel has taken it, so what we knew under that number is gone.
+        if let Some((i, e)) = stale {
+            release(&t, i, e);
+        }
+        entry.is_some_and(|(i, _)| !fds::conn(conn).switched() || hook(set_index, s, i))
     };
-    if let Some(Named { index, entry, .. }) = entry {
-        tag_oneshot(s, index, entry, &mut ev);
-    }
-    let r = kernel(&mut ev);
-    if r < 0 {
-        drop(guard);
-        forget_named(set_index, entry);
-        return r;
-    }
-    let noted = match (entry, guard) {
-        (Some(entry), Some(mut h)) => !fds::conn(conn).switched() || hook(&mut h, entry.index),
-        _ => false,
-    };
-    // The kernel has taken it, so what we knew under that number is gone.
-    forget_named(set_index, stale);
     if !noted {
         leave_ring(conn, fd);
     }
     0
-}
-
-/// A registration that may be gone when the tables' lock is taken next, and its slot another one's.
-#[derive(Clone, Copy)]
-struct Named {
-    index: u32,
-    entry: &'static Entry,
-    tag: u64,
-}
-
-impl Named {
-    fn of((index, entry): (u32, &'static Entry)) -> Self {
-        Self { index, entry, tag: entry.tag(index) }
-    }
-}
-
-/// Takes a registration of a set out of everything, unless somebody else has done so.
-fn forget_named(set_index: u32, named: Option<Named>) {
-    if let Some(Named { index, entry, tag }) = named
-        && let Some(t) = tables()
-        && entry.is_in(set_index)
-        && entry.tag(index) == tag
-    {
-        release(&t, index, entry);
-    }
 }
 
 /// What is disabled by its event is tagged from the beginning: else nobody could tell, when the connection leaves TCP,
@@ -291,12 +266,13 @@ fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) ->
             return 0;
         }
     }
-    // In front of the call, over which other sets need not wait then: if it fails, the kernel does not know of it either.
-    if let Some((i, e)) = t.find(set_index, conn, fd) {
+    let r = kernel();
+    if r == 0
+        && let Some((i, e)) = t.find(set_index, conn, fd)
+    {
         release(&t, i, e);
     }
-    drop(t);
-    kernel()
+    r
 }
 
 /// Takes dormant registrations of a connection out of the kernel's sets.
@@ -381,7 +357,7 @@ pub fn on_switched(conn: u32) {
         return;
     }
     let all = match tables() {
-        Some(_tables) => of_conn(conn).fold(true, |all, (i, e)| hook_in_set(i, e) && all),
+        Some(_tables) => of_conn(conn).fold(true, |all, (i, e)| set_of(e).is_none_or(|(at, s)| hook(at, s, i)) && all),
         None => false,
     };
     if !all {
@@ -399,9 +375,9 @@ pub fn registered_as(conn: u32, fd: i32) -> bool {
     tables().is_some_and(|_tables| of_conn(conn).any(|(_, e)| e.fd() == fd))
 }
 
-/// Changes the kernel's registration to ours; false when that is not possible.
-fn hook(h: &mut Held, index: u32) -> bool {
-    let s = h.set;
+/// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is held.
+fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
+    let Some(mut h) = held(set_index, s) else { return false };
     if s.wait.load(Relaxed) == 0
         && !s.solo.load(Relaxed)
         && let Some(c) = connections::get()
@@ -409,11 +385,6 @@ fn hook(h: &mut Held, index: u32) -> bool {
         s.wait.store(ledger::take_wait(c), Relaxed);
     }
     h.hook(index)
-}
-
-/// The same of any registration; true where it is in no set any more.
-fn hook_in_set(index: u32, e: &Entry) -> bool {
-    set_of(e).is_none_or(|(at, s)| held(at, s).is_some_and(|mut h| hook(&mut h, index)))
 }
 
 /// The application lets more bytes be under way than before: who sleeps until there is room looks again.

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 use smc::conn::Conn;
 use smc::{reason, sys, table};
 
-use super::life::{create, drop_ref, lost};
+use super::life::{create, drop_ref, hold, lost};
 use super::*;
 use crate::ledger::{self, held};
 
@@ -21,8 +21,8 @@ pub fn before_fork() {
             Kind::Tcp => create(fd).map(|port| port.index),
             _ => None,
         };
-        if let Some(i) = index {
-            conn(i).refs.fetch_add(1, AcqRel);
+        // One that another thread closes meanwhile would come to be ended twice.
+        if let Some(i) = index.filter(|&i| hold(i)) {
             let l = local(i);
             if l.counted_for.swap(fork, Relaxed) != fork {
                 l.counted.store(0, Relaxed);

@@ -45,14 +45,18 @@ pub(super) fn create(fd: i32) -> Option<Port> {
     }
 }
 
+/// Counts another descriptor of a connection; false if it has ended.
+pub(super) fn hold(index: u32) -> bool {
+    conn(index).refs.fetch_update(AcqRel, Relaxed, |refs| (refs > 0).then_some(refs + 1)).is_ok()
+}
+
 /// `new` names what `old` names.
 pub fn share(old: i32, new: i32) {
     let k = kind(old);
     match k {
-        Kind::Conn(i) => {
-            conn(i).refs.fetch_add(1, AcqRel);
-            held(i).fetch_add(1, AcqRel);
-        }
+        Kind::Conn(i) if hold(i) => _ = held(i).fetch_add(1, AcqRel),
+        // The other descriptor was closed meanwhile, and the connection, which stays on TCP, is to get another object.
+        Kind::Conn(_) => return mark(new, Kind::Tcp),
         // A second descriptor for a socket without an object yet: both must come to name the same one.
         Kind::Tcp => {
             if create(old).is_some() {
@@ -169,6 +173,7 @@ fn end_untouched(c: &Conn, l: &Local, index: u32) -> bool {
     }
     // A copy that another thread has made meanwhile counts here first.
     if c.refs.compare_exchange(1, 0, AcqRel, Relaxed).is_err() {
+        c.goes_on();
         return false;
     }
     held(index).store(0, Release);
