@@ -112,19 +112,23 @@ static int count(const char *file, const char *word)
     return n;
 }
 
-/* Open files, without pipes of the library's, and those. */
-static int descriptors(int *pipes)
+/* Open files, without pipes of the library's and epoll sets, and those. */
+static int descriptors(int *pipes, int *sets)
 {
     int n = 0;
     DIR *d = opendir("/proc/self/fd");
     if (!d)
         die("/proc/self/fd");
-    *pipes = 0;
+    *pipes = *sets = 0;
     for (struct dirent *e; (e = readdir(d));) {
         struct stat st;
         int fd = atoi(e->d_name);
+        char link[64] = "";
+        (void)!readlinkat(dirfd(d), e->d_name, link, sizeof link - 1);
         if (fd > 2 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
             ++*pipes;
+        else if (strcmp(link, "anon_inode:[eventpoll]") == 0)
+            ++*sets;
         else
             n++;
     }
@@ -178,9 +182,9 @@ int main(int argc, char **argv)
             printf("lost %d\n", i);
         close(fd);
     }
-    static int pipes, files;
-    files = descriptors(&pipes);
-    printf("holds %d %d %d %d\n", files, count("/proc/self/maps", "memfd:shortwire-arena"), count("/proc/self/maps", "-"),
-           pipes);
+    static int pipes, sets, files;
+    files = descriptors(&pipes, &sets);
+    printf("holds %d %d %d %d %d\n", files, count("/proc/self/maps", "memfd:shortwire-arena"), count("/proc/self/maps", "-"),
+           pipes, sets);
     return 0;
 }

@@ -19,7 +19,7 @@ const MOST: &[(&str, u32, u32)] = &[
     ("write", 175, 2),
     ("read", 190, 2),
     ("read-empty", 175, 2),
-    ("close-watched", 450, 11),
+    ("close-watched", 470, 11),
     ("close", 240, 6),
 ];
 

@@ -1,4 +1,4 @@
-//! Two words of each thread that are read on every call: where a thread's memory is asked for through a function of the dynamic
+//! Words of each thread that are read on every call: where a thread's memory is asked for through a function of the dynamic
 //! linker, as in every library that may be loaded late, that alone is a fifth of the instructions that a call costs a connection on TCP.
 #![allow(unsafe_code)]
 
@@ -6,6 +6,8 @@
 pub static ID: Word<0> = Word;
 /// The thread is inside a call a second time, see `smc::conn`.
 pub static AGAIN: Word<4> = Word;
+/// The epoll set whose lock the thread took last, see `epoll::set` of `socket`: its index and one, 0: none yet.
+pub static SET: Word<8> = Word;
 
 /// A word at `AT` bytes of the thread's own memory.
 pub struct Word<const AT: usize>;
@@ -19,9 +21,9 @@ mod imp {
         ".hidden shortwire_thread_words",
         ".globl shortwire_thread_words",
         ".type shortwire_thread_words,@object",
-        ".size shortwire_thread_words, 8",
+        ".size shortwire_thread_words, 16",
         ".balign 8",
-        "shortwire_thread_words: .zero 8",
+        "shortwire_thread_words: .zero 16",
         ".popsection"
     );
 
@@ -30,7 +32,7 @@ mod imp {
         #[inline(always)]
         pub fn get(&self) -> u32 {
             let value: u32;
-            // SAFETY: `AT` lies in the 8 bytes above, of which each thread has its own.
+            // SAFETY: `AT` lies in the 16 bytes above, of which each thread has its own.
             unsafe {
                 core::arch::asm!(
                     "mov {at}, qword ptr [rip + shortwire_thread_words@GOTTPOFF]",
@@ -64,7 +66,7 @@ mod imp {
 
     std::thread_local! {
         // Constant and without a destructor: no allocation, no registration, usable in a handler.
-        static WORDS: [Cell<u32>; 2] = const { [Cell::new(0), Cell::new(0)] };
+        static WORDS: [Cell<u32>; 3] = const { [const { Cell::new(0) }; 3] };
     }
 
     impl<const AT: usize> super::Word<AT> {

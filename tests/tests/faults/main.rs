@@ -46,6 +46,8 @@ pub struct Holds {
     pub mappings: i64,
     /// Ends of pipes: bells, which are made where one end sleeps for the other.
     pub bells: i64,
+    /// Epoll sets: that of the server, and one in which a thread watches its bells, which it has if it came to sleep often.
+    pub sets: i64,
 }
 
 /// Pipes that the test itself leaves to its programs.
@@ -56,7 +58,7 @@ impl Holds {
         let said = by.stdout();
         let mut numbers = said.lines().find_map(|l| l.strip_prefix("holds "))?.split(' ').map(|n| n.parse().ok());
         let mut next = || numbers.next()?;
-        Some(Holds { files: next()?, arenas: next()?, mappings: next()?, bells: next()? })
+        Some(Holds { files: next()?, arenas: next()?, mappings: next()?, bells: next()?, sets: next()? })
     }
 
     /// The addresses of an arena that has ended are kept for the next one; each attempt that fails has two.
@@ -67,6 +69,7 @@ impl Holds {
             && self.arenas <= sound.arenas + 2 * further
             && self.mappings <= sound.mappings + 6 + 2 * further
             && self.bells <= INHERITED + 3 * (1 + further)
+            && self.sets <= 2
     }
 }
 

@@ -508,4 +508,31 @@ mod tests {
         assert_eq!(ep.control(libc::EPOLL_CTL_DEL, pair.1, 0), -(libc::ENOENT as isize));
         assert_eq!(known(pair.1), 0);
     }
+
+    /// A handler that closes a connection, or adds one, interrupts a look at a set that another thread waits for with the tables.
+    #[test]
+    fn a_handler_in_a_look_does_not_wait_for_the_tables() {
+        use core::sync::atomic::AtomicU32;
+        static TOOK: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn handler(_: i32) {
+            TOOK.store(1 + u32::from(tables().is_some()), SeqCst);
+        }
+        let _turn = serial();
+        let ep = Epoll::new();
+        let Kind::Epoll(index) = fds::kind(ep.0) else { panic!("no set") };
+        let handler: extern "C" fn(i32) = handler;
+        let raise = || {
+            // SAFETY: a handler that touches atomics and a lock.
+            unsafe {
+                libc::signal(libc::SIGUSR2, handler as *const () as libc::sighandler_t);
+                libc::raise(libc::SIGUSR2);
+            }
+            TOOK.swap(0, SeqCst)
+        };
+        assert_eq!(raise(), 2, "nothing is interrupted");
+        let looking = held(index, set(index).unwrap());
+        assert_eq!(raise(), 1);
+        drop(looking);
+        assert_eq!(raise(), 2);
+    }
 }

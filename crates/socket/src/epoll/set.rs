@@ -286,7 +286,10 @@ pub struct Held {
 /// Takes the lock of set `index`; None in a signal handler that interrupted its holder.
 #[inline(always)]
 pub fn held(index: u32, set: &'static Set) -> Option<Held> {
-    set.lock.lock().ok().map(|guard| Held { set, index, ticks: 0, rung: None, _guard: guard })
+    let guard = set.lock.lock().ok()?;
+    // For a signal handler that interrupts what follows: see `tables`.
+    shm::words::SET.set(index + 1);
+    Some(Held { set, index, ticks: 0, rung: None, _guard: guard })
 }
 
 /// Whose an event from the kernel is, by its data.

@@ -71,9 +71,14 @@ pub struct Tables {
     _guard: FastGuard<'static, false>,
 }
 
-/// Takes the tables' lock; None in a signal handler that interrupted its holder.
-#[inline(always)]
+/// Takes the tables' lock; None in a signal handler that interrupted its holder, or the holder of a set: with the tables' lock
+/// another thread may wait for that set, and each would wait for the other for ever.
+#[inline]
 pub fn tables() -> Option<Tables> {
+    let last = shm::words::SET.get().checked_sub(1);
+    if last.and_then(slot).is_some_and(Set::is_interrupted) {
+        return None;
+    }
     LOCK.lock().ok().map(|guard| Tables { _guard: guard })
 }
 
