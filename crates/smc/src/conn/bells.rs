@@ -143,7 +143,7 @@ impl Bells {
         Some(read)
     }
 
-    /// Takes a socket that the wait's process has made and listens to, and that `taken_from_peer` let pass. It must be parked.
+    /// Takes a socket that the wait's process has made and listens to, and of which it is known that nobody can keep us in a write or a close of it. It must be parked.
     pub(crate) fn take_made(&self, wait: u32, number: u32, write: i32) -> bool {
         let bell = &self.bells[wait as usize];
         bell.take_away();
@@ -210,7 +210,7 @@ impl Bell {
 
     /// The one with this number, and no other that has been made meanwhile.
     fn take_away_if(&self, number: u32) {
-        // SYNC: inside. As in `take_away`.
+        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no bell.
         self.close_ends(|| self.number.compare_exchange(number, 0, SeqCst, Relaxed).map_or(0, |_| PATIENCE));
     }
 

@@ -1,5 +1,5 @@
-//! Whether a connection that had nothing to tell has nothing to tell still: a look at three cache lines in place of the ten that
-//! `Conn::ready` takes. A set with hundreds of connections spends its time on those where nothing happens.
+//! Whether a connection that had nothing to tell has nothing to tell still: a look at a few words in place of all that
+//! `Conn::ready` asks. A set with hundreds of connections spends its time on those where nothing happens.
 
 use super::reach::Any;
 use super::*;
@@ -20,7 +20,7 @@ pub struct Calm {
     phase: Phase,
     prod: u64,
     rung: u32,
-    /// See `Conn::space_epoch`.
+    /// What changes whenever a sender found the ring full.
     pub space: u32,
 }
 
@@ -49,7 +49,7 @@ impl Calm {
         self.read_stamp() == self.conn.rx.word.load(Relaxed)
     }
 
-    /// See `Conn::read_stamp`.
+    /// What changes whenever something new can be read: the edge of edge-triggered epoll.
     pub fn read_stamp(&self) -> u64 {
         self.prod & CURSOR_MASK
     }
@@ -59,7 +59,7 @@ impl Calm {
     pub fn lasts(&self) -> bool {
         // First: the buffers of a connection that has ended may be gone.
         self.conn.gen_.load(Acquire) == self.generation
-            // SYNC: prod. As in `Conn::has_news`.
+            // SYNC: prod. Pairs with the exchange by which the peer publishes: who sees the new cursor sees the bytes below it.
             && self.my.prod.load(Acquire) == self.prod
             && self.my.cons.load(Relaxed) & ENDS == 0
             && self.my.takeback.load(Relaxed) & 1 == 0

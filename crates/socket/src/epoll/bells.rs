@@ -50,6 +50,15 @@ impl Bell {
             Bell::Asked | Bell::After(_) | Bell::Refused => None,
         }
     }
+
+    /// What comes behind one that was made here and that its peer has let go: full it is made again, at the next sleep.
+    fn next(self) -> Option<Self> {
+        match self {
+            Bell::Own(_, ..FEW) => Some(Bell::Refused),
+            Bell::Own(..) => Some(Bell::After(0)),
+            _ => None,
+        }
+    }
 }
 
 /// See the module documentation. What its set's lock guards.
@@ -130,10 +139,10 @@ impl Ears {
             *rings += 1;
         }
         if events & libc::EPOLLHUP as u32 != 0 {
-            let (group, had_few) = (ear.group, matches!(ear.bell, Bell::Own(_, ..FEW)));
+            let (group, next) = (ear.group, ear.bell.next());
             ear.close(epfd);
-            if had_few {
-                *ear = Ear { page, group, ..Ear::NONE };
+            if let Some(bell) = next {
+                *ear = Ear { page, group, bell, ..Ear::NONE };
             }
         }
         Some(page)

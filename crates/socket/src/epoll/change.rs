@@ -483,6 +483,13 @@ mod tests {
                     }
                 }
             });
+            // The kernel refuses what it knows already.
+            let none = epoll_event { events: 0, u64: 0 };
+            let kernel_has = |ep: &&Epoll| match smc::sys::epoll_ctl(ep.0, libc::EPOLL_CTL_ADD, pair.1, &none) {
+                0 => smc::sys::epoll_ctl(ep.0, libc::EPOLL_CTL_DEL, pair.1, &none) != 0,
+                _ => true,
+            };
+            assert_eq!(known(pair.1), eps.iter().filter(kernel_has).count());
             eps.iter().for_each(|ep| _ = op(ep, libc::EPOLL_CTL_DEL));
             send(pair.0, b"1", 0);
             assert!(eps.iter().all(|ep| ep.now().is_empty()));

@@ -291,7 +291,7 @@ struct Pages {
 impl Pages {
     /// Adds the page of a connection; false when there is no room for it.
     fn hold(&mut self, page: *const Waits, c: &'static Conn) -> bool {
-        // SAFETY: a control page, type-stable.
+        // SAFETY: the control page of a connection that lives, `c`.
         let page = unsafe { &*page };
         if self.list[..self.used].iter().flatten().any(|(held, _)| core::ptr::eq(*held, page)) {
             return true;
