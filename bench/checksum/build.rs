@@ -1,5 +1,5 @@
-//! Compiles the rivals that are written in C, where there is a compiler. Without one the program builds all the same and
-//! says which rivals are absent.
+//! Compiles the rivals that are written in C, where there is a compiler. Without one the program
+//! builds all the same and says which rivals are absent.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use std::process::Command;
 const X86_RIVALS: &[&str] = &["linux", "vpp"];
 
 fn main() {
+    old_glibc::link(old_glibc::Product::Programs);
     println!("cargo::rustc-check-cfg=cfg(c_rivals)");
     println!("cargo::rustc-check-cfg=cfg(dpdk)");
     println!("cargo::rerun-if-changed=c");
@@ -30,20 +31,27 @@ fn main() {
     if !headers.is_empty() {
         let mut build = cc::Build::new();
         // With AVX2, because DPDK's users build for their own processor.
-        build.opt_level(3).file("c/dpdk.c").flag("-include").flag("rte_config.h").flag("-mavx2").warnings(false);
+        build
+            .opt_level(3)
+            .file("c/dpdk.c")
+            .flag("-include")
+            .flag("rte_config.h")
+            .flag("-mavx2")
+            .warnings(false);
         if build.includes(headers).try_compile("dpdk").is_ok() {
             println!("cargo::rustc-cfg=dpdk");
         }
     }
 }
 
-/// The directories of DPDK's headers: those that DPDK_INCLUDE lists, or the installed ones. Only headers are needed: the
-/// routine is inline in them.
+/// The directories of DPDK's headers: those that DPDK_INCLUDE lists, or the installed ones. Only
+/// headers are needed: the routine is inline in them.
 fn dpdk_headers() -> Vec<PathBuf> {
     if let Some(listed) = env::var_os("DPDK_INCLUDE") {
         return env::split_paths(&listed).collect();
     }
     let output = Command::new("pkg-config").args(["--cflags-only-I", "libdpdk"]).output();
-    let flags = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    let flags =
+        output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
     flags.split_whitespace().filter_map(|flag| flag.strip_prefix("-I")).map(PathBuf::from).collect()
 }

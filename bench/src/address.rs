@@ -29,7 +29,9 @@ impl FromStr for Address {
             };
         }
         match text.rsplit_once(':') {
-            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Address::Tcp(text.into())),
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Address::Tcp(text.into()))
+            }
             _ => Err("give ADDRESS:PORT such as 127.0.0.1:5000 or [::1]:0, or unix:PATH".into()),
         }
     }
@@ -38,12 +40,13 @@ impl FromStr for Address {
 impl Address {
     pub fn listen(&self) -> Result<Listener> {
         match self {
-            Address::Tcp(address) => {
-                TcpListener::bind(address).map(Listener::Tcp).doing(format!("cannot listen on {address}"))
-            }
-            Address::Unix(path) => UnixListener::bind(path)
-                .map(Listener::Unix)
-                .doing(format!("cannot listen on {} (remove a left-over socket file first)", path.display())),
+            Address::Tcp(address) => TcpListener::bind(address)
+                .map(Listener::Tcp)
+                .doing(format!("cannot listen on {address}")),
+            Address::Unix(path) => UnixListener::bind(path).map(Listener::Unix).doing(format!(
+                "cannot listen on {} (remove a left-over socket file first)",
+                path.display()
+            )),
         }
     }
 
@@ -52,9 +55,9 @@ impl Address {
             Address::Tcp(address) => TcpStream::connect(address)
                 .map(Stream::Tcp)
                 .doing(format!("cannot connect to {address}; is the server running?")),
-            Address::Unix(path) => {
-                UnixStream::connect(path).map(Stream::Unix).doing(format!("cannot connect to {}", path.display()))
-            }
+            Address::Unix(path) => UnixStream::connect(path)
+                .map(Stream::Unix)
+                .doing(format!("cannot connect to {}", path.display())),
         }
     }
 }
@@ -68,9 +71,10 @@ impl Listener {
     /// The address in the form that `--connect` takes.
     pub fn chosen(&self) -> Result<String> {
         match self {
-            Listener::Tcp(listener) => {
-                listener.local_addr().map(|address| address.to_string()).doing("cannot read the listening address")
-            }
+            Listener::Tcp(listener) => listener
+                .local_addr()
+                .map(|address| address.to_string())
+                .doing("cannot read the listening address"),
             Listener::Unix(listener) => {
                 let address = listener.local_addr().doing("cannot read the listening address")?;
                 Ok(format!("unix:{}", address.as_pathname().unwrap_or("?".as_ref()).display()))
@@ -137,7 +141,10 @@ impl Stream {
             match self.read(&mut buffer[filled..]) {
                 Ok(0) if filled == 0 => return Ok(false),
                 Ok(0) => {
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ended within a message"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the stream ended within a message",
+                    ));
                 }
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -179,7 +186,8 @@ impl AsRawFd for Stream {
     }
 }
 
-/// A thread per connection. Wrong data ends the server with that error; a client that went away does not.
+/// A thread per connection. Wrong data ends the server with that error; a client that went away
+/// does not.
 pub fn serve(listener: &Listener, limit: u64, handler: fn(Stream) -> Result<()>) -> Result<()> {
     let (report, ended) = mpsc::channel();
     let mut under_way = 0u64;

@@ -32,7 +32,8 @@ pub enum Command {
     Server(Server),
     /// Connect, run for --seconds, print figures
     Client(Client),
-    /// Open connections, exchange a few messages on each, print a line, and keep them open until ended
+    /// Open connections, exchange a few messages on each, print a line, and keep them open until
+    /// ended
     Idle(Idle),
     /// Compute on some threads until ended
     Busy(Busy),
@@ -48,7 +49,8 @@ pub enum Mode {
     Pingpong,
     /// One connection, one direction, as fast as it goes; the server reports what arrived
     Stream,
-    /// Many connections, one request under way on each; both ends are one thread with a level-triggered epoll set
+    /// Many connections, one request under way on each; both ends are one thread with a
+    /// level-triggered epoll set
     Rr,
     /// Connect, one request, one response, close; over and over
     Short,
@@ -116,6 +118,9 @@ pub struct Client {
     /// Connections (rr only)
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub connections: u32,
+    /// Requests on each connection (short only)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub requests: u16,
     /// What the server speaks (rr only)
     #[arg(long, value_enum, default_value = "peers")]
     pub protocol: Protocol,
@@ -220,6 +225,8 @@ fn positive_seconds(text: &str) -> Result<f64, String> {
 }
 
 fn two_cpus(text: &str) -> Result<(usize, usize), String> {
-    let pair = text.split_once(',').and_then(|(first, second)| Some((first.parse().ok()?, second.parse().ok()?)));
+    let pair = text
+        .split_once(',')
+        .and_then(|(first, second)| Some((first.parse().ok()?, second.parse().ok()?)));
     pair.ok_or_else(|| "give two cpu numbers with a comma between, such as 0,1".into())
 }

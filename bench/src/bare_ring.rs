@@ -1,5 +1,5 @@
-//! The limit: what two processes reach when they share memory and spin, with no socket, no system call and no sleep.
-//! The data is made and checked exactly as over sockets.
+//! The limit: what two processes reach when they share memory and spin, with no socket, no system
+//! call and no sleep. The data is made and checked exactly as over sockets.
 #![allow(unsafe_code)]
 
 mod ring;
@@ -27,7 +27,8 @@ pub fn run(args: &BareRing) -> Result<Figures> {
         return Err(Failure::Protocol("--ring must be a power of two of at least 4096".into()));
     }
     // Without CLOEXEC: the peer inherits it.
-    let memory = memfd_create("shortwire-bare-ring", MemfdFlags::empty()).doing("cannot make shared memory")?;
+    let memory = memfd_create("shortwire-bare-ring", MemfdFlags::empty())
+        .doing("cannot make shared memory")?;
     ftruncate(&memory, Rings::bytes(args.ring)).doing("cannot size the shared memory")?;
     let rings = Rings::map(&memory, args.ring).doing("cannot map the shared memory")?;
     let mut peer = spawn_peer(args, memory.as_raw_fd())?;
@@ -35,12 +36,18 @@ pub fn run(args: &BareRing) -> Result<Figures> {
     let outcome = match args.mode {
         Mode::Pingpong => pingpong(args, &rings, &mut peer),
         Mode::Stream => stream(args, &rings, &mut peer),
-        Mode::Rr | Mode::Short => Err(Failure::Protocol("the bare ring has only the modes pingpong and stream".into())),
+        Mode::Rr | Mode::Short => {
+            Err(Failure::Protocol("the bare ring has only the modes pingpong and stream".into()))
+        }
     };
     rings.finish();
     let status = peer.wait().doing("cannot wait for the other process")?;
     let figures = outcome?;
-    if status.success() { Ok(figures) } else { Err(Failure::Protocol(format!("the other process failed: {status}"))) }
+    if status.success() {
+        Ok(figures)
+    } else {
+        Err(Failure::Protocol(format!("the other process failed: {status}")))
+    }
 }
 
 fn spawn_peer(args: &BareRing, fd: i32) -> Result<Child> {
@@ -74,7 +81,9 @@ fn pingpong(args: &BareRing, rings: &Rings, peer: &mut Child) -> Result<Figures>
         if !sent || !rings.back.pop(&mut buffer, || gone(peer)) {
             return Err(Failure::Protocol("the other process ended early".into()));
         }
-        responses.check(at, &buffer).map_err(|bad| Failure::WrongData { offset: bad - at, what: "response" })?;
+        responses
+            .check(at, &buffer)
+            .map_err(|bad| Failure::WrongData { offset: bad - at, what: "response" })?;
         let now = Instant::now();
         if counter == 0 {
             span = Span::new(args.seconds);
@@ -123,9 +132,12 @@ pub fn run_peer(args: &BareRingPeer) -> Result<()> {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     pin(args.cpu)?;
     if args.fd < 3 {
-        return Err(Failure::Protocol("this subcommand is for shortwire-peers itself; use bare-ring".into()));
+        return Err(Failure::Protocol(
+            "this subcommand is for shortwire-peers itself; use bare-ring".into(),
+        ));
     }
-    // SAFETY: the parent left this descriptor open for us alone; nothing else in this process uses it.
+    // SAFETY: the parent left this descriptor open for us alone; nothing else in this process uses
+    // it.
     let memory = unsafe { OwnedFd::from_raw_fd(args.fd) };
     let rings = Rings::map(&memory, args.ring).doing("cannot map the shared memory")?;
     let parent = getppid();
@@ -143,8 +155,12 @@ pub fn run_peer(args: &BareRingPeer) -> Result<()> {
             Mode::Stream => counter * args.size as u64,
             _ => message_start(0, counter, args.size),
         };
-        requests.check(at, &buffer).map_err(|bad| Failure::WrongData { offset: bad - at, what: "bare ring" })?;
-        if args.mode != Mode::Stream && !rings.back.push(responses.slice(at, args.size), PUBLISH, stop) {
+        requests
+            .check(at, &buffer)
+            .map_err(|bad| Failure::WrongData { offset: bad - at, what: "bare ring" })?;
+        if args.mode != Mode::Stream
+            && !rings.back.push(responses.slice(at, args.size), PUBLISH, stop)
+        {
             break;
         }
     }

@@ -1,5 +1,5 @@
-//! epoll through the C library, not through system calls of our own: an ordinary program goes through libc, and a
-//! preloaded library can only stand in there.
+//! epoll through the C library, not through system calls of our own: an ordinary program goes
+//! through libc, and a preloaded library can only stand in there.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -49,11 +49,19 @@ impl Epoll {
     }
 
     /// Waits for events; an empty list when the time is over or a signal came.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<impl Iterator<Item = Ready> + use<>> {
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> io::Result<impl Iterator<Item = Ready> + use<>> {
         let milliseconds = timeout.map_or(-1, |time| time.as_millis().min(60_000) as i32 + 1);
         // SAFETY: the pointer and length are those of `self.events`, which lives through the call.
         let count = unsafe {
-            libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), self.events.len() as i32, milliseconds)
+            libc::epoll_wait(
+                self.fd.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                self.events.len() as i32,
+                milliseconds,
+            )
         };
         let count = match usize::try_from(count) {
             Ok(count) => count,

@@ -14,7 +14,8 @@ pub struct Figures {
     pub bytes: u64,
     pub messages_per_second: f64,
     pub bytes_per_second: f64,
-    /// Of a whole round trip (of a whole connection in mode `short`); absent where nothing comes back.
+    /// Of a whole round trip (of a whole connection in mode `short`); absent where nothing comes
+    /// back.
     pub latency_us: Option<Latency>,
 }
 
@@ -29,7 +30,14 @@ pub struct Latency {
 }
 
 impl Figures {
-    pub fn new(mode: &'static str, size: usize, connections: u32, seconds: f64, messages: u64, bytes: u64) -> Figures {
+    pub fn new(
+        mode: &'static str,
+        size: usize,
+        connections: u32,
+        seconds: f64,
+        messages: u64,
+        bytes: u64,
+    ) -> Figures {
         let seconds = seconds.max(1e-9);
         Figures {
             mode,
@@ -58,7 +66,10 @@ impl Figures {
 
     pub fn print(&self, json: bool) {
         if json {
-            println!("{}", serde_json::to_string(self).expect("numbers and names always serialise"));
+            println!(
+                "{}",
+                serde_json::to_string(self).expect("numbers and names always serialise")
+            );
             return;
         }
         println!(

@@ -1,4 +1,5 @@
-//! Latencies in buckets: 32 to each power of two, so a quantile is right to about 3 %, at a fixed 15 KB.
+//! Latencies in buckets: 32 to each power of two, so a quantile is right to about 3 %, at a fixed
+//! 15 KB.
 
 const SUB_BITS: u32 = 5;
 const SUBS: usize = 1 << SUB_BITS;
@@ -48,7 +49,8 @@ impl Histogram {
     }
 }
 
-/// Values below 32 have a bucket each; above, the leading bit chooses the power and the next five bits the bucket.
+/// Values below 32 have a bucket each; above, the leading bit chooses the power and the next five
+/// bits the bucket.
 fn index(ns: u64) -> usize {
     let power = ns.checked_ilog2().unwrap_or(0).saturating_sub(SUB_BITS);
     (power as usize) * SUBS + (ns >> power) as usize

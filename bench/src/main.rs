@@ -1,8 +1,10 @@
-//! `shortwire-peers`: a pair of ordinary socket programs, to be measured with and without `shortwire run`.
+//! `shortwire-peers`: a pair of ordinary socket programs, to be measured with and without
+//! `shortwire run`.
 //!
-//! They use the standard library's sockets (and epoll through libc, as other programs do), check every byte they
-//! receive, and know nothing of Shortwire. `bare-ring` is the limit to compare with: the same work by two processes
-//! that spin on a ring in shared memory, with no socket at all.
+//! They use the standard library's sockets (and epoll through libc, as other programs do), check
+//! every byte they receive, and know nothing of Shortwire. `bare-ring` is the limit to compare
+//! with: the same work by two processes that spin on a ring in shared memory, with no socket at
+//! all.
 
 mod address;
 mod args;

@@ -1,9 +1,10 @@
 //! The bytes that are sent, so that the receiver can tell each one.
 //!
-//! Position `n` of a stream holds `table[n % PERIOD]` of a pseudo-random table whose length is prime: no power of two,
-//! no page and no ring size is a multiple of it, so bytes that were lost, repeated, swapped or taken from another place of
-//! the ring do not match. Checking is one memcmp against a table of 8 KB that stays in the first-level cache, which costs
-//! a few percent of a copy: the transport is measured, not the check.
+//! Position `n` of a stream holds `table[n % PERIOD]` of a pseudo-random table whose length is
+//! prime: no power of two, no page and no ring size is a multiple of it, so bytes that were lost,
+//! repeated, swapped or taken from another place of the ring do not match. Checking is one memcmp
+//! against a table of 8 KB that stays in the first-level cache, which costs a few percent of a
+//! copy: the transport is measured, not the check.
 
 /// Prime, just under a page.
 pub const PERIOD: usize = 4093;
@@ -19,7 +20,8 @@ impl Pattern {
         Pattern::new(0x9E37_79B9_7F4A_7C15, longest)
     }
 
-    /// What servers answer: different from any request, so that an echo of the wrong direction is seen.
+    /// What servers answer: different from any request, so that an echo of the wrong direction is
+    /// seen.
     pub fn response(longest: usize) -> Pattern {
         Pattern::new(0xC2B2_AE3D_27D4_EB4F, longest)
     }
@@ -31,7 +33,8 @@ impl Pattern {
         Pattern { table: period.into_iter().cycle().take(length).collect() }
     }
 
-    /// `length` bytes of the stream from position `at`; at most the `longest` given at construction.
+    /// `length` bytes of the stream from position `at`; at most the `longest` given at
+    /// construction.
     pub fn slice(&self, at: u64, length: usize) -> &[u8] {
         let start = (at % PERIOD as u64) as usize;
         &self.table[start..start + length]
@@ -43,7 +46,8 @@ impl Pattern {
         for piece in received.chunks(PERIOD) {
             let expected = self.slice(position, piece.len());
             if piece != expected {
-                let bad = piece.iter().zip(expected).position(|(got, want)| got != want).unwrap_or(0);
+                let bad =
+                    piece.iter().zip(expected).position(|(got, want)| got != want).unwrap_or(0);
                 return Err(position + bad as u64);
             }
             position += piece.len() as u64;
@@ -52,9 +56,11 @@ impl Pattern {
     }
 }
 
-/// Where message `counter` of connection `id` begins in its pattern: neighbours in time and in number differ.
+/// Where message `counter` of connection `id` begins in its pattern: neighbours in time and in
+/// number differ.
 pub fn message_start(id: u32, counter: u64, size: usize) -> u64 {
-    (u64::from(id) * 977 + counter % PERIOD as u64 * (size as u64 % PERIOD as u64 + 1)) % PERIOD as u64
+    (u64::from(id) * 977 + counter % PERIOD as u64 * (size as u64 % PERIOD as u64 + 1))
+        % PERIOD as u64
 }
 
 fn next_random(state: &mut u64) -> u8 {
@@ -88,7 +94,10 @@ mod tests {
     fn a_skipped_page_or_ring_is_seen() {
         let pattern = Pattern::request(64_000);
         for skip in [1u64, 14, 4096, 65_536, 1 << 20] {
-            assert!(pattern.check(skip, pattern.slice(0, 1000)).is_err(), "a skip of {skip} went unseen");
+            assert!(
+                pattern.check(skip, pattern.slice(0, 1000)).is_err(),
+                "a skip of {skip} went unseen"
+            );
         }
     }
 

@@ -36,7 +36,9 @@ pub fn run(args: &Client) -> Result<Figures> {
     let (requests, responses) = (Pattern::request(size), Pattern::response(size));
     let mut stream = args.connect.connect()?;
     stream.set_nodelay().doing("cannot set TCP_NODELAY")?;
-    stream.write_all(&Preamble { mode: Mode::Pingpong, size, id: 0 }.encode()).doing("cannot send the preamble")?;
+    stream
+        .write_all(&Preamble { mode: Mode::Pingpong, size, id: 0, requests: 0 }.encode())
+        .doing("cannot send the preamble")?;
 
     let mut buffer = vec![0; size];
     let mut histogram = Histogram::new();
@@ -46,7 +48,9 @@ pub fn run(args: &Client) -> Result<Figures> {
         let at = message_start(0, counter, size);
         stream.write_all(requests.slice(at, size)).doing("cannot send a message")?;
         if !stream.read_message(&mut buffer).doing("cannot read the answer")? {
-            return Err(Failure::Protocol("the server closed the connection instead of answering".into()));
+            return Err(Failure::Protocol(
+                "the server closed the connection instead of answering".into(),
+            ));
         }
         responses.check(at, &buffer).map_err(|bad| wrong(counter, size, bad - at, "response"))?;
         let now = Instant::now();
@@ -58,7 +62,8 @@ pub fn run(args: &Client) -> Result<Figures> {
     }
     let messages = histogram.count();
     let seconds = (sent_at - span.began).as_secs_f64();
-    Ok(Figures::new("pingpong", size, 1, seconds, messages, messages * size as u64 * 2).with_latency(&histogram))
+    Ok(Figures::new("pingpong", size, 1, seconds, messages, messages * size as u64 * 2)
+        .with_latency(&histogram))
 }
 
 fn wrong(counter: u64, size: usize, within: u64, what: &'static str) -> Failure {

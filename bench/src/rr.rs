@@ -1,4 +1,5 @@
-//! Many connections with one request under way on each: one thread and one level-triggered epoll set on either side.
+//! Many connections with one request under way on each: one thread and one level-triggered epoll
+//! set on either side.
 
 mod channel;
 mod client;

@@ -1,5 +1,6 @@
-//! One direction, as fast as it goes. The receiver checks every byte against its position in the stream and at the end
-//! reports how much came and where the first wrong byte was, so the sender knows that its figure is of right data.
+//! One direction, as fast as it goes. The receiver checks every byte against its position in the
+//! stream and at the end reports how much came and where the first wrong byte was, so the sender
+//! knows that its figure is of right data.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -52,7 +53,9 @@ pub fn run(args: &Client) -> Result<Figures> {
     let size = args.size();
     let pattern = Pattern::request(size);
     let mut stream = args.connect.connect()?;
-    stream.write_all(&Preamble { mode: Mode::Stream, size, id: 0 }.encode()).doing("cannot send the preamble")?;
+    stream
+        .write_all(&Preamble { mode: Mode::Stream, size, id: 0, requests: 0 }.encode())
+        .doing("cannot send the preamble")?;
 
     let span = args.start();
     let (mut sent, mut messages) = (0u64, 0u64);
@@ -64,16 +67,21 @@ pub fn run(args: &Client) -> Result<Figures> {
     stream.finish_writing().doing("cannot end the stream")?;
     let mut verdict = [0; 16];
     if !stream.read_message(&mut verdict).doing("cannot read the receiver's report")? {
-        return Err(Failure::Protocol("the receiver closed the connection without its report".into()));
+        return Err(Failure::Protocol(
+            "the receiver closed the connection without its report".into(),
+        ));
     }
-    // Until the report: what still was in buffers when the last write returned has been received too.
+    // Until the report: what still was in buffers when the last write returned has been received
+    // too.
     let seconds = span.began.elapsed().as_secs_f64();
     let (received, first_wrong) = (word(&verdict[..8]), word(&verdict[8..]));
     if first_wrong != NONE_WRONG {
         return Err(Failure::WrongData { offset: first_wrong, what: "stream" });
     }
     if received != sent {
-        return Err(Failure::Protocol(format!("WRONG DATA: {sent} bytes were sent but {received} received")));
+        return Err(Failure::Protocol(format!(
+            "WRONG DATA: {sent} bytes were sent but {received} received"
+        )));
     }
     Ok(Figures::new("stream", size, 1, seconds, messages, received))
 }

@@ -22,7 +22,7 @@ pub fn command() -> Result<Command, String> {
     }
     let mut command = cargo::command();
     command
-        .args(["test", "--package", "checksum", "--tests", "--target", TARGET])
+        .args(["test", "--package", "shortwire-checksum", "--tests", "--target", TARGET])
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("{QEMU} -L {SYSROOT}"));
     Ok(command)

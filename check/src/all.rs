@@ -1,7 +1,7 @@
 //! `make check`: every step runs even if an earlier one failed, and the last line sums them all up.
 //!
-//! Tests run while the rest is still being built: the system tests beside unit tests, lints, models and the other
-//! architecture.
+//! Tests run while the rest is still being built: the system tests beside unit tests, lints, models
+//! and the other architecture.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,13 +16,14 @@ use crate::isolate::Isolation;
 use crate::pool::{self, Pool};
 use crate::screen::Screen;
 use crate::tally::{SKIP_MARK, Tally};
-use crate::{aarch64, target};
+use crate::{aarch64, publishing, target};
 
 pub fn run() -> Result<bool, String> {
     pooled(build)
 }
 
-/// Only the system tests, or those with `name` in "BINARY TEST". They run what `make build` has left.
+/// Only the system tests, or those with `name` in "BINARY TEST". They run what `make build` has
+/// left.
 pub fn system(name: &str) -> Result<bool, String> {
     pooled(|pool| {
         let binaries = tests(pool, "tests", &["-p", "system-tests"], &[]);
@@ -63,8 +64,9 @@ fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
 /// Programs whose tests mostly sleep. They come first, while other things are built.
 const SLEEPERS: &[&str] = &["review"];
 
-/// Builds everything, in the order in which most can run meanwhile: the system tests take longest, and what they need is built
-/// before all else; at once, since the end of either build is for one processor.
+/// Builds everything, in the order in which most can run meanwhile: the system tests take longest,
+/// and what they need is built before all else; at once, since the end of either build is for one
+/// processor.
 fn build(pool: &Pool) {
     one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
     let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
@@ -83,35 +85,55 @@ fn build(pool: &Pool) {
 
 fn lints_and_models(pool: &Pool) {
     one(pool, "clippy", cargo::command().args(CLIPPY));
-    // Model checking builds everything anew with another configuration, and must not disturb the usual build.
+    // Model checking builds everything anew with another configuration, and must not disturb the
+    // usual build.
     let flags = format!("{} --cfg loom", env::var("RUSTFLAGS").unwrap_or_default());
-    let environment = [("RUSTFLAGS", flags.into()), ("CARGO_TARGET_DIR", target().join("loom").into_os_string())];
+    let environment =
+        [("RUSTFLAGS", flags.into()), ("CARGO_TARGET_DIR", target().join("loom").into_os_string())];
     let models = tests(
         pool,
         "interleavings (loom)",
-        &["-p", "shm", "-p", "smc", "-p", "socket", "-p", "rsocket", "-p", "engine", "--test", "loom"],
+        &[
+            "-p", "shm", "-p", "smc", "-p", "socket", "-p", "rsocket", "-p", "engine", "--test",
+            "loom",
+        ],
         &environment,
     );
     pool.add(models);
-    several(pool, "examples in documents", cargo::command().args(["test", "--workspace", "--doc", "--no-fail-fast"]));
-    pool.building(AARCH64);
+    several(
+        pool,
+        "examples in documents",
+        cargo::command().args(["test", "--workspace", "--doc", "--no-fail-fast"]),
+    );
+    for (name, command) in publishing::steps() {
+        match command {
+            Ok(mut command) => {
+                one(pool, name, &mut command);
+            }
+            Err(why) => skipped(pool, name, &why),
+        }
+    }
     match aarch64::command() {
         Ok(mut command) => several(pool, AARCH64, &mut command),
-        Err(why) => {
-            let remark = format!("{SKIP_MARK}{AARCH64}: {why}");
-            let ended = Ended {
-                lines: vec![remark.clone()],
-                success: true,
-                took: Default::default(),
-                computed: Default::default(),
-            };
-            pool.step(AARCH64, &ended, Tally { skipped: 1, remarks: vec![remark], ..Tally::default() });
-        }
+        Err(why) => skipped(pool, AARCH64, &why),
     }
 }
 
+/// A step that cannot be done here.
+fn skipped(pool: &Pool, name: &str, why: &str) {
+    let remark = format!("{SKIP_MARK}{name}: {why}");
+    let ended = Ended {
+        lines: vec![remark.clone()],
+        success: true,
+        took: Default::default(),
+        computed: Default::default(),
+    };
+    pool.step(name, &ended, Tally { skipped: 1, remarks: vec![remark], ..Tally::default() });
+}
+
 const AARCH64: &str = "checksum on aarch64 (qemu)";
-pub const CLIPPY: &[&str] = &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+pub const CLIPPY: &[&str] =
+    &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
 
 /// A step that is one test.
 fn one(pool: &Pool, name: &str, command: &mut Command) -> bool {
@@ -136,7 +158,12 @@ fn several(pool: &Pool, name: &str, command: &mut Command) {
 }
 
 /// Builds tests. What can be built is run, even if something cannot.
-fn tests(pool: &Pool, name: &str, arguments: &[&str], environment: &[(&str, OsString)]) -> Vec<Binary> {
+fn tests(
+    pool: &Pool,
+    name: &str,
+    arguments: &[&str],
+    environment: &[(&str, OsString)],
+) -> Vec<Binary> {
     pool.building(&format!("building {name}"));
     let (ended, binaries) = cargo::build_tests(arguments, environment);
     let (lines, tally) = match ended.success {
@@ -154,18 +181,24 @@ fn missing(sum: &Tally) -> Vec<String> {
     let mut programs: BTreeMap<&str, usize> = BTreeMap::new();
     for remark in sum.remarks.iter().filter(|remark| remark.starts_with(SKIP_MARK)) {
         let reason = remark.rsplit(": ").next().unwrap_or_default();
-        if let Some(program) = reason.split(" is not installed").next().filter(|program| program.len() < reason.len()) {
+        if let Some(program) =
+            reason.split(" is not installed").next().filter(|program| program.len() < reason.len())
+        {
             *programs.entry(program).or_default() += 1;
         }
     }
     let tests: usize = programs.values().sum();
     if tests > 0 {
-        let each: Vec<String> = programs.iter().map(|(program, count)| format!("{program} ({count})")).collect();
+        let each: Vec<String> =
+            programs.iter().map(|(program, count)| format!("{program} ({count})")).collect();
         lines.push(format!("NOT INSTALLED, {tests} tests skipped for it: {}", each.join(", ")));
     }
     let packages: Vec<&str> = packages.split_whitespace().collect();
     if !packages.is_empty() {
-        lines.push(format!("MISSING PACKAGES: {} (`make packages` as root installs them)", packages.join(" ")));
+        lines.push(format!(
+            "MISSING PACKAGES: {} (`make packages` as root installs them)",
+            packages.join(" ")
+        ));
     }
     lines
 }

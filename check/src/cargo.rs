@@ -42,7 +42,8 @@ impl Binary {
         let profile = own.parent().unwrap_or(own);
         let paths = [own.to_path_buf(), profile.to_path_buf()];
         let rest = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-        let rest: Vec<PathBuf> = std::env::split_paths(&rest).filter(|path| !path.as_os_str().is_empty()).collect();
+        let rest: Vec<PathBuf> =
+            std::env::split_paths(&rest).filter(|path| !path.as_os_str().is_empty()).collect();
         let all = std::env::join_paths(paths.into_iter().chain(rest));
         command.env("LD_LIBRARY_PATH", all.unwrap_or_else(|_| OsString::new()));
     }
@@ -52,14 +53,22 @@ impl Binary {
         let mut list = Command::new(&self.path);
         self.environment(list.arg("--list"));
         let ended = children::run(&mut list, None);
-        ended.lines.iter().filter_map(|line| line.strip_suffix(": test")).map(str::to_string).collect()
+        ended
+            .lines
+            .iter()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .map(str::to_string)
+            .collect()
     }
 }
 
 /// Builds tests and says which programs they are in.
 pub fn build_tests(arguments: &[&str], environment: &[(&str, OsString)]) -> (Ended, Vec<Binary>) {
     let mut command = command();
-    command.arg("test").args(arguments).args(["--no-run", "--message-format=json-render-diagnostics"]);
+    command
+        .arg("test")
+        .args(arguments)
+        .args(["--no-run", "--message-format=json-render-diagnostics"]);
     command.envs(environment.iter().cloned());
     let mut ended = children::run(&mut command, None);
     let binaries = ended.lines.iter().filter_map(|line| binary(line)).collect();
@@ -72,7 +81,8 @@ fn binary(line: &str) -> Option<Binary> {
     if !line.starts_with("{\"reason\":\"compiler-artifact\"") {
         return None;
     }
-    // Of the profile: a program that integration tests run is built for them too, and its target may have tests as well.
+    // Of the profile: a program that integration tests run is built for them too, and its target
+    // may have tests as well.
     let profile = &line[line.find("\"profile\":{")?..];
     if !profile[..=profile.find('}')?].ends_with("\"test\":true}") {
         return None;
@@ -83,7 +93,9 @@ fn binary(line: &str) -> Option<Binary> {
     // "path+file:///directory#name@0.1.0", without the name where the directory says it.
     let id = text(line, "package_id")?;
     let (place, version) = id.rsplit_once('#')?;
-    let package = version.split_once('@').map_or_else(|| place.rsplit('/').next().unwrap_or(place), |(name, _)| name);
+    let package = version
+        .split_once('@')
+        .map_or_else(|| place.rsplit('/').next().unwrap_or(place), |(name, _)| name);
     Some(Binary {
         package: package.to_string(),
         name: text(target, "name")?.to_string(),
@@ -93,7 +105,8 @@ fn binary(line: &str) -> Option<Binary> {
     })
 }
 
-/// The value of a JSON string without escapes. Paths that need any are not supported by other parts of the build either.
+/// The value of a JSON string without escapes. Paths that need any are not supported by other parts
+/// of the build either.
 fn text<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let start = line.find(&format!("\"{key}\":\""))? + key.len() + 4;
     line[start..].split('"').next()
@@ -112,18 +125,27 @@ mod tests {
             (found.path.as_path(), found.directory.as_path()),
             (Path::new("/w/target/debug/deps/kill-7"), Path::new("/w/tests"))
         );
-        let library = line.replace("tests#system-tests@0.1.0", "crates/shm#0.1.0").replace("[\"test\"]", "[\"lib\"]");
+        let library = line
+            .replace("tests#system-tests@0.1.0", "crates/shm#0.1.0")
+            .replace("[\"test\"]", "[\"lib\"]");
         assert_eq!(
             binary(&library).map(|found| (found.title(), found.integration)),
             Some(("shm kill".to_string(), false))
         );
         assert_eq!(
-            binary(&line.replace("\"executable\":\"/w/target/debug/deps/kill-7\"", "\"executable\":null")),
+            binary(
+                &line.replace(
+                    "\"executable\":\"/w/target/debug/deps/kill-7\"",
+                    "\"executable\":null"
+                )
+            ),
             None
         );
         assert_eq!(binary(r#"{"reason":"build-finished","success":true}"#), None);
-        let program =
-            line.replace("\"overflow_checks\":true,\"test\":true}", "\"overflow_checks\":true,\"test\":false}");
+        let program = line.replace(
+            "\"overflow_checks\":true,\"test\":true}",
+            "\"overflow_checks\":true,\"test\":false}",
+        );
         assert!(program != line && binary(&program).is_none());
     }
 }

@@ -1,4 +1,5 @@
-//! The processes that the check starts end with it, whatever ends it: Ctrl-C, a signal, or its own kill.
+//! The processes that the check starts end with it, whatever ends it: Ctrl-C, a signal, or its own
+//! kill.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -12,7 +13,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Process groups that are alive; a child leads its own, so that a Ctrl-C of the terminal reaches us alone.
+/// Process groups that are alive; a child leads its own, so that a Ctrl-C of the terminal reaches
+/// us alone.
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -21,7 +23,8 @@ fn groups() -> MutexGuard<'static, BTreeSet<i32>> {
     GROUPS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Directories of the tests that run; gone when we are. Short, because sockets are bound in them, and where every user can get.
+/// Directories of the tests that run; gone when we are. Short, because sockets are bound in them,
+/// and where every user can get.
 pub fn scratch() -> PathBuf {
     std::env::temp_dir().join(format!("swc-{}", std::process::id()))
 }
@@ -42,7 +45,8 @@ fn ending() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-/// From now on a signal that ends us first ends our children. To be called before there are other threads.
+/// From now on a signal that ends us first ends our children. To be called before there are other
+/// threads.
 pub fn end_with_us() {
     let set = ending();
     // SAFETY: a valid set, and no old one wanted.
@@ -70,7 +74,8 @@ pub fn end_with_us() {
 }
 
 fn kill_group(group: i32) {
-    // SAFETY: no memory is involved. The group is one of ours: its leader is not waited for before it is taken off the list.
+    // SAFETY: no memory is involved. The group is one of ours: its leader is not waited for before
+    // it is taken off the list.
     unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
@@ -91,17 +96,26 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Waits for its end and takes what is left of its group with it. Also says what processor time it took, with all that it
-/// waited for.
+/// Waits for its end and takes what is left of its group with it. Also says what processor time it
+/// took, with all that it waited for.
 pub fn wait(mut child: Child) -> io::Result<(ExitStatus, Duration)> {
     let group = child.id() as i32;
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // Not reaped yet, so that the number stays ours while the group is killed. By number, because libc's waitid does not give
-    // the usage.
+    // Not reaped yet, so that the number stays ours while the group is killed. By number, because
+    // libc's waitid does not give the usage.
     let how = libc::WEXITED | libc::WNOWAIT;
     // SAFETY: `info` and `usage` have room for what is written.
-    while unsafe { libc::syscall(libc::SYS_waitid, libc::P_PID, group, info.as_mut_ptr(), how, usage.as_mut_ptr()) } < 0
+    while unsafe {
+        libc::syscall(
+            libc::SYS_waitid,
+            libc::P_PID,
+            group,
+            info.as_mut_ptr(),
+            how,
+            usage.as_mut_ptr(),
+        )
+    } < 0
     {
         if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             break;
@@ -133,7 +147,11 @@ pub struct Ended {
 impl Ended {
     /// "12.3 s, 4.5 s of a processor".
     pub fn times(&self) -> String {
-        format!("{:.1} s, {:.1} s of a processor", self.took.as_secs_f64(), self.computed.as_secs_f64())
+        format!(
+            "{:.1} s, {:.1} s of a processor",
+            self.took.as_secs_f64(),
+            self.computed.as_secs_f64()
+        )
     }
 }
 
@@ -151,9 +169,13 @@ pub fn run(command: &mut Command, limit: Option<Duration>) -> Ended {
     }
 }
 
-fn try_run(command: &mut Command, limit: Option<Duration>) -> io::Result<(Vec<String>, bool, Duration)> {
+fn try_run(
+    command: &mut Command,
+    limit: Option<Duration>,
+) -> io::Result<(Vec<String>, bool, Duration)> {
     let lines = Mutex::new(Vec::new());
-    let keep = |line: String| lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(line);
+    let keep =
+        |line: String| lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(line);
     // One pipe for both, so that what belongs together stays together.
     let (reader, writer) = io::pipe()?;
     let mut child = start(command.stdout(writer.try_clone()?).stderr(writer))?;
@@ -180,7 +202,11 @@ fn try_run(command: &mut Command, limit: Option<Duration>) -> io::Result<(Vec<St
         }
         Ok::<_, io::Error>((status, computed))
     })?;
-    Ok((lines.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()), status.success(), computed))
+    Ok((
+        lines.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()),
+        status.success(),
+        computed,
+    ))
 }
 
 trait Quietly {
@@ -227,7 +253,8 @@ mod tests {
         let limit = Some(Duration::from_millis(100));
         let ended = run(Command::new("sh").args(["-c", "sleep 1000 & echo $!; wait"]), limit);
         assert!(!ended.success && ended.lines.len() == 2, "{:?}", ended.lines);
-        let stat = || fs::read_to_string(format!("/proc/{}/stat", ended.lines[0])).unwrap_or_default();
+        let stat =
+            || fs::read_to_string(format!("/proc/{}/stat", ended.lines[0])).unwrap_or_default();
         while stat().contains("(sleep)") && !stat().contains(") Z") {
             thread::sleep(Duration::from_millis(5));
         }

@@ -1,5 +1,6 @@
-//! Where a test runs: in network, process and mount namespaces of its own, with a /dev/shm, a /run and a directory for
-//! temporary files of its own. So the ports, rendezvous names and processes of one test are not there for another.
+//! Where a test runs: in network, process and mount namespaces of its own, with a /dev/shm, a /run
+//! and a directory for temporary files of its own. So the ports, rendezvous names and processes of
+//! one test are not there for another.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -8,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The shell stays the first process, to which signals do nothing; everything in the namespaces ends with it.
+/// The shell stays the first process, to which signals do nothing; everything in the namespaces
+/// ends with it.
 const INSIDE: &str = "
 mount -t tmpfs none /dev/shm && chmod 1777 /dev/shm && mount -t tmpfs none /run && ip link set lo up || exit 125
 if [ \"$TMPDIR\" = /tmp ]; then mount --bind \"$OWN\" /tmp || exit 125; fi
@@ -29,7 +31,10 @@ impl Isolation {
     pub fn probe() -> Isolation {
         // SAFETY: it cannot fail and touches no memory.
         let first = if unsafe { libc::geteuid() } == 0 { Isolation::Root } else { Isolation::User };
-        let works = first.command(OsStr::new("true"), &[] as &[&str]).output().is_ok_and(|said| said.status.success());
+        let works = first
+            .command(OsStr::new("true"), &[] as &[&str])
+            .output()
+            .is_ok_and(|said| said.status.success());
         if works { first } else { Isolation::None }
     }
 
@@ -59,7 +64,8 @@ impl Isolation {
     }
 }
 
-/// Where a test finds its directory for temporary files: at /tmp, unless what is tested lies below that.
+/// Where a test finds its directory for temporary files: at /tmp, unless what is tested lies below
+/// that.
 pub fn temporary(isolation: Isolation, own: &Path, needed: &[&Path]) -> PathBuf {
     let hidden = needed.iter().any(|path| path.starts_with("/tmp"));
     if isolation == Isolation::None || hidden { own.to_path_buf() } else { PathBuf::from("/tmp") }

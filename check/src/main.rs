@@ -1,7 +1,9 @@
-//! `make check`, `make quick`, `make check-system` and `make torture`: what they run, where, and how many at once.
+//! `make check`, `make quick`, `make check-system` and `make torture`: what they run, where, and
+//! how many at once.
 //!
-//! Tests are found in what cargo builds; there is no list of them. A system test is a process of its own, in namespaces of
-//! its own where these can be had; a test in a module called `alone` runs when nothing else does.
+//! Tests are found in what cargo builds; there is no list of them. A system test is a process of
+//! its own, in namespaces of its own where these can be had; a test in a module called `alone` runs
+//! when nothing else does.
 
 mod aarch64;
 mod all;
@@ -9,6 +11,7 @@ mod cargo;
 mod children;
 mod isolate;
 mod pool;
+mod publishing;
 mod quick;
 mod screen;
 mod tally;
@@ -17,7 +20,8 @@ mod torture;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: check all | check quick | check system [NAME] | check torture NAME TIMES LOAD";
+const USAGE: &str =
+    "usage: check all | check quick | check system [NAME] | check torture NAME TIMES LOAD";
 
 fn main() -> ExitCode {
     children::end_with_us();

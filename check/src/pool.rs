@@ -1,4 +1,5 @@
-//! Several tests at once. Jobs come in while others run; then come those in virtual machines; what must be alone comes last.
+//! Several tests at once. Jobs come in while others run; then come those in virtual machines; what
+//! must be alone comes last.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -19,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// The module of tests that run when nothing else does.
 const ALONE: &str = "alone";
 
-/// The program whose tests are in emulated machines. Their time limits hold where compilers and a crowd of others do not keep those
-/// from the processors.
+/// The program whose tests are in emulated machines. Their time limits hold where compilers and a
+/// crowd of others do not keep those from the processors.
 const MACHINES: &str = "guest";
 
 /// A program with tests, or one of its tests.
@@ -80,14 +81,18 @@ impl<'a> Pool<'a> {
 
     /// How many tests run at once.
     pub fn width(&self) -> usize {
-        let asked = std::env::var("CHECK_JOBS").ok().and_then(|text| text.parse().ok()).filter(|&jobs| jobs > 0);
+        let asked = std::env::var("CHECK_JOBS")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .filter(|&jobs| jobs > 0);
         match self.isolation {
             Isolation::None => 1,
             _ => asked.unwrap_or_else(|| 2 * crate::processors()),
         }
     }
 
-    /// Programs whose tests are to run. System tests are jobs of their own, the tests of another program are one.
+    /// Programs whose tests are to run. System tests are jobs of their own, the tests of another
+    /// program are one.
     pub fn add(&self, binaries: Vec<Binary>) {
         self.add_some(binaries, "");
     }
@@ -102,7 +107,9 @@ impl<'a> Pool<'a> {
                         let why = format!("{}: it lists no tests", binary.title());
                         self.state().sum.add(Tally::one_failed(&why));
                     }
-                    let wanted = all.into_iter().filter(|test| format!("{} {test}", binary.name).contains(name));
+                    let wanted = all
+                        .into_iter()
+                        .filter(|test| format!("{} {test}", binary.name).contains(name));
                     wanted.map(Some).collect()
                 }
                 false => vec![None],
@@ -111,7 +118,8 @@ impl<'a> Pool<'a> {
                 continue;
             }
             let mut state = self.state();
-            let (number, machines) = (state.reports.len(), binary.is_system_test() && binary.name == MACHINES);
+            let (number, machines) =
+                (state.reports.len(), binary.is_system_test() && binary.name == MACHINES);
             state.known += tests.len();
             state.reports.push(Report { binary, open: tests.len(), ended: Vec::new() });
             for test in tests {
@@ -192,7 +200,10 @@ impl<'a> Pool<'a> {
         let (binary, name) = {
             let mut state = self.state();
             let binary = state.reports[job.binary].binary.clone();
-            let name = job.test.clone().map_or_else(|| binary.title(), |test| format!("{} {test}", binary.name));
+            let name = job
+                .test
+                .clone()
+                .map_or_else(|| binary.title(), |test| format!("{} {test}", binary.name));
             state.running.insert(name.clone());
             (binary, name)
         };
@@ -230,7 +241,12 @@ impl<'a> Pool<'a> {
 }
 
 /// Runs a program with tests, or one of them, which shares what it can with the others of `run`.
-pub fn perform(isolation: Isolation, binary: &Binary, test: Option<&str>, run: Option<&str>) -> Ended {
+pub fn perform(
+    isolation: Isolation,
+    binary: &Binary,
+    test: Option<&str>,
+    run: Option<&str>,
+) -> Ended {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let own = children::scratch().join(number.to_string());
@@ -260,7 +276,8 @@ impl Report {
             took += ended.took.as_secs_f64();
             computed += ended.computed.as_secs_f64();
             let mut tally = Tally::of(ended.lines.iter().map(String::as_str));
-            let name = test.as_ref().map_or_else(|| title.clone(), |test| format!("{title} {test}"));
+            let name =
+                test.as_ref().map_or_else(|| title.clone(), |test| format!("{title} {test}"));
             if tally.failed == 0 && !ended.success {
                 tally.add(Tally::one_failed(&format!("{name} (ended early)")));
             }
@@ -270,7 +287,10 @@ impl Report {
             block += &shown(test.as_deref(), ended, &tally);
             sum.add(tally);
         }
-        block += &format!("\n-- {title}: {} ({took:.1} s, {computed:.1} s of a processor)", sum.closing_line());
+        block += &format!(
+            "\n-- {title}: {} ({took:.1} s, {computed:.1} s of a processor)",
+            sum.closing_line()
+        );
         (block, sum)
     }
 }
@@ -281,9 +301,14 @@ fn shown(test: Option<&str>, ended: &Ended, tally: &Tally) -> String {
     match test {
         Some(test) if ended.success && tally.failed == 0 => {
             let skips = tally.remarks.iter().map(|line| format!("\n{line}"));
-            let line = ended.lines.iter().find(|line| line.starts_with("test ") && line.contains(" ... "));
+            let line =
+                ended.lines.iter().find(|line| line.starts_with("test ") && line.contains(" ... "));
             let end = line.and_then(|line| line.split_once(" ... ")).map_or("ok", |(_, end)| end);
-            let end = if end.starts_with("ignored") { end } else { "ok" };
+            let end = match end {
+                end if end.starts_with("ignored") => end,
+                _ if tally.passed == 0 => "skipped",
+                _ => "ok",
+            };
             format!("{}\ntest {test} ... {end} ({})", skips.collect::<String>(), ended.times())
         }
         _ => whole(),

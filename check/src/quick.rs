@@ -20,7 +20,10 @@ pub fn run() -> Result<bool, String> {
     let packages = packages(&changed()?);
     let pool = Pool::new(Isolation::probe(), &screen);
     let named = packages.iter().map(String::as_str).collect::<Vec<_>>();
-    screen.block(&format!("changed: {}", if named.is_empty() { "no package".to_string() } else { named.join(", ") }));
+    screen.block(&format!(
+        "changed: {}",
+        if named.is_empty() { "no package".to_string() } else { named.join(", ") }
+    ));
     let selection: Vec<&str> = named.iter().flat_map(|name| ["-p", name]).collect();
     thread::scope(|scope| {
         for _ in 0..pool.width() {
@@ -28,8 +31,13 @@ pub fn run() -> Result<bool, String> {
         }
         let mut steps = vec![("format", vec!["fmt", "--all", "--check"])];
         if !selection.is_empty() {
-            let (all, denied) = CLIPPY.split_at(CLIPPY.iter().position(|word| *word == "--quiet").unwrap_or(0));
-            let lints = all.iter().copied().filter(|word| *word != "--workspace").chain(selection.iter().copied());
+            let (all, denied) =
+                CLIPPY.split_at(CLIPPY.iter().position(|word| *word == "--quiet").unwrap_or(0));
+            let lints = all
+                .iter()
+                .copied()
+                .filter(|word| *word != "--workspace")
+                .chain(selection.iter().copied());
             steps.push(("clippy", lints.chain(denied.iter().copied()).collect()));
         }
         for (name, arguments) in steps {
@@ -44,7 +52,9 @@ pub fn run() -> Result<bool, String> {
             if !ended.success {
                 pool.step("building tests", &ended, Tally::one_failed("building tests"));
             }
-            pool.add(binaries.into_iter().filter(|binary| !Binary::is_system_test(binary)).collect());
+            pool.add(
+                binaries.into_iter().filter(|binary| !Binary::is_system_test(binary)).collect(),
+            );
         }
         pool.building("");
         pool.close();
@@ -65,7 +75,8 @@ fn git(arguments: &[&str]) -> Result<Vec<String>, String> {
 /// Files that differ from where this branch left main, new ones too.
 fn changed() -> Result<Vec<String>, String> {
     let bases = ["main", "origin/main"].map(|main| git(&["merge-base", main, "HEAD"]));
-    let base = bases.into_iter().find_map(|base| base.ok()?.pop()).unwrap_or_else(|| "HEAD".to_string());
+    let base =
+        bases.into_iter().find_map(|base| base.ok()?.pop()).unwrap_or_else(|| "HEAD".to_string());
     let mut files = git(&["diff", "--name-only", &base])?;
     files.extend(git(&["ls-files", "--others", "--exclude-standard"])?);
     Ok(files)
@@ -80,8 +91,16 @@ fn package(file: &Path) -> Option<String> {
     let of = |directory: &Path| {
         let manifest = fs::read_to_string(crate::root().join(directory).join("Cargo.toml")).ok()?;
         // fuzz is no member of the workspace.
-        let section = manifest.split("[package]").nth(1).filter(|_| !directory.starts_with("fuzz"))?;
-        Some(section.lines().find_map(|line| line.strip_prefix("name = \""))?.split('"').next()?.to_string())
+        let section =
+            manifest.split("[package]").nth(1).filter(|_| !directory.starts_with("fuzz"))?;
+        Some(
+            section
+                .lines()
+                .find_map(|line| line.strip_prefix("name = \""))?
+                .split('"')
+                .next()?
+                .to_string(),
+        )
     };
     file.ancestors().skip(1).find_map(of)
 }

@@ -21,7 +21,10 @@ struct State {
 impl Screen {
     pub fn new() -> Screen {
         let now = Instant::now();
-        Screen { began: now, state: Mutex::new(State { terminal: std::io::stdout().is_terminal(), said: now }) }
+        Screen {
+            began: now,
+            state: Mutex::new(State { terminal: std::io::stdout().is_terminal(), said: now }),
+        }
     }
 
     /// Prints a block that nothing else comes into.

@@ -25,12 +25,12 @@ impl Tally {
     pub fn of<'a>(lines: impl Iterator<Item = &'a str>) -> Tally {
         let mut tally = Tally::default();
         let mut skipped_within = 0;
-        for line in lines {
+        for line in lines.map(without_its_test) {
             if let Some(counts) = line.strip_prefix("test result: ") {
                 let count = |what: &str| {
-                    counts
-                        .split([';', '.'])
-                        .find_map(|part| part.trim().strip_suffix(what)?.trim().parse::<usize>().ok())
+                    counts.split([';', '.']).find_map(|part| {
+                        part.trim().strip_suffix(what)?.trim().parse::<usize>().ok()
+                    })
                 };
                 tally.passed += count("passed").unwrap_or(0);
                 tally.failed += count("failed").unwrap_or(0);
@@ -38,11 +38,15 @@ impl Tally {
             } else if line.starts_with(SKIP_MARK) {
                 skipped_within += 1;
                 tally.remarks.push(line.to_string());
-            } else if let Some((name, end)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            } else if let Some((name, end)) =
+                line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+            {
                 if end == "FAILED" {
                     tally.remarks.push(format!("failed: {name}"));
                 } else if let Some(reason) = end.strip_prefix("ignored") {
-                    tally.remarks.push(format!("{SKIP_MARK}{name}{}", reason.replacen(',', ":", 1)));
+                    tally
+                        .remarks
+                        .push(format!("{SKIP_MARK}{name}{}", reason.replacen(',', ":", 1)));
                 }
             }
         }
@@ -65,6 +69,12 @@ impl Tally {
     pub fn closing_line(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
+}
+
+/// Alone, the runner of tests has begun the line of a test before the test says that it is skipped.
+fn without_its_test(line: &str) -> &str {
+    let behind = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "));
+    behind.map(|(_, said)| said).filter(|said| said.starts_with(SKIP_MARK)).unwrap_or(line)
 }
 
 #[cfg(test)]
@@ -96,9 +106,26 @@ test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
     }
 
     #[test]
+    fn a_skip_may_stand_behind_the_name_of_its_test() {
+        let output = "
+running 1 test
+test redis ... skipped: redis: redis-server is not installed
+ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out
+1 skipped: redis";
+        let tally = Tally::of(output.lines());
+        assert_eq!(tally.closing_line(), "0 passed, 0 failed, 1 skipped");
+        assert_eq!(tally.remarks, ["skipped: redis: redis-server is not installed"]);
+    }
+
+    #[test]
     fn tallies_add_up() {
         let mut sum = Tally::one_passed();
         sum.add(Tally::one_failed("clippy"));
-        assert_eq!((sum.closing_line().as_str(), sum.remarks.len()), ("1 passed, 1 failed, 0 skipped", 1));
+        assert_eq!(
+            (sum.closing_line().as_str(), sum.remarks.len()),
+            ("1 passed, 1 failed, 0 skipped", 1)
+        );
     }
 }

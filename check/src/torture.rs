@@ -1,8 +1,10 @@
-//! `make torture TEST=name N=100 LOAD=8`: one system test, many times, beside processes that do nothing but compute.
+//! `make torture TEST=name N=100 LOAD=8`: one system test, many times, beside processes that do
+//! nothing but compute. Without a name: each of them, and a table of those that fail now and then.
 
 use std::process::{Child, Command};
+use std::time::Duration;
 
-use crate::cargo;
+use crate::cargo::{self, Binary};
 use crate::children;
 use crate::isolate::Isolation;
 use crate::pool;
@@ -25,7 +27,27 @@ impl Drop for Load {
     }
 }
 
-/// `name`: a part of "BINARY TEST", as the check prints it.
+/// What has come of one test.
+struct Row {
+    binary: Binary,
+    test: String,
+    failed: usize,
+    skipped: usize,
+    longest: Duration,
+}
+
+impl Row {
+    fn line(&self, times: usize) -> String {
+        let (title, seconds) =
+            (format!("{} {}", self.binary.name, self.test), self.longest.as_secs_f64());
+        format!(
+            "{:>6} of {times} failed, {} skipped, at most {seconds:.1} s: {title}",
+            self.failed, self.skipped
+        )
+    }
+}
+
+/// `name`: a part of "BINARY TEST", as the check prints it; an empty one is a part of all.
 pub fn run(name: &str, times: usize, load: usize) -> Result<bool, String> {
     let screen = Screen::new();
     pool::sweep();
@@ -33,40 +55,65 @@ pub fn run(name: &str, times: usize, load: usize) -> Result<bool, String> {
     if !built.success {
         return Err(built.lines.join("\n"));
     }
-    let mut tests = Vec::new();
-    for binary in binaries.into_iter().filter(|binary| binary.is_system_test()) {
+    let mut rows = Vec::new();
+    for binary in binaries.into_iter().filter(Binary::is_system_test) {
         let names = binary.tests();
-        let wanted = names.into_iter().filter(|test| format!("{} {test}", binary.name).contains(name));
-        tests.extend(wanted.map(|test| (binary.clone(), test)));
+        let wanted =
+            names.into_iter().filter(|test| format!("{} {test}", binary.name).contains(name));
+        let row = |test| Row {
+            binary: binary.clone(),
+            test,
+            failed: 0,
+            skipped: 0,
+            longest: Duration::ZERO,
+        };
+        rows.extend(wanted.map(row));
     }
-    if tests.is_empty() {
+    if rows.is_empty() {
         return Err(format!("no system test is called {name}"));
     }
     let isolation = Isolation::probe();
     let _load = Load::new(load);
-    let mut failed = vec![0; tests.len()];
-    let mut skipped = 0;
+    let (count, mut all_failed) = (rows.len(), 0);
     for time in 1..=times {
-        for ((binary, test), failed) in tests.iter().zip(&mut failed) {
-            screen.progress(&format!("{time} of {times}: {} {test}", binary.name));
-            let ended = pool::perform(isolation, binary, Some(test), None);
+        for (number, row) in rows.iter_mut().enumerate() {
+            let title = format!("{} {}", row.binary.name, row.test);
+            let failed =
+                if all_failed > 0 { format!(", {all_failed} failed") } else { String::new() };
+            screen.progress(&format!(
+                "{time} of {times}, test {} of {count}{failed}: {title}",
+                number + 1
+            ));
+            let ended = pool::perform(isolation, &row.binary, Some(&row.test), None);
             let tally = Tally::of(ended.lines.iter().map(String::as_str));
-            skipped += tally.skipped;
+            row.skipped += usize::from(tally.skipped > 0);
+            row.longest = row.longest.max(ended.took);
             if ended.success && tally.failed == 0 {
                 continue;
             }
-            *failed += 1;
+            row.failed += 1;
+            all_failed += 1;
             let seconds = ended.took.as_secs_f64();
             // The first failure whole: the others are mostly the same.
-            let output = if *failed == 1 { format!("\n{}", ended.lines.join("\n")) } else { String::new() };
-            screen.block(&format!("failed at {time}, {seconds:.1} s: {} {test}{output}", binary.name));
+            let output = if row.failed == 1 {
+                format!("\n{}", ended.lines.join("\n"))
+            } else {
+                String::new()
+            };
+            screen.block(&format!("failed at {time}, {seconds:.1} s: {title}{output}"));
         }
     }
     screen.clear();
-    for ((binary, test), failed) in tests.iter().zip(&failed) {
-        println!("{} {test}: {failed} of {times} failed beside {load} busy processes", binary.name);
+    rows.sort_by_key(|row| std::cmp::Reverse((row.failed, row.longest)));
+    for row in &rows {
+        println!("{}", row.line(times));
     }
-    let sum: usize = failed.iter().sum();
-    println!("{} passed, {sum} failed, {skipped} skipped", (tests.len() * times - sum).saturating_sub(skipped));
-    Ok(sum == 0)
+    let skipped: usize = rows.iter().map(|row| row.skipped).sum();
+    let unsteady = rows.iter().filter(|row| row.failed > 0).count();
+    println!("{unsteady} of {count} tests have failed beside {load} busy processes");
+    println!(
+        "{} passed, {all_failed} failed, {skipped} skipped",
+        (count * times - all_failed).saturating_sub(skipped)
+    );
+    Ok(all_failed == 0)
 }

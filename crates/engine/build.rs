@@ -1,4 +1,5 @@
-//! Builds LuaJIT for the feature `lua`, and embeds the parts of LuaJIT that are written in Lua (`jit.dump`, `jit.p` ...).
+//! Builds LuaJIT for the feature `lua`, and embeds the parts of LuaJIT that are written in Lua
+//! (`jit.dump`, `jit.p` ...).
 #![allow(unsafe_code)]
 
 fn main() {
@@ -27,7 +28,8 @@ mod luajit {
         embed(&shared.join("luajit-build/src/jit"), &out.join("jit_modules.rs"));
     }
 
-    /// One build for all profiles and for what only checks the code: it takes longer than the crate, and is the same for all.
+    /// One build for all profiles and for what only checks the code: it takes longer than the
+    /// crate, and is the same for all.
     fn shared(out: &Path) -> PathBuf {
         // OUT_DIR is TARGET/[TRIPLE/]PROFILE/build/PACKAGE/out.
         let target = out.ancestors().nth(4).expect("a target folder");
@@ -43,22 +45,27 @@ mod luajit {
                 // SAFETY: a build script has one thread.
                 unsafe { env::set_var("MAKEFLAGS", jobs) };
             }
-            // Its assertions would slow every breath of a debug build, and abort on what is an error otherwise.
+            // Its assertions would slow every breath of a debug build, and abort on what is an
+            // error otherwise.
             luajit_src::Build::new().debug(false).out_dir(&folder).build();
             fs::write(whole, "").expect("a writable target folder");
         }
         folder
     }
 
-    /// The version of the crate that brings LuaJIT's sources, as Cargo.lock has it: another one is built anew.
+    /// The version of the crate that brings LuaJIT's sources, as Cargo.lock has it: another one is
+    /// built anew.
     fn version() -> String {
         let lock = fs::read_to_string("../../Cargo.lock").unwrap_or_default();
-        let package = lock.split("[[package]]").find(|package| package.contains("name = \"luajit-src\""));
-        let version = package.and_then(|package| package.split("version = \"").nth(1)?.split('"').next());
+        let package =
+            lock.split("[[package]]").find(|package| package.contains("name = \"luajit-src\""));
+        let version =
+            package.and_then(|package| package.split("version = \"").nth(1)?.split('"').next());
         version.unwrap_or("unknown").to_string()
     }
 
-    /// Writes a table of module names and sources. `vmdef` was made by LuaJIT's build and fits this very version only.
+    /// Writes a table of module names and sources. `vmdef` was made by LuaJIT's build and fits this
+    /// very version only.
     fn embed(folder: &Path, to: &Path) {
         let mut table = String::from("&[\n");
         let mut names: Vec<_> = std::fs::read_dir(folder)
@@ -79,8 +86,10 @@ mod luajit {
 
     /// From the folder of one file to another file of the same target folder.
     fn way(from: &Path, to: &Path) -> PathBuf {
-        let shared = from.ancestors().find(|folder| to.starts_with(folder)).expect("one target folder");
-        let up = from.parent().expect("a folder").strip_prefix(shared).expect("below it").components();
+        let shared =
+            from.ancestors().find(|folder| to.starts_with(folder)).expect("one target folder");
+        let up =
+            from.parent().expect("a folder").strip_prefix(shared).expect("below it").components();
         let down = to.strip_prefix(shared).expect("below it");
         up.map(|_| "..").collect::<PathBuf>().join(down)
     }

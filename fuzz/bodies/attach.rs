@@ -1,4 +1,5 @@
-//! What the attach target does with its input: a peer that names buffers and passes memory as it likes.
+//! What the attach target does with its input: a peer that names buffers and passes memory as it
+//! likes.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,8 +11,8 @@ const PAGE: u64 = 4096;
 /// Its addresses are kept when groups end, as those of every device are.
 static DEVICE: Loopback = Loopback::with_limits(4, 8);
 
-/// Steps of 8 bytes on a device: whatever is attached can be touched from end to end, and is never a buffer
-/// that was registered here for another.
+/// Steps of 8 bytes on a device: whatever is attached can be touched from end to end, and is never
+/// a buffer that was registered here for another.
 pub fn attach(bytes: &[u8]) {
     let device = &DEVICE;
     let peers = [Gid::new(1, 1), Gid::new(2, 2), device.gid()];
@@ -40,7 +41,9 @@ pub fn attach(bytes: &[u8]) {
                 if let Ok(attached) = device.map_dmb(group, owner, token, len, share) {
                     touch(attached, len);
                     let (from, to) = (attached as usize, attached as usize + len as usize);
-                    let overlaps = |dmb: &Dmb| from < dmb.addr as usize + dmb.len as usize && (dmb.addr as usize) < to;
+                    let overlaps = |dmb: &Dmb| {
+                        from < dmb.addr as usize + dmb.len as usize && (dmb.addr as usize) < to
+                    };
                     assert!(owner == device.gid() || !own.iter().any(|(dmb, ..)| overlaps(dmb)));
                 }
             }
@@ -57,11 +60,20 @@ pub fn attach(bytes: &[u8]) {
             }
             7 => {
                 let data = [0xa5u8; 4096];
-                let _ = device.move_data(token, extra, data.as_ptr(), u32::from(slot) * 16, slot & 1 != 0);
+                let _ = device.move_data(
+                    token,
+                    extra,
+                    data.as_ptr(),
+                    u32::from(slot) * 16,
+                    slot & 1 != 0,
+                );
             }
             _ => {
                 let pages = [device.control_page(token), device.peer_control_page(owner, token)];
-                pages.into_iter().filter(|page| !page.is_null()).for_each(|page| touch(page, PAGE as u32));
+                pages
+                    .into_iter()
+                    .filter(|page| !page.is_null())
+                    .for_each(|page| touch(page, PAGE as u32));
                 device.signal_event(token);
                 let _ = (device.lend(token), device.signals(token), device.has_arena(owner, token));
             }
@@ -86,7 +98,8 @@ fn memory(shape: u8, len: u32, slots: u8, extra: u32) -> Option<OwnedFd> {
         2 => 11 * PAGE + u64::from(slots % 8) * u64::from(len) + PAGE,
         _ => 11 * PAGE + u64::from(slots % 8) * u64::from(len),
     };
-    let seals = if shape >> 5 == 3 { extra as i32 & 0x1f } else { libc::F_SEAL_SHRINK | libc::F_SEAL_GROW };
+    let seals =
+        if shape >> 5 == 3 { extra as i32 & 0x1f } else { libc::F_SEAL_SHRINK | libc::F_SEAL_GROW };
     // SAFETY: a literal name; the descriptor is fresh.
     unsafe {
         let fd = libc::memfd_create(c"peer".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);

@@ -1,5 +1,5 @@
-//! What the bar target does with its input: another guest that writes anything into the tables of a bar, at any time, and
-//! names any extent, while two processes of ours work with it.
+//! What the bar target does with its input: another guest that writes anything into the tables of a
+//! bar, at any time, and names any extent, while two processes of ours work with it.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,7 +16,8 @@ const SIZE: u64 = 2 << 20;
 const BLOCKS: usize = (SIZE as usize - TABLE.next_multiple_of(16 << 10)) / (16 << 10);
 const LEFT: u64 = 1 << 63;
 
-/// Two processes of ours, whose addresses are kept when groups end, and a bar as it is when they have joined.
+/// Two processes of ours, whose addresses are kept when groups end, and a bar as it is when they
+/// have joined.
 struct World {
     devices: [Ivshmem; 2],
     file: OwnedFd,
@@ -34,7 +35,8 @@ fn file(len: u64) -> OwnedFd {
 
 fn write(file: &OwnedFd, at: usize, bytes: &[u8]) {
     // SAFETY: `bytes` has so many.
-    let n = unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at as i64) };
+    let n =
+        unsafe { libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at as i64) };
     assert_eq!(n, bytes.len() as isize);
 }
 
@@ -79,7 +81,8 @@ impl World {
 
     /// What an honest member might have written, or something near it.
     fn value(&self, which: u8, index: u16, rest: u32) -> u64 {
-        let member = self.devices[usize::from(index & 1)].with_bar(|_, member| member).expect("open");
+        let member =
+            self.devices[usize::from(index & 1)].with_bar(|_, member| member).expect("open");
         let near = word(&self.file, self.place(index as u8, rest as u16));
         match which % 8 {
             0 => 0,
@@ -104,10 +107,12 @@ impl World {
     }
 }
 
-/// Steps of 8 bytes; those before the first with a high bit in front damage a bar that is then opened.
+/// Steps of 8 bytes; those before the first with a high bit in front damage a bar that is then
+/// opened.
 pub fn bar(bytes: &[u8]) {
     static WORLD: OnceLock<Mutex<World>> = OnceLock::new();
-    let world = WORLD.get_or_init(|| Mutex::new(World::new())).lock().unwrap_or_else(|e| e.into_inner());
+    let world =
+        WORLD.get_or_init(|| Mutex::new(World::new())).lock().unwrap_or_else(|e| e.into_inner());
     write(&world.file, 0, &world.intact);
     let steps = bytes.chunks_exact(8).map(|step| *step.first_chunk::<8>().expect("eight bytes"));
     open_damaged(&world, steps.clone().take_while(|step| step[0] < 128).take(32));
@@ -126,7 +131,8 @@ fn open_damaged(world: &World, steps: impl Iterator<Item = [u8; 8]>) {
     for [op, which, a, b, rest @ ..] in steps {
         let (index, rest) = (u16::from_le_bytes([a, b]), u32::from_le_bytes(rest));
         let file = opened.get_or_insert_with(|| {
-            let sizes = [1 << 20, SIZE, 0, PAGE as u64, (1 << 20) + PAGE as u64, 1 << 28, 1 << 41, 1 << 40];
+            let sizes =
+                [1 << 20, SIZE, 0, PAGE as u64, (1 << 20) + PAGE as u64, 1 << 28, 1 << 41, 1 << 40];
             let file = file(sizes[usize::from(op >> 2 & 7)]);
             let _ = (op & 32 != 0).then(|| drop(Bar::open(file.as_raw_fd(), true)));
             file
@@ -140,7 +146,9 @@ fn open_damaged(world: &World, steps: impl Iterator<Item = [u8; 8]>) {
     for format in [false, true, false] {
         match Bar::open(file.as_raw_fd(), format) {
             Ok(bar) => {
-                assert!(bar.id() != 0 && !bar.secret().contains(&0) && bar.size().is_power_of_two());
+                assert!(
+                    bar.id() != 0 && !bar.secret().contains(&0) && bar.size().is_power_of_two()
+                );
                 sweep(&bar, 1, 1);
             }
             Err(BarError::New) => assert!(!format),
@@ -152,7 +160,12 @@ fn open_damaged(world: &World, steps: impl Iterator<Item = [u8; 8]>) {
 /// All that a broker does.
 fn sweep(bar: &Bar, dead: u64, guest: u32) {
     bar.reclaim(|id| id & dead == 0);
-    let _ = (bar.find_guest(guest.into()), bar.enter_guest(guest.into()), bar.beat(guest), bar.pulse(guest));
+    let _ = (
+        bar.find_guest(guest.into()),
+        bar.enter_guest(guest.into()),
+        bar.beat(guest),
+        bar.pulse(guest),
+    );
     bar.rest(guest);
     for (id, guest) in bar.members() {
         let _ = (bar.guest_of(id), bar.knows(id), bar.pulse(guest), Member::index(id));
@@ -193,7 +206,8 @@ fn work(world: &World, known: &mut Vec<(usize, Dmb)>, step: [u8; 8]) {
             }
         }
         7..=9 => {
-            let len = if which & 128 == 0 { known.first().map_or(len, |(_, dmb)| dmb.len) } else { len };
+            let len =
+                if which & 128 == 0 { known.first().map_or(len, |(_, dmb)| dmb.len) } else { len };
             if let Ok(attached) = device.map_dmb(group, peer, token, len) {
                 world.touch(attached, len);
             }
@@ -203,7 +217,9 @@ fn work(world: &World, known: &mut Vec<(usize, Dmb)>, step: [u8; 8]) {
             let _ = device.is_over(group);
         }
         11 => {
-            device.with_bar(|bar, member| bar.reclaim(|id| id != member.id && rest & 1 == 0)).expect("open");
+            device
+                .with_bar(|bar, member| bar.reclaim(|id| id != member.id && rest & 1 == 0))
+                .expect("open");
         }
         12 => {
             device.with_bar(|bar, _| sweep(bar, rest.into(), index.into())).expect("open");
@@ -215,13 +231,17 @@ fn work(world: &World, known: &mut Vec<(usize, Dmb)>, step: [u8; 8]) {
         }
         14 => {
             let data = [0xa5u8; PAGE];
-            let _ = device.move_data(token, rest % (len + 1), data.as_ptr(), rest % PAGE as u32, true);
+            let _ =
+                device.move_data(token, rest % (len + 1), data.as_ptr(), rest % PAGE as u32, true);
             device.signal_event(token);
             let _ = (device.signals(token), device.query_remote_gid(peer));
         }
         _ => {
             let pages = [device.control_page(token), device.peer_control_page(peer, token)];
-            pages.into_iter().filter(|page| !page.is_null()).for_each(|page| world.touch(page, PAGE as u32));
+            pages
+                .into_iter()
+                .filter(|page| !page.is_null())
+                .for_each(|page| world.touch(page, PAGE as u32));
             let _ = (device.is_over(group), device.largest(), device.memory());
         }
     }

@@ -2,14 +2,18 @@
 
 use engine::pcap::{Damage, PcapError, Reader, Writer};
 
-/// Every file is read to its end or to an error whose offset lies in it, and what was read can be written and read again.
+/// Every file is read to its end or to an error whose offset lies in it, and what was read can be
+/// written and read again.
 pub fn read(bytes: &[u8]) {
     let mut packets = Vec::new();
     match all(bytes, &mut packets) {
         Ok(()) => {}
         Err(PcapError::Damaged { offset, damage }) => {
             assert!(offset <= bytes.len() as u64, "{damage} beyond the end");
-            assert!(!matches!(damage, Damage::Cut(_)) || offset == bytes.len() as u64, "{damage} before the end");
+            assert!(
+                !matches!(damage, Damage::Cut(_)) || offset == bytes.len() as u64,
+                "{damage} before the end"
+            );
         }
         Err(other) => panic!("reading memory failed: {other}"),
     }

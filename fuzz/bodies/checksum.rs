@@ -1,12 +1,14 @@
 //! What the checksum target does with its input: all kernels against each other, and whole packets.
 
-use checksum::packet::{Outcome, fill, verify};
-use checksum::{Chain, Kernel, csum_block_add, csum_fold};
+use shortwire_checksum::packet::{Outcome, fill, verify};
+use shortwire_checksum::{Chain, Kernel, csum_block_add, csum_fold};
 
-/// Byte 0: repetitions, for long data; byte 1: how far into a line the data begin; bytes 2 to 5: the sum to begin with;
-/// the rest: data.
+/// Byte 0: repetitions, for long data; byte 1: how far into a line the data begin; bytes 2 to 5:
+/// the sum to begin with; the rest: data.
 pub fn kernels(input: &[u8]) {
-    let Some((&[repeat, skew, ref sum @ ..], data)) = input.split_first_chunk::<6>() else { return };
+    let Some((&[repeat, skew, ref sum @ ..], data)) = input.split_first_chunk::<6>() else {
+        return;
+    };
     let sum = u32::from_ne_bytes([sum[0], sum[1], sum[2], sum[3]]);
     let mut bytes = vec![0; usize::from(skew % 64)];
     (0..=repeat % 32).for_each(|_| bytes.extend_from_slice(data));
@@ -19,11 +21,20 @@ pub fn kernels(input: &[u8]) {
         let name = kernel.name();
         assert_eq!(csum_fold(kernel.csum_partial(data, sum)), expected, "{name}");
         let ahead = usize::from(repeat) * 16;
-        assert_eq!(csum_fold(kernel.csum_partial_prefetch(data, sum, ahead)), expected, "{name} with prefetch");
-        let split = csum_block_add(kernel.csum_partial(left, sum), kernel.csum_partial(right, 0), at);
+        assert_eq!(
+            csum_fold(kernel.csum_partial_prefetch(data, sum, ahead)),
+            expected,
+            "{name} with prefetch"
+        );
+        let split =
+            csum_block_add(kernel.csum_partial(left, sum), kernel.csum_partial(right, 0), at);
         assert_eq!(csum_fold(split), expected, "{name} split at {at}");
         let mut copy = vec![0; data.len()];
-        assert_eq!(csum_fold(kernel.csum_and_copy(data, &mut copy, sum)), expected, "{name} copying");
+        assert_eq!(
+            csum_fold(kernel.csum_and_copy(data, &mut copy, sum)),
+            expected,
+            "{name} copying"
+        );
         assert!(copy == data, "{name} copied wrongly");
         copy.fill(0);
         assert_eq!(

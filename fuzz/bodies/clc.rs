@@ -2,8 +2,8 @@
 
 use smc::clc::negotiate::{self, Local, Selection};
 use smc::clc::{
-    Accept, Confirm, Device, Devices, Eid, Eids, FirstContact, Gid, Header, MAX_LEN, Message, Proposal, SizeCode, SmcD,
-    SmcDLevel, SmcDv2,
+    Accept, Confirm, Device, Devices, Eid, Eids, FirstContact, Gid, Header, MAX_LEN, Message,
+    Proposal, SizeCode, SmcD, SmcDLevel, SmcDv2,
 };
 
 /// What decodes, encodes, and decodes to the same message.
@@ -34,8 +34,10 @@ pub fn negotiate(bytes: &[u8]) {
     }
 }
 
-const LOOPBACK: Device =
-    Device { gid: Gid { hi: 0x0123_4567_89ab_cdef, lo: 0xfedc_ba98_7654_3210 }, chid: Device::LOOPBACK_CHID };
+const LOOPBACK: Device = Device {
+    gid: Gid { hi: 0x0123_4567_89ab_cdef, lo: 0xfedc_ba98_7654_3210 },
+    chid: Device::LOOPBACK_CHID,
+};
 const ISM: Device = Device { gid: Gid { hi: 0x8877_6655_4433_2211, lo: 0 }, chid: 0x07c1 };
 const DEVICES: [Device; 2] = [ISM, LOOPBACK];
 

@@ -1,5 +1,6 @@
-//! What the targets of a whole peer do with their input: real loopback connections, a real rendezvous, and at the other
-//! end whatever the input says. A second connection beside it must not notice.
+//! What the targets of a whole peer do with their input: real loopback connections, a real
+//! rendezvous, and at the other end whatever the input says. A second connection beside it must not
+//! notice.
 #![allow(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -26,16 +27,20 @@ fn raw_recv(fd: i32, buf: &mut [u8], flags: i32) -> Result<usize, i32> {
 
 fn raw_send(fd: i32, data: &[u8]) -> Result<usize, i32> {
     // SAFETY: the data is live.
-    let r = unsafe { sys::send(fd, data.as_ptr(), data.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let r = unsafe {
+        sys::send(fd, data.as_ptr(), data.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
     if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
 }
 
-/// The end with the lower address first. Each connection has an address of its own: ports of the same one would run out.
+/// The end with the lower address first. Each connection has an address of its own: ports of the
+/// same one would run out.
 fn tcp() -> (i32, i32) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Relaxed) % 0xff_0000 + std::process::id() % 251;
     let listener = TcpListener::bind((Ipv4Addr::from(0x7f01_0000 + n), 0)).expect("a listener");
-    let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
+    let one =
+        TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
     let (other, _) = listener.accept().expect("its other end");
     let (one, other) = (one.into_raw_fd(), other.into_raw_fd());
     let [local, peer] = smc::inet::names(one).expect("both names");
@@ -44,6 +49,7 @@ fn tcp() -> (i32, i32) {
 
 fn rings() -> (End, End) {
     CONFIG.dmb_size.store(64 << 10, Relaxed);
+    CONFIG.after.store(0, Relaxed);
     let (server, client) = tcp();
     let (server, client) = (End::new(server), End::new(client));
     for _ in 0..20 {
@@ -89,13 +95,20 @@ fn use_it(end: &End) {
     c.cover(3);
     c.drain_doorbells(fd, c.doorbells_seen());
     let _ = (c.ready(fd), c.unread(fd), c.unsent(), c.has_news(), c.read_stamp(), c.space_epoch());
-    let _ = (c.doorbells_due(), c.peer_elsewhere(), c.peer_gone(), c.dmb_is_quiet(), c.space_is_silent());
+    let _ = (
+        c.doorbells_due(),
+        c.peer_elsewhere(),
+        c.peer_gone(),
+        c.dmb_is_quiet(),
+        c.space_is_silent(),
+    );
     let _ = (c.flush_takeback(fd), c.clear_stale(fd, c.doorbells_seen(), true, false));
     c.check_stray(fd);
     end.poll(libc::POLLIN | libc::POLLOUT);
 }
 
-/// Steps of 10 bytes: what, where, value. The peer writes any word that it shares with us, between any of our calls.
+/// Steps of 10 bytes: what, where, value. The peer writes any word that it shares with us, between
+/// any of our calls.
 pub fn control_page(bytes: &[u8]) {
     neighbours_talk();
     CONFIG.copy.store(bytes.first().is_some_and(|b| b & 0x80 != 0), Relaxed);
@@ -104,7 +117,7 @@ pub fn control_page(bytes: &[u8]) {
     let (victim, other) = rings();
     // SAFETY: an exposed buffer, which stays mapped; all atomics.
     let header: &DmbHeader = unsafe { &*victim.conn.my_header() };
-    let page = group::own_page(victim.conn.kind(), victim.conn.my_token.load(Relaxed));
+    let page = group::own_page(victim.conn.kind(), victim.conn.identity.my_token.load(Relaxed));
     // SAFETY: the control page of that buffer's arena; null only where peers have none.
     let page: Option<&Waits> = unsafe { page.as_ref() };
     assert_eq!(page.is_none(), over_ism);
@@ -138,7 +151,13 @@ pub fn control_page(bytes: &[u8]) {
             },
             9 => {
                 // SAFETY: the ring behind the header, written as its peer would.
-                unsafe { (&raw const *header).cast_mut().cast::<u8>().add(HEADER_LEN as usize + n).write(step[9]) };
+                unsafe {
+                    (&raw const *header)
+                        .cast_mut()
+                        .cast::<u8>()
+                        .add(HEADER_LEN as usize + n)
+                        .write(step[9])
+                };
             }
             10 => _ = victim.send(&buf[..n]),
             11 => recv(&victim, &mut buf[..n], if at & 1 == 0 { 0 } else { libc::MSG_PEEK }),
@@ -148,9 +167,17 @@ pub fn control_page(bytes: &[u8]) {
             _ => {
                 // Doorbells that were counted and never sent cost a second of waiting; not here.
                 let rung = header.rung.load(Relaxed) & RUNG_REVOKED;
-                header.rung.store(rung | victim.conn.rx.snapshot().drained & !RUNG_REVOKED, Relaxed);
+                header
+                    .rung
+                    .store(rung | victim.conn.rx.snapshot().drained & !RUNG_REVOKED, Relaxed);
                 match at % 3 {
-                    0 => _ = victim.conn.revert(victim.fd, reason::PASSED_FD.code(), value & 1 != 0),
+                    0 => {
+                        _ = victim.conn.go_back_or_break(
+                            victim.fd,
+                            reason::PASSED_FD.code(),
+                            value & 1 != 0,
+                        )
+                    }
                     1 => _ = victim.shutdown(value as i32 % 3),
                     _ => _ = other.shutdown(value as i32 % 3),
                 }
@@ -178,8 +205,9 @@ impl Input<'_> {
     }
 }
 
-/// Messages and memory of a stranger at the rendezvous of our end, which has either role: right ones, changed ones and
-/// nonsense, in any order. Nothing of them is kept when the connection has ended.
+/// Messages and memory of a stranger at the rendezvous of our end, which has either role: right
+/// ones, changed ones and nonsense, in any order. Nothing of them is kept when the connection has
+/// ended.
 pub fn rendezvous(bytes: &[u8]) {
     neighbours_talk();
     CONFIG.copy.store(false, Relaxed);
@@ -215,8 +243,10 @@ pub fn rendezvous(bytes: &[u8]) {
         victim.step();
         if let Some((answer, fd)) = raw::hear(channel.as_raw_fd(), false) {
             given.extend(fd);
-            if let Ok(Message::Accept(smc::clc::Accept::SmcD(half)) | Message::Confirm(smc::clc::Accept::SmcD(half))) =
-                Message::decode(&answer)
+            if let Ok(
+                Message::Accept(smc::clc::Accept::SmcD(half))
+                | Message::Confirm(smc::clc::Accept::SmcD(half)),
+            ) = Message::decode(&answer)
             {
                 token = half.token;
             }
@@ -230,8 +260,12 @@ pub fn rendezvous(bytes: &[u8]) {
     drop((victim, given));
     sys::close(other);
     neighbours_talk();
-    // Link groups without connections are kept for a while, each with at most one arena that its peer has not got.
-    assert!(open_files() <= files.max(BASE.load(Relaxed)) + 10, "descriptors of strangers are kept");
+    // Link groups without connections are kept for a while, each with at most one arena that its
+    // peer has not got.
+    assert!(
+        open_files() <= files.max(BASE.load(Relaxed)) + 10,
+        "descriptors of strangers are kept"
+    );
     let _ = BASE.compare_exchange(0, files, Relaxed, Relaxed);
 }
 
@@ -247,7 +281,8 @@ fn open_files() -> usize {
     }
 }
 
-/// What the stranger says next, and the memory that it passes with it. `token` is that of our buffer, if it has heard it.
+/// What the stranger says next, and the memory that it passes with it. `token` is that of our
+/// buffer, if it has heard it.
 fn message(input: &mut Input, other: i32, token: u64) -> (Vec<u8>, Vec<OwnedFd>) {
     let (kind, memory) = (input.byte(), input.byte());
     let mut half = raw::half();

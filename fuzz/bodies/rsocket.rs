@@ -26,7 +26,8 @@ pub fn wire(bytes: &[u8]) {
         assert_eq!(Sge::decode(&entry.sge.encode(false)), entry.sge);
     }
     for sizes in bytes.chunks_exact(12) {
-        let [slots, memory, dmb] = [0, 4, 8].map(|at| u32::from_be_bytes(sizes[at..at + 4].try_into().unwrap()));
+        let [slots, memory, dmb] =
+            [0, 4, 8].map(|at| u32::from_be_bytes(sizes[at..at + 4].try_into().unwrap()));
         if let Some(layout) = Layout::of_peer(slots, memory, dmb) {
             assert!(layout.memory_at() + memory as usize <= dmb as usize, "within the buffer");
         }
@@ -67,7 +68,8 @@ impl Endpoint for Script {
     ) -> Result<(), PostError> {
         for (ptr, len) in pieces {
             // SAFETY: readable, or else the sanitizer tells.
-            self.sent.set(self.sent.get() + unsafe { core::slice::from_raw_parts(*ptr, *len) }.len());
+            self.sent
+                .set(self.sent.get() + unsafe { core::slice::from_raw_parts(*ptr, *len) }.len());
         }
         if to.key % 7 == 3 { Err(PostError::Access) } else { Ok(()) }
     }
@@ -108,12 +110,19 @@ impl Endpoint for Script {
     }
 }
 
-/// The steps of the input against a stream: nothing is read that was not granted, and nothing outside of memory.
+/// The steps of the input against a stream: nothing is read that was not granted, and nothing
+/// outside of memory.
 pub fn stream(bytes: &[u8]) {
-    let (&[queue, half, ref peer @ ..], steps) = bytes.split_first_chunk::<42>().map_or((&[0; 42], bytes), |all| all);
+    let (&[queue, half, ref peer @ ..], steps) =
+        bytes.split_first_chunk::<42>().map_or((&[0; 42], bytes), |all| all);
     let Ok(peer) = ConnData::decode(peer) else { return };
-    let config =
-        Config { sq: 16, rq: 16 + u16::from(queue % 32), sbuf: 4096, rbuf: 2 * (1 + u32::from(half)), iomaps: 2 };
+    let config = Config {
+        sq: 16,
+        rq: 16 + u16::from(queue % 32),
+        sbuf: 4096,
+        rbuf: 2 * (1 + u32::from(half)),
+        iomaps: 2,
+    };
     let end = Script {
         memory: RefCell::new(vec![0; config.memory() / 8 + 1]),
         len: config.memory(),

@@ -1,4 +1,5 @@
-//! What the vhost-user target does with its input: a front end and a guest that say and write what they like.
+//! What the vhost-user target does with its input: a front end and a guest that say and write what
+//! they like.
 
 use engine::app::{App, Context, Io, Kind};
 use engine::apps::vhost_user::{VhostUser, VhostUserArgs};
@@ -73,7 +74,8 @@ impl FrontEnd {
 
     /// What an emulator says when a guest's driver starts.
     fn start(&self) -> bool {
-        let long = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        let long =
+            |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
         let word = |words: [u32; 2]| words.map(u32::to_ne_bytes).concat();
         let mut fine = self.say(2, &long(&[1 << 32 | 1]), false);
         fine &= self.say(5, &long(&[1, GUEST, MEMORY, USER, 0]), true);
@@ -93,14 +95,15 @@ fn connect(path: &Path) -> UnixStream {
     socket
 }
 
-/// Whatever is said and written, the app goes on, sends nothing but whole packets, and loses none of its own. Returns how
-/// many packets came from the guest.
+/// Whatever is said and written, the app goes on, sends nothing but whole packets, and loses none
+/// of its own. Returns how many packets came from the guest.
 pub fn front_end(bytes: &[u8]) -> usize {
     let before = pool::stats().live;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let args = VhostUserArgs { path: path.clone(), connect: false, unsealed: false };
-    let mut app = VhostUser::new(args, &Context { name: "guest".into(), thread: 0 }).expect("a socket");
+    let mut app =
+        VhostUser::new(args, &Context { name: "guest".into(), thread: 0 }).expect("a socket");
     let (input, output) = (Rc::new(Link::new()), Rc::new(Link::new()));
     let io = Io::new(vec![Some(input.clone())], vec![Some(output.clone())], 0);
     let mut peer = FrontEnd::new(&path);
@@ -128,7 +131,9 @@ pub fn front_end(bytes: &[u8]) -> usize {
             }
             5 => {
                 let length = usize::from(script.byte().unwrap_or(60));
-                Packet::from_slice(&vec![0; length]).into_iter().for_each(|packet| input.transmit(packet));
+                Packet::from_slice(&vec![0; length])
+                    .into_iter()
+                    .for_each(|packet| input.transmit(packet));
                 true
             }
             _ => {
@@ -136,7 +141,11 @@ pub fn front_end(bytes: &[u8]) -> usize {
                 app.pull(&io);
                 app.push(&io);
                 while let Some(packet) = output.receive() {
-                    assert!(!packet.is_empty() && packet.length() + packet.headroom() < 2048, "{}", packet.length());
+                    assert!(
+                        !packet.is_empty() && packet.length() + packet.headroom() < 2048,
+                        "{}",
+                        packet.length()
+                    );
                     packets += 1;
                 }
                 true

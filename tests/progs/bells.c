@@ -3,7 +3,9 @@
  * bells ask PORT HOW N            requests on N connections, one under way on each, until SIGTERM
  * bells drip PORT N               one way: 64 bytes on each of N connections in turn, leaving the processor after each
  * bells pour PORT                 one way: as much as goes, never asleep: a full socket is tried again
- * bells sip PORT HOW              reads what drip and pour send, and answers nothing
+ * bells slow PORT                 one way: 30000 sends at once, from then on one in five milliseconds
+ * bells sip PORT HOW              reads what drip, pour and slow send, and answers nothing
+ * bells late PORT HOW             the same, a second late
  * bells deaf PORT                 accepts one connection, writes to it without end and reads nothing
  * bells gulp PORT                 says something to a deaf server, then reads without end
  * HOW: epoll, edge, poll, select, block (one thread for each connection)
@@ -133,6 +135,18 @@ static void open_set(void)
         set = MUST(epoll_create1(0));
 }
 
+static void send_slowly(int port)
+{
+    int fd = dial(port);
+    nonblocking(fd);
+    for (int i = 0;; i++) {
+        if (send(fd, "", 1, MSG_NOSIGNAL) < 0 && errno != EAGAIN)
+            die("send");
+        if (i >= 30000)
+            usleep(5000);
+    }
+}
+
 static void send_one_way(int port, int n, int pour)
 {
     char buf[SIZE] = "";
@@ -153,7 +167,7 @@ int main(int argc, char **argv)
 {
     cpu_set_t first;
     if (argc < 3)
-        die("usage: bells serve|ask|drip|pour|sip|deaf|gulp PORT ...");
+        die("usage: bells serve|ask|drip|pour|slow|sip|late|deaf|gulp PORT ...");
     limit_life(300);
     CPU_ZERO(&first);
     CPU_SET(0, &first);
@@ -162,7 +176,9 @@ int main(int argc, char **argv)
     int port = atoi(argv[2]), n = argc > 3 ? atoi(argv[argc - 1]) : 1;
     char buf[4096] = "";
     how = argc > 3 ? argv[3] : "block";
-    answers = strcmp(what, "sip") != 0;
+    answers = strcmp(what, "sip") != 0 && strcmp(what, "late") != 0;
+    if (strcmp(what, "slow") == 0)
+        send_slowly(port);
     if (strcmp(what, "drip") == 0 || strcmp(what, "pour") == 0)
         send_one_way(port, strcmp(what, "drip") == 0 ? n : 1, strcmp(what, "pour") == 0);
     if (strcmp(what, "deaf") == 0) {
@@ -187,6 +203,8 @@ int main(int argc, char **argv)
         serve();
     }
     listener = listen_on(port);
+    if (strcmp(what, "late") == 0)
+        sleep(1);
     if (set >= 0) {
         struct epoll_event ev = { .events = EPOLLIN, .data.u32 = 0 };
         MUST(epoll_ctl(set, EPOLL_CTL_ADD, listener, &ev));

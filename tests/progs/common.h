@@ -189,6 +189,17 @@ UNUSED static void recv_all(int fd, void *buf, size_t len)
     }
 }
 
+/* A line for the harness. */
+UNUSED static void report(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    putchar('\n');
+    fflush(stdout);
+}
+
 UNUSED static void nap(int ms)
 {
     struct timespec t = { ms / 1000, (ms % 1000) * 1000000L };

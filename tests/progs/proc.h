@@ -14,16 +14,6 @@
 static int port;
 static volatile int *holds;
 
-static void say(const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    vprintf(fmt, ap);
-    va_end(ap);
-    putchar('\n');
-    fflush(stdout);
-}
-
 static size_t round_bytes(int i, unsigned char *buf)
 {
     size_t len = 1 + mix(i) % 1500;
@@ -134,9 +124,9 @@ static void reap(pid_t pid, const char *who)
         if (errno != EINTR)
             die("waitpid of %s", who);
     if (WIFEXITED(status))
-        say("%s: exit %d", who, WEXITSTATUS(status));
+        report("%s: exit %d", who, WEXITSTATUS(status));
     else
-        say("%s: signal %d", who, WTERMSIG(status));
+        report("%s: signal %d", who, WTERMSIG(status));
 }
 
 /* Reads the end that the client's shutdown causes, then closes. */
@@ -165,7 +155,7 @@ UNUSED static int play(int argc, char **argv, const struct scene *scenes)
             int listener = listen_on(port);
             MUST(fcntl(listener, F_SETFD, FD_CLOEXEC));
             scenes->play(listener);
-            say("done");
+            report("done");
             return 0;
         }
     die("no case %s", argv[2]);

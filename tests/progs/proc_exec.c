@@ -123,14 +123,14 @@ static void spawning(int listener)
     reap(child, "spawned");
     serve(fd, WARM, WARM + 20);
     int status = system("exit 3");
-    say("system: %d", WEXITSTATUS(status));
+    report("system: %d", WEXITSTATUS(status));
     serve(fd, WARM + 20, WARM + 40);
     FILE *f = popen("echo hello", "r");
     if (!f || !fgets(line, sizeof line, f))
         die("popen");
     status = pclose(f);
-    say("popen: %s", strtok(line, "\n"));
-    say("pclose: %d", status);
+    report("popen: %s", strtok(line, "\n"));
+    report("pclose: %d", status);
     serve(fd, WARM + 40, ROUNDS);
     finish(fd);
     reap(peer, "client");

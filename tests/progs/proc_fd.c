@@ -21,7 +21,7 @@ static void dups(int listener)
         close(fd);
         fd = next;
     }
-    say("dup2 onto itself %d", dup2(fd, fd) == fd);
+    report("dup2 onto itself %d", dup2(fd, fd) == fd);
     serve(fd, at, ROUNDS);
     finish(fd);
     reap(peer, "client");
@@ -37,7 +37,7 @@ static void dup2_over(int listener)
     serve(a, 0, WARM);
     serve(b, 0, WARM);
     char c;
-    say("first ended %d", recv(a, &c, 1, 0) == 0);
+    report("first ended %d", recv(a, &c, 1, 0) == 0);
     MUST(dup2(b, a));
     reap(first, "first client");
     serve(a, WARM, WARM + 20);
@@ -45,10 +45,10 @@ static void dup2_over(int listener)
     serve(a, WARM + 20, ROUNDS);
     int null = MUST(open("/dev/null", O_RDONLY));
     char extra;
-    say("second ended %d", recv(a, &extra, 1, 0) == 0);
+    report("second ended %d", recv(a, &extra, 1, 0) == 0);
     MUST(dup2(null, a));
     reap(second, "second client");
-    say("now a file %d", read(a, &c, 1) == 0);
+    report("now a file %d", read(a, &c, 1) == 0);
     close(a);
     close(null);
 }
@@ -94,7 +94,7 @@ static void preclose(int listener)
     MUST(dup2(marker[0], blocked_fd));
     pthread_kill(t, SIGUSR1);
     pthread_join(t, &said);
-    say("blocked read: %s, then %s", (char *)said, (char *)said + 40);
+    report("blocked read: %s, then %s", (char *)said, (char *)said + 40);
     reap(peer, "client");
     close(blocked_fd);
     close(marker[0]);
@@ -147,7 +147,7 @@ static void rights(int listener, int when)
         serve(fd, 0, WARM);
     if (when == UNREAD) {
         struct pollfd p = { .fd = fd, .events = POLLIN };
-        say("unread %d", poll(&p, 1, 5000));
+        report("unread %d", poll(&p, 1, 5000));
     }
     pass(pair[0], fd);
     close(fd);
@@ -200,7 +200,7 @@ static void stdio(int listener, int from)
     FILE *in = fdopen(fd, "r"), *out = fdopen(dup(fd), "w");
     if (!in || !out)
         die("fdopen");
-    say("fileno is the same %d", fileno(in) == fd);
+    report("fileno is the same %d", fileno(in) == fd);
     char line[64], want[64];
     for (int i = from; i < ROUNDS; i++) {
         snprintf(want, sizeof want, "question %d\n", i);
@@ -209,7 +209,7 @@ static void stdio(int listener, int from)
         fprintf(out, "answer %d\n", i);
         fflush(out);
     }
-    say("end of the stream %d", fgetc(in) == EOF && feof(in));
+    report("end of the stream %d", fgetc(in) == EOF && feof(in));
     fclose(in);
     fclose(out);
     reap(peer, "client");

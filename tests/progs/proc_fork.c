@@ -197,7 +197,7 @@ static void fork_beside_a_thread(int listener)
         nap(1);
     for (int i = 0; i < 30 || !served; i++)
         bad += !child_closes_well(fd);
-    say("children with a bad end: %d", bad);
+    report("children with a bad end: %d", bad);
     pthread_join(t, NULL);
     finish(fd);
     reap(peer, "client");
@@ -229,7 +229,7 @@ static void split_directions(int listener)
         recv_all(fd, have, len);
         wrong += memcmp(want, have, len) != 0;
     }
-    say("wrong rounds: %d", wrong);
+    report("wrong rounds: %d", wrong);
     reap(child, "sender");
     MUST(shutdown(fd, SHUT_WR));
     finish(fd);

@@ -1,4 +1,6 @@
-//! One test: alone on the machine as far as this suite is concerned, with a directory of its own, clean afterwards.
+//! One test: with a directory of its own, clean afterwards, and no other test of its process beside
+//! it. `make check` runs each test as a process of its own, several at a time; what must have the
+//! machine for itself is in a module `alone`.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,6 +15,7 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
+use crate::deadline::Deadline;
 use crate::leak::{self, descendants};
 use crate::net::listening;
 use crate::run::{Proc, Side};
@@ -20,7 +23,8 @@ use crate::skip::{Outcome, count};
 use crate::ss::Watch;
 use crate::{millis, report, secs};
 
-/// Programs under test measure time and share two processors: one test at a time.
+/// Under `cargo test`, which runs the tests of a file as threads of one process: ports, children and
+/// descriptors are those of a process, so that one test would take another's for its own leaks.
 static ALONE: Mutex<()> = Mutex::new(());
 
 pub struct Case {
@@ -65,12 +69,19 @@ impl Case {
     /// Starts a server and waits until it listens.
     pub fn serve(&self, name: &str, port: u16, command: &mut Command) -> Proc {
         let mut server = self.start(name, command);
-        let end = Instant::now() + secs(30);
+        let end = Deadline::within(secs(30));
         while !listening(port) {
             if let Some(status) = server.poll() {
-                panic!("{name} ended with {status} before it listened on {port}: {}", server.stderr());
+                panic!(
+                    "{name} ended with {status} before it listened on {port}: {}",
+                    server.stderr()
+                );
             }
-            assert!(Instant::now() < end, "{name} hangs: it does not listen on {port}\n{}", report::everything(&[]));
+            assert!(
+                !end.is_over(),
+                "{name} hangs: it does not listen on {port}\n{}",
+                report::everything(&[])
+            );
             sleep(millis(5));
         }
         server
@@ -105,8 +116,8 @@ impl Case {
     }
 }
 
-/// Orphans come to us, and one that nobody waits for keeps its PID namespace. No program of a test is waited for elsewhere
-/// any more.
+/// Orphans come to us, and one that nobody waits for keeps its PID namespace. No program of a test
+/// is waited for elsewhere any more.
 fn reap() {
     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }

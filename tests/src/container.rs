@@ -1,11 +1,12 @@
-//! Containers as far as Shortwire sees them: network, mount and pid namespaces of their own, and a /dev/shm.
+//! Containers as far as Shortwire sees them: network, mount and pid namespaces of their own, and a
+//! /dev/shm.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Instant;
 
+use crate::deadline::Deadline;
 use crate::{Case, Proc, Side, Skip, millis, need, secs, skip};
 
 pub struct Container {
@@ -32,7 +33,8 @@ impl Container {
             sleep(millis(5));
         }
         let own = holder.pid();
-        let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+        let children =
+            fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
         let init = children.trim().parse().expect("the first process of a container");
         Ok(Container { _holder: holder, init })
     }
@@ -68,22 +70,35 @@ impl Container {
 
     /// Runs a shell script in its network namespace only, where processes are called as here.
     fn in_network(&self, script: &str) {
-        must(Command::new("nsenter").args(["-t", &self.init.to_string(), "-n", "sh", "-ec", script]));
+        must(Command::new("nsenter").args([
+            "-t",
+            &self.init.to_string(),
+            "-n",
+            "sh",
+            "-ec",
+            script,
+        ]));
     }
 
     /// Waits until somebody listens on the port there.
     pub fn wait_listening(&self, server: &mut Proc, port: u16) {
-        let end = Instant::now() + secs(30);
+        let end = Deadline::within(secs(30));
         let wanted = format!(":{port:04X}");
         let listening = |table: &str| {
-            let text = fs::read_to_string(format!("/proc/{}/net/{table}", self.init)).unwrap_or_default();
+            let text =
+                fs::read_to_string(format!("/proc/{}/net/{table}", self.init)).unwrap_or_default();
             text.lines().any(|line| {
                 let mut fields = line.split_whitespace().skip(1);
-                fields.next().is_some_and(|local| local.ends_with(&wanted)) && fields.nth(1) == Some("0A")
+                fields.next().is_some_and(|local| local.ends_with(&wanted))
+                    && fields.nth(1) == Some("0A")
             })
         };
         while !listening("tcp") && !listening("tcp6") {
-            assert!(server.running() && Instant::now() < end, "nobody listens on {port}: {}", server.stderr());
+            assert!(
+                server.running() && !end.is_over(),
+                "nobody listens on {port}: {}",
+                server.stderr()
+            );
             sleep(millis(5));
         }
     }
@@ -104,10 +119,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// All pairs have the same addresses. With NAT the client sees the router's address in place of the server's, and the
-    /// server the router's in place of the client's.
+    /// All pairs have the same addresses. With NAT the client sees the router's address in place of
+    /// the server's, and the server the router's in place of the client's.
     pub fn new(c: &Case, nat: bool) -> Result<Pair, Skip> {
-        let [router, client, server] = ["router", "client-side", "server-side"].map(|name| Container::new(c, name));
+        let [router, client, server] =
+            ["router", "client-side", "server-side"].map(|name| Container::new(c, name));
         let (router, client, server) = (router?, client?, server?);
         for (end, side, net) in [(&client, "c", 9), (&server, "s", 8)] {
             router.in_network(&format!(

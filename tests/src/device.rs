@@ -31,20 +31,24 @@ pub fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result
 
 /// Redis and its 50 clients.
 pub fn redis_benchmark(c: &Case, devices: &str) -> Result<Watch, Skip> {
-    let (redis, benchmark, port) = (need("redis-server")?, need("redis-benchmark")?, Ports::High.free());
+    let (redis, benchmark, port) =
+        (need("redis-server")?, need("redis-benchmark")?, Ports::High.free());
     let number = port.to_string();
-    let args = ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
+    let args =
+        ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
     let mut server = c.serve("redis-server", port, prefer(devices, &redis).args(args).arg(c.dir()));
     let watch = c.watch(&[port]);
     let args = ["-p", &number, "--csv", "-n", "20000", "-t", "get,set,lpush,lrange_300"];
     let said = c.start("redis-benchmark", prefer(devices, &benchmark).args(args)).success(secs(60));
-    let rates: Vec<f64> = said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
+    let rates: Vec<f64> =
+        said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
     assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
     server.stop();
     Ok(watch)
 }
 
-/// A file of 1 GiB below the case's directory, `files/big`. Each page begins with the number of its MiB.
+/// A file of 1 GiB below the case's directory, `files/big`. Each page begins with the number of its
+/// MiB.
 pub fn gibibyte(c: &Case) -> PathBuf {
     let file = c.dir().join("files/big");
     fs::create_dir_all(c.dir().join("files")).expect("a directory");
@@ -90,10 +94,14 @@ pub fn expect_fetched(client: &mut Proc, file: &Path) {
 pub fn curl(c: &Case, devices: &str) -> Result<Watch, Skip> {
     let (curl, nginx, port) = (need("curl")?, need("nginx")?, Ports::Low.free());
     let (file, conf) = (gibibyte(c), nginx_conf(c, &format!("127.0.0.1:{port}")));
-    let mut server = c.serve("nginx", port, prefer(devices, &nginx).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
+    let mut server =
+        c.serve("nginx", port, prefer(devices, &nginx).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
     let watch = c.watch(&[port]);
     let url = format!("http://127.0.0.1:{port}/big");
-    expect_fetched(&mut c.start("curl", prefer(devices, &curl).args(["-sS", "--fail", &url])), &file);
+    expect_fetched(
+        &mut c.start("curl", prefer(devices, &curl).args(["-sS", "--fail", &url])),
+        &file,
+    );
     server.stop();
     Ok(watch)
 }

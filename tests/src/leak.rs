@@ -8,8 +8,11 @@ use std::path::Path;
 const NAME: &str = "shortwire";
 
 fn parents() -> HashMap<i32, i32> {
-    let pids =
-        fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let pids = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name in parentheses may contain anything.
@@ -21,7 +24,8 @@ fn parents() -> HashMap<i32, i32> {
     .collect()
 }
 
-/// All live processes that this test started, however far removed: orphans come back to us, who are their subreaper.
+/// All live processes that this test started, however far removed: orphans come back to us, who are
+/// their subreaper.
 pub fn descendants() -> Vec<i32> {
     below(std::process::id() as i32)
 }
@@ -49,7 +53,9 @@ fn below(ancestor: i32) -> Vec<i32> {
 
 pub(crate) fn describe(pids: &[i32]) -> String {
     let name = |pid: &i32| {
-        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .unwrap_or_default()
+            .replace('\0', " ");
         format!("{pid} ({})", command.trim())
     };
     pids.iter().map(name).collect::<Vec<_>>().join(", ")
@@ -82,6 +88,19 @@ pub fn pipes(pid: i32) -> usize {
     links(pid).filter(|link| link.starts_with("pipe:")).count()
 }
 
+/// Those of them that are connected Unix sockets without a name of their own: bells between users,
+/// and what link groups keep of first contact, of a server without such sockets of its own.
+pub fn unix_sockets(pid: i32) -> usize {
+    let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let connected = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let &[_, _, _, _, kind, state, inode] = &fields[..] else { return None };
+        (kind == "0001" && state == "03").then(|| format!("socket:[{inode}]"))
+    };
+    let connected: BTreeSet<String> = table.lines().filter_map(connected).collect();
+    links(pid).filter(|link| connected.contains(link)).count()
+}
+
 fn links(pid: i32) -> impl Iterator<Item = String> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     fds.filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()))
@@ -89,13 +108,16 @@ fn links(pid: i32) -> impl Iterator<Item = String> {
 
 /// Files of Shortwire's name, there before or after a test.
 pub(crate) fn files(private: &Path) -> BTreeSet<String> {
-    // Not /tmp by its name: where the tests have been given another place, that one is other people's.
+    // Not /tmp by its name: where the tests have been given another place, that one is other
+    // people's.
     let temporary = std::env::temp_dir();
     let places = [Path::new("/dev/shm"), &temporary, Path::new("/run"), private];
     let all = places.iter().flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten());
     // `shortwire bench` has directories of its own; nothing here runs it, but somebody else may.
     let ours = |name: &str| name.contains(NAME) && !name.starts_with("shortwire-bench-");
-    all.filter(|e| ours(&e.file_name().to_string_lossy())).map(|e| e.path().to_string_lossy().into_owned()).collect()
+    all.filter(|e| ours(&e.file_name().to_string_lossy()))
+        .map(|e| e.path().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Rendezvous names that are bound, except by processes that have nothing to do with this test.
@@ -112,8 +134,13 @@ fn names() -> Vec<String> {
         return Vec::new();
     }
     let own: BTreeSet<i32> = descendants().into_iter().chain([std::process::id() as i32]).collect();
-    let strangers: BTreeSet<String> = parents().into_keys().filter(|pid| !own.contains(pid)).flat_map(links).collect();
-    bound.into_iter().filter(|(inode, _)| !strangers.contains(inode)).map(|(_, name)| name).collect()
+    let strangers: BTreeSet<String> =
+        parents().into_keys().filter(|pid| !own.contains(pid)).flat_map(links).collect();
+    bound
+        .into_iter()
+        .filter(|(inode, _)| !strangers.contains(inode))
+        .map(|(_, name)| name)
+        .collect()
 }
 
 /// What is still there, in words; empty when all is well.

@@ -1,15 +1,17 @@
 //! Harness of the whole-system tests.
 //!
-//! Each test runs real programs under `shortwire run` inside [`case`], which gives it a directory, programs with
-//! watchdogs, and at the end the proof that nothing was left behind. With `SHORTWIRE_PLAIN=1` the same programs run
-//! without the library: what fails then is the test's fault, not the library's.
+//! Each test runs real programs under `shortwire run` inside [`case`], which gives it a directory,
+//! programs with watchdogs, and at the end the proof that nothing was left behind. With
+//! `SHORTWIRE_PLAIN=1` the same programs run without the library: what fails then is the test's
+//! fault, not the library's.
 //!
-//! Also from the environment: `SHORTWIRE_BIN`, the command under test (else the release build); `SHORTWIRE_KEEP`, leave
-//! the directories of the tests; `SHORTWIRE_TEST_MIB`, what each transfer moves; `SHORTWIRE_TEST_SEED`, other random plans;
-//! `SHORTWIRE_SOAK`, seconds.
+//! Also from the environment: `SHORTWIRE_BIN`, the command under test (else the release build);
+//! `SHORTWIRE_KEEP`, leave the directories of the tests; `SHORTWIRE_TEST_MIB`, what each transfer
+//! moves; `SHORTWIRE_TEST_SEED`, other random plans; `SHORTWIRE_SOAK`, seconds.
 
 mod case;
 pub mod container;
+mod deadline;
 pub mod device;
 pub mod guest;
 mod leak;
@@ -24,12 +26,15 @@ mod tool;
 mod transcript;
 
 pub use case::{Case, case};
-pub use leak::{family, mapped_memory, open_files, pipes, resident_memory};
+pub use deadline::Deadline;
+pub use leak::{family, mapped_memory, open_files, pipes, resident_memory, unix_sockets};
 pub use net::{Ports, bytes_received, bytes_sent, expect_silence};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, count as count_skip, skip};
 pub use ss::{Connection, Watch, connections};
-pub use tool::{compile, compile_conformance, need, need_library, plain, prog, python, shared, shortwire};
+pub use tool::{
+    compile, compile_conformance, need, need_library, plain, prog, python, shared, shortwire,
+};
 pub use transcript::{Variant, same_transcript};
 
 use std::time::Duration;
@@ -52,10 +57,14 @@ pub mod stream {
     }
 
     pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-        (0..len.div_ceil(8) as u64).flat_map(|word| mix(seed.wrapping_add(word)).to_ne_bytes()).take(len).collect()
+        (0..len.div_ceil(8) as u64)
+            .flat_map(|word| mix(seed.wrapping_add(word)).to_ne_bytes())
+            .take(len)
+            .collect()
     }
 
-    /// A generator for test plans: the same numbers in every run, unless SHORTWIRE_TEST_SEED asks for others.
+    /// A generator for test plans: the same numbers in every run, unless SHORTWIRE_TEST_SEED asks
+    /// for others.
     pub struct Random(u64);
 
     impl Random {

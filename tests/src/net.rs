@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::millis;
 
-/// Where a server's port lies decides which end of a connection has the lower address, and so which role each end
-/// takes in the rendezvous: clients get theirs from the kernel's ephemeral range.
+/// Where a server's port lies decides which end of a connection has the lower address, and so which
+/// role each end takes in the rendezvous: clients get theirs from the kernel's ephemeral range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
     Low,
@@ -32,7 +32,8 @@ fn free(first: u32, count: u32) -> u16 {
     for _ in 0..count {
         let at = NEXT.fetch_add(1, Relaxed).wrapping_add(std::process::id().wrapping_mul(97));
         let port = (first + at % count) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && TcpListener::bind(("::", port)).is_ok() {
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() && TcpListener::bind(("::", port)).is_ok()
+        {
             return port;
         }
     }
@@ -57,14 +58,16 @@ fn high_port() -> u16 {
     if last > 65_000 { low_port() } else { free(last + 1, 65_535 - last) }
 }
 
-/// Whether anything listens on the port, from /proc: a trial connection would be one more for the server.
+/// Whether anything listens on the port, from /proc: a trial connection would be one more for the
+/// server.
 pub(crate) fn listening(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let text = fs::read_to_string(table).unwrap_or_default();
         text.lines().any(|line| {
             let mut fields = line.split_whitespace().skip(1);
-            fields.next().is_some_and(|local| local.ends_with(&wanted)) && fields.nth(1) == Some("0A")
+            fields.next().is_some_and(|local| local.ends_with(&wanted))
+                && fields.nth(1) == Some("0A")
         })
     })
 }
@@ -75,13 +78,20 @@ fn tcp_info(conn: &TcpStream, at: usize) -> u64 {
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `info`.
     let done = unsafe {
-        libc::getsockopt(conn.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length)
+        libc::getsockopt(
+            conn.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut length,
+        )
     };
     assert!(done == 0 && length as usize >= at + 8, "TCP_INFO of this kernel is too short");
     u64::from_ne_bytes(info[at..at + 8].try_into().unwrap_or_default())
 }
 
-/// What the kernel has received on this connection, in bytes of the stream: also those that nobody has read.
+/// What the kernel has received on this connection, in bytes of the stream: also those that nobody
+/// has read.
 pub fn bytes_received(conn: &TcpStream) -> u64 {
     tcp_info(conn, 128)
 }
@@ -99,6 +109,10 @@ pub fn expect_silence(conn: &mut TcpStream, received: u64) {
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
         other => panic!("in idle time came {other:?} {extra:?}"),
     }
-    assert_eq!(bytes_received(conn), received, "the kernel has received another number of bytes than the program");
+    assert_eq!(
+        bytes_received(conn),
+        received,
+        "the kernel has received another number of bytes than the program"
+    );
     conn.set_read_timeout(None).expect("no time limit");
 }

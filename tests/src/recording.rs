@@ -29,7 +29,20 @@ fn frame(number: u64) -> Vec<u8> {
     frame.extend([0x08, 0x00]);
     let ip = frame.len();
     let length = (20 + 8 + payload) as u16;
-    frame.extend([0x45, 0, (length >> 8) as u8, length as u8, 0, number as u8, 0x40, 0, 64, 17, 0, 0]);
+    frame.extend([
+        0x45,
+        0,
+        (length >> 8) as u8,
+        length as u8,
+        0,
+        number as u8,
+        0x40,
+        0,
+        64,
+        17,
+        0,
+        0,
+    ]);
     frame.extend([10, 1, 0, 1, 10, 1, 0, 2]);
     let sum = checksum(&frame[ip..]);
     frame[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
@@ -42,7 +55,8 @@ fn frame(number: u64) -> Vec<u8> {
 
 /// RFC 1071.
 fn checksum(header: &[u8]) -> u16 {
-    let sum: u32 = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum: u32 =
+        header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 

@@ -20,11 +20,21 @@ fn threads(pids: &[i32]) -> String {
     let mut text = String::new();
     let ours = if pids.is_empty() { descendants() } else { pids.to_vec() };
     for pid in ours {
-        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .unwrap_or_default()
+            .replace('\0', " ");
         let _ = writeln!(text, "{pid}: {}", command.chars().take(150).collect::<String>());
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(20) {
-            let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_string();
-            let state = read("status").lines().find(|l| l.starts_with("State:")).unwrap_or_default().to_string();
+        for task in
+            fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(20)
+        {
+            let read = |name: &str| {
+                fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_string()
+            };
+            let state = read("status")
+                .lines()
+                .find(|l| l.starts_with("State:"))
+                .unwrap_or_default()
+                .to_string();
             let _ = writeln!(
                 text,
                 "    {} {state} wchan {} syscall {}",
@@ -44,7 +54,8 @@ pub fn everything(pids: &[i32]) -> String {
     }
     if let Ok(said) = Command::new("ss").args(["-tnpo"]).output() {
         let all = String::from_utf8_lossy(&said.stdout).into_owned();
-        let _ = writeln!(text, "-- kernel\n{}", all.lines().take(30).collect::<Vec<_>>().join("\n"));
+        let _ =
+            writeln!(text, "-- kernel\n{}", all.lines().take(30).collect::<Vec<_>>().join("\n"));
     }
     text
 }

@@ -8,10 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::deadline::Deadline;
 use crate::{millis, plain, report, secs, shortwire};
 
 /// On which side of the experiment a program stands.
@@ -47,8 +48,8 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Output goes to files: nothing to drain, and it can be read while the program runs. A test that is killed takes
-    /// its programs with it.
+    /// Output goes to files: nothing to drain, and it can be read while the program runs. A test
+    /// that is killed takes its programs with it.
     pub(crate) fn start(name: &str, dir: &Path, command: &mut Command) -> Proc {
         let (out, err) = (dir.join(format!("{name}.out")), dir.join(format!("{name}.err")));
         let create = |path| File::create(path).expect("an output file");
@@ -95,13 +96,13 @@ impl Proc {
 
     /// The same with standard input left open.
     pub fn wait_open(&mut self, limit: Duration) -> ExitStatus {
-        let end = Instant::now() + limit;
+        let end = Deadline::within(limit);
         let mut pause = millis(1);
         loop {
             if let Some(status) = self.poll() {
                 return status;
             }
-            if Instant::now() > end {
+            if end.is_over() {
                 panic!(
                     "{} hangs: it did not end within {limit:?}\n{}\n{}",
                     self.name,
@@ -122,7 +123,11 @@ impl Proc {
     }
 
     fn said(&self) -> String {
-        format!("-- its output\n{}\n-- its errors\n{}", report::tail(&self.out, 20), report::tail(&self.err, 20))
+        format!(
+            "-- its output\n{}\n-- its errors\n{}",
+            report::tail(&self.out, 20),
+            report::tail(&self.err, 20)
+        )
     }
 
     /// Waits until it has printed a line that starts so, on either stream.
@@ -131,21 +136,31 @@ impl Proc {
     }
 
     pub fn wait_lines(&mut self, start: &str, count: usize, limit: Duration) -> Vec<String> {
-        let end = Instant::now() + limit;
+        let end = Deadline::within(limit);
         loop {
             let ended = self.poll();
             let said = [self.stdout(), self.stderr()];
             // A line without its end may be half of what the program is about to say.
-            let whole = said.iter().flat_map(|text| text.split_inclusive('\n')).filter(|line| line.ends_with('\n'));
-            let found: Vec<String> =
-                whole.map(str::trim_end).filter(|line| line.starts_with(start)).map(String::from).collect();
+            let whole = said
+                .iter()
+                .flat_map(|text| text.split_inclusive('\n'))
+                .filter(|line| line.ends_with('\n'));
+            let found: Vec<String> = whole
+                .map(str::trim_end)
+                .filter(|line| line.starts_with(start))
+                .map(String::from)
+                .collect();
             if found.len() >= count {
                 return found;
             }
             if let Some(status) = ended {
-                panic!("{} ended with {status} before it said `{start}`\n{}", self.name, self.said());
+                panic!(
+                    "{} ended with {status} before it said `{start}`\n{}",
+                    self.name,
+                    self.said()
+                );
             }
-            if Instant::now() > end {
+            if end.is_over() {
                 panic!(
                     "{} hangs: no `{start}` within {limit:?}\n{}\n{}",
                     self.name,

@@ -1,4 +1,5 @@
-//! A test that cannot run here says so on the real standard error, which the test runner does not capture, and is counted.
+//! A test that cannot run here says so on the real standard error, which the test runner does not
+//! capture, and is counted.
 #![allow(unsafe_code)]
 
 use std::io::Write;

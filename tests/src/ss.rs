@@ -5,10 +5,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::deadline::Deadline;
 use crate::{millis, plain, report, shortwire};
 
 #[derive(Clone)]
@@ -39,7 +40,8 @@ impl Connection {
             None | Some(Value::Null) => String::new(),
             Some(other) => other.to_string(),
         };
-        let detail = |name: &str| object.get("detail").and_then(|d| d.get(name)).and_then(Value::as_bool);
+        let detail =
+            |name: &str| object.get("detail").and_then(|d| d.get(name)).and_then(Value::as_bool);
         let (sends, receives) = (detail("sends_through_ring"), detail("receives_through_ring"));
         let switched = sends.is_none() || sends == Some(true) || receives == Some(true);
         Connection {
@@ -47,7 +49,11 @@ impl Connection {
             local: text("local"),
             peer: text("peer"),
             smcd: text("mode") == "SMCD" && switched,
-            device: object.pointer("/detail/device").and_then(Value::as_str).unwrap_or_default().to_string(),
+            device: object
+                .pointer("/detail/device")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_string(),
             state: format!("{} {}", text("state"), text("words")),
         }
     }
@@ -59,11 +65,18 @@ fn parse(json: &[u8]) -> Option<Vec<Connection>> {
 }
 
 fn ask(args: &[&str]) -> Result<Vec<u8>, String> {
-    let child = Command::new(shortwire()).arg("ss").args(args).stdin(Stdio::null()).env_remove("LD_PRELOAD").output();
+    let child = Command::new(shortwire())
+        .arg("ss")
+        .args(args)
+        .stdin(Stdio::null())
+        .env_remove("LD_PRELOAD")
+        .output();
     let said = child.map_err(|e| e.to_string())?;
     match said.status.success() {
         true => Ok(said.stdout),
-        false => Err(format!("shortwire ss: {}: {}", said.status, String::from_utf8_lossy(&said.stderr))),
+        false => {
+            Err(format!("shortwire ss: {}: {}", said.status, String::from_utf8_lossy(&said.stderr)))
+        }
     }
 }
 
@@ -94,7 +107,8 @@ pub struct Watch {
 
 impl Watch {
     pub(crate) fn start(ports: &[u16]) -> Watch {
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Seen::default())));
+        let (stop, seen) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Seen::default())));
         let thread = (!plain()).then(|| {
             let (ports, stop, seen) = (ports.to_vec(), stop.clone(), seen.clone());
             std::thread::spawn(move || {
@@ -110,7 +124,9 @@ impl Watch {
     fn seen(&self) -> (usize, String) {
         let seen = self.seen.lock().unwrap_or_else(|e| e.into_inner());
         let smcd = seen.connections.values().filter(|c| c.smcd).count();
-        let line = |c: &Connection| format!("pid {} {} -> {} SMCD: {} {}", c.pid, c.local, c.peer, c.smcd, c.state);
+        let line = |c: &Connection| {
+            format!("pid {} {} -> {} SMCD: {} {}", c.pid, c.local, c.peer, c.smcd, c.state)
+        };
         let all: Vec<String> = seen.connections.values().take(20).map(line).collect();
         (
             smcd,
@@ -124,10 +140,10 @@ impl Watch {
 
     /// Waits until so many ends of connections are in mode SMCD.
     pub fn wait_smcd(&self, count: usize, limit: Duration) {
-        let end = Instant::now() + limit;
+        let end = Deadline::within(limit);
         while !plain() && self.seen().0 < count {
             assert!(
-                Instant::now() < end,
+                !end.is_over(),
                 "only {} of {count} ends on ports {:?} went to SMCD within {limit:?}; seen:\n{}\n{}",
                 self.seen().0,
                 self.ports,
@@ -160,7 +176,8 @@ impl Watch {
         let seen = self.seen.clone();
         self.expect_smcd(count);
         let seen = seen.lock().unwrap_or_else(|e| e.into_inner());
-        let others: Vec<_> = seen.connections.values().filter(|c| c.smcd && c.device != device).collect();
+        let others: Vec<_> =
+            seen.connections.values().filter(|c| c.smcd && c.device != device).collect();
         let names: Vec<_> = others.iter().map(|c| (c.pid, &c.local, &c.device)).collect();
         assert!(plain() || names.is_empty(), "not through {device}: {names:?}");
     }
@@ -187,14 +204,17 @@ impl Drop for Watch {
 }
 
 fn look(ports: &[u16], seen: &Mutex<Seen>) {
-    let found = ask(&["--json"]).and_then(|json| parse(&json).ok_or_else(|| "unreadable json".to_string()));
+    let found =
+        ask(&["--json"]).and_then(|json| parse(&json).ok_or_else(|| "unreadable json".to_string()));
     let mut seen = seen.lock().unwrap_or_else(|e| e.into_inner());
     match found {
         Err(error) => seen.error = Some(error),
         Ok(all) => {
             for c in all.into_iter().filter(|c| c.concerns(ports)) {
-                let entry =
-                    seen.connections.entry((c.pid, c.local.clone(), c.peer.clone())).or_insert_with(|| c.clone());
+                let entry = seen
+                    .connections
+                    .entry((c.pid, c.local.clone(), c.peer.clone()))
+                    .or_insert_with(|| c.clone());
                 if c.smcd || !entry.smcd {
                     *entry = c;
                 }
@@ -219,7 +239,12 @@ mod tests {
         );
         let list = list.unwrap();
         assert_eq!(list.iter().map(|c| c.smcd).collect::<Vec<_>>(), [true, false, false, false]);
-        assert!(list[0].pid == 7 && list[0].concerns(&[80]) && list[0].concerns(&[4000]) && !list[0].concerns(&[8]));
+        assert!(
+            list[0].pid == 7
+                && list[0].concerns(&[80])
+                && list[0].concerns(&[4000])
+                && !list[0].concerns(&[8])
+        );
         assert!(list[2].state.contains("no peer"));
     }
 }

@@ -1,8 +1,9 @@
 //! Other programs' own test suites, without Shortwire and with it.
 //!
-//! A suite is a recipe in `tests/suites`, which fetches it and turns what it prints into one line for each test: `begin`,
-//! `ok`, `not ok` or `skip`, and the name. A test that fails under `shortwire run` and not without it is a bug here,
-//! unless a second look at both finds it unsteady.
+//! A suite is a recipe in `tests/suites`, which fetches it and turns what it prints into one line
+//! for each test: `begin`, `ok`, `not ok` or `skip`, and the name. A test that fails under
+//! `shortwire run` and not without it is a bug here, unless a second look at both finds it
+//! unsteady.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -61,14 +62,16 @@ pub struct Results {
 }
 
 impl Results {
-    /// A name that comes more than once has failed if one of them has; what began and did not end has failed. Some suites
-    /// begin a test again without a word on how it ended.
+    /// A name that comes more than once has failed if one of them has; what began and did not end
+    /// has failed. Some suites begin a test again without a word on how it ended.
     pub fn read(text: &str) -> Results {
         let mut results = Results::default();
         let mut open = BTreeSet::new();
         for line in text.lines() {
             let outcomes = [("begin ", 0), ("ok ", 1), ("not ok ", 2), ("skip ", 3)];
-            let found = outcomes.iter().find_map(|&(word, code)| Some((line.strip_prefix(word)?.trim(), code)));
+            let found = outcomes
+                .iter()
+                .find_map(|&(word, code)| Some((line.strip_prefix(word)?.trim(), code)));
             let Some((name, code)) = found else { continue };
             match code {
                 0 => open.insert(name.to_string()),
@@ -135,7 +138,14 @@ impl Row {
 
     pub fn headline(modes: &[Mode]) -> String {
         let modes: Vec<String> = modes.iter().map(|mode| format!("{:>7}", mode.name())).collect();
-        format!("{:<12} {:>6} {:>6} {} {:>6}  names", "suite", "tests", "plain", modes.join(" "), "newly")
+        format!(
+            "{:<12} {:>6} {:>6} {} {:>6}  names",
+            "suite",
+            "tests",
+            "plain",
+            modes.join(" "),
+            "newly"
+        )
     }
 }
 
@@ -145,23 +155,29 @@ fn join(names: &BTreeSet<String>) -> String {
 
 /// The tests of a suite that `explained.txt` speaks of.
 fn explained(suite: &str) -> BTreeSet<String> {
-    let text = fs::read_to_string(recipes().join("explained.txt")).expect("tests/suites/explained.txt");
+    let text =
+        fs::read_to_string(recipes().join("explained.txt")).expect("tests/suites/explained.txt");
     read_explained(&text, suite)
 }
 
 fn read_explained(text: &str, suite: &str) -> BTreeSet<String> {
-    let entries = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(|line| {
-        let mut parts = line.splitn(3, " | ");
-        let mut part = || parts.next().unwrap_or_else(|| panic!("not SUITE | NAME | REASON: {line}"));
-        (part(), part(), part())
-    });
+    let entries =
+        text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(|line| {
+            let mut parts = line.splitn(3, " | ");
+            let mut part =
+                || parts.next().unwrap_or_else(|| panic!("not SUITE | NAME | REASON: {line}"));
+            (part(), part(), part())
+        });
     entries.filter(|entry| entry.0 == suite).map(|entry| entry.1.to_string()).collect()
 }
 
 /// The recipes, by name.
 pub fn all() -> Vec<String> {
-    let recipes = fs::read_dir(recipes()).expect("tests/suites").flatten().map(|entry| entry.path());
-    let scripts = recipes.filter(|path| path.extension().is_some_and(|kind| kind == "sh") && !path.ends_with("run.sh"));
+    let recipes =
+        fs::read_dir(recipes()).expect("tests/suites").flatten().map(|entry| entry.path());
+    let scripts = recipes.filter(|path| {
+        path.extension().is_some_and(|kind| kind == "sh") && !path.ends_with("run.sh")
+    });
     let mut names: Vec<String> =
         scripts.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect();
     names.sort();
@@ -179,7 +195,11 @@ pub fn home() -> PathBuf {
 
 fn recipe(suite: &str, action: &str) -> Command {
     let mut command = Command::new("bash");
-    command.arg(recipes().join("run.sh")).args([suite, action]).env("SUITES", home()).stdin(Stdio::null());
+    command
+        .arg(recipes().join("run.sh"))
+        .args([suite, action])
+        .env("SUITES", home())
+        .stdin(Stdio::null());
     command
 }
 
@@ -197,16 +217,21 @@ fn run(suite: &str, mode: Mode) -> Results {
     let _ = fs::write(log.with_extension(format!("{}.results", mode.name())), &text);
     let results = Results::read(&text);
     let (passed, failed) = (results.passed.len(), results.failed.len());
-    eprintln!("{suite}: {} {passed} passed, {failed} failed, {} s", mode.name(), started.elapsed().as_secs());
+    eprintln!(
+        "{suite}: {} {passed} passed, {failed} failed, {} s",
+        mode.name(),
+        started.elapsed().as_secs()
+    );
     results
 }
 
-/// Fetches a suite and runs it in every mode, or in none if nothing passes without Shortwire. What fails newly is looked at
-/// once more, with a fresh run without Shortwire.
+/// Fetches a suite and runs it in every mode, or in none if nothing passes without Shortwire. What
+/// fails newly is looked at once more, with a fresh run without Shortwire.
 pub fn compare(suite: &str, modes: &[Mode]) -> Result<Row, Skip> {
     fs::create_dir_all(home().join("log")).expect("target/suites/log");
-    let fetched =
-        recipe(suite, "fetch").stderr(File::create(home().join(format!("log/{suite}.fetch"))).expect("a log")).output();
+    let fetched = recipe(suite, "fetch")
+        .stderr(File::create(home().join(format!("log/{suite}.fetch"))).expect("a log"))
+        .output();
     let fetched = fetched.expect("bash");
     if !fetched.status.success() {
         let said = String::from_utf8_lossy(&fetched.stdout).into_owned();
@@ -215,8 +240,14 @@ pub fn compare(suite: &str, modes: &[Mode]) -> Result<Row, Skip> {
     let plain = run(suite, Mode::Plain);
     let modes = if plain.passed.is_empty() { &[] } else { modes };
     let none = BTreeSet::new;
-    let mut row =
-        Row { suite: suite.to_string(), plain, modes: vec![], newly: vec![], unsteady: none(), explained: none() };
+    let mut row = Row {
+        suite: suite.to_string(),
+        plain,
+        modes: vec![],
+        newly: vec![],
+        unsteady: none(),
+        explained: none(),
+    };
     let known = explained(suite);
     for &mode in modes {
         let results = run(suite, mode);

@@ -22,16 +22,23 @@ pub fn shortwire() -> PathBuf {
         Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/shortwire")),
     ];
     let found = candidates.into_iter().flatten().find(|path| path.is_file());
-    let path = found.expect("no shortwire command: run `make build`, or set SHORTWIRE_BIN, or SHORTWIRE_PLAIN=1");
+    let path = found.expect(
+        "no shortwire command: run `make build`, or set SHORTWIRE_BIN, or SHORTWIRE_PLAIN=1",
+    );
     path.canonicalize().unwrap_or(path)
 }
 
 /// A program of this machine. Some live where an ordinary PATH does not lead.
 pub fn need(name: &str) -> Result<PathBuf, Skip> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|d| d.path().join("bin"));
-    let places =
-        env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from)).chain(versions);
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|d| d.path().join("bin"));
+    let places = env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from))
+        .chain(versions);
     match places.map(|place| place.join(name)).find(|path| path.is_file()) {
         Some(path) => Ok(path),
         None => skip(format!("{name} is not installed")),
@@ -41,7 +48,9 @@ pub fn need(name: &str) -> Result<PathBuf, Skip> {
 /// A shared library of this machine, by its soname.
 pub fn need_library(soname: &str) -> Result<(), Skip> {
     let cache = Command::new(need("ldconfig")?).arg("-p").output();
-    let known = |all: Vec<u8>| String::from_utf8_lossy(&all).lines().any(|line| line.trim().starts_with(soname));
+    let known = |all: Vec<u8>| {
+        String::from_utf8_lossy(&all).lines().any(|line| line.trim().starts_with(soname))
+    };
     match cache {
         Ok(output) if known(output.stdout.clone()) => Ok(()),
         _ => skip(format!("{soname} is not installed")),
@@ -53,7 +62,8 @@ pub fn python() -> Result<PathBuf, Skip> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     let shim = need("python3")?;
     let found = FOUND.get_or_init(|| {
-        let said = Command::new(shim).args(["-c", "import sys; print(sys.executable)"]).output().ok()?;
+        let said =
+            Command::new(shim).args(["-c", "import sys; print(sys.executable)"]).output().ok()?;
         Some(PathBuf::from(String::from_utf8(said.stdout).ok()?.trim()))
     });
     found.clone().map_or_else(|| skip("python3 does not run"), Ok)
@@ -76,8 +86,8 @@ fn build_directory() -> PathBuf {
     dir
 }
 
-/// What several tests may be about to make: one does, the others wait and find it. Processes cannot be told apart by their
-/// numbers, which other namespaces have too.
+/// What several tests may be about to make: one does, the others wait and find it. Processes cannot
+/// be told apart by their numbers, which other namespaces have too.
 pub(crate) fn making(what: &Path) -> fs::File {
     let lock = fs::File::create(what.with_extension("lock")).expect("a file to lock");
     lock.lock().expect("a lock");
@@ -88,16 +98,22 @@ fn age(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|m| m.modified()).ok()
 }
 
-/// Builds `progs/NAME.c` or `progs/NAME.go` unless that is done, and gives the program's path. A line "// cc: OPTIONS" in a
-/// C program gives further options.
+/// Builds `progs/NAME.c` or `progs/NAME.go` unless that is done, and gives the program's path. A
+/// line "// cc: OPTIONS" in a C program gives further options. A Go program that imports "C" gets the C
+/// library.
 pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
     let program = build_directory().join(format!("{}-{kind}", stem.replace('/', "-")));
     let _one = making(&program);
-    let all = |dir: &Path| fs::read_dir(dir).expect("tests/progs").flatten().map(|f| f.path()).collect::<Vec<_>>();
-    let beside = [prog(""), source.parent().expect("a directory").to_path_buf()].map(|dir| all(&dir)).concat();
-    let newest = beside.iter().filter(|path| **path == source || path.extension().is_some_and(|e| e == "h"));
+    let all = |dir: &Path| {
+        fs::read_dir(dir).expect("tests/progs").flatten().map(|f| f.path()).collect::<Vec<_>>()
+    };
+    let beside = [prog(""), source.parent().expect("a directory").to_path_buf()]
+        .map(|dir| all(&dir))
+        .concat();
+    let newest =
+        beside.iter().filter(|path| **path == source || path.extension().is_some_and(|e| e == "h"));
     let newest = newest.filter_map(|path| age(path)).max();
     if age(&program) > newest {
         return Ok(program);
@@ -105,23 +121,37 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     let unfinished = program.with_extension("new");
     let mut command = if kind == "go" {
         let mut go = Command::new(need("go")?);
-        go.args(["build", "-p", "2", "-o"]).arg(&unfinished).arg(&source).env("CGO_ENABLED", "0").env("GOFLAGS", "");
+        let text = fs::read_to_string(&source).expect("the source");
+        let has_c = text.lines().any(|line| line == "import \"C\"");
+        go.args(["build", "-p", "2", "-o"])
+            .arg(&unfinished)
+            .arg(&source)
+            .env("CGO_ENABLED", if has_c { "1" } else { "0" })
+            .env("GOFLAGS", "");
         go
     } else {
         let mut cc = Command::new(need("cc")?);
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&unfinished).arg(&source);
         let text = fs::read_to_string(&source).expect("the source");
-        cc.args(text.lines().filter_map(|line| line.strip_prefix("// cc: ")).flat_map(str::split_whitespace));
+        cc.args(
+            text.lines()
+                .filter_map(|line| line.strip_prefix("// cc: "))
+                .flat_map(str::split_whitespace),
+        );
         cc
     };
     let said = command.output().expect("starting a compiler");
-    assert!(said.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&said.stderr));
+    assert!(
+        said.status.success(),
+        "{command:?} failed:\n{}",
+        String::from_utf8_lossy(&said.stderr)
+    );
     fs::rename(&unfinished, &program).expect("placing the program");
     Ok(program)
 }
 
-/// A text that several tests of one `make check` need: the first makes it, the others wait for it and read it. Elsewhere a
-/// test makes its own.
+/// A text that several tests of one `make check` need: the first makes it, the others wait for it
+/// and read it. Elsewhere a test makes its own.
 pub fn shared(name: &str, make: impl FnOnce() -> String) -> String {
     let Ok(run) = env::var("CHECK_RUN") else { return make() };
     let path = build_directory().join(name);
@@ -137,13 +167,15 @@ pub fn shared(name: &str, make: impl FnOnce() -> String) -> String {
     text
 }
 
-/// Builds `tests/conformance`: the program, and the same as a static one where there is a static libc.
+/// Builds `tests/conformance`: the program, and the same as a static one where there is a static
+/// libc.
 pub fn compile_conformance() -> Result<(PathBuf, Option<PathBuf>), Skip> {
-    let [program, fixed, object] =
-        ["conformance", "conformance-static", "conformance.o"].map(|name| build_directory().join(name));
+    let [program, fixed, object] = ["conformance", "conformance-static", "conformance.o"]
+        .map(|name| build_directory().join(name));
     let _one = making(&program);
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
-    let mut sources: Vec<_> = fs::read_dir(here).expect("sources").flatten().map(|f| f.path()).collect();
+    let mut sources: Vec<_> =
+        fs::read_dir(here).expect("sources").flatten().map(|f| f.path()).collect();
     let newest = sources.iter().chain(&[prog("common.h")]).filter_map(|path| age(path)).max();
     sources.retain(|path| path.extension().is_some_and(|e| e == "c"));
     sources.sort();

@@ -9,7 +9,8 @@ use crate::{Case, Ports, Proc, Side, Watch, plain, secs};
 pub struct Variant<'a> {
     pub ports: Ports,
     pub args: &'a [&'a str],
-    /// The program stops once, with `warm` on its standard error, and its connection must be in mode SMCD then.
+    /// The program stops once, with `warm` on its standard error, and its connection must be in
+    /// mode SMCD then.
     pub upgraded: bool,
 }
 
@@ -42,20 +43,27 @@ fn end(mut running: Running) -> (bool, String, String) {
     (status.success(), running.subject.stdout(), errors)
 }
 
-/// Runs the program once without the library, as the first variant says, and each variant under `shortwire run`; all
-/// must end well and print the same.
+/// Runs the program once without the library, as the first variant says, and each variant under
+/// `shortwire run`; all must end well and print the same.
 pub fn same_transcript(case: &Case, program: &Path, variants: &[Variant]) {
     let reference = begin(case, program, Side::Plain, &Variant { upgraded: false, ..variants[0] });
-    let runs: Vec<Running> = variants.iter().map(|variant| begin(case, program, Side::Run, variant)).collect();
+    let runs: Vec<Running> =
+        variants.iter().map(|variant| begin(case, program, Side::Run, variant)).collect();
     let (well, expected, errors) = end(reference);
-    assert!(well, "{program:?} {:?} fails even without the library: {errors}\n{expected}", variants[0].args);
+    assert!(
+        well,
+        "{program:?} {:?} fails even without the library: {errors}\n{expected}",
+        variants[0].args
+    );
     let mut failures = Vec::new();
     for (variant, running) in variants.iter().zip(runs) {
         let (well, found, errors) = end(running);
         let difference = difference(&expected, &found);
         if !well || !difference.is_empty() {
             let (args, ports) = (variant.args, variant.ports);
-            failures.push(format!("{args:?} ({ports:?} port):\n{difference}-- its end and errors\n{errors}"));
+            failures.push(format!(
+                "{args:?} ({ports:?} port):\n{difference}-- its end and errors\n{errors}"
+            ));
         }
     }
     let failures = failures.join("\n\n");
@@ -69,9 +77,12 @@ fn difference(expected: &str, found: &str) -> String {
     loop {
         match (want.next(), have.next()) {
             (None, None) => return text,
-            (a, b) if a == b => section = a.filter(|line| line.starts_with("==")).unwrap_or(section),
+            (a, b) if a == b => {
+                section = a.filter(|line| line.starts_with("==")).unwrap_or(section)
+            }
             (a, b) => {
-                text += &format!("{section}\n- {}\n+ {}\n", a.unwrap_or("(end)"), b.unwrap_or("(end)"));
+                text +=
+                    &format!("{section}\n- {}\n+ {}\n", a.unwrap_or("(end)"), b.unwrap_or("(end)"));
                 if a.is_none() || b.is_none() {
                     return text;
                 }

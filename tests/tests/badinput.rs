@@ -6,14 +6,20 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
-use system_tests::{Case, Outcome, Ports, Side, case, compile, need, plain, secs, shortwire, skip};
+use system_tests::{
+    Case, Outcome, Ports, Side, case, compile, millis, need, plain, secs, shortwire, skip,
+};
 
 fn tool(name: &str, test: impl FnOnce(&Case) -> Outcome) {
     case(name, |c| if plain() { skip("needs the shortwire command") } else { test(c) });
 }
 
 /// The end of `shortwire ARGS` and what it wrote to standard error.
-fn shortwire_with(c: &Case, args: &[&str], prepare: impl FnOnce(&mut Command)) -> (ExitStatus, String) {
+fn shortwire_with(
+    c: &Case,
+    args: &[&str],
+    prepare: impl FnOnce(&mut Command),
+) -> (ExitStatus, String) {
     let mut command = Command::new(shortwire());
     command.args(args).env_remove("LD_PRELOAD");
     prepare(&mut command);
@@ -37,8 +43,15 @@ fn unknown_options_and_values() {
         refused(c, &["run", "--spin", "lots", "--", "true"], 125, &["--spin", "lots"]);
         refused(c, &["run", "--dmb-size", "17K", "--", "true"], 125, &["17K"]);
         refused(c, &["run"], 125, &["PROG"]);
+        refused(c, &["rnu"], 2, &["'run'"]);
+        refused(c, &["ss", "--pid", "3"], 2, &["`shortwire ss pid ...`"]);
+        refused(c, &["bench", "sockets", "--only", "pingpng"], 2, &["'pingpong'"]);
+        refused(c, &["run", "--seid", "off", "--", "true"], 0, &["no enterprise ID"]);
         let (status, said) = shortwire_with(c, &["no-such-command"], |_| {});
-        assert!(status.code().is_some_and(|code| code != 0) && said.contains("no-such-command"), "{status}: {said}");
+        assert!(
+            status.code().is_some_and(|code| code != 0) && said.contains("no-such-command"),
+            "{status}: {said}"
+        );
         let (status, said) = shortwire_with(c, &["run", "--", "true"], |command| {
             command.env("SHORTWIRE_AFTER", "many");
         });
@@ -57,7 +70,12 @@ fn programs_that_cannot_be_started() {
         let name = file.to_string_lossy().into_owned();
         refused(c, &["run", "--", &name], 126, &["no-program"]);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("permissions");
-        refused(c, &["run", "--", &name], 127, &["interpreter"]);
+        refused(
+            c,
+            &["run", "--", &name],
+            127,
+            &["interpreter", "/no/such/interpreter, is not there"],
+        );
         refused(c, &["run", "--", &c.dir().to_string_lossy()], 126, &[]);
         Ok(())
     });
@@ -83,7 +101,10 @@ fn libraries_that_cannot_be_loaded() {
             let (status, said) = shortwire_with(c, &["run", "--", "true"], |command| {
                 command.env("SHORTWIRE_LIB", &path);
             });
-            assert!(status.code() == Some(125) && said.contains(word), "{path:?}: {status}: {said}");
+            assert!(
+                status.code() == Some(125) && said.contains(word),
+                "{path:?}: {status}: {said}"
+            );
         }
         Ok(())
     });
@@ -110,7 +131,8 @@ fn library() -> PathBuf {
     shortwire().with_file_name("libshortwire.so")
 }
 
-/// Whoever sets LD_PRELOAD by hand passes no checks: nonsense in the variables must not hurt the program.
+/// Whoever sets LD_PRELOAD by hand passes no checks: nonsense in the variables must not hurt the
+/// program.
 #[test]
 fn nonsense_in_the_environment() {
     tool("environment", |c| {
@@ -129,11 +151,18 @@ fn nonsense_in_the_environment() {
                 "IO_URING",
                 "COPY",
             ];
-            command.envs(names.map(|name| (format!("SHORTWIRE_{name}"), value))).env("LD_PRELOAD", library());
-            let args = |side: &str| [side, &port, "threads", "send", "10000000", "10000000", "1"].map(String::from);
-            let mut server = c.serve("server", port.parse().unwrap_or(0), command.args(args("server")));
+            command
+                .envs(names.map(|name| (format!("SHORTWIRE_{name}"), value)))
+                .env("LD_PRELOAD", library());
+            let args = |side: &str| {
+                [side, &port, "threads", "send", "10000000", "10000000", "1"].map(String::from)
+            };
+            let mut server =
+                c.serve("server", port.parse().unwrap_or(0), command.args(args("server")));
             let mut client = Command::new(compile("transfer")?);
-            client.envs(names.map(|name| (format!("SHORTWIRE_{name}"), value))).env("LD_PRELOAD", library());
+            client
+                .envs(names.map(|name| (format!("SHORTWIRE_{name}"), value)))
+                .env("LD_PRELOAD", library());
             c.start("client", client.args(args("client"))).success(secs(30));
             server.success(secs(30));
         }
@@ -148,7 +177,8 @@ fn the_programs_own_end_passes_through() {
         assert_eq!(status.code(), Some(42), "{said}");
         let (status, said) = shortwire_with(c, &["run", "--", "sh", "-c", "kill -TERM $$"], |_| {});
         assert_eq!(status.signal(), Some(15), "{status}: {said}");
-        let (status, said) = shortwire_with(c, &["run", "--", "sh", "-c", "echo words >&2; exec true"], |_| {});
+        let (status, said) =
+            shortwire_with(c, &["run", "--", "sh", "-c", "echo words >&2; exec true"], |_| {});
         assert!(status.success() && said == "words\n", "{status}: {said}");
         Ok(())
     });
@@ -170,10 +200,12 @@ fn an_earlier_preload_is_kept() {
 fn static_programs_run_with_a_warning() {
     tool("static", |c| {
         let go = compile("talk.go")?;
-        let (status, said) = shortwire_with(c, &["run", "--", &go.to_string_lossy(), "1", "1"], |_| {});
+        let (status, said) =
+            shortwire_with(c, &["run", "--", &go.to_string_lossy(), "1", "1"], |_| {});
         assert_eq!(status.code(), Some(1), "connecting to port 1 fails: {said}");
         assert!(said.contains("warning") && said.contains("refused"), "{said}");
-        let (_, quiet) = shortwire_with(c, &["run", "--quiet", "--", &go.to_string_lossy(), "1", "1"], |_| {});
+        let (_, quiet) =
+            shortwire_with(c, &["run", "--quiet", "--", &go.to_string_lossy(), "1", "1"], |_| {});
         assert!(!quiet.contains("warning"), "{quiet}");
         Ok(())
     });
@@ -195,11 +227,17 @@ fn a_script_is_a_program() {
 fn disabled_is_tcp() {
     tool("disabled", |c| {
         let (port, program) = (Ports::Low.free(), compile("transfer")?);
-        let args =
-            |side: &str| [side, &port.to_string(), "threads", "send", "100000000", "100000000", "1"].map(String::from);
+        let args = |side: &str| {
+            [side, &port.to_string(), "threads", "send", "100000000", "100000000", "1"]
+                .map(String::from)
+        };
         let disabled = |side: &str| {
             let mut command = Command::new(shortwire());
-            command.args(["run", "--disable", "--"]).arg(&program).args(args(side)).env_remove("LD_PRELOAD");
+            command
+                .args(["run", "--disable", "--"])
+                .arg(&program)
+                .args(args(side))
+                .env_remove("LD_PRELOAD");
             command
         };
         let mut server = c.serve("server", port, &mut disabled("server"));
@@ -237,24 +275,30 @@ fn the_doctor_says_what_stands_in_the_way() {
     tool("doctor", |c| {
         let examine = |subject: &str| {
             let mut command = Command::new(shortwire());
-            let mut run = c.start("doctor", command.args(["doctor", subject]).env_remove("LD_PRELOAD"));
+            let mut run =
+                c.start("doctor", command.args(["doctor", subject]).env_remove("LD_PRELOAD"));
             (run.wait(secs(20)).code(), run.stdout() + &run.stderr())
         };
         let expect = |subject: &str, status: i32, words: &str| {
             let (found, said) = examine(subject);
-            assert!(found == Some(status) && said.contains(words), "{subject}: {found:?}, not {status}: {said}");
+            assert!(
+                found == Some(status) && said.contains(words),
+                "{subject}: {found:?}, not {status}: {said}"
+            );
         };
         expect("no-such-program-anywhere", 1, "no-such-program-anywhere");
         expect("4294967295", 1, "there is no process");
         let many = compile("many")?;
         expect(&many.to_string_lossy(), 0, "the library can be loaded");
-        expect(&compile("talk.go")?.to_string_lossy(), 1, "Go program");
+        expect(&compile("talk.go")?.to_string_lossy(), 1, "Go program without the C library");
+        expect(&compile("herd.go")?.to_string_lossy(), 0, "Go makes itself are followed");
         let port = Ports::Low.free();
         let number = port.to_string();
         let mut plain = c.serve("plain", port, Command::new(&many).args(["server", &number]));
         expect(&plain.pid().to_string(), 1, "Start it again: shortwire run -- ");
         plain.stop();
-        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
+        let mut server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
         expect(&server.pid().to_string(), 0, "no TCP connections");
         let mut client = c.start("client", Command::new(&many).args(["idle", &number, "1", "100"]));
         client.wait_line("ready", secs(10));
@@ -262,6 +306,77 @@ fn the_doctor_says_what_stands_in_the_way() {
         client.say("\n");
         client.success(secs(10));
         server.stop();
+        Ok(())
+    });
+}
+
+/// What was not as it seemed: a library that was replaced under a program, connections of workers,
+/// rsockets, a directory to meet in.
+#[test]
+fn the_doctor_is_not_misled() {
+    tool("doctor-truth", |c| {
+        let examine = |pid: i32, status: i32, words: &str| {
+            let mut command = Command::new(shortwire());
+            let mut run = c.start(
+                "doctor",
+                command.args(["doctor", &pid.to_string()]).env_remove("LD_PRELOAD"),
+            );
+            let (found, said) = (run.wait(secs(20)).code(), run.stdout() + &run.stderr());
+            assert!(found == Some(status) && said.contains(words), "{found:?} {words}: {said}");
+        };
+        let many = compile("many")?;
+        let port = Ports::Low.free();
+        let number = port.to_string();
+        let library = shortwire().with_file_name("libshortwire.so");
+        // An upgrade puts another file into its place.
+        let installed = c.dir().join("libshortwire.so");
+        fs::copy(&library, &installed).expect("a copy");
+        let mut command = Command::new(&many);
+        command.args(["server", &number]).env("LD_PRELOAD", &installed);
+        let mut server = c.serve("server", port, &mut command);
+        examine(server.pid(), 0, "the library is loaded");
+        fs::copy(&library, c.dir().join("new")).expect("a copy");
+        fs::rename(c.dir().join("new"), &installed).expect("an upgrade");
+        examine(server.pid(), 0, "was replaced since");
+        fs::remove_file(&installed).expect("a removal");
+        examine(server.pid(), 0, "was replaced since");
+        server.stop();
+
+        // Workers have the connections.
+        let python = system_tests::python()?;
+        let forks = "import os, socket, sys\ns = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen()\nif os.fork() == 0:\n  c = s.accept()[0]\n  print('worker', flush=True)\n  while c.recv(100): pass\n  os._exit(0)\nos.wait()";
+        let mut master =
+            c.serve("master", port, Side::Run.command(&python).args(["-c", forks, &number]));
+        examine(master.pid(), 0, "neither it nor the 1 processes that it started have TCP");
+        let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        master.wait_line("worker", secs(10));
+        examine(master.pid(), 0, "; at the other end: badinput");
+        drop(client);
+        master.success(secs(10));
+
+        let sleep = need("sleep")?;
+        let mut run = Command::new(shortwire());
+        run.args(["run", "--rsocket", "--"]).arg(&sleep).arg("100");
+        let mut with_rsockets = c.start("rsockets", &mut run);
+        let maps = format!("/proc/{}/maps", with_rsockets.pid());
+        let is_loaded = || fs::read_to_string(&maps).is_ok_and(|all| all.contains("_rsocket.so"));
+        while !is_loaded() && with_rsockets.running() {
+            std::thread::sleep(millis(5));
+        }
+        examine(with_rsockets.pid(), 0, "the library for rsockets is loaded");
+        with_rsockets.signal(rustix::process::Signal::KILL);
+        with_rsockets.wait(secs(10));
+
+        for (dir, words) in [
+            (c.dir().to_path_buf(), "are met in"),
+            ("/no/such".into(), "is no directory that it sees"),
+        ] {
+            let mut command = Command::new(&many);
+            command.args(["server", &number]).env("LD_PRELOAD", &library);
+            let mut server = c.serve("server", port, command.env("SHORTWIRE_RENDEZVOUS", &dir));
+            examine(server.pid(), 0, words);
+            server.stop();
+        }
         Ok(())
     });
 }

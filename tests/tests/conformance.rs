@@ -1,11 +1,13 @@
-//! `tests/conformance`: what a program can observe of its connections is the same plain, upgraded at both ends, upgraded
-//! at one end, and when the switch falls in the middle.
+//! `tests/conformance`: what a program can observe of its connections is the same plain, upgraded
+//! at both ends, upgraded at one end, and when the switch falls in the middle.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use system_tests::{Case, Outcome, Proc, Side, Skip, case, compile_conformance, count_skip, plain, secs, shared};
+use system_tests::{
+    Case, Outcome, Proc, Side, Skip, case, compile_conformance, count_skip, plain, secs, shared,
+};
 
 /// Cases that need not be as on plain TCP: each line has the mode, the case, and the reason.
 const DIFFERENCES: &str = include_str!("../conformance/differences.txt");
@@ -14,7 +16,8 @@ const DIFFERENCES: &str = include_str!("../conformance/differences.txt");
 #[derive(Default, Clone)]
 struct Told {
     transcript: String,
-    /// Its connections leave TCP if both ends can, and were so many; so many had when the case began.
+    /// Its connections leave TCP if both ends can, and were so many; so many had when the case
+    /// began.
     upgrades: bool,
     warmed: u32,
     upgraded: u32,
@@ -37,7 +40,11 @@ impl Mode {
         Self { name, sides, devices: "", settings }
     }
 
-    const fn over(devices: &'static str, name: &'static str, settings: &'static [&'static str]) -> Self {
+    const fn over(
+        devices: &'static str,
+        name: &'static str,
+        settings: &'static [&'static str],
+    ) -> Self {
         Self { name, sides: BOTH, devices, settings }
     }
 }
@@ -55,12 +62,12 @@ fn read(out: &str, facts: &str) -> Run {
             run.entry(name.to_string()).or_default().transcript += &format!("{line}\n");
         }
     }
-    assert!(run.len() > 500, "only {} cases ran", run.len());
     for line in facts.lines().filter_map(|line| line.strip_prefix('#')) {
         let (plan, rest) = line.split_once(' ').expect("a plan");
         let mut numbers = rest.rsplitn(5, ' ');
         let mut number = || numbers.next().and_then(|n| n.parse().ok()).expect("a number");
-        let (_took, switched, upgraded, warmed): (u32, u32, u32, u32) = (number(), number(), number(), number());
+        let (_took, switched, upgraded, warmed): (u32, u32, u32, u32) =
+            (number(), number(), number(), number());
         let told = run.get_mut(numbers.next().expect("a name")).expect("a transcript");
         (told.upgrades, told.warmed, told.upgraded, told.switched) =
             (plan == "upgrades", warmed, upgraded, switched != 0);
@@ -85,25 +92,44 @@ fn start(c: &Case, (side, devices): (Side, &str), programs: &Programs, args: &[&
     c.start(&format!("{}-{side:?}", args[0]), &mut command)
 }
 
-/// What the program printed on its two streams.
-fn said(c: &Case, programs: &Programs, mode: &Mode) -> [String; 2] {
+/// What the program printed on its two streams; with `only`, of the cases that have this in their
+/// names.
+fn said(c: &Case, programs: &Programs, mode: &Mode, only: &str) -> [String; 2] {
     let name = format!("conformance-{}-{}", std::process::id(), mode.name.replace(' ', "-"));
     let began = Instant::now();
     let [subject, peer] = mode.sides.map(|side| (side, mode.devices));
     let mut peer = start(c, peer, programs, &["peer", &name]);
     peer.wait_line("ready", secs(10));
-    let args = [&["run", name.as_str()], mode.settings].concat();
+    let chosen = format!("match={only}");
+    let args = [&["run", name.as_str(), chosen.as_str()], mode.settings].concat();
     let mut subject = start(c, subject, programs, &args);
     let out = subject.success(secs(150));
     peer.success(secs(10));
     let cases = out.lines().filter(|line| line.starts_with("== ")).count();
-    println!("{}: {cases} cases in {:.0} s", mode.name, began.elapsed().as_secs_f64());
+    println!("{}: {cases} cases {only} in {:.0} s", mode.name, began.elapsed().as_secs_f64());
     [out, subject.stderr()]
 }
 
 fn run(c: &Case, programs: &Programs, mode: &Mode) -> Run {
-    let [out, facts] = said(c, programs, mode);
-    read(&out, &facts)
+    let [out, facts] = said(c, programs, mode, "");
+    let run = read(&out, &facts);
+    assert!(run.len() > 500, "only {} cases ran", run.len());
+    run
+}
+
+/// Beside busy processes TCP itself takes a few bytes more or less into a full connection, or says
+/// so later. A case that has differed is therefore looked at alone: each of so many more times it
+/// must print what was expected.
+const MORE_TIMES: usize = 5;
+/// More cases than this do not differ by chance.
+const BY_CHANCE: usize = 12;
+
+/// Whether the case prints this, alone, each time.
+fn is_steady(c: &Case, programs: &Programs, mode: &Mode, (name, expected): (&str, &Told)) -> bool {
+    (0..MORE_TIMES).all(|_| {
+        let [out, _] = said(c, programs, mode, name);
+        read(&out, "").get(name).is_some_and(|told| told.transcript == expected.transcript)
+    })
 }
 
 fn programs() -> Result<Programs, Skip> {
@@ -114,9 +140,13 @@ fn programs() -> Result<Programs, Skip> {
 /// The transcripts of plain TCP. A case that differs from itself would be no measure for another.
 fn reference(c: &Case, programs: &Programs) -> Run {
     let transcripts = shared("conformance.plain", || {
-        let [first, _] = said(c, programs, &Mode::new("plain", PLAIN, &["warm=4"]));
-        let second = run(c, programs, &Mode::new("plain again", PLAIN, &["warm=9", "high=1", "dials=1"]));
-        compare(&read(&first, ""), &second, "plain again");
+        let [first, _] = said(c, programs, &Mode::new("plain", PLAIN, &["warm=4"]), "");
+        let again = Mode::new("plain again", PLAIN, &["warm=9", "high=1", "dials=1"]);
+        let second = run(c, programs, &again);
+        let run = read(&first, "");
+        compare(&run, &second, again.name, |name| {
+            is_steady(c, programs, &again, (name, &run[name]))
+        });
         first
     });
     let run = read(&transcripts, "");
@@ -149,8 +179,14 @@ fn difference(expected: &str, found: &str) -> String {
     }
 }
 
-fn compare(expected: &Run, found: &Run, mode: &str) {
+/// `is_chance` looks again at a case that differs.
+fn compare(expected: &Run, found: &Run, mode: &str, is_chance: impl Fn(&str) -> bool) {
     let mut failures = Vec::new();
+    let differs = |(name, told): &(&String, &Told)| {
+        found.get(*name).is_none_or(|it| it.transcript != told.transcript)
+    };
+    let few = expected.iter().filter(differs).filter(|(name, _)| !excused(mode, name)).count()
+        <= BY_CHANCE;
     for (name, told) in expected {
         let there = found.get(name).map_or("", |told| &told.transcript);
         if there == told.transcript {
@@ -158,6 +194,9 @@ fn compare(expected: &Run, found: &Run, mode: &str) {
         }
         if excused(mode, name) {
             println!("{mode}: {name} differs, as listed");
+        } else if few && is_chance(name) {
+            let difference = difference(&told.transcript, there);
+            println!("{mode}: {name} differed once, and not {MORE_TIMES} times more\n{difference}");
         } else {
             failures.push(format!("== {name}\n{}", difference(&told.transcript, there)));
         }
@@ -165,7 +204,11 @@ fn compare(expected: &Run, found: &Run, mode: &str) {
     let extra: Vec<_> = found.keys().filter(|name| !expected.contains_key(*name)).collect();
     assert!(extra.is_empty(), "{mode}: cases that did not run before: {extra:?}");
     let count = failures.len();
-    assert!(count == 0, "{mode}: {count} cases differ (- plain, + {mode})\n{}", failures.join("\n"));
+    assert!(
+        count == 0,
+        "{mode}: {count} cases differ (- plain, + {mode})\n{}",
+        failures.join("\n")
+    );
 }
 
 /// Cases whose connections do not do in this mode what they should.
@@ -179,7 +222,9 @@ fn conformance(name: &str, modes: &[Mode], proof: fn(&Run)) {
         let expected = reference(c, &programs);
         for mode in modes {
             let found = run(c, &programs, mode);
-            compare(&expected, &found, mode.name);
+            compare(&expected, &found, mode.name, |name| {
+                is_steady(c, &programs, mode, (name, &expected[name]))
+            });
             if !plain() {
                 proof(&found);
             }

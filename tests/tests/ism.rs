@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use system_tests::device::{self, iperf3, prefer};
-use system_tests::{Case, Ports, Skip, case, compile, need, secs};
+use system_tests::{Case, Deadline, Ports, Skip, case, compile, need, secs};
 
 fn over_ism(program: &Path) -> Command {
     prefer("ism,loopback", program)
@@ -28,7 +28,16 @@ fn transfers() {
                 let command = |side: &str| {
                     let mut command = over_ism(&program);
                     let bytes = (64 << 20).to_string();
-                    command.args([side, &port.to_string(), driver, op, &bytes, &bytes, &(i + 1).to_string(), "1"]);
+                    command.args([
+                        side,
+                        &port.to_string(),
+                        driver,
+                        op,
+                        &bytes,
+                        &bytes,
+                        &(i + 1).to_string(),
+                        "1",
+                    ]);
                     command
                 };
                 let mut server = c.serve("server", port, &mut command("server"));
@@ -36,7 +45,11 @@ fn transfers() {
                 let mut client = c.start("client", &mut command("client"));
                 for side in [&mut client, &mut server] {
                     let said = side.success(secs(90));
-                    assert_eq!(said.lines().filter(|line| line.ends_with(" ok")).count(), 1, "{driver} {op}: {said}");
+                    assert_eq!(
+                        said.lines().filter(|line| line.ends_with(" ok")).count(),
+                        1,
+                        "{driver} {op}: {said}"
+                    );
                 }
                 // One that is over before it was looked at is none.
                 watch.expect_device("ism", 0);
@@ -55,7 +68,8 @@ fn iperf3_one_stream_and_both_ways() {
     });
 }
 
-/// What both have in common is used, in the order of whoever proposes; nothing in common leaves TCP.
+/// What both have in common is used, in the order of whoever proposes; nothing in common leaves
+/// TCP.
 #[test]
 fn devices_are_negotiated() {
     case("ism-negotiated", |c| {
@@ -130,14 +144,18 @@ sys.stdin.readline()
 
 /// The states of a process's link groups.
 fn link_groups(pid: i32) -> Vec<String> {
-    let said = Command::new(system_tests::shortwire()).args(["linkgroups", "--json"]).output().expect("shortwire");
+    let said = Command::new(system_tests::shortwire())
+        .args(["linkgroups", "--json"])
+        .output()
+        .expect("shortwire");
     let all: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
-    let groups = all["linkgroups"].as_array().expect("a list").iter().filter(|group| group["pid"] == pid);
+    let groups =
+        all["linkgroups"].as_array().expect("a list").iter().filter(|group| group["pid"] == pid);
     groups.map(|group| group["state"].as_str().expect("a state").to_string()).collect()
 }
 
-/// Runs both without the privilege to trace whatever they like; how the client ended, over which device, and what became
-/// of its link groups.
+/// Runs both without the privilege to trace whatever they like; how the client ended, over which
+/// device, and what became of its link groups.
 fn echoed(c: &Case, mode: &str, devices: &str) -> Result<(String, Vec<String>, Vec<String>), Skip> {
     let (python, setpriv, port) = (need("python3")?, need("setpriv")?, Ports::Low.free());
     let number = port.to_string();
@@ -147,17 +165,25 @@ fn echoed(c: &Case, mode: &str, devices: &str) -> Result<(String, Vec<String>, V
         if rustix::process::geteuid().is_root() {
             command.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]);
         }
-        command.arg(system_tests::shortwire()).args(["run", "--prefer", devices, "--"]).arg(&python).args(args);
+        command
+            .arg(system_tests::shortwire())
+            .args(["run", "--prefer", devices, "--"])
+            .arg(&python)
+            .args(args);
         command
     };
     let mut server = c.serve("server", port, &mut limited(&["-c", SERVER, mode, &number, UNSEEN]));
     let mut client = c.start("client", &mut limited(&["-c", CLIENT, &number]));
-    let end = std::time::Instant::now() + secs(30);
+    let end = Deadline::within(secs(30));
     while client.stdout().is_empty() {
-        assert!(std::time::Instant::now() < end, "the client hangs: {}", client.stderr());
+        assert!(!end.is_over(), "the client hangs: {}", client.stderr());
         std::thread::sleep(system_tests::millis(10));
     }
-    let seen = system_tests::connections(&[port]).into_iter().filter(|c| c.smcd).map(|c| c.device).collect();
+    let seen = system_tests::connections(&[port])
+        .into_iter()
+        .filter(|c| c.smcd)
+        .map(|c| c.device)
+        .collect();
     let groups = link_groups(client.pid());
     client.say("\n");
     let said = client.success(secs(10)).trim().to_string();
@@ -170,25 +196,37 @@ fn echoed(c: &Case, mode: &str, devices: &str) -> Result<(String, Vec<String>, V
 fn a_fork_child_takes_over() {
     case("ism-fork", |c| {
         let (said, devices, _) = echoed(c, "fork", "ism")?;
-        assert_eq!((said.as_str(), devices.as_slice()), ("all", &["ism".to_string(), "ism".to_string()][..]));
+        assert_eq!(
+            (said.as_str(), devices.as_slice()),
+            ("all", &["ism".to_string(), "ism".to_string()][..])
+        );
         Ok(())
     });
 }
 
-/// Without the right to write to the other process there is no ism. Before a process withdraws it, its connections go back to TCP;
-/// where that was not seen they end.
+/// Without the right to write to the other process there is no ism. Before a process withdraws it,
+/// its connections go back to TCP; where that was not seen they end.
 #[test]
 fn rights() {
     case("ism-rights", |c| {
         let (said, devices, _) = echoed(c, "denied", "ism,loopback")?;
-        assert!(said == "all" && !devices.is_empty() && devices.iter().all(|d| d == "loopback"), "{said} {devices:?}");
+        assert!(
+            said == "all" && !devices.is_empty() && devices.iter().all(|d| d == "loopback"),
+            "{said} {devices:?}"
+        );
         let (said, devices, groups) = echoed(c, "denied", "ism")?;
-        assert!(said == "all" && devices.is_empty() && groups.is_empty(), "{said} {devices:?} {groups:?}");
+        assert!(
+            said == "all" && devices.is_empty() && groups.is_empty(),
+            "{said} {devices:?} {groups:?}"
+        );
         let (said, devices, _) = echoed(c, "withdrawn", "ism")?;
         assert!(said == "all" && devices.is_empty(), "{said} {devices:?}");
         let (said, _, groups) = echoed(c, "unseen", "ism")?;
         assert_eq!(said, "reset");
-        assert!(groups.is_empty() || groups == ["ENDING"], "no new connection may join: {groups:?}");
+        assert!(
+            groups.is_empty() || groups == ["ENDING"],
+            "no new connection may join: {groups:?}"
+        );
         Ok(())
     });
 }
@@ -234,7 +272,8 @@ for c, use in (a, lambda: echo(a, 1 << 30)), (b, lambda: b.recv(1)):
 sys.stdin.readline()
 ";
 
-/// The device reaches the peer no more: the link group ends, and with it the connection that was at rest.
+/// The device reaches the peer no more: the link group ends, and with it the connection that was at
+/// rest.
 #[test]
 fn every_connection_of_a_lost_peer_ends() {
     case("ism-lost", |c| {
@@ -245,16 +284,19 @@ fn every_connection_of_a_lost_peer_ends() {
             if rustix::process::geteuid().is_root() {
                 command.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]);
             }
-            command.arg(system_tests::shortwire()).args(["run", "--prefer", "ism", "--"]).arg(&python);
+            command
+                .arg(system_tests::shortwire())
+                .args(["run", "--prefer", "ism", "--"])
+                .arg(&python);
             command.args(["-c", script, &number, UNSEEN]);
             command
         };
         let mut server = c.serve("server", port, &mut limited(TWO_SERVER));
         let mut client = c.start("client", &mut limited(TWO_CLIENT));
         client.wait_line("ConnectionResetError", secs(30));
-        let end = std::time::Instant::now() + secs(20);
+        let end = Deadline::within(secs(20));
         while client.stdout().matches('\n').count() < 2 {
-            assert!(std::time::Instant::now() < end, "{} {}", client.stdout(), client.stderr());
+            assert!(!end.is_over(), "{} {}", client.stdout(), client.stderr());
             std::thread::sleep(system_tests::millis(10));
         }
         let states = link_groups(client.pid());
@@ -266,12 +308,15 @@ fn every_connection_of_a_lost_peer_ends() {
     });
 }
 
-/// Both ends ask for a checksum: bytes pass it however they are moved, and so does what is sent again after a way back.
+/// Both ends ask for a checksum: bytes pass it however they are moved, and so does what is sent
+/// again after a way back.
 #[test]
 fn transfers_with_integrity() {
     case("ism-integrity", |c| {
         let program = compile("transfer")?;
-        for (driver, op) in [("lockstep", "write"), ("threads", "sendfile"), ("epoll", "send"), ("poll", "splice")] {
+        for (driver, op) in
+            [("lockstep", "write"), ("threads", "sendfile"), ("epoll", "send"), ("poll", "splice")]
+        {
             let port = Ports::High.free();
             let command = |side: &str| {
                 let mut command = over_ism(&program);
@@ -285,7 +330,11 @@ fn transfers_with_integrity() {
             let mut client = c.start("client", &mut command("client"));
             for side in [&mut client, &mut server] {
                 let said = side.success(secs(90));
-                assert_eq!(said.lines().filter(|line| line.ends_with(" ok")).count(), 1, "{driver} {op}: {said}");
+                assert_eq!(
+                    said.lines().filter(|line| line.ends_with(" ok")).count(),
+                    1,
+                    "{driver} {op}: {said}"
+                );
             }
             watch.expect_device("ism", 0);
         }
@@ -323,14 +372,26 @@ sys.stdin.readline()
 /// Flips a bit of the first such text in shared memory of a process.
 fn damage(pid: i32, text: &[u8]) {
     use std::os::unix::fs::FileExt;
-    let memory = fs::File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("its memory");
+    let memory = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))
+        .expect("its memory");
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
-    for line in maps.lines().filter(|line| line.contains("rw-s") && line.contains("memfd:shortwire")) {
-        let range = line.split_whitespace().next().and_then(|range| range.split_once('-')).expect("a range");
-        let [from, to] = [range.0, range.1].map(|hex| u64::from_str_radix(hex, 16).expect("an address"));
+    for line in
+        maps.lines().filter(|line| line.contains("rw-s") && line.contains("memfd:shortwire"))
+    {
+        let range = line
+            .split_whitespace()
+            .next()
+            .and_then(|range| range.split_once('-'))
+            .expect("a range");
+        let [from, to] =
+            [range.0, range.1].map(|hex| u64::from_str_radix(hex, 16).expect("an address"));
         let mut block = vec![0; 1 << 20];
         for at in (from..to).step_by(block.len() / 2) {
-            let n = memory.read_at(&mut block[..((to - at) as usize).min(1 << 20)], at).unwrap_or(0);
+            let n =
+                memory.read_at(&mut block[..((to - at) as usize).min(1 << 20)], at).unwrap_or(0);
             if let Some(found) = block[..n].windows(text.len()).position(|window| window == text) {
                 let byte = [block[found] ^ 4];
                 memory.write_all_at(&byte, at + found as u64).expect("writing there");
@@ -341,7 +402,8 @@ fn damage(pid: i32, text: &[u8]) {
     panic!("nothing to damage in\n{maps}");
 }
 
-/// What is damaged on the way resets the connection, and is told; without the checksum it would be delivered.
+/// What is damaged on the way resets the connection, and is told; without the checksum it would be
+/// delivered.
 #[test]
 fn a_damaged_stream_is_reset() {
     case("ism-damaged", |c| {
@@ -350,7 +412,11 @@ fn a_damaged_stream_is_reset() {
             let port = Ports::Low.free();
             let with = |script: &str| {
                 let mut command = prefer("ism", &python);
-                command.env("SHORTWIRE_INTEGRITY", integrity).args(["-c", script, &port.to_string()]);
+                command.env("SHORTWIRE_INTEGRITY", integrity).args([
+                    "-c",
+                    script,
+                    &port.to_string(),
+                ]);
                 command
             };
             let mut server = c.serve("server", port, &mut with(DAMAGED_SERVER));
@@ -360,7 +426,8 @@ fn a_damaged_stream_is_reset() {
             server.say("\n");
             let said = server.wait_line("", secs(20));
             let shown = |what: &[&str]| {
-                let said = Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
+                let said =
+                    Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
                 serde_json::from_slice::<serde_json::Value>(&said.stdout).expect("JSON")
             };
             let groups = shown(&["linkgroups", "--json"]);
@@ -372,8 +439,9 @@ fn a_damaged_stream_is_reset() {
                 assert_eq!(said, "ConnectionResetError");
                 let all = shown(&["ss", "--json"]);
                 let rows = all["connections"].as_array().expect("a list");
-                let own =
-                    rows.iter().find(|row| row["programs"][0]["pid"] == server.pid() && row["reason"] == 0x0999_1019);
+                let own = rows.iter().find(|row| {
+                    row["programs"][0]["pid"] == server.pid() && row["reason"] == 0x0999_1019
+                });
                 assert!(own.is_some(), "{all:#}");
                 assert!(shown(&["stats", "-a", "--json"])["SMCD"]["damaged"].as_u64() >= Some(1));
             } else {

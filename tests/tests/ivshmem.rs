@@ -1,5 +1,5 @@
-//! Connections between machines that share a bar: network namespaces stand for the machines, a file for the bar, and each
-//! has its broker.
+//! Connections between machines that share a bar: network namespaces stand for the machines, a file
+//! for the bar, and each has its broker.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use system_tests::container::{Container, Pair};
 use system_tests::device::{expect_fetched, gibibyte, nginx_conf};
-use system_tests::{Case, Connection, Proc, Side, Skip, Watch, case, connections, millis, need, secs, shortwire};
+use system_tests::{
+    Case, Connection, Deadline, Proc, Side, Skip, Watch, case, connections, millis, need, secs,
+    shortwire,
+};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 const PORT: u16 = 7000;
@@ -107,8 +110,9 @@ impl Machines {
         let file = fs::File::open(&self.bar).expect("the bar");
         let mut table = vec![0; TABLE];
         file.read_exact_at(&mut table, 0).expect("its table");
-        let count =
-            |from: usize, to: usize, step| (from..to).step_by(step).filter(|&at| table[at..at + 8] != [0; 8]).count();
+        let count = |from: usize, to: usize, step| {
+            (from..to).step_by(step).filter(|&at| table[at..at + 8] != [0; 8]).count()
+        };
         (count(BLOCKS, TABLE, 16), count(MEMBERS, BLOCKS, 32))
     }
 
@@ -136,17 +140,41 @@ fn iperf3(c: &Case, at: &Machines, options: &[&str]) -> Result<Watch, Skip> {
 fn redis(c: &Case, at: &Machines) -> Result<(), Skip> {
     let port = (PORT + 2).to_string();
     let mut command = at.server(&need("redis-server")?);
-    command.args(["--port", &port, "--save", "", "--appendonly", "no", "--protected-mode", "no", "--dir"]).arg(c.dir());
+    command
+        .args([
+            "--port",
+            &port,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--protected-mode",
+            "no",
+            "--dir",
+        ])
+        .arg(c.dir());
     let mut server = c.start("redis-server", &mut command);
     at.pair.server.wait_listening(&mut server, PORT + 2);
     let watch = c.watch(&[PORT + 2]);
     let mut command = at.client(&need("redis-benchmark")?);
-    command.args(["-h", at.pair.address, "-p", &port, "--csv", "-n", "50000", "-t", "get,set,lpush,lrange_300"]);
+    command.args([
+        "-h",
+        at.pair.address,
+        "-p",
+        &port,
+        "--csv",
+        "-n",
+        "50000",
+        "-t",
+        "get,set,lpush,lrange_300",
+    ]);
     let said = c.start("redis-benchmark", &mut command).success(secs(90));
-    let rates: Vec<f64> = said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
+    let rates: Vec<f64> =
+        said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
     assert!(rates.len() >= 4 && rates.iter().all(|&rate| rate > 0.0), "{said}");
     watch.expect_device("ivshmem", 50);
-    // A server that lives on keeps no memory for a client that has ended where the bar was as good as full.
+    // A server that lives on keeps no memory for a client that has ended where the bar was as good
+    // as full.
     until("half of the bar is free", secs(10), || at.in_use().0 < BLOCKS_OF_ALL / 2);
     Ok(())
 }
@@ -154,11 +182,15 @@ fn redis(c: &Case, at: &Machines) -> Result<(), Skip> {
 fn curl(c: &Case, at: &Machines) -> Result<(), Skip> {
     let port = PORT + 3;
     let (file, conf) = (gibibyte(c), nginx_conf(c, &port.to_string()));
-    let mut server = c.start("nginx", at.server(&need("nginx")?).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
+    let mut server =
+        c.start("nginx", at.server(&need("nginx")?).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
     at.pair.server.wait_listening(&mut server, port);
     let watch = c.watch(&[port]);
     let url = format!("http://{}:{port}/big", at.pair.address);
-    expect_fetched(&mut c.start("curl", at.client(&need("curl")?).args(["-sS", "--fail", &url])), &file);
+    expect_fetched(
+        &mut c.start("curl", at.client(&need("curl")?).args(["-sS", "--fail", &url])),
+        &file,
+    );
     watch.expect_device("ivshmem", 2);
     Ok(())
 }
@@ -187,7 +219,8 @@ impl Talk {
         let (python, number) = (need("python3")?, PORT.to_string());
         let mut server = c.start("server", at.server(&python).args(["-c", SERVER, &number]));
         at.pair.server.wait_listening(&mut server, PORT);
-        let client = c.start("client", at.client(&python).args(["-c", CLIENT, at.pair.address, &number]));
+        let client =
+            c.start("client", at.client(&python).args(["-c", CLIENT, at.pair.address, &number]));
         let mut this = Talk { server, client, turns: 0 };
         this.turn("1");
         Ok(this)
@@ -196,8 +229,13 @@ impl Talk {
     fn turn(&mut self, expected: &str) {
         self.turns += 1;
         let turns = self.turns;
-        until(&format!("turn {turns}"), secs(60), || self.client.stdout().matches('\n').count() >= turns);
-        assert_eq!(self.client.stdout().lines().nth(turns - 1), Some(format!("turn {expected}").as_str()));
+        until(&format!("turn {turns}"), secs(60), || {
+            self.client.stdout().matches('\n').count() >= turns
+        });
+        assert_eq!(
+            self.client.stdout().lines().nth(turns - 1),
+            Some(format!("turn {expected}").as_str())
+        );
     }
 
     fn another(&mut self) {
@@ -232,7 +270,8 @@ impl Talk {
 /// Signals a program in a container, whose parent is the one that was started here.
 fn signal(program: &Proc, signal: Signal) {
     let own = program.pid();
-    let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+    let children =
+        fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
     for child in children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
         let _ = kill_process(child, signal);
     }
@@ -240,9 +279,9 @@ fn signal(program: &Proc, signal: Signal) {
 
 /// Waits until a condition holds that a program under way brings about.
 fn until(what: &str, limit: Duration, holds: impl Fn() -> bool) {
-    let end = Instant::now() + limit;
+    let end = Deadline::within(limit);
     while !holds() {
-        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        assert!(!end.is_over(), "not within {limit:?}: {what}");
         sleep(millis(10));
     }
 }
@@ -262,7 +301,12 @@ fn what_the_killed_had_is_reclaimed() {
         let at = Machines::new(c, 16 << 20)?;
         for victim in 0..3 {
             let mut talk = Talk::start(c, &at)?;
-            assert_eq!(talk.upgraded(), 2, "{:?}", talk.seen().iter().map(|c| c.state.clone()).collect::<Vec<_>>());
+            assert_eq!(
+                talk.upgraded(),
+                2,
+                "{:?}",
+                talk.seen().iter().map(|c| c.state.clone()).collect::<Vec<_>>()
+            );
             let (blocks, members) = at.in_use();
             assert!(blocks >= 2 && members == 2, "{blocks} blocks of {members} members");
             match victim {
@@ -282,7 +326,8 @@ fn what_the_killed_had_is_reclaimed() {
     });
 }
 
-/// A machine that vanishes with its broker: what it had is free once its lease is over, and others can use it.
+/// A machine that vanishes with its broker: what it had is free once its lease is over, and others
+/// can use it.
 #[test]
 fn what_a_lost_machine_had_is_reclaimed() {
     case("ivshmem-lost", |c| {
@@ -292,7 +337,8 @@ fn what_a_lost_machine_had_is_reclaimed() {
         signal(&at.brokers[0], Signal::KILL);
         signal(&talk.client, Signal::KILL);
         at.brokers[0].wait(secs(10));
-        // The server's machine goes on: its own part is freed when the connection ends, the other's after its lease.
+        // The server's machine goes on: its own part is freed when the connection ends, the other's
+        // after its lease.
         until("all is free but what the server has", secs(30), || at.in_use().1 <= 1);
         talk.end();
         until("all is free", secs(20), || at.in_use() == (0, 0));
@@ -320,7 +366,11 @@ fn brokers_come_and_go() {
                 .arg(&at.bar),
         );
         assert!(!second.wait(secs(20)).success());
-        assert!(second.stderr().contains("a broker runs for this machine already"), "{}", second.stderr());
+        assert!(
+            second.stderr().contains("a broker runs for this machine already"),
+            "{}",
+            second.stderr()
+        );
         for broker in &mut at.brokers {
             signal(broker, Signal::TERM);
             assert!(broker.wait(secs(10)).success(), "{}", broker.stderr());
@@ -373,8 +423,11 @@ fn bad_bars() {
         assert!(device(here, &at.bar).contains("ready"), "{}", device(here, &at.bar));
         let broker = |bar: &Path| {
             let mut command = here.command(Side::Plain, None, &shortwire());
-            let said =
-                command.args(["broker", "--listen", "[::]:7481", "--ivshmem"]).arg(bar).output().expect("a broker");
+            let said = command
+                .args(["broker", "--listen", "[::]:7481", "--ivshmem"])
+                .arg(bar)
+                .output()
+                .expect("a broker");
             assert!(!said.status.success());
             String::from_utf8_lossy(&said.stderr).into_owned()
         };
@@ -387,7 +440,8 @@ fn bad_bars() {
         ] {
             new_bar(&bad, len);
             let file = fs::File::options().write(true).open(&bad).expect("the bar");
-            file.write_all_at(content, if content.starts_with(b"S") { 0 } else { 4096 }).expect("written");
+            file.write_all_at(content, if content.starts_with(b"S") { 0 } else { 4096 })
+                .expect("written");
             file.set_len(len).expect("its size");
             let said = broker(&bad);
             assert!(said.contains(why), "{said}");
@@ -401,9 +455,13 @@ fn bad_bars() {
 
         // Made for another size, and damaged, while both brokers run.
         let file = fs::File::options().write(true).open(&at.bar).expect("the bar");
-        for (offset, why) in [(8, "made for"), (0, "holds something else"), (16, "holds something else")] {
+        for (offset, why) in
+            [(8, "made for"), (0, "holds something else"), (16, "holds something else")]
+        {
             let mut word = [0; 8];
-            fs::File::open(&at.bar).and_then(|f| f.read_exact_at(&mut word, offset)).expect("a word");
+            fs::File::open(&at.bar)
+                .and_then(|f| f.read_exact_at(&mut word, offset))
+                .expect("a word");
             let wrong: &[u8; 8] = if offset == 16 { &[0; 8] } else { b"damaged!" };
             file.write_all_at(wrong, offset).expect("written");
             assert!(device(here, &at.bar).contains(why), "{}", device(here, &at.bar));
@@ -419,7 +477,8 @@ fn bad_bars() {
     });
 }
 
-/// Anything in the tables while programs run: their connections may end, or be TCP, and none of them crashes.
+/// Anything in the tables while programs run: their connections may end, or be TCP, and none of
+/// them crashes.
 #[test]
 fn a_bar_that_is_overwritten() {
     case("ivshmem-overwritten", |c| {
@@ -437,10 +496,10 @@ fn a_bar_that_is_overwritten() {
             }
             talk.client.say("\n");
             let (client, server) = (&mut talk.client, &mut talk.server);
-            let end = Instant::now() + secs(60);
+            let end = Deadline::within(secs(60));
             while client.stdout().matches('\n').count() < 2 {
                 assert!(
-                    Instant::now() < end && client.running() && server.running(),
+                    !end.is_over() && client.running() && server.running(),
                     "{}{}",
                     client.stderr(),
                     server.stderr()
@@ -488,14 +547,20 @@ fn a_broker_that_lies() {
         let broker = at.brokers.pop().expect("the server's broker");
         signal(&broker, Signal::KILL);
         let python = need("python3")?;
-        for mode in ["silent", "garbage", "long", "half", "challenge", "go", "echo", "close", "flood"] {
+        for mode in
+            ["silent", "garbage", "long", "half", "challenge", "go", "echo", "close", "flood"]
+        {
             let mut command = at.pair.server.command(Side::Plain, None, &python);
             let mut liar = c.start("liar", command.args(["-c", LIAR, mode]));
             at.pair.server.wait_listening(&mut liar, BROKER);
             let mut talk = Talk::start(c, &at)?;
             talk.another();
             assert_eq!(talk.upgraded(), 0, "{mode}");
-            assert!(talk.client.running() && talk.server.running(), "{mode}: {}", talk.client.stderr());
+            assert!(
+                talk.client.running() && talk.server.running(),
+                "{mode}: {}",
+                talk.client.stderr()
+            );
             let calls = liar.stdout().lines().count();
             assert!((1..=4).contains(&calls), "{mode}: {calls} calls");
             talk.end();
@@ -549,8 +614,10 @@ fn callers_that_lie() {
     case("ivshmem-callers", |c| {
         let mut at = Machines::new(c, 16 << 20)?;
         let mut command = at.pair.client.command(Side::Plain, None, &need("python3")?);
-        let mut callers =
-            c.start("callers", command.args(["-c", CALLERS, "10.9.0.2", at.pair.address, "6"]).arg(&at.bar));
+        let mut callers = c.start(
+            "callers",
+            command.args(["-c", CALLERS, "10.9.0.2", at.pair.address, "6"]).arg(&at.bar),
+        );
         callers.wait_line("refused", secs(20));
         let talk = Talk::start(c, &at)?;
         assert_eq!(talk.upgraded(), 2);

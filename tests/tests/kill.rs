@@ -1,11 +1,13 @@
-//! SIGKILL at random moments: the survivor sees what TCP would show it, with right data before, and nothing leaks.
+//! SIGKILL at random moments: the survivor sees what TCP would show it, with right data before, and
+//! nothing leaks.
 
 use std::thread::sleep;
 
 use rustix::process::Signal;
 use system_tests::stream::Random;
 use system_tests::{
-    Case, Ports, Proc, Side, case, compile, connections, mapped_memory, millis, open_files, plain, secs,
+    Case, Ports, Proc, Side, case, compile, connections, mapped_memory, millis, open_files, plain,
+    secs,
 };
 
 const ENDLESS: &str = "400000000000";
@@ -18,7 +20,17 @@ fn command(
     seed: u64,
 ) -> Result<std::process::Command, system_tests::Skip> {
     let mut command = Side::Run.command(compile("transfer")?);
-    command.args([side, &port.to_string(), driver, op, ENDLESS, ENDLESS, &seed.to_string(), "1", "survive"]);
+    command.args([
+        side,
+        &port.to_string(),
+        driver,
+        op,
+        ENDLESS,
+        ENDLESS,
+        &seed.to_string(),
+        "1",
+        "survive",
+    ]);
     Ok(command)
 }
 
@@ -47,7 +59,8 @@ fn kill_once(c: &Case, i: u64, random: &mut Random) -> system_tests::Outcome {
     // The first moments, with the meeting and the switch in them, deserve half of the shots.
     let micros = if random.below(2) == 0 { random.below(3000) } else { random.below(50_000) };
     sleep(std::time::Duration::from_micros(micros));
-    let (victim, survivor) = if random.below(2) == 0 { (&mut client, &mut server) } else { (&mut server, &mut client) };
+    let (victim, survivor) =
+        if random.below(2) == 0 { (&mut client, &mut server) } else { (&mut server, &mut client) };
     victim.signal(Signal::KILL);
     victim.wait(secs(5));
     expect_survival(survivor, &format!("kill {i} ({driver} {op}) after {micros} us"));
@@ -86,10 +99,16 @@ fn two_hundred_kills_4() {
 fn a_server_keeps_nothing_of_killed_clients() {
     case("keeps-nothing", |c| {
         let (port, many) = (Ports::Low.free(), compile("many")?);
-        let server = c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
+        let server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
         let batch = |count: u32| {
             let mut clients: Vec<Proc> = (0..count)
-                .map(|_| c.start("client", Side::Run.command(&many).args(["idle", &port.to_string(), "5", "20"])))
+                .map(|_| {
+                    c.start(
+                        "client",
+                        Side::Run.command(&many).args(["idle", &port.to_string(), "5", "20"]),
+                    )
+                })
                 .collect();
             for client in &mut clients {
                 client.wait_line("ready", secs(20));
@@ -112,12 +131,16 @@ fn a_server_keeps_nothing_of_killed_clients() {
             memory_after <= memory + (1 << 20),
             "mapped memory grew from {memory} to {memory_after} bytes over 40 more killed clients"
         );
-        assert!(files_after <= files + 2, "open files grew from {files} to {files_after} over 40 more killed clients");
+        assert!(
+            files_after <= files + 2,
+            "open files grew from {files} to {files_after} over 40 more killed clients"
+        );
         Ok(())
     });
 }
 
-/// What a killed worker of a prefork server had of the family's table comes back when the next one is forked.
+/// What a killed worker of a prefork server had of the family's table comes back when the next one
+/// is forked.
 #[test]
 fn killed_workers_leave_their_places() {
     case("killed-workers", |c| {
@@ -145,8 +168,15 @@ fn killed_while_both_sides_sleep() {
     case("killed-asleep", |c| {
         for victim_is_server in [true, false] {
             let (port, many) = (Ports::High.free(), compile("many")?);
-            let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
-            let mut client = c.start("client", Side::Run.command(&many).args(["idle", &port.to_string(), "3", "50"]));
+            let mut server = c.serve(
+                "server",
+                port,
+                Side::Run.command(&many).args(["server", &port.to_string()]),
+            );
+            let mut client = c.start(
+                "client",
+                Side::Run.command(&many).args(["idle", &port.to_string(), "3", "50"]),
+            );
             client.wait_line("ready", secs(20));
             sleep(millis(100));
             if victim_is_server {
@@ -154,7 +184,12 @@ fn killed_while_both_sides_sleep() {
                 server.wait(secs(5));
                 client.say("\n");
                 let status = client.wait_open(secs(10));
-                assert_eq!(status.code(), Some(2), "the client must fail with an error: {}", client.stderr());
+                assert_eq!(
+                    status.code(),
+                    Some(2),
+                    "the client must fail with an error: {}",
+                    client.stderr()
+                );
                 assert!(
                     client.stderr().contains("end of stream")
                         || client.stderr().contains("errno 104")
@@ -168,7 +203,10 @@ fn killed_while_both_sides_sleep() {
                 sleep(millis(200));
                 let ticks = server.cpu_ticks();
                 sleep(millis(500));
-                assert!(server.cpu_ticks() <= ticks + 1, "the server spins after its client was killed");
+                assert!(
+                    server.cpu_ticks() <= ticks + 1,
+                    "the server spins after its client was killed"
+                );
                 server.stop();
             }
         }

@@ -9,7 +9,8 @@ use system_tests::{Case, Ports, Proc, Side, case, need, prog, python, secs};
 /// A program of `progs` under its interpreter, under `shortwire run`.
 fn under(interpreter: &Path, source: &str, args: &[&str]) -> Command {
     let mut command = Side::Run.command(interpreter);
-    // Two processors are shared by both ends and the harness: the JVM needs no more than its small configuration.
+    // Two processors are shared by both ends and the harness: the JVM needs no more than its small
+    // configuration.
     if source.ends_with(".java") {
         command.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
     }
@@ -17,12 +18,14 @@ fn under(interpreter: &Path, source: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Server and client of one source, which must be connected through shared memory for at least `ends` ends.
+/// Server and client of one source, which must be connected through shared memory for at least
+/// `ends` ends.
 fn pair(c: &Case, interpreter: &Path, source: &str, client_args: &[&str], ends: usize) {
     for ports in [Ports::Low, Ports::High] {
         let port = ports.free().to_string();
         let number = port.parse().unwrap_or(0);
-        let mut server = c.serve("server", number, &mut under(interpreter, source, &["server", &port]));
+        let mut server =
+            c.serve("server", number, &mut under(interpreter, source, &["server", &port]));
         let watch = c.watch(&[number]);
         let args = [&["client", &port][..], client_args].concat();
         let mut client: Proc = c.start("client", &mut under(interpreter, source, &args));
@@ -38,13 +41,24 @@ fn python_http_server_and_urllib() {
     case("python-http", |c| {
         let (python, port) = (python()?, Ports::Low.free());
         std::fs::write(c.dir().join("file"), bytes(1, 48 << 20)).expect("a file");
-        let sum = Command::new(need("sha256sum")?).arg(c.dir().join("file")).output().expect("sha256sum");
-        let sum = String::from_utf8_lossy(&sum.stdout).split_whitespace().next().unwrap_or_default().to_string();
+        let sum =
+            Command::new(need("sha256sum")?).arg(c.dir().join("file")).output().expect("sha256sum");
+        let sum = String::from_utf8_lossy(&sum.stdout)
+            .split_whitespace()
+            .next()
+            .unwrap_or_default()
+            .to_string();
         let dir = c.dir().to_string_lossy().into_owned();
-        let mut server = c.serve("server", port, &mut under(&python, "http_server.py", &[&port.to_string(), &dir]));
+        let mut server = c.serve(
+            "server",
+            port,
+            &mut under(&python, "http_server.py", &[&port.to_string(), &dir]),
+        );
         let watch = c.watch(&[port]);
         let url = format!("http://127.0.0.1:{port}/file");
-        let said = c.start("client", &mut under(&python, "http_client.py", &[&url, &sum, "3"])).success(secs(60));
+        let said = c
+            .start("client", &mut under(&python, "http_client.py", &[&url, &sum, "3"]))
+            .success(secs(60));
         assert!(said.contains("done 3"), "{said}");
         watch.expect_smcd(2);
         server.stop();

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use system_tests::stream::{bytes, mix};
 use system_tests::{
-    Case, Ports, Proc, Side, bytes_received, case, compile, expect_silence, millis, need, prog, python, secs,
+    Case, Ports, Proc, Side, bytes_received, case, compile, expect_silence, millis, need, prog,
+    python, secs,
 };
 
 const ROUNDS: u64 = 1500;
@@ -22,7 +23,11 @@ fn dial(port: u16) -> TcpStream {
 fn exactly(conn: &mut TcpStream, total: &mut u64, wanted: &[u8]) {
     let mut got = vec![0; wanted.len()];
     conn.read_exact(&mut got).unwrap_or_else(|e| panic!("after {total} bytes: {e}"));
-    assert!(got == wanted, "wrong bytes after {total}: {:?} ...", String::from_utf8_lossy(&got[..got.len().min(200)]));
+    assert!(
+        got == wanted,
+        "wrong bytes after {total}: {:?} ...",
+        String::from_utf8_lossy(&got[..got.len().min(200)])
+    );
     *total += got.len() as u64;
 }
 
@@ -45,7 +50,8 @@ fn both_ports(name: &str, test: impl Fn(&Case, Ports) -> system_tests::Outcome) 
 fn a_recording_client_of_an_echo_server() {
     both_ports("recording-client", |c, ports| {
         let (port, many) = (ports.free(), compile("many")?);
-        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
+        let mut server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
         let watch = c.watch(&[port]);
         let (mut conn, mut total) = (dial(port), 0);
         for i in 0..ROUNDS {
@@ -65,8 +71,10 @@ fn a_recording_server_of_a_client() {
     both_ports("recording-server", |c, ports| {
         let (port, many) = (ports.free(), compile("many")?);
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
-        let mut client =
-            c.start("client", Side::Run.command(&many).args(["talk", &port.to_string(), &ROUNDS.to_string()]));
+        let mut client = c.start(
+            "client",
+            Side::Run.command(&many).args(["talk", &port.to_string(), &ROUNDS.to_string()]),
+        );
         let (mut conn, mut total) = (listener.accept().expect("accept").0, 0);
         conn.set_nodelay(true).expect("TCP_NODELAY");
         for i in 0..ROUNDS {
@@ -94,11 +102,14 @@ fn transfers_with_one_side_under_run() {
             for (driver, op) in [("threads", "send"), ("edge", "vec"), ("lockstep", "write")] {
                 let (port, program) = (ports.free(), compile("transfer")?);
                 let args = |side: &str| {
-                    [side, &port.to_string(), driver, op, "33554432", "33554432", "1", "2"].map(String::from)
+                    [side, &port.to_string(), driver, op, "33554432", "33554432", "1", "2"]
+                        .map(String::from)
                 };
-                let mut server = c.serve("server", port, server_side.command(&program).args(args("server")));
+                let mut server =
+                    c.serve("server", port, server_side.command(&program).args(args("server")));
                 let watch = c.watch(&[port]);
-                let mut client = c.start("client", client_side.command(&program).args(args("client")));
+                let mut client =
+                    c.start("client", client_side.command(&program).args(args("client")));
                 client.success(secs(60));
                 server.success(secs(60));
                 watch.expect_tcp();
@@ -108,12 +119,14 @@ fn transfers_with_one_side_under_run() {
     });
 }
 
-/// Go makes its own system calls: under `shortwire run` or not, it is a stranger.
+/// Go without the C library makes its own system calls: under `shortwire run` or not, it is a
+/// stranger.
 #[test]
 fn a_go_client() {
     both_ports("go-client", |c, ports| {
         let (port, many, go) = (ports.free(), compile("many")?, compile("talk.go")?);
-        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
+        let mut server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
         let watch = c.watch(&[port]);
         for side in [Side::Plain, Side::Run] {
             let said = c.client("go", side, &go, &[&port.to_string(), &ROUNDS.to_string()]);
@@ -128,7 +141,17 @@ fn a_go_client() {
 fn redis(c: &Case, side: Side, port: u16) -> Result<Proc, system_tests::Skip> {
     let mut command = side.command(need("redis-server")?);
     command
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+        ])
         .arg(c.dir());
     Ok(c.serve("redis", port, &mut command))
 }
@@ -142,7 +165,11 @@ fn a_recording_client_of_redis() {
         for i in 0..ROUNDS {
             let value = "v".repeat(1 + (mix(i) % 3000) as usize);
             write!(conn, "SET key{i} {value}\r\nGET key{i}\r\n").expect("sending");
-            exactly(&mut conn, &mut total, format!("+OK\r\n${}\r\n{value}\r\n", value.len()).as_bytes());
+            exactly(
+                &mut conn,
+                &mut total,
+                format!("+OK\r\n${}\r\n{value}\r\n", value.len()).as_bytes(),
+            );
         }
         end(conn, total);
         server.stop();
@@ -158,7 +185,13 @@ fn redis_cli_with_a_recording_server() {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
         let mut client = c.start(
             "redis-cli",
-            Side::Run.command(&cli).args(["-p", &port.to_string(), "-r", &ROUNDS.to_string(), "PING"]),
+            Side::Run.command(&cli).args([
+                "-p",
+                &port.to_string(),
+                "-r",
+                &ROUNDS.to_string(),
+                "PING",
+            ]),
         );
         let (mut conn, mut total) = (listener.accept().expect("accept").0, 0);
         conn.set_read_timeout(Some(secs(20))).expect("a time limit");
@@ -169,7 +202,10 @@ fn redis_cli_with_a_recording_server() {
         let mut rest = Vec::new();
         conn.read_to_end(&mut rest).expect("the end");
         assert!(rest.is_empty(), "after the last request came {rest:?}");
-        assert_eq!(client.success(secs(10)).lines().filter(|line| *line == "PONG").count() as u64, ROUNDS);
+        assert_eq!(
+            client.success(secs(10)).lines().filter(|line| *line == "PONG").count() as u64,
+            ROUNDS
+        );
         Ok(())
     });
 }
@@ -205,7 +241,11 @@ fn a_recording_client_of_http_server() {
         let mut server = c.serve(
             "http.server",
             port,
-            Side::Run.command(python).arg(prog("http_server.py")).arg(port.to_string()).arg(c.dir()),
+            Side::Run
+                .command(python)
+                .arg(prog("http_server.py"))
+                .arg(port.to_string())
+                .arg(c.dir()),
         );
         for _ in 0..20 {
             let mut conn = dial(port);
@@ -233,7 +273,11 @@ fn curl_with_a_recording_server() {
         conn.set_nodelay(true).expect("TCP_NODELAY");
         conn.set_read_timeout(Some(secs(20))).expect("a time limit");
         for i in 1..=ROUNDS {
-            exactly(&mut conn, &mut total, format!("GET /{i} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes());
+            exactly(
+                &mut conn,
+                &mut total,
+                format!("GET /{i} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").as_bytes(),
+            );
             conn.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc").expect("answering");
         }
         let mut rest = Vec::new();
@@ -258,8 +302,11 @@ fn a_recording_client_of_nginx() {
                server {{ listen 127.0.0.1:{port}; keepalive_requests 100000; location / {{ return 200 \"answer $request_uri\\n\"; }} }} }}"
         );
         std::fs::write(&conf, text).expect("nginx.conf");
-        let mut server =
-            c.serve("nginx", port, Side::Run.command(nginx).args([Path::new("-p"), c.dir(), Path::new("-c"), &conf]));
+        let mut server = c.serve(
+            "nginx",
+            port,
+            Side::Run.command(nginx).args([Path::new("-p"), c.dir(), Path::new("-c"), &conf]),
+        );
         let (mut conn, mut total) = (dial(port), 0);
         for i in 0..ROUNDS {
             write!(conn, "GET /{i} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sending");
@@ -269,9 +316,17 @@ fn a_recording_client_of_nginx() {
                 let n = conn.read(&mut byte).expect("an answer");
                 assert!(n > 0, "nginx ended the connection in round {i}");
                 answer.extend_from_slice(&byte[..n]);
-                assert!(answer.len() < 400, "more than an answer: {}", String::from_utf8_lossy(&answer));
+                assert!(
+                    answer.len() < 400,
+                    "more than an answer: {}",
+                    String::from_utf8_lossy(&answer)
+                );
             }
-            assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\nServer: nginx"), "{}", String::from_utf8_lossy(&answer));
+            assert!(
+                answer.starts_with(b"HTTP/1.1 200 OK\r\nServer: nginx"),
+                "{}",
+                String::from_utf8_lossy(&answer)
+            );
             total += answer.len() as u64;
         }
         end(conn, total);

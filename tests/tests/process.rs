@@ -1,8 +1,10 @@
-//! fork, exec, dup, descriptor passing and stdio on connections: the same result with and without the library.
+//! fork, exec, dup, descriptor passing and stdio on connections: the same result with and without
+//! the library.
 
 use system_tests::{Ports, Variant, case, compile, same_transcript};
 
-/// `upgraded`: whether the connection must be in mode SMCD after the first rounds, before the interesting part.
+/// `upgraded`: whether the connection must be in mode SMCD after the first rounds, before the
+/// interesting part.
 fn scene(program: &str, name: &str, upgraded: bool) {
     case(&format!("{program}-{name}"), |c| {
         let args = [name];
@@ -33,7 +35,8 @@ scenes! { "proc_fork":
     child_sends_parent_receives "split-directions" true,
 }
 
-// On descriptors 0 to 2 a connection stays on TCP: any libc function of stdio may read or write there unseen.
+// On descriptors 0 to 2 a connection stays on TCP: any libc function of stdio may read or write
+// there unseen.
 scenes! { "proc_exec":
     inetd_style_own_program "inetd-own" false,
     inetd_style_cat "inetd-cat" false,

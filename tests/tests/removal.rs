@@ -1,8 +1,12 @@
-//! A device goes away while programs run: its connections are reset at both ends, and the next ones use another device.
+//! A device goes away while programs run: its connections are reset at both ends, and the next ones
+//! use another device.
 
 use std::process::{Command, Output};
 
-use system_tests::{Case, Outcome, Ports, Proc, Side, case, compile, connections, millis, need, plain, secs, skip};
+use system_tests::{
+    Case, Deadline, Outcome, Ports, Proc, Side, case, compile, connections, millis, need, plain,
+    secs, skip,
+};
 
 /// Echoes on any number of connections, by threads that sleep in recv, and says how each ended.
 const SERVER: &str = "
@@ -26,7 +30,8 @@ def accept():
 threading.Thread(target=accept, daemon=True).start()
 sys.stdin.readline()
 ";
-/// Makes connections when it is told to, each for another way to sleep on it, and says how each ended.
+/// Makes connections when it is told to, each for another way to sleep on it, and says how each
+/// ended.
 const CLIENT: &str = "
 import os, select, socket, sys, threading
 say = lambda what: os.write(1, what.encode() + b'\\n')
@@ -83,12 +88,16 @@ fn in_use(port: u16) -> Vec<String> {
     let ends = shown(&["ss", "--json"]);
     let rows = ends["connections"].as_array().expect("a list").iter();
     let on_port = |row: &&serde_json::Value| {
-        ["local", "peer"].iter().any(|end| row[end].as_str().is_some_and(|a| a.ends_with(&format!(":{port}"))))
+        ["local", "peer"]
+            .iter()
+            .any(|end| row[end].as_str().is_some_and(|a| a.ends_with(&format!(":{port}"))))
             && row["mode"] == "SMCD"
             && row["state"] == "ACTIVE"
             && row["detail"]["receives_through_ring"] == true
     };
-    rows.filter(on_port).map(|row| row["detail"]["device"].as_str().expect("a device").to_string()).collect()
+    rows.filter(on_port)
+        .map(|row| row["detail"]["device"].as_str().expect("a device").to_string())
+        .collect()
 }
 
 fn states(device: &str, pid: i32) -> Vec<String> {
@@ -118,9 +127,9 @@ fn removal(title: &str, test: impl FnOnce(&Case, u16, Proc, Proc) -> Outcome) {
 fn more(client: &mut Proc, rounds: usize, port: u16, device: &str) {
     client.say("more\n");
     client.wait_lines("ready", rounds, secs(20));
-    let end = std::time::Instant::now() + secs(5);
+    let end = Deadline::within(secs(5));
     while in_use(port) != vec![device.to_string(); if device.is_empty() { 0 } else { 8 }] {
-        assert!(std::time::Instant::now() < end, "{device}: {:?}\n{}", in_use(port), client.stderr());
+        assert!(!end.is_over(), "{device}: {:?}\n{}", in_use(port), client.stderr());
         std::thread::sleep(millis(20));
     }
 }
@@ -129,31 +138,52 @@ fn more(client: &mut Proc, rounds: usize, port: u16, device: &str) {
 #[test]
 fn connections_are_reset_and_the_next_device_is_used() {
     for from_server in [true, false] {
-        removal(if from_server { "removal-server" } else { "removal-client" }, |_, port, mut server, mut client| {
-            more(&mut client, 1, port, "ism");
-            for (round, (device, next)) in [("ism", "loopback"), ("loopback", "")].into_iter().enumerate() {
-                let from = if from_server { &server } else { &client };
-                let said = remove(device, from);
-                assert!(said.starts_with(&format!("{device} is gone from python3 ({})", from.pid())), "{said}");
-                for end in [&mut client, &mut server] {
-                    end.wait_lines("ConnectionResetError", 4 * (round + 1), secs(10));
-                    assert!(!end.stdout().contains("got") && !end.stdout().contains("end"), "{}", end.stdout());
+        removal(
+            if from_server { "removal-server" } else { "removal-client" },
+            |_, port, mut server, mut client| {
+                more(&mut client, 1, port, "ism");
+                for (round, (device, next)) in
+                    [("ism", "loopback"), ("loopback", "")].into_iter().enumerate()
+                {
+                    let from = if from_server { &server } else { &client };
+                    let said = remove(device, from);
+                    assert!(
+                        said.starts_with(&format!(
+                            "{device} is gone from python3 ({})",
+                            from.pid()
+                        )),
+                        "{said}"
+                    );
+                    for end in [&mut client, &mut server] {
+                        end.wait_lines("ConnectionResetError", 4 * (round + 1), secs(10));
+                        assert!(
+                            !end.stdout().contains("got") && !end.stdout().contains("end"),
+                            "{}",
+                            end.stdout()
+                        );
+                    }
+                    let from = if from_server { server.pid() } else { client.pid() };
+                    assert!(
+                        states(device, from).iter().all(|state| state == "ENDING"),
+                        "{:?}",
+                        states(device, from)
+                    );
+                    let devices = shown(&["devices", "--json"]);
+                    let row = devices["devices"].as_array().expect("a list").iter().find(|row| {
+                        row["state"]
+                            .as_str()
+                            .is_some_and(|state| state == format!("removed from python3 ({from})"))
+                    });
+                    assert!(row.is_some(), "{devices:#}");
+                    more(&mut client, round + 2, port, next);
                 }
-                let from = if from_server { server.pid() } else { client.pid() };
-                assert!(states(device, from).iter().all(|state| state == "ENDING"), "{:?}", states(device, from));
-                let devices = shown(&["devices", "--json"]);
-                let row = devices["devices"].as_array().expect("a list").iter().find(|row| {
-                    row["state"].as_str().is_some_and(|state| state == format!("removed from python3 ({from})"))
-                });
-                assert!(row.is_some(), "{devices:#}");
-                more(&mut client, round + 2, port, next);
-            }
-            client.say("end\n");
-            server.say("\n");
-            client.success(secs(10));
-            server.success(secs(10));
-            Ok(())
-        });
+                client.say("end\n");
+                server.say("\n");
+                client.success(secs(10));
+                server.success(secs(10));
+                Ok(())
+            },
+        );
     }
 }
 
@@ -171,24 +201,36 @@ fn streams_end_too() {
                 let mut command = Side::Run.command(&program);
                 let bytes = (1u64 << 40).to_string();
                 command.env("SHORTWIRE_PREFER", device);
-                command.args([side, &port.to_string(), "threads", "send", &bytes, &bytes, "5", "1"]);
+                command.args([
+                    side,
+                    &port.to_string(),
+                    "threads",
+                    "send",
+                    &bytes,
+                    &bytes,
+                    "5",
+                    "1",
+                ]);
                 command
             };
             let mut server = c.serve("server", port, &mut command("server"));
             let mut client = c.start("client", &mut command("client"));
-            let end = std::time::Instant::now() + secs(10);
+            let end = Deadline::within(secs(10));
             while connections(&[port]).iter().filter(|end| end.smcd).count() < 2 {
-                assert!(std::time::Instant::now() < end, "no upgrade: {}", client.stderr());
+                assert!(!end.is_over(), "no upgrade: {}", client.stderr());
                 std::thread::sleep(millis(20));
             }
             remove(device, &server);
             for side in [&mut client, &mut server] {
                 let status = side.wait(secs(10));
-                // As TCP has it, whichever thread calls first has the reset, and the other finds the end of the stream or the
-                // pipe broken. The first to tell ends the program.
+                // As TCP has it, whichever thread calls first has the reset, and the other finds
+                // the end of the stream or the pipe broken. The first to tell ends the program.
                 let told = side.stderr();
                 let ways = ["Connection reset", "Broken pipe", "end of stream"];
-                assert!(!status.success() && ways.iter().any(|way| told.contains(way)), "{status} {told}");
+                assert!(
+                    !status.success() && ways.iter().any(|way| told.contains(way)),
+                    "{status} {told}"
+                );
             }
         }
         Ok(())

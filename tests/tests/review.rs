@@ -1,5 +1,5 @@
-//! Programs of a review that looked for trouble: threads, signals, jumps, limits, sandboxes. Each prints the same on plain TCP
-//! and upgraded.
+//! Programs of a review that looked for trouble: threads, signals, jumps, limits, sandboxes. Each
+//! prints the same on plain TCP and upgraded.
 
 use std::fs;
 use std::process::Command;
@@ -13,8 +13,12 @@ fn runs() -> usize {
 
 /// What a program printed, without the tenths of seconds that it took.
 fn words(said: &str) -> String {
-    let word = |w: &str| if w.parse::<f64>().is_ok() && w.contains('.') { "N.N".to_string() } else { w.to_string() };
-    said.lines().map(|line| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n").collect()
+    let word = |w: &str| {
+        if w.parse::<f64>().is_ok() && w.contains('.') { "N.N".to_string() } else { w.to_string() }
+    };
+    said.lines()
+        .map(|line| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n")
+        .collect()
 }
 
 fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
@@ -31,7 +35,8 @@ fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
                 let own = c.dir().join(format!("run-{run}"));
                 fs::create_dir_all(&own).expect("a directory");
                 let mut command = Side::Run.command(&program);
-                let mut run = c.start("run", command.envs(setting.iter().copied()).current_dir(own));
+                let mut run =
+                    c.start("run", command.envs(setting.iter().copied()).current_dir(own));
                 assert_eq!(words(&run.success(secs(60))), expected, "with {setting:?}");
             }
         }
@@ -53,6 +58,7 @@ macro_rules! programs {
 }
 
 programs! {
+    what_happens_behind_an_offer = "offered" DEFAULT AT_ONCE;
     a_reader_sleeps_while_the_upgrade_ends = "lost_wakeup" DEFAULT AT_ONCE ISM;
     stdio_on_what_became_stdout = "stdout_is_socket" DEFAULT AT_ONCE ISM;
     stdio_on_what_became_stdin = "stdin_is_socket" DEFAULT AT_ONCE ISM;
@@ -100,9 +106,11 @@ programs! {
     rights_that_are_given_up = "lost_rights" DEFAULT AT_ONCE ISM;
     programs_that_are_spawned_beside_traffic = "spawns" DEFAULT AT_ONCE ISM;
     a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
+    changes_of_sets_beside_closes_forks_and_handlers = "epoll_ctl_races" DEFAULT AT_ONCE ISM;
 }
 
-/// They may be there to keep programs apart: what is not understood shares memory with nobody, and says so.
+/// They may be there to keep programs apart: what is not understood shares memory with nobody, and
+/// says so.
 #[test]
 fn settings_that_are_not_understood() {
     case("review-settings", |_| {
@@ -117,39 +125,64 @@ fn settings_that_are_not_understood() {
             command.env("LD_PRELOAD", &library).env(format!("SHORTWIRE_{name}"), value);
             let said = command.output().expect("it starts").stderr;
             let said = String::from_utf8_lossy(&said).into_owned();
-            let complaints =
-                said.lines().filter(|line| line.contains(&format!("SHORTWIRE_{setting} is not understood")));
+            let complaints = said
+                .lines()
+                .filter(|line| line.contains(&format!("SHORTWIRE_{setting} is not understood")));
             (said.contains("# on ring: 1 1"), complaints.count())
         };
-        for bad in ["PEER_POLICY=none", "DISABLE=perhaps", "MAX_MEMORY=64X", "PREFER=ismm", "AFTER=-1", "SPIN=often"] {
+        for bad in [
+            "PEER_POLICY=none",
+            "DISABLE=perhaps",
+            "MAX_MEMORY=64X",
+            "PREFER=ismm",
+            "AFTER=-1",
+            "SPIN=often",
+        ] {
             assert_eq!(upgraded(bad), (false, 1), "{bad}");
         }
         for off in ["PEER_POLICY=Off", "DISABLE=true", "DISABLE=yes", "MAX_MEMORY=1KB"] {
             assert_eq!(upgraded(off), (false, 0), "{off}");
         }
-        for on in ["PEER_POLICY=Verified", "DISABLE=no", "MAX_MEMORY=64MB", "PREFER=ism", "PREFER=", "MAX_MEMORY="] {
+        for on in [
+            "PEER_POLICY=Verified",
+            "DISABLE=no",
+            "MAX_MEMORY=64MB",
+            "PREFER=ism",
+            "PREFER=",
+            "MAX_MEMORY=",
+        ] {
             assert_eq!(upgraded(on), (true, 0), "{on}");
         }
         Ok(()) as Outcome
     });
 }
 
-/// Programs of musl are started by programs under Shortwire, in containers of Alpine, say, with LD_PRELOAD. They stay TCP.
+/// Programs of musl are started by programs under Shortwire, in containers of Alpine, say, with
+/// LD_PRELOAD. They stay TCP.
 #[test]
 fn programs_of_another_c_library() {
     case("review-musl", |c| {
         let program = c.dir().join("other");
         let mut cc = Command::new(need("musl-gcc")?);
-        let built =
-            cc.arg("-o").arg(&program).arg(system_tests::prog("other_libc.c")).output().expect("musl-gcc starts");
+        let built = cc
+            .arg("-o")
+            .arg(&program)
+            .arg(system_tests::prog("other_libc.c"))
+            .output()
+            .expect("musl-gcc starts");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         fs::write(c.dir().join("input"), "hello\n").expect("a file");
         let input = || fs::File::open(c.dir().join("input")).expect("a file");
         let library = system_tests::shortwire().with_file_name("libshortwire.so");
         let check = |how: &str, command: &mut Command| {
             let said = command.stdin(input()).output().expect("it starts");
-            let texts = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-            assert_eq!((said.status.code(), texts), (Some(7), ["hello\n".into(), String::new()]), "{how}");
+            let texts =
+                [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+            assert_eq!(
+                (said.status.code(), texts),
+                (Some(7), ["hello\n".into(), String::new()]),
+                "{how}"
+            );
         };
         check("alone", &mut Command::new(&program));
         check("preloaded", Command::new(&program).env("LD_PRELOAD", &library));
@@ -172,7 +205,8 @@ fn programs_of_another_c_library() {
     });
 }
 
-/// Logins, copies and forwarded ports, with all programs that sshd and ssh start under Shortwire too.
+/// Logins, copies and forwarded ports, with all programs that sshd and ssh start under Shortwire
+/// too.
 #[test]
 fn ssh_in_all_its_ways() {
     for setting in [DEFAULT, AT_ONCE] {
@@ -188,7 +222,11 @@ fn ssh_in_all_its_ways() {
             }
             let script = system_tests::prog("ssh.sh");
             let mut command = Command::new("bash");
-            command.arg(script).arg(c.dir()).arg(system_tests::shortwire()).envs(setting.iter().copied());
+            command
+                .arg(script)
+                .arg(c.dir())
+                .arg(system_tests::shortwire())
+                .envs(setting.iter().copied());
             let said = c.start("ssh", &mut command).success(secs(150));
             let expected = ["login", "cat", "scp", "scp -O", "sftp", "rsync", "-L", "-R", "-D"];
             assert_eq!(said.lines().collect::<Vec<_>>(), expected, "with {setting:?}");
@@ -197,8 +235,9 @@ fn ssh_in_all_its_ways() {
     }
 }
 
-/// Node's cluster, and others: a server accepts and hands each connection to a worker, another program that knows nothing of
-/// the server's table. The places of its connections come back all the same.
+/// Node's cluster, and others: a server accepts and hands each connection to a worker, another
+/// program that knows nothing of the server's table. The places of its connections come back all
+/// the same.
 #[test]
 fn connections_handed_to_another_program() {
     for setting in [DEFAULT, AT_ONCE] {
@@ -212,7 +251,10 @@ fn connections_handed_to_another_program() {
                 .arg(system_tests::shortwire())
                 .envs(setting.iter().copied());
             let said = c.start("server", &mut command).success(secs(60));
-            assert_eq!(said, "answered 600\nanswered 600\nplaces came back\nworker 0\n", "with {setting:?}");
+            assert_eq!(
+                said, "answered 600\nanswered 600\nplaces came back\nworker 0\n",
+                "with {setting:?}"
+            );
             Ok(()) as Outcome
         });
     }

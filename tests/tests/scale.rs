@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::Write;
 use std::thread::sleep;
-use std::time::Instant;
 
-use system_tests::{Connection, Ports, Side, case, compile, connections, millis, plain, secs, skip};
+use system_tests::{
+    Connection, Deadline, Ports, Side, case, compile, connections, millis, plain, secs, skip,
+};
 
 fn descriptors_allowed() -> u64 {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -25,9 +26,15 @@ mod alone {
             }
             for ports in [Ports::Low, Ports::High] {
                 let (port, many) = (ports.free(), compile("many")?);
-                let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
-                let mut client =
-                    c.start("client", Side::Run.command(&many).args(["idle", &port.to_string(), "1000", "20"]));
+                let mut server = c.serve(
+                    "server",
+                    port,
+                    Side::Run.command(&many).args(["server", &port.to_string()]),
+                );
+                let mut client = c.start(
+                    "client",
+                    Side::Run.command(&many).args(["idle", &port.to_string(), "1000", "20"]),
+                );
                 client.wait_line("ready", secs(60));
                 let watch = c.watch(&[port]);
                 watch.wait_smcd(2000, secs(20));
@@ -37,7 +44,10 @@ mod alone {
                 let before = (server.cpu_ticks(), client.cpu_ticks());
                 sleep(secs(2));
                 let spent = (server.cpu_ticks() - before.0, client.cpu_ticks() - before.1);
-                assert!(spent.0 <= 1 && spent.1 <= 1, "idle for 2 s cost (server, client) {spent:?} clock ticks");
+                assert!(
+                    spent.0 <= 1 && spent.1 <= 1,
+                    "idle for 2 s cost (server, client) {spent:?} clock ticks"
+                );
                 client.say("\n");
                 client.wait_line("again", secs(60));
                 client.success(secs(30));
@@ -48,7 +58,8 @@ mod alone {
     }
 }
 
-/// Connections that were busy and then rest hold a page each way: what their rings had come to is given back.
+/// Connections that were busy and then rest hold a page each way: what their rings had come to is
+/// given back.
 #[test]
 fn resting_connections_give_their_memory_back() {
     case("resting", |c| {
@@ -58,7 +69,8 @@ fn resting_connections_give_their_memory_back() {
         const COUNT: u64 = 200;
         let (port, many) = (Ports::Low.free(), compile("many")?);
         let number = port.to_string();
-        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
+        let mut server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
         let args = ["idle", &number, &COUNT.to_string(), "200", "2000"];
         let mut client = c.start("client", Side::Run.command(&many).args(args));
         client.wait_line("ready", secs(60));
@@ -66,12 +78,12 @@ fn resting_connections_give_their_memory_back() {
         watch.wait_smcd(2 * COUNT as usize, secs(20));
         drop(watch);
         // Each moved 400,000 bytes each way, more than its rings.
-        let end = Instant::now() + secs(10);
+        let end = Deadline::within(secs(10));
         let most = COUNT * 2 * 4096 + (1 << 20);
         for process in [&server, &client] {
             while arena_memory(process.pid()) > most {
                 let held = arena_memory(process.pid()) / COUNT;
-                assert!(Instant::now() < end, "{held} bytes of rings for each idle connection");
+                assert!(!end.is_over(), "{held} bytes of rings for each idle connection");
                 sleep(millis(50));
             }
         }
@@ -104,7 +116,8 @@ fn ten_thousand_short_connections() {
         let mut times = Vec::new();
         for side in [Side::Plain, Side::Run] {
             let (port, many) = (Ports::Low.free(), compile("many")?);
-            let mut server = c.serve("server", port, side.command(&many).args(["server", &port.to_string()]));
+            let mut server =
+                c.serve("server", port, side.command(&many).args(["server", &port.to_string()]));
             let said = c.client("client", side, &many, &["short", &port.to_string(), "10000"]);
             times.push(said.trim().to_string());
             server.stop();
@@ -121,9 +134,13 @@ fn ten_thousand_short_connections() {
 fn connections_upgraded_and_closed_in_turn() {
     case("turnover", |c| {
         let (port, many) = (Ports::High.free(), compile("many")?);
-        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
+        let mut server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &port.to_string()]));
         for _ in 0..10 {
-            let mut client = c.start("client", Side::Run.command(&many).args(["idle", &port.to_string(), "100", "20"]));
+            let mut client = c.start(
+                "client",
+                Side::Run.command(&many).args(["idle", &port.to_string(), "100", "20"]),
+            );
             client.wait_line("ready", secs(30));
             client.say("\n");
             client.wait_line("again", secs(30));
@@ -134,7 +151,8 @@ fn connections_upgraded_and_closed_in_turn() {
     });
 }
 
-/// Beyond what a user's processes may have together connections stay on TCP, and say why; what a killed one had comes back.
+/// Beyond what a user's processes may have together connections stay on TCP, and say why; what a
+/// killed one had comes back.
 #[test]
 fn a_users_processes_share_a_limit() {
     case("user-limit", |c| {
@@ -144,7 +162,8 @@ fn a_users_processes_share_a_limit() {
         fs::create_dir(c.dir().join("run")).expect("a folder of its own");
         let (port, many) = (Ports::Low.free(), compile("many")?);
         let number = port.to_string();
-        let mut server = c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
+        let mut server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
         // 16 buffers for all, and each asks for 10.
         let start = |name: &str| {
             let mut command = Side::Run.command(&many);
@@ -154,8 +173,9 @@ fn a_users_processes_share_a_limit() {
             client.wait_line("ready", secs(20));
             let all = connections(&[port]);
             let shared = all.iter().filter(|c| c.pid == i64::from(client.pid()) && c.smcd).count();
-            let refused =
-                |c: &&Connection| c.pid == i64::from(client.pid()) && c.state.contains("all processes of the user");
+            let refused = |c: &&Connection| {
+                c.pid == i64::from(client.pid()) && c.state.contains("all processes of the user")
+            };
             (shared, all.iter().filter(refused).count(), client)
         };
         let (shared, refused, mut first) = start("first");

@@ -31,7 +31,8 @@ const PYTHON: &[&str] = &[
 
 fn run(c: &Case, interpreter: &std::path::Path, mode: Mode) -> Results {
     let words = mode.words().to_string_lossy().into_owned();
-    let mut words = words.split_whitespace().chain([interpreter.to_str().expect("a path in UTF-8")]);
+    let mut words =
+        words.split_whitespace().chain([interpreter.to_str().expect("a path in UTF-8")]);
     let mut command = Command::new(words.next().expect("a program"));
     mode.apply(command.args(words).arg(recipes().join("unittests.py")).args(PYTHON));
     Results::read(&c.start("python", &mut command).success(secs(150)))
@@ -39,7 +40,10 @@ fn run(c: &Case, interpreter: &std::path::Path, mode: Mode) -> Results {
 
 /// Some distributions have Python without its tests.
 fn has_tests(interpreter: &std::path::Path) -> bool {
-    Command::new(interpreter).args(["-c", "import test.test_socket"]).output().is_ok_and(|said| said.status.success())
+    Command::new(interpreter)
+        .args(["-c", "import test.test_socket"])
+        .output()
+        .is_ok_and(|said| said.status.success())
 }
 
 #[test]
@@ -50,7 +54,12 @@ fn python_own_tests() {
             return skip("python3 has no test package (libpython3-testsuite)");
         };
         let without = run(c, interpreter, Mode::Plain);
-        assert!(without.passed.len() > 200, "only {} tests passed: {:?}", without.passed.len(), without.failed);
+        assert!(
+            without.passed.len() > 200,
+            "only {} tests passed: {:?}",
+            without.passed.len(),
+            without.failed
+        );
         if plain() {
             return Ok(());
         }
@@ -86,6 +95,10 @@ fn every_suite() {
         table.push(line);
     }
     println!("\n{}", table.join("\n"));
-    assert!(broken.is_empty(), "no test passes without Shortwire: {}, see target/suites/log", broken.join(", "));
+    assert!(
+        broken.is_empty(),
+        "no test passes without Shortwire: {}, see target/suites/log",
+        broken.join(", ")
+    );
     assert_eq!(newly, 0, "tests fail under shortwire run and not without it");
 }

@@ -1,13 +1,14 @@
-//! What shows and steers link groups, in the shape that users of smc-tools know: `linkgroups`, `devices`, `ueid`, `seid`, and the
-//! record of handshakes that tshark reads.
+//! What shows and steers link groups, in the shape that users of smc-tools know: `linkgroups`,
+//! `devices`, `ueid`, `seid`, and the record of handshakes that tshark reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use serde_json::Value;
-use system_tests::{Case, Ports, Proc, Skip, case, millis, need, python, secs, shortwire};
+use system_tests::{
+    Case, Deadline, Ports, Proc, Skip, case, millis, need, python, secs, shortwire,
+};
 
 /// Echoes until the end.
 const SERVER: &str = "
@@ -38,9 +39,20 @@ sys.stdin.readline()
 ";
 
 /// Python on a script, started by `shortwire` with these arguments and settings.
-fn start(how: &[&str], settings: &[(&str, &Path)], script: &str, args: &[&str]) -> Result<Command, Skip> {
+fn start(
+    how: &[&str],
+    settings: &[(&str, &Path)],
+    script: &str,
+    args: &[&str],
+) -> Result<Command, Skip> {
     let mut command = Command::new(shortwire());
-    command.args(how).arg("--").arg(python()?).args(["-c", script]).args(args).envs(settings.iter().copied());
+    command
+        .args(how)
+        .arg("--")
+        .arg(python()?)
+        .args(["-c", script])
+        .args(args)
+        .envs(settings.iter().copied());
     command.env_remove("LD_PRELOAD");
     Ok(command)
 }
@@ -54,7 +66,8 @@ fn meet(c: &Case, port: u16, server: &mut Command, client: &mut Command) -> (Pro
 }
 
 fn json(args: &[&str]) -> Value {
-    let said = Command::new(shortwire()).args(args).env_remove("LD_PRELOAD").output().expect("shortwire");
+    let said =
+        Command::new(shortwire()).args(args).env_remove("LD_PRELOAD").output().expect("shortwire");
     assert!(said.status.success(), "{args:?}: {said:?}");
     serde_json::from_slice(&said.stdout).expect("JSON")
 }
@@ -84,16 +97,26 @@ fn link_groups_are_shown_at_both_ends() {
                 &mut start(&how, &[], CLIENT, &[&number, "3"])?,
             );
             let found = groups(&[server.pid(), client.pid()]);
-            // Who proposes follows from the addresses: some of the connections may go the other way.
-            let of = |pid: i32| found.iter().filter(move |group| group["pid"] == pid).collect::<Vec<_>>();
-            let connections = |pid| of(pid).iter().map(|g| g["connections"].as_u64().unwrap_or(0)).sum::<u64>();
-            assert_eq!((connections(server.pid()), connections(client.pid())), (3, 3), "{found:#?}");
+            // Who proposes follows from the addresses: some of the connections may go the other
+            // way.
+            let of = |pid: i32| {
+                found.iter().filter(move |group| group["pid"] == pid).collect::<Vec<_>>()
+            };
+            let connections =
+                |pid| of(pid).iter().map(|g| g["connections"].as_u64().unwrap_or(0)).sum::<u64>();
+            assert_eq!(
+                (connections(server.pid()), connections(client.pid())),
+                (3, 3),
+                "{found:#?}"
+            );
             for group in &found {
                 let own = group["pid"] == server.pid();
                 let other = of(if own { client.pid() } else { server.pid() });
                 let peer = if own { client.pid() } else { server.pid() };
                 assert!(
-                    other.iter().any(|o| o["gid"] == group["peer_gid"] && o["role"] != group["role"]),
+                    other
+                        .iter()
+                        .any(|o| o["gid"] == group["peer_gid"] && o["role"] != group["role"]),
                     "{found:#?}"
                 );
                 for (field, value) in [
@@ -109,35 +132,57 @@ fn link_groups_are_shown_at_both_ends() {
                     assert_eq!(group[field], value, "{field} of {group:#}");
                 }
                 let (conns, dmb) = (group["connections"].as_u64(), group["dmb"].as_u64());
-                assert!(dmb >= conns.map(|n| n * 16_000) && group["sndbuf"].as_u64() >= conns.map(|n| n * 16_000));
+                assert!(
+                    dmb >= conns.map(|n| n * 16_000)
+                        && group["sndbuf"].as_u64() >= conns.map(|n| n * 16_000)
+                );
             }
-            let shown = Command::new(shortwire()).args(["ss", "-D", "-W"]).output().expect("shortwire");
+            let shown =
+                Command::new(shortwire()).args(["ss", "-D", "-W"]).output().expect("shortwire");
             let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
             for group in &found {
                 let id = format!("{:08x}", group["id"].as_u64().expect("a number"));
-                let (gid, peer) = (group["gid"].as_str().expect("a GID"), group["peer_gid"].as_str().expect("a GID"));
+                let (gid, peer) = (
+                    group["gid"].as_str().expect("a GID"),
+                    group["peer_gid"].as_str().expect("a GID"),
+                );
                 // Its own GID stands before the peer's.
-                let row =
-                    |line: &&str| line.ends_with(&id) && line.find(gid).is_some_and(|at| line[at..].contains(peer));
+                let row = |line: &&str| {
+                    line.ends_with(&id)
+                        && line.find(gid).is_some_and(|at| line[at..].contains(peer))
+                };
                 let count = shown.lines().filter(row).count() as u64;
                 assert_eq!(Some(count), group["connections"].as_u64(), "{group:#}\n{shown}");
             }
             let rows = json(&["devices", "--json"]);
-            let row = rows["devices"].as_array().expect("a list").iter().find(|row| row["pchid"] == chid);
+            let row =
+                rows["devices"].as_array().expect("a list").iter().find(|row| row["pchid"] == chid);
             let row = row.expect("a row");
-            assert!(row["in_use"] == true && row["link_groups"].as_u64() >= Some(found.len() as u64), "{row}");
+            assert!(
+                row["in_use"] == true && row["link_groups"].as_u64() >= Some(found.len() as u64),
+                "{row}"
+            );
             client.say("\n");
             client.success(secs(10));
             server.stop();
         }
-        assert!(Command::new(shortwire()).args(["linkgroups", "nonsense"]).output().is_ok_and(|o| !o.status.success()));
+        assert!(
+            Command::new(shortwire())
+                .args(["linkgroups", "nonsense"])
+                .output()
+                .is_ok_and(|o| !o.status.success())
+        );
         Ok(())
     });
 }
 
 /// `shortwire` with a configuration of its own; its output, or why it failed.
 fn configured(folder: &Path, args: &[&str]) -> Result<String, String> {
-    let said = Command::new(shortwire()).args(args).env("XDG_CONFIG_HOME", folder).output().expect("shortwire");
+    let said = Command::new(shortwire())
+        .args(args)
+        .env("XDG_CONFIG_HOME", folder)
+        .output()
+        .expect("shortwire");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
     if said.status.success() { Ok(text(&said.stdout)) } else { Err(text(&said.stderr)) }
 }
@@ -175,9 +220,13 @@ fn eids_are_kept_and_keep_programs_apart() {
                 let all = json(&["ss", "--json"]);
                 let rows = all["connections"].as_array().expect("a list");
                 let local = format!("127.0.0.1:{number}");
-                let ours: Vec<&Value> = rows.iter().filter(|r| r["local"] == local || r["peer"] == local).collect();
+                let ours: Vec<&Value> =
+                    rows.iter().filter(|r| r["local"] == local || r["peer"] == local).collect();
                 // The server declines with NOSMCDDEV, as the kernel does where EIDs differ.
-                let codes: Vec<_> = ours.iter().map(|r| (r["reason"].as_u64(), r["peer_reason"].as_u64())).collect();
+                let codes: Vec<_> = ours
+                    .iter()
+                    .map(|r| (r["reason"].as_u64(), r["peer_reason"].as_u64()))
+                    .collect();
                 assert!(codes.contains(&(Some(0x0303_0001), Some(0))), "{codes:x?}");
                 assert!(codes.contains(&(Some(0x0500_0000), Some(0x0303_0001))), "{codes:x?}");
             }
@@ -185,10 +234,17 @@ fn eids_are_kept_and_keep_programs_apart() {
             client.success(secs(10));
             server.stop();
         }
-        assert_eq!(configured(&bank, &["ueid", "flush"]), Ok("The system's own EID is enabled again.".into()));
-        fs::write(shop.join("shortwire/eids.toml"), "ueids = [\"lower\"]").expect("a damaged table");
+        assert_eq!(
+            configured(&bank, &["ueid", "flush"]),
+            Ok("The system's own EID is enabled again.".into())
+        );
+        fs::write(shop.join("shortwire/eids.toml"), "ueids = [\"lower\"]")
+            .expect("a damaged table");
         let refused = configured(&shop, &["run", "--", "true"]);
-        assert!(refused.as_ref().is_err_and(|why| why.contains("eids.toml cannot be used")), "{refused:?}");
+        assert!(
+            refused.as_ref().is_err_and(|why| why.contains("eids.toml cannot be used")),
+            "{refused:?}"
+        );
         Ok(())
     });
 }
@@ -202,9 +258,9 @@ fn dissected(tshark: &Path, file: &Path) -> String {
 
 /// Waits until the file is no longer written to.
 fn settled(file: &Path, least: usize) {
-    let end = Instant::now() + secs(10);
+    let end = Deadline::within(secs(10));
     while fs::metadata(file).map_or(0, |meta| meta.len()) < least as u64 {
-        assert!(Instant::now() < end, "{} stays short", file.display());
+        assert!(!end.is_over(), "{} stays short", file.display());
         std::thread::sleep(millis(10));
     }
 }
@@ -214,7 +270,8 @@ fn tshark_reads_the_handshake() {
     case("trace-clc", |c| {
         let tshark = need("tshark")?;
         let file = |name: &str| c.dir().join(name);
-        // Each end into a file of its own, both into one, and a client whose device the server has not.
+        // Each end into a file of its own, both into one, and a client whose device the server has
+        // not.
         let runs: [(&str, &str, &str, &[&str]); 3] = [
             ("server.pcap", "client.pcap", "loopback", &["Proposal", "Accept", "Confirm"]),
             ("both.pcap", "both.pcap", "loopback", &["Proposal", "Accept", "Confirm"]),
@@ -226,13 +283,23 @@ fn tshark_reads_the_handshake() {
             let (server_file, client_file) = (file(at_server), file(at_client));
             let traced = |path: &PathBuf, script, args: &[&str]| {
                 let path = path.to_str().expect("a name in ASCII").to_string();
-                start(&["trace-clc", "-o", &path], &[("SHORTWIRE_AFTER", Path::new("4"))], script, args)
+                start(
+                    &["trace-clc", "-o", &path],
+                    &[("SHORTWIRE_AFTER", Path::new("4"))],
+                    script,
+                    args,
+                )
             };
             let mut server = traced(&server_file, SERVER, &[&number])?;
             server.env("SHORTWIRE_PREFER", prefer);
             let mut client = if at_server == at_client {
                 // The file of the server's, which goes on.
-                let mut client = start(&["run"], &[("SHORTWIRE_TRACE_CLC", &client_file)], CLIENT, &[&number, "1"])?;
+                let mut client = start(
+                    &["run"],
+                    &[("SHORTWIRE_TRACE_CLC", &client_file)],
+                    CLIENT,
+                    &[&number, "1"],
+                )?;
                 client.env("SHORTWIRE_PREFER", "loopback");
                 client
             } else {
@@ -247,7 +314,10 @@ fn tshark_reads_the_handshake() {
                 assert_eq!(said.lines().count(), expected.len(), "{}:\n{said}", path.display());
                 for (line, kind) in said.lines().zip(expected) {
                     // A Decline names no technology: to the dissector it is SMC of version 2.
-                    assert!(line.contains("127.0.0.1") && line.contains(&format!("-{kind}]")), "{kind}: {line}");
+                    assert!(
+                        line.contains("127.0.0.1") && line.contains(&format!("-{kind}]")),
+                        "{kind}: {line}"
+                    );
                     assert!(line.contains(&number) && !line.contains("Retransmission"), "{line}");
                 }
             }
@@ -258,26 +328,44 @@ fn tshark_reads_the_handshake() {
                 .output();
             let whole = String::from_utf8_lossy(&whole.expect("tshark").stdout).into_owned();
             assert_eq!(whole.matches("Checksum Status: Good").count(), expected.len(), "{whole}");
-            assert_eq!(whole.matches("Header checksum status: Good").count(), expected.len(), "{whole}");
-            assert!(!whole.contains("Malformed") && whole.contains("CLC Message: Proposal (1)"), "{whole}");
+            assert_eq!(
+                whole.matches("Header checksum status: Good").count(),
+                expected.len(),
+                "{whole}"
+            );
+            assert!(
+                !whole.contains("Malformed") && whole.contains("CLC Message: Proposal (1)"),
+                "{whole}"
+            );
             if prefer == "ism" {
                 assert!(whole.contains("0x03030007"), "the diagnosis NOSMCD2DEV:\n{whole}");
             } else {
                 let [shown] = &groups(&[client.pid()])[..] else { panic!("one link group") };
-                let upper = shown["gid"].as_str().expect("a GID").split('_').next().expect("its upper half");
-                assert!(whole.contains(&format!("0x{upper}")), "the GID {upper} of the client:\n{whole}");
+                let upper = shown["gid"]
+                    .as_str()
+                    .expect("a GID")
+                    .split('_')
+                    .next()
+                    .expect("its upper half");
+                assert!(
+                    whole.contains(&format!("0x{upper}")),
+                    "the GID {upper} of the client:\n{whole}"
+                );
             }
             client.say("\n");
             client.success(secs(10));
             server.stop();
         }
-        let refused = Command::new(shortwire()).args(["trace-clc", "-o", "/no/such/folder/x", "--", "true"]).output();
+        let refused = Command::new(shortwire())
+            .args(["trace-clc", "-o", "/no/such/folder/x", "--", "true"])
+            .output();
         assert_eq!(refused.expect("shortwire").status.code(), Some(125));
         Ok(())
     });
 }
 
-/// Those in Rust are built with the tests of their crates; those in C are run by tests of the libraries that they use.
+/// Those in Rust are built with the tests of their crates; those in C are run by tests of the
+/// libraries that they use.
 #[test]
 fn examples_say_what_they_should() {
     case("examples", |_| {
@@ -291,11 +379,17 @@ fn examples_say_what_they_should() {
         ] {
             let program = built.join(name);
             if !program.exists() {
-                return system_tests::skip(format!("{name} is not built: cargo build --workspace --examples"));
+                return system_tests::skip(format!(
+                    "{name} is not built: cargo build --workspace --examples"
+                ));
             }
             let output = Command::new(&program).output().expect("an example");
             let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && said.trim_end() == says, "{name}: {} {said:?}", output.status);
+            assert!(
+                output.status.success() && said.trim_end() == says,
+                "{name}: {} {said:?}",
+                output.status
+            );
         }
         Ok(())
     });

@@ -30,7 +30,10 @@ impl Transfer<'_> {
         let command = |side: &str| {
             let mut command = Side::Run.command(&self.program);
             command.args([side, &port.to_string(), self.driver, self.op]);
-            command.args([self.to_server, self.to_client, self.seed, self.connections].map(|n| n.to_string()));
+            command.args(
+                [self.to_server, self.to_client, self.seed, self.connections]
+                    .map(|n| n.to_string()),
+            );
             command.envs(self.env.iter().map(|(name, value)| (name, value)));
             command
         };
@@ -46,10 +49,20 @@ impl Transfer<'_> {
 
 fn plan<'a>(driver: &'a str, op: &'a str) -> Result<Transfer<'a>, system_tests::Skip> {
     let (bytes, program) = (usual(), compile("transfer")?);
-    Ok(Transfer { program, driver, op, to_server: bytes, to_client: bytes, seed: 7, connections: 1, env: Vec::new() })
+    Ok(Transfer {
+        program,
+        driver,
+        op,
+        to_server: bytes,
+        to_client: bytes,
+        seed: 7,
+        connections: 1,
+        env: Vec::new(),
+    })
 }
 
-/// The given ways to move bytes under one driver, one after the other, with both roles in the rendezvous.
+/// The given ways to move bytes under one driver, one after the other, with both roles in the
+/// rendezvous.
 fn ways(driver: &str, ops: &[&str]) {
     case(&format!("transfer-{driver}"), |c| {
         for (i, op) in ops.iter().enumerate() {
@@ -64,22 +77,36 @@ fn ways(driver: &str, ops: &[&str]) {
 fn blocking_in_lockstep() {
     ways(
         "lockstep",
-        &["write", "send", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "msg", "mmsg", "splice", "dontwait"],
+        &[
+            "write", "send", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "msg", "mmsg",
+            "splice", "dontwait",
+        ],
     );
 }
 
 #[test]
 fn blocking_with_a_reading_and_a_writing_thread() {
-    ways("threads", &["send", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "mmsg", "splice", "dontwait"]);
+    ways(
+        "threads",
+        &[
+            "send", "waitall", "peek", "lowat", "cork", "sendfile", "vec", "mmsg", "splice",
+            "dontwait",
+        ],
+    );
 }
 
-/// Marks set and waited for while the upgrade is under way, over and over: set just as the upgrade lowers the kernel's,
-/// and above what the peer's window lets it send.
+/// Marks set and waited for while the upgrade is under way, over and over: set just as the upgrade
+/// lowers the kernel's, and above what the peer's window lets it send.
 #[test]
 fn low_water_marks_at_the_switch() {
     case("transfer-marks", |c| {
-        Transfer { to_server: 100_000, to_client: 100_000, connections: 1000, ..plan("threads", "lowat")? }
-            .run(c, Ports::High);
+        Transfer {
+            to_server: 100_000,
+            to_client: 100_000,
+            connections: 1000,
+            ..plan("threads", "lowat")?
+        }
+        .run(c, Ports::High);
         Ok(())
     });
 }
@@ -108,7 +135,8 @@ fn epoll_edge() {
 fn a_gibibyte_each_way() {
     case("gibibyte", |c| {
         let bytes = 1024 * MIB;
-        Transfer { to_server: bytes, to_client: bytes, ..plan("threads", "send")? }.run(c, Ports::High);
+        Transfer { to_server: bytes, to_client: bytes, ..plan("threads", "send")? }
+            .run(c, Ports::High);
         Ok(())
     });
 }
@@ -117,9 +145,12 @@ fn a_gibibyte_each_way() {
 #[test]
 fn half_closed_for_most_of_the_way() {
     case("half-closed", |c| {
-        for (driver, to_server, to_client) in
-            [("threads", MIB, usual()), ("edge", usual(), 0), ("poll", 0, usual()), ("lockstep", 1, MIB)]
-        {
+        for (driver, to_server, to_client) in [
+            ("threads", MIB, usual()),
+            ("edge", usual(), 0),
+            ("poll", 0, usual()),
+            ("lockstep", 1, MIB),
+        ] {
             Transfer { to_server, to_client, ..plan(driver, "send")? }.run(c, Ports::Low);
         }
         Ok(())
@@ -157,15 +188,18 @@ fn every_ring_size() {
     case("ring-sizes", |c| {
         for size in ["16K", "64K", "1M"] {
             let env = vec![("SHORTWIRE_DMB_SIZE", size.to_string())];
-            Transfer { env, to_server: 16 * MIB, to_client: 16 * MIB, ..plan("threads", "vec")? }.run(c, Ports::High);
+            Transfer { env, to_server: 16 * MIB, to_client: 16 * MIB, ..plan("threads", "vec")? }
+                .run(c, Ports::High);
             let env = vec![("SHORTWIRE_DMB_SIZE", size.to_string())];
-            Transfer { env, to_server: 16 * MIB, to_client: 16 * MIB, ..plan("edge", "write")? }.run(c, Ports::Low);
+            Transfer { env, to_server: 16 * MIB, to_client: 16 * MIB, ..plan("edge", "write")? }
+                .run(c, Ports::Low);
         }
         Ok(())
     });
 }
 
-/// A hundred switches at random offsets while both directions are busy: the two sides' thresholds differ and change.
+/// A hundred switches at random offsets while both directions are busy: the two sides' thresholds
+/// differ and change.
 #[test]
 fn a_hundred_switches_under_full_load() {
     case("switches", |c| {
@@ -177,7 +211,9 @@ fn a_hundred_switches_under_full_load() {
             let mut side = |name: &str| {
                 let after = 1 + random.below(if pair % 3 == 0 { 200 } else { 20 });
                 let mut command = Side::Run.command(compile("transfer")?);
-                command.env("SHORTWIRE_AFTER", after.to_string()).env("SHORTWIRE_AFTER_BYTES", "1G");
+                command
+                    .env("SHORTWIRE_AFTER", after.to_string())
+                    .env("SHORTWIRE_AFTER_BYTES", "1G");
                 command.args([name, &port.to_string(), driver, "send"]);
                 command.args([to_server, to_client, pair as u64 * 100, 5].map(|n| n.to_string()));
                 Ok(command)

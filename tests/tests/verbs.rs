@@ -1,17 +1,23 @@
-//! Programs over the verbs device: nothing but `--prefer` differs, and `shortwire ss` says so. Where there is no RDMA it is the
-//! provider in software that carries them.
+//! Programs over the verbs device: nothing but `--prefer` differs, and `shortwire ss` says so.
+//! Where there is no RDMA it is the provider in software that carries them.
 
 use std::path::Path;
 use std::process::Command;
 
 use system_tests::device::{self, iperf3, prefer};
-use system_tests::{Case, Ports, Skip, case, compile, need, secs};
+use system_tests::{Case, Deadline, Ports, Skip, case, compile, need, secs};
 
 fn over_verbs(program: &Path) -> Command {
     prefer("verbs,loopback", program)
 }
 
-fn transfer(c: &Case, driver: &str, op: &str, mebibytes: usize, integrity: bool) -> Result<(), Skip> {
+fn transfer(
+    c: &Case,
+    driver: &str,
+    op: &str,
+    mebibytes: usize,
+    integrity: bool,
+) -> Result<(), Skip> {
     let (program, port) = (compile("transfer")?, Ports::High.free());
     let command = |side: &str| {
         let mut command = over_verbs(&program);
@@ -25,7 +31,11 @@ fn transfer(c: &Case, driver: &str, op: &str, mebibytes: usize, integrity: bool)
     let mut client = c.start("client", &mut command("client"));
     for side in [&mut client, &mut server] {
         let said = side.success(secs(120));
-        assert_eq!(said.lines().filter(|line| line.ends_with(" ok")).count(), 1, "{driver} {op}: {said}");
+        assert_eq!(
+            said.lines().filter(|line| line.ends_with(" ok")).count(),
+            1,
+            "{driver} {op}: {said}"
+        );
     }
     // One that is over before it was looked at is none.
     watch.expect_device("verbs", 0);
@@ -42,14 +52,17 @@ fn transfers() {
         ("epoll", &["send", "msg"]),
     ];
     for (driver, ops) in drivers {
-        case(&format!("verbs-transfer-{driver}"), |c| ops.iter().try_for_each(|op| transfer(c, driver, op, 32, false)));
+        case(&format!("verbs-transfer-{driver}"), |c| {
+            ops.iter().try_for_each(|op| transfer(c, driver, op, 32, false))
+        });
     }
 }
 
 #[test]
 fn transfers_with_integrity() {
     case("verbs-integrity", |c| {
-        let ways = [("lockstep", "write"), ("threads", "sendfile"), ("epoll", "send"), ("poll", "splice")];
+        let ways =
+            [("lockstep", "write"), ("threads", "sendfile"), ("epoll", "send"), ("poll", "splice")];
         ways.iter().try_for_each(|(driver, op)| transfer(c, driver, op, 16, true))
     });
 }
@@ -63,8 +76,8 @@ fn iperf3_one_stream_and_both_ways() {
     });
 }
 
-/// What both have in common is used, in the order of whoever proposes; nothing in common leaves TCP. In software it is only
-/// what somebody asked for.
+/// What both have in common is used, in the order of whoever proposes; nothing in common leaves
+/// TCP. In software it is only what somebody asked for.
 #[test]
 fn devices_are_negotiated() {
     case("verbs-negotiated", |c| {
@@ -145,9 +158,9 @@ fn echoed(c: &Case, what: &str) -> Result<(String, usize, usize), Skip> {
     };
     let before = linked();
     server.say("\n");
-    let end = std::time::Instant::now() + secs(30);
+    let end = Deadline::within(secs(30));
     while client.stdout().is_empty() {
-        assert!(std::time::Instant::now() < end, "the client hangs: {}", client.stderr());
+        assert!(!end.is_over(), "the client hangs: {}", client.stderr());
         std::thread::sleep(system_tests::millis(10));
     }
     let after = linked();
@@ -157,7 +170,8 @@ fn echoed(c: &Case, what: &str) -> Result<(String, usize, usize), Skip> {
     Ok((said, before, after))
 }
 
-/// A fork child has no part in its parent's link: the connection is back on TCP when there are two to hold it.
+/// A fork child has no part in its parent's link: the connection is back on TCP when there are two
+/// to hold it.
 #[test]
 fn a_fork_goes_back_to_tcp() {
     case("verbs-fork", |c| {
@@ -166,12 +180,17 @@ fn a_fork_goes_back_to_tcp() {
     });
 }
 
-/// The end of a process ends its connections as the kernel would, and nobody waits for a link that is no more.
+/// The end of a process ends its connections as the kernel would, and nobody waits for a link that
+/// is no more.
 #[test]
 fn a_killed_peer_is_noticed() {
     case("verbs-killed", |c| {
         let (said, before, _) = echoed(c, "killed")?;
-        assert!(before == 2 && ["ConnectionResetError", "BrokenPipeError", "AssertionError"].contains(&said.as_str()));
+        assert!(
+            before == 2
+                && ["ConnectionResetError", "BrokenPipeError", "AssertionError"]
+                    .contains(&said.as_str())
+        );
         Ok(())
     });
 }
@@ -182,26 +201,43 @@ fn it_is_shown() {
     case("verbs-shown", |c| {
         let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
         let number = port.to_string();
-        let _server = c.serve("server", port, prefer("verbs", &iperf3).args(["-s", "-B", "127.0.0.1", "-p", &number]));
+        let _server = c.serve(
+            "server",
+            port,
+            prefer("verbs", &iperf3).args(["-s", "-B", "127.0.0.1", "-p", &number]),
+        );
         let watch = c.watch(&[port]);
         let args = ["-c", "127.0.0.1", "-p", &number, "-t", "4"];
         let mut client = c.start("client", prefer("verbs", &iperf3).args(args));
         std::thread::sleep(secs(2));
         let shown = |what: &[&str]| {
-            let said = Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
+            let said =
+                Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
             serde_json::from_slice::<serde_json::Value>(&said.stdout).expect("JSON")
         };
         let devices = shown(&["devices", "--json"]);
-        let verbs = devices["devices"].as_array().expect("a list").iter().find(|d| d["type"] == "verbs");
+        let verbs =
+            devices["devices"].as_array().expect("a list").iter().find(|d| d["type"] == "verbs");
         let verbs = verbs.expect("the device");
         let state = verbs["state"].as_str().expect("a state");
-        let software = Path::new("/sys/class/infiniband").read_dir().map_or(true, |mut list| list.next().is_none());
+        let software = Path::new("/sys/class/infiniband")
+            .read_dir()
+            .map_or(true, |mut list| list.next().is_none());
         assert_eq!(state == "software, if preferred: no RDMA device", software, "{state}");
         assert!(verbs["in_use"] == true && verbs["link_groups"].as_u64() >= Some(2), "{verbs:#}");
         let groups = shown(&["linkgroups", "--json"]);
         let of_client = |group: &&serde_json::Value| group["pid"] == client.pid();
-        let group = groups["linkgroups"].as_array().expect("a list").iter().find(of_client).expect("its link group");
-        assert_eq!((&group["device"], &group["state"]), (&"verbs".into(), &"READY".into()), "{group:#}");
+        let group = groups["linkgroups"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .find(of_client)
+            .expect("its link group");
+        assert_eq!(
+            (&group["device"], &group["state"]),
+            (&"verbs".into(), &"READY".into()),
+            "{group:#}"
+        );
         client.success(secs(20));
         watch.expect_device("verbs", 2);
         Ok(())

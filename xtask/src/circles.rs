@@ -1,4 +1,5 @@
-//! Which modules of a crate import each other in a circle: none of them can be understood without all the others.
+//! Which modules of a crate import each other in a circle: none of them can be understood without
+//! all the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,12 +21,15 @@ pub fn problems(crates: &Path) -> Result<Vec<String>> {
     for entry in fs::read_dir(crates).context("cannot read the folder of crates")? {
         let folder = entry?.path();
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let most = LARGER.iter().find(|(larger, _)| *larger == name).map_or(MOST, |(_, most)| *most);
+        let most =
+            LARGER.iter().find(|(larger, _)| *larger == name).map_or(MOST, |(_, most)| *most);
         let mut graph = Graph::new();
         read(&folder.join("src"), None, &mut graph)?;
         for circle in circles(&graph).into_iter().filter(|circle| circle.len() > most) {
             let modules = circle.into_iter().collect::<Vec<_>>().join(", ");
-            problems.push(format!("{name}: {modules} import each other in a circle; at most {most} modules may"));
+            problems.push(format!(
+                "{name}: {modules} import each other in a circle; at most {most} modules may"
+            ));
         }
     }
     Ok(problems)
@@ -40,8 +44,12 @@ fn read(folder: &Path, module: Option<&str>, graph: &mut Graph) -> Result<()> {
         let of = module.unwrap_or(&stem);
         if path.is_dir() {
             read(&path, Some(of), graph)?;
-        } else if path.extension().is_some_and(|end| end == "rs") && !["lib", "main"].contains(&of) && stem != "tests" {
-            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        } else if path.extension().is_some_and(|end| end == "rs")
+            && !["lib", "main"].contains(&of)
+            && stem != "tests"
+        {
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
             graph.entry(of.to_string()).or_default().extend(named(&text));
         }
     }
@@ -51,8 +59,11 @@ fn read(folder: &Path, module: Option<&str>, graph: &mut Graph) -> Result<()> {
 /// The top-level modules that a file names outside of comments and tests.
 fn named(text: &str) -> BTreeSet<String> {
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let code: String =
-        text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join(" ");
+    let code: String = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join(" ");
     let mut found = BTreeSet::new();
     for rest in code.split("crate::").skip(1) {
         match rest.strip_prefix('{') {
@@ -86,7 +97,8 @@ fn listed(list: &str) -> Vec<String> {
 }
 
 fn first_word(text: &str) -> Option<String> {
-    let word: String = text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+    let word: String =
+        text.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     (!word.is_empty()).then_some(word)
 }
 
@@ -101,7 +113,8 @@ fn circles(graph: &Graph) -> Vec<BTreeSet<String>> {
             .cloned()
             .collect()
     };
-    let mut all: Vec<BTreeSet<String>> = graph.keys().map(of).filter(|circle| circle.len() > 1).collect();
+    let mut all: Vec<BTreeSet<String>> =
+        graph.keys().map(of).filter(|circle| circle.len() > 1).collect();
     all.sort();
     all.dedup();
     all.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
@@ -113,8 +126,11 @@ fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![from.to_string()];
     while let Some(module) = open.pop() {
-        for next in
-            graph.get(&module).into_iter().flatten().filter(|next| graph.contains_key(*next) && **next != module)
+        for next in graph
+            .get(&module)
+            .into_iter()
+            .flatten()
+            .filter(|next| graph.contains_key(*next) && **next != module)
         {
             if found.insert(next.clone()) {
                 open.push(next.clone());
@@ -136,12 +152,14 @@ mod tests {
 
     #[test]
     fn circles_are_found_and_lines_are_none() {
-        let edges = [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d"), ("f", "a")];
+        let edges =
+            [("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "e"), ("e", "d"), ("f", "a")];
         let mut graph = Graph::new();
         for (from, to) in edges {
             graph.entry(from.into()).or_default().insert(to.into());
         }
-        let found: Vec<Vec<String>> = circles(&graph).into_iter().map(|circle| circle.into_iter().collect()).collect();
+        let found: Vec<Vec<String>> =
+            circles(&graph).into_iter().map(|circle| circle.into_iter().collect()).collect();
         assert_eq!(found, [vec!["a", "b", "c"], vec!["d", "e"]]);
     }
 

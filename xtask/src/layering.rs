@@ -7,47 +7,55 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// The edges that ARCHITECTURE.md draws. A crate may also use what it reaches through them; nothing points upwards.
+/// The edges that ARCHITECTURE.md draws. A crate may also use what it reaches through them; nothing
+/// points upwards.
 const EDGES: &[(&str, &[&str])] = &[
-    ("checksum", &[]),
+    ("shortwire-checksum", &[]),
     // The crate's C border, which needs the standard library's panic handler.
-    ("checksum-capi", &["checksum"]),
+    ("checksum-capi", &["shortwire-checksum", "old-glibc"]),
+    // What build scripts of everything that is shipped call.
+    ("old-glibc", &[]),
+    ("build-id", &[]),
     ("shm", &[]),
+    ("sites", &[]),
     ("verbs", &["shm"]),
-    ("dibs", &["shm", "checksum", "verbs"]),
+    ("dibs", &["shm", "shortwire-checksum", "verbs"]),
     ("smc", &["dibs"]),
     ("socket", &["smc"]),
-    ("preload", &["socket"]),
-    ("rsocket", &["dibs"]),
-    ("engine", &["shm", "checksum"]),
+    ("preload", &["socket", "sites", "old-glibc", "build-id"]),
+    ("rsocket", &["dibs", "old-glibc"]),
+    ("engine", &["shm", "shortwire-checksum"]),
     // What commands print and are told; sizes are read as the library reads them.
     ("terminal", &["smc"]),
     ("connections", &["smc"]),
     ("measure", &["terminal", "connections", "rsocket", "engine"]),
-    ("shortwire", &["measure"]),
+    ("shortwire", &["measure", "sites", "old-glibc", "build-id"]),
     ("xtask", &["shortwire"]),
-    // Stands for programs that know nothing of this project.
-    ("bench", &[]),
+    // Stands for programs that know nothing of this project; only its link is ours.
+    ("bench", &["old-glibc"]),
     // Measures the crate beside its rivals, which it alone links.
-    ("bench-checksum", &["checksum"]),
+    ("bench-checksum", &["shortwire-checksum", "old-glibc"]),
     // Runs the tests; knows nothing of what they test.
     ("check", &[]),
     // Looks at the product from outside.
     ("system-tests", &[]),
 ];
 
-/// Everything that is linked into libshortwire.so or run to build it. What is added here is added to every program that
-/// anybody runs under Shortwire.
+/// Everything that is linked into libshortwire.so or run to build it. What is added here is added
+/// to every program that anybody runs under Shortwire.
 const PRELOAD_PACKAGES: &[&str] = &[
     "bitflags",
+    "build-id",
     "crossbeam-utils",
-    "checksum",
+    "shortwire-checksum",
     "dibs",
     "libc",
     "linux-raw-sys",
+    "old-glibc",
     "preload",
     "rustix",
     "shm",
+    "sites",
     "smc",
     "socket",
     "verbs",
@@ -55,22 +63,39 @@ const PRELOAD_PACKAGES: &[&str] = &[
 
 /// Packages that only programs may use, and the crates that a program is made of.
 const PROGRAMS_ONLY: &[&str] = &["anyhow", "clap", "comfy-table", "indicatif"];
-const PROGRAMS: &[&str] =
-    &["shortwire", "measure", "connections", "terminal", "bench", "bench-checksum", "xtask", "system-tests"];
+const PROGRAMS: &[&str] = &[
+    "shortwire",
+    "measure",
+    "connections",
+    "terminal",
+    "bench",
+    "bench-checksum",
+    "xtask",
+    "system-tests",
+];
 
 pub fn check(root: &Path) -> Result<()> {
     let metadata = cargo(root, &["metadata", "--format-version", "1", "--no-deps"])?;
-    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
+    let metadata: Value =
+        serde_json::from_str(&metadata).context("cargo metadata printed no JSON")?;
     let mut problems = edge_problems(&dependencies(&metadata)?);
-    let tree = cargo(root, &["tree", "-p", "preload", "-e", "no-dev", "--prefix", "none", "--format", "{p}"])?;
+    let tree = cargo(
+        root,
+        &["tree", "-p", "preload", "-e", "no-dev", "--prefix", "none", "--format", "{p}"],
+    )?;
     problems.extend(preload_problems(&tree));
     problems.extend(crate::circles::problems(&root.join("crates"))?);
     ensure!(problems.is_empty(), "layering:\n  {}", problems.join("\n  "));
     Ok(())
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(crate::cargo()).args(arguments).current_dir(root).output().context("cannot run cargo")?;
+/// What cargo prints.
+pub fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(crate::cargo())
+        .args(arguments)
+        .current_dir(root)
+        .output()
+        .context("cannot run cargo")?;
     if !output.status.success() {
         bail!("cargo {} failed: {}", arguments[0], String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -80,7 +105,9 @@ fn cargo(root: &Path, arguments: &[&str]) -> Result<String> {
 /// Package to what it depends on, of any kind.
 fn dependencies(metadata: &Value) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let name = |value: &Value| value["name"].as_str().map(str::to_string).context("a package without a name");
+    let name = |value: &Value| {
+        value["name"].as_str().map(str::to_string).context("a package without a name")
+    };
     packages
         .iter()
         .map(|package| {
@@ -131,7 +158,8 @@ fn reachable(package: &str) -> BTreeSet<&'static str> {
 
 /// `tree`: a package per line, name first.
 fn preload_problems(tree: &str) -> Vec<String> {
-    let packages: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let packages: BTreeSet<&str> =
+        tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let unlisted = packages.into_iter().filter(|package| !PRELOAD_PACKAGES.contains(package));
     unlisted
         .map(|package| {
@@ -147,13 +175,41 @@ mod tests {
     fn graph(edges: &[(&str, &[&str])]) -> BTreeMap<String, BTreeSet<String>> {
         edges
             .iter()
-            .map(|(name, uses)| (name.to_string(), uses.iter().map(|used| used.to_string()).collect()))
+            .map(|(name, uses)| {
+                (name.to_string(), uses.iter().map(|used| used.to_string()).collect())
+            })
             .collect()
     }
 
     #[test]
     fn this_workspace_is_layered() {
         check(crate::root()).unwrap();
+    }
+
+    /// Who looks for something in the two crates that have most files finds its file there.
+    #[test]
+    fn each_file_of_smc_and_socket_is_in_the_table() {
+        let map = std::fs::read_to_string(crate::root().join("ARCHITECTURE.md")).unwrap();
+        let mut folders = ["smc", "socket"]
+            .map(|krate| crate::root().join("crates").join(krate).join("src"))
+            .to_vec();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_str().unwrap();
+                match path.is_dir() {
+                    // Each of them is one line of the table.
+                    true if ["clc", "sys", "tests"].contains(&name) => {}
+                    true => folders.push(path),
+                    false if ["lib.rs", "tests.rs"].contains(&name) => {}
+                    false => assert!(
+                        map.contains(&format!("`{name}`")) || map.contains(&format!("/{name}`")),
+                        "ARCHITECTURE.md does not have {}",
+                        path.display()
+                    ),
+                }
+            }
+        }
     }
 
     #[test]
@@ -170,7 +226,12 @@ mod tests {
 
     #[test]
     fn upward_sideways_and_unknown_are_told() {
-        let graph = graph(&[("shm", &["dibs", "clap"]), ("dibs", &[]), ("bench", &["shm"]), ("common", &[])]);
+        let graph = graph(&[
+            ("shm", &["dibs", "clap"]),
+            ("dibs", &[]),
+            ("bench", &["shm"]),
+            ("common", &[]),
+        ]);
         let problems = edge_problems(&graph);
         assert_eq!(problems.len(), 4, "{problems:?}");
         for part in ["shm -> dibs", "shm uses clap", "bench -> shm", "common is not in"] {
@@ -180,7 +241,10 @@ mod tests {
 
     #[test]
     fn preload_grows_only_on_purpose() {
-        assert_eq!(preload_problems("preload v0.1.0 (/x)\nrustix v1.1.6\nrustix v1.1.6 (*)\n"), Vec::<String>::new());
+        assert_eq!(
+            preload_problems("preload v0.1.0 (/x)\nrustix v1.1.6\nrustix v1.1.6 (*)\n"),
+            Vec::<String>::new()
+        );
         assert_eq!(preload_problems("preload v0.1.0 (/x)\nserde v1.0.0\n").len(), 1);
     }
 }

@@ -1,8 +1,13 @@
 //! `cargo xtask`: the project's own chores.
 
 mod circles;
-mod generate;
+mod completions;
+#[cfg(test)]
+mod documents;
 mod layering;
+mod man;
+mod materials;
+mod roff;
 
 use std::path::{Path, PathBuf};
 
@@ -18,16 +23,13 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fail if a crate depends on one that it must not see, preload on a package not listed, or modules on each other in a circle
+    /// Fail if a crate depends on one that it must not see, preload on a package not listed, or
+    /// modules on each other in a circle
     Layering,
-    /// Write the man pages
-    Man {
-        #[arg(long, value_name = "DIR", default_value = "target/man")]
-        out: PathBuf,
-    },
-    /// Write completions for bash, zsh and fish
-    Completions {
-        #[arg(long, value_name = "DIR", default_value = "target/completions")]
+    /// Write what packages hold beside programs: man pages, completions, the bill of materials, the
+    /// licences of others
+    Generate {
+        #[arg(long, value_name = "DIR", default_value = "target/generated")]
         out: PathBuf,
     },
 }
@@ -36,8 +38,12 @@ fn main() -> Result<()> {
     let root = root();
     match Args::parse().task {
         Task::Layering => layering::check(root)?,
-        Task::Man { out } => generate::man(&root.join(out))?,
-        Task::Completions { out } => generate::completions(&root.join(out))?,
+        Task::Generate { out } => {
+            let out = root.join(out);
+            man::write(root, &out.join("man"))?;
+            completions::write(&out.join("completions"))?;
+            materials::write(root, &out)?;
+        }
     }
     Ok(())
 }

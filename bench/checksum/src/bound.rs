@@ -62,7 +62,9 @@ mod x86 {
         for block in blocks {
             for (index, bits) in bits.iter_mut().enumerate() {
                 // SAFETY: a block has 256 bytes.
-                *bits = _mm512_or_si512(*bits, unsafe { _mm512_loadu_si512(block.as_ptr().add(64 * index).cast()) });
+                *bits = _mm512_or_si512(*bits, unsafe {
+                    _mm512_loadu_si512(block.as_ptr().add(64 * index).cast())
+                });
             }
         }
         let (lines, rest) = rest.as_chunks::<64>();
@@ -73,9 +75,12 @@ mod x86 {
         if !rest.is_empty() {
             let mask = _bzhi_u64(!0, rest.len() as u32);
             // SAFETY: the mask has a bit for each byte of the rest.
-            bits[1] = _mm512_or_si512(bits[1], unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) });
+            bits[1] = _mm512_or_si512(bits[1], unsafe {
+                _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast())
+            });
         }
-        let all = _mm512_or_si512(_mm512_or_si512(bits[0], bits[1]), _mm512_or_si512(bits[2], bits[3]));
+        let all =
+            _mm512_or_si512(_mm512_or_si512(bits[0], bits[1]), _mm512_or_si512(bits[2], bits[3]));
         // SAFETY: no instruction; the loads are needed because their values are.
         unsafe { asm!("/* {} */", in(zmm_reg) all, options(nomem, nostack, preserves_flags)) };
         0
@@ -87,9 +92,12 @@ mod x86 {
         let mut bits = [_mm256_setzero_si256(); 2];
         for block in blocks {
             // SAFETY: a block has 64 bytes.
-            bits[0] = _mm256_or_si256(bits[0], unsafe { _mm256_loadu_si256(block.as_ptr().cast()) });
+            bits[0] =
+                _mm256_or_si256(bits[0], unsafe { _mm256_loadu_si256(block.as_ptr().cast()) });
             // SAFETY: as above.
-            bits[1] = _mm256_or_si256(bits[1], unsafe { _mm256_loadu_si256(block.as_ptr().add(32).cast()) });
+            bits[1] = _mm256_or_si256(bits[1], unsafe {
+                _mm256_loadu_si256(block.as_ptr().add(32).cast())
+            });
         }
         let last = rest.iter().fold(0, |bits, byte| bits | byte);
         let all = _mm256_or_si256(bits[0], bits[1]);

@@ -87,15 +87,19 @@ impl Case {
     pub fn needs_writer(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Cold { writer: true, .. } | Kind::Batch { writer: true, .. } | Kind::Distance { writer: true, .. }
+            Kind::Cold { writer: true, .. }
+                | Kind::Batch { writer: true, .. }
+                | Kind::Distance { writer: true, .. }
         )
     }
 
     pub fn is_cold(&self) -> bool {
         match self.kind {
-            Kind::Hot { .. } | Kind::Large { .. } | Kind::Mix { .. } | Kind::Latency { .. } | Kind::Inline { .. } => {
-                false
-            }
+            Kind::Hot { .. }
+            | Kind::Large { .. }
+            | Kind::Mix { .. }
+            | Kind::Latency { .. }
+            | Kind::Inline { .. } => false,
             Kind::Copy { warmth, .. } => warmth != Warmth::Hot,
             _ => true,
         }
@@ -111,16 +115,20 @@ impl Case {
             | Kind::Copy { length, .. }
             | Kind::Distance { length, .. }
             | Kind::TuneInPacket { length } => length as f64,
-            Kind::Mix { lengths, .. } | Kind::Batch { lengths, .. } | Kind::TuneNextPacket { lengths } => {
-                lengths.mean()
-            }
+            Kind::Mix { lengths, .. }
+            | Kind::Batch { lengths, .. }
+            | Kind::TuneNextPacket { lengths } => lengths.mean(),
         }
     }
 }
 
 const SHIFTS: [usize; 2] = [0, 1];
-const MIXES: [Lengths; 4] =
-    [Lengths::Uniform(20, 64), Lengths::Uniform(64, 256), Lengths::Uniform(20, 1500), Lengths::Imix];
+const MIXES: [Lengths; 4] = [
+    Lengths::Uniform(20, 64),
+    Lengths::Uniform(64, 256),
+    Lengths::Uniform(20, 1500),
+    Lengths::Imix,
+];
 
 pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -132,7 +140,12 @@ pub fn all() -> Vec<Case> {
     }
     for shift in SHIFTS {
         for length in [16 << 20, 256 << 20] {
-            add(&mut cases, "large", Kind::Large { length, shift }, shift == 0 && length == 16 << 20);
+            add(
+                &mut cases,
+                "large",
+                Kind::Large { length, shift },
+                shift == 0 && length == 16 << 20,
+            );
         }
     }
     for shift in SHIFTS {
@@ -153,7 +166,12 @@ pub fn all() -> Vec<Case> {
         (Warmth::ColdBoth, &[256, 1500, 9000, 65520, 1 << 20]),
     ] {
         for &length in lengths {
-            add(&mut cases, "copy", Kind::Copy { length, warmth }, length == 1500 || length == 9000);
+            add(
+                &mut cases,
+                "copy",
+                Kind::Copy { length, warmth },
+                length == 1500 || length == 9000,
+            );
         }
     }
     for (lengths, order, writer) in [
@@ -163,14 +181,21 @@ pub fn all() -> Vec<Case> {
         (Lengths::Imix, Order::Random, false),
         (Lengths::Fixed(1500), Order::Random, true),
     ] {
-        add(&mut cases, "batch", Kind::Batch { lengths, order, writer }, order == Order::Random && !writer);
+        add(
+            &mut cases,
+            "batch",
+            Kind::Batch { lengths, order, writer },
+            order == Order::Random && !writer,
+        );
     }
     on_demand(&mut cases);
     cases
 }
 
 fn cold(cases: &mut Vec<Case>) {
-    for (order, writer) in [(Order::Sequential, false), (Order::Random, false), (Order::Random, true)] {
+    for (order, writer) in
+        [(Order::Sequential, false), (Order::Random, false), (Order::Random, true)]
+    {
         for length in [20, 64, 256, 576, 1500, 9000, 65520] {
             let quick = !writer && [64, 256, 1500, 9000].contains(&length) || length == 1500;
             add(cases, "cold", Kind::Cold { length, shift: 0, order, writer }, quick);
@@ -179,7 +204,12 @@ fn cold(cases: &mut Vec<Case>) {
     for order in [Order::Sequential, Order::Random] {
         add(cases, "cold", Kind::Cold { length: 1500, shift: 1, order, writer: false }, false);
     }
-    add(cases, "cold", Kind::Cold { length: 1500, shift: 0, order: Order::Sequential, writer: true }, false);
+    add(
+        cases,
+        "cold",
+        Kind::Cold { length: 1500, shift: 0, order: Order::Sequential, writer: true },
+        false,
+    );
 }
 
 fn on_demand(cases: &mut Vec<Case>) {
@@ -211,7 +241,9 @@ fn add(cases: &mut Vec<Case>, group: &'static str, kind: Kind, in_quick: bool) {
 pub fn chosen(only: &[String], quick: bool) -> Result<Vec<Case>> {
     let all = all();
     if let Some(unknown) = only.iter().find(|name| !all.iter().any(|case| case.is_called(name))) {
-        bail!("there is no case {unknown}; `shortwire bench checksum --list` prints those there are");
+        bail!(
+            "there is no case {unknown}; `shortwire bench checksum --list` prints those there are"
+        );
     }
     let wanted = |case: &Case| match only {
         [] => !case.on_demand && (case.in_quick || !quick),

@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const CALIBRATION: Duration = Duration::from_millis(50);
-/// Multiplications by one register: the latency is 3 cycles on every x86-64 core of the last fifteen years, and unlike
-/// additions no core folds them away.
+/// Multiplications by one register: the latency is 3 cycles on every x86-64 core of the last
+/// fifteen years, and unlike additions no core folds them away.
 const MULTIPLY_CYCLES: f64 = 3.0;
 const MULTIPLICATIONS: u32 = 8 * 20_000;
 /// For a short look at the core: about half a microsecond each.
@@ -44,20 +44,24 @@ impl Clock {
         if cfg!(not(target_arch = "x86_64")) {
             return None;
         }
-        let fastest = (0..20).map(|_| self.time(|| multiply(MULTIPLICATIONS))).min_by(f64::total_cmp)?;
+        let fastest =
+            (0..20).map(|_| self.time(|| multiply(MULTIPLICATIONS))).min_by(f64::total_cmp)?;
         Some(f64::from(MULTIPLICATIONS) * MULTIPLY_CYCLES / fastest)
     }
 
-    /// How much this core gets done just now: additions per cycle that do not depend on each other. The cycles are counted
-    /// by multiplications that do. Other work on the same core, a neighbour's on its other hardware thread, takes from the
-    /// additions and not from the multiplications; a change of the clock changes both alike. Always 1 elsewhere.
+    /// How much this core gets done just now: additions per cycle that do not depend on each other.
+    /// The cycles are counted by multiplications that do. Other work on the same core, a
+    /// neighbour's on its other hardware thread, takes from the additions and not from the
+    /// multiplications; a change of the clock changes both alike. Always 1 elsewhere.
     pub fn additions_per_cycle(&self) -> f64 {
         if cfg!(not(target_arch = "x86_64")) {
             return 1.0;
         }
         // The fastest of a few: an interrupt is not what is looked for.
         let fastest = |work: &dyn Fn()| (0..3).map(|_| self.time(work)).fold(f64::MAX, f64::min);
-        let cycle = fastest(&|| multiply(FEW_MULTIPLICATIONS)) / f64::from(FEW_MULTIPLICATIONS) / MULTIPLY_CYCLES;
+        let cycle = fastest(&|| multiply(FEW_MULTIPLICATIONS))
+            / f64::from(FEW_MULTIPLICATIONS)
+            / MULTIPLY_CYCLES;
         ADDITIONS as f64 * cycle / fastest(&add)
     }
 }
@@ -71,8 +75,8 @@ fn measure<T>(work: impl FnOnce() -> T) -> u64 {
 #[cfg(target_arch = "x86_64")]
 fn start() -> u64 {
     use std::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
-    // SAFETY: every x86-64 processor has these. The fences keep earlier loads, stores and flushes out of the measurement,
-    // and the measured work behind the counter.
+    // SAFETY: every x86-64 processor has these. The fences keep earlier loads, stores and flushes
+    // out of the measurement, and the measured work behind the counter.
     unsafe {
         _mm_mfence();
         _mm_lfence();
@@ -86,7 +90,8 @@ fn start() -> u64 {
 fn stop() -> u64 {
     use std::arch::x86_64::{__rdtscp, _mm_lfence};
     let mut processor = 0;
-    // SAFETY: as above; `rdtscp` waits for the measured work, the fence holds back what comes after.
+    // SAFETY: as above; `rdtscp` waits for the measured work, the fence holds back what comes
+    // after.
     unsafe {
         let ticks = __rdtscp(&mut processor);
         _mm_lfence();
@@ -97,7 +102,8 @@ fn stop() -> u64 {
 #[cfg(target_arch = "aarch64")]
 fn start() -> u64 {
     let ticks: u64;
-    // SAFETY: reads the virtual counter, which Linux lets programs do; the barriers order it against the work.
+    // SAFETY: reads the virtual counter, which Linux lets programs do; the barriers order it
+    // against the work.
     unsafe { asm!("dsb sy", "isb", "mrs {}, cntvct_el0", "isb", out(reg) ticks) };
     ticks
 }

@@ -1,5 +1,5 @@
-//! Packets that no cache holds: a region cut into slots, thrown out of the caches once, and then dealt, each slot a single
-//! time. When all are dealt, the region is thrown out again.
+//! Packets that no cache holds: a region cut into slots, thrown out of the caches once, and then
+//! dealt, each slot a single time. When all are dealt, the region is thrown out again.
 
 use crate::random::Random;
 use crate::region::{LINE, flush};
@@ -25,7 +25,8 @@ pub struct Deck<'a> {
 }
 
 impl<'a> Deck<'a> {
-    /// `lengths` gives the length of each packet, at most `longest`; `shift` bytes are added to each address.
+    /// `lengths` gives the length of each packet, at most `longest`; `shift` bytes are added to
+    /// each address.
     pub fn new(
         region: &'a [u8],
         order: Order,
@@ -65,7 +66,8 @@ impl<'a> Deck<'a> {
         &self.hand
     }
 
-    /// Leaves out a few packets, which the hardware may have fetched because those before them were read.
+    /// Leaves out a few packets, which the hardware may have fetched because those before them were
+    /// read.
     pub fn skip(&mut self, count: usize) {
         self.next = (self.next + count).min(self.slots.len());
     }
@@ -81,12 +83,17 @@ mod tests {
     fn every_packet_is_dealt_once_before_any_comes_again() {
         let bytes = vec![1u8; 64 * PAGE];
         for (order, slots) in [(Order::Random, 64), (Order::Sequential, 128)] {
-            let mut deck = Deck::new(&bytes, order, 1500, 1, &mut Random::new(3), |random| 60 + random.below(1400));
+            let mut deck = Deck::new(&bytes, order, 1500, 1, &mut Random::new(3), |random| {
+                60 + random.below(1400)
+            });
             assert_eq!(deck.slots.len(), slots);
             let mut seen = HashSet::new();
             for _ in 0..slots / 16 {
                 for packet in deck.deal(16) {
-                    assert!(packet.as_ptr().addr() % 2 != bytes.as_ptr().addr() % 2, "one byte off");
+                    assert!(
+                        packet.as_ptr().addr() % 2 != bytes.as_ptr().addr() % 2,
+                        "one byte off"
+                    );
                     assert!(seen.insert(packet.as_ptr()), "dealt twice");
                 }
             }

@@ -1,5 +1,6 @@
-//! What this program prints: one JSON object per line, for `shortwire bench checksum` and `shortwire tune checksum`, which
-//! know the same shapes (crates/measure/src/bench/checksum/event.rs).
+//! What this program prints: one JSON object per line, for `shortwire bench checksum` and
+//! `shortwire tune checksum`, which know the same shapes
+//! (crates/measure/src/bench/checksum/event.rs).
 
 use std::io::{self, Write};
 

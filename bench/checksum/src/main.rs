@@ -1,5 +1,6 @@
-//! `shortwire-checksum-bench`: the measuring half of `shortwire bench checksum` and `shortwire tune checksum`. It links the
-//! rivals, which the command does not, and prints raw values; the command starts it and makes tables of them.
+//! `shortwire-checksum-bench`: the measuring half of `shortwire bench checksum` and
+//! `shortwire tune checksum`. It links the rivals, which the command does not, and prints raw
+//! values; the command starts it and makes tables of them.
 
 mod bound;
 mod case;
@@ -36,7 +37,8 @@ use rounds::Rounds;
 const REGION: usize = 512 << 20;
 const SMALLEST_REGION: usize = 64 << 20;
 
-/// Measures checksums and prints one JSON object per line. `shortwire bench checksum` makes tables of it.
+/// Measures checksums and prints one JSON object per line. `shortwire bench checksum` makes tables
+/// of it.
 #[derive(Parser)]
 #[command(name = "shortwire-checksum-bench", version)]
 struct Args {
@@ -107,9 +109,16 @@ fn run(args: &Args) -> Result<()> {
         region_bytes: session.region.bytes().len(),
         compiled_for: compiled_for(),
     };
-    let estimate_seconds = cases.iter().map(|case| measure::estimate(case, args.rounds, args.limit)).sum();
+    let estimate_seconds =
+        cases.iter().map(|case| measure::estimate(case, args.rounds, args.limit)).sum();
     let (absent, kernel) = (rivals::all().1, Kernel::active().name());
-    print(&Event::Start { machine: &machine, kernel, absent: &absent, cases: cases.len(), estimate_seconds })?;
+    print(&Event::Start {
+        machine: &machine,
+        kernel,
+        absent: &absent,
+        cases: cases.len(),
+        estimate_seconds,
+    })?;
     for case in &cases {
         print(&Event::Begin { case: &case.name })?;
         if let Some(reason) = session.obstacle(case) {

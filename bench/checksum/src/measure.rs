@@ -19,7 +19,8 @@ use crate::sum::{Role, from_native};
 use crate::writer::Writer;
 use crate::{bound, ours, rivals};
 
-/// ns in one sample of what is in the cache: long against the clock's own time, short against a timer interrupt's period.
+/// ns in one sample of what is in the cache: long against the clock's own time, short against a
+/// timer interrupt's period.
 const SAMPLE_NS: f64 = 40_000.0;
 
 pub struct Session {
@@ -47,7 +48,12 @@ pub struct Outcome {
 }
 
 impl Session {
-    pub fn new(rounds: Rounds, region_bytes: usize, profile: Profile, writing_cpu: Option<usize>) -> Result<Session> {
+    pub fn new(
+        rounds: Rounds,
+        region_bytes: usize,
+        profile: Profile,
+        writing_cpu: Option<usize>,
+    ) -> Result<Session> {
         let mut random = Random::new(1);
         let region = Region::new(region_bytes, &mut random)
             .with_context(|| format!("cannot get {} MiB of memory", region_bytes >> 20))?;
@@ -66,7 +72,8 @@ impl Session {
             return Some("the chain of this case is in C for x86-64, and no compiler was there");
         }
         let length = case.mean_length() as usize;
-        (2 * length > self.region.bytes().len()).then_some("too long for the memory of this machine")
+        (2 * length > self.region.bytes().len())
+            .then_some("too long for the memory of this machine")
     }
 
     pub fn measure(&mut self, case: &Case) -> Result<Outcome> {
@@ -97,7 +104,12 @@ fn everything(longest: usize) -> Vec<Routine> {
     routines.extend(ours::kernels());
     routines.extend(rivals::all().0);
     #[cfg(c_rivals)]
-    routines.push(Routine::new("one chain", Role::Setting, Some(from_native), rivals::one_chain::plain));
+    routines.push(Routine::new(
+        "one chain",
+        Role::Setting,
+        Some(from_native),
+        rivals::one_chain::plain,
+    ));
     routines.extend([bound::read(), bound::memcpy(longest)]);
     routines
 }
@@ -107,13 +119,15 @@ fn calls(ns_per_call: f64) -> usize {
     ((SAMPLE_NS / ns_per_call.max(0.1)) as usize).clamp(1, 100_000)
 }
 
-/// How many packets that no cache holds make a sample: enough for the clock, few enough for the region.
+/// How many packets that no cache holds make a sample: enough for the clock, few enough for the
+/// region.
 fn hand(mean_length: f64) -> usize {
     ((128.0 * 1024.0 / mean_length) as usize).clamp(8, 128)
 }
 
 fn measured(mut contenders: Vec<Contender<'_>>, rounds: &Rounds, random: &mut Random) -> Measured {
-    let Values { ns, dropped, disturbed, additions_per_cycle } = rounds.run(&mut contenders, random);
+    let Values { ns, dropped, disturbed, additions_per_cycle } =
+        rounds.run(&mut contenders, random);
     let figures = contenders.into_iter().zip(ns).map(|(contender, ns)| {
         let Contender { name, role, wrong, .. } = contender;
         Figures { name, role, wrong, ns }
@@ -130,8 +144,11 @@ pub fn estimate(case: &Case, rounds: usize, limit: f64) -> f64 {
         _ => 18.0,
     };
     let length = case.mean_length();
-    let sample =
-        if case.is_cold() { hand(length) as f64 * (40.0 + length * 0.12) } else { SAMPLE_NS.max(length * 0.12) } * 1e-9;
+    let sample = if case.is_cold() {
+        hand(length) as f64 * (40.0 + length * 0.12)
+    } else {
+        SAMPLE_NS.max(length * 0.12)
+    } * 1e-9;
     let round = contenders * sample;
     // At first the data is checked, and thrown out of the caches.
     let setup = if case.is_cold() { 0.3 } else { 0.02 } + contenders * length * 2e-9;

@@ -27,10 +27,12 @@ impl Region {
         let mapped = length + HUGE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at a place that the kernel chooses.
-        let mapping = unsafe { mmap_anonymous(ptr::null_mut(), mapped, protection, MapFlags::PRIVATE) }?;
+        let mapping =
+            unsafe { mmap_anonymous(ptr::null_mut(), mapped, protection, MapFlags::PRIVATE) }?;
         let offset = mapping.addr().next_multiple_of(HUGE) - mapping.addr();
         let start = mapping.cast::<u8>().wrapping_add(offset);
-        // SAFETY: within the new mapping. Kernels without large pages refuse; the figures then contain more page walks.
+        // SAFETY: within the new mapping. Kernels without large pages refuse; the figures then
+        // contain more page walks.
         let _ = unsafe { madvise(start.cast(), length, Advice::LinuxHugepage) };
         let (Some(mapping), Some(start)) = (NonNull::new(mapping), NonNull::new(start)) else {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -42,7 +44,8 @@ impl Region {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as `self` lives, initialised, and changed only through `bytes_mut`.
+        // SAFETY: mapped for as long as `self` lives, initialised, and changed only through
+        // `bytes_mut`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
@@ -65,8 +68,11 @@ pub fn flush(bytes: &[u8]) {
     use std::arch::asm;
     use std::arch::x86_64::_mm_mfence;
     for line in bytes.chunks(LINE) {
-        // SAFETY: changes no value; the address is one of ours. (Processors without clflushopt are turned away at start.)
-        unsafe { asm!("clflushopt [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags)) };
+        // SAFETY: changes no value; the address is one of ours. (Processors without clflushopt are
+        // turned away at start.)
+        unsafe {
+            asm!("clflushopt [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags))
+        };
     }
     // SAFETY: every x86-64 processor has it; it waits for the flushes.
     unsafe { _mm_mfence() };
@@ -76,7 +82,8 @@ pub fn flush(bytes: &[u8]) {
 pub fn flush(bytes: &[u8]) {
     use std::arch::asm;
     for line in bytes.chunks(LINE) {
-        // SAFETY: cleans and invalidates a line of ours to the point of coherency: changes no value.
+        // SAFETY: cleans and invalidates a line of ours to the point of coherency: changes no
+        // value.
         unsafe { asm!("dc civac, {}", in(reg) line.as_ptr(), options(nostack, preserves_flags)) };
     }
     // SAFETY: waits for the above.

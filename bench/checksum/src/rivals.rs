@@ -9,7 +9,9 @@ pub fn all() -> (Vec<Routine>, Vec<Absent>) {
     let (mut routines, absent) = in_c();
     routines.extend([
         // Returns the folded sum as a number, not complemented.
-        Routine::new("smoltcp", Rival, Some(|sum| sum as u16), |data| u64::from(smoltcp::wire::checksum::data(data))),
+        Routine::new("smoltcp", Rival, Some(|sum| sum as u16), |data| {
+            u64::from(smoltcp::wire::checksum::data(data))
+        }),
         Routine::new("internet-checksum", Rival, Some(from_complement), |data| {
             u64::from(u16::from_be_bytes(internet_checksum::checksum(data)))
         }),
@@ -45,7 +47,10 @@ fn in_c() -> (Vec<Routine>, Vec<Absent>) {
         routines.push(dpdk());
     }
     #[cfg(not(dpdk))]
-    absent.push(Absent::new("dpdk", "its headers (libdpdk-dev) were not there when this program was built"));
+    absent.push(Absent::new(
+        "dpdk",
+        "its headers (libdpdk-dev) were not there when this program was built",
+    ));
     (routines, absent)
 }
 
@@ -89,7 +94,8 @@ fn dpdk() -> Routine {
     })
 }
 
-/// One chain of additions with carry, as the source thread's kernel had, with a prefetch or without.
+/// One chain of additions with carry, as the source thread's kernel had, with a prefetch or
+/// without.
 #[cfg(c_rivals)]
 pub mod one_chain {
     unsafe extern "C" {
@@ -140,7 +146,8 @@ mod tests {
         let bytes: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
         for length in [0, 1, 7, 63, 64, 129, 1500, 9000] {
             let data = &bytes[..length];
-            let sums = [one_chain::plain(data), one_chain::dumb(data, 320), one_chain::smart(data, 320)];
+            let sums =
+                [one_chain::plain(data), one_chain::dumb(data, 320), one_chain::smart(data, 320)];
             assert!(sums.iter().all(|&sum| same(from_native(sum), oracle(data))), "{length} bytes");
         }
     }

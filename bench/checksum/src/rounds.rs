@@ -1,5 +1,6 @@
-//! The rounds: each measures everything that is compared once, in an order of its own, so that what disturbs the machine for
-//! a while disturbs all alike. Rounds in which the core did not work for us alone do not count, as long as there are others.
+//! The rounds: each measures everything that is compared once, in an order of its own, so that what
+//! disturbs the machine for a while disturbs all alike. Rounds in which the core did not work for
+//! us alone do not count, as long as there are others.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use crate::sum::Role;
 /// Fewer give no median worth the name.
 pub const FEWEST: usize = 5;
 
-/// One of the things that are compared. `sample` measures it once, in ns per packet; its argument is the number of the
-/// round, for those that all work on the same data.
+/// One of the things that are compared. `sample` measures it once, in ns per packet; its argument
+/// is the number of the round, for those that all work on the same data.
 pub struct Contender<'a> {
     pub name: String,
     pub role: Role,
@@ -21,7 +22,11 @@ pub struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    pub fn new(name: impl Into<String>, role: Role, sample: impl FnMut(usize) -> f64 + 'a) -> Contender<'a> {
+    pub fn new(
+        name: impl Into<String>,
+        role: Role,
+        sample: impl FnMut(usize) -> f64 + 'a,
+    ) -> Contender<'a> {
         Contender { name: name.into(), role, wrong: false, sample: Box::new(sample) }
     }
 }
@@ -69,7 +74,8 @@ impl Rounds {
 
     /// Ends early when the time is over.
     pub fn run(&self, contenders: &mut [Contender<'_>], random: &mut Random) -> Values {
-        let mut order: Vec<usize> = (0..contenders.len()).filter(|&index| !contenders[index].wrong).collect();
+        let mut order: Vec<usize> =
+            (0..contenders.len()).filter(|&index| !contenders[index].wrong).collect();
         // Unmeasured: code and data come to where they stay.
         for &index in &order {
             (contenders[index].sample)(0);
@@ -95,8 +101,14 @@ impl Rounds {
         let dropped = if disturbed { 0 } else { bad.len() };
         let mut rounds = if disturbed { [good, bad].concat() } else { good };
         rounds.truncate(self.most);
-        let of =
-            |index: usize| -> Vec<f64> { rounds.iter().map(|round| round[index]).filter(|ns| !ns.is_nan()).collect() };
-        Values { ns: (0..contenders.len()).map(of).collect(), dropped, disturbed, additions_per_cycle }
+        let of = |index: usize| -> Vec<f64> {
+            rounds.iter().map(|round| round[index]).filter(|ns| !ns.is_nan()).collect()
+        };
+        Values {
+            ns: (0..contenders.len()).map(of).collect(),
+            dropped,
+            disturbed,
+            additions_per_cycle,
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! A routine under measurement, and the loops in which it is timed. Each loop is compiled once per routine, so that a
-//! routine is called, or inlined, as in a program that uses it.
+//! A routine under measurement, and the loops in which it is timed. Each loop is compiled once per
+//! routine, so that a routine is called, or inlined, as in a program that uses it.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -23,8 +23,8 @@ pub enum Role {
     Setting,
 }
 
-/// What a routine returns, as the sum of RFC 1071 in network byte order, neither folded to one of the two zeros nor
-/// complemented. None: it computes no sum.
+/// What a routine returns, as the sum of RFC 1071 in network byte order, neither folded to one of
+/// the two zeros nor complemented. None: it computes no sum.
 pub type ToSum = Option<fn(u64) -> u16>;
 
 pub struct Routine {
@@ -35,7 +35,12 @@ pub struct Routine {
 }
 
 impl Routine {
-    pub fn new(name: &str, role: Role, to_sum: ToSum, sum: impl Fn(&[u8]) -> u64 + 'static) -> Routine {
+    pub fn new(
+        name: &str,
+        role: Role,
+        to_sum: ToSum,
+        sum: impl Fn(&[u8]) -> u64 + 'static,
+    ) -> Routine {
         Routine { name: name.into(), role, to_sum, loops: Box::new(sum) }
     }
 
@@ -51,7 +56,8 @@ pub trait Loops {
     fn repeat(&self, data: &[u8], times: usize) -> u64;
     /// One packet after the other; the exclusive or of what comes back.
     fn each(&self, packets: &[&[u8]]) -> u64;
-    /// As `repeat`, but each call's address depends on the result before: latency and not throughput.
+    /// As `repeat`, but each call's address depends on the result before: latency and not
+    /// throughput.
     fn chain(&self, data: &[u8], times: usize) -> u64;
 }
 
@@ -74,13 +80,15 @@ impl<F: Fn(&[u8]) -> u64> Loops for F {
     }
 }
 
-/// The same slice, about which the compiler knows nothing any more: it can neither hoist a call out of its loop nor
-/// specialise the loop for a length. Costs no instruction.
+/// The same slice, about which the compiler knows nothing any more: it can neither hoist a call out
+/// of its loop nor specialise the loop for a length. Costs no instruction.
 #[inline(always)]
 pub fn opaque(data: &[u8]) -> &[u8] {
     let (mut start, mut length) = (data.as_ptr(), data.len());
     // SAFETY: no instruction at all; both values stay what they are.
-    unsafe { asm!("/* {} {} */", inout(reg) start, inout(reg) length, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("/* {} {} */", inout(reg) start, inout(reg) length, options(nostack, preserves_flags))
+    };
     // SAFETY: pointer and length of `data`.
     unsafe { std::slice::from_raw_parts(start, length) }
 }
@@ -137,8 +145,12 @@ mod tests {
 
     #[test]
     fn a_routine_that_sums_wrong_is_found() {
-        let right = Routine::new("right", Role::Rival, Some(|sum| sum as u16), |data| u64::from(oracle(data)));
-        let wrong = Routine::new("wrong", Role::Rival, Some(|sum| sum as u16), |data| u64::from(oracle(data)) + 1);
+        let right = Routine::new("right", Role::Rival, Some(|sum| sum as u16), |data| {
+            u64::from(oracle(data))
+        });
+        let wrong = Routine::new("wrong", Role::Rival, Some(|sum| sum as u16), |data| {
+            u64::from(oracle(data)) + 1
+        });
         assert!(right.is_right(&[b"packet", b"odd"]));
         assert!(!wrong.is_right(&[b"packet", b"odd"]));
         assert_eq!(right.loops.repeat(b"packet", 3), u64::from(oracle(b"packet")));

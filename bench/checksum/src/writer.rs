@@ -1,4 +1,5 @@
-//! A second core that writes to memory past its caches while others measure: the traffic that a network card makes.
+//! A second core that writes to memory past its caches while others measure: the traffic that a
+//! network card makes.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -34,7 +35,8 @@ impl Writer {
     pub fn start(cpu: usize) -> Result<Writer> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("writer".into()).spawn(move || write(cpu, &theirs))?;
+        let thread =
+            thread::Builder::new().name("writer".into()).spawn(move || write(cpu, &theirs))?;
         while shared.written.load(Relaxed) == 0 {
             ensure!(!thread.is_finished(), "no memory for the second core to write to");
             thread::sleep(Duration::from_millis(1));
@@ -79,7 +81,8 @@ fn store_past_caches(bytes: &mut [u8]) {
     use std::arch::x86_64::{__m128i, _mm_setzero_si128, _mm_sfence, _mm_stream_si128};
     for line in bytes.as_chunks_mut::<LINE>().0 {
         for part in line.as_chunks_mut::<16>().0 {
-            // SAFETY: 16 bytes of ours on a boundary of 16, because regions begin on one of 2 MiB; SSE2 is everywhere.
+            // SAFETY: 16 bytes of ours on a boundary of 16, because regions begin on one of 2 MiB;
+            // SSE2 is everywhere.
             unsafe { _mm_stream_si128(part.as_mut_ptr().cast::<__m128i>(), _mm_setzero_si128()) };
         }
     }

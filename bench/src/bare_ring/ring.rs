@@ -1,5 +1,6 @@
-//! Two byte rings in one shared mapping, one each way. Cursors count bytes and never wrap; each end keeps its own cursor
-//! privately and publishes it once per piece. No protection against a bad peer: both ends are this program.
+//! Two byte rings in one shared mapping, one each way. Cursors count bytes and never wrap; each end
+//! keeps its own cursor privately and publishes it once per piece. No protection against a bad
+//! peer: both ends are this program.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -41,9 +42,12 @@ impl Rings {
         let length = Rings::bytes(capacity) as usize;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address the kernel chooses touches no existing memory.
-        let base = unsafe { mmap(null_mut(), length, access, MapFlags::SHARED | MapFlags::POPULATE, memory, 0)? };
+        let base = unsafe {
+            mmap(null_mut(), length, access, MapFlags::SHARED | MapFlags::POPULATE, memory, 0)?
+        };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: all offsets lie within the `length` bytes just mapped; cursor lines are aligned within the first page.
+        // SAFETY: all offsets lie within the `length` bytes just mapped; cursor lines are aligned
+        // within the first page.
         let ring = |cursors: usize, data: usize| unsafe {
             Ring {
                 written: base.add(cursors).cast(),
@@ -59,7 +63,8 @@ impl Rings {
     }
 
     fn stop_word(&self) -> &AtomicU64 {
-        // SAFETY: the word lies in the first page of the live mapping, is aligned, and only ever accessed atomically.
+        // SAFETY: the word lies in the first page of the live mapping, is aligned, and only ever
+        // accessed atomically.
         unsafe { self.base.add(4 * LINE_PAIR).cast::<AtomicU64>().as_ref() }
     }
 
@@ -74,7 +79,8 @@ impl Rings {
 
 impl Drop for Rings {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; the rings that point into it go away with `self`.
+        // SAFETY: exactly the mapping made in `map`; the rings that point into it go away with
+        // `self`.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -86,7 +92,8 @@ impl Ring {
             let start = self.mine.get();
             let enough = start + part.len() as u64 - self.theirs.get() <= self.capacity as u64
                 || spin(&mut stop, || {
-                    // SYNC: pairs with the release in pop: the reader is done with the bytes below this cursor.
+                    // SYNC: pairs with the release in pop: the reader is done with the bytes below
+                    // this cursor.
                     self.theirs.set(self.cursor(self.read).load(Ordering::Acquire));
                     start + part.len() as u64 - self.theirs.get() <= self.capacity as u64
                 });
@@ -97,8 +104,13 @@ impl Ring {
             let first = part.len().min(self.capacity - offset);
             // SAFETY: both pieces lie in the ring, and the reader does not touch free space.
             unsafe {
-                self.data.add(offset).copy_from_nonoverlapping(NonNull::from(&part[..first]).cast(), first);
-                self.data.copy_from_nonoverlapping(NonNull::from(&part[first..]).cast(), part.len() - first);
+                self.data
+                    .add(offset)
+                    .copy_from_nonoverlapping(NonNull::from(&part[..first]).cast(), first);
+                self.data.copy_from_nonoverlapping(
+                    NonNull::from(&part[first..]).cast(),
+                    part.len() - first,
+                );
             }
             self.mine.set(start + part.len() as u64);
             // SYNC: publishes the bytes above; pairs with the acquire in pop.
@@ -125,10 +137,16 @@ impl Ring {
             let offset = start as usize & (self.capacity - 1);
             let first = count.min(self.capacity - offset);
             let target = &mut buffer[filled..filled + count];
-            // SAFETY: both pieces lie in the ring below the writer's cursor, which the writer leaves alone until we release.
+            // SAFETY: both pieces lie in the ring below the writer's cursor, which the writer
+            // leaves alone until we release.
             unsafe {
-                self.data.add(offset).copy_to_nonoverlapping(NonNull::from(&mut target[..first]).cast(), first);
-                self.data.copy_to_nonoverlapping(NonNull::from(&mut target[first..]).cast(), count - first);
+                self.data
+                    .add(offset)
+                    .copy_to_nonoverlapping(NonNull::from(&mut target[..first]).cast(), first);
+                self.data.copy_to_nonoverlapping(
+                    NonNull::from(&mut target[first..]).cast(),
+                    count - first,
+                );
             }
             filled += count;
             self.mine.set(start + count as u64);
@@ -144,12 +162,14 @@ impl Ring {
     }
 
     fn cursor(&self, at: NonNull<AtomicU64>) -> &AtomicU64 {
-        // SAFETY: `Rings::map` made the pointer, aligned and inside the mapping that outlives this ring's use.
+        // SAFETY: `Rings::map` made the pointer, aligned and inside the mapping that outlives this
+        // ring's use.
         unsafe { at.as_ref() }
     }
 }
 
-/// Spins until `ready`. Looks at `stop` rarely, and then gives up the cpu once: both ends may share a single one.
+/// Spins until `ready`. Looks at `stop` rarely, and then gives up the cpu once: both ends may share
+/// a single one.
 fn spin(stop: &mut impl FnMut() -> bool, mut ready: impl FnMut() -> bool) -> bool {
     loop {
         for _ in 0..20_000 {

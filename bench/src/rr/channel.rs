@@ -38,7 +38,8 @@ impl Channel {
         })
     }
 
-    /// One read, as far as the buffer has room: the set is level-triggered and will say if there is more.
+    /// One read, as far as the buffer has room: the set is level-triggered and will say if there is
+    /// more.
     pub fn receive(&mut self) -> io::Result<Input> {
         if self.filled == self.input.len() {
             self.input.resize(self.input.len() * 2, 0);
@@ -49,7 +50,11 @@ impl Channel {
                 self.filled += count;
                 Ok(Input::More)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(Input::More),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(Input::More)
+            }
             Err(error) => Err(error),
         }
     }

@@ -29,12 +29,13 @@ struct Exchange {
 pub fn run(args: &Client) -> Result<Figures> {
     let size = args.size();
     let mut epoll = Epoll::new().doing("cannot make an epoll set")?;
-    let mut exchange = Exchange { dialogue: Dialogue::new(args.protocol, size), histogram: Histogram::new() };
+    let mut exchange =
+        Exchange { dialogue: Dialogue::new(args.protocol, size), histogram: Histogram::new() };
     exchange.dialogue.prepare(&args.connect)?;
     let mut askers = Vec::new();
     for id in 0..args.connections {
-        let channel =
-            Channel::new(args.connect.connect()?, u64::from(id), &epoll).doing("cannot watch a connection")?;
+        let channel = Channel::new(args.connect.connect()?, u64::from(id), &epoll)
+            .doing("cannot watch a connection")?;
         askers.push(Asker { channel, id, counter: 0, asked_at: Instant::now(), waiting: false });
     }
 
@@ -57,11 +58,17 @@ pub fn run(args: &Client) -> Result<Figures> {
     let seconds = (now - span.began).as_secs_f64();
     collect_the_rest(&mut askers, &mut exchange, &mut epoll)?;
     let bytes = messages * exchange.dialogue.bytes_per_message() as u64;
-    Ok(Figures::new("rr", size, args.connections, seconds, messages, bytes).with_latency(&exchange.histogram))
+    Ok(Figures::new("rr", size, args.connections, seconds, messages, bytes)
+        .with_latency(&exchange.histogram))
 }
 
-/// What was asked must be answered: a connection that was forgotten while the others went on is found here.
-fn collect_the_rest(askers: &mut [Asker], exchange: &mut Exchange, epoll: &mut Epoll) -> Result<()> {
+/// What was asked must be answered: a connection that was forgotten while the others went on is
+/// found here.
+fn collect_the_rest(
+    askers: &mut [Asker],
+    exchange: &mut Exchange,
+    epoll: &mut Epoll,
+) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let waiting = askers.iter().filter(|asker| asker.waiting).count();
@@ -83,7 +90,13 @@ fn collect_the_rest(askers: &mut [Asker], exchange: &mut Exchange, epoll: &mut E
 }
 
 impl Asker {
-    fn ask(&mut self, exchange: &Exchange, before: &[u8], now: Instant, epoll: &Epoll) -> Result<()> {
+    fn ask(
+        &mut self,
+        exchange: &Exchange,
+        before: &[u8],
+        now: Instant,
+        epoll: &Epoll,
+    ) -> Result<()> {
         let request = exchange.dialogue.request(self.id, self.counter);
         self.asked_at = now;
         self.waiting = true;
@@ -100,8 +113,11 @@ impl Asker {
         if ready.writable {
             self.channel.flush(epoll).doing("cannot send")?;
         }
-        if ready.readable && self.channel.receive().doing("cannot read a response")? == Input::Ended {
-            return Err(Failure::Protocol("the server closed a connection instead of answering".into()));
+        if ready.readable && self.channel.receive().doing("cannot read a response")? == Input::Ended
+        {
+            return Err(Failure::Protocol(
+                "the server closed a connection instead of answering".into(),
+            ));
         }
         let size = exchange.dialogue.response_size();
         let received = self.channel.received();
@@ -109,7 +125,9 @@ impl Asker {
             return Ok(false);
         }
         if received.len() > size || !self.waiting {
-            return Err(Failure::Protocol("WRONG DATA: more came than the one response that was asked for".into()));
+            return Err(Failure::Protocol(
+                "WRONG DATA: more came than the one response that was asked for".into(),
+            ));
         }
         exchange.dialogue.check(self.id, self.counter, received)?;
         self.channel.consume(size);

@@ -1,4 +1,5 @@
-//! What is asked and what must be answered: of our own server, of anybody's echo, of memcached, of redis.
+//! What is asked and what must be answered: of our own server, of anybody's echo, of memcached, of
+//! redis.
 
 use std::io::Write;
 
@@ -24,12 +25,17 @@ pub struct Dialogue {
 
 impl Dialogue {
     pub fn new(protocol: Protocol, size: usize) -> Dialogue {
-        let responses = if protocol == Protocol::Echo { Pattern::request(size) } else { Pattern::response(size) };
+        let responses = if protocol == Protocol::Echo {
+            Pattern::request(size)
+        } else {
+            Pattern::response(size)
+        };
         let (request, response) = match protocol {
             Protocol::Peers | Protocol::Echo => Default::default(),
-            Protocol::Memcached => {
-                (format!("get {KEY}\r\n"), format!("VALUE {KEY} 0 {size}\r\n{}\r\nEND\r\n", value(size)))
-            }
+            Protocol::Memcached => (
+                format!("get {KEY}\r\n"),
+                format!("VALUE {KEY} 0 {size}\r\n{}\r\nEND\r\n", value(size)),
+            ),
             Protocol::Redis => ("PING\r\n".into(), "+PONG\r\n".into()),
         };
         let (request, response) = (request.into_bytes(), response.into_bytes());
@@ -56,7 +62,9 @@ impl Dialogue {
     /// What a connection says before its first request.
     pub fn opening(&self, id: u32) -> Vec<u8> {
         match self.protocol {
-            Protocol::Peers => Preamble { mode: Mode::Rr, size: self.size, id }.encode().to_vec(),
+            Protocol::Peers => {
+                Preamble { mode: Mode::Rr, size: self.size, id, requests: 0 }.encode().to_vec()
+            }
             _ => Vec::new(),
         }
     }
@@ -92,11 +100,19 @@ impl Dialogue {
     }
 
     /// One request on a connection that waits for the answer.
-    pub fn exchange(&self, stream: &mut Stream, id: u32, counter: u64, buffer: &mut Vec<u8>) -> Result<()> {
+    pub fn exchange(
+        &self,
+        stream: &mut Stream,
+        id: u32,
+        counter: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<()> {
         stream.write_all(self.request(id, counter)).doing("cannot send a request")?;
         buffer.resize(self.response_size(), 0);
         if !stream.read_message(buffer).doing("cannot read a response")? {
-            return Err(Failure::Protocol("the server closed a connection instead of answering".into()));
+            return Err(Failure::Protocol(
+                "the server closed a connection instead of answering".into(),
+            ));
         }
         self.check(id, counter, buffer)
     }
@@ -120,7 +136,10 @@ mod tests {
         assert!(peers.check(3, 7, peers.request(3, 7)).is_err(), "an echo is no answer");
         let redis = Dialogue::new(Protocol::Redis, 100);
         redis.check(0, 0, b"+PONG\r\n").unwrap();
-        assert!(matches!(redis.check(0, 2, b"+PING\r\n"), Err(Failure::WrongData { offset: 16, .. })));
+        assert!(matches!(
+            redis.check(0, 2, b"+PING\r\n"),
+            Err(Failure::WrongData { offset: 16, .. })
+        ));
         let memcached = Dialogue::new(Protocol::Memcached, 3);
         memcached.check(0, 0, b"VALUE shortwire-peers 0 3\r\nabc\r\nEND\r\n").unwrap();
         assert_eq!(memcached.response_size(), b"VALUE shortwire-peers 0 3\r\nabc\r\nEND\r\n".len());

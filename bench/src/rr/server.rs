@@ -34,7 +34,8 @@ pub fn serve(listener: &Listener, limit: u64, mode: Mode) -> Result<()> {
     listener.set_nonblocking().doing("cannot make the listener nonblocking")?;
     let epoll = Epoll::new().doing("cannot make an epoll set")?;
     epoll.add(listener.as_raw_fd(), LISTENER).doing("cannot watch the listener")?;
-    let mut server = Server { mode, epoll, sessions: HashMap::new(), patterns: HashMap::new(), accepted: 0 };
+    let mut server =
+        Server { mode, epoll, sessions: HashMap::new(), patterns: HashMap::new(), accepted: 0 };
     while limit == 0 || server.accepted < limit || !server.sessions.is_empty() {
         for ready in server.epoll.wait(None).doing("cannot wait for events")? {
             if ready.token == LISTENER {
@@ -53,14 +54,20 @@ impl Server {
             let stream = match listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) =>
+                {
                     continue;
                 }
                 Err(error) => return Err(error).doing("cannot accept a connection"),
             };
             let token = self.accepted;
             self.accepted += 1;
-            let channel = Channel::new(stream, token, &self.epoll).doing("cannot watch a new connection")?;
+            let channel =
+                Channel::new(stream, token, &self.epoll).doing("cannot watch a new connection")?;
             self.sessions.insert(token, Session { channel, preamble: None, answered: 0 });
         }
     }
@@ -110,8 +117,9 @@ impl Session {
             },
         };
         let size = preamble.size;
-        let (requests, responses) =
-            patterns.entry(size).or_insert_with(|| (Pattern::request(size), Pattern::response(size)));
+        let (requests, responses) = patterns
+            .entry(size)
+            .or_insert_with(|| (Pattern::request(size), Pattern::response(size)));
         while let Some(request) = self.channel.received().get(..size) {
             let at = message_start(preamble.id, self.answered, size);
             requests.check(at, request).map_err(|bad| Failure::WrongData {
@@ -120,8 +128,11 @@ impl Session {
             })?;
             self.channel.consume(size);
             self.answered += 1;
-            self.channel.send(responses.slice(at, size), epoll).doing("cannot send the response")?;
+            self.channel
+                .send(responses.slice(at, size), epoll)
+                .doing("cannot send the response")?;
         }
-        Ok(mode != Mode::Short || self.answered == 0 || self.channel.has_output())
+        let is_last = preamble.requests > 0 && self.answered >= u64::from(preamble.requests);
+        Ok(!is_last || self.channel.has_output())
     }
 }

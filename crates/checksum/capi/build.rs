@@ -1,6 +1,7 @@
-//! The shared library's name for the loader: its number changes when programs must be compiled anew.
+//! The shared library's name for the loader: its number changes when programs must be compiled
+//! anew.
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    old_glibc::link(old_glibc::Product::Library);
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libshortwire_csum.so.0");
 }

@@ -10,8 +10,8 @@ pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
 
-/// The bytes behind the last whole 64-bit word, 0 to 7 of them, as a word padded with zero bytes. No loop, no branch but
-/// for short data.
+/// The bytes behind the last whole 64-bit word, 0 to 7 of them, as a word padded with zero bytes.
+/// No loop, no branch but for short data.
 #[inline(always)]
 pub(crate) fn last_word(data: &[u8]) -> u64 {
     let behind = data.len() % 8;
@@ -25,7 +25,8 @@ pub(crate) fn last_word(data: &[u8]) -> u64 {
         [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
         [a, b, c, d, ..] if data.len() < 8 => {
             let last = [data[behind - 4], data[behind - 3], data[behind - 2], data[behind - 1]];
-            u64::from(u32::from_le_bytes([a, b, c, d])) | u64::from(u32::from_le_bytes(last)) << (8 * (behind - 4))
+            u64::from(u32::from_le_bytes([a, b, c, d]))
+                | u64::from(u32::from_le_bytes(last)) << (8 * (behind - 4))
         }
         [a, b, c] => u64::from(a) | u64::from(b) << 8 | u64::from(c) << 16,
         [a, b] => u64::from(a) | u64::from(b) << 8,
@@ -40,11 +41,12 @@ pub(crate) fn last_word(data: &[u8]) -> u64 {
 type StreamFn<const BLOCK: usize> = unsafe fn(&[[u8; BLOCK]], &mut [[u8; BLOCK]]) -> u32;
 
 #[cfg(target_arch = "x86_64")]
-/// Copies and sums where the stores of `stream` need a destination that is aligned to `BLOCK` bytes: what lies before and
-/// behind goes through `copy`.
+/// Copies and sums where the stores of `stream` need a destination that is aligned to `BLOCK`
+/// bytes: what lies before and behind goes through `copy`.
 ///
 /// # Safety
-/// The processor must have the features that `copy` and `stream` need, and both slices the same length.
+/// The processor must have the features that `copy` and `stream` need, and both slices the same
+/// length.
 #[inline(always)]
 pub(crate) unsafe fn aligned<const BLOCK: usize>(
     source: &[u8],

@@ -7,15 +7,15 @@ use crate::prefetch::{self, Profile};
 
 /// Adds to each of `sums` the partial sum of the packet at the same place.
 ///
-/// On entry a sum is 0 or, say, that of a pseudo header. While one packet is summed, the first lines of one of the
-/// following packets are fetched, as the [profile](prefetch::Profile) says: worth it for packets that are not in the
-/// cache, nearly free otherwise.
+/// On entry a sum is 0 or, say, that of a pseudo header. While one packet is summed, the first
+/// lines of one of the following packets are fetched, as the [profile](prefetch::Profile) says:
+/// worth it for packets that are not in the cache, nearly free otherwise.
 ///
 /// ```
 /// let packets: [&[u8]; 2] = [b"one packet", b"another one"];
 /// let mut sums = [0; 2];
-/// checksum::csum_batch(&packets, &mut sums);
-/// assert_eq!(sums.map(checksum::csum_fold), packets.map(checksum::checksum));
+/// shortwire_checksum::csum_batch(&packets, &mut sums);
+/// assert_eq!(sums.map(shortwire_checksum::csum_fold), packets.map(shortwire_checksum::checksum));
 /// ```
 ///
 /// # Panics
@@ -36,7 +36,8 @@ pub(crate) fn run<P: Deref<Target = [u8]>>(
     if lines == 0 || ahead == 0 {
         return packets.iter().zip(sums).for_each(|(packet, sum)| *sum = partial(packet, *sum));
     }
-    // The first packet is read at once; those behind it that the loop would not reach are fetched here.
+    // The first packet is read at once; those behind it that the loop would not reach are fetched
+    // here.
     for packet in packets.iter().take(ahead).skip(1) {
         prefetch::head(packet, lines);
     }

@@ -4,13 +4,15 @@ use core::ops::Deref;
 
 use crate::{csum_block_add, csum_partial};
 
-/// Adds a chain of buffers to a partial sum, as if they were one. Any of them may have an odd length.
+/// Adds a chain of buffers to a partial sum, as if they were one. Any of them may have an odd
+/// length.
 ///
-/// Takes a slice of anything that is bytes: `&[&[u8]]`, `&[Vec<u8>]`, `&[IoSlice]`. For an iterator use [`Chain`].
+/// Takes a slice of anything that is bytes: `&[&[u8]]`, `&[Vec<u8>]`, `&[IoSlice]`. For an iterator
+/// use [`Chain`].
 ///
 /// ```
 /// let chain: [&[u8]; 3] = [b"a", b"bcd", b"ef"];
-/// assert_eq!(checksum::csum_fold(checksum::csum_chain(&chain, 0)), checksum::checksum(b"abcdef"));
+/// assert_eq!(shortwire_checksum::csum_fold(shortwire_checksum::csum_chain(&chain, 0)), shortwire_checksum::checksum(b"abcdef"));
 /// ```
 pub fn csum_chain<B: Deref<Target = [u8]>>(buffers: &[B], sum: u32) -> u32 {
     let mut chain = Chain::new(sum);

@@ -12,8 +12,8 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// The processor this runs on, as CPUID names it. A hypervisor may pass another model than the machine's own.
-    /// Architectures without CPUID go by their name.
+    /// The processor this runs on, as CPUID names it. A hypervisor may pass another model than the
+    /// machine's own. Architectures without CPUID go by their name.
     pub fn current() -> Processor {
         current()
     }
@@ -36,7 +36,10 @@ impl Processor {
 
     /// None if the vendor is empty, too long or not printable ASCII without spaces.
     pub(crate) fn new(vendor: &str, family: u16, model: u16) -> Option<Processor> {
-        if vendor.is_empty() || vendor.len() > 12 || !vendor.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if vendor.is_empty()
+            || vendor.len() > 12
+            || !vendor.bytes().all(|byte| byte.is_ascii_graphic())
+        {
             return None;
         }
         let mut bytes = [0; 12];
@@ -80,10 +83,12 @@ mod x86_64 {
     pub(crate) const AVX512_VNNI: u32 = 1 << 3;
     const KNOWN: u32 = 1 << 31;
 
-    /// Written with the same value by whoever comes first; it publishes nothing else, hence Relaxed.
+    /// Written with the same value by whoever comes first; it publishes nothing else, hence
+    /// Relaxed.
     static FEATURES: AtomicU32 = AtomicU32::new(0);
 
-    /// Whether the processor has all features in `wanted` and the operating system saves their registers.
+    /// Whether the processor has all features in `wanted` and the operating system saves their
+    /// registers.
     #[inline(always)]
     pub(crate) fn has(wanted: u32) -> bool {
         let mut features = FEATURES.load(Relaxed);
@@ -108,10 +113,12 @@ mod x86_64 {
         let (one, seven) = (__cpuid(1), __cpuid_count(7, 0));
         // SAFETY: OSXSAVE (bit 27) says that the instruction exists and may be used.
         let saved = if bit(one.ecx, 27) { unsafe { saved_state() } } else { 0 };
-        // XCR0: SSE and AVX registers (bits 1 and 2); opmask and the two parts of the 512-bit file (bits 5 to 7).
+        // XCR0: SSE and AVX registers (bits 1 and 2); opmask and the two parts of the 512-bit file
+        // (bits 5 to 7).
         let (avx, avx512) = (saved & 0x6 == 0x6, saved & 0xe6 == 0xe6);
         let mut features = 0;
-        let mut found = |feature: u32, condition: bool| features |= if condition { feature } else { 0 };
+        let mut found =
+            |feature: u32, condition: bool| features |= if condition { feature } else { 0 };
         found(ADX, bit(seven.ebx, 19));
         found(AVX2, avx && bit(one.ecx, 28) && bit(seven.ebx, 5));
         let avx512 = avx512 && [8, 16, 30, 31].iter().all(|&number| bit(seven.ebx, number));
@@ -129,7 +136,8 @@ mod x86_64 {
     pub(super) fn current() -> Processor {
         let mut vendor = [0; 12];
         let zero = __cpuid(0);
-        // Some vendors pad their names with spaces, which a profile's text form could not give back.
+        // Some vendors pad their names with spaces, which a profile's text form could not give
+        // back.
         let name = [zero.ebx, zero.edx, zero.ecx].into_iter().flat_map(u32::to_le_bytes);
         for (byte, letter) in vendor.iter_mut().zip(name.filter(u8::is_ascii_graphic)) {
             *byte = letter;
@@ -138,6 +146,10 @@ mod x86_64 {
         let (family, model) = (signature >> 8 & 0xf, signature >> 4 & 0xf);
         let extended_model = if family == 6 || family == 15 { signature >> 16 & 0xf } else { 0 };
         let extended_family = if family == 15 { signature >> 20 & 0xff } else { 0 };
-        Processor { vendor, family: (family + extended_family) as u16, model: (model + (extended_model << 4)) as u16 }
+        Processor {
+            vendor,
+            family: (family + extended_family) as u16,
+            model: (model + (extended_model << 4)) as u16,
+        }
     }
 }

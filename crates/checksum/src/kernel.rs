@@ -1,7 +1,7 @@
 //! The registry of kernels: which there are, which this processor can run, and which is in use.
 //!
-//! The fastest available kernel is chosen at the first call and kept in an atomic function pointer; a later call costs
-//! one relaxed load. [`select`] overrides the choice for tests and benchmarks.
+//! The fastest available kernel is chosen at the first call and kept in an atomic function pointer;
+//! a later call costs one relaxed load. [`select`] overrides the choice for tests and benchmarks.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -22,7 +22,8 @@ pub(crate) type CopyFn = unsafe fn(&[u8], &mut [u8], u32) -> u32;
 
 /// One implementation of the checksum, for one instruction set.
 ///
-/// All kernels give the same result: equal modulo 0xffff, and 0 only if the data and the sum given are all zero.
+/// All kernels give the same result: equal modulo 0xffff, and 0 only if the data and the sum given
+/// are all zero.
 pub struct Kernel {
     pub(crate) name: &'static str,
     pub(crate) requires: &'static str,
@@ -109,7 +110,8 @@ static KERNELS: &[Kernel] = &[
 ];
 
 impl Kernel {
-    /// Every kernel of this architecture, from the slowest to the fastest, also those that this processor lacks.
+    /// Every kernel of this architecture, from the slowest to the fastest, also those that this
+    /// processor lacks.
     pub fn all() -> &'static [Kernel] {
         KERNELS
     }
@@ -117,10 +119,11 @@ impl Kernel {
     /// The kernel of that name, if this processor can run it.
     ///
     /// # Errors
-    /// [`KernelError::Unknown`] if no kernel has that name, [`KernelError::NotSupported`] if this processor lacks what
-    /// it requires.
+    /// [`KernelError::Unknown`] if no kernel has that name, [`KernelError::NotSupported`] if this
+    /// processor lacks what it requires.
     pub fn by_name(name: &str) -> Result<&'static Kernel, KernelError> {
-        let kernel = KERNELS.iter().find(|kernel| kernel.name == name).ok_or(KernelError::Unknown)?;
+        let kernel =
+            KERNELS.iter().find(|kernel| kernel.name == name).ok_or(KernelError::Unknown)?;
         if kernel.is_available() { Ok(kernel) } else { Err(KernelError::NotSupported(kernel)) }
     }
 
@@ -130,7 +133,8 @@ impl Kernel {
         KERNELS.iter().rfind(|kernel| kernel.is_available()).unwrap_or(&KERNELS[0])
     }
 
-    /// The kernel that [`csum_partial`](crate::csum_partial) uses: the fastest one, or the one selected.
+    /// The kernel that [`csum_partial`](crate::csum_partial) uses: the fastest one, or the one
+    /// selected.
     pub fn active() -> &'static Kernel {
         let active = ACTIVE.load(Relaxed);
         if active.is_null() {
@@ -167,7 +171,8 @@ impl Kernel {
         unsafe { (self.partial)(data, sum) }
     }
 
-    /// As [`csum_partial`](Self::csum_partial), prefetching `distance` bytes ahead within `data` (0: no prefetch).
+    /// As [`csum_partial`](Self::csum_partial), prefetching `distance` bytes ahead within `data`
+    /// (0: no prefetch).
     ///
     /// # Panics
     /// If the kernel is not available.
@@ -184,7 +189,11 @@ impl Kernel {
     #[inline]
     pub fn csum_and_copy(&self, source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
         self.assert_available();
-        assert_eq!(source.len(), destination.len(), "csum_and_copy: source and destination differ in length");
+        assert_eq!(
+            source.len(),
+            destination.len(),
+            "csum_and_copy: source and destination differ in length"
+        );
         // SAFETY: both asserted above.
         unsafe { (self.copy)(source, destination, sum) }
     }
@@ -196,7 +205,11 @@ impl Kernel {
     #[inline]
     pub fn csum_and_copy_nt(&self, source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
         self.assert_available();
-        assert_eq!(source.len(), destination.len(), "csum_and_copy_nt: source and destination differ in length");
+        assert_eq!(
+            source.len(),
+            destination.len(),
+            "csum_and_copy_nt: source and destination differ in length"
+        );
         // SAFETY: both asserted above.
         unsafe { (self.copy_nt)(source, destination, sum) }
     }
@@ -205,7 +218,12 @@ impl Kernel {
     ///
     /// # Panics
     /// If the kernel is not available, or `packets` and `sums` differ in length.
-    pub fn csum_batch<P: Deref<Target = [u8]>>(&self, packets: &[P], sums: &mut [u32], profile: &Profile) {
+    pub fn csum_batch<P: Deref<Target = [u8]>>(
+        &self,
+        packets: &[P],
+        sums: &mut [u32],
+        profile: &Profile,
+    ) {
         self.assert_available();
         if profile.in_packet == 0 {
             // SAFETY: asserted above.
@@ -256,7 +274,11 @@ impl fmt::Display for KernelError {
                 KERNELS.iter().try_for_each(|kernel| write!(f, " {}", kernel.name))
             }
             KernelError::NotSupported(kernel) => {
-                write!(f, "the kernel {} needs {}, which this processor lacks", kernel.name, kernel.requires)
+                write!(
+                    f,
+                    "the kernel {} needs {}, which this processor lacks",
+                    kernel.name, kernel.requires
+                )
             }
         }
     }
@@ -264,7 +286,8 @@ impl fmt::Display for KernelError {
 
 impl core::error::Error for KernelError {}
 
-/// Uses this kernel from now on, in the whole process. For tests and benchmarks; nothing needs to be selected for use.
+/// Uses this kernel from now on, in the whole process. For tests and benchmarks; nothing needs to
+/// be selected for use.
 ///
 /// # Errors
 /// [`KernelError::NotSupported`]: the choice stays as it was.
@@ -276,9 +299,9 @@ pub fn select(kernel: &'static Kernel) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// What `csum_partial` calls. Starts as `detect`, which replaces itself. The two atomics and the profile are written one
-/// after the other, so that threads may briefly see an old one beside a new one: every mixture gives right sums, and
-/// they publish nothing else, hence Relaxed.
+/// What `csum_partial` calls. Starts as `detect`, which replaces itself. The two atomics and the
+/// profile are written one after the other, so that threads may briefly see an old one beside a new
+/// one: every mixture gives right sums, and they publish nothing else, hence Relaxed.
 static PARTIAL: AtomicPtr<()> = AtomicPtr::new(detect as *mut ());
 static ACTIVE: AtomicPtr<Kernel> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -287,7 +310,8 @@ pub(crate) fn active_partial(data: &[u8], sum: u32) -> u32 {
     let pointer = PARTIAL.load(Relaxed);
     // SAFETY: PARTIAL only ever holds functions of this type.
     let partial = unsafe { core::mem::transmute::<*mut (), PartialFn>(pointer) };
-    // SAFETY: it holds `detect` or `ahead`, which need nothing, or the function of an available kernel.
+    // SAFETY: it holds `detect` or `ahead`, which need nothing, or the function of an available
+    // kernel.
     unsafe { partial(data, sum) }
 }
 

@@ -21,27 +21,32 @@ pub use batch::csum_batch;
 pub use chain::{Chain, csum_chain};
 pub use header::{csum_header20, csum_header40};
 pub use kernel::Kernel;
-pub use pseudo::{ICMP, ICMPV6, TCP, UDP, csum_ipv6_magic, csum_ipv6_nofold, csum_tcpudp_magic, csum_tcpudp_nofold};
+pub use pseudo::{
+    ICMP, ICMPV6, TCP, UDP, csum_ipv6_magic, csum_ipv6_nofold, csum_tcpudp_magic,
+    csum_tcpudp_nofold,
+};
 pub use replace::{csum_replace2, csum_replace4, csum_replace6, csum_replace16};
 pub use sum::{csum_add, csum_block_add, csum_fold, csum_sub};
 
 /// Adds `data` to a partial sum: what the Linux kernel's function of this name does (RFC 1071).
 ///
-/// `sum` is 0 or an earlier partial sum of data with an even length. The result is a ones' complement sum of 16-bit words
-/// in native byte order, held in 32 bits. Only its value modulo 0xffff and whether it is 0 mean anything, so compare
-/// sums after [`csum_fold`]. It is 0 only if `sum` and all bytes are 0. A last odd byte counts as if a zero byte followed. `data` may
-/// begin at any address and have any length up to `isize::MAX`.
+/// `sum` is 0 or an earlier partial sum of data with an even length. The result is a ones'
+/// complement sum of 16-bit words in native byte order, held in 32 bits. Only its value modulo
+/// 0xffff and whether it is 0 mean anything, so compare sums after [`csum_fold`]. It is 0 only if
+/// `sum` and all bytes are 0. A last odd byte counts as if a zero byte followed. `data` may begin
+/// at any address and have any length up to `isize::MAX`.
 ///
 /// ```
-/// let sum = checksum::csum_partial(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0);
-/// assert_eq!(checksum::csum_fold(sum).to_ne_bytes(), (!0xddf2u16).to_be_bytes());
+/// let sum = shortwire_checksum::csum_partial(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0);
+/// assert_eq!(shortwire_checksum::csum_fold(sum).to_ne_bytes(), (!0xddf2u16).to_be_bytes());
 /// ```
 #[inline]
 pub fn csum_partial(data: &[u8], sum: u32) -> u32 {
     kernel::active_partial(data, sum)
 }
 
-/// The checksum of `data` as it goes into a header, in native byte order: `csum_fold(csum_partial(data, 0))`.
+/// The checksum of `data` as it goes into a header, in native byte order:
+/// `csum_fold(csum_partial(data, 0))`.
 #[inline]
 pub fn checksum(data: &[u8]) -> u16 {
     csum_fold(csum_partial(data, 0))
@@ -51,9 +56,9 @@ pub fn checksum(data: &[u8]) -> u16 {
 ///
 /// ```
 /// let mut copy = [0; 5];
-/// let sum = checksum::csum_and_copy(b"bytes", &mut copy, 0);
+/// let sum = shortwire_checksum::csum_and_copy(b"bytes", &mut copy, 0);
 /// assert_eq!(&copy, b"bytes");
-/// assert_eq!(checksum::csum_fold(sum), checksum::checksum(b"bytes"));
+/// assert_eq!(shortwire_checksum::csum_fold(sum), shortwire_checksum::checksum(b"bytes"));
 /// ```
 ///
 /// # Panics
@@ -65,8 +70,9 @@ pub fn csum_and_copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 
 /// As [`csum_and_copy`], with stores that go past the caches (non-temporal).
 ///
-/// For a destination that is not in a cache and is not read soon, or for 1 MiB and more. Into a destination that is in a
-/// cache this is several times slower than [`csum_and_copy`]. Only the caller knows which it is.
+/// For a destination that is not in a cache and is not read soon, or for 1 MiB and more. Into a
+/// destination that is in a cache this is several times slower than [`csum_and_copy`]. Only the
+/// caller knows which it is.
 ///
 /// # Panics
 /// If the lengths differ.

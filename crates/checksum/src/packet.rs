@@ -1,9 +1,10 @@
 //! Verify and fill the checksums of whole packets: IPv4 or IPv6, over it TCP, UDP, ICMP or ICMPv6.
 //!
-//! A packet begins with its IP header. What follows behind its length, Ethernet padding for one, is left alone.
+//! A packet begins with its IP header. What follows behind its length, Ethernet padding for one, is
+//! left alone.
 //!
 //! ```
-//! use checksum::packet::{Outcome, PacketError, fill, verify};
+//! use shortwire_checksum::packet::{Outcome, PacketError, fill, verify};
 //!
 //! let mut packet = [
 //!     0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, // IPv4, UDP
@@ -31,12 +32,14 @@ use plain::Plain;
 pub enum Outcome {
     /// Every checksum that the packet has.
     Complete,
-    /// UDP over IPv4 whose sender computed no checksum (RFC 768); that of the IP header was checked.
+    /// UDP over IPv4 whose sender computed no checksum (RFC 768); that of the IP header was
+    /// checked.
     NoChecksum,
-    /// One of several fragments: the transport's checksum covers data that is in the others. That of an IPv4 header was
-    /// checked or filled.
+    /// One of several fragments: the transport's checksum covers data that is in the others. That
+    /// of an IPv4 header was checked or filled.
     Fragment,
-    /// A protocol, by its number, that this crate does not know. The checksum of an IPv4 header was checked or filled.
+    /// A protocol, by its number, that this crate does not know. The checksum of an IPv4 header was
+    /// checked or filled.
     OtherProtocol(u8),
 }
 
@@ -52,15 +55,18 @@ pub enum PacketError {
     },
     /// Neither version 4 nor 6.
     Version(u8),
-    /// A length in a header does not fit: smaller than the header itself, or larger than what holds it.
+    /// A length in a header does not fit: smaller than the header itself, or larger than what holds
+    /// it.
     Length,
-    /// A routing header of this type still has segments to visit, and where its last destination lies is not known.
+    /// A routing header of this type still has segments to visit, and where its last destination
+    /// lies is not known.
     RoutingHeader(u8),
     /// The IPv4 header's checksum is wrong.
     HeaderChecksum,
     /// The checksum of the TCP, UDP, ICMP or ICMPv6 part is wrong.
     TransportChecksum,
-    /// UDP over IPv6 without a checksum (RFC 8200 section 8.1: to be discarded; RFC 6935 has exceptions for tunnels).
+    /// UDP over IPv6 without a checksum (RFC 8200 section 8.1: to be discarded; RFC 6935 has
+    /// exceptions for tunnels).
     MissingChecksum,
 }
 
@@ -72,7 +78,9 @@ impl fmt::Display for PacketError {
             }
             PacketError::Version(version) => write!(f, "IP version {version}, neither 4 nor 6"),
             PacketError::Length => f.write_str("a length in a header does not fit the packet"),
-            PacketError::RoutingHeader(kind) => write!(f, "unknown routing header type {kind} with segments left"),
+            PacketError::RoutingHeader(kind) => {
+                write!(f, "unknown routing header type {kind} with segments left")
+            }
             PacketError::HeaderChecksum => f.write_str("wrong IPv4 header checksum"),
             PacketError::TransportChecksum => f.write_str("wrong transport checksum"),
             PacketError::MissingChecksum => f.write_str("UDP over IPv6 without a checksum"),
@@ -107,7 +115,11 @@ fn verify_any(packet: &[u8]) -> Result<Outcome, PacketError> {
     };
     let Transport { protocol, data, field, pseudo } = transport;
     if protocol == UDP && packet[field..field + 2] == [0, 0] {
-        return if ipv4_header != 0 { Ok(Outcome::NoChecksum) } else { Err(PacketError::MissingChecksum) };
+        return if ipv4_header != 0 {
+            Ok(Outcome::NoChecksum)
+        } else {
+            Err(PacketError::MissingChecksum)
+        };
     }
     match csum_fold(csum_partial(&packet[data], pseudo)) {
         0 => Ok(Outcome::Complete),
@@ -131,9 +143,9 @@ fn fill_any(packet: &mut [u8]) -> Result<Outcome, PacketError> {
     let Layout { ipv4_header, payload } = Layout::of(packet)?;
     if ipv4_header != 0 {
         packet[10..12].fill(0);
-        let check = match packet[..ipv4_header].as_array() {
-            Some(header) => csum_header20(header),
-            None => csum_fold(csum_partial(&packet[..ipv4_header], 0)),
+        let check = match packet[..ipv4_header].try_into() {
+            Ok(header) => csum_header20(header),
+            Err(_) => csum_fold(csum_partial(&packet[..ipv4_header], 0)),
         };
         packet[10..12].copy_from_slice(&check.to_ne_bytes());
     }
@@ -141,7 +153,8 @@ fn fill_any(packet: &mut [u8]) -> Result<Outcome, PacketError> {
         Payload::Transport(Transport { protocol, data, field, pseudo }) => {
             packet[field..field + 2].fill(0);
             let check = match csum_fold(csum_partial(&packet[data], pseudo)) {
-                // 0 would say that there is none; 0xffff is the same to the receiver's sum (RFC 768).
+                // 0 would say that there is none; 0xffff is the same to the receiver's sum (RFC
+                // 768).
                 0 if protocol == UDP => 0xffff,
                 check => check,
             };

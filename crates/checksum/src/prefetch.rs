@@ -1,14 +1,15 @@
 //! Prefetch: which lines are asked for before they are read.
 //!
-//! Always smart: never past the end of the data. What is best depends on the processor, hence the [`Profile`]: built in
-//! by processor family, or read from a file that a measuring command wrote and passed to [`set_profile`]. Nothing is
-//! measured at start-up, so that results stay reproducible.
+//! Always smart: never past the end of the data. What is best depends on the processor, hence the
+//! [`Profile`]: built in by processor family, or read from a file that a measuring command wrote
+//! and passed to [`set_profile`]. Nothing is measured at start-up, so that results stay
+//! reproducible.
 //!
-//! The crate has no file access. `shortwire tune checksum` measures and writes the file, and the `shortwire` command
-//! reads it; a program of your own reads the text from wherever it likes:
+//! The crate has no file access. `shortwire tune checksum` measures and writes the file, and the
+//! `shortwire` command reads it; a program of your own reads the text from wherever it likes:
 //!
 //! ```
-//! use checksum::prefetch::{Profile, set_profile};
+//! use shortwire_checksum::prefetch::{Profile, set_profile};
 //!
 //! let text = Profile::built_in().to_string(); // or std::fs::read_to_string(...)
 //! match Profile::parse(&text) {
@@ -28,13 +29,16 @@ mod profile;
 
 pub use profile::{Profile, ProfileError};
 
-/// Every processor that this crate has kernels for has lines of 64 bytes, or twice that and fetches halves.
+/// Every processor that this crate has kernels for has lines of 64 bytes, or twice that and fetches
+/// halves.
 const LINE: usize = 64;
-/// The in-packet prefetch runs ahead in steps of this many bytes; even, so that the parts' sums add up. Each step is a
-/// call of the kernel, which ends by joining its lanes: with short steps that costs more than the prefetch gains.
+/// The in-packet prefetch runs ahead in steps of this many bytes; even, so that the parts' sums add
+/// up. Each step is a call of the kernel, which ends by joining its lanes: with short steps that
+/// costs more than the prefetch gains.
 const STEP: usize = 32 * LINE;
 
-/// [`Profile::packed`] of the profile in use; 0 until one is needed. It publishes nothing else, hence Relaxed.
+/// [`Profile::packed`] of the profile in use; 0 until one is needed. It publishes nothing else,
+/// hence Relaxed.
 static PROFILE: AtomicU64 = AtomicU64::new(0);
 
 /// The profile in use: the built-in one, or the last one set.
@@ -79,7 +83,12 @@ fn fetch(data: &[u8], from: usize, to: usize) {
 
 /// # Safety
 /// The processor must have the features that `partial` needs.
-pub(crate) unsafe fn partial_ahead(partial: PartialFn, data: &[u8], mut sum: u32, distance: usize) -> u32 {
+pub(crate) unsafe fn partial_ahead(
+    partial: PartialFn,
+    data: &[u8],
+    mut sum: u32,
+    distance: usize,
+) -> u32 {
     if distance == 0 || data.len() <= distance {
         // SAFETY: the caller's obligation.
         return unsafe { partial(data, sum) };

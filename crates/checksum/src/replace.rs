@@ -1,9 +1,12 @@
-//! Incremental update (RFC 1624, equation 3): a field changes, the checksum follows without a look at the rest.
+//! Incremental update (RFC 1624, equation 3): a field changes, the checksum follows without a look
+//! at the rest.
 //!
-//! `check` is the checksum field in native byte order (`u16::from_ne_bytes`), and so is the result; old and new value are
-//! bytes as they lie in the packet, at an even offset from where the checksum began. The result is what a computation
-//! from scratch gives, unless all the data that remains is zero: then that gives 0xffff, and this may give the equivalent
-//! 0. A UDP checksum of 0 means that there is none: leave it alone, and send a result of 0 as 0xffff (RFC 768).
+//! `check` is the checksum field in native byte order (`u16::from_ne_bytes`), and so is the result;
+//! old and new value are bytes as they lie in the packet, at an even offset from where the checksum
+//! began. The result is what a computation from scratch gives, unless all the data that remains is
+//! zero: then that gives 0xffff, and this may give the equivalent
+//! 0. A UDP checksum of 0 means that there is none: leave it alone, and send a result of 0 as
+//!    0xffff (RFC 768).
 
 use crate::sum::{csum_fold, fold64};
 

@@ -1,12 +1,14 @@
 //! Arithmetic on partial sums (RFC 1071).
 
-/// Folds a partial sum to 16 bits and complements it: the value that goes into a header's checksum field.
+/// Folds a partial sum to 16 bits and complements it: the value that goes into a header's checksum
+/// field.
 ///
-/// The result is in native byte order: store it with [`u16::to_ne_bytes`]. Over data that holds its own right checksum
-/// the result is 0.
+/// The result is in native byte order: store it with [`u16::to_ne_bytes`]. Over data that holds its
+/// own right checksum the result is 0.
 #[inline(always)]
 pub const fn csum_fold(sum: u32) -> u16 {
-    // Adding the two halves to each other puts the end-around carry into the upper half, with one addition.
+    // Adding the two halves to each other puts the end-around carry into the upper half, with one
+    // addition.
     !(sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
@@ -17,16 +19,18 @@ pub const fn csum_add(a: u32, b: u32) -> u32 {
     sum + carry as u32
 }
 
-/// Takes the partial sum `part` out of `sum` again. What stays is right modulo 0xffff; it may be the other zero.
+/// Takes the partial sum `part` out of `sum` again. What stays is right modulo 0xffff; it may be
+/// the other zero.
 #[inline(always)]
 pub const fn csum_sub(sum: u32, part: u32) -> u32 {
     csum_add(sum, !part)
 }
 
-/// Adds the partial sum of a block that lies `offset` bytes behind the beginning of what `sum` is about.
+/// Adds the partial sum of a block that lies `offset` bytes behind the beginning of what `sum` is
+/// about.
 ///
-/// A block at an odd offset was summed with its bytes in the wrong halves of the 16-bit words; RFC 1071 section 2(B)
-/// puts that right by one rotation.
+/// A block at an odd offset was summed with its bytes in the wrong halves of the 16-bit words; RFC
+/// 1071 section 2(B) puts that right by one rotation.
 #[inline(always)]
 pub const fn csum_block_add(sum: u32, part: u32, offset: usize) -> u32 {
     csum_add(sum, part.rotate_right((offset as u32 & 1) * 8))

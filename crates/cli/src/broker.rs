@@ -1,6 +1,8 @@
-//! `shortwire broker`: where the ends of connections between virtual machines meet that share a bar.
+//! `shortwire broker`: where the ends of connections between virtual machines meet that share a
+//! bar.
 //!
-//! One thread, which looks after all calls (`broker/call.rs`) and, once a second, after the bar (`broker/lease.rs`).
+//! One thread, which looks after all calls (`broker/call.rs`) and, once a second, after the bar
+//! (`broker/lease.rs`).
 
 mod call;
 mod lease;
@@ -32,7 +34,7 @@ const BEAT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(clap::Args)]
-#[command(about = "Let programs here meet those in other virtual machines that share memory with this one")]
+#[command(about = "Let programs meet those in other virtual machines")]
 #[command(
     long_about = "Runs in each of several virtual machines that share a bar (an ivshmem device). It prepares a new bar, brings the two \
 ends of a TCP connection between two of the machines together, says in the bar that this machine lives, and frees there what ended programs \
@@ -40,8 +42,9 @@ and machines have left. Connections stay TCP where no broker runs. Ends on SIGIN
 See doc/virtual-machines.md, also for whom this trusts."
 )]
 #[command(after_help = "Examples:
-  shortwire broker                                     with the only ivshmem device, at port 7480
-  shortwire broker --ivshmem /sys/bus/pci/devices/0000:00:04.0/resource2 --listen 10.8.0.2:7480")]
+  shortwire broker  with the only ivshmem device, at port 7480
+  shortwire broker --listen 10.8.0.2:7480 \\
+      --ivshmem /sys/bus/pci/devices/0000:00:04.0/resource2")]
 pub struct Broker {
     /// Where brokers and programs of other machines call; all have to use one port
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:7480")]
@@ -65,9 +68,14 @@ pub fn run(args: &Broker) -> Result<ExitCode> {
         bar::set(std::ffi::OsStr::new(path).as_bytes());
     }
     let mut lease = Lease::take(Duration::from_secs(args.lease.into()), args.resting_too)?;
-    let listener = listener(args.listen).with_context(|| format!("cannot listen at {}", args.listen))?;
+    let listener =
+        listener(args.listen).with_context(|| format!("cannot listen at {}", args.listen))?;
     signals::catch_interrupts();
-    println!("broker: {} bytes shared, listening at {}", lease.bar().size(), listener.local_addr()?);
+    println!(
+        "broker: {} bytes shared, listening at {}",
+        lease.bar().size(),
+        listener.local_addr()?
+    );
     std::io::stdout().flush()?;
 
     let mut calls: Vec<Call> = Vec::new();
@@ -127,7 +135,8 @@ fn accept(listener: &TcpListener, calls: &mut Vec<Call>) {
         match listener.accept() {
             // More than that are sent away: who floods us waits for others like everybody else.
             Ok((stream, from)) => {
-                let count = |by: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| by(call)).count();
+                let count =
+                    |by: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| by(call)).count();
                 let [all, strangers] = [calls.len(), count(&Call::is_stranger)];
                 let [of_one, strangers_of_one] = [
                     count(&|call| call.from() == from.ip()),

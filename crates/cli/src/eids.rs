@@ -1,7 +1,7 @@
 //! `shortwire ueid` and `seid`: the enterprise IDs that `shortwire run` gives to programs.
 //!
-//! The rules are those of `smcd ueid` and `smcd seid`: four user-defined EIDs at most, and the system's own EID is enabled as
-//! long as there is none.
+//! The rules are those of `smcd ueid` and `smcd seid`: four user-defined EIDs at most, and the
+//! system's own EID is enabled as long as there is none.
 
 mod args;
 
@@ -50,15 +50,27 @@ impl Eids {
         for ueid in &eids.ueids {
             parse_ueid(ueid).map_err(anyhow::Error::msg).with_context(|| format!("\"{ueid}\""))?;
         }
-        ensure!(eids.ueids.len() <= MOST, "there are {} user-defined EIDs, {MOST} are possible", eids.ueids.len());
-        ensure!(eids.seid || !eids.ueids.is_empty(), "the system's EID is disabled and there is no other");
+        ensure!(
+            eids.ueids.len() <= MOST,
+            "there are {} user-defined EIDs, {MOST} are possible",
+            eids.ueids.len()
+        );
+        ensure!(
+            eids.seid || !eids.ueids.is_empty(),
+            "the system's EID is disabled and there is no other"
+        );
         Ok(eids)
     }
 
     fn add(&mut self, ueid: &str) -> Result<()> {
-        let ueid = parse_ueid(ueid).map_err(anyhow::Error::msg).with_context(|| format!("\"{ueid}\" is no EID"))?;
+        let ueid = parse_ueid(ueid)
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("\"{ueid}\" is no EID"))?;
         ensure!(!self.ueids.contains(&ueid), "{ueid} is there already");
-        ensure!(self.ueids.len() < MOST, "there are {MOST} EIDs already, and no more are possible; delete one first");
+        ensure!(
+            self.ueids.len() < MOST,
+            "there are {MOST} EIDs already, and no more are possible; delete one first"
+        );
         self.ueids.push(ueid);
         Ok(())
     }
@@ -66,7 +78,8 @@ impl Eids {
     /// Whether the system's EID was enabled by it.
     fn delete(&mut self, ueid: &str) -> Result<bool> {
         let at = self.ueids.iter().position(|known| known == ueid);
-        self.ueids.remove(at.with_context(|| format!("{ueid} is not there; see `shortwire ueid show`"))?);
+        self.ueids
+            .remove(at.with_context(|| format!("{ueid} is not there; see `shortwire ueid show`"))?);
         Ok(self.enable_if_alone())
     }
 
@@ -97,12 +110,16 @@ fn of_user() -> Option<PathBuf> {
 fn read(path: &Path) -> Result<Option<Eids>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         // Another user's, whose HOME was kept by su, sudo or a container.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    Eids::parse(&text).map(Some).with_context(|| format!("{} cannot be used; correct or remove it", path.display()))
+    Eids::parse(&text)
+        .map(Some)
+        .with_context(|| format!("{} cannot be used; correct or remove it", path.display()))
 }
 
 fn write(path: &Path, eids: &Eids) -> Result<()> {
@@ -111,7 +128,8 @@ fn write(path: &Path, eids: &Eids) -> Result<()> {
     fs::create_dir_all(folder).with_context(failed)?;
     // Whole or not at all: a program may start at any time.
     let mut file = tempfile::NamedTempFile::new_in(folder).with_context(failed)?;
-    file.write_all(b"# Written by `shortwire ueid` and `shortwire seid`.\n").with_context(failed)?;
+    file.write_all(b"# Written by `shortwire ueid` and `shortwire seid`.\n")
+        .with_context(failed)?;
     file.write_all(toml::to_string(eids)?.as_bytes()).with_context(failed)?;
     let everybody = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
     file.as_file().set_permissions(everybody).with_context(failed)?;
@@ -133,7 +151,8 @@ fn places() -> Vec<PathBuf> {
     of_user().into_iter().chain([SYSTEM.into()]).collect()
 }
 
-/// What programs have that are started from here: the variables of the environment, and the table where they say nothing.
+/// What programs have that are started from here: the variables of the environment, and the table
+/// where they say nothing.
 pub fn of_new_programs() -> Result<Eids> {
     let set = |name| env::var(name).ok().filter(|value: &String| !value.is_empty());
     let mut eids = in_force(&places())?;
@@ -146,8 +165,9 @@ pub fn of_new_programs() -> Result<Eids> {
     Ok(eids)
 }
 
-/// What the table adds to a program's settings; what was said on the command line or in the environment goes before. A table
-/// that cannot be read is an error: it may be there to keep programs apart.
+/// What the table adds to a program's settings; what was said on the command line or in the
+/// environment goes before. A table that cannot be read is an error: it may be there to keep
+/// programs apart.
 pub fn variables(args: &Run) -> Result<Vec<(&'static str, String)>> {
     if args.rsocket || args.disable || (!args.ueid.is_empty() && args.seid.is_some()) {
         return Ok(Vec::new());
@@ -166,7 +186,8 @@ fn additions(eids: &Eids, args: &Run) -> Vec<(&'static str, String)> {
     variables
 }
 
-/// The file to show or change, and what it has; a user's first change starts from what counted so far.
+/// The file to show or change, and what it has; a user's first change starts from what counted so
+/// far.
 fn table(system: bool) -> Result<(PathBuf, Eids)> {
     if system {
         let path = PathBuf::from(SYSTEM);
@@ -212,7 +233,8 @@ pub fn seid(args: &Seid) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Some(SeidCommand::Show { json: true }) => {
-            let object = serde_json::json!({ "seid": Eid::LOOPBACK_SEID.to_string(), "enabled": eids.seid });
+            let object =
+                serde_json::json!({ "seid": Eid::LOOPBACK_SEID.to_string(), "enabled": eids.seid });
             println!("{}", serde_json::to_string_pretty(&object)?);
             return Ok(ExitCode::SUCCESS);
         }
@@ -243,7 +265,10 @@ mod tests {
         for ueid in ["A", "B.1", "C-2"] {
             assert!(!eids.delete(ueid).unwrap());
         }
-        assert!(eids.delete("0").unwrap() && eids.seid, "with the last one gone the system's is enabled");
+        assert!(
+            eids.delete("0").unwrap() && eids.seid,
+            "with the last one gone the system's is enabled"
+        );
     }
 
     #[test]
@@ -293,9 +318,13 @@ mod tests {
     #[test]
     fn what_run_is_told_goes_before_the_table() {
         let of = |options: &[&str]| {
-            let run = Run::try_parse_from(["run"].iter().chain(options).chain(&["--", "ls"])).unwrap();
+            let run =
+                Run::try_parse_from(["run"].iter().chain(options).chain(&["--", "ls"])).unwrap();
             let eids = Eids { ueids: vec!["A".into(), "B".into()], seid: false };
-            additions(&eids, &run).into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+            additions(&eids, &run)
+                .into_iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect::<Vec<_>>()
         };
         assert_eq!(of(&[]), ["SHORTWIRE_UEID=A,B", "SHORTWIRE_SEID=off"]);
         assert_eq!(of(&["--ueid", "C"]), ["SHORTWIRE_SEID=off"]);

@@ -18,11 +18,13 @@ use terminal::units::parse_seconds;
 
 mod metrics;
 mod session;
+pub mod top;
 
 use session::Session;
 
 #[derive(clap::Args)]
 #[command(about = "Run a network of packet apps described by a file")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(
     long_about = "Runs the apps and links of CONFIG until Ctrl-C, then prints what passed each link. On SIGHUP the file is read again and \
 the difference is applied: apps and links that are the same keep their state, packets and counters. A file with mistakes is \
@@ -37,21 +39,23 @@ refused with all of them, and the network that runs goes on."
   [apps.if2]
   kind = \"XDP\"
   interface = \"eth2\"
-  thread = 1               # optional: another engine on another processor
+  thread = 1       # optional: another engine on another processor
   [engine]
-  busywait = true          # optional; also hz, maxsleep, tick, packets, cycles, latency
+  busywait = true  # optional; also hz, maxsleep, tick, packets, cycles, latency
 
 Examples:
-  shortwire engine shunt.toml                     until Ctrl-C
+  shortwire engine shunt.toml          until Ctrl-C
   shortwire engine shunt.toml --duration 10 --busywait
-  shortwire engine shunt.toml --check             validate only
+  shortwire engine shunt.toml --check  validate only
   shortwire engine shunt.toml --graph | dot -Tsvg > shunt.svg
-  shortwire engine --kinds                        which kinds of apps there are
-  kill -HUP PID                                   apply an edited file
-  shortwire top                                   watch it
+  shortwire engine --kinds             which kinds of apps there are
+  kill -HUP PID                        apply an edited file
+  shortwire engine top                 watch it (a file of that name: ./top)
 
 Exit status: 0 after a clean stop, 1 if the network could not start or an app failed to stop, 2 for a wrong command line.")]
 pub struct Engine {
+    #[command(subcommand)]
+    pub command: Option<EngineCommand>,
     /// The file that describes the network
     #[arg(value_name = "CONFIG.toml", required_unless_present = "kinds", value_hint = clap::ValueHint::FilePath)]
     pub config: Option<PathBuf>,
@@ -62,7 +66,13 @@ pub struct Engine {
     #[arg(long)]
     pub until_finished: bool,
     /// What to print at the end
-    #[arg(long, value_name = "PART,...", value_enum, value_delimiter = ',', default_value = "load,links")]
+    #[arg(
+        long,
+        value_name = "PART,...",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "load,links"
+    )]
     pub report: Vec<Report>,
     /// Serve all counters as Prometheus text over HTTP
     #[arg(long, value_name = "ADDR:PORT")]
@@ -84,6 +94,11 @@ pub struct Engine {
     /// Print the kinds of apps, their ports and counters
     #[arg(long)]
     pub kinds: bool,
+}
+
+#[derive(clap::Subcommand)]
+pub enum EngineCommand {
+    Top(top::Top),
 }
 
 /// Processor numbers.
@@ -112,6 +127,9 @@ pub enum Report {
 }
 
 pub fn run(args: &Engine) -> Result<ExitCode> {
+    if let Some(EngineCommand::Top(args)) = &args.command {
+        return top::run(args);
+    }
     let mut output = std::io::stdout();
     let Some(path) = args.config.as_deref().filter(|_| !args.kinds) else {
         signals::default_sigpipe();
@@ -133,7 +151,10 @@ pub fn run(args: &Engine) -> Result<ExitCode> {
 fn start(args: &Engine, path: &Path, file: &ConfigFile) -> Result<ExitCode> {
     if let Some(cpus) = &args.cpu {
         cpus.run_here().with_context(|| {
-            format!("cannot run on the processors {:?}: see which there are with `nproc --all`", cpus.0)
+            format!(
+                "cannot run on the processors {:?}: see which there are with `nproc --all`",
+                cpus.0
+            )
         })?;
     }
     if let Some(packets) = file.settings.packets {
@@ -147,7 +168,8 @@ fn start(args: &Engine, path: &Path, file: &ConfigFile) -> Result<ExitCode> {
 
 /// Reads and checks a file. Nothing has happened when it is refused.
 fn load(path: &Path) -> Result<ConfigFile> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let refused = |error| anyhow::anyhow!("{} is not a network:\n{error}", path.display());
     let file = Config::from_toml(&text).map_err(refused)?;
     file.check(Registry::standard()).map_err(refused)?;
@@ -158,8 +180,11 @@ fn load(path: &Path) -> Result<ConfigFile> {
 }
 
 fn describe(config: &Config) -> String {
-    let count = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    let (apps, links, threads) = (config.apps().count(), config.links().len(), config.threads().len());
+    let count = |number: usize, what: &str| {
+        format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    };
+    let (apps, links, threads) =
+        (config.apps().count(), config.links().len(), config.threads().len());
     format!("{}, {} on {}", count(apps, "app"), count(links, "link"), count(threads, "thread"))
 }
 
@@ -172,7 +197,13 @@ fn kinds() -> String {
     };
     let mut table = terminal::table::new(["kind", "inputs", "outputs", "counters", "what it does"]);
     for KindInfo { name, about, inputs, outputs, counters, .. } in Registry::standard().kinds() {
-        table.add_row([name.to_string(), ports(*inputs), ports(*outputs), counters.join(", "), about.to_string()]);
+        table.add_row([
+            name.to_string(),
+            ports(*inputs),
+            ports(*outputs),
+            counters.join(", "),
+            about.to_string(),
+        ]);
     }
     format!("{table}\n")
 }
@@ -204,17 +235,25 @@ mod tests {
 
     #[test]
     fn a_file_is_read_and_described() {
-        let (_folder, path) = file("links = [\"a.output -> b.input\"]\n[apps]\na = \"Source\"\nb = \"Sink\"\n");
+        let (_folder, path) =
+            file("links = [\"a.output -> b.input\"]\n[apps]\na = \"Source\"\nb = \"Sink\"\n");
         assert_eq!(describe(&load(&path).unwrap().config), "2 apps, 1 link on 1 thread");
     }
 
     #[test]
     fn mistakes_are_told_all_at_once_with_lines_and_nearest_names() {
-        let (_folder, path) =
-            file("links = [\"a.output -> c.input\"]\n[apps]\na = \"Sourse\"\n[apps.b]\nkind = \"Source\"\nsise = 3\n");
+        let (_folder, path) = file(
+            "links = [\"a.output -> c.input\"]\n[apps]\na = \"Sourse\"\n[apps.b]\nkind = \"Source\"\nsise = 3\n",
+        );
         let said = format!("{:#}", load(&path).unwrap_err());
-        for part in ["line 1:", "no such app 'c'", "line 3:", "did you mean 'Source'", "line 6:", "did you mean 'size'"]
-        {
+        for part in [
+            "line 1:",
+            "no such app 'c'",
+            "line 3:",
+            "did you mean 'Source'",
+            "line 6:",
+            "did you mean 'size'",
+        ] {
             assert!(said.contains(part), "{part} is missing in {said}");
         }
     }

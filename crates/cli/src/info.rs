@@ -10,9 +10,10 @@ use anyhow::Result;
 use serde::Serialize;
 use smc::clc::Eid;
 use smc::clc::negotiate::RELEASE;
+use smc::release::Releases;
 
-use crate::eids;
 use crate::run::find_library;
+use crate::{eids, off};
 
 const GID_FORM: &str = "128 bit, random for each process (loopback device, CHID ffff)";
 /// Set in the process that this command starts to see whether the library really gets loaded.
@@ -21,12 +22,16 @@ const LOADING_TRIAL: &str = "SHORTWIRE_LOADING_TRIAL";
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
+    /// What the command was built from.
+    build: &'static str,
     smc_version: String,
     hostname: String,
     seid: String,
     seid_enabled: bool,
     ueids: Vec<String>,
     gid_form: &'static str,
+    /// Who has switched it off, in words.
+    switched_off: Option<String>,
     library: Library,
     kernel: String,
     features: Vec<probes::Feature>,
@@ -35,6 +40,9 @@ struct Report {
 #[derive(Serialize)]
 struct Library {
     path: Option<String>,
+    build: Option<String>,
+    /// The oldest and the newest release by which it shares memory.
+    releases: Option<[u8; 2]>,
     loads: bool,
     problem: Option<String>,
 }
@@ -57,12 +65,14 @@ pub fn run(args: &Info) -> Result<ExitCode> {
     let eids = eids::of_new_programs()?;
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
+        build: env!("SHORTWIRE_BUILD"),
         smc_version: format!("2.{RELEASE}"),
         hostname: kernel_text("hostname"),
         seid: Eid::LOOPBACK_SEID.to_string(),
         seid_enabled: eids.seid,
         ueids: eids.ueids,
         gid_form: GID_FORM,
+        switched_off: off::state_for(rustix::process::geteuid().as_raw()),
         library: library(),
         kernel: kernel_text("osrelease"),
         features: features(),
@@ -89,14 +99,33 @@ fn library() -> Library {
     let found = match find_library() {
         Ok(found) => found,
         Err(error) => {
-            return Library { path: None, loads: false, problem: Some(format!("{error:#}")) };
+            let problem = Some(format!("{error:#}"));
+            return Library { path: None, build: None, releases: None, loads: false, problem };
         }
     };
+    let file = std::fs::read(&found.path).unwrap_or_default();
     let problem = loading_problem(&found.path);
-    Library { path: Some(found.path.display().to_string()), loads: problem.is_none(), problem }
+    Library {
+        path: Some(found.path.display().to_string()),
+        build: build_of(&file),
+        releases: Releases::of_file(&file).map(|spoken| [spoken.oldest, spoken.newest]),
+        loads: problem.is_none(),
+        problem,
+    }
 }
 
-/// Starts this program once more with the library in it: only the dynamic loader knows what it will accept.
+/// What a library was built from, as its file says.
+pub fn build_of(file: &[u8]) -> Option<String> {
+    const MARK: &[u8] = b"shortwire build: ";
+    const DIGITS: usize = 12;
+    let at = file.windows(MARK.len()).position(|bytes| bytes == MARK)? + MARK.len();
+    let digits = file.get(at..at + DIGITS)?;
+    let digits = std::str::from_utf8(digits).ok()?;
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| digits.to_string())
+}
+
+/// Starts this program once more with the library in it: only the dynamic loader knows what it will
+/// accept.
 fn loading_problem(library: &std::path::Path) -> Option<String> {
     let trial = env::current_exe().and_then(|own| {
         Command::new(own)
@@ -109,7 +138,9 @@ fn loading_problem(library: &std::path::Path) -> Option<String> {
     });
     match trial {
         Err(error) => Some(format!("cannot try to load it: {error}")),
-        Ok(output) if !output.status.success() => Some(format!("a program with it ends with {}", output.status)),
+        Ok(output) if !output.status.success() => {
+            Some(format!("a program with it ends with {}", output.status))
+        }
         Ok(output) => {
             let complaints = String::from_utf8_lossy(&output.stderr);
             complaints.lines().find(|line| line.contains("LD_PRELOAD")).map(str::to_string)
@@ -122,17 +153,40 @@ fn text(report: &Report) -> String {
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<18}{value}");
     };
-    line("Version:", report.version);
+    line("Version:", &format!("{} (build {})", report.version, report.build));
     line("SMC Version:", &report.smc_version);
     line("SMC Hostname:", &report.hostname);
-    line("SEID:", &format!("{} [{}]", report.seid, if report.seid_enabled { "enabled" } else { "disabled" }));
-    line("UEIDs:", &if report.ueids.is_empty() { "n/a".to_string() } else { report.ueids.join(" ") });
+    line(
+        "SEID:",
+        &format!("{} [{}]", report.seid, if report.seid_enabled { "enabled" } else { "disabled" }),
+    );
+    line(
+        "UEIDs:",
+        &if report.ueids.is_empty() { "n/a".to_string() } else { report.ueids.join(" ") },
+    );
     line("GID:", report.gid_form);
     match (&report.library.path, &report.library.problem) {
         (Some(path), None) => line("Library:", &format!("{path} (loads)")),
-        (Some(path), Some(problem)) => line("Library:", &format!("{path}\n{:18}does NOT load: {problem}", "")),
+        (Some(path), Some(problem)) => {
+            line("Library:", &format!("{path}\n{:18}does NOT load: {problem}", ""))
+        }
         (None, problem) => line("Library:", problem.as_deref().unwrap_or("not found")),
     }
+    match (&report.library.build, report.library.releases) {
+        (Some(build), Some([oldest, newest])) => {
+            let differs = match build == report.build {
+                true => "",
+                false => ": another than the command's, which cannot show what its programs do",
+            };
+            let spoken = Releases { oldest, newest };
+            line("", &format!("{spoken}, build {build}{differs}"));
+        }
+        (None, _) | (_, None) if report.library.path.is_some() => {
+            line("", "of a version that does not say what it was built from")
+        }
+        _ => {}
+    }
+    line("State:", report.switched_off.as_deref().unwrap_or("on"));
     line("Kernel:", &report.kernel);
     text.push_str("Kernel features\n");
     for feature in &report.features {
@@ -152,13 +206,21 @@ mod tests {
     fn report() -> Report {
         Report {
             version: "1",
+            build: "0123456789ab",
             smc_version: format!("2.{RELEASE}"),
             hostname: "host".into(),
             seid: Eid::LOOPBACK_SEID.to_string(),
             seid_enabled: true,
             ueids: vec![],
             gid_form: GID_FORM,
-            library: Library { path: Some("/lib.so".into()), loads: false, problem: Some("wrong ELF class".into()) },
+            switched_off: None,
+            library: Library {
+                path: Some("/lib.so".into()),
+                build: Some("ba9876543210".into()),
+                releases: Some([1, 2]),
+                loads: false,
+                problem: Some("wrong ELF class".into()),
+            },
             kernel: "6.18".into(),
             features: vec![probes::Feature {
                 name: "flying",
@@ -177,9 +239,19 @@ mod tests {
     }
 
     #[test]
+    fn a_library_of_another_build_is_told() {
+        let text = text(&report());
+        assert!(text.contains("releases 1 to 2, build ba9876543210: another than"), "{text}");
+        assert_eq!(build_of(b"...shortwire build: 0123456789ab...").unwrap(), "0123456789ab");
+        assert_eq!(build_of(b"shortwire build: 0123"), None);
+    }
+
+    #[test]
     fn json_has_the_names_that_scripts_use() {
         let value = serde_json::to_value(report()).unwrap();
-        for key in ["version", "smc_version", "hostname", "seid", "ueids", "library", "kernel", "features"] {
+        for key in
+            ["version", "smc_version", "hostname", "seid", "ueids", "library", "kernel", "features"]
+        {
             assert!(value.get(key).is_some(), "{key}");
         }
         assert_eq!(value["library"]["loads"], false);

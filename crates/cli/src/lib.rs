@@ -1,19 +1,29 @@
-//! The `shortwire` command. A library as well, so that man page and completions are made from the same definition.
+//! The `shortwire` command. A library as well, so that man page and completions are made from the
+//! same definition.
 //!
-//! Each subcommand is a module of its name, with what can be said to it; `args` puts the command line together. What
-//! measures is in the crate `measure`. `unsafe` is in `sys`, `info/probes` and `broker`, for calls of the kernel, and in
-//! `packetblaster/xdp`, where frames are lent to it.
+//! Each subcommand is a module of its name, with what can be said to it; `args` puts the command
+//! line together. What measures is in the crate `measure`. `unsafe` is in `sys`, `info/probes` and
+//! `broker`, for calls of the kernel, and in `packetblaster/xdp`, where frames are lent to it.
 
 mod args;
 mod broker;
+mod conffiles;
+mod config;
 mod devices;
 mod doctor;
 mod eids;
+mod enable;
 mod engine;
+mod exposition;
+mod finding;
+mod gain;
+mod http;
 mod info;
 mod linkgroups;
 mod loadtest;
+mod metrics;
 mod models;
+mod off;
 mod packetblaster;
 mod ps;
 mod run;
@@ -22,30 +32,32 @@ mod snsh;
 mod ss;
 mod stats;
 mod sys;
+mod tell;
 mod top;
 mod trace;
+mod typos;
+mod units;
+pub mod variables;
+mod webhook;
 
-use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use args::{Args, Command};
+/// The definition of the command line, for generators.
+pub use args::{GROUPS, command, find};
+use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser};
 use measure::{bench, rstream, tune};
 use terminal::signals;
 
 /// What `env`, `nohup` and `timeout` use for their own failures.
 pub(crate) const OWN_FAILURE: u8 = 125;
 
-/// The definition of the command line, for generators.
-pub fn command() -> clap::Command {
-    Args::command()
-}
-
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let parsed = args::command().try_get_matches();
+    let args = match parsed.and_then(|matches| Args::from_arg_matches(&matches)) {
         Ok(args) => args,
-        Err(error) => return usage_error(&error),
+        Err(error) => return usage_error(error),
     };
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
@@ -60,7 +72,10 @@ pub fn main() -> ExitCode {
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
         Command::Rstream(args) => ("rstream", rstream::run(&args).map(|()| ExitCode::SUCCESS)),
         Command::Broker(args) => ("broker", broker::run(&args)),
+        Command::Gain(args) => ("gain", gain::run(&args)),
         Command::Top(args) => ("top", top::run(&args)),
+        Command::Metrics(args) => ("metrics", metrics::run(&args)),
+        Command::Webhook(args) => ("webhook", webhook::run(&args)),
         other => {
             // `shortwire ss | head` ends quietly, as other tools do.
             signals::default_sigpipe();
@@ -68,11 +83,16 @@ pub fn main() -> ExitCode {
                 Command::Ss(args) => ("ss", ss::run(&args)),
                 Command::Stats(args) => ("stats", stats::run(&args)),
                 Command::Info(args) => ("info", info::run(&args)),
+                Command::Config(args) => ("config", config::run(&args)),
+                Command::Off(args) => ("off", off::off(&args)),
+                Command::On(args) => ("on", off::on(&args)),
                 Command::Devices(args) => ("devices", devices::run(&args)),
                 Command::Linkgroups(args) => ("linkgroups", linkgroups::run(&args)),
                 Command::Ueid(args) => ("ueid", eids::ueid(&args)),
                 Command::Seid(args) => ("seid", eids::seid(&args)),
                 Command::Doctor(args) => ("doctor", doctor::run(&args)),
+                Command::Enable(args) => ("enable", enable::enable(&args)),
+                Command::Disable(args) => ("disable", enable::disable(&args)),
                 Command::Ps(args) => ("ps", ps::run(&args)),
                 _ => unreachable!("handled above"),
             }
@@ -82,28 +102,35 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("shortwire {name}: {error:#}");
-            ExitCode::FAILURE
+            error
+                .downcast_ref::<signals::Interrupted>()
+                .map_or(ExitCode::FAILURE, |why| ExitCode::from(why.exit_status()))
         }
     }
 }
 
 /// The environment variable from which the value came that clap found wrong, if it came from one.
 fn variable_of(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
     let option = argument.split([' ', '=']).next()?.strip_prefix("--")?;
     let variable = format!("SHORTWIRE_{}", option.to_uppercase().replace('-', "_"));
-    let said = std::env::args().any(|word| word.strip_prefix("--").is_some_and(|word| word.starts_with(option)));
+    let said = std::env::args()
+        .any(|word| word.strip_prefix("--").is_some_and(|word| word.starts_with(option)));
     (!said && std::env::var_os(&variable).is_some()).then_some(variable)
 }
 
 /// Prints what clap found; `run` keeps its exit statuses apart from those of the program it starts.
-fn usage_error(error: &clap::Error) -> ExitCode {
+fn usage_error(mut error: clap::Error) -> ExitCode {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    typos::explain(&mut error, &args::command(), &words);
     let _ = error.print();
-    if let Some(variable) = variable_of(error) {
+    if let Some(variable) = variable_of(&error) {
         eprintln!("\nThe value is that of the environment variable {variable}.");
     }
-    let command = std::env::args_os().nth(1);
-    let is_run = ["run", "trace-clc"].iter().any(|name| command.as_deref() == Some(OsStr::new(name)));
+    let is_run = words.first().is_some_and(|word| ["run", "trace-clc", "gain"].contains(&&**word));
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
         _ if is_run => ExitCode::from(OWN_FAILURE),
@@ -115,6 +142,6 @@ fn usage_error(error: &clap::Error) -> ExitCode {
 mod tests {
     #[test]
     fn the_command_line_is_consistent() {
-        super::command().debug_assert();
+        super::args::command().debug_assert();
     }
 }

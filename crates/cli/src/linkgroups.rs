@@ -1,4 +1,5 @@
-//! `shortwire linkgroups`: which processes share memory with which, in the columns of `smcd linkgroup`.
+//! `shortwire linkgroups`: which processes share memory with which, in the columns of
+//! `smcd linkgroup`.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -6,6 +7,9 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use connections::{LinkGroup, snapshot};
+use terminal::screen;
+
+use crate::ss::shortened;
 
 #[derive(clap::Args)]
 #[command(about = "Show the link groups of programs under Shortwire")]
@@ -16,8 +20,10 @@ both are listed where both can be seen; a group without connections is kept for 
 )]
 #[command(after_help = "Examples:
   shortwire linkgroups
-  shortwire linkgroups -d              a block for each: EID, release, peer, memory
-  shortwire linkgroups -d 00000100     only those with this id; each process counts its own")]
+  shortwire linkgroups -d           a block for each: EID, release, peer,
+                                    memory
+  shortwire linkgroups -d 00000100  only those with this id; each process
+                                    counts its own")]
 pub struct Linkgroups {
     /// A block of lines for each
     #[arg(short, long)]
@@ -43,7 +49,7 @@ pub fn run(args: &Linkgroups) -> Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "linkgroups": groups }))?);
         return Ok(ExitCode::SUCCESS);
     }
-    print!("{}", if args.details { blocks(&groups) } else { table(&groups) });
+    print!("{}", if args.details { blocks(&groups) } else { table(&groups, screen::width()) });
     if groups.is_empty() {
         eprintln!("No link groups of programs under `shortwire run`.");
     }
@@ -57,28 +63,53 @@ pub fn run(args: &Linkgroups) -> Result<ExitCode> {
 fn number(text: &str) -> Result<u32> {
     match u32::from_str_radix(text.trim_start_matches("0x"), 16) {
         Ok(id) => Ok(id),
-        Err(_) => bail!("{text} is no link group id; give one as the column LG-ID shows it, such as 00000100"),
+        Err(_) => bail!(
+            "{text} is no link group id; give one as the column LG-ID shows it, such as 00000100"
+        ),
     }
 }
 
-fn table(groups: &[LinkGroup]) -> String {
-    let mut text = String::from(
-        "LG-ID    VLAN  #Conns  PNET-ID          Device    LG-Role  State    Pid/program           Peer-Pid\n",
-    );
-    for group in groups {
-        let _ = writeln!(
-            text,
-            "{:08x} {:<5} {:>6}  {:<16} {:<9} {:<8} {:<8} {:<21} {}",
-            group.id,
-            group.vlan,
-            group.connections,
-            group.pnet_id,
-            group.device,
-            group.role,
-            group.state,
+/// Columns as wide as what stands in them; a narrow terminal shortens programs.
+fn table(groups: &[LinkGroup], width: Option<usize>) -> String {
+    let header = [
+        "LG-ID",
+        "VLAN",
+        "#Conns",
+        "PNET-ID",
+        "Device",
+        "LG-Role",
+        "State",
+        "Pid/program",
+        "Peer-Pid",
+    ];
+    const PROGRAM: usize = 7;
+    let mut rows = vec![header.map(String::from)];
+    rows.extend(groups.iter().map(|group| {
+        [
+            format!("{:08x}", group.id),
+            group.vlan.to_string(),
+            group.connections.to_string(),
+            group.pnet_id.clone(),
+            group.device.to_string(),
+            group.role.to_string(),
+            group.state.to_string(),
             format!("{}/{}", group.pid, group.program),
-            group.peer_pid,
-        );
+            group.peer_pid.to_string(),
+        ]
+    }));
+    let widest = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let mut widths: [usize; 9] = std::array::from_fn(widest);
+    let all = widths.iter().sum::<usize>() + 2 * (widths.len() - 1);
+    let over = all.saturating_sub(width.unwrap_or(all));
+    widths[PROGRAM] = widths[PROGRAM].saturating_sub(over).max(header[PROGRAM].len());
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| {
+            let cell = shortened(cell, width, false);
+            format!("{cell:<width$}  ")
+        });
+        text += cells.collect::<String>().trim_end();
+        text.push('\n');
     }
     text
 }
@@ -148,19 +179,39 @@ mod tests {
 
     #[test]
     fn the_columns_of_smcd_come_first() {
-        let text = table(&[group()]);
+        let text = table(&[group()], None);
+        let narrow = table(&[group()], Some(80));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(narrow.contains("4711/redi.."), "{narrow}");
         let header: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
         assert_eq!(header[..4], ["LG-ID", "VLAN", "#Conns", "PNET-ID"]);
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(row, ["00000300", "0", "12", "NET1", "loopback", "SERV", "READY", "4711/redis-server", "4712"]);
+        assert_eq!(
+            row,
+            [
+                "00000300",
+                "0",
+                "12",
+                "NET1",
+                "loopback",
+                "SERV",
+                "READY",
+                "4711/redis-server",
+                "4712"
+            ]
+        );
     }
 
     #[test]
     fn details_are_blocks() {
         let text = blocks(&[group(), group()]);
         assert_eq!(text.matches("LG-ID       : 00000300\n").count(), 2);
-        for line in ["EID         : DEMO\n", "Peer-Host   : here\n", "DMB         : 131072\n", "Peer-OS     : Linux\n"]
-        {
+        for line in [
+            "EID         : DEMO\n",
+            "Peer-Host   : here\n",
+            "DMB         : 131072\n",
+            "Peer-OS     : Linux\n",
+        ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
     }

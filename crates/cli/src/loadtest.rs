@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use ::engine::arena;
 use ::engine::stop::Signals;
 use anyhow::{Context, Result, bail, ensure};
+use measure::pending::Pending;
 use serde::Serialize;
 use terminal::units::parse_seconds;
 
@@ -35,7 +36,7 @@ struct Outcome<'a> {
 }
 
 #[derive(clap::Args)]
-#[command(about = "Find the highest rate that passes between two interfaces with little loss")]
+#[command(about = "Find the highest rate that passes between two interfaces")]
 #[command(
     long_about = "Sends made-up packets into one interface and counts them at another, through whatever lies between. Bisects the rate for the \
 highest one whose loss is at most the limit (RFC 2544 section 26.1), and measures the latency at each rate by packets that carry the \
@@ -43,7 +44,8 @@ time at which they were sent."
 )]
 #[command(after_help = "Examples:
   shortwire loadtest --from eth1 --to eth2
-  shortwire loadtest --from eth1 --to eth2 --max 10Gb/s --loss 0.1 --sizes 512 --plot load.svg
+  shortwire loadtest --from eth1 --to eth2 --max 10Gb/s --loss 0.1 \\
+      --sizes 512 --plot load.svg
 
 The first trial runs at --max, or without it as fast as the interface takes packets. A rate that the sender itself cannot reach is \
 reported as such.")]
@@ -87,15 +89,24 @@ pub fn run(args: &Loadtest) -> Result<ExitCode> {
     let offset = frames::payload_offset(&args.frames);
     let room = built.iter().map(|frame| frame.len() - offset).min().unwrap_or(0);
     let shortest = offset + frames::STAMP + 4;
-    ensure!(room >= frames::STAMP, "packets need room for the time they were sent: use --sizes {shortest} or more");
+    ensure!(
+        room >= frames::STAMP,
+        "packets need room for the time they were sent: use --sizes {shortest} or more"
+    );
     arena::set_slots(arena::DEFAULT_SLOTS.max(2 * built.len() + 32768))?;
     let signals = Signals::catch().context("cannot catch signals")?;
+    // Before minutes of trials.
+    let plot = args.plot.as_deref().map(Pending::create).transpose()?;
     let bed = Bed::open(args, &built, offset)?;
     let highest = args.max.map_or(UNLIMITED, |rate| packets_per_second(rate, &built));
     let trials = search(args, highest, &signals, |rate| bed.trial(rate, args.duration))?;
     bed.close()?;
-    let best = trials.iter().filter(|trial| trial.loss_percent <= args.loss).max_by(|a, b| a.rate.total_cmp(&b.rate));
-    let mean = built.iter().map(|frame| frame.len() + frames::ON_WIRE).sum::<usize>() as f64 / built.len() as f64;
+    let best = trials
+        .iter()
+        .filter(|trial| trial.loss_percent <= args.loss)
+        .max_by(|a, b| a.rate.total_cmp(&b.rate));
+    let mean = built.iter().map(|frame| frame.len() + frames::ON_WIRE).sum::<usize>() as f64
+        / built.len() as f64;
     let outcome = Outcome {
         from: &args.from,
         to: &args.to,
@@ -104,14 +115,14 @@ pub fn run(args: &Loadtest) -> Result<ExitCode> {
         bits_per_second: best.map(|best| best.rate * mean * 8.0),
         trials: &trials,
     };
-    if let Some(path) = &args.plot {
-        plot::svg(path, &trials, best).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     let mut output = std::io::stdout().lock();
     if args.json {
         writeln!(output, "{}", serde_json::to_string_pretty(&outcome)?)?;
     } else {
         output.write_all(plot::text(&outcome).as_bytes())?;
+    }
+    if let Some(plot) = plot {
+        plot.commit(plot::svg(&trials, best)?.as_bytes())?;
     }
     Ok(if best.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -26,6 +26,7 @@ impl Models {
 }
 
 fn parse(text: &str) -> Result<(String, Spec), String> {
-    let (address, spec) = text.split_once('=').ok_or("write it as 0000:01:00.0=model:0,packets=64")?;
+    let (address, spec) =
+        text.split_once('=').ok_or("write it as 0000:01:00.0=model:0,packets=64")?;
     Ok((address.to_string(), spec.parse().map_err(|error: model::SpecError| error.to_string())?))
 }

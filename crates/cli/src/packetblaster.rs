@@ -51,7 +51,9 @@ pub fn run(args: &Packetblaster) -> Result<ExitCode> {
     let receiver = output.receive.as_deref().filter(|_| !both).map(Receiver::start).transpose()?;
     let endless = blast.is_endless();
     let done = match &output.interface {
-        Some(interface) if !both => blast.transmit(&signals, Transmitter::open(interface, output.queue, &frames)?)?,
+        Some(interface) if !both => {
+            blast.transmit(&signals, Transmitter::open(interface, output.queue, &frames)?)?
+        }
         Some(interface) => blast.through(&signals, Port::xdp(interface, output.queue)?, &frames)?,
         None => blast.through(&signals, open(output, endless)?, &frames)?,
     };
@@ -69,14 +71,19 @@ pub fn packets_per_second(rate: Rate, frames: &[Vec<u8>]) -> f64 {
     match rate {
         Rate::Packets(rate) => rate,
         Rate::Bits(rate) => {
-            let mean = frames.iter().map(|frame| frame.len() + ON_WIRE).sum::<usize>() as f64 / frames.len() as f64;
+            let mean = frames.iter().map(|frame| frame.len() + ON_WIRE).sum::<usize>() as f64
+                / frames.len() as f64;
             rate / (mean * 8.0)
         }
     }
 }
 
 fn target(output: &Output) -> String {
-    let names = [&output.interface, &output.raw, &output.tap, &output.pci].into_iter().flatten().next().cloned();
+    let names = [&output.interface, &output.raw, &output.tap, &output.pci]
+        .into_iter()
+        .flatten()
+        .next()
+        .cloned();
     let file = output.pcap.as_deref().map(|path| path.display().to_string());
     names.or(file).unwrap_or_else(|| "memory".into())
 }
@@ -84,7 +91,8 @@ fn target(output: &Output) -> String {
 /// The app that takes packets where there is no AF_XDP.
 fn open(output: &Output, endless: bool) -> Result<Port> {
     let one = |key: &str, value: &str| Table::from_iter([(key.to_string(), Value::from(value))]);
-    let text = |path: &Path| path.to_str().map(str::to_string).context("the file's name is not UTF-8");
+    let text =
+        |path: &Path| path.to_str().map(str::to_string).context("the file's name is not UTF-8");
     match output {
         Output { pci: Some(address), .. } => Port::open("Intel82599", one("pciaddr", address)),
         Output { raw: Some(interface), .. } => Port::open("RawSocket", one("interface", interface)),
@@ -118,10 +126,19 @@ struct Plan {
 impl Plan {
     fn new(frames: &[Vec<u8>], output: &Output, once: bool) -> Result<Plan> {
         let all = frames.len() as u64;
-        let count = if once { Some(output.count.map_or(all, |count| count.min(all))) } else { output.count };
+        let count = if once {
+            Some(output.count.map_or(all, |count| count.min(all)))
+        } else {
+            output.count
+        };
         let rate = output.rate.map(|rate| packets_per_second(rate, frames));
         let duration = output.duration.map(Duration::from_secs_f64);
-        Ok(Plan { budget: Budget::new(rate, count), count, duration, receives: output.receive.is_some() })
+        Ok(Plan {
+            budget: Budget::new(rate, count),
+            count,
+            duration,
+            receives: output.receive.is_some(),
+        })
     }
 
     fn is_endless(&self) -> bool {
@@ -152,7 +169,8 @@ impl Plan {
     }
 
     fn through(mut self, signals: &Signals, mut port: Port, frames: &[Vec<u8>]) -> Result<Done> {
-        let packets: Option<Vec<Packet>> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
+        let packets: Option<Vec<Packet>> =
+            frames.iter().map(|frame| Packet::from_slice(frame)).collect();
         let packets = packets.context("not enough memory for packets")?;
         let mut progress = Progress::new(self.count);
         let mut next = 0;
@@ -205,7 +223,8 @@ impl Receiver {
     fn start(interface: &str) -> Result<Receiver> {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let (name, stopped, counted) = (interface.to_string(), Arc::clone(&stop), Arc::clone(&count));
+        let (name, stopped, counted) =
+            (interface.to_string(), Arc::clone(&stop), Arc::clone(&count));
         let body = move || {
             let mut port = Port::xdp(&name, 0)?;
             let _ = ready.send(());

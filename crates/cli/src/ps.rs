@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use terminal::table;
 
-use crate::top::rates::command;
+use crate::engine::top::rates::command;
 
 #[derive(Serialize)]
 struct Object {
@@ -49,11 +49,13 @@ pub fn run(args: &Ps) -> Result<ExitCode> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         other => other.with_context(|| format!("cannot read {}", root.display()))?,
     };
-    let (alive, dead): (Vec<Process>, Vec<Process>) = found.into_iter().partition(|process| process.alive);
+    let (alive, dead): (Vec<Process>, Vec<Process>) =
+        found.into_iter().partition(|process| process.alive);
     if !dead.is_empty() {
         sweep(&root);
     }
-    let removed = dead.iter().filter(|process| !process.path.exists()).map(|process| process.pid).collect();
+    let removed =
+        dead.iter().filter(|process| !process.path.exists()).map(|process| process.pid).collect();
     let rows = alive.iter().filter_map(row).collect();
     let object = Object { run_directory: root.display().to_string(), processes: rows, removed };
     let mut output = std::io::stdout().lock();
@@ -68,7 +70,8 @@ pub fn run(args: &Ps) -> Result<ExitCode> {
 /// None if it ended just now.
 fn row(process: &Process) -> Option<Row> {
     let tree = process.read().ok()?;
-    let started = tree.engines.values().map(|engine| engine.counters.get("started_ns")).min().unwrap_or(0);
+    let started =
+        tree.engines.values().map(|engine| engine.counters.get("started_ns")).min().unwrap_or(0);
     Some(Row {
         pid: process.pid,
         seconds: monotonic().saturating_sub(started) / 1_000_000_000,
@@ -85,13 +88,27 @@ fn text(object: &Object) -> String {
     if object.processes.is_empty() {
         text += &format!("no packet engine runs here (looked into {})\n", object.run_directory);
     } else {
-        let mut table = table::new(["PID", "time", "threads", "apps", "links", "packets", "command"]);
+        let mut table =
+            table::new(["PID", "time", "threads", "apps", "links", "packets", "command"]);
         for row in &object.processes {
-            let time = format!("{}:{:02}:{:02}", row.seconds / 3600, row.seconds / 60 % 60, row.seconds % 60);
+            let time = format!(
+                "{}:{:02}:{:02}",
+                row.seconds / 3600,
+                row.seconds / 60 % 60,
+                row.seconds % 60
+            );
             let packets = ::engine::report::commas(row.packets);
             let numbers = [row.threads, row.apps, row.links].map(|number| number.to_string());
             let [threads, apps, links] = numbers;
-            table.add_row([row.pid.to_string(), time, threads, apps, links, packets, row.command.clone()]);
+            table.add_row([
+                row.pid.to_string(),
+                time,
+                threads,
+                apps,
+                links,
+                packets,
+                row.command.clone(),
+            ]);
         }
         text += &format!("{table}\n");
     }

@@ -1,7 +1,9 @@
 //! `shortwire run`: prepares the environment and becomes the program.
 
 mod args;
+mod doubts;
 mod elf;
+mod go;
 mod library;
 mod preload;
 mod program;
@@ -14,10 +16,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub use args::{Device, Run};
-pub use library::find as find_library;
-pub use program::{Obstacle, find as find_program, interpreter_of, obstacles};
+pub use go::Alone;
+pub use library::{VARIABLES as LIBRARY_VARIABLES, find as find_library};
+pub use preload::compose as compose_preload;
+pub use program::{Obstacle, find as find_program, interpreter_of, is_go, obstacles};
 pub use settings::{parse_ivshmem, parse_ueid};
 
+use crate::conffiles::Health;
 use crate::{OWN_FAILURE, eids, sys};
 
 const NOT_EXECUTABLE: u8 = 126;
@@ -30,10 +35,11 @@ pub fn run(args: &Run) -> ExitCode {
 
 /// The same with further variables in the program's environment.
 pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
-    let library = match library::find_named(if args.rsocket { library::RSOCKET } else { library::SOCKETS }) {
-        Ok(library) => library,
-        Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
-    };
+    let library =
+        match library::find_named(if args.rsocket { library::RSOCKET } else { library::SOCKETS }) {
+            Ok(library) => library,
+            Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
+        };
     let name = &args.program[0];
     let path = match program::find(name, env::var_os("PATH").as_deref()) {
         Ok(path) => path,
@@ -44,6 +50,11 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         for obstacle in &obstacles {
             eprintln!("shortwire: warning: {}: {obstacle}", name.to_string_lossy());
         }
+        if !args.disable && !args.rsocket {
+            for problem in Health::here(args.config.as_deref()).problems() {
+                eprintln!("shortwire: warning: {problem}; {} stays TCP", name.to_string_lossy());
+            }
+        }
     }
     let preload = if obstacles.iter().any(program::Obstacle::forbids_preloading) {
         env::var_os("LD_PRELOAD")
@@ -51,16 +62,26 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         Some(preload::compose(&library.path, env::var_os("LD_PRELOAD").as_deref()))
     };
     let mut variables: Vec<(&str, OsString)> = more.to_vec();
-    match eids::variables(args) {
-        Ok(found) => variables.extend(settings::variables(args).into_iter().chain(found).map(|(n, v)| (n, v.into()))),
+    let settings: Vec<_> = match eids::variables(args) {
+        Ok(found) => settings::variables(args).into_iter().chain(found).collect(),
         Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
+    };
+    if !args.quiet {
+        for doubt in doubts::doubts(args, &settings) {
+            eprintln!("shortwire: warning: {doubt}");
+        }
     }
+    variables.extend(settings.into_iter().map(|(name, value)| (name, value.into())));
     start(&path, &args.program, &environment(variables, preload))
 }
 
 /// The present environment with our variables in place of any of the same name.
-fn environment(settings: Vec<(&str, OsString)>, preload: Option<OsString>) -> Vec<(OsString, OsString)> {
-    let mut ours: Vec<(OsString, OsString)> = settings.into_iter().map(|(name, value)| (name.into(), value)).collect();
+fn environment(
+    settings: Vec<(&str, OsString)>,
+    preload: Option<OsString>,
+) -> Vec<(OsString, OsString)> {
+    let mut ours: Vec<(OsString, OsString)> =
+        settings.into_iter().map(|(name, value)| (name.into(), value)).collect();
     ours.extend(preload.map(|value| ("LD_PRELOAD".into(), value)));
     let kept = env::vars_os().filter(|(name, _)| ours.iter().all(|(other, _)| other != name));
     kept.collect::<Vec<_>>().into_iter().chain(ours).collect()
@@ -70,17 +91,29 @@ fn start(path: &Path, arguments: &[OsString], environment: &[(OsString, OsString
     let mut error = sys::exec(path, arguments, environment);
     if error.raw_os_error() == Some(libc::ENOEXEC) {
         // What execvp and shells do with a script that does not name its interpreter.
-        let shell_arguments: Vec<OsString> =
-            [OsString::from("sh"), path.into()].into_iter().chain(arguments[1..].iter().cloned()).collect();
+        let shell_arguments: Vec<OsString> = [OsString::from("sh"), path.into()]
+            .into_iter()
+            .chain(arguments[1..].iter().cloned())
+            .collect();
         error = sys::exec(Path::new("/bin/sh"), &shell_arguments, environment);
     }
     let name = arguments[0].to_string_lossy();
     match error.kind() {
         ErrorKind::NotFound => fail(
             NOT_FOUND,
-            &format!("cannot start {name}: {error} (a script's interpreter or the program's loader is missing)"),
+            &match program::missing(path) {
+                Some(missing) => format!(
+                    "cannot start {name}: the interpreter or loader that it names, {}, is not there",
+                    missing.display()
+                ),
+                None => format!("cannot start {name}: it is not there any more"),
+            },
         ),
-        _ => fail(NOT_EXECUTABLE, &format!("cannot start {name}: {error}")),
+        _ => {
+            let words = error.to_string();
+            let words = words.split(" (os error").next().unwrap_or_default();
+            fail(NOT_EXECUTABLE, &format!("cannot start {name}: {words}"))
+        }
     }
 }
 
@@ -89,7 +122,8 @@ fn fail(status: u8, message: &str) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// What a measuring program puts before options, `--` and a program's name to start it under this very command.
+/// What a measuring program puts before options, `--` and a program's name to start it under this
+/// very command.
 pub fn words() -> anyhow::Result<Vec<OsString>> {
     find_library()?;
     Ok(vec![env::current_exe()?.into(), "run".into(), "--quiet".into()])

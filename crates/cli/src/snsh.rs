@@ -22,13 +22,16 @@ script. Module names and functions are those of Snabb: config, engine, link, pac
 require(\"apps.basic.basic_apps\") and so on."
 )]
 #[command(after_help = "Examples:
-  shortwire snsh shunt.lua eth0 eth1       arguments are `...` in the script, and main.parameters
+  shortwire snsh shunt.lua eth0 eth1       arguments are `...` in the script,
+                                           and main.parameters
   shortwire snsh -e 'print(link.max)'
   shortwire snsh -i                        type Lua; the history is kept
-  shortwire snsh --traces t.svg shunt.lua  what the compiler did with it, and what slows it
+  shortwire snsh --traces t.svg shunt.lua  what the compiler did with it, and
+                                           what slows it
   shortwire snsh --model 0000:01:00.0=model:0,packets=64 card.lua
-                                           without that card
-  shortwire snsh --apps                    the kinds of apps that scripts can name
+      without that card
+  shortwire snsh --apps                    the kinds of apps that scripts can
+                                           name
 
 A script:
   local basic = require(\"apps.basic.basic_apps\")
@@ -59,7 +62,8 @@ pub struct Snsh {
 An app's class can say the same for itself by `shared = true`."
     )]
     pub shared: bool,
-    /// Show what the compiler did with the script, and write it to OUT: .svg, .dot, .json or .txt; - for the summary only
+    /// Show what the compiler did with the script, and write it to OUT: .svg, .dot, .json or .txt;
+    /// - for the summary only
     #[arg(long, value_name = "OUT", value_hint = clap::ValueHint::FilePath)]
     #[arg(
         long_help = "Show on the terminal what the compiler did with the script, and write it to OUT: a picture (.svg), a graph (.dot), data (.json) \
@@ -91,7 +95,11 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
         list_apps();
         return Ok(ExitCode::SUCCESS);
     }
-    if args.script.is_none() && args.execute.is_empty() && args.library.is_empty() && !args.interactive {
+    if args.script.is_none()
+        && args.execute.is_empty()
+        && args.library.is_empty()
+        && !args.interactive
+    {
         bail!(
             "nothing to run: name a script, give code with -e, or type it with -i; `shortwire snsh --help` has examples"
         );
@@ -104,8 +112,12 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
     // Without a place for counters a script runs all the same.
     let run_dir = counters::run_root().and_then(|root| RunDir::create(&root)).ok().map(Arc::new);
     let options = Options { run_dir, ..Options::default() };
-    let settings =
-        Settings { engine: options, shared: args.shared, stop: Some(stop_requested), program: Some(program) };
+    let settings = Settings {
+        engine: options,
+        shared: args.shared,
+        stop: Some(stop_requested),
+        program: Some(program),
+    };
     let session = Session::new(settings)?;
     if let Some(target) = &args.traces {
         target.check()?;
@@ -113,7 +125,10 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
     }
     let outcome = play(&session, args);
     if let Some(target) = &args.traces {
-        let script = args.script.as_deref().map_or("code from the command line".into(), |path| path.to_string_lossy());
+        let script = args
+            .script
+            .as_deref()
+            .map_or("code from the command line".into(), |path| path.to_string_lossy());
         target.write(&session.traces()?, &script)?;
     }
     match outcome {
@@ -142,7 +157,8 @@ fn program(words: &[String]) -> std::io::Result<ExitStatus> {
     Command::new(std::env::current_exe()?).args(words).status()
 }
 
-/// Signals are caught from the first run of the engine on: before, Ctrl-C ends the script as it ends any program.
+/// Signals are caught from the first run of the engine on: before, Ctrl-C ends the script as it
+/// ends any program.
 fn stop_requested() -> bool {
     use std::sync::OnceLock;
     static SIGNALS: OnceLock<Option<Signals>> = OnceLock::new();

@@ -1,31 +1,67 @@
 //! `shortwire ss`: every connection of programs under Shortwire, its mode, and why.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use serde::Serialize;
 
-use connections::{Connection, Detail, LATE_HINT, Mode, Wakeups, snapshot};
+use crate::off;
+use connections::{Connection, Mode, snapshot};
+use terminal::screen::{self, wrapped};
 
-/// Longest address without -W, as in smcss.
-const ADDRESS_WIDTH: usize = 23;
+mod filter;
+#[cfg(test)]
+pub mod fixtures;
+mod table;
+
+pub use filter::{Filter, fields as filter_fields};
+pub use table::shortened;
+
+/// Of the JSON object: what has a name in it keeps its meaning as long as this number stays.
+const VERSION: u32 = 1;
+
+/// What `mode_name` can say.
+pub const MODES: [&str; 4] = ["SMCD", "TCP", "LISTEN", "RSOCKET"];
 
 #[derive(clap::Args)]
-#[command(about = "Show the connections of programs under Shortwire: which use shared memory, and why others do not")]
+#[command(about = "Show connections: which use shared memory, why others do not")]
 #[command(
-    after_help = "Columns as in smcss. Mode is SMCD for a connection through shared memory, or TCP with the reason code of this end \
-(and behind a slash that of the peer); below the table each reason is explained once, with what can be done.
+    after_help = "Mode is SMCD for a connection through shared memory, RSOCKET for one of the rsockets library, or TCP with the reason \
+of this end (and behind a slash that of the peer); below the table each reason is explained once, with what can be done, and the last \
+line sums up.
+
+FILTER is as in iproute2: tests joined by `and`, `or`, `not` and brackets, in quotes for the shell. A test is
+  state NAME             established, listening, connected, closed, ..., or as
+                         in the table; `exclude NAME` for all others
+  sport | dport OP PORT  local and peer port; OP is = != < > <= >=, or eq ne lt
+                         gt le ge; PORT :80, 80 or :http
+  src | dst ADDRESS      local and peer address, such as 10.0.0.0/8,
+                         127.0.0.1:80, *:80
+  pid | uid OP NUMBER
+  program | peer NAME    program at this end, and at the other; * stands for
+                         anything
+  mode NAME              smcd, tcp, listen, rsocket
+  reason NAME            such as NOT_YET, or a code such as 0x09991001
+  device NAME            loopback, ism, ivshmem, verbs
 
 Examples:
-  shortwire ss              established connections
-  shortwire ss -a           listeners too
-  shortwire ss -d -W        buffers, cursors and flags; whole addresses
-  shortwire ss -D           GIDs and link groups (see `shortwire linkgroups`)
-  shortwire ss --json | jq '.connections[] | select(.mode == \"TCP\")'
+  shortwire ss                              established connections
+  shortwire ss mode tcp not reason NOT_YET  what stays TCP for another reason
+                                            than its shortness
+  shortwire ss state established '( sport = :6379 or dport = :6379 )'
+  shortwire ss program 'nginx*' dst 10.0.0.0/8
+  shortwire ss -s                           only the sum
+  shortwire ss -e                           user, inode, program at the other
+                                            end, device, bytes
+  shortwire ss -d -W                        buffers, cursors and flags; whole
+                                            addresses
+  shortwire ss -D                           GIDs and link groups (see
+                                            `shortwire linkgroups`)
+  shortwire ss --json |
+      jq '.connections[] | select(.mode == \"TCP\") | .reason_name'
 
-Each end of a connection is a row of its own. Root sees all users' programs, others their own."
+Each end of a connection is a row of its own. Root sees all users' programs, others their own. What is in the JSON object: doc/seeing.md."
 )]
 pub struct Ss {
     /// Also listeners, and connections that are being set up
@@ -34,31 +70,67 @@ pub struct Ss {
     /// Only listeners
     #[arg(short, long, conflicts_with = "all")]
     pub listening: bool,
+    /// User, inode, program at the other end, device, bytes
+    #[arg(short, long)]
+    pub extended: bool,
     /// Tokens, buffer sizes, cursors and flags of upgraded connections
     #[arg(short, long)]
     pub details: bool,
     /// GIDs, tokens and link group ids of upgraded connections, as smcss -D
     #[arg(short = 'D', long)]
     pub smcd: bool,
-    /// Do not shorten addresses
+    /// Do not fit rows to the terminal
     #[arg(short = 'W', long)]
     pub wide: bool,
+    /// Only the last line, which sums up
+    #[arg(short, long)]
+    pub summary: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Which connections, such as `state established dport = :80`
+    #[arg(value_name = "FILTER")]
+    pub filter: Vec<String>,
+}
+
+/// How many ends there are, of which kind.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Summary {
+    /// Of connections.
+    pub ends: usize,
+    pub smcd: usize,
+    pub tcp: usize,
+    pub rsocket: usize,
+    pub listeners: usize,
+    /// Names of reasons, and how many are on TCP for each.
+    pub reasons: BTreeMap<&'static str, usize>,
 }
 
 pub fn run(args: &Ss) -> Result<ExitCode> {
+    let filter = Filter::parse(&args.filter)
+        .map_err(|why| anyhow!("{why}\nSee `shortwire help ss` for what a filter is made of."))?;
     let mut snapshot = snapshot(|_| true);
-    snapshot.connections.retain(|connection| is_wanted(connection, args));
+    snapshot.connections.retain(|connection| is_wanted(connection, args, &filter));
+    let summary = Summary::of(&snapshot.connections);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "connections": snapshot.connections }))?);
+        let object = serde_json::json!({
+            "version": VERSION, "connections": snapshot.connections, "summary": summary,
+        });
+        println!("{}", serde_json::to_string_pretty(&object)?);
         return Ok(ExitCode::SUCCESS);
     }
-    print!("{}", text(&snapshot.connections, args));
-    if snapshot.connections.is_empty() {
+    let width = if args.wide { None } else { screen::width() };
+    if !args.summary && !snapshot.connections.is_empty() {
+        print!("{}", table::text(&snapshot.connections, args, width));
+        println!();
+    }
+    print!("{}", wrapped(&summary.text(), width, ""));
+    if snapshot.connections.is_empty() && args.filter.is_empty() {
         let rest = if args.listening || args.all { "" } else { " (-a also shows listeners)" };
         eprintln!("No connections of programs under `shortwire run`{rest}.");
+    }
+    if let Some(state) = off::state_for(rustix::process::geteuid().as_raw()) {
+        eprintln!("Shortwire is {state}: new connections stay TCP until `shortwire on`.");
     }
     if snapshot.hidden > 0 && !rustix::process::getuid().is_root() {
         eprintln!("Only your own programs are shown; run as root to see those of all users.");
@@ -66,168 +138,86 @@ pub fn run(args: &Ss) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// As smcss: established and closing ones; with -a all; with -l listeners only.
-fn is_wanted(connection: &Connection, args: &Ss) -> bool {
+/// As smcss: established and closing ones; with -a all; with -l listeners only; and what a filter
+/// names by its state.
+fn is_wanted(connection: &Connection, args: &Ss, filter: &Filter) -> bool {
     let listens = matches!(connection.mode, Mode::Listener);
-    if args.listening { listens } else { args.all || !(listens || connection.state == "INIT") }
-}
-
-fn text(connections: &[Connection], args: &Ss) -> String {
-    let header = ["State", "UID", "Inode", "Local Address", "Peer Address", "Pid/program", "Mode"];
-    let mut rows = vec![header.map(String::from).to_vec()];
-    if args.details {
-        rows[0].extend(DETAIL_HEADER.map(String::from));
-    }
-    if args.smcd {
-        rows[0].extend(["GID", "Token", "Peer-GID", "Peer-Token", "Linkid"].map(String::from));
-    }
-    for connection in connections {
-        let mut row = vec![
-            connection.state.to_string(),
-            connection.uid.to_string(),
-            connection.inode.to_string(),
-            address(connection.local, args.wide),
-            address(connection.peer, args.wide),
-            programs(connection),
-            mode(&connection.mode),
-        ];
-        if args.details {
-            row.extend(connection.detail.as_ref().map_or_else(|| vec![String::new(); DETAIL_HEADER.len()], details));
-        }
-        if args.smcd {
-            row.extend(connection.detail.as_ref().map(identities).unwrap_or_default());
-        }
-        rows.push(row);
-    }
-    let mut text = columns(&rows);
-    explain(&mut text, connections);
-    text
-}
-
-fn address(address: Option<SocketAddr>, wide: bool) -> String {
-    let text = address.map_or_else(|| "-".to_string(), |address| address.to_string());
-    if wide || text.len() <= ADDRESS_WIDTH {
-        return text;
-    }
-    format!("{}..", &text[..ADDRESS_WIDTH - 2])
-}
-
-fn programs(connection: &Connection) -> String {
-    match connection.programs.as_slice() {
-        [] => "-".into(),
-        [only] => format!("{}/{}", only.pid, only.name),
-        [first, others @ ..] => format!("{}/{}+{}", first.pid, first.name, others.len()),
-    }
-}
-
-fn mode(mode: &Mode) -> String {
-    match mode {
-        Mode::Smcd => "SMCD".into(),
-        Mode::Reset { reason, .. } => format!("SMCD 0x{reason:08x}"),
-        Mode::Listener => "-".into(),
-        Mode::Tcp { reason, peer_reason: 0, .. } => format!("TCP 0x{reason:08x}"),
-        Mode::Tcp { reason, peer_reason, .. } => format!("TCP 0x{reason:08x}/0x{peer_reason:08x}"),
-    }
-}
-
-const DETAIL_HEADER: [&str; 17] = [
-    "Device",
-    "Shutd",
-    "Token",
-    "Peer-Token",
-    "LG",
-    "Peer-Pid",
-    "Rings",
-    "Rcvbuf",
-    "Peerbuf",
-    "rxprod-Cursor",
-    "rxcons-Cursor",
-    "rxFlags",
-    "txprod-Cursor",
-    "txcons-Cursor",
-    "txFlags",
-    "rx/tx-Bytes",
-    "Late/Wakeups",
-];
-
-fn details(detail: &Detail) -> Vec<String> {
-    let rings = match (detail.receives_through_ring, detail.sends_through_ring) {
-        (true, true) => "both",
-        (true, false) => "rx",
-        (false, true) => "tx",
-        (false, false) => "none",
+    let usual = if args.listening {
+        listens
+    } else {
+        args.all || filter.names_states() || !(listens || connection.state == "INIT")
     };
-    vec![
-        detail.device.into(),
-        detail.shutdown.clone(),
-        format!("{:016x}", detail.token),
-        format!("{:016x}", detail.peer_token),
-        format!("{:08x}", detail.link_group << 8),
-        detail.peer_pid.to_string(),
-        rings.into(),
-        format!("{:08x}", detail.rcvbuf),
-        format!("{:08x}", detail.peerbuf),
-        detail.rx_producer.clone(),
-        detail.rx_consumer.clone(),
-        detail.rx_flags.clone(),
-        detail.tx_producer.clone(),
-        detail.tx_consumer.clone(),
-        detail.tx_flags.clone(),
-        format!("{}/{}", detail.rx_bytes, detail.tx_bytes),
-        format!("{}/{}", detail.wakeups.late, detail.wakeups.all),
-    ]
+    usual && filter.wants(connection)
 }
 
-/// The last columns of smcss -D; the link group's number as `shortwire linkgroups` and messages have it.
-fn identities(detail: &Detail) -> Vec<String> {
-    vec![
-        detail.gid.clone(),
-        format!("{:016x}", detail.token),
-        detail.peer_gid.clone(),
-        format!("{:016x}", detail.peer_token),
-        format!("{:08x}", detail.link_group << 8),
-    ]
-}
-
-/// Left-aligned columns, two spaces apart.
-fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count)
-        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let line = row.iter().zip(&widths).fold(String::new(), |mut line, (cell, width)| {
-            let _ = write!(line, "{cell:<width$}  ");
-            line
-        });
-        let _ = writeln!(text, "{}", line.trim_end());
+/// One of `MODES`.
+pub fn mode_name(mode: &Mode) -> &'static str {
+    match mode {
+        Mode::Smcd | Mode::Reset { .. } => "SMCD",
+        Mode::Tcp { .. } => "TCP",
+        Mode::Listener => "LISTEN",
+        Mode::Rsocket => "RSOCKET",
     }
-    text
 }
 
-/// Each reason once, in words and with what can be done.
-fn explain(text: &mut String, connections: &[Connection]) {
-    let mut reasons = BTreeMap::new();
-    for connection in connections {
-        let (words, hint) = match connection.mode {
-            Mode::Tcp { words, hint, .. } | Mode::Reset { words, hint, .. } => (words, hint),
-            Mode::Smcd | Mode::Listener => continue,
+/// Mode and reasons.
+pub fn mode(mode: &Mode) -> String {
+    match mode {
+        Mode::Smcd | Mode::Rsocket => mode_name(mode).into(),
+        Mode::Reset { reason_name, .. } => format!("SMCD {reason_name}"),
+        Mode::Listener => "-".into(),
+        Mode::Tcp { reason_name, peer_reason: 0, .. } => format!("TCP {reason_name}"),
+        Mode::Tcp { reason_name, peer_reason_name, .. } => {
+            format!("TCP {reason_name}/{peer_reason_name}")
+        }
+    }
+}
+
+impl Summary {
+    pub fn of<'a>(connections: impl IntoIterator<Item = &'a Connection>) -> Summary {
+        let mut sum = Summary::default();
+        for connection in connections {
+            match connection.mode {
+                Mode::Listener => {
+                    sum.listeners += 1;
+                    continue;
+                }
+                Mode::Smcd | Mode::Reset { .. } => sum.smcd += 1,
+                Mode::Rsocket => sum.rsocket += 1,
+                Mode::Tcp { reason_name, .. } => {
+                    sum.tcp += 1;
+                    *sum.reasons.entry(reason_name).or_default() += 1;
+                }
+            }
+            sum.ends += 1;
+        }
+        sum
+    }
+
+    pub fn text(&self) -> String {
+        let plural = |count: usize, what: &str| {
+            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
         };
-        reasons.entry(mode(&connection.mode)).or_insert((words, hint, 0usize)).2 += 1;
-    }
-    if !reasons.is_empty() {
-        text.push('\n');
-    }
-    for (code, (words, hint, count)) in reasons {
-        let _ = writeln!(text, "{count} x {code}: {words}.\n    {hint}");
-    }
-    let mut wakeups = Wakeups::default();
-    for detail in connections.iter().filter_map(|connection| connection.detail.as_ref()) {
-        wakeups.add(detail.wakeups);
-    }
-    if let Some(complaint) = wakeups.complaint() {
-        let _ = writeln!(text, "\n{complaint}.\n    {LATE_HINT}");
+        let mut reasons: Vec<_> = self.reasons.iter().collect();
+        reasons.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+        let reasons: Vec<String> =
+            reasons.into_iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let mut text = format!(
+            "{} of connections: {} SMCD, {} TCP",
+            plural(self.ends, "end"),
+            self.smcd,
+            self.tcp
+        );
+        if !reasons.is_empty() {
+            text += &format!(" ({})", reasons.join(", "));
+        }
+        if self.rsocket > 0 {
+            text += &format!(", {}", plural(self.rsocket, "rsocket"));
+        }
+        if self.listeners > 0 {
+            text += &format!("; {}", plural(self.listeners, "listener"));
+        }
+        text
     }
 }
 
@@ -235,83 +225,57 @@ fn explain(text: &mut String, connections: &[Connection]) {
 mod tests {
     use clap::Parser;
 
+    use super::fixtures::{connection, tcp};
     use super::*;
     use crate::args::{Args, Command};
-    use connections::Program;
 
-    fn args(options: &[&str]) -> Ss {
+    pub fn args(options: &[&str]) -> Ss {
         match Args::try_parse_from(["shortwire", "ss"].iter().chain(options)).unwrap().command {
             Command::Ss(args) => args,
             _ => unreachable!("parsed ss"),
         }
     }
 
-    fn connection(state: &'static str, mode: Mode) -> Connection {
-        Connection {
-            state,
-            uid: 33,
-            inode: 4711,
-            local: "127.0.0.1:6379".parse().ok(),
-            peer: "[2001:db8:1234:5678:9abc:def0:1234:5678]:40000".parse().ok(),
-            programs: vec![
-                Program { pid: 12, name: "redis-server".into() },
-                Program { pid: 13, name: "redis-server".into() },
-            ],
-            mode,
-            detail: None,
-        }
-    }
-
-    fn tcp() -> Mode {
-        Mode::Tcp {
-            reason: 0x0301_0000,
-            peer_reason: 0,
-            words: "peer did not signal SMC",
-            hint: "Start it under `shortwire run` too.",
-        }
-    }
-
-    #[test]
-    fn rows_say_mode_reason_and_hint() {
-        let list = [connection("ACTIVE", Mode::Smcd), connection("ACTIVE", tcp()), connection("ACTIVE", tcp())];
-        let text = text(&list, &args(&[]));
-        for part in [
-            "State",
-            "SMCD",
-            "TCP 0x03010000",
-            "12/redis-server+1",
-            "2 x TCP 0x03010000: peer did not signal SMC.",
-            "    Start it under",
-        ] {
-            assert!(text.contains(part), "{part} is missing in\n{text}");
-        }
-        assert!(text.contains("[2001:db8:1234:5678:9..") && !text.contains("5678]:40000"), "{text}");
-    }
-
-    #[test]
-    fn wide_shows_whole_addresses() {
-        assert!(
-            text(&[connection("ACTIVE", Mode::Smcd)], &args(&["-W"]))
-                .contains("[2001:db8:1234:5678:9abc:def0:1234:5678]:40000")
-        );
-    }
-
     #[test]
     fn listeners_and_beginners_only_on_request() {
-        let (listener, active, beginner) =
-            (connection("LISTEN", Mode::Listener), connection("ACTIVE", tcp()), connection("INIT", tcp()));
-        let wanted =
-            |options: &[&str]| [&listener, &active, &beginner].map(|connection| is_wanted(connection, &args(options)));
+        let (listener, active, beginner) = (
+            connection("LISTEN", Mode::Listener),
+            connection("ACTIVE", tcp()),
+            connection("INIT", tcp()),
+        );
+        let wanted = |options: &[&str]| {
+            let args = args(options);
+            let filter = Filter::parse(&args.filter).unwrap();
+            [&listener, &active, &beginner].map(|connection| is_wanted(connection, &args, &filter))
+        };
         assert_eq!(wanted(&[]), [false, true, false]);
         assert_eq!(wanted(&["-a"]), [true, true, true]);
         assert_eq!(wanted(&["-l"]), [true, false, false]);
+        assert_eq!(wanted(&["state", "listening"]), [true, false, false]);
+        assert_eq!(wanted(&["state", "all", "mode", "tcp"]), [false, true, true]);
+        assert_eq!(wanted(&["mode", "listen"]), [false, false, false]);
+        assert_eq!(wanted(&["-a", "( sport = :6379 )"]), [true, true, true]);
     }
 
     #[test]
-    fn both_reasons_are_shown() {
-        assert_eq!(
-            mode(&Mode::Tcp { reason: 0x0500_0000, peer_reason: 0x030d_0000, words: "", hint: "" }),
-            "TCP 0x05000000/0x030d0000"
-        );
+    fn reasons_are_words() {
+        assert_eq!(mode(&tcp()), "TCP PEER_NO_SMC");
+        let mut both = tcp();
+        if let Mode::Tcp { peer_reason, peer_reason_name, .. } = &mut both {
+            (*peer_reason, *peer_reason_name) = (0x030d_0000, "MAX_DMB");
+        }
+        assert_eq!(mode(&both), "TCP PEER_NO_SMC/MAX_DMB");
+    }
+
+    #[test]
+    fn the_last_line_sums_up() {
+        let all = [
+            connection("ACTIVE", Mode::Smcd),
+            connection("ACTIVE", tcp()),
+            connection("LISTEN", Mode::Listener),
+        ];
+        let said = Summary::of(&all).text();
+        assert_eq!(said, "2 ends of connections: 1 SMCD, 1 TCP (1 PEER_NO_SMC); 1 listener");
+        assert_eq!(Summary::of(&[]).text(), "0 ends of connections: 0 SMCD, 0 TCP");
     }
 }

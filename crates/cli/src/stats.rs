@@ -1,4 +1,5 @@
-//! `shortwire stats`: the counters of all programs under Shortwire, in the sections of `smcd stats`.
+//! `shortwire stats`: the counters of all programs under Shortwire, in the sections of
+//! `smcd stats`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,19 +10,27 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use smc::reason::Reason;
 
+use connections::kept::{self, Kept};
 use connections::{Flow, Table, Totals, snapshot};
 use terminal::units::bytes;
 
 #[derive(clap::Args)]
 #[command(about = "Show counters of programs under Shortwire")]
 #[command(
-    after_help = "Sections as in `smcd stats`. The counters of a program live as long as it (or a child it forked) does; both ends of a \
-connection count.
+    after_help = "Sections as in `smcd stats`; both ends of a connection count. The counters of a program live as long as it (or a child it \
+forked) does, unless --keep was said: then each program of this user that exits leaves them in a file of /dev/shm (or \
+$SHORTWIRE_RUN_DIR). One that a signal kills leaves nothing there; `shortwire metrics`, as long as it runs, counts those too.
 
 Examples:
   shortwire stats
-  shortwire stats --reset    count from now on (for this user; the programs' own counters go on)
-  shortwire stats -a         count from each program's start, in spite of --reset"
+  shortwire stats --keep    from now on, also what programs have counted that
+                            have ended
+  shortwire stats --forget  no longer; nothing is left
+  sudo -u redis shortwire stats --keep
+  shortwire stats --reset   count from now on (for this user; the programs' own
+                            counters go on)
+  shortwire stats -a        count from each program's start, in spite of
+                            --reset"
 )]
 pub struct Stats {
     /// Also roles, link groups, and all fallback reasons
@@ -33,42 +42,139 @@ pub struct Stats {
     /// Begin counting anew
     #[arg(long)]
     pub reset: bool,
+    /// Keep the counters of this user's programs when they end
+    #[arg(long, conflicts_with_all = ["reset", "forget"])]
+    pub keep: bool,
+    /// Keep them no longer, and forget those that were kept
+    #[arg(long, conflicts_with = "reset")]
+    pub forget: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
+/// Of the JSON object, as that of `ss`.
+const VERSION: u32 = 1;
+/// Where the baseline has the sum of everything. Tables have other names.
+const SUM: &str = "sum";
+
+/// What the programs of a user count, by name.
+#[derive(serde::Serialize)]
+struct Row {
+    program: String,
+    uid: u32,
+    #[serde(flatten)]
+    totals: Totals,
+}
+
 pub fn run(args: &Stats) -> Result<ExitCode> {
-    let tables = snapshot(|_| true).tables;
+    let own = rustix::process::geteuid().as_raw();
+    if args.keep {
+        let path = kept::path(own);
+        kept::keep(own).with_context(|| format!("cannot make {}", path.display()))?;
+        eprintln!(
+            "Programs of user {own} leave their counters in {} when they exit.",
+            path.display()
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.forget {
+        let path = kept::path(own);
+        kept::forget(own).with_context(|| format!("cannot remove {}", path.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (tables, kept) = look();
     if args.reset {
-        return reset(&tables);
+        return reset(&tables, &kept);
     }
     let baseline = if args.absolute { BTreeMap::new() } else { baseline() };
-    let mut sum = Totals::default();
-    for table in &tables {
-        let mut totals = table.totals.clone();
-        if let Some(earlier) = baseline.get(&table.identity) {
-            totals.since(earlier);
+    let sum = match baseline.get(SUM).filter(|_| !kept.is_empty()) {
+        // What has ended since the reset stands among what is kept.
+        Some(earlier) => {
+            let mut sum = sum(&tables, &kept, &BTreeMap::new());
+            sum.since(earlier);
+            sum
         }
-        sum.add(&totals);
-    }
+        None => sum(&tables, &kept, &baseline),
+    };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "SMCD": json(&sum, &tables) }))?);
+        let mut object = json(&sum, &tables);
+        object["by_program"] = serde_json::to_value(by_program(&tables, &kept))?;
+        let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        let object = serde_json::json!({ "version": VERSION, "time": time, "SMCD": object });
+        println!("{}", serde_json::to_string_pretty(&object)?);
     } else {
         print!("{}", text(&sum, args.details));
-        if tables.is_empty() {
-            eprintln!("No program under `shortwire run` has used TCP; its counters live as long as it does.");
+        if tables.is_empty() && kept.is_empty() && !kept::is_wanted(own) {
+            eprintln!(
+                "No program under `shortwire run` has used TCP; its counters live as long as it does (see --keep)."
+            );
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The library's counters belong to its programs and only grow: what they are now is remembered and subtracted later.
-fn reset(tables: &[Table]) -> Result<ExitCode> {
-    let path = baseline_path().context("cannot remember the counters: neither XDG_CACHE_HOME nor HOME is set")?;
-    let values: BTreeMap<&str, &Totals> = tables.iter().map(|table| (table.identity.as_str(), &table.totals)).collect();
+/// Living programs, and what is kept of those that have ended: both of one moment, since a program
+/// that ends in between would be in both or in none.
+fn look() -> (Vec<Table>, Vec<Kept>) {
+    let totals = |kept: &[Kept]| kept.iter().map(|kept| kept.totals.clone()).collect::<Vec<_>>();
+    for _ in 0..3 {
+        let before = kept::kept();
+        let tables = snapshot(|_| true).tables;
+        if totals(&kept::kept()) == totals(&before) {
+            return (tables, before);
+        }
+    }
+    (snapshot(|_| true).tables, kept::kept())
+}
+
+fn sum(tables: &[Table], kept: &[Kept], baseline: &BTreeMap<String, Totals>) -> Totals {
+    let mut sum = Totals::default();
+    kept.iter().for_each(|kept| sum.add(&kept.totals));
+    for table in tables {
+        let mut totals = table.totals.clone();
+        if let Some(earlier) = baseline.get(&table.identity) {
+            totals.since(earlier);
+        }
+        if !kept.is_empty() {
+            totals.since(&table.given);
+        }
+        sum.add(&totals);
+    }
+    sum
+}
+
+fn by_program(tables: &[Table], kept: &[Kept]) -> Vec<Row> {
+    let mut rows: BTreeMap<(String, u32), Totals> = BTreeMap::new();
+    for kept in kept {
+        rows.entry((kept.program.clone(), kept.uid)).or_default().add(&kept.totals);
+    }
+    for table in tables {
+        let name =
+            table.programs.first().map_or_else(|| "?".into(), |program| program.name.clone());
+        let mut totals = table.totals.clone();
+        if !kept.is_empty() {
+            totals.since(&table.given);
+        }
+        rows.entry((name, table.uid)).or_default().add(&totals);
+    }
+    rows.into_iter().map(|((program, uid), totals)| Row { program, uid, totals }).collect()
+}
+
+/// The library's counters belong to its programs and only grow: what they are now is remembered and
+/// subtracted later.
+fn reset(tables: &[Table], kept: &[Kept]) -> Result<ExitCode> {
+    let path = baseline_path()
+        .context("cannot remember the counters: neither XDG_CACHE_HOME nor HOME is set")?;
+    let all = sum(tables, kept, &BTreeMap::new());
+    let values: BTreeMap<&str, &Totals> = tables
+        .iter()
+        .map(|table| (table.identity.as_str(), &table.totals))
+        .chain([(SUM, &all)])
+        .collect();
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
     }
     fs::write(&path, serde_json::to_vec(&values)?)
         .with_context(|| format!("cannot remember the counters in {}", path.display()))?;
@@ -84,7 +190,8 @@ fn baseline() -> BTreeMap<String, Totals> {
 
 /// In the user's own directory: in a shared one another user could put a file of that name first.
 fn baseline_path() -> Option<PathBuf> {
-    let directory = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let directory =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = directory("XDG_CACHE_HOME").or_else(|| Some(directory("HOME")?.join(".cache")))?;
     Some(cache.join("shortwire/stats-baseline.json"))
 }
@@ -122,8 +229,9 @@ fn smc(sum: &Totals) -> u64 {
     sum.client + sum.server
 }
 
+/// Upgraded, or ended on TCP. A connection whose handshake broke off is among the latter.
 fn handled(sum: &Totals) -> u64 {
-    smc(sum) + sum.handshake_errors + sum.fallback
+    smc(sum) + sum.fallback
 }
 
 fn text(sum: &Totals, details: bool) -> String {
@@ -155,9 +263,12 @@ fn text(sum: &Totals, details: bool) -> String {
     line(&mut text, 2, "Longest (microseconds)", sum.wakeups.longest_us);
     text.push_str("\nExtras\n");
     line(&mut text, 2, "Special socket calls", sum.cork + sum.nodelay + sum.splice + sum.urgent);
-    for (name, count) in
-        [("cork", sum.cork), ("nodelay", sum.nodelay), ("splice", sum.splice), ("urgent data", sum.urgent)]
-    {
+    for (name, count) in [
+        ("cork", sum.cork),
+        ("nodelay", sum.nodelay),
+        ("splice", sum.splice),
+        ("urgent data", sum.urgent),
+    ] {
         line(&mut text, 4, name, count);
     }
     text
@@ -180,7 +291,8 @@ fn flow(text: &mut String, title: &str, data: &str, flow: &Flow) {
             .concat()
     );
     for (name, values) in [("Bufs", &flow.buffers), ("Reqs", &flow.sizes)] {
-        let _ = writeln!(text, "  {name:<10}{}", values.map(|value| format!("{value:>10}")).concat());
+        let _ =
+            writeln!(text, "  {name:<10}{}", values.map(|value| format!("{value:>10}")).concat());
     }
 }
 
@@ -194,7 +306,8 @@ mod tests {
     use super::*;
 
     fn totals() -> Totals {
-        let mut totals = Totals { client: 3, server: 1, handshake_errors: 1, fallback: 5, ..Totals::default() };
+        let mut totals =
+            Totals { client: 3, server: 1, handshake_errors: 1, fallback: 5, ..Totals::default() };
         totals.reasons = vec![(0x0999_1001, 4), (0x0301_0000, 1)];
         totals.rx = Flow { bytes: 1 << 20, calls: 40, ..Flow::default() };
         totals
@@ -222,15 +335,25 @@ mod tests {
                 .unwrap()
                 .to_string()
         };
-        assert_eq!(value("Total connections"), "10");
+        assert_eq!(value("Total connections"), "9", "one declined here counts once");
         assert_eq!(value("SMC connections"), "4");
         assert_eq!(value("Avg requests"), "10.0");
     }
 
     #[test]
+    fn what_is_kept_counts_and_what_was_given_does_not_count_twice() {
+        let kept = [Kept { uid: 7, program: "redis".into(), totals: totals() }];
+        assert_eq!(sum(&[], &kept, &BTreeMap::new()).client, 3);
+        let rows = by_program(&[], &kept);
+        assert_eq!((rows[0].program.as_str(), rows[0].uid, rows[0].totals.client), ("redis", 7, 3));
+        let flat = serde_json::to_value(&rows[0]).unwrap();
+        assert_eq!((&flat["uid"], &flat["client"]), (&7.into(), &3.into()));
+    }
+
+    #[test]
     fn json_sums() {
         let value = json(&totals(), &[]);
-        assert_eq!(value["connections"], 10);
+        assert_eq!(value["connections"], 9);
         assert_eq!(value["rx"]["bytes"], 1 << 20);
         assert_eq!(value["fallback_reasons"][1]["name"], "PEER_NO_SMC");
     }

@@ -1,5 +1,5 @@
-//! The few things that neither the standard library nor rustix does: replacing this process without changing signals,
-//! a socket option, what a file and what this process may.
+//! The few things that neither the standard library nor rustix does: replacing this process without
+//! changing signals, a socket option, what a file and what this process may.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsStr, OsString};
@@ -13,14 +13,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 static SIGPIPE_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
-/// Rust's runtime ignores SIGPIPE before `main`; the program that `run` becomes must get what we were given.
+/// Rust's runtime ignores SIGPIPE before `main`; the program that `run` becomes must get what we
+/// were given.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER_SIGPIPE: extern "C" fn() = {
     extern "C" fn remember() {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: only asks for the current action, into memory of the right type.
-        let known = unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr()) } == 0;
+        let known =
+            unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr()) } == 0;
         if known {
             // SAFETY: the call filled it in.
             SIGPIPE_AT_START.store(unsafe { action.assume_init() }.sa_sigaction, Ordering::Relaxed);
@@ -29,9 +31,13 @@ static REMEMBER_SIGPIPE: extern "C" fn() = {
     remember
 };
 
-/// Becomes `program`. Returns only when that failed. Signal mask and dispositions stay as this process got them, which
-/// the standard library's `exec` would reset.
-pub fn exec(program: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
+/// Becomes `program`. Returns only when that failed. Signal mask and dispositions stay as this
+/// process got them, which the standard library's `exec` would reset.
+pub fn exec(
+    program: &Path,
+    arguments: &[OsString],
+    environment: &[(OsString, OsString)],
+) -> io::Error {
     let Ok(path) = CString::new(program.as_os_str().as_bytes()) else {
         return io::ErrorKind::InvalidInput.into();
     };
@@ -62,7 +68,13 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: pointer and length are those of `info`; the kernel writes at most `length` bytes.
     let outcome = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut length)
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut length,
+        )
     };
     if outcome != 0 {
         return Err(io::Error::last_os_error());
@@ -74,11 +86,12 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 /// Whether the file carries capabilities that the kernel grants on exec.
 pub fn has_file_capabilities(path: &Path) -> bool {
     let mut value = [0u8; 64];
-    rustix::fs::getxattr(path, OsStr::new("security.capability"), &mut value).is_ok_and(|length| length > 0)
+    rustix::fs::getxattr(path, OsStr::new("security.capability"), &mut value)
+        .is_ok_and(|length| length > 0)
 }
 
-/// Whether a process may write to the memory of another one of its user that is not its child: asked by a child of this
-/// one, of this one.
+/// Whether a process may write to the memory of another one of its user that is not its child:
+/// asked by a child of this one, of this one.
 pub fn may_write_to_others() -> io::Result<()> {
     let parent = std::process::id() as i32;
     // SAFETY: the child makes system calls only, and leaves by `_exit`.

@@ -49,8 +49,11 @@ impl Table {
 
     /// The GIDs at both ends of a connection.
     pub fn gids(&self, conn: &Conn) -> Option<(String, String)> {
-        let wanted = (conn.pid.load(Relaxed), conn.group.load(Relaxed));
-        let row = self.rows().iter().find(|row| (row.pid.load(Relaxed), row.id.load(Relaxed)) == wanted)?;
+        let wanted = (conn.identity.pid.load(Relaxed), conn.identity.group.load(Relaxed));
+        let row = self
+            .rows()
+            .iter()
+            .find(|row| (row.pid.load(Relaxed), row.id.load(Relaxed)) == wanted)?;
         Some((gid(&row.gid), gid(&row.peer_gid)))
     }
 
@@ -58,8 +61,8 @@ impl Table {
         let (pid, id) = (row.pid.load(Relaxed), row.id.load(Relaxed));
         let of = |conn: &&Conn| {
             conn.is_committed()
-                && (conn.pid.load(Relaxed), conn.group.load(Relaxed)) == (pid, id)
-                && conn.my_token.load(Relaxed) != 0
+                && (conn.identity.pid.load(Relaxed), conn.identity.group.load(Relaxed)) == (pid, id)
+                && conn.identity.my_token.load(Relaxed) != 0
         };
         let connections: Vec<&Conn> = self.live().filter(of).collect();
         let program = self.programs.iter().find(|program| program.pid == pid);
@@ -78,7 +81,10 @@ impl Table {
             device: Kind::of_chid(chid).map_or("?", Kind::name),
             chid: format!("{chid:04x}"),
             role: if row.server.load(Relaxed) != 0 { "SERV" } else { "CLNT" },
-            state: match [State::Pending, State::Ready, State::Dead].into_iter().find(|s| *s as u32 == state) {
+            state: match [State::Pending, State::Ready, State::Dead]
+                .into_iter()
+                .find(|s| *s as u32 == state)
+            {
                 Some(_) if Kind::of_chid(chid).is_some_and(|kind| self.lost(kind)) => "ENDING",
                 Some(State::Pending) => "PENDING",
                 Some(State::Ready) => "READY",

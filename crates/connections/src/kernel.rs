@@ -56,10 +56,9 @@ fn row(line: &str) -> Option<(u64, Socket)> {
 /// Words of the address as this machine stores them, then the port as a number.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':').filter(|(ip, _)| ip.len() == 8 || ip.len() == 32)?;
-    let words = ip
-        .as_bytes()
-        .chunks(8)
-        .map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok().map(u32::to_ne_bytes));
+    let words = ip.as_bytes().chunks(8).map(|word| {
+        u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok().map(u32::to_ne_bytes)
+    });
     let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.concat();
     let ip = match bytes.len() {
         4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
@@ -93,8 +92,14 @@ mod tests {
             assert!(found.is_listener());
             assert_eq!(found.local, listener.local_addr().unwrap());
             let found = find(inode(&client));
-            assert_eq!((found.local, found.peer), (client.local_addr().unwrap(), client.peer_addr().unwrap()));
-            assert_eq!((found.smc_state(), found.uid), ("ACTIVE", rustix::process::getuid().as_raw()));
+            assert_eq!(
+                (found.local, found.peer),
+                (client.local_addr().unwrap(), client.peer_addr().unwrap())
+            );
+            assert_eq!(
+                (found.smc_state(), found.uid),
+                ("ACTIVE", rustix::process::getuid().as_raw())
+            );
         }
     }
 

@@ -1,14 +1,20 @@
-//! Every TCP connection of every process under Shortwire, as `ss`, `devices` and measuring programs show them.
+//! Every TCP connection of every process under Shortwire, as `ss`, `devices` and measuring programs
+//! show them.
 //!
-//! Two sources are joined by the socket's inode: the tables that the library keeps (mode, reason, cursors) and the
-//! kernel's own list of sockets (addresses, state, listeners). The kernel's word counts for what it knows.
+//! Two sources are joined by the socket's inode: the tables that the library keeps (mode, reason,
+//! cursors) and the kernel's own list of sockets (addresses, state, listeners). The kernel's word
+//! counts for what it knows.
 
+mod diag;
 mod groups;
+pub mod kept;
 mod kernel;
 mod numbers;
+pub mod policy;
 mod processes;
 mod tables;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,14 +23,15 @@ use serde::Serialize;
 use smc::conn::Conn;
 use smc::conn::phase::Phase;
 use smc::reason::{self, Reason};
+use smc::release::Mismatch;
 
+pub use diag::Carried;
 pub use groups::LinkGroup;
 pub use processes::{Program, descriptor_of};
-pub use tables::{Flow, Table, Totals, Wakeups};
+pub use tables::{Flow, Held, Table, Totals, Wakeups};
 
 /// Beside `Wakeups::complaint`.
-pub const LATE_HINT: &str =
-    "Are the processors busy with something else (load, cgroup limits), or does a congestion control hold bytes back?";
+pub const LATE_HINT: &str = "Are the processors busy with something else (load, cgroup limits), or does a congestion control hold bytes back?";
 
 /// One end of a connection, or a listener.
 #[derive(Clone, Serialize)]
@@ -35,8 +42,13 @@ pub struct Connection {
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
     pub programs: Vec<Program>,
+    /// Those that hold the other end, as far as that is on this machine and can be seen; they need
+    /// not be under Shortwire.
+    pub peer_programs: Vec<Program>,
     #[serde(flatten)]
     pub mode: Mode,
+    /// What the kernel has carried of it; None where that cannot be asked.
+    pub tcp: Option<Carried>,
     /// Of an upgraded connection.
     pub detail: Option<Detail>,
 }
@@ -48,11 +60,22 @@ pub enum Mode {
     Smcd,
     /// Through shared memory until it was reset, for this reason.
     #[serde(rename = "SMCD")]
-    Reset { reason: u32, words: &'static str, hint: &'static str },
+    Reset { reason: u32, reason_name: &'static str, words: Cow<'static, str>, hint: &'static str },
     #[serde(rename = "TCP")]
-    Tcp { reason: u32, peer_reason: u32, words: &'static str, hint: &'static str },
+    Tcp {
+        reason: u32,
+        reason_name: &'static str,
+        /// The peer's diagnosis after its Decline; 0 and empty if there is none.
+        peer_reason: u32,
+        peer_reason_name: &'static str,
+        words: Cow<'static, str>,
+        hint: &'static str,
+    },
     #[serde(rename = "LISTEN")]
     Listener,
+    /// A socket of the rsockets library.
+    #[serde(rename = "RSOCKET")]
+    Rsocket,
 }
 
 #[derive(Clone, Serialize)]
@@ -94,46 +117,77 @@ pub struct Snapshot {
 /// Looks at all processes, or only at those that `wanted` accepts by their id.
 pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
     let survey = processes::survey(wanted);
-    let tables: Vec<Table> = survey.tables.iter().filter_map(|found| tables::read(found).ok()).collect();
+    let tables: Vec<Table> =
+        survey.tables.iter().filter_map(|found| tables::read(found).ok()).collect();
     let mut kernel = HashMap::new();
-    for &pid in survey.namespaces.values() {
-        kernel.extend(kernel::sockets(pid));
+    let mut ends = HashMap::new();
+    let mut carried = HashMap::new();
+    for (namespace, &pid) in survey.namespaces.values().enumerate() {
+        for (inode, socket) in kernel::sockets(pid) {
+            ends.insert((namespace, socket.local, socket.peer), inode);
+            kernel.insert(inode, (namespace, socket));
+        }
+        carried.extend(diag::carried(pid));
     }
     let mut seen = HashSet::new();
     let mut connections = Vec::new();
     for table in &tables {
         for conn in table.live() {
-            let inode = u64::from(conn.inode.load(Relaxed));
-            if inode != 0 && seen.insert(inode) {
-                let programs = survey.holders(inode);
-                connections.push(match kernel.get(&inode) {
-                    // What was noted of it, say EPOLLEXCLUSIVE, does not keep what it accepts from shared memory.
-                    Some(socket) if socket.is_listener() => undescribed(inode, socket, programs, reason::NOT_YET),
+            let inode = u64::from(conn.identity.inode.load(Relaxed));
+            let programs = survey.holders(inode);
+            // A table is its programs' own: of a socket that they do not hold it has nothing to say.
+            let is_theirs = programs.is_empty()
+                || programs.iter().any(|program| table.programs.contains(program));
+            if inode != 0 && is_theirs && seen.insert(inode) {
+                connections.push(match kernel.get(&inode).map(|(_, socket)| socket) {
+                    // What was noted of it, say EPOLLEXCLUSIVE, does not keep what it accepts from
+                    // shared memory.
+                    Some(socket) if socket.is_listener() => {
+                        undescribed(inode, socket, programs, reason::NOT_YET)
+                    }
                     socket => described(table, conn, socket, programs),
                 });
             }
         }
     }
     let default_reasons = reasons_of_the_unnamed(&tables);
-    for (&inode, socket) in &kernel {
+    for (&inode, (_, socket)) in &kernel {
         let programs = survey.holders(inode);
         if !programs.is_empty() && seen.insert(inode) {
             let why = programs
                 .iter()
-                .find_map(|program| match survey.disabled.contains(&program.pid) {
-                    true => Some(reason::OFF),
-                    false => default_reasons.get(&program.pid).copied(),
+                .find_map(|program| {
+                    let told = survey.kept.get(&program.pid);
+                    told.or_else(|| default_reasons.get(&program.pid)).copied()
                 })
                 .unwrap_or(reason::NOT_YET);
-            connections.push(undescribed(inode, socket, programs, why));
+            let mut connection = undescribed(inode, socket, programs, why);
+            if survey.rsockets.contains(&inode) && !socket.is_listener() {
+                connection.mode = Mode::Rsocket;
+            }
+            connections.push(connection);
         }
     }
-    connections.sort_by_key(|connection| (connection.programs.first().map(|program| program.pid), connection.inode));
+    for connection in &mut connections {
+        connection.tcp = carried.get(&connection.inode).copied();
+        let other = kernel
+            .get(&connection.inode)
+            .and_then(|(namespace, socket)| ends.get(&(*namespace, socket.peer, socket.local)));
+        connection.peer_programs = match other {
+            Some(&inode) => survey.holders_or_strangers(inode),
+            // In another network namespace, or the kernel does not know it any more.
+            None => survey.program(connection.detail.as_ref().map_or(0, |detail| detail.peer_pid)),
+        };
+    }
+    connections.sort_by_key(|connection| {
+        (connection.programs.first().map(|program| program.pid), connection.inode)
+    });
     Snapshot { connections, tables, hidden: survey.hidden }
 }
 
-/// Only how the connections of the processes go that `wanted` accepts, by the library's own notes: the kernel's list, long
-/// where many connections were closed a moment ago, takes it a tenth of a second to write down.
+/// Only how the connections of the processes go that `wanted` accepts, by the library's own notes:
+/// the kernel's list, long where many connections were closed a moment ago, takes it a tenth of a
+/// second to write down.
 pub fn modes(wanted: impl Fn(u32) -> bool) -> Vec<Mode> {
     let tables = processes::survey(wanted).tables;
     let tables: Vec<Table> = tables.iter().filter_map(|found| tables::read(found).ok()).collect();
@@ -142,10 +196,19 @@ pub fn modes(wanted: impl Fn(u32) -> bool) -> Vec<Mode> {
 
 fn mode(conn: &Conn) -> Mode {
     let phase = conn.phase();
-    let local_reason = conn.reason.load(Relaxed);
+    let local_reason = conn.identity.reason.load(Relaxed);
     if phase.is_broken() {
         let why = Reason(local_reason);
-        return Mode::Reset { reason: local_reason, words: why.words(), hint: why.hint() };
+        return Mode::Reset {
+            reason: local_reason,
+            reason_name: why.name(),
+            words: why.words().into(),
+            hint: why.hint(),
+        };
+    }
+    if phase.is_committed() && !phase.switched() && phase.sends_are_back() && local_reason == 0 {
+        // The peer has taken it there.
+        return tcp(reason::PEER_BACK, 0);
     }
     match phase.switched() || (phase.is_committed() && local_reason == 0) {
         true => Mode::Smcd,
@@ -153,34 +216,54 @@ fn mode(conn: &Conn) -> Mode {
     }
 }
 
-/// The processes at the other ends of connections, given as (local, peer), that `pid` has, as far as they are on this
-/// machine and can be seen. They need not be under Shortwire.
+/// The processes at the other ends of connections, given as (local, peer), that `pid` has, as far
+/// as they are on this machine and can be seen. They need not be under Shortwire.
 pub fn other_ends(pid: u32, connections: &[(SocketAddr, SocketAddr)]) -> Vec<Program> {
-    let wanted: HashSet<(SocketAddr, SocketAddr)> = connections.iter().map(|&(local, peer)| (peer, local)).collect();
+    let wanted: HashSet<(SocketAddr, SocketAddr)> =
+        connections.iter().map(|&(local, peer)| (peer, local)).collect();
     let sockets = kernel::sockets(pid).into_iter();
-    let inodes = sockets.filter(|(_, socket)| wanted.contains(&(socket.local, socket.peer))).map(|(inode, _)| inode);
+    let inodes = sockets
+        .filter(|(_, socket)| wanted.contains(&(socket.local, socket.peer)))
+        .map(|(inode, _)| inode);
     processes::holders_of(&inodes.collect())
 }
 
 /// A connection that the library took note of.
-fn described(table: &Table, conn: &Conn, kernel: Option<&kernel::Socket>, programs: Vec<Program>) -> Connection {
-    let [local, peer] = conn.names().map(|address| tables::address(&address));
+fn described(
+    table: &Table,
+    conn: &Conn,
+    kernel: Option<&kernel::Socket>,
+    programs: Vec<Program>,
+) -> Connection {
+    let [local, peer] = conn.identity.names().map(|address| tables::address(&address));
     let phase = conn.phase();
     let attached = phase.is_committed();
     Connection {
-        state: if attached { smc_state(conn, phase) } else { kernel.map_or("ACTIVE", |socket| socket.smc_state()) },
-        uid: kernel.map_or(conn.uid.load(Relaxed), |socket| socket.uid),
-        inode: u64::from(conn.inode.load(Relaxed)),
+        state: if attached {
+            smc_state(conn, phase)
+        } else {
+            kernel.map_or("ACTIVE", |socket| socket.smc_state())
+        },
+        uid: kernel.map_or(conn.identity.uid.load(Relaxed), |socket| socket.uid),
+        inode: u64::from(conn.identity.inode.load(Relaxed)),
         local: kernel.map(|socket| socket.local).or(local),
         peer: kernel.map(|socket| socket.peer).or(peer),
         programs,
+        peer_programs: Vec::new(),
         mode: mode(conn),
+        tcp: None,
         detail: attached.then(|| detail(table, conn, phase)),
     }
 }
 
-/// A socket that the library has not taken note of: a listener, or a connection before its first look at it.
-fn undescribed(inode: u64, socket: &kernel::Socket, programs: Vec<Program>, why: Reason) -> Connection {
+/// A socket that the library has not taken note of: a listener, or a connection before its first
+/// look at it.
+fn undescribed(
+    inode: u64,
+    socket: &kernel::Socket,
+    programs: Vec<Program>,
+    why: Reason,
+) -> Connection {
     Connection {
         state: socket.smc_state(),
         uid: socket.uid,
@@ -188,7 +271,9 @@ fn undescribed(inode: u64, socket: &kernel::Socket, programs: Vec<Program>, why:
         local: Some(socket.local),
         peer: Some(socket.peer).filter(|_| !socket.is_listener()),
         programs,
+        peer_programs: Vec::new(),
         mode: if socket.is_listener() { Mode::Listener } else { tcp(why, 0) },
+        tcp: None,
         detail: None,
     }
 }
@@ -196,21 +281,41 @@ fn undescribed(inode: u64, socket: &kernel::Socket, programs: Vec<Program>, why:
 fn tcp(local: Reason, peer: u32) -> Mode {
     // After a Decline what the peer said tells more than that it did.
     let telling = if local == reason::PEER_DECL && peer != 0 { Reason(peer) } else { local };
-    Mode::Tcp { reason: local.code(), peer_reason: peer, words: telling.words(), hint: telling.hint() }
+    Mode::Tcp {
+        reason: local.code(),
+        reason_name: local.name(),
+        peer_reason: peer,
+        peer_reason_name: match local {
+            // What stands there is the releases of both.
+            reason::VERSION => "",
+            _ if peer == 0 => "",
+            _ => Reason(peer).name(),
+        },
+        words: match local {
+            reason::VERSION => format!("{}: {}", telling.words(), Mismatch::of_word(peer)).into(),
+            _ => telling.words().into(),
+        },
+        hint: telling.hint(),
+    }
 }
 
-/// Connections that were frozen before their first look carry a reason but no inode. Where all of a process say the
-/// same, its unnamed sockets are those.
+/// Connections that were frozen before their first look carry a reason but no inode. Where all of a
+/// process say the same, its unnamed sockets are those.
 fn reasons_of_the_unnamed(tables: &[Table]) -> BTreeMap<u32, Reason> {
     let mut reasons: BTreeMap<u32, Option<Reason>> = BTreeMap::new();
-    for (table, conn) in tables.iter().flat_map(|table| table.live().map(move |conn| (table, conn))) {
-        if conn.inode.load(Relaxed) != 0 {
+    for (table, conn) in tables.iter().flat_map(|table| table.live().map(move |conn| (table, conn)))
+    {
+        if conn.identity.inode.load(Relaxed) != 0 {
             continue;
         }
         // The process by its own word: in a PID namespace of its own, another number than here.
-        let pid = conn.pid.load(Relaxed);
-        let Some(program) = table.programs.iter().find(|p| processes::inner_pid(p.pid) == Some(pid)) else { continue };
-        let own = Reason(conn.reason.load(Relaxed));
+        let pid = conn.identity.pid.load(Relaxed);
+        let Some(program) =
+            table.programs.iter().find(|p| processes::inner_pid(p.pid) == Some(pid))
+        else {
+            continue;
+        };
+        let own = Reason(conn.identity.reason.load(Relaxed));
         reasons
             .entry(program.pid)
             .and_modify(|known| *known = known.filter(|&known| known == own))
@@ -241,17 +346,22 @@ fn smc_state(conn: &Conn, phase: Phase) -> &'static str {
 fn detail(table: &Table, conn: &Conn, phase: Phase) -> Detail {
     let (gid, peer_gid) = table.gids(conn).unwrap_or_default();
     let (rx, tx) = (conn.rx.snapshot(), conn.tx.snapshot());
-    let shut = |shut: bool, open: &'static str, closed: &'static str| if shut { closed } else { open };
+    let shut =
+        |shut: bool, open: &'static str, closed: &'static str| if shut { closed } else { open };
     let sent_ends = shut(phase.sends_are_shut(), "00", "80");
     Detail {
-        shutdown: format!("{}-{}", shut(phase.receives_are_shut(), "<", "R"), shut(phase.sends_are_shut(), ">", "W")),
-        token: conn.my_token.load(Relaxed),
-        peer_token: conn.peer_token.load(Relaxed),
-        link_group: conn.group.load(Relaxed),
+        shutdown: format!(
+            "{}-{}",
+            shut(phase.receives_are_shut(), "<", "R"),
+            shut(phase.sends_are_shut(), ">", "W")
+        ),
+        token: conn.identity.my_token.load(Relaxed),
+        peer_token: conn.identity.peer_token.load(Relaxed),
+        link_group: conn.identity.group.load(Relaxed),
         gid,
         peer_gid,
         device: conn.kind().name(),
-        peer_pid: conn.peer_pid.load(Relaxed),
+        peer_pid: conn.identity.peer_pid.load(Relaxed),
         sends_through_ring: phase.sends_on_ring(),
         receives_through_ring: phase.receives_on_ring(),
         rcvbuf: rx.size,
@@ -288,18 +398,30 @@ mod tests {
 
     #[test]
     fn the_peers_diagnosis_explains_a_decline() {
-        let Mode::Tcp { words, reason, peer_reason, .. } = tcp(reason::PEER_DECL, reason::MAX_DMB.code()) else {
+        let Mode::Tcp { words, reason, peer_reason, .. } =
+            tcp(reason::PEER_DECL, reason::MAX_DMB.code())
+        else {
             unreachable!("tcp")
         };
-        assert_eq!((words, reason, peer_reason), (reason::MAX_DMB.words(), 0x0500_0000, 0x030d_0000));
+        assert_eq!(
+            (&*words, reason, peer_reason),
+            (reason::MAX_DMB.words(), 0x0500_0000, 0x030d_0000)
+        );
         let Mode::Tcp { words, .. } = tcp(reason::NOT_YET, 0) else { unreachable!("tcp") };
         assert_eq!(words, reason::NOT_YET.words());
+        let Mode::Tcp { words, .. } = tcp(reason::VERSION, 0x0101_0203) else {
+            unreachable!("tcp")
+        };
+        assert!(words.ends_with("release 1 here, releases 2 to 3 there"), "{words}");
     }
 
     #[test]
-    fn json_names_the_mode() {
+    fn json_names_mode_and_reasons() {
         assert_eq!(serde_json::to_value(Mode::Smcd).unwrap()["mode"], "SMCD");
         let tcp = serde_json::to_value(tcp(reason::NOT_YET, 0)).unwrap();
-        assert_eq!((tcp["mode"].as_str(), tcp["reason"].as_u64()), (Some("TCP"), Some(0x0999_1001)));
+        assert_eq!(
+            (tcp["mode"].as_str(), tcp["reason"].as_u64(), tcp["reason_name"].as_str()),
+            (Some("TCP"), Some(0x0999_1001), Some("NOT_YET"))
+        );
     }
 }

@@ -10,12 +10,14 @@ pub trait Numbers {}
 impl Numbers for smc::table::Header {}
 impl Numbers for smc::conn::Conn {}
 impl Numbers for smc::census::Row {}
+impl Numbers for smc::kept::File {}
 
 /// Reads `count` values from `offset` on. What lies behind the end of the file reads as zero.
 pub fn read<T: Numbers>(file: &File, offset: u64, count: usize) -> io::Result<Box<[T]>> {
     let mut values = Box::<[T]>::new_zeroed_slice(count);
     let length = size_of_val(&*values);
-    // SAFETY: the bytes of the allocation, all initialised to zero, borrowed only until the read is done.
+    // SAFETY: the bytes of the allocation, all initialised to zero, borrowed only until the read is
+    // done.
     let bytes = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), length) };
     let mut filled = 0;
     while filled < length {
@@ -24,7 +26,7 @@ pub fn read<T: Numbers>(file: &File, offset: u64, count: usize) -> io::Result<Bo
             read => filled += read,
         }
     }
-    // SAFETY: the implementors of `Numbers` consist of integers, atomics and pointers that are not followed: any bytes
-    // are a value of them.
+    // SAFETY: the implementors of `Numbers` consist of integers, atomics and pointers that are not
+    // followed: any bytes are a value of them.
     Ok(unsafe { values.assume_init() })
 }

@@ -2,14 +2,23 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use smc::reason::Reason;
 
-/// What the link of the descriptor reads by which the library shows its table.
+use crate::policy;
+
+/// What the links of the descriptors read by which the library shows the files of its table.
 const TABLE_LINK: &[u8] = b"/memfd:shortwire-table (deleted)";
+/// The same of the rsockets library: a list of inodes (`census.rs` of the crate `rsocket`).
+const RSOCKETS_LINK: &[u8] = b"/memfd:shortwire-rsockets (deleted)";
+/// Bytes of that list.
+const RSOCKETS_LENGTH: u64 = 4096 * 8;
 const LIBRARY: &str = "/libshortwire.so";
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -18,13 +27,56 @@ pub struct Program {
     pub name: String,
 }
 
-/// A table, and those who share it: a process and what it forked.
+impl Program {
+    fn of(pid: u32) -> Program {
+        Program { pid, name: name(&PathBuf::from(format!("/proc/{pid}"))) }
+    }
+}
+
+/// The tables of a family, a process and what it forked: the first file is everybody's, and of the
+/// others each process has those with connections that it made or inherited.
+#[derive(Clone)]
 pub struct FoundTable {
-    /// Device and inode of the memory: the same for all who share it.
+    pub files: Vec<FoundFile>,
+    pub programs: Vec<Program>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct FoundFile {
+    /// Device and inode: the same for all who share it.
     pub identity: (u64, u64),
     /// A way to open it.
     pub path: PathBuf,
-    pub programs: Vec<Program>,
+}
+
+impl FoundFile {
+    /// Opens it, also for writing if it `writes`; an error if it is another file by now. The process
+    /// whose descriptor leads there may put any other under that number at any time, also one that
+    /// only we may open: so what has been opened is looked at, and is opened for use from there.
+    pub fn open(&self, writes: bool) -> io::Result<fs::File> {
+        reopened(&self.path, TABLE_LINK, Some(self.identity), writes)
+    }
+}
+
+/// Opens what a descriptor of another process leads to, if it is memory of this name.
+fn reopened(
+    path: &Path,
+    link: &[u8],
+    identity: Option<(u64, u64)>,
+    writes: bool,
+) -> io::Result<fs::File> {
+    // Opened by O_PATH a FIFO does not wait, nor does a terminal become ours.
+    let place = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let ours = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let meta = place.metadata()?;
+    let is_it = fs::read_link(&ours)?.as_os_str().as_bytes() == link
+        && meta.is_file()
+        && meta.nlink() == 0
+        && identity.is_none_or(|identity| (meta.dev(), meta.ino()) == identity);
+    if !is_it {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "another file is there by now"));
+    }
+    fs::OpenOptions::new().read(true).write(writes).open(ours)
 }
 
 #[derive(Default)]
@@ -33,15 +85,33 @@ pub struct Survey {
     /// One process for each network namespace, through which its sockets can be read.
     pub namespaces: BTreeMap<PathBuf, u32>,
     pub hidden: usize,
-    /// Those that were told to change nothing.
-    pub disabled: HashSet<u32>,
+    /// Those that were told to keep every connection on TCP, and why.
+    pub kept: HashMap<u32, Reason>,
+    /// Sockets of the rsockets library.
+    pub rsockets: HashSet<u64>,
     sockets: HashMap<u64, Vec<Program>>,
+    /// Sockets of processes that are not under Shortwire, and one process that holds each.
+    strangers: HashMap<u64, u32>,
 }
 
 impl Survey {
     /// The processes that hold a socket.
     pub fn holders(&self, inode: u64) -> Vec<Program> {
         self.sockets.get(&inode).cloned().unwrap_or_default()
+    }
+
+    /// The same, or one that holds it and is not under Shortwire.
+    pub fn holders_or_strangers(&self, inode: u64) -> Vec<Program> {
+        match self.sockets.get(&inode) {
+            Some(programs) => programs.clone(),
+            None => self.strangers.get(&inode).map(|&pid| Program::of(pid)).into_iter().collect(),
+        }
+    }
+
+    /// The one of this number that is under Shortwire; none where numbers mean another process.
+    pub fn program(&self, pid: u32) -> Vec<Program> {
+        let all = self.tables.iter().flat_map(|table| &table.programs);
+        all.filter(|program| program.pid == pid).take(1).cloned().collect()
     }
 }
 
@@ -50,7 +120,8 @@ pub fn survey(wanted: impl Fn(u32) -> bool) -> Survey {
     let Ok(entries) = fs::read_dir("/proc") else {
         return survey;
     };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids.filter(|&pid| wanted(pid)) {
         look(&mut survey, pid);
     }
@@ -64,9 +135,11 @@ pub fn holders_of(inodes: &HashSet<u64>) -> Vec<Program> {
     let holds = |pid: &u32| {
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let mut links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
-        links.any(|link| socket_inode(link.as_os_str().as_bytes()).is_some_and(|inode| inodes.contains(&inode)))
+        links.any(|link| {
+            socket_inode(link.as_os_str().as_bytes()).is_some_and(|inode| inodes.contains(&inode))
+        })
     };
-    pids.filter(holds).map(|pid| Program { pid, name: name(&PathBuf::from(format!("/proc/{pid}"))) }).collect()
+    pids.filter(holds).map(Program::of).collect()
 }
 
 /// The number under which a process holds a socket.
@@ -74,13 +147,20 @@ pub fn descriptor_of(pid: u32, inode: u64) -> Option<i32> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
     descriptors
         .filter(|entry| {
-            fs::read_link(entry.path()).is_ok_and(|link| socket_inode(link.as_os_str().as_bytes()) == Some(inode))
+            fs::read_link(entry.path())
+                .is_ok_and(|link| socket_inode(link.as_os_str().as_bytes()) == Some(inode))
         })
         .find_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn name(root: &Path) -> String {
-    fs::read_to_string(root.join("comm")).map_or_else(|_| "?".into(), |name| name.trim_end().to_string())
+    fs::read_to_string(root.join("comm"))
+        .map_or_else(|_| "?".into(), |name| printable(name.trim_end()))
+}
+
+/// A process names itself: nothing in that may steer a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The id that a process has in its own PID namespace.
@@ -97,42 +177,86 @@ fn look(survey: &mut Survey, pid: u32) {
         survey.hidden += usize::from(root.exists());
         return;
     };
-    let mut table = None;
+    let mut table = Vec::new();
     let mut sockets = Vec::new();
+    let mut rsockets = HashSet::new();
     for path in descriptors.flatten().map(|entry| entry.path()) {
         let Ok(link) = fs::read_link(&path) else {
             continue;
         };
         let link = link.as_os_str().as_bytes();
         if link == TABLE_LINK {
-            table = Some(path);
+            // Who only reads it looks on, as `shortwire metrics` does.
+            if !is_writable(&path) {
+                continue;
+            }
+            table.extend(
+                fs::metadata(&path)
+                    .map(|meta| FoundFile { identity: (meta.dev(), meta.ino()), path }),
+            );
+        } else if link == RSOCKETS_LINK {
+            rsockets.extend(inodes(&path));
         } else {
             sockets.extend(socket_inode(link));
         }
     }
-    if table.is_none() && (sockets.is_empty() || !has_library(&root)) {
+    let has_something = !table.is_empty() || !rsockets.is_empty();
+    if !has_something && (sockets.is_empty() || !has_library(&root)) {
+        survey.strangers.extend(sockets.into_iter().map(|inode| (inode, pid)));
         return;
     }
     let program = Program { pid, name: name(&root) };
     for inode in sockets {
+        // A process can only say it of its own.
+        if rsockets.contains(&inode) {
+            survey.rsockets.insert(inode);
+        }
         let holders = survey.sockets.entry(inode).or_default();
         if !holders.contains(&program) {
             holders.push(program.clone());
         }
     }
-    if is_disabled(&root) {
-        survey.disabled.insert(pid);
+    if let Some(why) = policy::keeps_on_tcp(&root) {
+        survey.kept.insert(pid, why);
     }
     if let Ok(namespace) = fs::read_link(root.join("ns/net")) {
         survey.namespaces.entry(namespace).or_insert(pid);
     }
-    if let Some((path, meta)) = table.and_then(|path| Some((path.clone(), fs::metadata(path).ok()?))) {
-        let identity = (meta.dev(), meta.ino());
-        match survey.tables.iter_mut().find(|known| known.identity == identity) {
-            Some(known) => known.programs.push(program),
-            None => survey.tables.push(FoundTable { identity, path, programs: vec![program] }),
+    if !table.is_empty() {
+        add_table(&mut survey.tables, table, program);
+    }
+}
+
+/// The link of a descriptor has the rights of its file.
+fn is_writable(descriptor: &Path) -> bool {
+    fs::symlink_metadata(descriptor).is_ok_and(|meta| meta.mode() & 0o200 != 0)
+}
+
+fn inodes(list: &Path) -> Vec<u64> {
+    let mut bytes = Vec::new();
+    let read = reopened(list, RSOCKETS_LINK, None, false)
+        .and_then(|file| file.take(RSOCKETS_LENGTH).read_to_end(&mut bytes));
+    let words =
+        bytes.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes));
+    if read.is_ok() { words.filter(|inode| *inode != 0).collect() } else { Vec::new() }
+}
+
+/// A process joins the family that has one of its files.
+fn add_table(tables: &mut Vec<FoundTable>, files: Vec<FoundFile>, program: Program) {
+    let has = |known: &FoundTable, file: &FoundFile| {
+        known.files.iter().any(|other| other.identity == file.identity)
+    };
+    let Some(known) = tables.iter_mut().find(|known| files.iter().any(|file| has(known, file)))
+    else {
+        tables.push(FoundTable { files, programs: vec![program] });
+        return;
+    };
+    for file in files {
+        if !has(known, &file) {
+            known.files.push(file);
         }
     }
+    known.programs.push(program);
 }
 
 fn socket_inode(link: &[u8]) -> Option<u64> {
@@ -142,17 +266,8 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
 
 /// A process under Shortwire that has not moved a byte yet has no table, but perhaps a listener.
 fn has_library(root: &Path) -> bool {
-    fs::read(root.join("maps"))
-        .is_ok_and(|maps| String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(LIBRARY)))
-}
-
-fn is_disabled(root: &Path) -> bool {
-    let environment = fs::read(root.join("environ")).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|variable| {
-        let Some(setting) = variable.strip_prefix(b"SHORTWIRE_") else { return false };
-        let at = setting.iter().position(|&byte| byte == b'=').unwrap_or(setting.len());
-        let (name, value) = (&setting[..at], setting.get(at + 1..).unwrap_or_default());
-        smc::setting::is_off(name, value) || smc::setting::check(name, value).is_err()
+    fs::read(root.join("maps")).is_ok_and(|maps| {
+        String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(LIBRARY))
     })
 }
 
@@ -168,10 +283,40 @@ mod tests {
     }
 
     #[test]
+    fn who_has_a_file_of_a_family_belongs_to_it() {
+        let file =
+            |number| FoundFile { identity: (1, number), path: format!("/proc/{number}").into() };
+        let program = |pid| Program { pid, name: String::new() };
+        let mut tables = Vec::new();
+        add_table(&mut tables, vec![file(10), file(11)], program(1));
+        add_table(&mut tables, vec![file(20)], program(2));
+        add_table(&mut tables, vec![file(12), file(10)], program(3));
+        let found = tables.iter().map(|table| {
+            let files = table.files.iter().map(|file| file.identity.1).collect::<Vec<_>>();
+            (files, table.programs.iter().map(|program| program.pid).collect::<Vec<_>>())
+        });
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [(vec![10, 11, 12], vec![1, 3]), (vec![20], vec![2])]
+        );
+    }
+
+    #[test]
     fn without_a_namespace_of_its_own_a_process_has_one_id() {
         let own = std::process::id();
         assert_eq!(inner_pid(own), Some(own));
         assert_eq!(inner_pid(0), None);
+    }
+
+    #[test]
+    fn descriptors_for_reading_are_told_apart() {
+        use std::os::fd::AsRawFd;
+        let path = std::env::temp_dir().join(format!("shortwire-rights-{}", std::process::id()));
+        let writes = fs::File::create(&path).unwrap();
+        let reads = fs::File::open(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        let link = |file: &fs::File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        assert!(is_writable(&link(&writes)) && !is_writable(&link(&reads)));
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Reads the tables of the library.
 //!
-//! A table belongs to the process that is looked at, which may be hostile or in the middle of a change: it is read (not
-//! mapped, so that it cannot shrink under us), taken for plain numbers, and only shown.
+//! A table belongs to the process that is looked at, which may be hostile or in the middle of a
+//! change: it is read (not mapped, so that it cannot shrink under us), taken for plain numbers, and
+//! only shown.
 
 use std::fs::File;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::fs::{SeekFrom, seek};
 use serde::{Deserialize, Serialize};
 use smc::census::{ROWS, Row};
 use smc::conn::Conn;
@@ -18,48 +22,161 @@ use smc::stats::Counts;
 use smc::stats::{BUCKETS, Direction, Stats};
 use smc::table::{CAPACITY, GROUPS_AT, Header, MAGIC, SLOTS_AT, VERSION};
 
-use super::processes::{FoundTable, Program};
+use super::processes::{FoundFile, FoundTable, Program};
 use crate::numbers;
 
 pub struct Table {
     pub programs: Vec<Program>,
     /// Names the memory as long as a process holds it.
     pub identity: String,
+    /// Who made it, by the kernel's word.
+    pub uid: u32,
     pub totals: Totals,
-    /// Devices that were taken away, a bit for each.
+    /// How much of them is among what is kept of ended programs, too.
+    pub given: Totals,
+    /// Devices that were taken away, a bit for each, and what else was (`Header::removed`).
     pub removed: u32,
-    /// A way to open it.
-    pub path: PathBuf,
-    slots: Box<[Conn]>,
+    /// What their library was built from, 0 if that is not known.
+    pub build: u64,
+    /// The file that says so.
+    first: Option<FoundFile>,
+    found: FoundTable,
+    slots: Vec<Conn>,
     rows: Box<[Row]>,
 }
 
+/// The files of a table, kept open: what its programs counted can be read behind their end, however
+/// they ended.
+pub struct Held {
+    found: FoundTable,
+    _open: Vec<File>,
+}
+
+impl Held {
+    /// Everything that was counted. None if it cannot be read.
+    pub fn totals(&self) -> Option<Totals> {
+        self.counted().map(|(totals, _)| totals)
+    }
+
+    /// The same, and how much of it is among what is kept of ended programs, too.
+    pub fn counted(&self) -> Option<(Totals, Totals)> {
+        read(&self.found).ok().map(|table| (table.totals, table.given))
+    }
+}
+
+/// Files that cannot be read (any more) are left out. Without the first, which any of the family
+/// can spoil, there are no counters and no link groups.
 pub fn read(found: &FoundTable) -> Result<Table> {
-    let file = File::open(&found.path).with_context(|| format!("cannot open {}", found.path.display()))?;
-    let header: Box<[Header]> = numbers::read(&file, 0, 1)?;
-    let header = header.first().context("the table is empty")?;
-    ensure!(header.magic.load(Relaxed) == MAGIC, "the table is not complete");
-    ensure!(
-        header.version.load(Relaxed) == VERSION && header.conn_size.load(Relaxed) as usize == size_of::<Conn>(),
-        "the table is that of another version of Shortwire"
-    );
-    let used = header.high_water.load(Relaxed).min(CAPACITY) as usize;
-    let slots: Box<[Conn]> = numbers::read(&file, SLOTS_AT as u64, used)?;
-    let rows = numbers::read(&file, GROUPS_AT as u64, ROWS)?;
-    let mut table = Table {
-        programs: found.programs.clone(),
-        identity: format!("{}:{}", found.identity.0, found.identity.1),
-        totals: Totals::of(&header.stats),
-        removed: header.removed.load(Relaxed),
-        path: found.path.clone(),
-        slots,
-        rows,
+    let (mut table, mut slots, mut why) = (None, None, None);
+    for file in &found.files {
+        match read_file(found, file) {
+            Ok((first, more)) => {
+                table = table.or(first);
+                slots.get_or_insert_with(Vec::new).extend(more);
+            }
+            Err(error) => why = Some(error),
+        }
+    }
+    let Some(slots) = slots else {
+        return Err(why.unwrap_or_else(|| anyhow!("the table has no files")));
     };
+    let mut table = table.unwrap_or_else(|| Table {
+        programs: found.programs.clone(),
+        identity: String::new(),
+        uid: 0,
+        totals: Totals::default(),
+        given: Totals::default(),
+        removed: 0,
+        build: 0,
+        first: None,
+        found: found.clone(),
+        slots: Vec::new(),
+        rows: Box::default(),
+    });
+    table.slots = slots;
     table.totals = table.live().fold(table.totals.clone(), Totals::with_living);
     Ok(table)
 }
 
+/// The slots of a file, and the table that it is the first file of, without its slots.
+fn read_file(found: &FoundTable, at: &FoundFile) -> Result<(Option<Table>, Box<[Conn]>)> {
+    let file = at.open(false).with_context(|| format!("cannot open {}", at.path.display()))?;
+    let header: Box<[Header]> = numbers::read(&file, 0, 1)?;
+    let header = header.first().context("the table is empty")?;
+    ensure!(header.magic.load(Relaxed) == MAGIC, "the table is not complete");
+    ensure!(
+        header.version.load(Relaxed) == VERSION
+            && header.conn_size.load(Relaxed) as usize == size_of::<Conn>(),
+        "the table is that of another version of Shortwire"
+    );
+    let used = header.high_water.load(Relaxed).min(CAPACITY) as usize;
+    let slots: Box<[Conn]> = living(&file, used)?;
+    if header.first.load(Relaxed) != 1 {
+        return Ok((None, slots));
+    }
+    let rows = numbers::read(&file, GROUPS_AT as u64, ROWS)?;
+    let table = Table {
+        programs: found.programs.clone(),
+        identity: format!("{}:{}", at.identity.0, at.identity.1),
+        uid: file.metadata()?.uid(),
+        totals: Totals::of(&header.stats),
+        given: Totals::of(&header.given),
+        removed: header.removed.load(Relaxed),
+        build: header.build.load(Relaxed),
+        first: Some(at.clone()),
+        found: found.clone(),
+        slots: Vec::new(),
+        rows,
+    };
+    Ok((Some(table), slots))
+}
+
+/// The slots in use. A sparse file of a page can say that it has all of them: what was never
+/// written is not read, and only what lives is kept.
+fn living(file: &File, used: usize) -> Result<Box<[Conn]>> {
+    const AT_ONCE: usize = 256;
+    let (mut living, mut next) = (Vec::new(), 0);
+    while next < used {
+        let at = (SLOTS_AT + next * size_of::<Conn>()) as u64;
+        let Ok(written) = seek(file, SeekFrom::Data(at)) else { break };
+        next += (written - at) as usize / size_of::<Conn>();
+        let count = AT_ONCE.min(used.saturating_sub(next));
+        let at = (SLOTS_AT + next * size_of::<Conn>()) as u64;
+        let part: Box<[Conn]> = numbers::read(file, at, count)?;
+        let lives = |conn: &Conn| conn.identity.gen_.load(Relaxed) % 2 == 1;
+        living.extend(part.into_iter().filter(lives));
+        next += count.max(1);
+    }
+    Ok(living.into_boxed_slice())
+}
+
 impl Table {
+    /// Opens its first file for writing; an error, as if there were none, if that is another one by
+    /// now.
+    pub fn open_to_write(&self) -> io::Result<File> {
+        let first = self.first.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        first.open(true)
+    }
+
+    /// Keeps its files open.
+    pub fn hold(&self) -> Held {
+        let mut open = Vec::new();
+        let mut found = FoundTable { files: Vec::new(), programs: self.programs.clone() };
+        for file in &self.found.files {
+            if let Ok(opened) = file.open(false) {
+                let path = format!("/proc/self/fd/{}", opened.as_raw_fd()).into();
+                found.files.push(FoundFile { identity: file.identity, path });
+                open.push(opened);
+            }
+        }
+        Held { found, _open: open }
+    }
+
+    /// The files that it has, as `hold` would keep them.
+    pub fn files(&self) -> usize {
+        self.found.files.len()
+    }
+
     /// Whether its programs had this device taken away.
     pub fn lost(&self, kind: Kind) -> bool {
         self.removed & kind.bit() != 0
@@ -72,7 +189,7 @@ impl Table {
 
     /// The connections in use now.
     pub fn live(&self) -> impl Iterator<Item = &Conn> {
-        self.slots.iter().filter(|conn| conn.gen_.load(Relaxed) % 2 == 1)
+        self.slots.iter().filter(|conn| conn.identity.gen_.load(Relaxed) % 2 == 1)
     }
 }
 
@@ -132,14 +249,16 @@ pub struct Flow {
 }
 
 impl Totals {
-    fn of(stats: &Stats) -> Totals {
+    pub(crate) fn of(stats: &Stats) -> Totals {
         let reasons = stats.reasons.iter().map(|cell| cell.load(Relaxed)).filter(|&cell| cell != 0);
         Totals {
             client: stats.client.load(Relaxed),
             server: stats.server.load(Relaxed),
             handshake_errors: stats.handshake_errors.load(Relaxed),
             fallback: stats.fallback.load(Relaxed),
-            reasons: reasons.map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX))).collect(),
+            reasons: reasons
+                .map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX)))
+                .collect(),
             link_groups: stats.link_groups.load(Relaxed),
             violations: stats.violations.load(Relaxed),
             damaged: stats.damaged.load(Relaxed),
@@ -174,6 +293,20 @@ impl Totals {
         }
     }
 
+    /// Counts only rise. A look at the very moment in which a connection ends may find what it counted
+    /// neither there nor in the sums, or at both places; behind one that found more nothing falls.
+    pub fn at_least(&mut self, earlier: &Totals) {
+        self.combine(earlier, u64::max);
+        self.wakeups.all = self.wakeups.all.max(earlier.wakeups.all);
+        self.wakeups.late = self.wakeups.late.max(earlier.wakeups.late);
+        for &(reason, count) in &earlier.reasons {
+            match self.reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, now)) => *now = count.max(*now),
+                None => self.reasons.push((reason, count)),
+            }
+        }
+    }
+
     /// What has happened since `earlier`.
     pub fn since(&mut self, earlier: &Totals) {
         self.combine(earlier, u64::saturating_sub);
@@ -181,7 +314,11 @@ impl Totals {
         self.wakeups.all = self.wakeups.all.saturating_sub(earlier.wakeups.all);
         self.wakeups.late = self.wakeups.late.saturating_sub(earlier.wakeups.late);
         for (reason, count) in &mut self.reasons {
-            let before = earlier.reasons.iter().find(|(known, _)| known == reason).map_or(0, |&(_, count)| count);
+            let before = earlier
+                .reasons
+                .iter()
+                .find(|(known, _)| known == reason)
+                .map_or(0, |&(_, count)| count);
             *count = count.saturating_sub(before);
         }
         self.reasons.retain(|&(_, count)| count > 0);
@@ -227,7 +364,12 @@ impl Wakeups {
     pub fn complaint(&self) -> Option<String> {
         let Wakeups { all, late, longest_us } = *self;
         let often = late > 0 && late.saturating_mul(1000) >= all;
-        often.then(|| format!("{late} of {all} wake-ups took longer than 5 ms, the longest {} ms", longest_us / 1000))
+        often.then(|| {
+            format!(
+                "{late} of {all} wake-ups took longer than 5 ms, the longest {} ms",
+                longest_us / 1000
+            )
+        })
     }
 }
 
@@ -295,7 +437,18 @@ mod tests {
         sum.since(&totals(1, 10, &[(5, 4)]));
         assert_eq!(sum, totals(2, 20, &[(6, 2)]));
         sum.since(&totals(9, 99, &[]));
-        assert_eq!((sum.client, sum.rx.bytes), (0, 0), "a table that began anew does not underflow");
+        assert_eq!(
+            (sum.client, sum.rx.bytes),
+            (0, 0),
+            "a table that began anew does not underflow"
+        );
+    }
+
+    #[test]
+    fn totals_do_not_fall() {
+        let mut now = totals(3, 5, &[(5, 4), (7, 1)]);
+        now.at_least(&totals(2, 20, &[(6, 2), (5, 9)]));
+        assert_eq!(now, totals(3, 20, &[(5, 9), (7, 1), (6, 2)]));
     }
 
     #[test]

@@ -44,7 +44,13 @@ impl Pair<'_> {
     }
 
     fn owner(&self) -> Peer {
-        Peer { group: GROUP, gid: self.a.gid(), pid: std::process::id() as i32, first: false, has_attached: true }
+        Peer {
+            group: GROUP,
+            gid: self.a.gid(),
+            pid: std::process::id() as i32,
+            first: false,
+            has_attached: true,
+        }
     }
 
     /// Attaches a buffer of `a` as `owner` says and tells it.
@@ -75,12 +81,12 @@ impl Pair<'_> {
 
 pub(crate) fn contents(addr: *const u8, len: u32) -> Vec<u8> {
     // SAFETY: a whole buffer of the device, to which nobody writes meanwhile.
-    (0..len as usize).map(|i| unsafe { addr.add(i).read_volatile() }).collect()
+    (0..len as usize).map(|i| unsafe { addr.wrapping_add(i).read_volatile() }).collect()
 }
 
 fn poke(addr: *mut u8, offset: u32, value: u8) {
     // SAFETY: `offset` is below the length of the buffer at `addr`.
-    unsafe { addr.add(offset as usize).write_volatile(value) };
+    unsafe { addr.wrapping_add(offset as usize).write_volatile(value) };
 }
 
 fn identity(Pair { a, b, .. }: Pair<'_>) {
@@ -140,7 +146,8 @@ fn moved_bytes_land_in_place(pair: Pair<'_>) {
     pair.open(&dmb);
     let mut expected = contents(dmb.addr, LEN);
     let beside = [&before, &after].map(|d| contents(d.addr, LEN));
-    for (i, (offset, len)) in [(0, 1), (LEN - 1, 1), (4095, 2), (1000, 7000), (0, 0), (LEN, 0)].into_iter().enumerate()
+    for (i, (offset, len)) in
+        [(0, 1), (LEN - 1, 1), (4095, 2), (1000, 7000), (0, 0), (LEN, 0)].into_iter().enumerate()
     {
         let bytes: Vec<u8> = (0..len).map(|n| (n as u8).wrapping_mul(7) ^ i as u8 | 1).collect();
         pair.put(&dmb, offset, &bytes, false).expect("within the buffer");
@@ -216,7 +223,10 @@ pub(crate) fn signals_follow_the_data(pair: Pair<'_>) {
     pair.put(&dmb, 5000, &[2; 5000], true).expect("within the buffer");
     let after = pair.signals(&dmb);
     assert!(after > before, "at least one after the last piece");
-    assert_eq!((contents(dmb.addr, 1), contents(dmb.addr.wrapping_add(9999), 1)), (vec![1], vec![2]));
+    assert_eq!(
+        (contents(dmb.addr, 1), contents(dmb.addr.wrapping_add(9999), 1)),
+        (vec![1], vec![2])
+    );
     pair.b.signal_event(dmb.token);
     assert!(pair.signals(&dmb) > after);
     pair.close(&dmb);
@@ -236,7 +246,10 @@ fn attached_memory_is_the_same(pair: Pair<'_>) {
             assert_eq!(contents(addr, 1), [5 + i as u8]);
             assert_eq!(contents(addr.wrapping_add(LEN as usize - 1), 1), [3 + i as u8]);
             poke(page, 4095, 7 + i as u8);
-            assert_eq!(contents(pair.a.control_page(dmb.token).wrapping_add(4095), 1), [7 + i as u8]);
+            assert_eq!(
+                contents(pair.a.control_page(dmb.token).wrapping_add(4095), 1),
+                [7 + i as u8]
+            );
             poke(page, 4095, 0);
         }
         assert!(pair.b.detach_dmb(pair.a.gid(), dmb.token));
@@ -292,7 +305,11 @@ fn unregistered_memory_stays_while_attached(pair: Pair<'_>) {
     }
     assert!(pair.a.unregister_dmb(dmb.token));
     let next = pair.register();
-    assert_ne!((next.token, next.addr), (dmb.token, dmb.addr), "not while somebody may write to it");
+    assert_ne!(
+        (next.token, next.addr),
+        (dmb.token, dmb.addr),
+        "not while somebody may write to it"
+    );
     assert_eq!(contents(dmb.addr, 10), b"last words");
     if let Reach::Mapped { addr, .. } = reach {
         assert_eq!(contents(addr, 10), b"last words");

@@ -1,5 +1,5 @@
-//! One enum per operation. All of them lead to a plain TCP connection in the end, but for a different
-//! reason in the statistics.
+//! One enum per operation. All of them lead to a plain TCP connection in the end, but for a
+//! different reason in the statistics.
 
 use core::fmt;
 use shm::Errno;
@@ -11,7 +11,8 @@ pub enum RegisterError {
     NoSpace,
     /// No memory for a buffer of this size now; a smaller one may still do.
     NoMemory,
-    /// Any other reason: EINVAL for what cannot be a length, ENODEV without hardware or a bar, or what the system said.
+    /// Any other reason: EINVAL for what cannot be a length, ENODEV without hardware or a bar, or
+    /// what the system said.
     Os(Errno),
 }
 
@@ -22,7 +23,8 @@ pub enum AttachError {
     UnknownToken,
     /// What the peer says about its memory is not true, or not safe.
     BadShare,
-    /// Any other reason: EDEADLK for a signal handler that interrupted the device, or what the system said.
+    /// Any other reason: EDEADLK for a signal handler that interrupted the device, or what the
+    /// system said.
     Os(Errno),
 }
 
@@ -33,7 +35,8 @@ pub enum MoveError {
     UnknownToken,
     /// It would reach beyond the end of the buffer.
     OutOfBounds,
-    /// The copy failed: ESRCH where the process that owns the buffer is gone, or what the system said.
+    /// The copy failed: ESRCH where the process that owns the buffer is gone, or what the system
+    /// said.
     Os(Errno),
 }
 

@@ -1,10 +1,14 @@
-//! A device around another one that does what the contract allows and no program likes: bytes land in pieces, last ones
-//! first; signals come late, and several as one; registering fails when it is told to; a peer dies at any step.
+//! A device around another one that does what the contract allows and no program likes: bytes land
+//! in pieces, last ones first; signals come late, and several as one; registering fails when it is
+//! told to; a peer dies at any step.
 //!
-//! [`run`] is the suite for all devices ([`conformance`]) over such a pair, and what must hold after failures.
+//! [`run`] is the suite for all devices ([`conformance`]) over such a pair, and what must hold
+//! after failures.
 
 use crate::conformance::{self, GROUP, Pair};
-use crate::{AttachError, Device, Dmb, Errno, Gid, Lent, MoveError, Peer, Reach, RegisterError, Told};
+use crate::{
+    AttachError, Device, Dmb, Errno, Gid, Lent, MoveError, Peer, Reach, RegisterError, Told,
+};
 use rustix::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -47,7 +51,8 @@ impl<'a> Faulty<'a> {
         self.state().refuse = Some(why);
     }
 
-    /// From here on it does nothing any more, as the device of a process that was killed; signals on their way are lost.
+    /// From here on it does nothing any more, as the device of a process that was killed; signals
+    /// on their way are lost.
     pub fn die(&self) {
         let mut state = self.state();
         state.dead = true;
@@ -142,7 +147,14 @@ impl Device for Faulty<'_> {
         self.inner.unregister_dmb(token)
     }
 
-    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
+    fn move_data(
+        &self,
+        token: u64,
+        offset: u32,
+        data: *const u8,
+        len: u32,
+        signal: bool,
+    ) -> Result<(), MoveError> {
         let moves = {
             let mut state = self.state();
             if state.dead {
@@ -156,7 +168,8 @@ impl Device for Faulty<'_> {
             self.inner.move_data(token, offset, data, len, false)?;
         } else {
             let at = |i: u32| (u64::from(len) * u64::from(i) / u64::from(pieces)) as u32;
-            // The last one first: what reaches beyond the end is refused before anything was written.
+            // The last one first: what reaches beyond the end is refused before anything was
+            // written.
             for (from, to) in (0..pieces).rev().map(|i| (at(i), at(i + 1))) {
                 let data = data.wrapping_add(from as usize);
                 self.inner.move_data(token, offset + from, data, to - from, false)?;
@@ -225,10 +238,13 @@ pub fn run(pair: Pair<'_>) {
 /// How many steps [`dies_at`] knows.
 const STEPS: u32 = 6;
 
-/// A life of a buffer, whose sender dies after `step`; its owner is left with what was whole before that.
+/// A life of a buffer, whose sender dies after `step`; its owner is left with what was whole before
+/// that.
 fn dies_at(pair: Pair<'_>, b: &Faulty<'_>, step: u32) {
     let (dmb, beside) = (pair.register(), pair.register());
-    let put = |bytes: &[u8], signal| b.move_data(dmb.token, 100, bytes.as_ptr(), bytes.len() as u32, signal);
+    let put = |bytes: &[u8], signal| {
+        b.move_data(dmb.token, 100, bytes.as_ptr(), bytes.len() as u32, signal)
+    };
     let mut whole = [0; 5];
     let opened = step > 0;
     if opened {

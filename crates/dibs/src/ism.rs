@@ -1,27 +1,29 @@
 //! The ism device: peers share no mapping, and data is copied across.
 //!
-//! It stands for partitioning hypervisors, where firmware copies into the memory of another partition. Here the two
-//! partitions are processes and the kernel copies (`process_vm_writev`), which it does for whoever has the rights of
-//! ptrace. A buffer is memory of its owner alone (a child of a fork keeps sharing it). Where it lies is told to the peer
-//! once, as a [`Place`]; what a peer writes there is bounded by the slot that it attached, and goes only to a process in
-//! which the arena's [`Place::proof`] is found, so never to another one that has come by the same process id.
+//! It stands for partitioning hypervisors, where firmware copies into the memory of another
+//! partition. Here the two partitions are processes and the kernel copies (`process_vm_writev`),
+//! which it does for whoever has the rights of ptrace. A buffer is memory of its owner alone (a
+//! child of a fork keeps sharing it). Where it lies is told to the peer once, as a [`Place`]; what
+//! a peer writes there is bounded by the slot that it attached, and goes only to a process in which
+//! the arena's [`Place::proof`] is found, so never to another one that has come by the same process
+//! id.
 //!
-//! Buffers are pooled in arenas as those of [`Loopback`], whose tables they are kept in; see there for the life of a slot.
-//! A signal is counted in the owner's memory. Whoever sleeps must be woken by other means: no memory is shared that a
-//! futex could be in.
+//! Buffers are pooled in arenas as those of [`Loopback`], whose tables they are kept in; see there
+//! for the life of a slot. A signal is counted in the owner's memory. Whoever sleeps must be woken
+//! by other means: no memory is shared that a futex could be in.
 #![allow(unsafe_code)]
 
 pub mod integrity;
 #[cfg(test)]
 mod tests;
 
-use crate::loopback::arena::{Geometry, arena_of, slot_of};
 use crate::loopback::random;
-use crate::loopback::table::{Slots, Table};
-use crate::retirement::Retirement;
+use crate::pool::arena::{Geometry, arena_of, slot_of};
+use crate::pool::retirement::Retirement;
+use crate::pool::table::{Slots, Table};
 use crate::{
-    AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told,
-    is_dmb_len,
+    AttachError, Device, Dmb, Errno, Gid, ISM_CHID, Lent, Loopback, MoveError, Peer, Reach,
+    RegisterError, Told, is_dmb_len,
 };
 pub use ::verbs::far;
 use ::verbs::far::piece;
@@ -30,12 +32,14 @@ use rustix::fd::RawFd;
 use shm::segment::PAGE;
 use shm::{Fresh, Guarded, Segment};
 
-/// Bytes of memory of its own that the device's user has for each attached buffer, zeroed by each attachment.
+/// Bytes of memory of its own that the device's user has for each attached buffer, zeroed by each
+/// attachment.
 pub const WORDS: usize = 128;
 /// Partitions of a machine: devices of different ones do not reach each other.
 pub const PARTITIONS: u16 = 127;
 
-/// The CHID of a partition: of the further ones from the second half of those for emulated devices, up to loopback's.
+/// The CHID of a partition: of the further ones from the second half of those for emulated devices,
+/// up to loopback's.
 pub const fn chid_of(partition: u16) -> u16 {
     match partition {
         0 => ISM_CHID,
@@ -176,14 +180,27 @@ impl Ism {
         // SAFETY: the first page of an arena, which stays mapped; only the device uses it here.
         let proof = unsafe { &*base.cast::<AtomicU64>() };
         let fresh = random::words()[0] | 1;
-        let proof =
-            proof.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|p| p, |_| fresh);
+        let proof = proof
+            .compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed)
+            .map_or_else(|p| p, |_| fresh);
         Some(Place { base: base as u64, len: len as u64, proof })
     }
 
     /// Makes a peer's buffer writable, which lies at `place` in the process `pid`.
-    fn reach(&self, group: u32, owner: Gid, token: u64, len: u32, pid: i32, place: Place) -> Result<Far, AttachError> {
-        if !is_dmb_len(len) || place.base > HIGHEST || !place.base.is_multiple_of(8) || place.proof == 0 {
+    fn reach(
+        &self,
+        group: u32,
+        owner: Gid,
+        token: u64,
+        len: u32,
+        pid: i32,
+        place: Place,
+    ) -> Result<Far, AttachError> {
+        if !is_dmb_len(len)
+            || place.base > HIGHEST
+            || !place.base.is_multiple_of(8)
+            || place.proof == 0
+        {
             return Err(AttachError::BadShare);
         }
         let size = usize::try_from(place.len).map_err(|_| AttachError::BadShare)?;
@@ -199,20 +216,25 @@ impl Ism {
         let attach = |t: &mut Tables| {
             if t.arena(token).is_none() {
                 let bytes = (geometry.slots as usize * WORDS).next_multiple_of(PAGE);
-                let mut words = Segment::create(c"shortwire-ism", bytes).map_err(AttachError::Os)?;
+                let mut words =
+                    Segment::create(c"shortwire-ism", bytes).map_err(AttachError::Os)?;
                 words.close_fd();
-                let arena = FarArena { id, group, owner, pid, place, geometry, words, refs: [0; _] };
+                let arena =
+                    FarArena { id, group, owner, pid, place, geometry, words, refs: [0; _] };
                 t.arenas.insert(arena).map_err(AttachError::Os)?;
             }
             let a = t.arena(token).ok_or(AttachError::UnknownToken)?;
-            if (a.owner, a.group, a.pid, a.place, a.geometry) != (owner, group, pid, place, geometry) {
+            if (a.owner, a.group, a.pid, a.place, a.geometry)
+                != (owner, group, pid, place, geometry)
+            {
                 return Err(AttachError::BadShare);
             }
             let far = a.far(slot);
             let refs = &mut a.refs[slot as usize];
             *refs = refs.checked_add(1).ok_or(AttachError::Os(Errno::OVERFLOW))?;
-            // Also where an earlier one is counted still: it was given up by a fork child, which has no share in the count.
-            // SAFETY: the words of a slot that its owner has only now lent to us.
+            // Also where an earlier one is counted still: it was given up by a fork child, which
+            // has no share in the count. SAFETY: the words of a slot that its owner has only now
+            // lent to us.
             unsafe { far.words.write_bytes(0, WORDS) };
             Ok(far)
         };
@@ -225,7 +247,8 @@ impl Ism {
             .with(|t| {
                 let (a, slot) = (t.arena(token)?, slot_of(token));
                 let attached = slot < a.geometry.slots && a.refs[slot as usize] > 0;
-                attached.then(|| (a.far(slot), a.place.base + a.geometry.signal_offset(slot) as u64))
+                attached
+                    .then(|| (a.far(slot), a.place.base + a.geometry.signal_offset(slot) as u64))
             })
             .flatten()
     }
@@ -281,7 +304,10 @@ impl Device for Ism {
 
     /// The [`Place`] of its arena.
     fn describe_dmb(&self, token: u64, _first: bool) -> Lent {
-        Lent { told: self.place(token).and_then(|place| place.tell()).unwrap_or_default(), fd: None }
+        Lent {
+            told: self.place(token).and_then(|place| place.tell()).unwrap_or_default(),
+            fd: None,
+        }
     }
 
     fn release_dmb(&self, token: u64, used: u32) -> bool {
@@ -303,7 +329,9 @@ impl Device for Ism {
     fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
         let detached = self.tables.with(|t| {
             let arena = t.arena(token).filter(|a| a.owner == owner);
-            let refs = arena.and_then(|a| a.refs.get_mut(slot_of(token) as usize)).filter(|refs| **refs > 0);
+            let refs = arena
+                .and_then(|a| a.refs.get_mut(slot_of(token) as usize))
+                .filter(|refs| **refs > 0);
             refs.map(|refs| *refs -= 1).is_some()
         });
         detached.unwrap_or(false)
@@ -313,7 +341,14 @@ impl Device for Ism {
         self.own.unregister_dmb(token)
     }
 
-    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
+    fn move_data(
+        &self,
+        token: u64,
+        offset: u32,
+        data: *const u8,
+        len: u32,
+        signal: bool,
+    ) -> Result<(), MoveError> {
         let (far, _) = self.target(token).ok_or(MoveError::UnknownToken)?;
         if u64::from(offset) + u64::from(len) > u64::from(far.len) {
             return Err(MoveError::OutOfBounds);
@@ -321,9 +356,10 @@ impl Device for Ism {
         if !found(far.pid, far.place) {
             return Err(MoveError::Os(Errno::SRCH));
         }
-        let (from, to) = (piece(data as u64, len as usize), piece(far.addr + u64::from(offset), len as usize));
-        // SAFETY: `data` is readable for `len` bytes by the contract of the trait; `to` lies in the buffer that its owner
-        // registered for this device.
+        let (from, to) =
+            (piece(data as u64, len as usize), piece(far.addr + u64::from(offset), len as usize));
+        // SAFETY: `data` is readable for `len` bytes by the contract of the trait; `to` lies in the
+        // buffer that its owner registered for this device.
         let n = unsafe { far::write(far.pid, &[from], &[to]) }.map_err(MoveError::Os)?;
         if n != len as usize {
             return Err(MoveError::Os(Errno::FAULT));
@@ -335,12 +371,18 @@ impl Device for Ism {
     }
 
     fn signal_event(&self, token: u64) {
-        let Some((far, at)) = self.target(token).filter(|(far, _)| found(far.pid, far.place)) else { return };
+        let Some((far, at)) = self.target(token).filter(|(far, _)| found(far.pid, far.place))
+        else {
+            return;
+        };
         let mut count = [0; 4];
         if far::read(far.pid, at, &mut count).is_ok() {
             let next = u32::from_ne_bytes(count).wrapping_add(1);
-            // SAFETY: a local, and a word of the arena that is there for this. A peer that is gone hears nothing.
-            let _ = unsafe { far::write(far.pid, &[piece(&raw const next as u64, 4)], &[piece(at, 4)]) };
+            // SAFETY: a local, and a word of the arena that is there for this. A peer that is gone
+            // hears nothing.
+            let _ = unsafe {
+                far::write(far.pid, &[piece(&raw const next as u64, 4)], &[piece(at, 4)])
+            };
         }
     }
 
@@ -355,8 +397,8 @@ impl Device for Ism {
 
     fn after_fork_child(&self) {
         self.own.after_fork_child();
-        // SAFETY: the child of a fork has one thread, which is here. What the parent had attached stays mapped for
-        // connections that both hold.
+        // SAFETY: the child of a fork has one thread, which is here. What the parent had attached
+        // stays mapped for connections that both hold.
         unsafe { self.tables.forget() };
     }
 }

@@ -1,9 +1,11 @@
-//! The ivshmem device: buffers in memory that virtual machines share, a bar of a PCI device (1af4:1110). No copy between
-//! sender and receiver, as with [`Loopback`](crate::Loopback), whose arenas these are: each lies in an *extent* of the bar
-//! (`bar`) in place of a memfd, and is found by its token alone.
+//! The ivshmem device: buffers in memory that virtual machines share, a bar of a PCI device
+//! (1af4:1110). No copy between sender and receiver, as with [`Loopback`](crate::Loopback), whose
+//! arenas these are: each lies in an *extent* of the bar (`bar`) in place of a memfd, and is found
+//! by its token alone.
 //!
-//! A process maps the arenas that it needs one by one, so that one which has ended can be taken from under a late thread.
-//! There are no futexes between guests: a signal is counted, and whoever sleeps must be woken by other means.
+//! A process maps the arenas that it needs one by one, so that one which has ended can be taken
+//! from under a late thread. There are no futexes between guests: a signal is counted, and whoever
+//! sleeps must be woken by other means.
 #![allow(unsafe_code)]
 
 mod bar;
@@ -11,15 +13,17 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use crate::loopback::arena::slot_of;
-use crate::loopback::table::Slots;
-use crate::{AttachError, Device, Dmb, Errno, Gid, IVSHMEM_CHID, Lent, MoveError, Peer, Reach, RegisterError, Told};
+use crate::pool::Target;
+use crate::pool::table::Slots;
+use crate::{
+    AttachError, Device, Dmb, Errno, Gid, IVSHMEM_CHID, MoveError, Peer, Reach, RegisterError, Told,
+};
 pub use bar::{Bar, GUESTS, MEMBERS, Member};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::fd::RawFd;
 use shm::Guarded;
-use tables::{Own, PART, Place, Tables};
+use tables::{PART, Place, Tables};
 
 const DEFAULT_DMBS: u32 = 65536;
 /// Bytes of the smallest buffer that is made where there is no room for a larger one.
@@ -55,7 +59,9 @@ impl fmt::Display for BarError {
             Self::Os(e) => e.fmt(f),
             Self::NotMemory => f.write_str("not a bar, and not a file"),
             Self::Unsafe => f.write_str("a file that another user may cut short"),
-            Self::Size(len) => write!(f, "its size of {len} bytes is not a power of two from 1 MiB on"),
+            Self::Size(len) => {
+                write!(f, "its size of {len} bytes is not a power of two from 1 MiB on")
+            }
             Self::New => f.write_str("no broker has used it yet"),
             Self::Foreign => f.write_str("it holds something else, or was damaged"),
             Self::OtherSize { told, len } => write!(f, "made for {told} bytes, and it has {len}"),
@@ -90,11 +96,17 @@ impl Ivshmem {
 
     /// With `slots` buffers per arena (fewer for large ones and small bars) and `max_dmbs` in all.
     pub const fn with_limits(slots: u32, max_dmbs: u32) -> Self {
-        Self { slots, max_dmbs: AtomicU32::new(max_dmbs), used: || (), reclaim: || (), tables: Guarded::new() }
+        Self {
+            slots,
+            max_dmbs: AtomicU32::new(max_dmbs),
+            used: || (),
+            reclaim: || (),
+            tables: Guarded::new(),
+        }
     }
 
-    /// Calls `used` before a buffer is made or attached, and `reclaim` where the bar has no room: that shall free what the
-    /// dead have left there.
+    /// Calls `used` before a buffer is made or attached, and `reclaim` where the bar has no room:
+    /// that shall free what the dead have left there.
     pub const fn calling(mut self, used: fn(), reclaim: fn()) -> Self {
         self.used = used;
         self.reclaim = reclaim;
@@ -126,7 +138,7 @@ impl Ivshmem {
 
     /// Whether arenas are mapped, own or attached.
     pub fn is_used(&self) -> bool {
-        self.tables.with(|t| t.own.iter_mut().count() + t.peers.iter_mut().count() > 0).unwrap_or(true)
+        self.tables.with(|t| t.pool.is_used()).unwrap_or(true)
     }
 
     /// The largest buffer that makes sense in this bar.
@@ -138,29 +150,36 @@ impl Ivshmem {
     /// Of `len` bytes, and no fewer.
     fn register(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
         let limits = [self.slots, self.max_dmbs()];
-        self.tables.with(|t| t.register(group, peer, len, limits)).unwrap_or(Err(RegisterError::NoMemory))
+        self.tables
+            .with(|t| t.register(group, peer, len, limits))
+            .unwrap_or(Err(RegisterError::NoMemory))
     }
 
     /// [`Device::attach_dmb`] for a group: the buffer's first byte.
-    pub fn map_dmb(&self, group: u32, owner: Gid, token: u64, len: u32) -> Result<*mut u8, AttachError> {
+    pub fn map_dmb(
+        &self,
+        group: u32,
+        owner: Gid,
+        token: u64,
+        len: u32,
+    ) -> Result<*mut u8, AttachError> {
         if !crate::is_dmb_len(len) {
             return Err(AttachError::BadShare);
         }
         (self.used)();
-        self.tables.with(|t| t.attach(group, owner, token, len)).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
+        self.tables
+            .with(|t| t.attach(group, owner, token, len))
+            .unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
     }
 
     /// The first page of the attached arena in which `token` is; null if there is none.
     pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
-        let page = self.tables.with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base));
-        page.flatten().unwrap_or(core::ptr::null_mut())
+        self.tables.with(|t| t.pool.peer_page(owner, token)).unwrap_or(core::ptr::null_mut())
     }
-}
 
-fn notify(word: *const AtomicU32) {
-    // SAFETY: a word of an arena's signal page, which stays mapped; an atomic may be shared.
-    // SYNC: signal. After the data that it tells of.
-    unsafe { &*word }.fetch_add(1, Ordering::Release);
+    fn target(&self, token: u64) -> Option<Target> {
+        self.tables.with(|t| t.pool.target(token)).flatten()
+    }
 }
 
 impl Device for Ivshmem {
@@ -186,18 +205,15 @@ impl Device for Ivshmem {
     }
 
     fn memory(&self) -> u64 {
-        let of = |a: &mut Own| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
-        self.tables.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
+        self.tables.with(|t| t.pool.bytes()).unwrap_or(0)
     }
-
-    /// Members stand in the bar.
-    fn admit(&self, _: Gid) {}
 
     fn query_remote_gid(&self, gid: Gid) -> bool {
         self.with_bar(|bar, _| gid.hi == bar.id() && bar.knows(gid.lo)).unwrap_or(false)
     }
 
-    /// A bar is small, and what is in it may be the dead's: these go first, then the buffer gets smaller.
+    /// A bar is small, and what is in it may be the dead's: these go first, then the buffer gets
+    /// smaller.
     fn register_dmb(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError> {
         if !crate::is_dmb_len(len) {
             return Err(RegisterError::Os(Errno::INVAL));
@@ -217,64 +233,63 @@ impl Device for Ivshmem {
         }
     }
 
-    /// Whoever shares the bar finds a buffer by its token.
-    fn describe_dmb(&self, _token: u64, _first: bool) -> Lent {
-        Lent::default()
-    }
-
     fn unregister_dmb(&self, token: u64) -> bool {
-        self.tables.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
+        self.tables.with(|t| t.pool.unregister(token)).unwrap_or(false)
     }
 
     fn release_dmb(&self, token: u64, _used: u32) -> bool {
-        let released = self.tables.with(|t| {
-            let released = t.own(token).is_some_and(|a| a.release(slot_of(token)));
-            t.dmbs -= u32::from(released);
-            released
-        });
-        released.unwrap_or(false)
+        // A bar's pages cannot be given back one by one.
+        self.tables.with(|t| t.pool.release(token, |_, _| false)).unwrap_or(false)
     }
 
-    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, _: &Told, _: Option<RawFd>) -> Result<Reach, AttachError> {
+    fn attach_dmb(
+        &self,
+        peer: Peer,
+        token: u64,
+        len: u32,
+        _: &Told,
+        _: Option<RawFd>,
+    ) -> Result<Reach, AttachError> {
         let addr = self.map_dmb(peer.group, peer.gid, token, len)?;
         let page = self.peer_control_page(peer.gid, token);
         // Another thread has dropped the group meanwhile.
-        if page.is_null() { Err(AttachError::UnknownToken) } else { Ok(Reach::Mapped { addr, page }) }
+        if page.is_null() {
+            Err(AttachError::UnknownToken)
+        } else {
+            Ok(Reach::Mapped { addr, page })
+        }
     }
 
     fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
-        let detached = self.tables.with(|t| {
-            let arena = t.peer(token).filter(|a| a.owner == owner);
-            let refs = arena.and_then(|a| a.refs.get_mut(slot_of(token) as usize)).filter(|refs| **refs > 0);
-            refs.map(|refs| *refs -= 1).is_some()
-        });
-        detached.unwrap_or(false)
+        self.tables.with(|t| t.pool.detach(owner, token)).unwrap_or(false)
     }
 
     #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
-    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
-        let (addr, size, word) = self.tables.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
-        if u64::from(offset) + u64::from(len) > u64::from(size) {
-            return Err(MoveError::OutOfBounds);
-        }
-        // SAFETY: within the buffer, whose address stays mapped whatever other threads do; `data` is
-        // readable for `len` bytes by the contract of the trait.
-        unsafe { shm::copy(data, addr.wrapping_add(offset as usize), len as usize) };
+    fn move_data(
+        &self,
+        token: u64,
+        offset: u32,
+        data: *const u8,
+        len: u32,
+        signal: bool,
+    ) -> Result<(), MoveError> {
+        let target = self.target(token).ok_or(MoveError::UnknownToken)?;
+        // SAFETY: the contract of the trait.
+        unsafe { target.put(offset, data, len) }?;
         if signal {
-            notify(word);
+            target.count();
         }
         Ok(())
     }
 
     fn signal_event(&self, token: u64) {
-        if let Some((_, _, word)) = self.tables.with(|t| t.target(token)).flatten() {
-            notify(word);
+        if let Some(target) = self.target(token) {
+            target.count();
         }
     }
 
     fn signals(&self, token: u64) -> Option<u32> {
-        let slot = slot_of(token);
-        let word = self.tables.with(|t| t.own(token).filter(|a| a.used.has(slot)).map(|a| a.memory.signal(slot)))??;
+        let word = self.tables.with(|t| t.pool.signal(token))??;
         // SAFETY: the address stays mapped, also after `drop_group`, and an atomic may be shared.
         // SYNC: signal. Data that was moved before a counted signal is visible.
         Some(unsafe { &*word }.load(Ordering::Acquire))
@@ -282,7 +297,7 @@ impl Device for Ivshmem {
 
     /// The first page of the own arena in which `token` is.
     fn control_page(&self, token: u64) -> *mut u8 {
-        self.tables.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(core::ptr::null_mut())
+        self.tables.with(|t| t.pool.page(token)).unwrap_or(core::ptr::null_mut())
     }
 
     /// The peer has dropped the group, or is dead: its own buffers are given up.

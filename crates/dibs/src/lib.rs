@@ -1,24 +1,26 @@
-//! Direct internal buffer sharing: the devices by which SMC-D moves bytes, and the trait they have in
-//! common. The verbs and their meaning are the kernel's (`struct dibs_dev_ops`, `struct smcd_ops`).
+//! Direct internal buffer sharing: the devices by which SMC-D moves bytes, and the trait they have
+//! in common. The verbs and their meaning are the kernel's (`struct dibs_dev_ops`,
+//! `struct smcd_ops`).
 //!
-//! A receiver registers a buffer (DMB) that one peer may write, and tells that peer its token and what the device says of
-//! it. The peer attaches it, and from then on moves data into it: by stores where the buffer is mapped ([`Reach::Mapped`]), by the
-//! device where it is not.
+//! A receiver registers a buffer (DMB) that one peer may write, and tells that peer its token and
+//! what the device says of it. The peer attaches it, and from then on moves data into it: by stores
+//! where the buffer is mapped ([`Reach::Mapped`]), by the device where it is not.
 #![deny(missing_docs)]
+#![deny(clippy::multiple_unsafe_ops_per_block)]
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
-pub mod copying;
 mod error;
 #[cfg(any(test, feature = "conformance"))]
 pub mod faults;
 pub mod ism;
 pub mod ivshmem;
 pub mod loopback;
-mod retirement;
+mod pool;
+#[cfg(test)]
+mod toy;
 pub mod verbs;
 
-pub use copying::CopyingDevice;
 pub use error::{AttachError, MoveError, RegisterError};
 pub use ism::Ism;
 pub use ivshmem::Ivshmem;
@@ -33,18 +35,21 @@ use shm::Handle;
 /// CHID of the loopback device; 0xFF00 to 0xFFFE are those of other emulated devices.
 pub const LOOPBACK_CHID: u16 = 0xFFFF;
 
-/// CHID of the ism device in partition 0: the first of those for emulated devices. For others see [`ism::chid_of`].
+/// CHID of the ism device in partition 0: the first of those for emulated devices. For others see
+/// [`ism::chid_of`].
 pub const ISM_CHID: u16 = 0xFF00;
 
 /// CHID of the ivshmem device.
 pub const IVSHMEM_CHID: u16 = 0xFF01;
 
-/// CHID of the verbs device over hardware, and over the provider in software: they do not reach each other.
+/// CHID of the verbs device over hardware, and over the provider in software: they do not reach
+/// each other.
 pub const VERBS_CHID: u16 = 0xFF02;
 /// See [`VERBS_CHID`].
 pub const VERBS_SOFTWARE_CHID: u16 = 0xFF03;
 
-/// Address of a device on its fabric: 64 bits for ISM hardware (`lo` is 0), 128 for emulated devices.
+/// Address of a device on its fabric: 64 bits for ISM hardware (`lo` is 0), 128 for emulated
+/// devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Gid {
     /// Bits 127..64, "gid" on the wire; the whole address of a hardware device.
@@ -91,7 +96,8 @@ pub struct Dmb {
     pub len: u32,
 }
 
-/// What a device says of a buffer to the peer's device, in words of its own that nobody between the two reads.
+/// What a device says of a buffer to the peer's device, in words of its own that nobody between the
+/// two reads.
 #[derive(Clone, Copy, Default)]
 pub struct Told {
     len: u8,
@@ -111,7 +117,9 @@ impl Told {
     /// Says more; false if that is too much.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let len = usize::from(self.len);
-        let Some(free) = self.bytes.as_flattened_mut().get_mut(len..len + bytes.len()) else { return false };
+        let Some(free) = self.bytes.as_flattened_mut().get_mut(len..len + bytes.len()) else {
+            return false;
+        };
         free.copy_from_slice(bytes);
         self.len += bytes.len() as u8;
         true
@@ -178,9 +186,10 @@ pub const fn is_dmb_len(len: u32) -> bool {
 
 /// What SMC-D asks of a device. What a device does not offer has a default.
 ///
-/// The life of a buffer: its owner registers it and describes it to the peer, the peer attaches it, writes, and detaches it.
-/// [`Self::unregister_dmb`] says that the owner is done with it, while the peer may still write;
-/// [`Self::release_dmb`] that both are, and only then it serves anew. [`Self::drop_group`] ends all of a group at once.
+/// The life of a buffer: its owner registers it and describes it to the peer, the peer attaches it,
+/// writes, and detaches it. [`Self::unregister_dmb`] says that the owner is done with it, while the
+/// peer may still write; [`Self::release_dmb`] that both are, and only then it serves anew.
+/// [`Self::drop_group`] ends all of a group at once.
 pub trait Device: Sync {
     /// As users name it.
     fn name(&self) -> &'static str;
@@ -191,8 +200,9 @@ pub trait Device: Sync {
     /// Its address on the fabric; another one in each process.
     fn gid(&self) -> Gid;
 
-    /// `gid` is a device on this host, says the rendezvous.
-    fn admit(&self, gid: Gid);
+    /// `gid` is a device on this host, says the rendezvous. Nothing to a device that knows by
+    /// itself whom it reaches.
+    fn admit(&self, _gid: Gid) {}
 
     /// Whether the device `gid` can be reached from here. The only positive answer to be trusted.
     fn query_remote_gid(&self, gid: Gid) -> bool;
@@ -206,13 +216,16 @@ pub trait Device: Sync {
     /// Bytes that its own buffers take, handed out or not yet given back by both sides.
     fn memory(&self) -> u64;
 
-    /// A buffer that `peer` alone may write, pooled with the others of `group`. It has `len` bytes, 2^(14 + code), or fewer
-    /// where memory for so many cannot be had. Its first [`loopback::HEADER`] bytes are zero; the rest may be what the
-    /// same peer once wrote.
+    /// A buffer that `peer` alone may write, pooled with the others of `group`. It has `len` bytes,
+    /// 2^(14 + code), or fewer where memory for so many cannot be had. Its first
+    /// [`loopback::HEADER`] bytes are zero; the rest may be what the same peer once wrote.
     fn register_dmb(&self, group: u32, peer: Gid, len: u32) -> Result<Dmb, RegisterError>;
 
-    /// What the peer must have in order to attach a buffer of ours; `first` at the group's first contact.
-    fn describe_dmb(&self, token: u64, first: bool) -> Lent;
+    /// What the peer must have in order to attach a buffer of ours, beside its token; `first` at
+    /// the group's first contact.
+    fn describe_dmb(&self, _token: u64, _first: bool) -> Lent {
+        Lent::default()
+    }
 
     /// The peer has attached the buffer: what it needed for that is needed no more.
     fn delivered(&self, _token: u64) {}
@@ -220,12 +233,12 @@ pub trait Device: Sync {
     /// The owner needs it no more. False when there is no such buffer.
     fn unregister_dmb(&self, token: u64) -> bool;
 
-    /// Both sides are done with the buffer: its header is zeroed and it may be used again. They have written to its first
-    /// `used` bytes, a hint for what is done with its memory.
+    /// Both sides are done with the buffer: its header is zeroed and it may be used again. They
+    /// have written to its first `used` bytes, a hint for what is done with its memory.
     fn release_dmb(&self, token: u64, used: u32) -> bool;
 
-    /// Brings a peer's buffer within reach, with what its device said and passed; the descriptor stays the caller's. Counted:
-    /// each attachment asks for its own [`Self::detach_dmb`].
+    /// Brings a peer's buffer within reach, with what its device said and passed; the descriptor
+    /// stays the caller's. Counted: each attachment asks for its own [`Self::detach_dmb`].
     fn attach_dmb(
         &self,
         peer: Peer,
@@ -238,9 +251,16 @@ pub trait Device: Sync {
     /// Ends an attachment. False when there was none.
     fn detach_dmb(&self, owner: Gid, token: u64) -> bool;
 
-    /// Copies `len` bytes to `offset` in a peer's buffer, and with `signal` tells its owner afterwards.
-    /// `data` must be readable for `len` bytes and lie outside all buffers.
-    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError>;
+    /// Copies `len` bytes to `offset` in a peer's buffer, and with `signal` tells its owner
+    /// afterwards. `data` must be readable for `len` bytes and lie outside all buffers.
+    fn move_data(
+        &self,
+        token: u64,
+        offset: u32,
+        data: *const u8,
+        len: u32,
+        signal: bool,
+    ) -> Result<(), MoveError>;
 
     /// Tells the owner of a peer's buffer that something happened. Several may arrive as one.
     fn signal_event(&self, token: u64);
@@ -253,7 +273,8 @@ pub trait Device: Sync {
         core::ptr::null_mut()
     }
 
-    /// Whether the device itself knows that a group of which both ends were connected serves no more.
+    /// Whether the device itself knows that a group of which both ends were connected serves no
+    /// more.
     fn is_over(&self, _group: u32) -> bool {
         false
     }
@@ -263,12 +284,13 @@ pub trait Device: Sync {
         false
     }
 
-    /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros, for threads that are still on
-    /// their way out; the memory goes back.
+    /// Ends all buffers of a group, own and attached. Their addresses stay readable, as zeros, for
+    /// threads that are still on their way out; the memory goes back.
     fn drop_group(&self, group: u32);
 
-    /// To be called in the child after a fork, first of all and by its only thread. The child is another device; what
-    /// the parent registered and attached stays the parent's. Its mappings stay in place, for connections that both now hold.
+    /// To be called in the child after a fork, first of all and by its only thread. The child is
+    /// another device; what the parent registered and attached stays the parent's. Its mappings
+    /// stay in place, for connections that both now hold.
     fn after_fork_child(&self);
 }
 
@@ -291,13 +313,17 @@ mod tests {
         assert_eq!(told.words::<1>(), Some(([7], &[][..])));
         assert!(told.push(b"end") && told.words::<2>().is_none());
         assert_eq!(told.words::<1>(), Some(([7], &b"end"[..])));
-        assert!(!told.push(&[0; Told::MAX - 10]) && told.push(&[0; Told::MAX - 11]) && !told.push(&[0]));
+        assert!(
+            !told.push(&[0; Told::MAX - 10]) && told.push(&[0; Told::MAX - 11]) && !told.push(&[0])
+        );
         assert!(Told::new(&[0; Told::MAX + 1]).is_none() && Told::default().bytes().is_empty());
     }
 
     #[test]
     fn dmb_sizes() {
         assert!(is_dmb_len(1 << 14) && is_dmb_len(1 << 20) && is_dmb_len(1 << 29));
-        assert!(!is_dmb_len(0) && !is_dmb_len(1 << 13) && !is_dmb_len(3 << 14) && !is_dmb_len(1 << 30));
+        assert!(
+            !is_dmb_len(0) && !is_dmb_len(1 << 13) && !is_dmb_len(3 << 14) && !is_dmb_len(1 << 30)
+        );
     }
 }

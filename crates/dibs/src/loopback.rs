@@ -1,34 +1,32 @@
 //! The loopback device: two processes of one host, no copy between sender and receiver.
 //!
 //! A process has one, and its identity lasts as long as the process. Buffers for one peer and group
-//! share an *arena*: the first connection between two processes costs a memfd and two mappings, later
-//! ones a bit in a table. What remains of the trust in a peer is that it may write into any slot of
-//! the arenas that were made for it.
-//!
-//! A buffer is a slot of an arena: registering takes the lowest free one, releasing it makes it free.
+//! share an *arena*: the first connection between two processes costs a memfd and two mappings,
+//! later ones a bit in a table. What remains of the trust in a peer is that it may write into any
+//! slot of the arenas that were made for it.
 //!
 //! Every table is behind one lock. A signal handler that interrupted its holder is refused, never
 //! blocked.
 #![allow(unsafe_code)]
 
-pub(crate) mod arena;
 pub(crate) mod random;
-pub(crate) mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
 
+use crate::pool::Target;
+use crate::pool::arena::Geometry;
+pub use crate::pool::arena::{FRONT, HEADER, arena_of, slot_of};
+use crate::pool::table::Slots;
 use crate::{
-    AttachError, Device, Dmb, Gid, LOOPBACK_CHID, Lent, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len,
+    AttachError, Device, Dmb, Gid, LOOPBACK_CHID, Lent, MoveError, Peer, Reach, RegisterError,
+    Told, is_dmb_len,
 };
-use arena::Geometry;
-pub use arena::{FRONT, HEADER, arena_of, slot_of};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use rustix::fd::RawFd;
 use shm::{Errno, Guarded, Handle};
-use table::Slots;
 use tables::Tables;
 
 const DEFAULT_DMBS: u32 = 65536;
@@ -95,7 +93,8 @@ impl Loopback {
         self.tables.with(|t| t.expel(gid));
     }
 
-    /// [`Device::attach_dmb`] for a group: the buffer's first byte. The arena's descriptor is needed for its first buffer only.
+    /// [`Device::attach_dmb`] for a group: the buffer's first byte. The arena's descriptor is
+    /// needed for its first buffer only.
     pub fn map_dmb(
         &self,
         group: u32,
@@ -114,31 +113,33 @@ impl Loopback {
 
     /// Whether the buffer's arena is mapped already, so that no share is needed to attach it.
     pub fn has_arena(&self, owner: Gid, token: u64) -> bool {
-        self.tables.with(|t| t.peer(token).is_some_and(|a| a.owner == owner)).unwrap_or(false)
+        self.tables.with(|t| t.pool.peer(token).is_some_and(|a| a.owner == owner)).unwrap_or(false)
     }
 
-    /// The descriptor of the buffer's arena, to be passed to the peer. A handle, because another thread may close the
-    /// device's own meanwhile, and its number would be another file's.
+    /// The descriptor of the buffer's arena, to be passed to the peer. A handle, because another
+    /// thread may close the device's own meanwhile, and its number would be another file's.
     pub fn lend(&self, token: u64) -> Option<Handle> {
         self.tables.with(|t| t.lend(token)).flatten()
     }
 
-    /// Closes the descriptor of the buffer's arena, which is only needed until its peer attached once.
+    /// Closes the descriptor of the buffer's arena, which is only needed until its peer attached
+    /// once.
     pub fn close_share(&self, token: u64) -> bool {
-        self.tables.with(|t| t.own(token).map(|a| a.segment.close_fd()).is_some()).unwrap_or(false)
+        self.tables
+            .with(|t| t.pool.own(token).map(|a| a.segment.close_fd()).is_some())
+            .unwrap_or(false)
     }
 
     /// Base and length of the own arena in which `token` is, without the front.
     pub(crate) fn own_arena(&self, token: u64) -> Option<(*mut u8, usize)> {
-        self.tables.with(|t| t.own(token).map(|a| (a.memory.base, a.memory.geometry.bytes()))).flatten()
+        self.tables
+            .with(|t| t.pool.own(token).map(|a| (a.memory.base, a.memory.geometry.bytes())))
+            .flatten()
     }
 
     /// The control page of the attached arena in which `token` is; null if there is none.
     pub fn peer_control_page(&self, owner: Gid, token: u64) -> *mut u8 {
-        self.tables
-            .with(|t| t.peer(token).filter(|a| a.owner == owner).map(|a| a.memory.base))
-            .flatten()
-            .unwrap_or(null_mut())
+        self.tables.with(|t| t.pool.peer_page(owner, token)).unwrap_or(null_mut())
     }
 
     /// Sleeps until [`Device::signals`] is no longer `seen`, or something else woke the thread.
@@ -149,12 +150,12 @@ impl Loopback {
         self.signals(token)
     }
 
+    fn target(&self, token: u64) -> Option<Target> {
+        self.tables.with(|t| t.pool.target(token)).flatten()
+    }
+
     fn own_signal(&self, token: u64) -> Option<*const AtomicU32> {
-        let slot = slot_of(token);
-        self.tables.with(|t| {
-            let arena = t.own(token).filter(|a| a.used.has(slot));
-            arena.map(|a| a.memory.signal(slot))
-        })?
+        self.tables.with(|t| t.pool.signal(token))?
     }
 }
 
@@ -191,8 +192,7 @@ impl Device for Loopback {
     }
 
     fn memory(&self) -> u64 {
-        let of = |a: &mut arena::OwnArena| u64::from(a.used.count()) * u64::from(a.memory.geometry.slot_len);
-        self.tables.with(|t| t.own.iter_mut().map(|(_, a)| of(a)).sum()).unwrap_or(0)
+        self.tables.with(|t| t.pool.bytes()).unwrap_or(0)
     }
 
     fn admit(&self, gid: Gid) {
@@ -207,7 +207,9 @@ impl Device for Loopback {
         if !is_dmb_len(len) {
             return Err(RegisterError::Os(Errno::INVAL));
         }
-        let registered = self.tables.with(|t| t.register(group, peer, Geometry::new(self.slots, len), self.max_dmbs()));
+        let registered = self
+            .tables
+            .with(|t| t.register(group, peer, Geometry::new(self.slots, len), self.max_dmbs()));
         registered.unwrap_or(Err(RegisterError::NoMemory))
     }
 
@@ -221,42 +223,56 @@ impl Device for Loopback {
     }
 
     fn unregister_dmb(&self, token: u64) -> bool {
-        self.tables.with(|t| t.own(token).is_some_and(|a| a.live.remove(slot_of(token)))).unwrap_or(false)
+        self.tables.with(|t| t.pool.unregister(token)).unwrap_or(false)
     }
 
     fn release_dmb(&self, token: u64, used: u32) -> bool {
         self.tables.with(|t| t.release(token, used, self.pinned)).unwrap_or(false)
     }
 
-    fn attach_dmb(&self, peer: Peer, token: u64, len: u32, _: &Told, fd: Option<RawFd>) -> Result<Reach, AttachError> {
+    fn attach_dmb(
+        &self,
+        peer: Peer,
+        token: u64,
+        len: u32,
+        _: &Told,
+        fd: Option<RawFd>,
+    ) -> Result<Reach, AttachError> {
         let addr = self.map_dmb(peer.group, peer.gid, token, len, fd)?;
         let page = self.peer_control_page(peer.gid, token);
         // Another thread has dropped the group meanwhile.
-        if page.is_null() { Err(AttachError::UnknownToken) } else { Ok(Reach::Mapped { addr, page }) }
+        if page.is_null() {
+            Err(AttachError::UnknownToken)
+        } else {
+            Ok(Reach::Mapped { addr, page })
+        }
     }
 
     fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
-        self.tables.with(|t| t.detach(owner, token)).unwrap_or(false)
+        self.tables.with(|t| t.pool.detach(owner, token)).unwrap_or(false)
     }
 
     #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the trait states the obligation")]
-    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
-        let target = self.tables.with(|t| t.target(token)).flatten().ok_or(MoveError::UnknownToken)?;
-        if u64::from(offset) + u64::from(len) > u64::from(target.len) {
-            return Err(MoveError::OutOfBounds);
-        }
-        // SAFETY: within the buffer, whose address stays mapped whatever other threads do; `data` is
-        // readable for `len` bytes by the contract of the trait.
-        unsafe { shm::copy(data, target.addr.wrapping_add(offset as usize), len as usize) };
+    fn move_data(
+        &self,
+        token: u64,
+        offset: u32,
+        data: *const u8,
+        len: u32,
+        signal: bool,
+    ) -> Result<(), MoveError> {
+        let target = self.target(token).ok_or(MoveError::UnknownToken)?;
+        // SAFETY: the contract of the trait.
+        unsafe { target.put(offset, data, len) }?;
         if signal {
-            notify(target.signal);
+            notify(&target);
         }
         Ok(())
     }
 
     fn signal_event(&self, token: u64) {
-        if let Some(target) = self.tables.with(|t| t.target(token)).flatten() {
-            notify(target.signal);
+        if let Some(target) = self.target(token) {
+            notify(&target);
         }
     }
 
@@ -269,7 +285,7 @@ impl Device for Loopback {
 
     /// [`FRONT`] bytes behind the beginning of the arena.
     fn control_page(&self, token: u64) -> *mut u8 {
-        self.tables.with(|t| t.own(token).map(|a| a.memory.base)).flatten().unwrap_or(null_mut())
+        self.tables.with(|t| t.pool.page(token)).unwrap_or(null_mut())
     }
 
     fn drop_group(&self, group: u32) {
@@ -285,10 +301,6 @@ impl Device for Loopback {
     }
 }
 
-fn notify(word: *const AtomicU32) {
-    // SAFETY: a word of an arena's signal page, which stays mapped; an atomic may be shared.
-    let word = unsafe { &*word };
-    // SYNC: signal. After the data that it tells of.
-    word.fetch_add(1, Ordering::Release);
-    shm::futex::wake(word, u32::MAX >> 1, true);
+fn notify(target: &Target) {
+    shm::futex::wake(target.count(), u32::MAX >> 1, true);
 }

@@ -1,30 +1,39 @@
-//! The verbs device: SMC-R's place. A buffer is a registered memory region, and moving data is an RDMA write.
+//! The verbs device: SMC-R's place. A buffer is a registered memory region, and moving data is an
+//! RDMA write.
 //!
-//! Over hardware, or the kernel's emulation of it, through libibverbs, which is opened at run time; where there is none,
-//! over a provider in software between processes of one machine ([`::verbs::software`]).
+//! Over hardware, or the kernel's emulation of it, through libibverbs, which is opened at run time;
+//! where there is none, over a provider in software between processes of one machine
+//! ([`::verbs::software`]).
 //!
-//! A link group has one *link*, a reliable connected queue pair ([`link`]). What either end must know of it is an [`End`], of
-//! a buffer a [`Place`]; both are told beside the messages of the handshake. Writes are not with immediate data: for that the
-//! receiver has to post receives and to look at a completion queue, and a library in somebody else's process has no thread
-//! that would. Signals are counted in a word of the owner's, which the sender alone writes; sleepers are woken by other means.
+//! A link group has one *link*, a reliable connected queue pair (`link`). What either end must know
+//! of it is an [`End`], of a buffer a [`Place`]; both are told beside the messages of the
+//! handshake. Writes are not with immediate data: for that the receiver has to post receives and to
+//! look at a completion queue, and a library in somebody else's process has no thread that would.
+//! Signals are counted in a word of the owner's, which the sender alone writes; sleepers are woken
+//! by other means.
 //!
-//! Buffers are pooled in arenas as those of [`Loopback`], each of them a region of its own from its first use on.
+//! Buffers are pooled in arenas as those of [`Loopback`], each of them a region of its own from its
+//! first use on.
 #![allow(unsafe_code)]
 
 mod adapter;
+mod device;
 mod link;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub use crate::ism::WORDS;
 pub use adapter::{Provider, Unavailable};
 
 pub use link::STAGE;
+pub use told::{End, Place};
 
-use crate::loopback::table::Table;
-use crate::retirement::Retirement;
+use crate::pool::retirement::Retirement;
+use crate::pool::table::Table;
 use crate::{
-    AttachError, Device, Dmb, Errno, Gid, Lent, Loopback, MoveError, Peer, Reach, RegisterError, Told, is_dmb_len,
+    AttachError, Device, Dmb, Errno, Gid, Lent, Loopback, MoveError, Peer, Reach, RegisterError,
+    Told, is_dmb_len,
 };
 use ::verbs::abi::{Ibv, Mr};
 use ::verbs::far::{Piece, piece};
@@ -36,91 +45,13 @@ use shm::{Fresh, Guarded};
 
 const LINKS: usize = 256;
 const BUFFERS: usize = 16384;
-/// Bytes of the smallest buffer that is made where memory for a larger one cannot be had: what hardware writes to is bounded
-/// (RLIMIT_MEMLOCK).
+/// Bytes of the smallest buffer that is made where memory for a larger one cannot be had: what
+/// hardware writes to is bounded (RLIMIT_MEMLOCK).
 const LEAST: u32 = 64 << 10;
 /// Ended links whose memory stays readable for late threads.
 const RETIRED: usize = 64;
 /// Highest address that a peer may name, with which no sum here overflows.
 const HIGHEST: u64 = 1 << 56;
-
-/// One end of a link, as the other one must know it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct End {
-    /// Of its adapter's port (InfiniBand or RoCE), in network order.
-    pub gid: [u8; 16],
-    /// Number of its queue pair, 24 bits.
-    pub qpn: u32,
-    /// Packet sequence number of the first packet that it sends, 24 bits.
-    pub psn: u32,
-    /// Local identifier of its port (InfiniBand); 0 over Ethernet.
-    pub lid: u16,
-    /// As verbs count it.
-    pub mtu: u16,
-    /// Where the images of headers lie, which the peer may read.
-    pub images_at: u64,
-    /// Their key.
-    pub images: u32,
-    /// Key of the counts of signals.
-    pub signals: u32,
-}
-
-impl End {
-    /// Length on the wire.
-    pub const BYTES: usize = 44;
-
-    /// In the byte order of networks.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
-        let mut out = [0; Self::BYTES];
-        out[..16].copy_from_slice(&self.gid);
-        for (at, word) in [(16, self.qpn), (20, self.psn), (28, self.images), (32, self.signals)] {
-            out[at..at + 4].copy_from_slice(&word.to_be_bytes());
-        }
-        out[24..26].copy_from_slice(&self.lid.to_be_bytes());
-        out[26..28].copy_from_slice(&self.mtu.to_be_bytes());
-        out[36..].copy_from_slice(&self.images_at.to_be_bytes());
-        out
-    }
-
-    /// The reverse of [`Self::encode`]. Any bytes are an end; whether it can be connected to, connecting tells.
-    pub fn decode(raw: &[u8; Self::BYTES]) -> Self {
-        let word = |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-        let mut gid = [0; 16];
-        gid.copy_from_slice(&raw[..16]);
-        let half = |at: usize| u16::from_be_bytes([raw[at], raw[at + 1]]);
-        let (qpn, psn, images, signals) = (word(16), word(20), word(28), word(32));
-        let images_at = u64::from(word(36)) << 32 | u64::from(word(40));
-        Self { gid, qpn, psn, lid: half(24), mtu: half(26), images_at, images, signals }
-    }
-}
-
-/// Where a buffer lies in its owner's memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Place {
-    /// Address of its first byte, as RDMA writes name it.
-    pub addr: u64,
-    /// Of its count of signals.
-    pub signal: u64,
-    /// Key of the region that `addr` lies in; that of `signal` is [`End::signals`].
-    pub rkey: u32,
-}
-
-impl Place {
-    /// Its words; at first contact also our end of the link.
-    fn tell(&self, end: Option<End>) -> Option<Told> {
-        let mut told = Told::new([self.addr, self.signal, self.rkey.into()].map(u64::to_be_bytes).as_flattened())?;
-        end.is_none_or(|end| told.push(&end.encode())).then_some(told)
-    }
-
-    fn told(told: &Told) -> Option<(Self, Option<End>)> {
-        let ([addr, signal, rkey], rest) = told.words()?;
-        let place = Self { addr, signal, rkey: rkey.try_into().ok()? };
-        if rest.is_empty() {
-            return Some((place, None));
-        }
-        Some((place, Some(End::decode(rest.try_into().ok()?))))
-    }
-}
 
 /// A peer's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +66,7 @@ pub struct Remote {
     pub words: *mut u8,
 }
 
-/// A region, registered until [`Self::end`].
+/// A region, registered until `Self::end`.
 #[derive(Clone, Copy)]
 pub struct Memory {
     api: &'static Ibv,
@@ -215,7 +146,8 @@ struct Slot {
 
 impl Slot {
     #[expect(clippy::declare_interior_mutable_const, reason = "copied for each slot")]
-    const FREE: Self = Self { number: AtomicU32::new(0), group: AtomicU32::new(0), link: Guarded::new() };
+    const FREE: Self =
+        Self { number: AtomicU32::new(0), group: AtomicU32::new(0), link: Guarded::new() };
 }
 
 /// The device. Meant to be a `static`.
@@ -241,13 +173,14 @@ struct Masked(libc::sigset_t);
 
 impl Masked {
     fn new() -> Self {
-        // SAFETY: plain data that the calls fill in; this thread's own mask.
-        unsafe {
-            let (mut all, mut before) = core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>();
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-            Self(before)
-        }
+        // SAFETY: plain data, any of which is a set of signals.
+        let (mut all, mut before) =
+            unsafe { core::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
+        // SAFETY: a set of our own.
+        unsafe { libc::sigfillset(&mut all) };
+        // SAFETY: this thread's own mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) };
+        Self(before)
     }
 }
 
@@ -282,7 +215,8 @@ impl Verbs {
         self
     }
 
-    /// A descriptor of the library's has another number besides; back when nobody uses the old one any more.
+    /// A descriptor of the library's has another number besides; back when nobody uses the old one
+    /// any more.
     pub fn moved_fd(&self, old: i32, new: i32) {
         self.with(|t| t.adapter.inspect(|adapter| adapter.moved_fd(old, new)));
         for slot in &self.links {
@@ -291,7 +225,8 @@ impl Verbs {
         }
     }
 
-    /// Opens a device, unless one is open: the software provider where there is no other, if that is wanted.
+    /// Opens a device, unless one is open: the software provider where there is no other, if that
+    /// is wanted.
     pub fn open(&self, software: bool) -> Result<Provider, Unavailable> {
         if let Some(known) = self.provider() {
             return Ok(known);
@@ -299,7 +234,11 @@ impl Verbs {
         let opened = self.with(|t| {
             if t.adapter.is_none() {
                 let hardware = Adapter::hardware().inspect(|adapter| adapter.park(self.park));
-                t.adapter = Some(if software { hardware.or_else(|_| Adapter::software())? } else { hardware? });
+                t.adapter = Some(if software {
+                    hardware.or_else(|_| Adapter::software())?
+                } else {
+                    hardware?
+                });
             }
             t.adapter.ok_or(Unavailable::NoDevice)
         });
@@ -328,9 +267,13 @@ impl Verbs {
             if t.own(dmb.token).is_some() {
                 return Ok(());
             }
-            let adapter = t.adapter.filter(Adapter::is_permitted).ok_or(RegisterError::Os(Errno::NODEV))?;
-            let signal = self.at(link, Inner::take_signal).unwrap_or(Err(RegisterError::NoMemory))?;
-            let memory = adapter.register(dmb.addr, dmb.len as usize, adapter.writable()).map_err(RegisterError::from);
+            let adapter =
+                t.adapter.filter(Adapter::is_permitted).ok_or(RegisterError::Os(Errno::NODEV))?;
+            let signal =
+                self.at(link, Inner::take_signal).unwrap_or(Err(RegisterError::NoMemory))?;
+            let memory = adapter
+                .register(dmb.addr, dmb.len as usize, adapter.writable())
+                .map_err(RegisterError::from);
             let made = memory.and_then(|memory| {
                 let own = Own { token: dmb.token, group, memory, signal };
                 t.own.insert(own).map(drop).map_err(|_| {
@@ -374,8 +317,8 @@ impl Verbs {
         self.at(link, |inner| inner.connect(end, pid)).unwrap_or(Err(Errno::NOTCONN))
     }
 
-    /// The peer has connected its end of a link, as what it wrote shows: now we may write. Before that requests fail with
-    /// [`Errno::AGAIN`].
+    /// The peer has connected its end of a link, as what it wrote shows: now we may write. Before
+    /// that requests fail with [`Errno::AGAIN`].
     pub fn meet(&self, link: u32) {
         self.at(link, Inner::meet);
     }
@@ -388,11 +331,20 @@ impl Verbs {
 
     /// Whether a request of a group's link has failed: then all others do.
     fn is_broken(&self, group: u32) -> bool {
-        self.number_of(group).and_then(|link| self.at(link, |inner| inner.is_broken())).unwrap_or(true)
+        self.number_of(group)
+            .and_then(|link| self.at(link, |inner| inner.is_broken()))
+            .unwrap_or(true)
     }
 
     /// Makes a peer's buffer writable over the group's link, which is connected.
-    fn reach(&self, group: u32, owner: Gid, token: u64, len: u32, place: Place) -> Result<Remote, AttachError> {
+    fn reach(
+        &self,
+        group: u32,
+        owner: Gid,
+        token: u64,
+        len: u32,
+        place: Place,
+    ) -> Result<Remote, AttachError> {
         let aligned = place.addr.is_multiple_of(8) && place.signal.is_multiple_of(8);
         if !is_dmb_len(len) || !aligned || place.addr > HIGHEST || place.rkey == 0 {
             return Err(AttachError::BadShare);
@@ -403,10 +355,12 @@ impl Verbs {
                 let words = self.at(link, |inner| inner.peer.and_then(|_| inner.take_image()));
                 let words = words.flatten().ok_or(AttachError::Os(Errno::NOTCONN))?;
                 let remote = Remote { link, place, len, words };
-                t.attached.insert(Attached { token, owner, group, refs: 0, remote }).map_err(|e| {
-                    self.at(link, |inner| inner.drop_image(words));
-                    AttachError::Os(e)
-                })?;
+                t.attached.insert(Attached { token, owner, group, refs: 0, remote }).map_err(
+                    |e| {
+                        self.at(link, |inner| inner.drop_image(words));
+                        AttachError::Os(e)
+                    },
+                )?;
             }
             let a = t.attached(token).ok_or(AttachError::UnknownToken)?;
             if (a.owner, a.group, a.remote.place, a.remote.len) != (owner, group, place, len) {
@@ -418,14 +372,21 @@ impl Verbs {
         self.with(attach).unwrap_or(Err(AttachError::Os(Errno::DEADLK)))
     }
 
-    /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order: what completed is in the
-    /// peer's memory.
+    /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order:
+    /// what completed is in the peer's memory.
     ///
     /// # Safety
     /// `here` is readable.
-    pub unsafe fn write(&self, link: u32, key: u32, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
+    pub unsafe fn write(
+        &self,
+        link: u32,
+        key: u32,
+        here: &[Piece],
+        there: &[Piece],
+    ) -> Result<usize, Errno> {
         // SAFETY: by the contract.
-        self.at(link, |inner| unsafe { inner.write(key, here, there) }).unwrap_or(Err(Errno::NOTCONN))
+        self.at(link, |inner| unsafe { inner.write(key, here, there) })
+            .unwrap_or(Err(Errno::NOTCONN))
     }
 
     /// Fills `to` from a peer's buffer, or whatever else `key` opens.
@@ -485,8 +446,14 @@ impl Verbs {
     }
 
     fn number_of(&self, group: u32) -> Option<u32> {
-        let of = |slot: &&Slot| slot.number.load(Ordering::Acquire) != 0 && slot.group.load(Ordering::Relaxed) == group;
-        self.links.iter().find(of).map(|slot| slot.number.load(Ordering::Relaxed)).filter(|n| *n != 0)
+        let of = |slot: &&Slot| {
+            slot.number.load(Ordering::Acquire) != 0 && slot.group.load(Ordering::Relaxed) == group
+        };
+        self.links
+            .iter()
+            .find(of)
+            .map(|slot| slot.number.load(Ordering::Relaxed))
+            .filter(|n| *n != 0)
     }
 
     /// The group's link, made if there is none.
@@ -519,171 +486,5 @@ impl Verbs {
 
     fn target(&self, token: u64) -> Option<Remote> {
         self.with(|t| t.attached(token).map(|a| a.remote)).flatten()
-    }
-}
-
-impl Device for Verbs {
-    fn name(&self) -> &'static str {
-        "verbs"
-    }
-
-    fn chid(&self) -> u16 {
-        match self.provider() {
-            Some(Provider::Software) => crate::VERBS_SOFTWARE_CHID,
-            _ => crate::VERBS_CHID,
-        }
-    }
-
-    fn gid(&self) -> Gid {
-        self.own.gid()
-    }
-
-    fn max_dmbs(&self) -> u32 {
-        self.own.max_dmbs()
-    }
-
-    fn query_remote_gid(&self, gid: Gid) -> bool {
-        self.own.query_remote_gid(gid)
-    }
-
-    fn set_max_dmbs(&self, max_dmbs: u32) {
-        self.own.set_max_dmbs(max_dmbs.min(BUFFERS as u32));
-    }
-
-    fn memory(&self) -> u64 {
-        self.own.memory()
-    }
-
-    fn admit(&self, gid: Gid) {
-        self.own.admit(gid);
-    }
-
-    /// The group's first buffer makes its link.
-    fn register_dmb(&self, group: u32, peer: Gid, mut len: u32) -> Result<Dmb, RegisterError> {
-        loop {
-            match self.register(group, peer, len) {
-                Err(RegisterError::NoMemory) if len > LEAST => len /= 2,
-                done => return done,
-            }
-        }
-    }
-
-    /// Its [`Place`], and at first contact our [`End`] of the link.
-    fn describe_dmb(&self, token: u64, first: bool) -> Lent {
-        let group = || self.with(|t| t.own(token).map(|own| own.group)).flatten();
-        let end = if first { group().and_then(|group| self.end(group)) } else { None };
-        Lent { told: self.place(token).and_then(|place| place.tell(end)).unwrap_or_default(), fd: None }
-    }
-
-    fn release_dmb(&self, token: u64, used: u32) -> bool {
-        self.own.release_dmb(token, used)
-    }
-
-    fn attach_dmb(
-        &self,
-        peer: Peer,
-        token: u64,
-        len: u32,
-        told: &Told,
-        _: Option<RawFd>,
-    ) -> Result<Reach, AttachError> {
-        let (place, end) = Place::told(told).ok_or(AttachError::BadShare)?;
-        if let Some(end) = end.filter(|_| peer.first) {
-            self.connect(peer.group, end, peer.pid).map_err(AttachError::Os)?;
-            // A peer that has attached has connected its end before. A link that leads nowhere shall not cost more than the
-            // upgrade.
-            if peer.has_attached {
-                self.probe(peer.group).map_err(AttachError::Os)?;
-            }
-        }
-        self.reach(peer.group, peer.gid, token, len, place).map(Reach::Linked)
-    }
-
-    fn detach_dmb(&self, owner: Gid, token: u64) -> bool {
-        let detached = self.with(|t| {
-            let Some(a) = t.attached(token).filter(|a| a.owner == owner) else { return false };
-            a.refs = a.refs.saturating_sub(1);
-            t.attached.take_if(
-                |a| a.token == token && a.refs == 0,
-                |a| _ = self.at(a.remote.link, |inner| inner.drop_image(a.remote.words)),
-            );
-            true
-        });
-        detached.unwrap_or(false)
-    }
-
-    fn unregister_dmb(&self, token: u64) -> bool {
-        self.own.unregister_dmb(token)
-    }
-
-    fn move_data(&self, token: u64, offset: u32, data: *const u8, len: u32, signal: bool) -> Result<(), MoveError> {
-        let remote = self.target(token).ok_or(MoveError::UnknownToken)?;
-        if u64::from(offset) + u64::from(len) > u64::from(remote.len) {
-            return Err(MoveError::OutOfBounds);
-        }
-        let mut at = 0;
-        while at < len as usize {
-            let n = (len as usize - at).min(STAGE);
-            let here = piece(data.wrapping_add(at) as u64, n);
-            let there = piece(remote.place.addr + u64::from(offset) + at as u64, n);
-            // SAFETY: `data` is readable for `len` bytes by the contract of the trait.
-            unsafe { self.write(remote.link, remote.place.rkey, &[here], &[there]) }.map_err(MoveError::Os)?;
-            at += n;
-        }
-        if signal {
-            self.signal_event(token);
-        }
-        Ok(())
-    }
-
-    fn signal_event(&self, token: u64) {
-        let Some(remote) = self.target(token) else { return };
-        self.at(remote.link, |inner| {
-            let Some(key) = inner.peer.map(|peer| peer.signals) else { return };
-            let mut count = [0; 8];
-            if inner.read(key, remote.place.signal, &mut count).is_ok() {
-                let next = u64::from_ne_bytes(count).wrapping_add(1).to_ne_bytes();
-                let (here, there) = (piece(next.as_ptr() as u64, 8), piece(remote.place.signal, 8));
-                // SAFETY: a local. A peer that is gone hears nothing.
-                let _ = unsafe { inner.write(key, &[here], &[there]) };
-            }
-        });
-    }
-
-    fn signals(&self, token: u64) -> Option<u32> {
-        let word = self.with(|t| t.own(token).map(|own| own.signal.cast::<AtomicU64>()))??;
-        // SAFETY: a word of the link's segment, readable for good; the peer alone writes it.
-        Some(unsafe { &*word }.load(Ordering::Acquire) as u32)
-    }
-
-    /// A request of its link has failed.
-    fn is_over(&self, group: u32) -> bool {
-        self.is_broken(group)
-    }
-
-    /// Ends its link, too.
-    fn drop_group(&self, group: u32) {
-        let ended = self.number_of(group).and_then(|link| self.take(link));
-        self.with(|t| {
-            t.own.take_if(|own| own.group == group, |own| own.memory.end());
-            t.attached.take_if(|a| a.group == group, drop);
-            if let Some(inner) = ended {
-                t.retired.add(inner.end());
-            }
-        });
-        self.own.drop_group(group);
-    }
-
-    /// Objects of the library are the parent's: the child opens the device anew.
-    fn after_fork_child(&self) {
-        self.own.after_fork_child();
-        // SAFETY: the child of a fork has one thread, which is here.
-        unsafe { self.tables.forget() };
-        for slot in &self.links {
-            slot.number.store(0, Ordering::Relaxed);
-            // SAFETY: as above.
-            unsafe { slot.link.forget() };
-        }
-        self.provider.store(0, Ordering::Relaxed);
     }
 }

@@ -1,8 +1,10 @@
-//! What the XDP app reaches on a veth pair, beside what the kernel does by itself and what the barest loop over an AF_XDP
-//! socket does: `interfaces [ROUNDS] [SECONDS] [ROW]`, all rows or those whose names contain ROW. Needs root, `ip`, two processors and Linux 5.18.
+//! What the XDP app reaches on a veth pair, beside what the kernel does by itself and what the
+//! barest loop over an AF_XDP socket does: `interfaces [ROUNDS] [SECONDS] [ROW]`, all rows or those
+//! whose names contain ROW. Needs root, `ip`, two processors and Linux 5.18.
 //!
-//! Everything happens in a network namespace of its own. The kernel's generator (`engine::xdp::live_frames`) has processor
-//! 0, what is measured has processor 1. All rows take turns in each round; the medians are printed.
+//! Everything happens in a network namespace of its own. The kernel's generator
+//! (`engine::xdp::live_frames`) has processor 0, what is measured has processor 1. All rows take
+//! turns in each round; the medians are printed.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -31,7 +33,8 @@ fn main() {
     let seconds: f64 = words.next().map_or(0.5, |word| word.parse().expect("SECONDS"));
     let wanted = words.next().unwrap_or_default();
     // SAFETY: no descriptor is shared with a thread that would miss it; there is one thread.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("needs root");
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+        .expect("needs root");
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     for (one, other) in [("a0", "a1"), ("b0", "b1")] {
         ip(&format!("link add {one} type veth peer name {other}"));
@@ -51,7 +54,9 @@ fn main() {
     ];
     let mut figures: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for _ in 0..rounds {
-        for (row, (_, measure)) in rows.iter().enumerate().filter(|(_, (name, _))| name.contains(&wanted)) {
+        for (row, (_, measure)) in
+            rows.iter().enumerate().filter(|(_, (name, _))| name.contains(&wanted))
+        {
             let v = measure(seconds);
             if std::env::var_os("V").is_some() {
                 println!("{row} {v:.3}");
@@ -91,8 +96,10 @@ fn pin(cpu: usize) {
 /// Packets that an interface has received, by its own count.
 fn received(name: &str) -> u64 {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").expect("a list of interfaces");
-    let line =
-        table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':')).expect("it is listed");
+    let line = table
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))
+        .expect("it is listed");
     line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
 }
 
@@ -130,7 +137,9 @@ fn under_load<R>(body: impl FnOnce() -> R) -> R {
     thread::scope(|scope| {
         scope.spawn(|| {
             pin(0);
-            Source::new(to, &frame()).and_then(|source| source.run(&stop)).expect("the kernel's generator");
+            Source::new(to, &frame())
+                .and_then(|source| source.run(&stop))
+                .expect("the kernel's generator");
         });
         let result = body();
         stop.store(true, Ordering::Relaxed);
@@ -159,7 +168,8 @@ fn bare(umem: &Arc<Umem>, name: &str, receive: bool) -> Bare {
     let ifindex = index(name);
     let options = Options { ifindex, queue: 0, ring_size: RING, copying: Copying::Auto };
     let socket = Socket::open(umem, &options).expect("an AF_XDP socket");
-    let attachment = receive.then(|| Attachment::open(ifindex, None, &Filter::default()).expect("a program"));
+    let attachment =
+        receive.then(|| Attachment::open(ifindex, None, &Filter::default()).expect("a program"));
     if let Some(attachment) = &attachment {
         attachment.direct(0, socket.as_fd()).expect("a queue");
     }
@@ -236,7 +246,8 @@ fn bare_transmit(seconds: f64) -> f64 {
             bare.socket.complete(RING, |chunk| free.push(chunk));
             for _ in 0..bare.socket.send_room(BATCH).min(BATCH) {
                 let chunk = free.pop().expect("more chunks than rings hold");
-                // SAFETY: a chunk of ours, which the list forgets; frames were written at 256 or a little behind.
+                // SAFETY: a chunk of ours, which the list forgets; frames were written at 256 or a
+                // little behind.
                 unsafe { bare.socket.send(chunk + 256, 60) };
             }
             bare.socket.flush_send().expect("the interface takes frames");

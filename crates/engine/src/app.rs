@@ -1,7 +1,8 @@
 //! What an app is: the two traits that every one implements, and what it sees of its surroundings.
 //!
-//! [`App`] is what the engine calls while packets move: one dynamic call per app and breath. [`Kind`] is what a
-//! configuration names: ports, arguments, constructor. Inside of an app everything is static.
+//! [`App`] is what the engine calls while packets move: one dynamic call per app and breath.
+//! [`Kind`] is what a configuration names: ports, arguments, constructor. Inside of an app
+//! everything is static.
 
 use std::any::Any;
 use std::fmt;
@@ -14,8 +15,8 @@ use crate::link::Link;
 
 /// An instance at work. Every method has a default that does nothing.
 pub trait App: Any {
-    /// Brings packets into the engine: from an interface, a file, thin air. Once per breath, for kinds with
-    /// [`Kind::PULLS`].
+    /// Brings packets into the engine: from an interface, a file, thin air. Once per breath, for
+    /// kinds with [`Kind::PULLS`].
     fn pull(&mut self, _io: &Io) {}
 
     /// Takes what waits on the inputs. Once per breath, for apps with an input link.
@@ -27,11 +28,12 @@ pub trait App: Any {
     /// After a link was attached to a port. `index` is what [`Io::input`] or [`Io::output`] takes.
     fn link(&mut self, _direction: Direction, _port: &str, _index: usize) {}
 
-    /// After the link of a port was removed. Indices of [`Ports::Any`] may have moved: `link` follows for each that did.
+    /// After the link of a port was removed. Indices of [`Ports::Any`] may have moved: `link`
+    /// follows for each that did.
     fn unlink(&mut self, _direction: Direction, _port: &str) {}
 
-    /// Values for [`Kind::COUNTERS`], in that order; they count up from the start of the app. Called when counters are
-    /// published, not per packet.
+    /// Values for [`Kind::COUNTERS`], in that order; they count up from the start of the app.
+    /// Called when counters are published, not per packet.
     fn counters(&self, _values: &mut [u64]) {}
 
     /// Lines for the report of apps.
@@ -39,7 +41,8 @@ pub trait App: Any {
         Ok(())
     }
 
-    /// Something that an operator should hear now: an interface went away or came back. Asked at each tick.
+    /// Something that an operator should hear now: an interface went away or came back. Asked at
+    /// each tick.
     fn notice(&mut self) -> Option<String> {
         None
     }
@@ -70,7 +73,8 @@ pub trait Kind: App + Sized {
     /// Names of the app's own counters.
     const COUNTERS: &'static [&'static str] = &[];
 
-    /// The arguments. Unknown keys, missing ones and wrong types are reported with the app and the key.
+    /// The arguments. Unknown keys, missing ones and wrong types are reported with the app and the
+    /// key.
     type Args: DeserializeOwned;
 
     /// What the types of the arguments cannot say, checked before anything is changed.
@@ -78,7 +82,8 @@ pub trait Kind: App + Sized {
         Ok(())
     }
 
-    /// Makes an instance, which owns what it opens. An error is told and leaves the rest of the network running.
+    /// Makes an instance, which owns what it opens. An error is told and leaves the rest of the
+    /// network running.
     fn new(args: Self::Args, context: &Context) -> Result<Self, AppError>;
 
     /// Takes new arguments over without a stop.

@@ -1,8 +1,9 @@
 //! The memory of all packets of this process: one mapping, cut into slots of equal size.
 //!
-//! One mapping serves all threads and all ports, so that it can be registered once as the UMEM of AF_XDP sockets
-//! (chunk size [`SLOT`], aligned) and a packet goes from port to port and from thread to thread without being copied.
-//! Free slots are alike: a thread may free what another one allocated.
+//! One mapping serves all threads and all ports, so that it can be registered once as the UMEM of
+//! AF_XDP sockets (chunk size [`SLOT`], aligned) and a packet goes from port to port and from
+//! thread to thread without being copied. Free slots are alike: a thread may free what another one
+//! allocated.
 //!
 //! ```text
 //! slot:  | control 64 | headroom .. | data .. | tailroom |
@@ -20,13 +21,15 @@ use crate::depot::Depot;
 
 /// Bytes of a slot, and its alignment.
 pub const SLOT: usize = 2048;
-/// Bytes at the start of a slot that never hold packet data. A script's view of a packet lies there.
+/// Bytes at the start of a slot that never hold packet data. A script's view of a packet lies
+/// there.
 pub const CONTROL: usize = 64;
 /// Longest packet.
 pub const MAX_LENGTH: usize = SLOT - CONTROL;
 /// Slots that change hands between a thread and the depot at once.
 pub const CHUNK: usize = 128;
-/// Slots of a process that says nothing else: 128 MiB of address space, memory only for what is touched.
+/// Slots of a process that says nothing else: 128 MiB of address space, memory only for what is
+/// touched.
 pub const DEFAULT_SLOTS: usize = 65536;
 
 const HUGE: usize = 2 << 20;
@@ -48,7 +51,8 @@ const ORDINARY: u32 = 0;
 const PINNED: u32 = 1;
 const HUGE_PAGES: u32 = 2;
 
-// SAFETY: the pointer only names the mapping; slots are handed out to one owner at a time by the depot.
+// SAFETY: the pointer only names the mapping; slots are handed out to one owner at a time by the
+// depot.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -83,7 +87,8 @@ pub fn arena() -> &'static Arena {
     ARENA.get_or_init(|| Arena::map(DEFAULT_SLOTS).expect("memory for packets"))
 }
 
-/// Sets how many packets can exist. Only before the first packet; a repeated call with the same number is fine.
+/// Sets how many packets can exist. Only before the first packet; a repeated call with the same
+/// number is fine.
 pub fn set_slots(slots: usize) -> Result<(), ArenaError> {
     let slots = slots.max(1).next_multiple_of(HUGE / SLOT);
     let arena = match ARENA.get() {
@@ -114,7 +119,8 @@ impl Arena {
         let skip = raw.addr().next_multiple_of(HUGE) - raw.addr();
         let base = raw.cast::<u8>().wrapping_add(skip);
         if skip != 0 {
-            // SAFETY: the part of our own mapping before the first whole huge page, not used by anyone.
+            // SAFETY: the part of our own mapping before the first whole huge page, not used by
+            // anyone.
             let _ = unsafe { munmap(raw, skip) };
         }
         if skip != HUGE {
@@ -125,7 +131,13 @@ impl Arena {
         // SAFETY: the advice covers exactly our mapping and changes no content.
         let _ = unsafe { madvise(base.cast(), length, Advice::LinuxHugepage) };
         let base = NonNull::new(base).ok_or(ArenaError::Map(slots, rustix::io::Errno::NOMEM))?;
-        Ok(Self { base, slots, fresh: AtomicU32::new(0), depot: Depot::new(slots), kind: AtomicU32::new(ORDINARY) })
+        Ok(Self {
+            base,
+            slots,
+            fresh: AtomicU32::new(0),
+            depot: Depot::new(slots),
+            kind: AtomicU32::new(ORDINARY),
+        })
     }
 
     /// First byte of the first slot, on a boundary of 2 MiB.
@@ -143,8 +155,9 @@ impl Arena {
         self.slots * SLOT
     }
 
-    /// Puts the memory on huge pages of 2 MiB, which do not move, for devices that know physical addresses only. They are
-    /// shared with forked processes. Only before the first packet; a repeated call is fine.
+    /// Puts the memory on huge pages of 2 MiB, which do not move, for devices that know physical
+    /// addresses only. They are shared with forked processes. Only before the first packet; a
+    /// repeated call is fine.
     pub fn use_huge_pages(&self) -> Result<(), HugeError> {
         if self.kind.load(Ordering::Acquire) == HUGE_PAGES {
             return Ok(());
@@ -152,8 +165,11 @@ impl Arena {
         // All slots are taken while the pages change: who asks meanwhile finds the arena empty.
         let all = self.slots as u32;
         let fresh = &self.fresh;
-        fresh.compare_exchange(0, all, Ordering::Acquire, Ordering::Relaxed).map_err(|_| HugeError::InUse)?;
-        let claimed = self.kind.compare_exchange(ORDINARY, HUGE_PAGES, Ordering::AcqRel, Ordering::Relaxed);
+        fresh
+            .compare_exchange(0, all, Ordering::Acquire, Ordering::Relaxed)
+            .map_err(|_| HugeError::InUse)?;
+        let claimed =
+            self.kind.compare_exchange(ORDINARY, HUGE_PAGES, Ordering::AcqRel, Ordering::Relaxed);
         let result = claimed.map_err(|_| HugeError::InUse).and_then(|_| self.remap());
         if matches!(result, Err(HugeError::Refused(_))) {
             self.kind.store(ORDINARY, Ordering::Release);
@@ -170,10 +186,16 @@ impl Arena {
 
     fn remap(&self) -> Result<(), HugeError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let huge = MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE | MapFlags::FIXED;
+        let huge = MapFlags::SHARED
+            | MapFlags::HUGETLB
+            | MapFlags::HUGE_2MB
+            | MapFlags::POPULATE
+            | MapFlags::FIXED;
         let plain = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: replaces our own mapping, in which no slot was ever used.
-        let map = |flags| unsafe { mmap_anonymous(self.base.as_ptr().cast(), self.length(), protection, flags) };
+        let map = |flags| unsafe {
+            mmap_anonymous(self.base.as_ptr().cast(), self.length(), protection, flags)
+        };
         if let Err(errno) = map(huge) {
             // The refusal may have left a hole.
             map(plain).expect("memory for packets");
@@ -182,7 +204,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Fills `into` with up to [`CHUNK`] free slots and returns how many; 0 when all packets are in use.
+    /// Fills `into` with up to [`CHUNK`] free slots and returns how many; 0 when all packets are in
+    /// use.
     ///
     /// # Safety
     /// `into` is valid for writes of [`CHUNK`] pointers.
@@ -212,12 +235,14 @@ impl Arena {
     /// Takes back `count` free slots, 1 to [`CHUNK`].
     ///
     /// # Safety
-    /// `from` is valid for reads of `count` pointers, each the first byte of a slot that the caller owns and gives up.
+    /// `from` is valid for reads of `count` pointers, each the first byte of a slot that the caller
+    /// owns and gives up.
     pub(crate) unsafe fn give(&self, from: *const *mut u8, count: usize) {
         // SAFETY: at least one pointer is there.
         let first = unsafe { from.read() };
         let list = first.wrapping_add(8).cast::<*mut u8>();
-        // SAFETY: the first slot is free and the caller's; a slot holds the number and `CHUNK` pointers.
+        // SAFETY: the first slot is free and the caller's; a slot holds the number and `CHUNK`
+        // pointers.
         unsafe { first.cast::<u64>().write(count as u64) };
         // SAFETY: as above; the caller's list lies outside of the arena.
         unsafe { list.copy_from_nonoverlapping(from, count) };

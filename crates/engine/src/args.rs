@@ -45,7 +45,9 @@ impl ArgError {
 impl std::fmt::Display for ArgError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unknown { key, known: [] } => write!(f, "unknown key '{key}': this kind takes no arguments"),
+            Self::Unknown { key, known: [] } => {
+                write!(f, "unknown key '{key}': this kind takes no arguments")
+            }
             Self::Unknown { key, known } => {
                 write!(f, "unknown key '{key}'")?;
                 match nearest(key, known.iter().copied()) {
@@ -122,7 +124,11 @@ impl<'de> de::Deserializer<'de> for Args<'_> {
         }
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, ArgError> {
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, ArgError> {
         self.deserialize_unit(visitor)
     }
 
@@ -140,17 +146,24 @@ struct Entries<'a> {
 impl<'de> de::MapAccess<'de> for Entries<'_> {
     type Error = ArgError;
 
-    fn next_key_seed<K: de::DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, ArgError> {
+    fn next_key_seed<K: de::DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, ArgError> {
         self.current = self.entries.next().map(|(key, value)| (key.as_str(), value));
         let Some((key, _)) = self.current else { return Ok(None) };
         seed.deserialize(IntoDeserializer::<ArgError>::into_deserializer(key)).map(Some)
     }
 
-    fn next_value_seed<V: de::DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ArgError> {
+    fn next_value_seed<V: de::DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, ArgError> {
         let Some((key, value)) = self.current.take() else {
             return Err(de::Error::custom("a value without a key"));
         };
         // The value's own errors speak of types; the key makes them useful.
-        seed.deserialize(value.clone()).map_err(|error| ArgError::wrong(key, error.message().trim().to_string()))
+        seed.deserialize(value.clone())
+            .map_err(|error| ArgError::wrong(key, error.message().trim().to_string()))
     }
 }

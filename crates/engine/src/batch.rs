@@ -63,7 +63,8 @@ impl Batch {
     pub fn retain(&mut self, mut keep: impl FnMut(&mut Packet) -> bool) {
         let all = std::mem::take(&mut self.length);
         for i in 0..all {
-            // SAFETY: below the old length; read once. If `keep` panics the rest is leaked, not freed twice.
+            // SAFETY: below the old length; read once. If `keep` panics the rest is leaked, not
+            // freed twice.
             let mut packet = unsafe { self.packets[i].assume_init_read() };
             if keep(&mut packet) {
                 self.packets[self.length].write(packet);

@@ -1,7 +1,8 @@
 //! Classic BPF, the language of packet filters: a checked program and its interpreter.
 //!
-//! Semantics: McCanne and Jacobson, "The BSD Packet Filter"; opcodes as in `linux/filter.h`. Loads beyond the end of the
-//! packet reject it. The check at the start makes every run end and stay inside of the program and its memory.
+//! Semantics: McCanne and Jacobson, "The BSD Packet Filter"; opcodes as in `linux/filter.h`. Loads
+//! beyond the end of the packet reject it. The check at the start makes every run end and stay
+//! inside of the program and its memory.
 
 mod compile;
 
@@ -51,7 +52,8 @@ const ALU: u16 = 4;
 const JMP: u16 = 5;
 const RET: u16 = 6;
 const MISC: u16 = 7;
-/// Operand of arithmetic, jumps and returns: the register X, or A for a return, instead of the constant.
+/// Operand of arithmetic, jumps and returns: the register X, or A for a return, instead of the
+/// constant.
 const X: u16 = 8;
 const A: u16 = 0x10;
 
@@ -90,7 +92,11 @@ impl Program {
                 ALU => a = arithmetic(code & 0xf0, a, if code & X != 0 { x } else { k })?,
                 JMP if code & 0xf0 == 0 => at = at.checked_add(k as usize)?,
                 JMP => {
-                    at += usize::from(if holds(code & 0xf0, a, if code & X != 0 { x } else { k }) { jt } else { jf })
+                    at += usize::from(if holds(code & 0xf0, a, if code & X != 0 { x } else { k }) {
+                        jt
+                    } else {
+                        jf
+                    })
                 }
                 RET => return Some(if code & A != 0 { a } else { k }),
                 _ if code & 0x80 != 0 => a = x,
@@ -124,8 +130,12 @@ fn check(at: usize, instruction: &Instruction, length: usize) -> Result<(), Refu
     match code & 7 {
         LD | LDX if code & 0xe0 == 0x60 && k as usize >= MEMORY => Err(Refused::Memory(at)),
         ST | STX if k as usize >= MEMORY => Err(Refused::Memory(at)),
-        ALU if matches!(operation, 0x30 | 0x90) && code & X == 0 && k == 0 => Err(Refused::Division(at)),
-        ALU if matches!(operation, 0x60 | 0x70) && code & X == 0 && k > 31 => Err(Refused::Shift(at)),
+        ALU if matches!(operation, 0x30 | 0x90) && code & X == 0 && k == 0 => {
+            Err(Refused::Division(at))
+        }
+        ALU if matches!(operation, 0x60 | 0x70) && code & X == 0 && k > 31 => {
+            Err(Refused::Shift(at))
+        }
         JMP if operation == 0 && k as usize >= left => Err(Refused::Jump(at)),
         JMP if operation != 0 && usize::from(jt.max(jf)) >= left => Err(Refused::Jump(at)),
         _ => Ok(()),
@@ -188,7 +198,8 @@ mod tests {
     #[test]
     fn the_textbook_filter() {
         // "ip", as tcpdump -d prints it.
-        let program = vec![op(0x28, 0, 0, 12), op(0x15, 0, 1, 0x800), op(6, 0, 0, 262_144), op(6, 0, 0, 0)];
+        let program =
+            vec![op(0x28, 0, 0, 12), op(0x15, 0, 1, 0x800), op(6, 0, 0, 262_144), op(6, 0, 0, 0)];
         let program = Program::new(program).unwrap();
         let mut frame = [0; 60];
         assert_eq!(program.run(&frame), 0);

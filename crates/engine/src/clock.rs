@@ -1,4 +1,5 @@
-//! Time for the breath: the processor's counter, brought into line with CLOCK_MONOTONIC now and then.
+//! Time for the breath: the processor's counter, brought into line with CLOCK_MONOTONIC now and
+//! then.
 #![allow(unsafe_code)]
 
 use rustix::time::{ClockId, clock_gettime};
@@ -21,8 +22,8 @@ pub fn cycles() -> u64 {
     monotonic()
 }
 
-/// Both clocks at one moment. Whoever is preempted between the two reads has them apart by as long, and a rate measured from
-/// there is wrong by far: the closest pair of a few tries counts.
+/// Both clocks at one moment. Whoever is preempted between the two reads has them apart by as long,
+/// and a rate measured from there is wrong by far: the closest pair of a few tries counts.
 fn pair() -> (u64, u64) {
     let (mut best, mut closest) = ((0, 0), u64::MAX);
     for _ in 0..TRIES {
@@ -52,7 +53,8 @@ pub struct Clock {
 const SPAN: u64 = 500_000;
 /// Longest time that the counter alone tells.
 const FAR: u64 = SPAN * 1000;
-/// Cycles between two reads that nothing came between; a clock that takes a system call is as far off.
+/// Cycles between two reads that nothing came between; a clock that takes a system call is as far
+/// off.
 const CLOSE: u64 = 2000;
 const TRIES: usize = 8;
 
@@ -73,7 +75,8 @@ impl Clock {
         let (cycles, nanos) = pair();
         let (spent, passed) = (cycles.saturating_sub(self.cycles), nanos - self.nanos);
         if passed >= SPAN {
-            // A counter that stopped or jumped (a moved guest) gives a rate of its own for one span only.
+            // A counter that stopped or jumped (a moved guest) gives a rate of its own for one span
+            // only.
             self.rate = ((u128::from(passed) << 32) / u128::from(spent.max(1))).min(1 << 40) as u64;
             (self.cycles, self.nanos) = (cycles, nanos);
         }
@@ -85,7 +88,8 @@ impl Clock {
     #[inline]
     pub fn at(&mut self, cycles: u64) -> u64 {
         let passed = (u128::from(cycles.saturating_sub(self.cycles)) * u128::from(self.rate)) >> 32;
-        // A counter that went back would let time stand for as long, and with it whatever sets the clock.
+        // A counter that went back would let time stand for as long, and with it whatever sets the
+        // clock.
         if passed > u128::from(FAR) || cycles < self.cycles {
             return self.jumped();
         }
@@ -127,7 +131,10 @@ mod tests {
             let mut clock = Clock::new();
             clock.cycles = clock.cycles.saturating_add_signed(jump);
             let (before, at, after) = (monotonic(), clock.at(cycles()), monotonic());
-            assert!((before..=after).contains(&at), "{at} is not between {before} and {after} after a jump by {jump}");
+            assert!(
+                (before..=after).contains(&at),
+                "{at} is not between {before} and {after} after a jump by {jump}"
+            );
         }
     }
 
@@ -157,7 +164,8 @@ mod tests {
             for _ in 0..20 {
                 let set = clock.set();
                 let (before, at, after) = (monotonic(), clock.at(cycles()), monotonic());
-                // A rate that is off by one part in fifty, over what may have passed since it was set.
+                // A rate that is off by one part in fifty, over what may have passed since it was
+                // set.
                 let off = (after - set) / 50 + 10_000;
                 let sound = before - off..=after + off;
                 if !sound.contains(&at) {

@@ -75,7 +75,12 @@ impl Config {
     }
 
     /// Adds an app. `args` is the kind's own arguments struct, a [`Table`], or `()` for none.
-    pub fn app(&mut self, name: &str, kind: &str, args: impl Serialize) -> Result<&mut Self, ConfigError> {
+    pub fn app(
+        &mut self,
+        name: &str,
+        kind: &str,
+        args: impl Serialize,
+    ) -> Result<&mut Self, ConfigError> {
         self.app_on(0, name, kind, args)
     }
 
@@ -87,7 +92,8 @@ impl Config {
         kind: &str,
         args: impl Serialize,
     ) -> Result<&mut Self, ConfigError> {
-        let args = to_table(&args).map_err(|problem| ConfigError::Args(name.to_string(), problem))?;
+        let args =
+            to_table(&args).map_err(|problem| ConfigError::Args(name.to_string(), problem))?;
         self.insert(name, AppSpec { kind: kind.to_string(), args, thread })?;
         Ok(self)
     }
@@ -124,7 +130,9 @@ impl Config {
     pub fn part(&self, thread: usize) -> Self {
         let mut part = self.clone();
         part.apps.retain(|_, spec| spec.thread == thread);
-        part.links.retain(|link| part.apps.contains_key(&link.from.app) || part.apps.contains_key(&link.to.app));
+        part.links.retain(|link| {
+            part.apps.contains_key(&link.from.app) || part.apps.contains_key(&link.to.app)
+        });
         part
     }
 

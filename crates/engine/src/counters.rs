@@ -8,8 +8,9 @@
 //!        /apps/NAME/counters               cycles, and the app's own
 //! ```
 //!
-//! The writer maps a file and replaces the values of an object as one record ([`shm::Snapshot`]) about a thousand times a
-//! second; packets touch private numbers only. Readers take no lock and cannot disturb the writer.
+//! The writer maps a file and replaces the values of an object as one record ([`shm::Snapshot`])
+//! about a thousand times a second; packets touch private numbers only. Readers take no lock and
+//! cannot disturb the writer.
 
 mod read;
 mod record;

@@ -1,8 +1,10 @@
-//! The part of a link that crosses from one thread to another: a ring with one producer and one consumer.
+//! The part of a link that crosses from one thread to another: a ring with one producer and one
+//! consumer.
 //!
-//! Each side keeps its own cursor in private memory and publishes it once per batch; what it reads of the other's is
-//! checked like a foreign process's ([`Cursor::follow`]), although both sides are ours: one cursor, audited once. Packets
-//! cross as handles. Their slots come back through the arena, [`CHUNK`](crate::arena::CHUNK) at a time.
+//! Each side keeps its own cursor in private memory and publishes it once per batch; what it reads
+//! of the other's is checked like a foreign process's ([`Cursor::follow`]), although both sides are
+//! ours: one cursor, audited once. Packets cross as handles. Their slots come back through the
+//! arena, [`CHUNK`](crate::arena::CHUNK) at a time.
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -50,7 +52,12 @@ pub struct Receiver<T = Packet> {
 pub fn crossing<T>(size: u32) -> (Sender<T>, Receiver<T>) {
     let places = (0..size).map(|_| Place::new()).collect();
     let word = || CachePadded::new(AtomicU64::new(Cursor::ZERO.wire()));
-    let ring = Arc::new(Ring { prod: word(), cons: word(), places, ends: [OnceLock::new(), OnceLock::new()] });
+    let ring = Arc::new(Ring {
+        prod: word(),
+        cons: word(),
+        places,
+        ends: [OnceLock::new(), OnceLock::new()],
+    });
     let sender = Sender { ring: ring.clone(), prod: Cursor::ZERO, freed: Cursor::ZERO };
     (sender, Receiver { ring, cons: Cursor::ZERO, seen: Cursor::ZERO })
 }
@@ -80,7 +87,8 @@ impl<T> Sender<T> {
         }
         // SYNC: crossing.cons. The consumer is done with the places.
         let word = self.ring.cons.load(Ordering::Acquire);
-        // Ours is the only word there; a violation would mean damaged memory, and then nothing is free.
+        // Ours is the only word there; a violation would mean damaged memory, and then nothing is
+        // free.
         let freed = self.freed.follow(word, size, used).unwrap_or(0);
         size - used + freed
     }
@@ -88,7 +96,8 @@ impl<T> Sender<T> {
     /// Puts `count` values in.
     ///
     /// # Safety
-    /// [`Self::room`] found as many, and `from` is valid for reads of `count` values, which the caller forgets.
+    /// [`Self::room`] found as many, and `from` is valid for reads of `count` values, which the
+    /// caller forgets.
     #[inline]
     pub unsafe fn put(&mut self, from: *const T, count: u32) {
         let [first, rest] = self.ring.spans(&self.prod, count);
@@ -128,7 +137,8 @@ impl<T> Receiver<T> {
     #[inline]
     pub unsafe fn take(&mut self, count: u32, mut take: impl FnMut(*const T, usize)) {
         for span in self.ring.spans(&self.cons, count) {
-            // SAFETY: values lie between the cursors, and the producer stays out until the cursor below is published.
+            // SAFETY: values lie between the cursors, and the producer stays out until the cursor
+            // below is published.
             unsafe { read(span, |values| take(values, span.len())) };
         }
         self.cons.advance(count, self.ring.size());
@@ -190,7 +200,9 @@ impl<T> Drop for Ring<T> {
         if let [Some(prod), Some(cons)] = self.ends.each_ref().map(|end| end.get()) {
             for span in self.spans(cons, (prod.pos - cons.pos) as u32) {
                 // SAFETY: values lie between the cursors, and nobody else has the ring any more.
-                unsafe { read(span, |values| (0..span.len()).for_each(|i| drop(values.add(i).read()))) };
+                unsafe {
+                    read(span, |values| (0..span.len()).for_each(|i| drop(values.add(i).read())))
+                };
             }
         }
     }

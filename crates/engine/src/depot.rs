@@ -1,13 +1,15 @@
-//! The free slots that no thread holds: a stack of chunks that any thread may push to and pop from without a lock.
+//! The free slots that no thread holds: a stack of chunks that any thread may push to and pop from
+//! without a lock.
 //!
-//! A slot is named by its index. A chunk is named by the index of its first slot; what the chunk holds is written in the
-//! free memory of that slot by the caller, before it is pushed. The links between chunks lie outside of the slots, so that
-//! a late reader of a link never meets packet bytes.
+//! A slot is named by its index. A chunk is named by the index of its first slot; what the chunk
+//! holds is written in the free memory of that slot by the caller, before it is pushed. The links
+//! between chunks lie outside of the slots, so that a late reader of a link never meets packet
+//! bytes.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// A stack of slot indices. The head carries a tag that changes with every exchange, so that a chunk which was popped and
-/// pushed again in between is not mistaken for an unchanged head.
+/// A stack of slot indices. The head carries a tag that changes with every exchange, so that a
+/// chunk which was popped and pushed again in between is not mistaken for an unchanged head.
 pub struct Depot {
     /// `tag << 32 | index + 1`; the low half is 0 when the stack is empty.
     head: AtomicU64,
@@ -41,10 +43,16 @@ impl Depot {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let first = (head as u32).checked_sub(1)?;
-            // May be the link of a later life of that chunk; then the tag has moved and the exchange fails.
+            // May be the link of a later life of that chunk; then the tag has moved and the
+            // exchange fails.
             let below = self.below[first as usize].load(Ordering::Relaxed);
             // SYNC: depot. The exchange continues the release sequence of the push below, too.
-            match self.head.compare_exchange_weak(head, tagged(head, below), Ordering::Acquire, Ordering::Acquire) {
+            match self.head.compare_exchange_weak(
+                head,
+                tagged(head, below),
+                Ordering::Acquire,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Some(first),
                 Err(now) => head = now,
             }

@@ -1,7 +1,8 @@
 //! The engine: a network of apps and links on one thread, and its breath.
 //!
-//! A breath lets every app that pulls bring packets in, in the order of names, then pushes them through the network in
-//! topological order, so that a packet usually crosses all of it in one breath. Counters, timers and pacing come after.
+//! A breath lets every app that pulls bring packets in, in the order of names, then pushes them
+//! through the network in topological order, so that a packet usually crosses all of it in one
+//! breath. Counters, timers and pacing come after.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -51,7 +52,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { pace: Pace::default(), tick: 1000, thread: 0, cycles: true, latency: true, run_dir: None }
+        Self {
+            pace: Pace::default(),
+            tick: 1000,
+            thread: 0,
+            cycles: true,
+            latency: true,
+            run_dir: None,
+        }
     }
 }
 
@@ -66,8 +74,9 @@ struct Node {
     cycles: u64,
 }
 
-/// Apps that links join, directly or not, by their places in `nodes`. One group breathes after the other, so that the
-/// packets of one are out of the way, and of the cache, before the next begins: a network is no slower beside others.
+/// Apps that links join, directly or not, by their places in `nodes`. One group breathes after the
+/// other, so that the packets of one are out of the way, and of the cache, before the next begins:
+/// a network is no slower beside others.
 #[derive(Default)]
 struct Group {
     pulls: Vec<usize>,
@@ -267,7 +276,8 @@ impl Engine {
     /// Whether all apps that can tell have nothing more to send, and nothing waits on links.
     pub fn finished(&self) -> bool {
         // An interface with nothing linked to its output only sends: it keeps nobody waiting.
-        let sources = self.nodes.iter().filter(|node| node.info.pulls && node.io.outputs().next().is_some());
+        let sources =
+            self.nodes.iter().filter(|node| node.info.pulls && node.io.outputs().next().is_some());
         let apps = sources.map(|node| &node.app).all(|app| match app {
             Some(app) => app.finished(),
             None => true,
@@ -304,7 +314,10 @@ impl Engine {
     }
 
     fn node(&self, name: &str) -> Option<&Node> {
-        self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok().map(|place| &self.nodes[place])
+        self.nodes
+            .binary_search_by(|node| node.name.as_str().cmp(name))
+            .ok()
+            .map(|place| &self.nodes[place])
     }
 
     /// The app that was called last and did not return.
@@ -329,12 +342,23 @@ impl Engine {
 
     /// Puts the steps of a breath in order.
     fn arrange(&mut self) {
-        let mut pulling: HashSet<&str> =
-            self.nodes.iter().filter(|node| node.info.pulls).map(|node| node.name.as_str()).collect();
+        let mut pulling: HashSet<&str> = self
+            .nodes
+            .iter()
+            .filter(|node| node.info.pulls)
+            .map(|node| node.name.as_str())
+            .collect();
         // What other threads send is pulled in, too.
-        pulling.extend(self.links.keys().map(|link| link.from.app.as_str()).filter(|app| self.node(app).is_none()));
-        let place = |name: &str| self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok();
-        let pushes: Vec<usize> = push_order(self.links.keys(), &pulling).into_iter().filter_map(place).collect();
+        pulling.extend(
+            self.links
+                .keys()
+                .map(|link| link.from.app.as_str())
+                .filter(|app| self.node(app).is_none()),
+        );
+        let place =
+            |name: &str| self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok();
+        let pushes: Vec<usize> =
+            push_order(self.links.keys(), &pulling).into_iter().filter_map(place).collect();
         // The group of each app, named by the first of its apps.
         let mut group: Vec<usize> = (0..self.nodes.len()).collect();
         for link in self.links.keys() {
@@ -351,7 +375,8 @@ impl Engine {
             groups.entry(group[place]).or_default().pushes.push(place);
         }
         self.groups = groups.into_values().collect();
-        self.crossing_links = self.crossings.keys().map(|spec| self.links.get(spec).cloned()).collect();
+        self.crossing_links =
+            self.crossings.keys().map(|spec| self.links.get(spec).cloned()).collect();
     }
 }
 

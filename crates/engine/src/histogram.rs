@@ -53,8 +53,8 @@ impl Histogram {
         self.0.iter().sum()
     }
 
-    /// A value that the share `part` (0 to 1) of all values does not exceed, rounded up to the end of its bucket; None
-    /// without values.
+    /// A value that the share `part` (0 to 1) of all values does not exceed, rounded up to the end
+    /// of its bucket; None without values.
     pub fn quantile(&self, part: f64) -> Option<u64> {
         let total = self.total();
         let wanted = ((total as f64 * part).ceil() as u64).clamp(1, total.max(1));
@@ -83,7 +83,9 @@ mod tests {
 
     #[test]
     fn buckets_are_an_eighth_wide() {
-        for (value, expected) in [(0, 0), (7, 7), (8, 8), (15, 15), (16, 16), (17, 16), (18, 17), (1000, 63)] {
+        for (value, expected) in
+            [(0, 0), (7, 7), (8, 8), (15, 15), (16, 16), (17, 16), (18, 17), (1000, 63)]
+        {
             assert_eq!(bucket(value), expected, "{value}");
         }
         assert!(bucket(u64::MAX) < BUCKETS);

@@ -1,9 +1,9 @@
 //! The packet engine: apps joined by links.
 //!
-//! An app is a piece of packet processing with named inputs and outputs. A link joins an output to an input. A
-//! configuration names apps and links; an [`Engine`] makes the network what the configuration says and breathes: it pulls
-//! packets in and pushes them through. Read `packet`, `link`, `app` and `engine`, in this order, to have seen all that
-//! happens to a packet.
+//! An app is a piece of packet processing with named inputs and outputs. A link joins an output to
+//! an input. A configuration names apps and links; an [`Engine`] makes the network what the
+//! configuration says and breathes: it pulls packets in and pushes them through. Read `packet`,
+//! `link`, `app` and `engine`, in this order, to have seen all that happens to a packet.
 #![deny(missing_docs)]
 
 pub mod app;

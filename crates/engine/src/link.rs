@@ -1,11 +1,12 @@
 //! A link: the bounded queue between an output and an input of two apps of one thread.
 //!
-//! A full link drops and counts; there is no back pressure but [`Link::room`]. Whole batches are moved at once, and the
-//! counters change once per batch. A link that was emptied starts again at its first place, so that a link whose reader
-//! keeps up stays within a few lines of the first-level cache.
+//! A full link drops and counts; there is no back pressure but [`Link::room`]. Whole batches are
+//! moved at once, and the counters change once per batch. A link that was emptied starts again at
+//! its first place, so that a link whose reader keeps up stays within a few lines of the
+//! first-level cache.
 //!
-//! All methods take `&self`: an app holds its input and its output at once, and these may be one link. None of them calls
-//! foreign code while the cursors are in motion.
+//! All methods take `&self`: an app holds its input and its output at once, and these may be one
+//! link. None of them calls foreign code while the cursors are in motion.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -139,7 +140,8 @@ impl Link {
     pub fn receive_batch(&self, batch: &mut Batch) -> usize {
         let count = self.length().min(batch.room());
         let mut spare = batch.spare();
-        // SAFETY: each packet is moved once, to free places of the batch, of which there are `count`.
+        // SAFETY: each packet is moved once, to free places of the batch, of which there are
+        // `count`.
         self.drain(count, |packets, some| unsafe {
             spare.copy_from_nonoverlapping(packets, some);
             spare = spare.add(some);
@@ -150,14 +152,16 @@ impl Link {
         count
     }
 
-    /// Moves up to `most` waiting packets to another link, the fastest way through an app that looks at none of them.
+    /// Moves up to `most` waiting packets to another link, the fastest way through an app that
+    /// looks at none of them.
     #[inline]
     pub fn forward(&self, to: &Link, most: usize) -> usize {
         let count = self.length().min(most);
         if std::ptr::eq(self, to) {
             return self.forward_to_itself(count);
         }
-        // SAFETY: `drain` hands out packets that this link forgets, outside of the other link's ring.
+        // SAFETY: `drain` hands out packets that this link forgets, outside of the other link's
+        // ring.
         self.drain(count, |packets, some| unsafe { to.put(packets, some) });
         count
     }
@@ -173,8 +177,9 @@ impl Link {
         count
     }
 
-    /// Hands the first `count` of the waiting packets to `take`, in one or two pieces, and forgets them. `take` must move
-    /// each packet out exactly once, must not touch this link and must not panic.
+    /// Hands the first `count` of the waiting packets to `take`, in one or two pieces, and forgets
+    /// them. `take` must move each packet out exactly once, must not touch this link and must not
+    /// panic.
     #[inline(always)]
     pub(crate) fn drain(&self, count: usize, mut take: impl FnMut(*const Packet, usize)) {
         let (first, rest) = self.spans(self.read.get(), count);
@@ -205,7 +210,8 @@ impl Link {
         count
     }
 
-    /// Sends `count` copies of a packet, fewer when the packets or the places run out. Drops nothing. Returns how many.
+    /// Sends `count` copies of a packet, fewer when the packets or the places run out. Drops
+    /// nothing. Returns how many.
     #[inline]
     pub fn transmit_copies(&self, original: &Packet, count: usize) -> usize {
         let count = count.min(self.room());
@@ -234,8 +240,8 @@ impl Link {
         done
     }
 
-    /// Sends a copy of each packet. Copies that find no place are counted as dropped and never made; the same holds when
-    /// all packets are in use.
+    /// Sends a copy of each packet. Copies that find no place are counted as dropped and never
+    /// made; the same holds when all packets are in use.
     pub fn transmit_copies_of(&self, originals: &[Packet]) -> usize {
         let count = originals.len().min(self.room());
         let mut bytes = 0;
@@ -274,12 +280,14 @@ impl Link {
     /// Takes `count` packets over; those without a place are freed and counted.
     ///
     /// # Safety
-    /// `packets` is valid for reads of `count` packets outside of this ring, which the caller forgets.
+    /// `packets` is valid for reads of `count` packets outside of this ring, which the caller
+    /// forgets.
     #[inline]
     pub(crate) unsafe fn put(&self, packets: *const Packet, count: usize) {
         let fitting = count.min(self.room());
         let (first, rest) = self.spans(self.write.get(), fitting);
-        // SAFETY: the places from the write cursor on are free, and the ring is reached through cells only.
+        // SAFETY: the places from the write cursor on are free, and the ring is reached through
+        // cells only.
         unsafe { self.place(self.write.get()).cast_mut().copy_from_nonoverlapping(packets, first) };
         // SAFETY: as above, from the start of the ring on.
         unsafe { self.place(0).cast_mut().copy_from_nonoverlapping(packets.add(first), rest) };
@@ -313,7 +321,8 @@ impl Link {
         self.stats.set(stats);
     }
 
-    /// Moves the read cursor. `bytes` is ignored if the link is empty now: then all that was sent was received.
+    /// Moves the read cursor. `bytes` is ignored if the link is empty now: then all that was sent
+    /// was received.
     #[inline(always)]
     fn consumed(&self, packets: usize, bytes: u64) {
         let mut stats = self.stats.get();
@@ -336,7 +345,8 @@ impl Link {
         self.ring.as_ptr().wrapping_add((cursor & MASK) as usize).cast()
     }
 
-    /// How many of `count` places lie from `cursor` to the end of the ring, and how many at its start.
+    /// How many of `count` places lie from `cursor` to the end of the ring, and how many at its
+    /// start.
     #[inline(always)]
     fn spans(&self, cursor: u32, count: usize) -> (usize, usize) {
         let first = count.min(CAPACITY - (cursor & MASK) as usize);

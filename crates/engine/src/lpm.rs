@@ -1,7 +1,8 @@
 //! Longest prefix match: a trie with a step of one byte, for IPv4 and IPv6 alike.
 //!
-//! A lookup follows at most one entry per address byte and stops at the first that has no subtree. Values of short
-//! prefixes are written into all entries below them when the table is built, so that nothing is remembered on the way.
+//! A lookup follows at most one entry per address byte and stops at the first that has no subtree.
+//! Values of short prefixes are written into all entries below them when the table is built, so
+//! that nothing is remembered on the way.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -29,7 +30,8 @@ impl FromStr for Prefix {
         let prefix = Self { address, length };
         let bytes = octets(&address);
         let bits = bytes.len() * 8;
-        let beyond = (usize::from(length)..bits).any(|bit| bytes[bit / 8] >> (7 - bit % 8) & 1 != 0);
+        let beyond =
+            (usize::from(length)..bits).any(|bit| bytes[bit / 8] >> (7 - bit % 8) & 1 != 0);
         match usize::from(length) > bits {
             true => Err(wrong()),
             false if beyond => Err(format!("'{text}' has bits behind its length of {length}")),
@@ -69,9 +71,11 @@ const NODE: u32 = 1 << 31;
 struct Trie(Vec<[u32; 256]>);
 
 impl Trie {
-    /// The prefixes come in the order of their length, so that an entry that is filled has nothing below it.
+    /// The prefixes come in the order of their length, so that an entry that is filled has nothing
+    /// below it.
     fn insert(&mut self, address: &[u8], length: u8, value: u32) {
-        let (whole, bits) = (usize::from(length).saturating_sub(1) / 8, (usize::from(length) + 7) % 8 + 1);
+        let (whole, bits) =
+            (usize::from(length).saturating_sub(1) / 8, (usize::from(length) + 7) % 8 + 1);
         let mut node = 0;
         for byte in &address[..whole] {
             let entry = self.0[node][usize::from(*byte)];
@@ -84,7 +88,8 @@ impl Trie {
                 new
             };
         }
-        let (first, count) = if length == 0 { (0, 256) } else { (usize::from(address[whole]), 1 << (8 - bits)) };
+        let (first, count) =
+            if length == 0 { (0, 256) } else { (usize::from(address[whole]), 1 << (8 - bits)) };
         self.0[node][first..first + count].fill(value + 1);
     }
 
@@ -143,10 +148,14 @@ mod tests {
 
     #[test]
     fn prefixes_are_read_strictly() {
-        for good in ["0.0.0.0/0", "10.0.0.0/8", "10.1.2.3/32", "::/0", "fd00::/8", "2001:db8::1/128"] {
+        for good in
+            ["0.0.0.0/0", "10.0.0.0/8", "10.1.2.3/32", "::/0", "fd00::/8", "2001:db8::1/128"]
+        {
             assert_eq!(good.parse::<Prefix>().unwrap().to_string(), good);
         }
-        for bad in ["10.0.0.0", "10.0.0.0/33", "10.0.0.1/8", "::1/64", "::/129", "x/8", "10.0.0.0/x"] {
+        for bad in
+            ["10.0.0.0", "10.0.0.0/33", "10.0.0.1/8", "::1/64", "::/129", "x/8", "10.0.0.0/x"]
+        {
             assert!(bad.parse::<Prefix>().is_err(), "{bad}");
         }
     }
@@ -167,7 +176,8 @@ mod tests {
     fn covers(prefix: &Prefix, address: &IpAddr) -> bool {
         let (a, b) = (octets(&prefix.address), octets(address));
         a.len() == b.len()
-            && (0..usize::from(prefix.length)).all(|bit| (a[bit / 8] ^ b[bit / 8]) >> (7 - bit % 8) & 1 == 0)
+            && (0..usize::from(prefix.length))
+                .all(|bit| (a[bit / 8] ^ b[bit / 8]) >> (7 - bit % 8) & 1 == 0)
     }
 
     proptest! {

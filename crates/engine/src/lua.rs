@@ -1,11 +1,12 @@
 //! Scripts: LuaJIT beside the engine, under the module names that scripts of packet engines know.
 //!
-//! A script configures the engine, and may bring apps of its own. The engine stays what it is: its own apps run at their
-//! own speed, and an app in Lua is called once per breath. Such an app reads and writes [`Link`](crate::Link)s and packets
-//! where they lie, through LuaJIT's FFI, so that its loops are compiled (`modules/core/link.lua`).
+//! A script configures the engine, and may bring apps of its own. The engine stays what it is: its
+//! own apps run at their own speed, and an app in Lua is called once per breath. Such an app reads
+//! and writes [`Link`](crate::Link)s and packets where they lie, through LuaJIT's FFI, so that its
+//! loops are compiled (`modules/core/link.lua`).
 //!
-//! `host` is what scripts can ask of the engine, `instance` what the engine asks of an app in Lua, `direct` what compiled
-//! code calls without the detour over the interpreter.
+//! `host` is what scripts can ask of the engine, `instance` what the engine asks of an app in Lua,
+//! `direct` what compiled code calls without the detour over the interpreter.
 #![allow(unsafe_code)]
 
 use std::path::Path;
@@ -95,7 +96,8 @@ impl Session {
     pub fn new(settings: Settings) -> Result<Self, ScriptError> {
         // Lua's own pcall stays, which is compiled; the other setting replaces it.
         let options = LuaOptions::new().catch_rust_panics(true);
-        // SAFETY: scripts get the FFI and can break memory with it. They are the user's own programs, as in any LuaJIT.
+        // SAFETY: scripts get the FFI and can break memory with it. They are the user's own
+        // programs, as in any LuaJIT.
         let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, options) };
         let shared = settings.shared;
         let host = Host::new(&lua, settings)?;
@@ -113,7 +115,8 @@ impl Session {
     /// Runs a file. `arguments` are what the script gets as `...` and in `main.parameters`.
     pub fn run_file(&self, path: &Path, arguments: &[String]) -> Result<(), ScriptError> {
         let name = path.display().to_string();
-        let source = std::fs::read(path).map_err(|error| ScriptError::Read { file: name.clone(), error })?;
+        let source =
+            std::fs::read(path).map_err(|error| ScriptError::Read { file: name.clone(), error })?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         self.search_in(folder.unwrap_or(Path::new(".")))?;
         self.run(&source, &format!("@{name}"), arguments)
@@ -130,19 +133,24 @@ impl Session {
         self.call(require, module).map(drop)
     }
 
-    /// Runs a line of an interactive session, as an expression if it is one. `=x` is `x`, as in Lua's own.
+    /// Runs a line of an interactive session, as an expression if it is one. `=x` is `x`, as in
+    /// Lua's own.
     pub fn evaluate(&self, line: &str) -> Result<Evaluated, ScriptError> {
         let name = "=(input)";
         let line = line.strip_prefix('=').unwrap_or(line);
         let expression = self.load(format!("return {line}").as_bytes(), name);
         let chunk = match expression.or_else(|_| self.load(line.as_bytes(), name)) {
             Ok(chunk) => chunk,
-            Err(ScriptError::Failed(problem)) if problem.contains("near '<eof>'") => return Ok(Evaluated::Incomplete),
+            Err(ScriptError::Failed(problem)) if problem.contains("near '<eof>'") => {
+                return Ok(Evaluated::Incomplete);
+            }
             Err(error) => return Err(error),
         };
         let values = self.call(chunk, ())?;
         let tostring: Function = self.lua.globals().get("tostring")?;
-        let words = values.into_iter().map(|value| Ok(tostring.call::<mlua::LuaString>(value)?.to_string_lossy()));
+        let words = values
+            .into_iter()
+            .map(|value| Ok(tostring.call::<mlua::LuaString>(value)?.to_string_lossy()));
         Ok(Evaluated::Values(words.collect::<Result<_, mlua::Error>>()?))
     }
 
@@ -158,7 +166,9 @@ impl Session {
         let facts: Table = self.traces_module()?.get::<Function>("facts")?.call(())?;
         self.host.sample(None);
         let facts = tables::to_toml(&facts).map_err(ScriptError::Failed)?;
-        toml::Value::Table(facts).try_into().map_err(|error: toml::de::Error| ScriptError::Failed(error.to_string()))
+        toml::Value::Table(facts)
+            .try_into()
+            .map_err(|error: toml::de::Error| ScriptError::Failed(error.to_string()))
     }
 
     fn traces_module(&self) -> Result<Table, ScriptError> {
@@ -196,7 +206,8 @@ impl Session {
     }
 
     fn load(&self, source: &[u8], name: &str) -> Result<Function, ScriptError> {
-        // A first line for the kernel is none for Lua; its end stays, so that lines keep their numbers.
+        // A first line for the kernel is none for Lua; its end stays, so that lines keep their
+        // numbers.
         let skip = if source.starts_with(b"#") {
             source.iter().position(|&byte| byte == b'\n').unwrap_or(source.len())
         } else {
@@ -208,7 +219,11 @@ impl Session {
         })
     }
 
-    fn call(&self, function: Function, arguments: impl mlua::IntoLuaMulti) -> Result<MultiValue, ScriptError> {
+    fn call(
+        &self,
+        function: Function,
+        arguments: impl mlua::IntoLuaMulti,
+    ) -> Result<MultiValue, ScriptError> {
         let mut arguments = arguments.into_lua_multi(&self.lua)?;
         arguments.push_front(Value::Function(function));
         let mut results: MultiValue = self.protect.call(arguments)?;

@@ -1,6 +1,7 @@
 //! What an operator does with `ip link`, from inside: find an interface, look at it, set it up.
 //!
-//! All by ioctl on a throwaway socket: see netdevice(7). Works in the calling thread's network namespace.
+//! All by ioctl on a throwaway socket: see netdevice(7). Works in the calling thread's network
+//! namespace.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -13,7 +14,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 #[derive(Debug, thiserror::Error)]
 pub enum NetdevError {
     /// ENODEV: there is none of this name.
-    #[error("there is no interface \"{name}\" in this network namespace; `ip link` lists those that exist{hint}")]
+    #[error(
+        "there is no interface \"{name}\" in this network namespace; `ip link` lists those that exist{hint}"
+    )]
     NotFound {
         /// What was looked for.
         name: String,
@@ -21,7 +24,9 @@ pub enum NetdevError {
         hint: String,
     },
     /// The kernel has no such names.
-    #[error("\"{0}\" cannot be the name of an interface: 1 to 15 characters, no space and no \"/\"")]
+    #[error(
+        "\"{0}\" cannot be the name of an interface: 1 to 15 characters, no space and no \"/\""
+    )]
     BadName(String),
     /// EPERM or EACCES.
     #[error("not permitted to {operation} of {name}: run as root or grant CAP_NET_ADMIN")]
@@ -55,13 +60,26 @@ impl Netdev {
     /// The interface of this name, in the calling thread's network namespace.
     pub fn find(name: &str) -> Result<Netdev, NetdevError> {
         check_name(name)?;
-        let os = |error: io::Error| NetdevError::Os { name: name.into(), operation: "open a control socket", error };
-        let control = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-            .map_err(|errno| os(errno.into()))?;
+        let os = |error: io::Error| NetdevError::Os {
+            name: name.into(),
+            operation: "open a control socket",
+            error,
+        };
+        let control = rustix::net::socket_with(
+            AddressFamily::INET,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|errno| os(errno.into()))?;
         match rustix::net::netdevice::name_to_index(&control, name) {
             Ok(index) => Ok(Netdev { name: name.into(), index, control }),
-            Err(rustix::io::Errno::NODEV) => Err(NetdevError::NotFound { name: name.into(), hint: hint() }),
-            Err(errno) => Err(NetdevError::Os { name: name.into(), operation: "find", error: errno.into() }),
+            Err(rustix::io::Errno::NODEV) => {
+                Err(NetdevError::NotFound { name: name.into(), hint: hint() })
+            }
+            Err(errno) => {
+                Err(NetdevError::Os { name: name.into(), operation: "find", error: errno.into() })
+            }
         }
     }
 
@@ -75,7 +93,8 @@ impl Netdev {
         self.index
     }
 
-    /// Whether it still exists under this name: an interface may go away, and another one take its name.
+    /// Whether it still exists under this name: an interface may go away, and another one take its
+    /// name.
     pub fn exists(&self) -> bool {
         rustix::net::netdevice::name_to_index(&self.control, &self.name) == Ok(self.index)
     }
@@ -130,18 +149,21 @@ impl Netdev {
         Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
     }
 
-    /// Receive frames for all addresses until the result is dropped. The kernel counts who wants that, and forgets us when
-    /// the process ends.
+    /// Receive frames for all addresses until the result is dropped. The kernel counts who wants
+    /// that, and forgets us when the process ends.
     pub fn promiscuous(&self) -> Result<Promiscuous, NetdevError> {
         let name = || self.name.clone();
         let operation = "receive frames for all addresses";
         let failed = |error: io::Error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => NetdevError::NotPermitted { name: name(), operation },
+            Some(libc::EPERM | libc::EACCES) => {
+                NetdevError::NotPermitted { name: name(), operation }
+            }
             _ => NetdevError::Os { name: name(), operation, error },
         };
         let (family, flags) = (AddressFamily::PACKET, SocketFlags::CLOEXEC);
         // Protocol 0: it receives nothing itself.
-        let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None).map_err(|e| failed(e.into()))?;
+        let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None)
+            .map_err(|e| failed(e.into()))?;
         let request = libc::packet_mreq {
             mr_ifindex: self.index as i32,
             mr_type: libc::PACKET_MR_PROMISC as u16,
@@ -158,7 +180,11 @@ impl Netdev {
                 size_of_val(&request) as u32,
             )
         };
-        if result == 0 { Ok(Promiscuous { _socket: socket }) } else { Err(failed(io::Error::last_os_error())) }
+        if result == 0 {
+            Ok(Promiscuous { _socket: socket })
+        } else {
+            Err(failed(io::Error::last_os_error()))
+        }
     }
 
     fn request(&self) -> libc::ifreq {
@@ -211,13 +237,15 @@ pub(crate) fn named_request(name: &str) -> libc::ifreq {
 /// The name in an `ifreq` that the kernel has filled in.
 pub(crate) fn request_name(request: &libc::ifreq) -> String {
     let bytes: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).collect();
-    CStr::from_bytes_until_nul(&bytes).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
+    CStr::from_bytes_until_nul(&bytes)
+        .map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Names in reach, so that a misspelt one is seen at once.
 fn hint() -> String {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
-    let names: Vec<&str> = table.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
+    let names: Vec<&str> =
+        table.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
     match names.len() {
         0 => String::new(),
         1..=12 => format!(" (now: {})", names.join(", ")),

@@ -1,7 +1,9 @@
-//! A packet: the only handle of a slot of the [arena](crate::arena), with the place of its bytes in it.
+//! A packet: the only handle of a slot of the [arena](crate::arena), with the place of its bytes in
+//! it.
 //!
-//! The handle is 16 bytes and carries the length, so that links, counters and most apps never touch packet memory.
-//! Dropping it frees the slot. Bytes before and behind the data give room to grow without moving them.
+//! The handle is 16 bytes and carries the length, so that links, counters and most apps never touch
+//! packet memory. Dropping it frees the slot. Bytes before and behind the data give room to grow
+//! without moving them.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, DerefMut};
@@ -22,8 +24,8 @@ pub const HEADROOM: usize = 256 - CONTROL;
 /// };
 /// ```
 ///
-/// The slot is the 2048 bytes around `data` that start at a multiple of 2048; its first 64 bytes are free for the use of
-/// whoever owns the packet.
+/// The slot is the 2048 bytes around `data` that start at a multiple of 2048; its first 64 bytes
+/// are free for the use of whoever owns the packet.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Packet {
@@ -37,7 +39,8 @@ pub struct Packet {
     pub checksum_offset: u16,
 }
 
-/// The checksum at `checksum_start + checksum_offset` holds the pseudo header's sum only; see virtio 1.2, 5.1.6.2.
+/// The checksum at `checksum_start + checksum_offset` holds the pseudo header's sum only; see
+/// virtio 1.2, 5.1.6.2.
 pub const NEEDS_CHECKSUM: u16 = 1;
 /// The transport checksum was verified by whoever received the packet.
 pub const CHECKSUM_VALID: u16 = 2;
@@ -59,7 +62,8 @@ impl Packet {
         })?
     }
 
-    /// A packet with these bytes; None when all packets are in use or the bytes do not fit in [`MAX_LENGTH`].
+    /// A packet with these bytes; None when all packets are in use or the bytes do not fit in
+    /// [`MAX_LENGTH`].
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         let mut packet = Self::allocate()?;
         packet.append(bytes).then_some(packet)
@@ -100,15 +104,18 @@ impl Packet {
         let to = if length <= SLOT - new { new } else { from };
         let data = slot.wrapping_add(to);
         if length <= LINE && from <= SLOT - LINE {
-            // The smallest packets are most of those that come fast: one line, no loop. New packets start far enough
-            // from the end.
-            // SAFETY: a whole line of each slot; the slots differ, each having its owner.
-            unsafe { data.cast::<[u8; LINE]>().copy_from_nonoverlapping(self.data.as_ptr().cast(), 1) };
+            // The smallest packets are most of those that come fast: one line, no loop. New packets
+            // start far enough from the end. SAFETY: a whole line of each slot; the slots differ,
+            // each having its owner.
+            unsafe {
+                data.cast::<[u8; LINE]>().copy_from_nonoverlapping(self.data.as_ptr().cast(), 1)
+            };
         } else if length <= SMALL && length.next_multiple_of(LINE) <= SLOT - to.max(from) {
             for line in 0..length.div_ceil(LINE) {
                 let source = self.data.as_ptr().wrapping_add(line * LINE);
                 let target = data.wrapping_add(line * LINE).cast::<[u8; LINE]>();
-                // SAFETY: whole lines of both slots: their ends were compared just now. The slots differ.
+                // SAFETY: whole lines of both slots: their ends were compared just now. The slots
+                // differ.
                 unsafe { target.copy_from_nonoverlapping(source.cast(), 1) };
             }
         } else {
@@ -128,8 +135,8 @@ impl Packet {
     /// A packet whose bytes somebody else wrote: the kernel into a registered arena, or a script.
     ///
     /// # Safety
-    /// `slot + offset .. + length` lies behind the control bytes of one slot of the arena, and the caller owns that slot
-    /// and gives it up.
+    /// `slot + offset .. + length` lies behind the control bytes of one slot of the arena, and the
+    /// caller owns that slot and gives it up.
     #[inline]
     pub unsafe fn from_slot(slot: NonNull<u8>, offset: usize, length: usize) -> Self {
         debug_assert!((CONTROL..SLOT).contains(&offset) && length <= SLOT - offset);
@@ -138,7 +145,8 @@ impl Packet {
         Self { data, length: length as u16, flags: 0, checksum_start: 0, checksum_offset: 0 }
     }
 
-    /// The first byte of the slot. The caller owns it now: it comes back through [`Self::from_slot`].
+    /// The first byte of the slot. The caller owns it now: it comes back through
+    /// [`Self::from_slot`].
     #[inline]
     pub fn into_slot(self) -> NonNull<u8> {
         let slot = self.slot();
@@ -164,7 +172,8 @@ impl Packet {
         SLOT - self.offset() - self.length as usize
     }
 
-    /// Adds bytes at the end. False, and nothing changed, if the packet would exceed [`MAX_LENGTH`].
+    /// Adds bytes at the end. False, and nothing changed, if the packet would exceed
+    /// [`MAX_LENGTH`].
     #[inline]
     pub fn append(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() > self.tailroom() && !self.move_for(0, bytes.len()) {
@@ -176,7 +185,8 @@ impl Packet {
         true
     }
 
-    /// Adds bytes at the front. False, and nothing changed, if the packet would exceed [`MAX_LENGTH`].
+    /// Adds bytes at the front. False, and nothing changed, if the packet would exceed
+    /// [`MAX_LENGTH`].
     #[inline]
     pub fn prepend(&mut self, bytes: &[u8]) -> bool {
         if !self.grow_front(bytes.len()) {
@@ -186,7 +196,8 @@ impl Packet {
         true
     }
 
-    /// Opens `count` bytes at the front; they hold old memory. False if the packet would exceed [`MAX_LENGTH`].
+    /// Opens `count` bytes at the front; they hold old memory. False if the packet would exceed
+    /// [`MAX_LENGTH`].
     #[inline]
     pub fn grow_front(&mut self, count: usize) -> bool {
         if count > self.headroom() && !self.move_for(count, 0) {
@@ -217,7 +228,8 @@ impl Packet {
         true
     }
 
-    /// Makes the packet `length` bytes long, filling with zeros. False if that exceeds [`MAX_LENGTH`].
+    /// Makes the packet `length` bytes long, filling with zeros. False if that exceeds
+    /// [`MAX_LENGTH`].
     #[inline]
     pub fn resize(&mut self, length: usize) -> bool {
         let old = self.length as usize;
@@ -242,13 +254,16 @@ impl Packet {
     #[cold]
     fn move_for(&mut self, front: usize, back: usize) -> bool {
         let length = self.length as usize;
-        let Some(spare) = MAX_LENGTH.checked_sub(length).and_then(|rest| rest.checked_sub(front.checked_add(back)?))
+        let Some(spare) = MAX_LENGTH
+            .checked_sub(length)
+            .and_then(|rest| rest.checked_sub(front.checked_add(back)?))
         else {
             return false;
         };
         let slot = self.slot();
         let offset = CONTROL + front + spare / 2;
-        // SAFETY: inside of the slot, or at its end if all of it is wanted in front; then the caller moves back at once.
+        // SAFETY: inside of the slot, or at its end if all of it is wanted in front; then the
+        // caller moves back at once.
         let to = unsafe { slot.add(offset) };
         // SAFETY: both ranges lie in this slot; they may overlap.
         unsafe { to.copy_from(self.data, length) };
@@ -269,10 +284,12 @@ impl Packet {
 }
 
 const LINE: usize = 64;
-/// Longest copy done line by line; beyond, the library's copy with its wider moves wins over the cost of the call.
+/// Longest copy done line by line; beyond, the library's copy with its wider moves wins over the
+/// cost of the call.
 const SMALL: usize = 256;
 
-/// New packets of slots that would meet in the same sets of the first-level cache start at different lines.
+/// New packets of slots that would meet in the same sets of the first-level cache start at
+/// different lines.
 #[inline(always)]
 pub(crate) fn offset_of_new(slot: *mut u8) -> usize {
     CONTROL + HEADROOM + ((slot.addr() >> 12) & 3) * LINE
@@ -286,8 +303,8 @@ impl Deref for Packet {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the handle owns the slot, and `length` bytes from `data` on lie in it. Fresh mappings are zeros, so that
-        // every byte was written.
+        // SAFETY: the handle owns the slot, and `length` bytes from `data` on lie in it. Fresh
+        // mappings are zeros, so that every byte was written.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.length as usize) }
     }
 }

@@ -1,5 +1,5 @@
-//! Capture files: classic pcap in its four variants (byte orders, microseconds and nanoseconds) and pcapng, read; classic
-//! pcap, written. Formats: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
+//! Capture files: classic pcap in its four variants (byte orders, microseconds and nanoseconds) and
+//! pcapng, read; classic pcap, written. Formats: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 
 mod classic;
 mod ng;

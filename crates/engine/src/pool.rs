@@ -1,7 +1,9 @@
-//! The free slots of one thread: a stack, so that the slot freed last, whose lines are still in the cache, is used next.
+//! The free slots of one thread: a stack, so that the slot freed last, whose lines are still in the
+//! cache, is used next.
 //!
-//! A thread takes slots from the arena and gives them back [`CHUNK`] at a time. A packet that crossed to another thread is
-//! freed there; its slot comes back with a chunk. Nothing is allocated while packets move.
+//! A thread takes slots from the arena and gives them back [`CHUNK`] at a time. A packet that
+//! crossed to another thread is freed there; its slot comes back with a chunk. Nothing is allocated
+//! while packets move.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -35,8 +37,8 @@ pub struct Pool {
     frees: u64,
     /// Their lengths.
     freebytes: u64,
-    /// Slots taken from the arena less those given back. Without `count` it is what this thread allocated and did not
-    /// free, negative where packets of other threads end.
+    /// Slots taken from the arena less those given back. Without `count` it is what this thread
+    /// allocated and did not free, negative where packets of other threads end.
     held: i64,
 }
 
@@ -47,7 +49,8 @@ pub struct PoolStats {
     pub frees: u64,
     /// Their lengths, in bytes.
     pub freebytes: u64,
-    /// Packets that this thread allocated less those that it freed. The sum over threads is the number of live packets.
+    /// Packets that this thread allocated less those that it freed. The sum over threads is the
+    /// number of live packets.
     pub live: i64,
 }
 
@@ -67,7 +70,8 @@ impl Owner {
         let free = Box::leak(Box::new([null_mut::<u8>(); KEEP + CHUNK]));
         let keep = (arena().slots() / SHARE).clamp(CHUNK, KEEP);
         let full = (keep + CHUNK) as u64;
-        let pool = Pool { free: free.as_mut_ptr(), count: 0, full, frees: 0, freebytes: 0, held: 0 };
+        let pool =
+            Pool { free: free.as_mut_ptr(), count: 0, full, frees: 0, freebytes: 0, held: 0 };
         Self { pool: Box::into_raw(Box::new(pool)) }
     }
 }
@@ -85,7 +89,8 @@ impl Drop for Owner {
     }
 }
 
-/// The free list of this thread, made at first use. Null while the thread's variables are being torn down.
+/// The free list of this thread, made at first use. Null while the thread's variables are being
+/// torn down.
 #[inline]
 pub fn current() -> *mut Pool {
     let pool = LOCAL.get();
@@ -101,16 +106,20 @@ fn first_use() -> *mut Pool {
 
 /// What this thread's free list did so far.
 pub fn stats() -> PoolStats {
-    with(|pool| PoolStats { frees: pool.frees, freebytes: pool.freebytes, live: pool.held - pool.count as i64 })
-        .unwrap_or_default()
+    with(|pool| PoolStats {
+        frees: pool.frees,
+        freebytes: pool.freebytes,
+        live: pool.held - pool.count as i64,
+    })
+    .unwrap_or_default()
 }
 
 /// Runs `body` with this thread's pool. `body` must not come back here.
 #[inline]
 pub(crate) fn with<R>(body: impl FnOnce(&mut Pool) -> R) -> Option<R> {
     let pool = current();
-    // SAFETY: only this thread has the pointer, it is valid until the thread's variables go, and the closures of this
-    // crate do not reenter.
+    // SAFETY: only this thread has the pointer, it is valid until the thread's variables go, and
+    // the closures of this crate do not reenter.
     unsafe { pool.as_mut() }.map(body)
 }
 
@@ -153,7 +162,8 @@ impl Pool {
         unsafe { self.free.add(self.count as usize).read() }
     }
 
-    /// Hands `count` free slots to `each`, the top one first. The cursor moves once, so that the loop stays in registers.
+    /// Hands `count` free slots to `each`, the top one first. The cursor moves once, so that the
+    /// loop stays in registers.
     ///
     /// # Safety
     /// [`Self::ready`] found so many that were not yet taken.
@@ -180,7 +190,8 @@ impl Pool {
         self.put_each(1, |_| slot);
     }
 
-    /// Takes `count` slots back, which `slot` names by their number. The caller counts them by [`Self::count_frees`].
+    /// Takes `count` slots back, which `slot` names by their number. The caller counts them by
+    /// [`Self::count_frees`].
     #[inline(always)]
     pub(crate) fn put_each(&mut self, count: usize, mut slot: impl FnMut(usize) -> *mut u8) {
         let mut done = 0;

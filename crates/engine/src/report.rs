@@ -37,7 +37,13 @@ pub fn links<'a, L: fmt::Display + 'a>(links: impl Iterator<Item = (L, LinkStats
 }
 
 /// The report of load between two moments.
-pub fn load(passed: Duration, breaths: u64, before: PoolStats, after: PoolStats, rest: Duration) -> String {
+pub fn load(
+    passed: Duration,
+    breaths: u64,
+    before: PoolStats,
+    after: PoolStats,
+    rest: Duration,
+) -> String {
     let seconds = passed.as_secs_f64().max(1e-9);
     let packets = after.frees.wrapping_sub(before.frees);
     let bytes = after.freebytes.wrapping_sub(before.freebytes);
@@ -92,7 +98,9 @@ mod tests {
 
     #[test]
     fn commas_stand_every_three_digits() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (u64::MAX, "18,446,744,073,709,551,615")] {
+        for (number, text) in
+            [(0, "0"), (999, "999"), (1000, "1,000"), (u64::MAX, "18,446,744,073,709,551,615")]
+        {
             assert_eq!(commas(number), text);
         }
     }
@@ -100,7 +108,16 @@ mod tests {
     #[test]
     fn the_form_of_the_load_report() {
         let after = PoolStats { frees: 1234, freebytes: 1234 * 60, live: 0 };
-        let text = load(Duration::from_secs(1), 12, PoolStats::default(), after, Duration::from_micros(100));
-        assert_eq!(text, "load: time: 1.00s fps: 1,234 fpGbps: 0.001 fpb: 102 bpp: 60 sleep: 100us");
+        let text = load(
+            Duration::from_secs(1),
+            12,
+            PoolStats::default(),
+            after,
+            Duration::from_micros(100),
+        );
+        assert_eq!(
+            text,
+            "load: time: 1.00s fps: 1,234 fpGbps: 0.001 fpb: 102 bpp: 60 sleep: 100us"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Asking engines to stop, or to read their configuration again, from another thread or from a signal.
+//! Asking engines to stop, or to read their configuration again, from another thread or from a
+//! signal.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -34,12 +35,14 @@ static RELOAD: AtomicBool = AtomicBool::new(false);
 pub struct Signals(());
 
 impl Signals {
-    /// From now on SIGINT and SIGTERM ask to stop and SIGHUP asks to reload. A second SIGINT or SIGTERM ends the process
-    /// as it would without this.
+    /// From now on SIGINT and SIGTERM ask to stop and SIGHUP asks to reload. A second SIGINT or
+    /// SIGTERM ends the process as it would without this.
     pub fn catch() -> std::io::Result<Self> {
-        for (signal, flags) in
-            [(libc::SIGINT, libc::SA_RESETHAND), (libc::SIGTERM, libc::SA_RESETHAND), (libc::SIGHUP, 0)]
-        {
+        for (signal, flags) in [
+            (libc::SIGINT, libc::SA_RESETHAND),
+            (libc::SIGTERM, libc::SA_RESETHAND),
+            (libc::SIGHUP, 0),
+        ] {
             // SAFETY: all zeros is a valid sigaction.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;

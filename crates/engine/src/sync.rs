@@ -1,4 +1,5 @@
-//! The one place of this crate that chooses between the atomics and cells of core and those of loom.
+//! The one place of this crate that chooses between the atomics and cells of core and those of
+//! loom.
 #![allow(unsafe_code)]
 
 pub use shm::sync::{AtomicU32, AtomicU64, Ordering};
@@ -38,15 +39,19 @@ impl<T> Default for Place<T> {
 /// Moves values into places.
 ///
 /// # Safety
-/// `from` is valid for reads of `to.len()` values, which the caller forgets, and nobody else uses the places now.
+/// `from` is valid for reads of `to.len()` values, which the caller forgets, and nobody else uses
+/// the places now.
 #[inline(always)]
 pub unsafe fn write<T>(to: &[Place<T>], from: *const T) {
     #[cfg(not(loom))]
-    // SAFETY: the caller's; a place has the layout of its value, and places of a slice follow each other.
+    // SAFETY: the caller's; a place has the layout of its value, and places of a slice follow each
+    // other.
     unsafe {
-        core::cell::UnsafeCell::raw_get(to.as_ptr().cast::<core::cell::UnsafeCell<MaybeUninit<T>>>())
-            .cast::<T>()
-            .copy_from_nonoverlapping(from, to.len());
+        core::cell::UnsafeCell::raw_get(
+            to.as_ptr().cast::<core::cell::UnsafeCell<MaybeUninit<T>>>(),
+        )
+        .cast::<T>()
+        .copy_from_nonoverlapping(from, to.len());
     }
     #[cfg(loom)]
     for (i, place) in to.iter().enumerate() {
@@ -58,7 +63,8 @@ pub unsafe fn write<T>(to: &[Place<T>], from: *const T) {
 /// Moves values out of places, through a pointer to as many values as there are places.
 ///
 /// # Safety
-/// The places hold values, nobody else uses them now, and they are not read again before they are written.
+/// The places hold values, nobody else uses them now, and they are not read again before they are
+/// written.
 #[inline(always)]
 pub unsafe fn read<T>(from: &[Place<T>], take: impl FnOnce(*const T)) {
     #[cfg(not(loom))]

@@ -1,8 +1,9 @@
 //! Several engines, one per thread, as one network.
 //!
-//! Each app of a configuration says on which thread it runs. A link between two threads has a half in each engine and a
-//! [`crossing`] between them. A thread whose app panics ends alone: the others go on, what is sent to it is dropped and
-//! counted by its links, and [`Threads::health`] tells. The next configuration starts it again.
+//! Each app of a configuration says on which thread it runs. A link between two threads has a half
+//! in each engine and a [`crossing`] between them. A thread whose app panics ends alone: the others
+//! go on, what is sent to it is dropped and counted by its links, and [`Threads::health`] tells.
+//! The next configuration starts it again.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +23,8 @@ use crate::registry::Registry;
 /// Something for an engine to do between two breaths, on its own thread.
 type Task = Box<dyn FnOnce(&mut Engine) + Send>;
 
-/// How long an engine may take to answer. Apps do not block, so that one which does is a fault to be told.
+/// How long an engine may take to answer. Apps do not block, so that one which does is a fault to
+/// be told.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state of a thread.
@@ -95,7 +97,10 @@ impl Threads {
         let mut fresh = Vec::new();
         for &thread in &wanted {
             if self.health_of(thread) != Some(Health::Running) {
-                self.workers.insert(thread, Worker::spawn(thread, self.options.clone(), self.registry.clone())?);
+                self.workers.insert(
+                    thread,
+                    Worker::spawn(thread, self.options.clone(), self.registry.clone())?,
+                );
                 fresh.push(thread);
             }
         }
@@ -119,7 +124,11 @@ impl Threads {
     }
 
     /// New rings for links whose ends moved or whose thread is new; their ends by thread.
-    fn renew_crossings(&mut self, config: &Config, fresh: &[usize]) -> HashMap<usize, HashMap<LinkSpec, Crossing>> {
+    fn renew_crossings(
+        &mut self,
+        config: &Config,
+        fresh: &[usize],
+    ) -> HashMap<usize, HashMap<LinkSpec, Crossing>> {
         let mut ends: HashMap<usize, HashMap<LinkSpec, Crossing>> = HashMap::new();
         let mut now = HashMap::new();
         for link in config.links() {
@@ -146,7 +155,9 @@ impl Threads {
         thread: usize,
         task: impl FnOnce(&mut Engine) -> R + Send + 'static,
     ) -> Result<R, ThreadError> {
-        let Some(worker) = self.workers.get(&thread) else { return Err(ThreadError::Silent(thread)) };
+        let Some(worker) = self.workers.get(&thread) else {
+            return Err(ThreadError::Silent(thread));
+        };
         let answer = worker.ask(task);
         self.wait(thread, &answer)
     }
@@ -157,7 +168,10 @@ impl Threads {
         task: impl FnOnce(&mut Engine) -> R + Send + Clone + 'static,
     ) -> BTreeMap<usize, R> {
         let threads: Vec<usize> = self.workers.keys().copied().collect();
-        threads.into_iter().filter_map(|thread| Some((thread, self.ask(thread, task.clone()).ok()?))).collect()
+        threads
+            .into_iter()
+            .filter_map(|thread| Some((thread, self.ask(thread, task.clone()).ok()?)))
+            .collect()
     }
 
     fn wait<R>(&mut self, thread: usize, answer: &mpsc::Receiver<R>) -> Result<R, ThreadError> {
@@ -184,16 +198,19 @@ impl Threads {
         threads.into_iter().filter_map(|thread| Some((thread, self.health_of(thread)?))).collect()
     }
 
-    /// All links with what passed them; of a link between threads what was sent on one and received on the other.
+    /// All links with what passed them; of a link between threads what was sent on one and received
+    /// on the other.
     pub fn links(&mut self) -> BTreeMap<LinkSpec, LinkStats> {
         let mut all: BTreeMap<LinkSpec, LinkStats> = BTreeMap::new();
-        let parts = self.ask_all(|engine| engine.links().map(|(l, s)| (l.clone(), s)).collect::<Vec<_>>());
+        let parts =
+            self.ask_all(|engine| engine.links().map(|(l, s)| (l.clone(), s)).collect::<Vec<_>>());
         for (thread, links) in parts {
             for (link, stats) in links {
                 let entry = all.entry(link.clone()).or_default();
                 match self.crossings.get(&link) {
                     Some((from, _)) if *from == thread => {
-                        (entry.txpackets, entry.txbytes, entry.txdrop) = (stats.txpackets, stats.txbytes, stats.txdrop);
+                        (entry.txpackets, entry.txbytes, entry.txdrop) =
+                            (stats.txpackets, stats.txbytes, stats.txdrop);
                     }
                     Some(_) => (entry.rxpackets, entry.rxbytes) = (stats.rxpackets, stats.rxbytes),
                     None => *entry = stats,
@@ -225,7 +242,11 @@ impl Drop for Threads {
 }
 
 impl Worker {
-    fn spawn(thread: usize, mut options: Options, registry: Registry) -> Result<Self, ThreadsError> {
+    fn spawn(
+        thread: usize,
+        mut options: Options,
+        registry: Registry,
+    ) -> Result<Self, ThreadsError> {
         options.thread = thread;
         let (tasks, inbox) = mpsc::channel::<Task>();
         let body = move || work(options, registry, &inbox);
@@ -235,7 +256,10 @@ impl Worker {
     }
 
     /// The answer's channel closes without an answer if the thread has ended or crashes meanwhile.
-    fn ask<R: Send + 'static>(&self, task: impl FnOnce(&mut Engine) -> R + Send + 'static) -> mpsc::Receiver<R> {
+    fn ask<R: Send + 'static>(
+        &self,
+        task: impl FnOnce(&mut Engine) -> R + Send + 'static,
+    ) -> mpsc::Receiver<R> {
         let (reply, answer) = mpsc::channel();
         let _ = self.tasks.send(Box::new(move |engine| drop(reply.send(task(engine)))));
         answer
@@ -299,14 +323,18 @@ fn work(options: Options, registry: Registry, inbox: &mpsc::Receiver<Task>) -> R
 /// What a panic said.
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| String::from("panicked"))
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| String::from("panicked"))
 }
 
-/// Binds this thread to the processor of its number among those that the process may use. Threads that have no processor
-/// of their own are left to the kernel.
+/// Binds this thread to the processor of its number among those that the process may use. Threads
+/// that have no processor of their own are left to the kernel.
 fn pin(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
-    let Some(processor) = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).nth(thread) else { return };
+    let Some(processor) = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).nth(thread)
+    else {
+        return;
+    };
     let mut own = CpuSet::new();
     own.set(processor);
     let _ = sched_setaffinity(None, &own);

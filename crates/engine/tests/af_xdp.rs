@@ -1,4 +1,5 @@
-//! The AF_XDP layer on veth pairs, without engine: each test has a network namespace of its own, on its own thread.
+//! The AF_XDP layer on veth pairs, without engine: each test has a network namespace of its own, on
+//! its own thread.
 #![allow(unsafe_code)]
 
 use std::io::Write;
@@ -16,7 +17,8 @@ const CHUNK: usize = 2048;
 const CHUNKS: usize = 512;
 const RING: u32 = 64;
 
-/// Two cables in a fresh namespace that this thread enters; None, said on the real standard error, where that cannot be.
+/// Two cables in a fresh namespace that this thread enters; None, said on the real standard error,
+/// where that cannot be.
 fn namespace(test: &str) -> Option<()> {
     let skipped = |why: &str| {
         let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
@@ -28,12 +30,15 @@ fn namespace(test: &str) -> Option<()> {
     }
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     for (one, other) in [("a0", "a1"), ("b0", "b1")] {
-        for line in [format!("link add {one} type veth peer name {other}"), format!("link set {one} up")] {
+        for line in
+            [format!("link add {one} type veth peer name {other}"), format!("link set {one} up")]
+        {
             ip(&line);
         }
         ip(&format!("link set {other} up"));
     }
-    let options = Options { ifindex: index("a0"), queue: 0, ring_size: RING, copying: Copying::Auto };
+    let options =
+        Options { ifindex: index("a0"), queue: 0, ring_size: RING, copying: Copying::Auto };
     match Socket::open(&Memory::new().umem, &options) {
         Err(OpenError::NotInKernel) => skipped("this kernel has no AF_XDP sockets"),
         _ => Some(()),
@@ -60,7 +65,8 @@ impl Memory {
     fn new() -> Memory {
         let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, CHUNK * CHUNKS);
         // SAFETY: a new mapping.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE) };
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::PRIVATE) };
         let base = base.expect("memory").cast::<u8>();
         // SAFETY: mapped as long as the process lives.
         let umem = Arc::new(unsafe { Umem::new(base, length, CHUNK as u32, 0) });
@@ -82,7 +88,8 @@ struct Port {
 
 impl Port {
     fn open(memory: &mut Memory, name: &str, filter: Option<&Filter>) -> Port {
-        let options = Options { ifindex: index(name), queue: 0, ring_size: RING, copying: Copying::Auto };
+        let options =
+            Options { ifindex: index(name), queue: 0, ring_size: RING, copying: Copying::Auto };
         let mut socket = Socket::open(&memory.umem, &options).expect("a socket");
         let attachment = filter.map(|filter| {
             let attachment = Attachment::open(index(name), None, filter).expect("a program");
@@ -137,8 +144,10 @@ fn forwarding_over_a_shared_umem_does_not_copy() {
     let Some(()) = namespace("forwarding_over_a_shared_umem_does_not_copy") else { return };
     let (mut ours, mut far) = (Memory::new(), Memory::new());
     let all = Filter::default();
-    let (mut a1, mut b1) = (Port::open(&mut ours, "a1", Some(&all)), Port::open(&mut ours, "b1", None));
-    let (mut a0, mut b0) = (Port::open(&mut far, "a0", None), Port::open(&mut far, "b0", Some(&all)));
+    let (mut a1, mut b1) =
+        (Port::open(&mut ours, "a1", Some(&all)), Port::open(&mut ours, "b1", None));
+    let (mut a0, mut b0) =
+        (Port::open(&mut far, "a0", None), Port::open(&mut far, "b0", Some(&all)));
     assert!(!a1.socket.shares_umem() && b1.socket.shares_umem(), "one registration for both ports");
     for number in 0..RING as u8 {
         let sent = ethernet(number);
@@ -165,7 +174,10 @@ fn forwarding_over_a_shared_umem_does_not_copy() {
     [a0, b0].into_iter().for_each(|port| port.close(&mut far));
     for memory in [&mut ours, &mut far] {
         memory.free.sort();
-        assert_eq!(memory.free, (0..CHUNKS as u64).map(|chunk| chunk * CHUNK as u64).collect::<Vec<_>>());
+        assert_eq!(
+            memory.free,
+            (0..CHUNKS as u64).map(|chunk| chunk * CHUNK as u64).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -223,7 +235,8 @@ fn filters_take_what_they_name_and_leave_the_rest() {
         for (number, (frame, takes)) in frames.iter().enumerate() {
             a0.send(&mut memory, frame);
             a0.send(&mut memory, &last);
-            for expected in [Some(frame), Some(&last)].into_iter().skip(usize::from(!takes[which])) {
+            for expected in [Some(frame), Some(&last)].into_iter().skip(usize::from(!takes[which]))
+            {
                 let got = a1.receive().expect("a frame at a1");
                 assert_eq!(Some(&memory.bytes(&got)), expected, "filter {which}, frame {number}");
                 memory.free.push(got.chunk);
@@ -240,18 +253,26 @@ fn a_queue_can_be_taken_again_at_once_and_not_twice() {
     let mut memory = Memory::new();
     for _ in 0..5 {
         let port = Port::open(&mut memory, "a1", Some(&Filter::default()));
-        let options = Options { ifindex: index("a1"), queue: 0, ring_size: RING, copying: Copying::Auto };
+        let options =
+            Options { ifindex: index("a1"), queue: 0, ring_size: RING, copying: Copying::Auto };
         assert_eq!(Socket::open(&memory.umem, &options).err(), Some(OpenError::QueueTaken(0)));
         port.close(&mut memory);
         assert_eq!(memory.free.len(), CHUNKS);
     }
-    let zero_copy = Options { ifindex: index("a1"), queue: 0, ring_size: RING, copying: Copying::ZeroCopy };
-    assert_eq!(Socket::open(&memory.umem, &zero_copy).err(), Some(OpenError::NoZeroCopy(0)), "veth has none");
+    let zero_copy =
+        Options { ifindex: index("a1"), queue: 0, ring_size: RING, copying: Copying::ZeroCopy };
+    assert_eq!(
+        Socket::open(&memory.umem, &zero_copy).err(),
+        Some(OpenError::NoZeroCopy(0)),
+        "veth has none"
+    );
 }
 
 #[test]
 fn one_program_serves_all_queues_and_goes_with_the_last() {
-    let Some(()) = namespace("one_program_serves_all_queues_and_goes_with_the_last") else { return };
+    let Some(()) = namespace("one_program_serves_all_queues_and_goes_with_the_last") else {
+        return;
+    };
     let (all, some) = (Filter::default(), Filter { protocol: Some(6), ports: vec![] });
     let first = Attachment::open(index("a1"), None, &all).expect("a program");
     assert_eq!(first.mode(), Mode::Native);
@@ -261,21 +282,24 @@ fn one_program_serves_all_queues_and_goes_with_the_last() {
     drop(first);
     assert!(Attachment::open(index("a1"), None, &some).is_err(), "the program is still there");
     drop(second);
-    let generic = Attachment::open(index("a1"), Some(Mode::Generic), &some).expect("a program again");
+    let generic =
+        Attachment::open(index("a1"), Some(Mode::Generic), &some).expect("a program again");
     assert_eq!(generic.mode(), Mode::Generic);
 }
 
 #[test]
 fn the_kernels_generator_sends_and_forwards() {
     let Some(()) = namespace("the_kernels_generator_sends_and_forwards") else { return };
-    let (_sink, _forward) = (drop_all(index("b0")).unwrap(), forward_all(index("a1"), index("b1")).unwrap());
+    let (_sink, _forward) =
+        (drop_all(index("b0")).unwrap(), forward_all(index("a1"), index("b1")).unwrap());
     let source = Source::new(index("a0"), &ethernet(0)).unwrap();
     const COUNT: u32 = 10_000;
     source.send(COUNT).unwrap();
     let table = || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let received = |name: &str| -> u64 {
         let table = table();
-        let line = table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'));
+        let line =
+            table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'));
         line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
     };
     // A queue of a veth holds 256 frames and loses what comes too fast.

@@ -22,11 +22,20 @@ fn goldens() {
     assert_eq!(order(&["a.y -> c.i", "a.x -> d.i", "a.z -> b.i"], &["a"]), "d c b");
     assert_eq!(order(&["b.o -> d.i", "a.o -> c.i"], &["a", "b"]), "c d");
     // A diamond: the joint comes once, after both ways.
-    assert_eq!(order(&["a.x -> b.i", "a.y -> c.i", "b.o -> d.l", "c.o -> d.r", "d.o -> e.i"], &["a"]), "b c d e");
+    assert_eq!(
+        order(&["a.x -> b.i", "a.y -> c.i", "b.o -> d.l", "c.o -> d.r", "d.o -> e.i"], &["a"]),
+        "b c d e"
+    );
     // Fed at different depths: after the deepest.
-    assert_eq!(order(&["a.x -> d.short", "a.y -> b.i", "b.o -> c.i", "c.o -> d.long"], &["a"]), "b c d");
+    assert_eq!(
+        order(&["a.x -> d.short", "a.y -> b.i", "b.o -> c.i", "c.o -> d.long"], &["a"]),
+        "b c d"
+    );
     // A cycle is cut where it closes.
-    assert_eq!(order(&["a.o -> b.i", "b.o -> c.i", "c.back -> b.back", "c.o -> d.i"], &["a"]), "c b d");
+    assert_eq!(
+        order(&["a.o -> b.i", "b.o -> c.i", "c.back -> b.back", "c.o -> d.i"], &["a"]),
+        "c b d"
+    );
     // Two interfaces shunted: each is a start and an end.
     assert_eq!(order(&["if1.tx -> if2.rx", "if2.tx -> if1.rx"], &["if1", "if2"]), "if2 if1");
     // An app that pulls is fed by another one: its outputs are not waited for.
@@ -38,7 +47,13 @@ fn goldens() {
 
 fn network() -> Config {
     let mut config = Config::new();
-    config.app("src", "Source", ()).unwrap().app("mid", "Join", ()).unwrap().app("sink", "Sink", ()).unwrap();
+    config
+        .app("src", "Source", ())
+        .unwrap()
+        .app("mid", "Join", ())
+        .unwrap()
+        .app("sink", "Sink", ())
+        .unwrap();
     config.link("src.output -> mid.input").unwrap().link("mid.output -> sink.input").unwrap();
     config
 }
@@ -83,7 +98,8 @@ impl App for Spy {
     }
 }
 
-/// Networks that no link joins breathe one after the other: what the first pulled is gone before the second pulls.
+/// Networks that no link joins breathe one after the other: what the first pulled is gone before
+/// the second pulls.
 #[test]
 fn separate_networks_breathe_in_turn() {
     let mut registry = Registry::standard().clone();
@@ -96,7 +112,10 @@ fn separate_networks_breathe_in_turn() {
     config.link("a.o -> d.i").unwrap().link("b.o -> c.i").unwrap().link("d.o -> a.i").unwrap();
     engine.configure(&config).unwrap();
     engine.breathe();
-    assert_eq!(CALLS.take(), ["pull a", "pull d", "push d", "push a", "pull b", "pull c", "push c", "pull e"]);
+    assert_eq!(
+        CALLS.take(),
+        ["pull a", "pull d", "push d", "push a", "pull b", "pull c", "push c", "pull e"]
+    );
 }
 
 #[test]
@@ -107,7 +126,8 @@ fn runs_end_for_each_reason() {
     assert_eq!(engine.run(Until { duration, ..Until::default() }), Ended::Duration);
     assert!(engine.breaths() > 0);
     assert_eq!(engine.latency().total(), engine.breaths());
-    let done = Box::new(|engine: &Engine| engine.links().all(|(_, stats)| stats.rxpackets > 100_000));
+    let done =
+        Box::new(|engine: &Engine| engine.links().all(|(_, stats)| stats.rxpackets > 100_000));
     assert_eq!(engine.run(Until { done: Some(done), ..Until::default() }), Ended::Done);
     let stop = engine.stopper();
     let stopper = std::thread::spawn(move || stop.request());

@@ -48,7 +48,8 @@ fn block(out: &mut Vec<u8>, big: bool, kind: u32, body: &[u8]) {
     put(out, big, length, 4);
 }
 
-/// Two sections' worth of variety: an unknown block, an interface with nanoseconds, enhanced and old packet blocks.
+/// Two sections' worth of variety: an unknown block, an interface with nanoseconds, enhanced and
+/// old packet blocks.
 fn ng(big: bool) -> Vec<u8> {
     let numbers = |fields: &[(u32, usize)]| {
         let mut body = Vec::new();
@@ -56,7 +57,12 @@ fn ng(big: bool) -> Vec<u8> {
         body
     };
     let mut out = Vec::new();
-    block(&mut out, big, 0x0a0d_0d0a, &numbers(&[(0x1a2b_3c4d, 4), (1, 2), (0, 2), (u32::MAX, 4), (u32::MAX, 4)]));
+    block(
+        &mut out,
+        big,
+        0x0a0d_0d0a,
+        &numbers(&[(0x1a2b_3c4d, 4), (1, 2), (0, 2), (u32::MAX, 4), (u32::MAX, 4)]),
+    );
     let mut interface = numbers(&[(1, 2), (0, 2), (0, 4), (9, 2), (1, 2)]);
     interface.extend([9, 0, 0, 0, 0, 0, 0, 0]);
     block(&mut out, big, 1, &interface);
@@ -132,8 +138,14 @@ fn damage_is_told_with_its_offset() {
     assert_eq!(damage(&changed(blocks.clone(), 56, &[36])), (28, Damage::Trailer(32, 36)));
     assert_eq!(damage(&blocks[..50]), (50, Damage::Cut("a block")));
     let packet = 28 + 32 + 36;
-    assert_eq!(damage(&changed(blocks.clone(), packet + 8, &[5])), (packet as u64, Damage::Interface(5)));
-    assert_eq!(damage(&changed(blocks, packet + 20, &[200])), (packet as u64, Damage::PacketInBlock(200)));
+    assert_eq!(
+        damage(&changed(blocks.clone(), packet + 8, &[5])),
+        (packet as u64, Damage::Interface(5))
+    );
+    assert_eq!(
+        damage(&changed(blocks, packet + 20, &[200])),
+        (packet as u64, Damage::PacketInBlock(200))
+    );
 }
 
 #[test]
@@ -170,16 +182,23 @@ fn a_capture_goes_through_the_engine_unchanged() {
     config.app("reader", "PcapReader", PcapReaderArgs { file: input.clone() }).unwrap();
     config.app("tee", "Tee", ()).unwrap().app("match", "Match", ()).unwrap();
     config.app("again", "PcapReader", PcapReaderArgs { file: input.clone() }).unwrap();
-    config.app("writer", "PcapWriter", PcapWriterArgs { file: output.clone(), snaplen: 2000 }).unwrap();
-    for link in
-        ["reader.output -> tee.input", "tee.a -> match.rx", "tee.b -> writer.input", "again.output -> match.expected"]
-    {
+    config
+        .app("writer", "PcapWriter", PcapWriterArgs { file: output.clone(), snaplen: 2000 })
+        .unwrap();
+    for link in [
+        "reader.output -> tee.input",
+        "tee.a -> match.rx",
+        "tee.b -> writer.input",
+        "again.output -> match.expected",
+    ] {
         config.link(link).unwrap();
     }
     engine.configure(&config).unwrap();
     engine.run(Until { finished: true, ..Until::default() });
     assert_eq!(engine.app::<Match>("match").unwrap().result(), (5000, 0));
-    assert!(engine.report_apps().contains("match\n  5000 equal, 0 different, 0 missing, 0 surplus\n"));
+    assert!(
+        engine.report_apps().contains("match\n  5000 equal, 0 different, 0 missing, 0 surplus\n")
+    );
     engine.stop().unwrap();
     let data = |path: &Path| -> Vec<Vec<u8>> {
         read(&fs::read(path).unwrap()).unwrap().into_iter().map(|(_, _, data)| data).collect()
@@ -194,14 +213,22 @@ fn a_damaged_file_is_told_and_what_was_sound_is_sent() {
     fs::write(&path, &classic(false, false)[..100]).unwrap();
     let mut engine = Engine::new(Options::default());
     let mut config = Config::new();
-    config.app("reader", "PcapReader", PcapReaderArgs { file: path.clone() }).unwrap().app("sink", "Sink", ()).unwrap();
+    config
+        .app("reader", "PcapReader", PcapReaderArgs { file: path.clone() })
+        .unwrap()
+        .app("sink", "Sink", ())
+        .unwrap();
     config.link("reader.output -> sink.input").unwrap();
     engine.configure(&config).unwrap();
     engine.run(Until { finished: true, ..Until::default() });
     assert_eq!(engine.links().next().unwrap().1.rxpackets, 1);
     let mut expected = String::new();
-    write!(expected, "{}: damaged at byte 100: the file ends in the middle of a packet's header", path.display())
-        .unwrap();
+    write!(
+        expected,
+        "{}: damaged at byte 100: the file ends in the middle of a packet's header",
+        path.display()
+    )
+    .unwrap();
     assert!(engine.report_apps().contains(&expected), "{}", engine.report_apps());
     let done = |engine: &Engine| engine.breaths() > 0;
     while engine.take_notices() != [format!("app 'reader': {expected}")] {
@@ -222,13 +249,17 @@ fn files_that_cannot_be_used_are_refused() {
     let shown = path.display();
     assert_eq!(
         start("PcapReader", &path),
-        format!("app 'x' (PcapReader): {shown}: link type 113 (Linux cooked) is not supported; Ethernet is")
+        format!(
+            "app 'x' (PcapReader): {shown}: link type 113 (Linux cooked) is not supported; Ethernet is"
+        )
     );
     let missing = folder.path().join("missing");
     let shown = missing.display();
     assert_eq!(
         start("PcapReader", &missing),
-        format!("app 'x' (PcapReader): cannot open {shown}: No such file or directory (os error 2)")
+        format!(
+            "app 'x' (PcapReader): cannot open {shown}: No such file or directory (os error 2)"
+        )
     );
     assert!(start("PcapWriter", &missing.join("below")).contains("cannot write"));
 }

@@ -30,7 +30,13 @@ fn a_file_is_the_same_as_calls() {
     let file = Config::from_toml(GOOD).unwrap();
     let mut config = Config::new();
     let size = std::collections::BTreeMap::from([("size", 60)]);
-    config.app("src", "Source", size).unwrap().app("sink", "Sink", ()).unwrap().app_on(1, "tee", "Tee", ()).unwrap();
+    config
+        .app("src", "Source", size)
+        .unwrap()
+        .app("sink", "Sink", ())
+        .unwrap()
+        .app_on(1, "tee", "Tee", ())
+        .unwrap();
     config.link("src.output -> tee.input").unwrap().link("tee.a -> sink.input").unwrap();
     assert_eq!(file.config, config);
     file.check(Registry::standard()).unwrap();
@@ -73,17 +79,35 @@ fn problems_have_lines() {
             "[apps.x]\nkind = \"Source\"\nsize = 5000\n",
             "line 3: app 'x' (Source): key 'size': 5000 is too long: a packet has up to 1984 bytes",
         ),
-        ("[apps.x]\nkind = \"Sorce\"\n", "line 2: app 'x': there is no kind 'Sorce'; did you mean 'Source'?"),
-        ("[apps]\nx = \"Snik\"\n", "line 2: app 'x': there is no kind 'Snik'; did you mean 'Sink'?"),
+        (
+            "[apps.x]\nkind = \"Sorce\"\n",
+            "line 2: app 'x': there is no kind 'Sorce'; did you mean 'Source'?",
+        ),
+        (
+            "[apps]\nx = \"Snik\"\n",
+            "line 2: app 'x': there is no kind 'Snik'; did you mean 'Sink'?",
+        ),
         (
             "links = [\"x.o -> y.i\"]\n[apps]\nx = \"Source\"\n",
             "line 1: link 'x.o -> y.i': no such app 'y'; did you mean 'x'?",
         ),
-        ("[engine]\nbusywait = true\ntik = 1\n", "line 3: [engine]: unknown key 'tik'; did you mean 'tick'?"),
-        ("[engine]\nbusywait = true\nhz = 5\n", "line 1: [engine]: 'busywait' and 'hz' exclude each other"),
+        (
+            "[engine]\nbusywait = true\ntik = 1\n",
+            "line 3: [engine]: unknown key 'tik'; did you mean 'tick'?",
+        ),
+        (
+            "[engine]\nbusywait = true\nhz = 5\n",
+            "line 1: [engine]: 'busywait' and 'hz' exclude each other",
+        ),
         ("\n[app.x]\nkind = \"Sink\"\n", "line 2: unknown key 'app'; did you mean 'apps'?"),
-        ("[apps.x]\nkind = \"Sink\"\nthread = -1\n", "line 1: app 'x': 'thread' is a number from 0 to 1023"),
-        ("[apps.'x y']\nkind = \"Sink\"\n", "line 1: 'x y' is not a name: letters, digits and '_' make one"),
+        (
+            "[apps.x]\nkind = \"Sink\"\nthread = -1\n",
+            "line 1: app 'x': 'thread' is a number from 0 to 1023",
+        ),
+        (
+            "[apps.'x y']\nkind = \"Sink\"\n",
+            "line 1: 'x y' is not a name: letters, digits and '_' make one",
+        ),
         ("[apps.x]\nkind = \"Sink\"\n[apps.x]\nkind = \"Tee\"\n", "line 3: duplicate key"),
         ("apps = 3\n", "line 1: 'apps' is a table: write [apps.NAME]"),
     ] {

@@ -178,10 +178,20 @@ fn a_refused_configuration_changes_nothing() {
     let mut bad = network();
     bad.remove("a");
     bad.app("a", "Suple", ()).unwrap().app("e", "Stiff", BTreeMap::from([("valeu", 1)])).unwrap();
-    bad.app("f", "Supple", BTreeMap::from([("value", "x")])).unwrap().app("g", "Stiff", ()).unwrap();
+    bad.app("f", "Supple", BTreeMap::from([("value", "x")]))
+        .unwrap()
+        .app("g", "Stiff", ())
+        .unwrap();
     bad.app("h", "Tee", BTreeMap::from([("size", 1)])).unwrap();
-    bad.link("b.middle -> c.other").unwrap().link("bb.right -> c.more").unwrap().link("b.left -> f.x").unwrap();
-    let Err(ConfigureError::Refused(problems)) = engine.configure(&bad) else { panic!("it was taken") };
+    bad.link("b.middle -> c.other")
+        .unwrap()
+        .link("bb.right -> c.more")
+        .unwrap()
+        .link("b.left -> f.x")
+        .unwrap();
+    let Err(ConfigureError::Refused(problems)) = engine.configure(&bad) else {
+        panic!("it was taken")
+    };
     assert_eq!(
         problems.to_string().lines().collect::<Vec<_>>(),
         [
@@ -203,9 +213,17 @@ fn a_refused_configuration_changes_nothing() {
 fn a_failed_start_leaves_the_rest_running() {
     let mut engine = engine();
     let mut config = network();
-    config.app("src", "Source", ()).unwrap().app("bad", "Supple", value(-1)).unwrap().app("sink", "Sink", ()).unwrap();
+    config
+        .app("src", "Source", ())
+        .unwrap()
+        .app("bad", "Supple", value(-1))
+        .unwrap()
+        .app("sink", "Sink", ())
+        .unwrap();
     config.link("src.one -> bad.input").unwrap().link("src.two -> sink.input").unwrap();
-    let Err(ConfigureError::Apps(failures)) = engine.configure(&config) else { panic!("all started") };
+    let Err(ConfigureError::Apps(failures)) = engine.configure(&config) else {
+        panic!("all started")
+    };
     assert_eq!(failures.len(), 1);
     assert_eq!(failures[0].to_string(), "app 'bad' (Supple): a negative value");
     for _ in 0..100 {

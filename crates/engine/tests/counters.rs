@@ -13,7 +13,13 @@ use engine::{Config, Engine, Options, Registry, Threads, Until};
 
 fn network() -> Config {
     let mut config = Config::new();
-    config.app("src", "Source", ()).unwrap().app("match", "Match", ()).unwrap().app("sink", "Sink", ()).unwrap();
+    config
+        .app("src", "Source", ())
+        .unwrap()
+        .app("match", "Match", ())
+        .unwrap()
+        .app("sink", "Sink", ())
+        .unwrap();
     config.link("src.a -> sink.input").unwrap().link("src.b -> match.rx").unwrap();
     config
 }
@@ -28,7 +34,8 @@ fn only(root: &Path) -> Process {
 fn the_tree_follows_the_network() {
     let root = tempfile::tempdir().unwrap();
     let run_dir = Arc::new(RunDir::create(root.path()).unwrap());
-    let mut engine = Engine::new(Options { run_dir: Some(run_dir.clone()), thread: 3, ..Options::default() });
+    let mut engine =
+        Engine::new(Options { run_dir: Some(run_dir.clone()), thread: 3, ..Options::default() });
     engine.configure(&network()).unwrap();
     engine.run(Until { duration: Some(Duration::from_millis(3)), ..Until::default() });
     let process = only(root.path());
@@ -51,7 +58,10 @@ fn the_tree_follows_the_network() {
     assert_eq!((own.counters.get("breaths"), own.counters.get("configs")), (engine.breaths(), 1));
     assert_eq!(own.latency.counts(), engine.latency().counts());
     assert_eq!(tree.apps.keys().collect::<Vec<_>>(), ["match", "sink", "src"]);
-    assert_eq!((tree.apps["match"].label.as_str(), tree.apps["match"].get("running")), ("Match", 1));
+    assert_eq!(
+        (tree.apps["match"].label.as_str(), tree.apps["match"].get("running")),
+        ("Match", 1)
+    );
     for name in Match::COUNTERS {
         assert!(tree.apps["match"].values.contains_key(*name), "{name}");
     }
@@ -63,7 +73,11 @@ fn the_tree_follows_the_network() {
     let tree = process.read().unwrap();
     assert_eq!(tree.links.keys().collect::<Vec<_>>(), ["src.a -> sink.input"]);
     assert_eq!(tree.apps.keys().collect::<Vec<_>>(), ["sink", "src"]);
-    assert_eq!(tree.links["src.a -> sink.input"].get("txpackets"), stats.txpackets, "the counters go on");
+    assert_eq!(
+        tree.links["src.a -> sink.input"].get("txpackets"),
+        stats.txpackets,
+        "the counters go on"
+    );
     drop((engine, run_dir));
     assert_eq!(processes(root.path()).unwrap(), []);
 }
@@ -137,7 +151,10 @@ fn engines_of_one_process_have_a_folder_each() {
     let second = RunDir::create(root.path()).unwrap();
     assert_ne!(first.path(), second.path());
     let all = processes(root.path()).unwrap();
-    assert_eq!(all.iter().map(|process| process.path.as_path()).collect::<Vec<_>>(), [first.path(), second.path()]);
+    assert_eq!(
+        all.iter().map(|process| process.path.as_path()).collect::<Vec<_>>(),
+        [first.path(), second.path()]
+    );
     assert!(all.iter().all(|process| process.alive));
     // What is not ours is left alone.
     std::fs::create_dir(root.path().join("precious")).unwrap();

@@ -18,7 +18,9 @@ fn an_empty_arena_is_no_disaster() {
     assert_eq!(link.transmit_copies(&all[0], 10), 10);
     link.discard();
     // What one thread frees another one can use.
-    let freed = std::thread::spawn(|| std::iter::from_fn(Packet::allocate).take(500).count()).join().unwrap();
+    let freed = std::thread::spawn(|| std::iter::from_fn(Packet::allocate).take(500).count())
+        .join()
+        .unwrap();
     assert_eq!(freed, 500);
     drop(all);
     let rest: Vec<Packet> = std::iter::from_fn(Packet::allocate).collect();

@@ -1,4 +1,5 @@
-//! A disk without room under a capture file. A process of its own, since it limits the size of all files.
+//! A disk without room under a capture file. A process of its own, since it limits the size of all
+//! files.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -15,18 +16,22 @@ fn a_full_disk_loses_packets_and_nothing_else() {
     let link = folder.path().join("disk");
     std::os::unix::fs::symlink("/dev/full", &link).unwrap();
     let mut config = Config::new();
-    config.app("writer", "PcapWriter", PcapWriterArgs { file: link.clone(), snaplen: 100 }).unwrap();
+    config
+        .app("writer", "PcapWriter", PcapWriterArgs { file: link.clone(), snaplen: 100 })
+        .unwrap();
     let error = engine.configure(&config).unwrap_err().to_string();
     assert!(error.contains("No space left on device"), "{error}");
 
-    // It fills up later: a writer that runs loses packets, says so once, and writes on when there is room again.
+    // It fills up later: a writer that runs loses packets, says so once, and writes on when there
+    // is room again.
     let path = folder.path().join("out.pcap");
     let mut writer = Writer::create(&path, 100).unwrap();
     writer.write(1, b"before").unwrap();
     writer.flush().unwrap();
     let limit = |bytes| {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
-        // SAFETY: sets limits of this process; SIGXFSZ is ignored so that writes fail with an error instead.
+        // SAFETY: sets limits of this process; SIGXFSZ is ignored so that writes fail with an error
+        // instead.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);

@@ -8,7 +8,9 @@ fn pages_change_before_the_first_packet_only() {
     arena::set_slots(2048).unwrap();
     match arena::arena().use_huge_pages() {
         Ok(()) => assert!(arena::arena().use_huge_pages().is_ok(), "a repeated call is fine"),
-        Err(HugeError::Refused(errno)) => eprintln!("skipped: on huge pages: {errno} (nr_hugepages is too small)"),
+        Err(HugeError::Refused(errno)) => {
+            eprintln!("skipped: on huge pages: {errno} (nr_hugepages is too small)")
+        }
         Err(error) => panic!("{error}"),
     }
     // On either kind of page, all packets are there and are zeros at first.

@@ -25,7 +25,9 @@ impl Rig {
             config.link(&format!("in_{port}.output -> x.{port}")).unwrap();
         }
         for port in outputs {
-            config.app(&format!("out_{port}"), "DelayedStart", BTreeMap::from([("delay", 1e9)])).unwrap();
+            config
+                .app(&format!("out_{port}"), "DelayedStart", BTreeMap::from([("delay", 1e9)]))
+                .unwrap();
             config.link(&format!("x.{port} -> out_{port}.input")).unwrap();
         }
         let mut engine = Engine::new(Options::default());
@@ -67,7 +69,8 @@ fn mac(last: u8) -> Mac {
 
 /// RFC 1071 word by word, in network order.
 fn naive(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let words =
+        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -96,7 +99,11 @@ fn tags_go_on_and_off() {
     assert_eq!(untagger.send("input", &tagged).one("output"), plain);
     let other = frame(1, 2, &[0x81, 0, 0, 8, 8, 0, 1, 2]);
     assert_eq!(
-        untagger.send("input", &other).send("input", &plain).send("input", &tagged[..14]).count(&["output"]),
+        untagger
+            .send("input", &other)
+            .send("input", &plain)
+            .send("input", &tagged[..14])
+            .count(&["output"]),
         [0]
     );
     assert_eq!(tagger.send("input", &[1; 13]).count(&["output"]), [0]);
@@ -125,7 +132,10 @@ fn the_bridge_learns() {
     assert_eq!(bridge.send("a", &frame(2, 1, b"known")).count(&ports), [0, 1, 0]);
     // Its station is on the side that the frame came from.
     assert_eq!(bridge.send("b", &frame(2, 3, b"same side")).count(&ports), [0, 0, 0]);
-    assert_eq!(bridge.send("c", &[&[0xff; 6][..], &[2, 0, 0, 0, 0, 2], b"all"].concat()).count(&ports), [1, 1, 0]);
+    assert_eq!(
+        bridge.send("c", &[&[0xff; 6][..], &[2, 0, 0, 0, 0, 2], b"all"].concat()).count(&ports),
+        [1, 1, 0]
+    );
     // 2 has moved to c.
     assert_eq!(bridge.send("a", &frame(2, 1, b"moved")).count(&ports), [0, 0, 1]);
     assert_eq!(bridge.send("a", b"short").count(&ports), [0, 0, 0]);
@@ -137,12 +147,20 @@ fn arp_is_answered() {
     let ports = ["south", "north"];
     let mut neighbour = Rig::new("Neighbour", args, &ports, &ports);
     let ask = |target: u8| {
-        let arp =
-            [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1][..], &mac(1).0, &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, target]].concat();
+        let arp = [
+            &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1][..],
+            &mac(1).0,
+            &[10, 0, 0, 1],
+            &[0; 6],
+            &[10, 0, 0, target],
+        ]
+        .concat();
         [&[0xff; 6][..], &mac(1).0, &arp].concat()
     };
     let answer = neighbour.send("south", &ask(9)).one("south");
-    let arp = [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2][..], &mac(9).0, &[10, 0, 0, 9], &mac(1).0, &[10, 0, 0, 1]].concat();
+    let arp =
+        [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2][..], &mac(9).0, &[10, 0, 0, 9], &mac(1).0, &[10, 0, 0, 1]]
+            .concat();
     assert_eq!(answer, frame(1, 9, &arp));
     assert_eq!(neighbour.send("south", &ask(8)).count(&ports), [0, 1]);
     assert_eq!(neighbour.send("south", &ask(9)[..40]).count(&ports), [0, 1]);
@@ -157,7 +175,9 @@ fn solicitations_are_answered() {
     let ports = ["south", "north"];
     let mut neighbour = Rig::new("Neighbour", args, &ports, &ports);
     let sum = |source: &[u8], destination: &[u8], message: &[u8]| {
-        naive(&[source, destination, &[0, 0, 0, message.len() as u8, 0, 0, 0, 58], message].concat())
+        naive(
+            &[source, destination, &[0, 0, 0, message.len() as u8, 0, 0, 0, 58], message].concat(),
+        )
     };
     let ask = |source: [u8; 16], hops: u8| {
         let mut message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &us, &[1, 1], &mac(1).0].concat();
@@ -167,7 +187,8 @@ fn solicitations_are_answered() {
         frame(0x55, 1, &[&[0x86, 0xdd][..], &header, &message].concat())
     };
     let answer = neighbour.send("south", &ask(them, 255)).one("south");
-    let message = [&[136, 0, answer[56], answer[57], 0x60, 0, 0, 0][..], &us, &[2, 1], &mac(9).0].concat();
+    let message =
+        [&[136, 0, answer[56], answer[57], 0x60, 0, 0, 0][..], &us, &[2, 1], &mac(9).0].concat();
     let header = [&[0x60, 0, 0, 0, 0, 32, 58, 255][..], &us, &them].concat();
     assert_eq!(answer, frame(1, 9, &[&[0x86, 0xdd][..], &header, &message].concat()));
     assert_eq!(sum(&us, &them, &message), 0);
@@ -178,13 +199,19 @@ fn solicitations_are_answered() {
     assert_eq!(neighbour.send("south", &broken).count(&ports), [0, 1]);
     // Duplicate address detection is answered to all nodes.
     let answer = neighbour.send("south", &ask([0; 16], 255)).one("south");
-    assert_eq!((&answer[..6], &answer[38..54]), (&[0x33, 0x33, 0, 0, 0, 1][..], &address("ff02::1")[..]));
+    assert_eq!(
+        (&answer[..6], &answer[38..54]),
+        (&[0x33, 0x33, 0, 0, 0, 1][..], &address("ff02::1")[..])
+    );
     assert_eq!(sum(&us, &address("ff02::1"), &answer[54..]), 0);
 }
 
 fn router() -> Rig {
-    let route =
-        |prefix: &str, port: &str, last| Route { prefix: prefix.parse().unwrap(), port: port.into(), mac: mac(last) };
+    let route = |prefix: &str, port: &str, last| Route {
+        prefix: prefix.parse().unwrap(),
+        port: port.into(),
+        mac: mac(last),
+    };
     let args = ForwarderArgs {
         ports: BTreeMap::from([("a".into(), mac(0xa)), ("b".into(), mac(0xb))]),
         routes: vec![
@@ -201,13 +228,19 @@ fn router() -> Rig {
 fn ipv4_is_forwarded() {
     let mut router = router();
     let sent = frame(0xa, 0x77, &ipv4(64, [10, 2, 0, 1], b"payload"));
-    assert_eq!(router.send("a", &sent).take("b"), [frame(1, 0xb, &ipv4(63, [10, 2, 0, 1], b"payload"))]);
+    assert_eq!(
+        router.send("a", &sent).take("b"),
+        [frame(1, 0xb, &ipv4(63, [10, 2, 0, 1], b"payload"))]
+    );
     let sent = frame(0xb, 0x77, &ipv4(2, [10, 1, 9, 9], b""));
     assert_eq!(router.send("b", &sent).take("a"), [frame(2, 0xa, &ipv4(1, [10, 1, 9, 9], b""))]);
     // The checksum follows for every hop limit.
     for ttl in 2..=255 {
         let sent = frame(0xa, 0x77, &ipv4(ttl, [10, 2, ttl, ttl], b"x"));
-        assert_eq!(router.send("a", &sent).take("b"), [frame(1, 0xb, &ipv4(ttl - 1, [10, 2, ttl, ttl], b"x"))]);
+        assert_eq!(
+            router.send("a", &sent).take("b"),
+            [frame(1, 0xb, &ipv4(ttl - 1, [10, 2, ttl, ttl], b"x"))]
+        );
     }
 }
 
@@ -274,7 +307,13 @@ fn right_frames() -> Vec<Vec<u8>> {
         build(&|frame| v4().icmpv4_echo_request(1, 2).write(frame, payload).unwrap());
         build(&|frame| v6().icmpv6_echo_request(1, 2).write(frame, payload).unwrap());
         let tagged = || ethernet().single_vlan(etherparse::VlanId::try_new(7).unwrap());
-        build(&|frame| tagged().ipv4([192, 0, 2, 1], [192, 0, 2, 2], 64).udp(1, 2).write(frame, payload).unwrap());
+        build(&|frame| {
+            tagged()
+                .ipv4([192, 0, 2, 1], [192, 0, 2, 2], 64)
+                .udp(1, 2)
+                .write(frame, payload)
+                .unwrap()
+        });
     }
     frames
 }
@@ -287,7 +326,8 @@ fn checksums_are_filled_in_and_checked() {
     for right in right_frames() {
         assert_eq!(verify.send("input", &right).one("output"), right);
         assert_eq!(fill.send("input", &right).one("output"), right);
-        // Every bit behind the Ethernet header and its tag counts, but for addresses of no protocol below.
+        // Every bit behind the Ethernet header and its tag counts, but for addresses of no protocol
+        // below.
         let start = if right[12] == 0x81 { 18 } else { 14 };
         let ip = if right[start] >> 4 == 4 { start } else { start + 8 };
         let mut wrong = right.clone();
@@ -298,7 +338,11 @@ fn checksums_are_filled_in_and_checked() {
                 wrong[at] ^= 0x10;
                 continue;
             }
-            assert_eq!(verify.send("input", &wrong).count(&["output"]), [0], "byte {at} of {right:?}");
+            assert_eq!(
+                verify.send("input", &wrong).count(&["output"]),
+                [0],
+                "byte {at} of {right:?}"
+            );
             wrong[at] ^= 0x10;
         }
         assert_eq!(wrong, right);
@@ -324,7 +368,8 @@ fn filters_are_those_of_tcpdump() {
     let args = |filter: &str| PcapFilterArgs { filter: filter.into() };
     let mut config = Config::new();
     config.app("x", "PcapFilter", args("udp prot 53")).unwrap();
-    let Err(ConfigureError::Refused(problems)) = Engine::new(Options::default()).configure(&config) else {
+    let Err(ConfigureError::Refused(problems)) = Engine::new(Options::default()).configure(&config)
+    else {
         panic!("it was taken")
     };
     let problems = problems.to_string();
@@ -332,7 +377,10 @@ fn filters_are_those_of_tcpdump() {
         println!("skipped: filters_are_those_of_tcpdump: libpcap is not installed");
         return;
     }
-    assert!(problems.starts_with("app 'x' (PcapFilter): key 'filter': 'udp prot 53': "), "{problems}");
+    assert!(
+        problems.starts_with("app 'x' (PcapFilter): key 'filter': 'udp prot 53': "),
+        "{problems}"
+    );
     for (filter, expected) in [
         ("udp port 53", [1, 0]),
         ("tcp", [0, 1]),
@@ -373,11 +421,18 @@ fn sorting_apps() {
 
 #[test]
 fn synth_makes_what_it_is_told() {
-    let args = SynthArgs { sizes: vec![60, 100], packets: Some(3), random_payload: true, ..SynthArgs::default() };
+    let args = SynthArgs {
+        sizes: vec![60, 100],
+        packets: Some(3),
+        random_payload: true,
+        ..SynthArgs::default()
+    };
     let mut synth = Rig::new("Synth", args, &[], &["output"]);
     synth.0.breathe();
     synth.0.breathe();
-    assert!(synth.0.finished() || !synth.0.link("x.output -> out_output.input").unwrap().is_empty());
+    assert!(
+        synth.0.finished() || !synth.0.link("x.output -> out_output.input").unwrap().is_empty()
+    );
     let frames = synth.take("output");
     assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [60, 100, 60]);
     assert_eq!(frames[0][..14], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]);

@@ -1,4 +1,5 @@
-//! Descriptor rings against the plainest card there can be: it takes descriptors in order and marks them.
+//! Descriptor rings against the plainest card there can be: it takes descriptors in order and marks
+//! them.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -73,7 +74,10 @@ impl Card {
         let cells = self.ring.cells::<AtomicU64>();
         let at = 2 * self.head as usize;
         self.head = (self.head + 1) % SIZE;
-        let offset = cells[at].load(Ordering::Relaxed).checked_sub(PACKETS).expect("an address of the packet memory");
+        let offset = cells[at]
+            .load(Ordering::Relaxed)
+            .checked_sub(PACKETS)
+            .expect("an address of the packet memory");
         assert!((offset as usize) < arena().length());
         Some((arena().base().as_ptr().wrapping_add(offset as usize), &cells[at + 1]))
     }

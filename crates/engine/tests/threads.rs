@@ -1,4 +1,5 @@
-//! Engines on several threads: packets cross, threads start and stop, one that crashes is told and hurts nobody.
+//! Engines on several threads: packets cross, threads start and stop, one that crashes is told and
+//! hurts nobody.
 
 use std::time::{Duration, Instant};
 
@@ -89,7 +90,11 @@ const NEVER: u64 = u64::MAX >> 1;
 /// Numbers on thread 0, checked on thread 2, through thread 1.
 fn network(count: u64, enough: u64) -> Config {
     let mut config = Config::new();
-    config.app_on(0, "src", "Numbers", Count { count }).unwrap().app_on(1, "mid", "Join", ()).unwrap();
+    config
+        .app_on(0, "src", "Numbers", Count { count })
+        .unwrap()
+        .app_on(1, "mid", "Join", ())
+        .unwrap();
     config.app_on(2, "end", "Check", Count { count: enough }).unwrap();
     config.link("src.output -> mid.input").unwrap().link("mid.output -> end.input").unwrap();
     config
@@ -130,7 +135,9 @@ fn a_crash_is_told_and_the_rest_goes_on() {
     wait_for(|| threads.health()[&2] != Health::Running);
     let Health::Crashed(words) = threads.health()[&2].clone() else { panic!("it runs") };
     assert_eq!(words, "app 'end' panicked: enough");
-    let sent = |threads: &mut Threads| threads.links()[&"src.output -> mid.input".parse().unwrap()].rxpackets;
+    let sent = |threads: &mut Threads| {
+        threads.links()[&"src.output -> mid.input".parse().unwrap()].rxpackets
+    };
     let before = sent(&mut threads);
     wait_for(|| sent(&mut threads) > before + 10_000);
     assert_eq!(threads.health()[&0], Health::Running);
@@ -156,7 +163,10 @@ fn apps_move_between_threads() {
     threads.configure(&network(NEVER, NEVER)).unwrap();
     wait_for(|| threads.links()[&"mid.output -> end.input".parse().unwrap()].rxpackets > 1000);
     let mut next = Config::new();
-    next.app_on(1, "src", "Numbers", Count { count: 5000 }).unwrap().app_on(1, "mid", "Join", ()).unwrap();
+    next.app_on(1, "src", "Numbers", Count { count: 5000 })
+        .unwrap()
+        .app_on(1, "mid", "Join", ())
+        .unwrap();
     next.app_on(0, "end", "Sink", ()).unwrap();
     next.link("src.output -> mid.input").unwrap().link("mid.output -> end.input").unwrap();
     threads.configure(&next).unwrap();

@@ -33,6 +33,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
+pub use cpu::tree as tree_of;
 pub use sockets::{Demo, demo};
 
 use crate::Run;

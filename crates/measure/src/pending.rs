@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
 
 /// Beside its later place until `commit`; gone if that is never called.
@@ -17,7 +17,10 @@ pub struct Pending {
 impl Pending {
     /// Finds out at once whether `path` can be written.
     pub fn create(path: &Path) -> Result<Pending> {
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let is_other = fs::metadata(path).is_ok_and(|there| !there.is_file());
+        ensure!(!is_other, "cannot write {}: it is no ordinary file", path.display());
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file = tempfile::Builder::new()
             .prefix(".shortwire-")
             .permissions(Permissions::from_mode(0o644))
@@ -29,7 +32,8 @@ impl Pending {
     /// As `create`, and makes the directory.
     pub fn create_all(path: &Path) -> Result<Pending> {
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).with_context(|| format!("cannot make the directory {}", parent.display()))?;
+            fs::create_dir_all(parent)
+                .with_context(|| format!("cannot make the directory {}", parent.display()))?;
         }
         Pending::create(path)
     }
@@ -60,12 +64,19 @@ mod tests {
         Pending::create(&path).unwrap().commit(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(
+            fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1,
+            "nothing else is left"
+        );
     }
 
     #[test]
     fn a_place_that_cannot_be_written_is_told_at_once() {
         let error = Pending::create(Path::new("/nonexistent/curves.svg")).err().unwrap();
         assert!(error.to_string().contains("/nonexistent/curves.svg"));
+        // It would be put in the place of the device.
+        let error = Pending::create(Path::new("/dev/null")).err().unwrap();
+        assert!(error.to_string().contains("no ordinary file"), "{error}");
     }
 }

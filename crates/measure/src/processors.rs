@@ -19,7 +19,8 @@ pub fn run_on(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Runs on a thread of its own, on the second processor: the first one has the interrupts of most machines.
+/// Runs on a thread of its own, on the second processor: the first one has the interrupts of most
+/// machines.
 pub fn pinned<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let body = || {

@@ -1,4 +1,5 @@
-//! The prefetch profile of the checksums: where its file lies, and how commands that compute checksums come to use it.
+//! The prefetch profile of the checksums: where its file lies, and how commands that compute
+//! checksums come to use it.
 
 use std::env;
 use std::fs;
@@ -14,12 +15,13 @@ pub const SYSTEM: &str = "/etc/shortwire/checksum.profile";
 pub fn of_user() -> Result<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let directory = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
-    let directory = directory.context("neither XDG_CONFIG_HOME nor HOME is set; say where with --output")?;
+    let directory =
+        directory.context("neither XDG_CONFIG_HOME nor HOME is set; say where with --output")?;
     Ok(directory.join("shortwire/checksum.profile"))
 }
 
-/// To be called first by every command that computes checksums; it reads two small files at most. Whatever is wrong with the file costs only speed, so it is
-/// a warning.
+/// To be called first by every command that computes checksums; it reads two small files at most.
+/// Whatever is wrong with the file costs only speed, so it is a warning.
 pub fn load() -> Profile {
     let places: Vec<PathBuf> = of_user().into_iter().chain([SYSTEM.into()]).collect();
     let (profile, warning) = first_of(&places);
@@ -30,13 +32,19 @@ pub fn load() -> Profile {
     profile
 }
 
-/// The first file that exists counts, even if it cannot be used: an older one behind it would be a surprise.
+/// The first file that exists counts, even if it cannot be used: an older one behind it would be a
+/// surprise.
 fn first_of(places: &[PathBuf]) -> (Profile, Option<String>) {
     for place in places {
         match read(place) {
             Ok(None) => {}
             Ok(Some(profile)) => return (profile, None),
-            Err(error) => return (Profile::built_in(), Some(format!("{error:#}. The built-in profile is used."))),
+            Err(error) => {
+                return (
+                    Profile::built_in(),
+                    Some(format!("{error:#}. The built-in profile is used.")),
+                );
+            }
         }
     }
     (Profile::built_in(), None)
@@ -45,11 +53,15 @@ fn first_of(places: &[PathBuf]) -> (Profile, Option<String>) {
 fn read(path: &Path) -> Result<Option<Profile>> {
     let text = match fs::read(path) {
         Ok(text) => text,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
     // What is no text fails in `parse`, at the line where it begins.
-    Profile::parse(&String::from_utf8_lossy(&text)).map(Some).with_context(|| path.display().to_string())
+    Profile::parse(&String::from_utf8_lossy(&text))
+        .map(Some)
+        .with_context(|| path.display().to_string())
 }
 
 #[cfg(test)]
@@ -73,7 +85,10 @@ mod tests {
     #[test]
     fn the_users_file_comes_before_the_systems() {
         let (mine, theirs) = (Profile::new(320, 5, 1), Profile::new(64, 4, 4));
-        assert_eq!(outcome(&[Some(text(mine).as_bytes()), Some(text(theirs).as_bytes())]), (mine, None));
+        assert_eq!(
+            outcome(&[Some(text(mine).as_bytes()), Some(text(theirs).as_bytes())]),
+            (mine, None)
+        );
         assert_eq!(outcome(&[None, Some(text(theirs).as_bytes())]), (theirs, None));
         assert_eq!(outcome(&[None, None]), (Profile::built_in(), None));
     }

@@ -1,4 +1,5 @@
-//! `shortwire rstream`: what librdmacm's rstream and riostream measure, over rsockets, TCP and the bare machine.
+//! `shortwire rstream`: what librdmacm's rstream and riostream measure, over rsockets, TCP and the
+//! bare machine.
 
 mod limits;
 mod measure;
@@ -24,7 +25,7 @@ use crate::processors::{run_on, two_cpus};
 use crate::sys;
 
 #[derive(clap::Args)]
-#[command(about = "Measure streams of rsockets: latency, bandwidth, message rate, direct writes")]
+#[command(about = "Measure rsockets: latency, bandwidth, message rate")]
 #[command(
     long_about = "Measures what librdmacm's rstream and riostream do, over rsockets and over TCP in turn: latency (half a round trip) \
 and bandwidth over message sizes, the rate of small messages, and direct writes into memory of the peer (riowrite), beside the limits of this \
@@ -33,12 +34,15 @@ machine: a bare ring in shared memory with one copy in and one copy out, and mem
 Without --listen and --server both ends run here, each on a processor of its own. The server ends with this process, also on Ctrl-C."
 )]
 #[command(after_help = "Examples:
-  shortwire rstream                          both ends here: every measure against TCP and the limits
-  shortwire rstream --size 64 --mode block   one size, sleeping instead of polling
-  shortwire rstream --verify --size all      check every byte (slower)
-  shortwire rstream --listen                 a server; on the other side:
-  shortwire rstream --server 10.0.0.2        its client
-  shortwire rstream --listen --transport tcp a server for the client's --transport tcp
+  shortwire rstream                         both ends here: every measure
+                                            against TCP and the limits
+  shortwire rstream --size 64 --mode block  one size, sleeping instead of
+                                            polling
+  shortwire rstream --verify --size all     check every byte (slower)
+  shortwire rstream --listen                a server; on the other side:
+  shortwire rstream --server 10.0.0.2       its client
+  shortwire rstream --listen --transport tcp
+      a server for the client's --transport tcp
 
 A ratio is the median over the rounds of rsockets against the other in the same round; above 1 rsockets are better. A bar is what the \
 project promises. Nothing else should run meanwhile.")]
@@ -64,7 +68,8 @@ pub struct Rstream {
     /// Message sizes, separated by commas, or all
     #[arg(short = 'S', long, value_name = "BYTES,...", default_value = "64,64K,1M")]
     pub size: Sizes,
-    /// The server forks a process for each client; without riowrite, whose target must not be a child's
+    /// The server forks a process for each client; without riowrite, whose target must not be a
+    /// child's
     #[arg(long)]
     pub fork: bool,
     /// Check every byte that arrives
@@ -140,14 +145,23 @@ struct Pair {
 
 impl Pair {
     fn start(args: &Rstream, transport: Transport, cpu: Option<usize>) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-        command.args(["rstream", "--listen", "--port", "0", "--beside", &cpu.unwrap_or(usize::MAX).to_string()]);
+        let mut command =
+            Command::new(std::env::current_exe().context("cannot find this program")?);
+        command.args([
+            "rstream",
+            "--listen",
+            "--port",
+            "0",
+            "--beside",
+            &cpu.unwrap_or(usize::MAX).to_string(),
+        ]);
         command.args(["--transport", if transport == Transport::Tcp { "tcp" } else { "rsocket" }]);
         command.args(["--mode", wire::name(args.mode)]);
         args.fork.then(|| command.arg("--fork"));
         args.buffer.map(|bytes| command.args(["--buffer", &bytes.to_string()]));
         sys::at_start(&mut command, cpu);
-        let mut server = command.stdout(Stdio::piped()).spawn().context("cannot start the server")?;
+        let mut server =
+            command.stdout(Stdio::piped()).spawn().context("cannot start the server")?;
         let mut connect = || -> Result<Client> {
             let mut line = String::new();
             BufReader::new(server.stdout.take().context("no output")?).read_line(&mut line)?;
@@ -176,7 +190,7 @@ impl Pair {
 fn here(args: &Rstream) -> Result<()> {
     let cpus = two_cpus();
     let cases = Case::list(args, !args.fork);
-    let mut report = Report::new(args, Machine::describe(cpus), &cases);
+    let mut report = Report::new(args, Machine::describe(cpus).warned(), &cases);
     let progress = Progress::new(args.repeat as usize);
     let mut pairs = [Transport::Rsocket, Transport::Tcp]
         .map(|transport| Pair::start(args, transport, cpus.map(|(server, _)| server)))
@@ -200,9 +214,9 @@ fn here(args: &Rstream) -> Result<()> {
             if let Some(limit) = limits::run(case, time, cpus)? {
                 report.add(i, report::Path::Limit, limit);
             }
-            if signals::interrupted() {
+            if let Err(interrupted) = signals::go_on_unless_interrupted("") {
                 progress.finish();
-                anyhow::bail!("interrupted");
+                return Err(interrupted.into());
             }
         }
         progress.end(&format!("round {}", round + 1), "done");
@@ -214,13 +228,14 @@ fn here(args: &Rstream) -> Result<()> {
 
 fn elsewhere(args: &Rstream, server: &str) -> Result<()> {
     let cases = Case::list(args, args.transport == Transport::Rsocket && !args.fork);
-    let mut report = Report::new(args, Machine::describe(None), &cases);
+    let mut report = Report::new(args, Machine::describe(None).warned(), &cases);
     let mut client = Client::new(Wire::connect((server, args.port), args.transport, args)?);
-    let path = if args.transport == Transport::Tcp { report::Path::Tcp } else { report::Path::Rsocket };
+    let path =
+        if args.transport == Transport::Tcp { report::Path::Tcp } else { report::Path::Rsocket };
     for _ in 0..args.repeat {
         for (i, case) in cases.iter().enumerate() {
             report.add(i, path, client.run(case, Duration::from_secs_f64(args.seconds))?);
-            ensure!(!signals::interrupted(), "interrupted");
+            signals::go_on_unless_interrupted("")?;
         }
     }
     report.print()

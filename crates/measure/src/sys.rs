@@ -1,5 +1,6 @@
-//! What neither the standard library nor rustix does: a program that is pinned and ends with this process, a network of
-//! one's own, the rivals of `bench lock` and what disturbs them, and a fork for `rstream`.
+//! What neither the standard library nor rustix does: a program that is pinned and ends with this
+//! process, a network of one's own, the rivals of `bench lock` and what disturbs them, and a fork
+//! for `rstream`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,13 +11,15 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::processors;
 
-/// Runs in the new process before its program: pins it, and has it ended should this process be killed.
+/// Runs in the new process before its program: pins it, and has it ended should this process be
+/// killed.
 pub fn at_start(command: &mut Command, cpu: Option<usize>) {
     let prepare = move || {
         set_parent_process_death_signal(Some(Signal::TERM))?;
         cpu.map_or(Ok(()), processors::run_on)
     };
-    // SAFETY: only two system calls happen between fork and exec; nothing is allocated, no lock is taken.
+    // SAFETY: only two system calls happen between fork and exec; nothing is allocated, no lock is
+    // taken.
     unsafe { command.pre_exec(prepare) };
 }
 
@@ -114,6 +117,7 @@ pub fn fork() -> io::Result<Option<Forked>> {
 
 /// Opens memory to direct writes at offset 0; the caller unmaps it.
 pub fn map(stream: &shortwire_rsocket::net::RsocketStream, memory: &mut [u8]) -> io::Result<()> {
-    // SAFETY: bytes have no invalid value; the caller keeps them, and looks at them when the peer has said that it wrote.
+    // SAFETY: bytes have no invalid value; the caller keeps them, and looks at them when the peer
+    // has said that it wrote.
     unsafe { stream.map(memory.as_mut_ptr(), memory.len(), Some(0)) }.map(drop)
 }

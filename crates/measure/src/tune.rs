@@ -1,5 +1,5 @@
-//! `shortwire tune checksum`: measures prefetch settings on packets that no cache holds, and writes a profile if one is
-//! clearly better than the built-in one.
+//! `shortwire tune checksum`: measures prefetch settings on packets that no cache holds, and writes
+//! a profile if one is clearly better than the built-in one.
 
 mod decide;
 mod report;
@@ -83,13 +83,15 @@ pub fn run(args: &Tune) -> Result<ExitCode> {
     // Refused here, before the measuring.
     let pending = if args.dry_run { None } else { Some(Pending::create_all(&path)?) };
     let rounds = args.repeat.to_string();
-    let figures = measure(&["--only", "tune", "--rounds", &rounds, "--limit", "60"].map(Into::into))?;
+    let figures =
+        measure(&["--only", "tune", "--rounds", &rounds, "--limit", "60"].map(Into::into))?;
     if let Some((case, reason)) = figures.skipped.first() {
         bail!("cannot measure {case}: {reason}");
     }
     let findings = findings(&figures)?;
     let better = findings.profile != Profile::built_in();
-    let written = pending.filter(|_| better).map(|pending| pending.commit(text(&findings).as_bytes()));
+    let written =
+        pending.filter(|_| better).map(|pending| pending.commit(text(&findings).as_bytes()));
     let written = written.transpose()?.map(|()| path.as_path());
     let mut output = std::io::stdout().lock();
     if args.json {
@@ -111,13 +113,15 @@ fn place(args: &TuneChecksum) -> Result<PathBuf> {
 
 fn findings(figures: &Figures) -> Result<Findings> {
     let built_in = Profile::built_in();
-    let cases =
-        |prefix: &str| -> Vec<&Case> { figures.cases.iter().filter(|case| case.case.starts_with(prefix)).collect() };
+    let cases = |prefix: &str| -> Vec<&Case> {
+        figures.cases.iter().filter(|case| case.case.starts_with(prefix)).collect()
+    };
     let in_packet = decide(&cases("tune-in-packet"), &built_in.in_packet.to_string())?;
     let next = format!("{} {}", built_in.next_packet_lines, built_in.packets_ahead);
     let next_packet = decide(&cases("tune-next-packet"), &next)?;
     let distance = in_packet.kept().parse().context("a distance was to be a number")?;
-    let (lines, ahead) = next_packet.kept().split_once(' ').context("a setting was to be two numbers")?;
+    let (lines, ahead) =
+        next_packet.kept().split_once(' ').context("a setting was to be two numbers")?;
     let profile = Profile::new(distance, lines.parse()?, ahead.parse()?);
     Ok(Findings { in_packet, next_packet, profile })
 }

@@ -1,8 +1,9 @@
 //! The library's own heap, apart from the application's.
 //!
-//! A hook may run in a signal handler that interrupted malloc, or inside a replacement malloc that reads /proc: the
-//! application's allocator is out of bounds. Small blocks come from size classes over mapped chunks; a signal handler
-//! that interrupted our own allocator gets a mapping of its own instead of waiting for itself.
+//! A hook may run in a signal handler that interrupted malloc, or inside a replacement malloc that
+//! reads /proc: the application's allocator is out of bounds. Small blocks come from size classes
+//! over mapped chunks; a signal handler that interrupted our own allocator gets a mapping of its
+//! own instead of waiting for itself.
 #![allow(unsafe_code)]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -15,7 +16,8 @@ use smc::sys;
 const CLASSES: usize = 9; // 32 bytes to 8 KiB
 const CHUNK: usize = 256 << 10;
 
-/// A chunk for when the kernel gives no more: an allocation that fails ends the program. Costs nothing before that.
+/// A chunk for when the kernel gives no more: an allocation that fails ends the program. Costs
+/// nothing before that.
 #[repr(align(8192))]
 struct Last(UnsafeCell<[u8; CHUNK]>, AtomicBool);
 // SAFETY: handed out once.
@@ -58,7 +60,9 @@ unsafe impl GlobalAlloc for Heap {
         let Some(class) = class(layout) else { return sys::anonymous(layout.size()) };
         let Ok(_guard) = self.lock.lock() else { return sys::anonymous(layout.size().max(4096)) };
         // SAFETY: the lock is held.
-        let (free, chunk) = unsafe { (&mut *self.free.get(), &mut *self.chunk.get()) };
+        let free = unsafe { &mut *self.free.get() };
+        // SAFETY: the lock is held.
+        let chunk = unsafe { &mut *self.chunk.get() };
         let head = free[class];
         if !head.is_null() {
             // SAFETY: a free block begins with the address of the next.
@@ -66,7 +70,8 @@ unsafe impl GlobalAlloc for Heap {
             return head;
         }
         let size = 32usize << class;
-        // A chunk is page-aligned and blocks are powers of two: rounding up aligns a block to its size.
+        // A chunk is page-aligned and blocks are powers of two: rounding up aligns a block to its
+        // size.
         let at = chunk.0.next_multiple_of(size);
         if chunk.0 == 0 || at + size > chunk.1 {
             let fresh = self::chunk();
@@ -88,11 +93,10 @@ unsafe impl GlobalAlloc for Heap {
         };
         // A handler that interrupted the allocator leaks the block rather than wait for itself.
         let Ok(_guard) = self.lock.lock() else { return };
-        // SAFETY: the lock is held and the block is ours again.
-        unsafe {
-            let free = &mut *self.free.get();
-            block.cast::<*mut u8>().write(free[class]);
-            free[class] = block;
-        }
+        // SAFETY: the lock is held.
+        let free = unsafe { &mut *self.free.get() };
+        // SAFETY: the block is ours again, and has room for an address.
+        unsafe { block.cast::<*mut u8>().write(free[class]) };
+        free[class] = block;
     }
 }

@@ -1,4 +1,5 @@
-//! The socket library's world: libc's own functions, which are cancellation points and count as such.
+//! The socket library's world: libc's own functions, which are cancellation points and count as
+//! such.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
@@ -10,7 +11,8 @@ use crate::{next, told};
 
 pub static LIBC: &dyn Kernel = &Libc;
 
-/// A handler that interrupts and is taken out by its signal was ever installed: afterwards nobody sees that it was there.
+/// A handler that interrupts and is taken out by its signal was ever installed: afterwards nobody
+/// sees that it was there.
 pub static ONE_SHOT: AtomicBool = AtomicBool::new(false);
 
 struct Libc;
@@ -33,12 +35,25 @@ impl Kernel for Libc {
         told(unsafe { next::recv(fd, (&raw mut byte).cast(), 1, flags | libc::MSG_PEEK) })
     }
 
-    unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize {
+    unsafe fn ppoll(
+        &self,
+        list: *mut pollfd,
+        n: nfds_t,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> isize {
         // SAFETY: forwarded.
         told(unsafe { next::ppoll(list, n, limit, mask) } as isize)
     }
 
-    unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize {
+    unsafe fn epoll_pwait(
+        &self,
+        ep: i32,
+        out: *mut epoll_event,
+        n: i32,
+        ms: i32,
+        mask: *const sigset_t,
+    ) -> isize {
         // SAFETY: forwarded.
         told(unsafe { next::epoll_pwait(ep, out, n, ms, mask) } as isize)
     }

@@ -1,15 +1,17 @@
-//! Programs of another C library, musl: this one is of no use to them, and its loader would end them for what it lacks here.
+//! Programs of another C library, musl: this one is of no use to them, and its loader would end
+//! them for what it lacks here.
 //!
-//! musl takes a library that defines both `__libc_start_main` and `stdin` for a C library, its own, and uses what it has already
-//! in its place. So we define both. With glibc the first calls on, and the second points to where its own does.
+//! musl takes a library that defines both `__libc_start_main` and `stdin` for a C library, its own,
+//! and uses what it has already in its place. So we define both. With glibc the first calls on, and
+//! the second points to where its own does.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_void};
 
 use crate::next;
 
-/// What `_start` gives it: main and its argument count and vector, three functions that run before and after, the end of the
-/// stack.
+/// What `_start` gives it: main and its argument count and vector, three functions that run before
+/// and after, the end of the stack.
 ///
 /// # Safety
 /// For `_start` to call.

@@ -1,12 +1,13 @@
-//! The next definition of every name we export: libc's, or another preloaded library's.
+//! The next definitions of the functions that the hooks go on to: libc's, or another preloaded
+//! library's.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
-    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigevent, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigevent,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 macro_rules! next {
@@ -24,7 +25,9 @@ macro_rules! next {
                     p = find(&table::$name, concat!(stringify!($name), "\0"));
                 }
                 // SAFETY: the name's C signature is the one given here.
-                unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(p)($($arg),*) }
+                let next = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(p) };
+                // SAFETY: forwarded.
+                unsafe { next($($arg),*) }
             }
         )*
         /// Looks all names up: dlsym takes locks and may allocate, so not in the middle of a hook.
@@ -35,8 +38,7 @@ macro_rules! next {
 }
 
 extern "C" fn missing() -> c_long {
-    // SAFETY: errno of this thread.
-    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    crate::set_errno(libc::ENOSYS);
     -1
 }
 
@@ -117,8 +119,6 @@ next! {
     posix_spawn(pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
     posix_spawnp(pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
     posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int;
-    io_uring_queue_init(n: libc::c_uint, ring: *mut c_void, flags: libc::c_uint) -> c_int;
-    io_uring_queue_init_params(n: libc::c_uint, ring: *mut c_void, p: *mut c_void) -> c_int;
     setuid(uid: libc::uid_t) -> c_int;
     capset(header: *mut c_void, data: *const c_void) -> c_int;
     seteuid(uid: libc::uid_t) -> c_int;

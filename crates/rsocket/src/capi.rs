@@ -13,8 +13,10 @@ use shm::Errno;
 use std::time::Duration;
 
 fn set_errno(e: Errno) {
+    // SAFETY: it has no obligation.
+    let place = unsafe { libc::__errno_location() };
     // SAFETY: the thread's own errno.
-    unsafe { *libc::__errno_location() = e.raw_os_error() };
+    unsafe { *place = e.raw_os_error() };
 }
 
 fn status(result: Result<(), Errno>) -> c_int {
@@ -28,7 +30,8 @@ fn number(result: Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// A new rsocket, as `socket` makes one: a descriptor that only the calls of this interface know how to use.
+/// A new rsocket, as `socket` makes one: a descriptor that only the calls of this interface know
+/// how to use.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number(socket::open(domain, kind, protocol))
@@ -52,8 +55,11 @@ pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
 /// As `accept`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let (addr, len) =
-        if addr.is_null() || len.is_null() { (core::ptr::null_mut(), core::ptr::null_mut()) } else { (addr, len) };
+    let (addr, len) = if addr.is_null() || len.is_null() {
+        (core::ptr::null_mut(), core::ptr::null_mut())
+    } else {
+        (addr, len)
+    };
     // SAFETY: as above.
     number(unsafe { socket::accept(fd, addr, len) })
 }
@@ -81,7 +87,11 @@ pub extern "C" fn rclose(fd: c_int) -> c_int {
 /// # Safety
 /// As `getpeername`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rgetpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C" fn rgetpeername(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     // SAFETY: as above.
     unsafe { name(fd, true, addr, len) }
 }
@@ -89,7 +99,11 @@ pub unsafe extern "C" fn rgetpeername(fd: c_int, addr: *mut sockaddr, len: *mut 
 /// # Safety
 /// As `getsockname`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rgetsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C" fn rgetsockname(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
     // SAFETY: as above.
     unsafe { name(fd, false, addr, len) }
 }
@@ -192,16 +206,25 @@ pub unsafe extern "C" fn rselect(
     // SAFETY: as above: null, or a set of FD_SETSIZE bits.
     let has = |set: *mut fd_set, fd| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
     let wanted = |fd| {
-        let events = [(has(read, fd), libc::POLLIN), (has(write, fd), libc::POLLOUT), (has(except, fd), libc::POLLPRI)];
+        let events = [
+            (has(read, fd), libc::POLLIN),
+            (has(write, fd), libc::POLLOUT),
+            (has(except, fd), libc::POLLPRI),
+        ];
         events.iter().filter(|e| e.0).fold(0, |all, e| all | e.1)
     };
-    let mut fds: Vec<pollfd> =
-        (0..count).map(|fd| pollfd { fd, events: wanted(fd), revents: 0 }).filter(|e| e.events != 0).collect();
+    let mut fds: Vec<pollfd> = (0..count)
+        .map(|fd| pollfd { fd, events: wanted(fd), revents: 0 })
+        .filter(|e| e.events != 0)
+        .collect();
     // SAFETY: as above.
-    let limit = unsafe { timeout.as_ref() }.map(|t| (u64::try_from(t.tv_sec), u32::try_from(t.tv_usec)));
+    let limit =
+        unsafe { timeout.as_ref() }.map(|t| (u64::try_from(t.tv_sec), u32::try_from(t.tv_usec)));
     let limit = match limit {
         None => None,
-        Some((Ok(seconds), Ok(micros @ ..1_000_000))) => Some(Duration::new(seconds, micros * 1000)),
+        Some((Ok(seconds), Ok(micros @ ..1_000_000))) => {
+            Some(Duration::new(seconds, micros * 1000))
+        }
         Some(_) => return number(Err(Errno::INVAL)),
     };
     if let Err(e) = poll::poll(&mut fds, limit) {

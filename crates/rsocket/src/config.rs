@@ -26,8 +26,9 @@ pub struct Defaults {
 
 impl Defaults {
     const BUILT_IN: Self = Self {
-        // Eight times that of librdmacm: where a write is a copy, both ends then copy most of the time, and what was written
-        // has left the writer's cache for the shared one before it is read. Taking it from there costs half as much.
+        // Eight times that of librdmacm: where a write is a copy, both ends then copy most of the
+        // time, and what was written has left the writer's cache for the shared one before it is
+        // read. Taking it from there costs half as much.
         rbuf: 1 << 20,
         sbuf: 1 << 17,
         sq: 384,
@@ -51,7 +52,9 @@ pub fn defaults() -> &'static Defaults {
 
 fn from(read: impl Fn(&str) -> Option<u32>) -> Defaults {
     let built_in = Defaults::BUILT_IN;
-    let queue = |name, or: u16| read(name).map_or(or, |n| n.clamp(QUEUE_MIN.into(), QUEUE_MAX.into()) as u16);
+    let queue = |name, or: u16| {
+        read(name).map_or(or, |n| n.clamp(QUEUE_MIN.into(), QUEUE_MAX.into()) as u16)
+    };
     let buffer = |name, or: u32| read(name).map_or(or, |n| n.clamp(BUFFER_MIN, BUFFER_MAX));
     Defaults {
         rbuf: buffer("mem_default", built_in.rbuf),
@@ -59,12 +62,14 @@ fn from(read: impl Fn(&str) -> Option<u32>) -> Defaults {
         sq: queue("sqsize_default", built_in.sq),
         rq: queue("rqsize_default", built_in.rq),
         inline: read("inline_default").map_or(built_in.inline, |n| n.min(QUEUE_MAX.into()) as u16),
-        iomaps: read("iomap_size").map_or(0, |n| crate::wire::from_scale(crate::wire::to_scale(n.min(0x7fff) as u16))),
+        iomaps: read("iomap_size")
+            .map_or(0, |n| crate::wire::from_scale(crate::wire::to_scale(n.min(0x7fff) as u16))),
         polling: read("polling_time").map_or(built_in.polling, |n| Duration::from_micros(n.into())),
     }
 }
 
-/// The devices to use, in this order, separated by commas: `verbs` is RDMA, `loopback` shared memory.
+/// The devices to use, in this order, separated by commas: `verbs` is RDMA, `loopback` shared
+/// memory.
 const PREFER: &str = "SHORTWIRE_PREFER";
 
 /// What carries new streams.

@@ -1,12 +1,14 @@
 //! rsockets: the sockets of librdmacm, for any machine.
 //!
-//! Programs use the C names ([`capi`]) or [`net`], which feels like `std::net`. Beneath lie sockets by
-//! descriptor ([`socket`]), the stream protocol ([`stream`]), and what moves its bytes ([`provider`]).
-//! doc/rsocket.md describes the protocol.
+//! Programs use the C names ([`capi`]) or [`net`], which feels like `std::net`. Beneath lie sockets
+//! by descriptor (`socket`), the stream protocol ([`stream`]), and what moves its bytes
+//! ([`provider`]). doc/rsocket.md describes the protocol.
 #![cfg(not(loom))]
 #![deny(missing_docs)]
+#![deny(clippy::multiple_unsafe_ops_per_block)]
 
 pub mod capi;
+mod census;
 mod config;
 pub mod net;
 mod poll;

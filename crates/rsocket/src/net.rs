@@ -1,8 +1,9 @@
 //! rsockets that feel like `std::net`.
 //!
-//! A [`RsocketStream`] is read and written like a `TcpStream`, and a [`RsocketListener`] accepts them. What
-//! rsockets have beyond TCP is here too: sizes of queues and buffers ([`Builder`]), and memory that the peer
-//! writes without a message ([`RsocketStream::map`], [`RsocketStream::write_at`]).
+//! A [`RsocketStream`] is read and written like a `TcpStream`, and a [`RsocketListener`] accepts
+//! them. What rsockets have beyond TCP is here too: sizes of queues and buffers ([`Builder`]), and
+//! memory that the peer writes without a message ([`RsocketStream::map`],
+//! [`RsocketStream::write_at`]).
 //!
 //! ```no_run
 //! use shortwire_rsocket::net::{RsocketListener, RsocketStream};
@@ -110,7 +111,9 @@ impl Builder {
         for (option, value) in self.rdma.iter().enumerate() {
             value.map_or(Ok(()), |value| set(socket.0, SOL_RDMA, option as i32, value as i32))?;
         }
-        for (option, value) in [(libc::SO_SNDBUF, self.send_buffer), (libc::SO_RCVBUF, self.receive_buffer)] {
+        for (option, value) in
+            [(libc::SO_SNDBUF, self.send_buffer), (libc::SO_RCVBUF, self.receive_buffer)]
+        {
             let value = value.map(|n| i32::try_from(n).unwrap_or(i32::MAX));
             value.map_or(Ok(()), |value| set(socket.0, libc::SOL_SOCKET, option, value))?;
         }
@@ -230,7 +233,9 @@ impl RsocketStream {
     /// Reads what the next read will read again.
     pub fn peek(&self, buffer: &mut [u8]) -> Result<usize> {
         // SAFETY: a slice.
-        Ok(unsafe { socket::recv(self.0.0, &[(buffer.as_mut_ptr(), buffer.len())], libc::MSG_PEEK) }?)
+        Ok(unsafe {
+            socket::recv(self.0.0, &[(buffer.as_mut_ptr(), buffer.len())], libc::MSG_PEEK)
+        }?)
     }
 
     /// Waits until the stream is ready for one of the `poll` events, and says for which.
@@ -240,12 +245,13 @@ impl RsocketStream {
         Ok(fds[0].revents)
     }
 
-    /// Opens `len` bytes at `buffer` to the peer's [`Self::write_at`], at `offset` or else at their address;
-    /// returns the offset. The peer knows of it once it has read what is sent next.
+    /// Opens `len` bytes at `buffer` to the peer's [`Self::write_at`], at `offset` or else at their
+    /// address; returns the offset. The peer knows of it once it has read what is sent next.
     ///
     /// # Safety
-    /// The memory stays allocated until [`Self::unmap`] or the end of the stream; the peer changes it at any
-    /// time, so that nothing else may be assumed of its content; no other thread writes to it during this call.
+    /// The memory stays allocated until [`Self::unmap`] or the end of the stream; the peer changes
+    /// it at any time, so that nothing else may be assumed of its content; no other thread writes
+    /// to it during this call.
     pub unsafe fn map(&self, buffer: *mut u8, len: usize, offset: Option<u64>) -> Result<u64> {
         let offset = offset.map_or(Ok(-1), i64::try_from).map_err(|_| rustix::io::Errno::INVAL)?;
         Ok(socket::map(self.0.0, buffer, len, libc::PROT_WRITE, offset).map(i64::cast_unsigned)?)
@@ -256,7 +262,8 @@ impl RsocketStream {
         Ok(socket::unmap(self.0.0, buffer, len)?)
     }
 
-    /// Writes straight into what the peer has mapped, from `offset` on. Less than all where the map ends.
+    /// Writes straight into what the peer has mapped, from `offset` on. Less than all where the map
+    /// ends.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         let offset = i64::try_from(offset).map_err(|_| rustix::io::Errno::INVAL)?;
         // SAFETY: a slice.

@@ -45,7 +45,8 @@ fn check(fds: &mut [libc::pollfd]) -> Result<usize, Errno> {
         }
     }
     if others {
-        let mut kernel: Vec<libc::pollfd> = fds.iter().filter(|e| table::find(e.fd).is_none()).copied().collect();
+        let mut kernel: Vec<libc::pollfd> =
+            fds.iter().filter(|e| table::find(e.fd).is_none()).copied().collect();
         kernel_poll(&mut kernel, Some(Duration::ZERO))?;
         let others = fds.iter_mut().filter(|e| table::find(e.fd).is_none());
         others.zip(kernel).for_each(|(entry, seen)| entry.revents = seen.revents);
@@ -112,11 +113,15 @@ fn wait(fds: &[libc::pollfd], timeout: Option<Duration>) -> Result<bool, Errno> 
 }
 
 fn kernel_poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
-    let timeout = timeout
-        .map(|t| libc::timespec { tv_sec: t.as_secs().min(i64::MAX as u64) as i64, tv_nsec: t.subsec_nanos().into() });
+    let timeout = timeout.map(|t| libc::timespec {
+        tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: t.subsec_nanos().into(),
+    });
     let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: a slice of entries, and a time or null.
-    let n = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, core::ptr::null()) };
+    let n = unsafe {
+        libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, core::ptr::null())
+    };
     usize::try_from(n).map_err(|_| last_error())
 }
 
@@ -133,7 +138,8 @@ impl Selected {
         Self {
             readable: revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0,
             writable: revents & (libc::POLLOUT | libc::POLLERR) != 0,
-            exceptional: revents & !(libc::POLLIN | libc::POLLOUT | libc::POLLHUP | libc::POLLERR) != 0,
+            exceptional: revents & !(libc::POLLIN | libc::POLLOUT | libc::POLLHUP | libc::POLLERR)
+                != 0,
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Who processes completions, and who waits for them.
 //!
-//! Sends and receives of one socket each have their lock, and both need the completion queue: a send waits
-//! for credits there, a receive for data. `lock` is held while completions are processed, never during
-//! sleep. `seat` belongs to the one thread that sleeps on the event; whoever finds it taken sleeps on
-//! `epoch`, which the thread in the seat moves on whenever it wakes. So a blocked receive never stalls a
-//! send, and the reverse.
+//! Sends and receives of one socket each have their lock, and both need the completion queue: a
+//! send waits for credits there, a receive for data. `lock` is held while completions are
+//! processed, never during sleep. `seat` belongs to the one thread that sleeps on the event;
+//! whoever finds it taken sleeps on `epoch`, which the thread in the seat moves on whenever it
+//! wakes. So a blocked receive never stalls a send, and the reverse.
 //!
-//! Why no wakeup is lost: a thread sleeps only if the event was requested and the queue was looked at
-//! afterwards, both under `lock`. From then on the next completion makes an event, whichever thread
-//! processes that completion. An event is taken away only under `lock`, only by who has the seat, and only
-//! if no poller counts on seeing it.
+//! Why no wakeup is lost: a thread sleeps only if the event was requested and the queue was looked
+//! at afterwards, both under `lock`. From then on the next completion makes an event, whichever
+//! thread processes that completion. An event is taken away only under `lock`, only by who has the
+//! seat, and only if no poller counts on seeing it.
 //!
 //! Order of locks: `seat` before `lock`. Under `lock` the seat is only tried.
 
@@ -45,9 +45,15 @@ impl Progress {
         Ok(f())
     }
 
-    /// Calls `ready`, which processes completions, until it says so. Without `block`: once, or EAGAIN.
+    /// Calls `ready`, which processes completions, until it says so. Without `block`: once, or
+    /// EAGAIN.
     #[inline]
-    pub fn run(&self, event: &impl Event, block: bool, mut ready: impl FnMut() -> bool) -> Result<(), Errno> {
+    pub fn run(
+        &self,
+        event: &impl Event,
+        block: bool,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<(), Errno> {
         let mut held = self.lock.lock().map_err(|_| BUSY)?;
         loop {
             if ready() {
@@ -85,9 +91,13 @@ impl Progress {
         }
     }
 
-    /// Before a wait on many descriptors at once. True if `ready`; else the event was requested and will
-    /// stay until [`Self::leave`], which must follow.
-    pub fn enter(&self, event: &impl Event, mut ready: impl FnMut() -> bool) -> Result<bool, Errno> {
+    /// Before a wait on many descriptors at once. True if `ready`; else the event was requested and
+    /// will stay until [`Self::leave`], which must follow.
+    pub fn enter(
+        &self,
+        event: &impl Event,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<bool, Errno> {
         let _held = self.lock.lock().map_err(|_| BUSY)?;
         if ready() {
             return Ok(true);
@@ -114,7 +124,8 @@ impl Progress {
         }
     }
 
-    /// Wakes those who sleep on the epoch, to look again. Under the lock, or after a change made under it.
+    /// Wakes those who sleep on the epoch, to look again. Under the lock, or after a change made
+    /// under it.
     pub fn rouse(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
         if self.sleepers.load(Ordering::Relaxed) != 0 {

@@ -1,9 +1,9 @@
-//! What a stream needs from RDMA: a queue pair with its completion queue, memory that the peer may write,
-//! and an event to sleep on. The names are those of the verbs.
+//! What a stream needs from RDMA: a queue pair with its completion queue, memory that the peer may
+//! write, and an event to sleep on. The names are those of the verbs.
 //!
-//! A provider may be a queue pair in shared memory ([`crate::shared`]), hardware behind libibverbs, or a
-//! wrapper that makes faults ([`faulty`]). Connections come from each provider's own rendezvous, which
-//! carries [`crate::wire::ConnData`] as private data.
+//! A provider may be a queue pair in shared memory ([`crate::shared`]), hardware behind libibverbs,
+//! or a wrapper that makes faults (`faulty`). Connections come from each provider's own rendezvous,
+//! which carries [`crate::wire::ConnData`] as private data.
 #![allow(unsafe_code)]
 
 #[cfg(any(test, feature = "conformance"))]
@@ -25,7 +25,8 @@ pub struct Region {
     pub ptr: *mut u8,
     /// Bytes.
     pub len: usize,
-    /// Where it begins, as the peer is to name it: not an address of this process with every provider.
+    /// Where it begins, as the peer is to name it: not an address of this process with every
+    /// provider.
     pub addr: u64,
     /// What the peer must show beside the address (rkey).
     pub key: u32,
@@ -40,8 +41,9 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// Which of its two posters a work request comes from. Each lane has one poster at a time; a provider with
-/// a queue for each needs no lock between them. Requests of one lane arrive in their order.
+/// Which of its two posters a work request comes from. Each lane has one poster at a time; a
+/// provider with a queue for each needs no lock between them. Requests of one lane arrive in their
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Data and what must stay in order with it; under the lock of sends.
@@ -77,8 +79,8 @@ pub enum PostError {
 
 /// One end of a connected, reliable queue pair.
 pub trait Endpoint {
-    /// Bytes that a post takes with it, so that the caller may change them when it returns. More must lie
-    /// still until their completion.
+    /// Bytes that a post takes with it, so that the caller may change them when it returns. More
+    /// must lie still until their completion.
     fn inline_limit(&self) -> usize;
 
     /// Whether a successful post is already complete, and no [`Completion::Sent`] follows.
@@ -87,7 +89,8 @@ pub trait Endpoint {
     /// The memory made for the connection, writable by the peer.
     fn memory(&self) -> Region;
 
-    /// Tells of the memory in which all bytes lie that are posted and not taken along. Once, before the first post.
+    /// Tells of the memory in which all bytes lie that are posted and not taken along. Once, before
+    /// the first post.
     fn lend(&self, _ptr: *mut u8, _len: usize) -> Result<(), Errno> {
         Ok(())
     }
@@ -95,12 +98,12 @@ pub trait Endpoint {
     /// Gives back `count` receives. Under the lock of the completion queue.
     fn post_recv(&self, count: u32);
 
-    /// Writes `pieces`, one after the other, to `to`; then, with `imm`, takes one of the peer's receives and
-    /// tells it. Nothing of it is visible to the peer later than its immediate data.
+    /// Writes `pieces`, one after the other, to `to`; then, with `imm`, takes one of the peer's
+    /// receives and tells it. Nothing of it is visible to the peer later than its immediate data.
     ///
     /// # Safety
-    /// Each piece is readable, until the completion if it is larger than [`Self::inline_limit`]. No other
-    /// thread posts on this lane.
+    /// Each piece is readable, until the completion if it is larger than [`Self::inline_limit`]. No
+    /// other thread posts on this lane.
     unsafe fn post_write(
         &self,
         lane: Lane,
@@ -110,11 +113,12 @@ pub trait Endpoint {
         id: u32,
     ) -> Result<(), PostError>;
 
-    /// What has completed since, at most as much as `out` holds. Under the lock of the completion queue.
+    /// What has completed since, at most as much as `out` holds. Under the lock of the completion
+    /// queue.
     fn poll_cq(&self, out: &mut [Completion]) -> usize;
 
-    /// Asks for an event with the next completion. The caller polls once more before it sleeps. Under the
-    /// lock of the completion queue.
+    /// Asks for an event with the next completion. The caller polls once more before it sleeps.
+    /// Under the lock of the completion queue.
     fn request_event(&self);
 
     /// Sleeps until there is an event, and leaves it there.

@@ -1,15 +1,17 @@
 //! The queue pair in shared memory: two processes of one machine, joined by a loopback device.
 //!
-//! Each end owns one buffer (DMB) that the other has attached, and into which only the other writes:
+//! Each end owns one buffer (DMB) that the other has attached, and into which only the other
+//! writes:
 //!
 //! ```text
 //! | header 4 KiB | stream queue | control queue | memory: target SGL, iomap, receive buffer |
 //! ```
 //!
-//! A write is a copy into the peer's memory; immediate data is a slot in one of its queues, with the
-//! sequence number that the reader expects there next. So a reader looks at one cache line, and no index
-//! is shared. A write is complete when it is posted. A reader that sleeps has armed the peer's doorbell
-//! (`shm::doorbell`), which is a byte on the Unix socket that joins the two; its end is the peer's end.
+//! A write is a copy into the peer's memory; immediate data is a slot in one of its queues, with
+//! the sequence number that the reader expects there next. So a reader looks at one cache line, and
+//! no index is shared. A write is complete when it is posted. A reader that sleeps has armed the
+//! peer's doorbell (`shm::doorbell`), which is a byte on the Unix socket that joins the two; its
+//! end is the peer's end.
 //!
 //! All of it is plain data and pointers into mappings, so that the child of a fork finds the same.
 #![allow(unsafe_code)]
@@ -45,7 +47,8 @@ const POSTED: [usize; 2] = [64, 68];
 /// Set by a peer that has closed in order while others still held its end.
 const LEFT: usize = 128;
 const LINE: usize = 64;
-/// Cache lines between what is written and what is fetched, which the peer has read last and so holds.
+/// Cache lines between what is written and what is fetched, which the peer has read last and so
+/// holds.
 const AHEAD: usize = 2;
 /// Room for what goes beyond the peer's credits: credit updates, and the end.
 const CONTROL_SLOTS: u32 = 16;
@@ -62,8 +65,10 @@ pub struct Layout {
 impl Layout {
     /// For `receives` at a time and `memory` bytes; None where that is more than a DMB can hold.
     pub fn new(receives: u16, memory: usize) -> Option<Self> {
-        let layout =
-            Self { stream_slots: (u32::from(receives) + 16).next_power_of_two(), memory: u32::try_from(memory).ok()? };
+        let layout = Self {
+            stream_slots: (u32::from(receives) + 16).next_power_of_two(),
+            memory: u32::try_from(memory).ok()?,
+        };
         layout.dmb_len().map(|_| layout)
     }
 
@@ -109,8 +114,9 @@ struct Position {
 #[inline]
 fn prefetch_for_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which touches no memory, whatever the address; processors without it take it for a NOP.
-    // By hand, since the intrinsic asks for no ownership unless the whole program is built for such processors.
+    // SAFETY: a hint, which touches no memory, whatever the address; processors without it take it
+    // for a NOP. By hand, since the intrinsic asks for no ownership unless the whole program is
+    // built for such processors.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
@@ -128,7 +134,8 @@ pub(crate) struct QueuePair {
     /// Whoever shares the socket of this end has had it since before they met.
     since_accept: bool,
     peer_pid: i32,
-    /// The process that the peer takes for this end: it met, and a child that it forked may have gone on.
+    /// The process that the peer takes for this end: it met, and a child that it forked may have
+    /// gone on.
     met_pid: i32,
     gone: AtomicBool,
     rung: AtomicU32,
@@ -139,14 +146,22 @@ pub(crate) struct QueuePair {
     recv: [Position; 2],
 }
 
-// SAFETY: positions are only used under the locks that the trait names, and all else is constant or atomic.
+// SAFETY: positions are only used under the locks that the trait names, and all else is constant or
+// atomic.
 unsafe impl Sync for QueuePair {}
 // SAFETY: nothing in it is bound to a thread.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Both ends have attached each other's buffer. Takes the socket. `pids` are those that the ends have met by, ours first.
-    pub fn new(own: (Dmb, Layout), peer: (*mut u8, Layout), group: u32, socket: RawFd, pids: [i32; 2]) -> Self {
+    /// Both ends have attached each other's buffer. Takes the socket. `pids` are those that the
+    /// ends have met by, ours first.
+    pub fn new(
+        own: (Dmb, Layout),
+        peer: (*mut u8, Layout),
+        group: u32,
+        socket: RawFd,
+        pids: [i32; 2],
+    ) -> Self {
         Self {
             own: own.0.addr,
             own_layout: own.1,
@@ -167,13 +182,13 @@ impl QueuePair {
         }
     }
 
-    /// Lets go of this process's descriptor and mappings, in which nobody may be. Unless it is the last, other
-    /// processes go on: what they see of it stays as it is.
+    /// Lets go of this process's descriptor and mappings, in which nobody may be. Unless it is the
+    /// last, other processes go on: what they see of it stays as it is.
     pub fn close(&self, last: bool) {
         self.close_windows();
         if !last {
-            // Who else has it may never close it in order: the child of a fork that runs another program.
-            // SYNC: left. Before the socket ends, which is what makes the peer look.
+            // Who else has it may never close it in order: the child of a fork that runs another
+            // program. SYNC: left. Before the socket ends, which is what makes the peer look.
             Self::word(self.peer, LEFT).store(1, Ordering::Release);
         }
         let socket = self.socket.load(Ordering::Relaxed);
@@ -181,14 +196,15 @@ impl QueuePair {
             self.socket.store(CLOSED, Ordering::Relaxed);
         }
         if socket != CLOSED {
-            // SAFETY: ours since `new`, and closed once by each process, which has taken it from its table.
+            // SAFETY: ours since `new`, and closed once by each process, which has taken it from
+            // its table.
             unsafe { rustix::io::close(socket) };
         }
         DEVICE.drop_group(self.group);
     }
 
-    /// Lets go of what is here of a connection that another process has made, after the fork that gave its socket to both. What
-    /// a caller opened while it waited for an answer stays open.
+    /// Lets go of what is here of a connection that another process has made, after the fork that
+    /// gave its socket to both. What a caller opened while it waited for an answer stays open.
     pub fn leave(&self) {
         let socket = self.socket.load(Ordering::Relaxed);
         if self.since_accept && socket != CLOSED {
@@ -199,15 +215,16 @@ impl QueuePair {
     }
 
     fn word(base: *mut u8, at: usize) -> &'static AtomicU32 {
-        // SAFETY: an aligned word in the header of a DMB, whose address stays mapped also after its end.
+        // SAFETY: an aligned word in the header of a DMB, whose address stays mapped also after its
+        // end.
         unsafe { &*base.wrapping_add(at).cast() }
     }
 
     /// The slot of `lane` with number `count` in the queue that lies at `base`.
     fn slot(base: *mut u8, layout: &Layout, lane: Lane, count: u32) -> &'static AtomicU64 {
         let index = count & (layout.slots(lane) - 1);
-        // SAFETY: aligned and within the queue, because the number of slots is a power of two that was
-        // checked against the length; mapped as above.
+        // SAFETY: aligned and within the queue, because the number of slots is a power of two that
+        // was checked against the length; mapped as above.
         unsafe { &*base.wrapping_add(layout.queue_at(lane) + index as usize * 8).cast() }
     }
 
@@ -226,12 +243,14 @@ impl QueuePair {
         let at = &self.send[lane as usize];
         let slots = self.peer_layout.slots(lane);
         // SAFETY: the caller is the only poster of the lane.
-        let (count, posted) = unsafe { (*at.count.get(), &mut *at.posted.get()) };
+        let count = unsafe { *at.count.get() };
+        // SAFETY: as above.
+        let posted = unsafe { &mut *at.posted.get() };
         if count.wrapping_sub(*posted) < slots {
             return true;
         }
-        // SYNC: posted. A slot is written again only when the peer has read it. The word is the peer's to
-        // lie about: it would overwrite its own queue.
+        // SYNC: posted. A slot is written again only when the peer has read it. The word is the
+        // peer's to lie about: it would overwrite its own queue.
         *posted = Self::word(self.own, POSTED[lane as usize]).load(Ordering::Acquire);
         count.wrapping_sub(*posted) < slots
     }
@@ -241,15 +260,18 @@ impl QueuePair {
     fn copy(&self, pieces: &[(*const u8, usize)], addr: u64) -> Result<(), PostError> {
         let total: usize = pieces.iter().map(|p| p.1).sum();
         let memory = self.peer_layout.memory as usize;
-        let at =
-            usize::try_from(addr).ok().filter(|at| *at <= memory && total <= memory - at).ok_or(PostError::Access)?;
+        let at = usize::try_from(addr)
+            .ok()
+            .filter(|at| *at <= memory && total <= memory - at)
+            .ok_or(PostError::Access)?;
         let mut to = self.peer.wrapping_add(self.peer_layout.memory_at() + at);
         if total < LINE && (to as usize % LINE) + total >= LINE {
             prefetch_for_write(to.wrapping_add(AHEAD * LINE));
         }
         for (from, len) in pieces {
-            // SAFETY: readable by the contract of `post_write`; the target was checked to be within the
-            // peer's attached DMB, which no local object overlaps. The peer may race: its own bytes.
+            // SAFETY: readable by the contract of `post_write`; the target was checked to be within
+            // the peer's attached DMB, which no local object overlaps. The peer may race: its own
+            // bytes.
             unsafe { shm::copy(*from, to, *len) };
             to = to.wrapping_add(*len);
         }
@@ -263,10 +285,13 @@ impl QueuePair {
         let slot = Self::slot(self.peer, &self.peer_layout, lane, *count);
         if (*count as usize).is_multiple_of(LINE / size_of::<u64>()) {
             let later = count.wrapping_add((AHEAD * LINE / size_of::<u64>()) as u32);
-            prefetch_for_write(core::ptr::from_ref(Self::slot(self.peer, &self.peer_layout, lane, later)).cast());
+            prefetch_for_write(
+                core::ptr::from_ref(Self::slot(self.peer, &self.peer_layout, lane, later)).cast(),
+            );
         }
         *count = count.wrapping_add(1);
-        // SYNC: slot. After the bytes that it tells of; SeqCst, because the arm word is read next (doorbell).
+        // SYNC: slot. After the bytes that it tells of; SeqCst, because the arm word is read next
+        // (doorbell).
         slot.swap(u64::from(*count) << 32 | u64::from(imm), Ordering::SeqCst);
         if shm::must_ring(Self::word(self.own, ARM), &self.rung) {
             self.ring();
@@ -328,7 +353,8 @@ impl Endpoint for QueuePair {
         }
     }
 
-    // A small message is posted in some ten nanoseconds; calls between here and the copy are a third of that.
+    // A small message is posted in some ten nanoseconds; calls between here and the copy are a
+    // third of that.
     #[inline(always)]
     unsafe fn post_write(
         &self,

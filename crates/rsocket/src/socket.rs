@@ -1,8 +1,9 @@
 //! One rsocket: from `rsocket` over listening or connecting to a stream, and its end.
 //!
-//! Its number is that of a real TCP (or UDP) socket of the kernel; see [`crate::shared::meet`]. Over verbs it
-//! is that of an epoll set; see [`crate::verbs::connect`]. All fields live in memory that a fork shares, so
-//! there are no pointers into the heap but for verbs, which a fork does not share.
+//! Its number is that of a real TCP (or UDP) socket of the kernel; see [`crate::shared::meet`].
+//! Over verbs it is that of an epoll set; see [`crate::verbs::connect`]. All fields live in memory
+//! that a fork shares, so there are no pointers into the heap but for verbs, which a fork does not
+//! share.
 #![allow(unsafe_code)]
 
 mod datagram;
@@ -179,6 +180,7 @@ impl Socket {
     }
 
     fn is_verbs(&self) -> bool {
+        // SYNC: connector. In front of the look at it; pairs with `verbs::place`.
         !self.connector.load(Ordering::Acquire).is_null()
     }
 
@@ -210,14 +212,17 @@ impl Socket {
     #[inline]
     pub fn streaming(&self) -> Option<&Stream<Any>> {
         if self.phase() == Phase::Streaming && table::is_here(self.begun.load(Ordering::Relaxed)) {
-            // SAFETY: written before the phase was set; not changed afterwards.
-            Some(unsafe { (*self.stream.get()).assume_init_ref() })
+            // SAFETY: not changed since the phase was set.
+            let stream = unsafe { &*self.stream.get() };
+            // SAFETY: written before the phase was set.
+            Some(unsafe { stream.assume_init_ref() })
         } else {
             None
         }
     }
 
-    /// Whether there is one that another process has begun, after the fork that gave the socket to both.
+    /// Whether there is one that another process has begun, after the fork that gave the socket to
+    /// both.
     pub fn is_elsewhere(&self) -> bool {
         self.phase() == Phase::Streaming && !table::is_here(self.begun.load(Ordering::Relaxed))
     }
@@ -246,14 +251,18 @@ impl Socket {
         }
     }
 
-    /// Goes on connecting. EAGAIN: not finished, and not to be waited for. Other errors end the attempt, but
-    /// for EINTR.
+    /// Goes on connecting. EAGAIN: not finished, and not to be waited for. Other errors end the
+    /// attempt, but for EINTR.
     pub fn advance(&self, block: bool) -> Result<(), Errno> {
         loop {
             {
                 let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
                 if !self.phase().is_opening() {
-                    return if self.phase() == Phase::Streaming { Ok(()) } else { Err(Errno::CONNRESET) };
+                    return if self.phase() == Phase::Streaming {
+                        Ok(())
+                    } else {
+                        Err(Errno::CONNRESET)
+                    };
                 }
                 match self.step() {
                     Ok(Some(met)) => return self.begin(met),
@@ -301,7 +310,11 @@ impl Socket {
             Meeting::Answer(answer) => answer.advance().map_err(|_| Errno::CONNRESET)?,
             Meeting::None => return Err(Errno::NOTCONN),
         };
-        Ok(met.map(|met| Begun { endpoint: Any::Shared(met.qp), peer: met.peer, config: met.config }))
+        Ok(met.map(|met| Begun {
+            endpoint: Any::Shared(met.qp),
+            peer: met.peer,
+            config: met.config,
+        }))
     }
 
     /// Under `setup`: the meeting has succeeded.
@@ -353,8 +366,10 @@ impl Socket {
             Meeting::None => {}
         }
         if self.is_elsewhere() {
-            // SAFETY: written before the phase was set; it lies in the socket itself.
-            unsafe { (*self.stream.get()).assume_init_ref() }.endpoint.leave();
+            // SAFETY: it lies in the socket itself, and is not changed since the phase was set.
+            let stream = unsafe { &*self.stream.get() };
+            // SAFETY: written before the phase was set.
+            unsafe { stream.assume_init_ref() }.endpoint.leave();
         }
     }
 
@@ -363,17 +378,21 @@ impl Socket {
         let Ok(_held) = self.setup.lock() else { return [(-1, 0); 2] };
         // SAFETY: under `setup`.
         match (self.phase(), unsafe { &*self.meeting.get() }) {
-            (phase, _) if phase.is_opening() && self.is_verbs() => [(self.raw(), libc::POLLIN), (-1, 0)],
+            (phase, _) if phase.is_opening() && self.is_verbs() => {
+                [(self.raw(), libc::POLLIN), (-1, 0)]
+            }
             (Phase::Connecting, _) => [(self.raw(), libc::POLLOUT), (-1, 0)],
-            (_, Meeting::Request(request)) => [(self.raw(), libc::POLLIN), (request.fd(), libc::POLLIN)],
+            (_, Meeting::Request(request)) => {
+                [(self.raw(), libc::POLLIN), (request.fd(), libc::POLLIN)]
+            }
             (_, Meeting::Answer(answer)) => [(answer.fd(), libc::POLLIN), (-1, 0)],
             _ => [(-1, 0); 2],
         }
     }
 
     fn wait_to_advance(&self) -> Result<(), Errno> {
-        // Another thread that takes the last step in the meantime leaves nothing to wait for, or takes what would have
-        // woken us: look again before long.
+        // Another thread that takes the last step in the meantime leaves nothing to wait for, or
+        // takes what would have woken us: look again before long.
         const LOOK_AGAIN_MS: i32 = 20;
         let mut fds = self.wait_fds().map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
         if fds.iter().all(|entry| entry.fd < 0) {

@@ -1,11 +1,12 @@
-//! The stream protocol of rsockets over any [`Endpoint`]: see doc/rsocket.md for its tables and pictures.
+//! The stream protocol of rsockets over any [`Endpoint`]: see doc/rsocket.md for its tables and
+//! pictures.
 //!
-//! Bytes go by writes into a receive buffer of the peer, whose halves it grants in turn through the target
-//! SGL in our memory. Each write carries its length as immediate data and uses up a credit. Everything
-//! that the peer writes or says is checked against what it was granted.
+//! Bytes go by writes into a receive buffer of the peer, whose halves it grants in turn through the
+//! target SGL in our memory. Each write carries its length as immediate data and uses up a credit.
+//! Everything that the peer writes or says is checked against what it was granted.
 //!
-//! Three parts, each under a lock of its own: [`send`] (`slock`), [`recv`] (`rlock`), and the completion
-//! queue ([`cq`], under [`Progress`]), which is the only one that hears the peer.
+//! Three parts, each under a lock of its own: `send` (`slock`), `recv` (`rlock`), and the
+//! completion queue (`cq`, under `Progress`), which is the only one that hears the peer.
 #![allow(unsafe_code)]
 
 mod cq;
@@ -34,7 +35,8 @@ pub const CONTROL: u32 = 4;
 /// Least free space of the send buffer for a write.
 pub const SNDLOWAT: u32 = 2048;
 
-/// Looks in vain until a program that does not want to wait lets others run: its peer may need this very processor.
+/// Looks in vain until a program that does not want to wait lets others run: its peer may need this
+/// very processor.
 const PATIENCE: u32 = 1024;
 
 /// Sizes of one end.
@@ -122,8 +124,8 @@ pub struct Stream<E> {
     maps: CachePadded<iomap::Maps>,
 }
 
-// SAFETY: the cells in `send`, `recv`, `cq` and `maps` are used under their locks only, the pointers are to
-// mappings that live as long as the stream.
+// SAFETY: the cells in `send`, `recv`, `cq` and `maps` are used under their locks only, the
+// pointers are to mappings that live as long as the stream.
 unsafe impl<E: Endpoint + Sync> Sync for Stream<E> {}
 // SAFETY: nothing in it is bound to a thread.
 unsafe impl<E: Endpoint + Send> Send for Stream<E> {}
@@ -160,7 +162,8 @@ impl<E: Endpoint> Event for Events<'_, E> {
 
 /// What this end says of itself. `memory` is the endpoint's region of [`Config::memory`] bytes.
 pub fn conn_data(config: &Config, memory: &crate::provider::Region) -> ConnData {
-    let at = |offset: usize, length| Sge { addr: memory.addr + offset as u64, key: memory.key, length };
+    let at =
+        |offset: usize, length| Sge { addr: memory.addr + offset as u64, key: memory.key, length };
     ConnData {
         big_endian: ConnData::native(),
         credits: config.rq,
@@ -171,9 +174,15 @@ pub fn conn_data(config: &Config, memory: &crate::provider::Region) -> ConnData 
 }
 
 impl<E: Endpoint> Stream<E> {
-    /// A connected stream. `private` is zeroed memory of [`Config::private`] bytes, aligned to 4, that lives
-    /// as long as the stream, as does the endpoint's.
-    pub fn new(endpoint: E, config: Config, peer: &ConnData, private: *mut u8, spin: Duration) -> Self {
+    /// A connected stream. `private` is zeroed memory of [`Config::private`] bytes, aligned to 4,
+    /// that lives as long as the stream, as does the endpoint's.
+    pub fn new(
+        endpoint: E,
+        config: Config,
+        peer: &ConnData,
+        private: *mut u8,
+        spin: Duration,
+    ) -> Self {
         let memory = endpoint.memory();
         debug_assert!(memory.len >= config.memory());
         let iomap_at = u64::from(peer.target_sgl.length) * Sge::LEN as u64;
@@ -272,8 +281,8 @@ impl<E: Endpoint> Stream<E> {
         self.revents(events)
     }
 
-    /// Prepares a wait in `poll`: the events that are there already, or none and then [`Self::poll_leave`]
-    /// must follow the wait.
+    /// Prepares a wait in `poll`: the events that are there already, or none and then
+    /// [`Self::poll_leave`] must follow the wait.
     pub fn poll_enter(&self, events: i16) -> i16 {
         let mut revents = 0;
         let ready = || {
@@ -292,7 +301,8 @@ impl<E: Endpoint> Stream<E> {
         self.endpoint.event_fd()
     }
 
-    /// Ends a wait that [`Self::poll_enter`] prepared. `has_event`: [`Self::event_fd`] was found readable.
+    /// Ends a wait that [`Self::poll_enter`] prepared. `has_event`: [`Self::event_fd`] was found
+    /// readable.
     pub fn poll_leave(&self, has_event: bool) {
         self.progress.leave(&Events(&self.endpoint), has_event);
     }

@@ -1,8 +1,9 @@
 //! From descriptor to socket: two loads, no lock.
 //!
-//! Sockets lie in memory that is shared over fork, one mapping each, so that parent and child use the same
-//! connection as they would a kernel's. The table itself belongs to the process. A socket's memory is never
-//! unmapped: a thread that is late finds a closed socket, and its reuse waits for [`QUARANTINE`] others.
+//! Sockets lie in memory that is shared over fork, one mapping each, so that parent and child use
+//! the same connection as they would a kernel's. The table itself belongs to the process. A
+//! socket's memory is never unmapped: a thread that is late finds a closed socket, and its reuse
+//! waits for [`QUARANTINE`] others.
 #![allow(unsafe_code)]
 
 use crate::socket::Socket;
@@ -24,8 +25,9 @@ static CHUNKS: [AtomicPtr<Chunk>; CHUNK] = [const { AtomicPtr::new(null_mut()) }
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static FREE: Mutex<VecDeque<(usize, u32)>> = Mutex::new(VecDeque::new());
 
-/// This process, and how many forks it has made: a random number, 0 before there is one, and below it the count. What is mapped
-/// in an era is in the forks of later ones, too, and in no other process.
+/// This process, and how many forks it has made: a random number, 0 before there is one, and below
+/// it the count. What is mapped in an era is in the forks of later ones, too, and in no other
+/// process.
 static ERA: AtomicU64 = AtomicU64::new(0);
 /// The last one of this process that a fork has ended.
 static FORKED: AtomicU64 = AtomicU64::new(0);
@@ -45,7 +47,8 @@ pub fn era() -> u64 {
     // Without random numbers it is this process's all the same.
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
     let fresh = u64::from(u32::from_ne_bytes(random) ^ std::process::id() | 1) << 32;
-    ERA.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| fresh)
+    ERA.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed)
+        .map_or_else(|other| other, |_| fresh)
 }
 
 /// Whether what was mapped in that era is mapped here.
@@ -55,7 +58,9 @@ pub fn is_here(era: u64) -> bool {
 }
 
 fn is_inherited(era: u64) -> bool {
-    PAST.iter().map(|past| past.load(Ordering::Relaxed)).any(|past| past >> 32 == era >> 32 && past >= era)
+    PAST.iter()
+        .map(|past| past.load(Ordering::Relaxed))
+        .any(|past| past >> 32 == era >> 32 && past >= era)
 }
 
 #[inline]
@@ -69,7 +74,8 @@ pub fn find(fd: RawFd) -> Option<&'static Socket> {
     let chunk = CHUNKS.get(high)?.load(Ordering::Acquire);
     // SAFETY: null, or a chunk that is never freed.
     let entry = unsafe { chunk.as_ref() }?[low].load(Ordering::Acquire);
-    // SAFETY: null, or a socket whose memory is never unmapped and only changes through atomics and cells.
+    // SAFETY: null, or a socket whose memory is never unmapped and only changes through atomics and
+    // cells.
     unsafe { entry.as_ref() }
 }
 
@@ -84,8 +90,10 @@ pub fn insert(fd: RawFd, socket: &'static Socket) -> Result<(), Errno> {
     let place = CHUNKS.get(high).ok_or(Errno::MFILE)?;
     let mut chunk = place.load(Ordering::Acquire);
     if chunk.is_null() {
-        let fresh: *mut Chunk = Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; CHUNK]));
-        chunk = match place.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        let fresh: *mut Chunk =
+            Box::into_raw(Box::new([const { AtomicPtr::new(null_mut()) }; CHUNK]));
+        chunk = match place.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
+        {
             Ok(_) => fresh,
             Err(other) => {
                 // SAFETY: made above and seen by nobody.
@@ -163,8 +171,8 @@ fn each(mut f: impl FnMut(&'static Socket)) {
 extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     era();
-    // The era ends first: what is mapped in it from now on is told as of the next. Two threads may be forking, and the child of
-    // either has what both have ended.
+    // The era ends first: what is mapped in it from now on is told as of the next. Two threads may
+    // be forking, and the child of either has what both have ended.
     FORKED.fetch_max(ERA.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     each(Socket::share);
 }

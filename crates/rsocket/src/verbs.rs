@@ -1,18 +1,23 @@
 //! RDMA hardware, or the kernel's emulation of it, through libibverbs and librdmacm.
 //!
-//! What goes over the wire is what librdmacm's rsockets send: the same private data, the same writes with the
-//! same immediate data. The memory of one connection is one region, where librdmacm has two, which the peer
-//! cannot tell, as each entry has its own key.
+//! What goes over the wire is what librdmacm's rsockets send: the same private data, the same
+//! writes with the same immediate data. The memory of one connection is one region, where librdmacm
+//! has two, which the peer cannot tell, as each entry has its own key.
 //!
-//! Handles of these libraries belong to the process that made them: a connection does not survive a fork in
-//! the child, as with librdmacm.
+//! Handles of these libraries belong to the process that made them: a connection does not survive a
+//! fork in the child, as with librdmacm.
 #![allow(unsafe_code)]
 
 pub mod connect;
 mod endpoint;
 #[cfg(test)]
+#[allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a C interface for tests, whose callers are known"
+)]
 mod software;
 #[cfg(test)]
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "calls of a C interface")]
 pub mod tests;
 
 pub use ::verbs::abi;

@@ -1,8 +1,8 @@
-//! What two rsockets tell each other, bit for bit as librdmacm's do: the private data of the connection,
-//! the scatter/gather entry, the iomap entry and the 32 bits of immediate data.
+//! What two rsockets tell each other, bit for bit as librdmacm's do: the private data of the
+//! connection, the scatter/gather entry, the iomap entry and the 32 bits of immediate data.
 //!
-//! Connection data is big endian. Entries that are written into the peer's memory are in the *peer's*
-//! byte order, which [`ConnData::big_endian`] tells.
+//! Connection data is big endian. Entries that are written into the peer's memory are in the
+//! *peer's* byte order, which [`ConnData::big_endian`] tells.
 
 /// `struct rs_sge`: where data may be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,8 @@ impl Sge {
 
     fn from_net(bytes: &[u8; Self::LEN]) -> Self {
         let native = Self::decode(bytes);
-        let (addr, key, length) = order(cfg!(target_endian = "little"), native.addr, native.key, native.length);
+        let (addr, key, length) =
+            order(cfg!(target_endian = "little"), native.addr, native.key, native.length);
         Self { addr, key, length }
     }
 }
@@ -76,11 +77,13 @@ impl Iomap {
 /// `struct rs_conn_data`: the private data of the connection request and of the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnData {
-    /// Whether the sender's memory is big endian, in which entries written there must be (`RS_CONN_FLAG_NET`).
+    /// Whether the sender's memory is big endian, in which entries written there must be
+    /// (`RS_CONN_FLAG_NET`).
     pub big_endian: bool,
     /// Receives that the peer may use up before it needs a credit update.
     pub credits: u16,
-    /// Entries of the sender's target iomap, which follows its target SGL; None from an end without iomaps.
+    /// Entries of the sender's target iomap, which follows its target SGL; None from an end without
+    /// iomaps.
     pub iomaps: Option<u16>,
     /// The sender's target SGL; `length` counts entries.
     pub target_sgl: Sge,
@@ -116,7 +119,8 @@ impl ConnData {
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[0] = Self::VERSION;
-        out[1] = (u8::from(self.big_endian) * Self::FLAG_NET) | (u8::from(self.iomaps.is_some()) * Self::FLAG_IOMAP);
+        out[1] = (u8::from(self.big_endian) * Self::FLAG_NET)
+            | (u8::from(self.iomaps.is_some()) * Self::FLAG_IOMAP);
         out[2..4].copy_from_slice(&self.credits.to_be_bytes());
         out[7] = self.iomaps.map_or(0, to_scale);
         out[8..24].copy_from_slice(&self.target_sgl.to_net());
@@ -124,7 +128,8 @@ impl ConnData {
         out
     }
 
-    /// The reverse of [`Self::encode`], for data of a peer: only what [`ConnError`] names is refused.
+    /// The reverse of [`Self::encode`], for data of a peer: only what [`ConnError`] names is
+    /// refused.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, ConnError> {
         if bytes[0] != Self::VERSION {
             return Err(ConnError::Version(bytes[0]));
@@ -137,7 +142,10 @@ impl ConnData {
             data_buf: Sge::from_net(sub(bytes, 24)),
         };
         let entries = data.target_sgl.length;
-        if entries == 0 || entries > Self::MAX_SGL || data.target_sgl.addr.checked_add(1 << 20).is_none() {
+        if entries == 0
+            || entries > Self::MAX_SGL
+            || data.target_sgl.addr.checked_add(1 << 20).is_none()
+        {
             return Err(ConnError::Damaged);
         }
         Ok(data)
@@ -159,8 +167,8 @@ pub fn from_scale(scaled: u8) -> u16 {
 pub enum Message {
     /// So many bytes were written into the next receive buffer.
     Data(u32),
-    /// Receives granted, as the sequence number (modulo 2^16) up to which the peer may send; and the target
-    /// SGL may have a new entry.
+    /// Receives granted, as the sequence number (modulo 2^16) up to which the peer may send; and
+    /// the target SGL may have a new entry.
     Credits(u16),
     /// This entry of the target iomap is new.
     Iomap(u16),
@@ -209,7 +217,11 @@ impl Message {
 }
 
 fn order(swap: bool, addr: u64, key: u32, length: u32) -> (u64, u32, u32) {
-    if swap { (addr.swap_bytes(), key.swap_bytes(), length.swap_bytes()) } else { (addr, key, length) }
+    if swap {
+        (addr.swap_bytes(), key.swap_bytes(), length.swap_bytes())
+    } else {
+        (addr, key, length)
+    }
 }
 
 fn sub<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {

@@ -97,8 +97,8 @@ fn one_waiter_is_woken() {
     });
 }
 
-/// A send waits for credits and a receive for data. A wakeup that only one of them gets, or a lock held
-/// over a sleep, is a deadlock here.
+/// A send waits for credits and a receive for data. A wakeup that only one of them gets, or a lock
+/// held over a sleep, is a deadlock here.
 #[test]
 fn both_directions_are_woken() {
     model(2, || {

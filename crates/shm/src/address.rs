@@ -1,4 +1,5 @@
-//! Address space, of which we take much and touch little: what of a program's limits that may cost it.
+//! Address space, of which we take much and touch little: what of a program's limits that may cost
+//! it.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -6,12 +7,15 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munlock, munmap};
+use rustix::mm::{
+    MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munlock, munmap,
+};
 use rustix::process::{Resource, getrlimit};
 
 /// What is shorter is not worth the system calls.
 const LONG: usize = 1 << 20;
-/// With a limit on the address space (RLIMIT_AS) this part of it at most is ours; what does not fit in stays TCP.
+/// With a limit on the address space (RLIMIT_AS) this part of it at most is ours; what does not fit
+/// in stays TCP.
 const SHARE: usize = 16;
 
 /// Bytes of long mappings that we hold.
@@ -27,14 +31,23 @@ fn take(len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maps `len` bytes of `file` (its number and an offset) or, without one, of nothing, at an address of the kernel's choice.
-/// Pages come into being when they are touched, also under mlockall(MCL_FUTURE), which would make all of them resident at
-/// once: hundreds of megabytes.
-pub fn map(len: usize, prot: ProtFlags, flags: MapFlags, file: Option<(RawFd, u64)>) -> Result<*mut c_void, Errno> {
+/// Maps `len` bytes of `file` (its number and an offset) or, without one, of nothing, at an address
+/// of the kernel's choice. Pages come into being when they are touched, also under
+/// mlockall(MCL_FUTURE), which would make all of them resident at once: hundreds of megabytes.
+pub fn map(
+    len: usize,
+    prot: ProtFlags,
+    flags: MapFlags,
+    file: Option<(RawFd, u64)>,
+) -> Result<*mut c_void, Errno> {
     let flags = flags | MapFlags::NORESERVE;
     let at_once = |prot| match file {
-        // SAFETY: a new mapping. The number is used for one system call, and never -1.
-        Some((fd, offset)) => unsafe { mmap(ptr::null_mut(), len, prot, flags, BorrowedFd::borrow_raw(fd), offset) },
+        Some((fd, offset)) => {
+            // SAFETY: used for one system call, and never -1.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            // SAFETY: a new mapping.
+            unsafe { mmap(ptr::null_mut(), len, prot, flags, fd, offset) }
+        }
         // SAFETY: a new mapping.
         None => unsafe { mmap_anonymous(ptr::null_mut(), len, prot, flags) },
     };
@@ -45,17 +58,37 @@ pub fn map(len: usize, prot: ProtFlags, flags: MapFlags, file: Option<(RawFd, u6
     let base = at_once(ProtFlags::empty()).inspect_err(|_| {
         TAKEN.fetch_sub(len, Relaxed);
     })?;
-    // SAFETY: the mapping just made, without access and locked in memory if all of the program's are.
-    let open = unsafe {
-        let _ = munlock(base, len);
-        mprotect(base, len, MprotectFlags::from_bits_retain(prot.bits()))
-    };
+    // SAFETY: the mapping just made, which is locked in memory if all of the program's are.
+    let _ = unsafe { munlock(base, len) };
+    // SAFETY: the mapping just made, without access.
+    let open = unsafe { mprotect(base, len, MprotectFlags::from_bits_retain(prot.bits())) };
     if let Err(error) = open {
         // SAFETY: as above.
         unsafe { unmap(base, len) };
         return Err(error);
     }
     Ok(base)
+}
+
+/// Puts `len` bytes of a shared file, or without one of shared memory, readable and writable, in
+/// place of what is mapped at `at`, which counts as it did; false if that failed.
+///
+/// # Safety
+/// `at` and `len` are whole pages of a mapping, and nobody minds that they change.
+pub unsafe fn map_over(at: *mut c_void, len: usize, file: Option<(RawFd, u64)>) -> bool {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    let mapped = match file {
+        Some((fd, offset)) => {
+            // SAFETY: the number is used for one system call, and never -1.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            // SAFETY: forwarded.
+            unsafe { mmap(at, len, prot, flags, fd, offset) }
+        }
+        // SAFETY: forwarded.
+        None => unsafe { mmap_anonymous(at, len, prot, flags) },
+    };
+    mapped.is_ok()
 }
 
 /// Ends a mapping.
@@ -88,10 +121,9 @@ mod tests {
         let base = get(share / 2).unwrap();
         assert_eq!(get(share).err(), Some(Errno::NOMEM));
         // SAFETY: mapped above; its first byte is writable.
-        unsafe {
-            base.cast::<u8>().write(1);
-            unmap(base, share / 2);
-        }
+        unsafe { base.cast::<u8>().write(1) };
+        // SAFETY: mapped above.
+        unsafe { unmap(base, share / 2) };
         assert_eq!(TAKEN.load(Relaxed), taken);
         setrlimit(Resource::As, unlimited).unwrap();
     }

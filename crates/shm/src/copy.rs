@@ -1,9 +1,10 @@
 //! Copies between an application's memory and shared memory.
 //!
-//! glibc copies blocks of more than a few kilobytes with `rep movsb`. On Zen 3 and Zen 4 that instruction falls to a
-//! fifteenth of its rate where the destination lies 1 to 15 bytes behind the source modulo 4096 (3.4 instead of 48 GB/s
-//! for 32 KiB on an EPYC 9004; glibc's bug 30995), and a byte stream brings every such distance. Plain vector loads and
-//! stores have no such place and are as fast or faster at all others.
+//! glibc copies blocks of more than a few kilobytes with `rep movsb`. On Zen 3 and Zen 4 that
+//! instruction falls to a fifteenth of its rate where the destination lies 1 to 15 bytes behind the
+//! source modulo 4096 (3.4 instead of 48 GB/s for 32 KiB on an EPYC 9004; glibc's bug 30995), and a
+//! byte stream brings every such distance. Plain vector loads and stores have no such place and are
+//! as fast or faster at all others.
 #![allow(unsafe_code)]
 
 /// Shorter blocks glibc copies with vectors, too, and knows more about.
@@ -26,22 +27,29 @@ pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 
 /// At least 32 bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "loads and stores of one copy, which one argument covers"
+)]
 #[target_feature(enable = "avx2")]
 unsafe fn avx2(src: *const u8, dst: *mut u8, len: usize) {
     use core::arch::x86_64::{
-        __m256i, _mm256_loadu_si256 as load, _mm256_store_si256 as store, _mm256_storeu_si256 as store_anywhere,
+        __m256i, _mm256_loadu_si256 as load, _mm256_store_si256 as store,
+        _mm256_storeu_si256 as store_anywhere,
     };
     const STEP: usize = size_of::<__m256i>();
-    // SAFETY: all offsets are at most `len - STEP`; `dst + at` is aligned to STEP from the first step on. Both ends are
-    // copied by themselves and overlap the aligned part between them.
+    // SAFETY: all offsets are at most `len - STEP`; `dst + at` is aligned to STEP from the first
+    // step on. Both ends are copied by themselves and overlap the aligned part between them.
     unsafe {
         let (first, last) = (load(src.cast()), load(src.add(len - STEP).cast()));
         store_anywhere(dst.cast(), first);
         let mut at = STEP - dst.addr() % STEP;
-        // All loads before the first store: one that follows a store at the same place of a page would wait for it.
+        // All loads before the first store: one that follows a store at the same place of a page
+        // would wait for it.
         while at + 4 * STEP <= len {
             let (from, to) = (src.add(at).cast::<__m256i>(), dst.add(at).cast::<__m256i>());
-            let (a, b, c, d) = (load(from), load(from.add(1)), load(from.add(2)), load(from.add(3)));
+            let (a, b, c, d) =
+                (load(from), load(from.add(1)), load(from.add(2)), load(from.add(3)));
             store(to, a);
             store(to.add(1), b);
             store(to.add(2), c);
@@ -65,9 +73,12 @@ mod tests {
         let source: Vec<u8> = (0..from + len).map(|i| (i * 31 + i / 251) as u8).collect();
         let mut target = vec![0xa5u8; to + len + 64];
         // SAFETY: both lie inside, and are two allocations.
-        unsafe { copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), len) };
+        unsafe { copy(source[from..].as_ptr(), target[to..].as_mut_ptr(), len) };
         assert_eq!(target[to..to + len], source[from..]);
-        assert!(target[..to].iter().chain(&target[to + len..]).all(|b| *b == 0xa5), "wrote outside");
+        assert!(
+            target[..to].iter().chain(&target[to + len..]).all(|b| *b == 0xa5),
+            "wrote outside"
+        );
     }
 
     #[test]

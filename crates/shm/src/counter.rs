@@ -25,7 +25,8 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// As [`Self::add`] without the locked instruction, for a counter with a single writer at a time.
+    /// As [`Self::add`] without the locked instruction, for a counter with a single writer at a
+    /// time.
     #[inline]
     pub fn add_single(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);

@@ -69,8 +69,8 @@ impl Cursor {
     /// Moves to where the peer's published `word` says and returns the bytes moved.
     ///
     /// `limit` is the most that the peer may have moved: the free space when following a producer's
-    /// cursor, the bytes outstanding when following a consumer's. The top 16 bits are ignored. After a
-    /// [`Violation`] the cursor is where it was.
+    /// cursor, the bytes outstanding when following a consumer's. The top 16 bits are ignored.
+    /// After a [`Violation`] the cursor is where it was.
     #[inline]
     pub fn follow(&mut self, word: u64, size: u32, limit: u32) -> Result<u32, Violation> {
         let wrap = word as u16;

@@ -1,8 +1,9 @@
-//! A value behind a [`FastLock`], with an answer to what a lock alone leaves open: a signal handler that interrupted the
-//! owner, an owner that died or jumped out of its section, the child of a fork.
+//! A value behind a [`FastLock`], with an answer to what a lock alone leaves open: a signal handler
+//! that interrupted the owner, an owner that died or jumped out of its section, the child of a
+//! fork.
 //!
-//! Code that runs in other people's programs meets all three. In each of them the value may be half changed, so a value
-//! that was left begins anew, and what it was is not even dropped.
+//! Code that runs in other people's programs meets all three. In each of them the value may be half
+//! changed, so a value that was left begins anew, and what it was is not even dropped.
 #![allow(unsafe_code)]
 
 use crate::FastLock;
@@ -46,8 +47,9 @@ impl<T: Fresh> Guarded<T> {
         Self { lock: FastLock::new(), value: UnsafeCell::new(T::FRESH) }
     }
 
-    /// Runs `f` on the value, which begins anew if its last user left it half changed. None, and nothing was run, in a signal
-    /// handler that interrupted a user of the value: to wait for that one would be for ever.
+    /// Runs `f` on the value, which begins anew if its last user left it half changed. None, and
+    /// nothing was run, in a signal handler that interrupted a user of the value: to wait for that
+    /// one would be for ever.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let (_guard, left) = self.lock.lock_recovering().ok()?;
         if left {
@@ -58,15 +60,16 @@ impl<T: Fresh> Guarded<T> {
         Some(f(unsafe { &mut *self.value.get() }))
     }
 
-    /// As [`Self::with`] for a value that is whole after each step of what is done with it: it is kept when its last user left
-    /// it.
+    /// As [`Self::with`] for a value that is whole after each step of what is done with it: it is
+    /// kept when its last user left it.
     pub fn with_kept<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let _guard = self.lock.lock().ok()?;
         // SAFETY: the guard makes it exclusive, and no reference leaves `f`.
         Some(f(unsafe { &mut *self.value.get() }))
     }
 
-    /// In the child of a fork: makes it free, and lets the value begin anew if a thread of the parent was changing it.
+    /// In the child of a fork: makes it free, and lets the value begin anew if a thread of the
+    /// parent was changing it.
     ///
     /// # Safety
     /// The caller is the child's only thread, and not within `with`.
@@ -80,7 +83,8 @@ impl<T: Fresh> Guarded<T> {
         }
     }
 
-    /// In the child of a fork: makes it free and lets the value begin anew. What the parent had stays in place, undropped.
+    /// In the child of a fork: makes it free and lets the value begin anew. What the parent had
+    /// stays in place, undropped.
     ///
     /// # Safety
     /// As for [`Self::after_fork_child`].
@@ -147,7 +151,8 @@ mod tests {
                     let kept = list.with(|list| list.len());
                     // SAFETY: as above.
                     unsafe { list.forget() };
-                    let good = kept == Some(usize::from(!torn)) && list.with(|list| list.len()) == Some(0);
+                    let good =
+                        kept == Some(usize::from(!torn)) && list.with(|list| list.len()) == Some(0);
                     // SAFETY: ends the process here.
                     unsafe { libc::_exit(i32::from(!good)) };
                 }

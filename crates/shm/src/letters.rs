@@ -1,7 +1,8 @@
 //! A conversation in turns: letters in a place that both sides map, each announced by one word.
 //!
-//! A side writes in its own box only, and again only when its last letter was answered, so that one box holds one letter.
-//! `session | length | letters so far | flags` in the word says which conversation it is: boxes serve one after the other.
+//! A side writes in its own box only, and again only when its last letter was answered, so that one
+//! box holds one letter. `session | length | letters so far | flags` in the word says which
+//! conversation it is: boxes serve one after the other.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -18,7 +19,8 @@ const SESSION: u32 = 32;
 pub enum Look {
     /// No further letter yet.
     Nothing,
-    /// A letter of so many bytes, and whether something comes with it. How many is what the other side says.
+    /// A letter of so many bytes, and whether something comes with it. How many is what the other
+    /// side says.
     Letter {
         /// Bytes in the other side's box, by its own word: unchecked.
         len: usize,
@@ -91,6 +93,14 @@ impl Letters {
         }
     }
 
+    /// Whether the other side, which has said something, has ended this conversation or begun
+    /// another: it acts on nothing more that was said here.
+    pub fn is_over(&self, inbox: &AtomicU64) -> bool {
+        // SYNC: letters. Whoever sees the end sees what the other side did before.
+        let word = inbox.load(Ordering::Acquire);
+        (word >> SESSION) as u32 != self.session || word & CLOSED != 0
+    }
+
     /// Takes the letter that was looked at: it may be answered.
     pub fn take(&mut self) {
         self.heard = self.heard.wrapping_add(1);
@@ -121,6 +131,9 @@ mod tests {
         assert_eq!(b.look(&low), A_LETTER, "said before the end");
         b.take();
         assert_eq!(b.look(&low), Look::Closed);
+        assert!(b.is_over(&low) && !a.is_over(&high), "a has closed, b has not");
+        b.close(&high);
+        assert!(a.is_over(&high));
         assert!(Letters::find(&low).is_none(), "what was closed invites nobody");
     }
 
@@ -143,9 +156,13 @@ mod tests {
 
     #[test]
     fn whatever_the_word_is_there_is_an_answer() {
-        for said in
-            [0, u64::MAX, 5 << SESSION, 5 << SESSION | 0xff << COUNT, 5 << SESSION | 0xffff << LENGTH | 2 << COUNT]
-        {
+        for said in [
+            0,
+            u64::MAX,
+            5 << SESSION,
+            5 << SESSION | 0xff << COUNT,
+            5 << SESSION | 0xffff << LENGTH | 2 << COUNT,
+        ] {
             let word = AtomicU64::new(said);
             let mut b = Letters { heard: 1, ..Letters::begin(5) };
             if let Look::Letter { len, .. } = b.look(&word) {

@@ -2,15 +2,16 @@
 //!
 //! Two rules shape this crate.
 //!
-//! - *The other side is hostile.* What it can write is only ever loaded through atomics or copied out
-//!   of a raw pointer, and checked afterwards; there is no reference to it and no index from it.
-//!   [`Cursor::follow`] is the one door through which a peer's position enters.
-//! - *Zero is the initial state.* Every shared type is `repr(C)` or transparent over plain atomics, so
-//!   that fresh pages of a memfd are ready for use by both sides without a constructor to run.
+//! - *The other side is hostile.* What it can write is only ever loaded through atomics or copied
+//!   out of a raw pointer, and checked afterwards; there is no reference to it and no index from
+//!   it. [`Cursor::follow`] is the one door through which a peer's position enters.
+//! - *Zero is the initial state.* Every shared type is `repr(C)` or transparent over plain atomics,
+//!   so that fresh pages of a memfd are ready for use by both sides without a constructor to run.
 //!
 //! The crate is linked into a preload library, where names of libc lead back to our own hooks. It
 //! therefore makes its system calls through rustix alone and never drops an `OwnedFd`.
 #![cfg_attr(not(loom), deny(missing_docs))]
+#![deny(clippy::multiple_unsafe_ops_per_block)]
 
 pub mod address;
 pub mod copy;

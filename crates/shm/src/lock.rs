@@ -1,16 +1,18 @@
 //! The low-contention lock of rsockets, made right for signals, forks and deaths.
 //!
-//! A word holds the owner's thread id; a CAS takes it and a CAS gives it back. Only who finds it taken
-//! goes to the kernel, and says so in [`WAITERS`]. Because the word names its owner, a signal handler
-//! that interrupted the owner is told [`Reentered`] in place of a deadlock, and a lock whose owner was
-//! killed can be taken over by a waiter. Beside it stands where on its stack the owner was: a handler may
-//! leave by siglongjmp, and the section with it. Who finds a lock of its own thread that was taken deeper
-//! in the stack, or no deeper than a handler can be, has jumped, and takes it over.
+//! A word holds the owner's thread id; a CAS takes it and a CAS gives it back. Only who finds it
+//! taken goes to the kernel, and says so in `WAITERS`. Because the word names its owner, a signal
+//! handler that interrupted the owner is told [`Reentered`] in place of a deadlock, and a lock
+//! whose owner was killed can be taken over by a waiter. Beside it stands where on its stack the
+//! owner was: a handler may leave by siglongjmp, and the section with it. Who finds a lock of its
+//! own thread that was taken deeper in the stack, or no deeper than a handler can be, has jumped,
+//! and takes it over.
 //!
-//! Limits. After a jump the lock stays taken until its thread comes back to it, and from no deeper in its
-//! stack than a handler would. A function that returns a guard must be inlined: a frame that is no more
-//! would pass for one that was left. A shared lock needs its users in one PID namespace, or a living owner
-//! seems dead. A recycled thread id keeps a dead owner's lock taken for as long as the new thread lives.
+//! Limits. After a jump the lock stays taken until its thread comes back to it, and from no deeper
+//! in its stack than a handler would. A function that returns a guard must be inlined: a frame that
+//! is no more would pass for one that was left. A shared lock needs its users in one PID namespace,
+//! or a living owner seems dead. A recycled thread id keeps a dead owner's lock taken for as long
+//! as the new thread lives.
 #![allow(unsafe_code)]
 
 use crate::futex::{self, Woke};
@@ -21,8 +23,9 @@ use core::time::Duration;
 
 /// Set while somebody may sleep on the word.
 const WAITERS: u32 = 1 << 31;
-/// What lies at least between the frames of an owner and of a handler that interrupted it, in 16 bytes: the registers, with
-/// those for floating point, are 1,000 on x86-64 and 4,500 on arm64. Calls of ours between two locks take less.
+/// What lies at least between the frames of an owner and of a handler that interrupted it, in 16
+/// bytes: the registers, with those for floating point, are 1,000 on x86-64 and 4,500 on arm64.
+/// Calls of ours between two locks take less.
 pub const SIGNAL_FRAME: i32 = 768 / 16;
 /// How often a waiter asks whether the owner still lives.
 const CHECK: Duration = Duration::from_millis(50);
@@ -32,7 +35,8 @@ const SPINS: u32 = 100;
 #[cfg(loom)]
 const SPINS: u32 = 0;
 
-/// The calling thread owns the lock already: this is a signal handler, and waiting would be for ever.
+/// The calling thread owns the lock already: this is a signal handler, and waiting would be for
+/// ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reentered;
 
@@ -79,8 +83,8 @@ impl<const SHARED: bool> FastLock<SHARED> {
         Self { word: AtomicU32::new(0), frame: core::sync::atomic::AtomicU32::new(0) }
     }
 
-    /// Waits for the lock. After the death of an owner what it guards may be half changed; who cares
-    /// calls [`Self::lock_recovering`].
+    /// Waits for the lock. After the death of an owner what it guards may be half changed; who
+    /// cares calls [`Self::lock_recovering`].
     #[inline(always)]
     pub fn lock(&self) -> Result<FastGuard<'_, SHARED>, Reentered> {
         self.lock_recovering().map(|(guard, _)| guard)
@@ -119,7 +123,8 @@ impl<const SHARED: bool> FastLock<SHARED> {
         self.word.load(Ordering::Relaxed) & !WAITERS == thread::thread_id()
     }
 
-    /// Whether this is a signal handler that interrupted the owner. Not one that jumped out of its section.
+    /// Whether this is a signal handler that interrupted the owner. Not one that jumped out of its
+    /// section.
     #[inline]
     pub fn is_interrupted(&self) -> bool {
         let mark = 0;
@@ -129,8 +134,10 @@ impl<const SHARED: bool> FastLock<SHARED> {
     /// Whether the calling thread, which owns it, has left its section by a jump.
     #[cold]
     fn was_left(&self, frame: u32) -> bool {
-        // A handler lies deeper, behind the frame that the kernel has made for it, and on a stack of its own anywhere.
-        self.frame.load(Ordering::Relaxed).wrapping_sub(frame).cast_signed() < SIGNAL_FRAME && !on_signal_stack()
+        // A handler lies deeper, behind the frame that the kernel has made for it, and on a stack
+        // of its own anywhere.
+        self.frame.load(Ordering::Relaxed).wrapping_sub(frame).cast_signed() < SIGNAL_FRAME
+            && !on_signal_stack()
     }
 
     /// Whether anybody does.
@@ -175,7 +182,8 @@ impl<const SHARED: bool> FastLock<SHARED> {
                 break;
             }
         }
-        // From here on it is taken with WAITERS, because others may sleep too and a single one is woken.
+        // From here on it is taken with WAITERS, because others may sleep too and a single one is
+        // woken.
         let mine = me | WAITERS;
         loop {
             word = self.word.load(Ordering::Relaxed);
@@ -189,7 +197,8 @@ impl<const SHARED: bool> FastLock<SHARED> {
             if word != marked && !self.mark(word) {
                 continue;
             }
-            // Interrupted counts as a timeout: under a storm of signals no wait would ever time out.
+            // Interrupted counts as a timeout: under a storm of signals no wait would ever time
+            // out.
             if futex::wait(&self.word, marked, SHARED, Some(CHECK)) != Woke::Changed
                 && !Self::owner_lives(marked & !WAITERS)
                 && self.take(marked, mine)
@@ -242,7 +251,8 @@ impl<const SHARED: bool> Drop for FastGuard<'_, SHARED> {
     }
 }
 
-/// Where a local of the caller lies, in 16 bytes: addresses of one stack compare by their difference.
+/// Where a local of the caller lies, in 16 bytes: addresses of one stack compare by their
+/// difference.
 #[inline(always)]
 fn here(local: &u32) -> u32 {
     (core::ptr::from_ref(local) as usize >> 4) as u32
@@ -253,7 +263,10 @@ pub fn on_signal_stack() -> bool {
     const SS_ONSTACK: core::ffi::c_int = 1;
     let mut stack = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: asks only, into a live local.
-    unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) == 0 && stack.ss_flags & SS_ONSTACK != 0 }
+    unsafe {
+        libc::sigaltstack(core::ptr::null(), &raw mut stack) == 0
+            && stack.ss_flags & SS_ONSTACK != 0
+    }
 }
 
 #[cfg(not(loom))]

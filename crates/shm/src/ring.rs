@@ -21,8 +21,8 @@ unsafe impl Sync for Ring {}
 
 impl Ring {
     /// # Safety
-    /// `base` is valid for reads and writes of `size` bytes for as long as a copy of the ring is used,
-    /// and `size` is at least 1.
+    /// `base` is valid for reads and writes of `size` bytes for as long as a copy of the ring is
+    /// used, and `size` is at least 1.
     #[inline]
     pub unsafe fn new(base: *mut u8, size: u32) -> Self {
         Self { base, size }
@@ -57,7 +57,7 @@ impl Ring {
         unsafe { crate::copy(src, a, n as usize) };
         if m != 0 {
             // SAFETY: as above, for the part after the wrap.
-            unsafe { crate::copy(src.add(n as usize), b, m as usize) };
+            unsafe { crate::copy(src.wrapping_add(n as usize), b, m as usize) };
         }
     }
 
@@ -73,7 +73,7 @@ impl Ring {
         unsafe { crate::copy(a, dst, n as usize) };
         if m != 0 {
             // SAFETY: as above, for the part after the wrap.
-            unsafe { crate::copy(b, dst.add(n as usize), m as usize) };
+            unsafe { crate::copy(b, dst.wrapping_add(n as usize), m as usize) };
         }
     }
 }
@@ -84,7 +84,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// The two sides of a stream over one ring, each with its own cursors, told to the other as words.
+    /// The two sides of a stream over one ring, each with its own cursors, told to the other as
+    /// words.
     struct Pair {
         memory: Vec<u8>,
         size: u32,
@@ -106,7 +107,7 @@ mod tests {
 
         fn ring(&mut self) -> Ring {
             // SAFETY: 16 guard bytes stand on either side of the ring within the vector.
-            unsafe { Ring::new(self.memory.as_mut_ptr().add(16), self.size) }
+            unsafe { Ring::new(self.memory.as_mut_ptr().wrapping_add(16), self.size) }
         }
 
         fn send(&mut self, bytes: &[u8]) -> u32 {

@@ -1,8 +1,8 @@
 //! Memory that two processes share: a sealed memfd and its mapping.
 //!
-//! The seals are what makes another process's memory safe to touch: a file that can neither shrink nor
-//! grow cannot raise SIGBUS under a reader. Files that cannot be sealed are refused. What remains
-//! possible to the peer is to write, or to punch holes, which reads as zeros.
+//! The seals are what makes another process's memory safe to touch: a file that can neither shrink
+//! nor grow cannot raise SIGBUS under a reader. Files that cannot be sealed are refused. What
+//! remains possible to the peer is to write, or to punch holes, which reads as zeros.
 //!
 //! Limit: where overcommit is forbidden (`vm.overcommit_memory=2`), the kernel may still answer the
 //! first touch of a page with SIGBUS when it has no memory left to promise.
@@ -12,7 +12,8 @@ use crate::address;
 use core::ffi::CStr;
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{
-    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
 };
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed};
@@ -25,8 +26,8 @@ pub const PAGE: usize = 4096;
 const NOT_RESIZABLE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// The file system behind memfds. The other one with seals, hugetlbfs, can raise SIGBUS.
 const TMPFS_MAGIC: u32 = 0x0102_1994;
-/// Where our descriptors go, if the limit on open files allows: beyond those that applications count on,
-/// and low enough that the kernel's table of descriptors stays small.
+/// Where our descriptors go, if the limit on open files allows: beyond those that applications
+/// count on, and low enough that the kernel's table of descriptors stays small.
 const PARKING: u64 = 768;
 
 /// Why a file from another process was not mapped.
@@ -97,13 +98,14 @@ impl Retired {
     }
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and is only handed out as a raw pointer.
+// SAFETY: the mapping belongs to the process, not to a thread, and is only handed out as a raw
+// pointer.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
-/// A descriptor among those of an unsuspecting application, which may close it (`closefrom`) and get the
-/// number back for something else. So it is only used while it still is the same file.
+/// A descriptor among those of an unsuspecting application, which may close it (`closefrom`) and
+/// get the number back for something else. So it is only used while it still is the same file.
 #[derive(Debug)]
 struct Fd {
     raw: RawFd,
@@ -115,7 +117,8 @@ struct Fd {
 pub struct Handle(Arc<Fd>);
 
 impl Handle {
-    /// The number of the descriptor; open as long as this handle lives, unless the application closes it.
+    /// The number of the descriptor; open as long as this handle lives, unless the application
+    /// closes it.
     pub fn raw(&self) -> RawFd {
         self.0.raw
     }
@@ -158,8 +161,10 @@ impl Drop for Fd {
         let ours = match identity(self.raw) {
             Ok(file) => file == self.file,
             Err(Errno::BADF) => false,
-            // No memory for the answer, or a sandbox that has none: whatever else has the number is not sealed like this.
-            Err(_) => fcntl_get_seals(self.borrow()).is_ok_and(|s| s.contains(NOT_RESIZABLE | SealFlags::SEAL)),
+            // No memory for the answer, or a sandbox that has none: whatever else has the number is
+            // not sealed like this.
+            Err(_) => fcntl_get_seals(self.borrow())
+                .is_ok_and(|s| s.contains(NOT_RESIZABLE | SealFlags::SEAL)),
         };
         if ours {
             // SAFETY: still our own file, and no longer used.
@@ -179,8 +184,8 @@ fn identity(raw: RawFd) -> Result<(u64, u64), Errno> {
 }
 
 impl Segment {
-    /// New zeroed memory of `len` bytes, a multiple of [`PAGE`], that can never change its size. Pages
-    /// come into being when they are first touched.
+    /// New zeroed memory of `len` bytes, a multiple of [`PAGE`], that can never change its size.
+    /// Pages come into being when they are first touched.
     pub fn create(name: &CStr, len: usize) -> Result<Self, Errno> {
         let mut fd = memfd(name, len)?;
         fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::SEAL)?;
@@ -201,8 +206,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps memory that another process created, for reading and writing. `fd` stays the caller's, and
-    /// may be closed at once.
+    /// Maps memory that another process created, for reading and writing. `fd` stays the caller's,
+    /// and may be closed at once.
     pub fn open(fd: RawFd, min_len: usize, max_len: usize) -> Result<Self, OpenError> {
         Self::open_with(fd, min_len, max_len, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -239,13 +244,17 @@ impl Segment {
         Ok(Self { base: map(fd, len, prot)?, len, fd: None })
     }
 
-    /// Maps `len` bytes at `offset` of memory that is no memfd: a bar of a PCI device. That it cannot shrink, and has so
-    /// many bytes, is for the caller to know; `fd` stays the caller's.
+    /// Maps `len` bytes at `offset` of memory that is no memfd: a bar of a PCI device. That it
+    /// cannot shrink, and has so many bytes, is for the caller to know; `fd` stays the caller's.
     pub fn of_part(fd: RawFd, offset: u64, len: usize) -> Result<Self, Errno> {
         if fd < 0 || len == 0 || !len.is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE as u64) {
             return Err(Errno::INVAL);
         }
-        Ok(Self { base: map_at(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)?, len, fd: None })
+        Ok(Self {
+            base: map_at(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)?,
+            len,
+            fd: None,
+        })
     }
 
     /// Where the segment is mapped.
@@ -261,8 +270,9 @@ impl Segment {
         self.len
     }
 
-    /// Gives back the pages of a part of it, for every process that maps it: they read as zeros from now on. False, and
-    /// nothing changed, if the kernel refuses, as it does when the part is not whole pages of its own size.
+    /// Gives back the pages of a part of it, for every process that maps it: they read as zeros
+    /// from now on. False, and nothing changed, if the kernel refuses, as it does when the part is
+    /// not whole pages of its own size.
     pub fn discard(&self, offset: usize, len: usize) -> bool {
         debug_assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: a part of our own mapping, to which only raw pointers exist.
@@ -274,7 +284,8 @@ impl Segment {
         self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| fd.raw)
     }
 
-    /// The descriptor to hand to a peer, in a handle that keeps it open until it is dropped, whatever becomes of the segment.
+    /// The descriptor to hand to a peer, in a handle that keeps it open until it is dropped,
+    /// whatever becomes of the segment.
     pub fn handle(&self) -> Option<Handle> {
         self.fd.as_ref().filter(|fd| fd.is_intact()).map(|fd| Handle(fd.clone()))
     }
@@ -284,35 +295,39 @@ impl Segment {
         self.fd = None;
     }
 
-    /// Gives the memory back, but leaves its addresses valid: zeros of this process alone take their
-    /// place, so that a thread which is late finds an empty ring and no fault.
+    /// Gives the memory back, but leaves its addresses valid: zeros of this process alone take
+    /// their place, so that a thread which is late finds an empty ring and no fault.
     pub fn retire(self) -> Retired {
         let mut this = core::mem::ManuallyDrop::new(self);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: replaces exactly our own mapping, to which only raw pointers exist. If it fails, the
-        // mapping stays, which is as safe.
+        // SAFETY: replaces exactly our own mapping, to which only raw pointers exist. If it fails,
+        // the mapping stays, which is as safe.
         let _ = unsafe { mmap_anonymous(this.base.cast(), this.len, prot, flags) };
         this.fd = None;
         Retired { base: this.base, len: this.len }
     }
 
-    /// Moves to the addresses of a segment that was retired long enough ago, so that they are not used up. Pointers into
-    /// this segment that were taken before are not valid any more. Does nothing if the lengths differ.
+    /// Moves to the addresses of a segment that was retired long enough ago, so that they are not
+    /// used up. Pointers into this segment that were taken before are not valid any more. Does
+    /// nothing if the lengths differ.
     pub fn settle_on(&mut self, place: Retired) {
         if place.len != self.len {
             return;
         }
         let flags = MremapFlags::MAYMOVE;
-        // SAFETY: both are our own mappings of the same length. What a late thread finds at the place is zeros before and
-        // this segment after, never a hole: faults wait for the call to end.
-        let moved = unsafe { mremap_fixed(self.base.cast(), self.len, self.len, flags, place.base.cast()) };
+        // SAFETY: both are our own mappings of the same length. What a late thread finds at the
+        // place is zeros before and this segment after, never a hole: faults wait for the call to
+        // end.
+        let moved =
+            unsafe { mremap_fixed(self.base.cast(), self.len, self.len, flags, place.base.cast()) };
         if let Ok(base) = moved {
             self.base = base.cast();
         }
     }
 
-    /// Forgets the segment but leaves it mapped: for the child of a fork, where it is the parent's to end.
+    /// Forgets the segment but leaves it mapped: for the child of a fork, where it is the parent's
+    /// to end.
     pub fn leave(self) {
         core::mem::ManuallyDrop::new(self).fd = None;
     }
@@ -350,7 +365,8 @@ fn map(fd: RawFd, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
 
 fn map_at(fd: RawFd, offset: u64, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
     let base = address::map(len, prot, MapFlags::SHARED, Some((fd, offset)))?;
-    // SAFETY: the mapping just made. Core dumps have no use for it, so that a failure does not matter.
+    // SAFETY: the mapping just made. Core dumps have no use for it, so that a failure does not
+    // matter.
     let _ = unsafe { madvise(base, len, Advice::LinuxDontDump) };
     Ok(base.cast())
 }

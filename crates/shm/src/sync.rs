@@ -14,10 +14,12 @@ pub fn spin() {
     loom::thread::yield_now();
 }
 
-/// Loom takes sequentially consistent accesses for acquire and release, so that of two threads which each write one word and
-/// then read the other's both could miss the other. Here a sequentially consistent load passes a full fence if its thread has
-/// made a sequentially consistent write since its last fence. The language promises as much of the two; loads that follow are
-/// ordered as well here, so a model does not see it when one of those is weaker than it has to be.
+/// Loom takes sequentially consistent accesses for acquire and release, so that of two threads
+/// which each write one word and then read the other's both could miss the other. Here a
+/// sequentially consistent load passes a full fence if its thread has made a sequentially
+/// consistent write since its last fence. The language promises as much of the two; loads that
+/// follow are ordered as well here, so a model does not see it when one of those is weaker than it
+/// has to be.
 #[cfg(loom)]
 mod modelled {
     use core::cell::Cell;

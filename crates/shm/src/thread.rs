@@ -24,7 +24,8 @@ mod imp {
         tid
     }
 
-    /// As `refresh_thread_id`, where the system call may be forbidden: it is made when the id is needed.
+    /// As `refresh_thread_id`, where the system call may be forbidden: it is made when the id is
+    /// needed.
     #[cold]
     pub fn forget_thread_id() {
         TID.set(0);
@@ -34,7 +35,8 @@ mod imp {
         rustix::thread::gettid().as_raw_pid().cast_unsigned()
     }
 
-    /// Whether the thread `tid`, of any process in this PID namespace, still runs. Doubts count as yes.
+    /// Whether the thread `tid`, of any process in this PID namespace, still runs. Doubts count as
+    /// yes.
     pub fn is_alive(tid: u32) -> bool {
         let Some(pid) = i32::try_from(tid).ok().and_then(Pid::from_raw) else {
             return false;
@@ -45,8 +47,8 @@ mod imp {
 
     /// Whether the thread `tid` runs in this very process, as the owner of a private lock must.
     pub fn is_alive_here(tid: u32) -> bool {
-        // A vfork child runs on its parent's memory and thread-local state, but under another id. To it
-        // the parent's threads are no threads of its own process and yet do own its locks.
+        // A vfork child runs on its parent's memory and thread-local state, but under another id.
+        // To it the parent's threads are no threads of its own process and yet do own its locks.
         if thread_id() != actual() {
             return is_alive(tid);
         }
@@ -58,7 +60,8 @@ mod imp {
     /// A killed process stays visible until its parent reaps it, and the parent may be the one that
     /// waits for its lock.
     fn is_zombie(pid: Pid) -> bool {
-        // PIDFD_THREAD, Linux 6.9; before that only leaders have a pidfd, and only they stay zombies.
+        // PIDFD_THREAD, Linux 6.9; before that only leaders have a pidfd, and only they stay
+        // zombies.
         const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
         let opened = match pidfd_open(pid, THREAD) {
             Err(Errno::INVAL) => pidfd_open(pid, PidfdFlags::empty()),

@@ -1,21 +1,25 @@
-//! Words of each thread that are read on every call: where a thread's memory is asked for through a function of the dynamic
-//! linker, as in every library that may be loaded late, that alone is a fifth of the instructions that a call costs a connection on TCP.
+//! Words of each thread that are read on every call: where a thread's memory is asked for through a
+//! function of the dynamic linker, as in every library that may be loaded late, that alone is a
+//! fifth of the instructions that a call costs a connection on TCP.
 #![allow(unsafe_code)]
 
 /// The thread's id, 0 before it was asked for.
 pub static ID: Word<0> = Word;
 /// The thread is inside a call a second time, see `smc::conn`.
 pub static AGAIN: Word<4> = Word;
-/// The epoll set whose lock the thread took last, see `epoll::set` of `socket`: its index and one, 0: none yet.
+/// The epoll set whose lock the thread took last, see `epoll::set` of `socket`: its index and one,
+/// 0: none yet.
 pub static SET: Word<8> = Word;
+/// The epoll set whose turn of epoll_ctl the thread has, likewise, see `epoll::table`.
+pub static TURN: Word<12> = Word;
 
 /// A word at `AT` bytes of the thread's own memory.
 pub struct Word<const AT: usize>;
 
 #[cfg(target_arch = "x86_64")]
 mod imp {
-    // Of the initial-exec model: at a fixed distance from the thread's pointer. The dynamic linker keeps room for that much, also
-    // for a library that is loaded late.
+    // Of the initial-exec model: at a fixed distance from the thread's pointer. The dynamic linker
+    // keeps room for that much, also for a library that is loaded late.
     core::arch::global_asm!(
         ".pushsection .tbss,\"awT\",@nobits",
         ".hidden shortwire_thread_words",
@@ -66,7 +70,7 @@ mod imp {
 
     std::thread_local! {
         // Constant and without a destructor: no allocation, no registration, usable in a handler.
-        static WORDS: [Cell<u32>; 3] = const { [const { Cell::new(0) }; 3] };
+        static WORDS: [Cell<u32>; 4] = const { [const { Cell::new(0) }; 4] };
     }
 
     impl<const AT: usize> super::Word<AT> {

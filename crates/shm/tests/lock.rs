@@ -26,7 +26,8 @@ impl<const SHARED: bool> Guarded<SHARED> {
     fn increment(&self) -> Result<(), Reentered> {
         let _guard = self.lock.lock()?;
         let count = self.count.get();
-        // SAFETY: the lock is held. Volatile and in two steps, so that a second owner would lose one.
+        // SAFETY: the lock is held. Volatile and in two steps, so that a second owner would lose
+        // one.
         let seen = unsafe { count.read_volatile() };
         core::hint::spin_loop();
         // SAFETY: as above.

@@ -1,5 +1,6 @@
-//! Every interleaving, and every stale value that the memory model allows, of what several threads or
-//! processes do to shared words. `RUSTFLAGS="--cfg loom" cargo test -p shm --test loom --release`
+//! Every interleaving, and every stale value that the memory model allows, of what several threads
+//! or processes do to shared words.
+//! `RUSTFLAGS="--cfg loom" cargo test -p shm --test loom --release`
 #![allow(unsafe_code)]
 #![cfg(loom)]
 
@@ -164,8 +165,9 @@ fn doorbell_with_two_wakers() {
     doorbell(2, 3);
 }
 
-/// Before it sleeps, a reader takes old doorbells off. Counted behind its arm, they may hold one that was rung by that arm
-/// for what it had read already: without it, and with the arm spent, nobody would wake it.
+/// Before it sleeps, a reader takes old doorbells off. Counted behind its arm, they may hold one
+/// that was rung by that arm for what it had read already: without it, and with the arm spent,
+/// nobody would wake it.
 #[test]
 fn doorbells_taken_off_before_a_sleep() {
     const ITEMS: u32 = 2;
@@ -207,7 +209,8 @@ fn doorbells_taken_off_before_a_sleep() {
     });
 }
 
-/// Runs `body` as deep in the stack as a signal handler would: a lock tells it from what follows a jump by that.
+/// Runs `body` as deep in the stack as a signal handler would: a lock tells it from what follows a
+/// jump by that.
 #[inline(never)]
 fn as_handler(body: impl FnOnce() -> bool) -> bool {
     let frame = core::hint::black_box([0u8; 1024]);
@@ -355,7 +358,8 @@ fn letters_pass_in_turns() {
     });
 }
 
-/// The host takes its invitation back and gives the lane to the next: an answer to the first is not one to the second.
+/// The host takes its invitation back and gives the lane to the next: an answer to the first is not
+/// one to the second.
 #[test]
 fn a_letter_too_late_is_not_heard() {
     model(3, || {

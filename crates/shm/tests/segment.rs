@@ -61,7 +61,11 @@ fn a_discarded_part_is_zeros_and_costs_nothing() {
     assert!(a.discard(PAGE, 6 * PAGE));
     assert!(blocks() < before);
     for page in 0..8 {
-        assert_eq!(read(b.base().wrapping_add(page * PAGE)), u8::from(page == 0 || page == 7), "page {page}");
+        assert_eq!(
+            read(b.base().wrapping_add(page * PAGE)),
+            u8::from(page == 0 || page == 7),
+            "page {page}"
+        );
     }
     assert!(!a.discard(PAGE + 1, PAGE));
 }

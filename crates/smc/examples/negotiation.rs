@@ -1,5 +1,6 @@
-//! What the handshake of one connection costs, at both ends together: from the first step of either to the sends of both on
-//! rings, by the system calls that two processes would make, but without waiting for each other. Prints medians.
+//! What the handshake of one connection costs, at both ends together: from the first step of either
+//! to the sends of both on rings, by the system calls that two processes would make, but without
+//! waiting for each other. Prints medians.
 //!
 //! `cargo run --release -p smc --example negotiation`
 
@@ -25,11 +26,18 @@ fn one() -> (f64, [End; 2]) {
 fn tell(what: &str, mut times: Vec<f64>) {
     times.sort_by(f64::total_cmp);
     let at = |part: usize| times[(times.len() - 1) * part / 100];
-    println!("{what:<28} {:8.1} us  p10 {:8.1}  p90 {:8.1}  n {}", at(50), at(10), at(90), times.len());
+    println!(
+        "{what:<28} {:8.1} us  p10 {:8.1}  p90 {:8.1}  n {}",
+        at(50),
+        at(10),
+        at(90),
+        times.len()
+    );
 }
 
 fn main() {
-    // As connections find it that have a process to themselves: the buffers' own size has its row in other benches.
+    // As connections find it that have a process to themselves: the buffers' own size has its row
+    // in other benches.
     CONFIG.dmb_size.store(256 << 10, Relaxed);
     for device in ["loopback", "ism"] {
         smc::setting::set(b"PREFER", device.as_bytes());
@@ -41,7 +49,10 @@ fn main() {
         tell(&format!("{device}, first contact"), first.collect());
         // Buffers of their own, in the arenas of the group: none that was in use before.
         let kept: Vec<_> = (0..ROUNDS).map(|_| one()).collect();
-        tell(&format!("{device}, later, new buffers"), kept.iter().skip(1).map(|(time, _)| *time).collect());
+        tell(
+            &format!("{device}, later, new buffers"),
+            kept.iter().skip(1).map(|(time, _)| *time).collect(),
+        );
         drop(kept);
         tell(&format!("{device}, later, used buffers"), (0..ROUNDS).map(|_| one().0).collect());
     }

@@ -1,8 +1,10 @@
-//! The bar that this guest shares with others: which it is, who of this guest uses it, and who of them still lives.
+//! The bar that this guest shares with others: which it is, who of this guest uses it, and who of
+//! them still lives.
 //!
-//! A process that uses the bar holds a lock on the byte of its number in the bar's file, on an open file description that
-//! its fork children inherit. The kernel takes the lock back when the last of them has ended, however it ended: until then
-//! rings that they inherited may be written to. Of another guest's processes only the broker can tell (`broker.rs`).
+//! A process that uses the bar holds a lock on the byte of its number in the bar's file, on an open
+//! file description that its fork children inherit. The kernel takes the lock back when the last of
+//! them has ended, however it ended: until then rings that they inherited may be written to. Of
+//! another guest's processes only the broker can tell (`broker.rs`).
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -53,8 +55,12 @@ impl fmt::Display for Unavailable {
         match self {
             Unavailable::Off => f.write_str("switched off"),
             Unavailable::NoDevice => f.write_str("no PCI device 1af4:1110"),
-            Unavailable::Several => f.write_str("several PCI devices 1af4:1110: name one with --ivshmem"),
-            Unavailable::Open(libc::EACCES | libc::EPERM) => f.write_str("no right to open the bar"),
+            Unavailable::Several => {
+                f.write_str("several PCI devices 1af4:1110: name one with --ivshmem")
+            }
+            Unavailable::Open(libc::EACCES | libc::EPERM) => {
+                f.write_str("no right to open the bar")
+            }
             Unavailable::Open(libc::ENOENT) => f.write_str("no such file"),
             Unavailable::Open(errno) => write!(f, "the bar cannot be opened (errno {errno})"),
             Unavailable::Bar(why) => why.fmt(f),
@@ -162,12 +168,14 @@ fn lock_request(fd: i32, command: i32, kind: i32, at: u32) -> Option<libc::flock
 }
 
 fn hold(fd: i32, at: u32, on: bool) -> bool {
-    lock_request(fd, libc::F_OFD_SETLK, if on { libc::F_WRLCK } else { libc::F_UNLCK }, at).is_some()
+    lock_request(fd, libc::F_OFD_SETLK, if on { libc::F_WRLCK } else { libc::F_UNLCK }, at)
+        .is_some()
 }
 
 /// Whether some process of this guest but this one has the place `at`. Doubts count as yes.
 pub fn is_held(fd: i32, at: u32) -> bool {
-    lock_request(fd, libc::F_OFD_GETLK, libc::F_WRLCK, at).is_none_or(|lock| lock.l_type != libc::F_UNLCK as i16)
+    lock_request(fd, libc::F_OFD_GETLK, libc::F_WRLCK, at)
+        .is_none_or(|lock| lock.l_type != libc::F_UNLCK as i16)
 }
 
 /// Whether a program started from here could use a bar now.
@@ -243,12 +251,15 @@ pub(crate) fn is_short() -> bool {
     IVSHMEM.with_bar(|bar, _| bar.is_short()).unwrap_or(false)
 }
 
-/// Frees what ended processes of this guest have left. What one of another guest had attached is freed by both.
+/// Frees what ended processes of this guest have left. What one of another guest had attached is
+/// freed by both.
 pub(crate) fn reclaim() {
     let fd = FD.load(Relaxed);
     IVSHMEM.with_bar(|bar, own| {
         let guest = bar.guest_of(own.id);
-        bar.reclaim(|id| id != own.id && bar.guest_of(id) == guest && !is_held(fd, Member::index(id)))
+        bar.reclaim(|id| {
+            id != own.id && bar.guest_of(id) == guest && !is_held(fd, Member::index(id))
+        })
     });
 }
 
@@ -265,7 +276,8 @@ pub(crate) fn keeps(fd: i32) -> bool {
     KEPT.iter().any(|kept| kept.load(Relaxed) == fd) || fd == FD.load(Relaxed) && USED.load(Relaxed)
 }
 
-/// In a fork child: it is another member. The parent's place is held as long as the rings that it made may be used here.
+/// In a fork child: it is another member. The parent's place is held as long as the rings that it
+/// made may be used here.
 pub(crate) fn after_fork_child() {
     let fd = FD.swap(-1, Relaxed);
     if fd >= 0 && USED.swap(false, Relaxed) {

@@ -1,9 +1,10 @@
-//! What is said between a process and the broker of another guest, so that the two ends of a connection between the guests
-//! find each other.
+//! What is said between a process and the broker of another guest, so that the two ends of a
+//! connection between the guests find each other.
 //!
-//! The end that calls opens a TCP connection to the broker at the other end's address, names the connection, and both show
-//! that they know the secret in the bar. Then the broker asks for the end that listens under the connection's name, as a
-//! process of its own guest would, and hands it the TCP connection, over which the handshake follows.
+//! The end that calls opens a TCP connection to the broker at the other end's address, names the
+//! connection, and both show that they know the secret in the bar. Then the broker asks for the end
+//! that listens under the connection's name, as a process of its own guest would, and hands it the
+//! TCP connection, over which the handshake follows.
 
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
@@ -90,11 +91,17 @@ impl Message {
         let kind = kinds.into_iter().find(|&kind| kind as u32 == number)?;
         let word = |at: usize| u64::from_be_bytes(raw[at..at + 8].try_into().unwrap_or_default());
         let ends = [raw[36..54].try_into().ok()?, raw[54..].try_into().ok()?];
-        (raw[..8] == *MAGIC).then(|| Message { kind, bar: word(12), words: [word(20), word(28)], ends })
+        (raw[..8] == *MAGIC).then(|| Message {
+            kind,
+            bar: word(12),
+            words: [word(20), word(28)],
+            ends,
+        })
     }
 }
 
-/// What only somebody can say who reads the bar: `kind` of it, to this Hello and the challenge's word.
+/// What only somebody can say who reads the bar: `kind` of it, to this Hello and the challenge's
+/// word.
 pub fn proof(secret: [u64; 2], kind: Kind, hello: &Message, challenge: u64) -> u64 {
     crate::hash::keyed(secret, &[&[kind as u8], &hello.encode(), &challenge.to_ne_bytes()])
 }
@@ -115,7 +122,8 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_are_written_and_nothing_else_is() {
-        let hello = Message { kind: Kind::Hello, bar: 7, words: [1, u64::MAX], ends: [[3; 18], [9; 18]] };
+        let hello =
+            Message { kind: Kind::Hello, bar: 7, words: [1, u64::MAX], ends: [[3; 18], [9; 18]] };
         assert_eq!(Message::decode(&hello.encode()), Some(hello));
         for (at, value) in [(0, b'X'), (11, 0), (11, 9), (8, 1)] {
             let mut raw = hello.encode();

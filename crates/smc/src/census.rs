@@ -1,14 +1,16 @@
 //! The census: one row for each link group, in the table that other processes of the user read.
 //!
-//! A row belongs to the process whose number it has; of a process that has ended it is free again. `shortwire linkgroups`
-//! reads rows while they change and only shows them: a row that is caught in between shows two groups mixed, no more.
+//! A row belongs to the process whose number it has; of a process that has ended it is free again.
+//! `shortwire linkgroups` reads rows while they change and only shows them: a row that is caught in
+//! between shows two groups mixed, no more.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use crate::clc::{Eid, Hostname, Os};
 use crate::sys;
 
-/// Rows of a table: link groups that a fork family can show at a time. Further groups work all the same.
+/// Rows of a table: link groups that a fork family can show at a time. Further groups work all the
+/// same.
 pub const ROWS: usize = 1024;
 
 /// What a link group is doing.
@@ -113,8 +115,9 @@ impl Row {
     }
 }
 
-/// A row for a group of this process, everything but its number and process still that of the group before; None when all
-/// are in use. Callers take turns within a process, and not between those of a family.
+/// A row for a group of this process, everything but its number and process still that of the group
+/// before; None when all are in use. Callers take turns within a process, and not between those of
+/// a family.
 pub(crate) fn enter(rows: &'static [Row], id: u32) -> Option<&'static Row> {
     let own = sys::getpid();
     // Those of ended processes only when there is no other: asking costs a system call each.

@@ -1,10 +1,10 @@
-//! The rendezvous channel: one SOCK_SEQPACKET message per CLC message, with the memfd of an arena beside it where
-//! the peer needs it.
+//! The rendezvous channel: one SOCK_SEQPACKET message per CLC message, with the memfd of an arena
+//! beside it where the peer needs it.
 //!
-//! The name is made of the connection's two addresses and lies in the abstract namespace, which belongs to the network
-//! namespace as the addresses do. It vanishes with its process: nothing to clean up. Where the ends are in different
-//! network namespaces the socket lies in a directory that both see (`directory.rs`); to another guest it is a TCP
-//! connection (`stream`).
+//! The name is made of the connection's two addresses and lies in the abstract namespace, which
+//! belongs to the network namespace as the addresses do. It vanishes with its process: nothing to
+//! clean up. Where the ends are in different network namespaces the socket lies in a directory that
+//! both see (`directory.rs`); to another guest it is a TCP connection (`stream`).
 #![allow(unsafe_code)]
 
 pub mod stream;
@@ -70,7 +70,8 @@ pub struct Cred {
     pub pid: i32,
     /// Its effective user.
     pub uid: u32,
-    /// What tells it from other processes where it has no pid here: the kernel's number for its pidfd, else 0.
+    /// What tells it from other processes where it has no pid here: the kernel's number for its
+    /// pidfd, else 0.
     pub id: u64,
 }
 
@@ -83,7 +84,8 @@ impl Cred {
         self == Cred::ELSEWHERE
     }
 
-    /// Whether two of the same credentials are one process. One without pid or number could be any of its user's.
+    /// Whether two of the same credentials are one process. One without pid or number could be any
+    /// of its user's.
     pub fn is_one_process(self) -> bool {
         self.pid > 0 || self.id != 0
     }
@@ -114,20 +116,22 @@ fn socket() -> Result<i32, NoSocket> {
     Ok(fd)
 }
 
-/// SO_PASSRIGHTS of Linux 6.16, which an accepted socket has from its listener; older kernels know no such option.
+/// SO_PASSRIGHTS of Linux 6.16, which an accepted socket has from its listener; older kernels know
+/// no such option.
 fn pass_rights(fd: i32, on: i32) -> bool {
     const SO_PASSRIGHTS: i32 = 83;
     sys::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, &on) == 0
 }
 
-/// Keeps the other end of a Unix socket from passing descriptors; false if the kernel does not know how.
+/// Keeps the other end of a Unix socket from passing descriptors; false if the kernel does not know
+/// how.
 pub fn refuse_descriptors(fd: i32) -> bool {
     pass_rights(fd, 0)
 }
 
-/// Lets the other end, once it was admitted, pass a descriptor. From strangers none is taken: whoever gets one must close
-/// it, read or unread, and the last close of some (a socket that lingers, a file of a user's own file system) takes as long
-/// as the sender likes.
+/// Lets the other end, once it was admitted, pass a descriptor. From strangers none is taken:
+/// whoever gets one must close it, read or unread, and the last close of some (a socket that
+/// lingers, a file of a user's own file system) takes as long as the sender likes.
 pub fn take_descriptors(fd: i32) {
     pass_rights(fd, 1);
 }
@@ -188,11 +192,15 @@ fn park(fd: i32, r: isize) -> Result<i32, NoSocket> {
 pub fn peer(fd: i32) -> Option<Cred> {
     let mut c = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let known = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut c) > 0;
-    known.then(|| Cred { pid: c.pid, uid: c.uid, id: if c.pid == 0 { pidfd_number(fd) } else { 0 } })
+    known.then(|| Cred {
+        pid: c.pid,
+        uid: c.uid,
+        id: if c.pid == 0 { pidfd_number(fd) } else { 0 },
+    })
 }
 
-/// The number of the pidfd of the process at the other end: from Linux 6.9 on each process has its own, in all pid
-/// namespaces the same. 0 where it cannot be told.
+/// The number of the pidfd of the process at the other end: from Linux 6.9 on each process has its
+/// own, in all pid namespaces the same. 0 where it cannot be told.
 fn pidfd_number(fd: i32) -> u64 {
     const SO_PEERPIDFD: i32 = 77;
     const PID_FS_MAGIC: i64 = 0x5049_4446;
@@ -233,8 +241,8 @@ pub fn send(fd: i32, message: &[u8], pass: Option<i32>) -> bool {
     unsafe { sys::sendmsg(fd, &raw const msg, flags) >= 0 }
 }
 
-/// Receives one message and the descriptor that came with it, if any. Never waits. More than one descriptor, or a
-/// message that is too long, is an error and leaves nothing open.
+/// Receives one message and the descriptor that came with it, if any. Never waits. More than one
+/// descriptor, or a message that is too long, is an error and leaves nothing open.
 pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), Silence> {
     let iov = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let mut control = Control([0; 64]);
@@ -274,5 +282,7 @@ pub fn recv(fd: i32, out: &mut [u8; MAX]) -> Result<(usize, Option<i32>), Silenc
 /// Looks at the next message, and leaves it there.
 pub fn peek(fd: i32, out: &mut [u8; MAX]) -> Result<usize, Silence> {
     // SAFETY: the buffer is ours.
-    heard(unsafe { sys::recv(fd, out.as_mut_ptr(), out.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) })
+    heard(unsafe {
+        sys::recv(fd, out.as_mut_ptr(), out.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT)
+    })
 }

@@ -1,4 +1,5 @@
-//! What is set, as values that other modules read. `setting` reads it from the environment that `shortwire run` composes.
+//! What is set, as values that other modules read. `setting` reads it from the environment that
+//! `shortwire run` composes.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -15,47 +16,73 @@ pub enum PeerPolicy {
     Off = 0,
     /// Processes of our own user only.
     SameUid = 1,
-    /// Also other users, when the kernel's socket table says that the other end of this very connection is theirs.
+    /// Also other users, when the kernel's socket table says that the other end of this very
+    /// connection is theirs.
     Verified = 2,
+}
+
+/// What a program that uses io_uring gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum IoUring {
+    /// A look at what it submits: connections that are named there stay TCP.
+    Look = 0,
+    /// Its rings; all its connections stay TCP.
+    Stay = 1,
+    /// ENOSYS, so that it falls back to calls we see.
+    Deny = 2,
 }
 
 /// The settings of this process.
 pub struct Config {
-    /// Sends plus receives before a connection is offered an upgrade (K).
+    /// Sends plus receives before a connection begins its upgrade (K).
     pub after: AtomicU32,
     /// Bytes that count as having done K operations.
     pub after_bytes: AtomicU64,
     /// Size of a receive buffer (DMB), header included, 2^(14+n); 0: by how many there are.
     pub dmb_size: AtomicU32,
-    /// Bytes that the receive buffers of this process may take together; 0: a quarter of the memory that it may have.
+    /// Bytes that the receive buffers of this process may take together; 0: a quarter of the memory
+    /// that it may have.
     pub max_memory: AtomicU64,
-    /// Bytes that the receive buffers of all of the user's processes with this setting may take together; 0: no such limit.
+    /// Bytes that the receive buffers of all of the user's processes with this setting may take
+    /// together; 0: no such limit.
     pub max_memory_user: AtomicU64,
     /// Longest busy wait before sleeping, in nanoseconds.
     pub spin_ns: AtomicU32,
     policy: AtomicU32,
-    /// Devices in the order of preference, one in each byte from the lowest on (a `Kind`, 0 ends the list).
+    /// Devices in the order of preference, one in each byte from the lowest on (a `Kind`, 0 ends
+    /// the list).
     prefer: AtomicU32,
     /// Move data through the device's `move_data` even where memory could be attached.
     pub copy: AtomicBool,
     /// Ask for a checksum over what a device copies.
     pub integrity: AtomicBool,
+    /// Whether an end is taken for the peer that shows the connection's port (`meet::port`).
+    pub port_proof: AtomicBool,
     /// The system EID is proposed and accepted.
     pub seid: AtomicBool,
-    /// Refuse io_uring_setup with ENOSYS so that programs fall back to calls we see.
-    pub deny_io_uring: AtomicBool,
+    io_uring: AtomicU32,
+    /// Take over the system calls that a Go program makes past its C library.
+    pub go: AtomicBool,
 }
 
-/// Loopback first: it reaches whatever ism reaches, and with one copy less. So does ivshmem, which has less memory. Verbs
-/// last: on one machine its way is the longest.
-const DEFAULT_PREFER: u32 =
-    Kind::Loopback as u32 | (Kind::Ivshmem as u32) << 8 | (Kind::Ism as u32) << 16 | (Kind::Verbs as u32) << 24;
+/// Beside a policy that is not in force for now.
+const PAUSED: u32 = 1 << 8;
+
+/// Loopback first: it reaches whatever ism reaches, and with one copy less. So does ivshmem, which
+/// has less memory. Verbs last: on one machine its way is the longest.
+const DEFAULT_PREFER: u32 = Kind::Loopback as u32
+    | (Kind::Ivshmem as u32) << 8
+    | (Kind::Ism as u32) << 16
+    | (Kind::Verbs as u32) << 24;
+// A fifth device needs a wider word, here and in `set_prefer`.
+const _: () = assert!(Kind::ALL.len() <= size_of::<u32>());
 
 /// The one instance.
 pub static CONFIG: Config = Config::new();
 
 impl Config {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             after: AtomicU32::new(8),
             after_bytes: AtomicU64::new(64 << 10),
@@ -67,17 +94,20 @@ impl Config {
             prefer: AtomicU32::new(DEFAULT_PREFER),
             copy: AtomicBool::new(false),
             integrity: AtomicBool::new(false),
+            port_proof: AtomicBool::new(false),
             seid: AtomicBool::new(true),
-            deny_io_uring: AtomicBool::new(false),
+            io_uring: AtomicU32::new(IoUring::Look as u32),
+            go: AtomicBool::new(true),
         }
     }
 
     /// The peer policy in force.
     pub fn policy(&self) -> PeerPolicy {
         match self.policy.load(Relaxed) {
-            0 => PeerPolicy::Off,
             1 => PeerPolicy::SameUid,
-            _ => PeerPolicy::Verified,
+            2 => PeerPolicy::Verified,
+            // Off, or beside `PAUSED`.
+            _ => PeerPolicy::Off,
         }
     }
 
@@ -110,9 +140,10 @@ impl Config {
         self.policy.store(policy as u32, Relaxed);
     }
 
-    /// Size of the next receive buffer in a process that has `live` of them. A few large ones carry streams as far as TCP
-    /// does while the reader waits for a processor (its windows grow to some MiB); rings of many connections, each gone
-    /// round in turn, are to stay in the caches together.
+    /// Size of the next receive buffer in a process that has `live` of them. A few large ones carry
+    /// streams as far as TCP does while the reader waits for a processor (its windows grow to some
+    /// MiB); rings of many connections, each gone round in turn, are to stay in the caches
+    /// together.
     pub fn buffer_size(&self, live: u32) -> u32 {
         match (self.dmb_size.load(Relaxed), live) {
             (0, 0..4) => 4 << 20,
@@ -136,6 +167,30 @@ impl Config {
     /// From now on every connection stays TCP.
     pub fn disable(&self) {
         self.set_policy(PeerPolicy::Off);
+    }
+
+    /// Connections stay TCP until `resume`.
+    pub fn pause(&self) {
+        self.policy.fetch_or(PAUSED, Relaxed);
+    }
+
+    /// Connections are upgraded again, unless that is off.
+    pub fn resume(&self) {
+        self.policy.fetch_and(!PAUSED, Relaxed);
+    }
+
+    /// What a program that uses io_uring gets.
+    pub fn io_uring(&self) -> IoUring {
+        match self.io_uring.load(Relaxed) {
+            0 => IoUring::Look,
+            1 => IoUring::Stay,
+            _ => IoUring::Deny,
+        }
+    }
+
+    /// Sets it.
+    pub(crate) fn set_io_uring(&self, mode: IoUring) {
+        self.io_uring.store(mode as u32, Relaxed);
     }
 }
 
@@ -168,9 +223,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_pause_ends_with_what_was_before_it() {
+        let config = Config::new();
+        config.pause();
+        assert_eq!(config.policy(), PeerPolicy::Off);
+        config.resume();
+        assert_eq!(config.policy(), PeerPolicy::Verified);
+        config.pause();
+        config.disable();
+        config.resume();
+        assert_eq!(config.policy(), PeerPolicy::Off);
+    }
+
+    #[test]
     fn many_buffers_are_small_ones_unless_a_size_is_given() {
         let size = |live| CONFIG.buffer_size(live);
-        assert_eq!([0, 4, 16, 128, u32::MAX].map(size), [4 << 20, 1 << 20, 256 << 10, 64 << 10, 64 << 10]);
+        assert_eq!(
+            [0, 4, 16, 128, u32::MAX].map(size),
+            [4 << 20, 1 << 20, 256 << 10, 64 << 10, 64 << 10]
+        );
         CONFIG.dmb_size.store(128 << 10, Relaxed);
         assert_eq!([0, 5000].map(size), [128 << 10; 2]);
         CONFIG.dmb_size.store(0, Relaxed);

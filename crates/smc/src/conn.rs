@@ -1,16 +1,20 @@
 //! One end of a TCP connection under observation, and its data path once it is upgraded.
 //!
-//! A `Conn` lives in the family's shared table: fork children use the same cursors and locks. It is made of parts: whose it is
-//! (`identity`), where each direction is (`phase`), what each direction has (`receiver`, `sender`), and what is known of its end
-//! (`ending`). Private cursors (`Rx::cons`, `Tx::prod`) are the authority; what the peer publishes in our DMB's `header` is copied
-//! once, checked by `Cursor::follow`, and never used unchecked.
+//! A `Conn` lives in memory that fork children share: they use the same cursors and locks. It is
+//! made of parts: whose it is (`identity`), where each direction is (`phase`), what each direction
+//! has (`receiver`, `sender`), and what is known of its end (`ending`). Private cursors
+//! (`Rx::cons`, `Tx::prod`) are the authority; what the peer publishes in our DMB's `header` is
+//! copied once, checked by `Cursor::follow`, and never used unchecked.
 #![allow(unsafe_code)]
 
+#[allow(clippy::multiple_unsafe_ops_per_block)]
 pub mod bells;
 mod bounds;
+mod broken;
 mod calm;
 mod carry;
 mod close;
+mod doorbells;
 mod ending;
 pub mod header;
 pub mod identity;
@@ -21,6 +25,7 @@ mod locked;
 mod mapped;
 mod options;
 pub mod phase;
+mod pieces;
 mod place;
 mod reach;
 mod ready;
@@ -29,10 +34,15 @@ mod receiver;
 mod recv;
 pub mod rest;
 mod revert;
+mod ringing;
 mod send;
 mod sender;
 pub mod sleepers;
+mod steps;
 mod switch;
+mod takeback;
+#[cfg(test)]
+mod together;
 pub mod upgrade;
 pub mod verdict;
 pub mod wakeups;
@@ -40,10 +50,11 @@ mod window;
 
 pub use calm::Calm;
 pub use header::*;
+pub use pieces::Pieces;
 pub use ready::{ERR, HUP, IN, OUT, RDHUP};
 pub use receiver::{Receiver, Rx};
-pub use recv::Got;
-pub use send::{Pieces, Sent};
+pub use recv::{Got, RecvError};
+pub use send::{SendError, Sent};
 pub use sender::{Sender, Tx};
 pub use upgrade::Upgrade;
 
@@ -61,8 +72,10 @@ use dibs::verbs::Remote;
 use shm::lock::{FastLock, Reentered};
 
 use crate::kind::Kind;
+use crate::log;
+use crate::reason::{self, Reason};
 use crate::stats::Wakeups;
-use crate::table;
+use crate::table::{self, Own};
 use bells::Bells;
 
 /// More doorbells on the stream than an honest peer ever leaves there, one for each sleep of ours.
@@ -92,9 +105,21 @@ pub mod path {
             Kind::Verbs => VERBS,
         }
     }
+
+    /// The device that a connection with this path goes by.
+    pub fn kind(path: u32) -> crate::kind::Kind {
+        use crate::kind::Kind;
+        match path {
+            ISM => Kind::Ism,
+            IVSHMEM => Kind::Ivshmem,
+            VERBS => Kind::Verbs,
+            _ => Kind::Loopback,
+        }
+    }
 }
 
-/// One connection, in parts. The first cache line has what every call looks at; each direction begins one of its own.
+/// One connection, in parts. The first cache line has what every call looks at; each direction
+/// begins one of its own.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Conn {
@@ -107,7 +132,8 @@ pub struct Conn {
     pub next_try: AtomicU32,
     pub(crate) next_free: AtomicU32,
     ending: Ending,
-    identity: Identity,
+    /// Whose it is.
+    pub identity: Identity,
     /// Our receives.
     pub rx: Receiver,
     /// Our sends.
@@ -120,16 +146,7 @@ pub struct Conn {
     pub sleepers: sleepers::Sleepers,
 }
 
-/// A connection's own words are those of its identity.
-impl core::ops::Deref for Conn {
-    type Target = Identity;
-    #[inline(always)]
-    fn deref(&self) -> &Identity {
-        &self.identity
-    }
-}
-
-/// What an upgrade found, handed to `Conn::attach`.
+/// What an upgrade found, handed to `Conn::expose`.
 pub struct Ends {
     /// Our DMB, header first.
     pub my: *mut DmbHeader,
@@ -181,6 +198,29 @@ impl Conn {
         self.phase.clear(marks);
     }
 
+    /// What this process notes of it for itself.
+    #[inline]
+    pub fn own(&self) -> &'static Own {
+        table::own_at(core::ptr::from_ref(self).cast())
+    }
+
+    /// It is to belong to this link group.
+    pub(crate) fn join(&self, group: u32) {
+        self.own().group.store(group, Relaxed);
+        self.identity.group.store(group, Relaxed);
+    }
+
+    /// The link group it belongs to.
+    pub fn link_group(&self) -> u32 {
+        self.own().group.load(Relaxed)
+    }
+
+    /// Tokens of our DMB and of the peer's, 0: there is none.
+    pub fn tokens(&self) -> [u64; 2] {
+        let own = self.own();
+        [&own.my_token, &own.peer_token].map(|token| token.load(Relaxed))
+    }
+
     /// It is not to be upgraded (again).
     pub fn freeze(&self) {
         self.set(p::FROZEN);
@@ -225,15 +265,33 @@ impl Conn {
         self.wakeups.clear();
         self.sleepers.clear();
         self.identity.reset();
-        self.gen_.fetch_add(1, Release);
+        self.identity.gen_.fetch_add(1, Release);
+    }
+
+    /// It stays TCP, goes back to it, or is reset: who keeps a log is told.
+    pub fn tell(&self, why: Reason) {
+        if log::is_on()
+            && let Some(table) = table::get()
+        {
+            let was_reset = self.phase().is_broken();
+            log::say(&table.log, &log::Note { names: self.identity.names(), was_reset, why });
+        }
+    }
+
+    /// What it has counted stands elsewhere now, and it counts on from zero.
+    pub fn counted(&self) {
+        self.rx.counts.reset();
+        self.tx.counts.reset();
+        self.wakeups.clear();
     }
 
     /// Exposes our DMB: from here on the peer may switch, and receives look for it.
     pub fn expose(&self, e: &Ends) {
         // SAFETY: before the exposure nobody else looks at `rx`.
         unsafe { self.rx.state.alone().size = e.my_len - HEADER_LEN };
-        self.my_token.store(e.my_token, Relaxed);
-        self.path.store(path::of(e.kind, false), Relaxed);
+        self.own().my_token.store(e.my_token, Relaxed);
+        self.identity.my_token.store(e.my_token, Relaxed);
+        self.identity.path.store(path::of(e.kind, false), Relaxed);
         let w = self.window();
         self.forget_image();
         w.tail.store(0, Relaxed);
@@ -241,8 +299,8 @@ impl Conn {
         w.my_waits.store(e.my_waits, Relaxed);
         w.bells.store(e.bells.cast_mut(), Relaxed);
         w.my.store(e.my, Release);
-        // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the kernel, and it may not
-        // have attached yet when our first bytes go out.
+        // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the
+        // kernel, and it may not have attached yet when our first bytes go out.
         self.my().rx_arm.store(1, Release);
         self.phase.turn_receives(|_| Receives::Ready);
     }
@@ -251,7 +309,8 @@ impl Conn {
     pub fn attach(&self, peer: Reached, len: u32, token: u64, copy: bool) {
         // SAFETY: before `commit` nobody else looks at `tx`.
         unsafe { self.tx.state.alone().size = len - HEADER_LEN };
-        self.peer_token.store(token, Relaxed);
+        self.own().peer_token.store(token, Relaxed);
+        self.identity.peer_token.store(token, Relaxed);
         let w = self.window();
         let Reached { kind, buffer, checked } = peer;
         let (peer, waits) = match buffer {
@@ -259,7 +318,7 @@ impl Conn {
             Buffer::Far(far) => (self.attach_far(&far), core::ptr::null_mut()),
             Buffer::Linked(remote) => (self.attach_linked(&remote), core::ptr::null_mut()),
         };
-        self.path.store(path::of(kind, copy), Relaxed);
+        self.identity.path.store(path::of(kind, copy), Relaxed);
         w.peer_size.store(len - HEADER_LEN, Relaxed);
         if checked {
             self.keep_records();
@@ -287,14 +346,14 @@ impl Conn {
 
     /// Whether the peer has attached our DMB.
     pub(crate) fn peer_attached(&self) -> bool {
-        // SYNC: kind.
-        self.my().kind.load(Acquire) & image::KIND_TYPE == 0xfe
+        self.my().is_attached()
     }
 
     /// Both sides have attached: our sends may switch.
     pub(crate) fn commit(&self) {
         let _held = self.lock_rx();
-        // SAFETY: the lock is held, or our own thread holds it further up the stack (signal handler).
+        // SAFETY: the lock is held, or our own thread holds it further up the stack (signal
+        // handler).
         let rx = unsafe { self.rx.state.alone() };
         // What was read before now has not been told.
         rx.published = rx.cons.pos;
@@ -309,13 +368,23 @@ impl Conn {
         self.freeze();
     }
 
+    /// Nobody was told of our buffer who will use it: receives are as before it was exposed.
+    pub(crate) fn hide(&self) {
+        self.phase.turn_receives(Receives::withdrawn);
+        if let Ok(mut rx) = self.lock_rx() {
+            // What is read from now on is not counted.
+            rx.tcp_read = receiver::UNKNOWN;
+        }
+    }
+
     /// Whether the peer said that it closed or aborted.
     pub fn peer_gone(&self) -> bool {
         let ph = self.phase();
         ph.has(p::DEAD) || (ph.is_exposed() && self.my().cons.load(Acquire) & (CLOSED | ABORT) != 0)
     }
 
-    /// What is about to be sent goes to the kernel because the ring is no more: to a peer that is gone it makes TCP's reset.
+    /// What is about to be sent goes to the kernel because the ring is no more: to a peer that is
+    /// gone it makes TCP's reset.
     pub fn sends_past_ring(&self) {
         if self.peer_gone() {
             self.set(p::SENT_TO_GONE);
@@ -324,142 +393,48 @@ impl Conn {
 
     /// The device that an upgraded connection goes through.
     pub fn kind(&self) -> Kind {
-        match self.path.load(Relaxed) {
-            path::ISM => Kind::Ism,
-            path::IVSHMEM => Kind::Ivshmem,
-            path::VERBS => Kind::Verbs,
-            _ => Kind::Loopback,
-        }
+        path::kind(self.identity.path.load(Relaxed))
     }
 
-    /// Whether it uses, or is about to use, what a fork child cannot have: its end of a link of the verbs device.
+    /// Whether it uses, or is about to use, what a fork child cannot have: its end of a link of the
+    /// verbs device.
     pub fn cannot_be_forked(&self) -> bool {
-        let own = self.pid.load(Relaxed) == crate::sys::getpid();
+        let own = self.identity.pid.load(Relaxed) == crate::sys::getpid();
         self.is_exposed() && own && self.kind() == Kind::Verbs
     }
 
     /// Whether it uses, or is about to use, copies that the kernel allows by the rights of ptrace.
     pub fn goes_by_rights(&self) -> bool {
         let ph = self.phase();
-        // An upgrade that another process of the family has begun is its own affair until it stands.
-        let concerns = ph.is_committed() || self.pid.load(Relaxed) == crate::sys::getpid();
+        // An upgrade that another process of the family has begun is its own affair until it
+        // stands.
+        let concerns = ph.is_committed() || self.identity.pid.load(Relaxed) == crate::sys::getpid();
         ph.is_exposed() && concerns && self.kind() == Kind::Ism
     }
 
-    /// Whether it is upgraded, and not back on TCP in both directions.
-    pub fn needs_device(&self) -> bool {
+    /// Whether both directions are back on TCP, or it has ended: nothing more is to be done for
+    /// that.
+    pub fn is_back(&self) -> bool {
         let ph = self.phase();
-        ph.is_committed() && !(ph.sends_go_back() && ph.receives_are_back())
+        // Receives that were taken back before the peer had switched stay where they were.
+        let receives = ph.receives_are_back() || ph.has(p::RECALLED) && !ph.receives_on_ring();
+        ph.has(p::BROKEN | p::DEAD | p::CLOSED) || ph.sends_go_back() && receives
     }
+}
 
-    /// Whether the device was taken away; then all its connections have ended.
-    #[cold]
-    pub(crate) fn has_no_device(&self) -> bool {
-        let kind = self.kind();
-        if !self.needs_device() || !table::is_removed(kind) {
-            return false;
-        }
-        if !self.phase().has(p::BROKEN) {
-            verdict::end_device(kind);
-            if !self.phase().has(p::BROKEN) {
-                // The process that we were forked from has upgraded it.
-                self.break_now(true);
-            }
-        }
-        true
+/// In a fork child, of the connections that it has inherited.
+pub(crate) fn after_fork_child() {
+    if !table::exists() {
+        return;
     }
-
-    /// Breaks it, wherever it is used, also at the peer if that is to be told.
-    pub(crate) fn break_now(&self, tell: bool) {
-        // Its number is the application's and noted nowhere below it.
-        if let Some(fd) = crate::sys::another_descriptor_of(self.inode.load(Relaxed)) {
-            if tell {
-                self.tell_gone(fd);
-            }
-            self.broken(fd);
-            crate::sys::close(fd);
-        }
-    }
-
-    /// The peer broke the protocol: this connection ends with ECONNRESET, others don't notice. Where the device reaches the
-    /// peer no more, all connections of the link group end with it.
-    #[cold]
-    pub(crate) fn broken(&self, fd: i32) -> i32 {
-        if !self.set(p::BROKEN).has(p::BROKEN) {
-            if self.cut_off() {
-                verdict::end_group(self.group.load(Relaxed));
-            }
-            let damaged = self.phase().has(p::DAMAGED);
-            let removed = table::is_removed(self.kind());
-            let why = match (damaged, removed) {
-                (true, _) => crate::reason::DAMAGED,
-                (_, true) => crate::reason::REMOVED,
-                _ => crate::reason::VIOLATION,
-            };
-            self.reason.store(why.code(), Relaxed);
-            if let Some(t) = table::get().filter(|_| damaged || !removed) {
-                if damaged { &t.stats.damaged } else { &t.stats.violations }.fetch_add(1, Relaxed);
-            }
-            crate::sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
-            // A peer that was told and woken is not to have a FIN, which would pass for an orderly end.
-            let told = self.ending.said() & GONE != 0 && self.sends_on_ring();
-            crate::sys::shutdown(fd, if told { libc::SHUT_RD } else { libc::SHUT_RDWR });
-        }
-        libc::ECONNRESET
+    let Some(table) = table::get() else { return };
+    for (_, conn) in table.here() {
+        // The numbers of waits in that page are the parent's: here each connection is waited for by
+        // itself.
+        conn.window().peer_waits.store(core::ptr::null_mut(), Relaxed);
+        image::after_fork_child(conn);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use core::mem::{MaybeUninit, offset_of};
-    use locked::Locked;
-
-    /// A slot in which every byte is `byte`.
-    fn slot(byte: u8) -> Conn {
-        let mut slot = MaybeUninit::<Conn>::uninit();
-        // SAFETY: writable, and any pattern that is a bool is a valid connection.
-        unsafe {
-            slot.as_mut_ptr().write_bytes(byte, 1);
-            slot.assume_init()
-        }
-    }
-
-    /// All that is in it, but what belongs to the table and the words of locks, which outlive connections.
-    fn describe(conn: &Conn) -> String {
-        conn.gen_.store(0, Relaxed);
-        conn.next_free.store(0, Relaxed);
-        let all = format!("{conn:?} {:?} {:?}", conn.rx.snapshot(), conn.tx.snapshot());
-        let names = conn.names().map(|addr| addr.key());
-        let lock = all.find("FastLock").map(|at| &all[at..at + all[at..].find('}').expect("a struct") + 1]);
-        all.replace(lock.expect("two locks"), "") + &format!(" {names:?}")
-    }
-
-    #[test]
-    fn a_slot_remembers_nothing_of_its_last_connection() {
-        let (fresh, used) = (slot(0), slot(1));
-        assert_ne!(describe(&fresh), describe(&used));
-        fresh.reset();
-        used.reset();
-        assert_eq!(describe(&fresh), describe(&used));
-        assert_eq!((fresh.refs.load(Relaxed), fresh.rx.snapshot().tcp_read), (1, receiver::UNKNOWN));
-    }
-
-    #[test]
-    fn what_every_call_looks_at_shares_a_cache_line_and_directions_do_not() {
-        const LINE: usize = 64;
-        let identity = offset_of!(Conn, identity);
-        assert_eq!(offset_of!(Conn, phase), 0);
-        assert!(offset_of!(Conn, ending) + size_of::<Ending>() <= LINE);
-        assert!(
-            identity + offset_of!(Identity, bounds) < LINE && identity + offset_of!(Identity, user_rcvlowat) < LINE
-        );
-        assert!(identity + offset_of!(Identity, pid) < 2 * LINE);
-        for (at, cursors) in [
-            (offset_of!(Conn, rx), offset_of!(Receiver, state) + Locked::<Rx>::STATE_AT + offset_of!(Rx, published)),
-            (offset_of!(Conn, tx), offset_of!(Sender, state) + Locked::<Tx>::STATE_AT + offset_of!(Tx, word)),
-        ] {
-            assert_eq!((at % LINE, cursors), (0, LINE));
-        }
-    }
-}
+mod tests;

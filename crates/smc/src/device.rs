@@ -10,9 +10,9 @@ use crate::kind::{Kind, VERBS};
 use crate::{pnet, table};
 
 impl Kind {
-    /// Whether it can move data to that process. Whoever reached us through the rendezvous is on this host, which is what
-    /// loopback reaches; ism, and verbs in software, need the rights of ptrace, and are kept among processes of one user also where privileges
-    /// would allow more.
+    /// Whether it can move data to that process. Whoever reached us through the rendezvous is on
+    /// this host, which is what loopback reaches; ism, and verbs in software, need the rights of
+    /// ptrace, and are kept among processes of one user also where privileges would allow more.
     pub fn reaches(self, peer: Cred) -> bool {
         match self {
             Kind::Loopback => !peer.is_elsewhere(),
@@ -25,8 +25,8 @@ impl Kind {
 }
 
 impl Kind {
-    /// Whether this process has such a device, for this peer. On one machine ivshmem and verbs are used if they were
-    /// asked for.
+    /// Whether this process has such a device, for this peer. On one machine ivshmem and verbs are
+    /// used if they were asked for.
     fn is_here(self, peer: Cred) -> bool {
         let told = CONFIG.was_told_devices();
         pnet::admits(self)
@@ -64,18 +64,21 @@ pub fn may_write(pid: i32) -> Result<(), i32> {
     dibs::ism::far::may_write(pid).map_err(|e| e.raw_os_error())
 }
 
-/// The devices in use with a process, in the order of preference; none of a foreign PNET id, none that was taken away.
+/// The devices in use with a process, in the order of preference; none of a foreign PNET id, none
+/// that was taken away.
 pub fn here(peer: Cred) -> impl Iterator<Item = Kind> {
     CONFIG.prefer().filter(move |kind| kind.is_here(peer))
 }
 
-/// Whether connections to other machines may use the bar: nobody vouches for the user at the other end.
+/// Whether connections to other machines may use the bar: nobody vouches for the user at the other
+/// end.
 pub fn bar_is_for_others() -> bool {
-    CONFIG.policy() == PeerPolicy::Verified && here(Cred::ELSEWHERE).any(|kind| kind == Kind::Ivshmem)
+    CONFIG.policy() == PeerPolicy::Verified
+        && here(Cred::ELSEWHERE).any(|kind| kind == Kind::Ivshmem)
 }
 
-/// What is proposed to a process, in order. Only a first choice is asked for its rights beforehand: what comes later is
-/// seldom chosen.
+/// What is proposed to a process, in order. Only a first choice is asked for its rights beforehand:
+/// what comes later is seldom chosen.
 pub fn offered(peer: Cred) -> impl Iterator<Item = Kind> {
     here(peer)
         .enumerate()

@@ -1,8 +1,10 @@
-//! A directory in which processes of different network namespaces meet, bind-mounted into all of them.
+//! A directory in which processes of different network namespaces meet, bind-mounted into all of
+//! them.
 //!
-//! A socket there is named by what NAT seldom changes, the port of the end that opened the connection, by a check over the
-//! first bytes that this end has sent, and by chance: no name is ever taken twice, so that one whose owner was killed can be
-//! removed by anybody who finds it. Names only say whom to ask first; who is who is found out by `meet::prove`.
+//! A socket there is named by what NAT seldom changes, the port of the end that opened the
+//! connection, by a check over the first bytes that this end has sent, and by chance: no name is
+//! ever taken twice, so that one whose owner was killed can be removed by anybody who finds it.
+//! Names only say whom to ask first; who is who is found out by `meet::prove`.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -71,7 +73,11 @@ impl Name {
 
     /// Back from `pack`; None from 0.
     pub(crate) fn unpack(word: u64) -> Option<Name> {
-        (word != 0).then_some(Name { port: (word >> 48) as u16, check: (word >> 32) as u16, chance: word as u32 })
+        (word != 0).then_some(Name {
+            port: (word >> 48) as u16,
+            check: (word >> 32) as u16,
+            chance: word as u32,
+        })
     }
 
     fn text(self) -> [u8; LEN] {
@@ -97,7 +103,11 @@ impl Name {
             })
         };
         (text[4] == b'-' && text[9] == b'-').then_some(())?;
-        Some(Name { port: hex(&text[..4])? as u16, check: hex(&text[5..9])? as u16, chance: hex(&text[10..])? })
+        Some(Name {
+            port: hex(&text[..4])? as u16,
+            check: hex(&text[5..9])? as u16,
+            chance: hex(&text[10..])?,
+        })
     }
 
     fn address(self) -> ([u8; 110], u32) {
@@ -113,8 +123,8 @@ impl Name {
         channel::listen_at(&self.address())
     }
 
-    /// Calls whoever listens under it, if that is a socket of our own user's and not a way to somewhere else. A name whose
-    /// owner is gone is removed.
+    /// Calls whoever listens under it, if that is a socket of our own user's and not a way to
+    /// somewhere else. A name whose owner is gone is removed.
     pub fn connect(self) -> Result<i32, NoSocket> {
         if self.made().is_none_or(|(_, owner)| owner != rustix::process::geteuid().as_raw()) {
             return Err(NoSocket::Failed);
@@ -137,7 +147,8 @@ impl Name {
     /// When it was made, in seconds, and whose it is; None if it is no socket.
     fn made(self) -> Option<(i64, u32)> {
         let (raw, _) = self.address();
-        let st = sys::stat_path(CStr::from_bytes_until_nul(&raw[2..]).ok()?, libc::AT_SYMLINK_NOFOLLOW)?;
+        let st =
+            sys::stat_path(CStr::from_bytes_until_nul(&raw[2..]).ok()?, libc::AT_SYMLINK_NOFOLLOW)?;
         (st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some((st.st_mtime, st.st_uid))
     }
 
@@ -149,8 +160,8 @@ impl Name {
         self.made().is_some_and(|(at, _)| now.tv_sec - at > YOUNG)
     }
 
-    /// Whether its owner is gone. A socket of another type is refused for its type if somebody holds the name, so that
-    /// who listens does not notice.
+    /// Whether its owner is gone. A socket of another type is refused for its type if somebody
+    /// holds the name, so that who listens does not notice.
     fn is_stale(self) -> bool {
         let (raw, len) = self.address();
         let fd = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0) as i32;
@@ -206,7 +217,8 @@ pub(crate) fn entries(fd: i32, mut see: impl FnMut(&[u8])) {
         }
         looked += n as usize;
         // SAFETY: the bytes of `records`, which the kernel has filled.
-        let bytes = unsafe { core::slice::from_raw_parts(records.as_ptr().cast::<u8>(), n as usize) };
+        let bytes =
+            unsafe { core::slice::from_raw_parts(records.as_ptr().cast::<u8>(), n as usize) };
         let mut at = 0;
         // linux_dirent64: inode, offset, length of the record (2 bytes at 16), type, name.
         while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() > 19) {
@@ -218,9 +230,15 @@ pub(crate) fn entries(fd: i32, mut see: impl FnMut(&[u8])) {
     }
 }
 
-/// Whom to ask for the other end of a connection that this end opened: those whose port is ours first, then some where the
-/// port was changed on the way but the bytes fit. None of `tried`. How many of `out` were filled.
-pub fn candidates(port: u16, check: u16, tried: &[u32], out: &mut [Name; 4]) -> Result<usize, NoSocket> {
+/// Whom to ask for the other end of a connection that this end opened: those whose port is ours
+/// first, then some where the port was changed on the way but the bytes fit. None of `tried`. How
+/// many of `out` were filled.
+pub fn candidates(
+    port: u16,
+    check: u16,
+    tried: &[u32],
+    out: &mut [Name; 4],
+) -> Result<usize, NoSocket> {
     const FAR: usize = 1;
     let mut near = 0;
     let mut far = (0u64, Name::default());
@@ -266,13 +284,20 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for name in [Name { port: 80, check: 0xbeef, chance: 7 }, Name { port: 65535, check: 0, chance: u32::MAX }] {
+        for name in [
+            Name { port: 80, check: 0xbeef, chance: 7 },
+            Name { port: 65535, check: 0, chance: u32::MAX },
+        ] {
             assert_eq!(Name::parse(&name.text()), Some(name));
             assert_eq!(Name::unpack(name.pack()), Some(name));
         }
-        for bad in
-            [&b"0050-beef-0000000"[..], b"0050-beef-000000070", b"0050_beef-00000007", b"0050-BEEF-00000007", b""]
-        {
+        for bad in [
+            &b"0050-beef-0000000"[..],
+            b"0050-beef-000000070",
+            b"0050_beef-00000007",
+            b"0050-BEEF-00000007",
+            b"",
+        ] {
             assert_eq!(Name::parse(bad), None);
         }
     }

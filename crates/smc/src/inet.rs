@@ -1,4 +1,5 @@
-//! What the kernel knows of a TCP connection: stream positions, addresses, and whose the other end is.
+//! What the kernel knows of a TCP connection: stream positions, addresses, and whose the other end
+//! is.
 #![allow(unsafe_code)]
 
 use crate::sys;
@@ -53,7 +54,8 @@ impl TcpInfo {
         }
     }
 
-    /// The receive window has no room for another segment. Kernels before 6.2 do not tell, and then it may be.
+    /// The receive window has no room for another segment. Kernels before 6.2 do not tell, and then
+    /// it may be.
     pub fn nearly_shut(&self) -> bool {
         self.told < 236 || self.u32(232) <= self.u32(20)
     }
@@ -63,14 +65,15 @@ impl TcpInfo {
         self.u64(200) - self.u64(208) + u64::from(self.u32(144))
     }
 
-    /// Stream bytes that the other end's kernel has acknowledged. The end that opened the connection counts its SYN as one
-    /// more.
+    /// Stream bytes that the other end's kernel has acknowledged. The end that opened the
+    /// connection counts its SYN as one more.
     fn acked(&self) -> u64 {
         self.u64(120)
     }
 
-    /// Stream bytes that have arrived, read or not. A FIN that has arrived counts as one more, in every state behind it:
-    /// CLOSE too, which by itself does not tell whether it was reached by FIN or by RST.
+    /// Stream bytes that have arrived, read or not. A FIN that has arrived counts as one more, in
+    /// every state behind it: CLOSE too, which by itself does not tell whether it was reached by
+    /// FIN or by RST.
     pub fn arrived(&self) -> u64 {
         self.u64(128)
     }
@@ -91,8 +94,9 @@ pub fn received(fd: i32) -> Option<Received> {
     received_since(fd, &TcpInfo::of(fd)?)
 }
 
-/// As [`received`], with one system call less, for a caller that keeps other threads from reading meanwhile; also all else that
-/// the kernel says of the connection. A FIN that arrives during the call may be counted as a byte.
+/// As [`received`], with one system call less, for a caller that keeps other threads from reading
+/// meanwhile; also all else that the kernel says of the connection. A FIN that arrives during the
+/// call may be counted as a byte.
 pub fn received_while_alone(fd: i32) -> Option<(Received, TcpInfo)> {
     let info = TcpInfo::of(fd)?;
     // If all has been read now, all had been before.
@@ -103,8 +107,9 @@ pub fn received_while_alone(fd: i32) -> Option<(Received, TcpInfo)> {
 }
 
 fn received_since(fd: i32, before: &TcpInfo) -> Option<Received> {
-    // Bytes may arrive between the two calls: agree on the first before and after the second. The kernel looks at the
-    // state before it looks at the count, so that only the second answer's state is as new as the first one's count.
+    // Bytes may arrive between the two calls: agree on the first before and after the second. The
+    // kernel looks at the state before it looks at the count, so that only the second answer's
+    // state is as new as the first one's count.
     let mut before = before.arrived();
     loop {
         let queued = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
@@ -117,8 +122,8 @@ fn received_since(fd: i32, before: &TcpInfo) -> Option<Received> {
     }
 }
 
-/// Whether this end opened the connection: the kernel counts an acknowledged SYN there, and not where the connection was
-/// accepted. None while the counts move, or if they are of neither kind.
+/// Whether this end opened the connection: the kernel counts an acknowledged SYN there, and not
+/// where the connection was accepted. None while the counts move, or if they are of neither kind.
 pub fn opened(fd: i32) -> Option<bool> {
     let before = TcpInfo::of(fd)?;
     let unacked = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
@@ -134,19 +139,8 @@ pub fn opened(fd: i32) -> Option<bool> {
 }
 
 fn addr(fd: i32, peer: bool) -> Option<Addr> {
-    let raw = sys::name_of(fd, peer)?;
-    let family = u16::from_ne_bytes([raw[0], raw[1]]);
-    let port = u16::from_be_bytes([raw[2], raw[3]]);
-    let mut ip = [0u8; 16];
-    match i32::from(family) {
-        libc::AF_INET => ip[..4].copy_from_slice(&raw[4..8]),
-        // Link-local addresses need their interface to be unique; such a connection stays TCP.
-        libc::AF_INET6 if raw[24..28] == [0; 4] => ip.copy_from_slice(&raw[8..24]),
-        _ => return None,
-    }
-    Some(Addr { family, port, ip })
+    Addr::of(&sys::name_of(fd, peer)?)
 }
-
 /// Local and peer address of a connected TCP socket.
 pub fn names(fd: i32) -> Option<[Addr; 2]> {
     Some([addr(fd, false)?, addr(fd, true)?])
@@ -165,7 +159,23 @@ pub struct Addr {
 }
 
 impl Addr {
-    /// The address as IPv6, IPv4 mapped, so that both ends of a dual-stack connection name it alike.
+    /// A socket address as the kernel writes it, filled up with zeros; None if it is of another
+    /// family, or its interface matters.
+    pub fn of(raw: &[u8; 28]) -> Option<Self> {
+        let family = u16::from_ne_bytes([raw[0], raw[1]]);
+        let port = u16::from_be_bytes([raw[2], raw[3]]);
+        let mut ip = [0u8; 16];
+        match i32::from(family) {
+            libc::AF_INET => ip[..4].copy_from_slice(&raw[4..8]),
+            // Link-local addresses need their interface to be unique; such a connection stays TCP.
+            libc::AF_INET6 if raw[24..28] == [0; 4] => ip.copy_from_slice(&raw[8..24]),
+            _ => return None,
+        }
+        Some(Addr { family, port, ip })
+    }
+
+    /// The address as IPv6, IPv4 mapped, so that both ends of a dual-stack connection name it
+    /// alike.
     pub fn mapped(&self) -> [u8; 16] {
         if i32::from(self.family) == libc::AF_INET6 {
             return self.ip;
@@ -200,19 +210,25 @@ pub fn is_local(names: &[Addr; 2]) -> bool {
     a.mapped() == b.mapped() || (a.is_loopback() && b.is_loopback())
 }
 
-/// Asks the kernel's socket table who owns the socket at the other end of `names` (sock_diag, exact lookup; needs no
-/// privilege). None when it is unknown or not yet accepted by anybody.
-pub fn peer_uid(names: &[Addr; 2]) -> Option<u32> {
-    // The other end sees the pair reversed. It may be an IPv6 socket with mapped addresses, so both families are asked.
+/// The kernel's socket table cannot be asked: a sandbox forbids netlink.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CannotAsk;
+
+/// Asks the kernel's socket table who owns the socket at the other end of `names` (sock_diag, exact
+/// lookup; needs no privilege). None when it is unknown or not yet accepted by anybody.
+pub fn peer_uid(names: &[Addr; 2]) -> Result<Option<u32>, CannotAsk> {
+    // The other end sees the pair reversed. It may be an IPv6 socket with mapped addresses, so both
+    // families are asked.
     let [local, peer] = names;
-    let plain = local.mapped()[..12] == MAPPED;
-    plain
-        .then(|| lookup(libc::AF_INET as u8, peer, local))
-        .flatten()
-        .or_else(|| lookup(libc::AF_INET6 as u8, peer, local))
+    if local.mapped()[..12] == MAPPED
+        && let Some(owner) = lookup(libc::AF_INET as u8, peer, local)?
+    {
+        return Ok(Some(owner));
+    }
+    lookup(libc::AF_INET6 as u8, peer, local)
 }
 
-fn lookup(family: u8, src: &Addr, dst: &Addr) -> Option<u32> {
+fn lookup(family: u8, src: &Addr, dst: &Addr) -> Result<Option<u32>, CannotAsk> {
     // nlmsghdr (16) + inet_diag_req_v2 (56)
     let mut m = [0u8; 72];
     m[0..4].copy_from_slice(&72u32.to_ne_bytes());
@@ -234,20 +250,24 @@ fn lookup(family: u8, src: &Addr, dst: &Addr) -> Option<u32> {
     const NETLINK_SOCK_DIAG: i32 = 4;
     let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, NETLINK_SOCK_DIAG) as i32;
     if fd < 0 {
-        return None;
+        return Err(CannotAsk);
     }
     let mut reply = [0u8; 1024];
-    // SAFETY: both buffers are ours. The kernel answers a netlink request before `send` returns.
-    let n = unsafe {
-        sys::send(fd, m.as_ptr(), m.len(), libc::MSG_NOSIGNAL);
-        sys::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT)
-    };
+    // SAFETY: the buffer is ours.
+    unsafe { sys::send(fd, m.as_ptr(), m.len(), libc::MSG_NOSIGNAL) };
+    // The kernel answers a netlink request before `send` returns.
+    // SAFETY: the buffer is ours.
+    let n = unsafe { sys::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT) };
     sys::close(fd);
+    if n < 16 {
+        return Err(CannotAsk);
+    }
     // nlmsghdr + inet_diag_msg: uid at 64, inode at 68 of the message behind the header.
     if n < 16 + 72 || u16::from_ne_bytes([reply[4], reply[5]]) != 20 {
-        return None;
+        return Ok(None);
     }
-    let word = |at: usize| u32::from_ne_bytes(reply[16 + at..16 + at + 4].try_into().unwrap_or_default());
+    let word =
+        |at: usize| u32::from_ne_bytes(reply[16 + at..16 + at + 4].try_into().unwrap_or_default());
     let (uid, inode) = (word(64), word(68));
-    (inode != 0).then_some(uid)
+    Ok((inode != 0).then_some(uid))
 }

@@ -1,5 +1,7 @@
 //! The devices that SMC-D may go by, and this process's one of each kind.
 
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 pub use dibs::ism::{PARTITIONS, chid_of};
 use dibs::{Ism, Loopback, Verbs};
 
@@ -25,6 +27,20 @@ pub enum Kind {
     Ivshmem = 3,
     /// Writes by RDMA.
     Verbs = 4,
+}
+
+/// Counts forks behind which this process has made link groups.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// To peers this process is another one in each generation: what they have in common with it is not
+/// used in later ones.
+pub fn generation() -> u32 {
+    GENERATION.load(Relaxed)
+}
+
+/// Begins another generation.
+pub(crate) fn begin_generation() {
+    GENERATION.fetch_add(1, Relaxed);
 }
 
 impl Kind {
@@ -78,11 +94,57 @@ impl Kind {
 
     /// Its GID in this process.
     pub fn gid(self) -> Gid {
-        self.device().gid()
+        self.gid_at(generation())
+    }
+
+    /// What that was, or will be, in a generation.
+    pub fn gid_at(self, generation: u32) -> Gid {
+        let own = self.device().gid();
+        if self.has_generations() { Gid::new(own.hi, own.lo ^ u64::from(generation)) } else { own }
+    }
+
+    /// The generation, up to the present one, in which it is this process's.
+    pub fn generation_of(self, gid: Gid) -> Option<u32> {
+        let own = self.device().gid();
+        let since = if self.has_generations() { generation() } else { 0 };
+        let is_own = gid.hi == own.hi && gid.lo ^ own.lo <= u64::from(since);
+        is_own.then_some((gid.lo ^ own.lo) as u32)
+    }
+
+    /// Whether its memory is shared with fork children, who are to have no part in what comes
+    /// later. Over the others connections are not kept apart (ivshmem), or not shared (verbs).
+    pub(crate) fn has_generations(self) -> bool {
+        matches!(self, Kind::Loopback | Kind::Ism)
     }
 
     /// As a message names it.
     pub fn entry(self) -> Device {
-        Device { gid: self.gid(), chid: self.chid() }
+        self.entry_at(generation())
+    }
+
+    /// The same, in a generation.
+    pub fn entry_at(self, generation: u32) -> Device {
+        Device { gid: self.gid_at(generation), chid: self.chid() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::path;
+
+    /// What of a new kind the compiler does not ask for, because it reads a number or a name.
+    #[test]
+    fn every_kind_is_found_by_what_names_it() {
+        for (at, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at + 1);
+            assert_eq!(Kind::of_chid(kind.chid()), Some(kind));
+            assert_eq!(path::kind(path::of(kind, false)), kind);
+            assert_eq!(crate::setting::device(kind.name().as_bytes()), Some(kind));
+            assert!(
+                crate::config::Config::new().prefer().any(|preferred| preferred == kind),
+                "{kind:?}"
+            );
+        }
     }
 }

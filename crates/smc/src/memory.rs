@@ -1,4 +1,5 @@
-//! How much memory this process may have: the machine's, or that of its control groups where it is less.
+//! How much memory this process may have: the machine's, or that of its control groups where it is
+//! less.
 
 use rustix::fs::{Mode, OFlags, open};
 
@@ -12,7 +13,10 @@ pub fn available() -> u64 {
     // Here and below not on the stack: the thread may have the least that there is.
     let mut groups = vec![0u8; 4096];
     let groups = read(b"/proc/self/cgroup", &mut groups);
-    groups.split(|&byte| byte == b'\n').filter_map(of_line).fold(machine, |least, limit| limit.min(least))
+    groups
+        .split(|&byte| byte == b'\n')
+        .filter_map(of_line)
+        .fold(machine, |least, limit| limit.min(least))
 }
 
 /// The limit that a line of /proc/self/cgroup leads to, HIERARCHY:CONTROLLERS:PATH.

@@ -1,7 +1,7 @@
 //! PNET ids: which devices and interfaces are on one physical network, as the user says.
 //!
-//! The rule of version 2 is the kernel's: a device without an id goes with every interface, one that has an id with a system
-//! that has an interface of the same id.
+//! The rule of version 2 is the kernel's: a device without an id goes with every interface, one
+//! that has an id with a system that has an interface of the same id.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -43,7 +43,10 @@ impl PnetId {
     pub fn parse(text: &[u8]) -> Result<PnetId, PnetIdError> {
         let text = text.trim_ascii();
         let mut id = [b' '; PNETID_LEN];
-        let place = id.get_mut(..text.len()).filter(|place| !place.is_empty()).ok_or(PnetIdError::Length)?;
+        let place = id
+            .get_mut(..text.len())
+            .filter(|place| !place.is_empty())
+            .ok_or(PnetIdError::Length)?;
         if !text.iter().all(u8::is_ascii_alphanumeric) {
             return Err(PnetIdError::Character);
         }
@@ -81,7 +84,9 @@ impl Pnets {
         let mut pnets = Pnets::default();
         for entry in text.split(|&b| b == b',') {
             let Some(at) = entry.iter().position(|&b| b == b'=') else { continue };
-            let (name, Ok(id)) = (entry[..at].trim_ascii(), PnetId::parse(&entry[at + 1..])) else { continue };
+            let (name, Ok(id)) = (entry[..at].trim_ascii(), PnetId::parse(&entry[at + 1..])) else {
+                continue;
+            };
             match Kind::ALL.iter().position(|kind| kind.name().as_bytes() == name) {
                 Some(device) => pnets.devices[device] = Some(id),
                 None => {
@@ -108,7 +113,10 @@ impl Pnets {
 struct Cell(UnsafeCell<Pnets>);
 // SAFETY: written while the library is loaded and before any other thread of ours reads.
 unsafe impl Sync for Cell {}
-static PNETS: Cell = Cell(UnsafeCell::new(Pnets { devices: [None; Kind::ALL.len()], interfaces: [None; INTERFACES] }));
+static PNETS: Cell = Cell(UnsafeCell::new(Pnets {
+    devices: [None; Kind::ALL.len()],
+    interfaces: [None; INTERFACES],
+}));
 
 /// Whether all of it makes sense.
 pub(crate) fn is_list(text: &[u8]) -> bool {
@@ -160,7 +168,11 @@ mod tests {
             let pnets = Pnets::parse(text.as_bytes());
             Kind::ALL.map(|kind| pnets.admits(kind))
         };
-        assert_eq!(admits(""), [true, true, true, true], "without an id it goes with every interface");
+        assert_eq!(
+            admits(""),
+            [true, true, true, true],
+            "without an id it goes with every interface"
+        );
         assert_eq!(admits("lo=NET1"), [true, true, true, true]);
         assert_eq!(admits("loopback=NET1"), [false, true, true, true]);
         assert_eq!(admits("loopback=NET1,ism=NET2,lo=NET2"), [false, true, true, true]);

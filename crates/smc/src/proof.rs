@@ -1,7 +1,8 @@
-//! What is known of who may hold the other end of a connection that leaves the network namespace, when that is proof enough,
-//! and the messages in which the two ends find it out.
+//! What is known of who may hold the other end of a connection that leaves the network namespace,
+//! when that is proof enough, and the messages in which the two ends find it out.
 //!
-//! `meet::prove` asks and answers. What it has learned lies beside what has passed on the connection (`witness.rs`).
+//! `meet::prove` asks and answers. What it has learned lies beside what has passed on the
+//! connection (`witness.rs`).
 
 use crate::sys;
 
@@ -9,25 +10,28 @@ use crate::sys;
 const BITS: u32 = 40;
 /// Bits more for each answer that is neither right nor impossible.
 const STRAY: u32 = 4;
-/// How long a send waits for an answer: twice as long as the last time if that was too short, for an end that is busy with
-/// what it has received, and for the window to open. And how long all sends of a connection together: at first, and beyond
-/// that such a share of the time since somebody was met.
+/// How long a send waits for an answer: twice as long as the last time if that was too short, for
+/// an end that is busy with what it has received, and for the window to open. And how long all
+/// sends of a connection together: at first, and beyond that such a share of the time since
+/// somebody was met.
 const PATIENCE: u64 = 4_000_000;
 const DOUBLINGS: u32 = 2;
 const BUDGET: u64 = 15 * PATIENCE;
 const SHARE: u64 = 32;
-/// Operations that one candidate is given, if they take longer than `AT_LEAST`: a busy end does thousands of them before
-/// the other one has its turn.
+/// Operations that one candidate is given, if they take longer than `AT_LEAST`: a busy end does
+/// thousands of them before the other one has its turn.
 const LOOKS: u32 = 512;
 const AT_LEAST: u64 = 1_000_000_000;
-/// Of these times, what one is given that was asked although its port is another; it may be silent `DOUBLINGS` times.
+/// Of these times, what one is given that was asked although its port is another; it may be silent
+/// `DOUBLINGS` times.
 const PATIENCE_FAR: u64 = PATIENCE / 4;
 const AT_LEAST_FAR: u64 = AT_LEAST / 16;
 /// Messages of one candidate.
 const MESSAGES: u32 = 4 * LOOKS;
 /// Processes that are asked whether they hold the other end.
 const TRIES: usize = 16;
-/// Of these processes, how many may be asked whose name is of another port than ours: NAT may have changed it, or they are strangers.
+/// Of these processes, how many may be asked whose name is of another port than ours: NAT may have
+/// changed it, or they are strangers.
 const TRIES_FAR: u32 = 4;
 
 /// State of the search for a connection's other end.
@@ -152,7 +156,8 @@ impl Candidate {
         self.failed |= self.far && self.silences > DOUBLINGS;
     }
 
-    /// It says that its kernel has come to `at`, after `staked` bytes, one of so many `choices`, had been sent from `from` on.
+    /// It says that its kernel has come to `at`, after `staked` bytes, one of so many `choices`,
+    /// had been sent from `from` on.
     pub fn judge(&mut self, at: u64, from: u64, staked: u64, choices: usize) {
         let end = from + staked;
         if at == end {
@@ -198,6 +203,8 @@ pub(crate) enum Said {
     },
     /// It is the other end.
     Convinced,
+    /// Say this number to who calls at the connection's own port (`meet::port`).
+    Show(u64),
     /// Nothing that this version knows.
     Unknown,
 }
@@ -214,12 +221,18 @@ impl Said {
             Said::Ask { number, from } => (3, number, [from, 0, 0, 0]),
             Said::Answer { number, at } => (4, number, [at, 0, 0, 0]),
             Said::Convinced => (5, 0, [0; 4]),
+            Said::Show(number) => (6, 0, [number, 0, 0, 0]),
         };
         let mut out = [0u8; LEN];
         out[..8].copy_from_slice(MAGIC);
         out[8..12].copy_from_slice(&kind.to_be_bytes());
         out[12..16].copy_from_slice(&u32::to_be_bytes(number));
-        out[16..].as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(to, word)| *to = u64::to_be_bytes(word));
+        out[16..]
+            .as_chunks_mut::<8>()
+            .0
+            .iter_mut()
+            .zip(words)
+            .for_each(|(to, word)| *to = u64::to_be_bytes(word));
         out
     }
 
@@ -227,7 +240,8 @@ impl Said {
     pub fn decode(raw: &[u8]) -> Option<Said> {
         let raw: &[u8; LEN] = raw.try_into().ok()?;
         let half = |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-        let [a, b, c, d] = core::array::from_fn(|i| u64::from_be_bytes(raw[16..].as_chunks::<8>().0[i]));
+        let [a, b, c, d] =
+            core::array::from_fn(|i| u64::from_be_bytes(raw[16..].as_chunks::<8>().0[i]));
         let number = half(12);
         (raw[..8] == *MAGIC).then(|| match half(8) {
             1 => Said::Hello(Hello { opener: number == 1, nonce: [a, b], known: [c, d] }),
@@ -235,6 +249,7 @@ impl Said {
             3 => Said::Ask { number, from: a },
             4 => Said::Answer { number, at: a },
             5 => Said::Convinced,
+            6 => Said::Show(a),
             _ => Said::Unknown,
         })
     }
@@ -316,6 +331,7 @@ mod tests {
             Said::Ask { number: 8, from: 9 },
             Said::Answer { number: u32::MAX, at: 10 },
             Said::Convinced,
+            Said::Show(11),
             Said::Unknown,
         ];
         for said in all {

@@ -1,15 +1,16 @@
-//! What the processes of a user have of receive buffers together, for those that are to keep to a common limit.
+//! What the processes of a user have of receive buffers together, for those that are to keep to a
+//! common limit.
 //!
-//! Each has a place in a small file in `$SHORTWIRE_RUN_DIR` or /dev/shm and holds a record lock on it. The kernel takes the lock back when the
-//! process ends, however it ends, and what stands at a place without a lock does not count any more. The file stays.
+//! Each has a place in a small file in `$SHORTWIRE_RUN_DIR` or /dev/shm and holds a record lock on
+//! it. The kernel takes the lock back when the process ends, however it ends, and what stands at a
+//! place without a lock does not count any more. The file stays.
 #![allow(unsafe_code)]
 
-use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::config::CONFIG;
-use crate::{hidden, sys};
+use crate::{hidden, run_dir, sys};
 
 /// Processes of one user that can have buffers under the limit at a time.
 const PLACES: usize = 2048;
@@ -31,11 +32,13 @@ pub fn admit(bytes: u64) -> bool {
     let Some(own) = place() else { return false };
     let sheet = sheet();
     let before = sheet[own].swap(bytes, SeqCst);
-    // Noted before the others are looked at: of two that ask for the last of it at most one gets it.
-    let others = (0..PLACES).filter(|&at| at != own).fold(0u64, |sum, at| match sheet[at].load(SeqCst) {
-        n if n == 0 || is_free(at) => sum,
-        n => sum.saturating_add(n),
-    });
+    // Noted before the others are looked at: of two that ask for the last of it at most one gets
+    // it.
+    let others =
+        (0..PLACES).filter(|&at| at != own).fold(0u64, |sum, at| match sheet[at].load(SeqCst) {
+            n if n == 0 || is_free(at) => sum,
+            n => sum.saturating_add(n),
+        });
     let fits = others.saturating_add(bytes) <= most;
     if !fits {
         sheet[own].store(before, SeqCst);
@@ -67,8 +70,8 @@ fn sheet() -> &'static Places {
     unsafe { &*SHEET.load(Acquire) }
 }
 
-/// The place of this process. Its lock is renewed: a descriptor of ours that makes way for one of the application takes it
-/// along.
+/// The place of this process. Its lock is renewed: a descriptor of ours that makes way for one of
+/// the application takes it along.
 fn place() -> Option<usize> {
     if FD.load(Relaxed) < 0 || SHEET.load(Relaxed).is_null() {
         open()?;
@@ -101,42 +104,9 @@ fn is_free(at: usize) -> bool {
     request(libc::F_GETLK, at).is_some_and(|lock| lock.l_type == libc::F_UNLCK as i16)
 }
 
-struct Folder(UnsafeCell<([u8; 128], usize)>);
-// SAFETY: written once, while the library is loaded and before any other thread of ours reads.
-unsafe impl Sync for Folder {}
-static FOLDER: Folder = Folder(UnsafeCell::new(([0; 128], 0)));
-
-/// The file is in this folder (one that is too long to be noted is no folder to be in), otherwise in /dev/shm.
-pub(crate) fn set_folder(name: &[u8]) {
-    // SAFETY: see `Folder`.
-    let (bytes, len) = unsafe { &mut *FOLDER.0.get() };
-    if let Some(place) = bytes.get_mut(..name.len()) {
-        place.copy_from_slice(name);
-        *len = name.len();
-    }
-}
-
-fn path(uid: u32) -> [u8; 192] {
-    // SAFETY: see `Folder`.
-    let (bytes, len) = unsafe { &*FOLDER.0.get() };
-    let folder = if *len == 0 { &b"/dev/shm"[..] } else { &bytes[..*len] };
-    let mut digits = [0u8; 10];
-    let (mut n, mut at) = (uid, digits.len());
-    while n > 0 || at == digits.len() {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-    }
-    let mut path = [0u8; 192];
-    let parts = folder.iter().chain(b"/shortwire-memory-").chain(&digits[at..]);
-    // A NUL is left at the end.
-    path[..191].iter_mut().zip(parts).for_each(|(to, from)| *to = *from);
-    path
-}
-
 fn open() -> Option<()> {
     let uid = rustix::process::geteuid().as_raw();
-    let path = path(uid);
+    let path = run_dir::path(b"shortwire-memory-", uid);
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let fd = sys::open(CStr::from_bytes_until_nul(&path).ok()?, flags, 0o600);
     if fd < 0 {

@@ -38,7 +38,8 @@ impl Reason {
 
     /// What a user can do about it.
     pub fn hint(self) -> &'static str {
-        self.entry().map_or("Look the code up in the documentation of the peer.", |entry| entry.hint)
+        self.entry()
+            .map_or("Look the code up in the documentation of the peer.", |entry| entry.hint)
     }
 
     /// Whether the code is one of Shortwire's own, which no other stack knows.
@@ -85,7 +86,7 @@ macro_rules! reasons {
 reasons! {
     MEMORY = 0x0101_0000, "MEMORY";
         "out of memory";
-        "Raise the memory limit of the service, or choose a smaller buffer.";
+        "Raise the memory limit of the program and its limit on file sizes (LimitFSIZE, `ulimit -f`), which buffers count for; or choose smaller ones (`--dmb-size`).";
     TIMEOUT_CL = 0x0201_0000, "TIMEOUT_CL";
         "timeout while confirming an RDMA link";
         "Check the RDMA network between the two hosts.";
@@ -144,8 +145,8 @@ reasons! {
         "peer marks its receive buffer with an eyecatcher";
         "Use a peer that can leave the eyecatcher out.";
     OPT_UNSUPP = 0x0306_0000, "OPTUNSUPP";
-        "TCP fast open is in use";
-        "Switch TCP fast open off in the program.";
+        "TCP fast open or a zero-copy send is in use";
+        "Switch TCP fast open and MSG_ZEROCOPY off in the program.";
     DIFF_PREFIX = 0x0307_0000, "DIFFPREFIX";
         "the two ends are in different IP subnets";
         "Put both ends in one subnet, or use SMC version 2.";
@@ -196,13 +197,13 @@ reasons! {
         "Remove the exclusion from the configuration.";
     NOT_YET = 0x0999_1001, "NOT_YET";
         "connection has not done enough operations yet";
-        "Nothing: short connections stay TCP. Lower the number of operations to upgrade sooner.";
+        "Nothing: short connections stay TCP. `--after` ($SHORTWIRE_AFTER) lowers the number of operations.";
     NOT_LOCAL = 0x0999_1002, "NOT_LOCAL";
         "peer is not on this machine";
         "Nothing: only connections within the machine can use shared memory.";
     PEER_UID = 0x0999_1003, "PEER_UID";
-        "peer runs as another user and could not be verified";
-        "Run both ends as one user, or allow verified peers in the configuration.";
+        "peer runs as another user, and the kernel does not name that one as owner of the connection's other end";
+        "Nothing, if the program at the other end made the socket as one user and uses it as another; otherwise distrust it.";
     SHARED_FD = 0x0999_1004, "SHARED_FD";
         "descriptor is shared with another process";
         "Close the descriptor in the parent or child that does not use it.";
@@ -213,7 +214,7 @@ reasons! {
         "descriptor was passed over a Unix socket";
         "Accept or connect in the process that uses the connection.";
     IO_URING = 0x0999_1007, "IO_URING";
-        "program uses io_uring";
+        "program uses io_uring on it, or a ring that cannot be looked at";
         "Tell the program to use epoll instead, or deny io_uring in the configuration.";
     STDIO = 0x0999_1008, "STDIO";
         "program uses stdio on the socket";
@@ -241,7 +242,7 @@ reasons! {
         "Look for the process that listens on the name; it may be hostile.";
     RENDEZVOUS = 0x0999_1010, "RENDEZVOUS";
         "rendezvous failed: peer did not come or did not answer";
-        "Check that both ends can reach the rendezvous directory or network namespace.";
+        "Nothing, if the other program ended, or its connection did; its own reason is in `shortwire ss` beside it.";
     FD_LIMIT = 0x0999_1011, "FD_LIMIT";
         "descriptor limit reached: too many hidden descriptors";
         "Raise the limit of open files.";
@@ -290,6 +291,33 @@ reasons! {
     RIGHTS = 0x0999_1020, "RIGHTS";
         "program gave up rights that copies between processes need";
         "Nothing, unless `--prefer` names ism: over loopback the connection stays in shared memory.";
+    NOBODY = 0x0999_1021, "NOBODY";
+        "peer's user has no name in the user namespace of this end (65534, nobody), and its port does not show that it is the peer";
+        "Take the program at this end out of its user namespace (PrivateUsers=no in a unit), give it --port-proof ($SHORTWIRE_PORT_PROOF) if its clients do not set SO_REUSEADDR, or run both ends as one user that it knows.";
+    OTHER_USER = 0x0999_1022, "OTHER_USER";
+        "peer runs as another user, and only one's own is let in here";
+        "`--peer-policy verified` ($SHORTWIRE_PEER_POLICY) lets in others that the kernel confirms; between containers (`--rendezvous`) run both ends as one user.";
+    CANNOT_ASK = 0x0999_1023, "CANNOT_ASK";
+        "peer runs as another user, and a sandbox keeps this end from asking the kernel whose the connection's other end is, by netlink or in /proc";
+        "Let the program open netlink sockets (RestrictAddressFamilies=AF_NETLINK in a unit) or read /proc/net/tcp, or run both ends as one user.";
+    RULE = 0x0999_1030, "RULE";
+        "a rule of a configuration file keeps it on TCP";
+        "`shortwire config show PROG` says which file and line; $SHORTWIRE_PEER_POLICY and --peer-policy go before rules.";
+    BAD_CONFIG = 0x0999_1031, "BAD_CONFIG";
+        "a configuration file cannot be used, so memory is shared with nobody";
+        "`shortwire config check` says what is wrong; then start the program again.";
+    SWITCHED_OFF = 0x0999_1032, "SWITCHED_OFF";
+        "Shortwire was switched off when its upgrade would have begun";
+        "`shortwire on` switches it on for connections that are made from then on.";
+    DRAINED = 0x0999_1033, "DRAINED";
+        "connection was taken back to TCP by `shortwire off --drain`";
+        "`shortwire on` switches it on for connections that are made from then on.";
+    PEER_BACK = 0x0999_1034, "PEER_BACK";
+        "its other end took the connection back to TCP";
+        "See what `shortwire ss` says of the other end.";
+    VERSION = 0x0999_1035, "VERSION";
+        "the two ends share memory by different releases";
+        "Restart the program that loaded the older version of Shortwire.";
 }
 
 #[cfg(test)]
@@ -319,6 +347,42 @@ mod tests {
         assert_eq!(Reason(7).to_string(), "0x00000007 (unknown reason)");
         assert_eq!(format!("{NO_UEID:?}"), "Reason(0x03030008 NOUEID)");
         assert_eq!(Reason(7).name(), "UNKNOWN");
+    }
+
+    /// Codes and names of the rows of doc/reasons.md. A row may stand for two codes, which differ in
+    /// their last digit: "0x03030000 / 1", "NOSMCDEV / NOSMCDDEV".
+    fn documented() -> Vec<(u32, &'static str)> {
+        let mut rows = Vec::new();
+        for line in include_str!("../../../doc/reasons.md").lines() {
+            let cells: Vec<_> = line.split('|').map(str::trim).collect();
+            let &[_, codes, names, _, _] = &cells[..] else { continue };
+            let (first, other) = codes.split_once(" / ").unwrap_or((codes, ""));
+            let (digits, base) = match first.strip_prefix("0x") {
+                Some(digits) => (digits, 0),
+                None if first.len() == 2 => (first, Reason::PRIVATE),
+                None => continue,
+            };
+            let Ok(code) = u32::from_str_radix(digits, 16) else { continue };
+            let mut names = names.split(" / ");
+            rows.push((base + code, names.next().unwrap_or_default()));
+            if let Ok(digit) = u32::from_str_radix(other, 16) {
+                rows.push((code & !0xf | digit, names.next().unwrap_or_default()));
+            }
+        }
+        rows
+    }
+
+    /// Of the private ones all, because all of them are given here.
+    #[test]
+    fn the_document_has_these_reasons() {
+        let rows = documented();
+        for &(code, name) in &rows {
+            assert_eq!(Reason(code).name(), name, "doc/reasons.md, {code:#x}");
+        }
+        for entry in TABLE.iter().filter(|entry| Reason(entry.code).is_private()) {
+            let rows = rows.iter().filter(|row| row.0 == entry.code).count();
+            assert_eq!(rows, 1, "doc/reasons.md has {rows} rows of {}", entry.name);
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! What the `SHORTWIRE_*` variables may say: one reading for the command line, the library and `doctor`.
+//! What the `SHORTWIRE_*` variables may say: one reading for the command line, the library and
+//! `doctor`.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::clc::Eid;
-use crate::config::{self, CONFIG, PeerPolicy};
+use crate::config::{self, CONFIG, IoUring, PeerPolicy};
 use crate::kind::{self, Kind};
-use crate::{bar, broker, directory, pnet, quota, trace};
+use crate::{bar, broker, directory, log, pnet, run_dir, trace};
 
 /// A whole number, with K, M or G behind it of 1024, and perhaps a B or an iB behind that.
 pub fn size(text: &[u8]) -> Option<u64> {
@@ -24,7 +25,8 @@ pub fn size(text: &[u8]) -> Option<u64> {
             known.then_some(shift)?
         }
     };
-    let number = digits.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(u64::from(d - b'0')))?;
+    let number =
+        digits.iter().try_fold(0u64, |n, d| n.checked_mul(10)?.checked_add(u64::from(d - b'0')))?;
     if digits.is_empty() { None } else { number.checked_mul(1 << shift) }
 }
 
@@ -45,14 +47,33 @@ pub fn switch(text: &[u8]) -> Option<bool> {
 
 /// Whom to share memory with.
 pub fn policy(text: &[u8]) -> Option<PeerPolicy> {
-    let policies = [("off", PeerPolicy::Off), ("same-uid", PeerPolicy::SameUid), ("verified", PeerPolicy::Verified)];
-    policies.into_iter().find(|(name, _)| text.eq_ignore_ascii_case(name.as_bytes())).map(|(_, policy)| policy)
+    let policies = [
+        ("off", PeerPolicy::Off),
+        ("same-uid", PeerPolicy::SameUid),
+        ("verified", PeerPolicy::Verified),
+    ];
+    policies
+        .into_iter()
+        .find(|(name, _)| text.eq_ignore_ascii_case(name.as_bytes()))
+        .map(|(_, policy)| policy)
 }
 
-/// Whether what uses io_uring is refused it.
-pub fn denies_io_uring(text: &[u8]) -> Option<bool> {
-    let answers = [("deny", true), ("stay", false)];
-    answers.into_iter().find(|(name, _)| text.eq_ignore_ascii_case(name.as_bytes())).map(|(_, denies)| denies)
+/// What uses io_uring gets this.
+pub fn io_uring(text: &[u8]) -> Option<IoUring> {
+    let answers = [("look", IoUring::Look), ("stay", IoUring::Stay), ("deny", IoUring::Deny)];
+    answers
+        .into_iter()
+        .find(|(name, _)| text.eq_ignore_ascii_case(name.as_bytes()))
+        .map(|(_, mode)| mode)
+}
+
+/// Whether Go programs are followed.
+pub fn follows_go(text: &[u8]) -> Option<bool> {
+    let answers = [("auto", true), ("off", false)];
+    answers
+        .into_iter()
+        .find(|(name, _)| text.eq_ignore_ascii_case(name.as_bytes()))
+        .map(|(_, follows)| follows)
 }
 
 /// A device by its name.
@@ -69,12 +90,13 @@ fn list(text: &[u8], is_one: impl FnMut(&[u8]) -> bool) -> bool {
     text.split(|byte| *byte == b',').all(is_one)
 }
 
-/// Whether variable `name`, without its prefix, may have this value; if not, what it may be. One that is empty counts as not
-/// set, and of a variable that is none of ours nothing is known.
+/// Whether variable `name`, without its prefix, may have this value; if not, what it may be. One
+/// that is empty counts as not set, and of a variable that is none of ours nothing is known.
 pub fn check(name: &[u8], value: &[u8]) -> Result<(), &'static str> {
     const SIZE: &str = "a number of bytes, or one with K, M or G behind it, such as 65536 or 64K";
     const SWITCH: &str = "1, true, yes or on, or else 0, false, no or off";
-    let within = |range: core::ops::RangeInclusive<u64>| size(value).is_some_and(|n| range.contains(&n));
+    let within =
+        |range: core::ops::RangeInclusive<u64>| size(value).is_some_and(|n| range.contains(&n));
     let path = |longest: usize| value.first() == Some(&b'/') && value.len() <= longest;
     let (understood, expected) = match name {
         _ if value.is_empty() => return Ok(()),
@@ -83,7 +105,9 @@ pub fn check(name: &[u8], value: &[u8]) -> Result<(), &'static str> {
         b"DMB_SIZE" => (dmb_size(value).is_some(), "a power of two from 16K to 16M, such as 256K"),
         b"SPIN" => (within(0..=1_000_000), "microseconds, 0 to 1000000"),
         b"PEER_POLICY" => (policy(value).is_some(), "off, same-uid or verified"),
-        b"DISABLE" | b"SEID" | b"COPY" | b"INTEGRITY" | b"QUIET" => (switch(value).is_some(), SWITCH),
+        b"DISABLE" | b"SEID" | b"COPY" | b"INTEGRITY" | b"PORT_PROOF" | b"QUIET" => {
+            (switch(value).is_some(), SWITCH)
+        }
         b"PREFER" => {
             let known = list(value, |name| device(name).is_some());
             (known, "a comma-separated list of loopback, ivshmem, ism, verbs")
@@ -91,21 +115,31 @@ pub fn check(name: &[u8], value: &[u8]) -> Result<(), &'static str> {
         b"PARTITION" => (within(0..=u64::from(kind::PARTITIONS) - 1), "a partition, 0 to 126"),
         b"BROKER" => (within(1..=65_535), "a port, 1 to 65535"),
         b"UEID" => {
-            let known = list(value, |name| core::str::from_utf8(name).is_ok_and(|name| Eid::user(name).is_ok()));
+            let known = list(value, |name| {
+                core::str::from_utf8(name).is_ok_and(|name| Eid::user(name).is_ok())
+            });
             let few = value.split(|byte| *byte == b',').count() <= 4;
             (known && few, "at most 4 enterprise IDs, each 1 to 32 of A-Z 0-9 . - such as SHOP.1")
         }
         b"PNETID" => (pnet::is_list(value), "NAME=ID,..., such as ism=NET1"),
-        b"RENDEZVOUS" => (path(directory::LONGEST), "the absolute path of a directory, and not a long one"),
+        b"RENDEZVOUS" => {
+            (path(directory::LONGEST), "the absolute path of a directory, and not a long one")
+        }
+        b"CONFIG" => (path(255), "the absolute path of a file"),
         b"IVSHMEM" => (value == b"off" || path(255), "the absolute path of a bar, or off"),
-        b"IO_URING" => (denies_io_uring(value).is_some(), "stay or deny"),
+        b"LOG" => {
+            let known = value == log::JOURNAL || path(log::LONGEST);
+            (known, "the absolute path of a file, or journald")
+        }
+        b"IO_URING" => (io_uring(value).is_some(), "look, stay or deny"),
+        b"GO" => (follows_go(value).is_some(), "auto or off"),
         _ => return Ok(()),
     };
     if understood { Ok(()) } else { Err(expected) }
 }
 
-/// Applies one `SHORTWIRE_*` variable (name without the prefix) to this process. What it may say, `check` tells; whatever else
-/// it says has no effect.
+/// Applies one `SHORTWIRE_*` variable (name without the prefix) to this process. What it may say,
+/// `check` tells; whatever else it says has no effect.
 pub fn set(name: &[u8], value: &[u8]) {
     let number = size(value);
     let on = switch(value);
@@ -114,28 +148,37 @@ pub fn set(name: &[u8], value: &[u8]) {
         b"AFTER_BYTES" => number.map_or((), |n| CONFIG.after_bytes.store(n, Relaxed)),
         b"DMB_SIZE" => dmb_size(value).map_or((), |n| CONFIG.dmb_size.store(n as u32, Relaxed)),
         b"MAX_MEMORY" => number.map_or((), |n| CONFIG.max_memory.store(n.max(1), Relaxed)),
-        b"MAX_MEMORY_USER" => number.map_or((), |n| CONFIG.max_memory_user.store(n.max(1), Relaxed)),
+        b"MAX_MEMORY_USER" => {
+            number.map_or((), |n| CONFIG.max_memory_user.store(n.max(1), Relaxed))
+        }
         b"RENDEZVOUS" => directory::set(value),
         b"IVSHMEM" => bar::set(value),
         b"BROKER" => number.filter(|n| (1..65_536).contains(n)).map_or((), broker::set_port),
-        b"RUN_DIR" => quota::set_folder(value),
-        b"SPIN" => number.map_or((), |n| CONFIG.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed)),
+        b"RUN_DIR" => run_dir::set(value),
+        b"SPIN" => {
+            number.map_or((), |n| CONFIG.spin_ns.store(n.min(1_000_000) as u32 * 1000, Relaxed))
+        }
         b"PEER_POLICY" => policy(value).map_or((), |policy| CONFIG.set_policy(policy)),
         b"DISABLE" if on == Some(true) => CONFIG.disable(),
         b"UEID" => {
-            let names = value.split(|byte| *byte == b',').filter_map(|name| core::str::from_utf8(name).ok());
+            let names = value
+                .split(|byte| *byte == b',')
+                .filter_map(|name| core::str::from_utf8(name).ok());
             config::set_ueids(names.filter_map(|name| Eid::user(name).ok()));
         }
         b"SEID" => on.map_or((), |on| CONFIG.seid.store(on, Relaxed)),
         b"PNETID" => pnet::set(value),
         b"TRACE_CLC" => trace::set_path(value),
+        b"LOG" => log::set_path(value),
         b"PREFER" => CONFIG.set_prefer(devices(value)),
-        b"PARTITION" => {
-            number.filter(|n| *n < u64::from(kind::PARTITIONS)).map_or((), |n| kind::ISM.set_partition(n as u16))
-        }
+        b"PARTITION" => number
+            .filter(|n| *n < u64::from(kind::PARTITIONS))
+            .map_or((), |n| kind::ISM.set_partition(n as u16)),
         b"INTEGRITY" => on.map_or((), |on| CONFIG.integrity.store(on, Relaxed)),
+        b"PORT_PROOF" => on.map_or((), |on| CONFIG.port_proof.store(on, Relaxed)),
         b"COPY" => on.map_or((), |on| CONFIG.copy.store(on, Relaxed)),
-        b"IO_URING" => denies_io_uring(value).map_or((), |denies| CONFIG.deny_io_uring.store(denies, Relaxed)),
+        b"IO_URING" => io_uring(value).map_or((), |mode| CONFIG.set_io_uring(mode)),
+        b"GO" => follows_go(value).map_or((), |follows| CONFIG.go.store(follows, Relaxed)),
         _ => {}
     }
 }
@@ -162,15 +205,30 @@ mod tests {
         assert_eq!(size(b"7"), Some(7));
         assert_eq!(size(b"7b"), Some(7));
         assert_eq!(size(b"18446744073709551615"), Some(u64::MAX));
-        for bad in ["18446744073709551616", "18014398509481984K", "", "K", "4x", "4Kx", "-1", "0x10", "1 M", "64iB"] {
+        for bad in [
+            "18446744073709551616",
+            "18014398509481984K",
+            "",
+            "K",
+            "4x",
+            "4Kx",
+            "-1",
+            "0x10",
+            "1 M",
+            "64iB",
+        ] {
             assert_eq!(size(bad.as_bytes()), None, "{bad}");
         }
     }
 
     #[test]
     fn switches_are_said_in_many_ways() {
-        assert!(["1", "true", "YES", "On"].iter().all(|word| switch(word.as_bytes()) == Some(true)));
-        assert!(["0", "False", "no", "OFF"].iter().all(|word| switch(word.as_bytes()) == Some(false)));
+        assert!(
+            ["1", "true", "YES", "On"].iter().all(|word| switch(word.as_bytes()) == Some(true))
+        );
+        assert!(
+            ["0", "False", "no", "OFF"].iter().all(|word| switch(word.as_bytes()) == Some(false))
+        );
         assert!(["", "2", "maybe", "disable"].iter().all(|word| switch(word.as_bytes()).is_none()));
     }
 
@@ -191,6 +249,7 @@ mod tests {
             "SEID=off",
             "RENDEZVOUS=/run/meet",
             "IVSHMEM=off",
+            "CONFIG=/etc/other.conf",
             "UEID=A,B",
             "PNETID=ism=NET1,lo=NET1",
             "SPIN=0",
@@ -213,10 +272,12 @@ mod tests {
             "BROKER=0",
             "RENDEZVOUS=meet",
             "IVSHMEM=resource2",
+            "CONFIG=other.conf",
             "UEID=lower",
             "UEID=A,B,C,D,E",
             "PNETID=ism",
             "IO_URING=maybe",
+            "GO=maybe",
             "COPY=2",
         ] {
             assert!(refused(bad), "{bad}");
@@ -229,7 +290,8 @@ mod tests {
             CONFIG.set_prefer(devices(text));
             CONFIG.prefer().collect::<Vec<_>>()
         };
-        let (loopback, ism, ivshmem, verbs) = (Kind::Loopback, Kind::Ism, Kind::Ivshmem, Kind::Verbs);
+        let (loopback, ism, ivshmem, verbs) =
+            (Kind::Loopback, Kind::Ism, Kind::Ivshmem, Kind::Verbs);
         assert_eq!(order(b""), [loopback, ivshmem, ism, verbs]);
         assert_eq!(order(b"ivshmem,loopback"), [ivshmem, loopback]);
         assert_eq!(order(b"ism,loopback"), [ism, loopback]);

@@ -40,9 +40,10 @@ pub struct Stats {
     pub client: AtomicU64,
     /// Connections upgraded as the end that answered.
     pub server: AtomicU64,
-    /// Handshakes that broke off with an error.
+    /// Handshakes that broke off with an error here, whose connections stay TCP and count in
+    /// `fallback` when they end.
     pub handshake_errors: AtomicU64,
-    /// Connections that stayed TCP, all reasons together.
+    /// Connections that have ended and had stayed TCP, all reasons together.
     pub fallback: AtomicU64,
     /// reason << 32 | count.
     pub reasons: [AtomicU64; REASONS],
@@ -87,6 +88,14 @@ impl Stats {
     /// Counts a connection that stays TCP for `reason`.
     pub fn count_fallback(&self, reason: u32) {
         self.fallback.fetch_add(1, Relaxed);
+        self.add_reason(reason, 1);
+    }
+
+    /// Counts a reason so many times more.
+    pub(crate) fn add_reason(&self, reason: u32, count: u64) {
+        if count == 0 {
+            return;
+        }
         for cell in &self.reasons {
             let mut v = cell.load(Relaxed);
             loop {
@@ -94,7 +103,7 @@ impl Stats {
                     break;
                 }
                 let base = if v == 0 { u64::from(reason) << 32 } else { v };
-                match cell.compare_exchange_weak(v, base + 1, Relaxed, Relaxed) {
+                match cell.compare_exchange_weak(v, base + count, Relaxed, Relaxed) {
                     Ok(_) => return,
                     Err(now) => v = now,
                 }

@@ -1,11 +1,20 @@
-//! The connection table: memory shared by a process and its fork children, and readable by `shortwire ss`.
+//! The connection table: what a process knows of its connections, shared with what it forks as far
+//! as they share connections, and readable by `shortwire ss`.
 //!
-//! It lives in a memfd named `shortwire-table`, kept open as a high hidden descriptor, so that a reader of the same
-//! user finds it as `/proc/PID/fd/N` and nothing is left when the last process ends, however it ends.
-//! Slots are type-stable: a `Conn` is reused but never unmapped, so a late reader sees another connection at worst.
+//! Its slots lie in files, memfds named `shortwire-table`, kept open as high hidden descriptors, so
+//! that a reader of the same user finds them as `/proc/PID/fd/N` and nothing is left when the last
+//! process ends, however it ends. A process never makes a connection in a file that another one has
+//! (`slots`): who has a connection in its memory has, or had, its descriptor. The first file is the
+//! family's, of a process and all that it forks: the counters and the rows of link groups in it are
+//! everybody's, and only shown. Slots are type-stable: a `Conn` is reused but never unmapped, so a
+//! late reader sees another connection at worst.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+mod own;
+mod slots;
+mod waits;
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -13,21 +22,27 @@ use crate::census::{self, ROWS, Row};
 use crate::conn::Conn;
 use crate::kind::Kind;
 use crate::stats::Stats;
-use crate::sys;
+use crate::{off, sys};
 
-/// First eight bytes of the table.
+pub use crate::conn::WAITS;
+pub use own::Own;
+pub use slots::{
+    after_fork_child, after_fork_parent, before_fork, hidden_fds, is_here, is_mapped,
+    keep_for_exec, undo_exec,
+};
+
+/// First eight bytes of a file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHORTWIR");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 16;
 /// Where the rows of link groups begin.
 pub const GROUPS_AT: usize = size_of::<Header>();
 /// Where the first connection slot begins.
 pub const SLOTS_AT: usize = GROUPS_AT + ROWS * size_of::<Row>();
-/// Slots in the table: connections that one fork family can have under observation.
+/// Slots of a file, and places of a process: connections that it can have under observation.
 pub const CAPACITY: u32 = 1 << 17;
-pub use crate::conn::WAITS;
 
-/// The first page of the table.
+/// The first page of a file.
 #[repr(C, align(4096))]
 pub struct Header {
     /// `MAGIC`, stored last.
@@ -36,33 +51,53 @@ pub struct Header {
     pub version: AtomicU32,
     /// `size_of::<Conn>()` of the writer.
     pub conn_size: AtomicU32,
-    /// Slots below this index have been used at some time.
+    /// Slots of the file from this one on were never used.
     pub high_water: AtomicU32,
-    /// Process that made the table, and its effective user.
+    /// Of a first file: process that made it, and its effective user.
     pub creator: AtomicU32,
     /// See `creator`.
     pub uid: AtomicU32,
-    /// Devices that were taken away, a bit for each (`Kind::bit`): the one word that others write (`shortwire devices --remove`).
+    /// 1: the first file of its family. Of the others what follows is zero.
+    pub first: AtomicU32,
+    /// Devices that were taken away, a bit for each (`Kind::bit`), and `OFF` and `DRAIN`: the one
+    /// word that others write (`shortwire devices --remove`, `shortwire off`). It counts only where
+    /// the file's mode says the same (`mode_of`).
     pub removed: AtomicU32,
-    /// Free list: tag << 32 | slot index + 1.
-    free: AtomicU64,
-    /// References that are under way to another process, in all slots together.
-    pub travelling: AtomicU32,
-    /// Wait numbers in use, one bit each.
-    waits: [AtomicU64; WAITS / 64],
-    /// Sums over all connections, living and gone.
+    /// Nothing: each wait looks at the word above, and what follows is counted in all the time.
+    pub apart: [AtomicU32; 5],
+    /// Of a first file: what its library was built from (`release::build`), 0 if that is not known.
+    pub build: AtomicU64,
+    /// Sums over all connections of the family. What a living one has counted of bytes, calls and
+    /// wake-ups is added when it ends.
     pub stats: Stats,
+    /// How much of them was given to what is kept of the user's programs (`kept`).
+    pub given: Stats,
+    /// When lines of the log were written.
+    pub log: crate::log::Places,
+}
+
+/// No connection begins an upgrade any more.
+pub const OFF: u32 = 1 << 8;
+/// Beside `OFF`: connections go back to TCP.
+pub const DRAIN: u32 = 1 << 9;
+
+/// What a file's header says of it.
+#[derive(Clone, Copy)]
+struct Head {
+    high_water: u32,
+    first: bool,
 }
 
 static TABLE: AtomicPtr<Header> = AtomicPtr::new(core::ptr::null_mut());
-static TABLE_FD: AtomicU32 = AtomicU32::new(u32::MAX);
+/// Devices of which the first file's mode has shown that they were taken away.
+static REMOVED: AtomicU32 = AtomicU32::new(0);
 
-/// Bytes of a whole table.
+/// Bytes of a whole file.
 pub const fn len() -> usize {
     SLOTS_AT + CAPACITY as usize * size_of::<Conn>()
 }
 
-/// The family's table, made at the first use; None when there is no memory for it.
+/// The process's table, made at the first use; None when there is no memory for it.
 pub fn get() -> Option<&'static Header> {
     let p = TABLE.load(Ordering::Acquire);
     if !p.is_null() {
@@ -79,73 +114,141 @@ pub fn index_of(conn: &Conn) -> usize {
     (conn as *const Conn as usize).wrapping_sub(slots) / size_of::<Conn>()
 }
 
-/// Whether the family has a table yet.
+/// What this process notes for itself of the connection that lies, or has a part, at this address.
+#[inline]
+pub fn own_at(address: *const ()) -> &'static Own {
+    let slots = TABLE.load(Ordering::Relaxed) as usize + SLOTS_AT;
+    let index = (address as usize).wrapping_sub(slots) / size_of::<Conn>();
+    // Without a table every address is out of range.
+    if index < CAPACITY as usize { slots::own(index as u32) } else { &own::NOBODYS }
+}
+
+/// Whether the process has a table yet.
 pub fn exists() -> bool {
     !TABLE.load(Ordering::Acquire).is_null()
 }
 
+/// The mode of a first file of which these devices were taken away. The kernel lets only its owner
+/// and root set it, and none of the family who has given up that user.
+pub const fn mode_of(removed: u32) -> u32 {
+    // The four bits of `Kind::bit`, as those by which others read and write.
+    let off = if removed & OFF != 0 { STICKY } else { 0 };
+    0o600 | off | (removed >> 1 & 0b11) << 1 | (removed >> 1 & 0b1100) << 2
+}
+
+/// The bit of a mode that means nothing for files, by which one tells that it is switched off. (Of a
+/// memfd the bits for execution may be sealed.)
+const STICKY: u32 = 0o1000;
+
+/// It was switched off when the table was made, of which there is no file to say so.
+static OFF_WITHOUT_FILE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process and what it forked are switched off.
+pub fn is_off() -> bool {
+    word() & OFF != 0 && (mode() & STICKY != 0 || OFF_WITHOUT_FILE.load(Ordering::Relaxed))
+}
+
+/// Whether connections are to go back to TCP: a look that is cheap, and `is_draining` has to
+/// confirm.
+#[inline(always)]
+pub fn may_drain() -> bool {
+    word() & DRAIN != 0
+}
+
+/// Whether connections are to go back to TCP.
+#[cold]
+pub fn is_draining() -> bool {
+    may_drain() && is_off()
+}
+
+#[inline(always)]
+fn word() -> u32 {
+    let table = TABLE.load(Ordering::Acquire);
+    // SAFETY: null, or published once and never unmapped.
+    unsafe { table.as_ref() }.map_or(0, |table| table.removed.load(Ordering::Relaxed))
+}
+
+/// Of the first file.
+fn mode() -> u32 {
+    slots::first_fd().and_then(sys::stat).map_or(0, |st| st.st_mode)
+}
+
 /// Whether a device was taken away from this process and what it forked.
 pub fn is_removed(kind: Kind) -> bool {
-    exists() && get().is_some_and(|table| table.removed.load(Ordering::Relaxed) & kind.bit() != 0)
+    exists()
+        && get().is_some_and(|table| {
+            table.removed.load(Ordering::Relaxed) & kind.bit() != 0 && is_proven(kind)
+        })
 }
 
-/// The hidden descriptor of the table, if there is one.
-pub fn hidden_fd() -> Option<i32> {
-    let fd = TABLE_FD.load(Ordering::Relaxed);
-    (fd != u32::MAX).then_some(fd as i32)
+#[cold]
+fn is_proven(kind: Kind) -> bool {
+    if REMOVED.load(Ordering::Relaxed) & kind.bit() == 0 {
+        let mode = mode();
+        let proven = Kind::ALL
+            .into_iter()
+            .map(Kind::bit)
+            .filter(|bit| mode & mode_of(*bit) & 0o66 != 0)
+            .sum();
+        REMOVED.store(proven, Ordering::Relaxed);
+    }
+    REMOVED.load(Ordering::Relaxed) & kind.bit() != 0
 }
 
-/// Takes on the table that this process had before its exec, if its descriptor `fd` is still open.
-pub fn adopt(fd: i32) -> Option<&'static Header> {
+/// Takes on files of the table that this process had before its exec, those of the descriptors
+/// `fds` that are such.
+pub fn adopt(fds: impl Iterator<Item = i32>) -> Option<&'static Header> {
+    let (firsts, others): (Vec<_>, Vec<_>) =
+        fds.filter_map(|fd| Some((fd, head_of(fd)?))).partition(|(_, head)| head.first);
+    let &(fd, head) = firsts.first()?;
     let base = map(fd);
     if base.is_null() {
         return None;
     }
-    // SAFETY: mapped above; a table of another layout is only looked at, not used.
-    let table = unsafe { &*base };
-    let ours = table.magic.load(Ordering::Acquire) == MAGIC
-        && table.version.load(Ordering::Relaxed) == VERSION
-        && table.conn_size.load(Ordering::Relaxed) as usize == size_of::<Conn>();
-    if !ours || TABLE.compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if !slots::begin()
+        || TABLE
+            .compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+    {
         // SAFETY: nobody else has seen this mapping.
         unsafe { sys::give_back(base.cast(), len()) };
         return None;
     }
-    sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-    TABLE_FD.store(fd as u32, Ordering::Relaxed);
-    crate::hidden::remember(fd);
+    slots::adopt_first(fd, head.high_water);
+    others.iter().for_each(|&(fd, head)| slots::adopt(fd, head.high_water));
+    // SAFETY: mapped above.
+    let table = unsafe { &*base };
     census::begin_anew(table.groups());
     Some(table)
 }
 
-impl Header {
-    /// The live connection whose socket has this inode.
-    pub fn by_inode(&self, inode: u32) -> Option<u32> {
-        let used = self.high_water.load(Ordering::Relaxed).min(CAPACITY);
-        (0..used).find(|&i| {
-            let c = self.conn(i);
-            c.gen_.load(Ordering::Acquire) & 1 == 1 && c.inode.load(Ordering::Relaxed) == inode
-        })
-    }
+/// What stands at the beginning of a file of our layout.
+fn head_of(fd: i32) -> Option<Head> {
+    let mut words = [0u32; 8];
+    let bytes = size_of_val(&words);
+    // SAFETY: writable for that many bytes.
+    let read = unsafe { sys::read_into(fd, words.as_mut_ptr().cast(), bytes, Some(0)) };
+    let ours = [MAGIC as u32, (MAGIC >> 32) as u32, VERSION, size_of::<Conn>() as u32];
+    (read == bytes as isize && words[..4] == ours)
+        .then(|| Head { high_water: words[4], first: words[7] == 1 })
 }
 
-/// The hidden descriptor had to move.
-pub(crate) fn moved_fd(from: i32, to: i32) {
-    let _ = TABLE_FD.compare_exchange(from as u32, to as u32, Ordering::Relaxed, Ordering::Relaxed);
+/// Whether a file of the table's length may be made: beyond RLIMIT_FSIZE it would kill the program
+/// by SIGXFSZ.
+fn may_be_long() -> bool {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize)
+        .current
+        .is_none_or(|most| len() as u64 <= most)
 }
 
 #[cold]
 fn make() -> Option<&'static Header> {
-    let name = c"shortwire-table";
-    let fd = sys::memfd(name);
-    let base = if fd >= 0 {
-        let sized = || sys::set_len(fd, len()) == 0;
-        // Beyond RLIMIT_FSIZE it would kill the program by SIGXFSZ.
-        let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        if most.is_none_or(|most| len() as u64 <= most) && sized() { map(fd) } else { core::ptr::null_mut() }
-    } else {
-        core::ptr::null_mut()
-    };
+    if !slots::begin() {
+        return None;
+    }
+    let fd = sys::memfd(c"shortwire-table");
+    let made = fd >= 0 && may_be_long() && sys::set_len(fd, len()) == 0;
+    let base = if made { map(fd) } else { core::ptr::null_mut() };
     // Without a memfd (seccomp, no descriptors) the table still works; only `ss` cannot see it.
     let base = if base.is_null() { sys::reserve(len(), true).cast::<Header>() } else { base };
     if base.is_null() {
@@ -154,29 +257,50 @@ fn make() -> Option<&'static Header> {
         }
         return None;
     }
+    sys::set_mode(fd, mode_of(0));
     // SAFETY: fresh zeroed memory of the right size and alignment; zero is a valid Header.
     let table = unsafe { &*base };
     table.version.store(VERSION, Ordering::Relaxed);
     table.conn_size.store(size_of::<Conn>() as u32, Ordering::Relaxed);
     table.creator.store(sys::getpid(), Ordering::Relaxed);
     table.uid.store(rustix::process::geteuid().as_raw(), Ordering::Relaxed);
-    table.waits[0].store(1, Ordering::Relaxed);
+    table.build.store(crate::release::build(), Ordering::Relaxed);
+    table.first.store(1, Ordering::Relaxed);
     table.magic.store(MAGIC, Ordering::Release);
-    if TABLE.compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if TABLE
+        .compare_exchange(core::ptr::null_mut(), base, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
         // SAFETY: nobody else has seen this mapping.
         unsafe { sys::give_back(base.cast(), len()) };
         if fd >= 0 {
             sys::close(fd);
         }
-    } else if fd >= 0 {
-        TABLE_FD.store(crate::hidden::park(fd) as u32, Ordering::Relaxed);
+    } else {
+        if fd >= 0 {
+            slots::first_is(crate::hidden::park(fd));
+        }
+        // From here on whoever switches off finds the table. Who has done so before has left a file.
+        if off::is_for_all() || off::is_for(rustix::process::geteuid().as_raw()) {
+            match slots::first_fd() {
+                Some(fd) => _ = sys::set_mode(fd, mode_of(OFF)),
+                None => OFF_WITHOUT_FILE.store(true, Ordering::Relaxed),
+            }
+            table.removed.store(OFF, Ordering::Relaxed);
+        }
     }
     get()
 }
 
 fn map(fd: i32) -> *mut Header {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    shm::address::map(len(), prot, MapFlags::SHARED, Some((fd, 0))).map_or(core::ptr::null_mut(), <*mut _>::cast)
+    shm::address::map(len(), prot, MapFlags::SHARED, Some((fd, 0)))
+        .map_or(core::ptr::null_mut(), <*mut _>::cast)
+}
+
+/// A hidden descriptor had to move.
+pub(crate) fn moved_fd(from: i32, to: i32) {
+    slots::moved_fd(from, to);
 }
 
 impl Header {
@@ -191,66 +315,64 @@ impl Header {
     pub fn conn(&self, index: u32) -> &Conn {
         debug_assert!(index < CAPACITY);
         let slots = (self as *const Self as usize + SLOTS_AT) as *const Conn;
-        // SAFETY: index is below CAPACITY, the mapping has that many slots, and zero is a valid Conn.
+        // SAFETY: index is below CAPACITY, that many slots are mapped, of one file or another, and
+        // zero is a valid Conn.
         unsafe { &*slots.add(index as usize) }
     }
 
-    /// Takes a free slot.
+    /// The slots that this process uses, in turn; it may begin to use others, and cease to use
+    /// these, meanwhile.
+    pub fn here(&self) -> impl Iterator<Item = (u32, &Conn)> {
+        (0..slots::used()).filter(|&index| is_here(index)).map(|index| (index, self.conn(index)))
+    }
+
+    /// Slots from this one on were never used here.
+    pub fn used(&self) -> u32 {
+        slots::used()
+    }
+
+    /// Takes a free slot, which no other process has; None in a signal handler that interrupted
+    /// this.
     pub fn alloc(&self) -> Option<u32> {
-        // The tag in the upper half makes a stale head fail its exchange (ABA).
-        let mut head = self.free.load(Ordering::Acquire);
-        loop {
-            let index = head as u32;
-            if index == 0 {
-                break;
-            }
-            let next = self.conn(index - 1).next_free.load(Ordering::Relaxed);
-            let tagged = ((head >> 32).wrapping_add(1) << 32) | u64::from(next);
-            match self.free.compare_exchange_weak(head, tagged, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(index - 1),
-                Err(now) => head = now,
-            }
-        }
-        let index = self.high_water.fetch_add(1, Ordering::Relaxed);
-        if index >= CAPACITY {
-            self.high_water.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
+        let (index, generation) = slots::alloc(self)?;
+        self.conn(index).identity.gen_.store(generation, Ordering::Relaxed);
         Some(index)
     }
 
-    /// Gives a slot back.
+    /// Gives a slot back, whose connection has ended.
     pub fn free(&self, index: u32) {
-        let mut head = self.free.load(Ordering::Acquire);
-        loop {
-            self.conn(index).next_free.store(head as u32, Ordering::Relaxed);
-            let tagged = ((head >> 32).wrapping_add(1) << 32) | u64::from(index + 1);
-            match self.free.compare_exchange_weak(head, tagged, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        slots::free(index);
+    }
+
+    /// This process does not use a slot any more, and others do.
+    pub fn leave(&self, index: u32) {
+        slots::leave(index);
+    }
+
+    /// It does so after all, or again; false if it cannot, because the slot is not mapped here any
+    /// more.
+    pub fn enter(&self, index: u32) -> bool {
+        slots::enter(index)
     }
 
     /// Takes a wait number, 1..WAITS; 0 when all are taken.
     pub fn take_wait(&self) -> u32 {
-        for (i, word) in self.waits.iter().enumerate() {
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != u64::MAX {
-                let bit = bits.trailing_ones();
-                match word.compare_exchange_weak(bits, bits | 1 << bit, Ordering::AcqRel, Ordering::Relaxed) {
-                    Ok(_) => return i as u32 * 64 + bit,
-                    Err(now) => bits = now,
-                }
-            }
-        }
-        0
+        waits::take()
     }
 
     /// Gives a wait number back.
     pub fn free_wait(&self, wait: u32) {
-        if wait != 0 {
-            self.waits[wait as usize / 64].fetch_and(!(1 << (wait % 64)), Ordering::AcqRel);
-        }
+        waits::free(wait);
+    }
+
+    /// The connection in a slot that is mapped here whose socket has this inode, and of which
+    /// `which` holds.
+    pub fn find(&self, inode: u32, which: impl Fn(u32, &Conn) -> bool) -> Option<u32> {
+        (0..slots::used()).filter(|&index| slots::is_mapped(index)).find(|&index| {
+            let c = self.conn(index);
+            c.identity.gen_.load(Ordering::Acquire) & 1 == 1
+                && c.identity.inode.load(Ordering::Relaxed) == inode
+                && which(index, c)
+        })
     }
 }

@@ -1,7 +1,9 @@
-//! The handshake on record, for `shortwire trace-clc`: each message as a TCP segment between the connection's real addresses,
-//! appended to a pcap file whose packets begin with the IP header (link type 101).
+//! The handshake on record, for `shortwire trace-clc`: each message as a TCP segment between the
+//! connection's real addresses, appended to a pcap file whose packets begin with the IP header
+//! (link type 101).
 //!
-//! The messages travel beside the TCP stream, so the sequence numbers are those of a stream that has nothing else in it.
+//! The messages travel beside the TCP stream, so the sequence numbers are those of a stream that
+//! has nothing else in it.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -65,8 +67,8 @@ pub fn file_header() -> [u8; 24] {
     header
 }
 
-/// Puts a message on record, if that was asked for. A sender does so before it sends: a receiver with the same file then
-/// finds it there and leaves it at that.
+/// Puts a message on record, if that was asked for. A sender does so before it sends: a receiver
+/// with the same file then finds it there and leaves it at that.
 pub(crate) fn note(conn: &Conn, way: Way, message: &[u8]) {
     if PATH_LEN.load(Relaxed) != 0 && !message.is_empty() {
         append(conn, way, message);
@@ -76,9 +78,10 @@ pub(crate) fn note(conn: &Conn, way: Way, message: &[u8]) {
 #[cold]
 fn append(conn: &Conn, way: Way, raw: &[u8]) {
     // What the rendezvous puts behind a message is none of it.
-    let says = raw.get(5..7).map_or(raw.len(), |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
+    let says =
+        raw.get(5..7).map_or(raw.len(), |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
     let message = if (8..=raw.len()).contains(&says) { &raw[..says] } else { raw };
-    let [own, other] = conn.names();
+    let [own, other] = conn.identity.names();
     if own.family == 0 || message.len() > channel::MAX {
         return;
     }
@@ -86,7 +89,8 @@ fn append(conn: &Conn, way: Way, raw: &[u8]) {
     let [sent, received] = &conn.upgrade.traced;
     let (seq, ack) = if way == Way::Sent { (sent, received) } else { (received, sent) };
     let mut packet = [0; MAX];
-    let len = frame(&mut packet, [&from, &to], [seq.load(Relaxed) + 1, ack.load(Relaxed) + 1], message);
+    let len =
+        frame(&mut packet, [&from, &to], [seq.load(Relaxed) + 1, ack.load(Relaxed) + 1], message);
     seq.fetch_add(message.len() as u32, Relaxed);
     // SAFETY: PATH was written before PATH_LEN, and ends with a NUL.
     let path = unsafe { CStr::from_ptr(PATH.0.get().cast()) };
@@ -120,7 +124,12 @@ fn is_there(fd: i32, packet: &[u8]) -> bool {
 }
 
 /// Writes record header, IP, TCP and message; the length of all.
-fn frame(out: &mut [u8; MAX], [from, to]: [&Addr; 2], [seq, ack]: [u32; 2], message: &[u8]) -> usize {
+fn frame(
+    out: &mut [u8; MAX],
+    [from, to]: [&Addr; 2],
+    [seq, ack]: [u32; 2],
+    message: &[u8],
+) -> usize {
     let (source, target) = (from.mapped(), to.mapped());
     let v4 = source[..12] == MAPPED && target[..12] == MAPPED;
     let ip_len = if v4 { IPV4 } else { IPV6 };
@@ -169,7 +178,9 @@ fn frame(out: &mut [u8; MAX], [from, to]: [&Addr; 2], [seq, ack]: [u32; 2], mess
 }
 
 fn add(sum: u32, bytes: &[u8]) -> u32 {
-    bytes.chunks(2).fold(sum, |sum, pair| sum + (u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))))
+    bytes.chunks(2).fold(sum, |sum, pair| {
+        sum + (u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
+    })
 }
 
 fn fold(sum: u32) -> u16 {
@@ -203,7 +214,10 @@ mod tests {
         assert!(is_right(add(0, &packet[..IPV4])));
         assert!(is_right(add(6 + (TCP as u32 + 11), &packet[12..])), "pseudo header, segment");
         assert_eq!(out[8..12], (packet.len() as u32).to_ne_bytes());
-        assert_eq!((&packet[20..24], &packet[24..32]), (&[0x9c, 0x40, 0, 80][..], &[0, 0, 0, 1, 0, 0, 0, 9][..]));
+        assert_eq!(
+            (&packet[20..24], &packet[24..32]),
+            (&[0x9c, 0x40, 0, 80][..], &[0, 0, 0, 1, 0, 0, 0, 9][..])
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! What has passed on a connection that may lead to another network namespace: how many bytes, and the first of them.
+//! What has passed on a connection that may lead to another network namespace: how many bytes, and
+//! the first of them.
 //!
-//! Addresses do not tell such connections apart: NAT changes them, and private ones recur. Both ends have seen the same
-//! bytes, though. Nothing here is done unless a rendezvous directory is set.
+//! Addresses do not tell such connections apart: NAT changes them, and private ones recur. Both
+//! ends have seen the same bytes, though. Nothing here is done unless a rendezvous directory is
+//! set.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -24,7 +26,8 @@ pub struct Head {
     pub passed: u64,
     /// How many of the direction's first bytes are in `bytes`.
     pub kept: usize,
-    /// Bytes were moved by calls that this library did not see, so later ones have no known position and are not kept.
+    /// Bytes were moved by calls that this library did not see, so later ones have no known
+    /// position and are not kept.
     gap: bool,
     bytes: [u8; HEAD],
 }
@@ -46,8 +49,11 @@ impl Head {
                 while self.kept < end
                     && let Some((src, k)) = from.next(end - self.kept)
                 {
-                    // SAFETY: the application's buffer, of which the kernel has just moved these bytes.
-                    unsafe { core::ptr::copy_nonoverlapping(src, self.bytes.as_mut_ptr().add(self.kept), k) };
+                    // SAFETY: the application's buffer, of which the kernel has just moved these
+                    // bytes.
+                    unsafe {
+                        core::ptr::copy_nonoverlapping(src, self.bytes[self.kept..].as_mut_ptr(), k)
+                    };
                     self.kept += k;
                 }
             }
@@ -64,7 +70,8 @@ pub struct Witness {
     known: AtomicU32,
     /// The name under which somebody is waited for; 0: none.
     listens: AtomicU64,
-    /// The application's TCP_NOTSENT_LOWAT, while ours is in its place, and 1 << 32; 0: ours is not.
+    /// The application's TCP_NOTSENT_LOWAT, while ours is in its place, and 1 << 32; 0: ours is
+    /// not.
     low_water: AtomicU64,
     /// Sent and received; guarded by `lock`.
     heads: UnsafeCell<[Head; 2]>,
@@ -80,8 +87,9 @@ static ALL: AtomicPtr<Witness> = AtomicPtr::new(core::ptr::null_mut());
 fn of(conn: &Conn) -> Option<&'static Witness> {
     let base = ALL.load(Acquire);
     let at = table::index_of(conn);
-    // SAFETY: one place for each slot of the table, zeroed at first, which is valid, and never unmapped.
-    (!base.is_null() && at < table::CAPACITY as usize).then(|| unsafe { &*base.add(at) })
+    // SAFETY: one place for each slot of the table, zeroed at first, which is valid, and never
+    // unmapped.
+    (!base.is_null() && at < table::CAPACITY as usize).then(|| unsafe { &*base.wrapping_add(at) })
 }
 
 /// Whether anything may be kept of connections.
@@ -111,10 +119,9 @@ pub fn begin(conn: &Conn) {
     w.listens.store(0, Relaxed);
     w.low_water.store(0, Relaxed);
     // SAFETY: the slot is not in use yet.
-    unsafe {
-        *w.heads.get() = [Head::NEW; 2];
-        *w.proof.get() = Proof::default();
-    }
+    unsafe { *w.heads.get() = [Head::NEW; 2] };
+    // SAFETY: as above.
+    unsafe { *w.proof.get() = Proof::default() };
     conn.set(p::WITNESS);
 }
 
@@ -132,11 +139,13 @@ pub(crate) fn end(conn: &Conn) {
 
 fn note(conn: &Conn, fd: i32, direction: usize, from: Option<Pieces>, n: usize) {
     let Some(w) = of(conn).filter(|_| watches(conn)) else { return };
-    if w.known.swap(1, Relaxed) == 0 && inet::names(fd).is_some_and(|names| inet::is_local(&names)) {
+    if w.known.swap(1, Relaxed) == 0 && inet::names(fd).is_some_and(|names| inet::is_local(&names))
+    {
         return end(conn);
     }
     let taken = w.lock.swap(1, Acquire) == 0;
-    // SAFETY: the lock is held, or was: another thread is at it or was cancelled there, and then the beginning is not known.
+    // SAFETY: the lock is held, or was: another thread is at it or was cancelled there, and then
+    // the beginning is not known.
     let head = unsafe { &mut (*w.heads.get())[direction] };
     if taken {
         head.add(from, n);
@@ -174,7 +183,8 @@ pub fn heads(conn: &Conn) -> Option<[Head; 2]> {
 
 /// Whether all bytes that the kernel counts went by here.
 pub fn saw_all(conn: &Conn, fd: i32) -> bool {
-    let (Some([sent, came]), Some(info), Some(got)) = (heads(conn), TcpInfo::of(fd), received(fd)) else {
+    let (Some([sent, came]), Some(info), Some(got)) = (heads(conn), TcpInfo::of(fd), received(fd))
+    else {
         return false;
     };
     sent.passed == info.sent() && came.passed == got.arrived.saturating_sub(got.queued)
@@ -187,8 +197,8 @@ pub(crate) fn proof(conn: &Conn) -> Option<&'static mut Proof> {
     of(conn).map(|w| unsafe { &mut *w.proof.get() })
 }
 
-/// The name under which `listener` listens is not needed any more. A fork child has its parent's names, but not its
-/// descriptors.
+/// The name under which `listener` listens is not needed any more. A fork child has its parent's
+/// names, but not its descriptors.
 pub(crate) fn forget_name(conn: &Conn, listener: i32) {
     if watches(conn)
         && hidden::contains(listener)
@@ -205,8 +215,8 @@ pub(crate) fn listens_under(conn: &Conn, name: Name) {
     }
 }
 
-/// What the kernel may hold unsent while a proof is under way: a question is answered once all before it has arrived. Odd,
-/// to be told from what the application sets.
+/// What the kernel may hold unsent while a proof is under way: a question is answered once all
+/// before it has arrived. Odd, to be told from what the application sets.
 const LOW_WATER: i32 = 16 * 1024 + 1;
 
 /// Keeps what waits to be sent short, at the cost of some speed.
@@ -237,8 +247,10 @@ mod tests {
     use super::*;
 
     fn add(head: &mut Head, pieces: &[&[u8]]) {
-        let iov: Vec<libc::iovec> =
-            pieces.iter().map(|p| libc::iovec { iov_base: p.as_ptr().cast_mut().cast(), iov_len: p.len() }).collect();
+        let iov: Vec<libc::iovec> = pieces
+            .iter()
+            .map(|p| libc::iovec { iov_base: p.as_ptr().cast_mut().cast(), iov_len: p.len() })
+            .collect();
         head.add(Some(Pieces::new(&iov)), pieces.iter().map(|p| p.len()).sum());
     }
 

@@ -1,9 +1,11 @@
-//! Bells: how they come to a wait of the peer's, what rings by them, and what a peer can do with what it was given.
+//! Bells: how they come to a wait of the peer's, what rings by them, and what a peer can do with
+//! what it was given.
 #![allow(unsafe_code)]
 
 mod common;
 
 use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
 
 use common::{End, bytes, open_fds, rings, serial};
 use dibs::loopback::arena_of;
@@ -67,7 +69,8 @@ fn message(from: &End, to: &End) {
     assert_eq!(to.recv(&mut [0; 20], 0), Ok(10));
 }
 
-/// A wait that covers its connection has asked for a bell, and fetches it when it was rung for the first time.
+/// A wait that covers its connection has asked for a bell, and fetches it when it was rung for the
+/// first time.
 fn bell(from: &End, to: &End) -> (u32, Option<i32>) {
     to.conn.cover(WAIT);
     let number = page(to).ask_for_bell(WAIT);
@@ -117,7 +120,10 @@ fn a_full_bell_is_taken_away_and_another_one_given() {
         // The last one came over the connection.
         let told = set.told().expect("each ring is told");
         rings += 1;
-        assert!(rings < 100_000 && (told & libc::EPOLLHUP as u32 == 0 || !page(&to).has_bell(WAIT, number)));
+        assert!(
+            rings < 100_000
+                && (told & libc::EPOLLHUP as u32 == 0 || !page(&to).has_bell(WAIT, number))
+        );
     }
     assert!(rings > 10_000, "{rings}");
     let before = doorbells(&to);
@@ -147,7 +153,8 @@ fn a_peer_that_closes_its_end_costs_no_signal() {
     }
 }
 
-/// What a peer can do with the end that it was given: empty it, let reads and writes of it block, and fill it if it can.
+/// What a peer can do with the end that it was given: empty it, let reads and writes of it block,
+/// and fill it if it can.
 #[test]
 fn a_hostile_peer_delays_nobody() {
     let _serial = serial();
@@ -170,17 +177,19 @@ fn a_hostile_peer_delays_nobody() {
     hidden::close(bell);
 }
 
-/// What is fetched must be a pipe: who watches anything else may be told of more than rings, or be kept waiting.
+/// What is fetched must be a pipe: who watches anything else may be told of more than rings, or be
+/// kept waiting.
 #[test]
 fn what_is_no_pipe_is_not_fetched() {
     let _serial = serial();
     let (_from, to) = acquainted();
     let number = page(&to).ask_for_bell(WAIT);
-    let mut label = arena_of(to.conn.peer_token.load(Relaxed)).to_ne_bytes().to_vec();
+    let mut label = arena_of(to.conn.identity.peer_token.load(Relaxed)).to_ne_bytes().to_vec();
     label.extend_from_slice(&WAIT.to_ne_bytes());
     label.extend_from_slice(&number.to_ne_bytes());
     let (file, [read, write]) = (sys::memfd(c"no pipe"), sys::pipe().unwrap());
-    let channels: Vec<i32> = hidden::all().filter(|&fd| sys::kind_of(fd) == libc::S_IFSOCK).collect();
+    let channels: Vec<i32> =
+        hidden::all().filter(|&fd| sys::kind_of(fd) == libc::S_IFSOCK).collect();
     let give = |fd| {
         // One of them is the right one.
         assert!(channels.iter().filter(|&&to| channel::send(to, &label, Some(fd))).count() > 0);
@@ -209,7 +218,8 @@ fn a_group_takes_its_bells_along() {
     assert!(open_fds() <= before, "{} {before}", open_fds());
 }
 
-/// Runs `f` as a thread of another effective user, for whom the peer of every link group is a stranger; false if that is not allowed.
+/// Runs `f` as a thread of another effective user, for whom the peer of every link group is a
+/// stranger; false if that is not allowed.
 fn as_somebody_else(f: impl FnOnce()) -> bool {
     let become_user = |user: u32| {
         // SAFETY: integers; of this thread alone, not of the process as through libc.
@@ -230,7 +240,8 @@ fn as_somebody_else(f: impl FnOnce()) -> bool {
 fn made_bell(to: &End) -> Option<(u32, i32)> {
     to.conn.cover(WAIT);
     let (mut seldom, mut made) = (Source::Nowhere, Source::Nowhere);
-    let ask = || (seldom, made) = (bells::make(to.conn, WAIT, false), bells::make(to.conn, WAIT, true));
+    let ask =
+        || (seldom, made) = (bells::make(to.conn, WAIT, false), bells::make(to.conn, WAIT, true));
     if !as_somebody_else(ask) {
         return None;
     }
@@ -260,7 +271,11 @@ fn a_wait_makes_its_bell_for_a_peer_of_another_user() {
     let before = doorbells(&to);
     for ring in 0..100 {
         message(&from, &to);
-        assert_eq!((set.told(), set.told(), doorbells(&to)), (Some(EPOLLIN as u32), None, before), "ring {ring}");
+        assert_eq!(
+            (set.told(), set.told(), doorbells(&to)),
+            (Some(EPOLLIN as u32), None, before),
+            "ring {ring}"
+        );
     }
     // Whoever rings can do no more than that.
     let (mut passed, memory) = (0, sys::memfd(c"not for it"));
@@ -289,7 +304,11 @@ fn a_wait_makes_its_bell_for_a_peer_of_another_user() {
     assert_ne!(next, number);
     let (set, before) = (Set::new(bell), doorbells(&to));
     message(&from, &to);
-    assert_eq!((set.told(), doorbells(&to)), (Some(EPOLLIN as u32), before), "and takes another one");
+    assert_eq!(
+        (set.told(), doorbells(&to)),
+        (Some(EPOLLIN as u32), before),
+        "and takes another one"
+    );
     hidden::close(bell);
     message(&from, &to);
     assert_eq!(doorbells(&to), before + 1);
@@ -299,45 +318,85 @@ fn a_wait_makes_its_bell_for_a_peer_of_another_user() {
 fn pass_urgently(to: i32, fd: i32) -> bool {
     let iov = libc::iovec { iov_base: b"1".as_ptr().cast_mut().cast(), iov_len: 1 };
     let mut control = [0u64; 3];
-    // SAFETY: all-zero is a valid msghdr; what it points to is live, and has room for one descriptor.
+    // SAFETY: all-zero is a valid msghdr; what it points to is live, and has room for one
+    // descriptor.
     unsafe {
         let mut msg: libc::msghdr = std::mem::zeroed();
         (msg.msg_iov, msg.msg_iovlen) = ((&raw const iov).cast_mut(), 1);
         (msg.msg_control, msg.msg_controllen) = (control.as_mut_ptr().cast(), 24);
         let header = &mut *libc::CMSG_FIRSTHDR(&raw const msg);
-        (header.cmsg_len, header.cmsg_level, header.cmsg_type) = (20, libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        (header.cmsg_len, header.cmsg_level, header.cmsg_type) =
+            (20, libc::SOL_SOCKET, libc::SCM_RIGHTS);
         libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd);
         sys::sendmsg(to, &raw const msg, libc::MSG_OOB) == 1
     }
 }
 
-/// What could keep whoever rings in a write or a close is not taken.
+/// A connected Unix socket that another process has made, and that process.
+fn made_by_another() -> (i32, libc::pid_t) {
+    let [own, its] = sys::unix_pair().unwrap();
+    // SAFETY: the child makes system calls alone until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: integers only. A test that fails must leave nobody behind who keeps its output
+        // open.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let [given, _kept] = sys::unix_pair().unwrap_or([-1, -1]);
+        let _ = channel::send(its, b"1", Some(given));
+        loop {
+            // SAFETY: no arguments.
+            unsafe { libc::pause() };
+        }
+    }
+    sys::close(its);
+    let mut given = libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 };
+    // SAFETY: a live pollfd.
+    assert_eq!(unsafe { libc::poll(&mut given, 1, 10_000) }, 1);
+    let came = channel::recv(own, &mut [0; channel::MAX]).ok().and_then(|(_, fd)| fd);
+    sys::close(own);
+    (came.expect("it was given"), child)
+}
+
+/// What could keep whoever rings in a write or a close is not taken, nor what is a third party's,
+/// who may.
 #[test]
 fn only_a_connected_socket_is_rung() {
     let _serial = serial();
     let (from, to) = acquainted();
     to.conn.cover(WAIT);
     message(&from, &to);
-    let channels: Vec<i32> = hidden::all().filter(|&fd| sys::kind_of(fd) == libc::S_IFSOCK).collect();
+    let channels: Vec<i32> =
+        hidden::all().filter(|&fd| sys::kind_of(fd) == libc::S_IFSOCK).collect();
     let unix = |kind| sys::socket(libc::AF_UNIX, kind, 0) as i32;
     let listening = unix(libc::SOCK_STREAM);
     // A family alone: any free name.
     assert_eq!((sys::bind(listening, &1u16.to_ne_bytes()), sys::listen(listening, 1)), (0, 0));
     let ([used, other], memory) = (sys::unix_pair().unwrap(), sys::memfd(c"not for it"));
     assert!(channel::send(other, b"1", Some(memory)));
-    // An urgent byte with a descriptor, which was read: it is counted no more, and the descriptor lies there yet.
+    // An urgent byte with a descriptor, which was read: it is counted no more, and the descriptor
+    // lies there yet.
     let [urgent, others] = sys::unix_pair().unwrap();
     assert!(pass_urgently(others, memory));
     // SAFETY: room for a byte.
-    let read_it = unsafe { sys::recv(urgent, [0u8].as_mut_ptr(), 1, libc::MSG_OOB | libc::MSG_DONTWAIT) };
-    assert_eq!((read_it, sys::ioctl_int(urgent, libc::FIONREAD), sys::descriptors_on(urgent)), (1, Ok(0), Some(1)));
+    let read_it =
+        unsafe { sys::recv(urgent, [0u8].as_mut_ptr(), 1, libc::MSG_OOB | libc::MSG_DONTWAIT) };
+    assert_eq!(
+        (read_it, sys::ioctl_int(urgent, libc::FIONREAD), sys::descriptors_on(urgent)),
+        (1, Ok(0), Some(1))
+    );
     let [read, write] = sys::pipe().unwrap();
     let tcp = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0) as i32;
     let [good, end] = sys::unix_pair().unwrap();
-    let offered = [memory, write, tcp, unix(libc::SOCK_STREAM), unix(libc::SOCK_DGRAM), listening, used, urgent, good];
+    let (strangers, stranger) = made_by_another();
+    assert!(
+        sys::is_connected_unix_stream(strangers)
+            && channel::peer(strangers).unwrap().pid == stranger
+    );
+    let [stream, datagrams] = [libc::SOCK_STREAM, libc::SOCK_DGRAM].map(unix);
+    let offered = [memory, write, tcp, stream, datagrams, listening, used, urgent, strangers, good];
     for (at, fd) in offered.into_iter().enumerate() {
         let number = at as u32 + 100;
-        let mut label = arena_of(to.conn.peer_token.load(Relaxed)).to_ne_bytes().to_vec();
+        let mut label = arena_of(to.conn.identity.peer_token.load(Relaxed)).to_ne_bytes().to_vec();
         label.extend_from_slice(&WAIT.to_ne_bytes());
         label.extend_from_slice(&number.to_ne_bytes());
         // One of them is the right one.
@@ -348,10 +407,20 @@ fn only_a_connected_socket_is_rung() {
             message(&from, &to);
         }
         let by_tcp = if fd == good { 0 } else { 3 };
+        // Under reno the last of them wait for acknowledgements, which the kernel delays.
+        let due = Instant::now() + Duration::from_secs(5);
+        while doorbells(&to) < before + by_tcp && Instant::now() < due {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert_eq!((at, doorbells(&to)), (at, before + by_tcp));
         assert!(open_fds() <= fds + usize::from(fd == good), "what is not taken is closed");
     }
     for fd in offered.into_iter().chain([other, others, read, end]) {
         sys::close(fd);
+    }
+    // SAFETY: a child of this process, which has ended then.
+    unsafe {
+        libc::kill(stranger, libc::SIGKILL);
+        libc::waitpid(stranger, std::ptr::null_mut(), 0);
     }
 }

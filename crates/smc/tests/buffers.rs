@@ -1,4 +1,5 @@
-//! Receive buffers go back to their pool when both ends are done with them: all of them, and not earlier.
+//! Receive buffers go back to their pool when both ends are done with them: all of them, and not
+//! earlier.
 #![allow(unsafe_code)]
 
 mod common;
@@ -17,7 +18,7 @@ fn buffers_come_back() {
     let (fds, census) = (open_fds(), group::census());
     let first = {
         let (server, client) = rings();
-        [server.conn.my_token.load(Relaxed), client.conn.my_token.load(Relaxed)]
+        [server.conn.identity.my_token.load(Relaxed), client.conn.identity.my_token.load(Relaxed)]
     };
     for round in 0..50 {
         let (server, client) = rings();
@@ -25,10 +26,16 @@ fn buffers_come_back() {
             // With unread bytes, so that the close is an abort.
             assert_eq!(server.send(b"unread"), Ok(6));
         }
-        let tokens = [server.conn.my_token.load(Relaxed), client.conn.my_token.load(Relaxed)];
+        let tokens = [
+            server.conn.identity.my_token.load(Relaxed),
+            client.conn.identity.my_token.load(Relaxed),
+        ];
         let slots = tokens.map(dibs::loopback::slot_of);
         let firsts = first.map(dibs::loopback::slot_of);
-        assert!((0..2).all(|i| slots[i] <= firsts[i] + 1), "round {round}: {slots:?} after {firsts:?}");
+        assert!(
+            (0..2).all(|i| slots[i] <= firsts[i] + 1),
+            "round {round}: {slots:?} after {firsts:?}"
+        );
         if round % 3 == 0 { drop((client, server)) } else { drop((server, client)) }
     }
     assert_eq!((open_fds(), group::census()), (fds, census));
@@ -50,12 +57,12 @@ fn buffers_of_dead_peers_do_not_pile_up() {
         server.close();
     }
     let (server, _client) = rings();
-    assert!(dibs::loopback::slot_of(server.conn.my_token.load(Relaxed)) < 80);
+    assert!(dibs::loopback::slot_of(server.conn.identity.my_token.load(Relaxed)) < 80);
     assert!(group::census().0 <= groups + 2);
 }
 
-/// The first connection has ended at `one` only: `other` goes on writing to the buffer that it was given. Nobody else
-/// must have that yet.
+/// The first connection has ended at `one` only: `other` goes on writing to the buffer that it was
+/// given. Nobody else must have that yet.
 fn goes_on_writing(one: End, other: End) {
     one.close();
     let next = rings();
@@ -70,7 +77,8 @@ fn goes_on_writing(one: End, other: End) {
 
 const ALL: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
 
-/// After our own shutdown the kernel says the same of the connection as after the death of the peer.
+/// After our own shutdown the kernel says the same of the connection as after the death of the
+/// peer.
 #[test]
 fn a_shutdown_here_is_no_death_there() {
     let _serial = serial();
@@ -101,7 +109,9 @@ fn held() -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
     let arenas = maps.split_inclusive("VmFlags").filter(|map| map.contains("shortwire-arena"));
     let size = |map: &str| {
-        map.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix("kB")?.trim().parse().ok())
+        map.lines().find_map(|line| {
+            line.strip_prefix("Rss:")?.trim().strip_suffix("kB")?.trim().parse().ok()
+        })
     };
     arenas.filter_map(size).map(|kib: u64| kib << 10).sum()
 }
@@ -113,7 +123,8 @@ fn received(end: &End, n: usize) -> Vec<u8> {
     buf
 }
 
-/// What was written before a rest is read in order after it, and a ring with bytes in it is left alone.
+/// What was written before a rest is read in order after it, and a ring with bytes in it is left
+/// alone.
 #[test]
 fn a_ring_at_rest_gives_its_memory_back() {
     let _serial = serial();

@@ -12,6 +12,8 @@ mod clc;
 #[path = "../../../fuzz/bodies/peer.rs"]
 #[allow(dead_code)]
 mod peer;
+#[path = "../../../fuzz/bodies/policy.rs"]
+mod policy;
 
 fn run(target: &str, body: fn(&[u8])) {
     // What is counted, such as descriptors, is the process's.
@@ -59,4 +61,9 @@ fn control_page() {
 #[test]
 fn rendezvous() {
     run("rendezvous", peer::rendezvous);
+}
+
+#[test]
+fn policy() {
+    run("policy", policy::policy);
 }

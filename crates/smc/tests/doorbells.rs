@@ -1,4 +1,5 @@
-//! Waiting threads: each sleep is armed, checked and really slept, as in the preloaded library's `wait`, and always ends.
+//! Waiting threads: each sleep is armed, checked and really slept, as in the preloaded library's
+//! `wait`, and always ends.
 #![allow(unsafe_code)]
 
 mod common;
@@ -56,8 +57,8 @@ fn blocking_threads() {
     four_threads("16 KiB, copying");
 }
 
-/// A writer sleeps for space, and its doorbell comes while a reader of the same end is about to sleep. Whatever the
-/// reader does with that doorbell, the writer is woken when there is room.
+/// A writer sleeps for space, and its doorbell comes while a reader of the same end is about to
+/// sleep. Whatever the reader does with that doorbell, the writer is woken when there is room.
 #[test]
 fn a_reader_does_not_eat_the_doorbell_of_a_writer() {
     let _serial = serial();
@@ -86,7 +87,12 @@ fn a_reader_does_not_eat_the_doorbell_of_a_writer() {
     // All of it is read.
     while b.recv(&mut vec![0; size / 4], 0).is_ok() {}
     assert_eq!(a.conn.ready(a.fd) & OUT, OUT);
-    assert_ne!(smc::sys::poll_now(a.fd, libc::POLLIN), 0, "nothing wakes the writer: {}", a.describe());
+    assert_ne!(
+        smc::sys::poll_now(a.fd, libc::POLLIN),
+        0,
+        "nothing wakes the writer: {}",
+        a.describe()
+    );
 }
 
 /// The same of a reader that sleeps for data, which another reader has taken meanwhile.
@@ -107,7 +113,12 @@ fn a_writer_does_not_eat_the_doorbell_of_a_reader() {
     a.conn.arm_space();
     port.clear_stale(seen, false, true);
     assert_eq!(b.send(&[1; 10]), Ok(10));
-    assert_ne!(smc::sys::poll_now(a.fd, libc::POLLIN), 0, "nothing wakes the reader: {}", a.describe());
+    assert_ne!(
+        smc::sys::poll_now(a.fd, libc::POLLIN),
+        0,
+        "nothing wakes the reader: {}",
+        a.describe()
+    );
 }
 
 /// Requests and answers: somebody sleeps for every one of them.
@@ -160,12 +171,14 @@ fn requests_and_answers() {
     ping_pong("ping-pong");
 }
 
-/// One thread per end does both directions of several connections and sleeps on all of them at once, either armed one
-/// by one as poll does it, or covered by a single wait word as epoll does it.
+/// One thread per end does both directions of several connections and sleeps on all of them at
+/// once, either armed one by one as poll does it, or covered by a single wait word as epoll does
+/// it.
 fn event_loops(name: &str, covered: bool) {
     let pairs: Vec<_> = (0..3).map(|_| rings()).collect();
     let ports: Vec<[Port; 2]> = pairs.iter().map(|(a, b)| [Port::of(a), Port::of(b)]).collect();
-    let waits = [0, 1].map(|_| if covered { table::get().expect("a table").take_wait() } else { 0 });
+    let waits =
+        [0, 1].map(|_| if covered { table::get().expect("a table").take_wait() } else { 0 });
     watched(name, &pairs, |flows, until| {
         thread::scope(|s| {
             for side in [0, 1] {
@@ -178,8 +191,17 @@ fn event_loops(name: &str, covered: bool) {
                             let stream = |side: usize| (2 * k + side) as u8;
                             p[side].conn.cover(wait);
                             (
-                                Some(Sender::new(p[side], &flows[2 * k + side], stream(side), until)),
-                                Some(Receiver::new(p[side], &flows[2 * k + 1 - side], stream(1 - side))),
+                                Some(Sender::new(
+                                    p[side],
+                                    &flows[2 * k + side],
+                                    stream(side),
+                                    until,
+                                )),
+                                Some(Receiver::new(
+                                    p[side],
+                                    &flows[2 * k + 1 - side],
+                                    stream(1 - side),
+                                )),
                             )
                         })
                         .collect();
@@ -204,8 +226,9 @@ fn event_loops(name: &str, covered: bool) {
 }
 
 fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
-    let ports =
-        works.iter().map(|(s, r)| s.as_ref().map(|s| s.port).or(r.as_ref().map(|r| r.port)).expect("one of them"));
+    let ports = works.iter().map(|(s, r)| {
+        s.as_ref().map(|s| s.port).or(r.as_ref().map(|r| r.port)).expect("one of them")
+    });
     let ports: Vec<_> = ports.zip(works).map(|(p, (s, r))| (p, s.is_some(), r.is_some())).collect();
     let page = |p: Port| -> &Waits {
         // SAFETY: a control page of a living group.
@@ -241,7 +264,11 @@ fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
     }) {
         let mut fds: Vec<_> = ports
             .iter()
-            .map(|(p, ..)| libc::pollfd { fd: p.fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 })
+            .map(|(p, ..)| libc::pollfd {
+                fd: p.fd,
+                events: libc::POLLIN | libc::POLLRDHUP,
+                revents: 0,
+            })
             .collect();
         // The kernel keeps telling of an end that the rest of the work does not wait for.
         let ended = ports.iter().any(|(.., receives)| !receives);

@@ -203,8 +203,8 @@ fn killed() {
         (CLIENT, Recv(1)),
         (CLIENT, Send(1)),
     ]);
-    // Until somebody asks the kernel, nobody knows, and the ring takes what it is given. With the server's sends on TCP
-    // the kernel's answer might be a mere half-close.
+    // Until somebody asks the kernel, nobody knows, and the ring takes what it is given. With the
+    // server's sends on TCP the kernel's answer might be a mere half-close.
     like_tcp_if(
         &[
             (SERVER, Recv(500)),
@@ -219,8 +219,8 @@ fn killed() {
     );
 }
 
-/// A peer that died while its own sends were still on TCP has left a FIN, which by itself could be a half-close; a writer
-/// that waits for room in its ring must find out all the same.
+/// A peer that died while its own sends were still on TCP has left a FIN, which by itself could be
+/// a half-close; a writer that waits for room in its ring must find out all the same.
 #[test]
 fn killed_before_its_sends_left_tcp() {
     let _serial = serial();
@@ -241,8 +241,8 @@ fn killed_before_its_sends_left_tcp() {
     });
 }
 
-/// A peer that has ended its half and is killed then leaves nothing behind that the kernel would tell of: sends must come to an
-/// end all the same, long before its ring is full.
+/// A peer that has ended its half and is killed then leaves nothing behind that the kernel would
+/// tell of: sends must come to an end all the same, long before its ring is full.
 #[test]
 fn killed_behind_its_own_half() {
     let _serial = serial();
@@ -259,8 +259,8 @@ fn killed_behind_its_own_half() {
     assert!(sent < 20_000, "{sent} bytes for nobody");
 }
 
-/// What the peer sends to an end that has shut both directions is answered by a reset, which ends that connection and no more:
-/// the two processes go on with their link group.
+/// What the peer sends to an end that has shut both directions is answered by a reset, which ends
+/// that connection and no more: the two processes go on with their link group.
 #[test]
 fn own_reset_is_no_death_of_the_peer() {
     let _serial = serial();
@@ -301,7 +301,8 @@ proptest! {
         script in prop::collection::vec((any::<bool>(), op()), 1..16), a in 0..200usize, b in 0..200usize, which in 0..3,
     ) {
         let _serial = serial();
-        // What a socket shows after it has given up reading, and the peer sends all the same, is TCP's own oddity.
+        // What a socket shows after it has given up reading, and the peer sends all the same, is
+        // TCP's own oddity.
         let mut blind = [false; 2];
         let script: Vec<_> = script
             .into_iter()

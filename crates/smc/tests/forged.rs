@@ -1,5 +1,6 @@
-//! A peer over ism that lies about where its buffer is, beside an honest connection: it is declined, and its connection stays
-//! TCP with every byte; and one that dies in the middle of a write.
+//! A peer over ism that lies about where its buffer is, beside an honest connection: it is
+//! declined, and its connection stays TCP with every byte; and one that dies in the middle of a
+//! write.
 #![allow(unsafe_code)]
 
 mod common;
@@ -54,8 +55,13 @@ fn ism_half() -> SmcD {
     half
 }
 
-/// The stranger at the other end says this after our Proposal or Accept: our end, the other, and whether it is upgraded.
-fn meet(victim_is_server: bool, place: Option<Place>, change: impl Fn(&mut SmcD)) -> (End, i32, bool) {
+/// The stranger at the other end says this after our Proposal or Accept: our end, the other, and
+/// whether it is upgraded.
+fn meet(
+    victim_is_server: bool,
+    place: Option<Place>,
+    change: impl Fn(&mut SmcD),
+) -> (End, i32, bool) {
     let (low, high) = tcp(false);
     let (mine, other) = if victim_is_server { (low, high) } else { (high, low) };
     let end = End::new(mine);
@@ -69,7 +75,8 @@ fn meet(victim_is_server: bool, place: Option<Place>, change: impl Fn(&mut SmcD)
     };
     if victim_is_server {
         let mut proposal = raw::proposal(0xff00);
-        let devices = &mut proposal.v2.as_mut().and_then(|v2| v2.smcd.as_mut()).expect("SMC-D").devices;
+        let devices =
+            &mut proposal.v2.as_mut().and_then(|v2| v2.smcd.as_mut()).expect("SMC-D").devices;
         *devices = smc::clc::Devices::new();
         devices.push(smc::clc::Device { gid: raw::gid_on(0xff00), chid: 0xff00 }).expect("room");
         say(&ch, &raw::write(&Message::Proposal(proposal), other), &[]);
@@ -142,7 +149,8 @@ fn a_false_place_is_declined() {
             Some(Place([base, 2 * PAGE + SLOT, proof])),
         ];
         for place in places {
-            let (end, other, upgraded) = meet(victim_is_server, place, |half| half.token = raw::token(1));
+            let (end, other, upgraded) =
+                meet(victim_is_server, place, |half| half.token = raw::token(1));
             assert!(!upgraded, "{place:x?}");
             assert_eq!(end.reason(), reason::MEMORY, "{place:x?}");
             is_tcp(&end, other);
@@ -153,7 +161,8 @@ fn a_false_place_is_declined() {
             raw::next_stranger();
         }
         // A size that does not fit the arena's slots, and the same without a lie.
-        let (end, other, upgraded) = meet(victim_is_server, Some(good), |half| half.token = raw::token(4));
+        let (end, other, upgraded) =
+            meet(victim_is_server, Some(good), |half| half.token = raw::token(4));
         assert!(!upgraded);
         is_tcp(&end, other);
         end.close();
@@ -168,7 +177,8 @@ fn a_false_place_is_declined() {
     }
 }
 
-/// The image that a peer names is its own memory, wherever it says; forged, it tells lies about that peer alone.
+/// The image that a peer names is its own memory, wherever it says; forged, it tells lies about
+/// that peer alone.
 #[test]
 fn forged_words_of_an_image() {
     let _serial = serial();
@@ -207,7 +217,8 @@ fn a_peer_that_dies_between_the_halves_of_a_write() {
         unsafe {
             base.add(HEADER_LEN as usize + 700).write_bytes(0xee, 4000);
             if integrity == b"1" {
-                (*base.add(SLOT as usize - 64 + 8).cast::<AtomicU64>()).store((4700 << 16) | 0x4321, SeqCst);
+                (*base.add(SLOT as usize - 64 + 8).cast::<AtomicU64>())
+                    .store((4700 << 16) | 0x4321, SeqCst);
             }
         }
         other.crash();

@@ -1,4 +1,5 @@
-//! Link groups when handshakes go wrong: nothing is leaked, and the next connection finds what it needs.
+//! Link groups when handshakes go wrong: nothing is leaked, and the next connection finds what it
+//! needs.
 #![allow(unsafe_code)]
 
 mod common;
@@ -7,7 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::*;
 
-use common::raw::{self, SEALED, accept_of, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, write};
+use common::raw::{
+    self, SEALED, accept_of, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, write,
+};
 use common::{End, open_fds, pair, rings, serial, tcp, upgrade};
 use smc::clc::Message;
 use smc::conn::{CLOSED, DONE, LEFT};
@@ -105,7 +108,7 @@ fn a_client_that_hangs_up_after_its_proposal() {
     let Message::Accept(smc::clc::Accept::SmcD(third_half)) = answer else { panic!("{answer:?}") };
     second.close();
     assert_eq!(group::census().1, live + 1);
-    assert_eq!(third.conn.my_token.load(Relaxed), third_half.token);
+    assert_eq!(third.conn.identity.my_token.load(Relaxed), third_half.token);
     assert_eq!(header(&third).rx_arm.load(Relaxed), 1, "still as it was exposed");
     let (fourth, other4, _ch, answer, _) = asking();
     let Message::Accept(smc::clc::Accept::SmcD(fourth_half)) = answer else { panic!("{answer:?}") };
@@ -114,7 +117,8 @@ fn a_client_that_hangs_up_after_its_proposal() {
     close_all(&[other1, other2, other3, other4]);
 }
 
-/// A peer that lost its half of an idle group makes first contact anew: ours must not stay for ever.
+/// A peer that lost its half of an idle group makes first contact anew: ours must not stay for
+/// ever.
 #[test]
 fn first_contact_again() {
     let _serial = serial();
@@ -139,7 +143,8 @@ fn first_contact_again() {
     assert!(groups <= before.1.0 + 1, "{groups} groups for one peer, {} before", before.1.0);
 }
 
-/// A server that attaches after the client's close must find that said in its buffer: the kernel's word may be yet to come.
+/// A server that attaches after the client's close must find that said in its buffer: the kernel's
+/// word may be yet to come.
 #[test]
 fn a_client_that_closes_before_the_server_attaches() {
     let _serial = serial();
@@ -150,8 +155,11 @@ fn a_client_that_closes_before_the_server_attaches() {
     assert!(end.conn.is_exposed() && !end.conn.is_committed(), "{}", end.describe());
     let ends = || {
         let mut bytes = vec![0; raw::arena(4) as usize];
-        std::fs::File::from(arena.try_clone().expect("a descriptor")).read_exact_at(&mut bytes, 0).expect("its bytes");
-        let words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+        std::fs::File::from(arena.try_clone().expect("a descriptor"))
+            .read_exact_at(&mut bytes, 0)
+            .expect("its bytes");
+        let words =
+            bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
         words.filter(|word| *word == DONE | CLOSED | LEFT).count()
     };
     assert_eq!(ends(), 0);
@@ -177,7 +185,8 @@ fn a_server_that_attaches_after_the_clients_close() {
     smc::sys::close(other);
 }
 
-/// The first handshake that ends closes the arena's descriptor, which another thread may be about to pass on.
+/// The first handshake that ends closes the arena's descriptor, which another thread may be about
+/// to pass on.
 #[test]
 fn what_is_lent_stays_open() {
     let _serial = serial();
@@ -186,7 +195,7 @@ fn what_is_lent_stays_open() {
     half.token = (2000 << 24) | 1;
     say(&ch, &write(&accept_of(half), other), &[memfd(raw::arena(4), SEALED).as_raw_fd()]);
     end.step();
-    let id = end.conn.group.load(Relaxed);
+    let id = end.conn.identity.group.load(Relaxed);
     let (peer, ..) = group::peer_of(id).expect("the group lives");
     let (dmb, lent) = group::take_dmb(id, peer).expect("a buffer");
     let file = |fd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
@@ -215,7 +224,8 @@ fn header(end: &End) -> &smc::conn::DmbHeader {
     unsafe { &*end.conn.my_header() }
 }
 
-/// An arena counts as known to the peer only once the peer can have it: a client that had to decline gets it again.
+/// An arena counts as known to the peer only once the peer can have it: a client that had to
+/// decline gets it again.
 #[test]
 fn an_arena_is_passed_until_the_peer_has_it() {
     let _serial = serial();
@@ -266,7 +276,10 @@ fn declined_buffers_come_back() {
         end.close();
         smc::sys::close(other);
     }
-    assert!(slots.iter().all(|s| *s == slots[0]), "a client that declined never wrote to them: {slots:?}");
+    assert!(
+        slots.iter().all(|s| *s == slots[0]),
+        "a client that declined never wrote to them: {slots:?}"
+    );
     drop(first);
     smc::sys::close(other);
 }
@@ -306,24 +319,24 @@ fn two_first_contacts_at_once() {
     }
     upgrade(&one.0, &one.1);
     upgrade(&two.0, &two.1);
-    assert_eq!(one.0.conn.group.load(Relaxed), two.0.conn.group.load(Relaxed));
-    assert_eq!(one.1.conn.group.load(Relaxed), two.1.conn.group.load(Relaxed));
+    assert_eq!(one.0.conn.identity.group.load(Relaxed), two.0.conn.identity.group.load(Relaxed));
+    assert_eq!(one.1.conn.identity.group.load(Relaxed), two.1.conn.identity.group.load(Relaxed));
     assert!(group::census().0 <= before + 2);
 }
 
-/// A server whose memory cannot be attached has nothing to read the client's ring with, or the client nobody to tell
-/// of it: the client's bytes must not vanish in silence.
+/// A server whose memory cannot be attached has nothing to read the client's ring with, or the
+/// client nobody to tell of it: the client's bytes must not vanish in silence.
 #[test]
 fn a_server_that_fails_at_the_confirm() {
     let _serial = serial();
     let (server, client) = pair();
     // Until the client has confirmed.
-    while client.conn.peer_token.load(Relaxed) == 0 {
+    while client.conn.identity.peer_token.load(Relaxed) == 0 {
         server.step();
         client.step();
     }
     // The client's arena is gone, as when the server could not map it.
-    smc::kind::Kind::Loopback.device().drop_group(client.conn.group.load(Relaxed));
+    smc::kind::Kind::Loopback.device().drop_group(client.conn.identity.group.load(Relaxed));
     server.step();
     assert_eq!(server.reason(), reason::MEMORY);
     let mut sent = 0u64;
@@ -345,21 +358,26 @@ fn a_server_that_fails_at_the_confirm() {
             Err(e) => assert_eq!(e, libc::EAGAIN),
         }
     }
-    assert!(sent >= 500_000, "stuck after {sent} bytes: client {} server {}", client.describe(), server.describe());
+    assert!(
+        sent >= 500_000,
+        "stuck after {sent} bytes: client {} server {}",
+        client.describe(),
+        server.describe()
+    );
     assert_eq!(got, sent);
 }
 
-/// shutdown(SHUT_RDWR), the peer closes, a new connection, and only then the close: what the first end still writes must
-/// not land in the new connection's buffer.
+/// shutdown(SHUT_RDWR), the peer closes, a new connection, and only then the close: what the first
+/// end still writes must not land in the new connection's buffer.
 #[test]
 fn a_buffer_waits_for_the_close_behind_a_shutdown() {
     let _serial = serial();
     let (a, b) = rings();
-    let freed = b.conn.my_token.load(Relaxed);
+    let freed = b.conn.identity.my_token.load(Relaxed);
     a.shutdown(libc::SHUT_RDWR);
     b.close();
     let (c, d) = rings();
-    let taken = [c.conn.my_token.load(Relaxed), d.conn.my_token.load(Relaxed)];
+    let taken = [c.conn.identity.my_token.load(Relaxed), d.conn.identity.my_token.load(Relaxed)];
     assert!(!taken.contains(&freed), "the first end has not closed yet");
     a.close();
     assert_eq!(c.send(b"there"), Ok(5));
@@ -370,6 +388,6 @@ fn a_buffer_waits_for_the_close_behind_a_shutdown() {
     d.close();
     let (e, f) = rings();
     let (g, h) = rings();
-    let tokens = [&e, &f, &g, &h].map(|end| end.conn.my_token.load(Relaxed));
+    let tokens = [&e, &f, &g, &h].map(|end| end.conn.identity.my_token.load(Relaxed));
     assert!(tokens.contains(&freed), "in use again after that");
 }

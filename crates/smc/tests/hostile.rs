@@ -1,4 +1,5 @@
-//! A peer that writes anything it likes into the buffer it was given: it harms its own connection and nothing else.
+//! A peer that writes anything it likes into the buffer it was given: it harms its own connection
+//! and nothing else.
 #![allow(unsafe_code)]
 
 mod common;
@@ -27,7 +28,7 @@ struct Canary {
 impl Canary {
     /// `like` is a connection of the group, whose buffers lie side by side.
     fn new(like: &End) -> Self {
-        let group = like.conn.group.load(Relaxed);
+        let group = like.conn.identity.group.load(Relaxed);
         let (peer, ..) = group::peer_of(group).expect("the group lives");
         let (dmb, _) = group::take_dmb(group, peer).expect("a buffer");
         // SAFETY: a buffer that nobody else uses.
@@ -41,7 +42,9 @@ impl Canary {
 
     fn sings(&self) -> bool {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts(self.dmb.addr, self.dmb.len as usize) }.iter().all(|b| *b == 0xC5)
+        unsafe { std::slice::from_raw_parts(self.dmb.addr, self.dmb.len as usize) }
+            .iter()
+            .all(|b| *b == 0xC5)
     }
 }
 
@@ -95,8 +98,15 @@ fn use_it(end: &End) {
         c.arm_space();
         c.cover(3);
         c.drain_doorbells(fd, c.doorbells_seen());
-        let _ = (c.ready(fd), c.unread(fd), c.unsent(), c.has_news(), c.read_stamp(), c.space_epoch());
-        let _ = (c.doorbells_due(), c.peer_elsewhere(), c.peer_gone(), c.dmb_is_quiet(), c.space_is_silent());
+        let _ =
+            (c.ready(fd), c.unread(fd), c.unsent(), c.has_news(), c.read_stamp(), c.space_epoch());
+        let _ = (
+            c.doorbells_due(),
+            c.peer_elsewhere(),
+            c.peer_gone(),
+            c.dmb_is_quiet(),
+            c.space_is_silent(),
+        );
         let _ = (c.flush_takeback(fd), c.clear_stale(fd, c.doorbells_seen(), true, false));
     };
     all();
@@ -111,7 +121,10 @@ fn recv(end: &End, buf: &mut [u8], flags: i32) -> smc::conn::Got {
 }
 
 fn words(h: &DmbHeader) -> ([&AtomicU64; 5], [&AtomicU32; 6]) {
-    ([&h.kind, &h.prod, &h.cons, &h.switch, &h.takeback], [&h.rx_arm, &h.tx_arm, &h.cover, &h.cpu, &h.rung, &h.kin])
+    (
+        [&h.kind, &h.prod, &h.cons, &h.switch, &h.takeback],
+        [&h.rx_arm, &h.tx_arm, &h.cover, &h.cpu, &h.rung, &h.kin],
+    )
 }
 
 fn write(h: &DmbHeader, word: usize, value: u64) {
@@ -191,10 +204,11 @@ proptest! {
                 Op::Recv(who, n) => drop(recv(end(who), &mut buf[..n], 0)),
                 Op::Use(who) => use_it(end(who)),
                 Op::Revert(who, foreign) => {
-                    // Doorbells that were counted and never sent cost a second of waiting; not here.
+                    // Doorbells that were counted and never sent cost a second of waiting; not
+                    // here.
                     let rung = header(end(who)).rung.load(Relaxed) & RUNG_REVOKED;
                     header(end(who)).rung.store(rung | end(who).conn.rx.snapshot().drained & !RUNG_REVOKED, Relaxed);
-                    end(who).conn.revert(end(who).fd, reason::PASSED_FD.code(), foreign);
+                    end(who).conn.go_back_or_break(end(who).fd, reason::PASSED_FD.code(), foreign);
                 }
                 Op::Shutdown(who, how) => drop(end(who).shutdown(how)),
             }
@@ -241,7 +255,9 @@ fn an_impossible_cursor() {
         use_it(victim);
         assert_eq!(violations(), before + 1, "counted once");
         // The other end, which did nothing of the kind here, sees a reset.
-        common::until("the reset arrives", || matches!(cage.other.recv(&mut buf, 0), Err(libc::ECONNRESET) | Ok(0)));
+        common::until("the reset arrives", || {
+            matches!(cage.other.recv(&mut buf, 0), Err(libc::ECONNRESET) | Ok(0))
+        });
         unharmed(&cage);
     }
 }
@@ -283,7 +299,8 @@ fn ends_out_of_nothing() {
     }
 }
 
-/// A switch offset that is not where the peer's TCP bytes end only changes what this connection reads.
+/// A switch offset that is not where the peer's TCP bytes end only changes what this connection
+/// reads.
 #[test]
 fn a_false_switch_offset() {
     let _serial = serial();

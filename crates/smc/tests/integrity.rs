@@ -1,4 +1,5 @@
-//! The checksum over ism: who agrees on it, that every stream passes it, and that a flipped bit does not.
+//! The checksum over ism: who agrees on it, that every stream passes it, and that a flipped bit
+//! does not.
 #![allow(unsafe_code)]
 
 mod common;
@@ -66,8 +67,10 @@ fn both_ends_must_ask_for_it() {
             assert_eq!((end.send(&sent), other.recv(&mut got, 0)), (Ok(1001), Ok(1001)));
             assert!(got == sent);
             let rows = table::get().expect("a table").groups();
-            let id = end.conn.group.load(Relaxed);
-            let own = |row: &&smc::census::Row| (row.id.load(Relaxed), row.pid.load(Relaxed)) == (id, sys::getpid());
+            let id = end.conn.identity.group.load(Relaxed);
+            let own = |row: &&smc::census::Row| {
+                (row.id.load(Relaxed), row.pid.load(Relaxed)) == (id, sys::getpid())
+            };
             let row = rows.iter().find(own).expect("a row");
             assert_eq!(row.checked.load(Relaxed) == 1, tail != 0);
         }
@@ -81,7 +84,7 @@ fn join(earlier: &End, tail: usize) {
     smc::setting::set(b"INTEGRITY", b"1");
     let (server, client) = pair();
     upgrade(&server, &client);
-    assert_eq!(server.conn.group.load(Relaxed), earlier.conn.group.load(Relaxed));
+    assert_eq!(server.conn.identity.group.load(Relaxed), earlier.conn.identity.group.load(Relaxed));
     assert_eq!([ring(&server), ring(&client)], [DMB - HEADER_LEN as usize - tail; 2]);
 }
 
@@ -98,7 +101,8 @@ fn loopback_has_nothing_to_check() {
 #[test]
 fn a_flipped_bit_ends_the_connection() {
     let _serial = serial();
-    for (before, sent, at, bit) in [(0, 1, 0, 0), (0, 4000, 3999, 7), (60_000, 9000, 5000, 3), (60_000, 9000, 8000, 4)]
+    for (before, sent, at, bit) in
+        [(0, 1, 0, 0), (0, 4000, 3999, 7), (60_000, 9000, 5000, 3), (60_000, 9000, 8000, 4)]
     {
         let (server, client) = checked();
         let (beside, other) = rings();
@@ -116,7 +120,10 @@ fn a_flipped_bit_ends_the_connection() {
         assert_eq!(server.recv(&mut got, 0), Err(libc::ECONNRESET), "after a look, too");
         assert_eq!((server.reason(), server.conn.is_broken()), (reason::DAMAGED, true));
         assert_eq!(damaged(), counted + 1);
-        assert!(client.recv(&mut got, 0).is_err_and(|e| e == libc::ECONNRESET), "the peer learns of it");
+        assert!(
+            client.recv(&mut got, 0).is_err_and(|e| e == libc::ECONNRESET),
+            "the peer learns of it"
+        );
         assert_eq!((beside.send(b"as before"), other.recv(&mut got, 0)), (Ok(9), Ok(9)));
     }
     smc::setting::set(b"INTEGRITY", b"0");
@@ -128,7 +135,10 @@ fn what_came_whole_is_delivered() {
     let _serial = serial();
     let (server, client) = checked();
     let mut got = [0; 1000];
-    assert_eq!((client.send(&bytes(2, 0, 1000)), server.recv(&mut got[..400], 0)), (Ok(1000), Ok(400)));
+    assert_eq!(
+        (client.send(&bytes(2, 0, 1000)), server.recv(&mut got[..400], 0)),
+        (Ok(1000), Ok(400))
+    );
     assert_eq!(client.send(&bytes(2, 1000, 1000)), Ok(1000));
     flip(&server, HEADER_LEN as usize + 1500, 1);
     assert_eq!(server.recv(&mut got[..600], 0), Ok(600));
@@ -137,7 +147,8 @@ fn what_came_whole_is_delivered() {
     smc::setting::set(b"INTEGRITY", b"0");
 }
 
-/// Between the two halves of a write, a writer has left the next record and not its cursor; or it died there.
+/// Between the two halves of a write, a writer has left the next record and not its cursor; or it
+/// died there.
 #[test]
 fn a_write_that_was_cut_off_is_not_seen() {
     let _serial = serial();

@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 mod common;
+#[path = "lanes/offers.rs"]
+mod offers;
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -13,12 +15,19 @@ use smc::group::lanes;
 
 /// Whether the connection's handshake is under way in a lane, or was invited to one.
 fn in_a_lane(end: &End) -> bool {
-    matches!(end.conn.upgrade.meeting(), Meeting::Seeking(Seeking::Lane(Lane::Invites)) | Meeting::Met(Met::Lane(_)))
+    matches!(
+        end.conn.upgrade.meeting(),
+        Meeting::Seeking(Seeking::Lane(Lane::Invites)) | Meeting::Met(Met::Lane(_))
+    )
 }
 
 /// Whether somebody is waited for under the connection's name.
 fn listens(end: &End) -> bool {
     matches!(end.conn.upgrade.meeting(), Meeting::Seeking(Seeking::Name(Name::Listens(_))))
+}
+
+fn group(end: &End) -> u32 {
+    end.conn.identity.group.load(Relaxed)
 }
 
 fn talk(server: &End, client: &End) {
@@ -53,7 +62,7 @@ fn the_second_handshake_makes_no_descriptor() {
         assert!(lanes < 10, "server {} client {}", server.describe(), client.describe());
     }
     assert!(lanes > 0);
-    assert_eq!(server.conn.group.load(Relaxed), first.0.conn.group.load(Relaxed));
+    assert_eq!(group(&server), group(&first.0));
     talk(&server, &client);
 }
 
@@ -72,7 +81,11 @@ fn first_contact_is_finished_by_another_connection() {
         }
         first_client.step();
     }
-    assert!(first_server.conn.is_committed() && !first_client.conn.is_committed(), "{}", first_client.describe());
+    assert!(
+        first_server.conn.is_committed() && !first_client.conn.is_committed(),
+        "{}",
+        first_client.describe()
+    );
     server.step();
     assert!(in_a_lane(&server));
     client.step();
@@ -106,7 +119,12 @@ fn all_are_upgraded(pairs: &[(End, End)]) {
         pairs.iter().rev().for_each(|(_, client)| client.step());
     }
     for (server, client) in pairs {
-        assert!(server.settle() && client.settle(), "server {} client {}", server.describe(), client.describe());
+        assert!(
+            server.settle() && client.settle(),
+            "server {} client {}",
+            server.describe(),
+            client.describe()
+        );
         talk(server, client);
     }
 }
@@ -119,7 +137,8 @@ fn more_connections_than_lanes() {
     all_are_upgraded(&pairs);
 }
 
-/// The descriptor of a new arena goes over the channel of first contact, whichever connection needs it first.
+/// The descriptor of a new arena goes over the channel of first contact, whichever connection needs
+/// it first.
 #[test]
 fn another_size_is_another_arena() {
     let _serial = serial();
@@ -129,13 +148,16 @@ fn another_size_is_another_arena() {
     all_are_upgraded(&pairs);
 }
 
-/// A peer writes whatever it likes into our lanes, while handshakes go through them: theirs may fail, no other connection does.
+/// A peer writes whatever it likes into our lanes, while handshakes go through them: theirs may
+/// fail, no other connection does.
 #[test]
 fn lanes_full_of_nonsense() {
     let _serial = serial();
     let first = acquainted();
     let fronts = [&first.0, &first.1].map(|end| {
-        let page = smc::kind::Kind::Loopback.device().control_page(end.conn.my_token.load(Relaxed));
+        let page = smc::kind::Kind::Loopback
+            .device()
+            .control_page(end.conn.identity.my_token.load(Relaxed));
         assert!(!page.is_null());
         page.wrapping_sub(FRONT).cast::<AtomicU64>()
     });
@@ -156,7 +178,8 @@ fn lanes_full_of_nonsense() {
                 // The hashes, the words of the letterboxes that are in use, and their bytes.
                 let at = [next(64), 64 + 64 * next(4), 64 + next(256)][next(3) as usize];
                 let word =
-                    [next(u64::MAX), next(16) << 32 | next(600) << 16 | next(4) << 8 | next(4), 0][next(3) as usize];
+                    [next(u64::MAX), next(16) << 32 | next(600) << 16 | next(4) << 8 | next(4), 0]
+                        [next(3) as usize];
                 // SAFETY: a word of the front, which is mapped as long as the arena.
                 unsafe { &*front.wrapping_add(at as usize) }.store(word, SeqCst);
             }
@@ -230,7 +253,8 @@ fn an_end_that_closes_on_the_way() {
     talk(&first.0, &first.1);
 }
 
-/// The kernel vouched for the user of first contact: with another one everything begins anew, by the name.
+/// The kernel vouched for the user of first contact: with another one everything begins anew, by
+/// the name.
 #[test]
 fn a_change_of_user_ends_lanes() {
     let _serial = serial();
@@ -244,7 +268,8 @@ fn a_change_of_user_ends_lanes() {
     talk(&first.0, &first.1);
 }
 
-/// One that happens in the middle leaves the connection on TCP, for the peer that answered was not asked who it is.
+/// One that happens in the middle leaves the connection on TCP, for the peer that answered was not
+/// asked who it is.
 #[test]
 fn a_change_of_user_on_the_way() {
     let _serial = serial();

@@ -1,5 +1,6 @@
-//! Every interleaving, and every stale value that the memory model allows, of what the threads of a connection's two ends do to
-//! the words that they share. `RUSTFLAGS="--cfg loom" cargo test -p smc --test loom --release`
+//! Every interleaving, and every stale value that the memory model allows, of what the threads of a
+//! connection's two ends do to the words that they share.
+//! `RUSTFLAGS="--cfg loom" cargo test -p smc --test loom --release`
 #![cfg(loom)]
 
 #[path = "../src/conn/header.rs"]
@@ -14,6 +15,14 @@ mod mapped;
 #[path = "../src/conn/phase.rs"]
 #[allow(dead_code)]
 mod phase;
+#[path = "../src/conn/ringing.rs"]
+#[allow(dead_code)]
+mod ringing;
+#[path = "../src/conn/steps.rs"]
+#[allow(dead_code)]
+mod steps;
+#[path = "../src/conn/takeback.rs"]
+mod takeback;
 
 use header::{DmbHeader, WAITS, Waits};
 use inflight::*;
@@ -21,8 +30,11 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use mapped::{Mapped, Sleeper, fix_bells};
 use phase::{Phase, Receives, Sends, Word};
+use ringing::Ringing;
 use shm::CURSOR_MASK;
-use shm::sync::{AtomicU32, Ordering::*};
+use shm::FastLock;
+use shm::sync::{AtomicU32, AtomicU64, Ordering::*, fence};
+use steps::Steps;
 
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -35,7 +47,8 @@ const PAYLOAD: u8 = b'p';
 /// A doorbell.
 const BELL: u8 = 0;
 
-/// One end of a connection whose directions may switch, the peer's headers, and the stream of TCP between them.
+/// One end of a connection whose directions may switch, the peer's headers, and the stream of TCP
+/// between them.
 struct Conn {
     phase: Word,
     kernel: Inflight,
@@ -87,7 +100,8 @@ impl Conn {
     }
 }
 
-/// A send that entered the kernel before the switch is counted in its offset, and none enters behind it.
+/// A send that entered the kernel before the switch is counted in its offset, and none enters
+/// behind it.
 #[test]
 fn payload_lies_in_front_of_the_switch_and_doorbells_behind_it() {
     model(3, || {
@@ -115,12 +129,16 @@ fn payload_lies_in_front_of_the_switch_and_doorbells_behind_it() {
         let switch = conn.owner().my.switch.load(Acquire);
         assert_eq!((switch & 1 == 1, conn.phase().sends() == Sends::Ring), (begun, begun));
         let stream = conn.stream.lock().unwrap();
-        let (before, behind) = stream.split_at(if begun { (switch >> 1) as usize } else { stream.len() });
-        assert!(before.iter().all(|byte| *byte == PAYLOAD) && behind.iter().all(|byte| *byte == BELL));
+        let (before, behind) =
+            stream.split_at(if begun { (switch >> 1) as usize } else { stream.len() });
+        assert!(
+            before.iter().all(|byte| *byte == PAYLOAD) && behind.iter().all(|byte| *byte == BELL)
+        );
     });
 }
 
-/// A receive that is in the kernel when the peer switches cuts the stream; nobody follows the switch beside it.
+/// A receive that is in the kernel when the peer switches cuts the stream; nobody follows the
+/// switch beside it.
 #[test]
 fn a_doorbell_is_never_received() {
     model(3, || {
@@ -155,7 +173,8 @@ fn a_doorbell_is_never_received() {
     });
 }
 
-/// Each of two receives cuts at the peer's switch by the position that the kernel tells, which the other would change.
+/// Each of two receives cuts at the peer's switch by the position that the kernel tells, which the
+/// other would change.
 #[test]
 fn one_receive_at_a_time_knows_its_place() {
     model(2, || {
@@ -178,7 +197,11 @@ fn one_receive_at_a_time_knows_its_place() {
                     let switch = conn.owner().my.switch.load(Acquire);
                     let mut stream = stream.lock().unwrap();
                     let before = stream.1 - got;
-                    let left = if switch & 1 == 1 { ((switch >> 1) as usize).saturating_sub(before) } else { got };
+                    let left = if switch & 1 == 1 {
+                        ((switch >> 1) as usize).saturating_sub(before)
+                    } else {
+                        got
+                    };
                     stream.2 += got.min(left);
                     drop(stream);
                     conn.kernel.leave();
@@ -198,8 +221,8 @@ fn page() -> Waits {
     Waits { armed: words(), rung: words(), bell: words(), given: words() }
 }
 
-/// Bytes are published while their reader goes to sleep, armed by its header's word or covered by its wait's. A lost wakeup
-/// leaves it waiting for a byte that nobody sends, which loom reports.
+/// Bytes are published while their reader goes to sleep, armed by its header's word or covered by
+/// its wait's. A lost wakeup leaves it waiting for a byte that nobody sends, which loom reports.
 fn sleep(covered: bool) {
     model(3, move || {
         let (conn, page) = (Conn::new(), Arc::new(page()));
@@ -242,7 +265,8 @@ fn a_sleeper_whose_wait_covers_the_connection_is_woken() {
     sleep(true);
 }
 
-/// From one sleep to the next a wait may begin to listen to a bell, or stop. Then only a doorbell on the stream wakes it.
+/// From one sleep to the next a wait may begin to listen to a bell, or stop. Then only a doorbell
+/// on the stream wakes it.
 #[test]
 fn a_wait_is_rung_where_it_listens() {
     for (first, then) in [(true, true), (false, true), (true, false)] {
@@ -282,7 +306,8 @@ fn a_wait_is_rung_where_it_listens() {
                 }
                 page.sleep(1);
                 let mut edges = told.0.lock().unwrap();
-                let heard_by = |edges: (u32, u32)| if listens { edges.1 } else { edges.1 - edges.0 };
+                let heard_by =
+                    |edges: (u32, u32)| if listens { edges.1 } else { edges.1 - edges.0 };
                 while published() == seen && heard_by(*edges) == heard {
                     edges = told.1.wait(edges).unwrap();
                 }
@@ -295,7 +320,8 @@ fn a_wait_is_rung_where_it_listens() {
     }
 }
 
-/// Once a ring was taken back nothing is published in it, and as many doorbells come as were counted.
+/// Once a ring was taken back nothing is published in it, and as many doorbells come as were
+/// counted.
 #[test]
 fn a_ring_that_was_taken_back_stays_as_it_is() {
     model(4, || {
@@ -322,7 +348,8 @@ fn a_ring_that_was_taken_back_stays_as_it_is() {
     });
 }
 
-/// What a reader frees is free for the writer that sees it, and a writer that sleeps for it is woken.
+/// What a reader frees is free for the writer that sees it, and a writer that sleeps for it is
+/// woken.
 #[test]
 fn space_wakes_a_writer() {
     model(3, || {
@@ -341,5 +368,165 @@ fn space_wakes_a_writer() {
             conn.wait();
         }
         reader.join().unwrap();
+    });
+}
+
+/// A ring at a distance that its owner takes back. What one end stores is copied into the other's
+/// memory by a system call.
+struct Far {
+    /// Of the writer's image, which the owner looks at.
+    lock: FastLock<true>,
+    takeback: AtomicU64,
+    rung: AtomicU32,
+    prod: AtomicU64,
+    bells: AtomicU32,
+}
+
+fn far() -> Arc<Far> {
+    Arc::new(Far {
+        lock: FastLock::new(),
+        takeback: AtomicU64::new(0),
+        rung: AtomicU32::new(0),
+        prod: AtomicU64::new(0),
+        bells: AtomicU32::new(0),
+    })
+}
+
+/// Once the owner has told its takeback and has seen the writer's lock free, the count of doorbells
+/// is that of the bytes on the stream, for good: what the kernel's reader finds behind them is
+/// payload.
+#[test]
+fn no_doorbell_follows_a_takeback_that_was_settled() {
+    model(3, || {
+        let far = far();
+        let writer = thread::spawn({
+            let far = far.clone();
+            move || {
+                let _guard = far.lock.lock();
+                if takeback::may_ring(&far.takeback) {
+                    far.rung.fetch_add(1, SeqCst);
+                    far.bells.fetch_add(1, SeqCst);
+                }
+            }
+        });
+        far.takeback.store(takeback::from(0), SeqCst);
+        takeback::told();
+        let settled = !far.lock.is_locked();
+        // The end of the system call that read it.
+        fence(SeqCst);
+        let counted = far.rung.load(SeqCst);
+        writer.join().unwrap();
+        assert!(!settled || counted == far.bells.load(SeqCst), "one was sent behind the last look");
+    });
+}
+
+/// Bytes that are copied while the ring is taken back are seen by the owner, or not counted as
+/// sent: else nobody would wake the writer to send them again.
+#[test]
+fn bytes_behind_a_takeback_are_seen_or_not_sent() {
+    model(3, || {
+        let far = far();
+        let writer = thread::spawn({
+            let far = far.clone();
+            move || {
+                far.prod.store(5, Relaxed);
+                takeback::kept(&far.takeback, 0, 5)
+            }
+        });
+        far.takeback.store(takeback::from(2), Relaxed);
+        takeback::told();
+        let seen = far.prod.load(Relaxed);
+        let sent = writer.join().unwrap();
+        assert!(sent == 2 || sent == 5 && seen == 5, "{sent} sent, {seen} seen");
+    });
+}
+
+const FIRST: u32 = 0;
+const OVER: u32 = 5;
+
+/// A close that finds a connection untouched gives its slot to the next one: no step may have made
+/// anything by then, nor make anything later.
+#[test]
+fn a_step_and_an_end_do_not_both_find_an_upgrade_unbegun() {
+    model(4, || {
+        let conn = Arc::new((Steps::default(), AtomicU64::new(0)));
+        let step = {
+            let conn = conn.clone();
+            thread::spawn(move || {
+                let (steps, place) = &*conn;
+                if steps.hold(1) {
+                    if steps.stage() == FIRST {
+                        place.store(7, Relaxed);
+                    }
+                    steps.release();
+                }
+            })
+        };
+        let (steps, place) = &*conn;
+        let ended = steps.end_unbegun(FIRST, OVER, place);
+        step.join().unwrap();
+        let made = place.load(Relaxed) != 0;
+        assert!(!(ended && made), "what the step has made is nobody's");
+    });
+}
+
+/// What a step maps is in one process. A step that does not see a fork is at its end before the
+/// child is made.
+#[test]
+fn a_step_sees_a_fork_or_is_waited_for() {
+    model(4, || {
+        let conn = Arc::new((Steps::default(), AtomicU32::new(1), AtomicU32::new(0)));
+        let step = {
+            let conn = conn.clone();
+            thread::spawn(move || {
+                let (steps, processes, mapped) = &*conn;
+                if steps.hold(1) {
+                    if processes.load(Relaxed) == 1 {
+                        mapped.store(1, Relaxed);
+                    }
+                    steps.release();
+                }
+            })
+        };
+        let (steps, processes, mapped) = &*conn;
+        processes.store(2, Relaxed);
+        while steps.holder() != 0 {
+            shm::sync::spin();
+        }
+        let childs = mapped.load(Relaxed);
+        step.join().unwrap();
+        assert_eq!(mapped.load(Relaxed), childs, "mapped behind the fork");
+    });
+}
+
+/// A receiver rings for space while another thread takes sends back to TCP. Its doorbell was counted
+/// for the place in front of what is sent there: behind it the peer would take payload for a doorbell.
+#[test]
+fn no_doorbell_comes_behind_what_is_sent_back_on_tcp() {
+    model(3, || {
+        let conn = Conn::new();
+        for at in [Sends::Switching, Sends::Ring] {
+            conn.phase.turn_sends(|_| at);
+        }
+        let ringing = Arc::new(Ringing::default());
+        let receiver = {
+            let (conn, ringing) = (conn.clone(), ringing.clone());
+            thread::spawn(move || {
+                ringing.hold(|| {
+                    if conn.phase().sends() == Sends::Ring {
+                        conn.stream.lock().unwrap().push(BELL);
+                    }
+                });
+            })
+        };
+        conn.phase.turn_sends(|_| Sends::Leaving);
+        ringing.await_all(|| {
+            thread::yield_now();
+            true
+        });
+        conn.stream.lock().unwrap().push(PAYLOAD);
+        receiver.join().unwrap();
+        let stream = conn.stream.lock().unwrap();
+        assert_eq!(stream.last(), Some(&PAYLOAD), "{stream:?}");
     });
 }

@@ -1,5 +1,6 @@
-//! The matrix of the handshake, over a real rendezvous: versions, releases and EIDs, in `matrix/devices.rs` PNET ids, partitions,
-//! devices and their order; and each Decline that our ends have a reason for.
+//! The matrix of the handshake, over a real rendezvous: versions, releases and EIDs, in
+//! `matrix/devices.rs` PNET ids, partitions, devices and their order; and each Decline that our
+//! ends have a reason for.
 
 mod common;
 #[path = "matrix/devices.rs"]
@@ -8,11 +9,14 @@ mod devices;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-use common::raw::{self, SEALED, accept_of, arena, confirm_of, half, hear_clc, memfd, say, v2, with_trailer, write};
+use common::raw::{
+    self, SEALED, accept_of, arena, confirm_of, half, hear_clc, memfd, say, v2, with_trailer, write,
+};
 use common::{End, pair, serial, tcp, upgrade};
 use smc::census::State;
 use smc::clc::{
-    Accept, Decline, Device, Devices, Eid, Eids, Message, NativeIsm, OfferV1, OfferV2, Proposal, SmcDLevel, Version,
+    Accept, Decline, Device, Devices, Eid, Eids, Message, NativeIsm, OfferV1, OfferV2, Proposal,
+    SmcDLevel, Version,
 };
 use smc::config::CONFIG;
 use smc::reason::{self, Reason};
@@ -36,7 +40,9 @@ impl Drop for Set {
             match *name {
                 "MAX_MEMORY" => CONFIG.max_memory.store(0, Relaxed),
                 "PARTITION" => smc::setting::set(b"PARTITION", b"0"),
-                name => smc::setting::set(name.as_bytes(), if name == "SEID" { b"on" } else { b"" }),
+                name => {
+                    smc::setting::set(name.as_bytes(), if name == "SEID" { b"on" } else { b"" })
+                }
             }
         }
     }
@@ -60,7 +66,8 @@ fn offered_eids(ueids: &[&str], seid: Option<Eid>) -> Proposal {
     })
 }
 
-/// Our server and a stranger that proposes this: the server, the channel, its answer as it came, and what came with it.
+/// Our server and a stranger that proposes this: the server, the channel, its answer as it came,
+/// and what came with it.
 fn proposed(proposal: Proposal) -> (End, i32, OwnedFd, Vec<u8>, Option<OwnedFd>) {
     let (mine, other) = tcp(false);
     let end = End::new(mine);
@@ -115,8 +122,13 @@ fn a_proposal_of_version_1_is_declined_in_version_1() {
         let (why, answer) = declined(old);
         assert_eq!(why, reason::NO_V2_EXT);
         let mut expected = vec![0; 100];
-        let n = Message::Decline(Decline::new(Version::V1, why)).encode(&mut expected).expect("room");
-        assert_eq!((n, &answer[..], answer[7]), (28, &expected[..n], 0x10), "as the facts have it, in 28 bytes");
+        let n =
+            Message::Decline(Decline::new(Version::V1, why)).encode(&mut expected).expect("room");
+        assert_eq!(
+            (n, &answer[..], answer[7]),
+            (28, &expected[..n], 0x10),
+            "as the facts have it, in 28 bytes"
+        );
     }
     // In a header of version 2 the same offer is answered in version 2.
     let (why, answer) = declined(offer(|proposal| {
@@ -126,8 +138,8 @@ fn a_proposal_of_version_1_is_declined_in_version_1() {
     assert_eq!((why, answer.len(), answer[7]), (reason::NO_V2_EXT, 44, 0x20));
 }
 
-/// A client that knows both versions, and one that knows SMC-R too, is served in version 2; a native device of version 1 that we
-/// have not is passed over.
+/// A client that knows both versions, and one that knows SMC-R too, is served in version 2; a
+/// native device of version 1 that we have not is passed over.
 #[test]
 fn a_proposal_of_both_versions_is_accepted_in_version_2() {
     let _serial = serial();
@@ -137,11 +149,15 @@ fn a_proposal_of_both_versions_is_accepted_in_version_2() {
             proposal.v2.as_mut().expect("version 2").smcr = smcr;
         });
         let accept = accepted(both);
-        assert_eq!((level(&accept).chid, level(&accept).first_contact.map(|first| first.release)), (0xffff, Some(1)));
+        assert_eq!(
+            (level(&accept).chid, level(&accept).first_contact.map(|first| first.release)),
+            (0xffff, Some(1))
+        );
     }
 }
 
-/// A Proposal in the TCP stream is for nobody here: no option on our SYN asked for it, and the application gets every byte.
+/// A Proposal in the TCP stream is for nobody here: no option on our SYN asked for it, and the
+/// application gets every byte.
 #[test]
 fn a_proposal_in_band_is_payload() {
     let _serial = serial();
@@ -155,7 +171,10 @@ fn a_proposal_in_band_is_payload() {
         let mut got = vec![0; 2 * bytes.len()];
         let n = end.recv(&mut got, 0).expect("the bytes");
         assert_eq!(&got[..n], bytes);
-        assert!(!end.conn.switched() && common::raw_recv(other, &mut got, 0) == Err(libc::EAGAIN), "and no answer");
+        assert!(
+            !end.conn.switched() && common::raw_recv(other, &mut got, 0) == Err(libc::EAGAIN),
+            "and no answer"
+        );
         end.close();
         smc::sys::close(other);
     }
@@ -165,7 +184,11 @@ fn a_proposal_in_band_is_payload() {
 fn each_proposal_that_cannot_be_accepted_has_its_code() {
     let _serial = serial();
     let said = |proposal| declined(proposal).0;
-    assert_eq!(said(offer(|proposal| proposal.v2 = None)), reason::PEER_NO_SMC, "of neither version");
+    assert_eq!(
+        said(offer(|proposal| proposal.v2 = None)),
+        reason::PEER_NO_SMC,
+        "of neither version"
+    );
     let smcr = offer_v2(|v2| (v2.smcr, v2.smcd) = (true, None));
     assert_eq!(said(smcr), reason::NO_V2D_EXT);
     assert_eq!(said(offered_eids(&[], None)), reason::NO_UEID);
@@ -205,22 +228,36 @@ fn eids_decide_who_is_accepted() {
     {
         let _ueids = Set::new(&[("UEID", "SHOP.1,SHOP.2")]);
         let of = |name| Eid::user(name).ok();
-        assert_eq!(eid(offered_eids(&["SHOP.2", "SHOP.1"], None)), of("SHOP.2"), "the client's order");
+        assert_eq!(
+            eid(offered_eids(&["SHOP.2", "SHOP.1"], None)),
+            of("SHOP.2"),
+            "the client's order"
+        );
         assert_eq!(eid(offered_eids(&["OTHER"], seid)), seid);
         assert_eq!(declined(offered_eids(&["OTHER"], None)).0, reason::NO_SMCD_DEV);
         let _off = Set::new(&[("SEID", "off")]);
         assert_eq!(eid(offered_eids(&["SHOP.1"], seid)), of("SHOP.1"));
-        assert_eq!(declined(offered_eids(&[], seid)).0, reason::NO_SMCD_DEV, "the system's is switched off");
+        assert_eq!(
+            declined(offered_eids(&[], seid)).0,
+            reason::NO_SMCD_DEV,
+            "the system's is switched off"
+        );
     }
     let _off = Set::new(&[("SEID", "off")]);
     let (server, client) = pair();
     for end in [&server, &client, &server, &client] {
         end.step();
     }
-    assert_eq!((client.reason(), client.peer_reason()), (reason::PEER_DECL, reason::NO_UEID), "{}", server.describe());
+    assert_eq!(
+        (client.reason(), client.peer_reason()),
+        (reason::PEER_DECL, reason::NO_UEID),
+        "{}",
+        server.describe()
+    );
 }
 
-/// Both ends ours, with a user-defined EID alone: it is what the link group is held to, and what the census shows.
+/// Both ends ours, with a user-defined EID alone: it is what the link group is held to, and what
+/// the census shows.
 #[test]
 fn a_link_group_has_the_eid_that_was_agreed_on() {
     let _serial = serial();
@@ -229,7 +266,7 @@ fn a_link_group_has_the_eid_that_was_agreed_on() {
     let (server, client) = pair();
     upgrade(&server, &client);
     for end in [&server, &client] {
-        let id = end.conn.group.load(Relaxed);
+        let id = end.conn.identity.group.load(Relaxed);
         let (_, kind, terms) = group::peer_of(id).expect("the group lives");
         assert_eq!(kind.name(), "ism");
         let rows = table::get().expect("a table").groups();
@@ -238,7 +275,10 @@ fn a_link_group_has_the_eid_that_was_agreed_on() {
             .find(|row| row.id.load(Relaxed) == id && row.pid.load(Relaxed) == smc::sys::getpid())
             .expect("a row");
         assert_eq!((row.eid(), row.release.load(Relaxed)), (terms.eid, u32::from(terms.release)));
-        assert_eq!((row.chid.load(Relaxed), row.state.load(Relaxed)), (0xff00, State::Ready as u32));
+        assert_eq!(
+            (row.chid.load(Relaxed), row.state.load(Relaxed)),
+            (0xff00, State::Ready as u32)
+        );
         assert_eq!(row.server.load(Relaxed) == 1, end.is_server());
         assert_eq!(terms.eid, Eid::user("SHOP.9").expect("an EID"));
         assert_eq!(row.os.load(Relaxed), 2, "the peer said that it is Linux");
@@ -251,7 +291,9 @@ fn a_client_of_release_0_is_served() {
     let _serial = serial();
     let (end, other, ch, answer, passed) = proposed(offer_v2(|v2| v2.release = 0));
     assert!(passed.is_some());
-    let Ok(Message::Accept(Accept::SmcD(accept))) = Message::decode(&answer) else { panic!("{answer:02x?}") };
+    let Ok(Message::Accept(Accept::SmcD(accept))) = Message::decode(&answer) else {
+        panic!("{answer:02x?}")
+    };
     assert_eq!(level(&accept).first_contact.map(|first| first.release), Some(0));
     assert_eq!(u16::from_be_bytes([answer[5], answer[6]]), 114);
     let mut mine = half();
@@ -260,7 +302,8 @@ fn a_client_of_release_0_is_served() {
     say(&ch, &with_trailer(raw::encode(&confirm_of(mine)), 0, 0), &[memory.as_raw_fd()]);
     end.step();
     assert!(end.conn.is_committed(), "{}", end.describe());
-    let (.., terms) = group::peer_of(end.conn.group.load(Relaxed)).expect("the group lives");
+    let (.., terms) =
+        group::peer_of(end.conn.identity.group.load(Relaxed)).expect("the group lives");
     assert_eq!(terms.release, 0);
     end.close();
     smc::sys::close(other);
@@ -282,7 +325,9 @@ fn a_server_of_release_0_is_answered() {
     say(&ch, &write(&accept_of(theirs), other), &[memory.as_raw_fd()]);
     end.step();
     let (answer, _) = raw::hear(ch.as_raw_fd(), false).expect("an answer");
-    let Ok(Message::Confirm(Accept::SmcD(confirm))) = Message::decode(&answer) else { panic!("{answer:02x?}") };
+    let Ok(Message::Confirm(Accept::SmcD(confirm))) = Message::decode(&answer) else {
+        panic!("{answer:02x?}")
+    };
     assert_eq!(level(&confirm).first_contact.map(|first| first.release), Some(0));
     end.close();
     smc::sys::close(other);

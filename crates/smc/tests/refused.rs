@@ -1,11 +1,13 @@
-//! Strangers and failures at the rendezvous: the connection stays TCP, with the right reason, and nothing is left behind.
+//! Strangers and failures at the rendezvous: the connection stays TCP, with the right reason, and
+//! nothing is left behind.
 
 mod common;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use common::raw::{
-    self, SEALED, accept_of, arena, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2, with_trailer, write,
+    self, SEALED, accept_of, arena, confirm_of, decline_of, half, hear_clc, memfd, say, token, v2,
+    with_trailer, write,
 };
 use common::{End, open_fds, serial, tcp};
 use proptest::prelude::*;
@@ -25,8 +27,8 @@ fn is_tcp(end: &End, other: i32) {
     assert_eq!(common::raw_recv(other, &mut buf, 0), Err(libc::EAGAIN), "nothing else");
 }
 
-/// An upgrade of one end (the server if `server`) with a stranger at the other, who does `what`. Checks that
-/// nothing leaks.
+/// An upgrade of one end (the server if `server`) with a stranger at the other, who does `what`.
+/// Checks that nothing leaks.
 fn meets(server: bool, what: impl FnOnce(&End, i32)) {
     table::get();
     smc::kind::LOOPBACK.init();
@@ -45,7 +47,11 @@ fn meets(server: bool, what: impl FnOnce(&End, i32)) {
     end.close();
     smc::sys::close(other);
     raw::next_stranger();
-    assert_eq!((open_fds(), group::census()), before, "descriptors, link groups and their connections");
+    assert_eq!(
+        (open_fds(), group::census()),
+        before,
+        "descriptors, link groups and their connections"
+    );
 }
 
 /// A stranger calls our server and says these things in turn; how the server ends up.
@@ -76,7 +82,8 @@ fn propose(end: &End, other: i32, ch: &OwnedFd) {
     assert!(matches!(Message::decode(&raw), Ok(Message::Accept(_))) && passed.is_some());
 }
 
-/// Our client calls a stranger, who answers its Proposal with this; how the client ends up, and what it said at last.
+/// Our client calls a stranger, who answers its Proposal with this; how the client ends up, and
+/// what it said at last.
 fn answerer(answer: impl FnOnce(i32) -> Vec<u8>, fds: &[i32]) -> (Reason, Reason, Option<Message>) {
     let mut found = Default::default();
     meets(false, |end, other| {
@@ -112,7 +119,10 @@ fn a_connection_that_is_ending() {
             raw::accept(&listener)
         };
         let said = hear_clc(&ch);
-        assert!(matches!(&said, Some(Message::Decline(d)) if d.diagnosis == reason::ENDING), "{said:?}");
+        assert!(
+            matches!(&said, Some(Message::Decline(d)) if d.diagnosis == reason::ENDING),
+            "{said:?}"
+        );
         assert_eq!(end.reason(), reason::ENDING);
         assert_eq!(end.send(b"still"), Ok(5));
         let mut buf = [0; 5];
@@ -158,7 +168,11 @@ fn a_proposal_for_something_else() {
     let good = raw::encode(&Message::Proposal(raw::proposal(0xffff)));
     assert_eq!(caller(|_, _, ch| say(ch, &good, &[])).0, reason::RENDEZVOUS, "no trailer");
     let more = with_trailer(raw::encode(&Message::Proposal(raw::proposal(0xffff))), 5, 1);
-    assert_eq!(caller(|_, _, ch| say(ch, &more, &[])).0, reason::RENDEZVOUS, "has read what was never sent");
+    assert_eq!(
+        caller(|_, _, ch| say(ch, &more, &[])).0,
+        reason::RENDEZVOUS,
+        "has read what was never sent"
+    );
     let mut heard = None;
     let why = caller(|end, other, ch| {
         say(ch, &write(&Message::Proposal(raw::proposal(0xff01)), other), &[]);
@@ -197,12 +211,21 @@ fn a_confirm_that_confirms_nothing() {
     assert_eq!(confirmer(&bare(&accept_of(half())), &fd).0, reason::CNF_ERR);
     assert_eq!(confirmer(b"SMCD", &fd).0, reason::CNF_ERR);
     assert_eq!(confirmer(&[], &fd).0, reason::RENDEZVOUS);
-    assert_eq!(confirmer(&bare(&decline_of(reason::MEMORY)), &fd), (reason::PEER_DECL, reason::MEMORY));
-    assert_eq!(confirmer(&bare(&decline_of(reason::SYNC_ERR)), &[]), (reason::PEER_DECL, reason::SYNC_ERR));
+    assert_eq!(
+        confirmer(&bare(&decline_of(reason::MEMORY)), &fd),
+        (reason::PEER_DECL, reason::MEMORY)
+    );
+    assert_eq!(
+        confirmer(&bare(&decline_of(reason::SYNC_ERR)), &[]),
+        (reason::PEER_DECL, reason::SYNC_ERR)
+    );
     assert_eq!(confirmer(&changed(&|h| h.gid.lo ^= 1), &fd).0, reason::VIOLATION);
     assert_eq!(confirmer(&changed(&|h| v2(h).chid = 0xff01), &fd).0, reason::VIOLATION);
     assert_eq!(confirmer(&changed(&|h| v2(h).eid = None), &fd).0, reason::VIOLATION);
-    assert_eq!(confirmer(&changed(&|h| h.level = SmcDLevel::V1 { first_contact: true }), &fd).0, reason::VIOLATION);
+    assert_eq!(
+        confirmer(&changed(&|h| h.level = SmcDLevel::V1 { first_contact: true }), &fd).0,
+        reason::VIOLATION
+    );
     let release = changed(&|h| v2(h).first_contact.as_mut().expect("first contact").release = 0);
     assert_eq!(confirmer(&release, &fd).0, reason::RELEASE_ERR);
     let too_large = SizeCode::new(5).expect("a code");
@@ -267,7 +290,11 @@ fn an_answer_that_accepts_nothing() {
     refused(changed(|h| v2(h).chid = 0xff01), &fd, reason::VIOLATION);
     refused(changed(|h| v2(h).eid = Some(smc::clc::Eid([b'X'; 32]))), &fd, reason::VIOLATION);
     refused(changed(|h| h.level = SmcDLevel::V1 { first_contact: true }), &fd, reason::MODE_UNSUPP);
-    refused(changed(|h| v2(h).first_contact.as_mut().expect("first").release = 9), &fd, reason::RELEASE_ERR);
+    refused(
+        changed(|h| v2(h).first_contact.as_mut().expect("first").release = 9),
+        &fd,
+        reason::RELEASE_ERR,
+    );
     refused(changed(|h| v2(h).first_contact = None), &fd, reason::SYNC_ERR);
     refused(changed(|h| h.token = token(4)), &fd, reason::MEMORY);
     refused(changed(|h| h.size = SizeCode::MAX), &fd, reason::MEMORY);
@@ -277,7 +304,11 @@ fn an_answer_that_accepts_nothing() {
         let (why, _, said) = answerer(|_| cut, &fd);
         assert_eq!((why, said), (reason::CNF_ERR, Some(decline_of(reason::CNF_ERR))), "{n} bytes");
     }
-    assert_eq!(answerer(|_| raw::encode(&accept_of(half())), &fd).0, reason::RENDEZVOUS, "no trailer");
+    assert_eq!(
+        answerer(|_| raw::encode(&accept_of(half())), &fd).0,
+        reason::RENDEZVOUS,
+        "no trailer"
+    );
     assert_eq!(answerer(|_| vec![1; 1000], &fd).0, reason::RENDEZVOUS, "too long for any message");
     assert_eq!(answerer(|_| Vec::new(), &[]).0, reason::RENDEZVOUS, "an empty message");
     for code in [reason::NO_SMCD2_DEV, reason::MEMORY, Reason(0xdead_beef)] {
@@ -304,7 +335,8 @@ proptest! {
         let arena = memfd(arena(4), SEALED);
         let why = caller(|_, _, ch| say(ch, &bytes, &[arena.as_raw_fd()])).0;
         prop_assert!([reason::CNF_ERR, reason::RENDEZVOUS].contains(&why));
-        // One byte of a good message changed: whatever comes of it, the bytes of the connection stay right.
+        // One byte of a good message changed: whatever comes of it, the bytes of the connection
+        // stay right.
         let message = |mut raw: Vec<u8>| { raw[flip] = to; raw };
         caller(|_, other, ch| say(ch, &message(write(&Message::Proposal(raw::proposal(0xffff)), other)), &[]));
     }

@@ -1,5 +1,5 @@
-//! Back to TCP in the middle of traffic: whoever reads the socket next, with our help or without, sees every byte once
-//! and no doorbell.
+//! Back to TCP in the middle of traffic: whoever reads the socket next, with our help or without,
+//! sees every byte once and no doorbell.
 
 mod common;
 
@@ -7,6 +7,7 @@ use common::traffic::{Side, Traffic};
 use common::{bytes, pair, raw_recv, rings, serial, upgrade, while_looked_at};
 use proptest::prelude::*;
 use smc::reason;
+use std::sync::atomic::Ordering::Relaxed;
 
 common::over!(ism, verbs, checked_ism);
 
@@ -79,8 +80,8 @@ fn looking_at_the_queue_does_not_disturb_the_recall() {
     }
 }
 
-/// Bytes from before the upgrade are still in the kernel, with doorbells behind them. Either all is put in order, or
-/// the connection is reset; never wrong bytes.
+/// Bytes from before the upgrade are still in the kernel, with doorbells behind them. Either all is
+/// put in order, or the connection is reset; never wrong bytes.
 #[test]
 fn with_bytes_from_before_the_switch() {
     let _serial = serial();
@@ -156,7 +157,7 @@ fn before_the_peer_switches() {
             assert!(t.revert(0, false));
         } else {
             let Side::Ours(a) = &t.sides[0] else { panic!() };
-            assert!(a.conn.revert(a.fd, reason::URGENT.code(), false));
+            assert!(a.conn.go_back_or_break(a.fd, reason::URGENT.code(), false));
         }
         let Side::Ours(b) = &t.sides[1] else { panic!() };
         b.conn.leave_kernel_send();
@@ -164,7 +165,8 @@ fn before_the_peer_switches() {
     }
 }
 
-/// As above, and a thread of the reverted end waits inside a receive while the peer switches in vain.
+/// As above, and a thread of the reverted end waits inside a receive while the peer switches in
+/// vain.
 #[test]
 fn a_receive_spans_a_switch_in_vain() {
     let _serial = serial();
@@ -174,14 +176,19 @@ fn a_receive_spans_a_switch_in_vain() {
         a.step();
         b.step();
     }
-    assert!(a.conn.revert(a.fd, reason::URGENT.code(), false));
+    assert!(a.conn.go_back_or_break(a.fd, reason::URGENT.code(), false));
     assert!(a.conn.enter_kernel_recv());
     b.conn.leave_kernel_send();
     b.conn.try_switch_tx(b.fd);
     assert_eq!(b.send(b"payload"), Ok(7));
     let mut buf = [0; 100];
     let got = raw_recv(a.fd, &mut buf, 0).unwrap_or(0);
-    assert_eq!(a.conn.leave_kernel_recv(a.fd, got, false), 7, "all of it is payload: {}", a.describe());
+    assert_eq!(
+        a.conn.leave_kernel_recv(a.fd, got, false),
+        7,
+        "all of it is payload: {}",
+        a.describe()
+    );
 }
 
 /// The peer makes no call: nobody looks at its end while the connection is given away.
@@ -189,13 +196,15 @@ fn a_receive_spans_a_switch_in_vain() {
 fn without_a_call_of_the_peer() {
     let _serial = serial();
     // With memory that stays the unread bytes need not be waited for.
-    for (unread, why) in [(0, reason::PASSED_FD), (0, reason::INHERITED), (0, reason::STDIO), (3000, reason::STDIO)] {
+    for (unread, why) in
+        [(0, reason::PASSED_FD), (0, reason::INHERITED), (0, reason::STDIO), (3000, reason::STDIO)]
+    {
         let mut t = Traffic::new(rings());
         exercise(&mut t);
         t.send(1, 4000);
         t.recv(0, 4000 - unread);
         let Side::Ours(a) = &t.sides[0] else { panic!() };
-        assert!(a.conn.revert(a.fd, why.code(), true), "{unread} {why:?}");
+        assert!(a.conn.go_back_or_break(a.fd, why.code(), true), "{unread} {why:?}");
         assert!(a.conn.receives_are_back() && !a.conn.is_broken(), "{}", a.describe());
         // Only now it does, and finds out by itself.
         t.send(1, 500);
@@ -217,11 +226,16 @@ fn no_return_to_the_ring() {
     }
     a.conn.leave_kernel_send();
     assert!(a.conn.is_committed() && !a.conn.sends_on_ring());
-    assert!(while_looked_at(Some(&b), || a.conn.revert(a.fd, reason::PASSED_FD.code(), true)));
+    assert!(while_looked_at(Some(&b), || a.conn.go_back_or_break(
+        a.fd,
+        reason::PASSED_FD.code(),
+        true
+    )));
     assert!(!a.conn.try_switch_tx(a.fd), "reverted, and now {}", a.describe());
 }
 
-/// Whoever passed the descriptor on closes its own; the peer must not take that for the end of the connection.
+/// Whoever passed the descriptor on closes its own; the peer must not take that for the end of the
+/// connection.
 #[test]
 fn a_close_here_is_no_end_there() {
     let _serial = serial();
@@ -242,7 +256,8 @@ fn a_close_here_is_no_end_there() {
     assert_ne!(peer.poll(all) & libc::POLLERR, 0, "a real reset is one");
 }
 
-/// What was given back does not fit the kernel's buffers when its sender ends: it comes all the same, and then the end.
+/// What was given back does not fit the kernel's buffers when its sender ends: it comes all the
+/// same, and then the end.
 #[test]
 fn an_end_comes_behind_what_is_sent_again() {
     let _serial = serial();
@@ -257,7 +272,7 @@ fn an_end_comes_behind_what_is_sent_again() {
         assert_eq!(b.send(&sent), Ok(sent.len()));
         let Side::Ours(a) = &t.sides[0] else { panic!() };
         // Its memory stays, so it need not wait for the peer.
-        assert!(a.conn.revert(a.fd, reason::STDIO.code(), true), "{}", a.describe());
+        assert!(a.conn.go_back_or_break(a.fd, reason::STDIO.code(), true), "{}", a.describe());
         let [Side::Ours(a), Side::Ours(b)] = t.sides else { panic!() };
         std::thread::scope(|s| {
             s.spawn(move || {
@@ -321,4 +336,19 @@ proptest! {
         }
         t.settle();
     }
+}
+
+/// The peer has closed with bytes of its unread in our ring, and cannot send them again: whoever
+/// reads the descriptor next gets a reset. That is no fault of the peer's.
+#[test]
+fn what_nobody_can_put_in_order_is_no_violation() {
+    let _serial = serial();
+    let violations = || smc::table::get().map_or(0, |t| t.stats.violations.load(Relaxed));
+    let before = violations();
+    let (a, b) = rings();
+    assert_eq!(b.send(&bytes(1, 0, 3000)), Ok(3000));
+    b.close();
+    assert!(!a.conn.go_back_or_break(a.fd, reason::PASSED_FD.code(), true), "{}", a.describe());
+    assert!(a.conn.is_broken());
+    assert_eq!((a.reason(), violations()), (reason::PASSED_FD, before));
 }

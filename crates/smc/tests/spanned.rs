@@ -1,5 +1,5 @@
-//! A receive that was in the kernel while the peer left TCP, and perhaps came back; and positions in the stream that the
-//! kernel does not tell.
+//! A receive that was in the kernel while the peer left TCP, and perhaps came back; and positions
+//! in the stream that the kernel does not tell.
 #![allow(unsafe_code)]
 
 mod common;
@@ -9,7 +9,7 @@ use common::{End, pair, raw_recv, serial, upgrade};
 use smc::reason;
 
 fn back(end: &End) {
-    assert!(end.conn.revert(end.fd, reason::URGENT.code(), false), "{}", end.describe());
+    assert!(end.conn.go_back_or_break(end.fd, reason::URGENT.code(), false), "{}", end.describe());
 }
 
 /// What the receive that `end` is inside of returns: its bytes, and how many of them are payload.
@@ -46,7 +46,12 @@ fn payload_from_behind_the_return_is_payload() {
         if !ends {
             assert_eq!(b.send(b" and more"), Ok(9));
         }
-        assert_eq!(all(&a).as_deref(), Ok(if ends { &b""[..] } else { b" and more" }), "{}", a.describe());
+        assert_eq!(
+            all(&a).as_deref(),
+            Ok(if ends { &b""[..] } else { b" and more" }),
+            "{}",
+            a.describe()
+        );
         assert_eq!(a.send(b"answer"), Ok(6));
         assert_eq!(all(&b).as_deref(), Ok(&b"answer"[..]), "{}", b.describe());
     }
@@ -93,7 +98,10 @@ fn enter_sandbox() {
     // SAFETY: system calls on live memory; the filter ends with the thread.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        assert_eq!(
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+            0
+        );
     }
 }
 
@@ -151,6 +159,11 @@ fn a_position_that_is_lost_is_a_reset() {
         enter_sandbox();
         assert_eq!(returns(&a), (b"\0".to_vec(), 0), "{}", a.describe());
         assert!(a.conn.is_broken());
-        assert_eq!((all(&a), a.reason()), (Err(libc::ECONNRESET), reason::SYSTEM), "{}", a.describe());
+        assert_eq!(
+            (all(&a), a.reason()),
+            (Err(libc::ECONNRESET), reason::SYSTEM),
+            "{}",
+            a.describe()
+        );
     });
 }

@@ -1,4 +1,5 @@
-//! The data path against a queue: any interleaving of calls, with any sizes, in both modes of the device.
+//! The data path against a queue: any interleaving of calls, with any sizes, in both modes of the
+//! device.
 #![allow(unsafe_code)]
 
 mod common;
@@ -91,7 +92,10 @@ fn edges_of_the_ring() {
                 d.send(n, 1000).unwrap();
             }
             d.check().unwrap();
-            assert!(d.queue.len() == size && a.conn.send(a.fd, &mut Pieces::new(&[iov(b"x")])) == Sent::Full);
+            assert!(
+                d.queue.len() == size
+                    && a.conn.send(a.fd, &mut Pieces::new(&[iov(b"x")])) == Sent::Full
+            );
             d.recv(step, 0, 333).unwrap();
             d.ask();
             while !d.queue.is_empty() {
@@ -107,8 +111,8 @@ fn edges_of_the_ring() {
     }
 }
 
-/// A writer is woken when it can write again by its own measure, not by what the reader has looked at so far: woken
-/// early it only sleeps again.
+/// A writer is woken when it can write again by its own measure, not by what the reader has looked
+/// at so far: woken early it only sleeps again.
 #[test]
 fn a_doorbell_for_space_means_that_there_is_some() {
     let _serial = serial();
@@ -150,7 +154,8 @@ fn more_laps_than_a_cursor_counts() {
     }
 }
 
-/// A receiver sees the bytes that the device moved, not those of its own cache: copy mode writes the same ring.
+/// A receiver sees the bytes that the device moved, not those of its own cache: copy mode writes
+/// the same ring.
 #[test]
 fn the_header_is_what_smc_says() {
     let _serial = serial();
@@ -162,7 +167,11 @@ fn the_header_is_what_smc_says() {
     // Reserved, where no device that copies has a use for them.
     // Above it lies the image, or when the peer rang last.
     assert!(h.kind.load(Relaxed) >> 8 != 0 || !copying());
-    assert_eq!(h.prod.load(Relaxed).to_le_bytes(), [0, 0, 100, 0, 0, 0, 0, 0], "wrap 0, count 100, no flags");
+    assert_eq!(
+        h.prod.load(Relaxed).to_le_bytes(),
+        [0, 0, 100, 0, 0, 0, 0, 0],
+        "wrap 0, count 100, no flags"
+    );
     let mut buf = [0; 100];
     assert_eq!(b.recv(&mut buf, 0), Ok(100));
     if copying() {
@@ -174,7 +183,8 @@ fn the_header_is_what_smc_says() {
     assert_eq!(h.cons.load(Relaxed).to_le_bytes(), [0, 0, 100, 0, 0, 0, 0, 0]);
 }
 
-/// MSG_PEEK sees both sides of the switch: whoever waits for all of it would otherwise wait for ever.
+/// MSG_PEEK sees both sides of the switch: whoever waits for all of it would otherwise wait for
+/// ever.
 #[test]
 fn a_look_spans_the_switch() {
     let _serial = serial();

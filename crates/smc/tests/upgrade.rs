@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::*;
 use common::{End, byte, bytes, open_fds, pair, raw, rings, serial, tcp, upgrade};
 use proptest::prelude::*;
 use smc::conn::Got;
+use smc::kind::Kind;
 use smc::{group, table};
 
 common::over!(ism, verbs);
@@ -61,13 +62,20 @@ fn an_end_without_a_partner_stays_tcp() {
     for end in [&server, &client] {
         end.conn.ops.store((1 << 16) + 1, Relaxed);
         end.step();
+        assert!(
+            !end.conn.is_frozen(),
+            "so many operations go by before a peer on a busy machine runs"
+        );
+        end.conn.upgrade.since_ms.store(smc::sys::coarse_ms().wrapping_sub(6000), Relaxed);
+        end.step();
         assert_eq!(end.reason(), smc::reason::PEER_NO_SMC);
         assert!(end.conn.is_frozen());
         assert_eq!(end.conn.next_try.load(Relaxed), u32::MAX);
     }
 }
 
-/// Connections whose other ends never come, and that rest, must not keep others from meeting for ever.
+/// Connections whose other ends never come, and that rest, must not keep others from meeting for
+/// ever.
 #[test]
 fn names_that_nobody_calls_make_room() {
     let _serial = serial();
@@ -94,6 +102,41 @@ fn names_that_nobody_calls_make_room() {
     lonely.iter().for_each(|(_, other)| _ = smc::sys::close(*other));
 }
 
+/// A fork child has the memory of the groups that there are.
+#[test]
+fn behind_a_fork_connections_have_groups_of_their_own() {
+    let _serial = serial();
+    let (server, client) = rings();
+    if matches!(server.conn.kind(), Kind::Verbs) {
+        // Connections over it are not shared with a child.
+        return;
+    }
+    smc::after_fork_parent();
+    let (later, other) = rings();
+    assert_ne!(server.conn.link_group(), later.conn.link_group());
+    assert_ne!(client.conn.link_group(), other.conn.link_group());
+    // Those from before go on.
+    assert_eq!(client.send(b"as before"), Ok(9));
+    drop((server, client));
+    let (again, _peer) = rings();
+    assert_eq!(again.conn.link_group(), later.conn.link_group());
+}
+
+#[test]
+fn a_handshake_goes_on_that_a_fork_comes_into() {
+    let _serial = serial();
+    for steps in 1..6 {
+        group::lanes::forget_peers();
+        let (server, client) = tcp(false);
+        let (server, client) = (End::new(server), End::new(client));
+        for step in 0..steps {
+            if step % 2 == 0 { &client } else { &server }.step();
+        }
+        smc::after_fork_parent();
+        upgrade(&server, &client);
+    }
+}
+
 #[test]
 fn a_second_connection_reuses_the_group() {
     let _serial = serial();
@@ -118,8 +161,14 @@ fn a_second_connection_reuses_the_group() {
     assert!(passed.is_none(), "the server has the client's arena");
     upgrade(&server, &client);
 
-    assert_eq!(server.conn.group.load(Relaxed), first_server.conn.group.load(Relaxed));
-    assert_eq!(client.conn.group.load(Relaxed), first_client.conn.group.load(Relaxed));
+    assert_eq!(
+        server.conn.identity.group.load(Relaxed),
+        first_server.conn.identity.group.load(Relaxed)
+    );
+    assert_eq!(
+        client.conn.identity.group.load(Relaxed),
+        first_client.conn.identity.group.load(Relaxed)
+    );
     assert_eq!(group::census(), (groups, live + 2));
     assert_eq!(table.stats.link_groups.load(Relaxed), made);
     assert_eq!(open_fds(), fds + 2, "two ends of TCP and nothing else");
@@ -133,7 +182,7 @@ fn a_mixed_size_is_a_new_arena_in_the_same_group() {
     let one = rings();
     smc::config::CONFIG.dmb_size.store(16 << 10, Relaxed);
     let two = rings();
-    assert_eq!(one.0.conn.group.load(Relaxed), two.0.conn.group.load(Relaxed));
+    assert_eq!(one.0.conn.identity.group.load(Relaxed), two.0.conn.identity.group.load(Relaxed));
     for (from, to) in [(&two.0, &two.1), (&two.1, &two.0)] {
         assert_eq!(from.send(&[7; 20_000]), Ok((16 << 10) - 64));
         let mut at = 0;
@@ -169,7 +218,8 @@ fn fionread_counts_payload_only() {
     assert_eq!(server.conn.unread(server.fd), 0);
 }
 
-/// A doorbell is one byte: it must wake whoever waits in the kernel, whatever low-water mark the application set.
+/// A doorbell is one byte: it must wake whoever waits in the kernel, whatever low-water mark the
+/// application set.
 #[test]
 fn the_low_water_mark_of_the_kernel_is_one() {
     let _serial = serial();
@@ -179,8 +229,12 @@ fn the_low_water_mark_of_the_kernel_is_one() {
         if by_receive {
             assert!(server.conn.enter_kernel_recv());
             server.step();
-            assert_eq!(server.conn.user_rcvlowat.load(Relaxed), 0, "waits for a receive that may not know of the mark");
-            server.conn.user_rcvlowat.store(100, Relaxed);
+            assert_eq!(
+                server.conn.identity.user_rcvlowat.load(Relaxed),
+                0,
+                "waits for a receive that may not know of the mark"
+            );
+            server.conn.identity.user_rcvlowat.store(100, Relaxed);
         }
         upgrade(&server, &client);
         if by_receive {
@@ -188,14 +242,15 @@ fn the_low_water_mark_of_the_kernel_is_one() {
             server.conn.leave_kernel_recv(server.fd, 0, false);
         }
         assert!(server.settle());
-        assert_eq!(server.conn.user_rcvlowat.load(Relaxed), 100);
+        assert_eq!(server.conn.identity.user_rcvlowat.load(Relaxed), 100);
         let mut low = 0i32;
         smc::sys::getsockopt(server.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mut low);
         assert_eq!(low, 1, "by_receive {by_receive}");
     }
 }
 
-/// One end is the first to use a ring; what the other reads before it can send itself must be told afterwards.
+/// One end is the first to use a ring; what the other reads before it can send itself must be told
+/// afterwards.
 #[test]
 fn space_freed_before_the_end_of_the_upgrade_is_told() {
     let _serial = serial();
@@ -206,7 +261,8 @@ fn space_freed_before_the_end_of_the_upgrade_is_told() {
             client.step();
         }
     }
-    let (sender, reader) = if server.conn.sends_on_ring() { (&server, &client) } else { (&client, &server) };
+    let (sender, reader) =
+        if server.conn.sends_on_ring() { (&server, &client) } else { (&client, &server) };
     assert!(!reader.conn.is_committed());
     while sender.send(&[3; 30_000]).is_ok() {}
     assert!(reader.conn.settle_rx(reader.fd));
@@ -218,7 +274,13 @@ fn space_freed_before_the_end_of_the_upgrade_is_told() {
     upgrade(&server, &client);
     // An idle reader looks again, and finds nothing.
     assert_eq!(reader.recv(&mut [0; 9], 0), Err(libc::EAGAIN));
-    assert_eq!(sender.send(&[3; 10]), Ok(10), "server {} client {}", server.describe(), client.describe());
+    assert_eq!(
+        sender.send(&[3; 10]),
+        Ok(10),
+        "server {} client {}",
+        server.describe(),
+        client.describe()
+    );
 }
 
 #[derive(Clone, Debug)]

@@ -1,8 +1,9 @@
 //! The bell of a thread: what wakes one that sleeps in poll, in select or in a receive that blocks.
 //!
-//! A thread that sleeps often gets what an epoll set has: a wait number, which stands for the connections that it sleeps on, and a
-//! set of the kernel's in which its peers' bells are watched (`epoll/bells.rs`). Where it cannot have one, or a connection has
-//! others that wait for it too, doorbells come over TCP.
+//! A thread that sleeps often gets what an epoll set has: a wait number, which stands for the
+//! connections that it sleeps on, and a set of the kernel's in which its peers' bells are watched
+//! (`epoll/bells.rs`). Where it cannot have one, or a connection has others that wait for it too,
+//! doorbells come over TCP.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -17,7 +18,7 @@ use smc::{hidden, sys, table as connections};
 use crate::epoll::bells::{Ears, PAGES};
 use crate::fds::inside::{HIGH, OWNERS, Owner, owners, places};
 use crate::fds::{self, Port};
-use crate::{kernel, ledger};
+use crate::kernel;
 
 /// Places at which a thread that is gone is looked for.
 const LOOKS: usize = 8;
@@ -34,7 +35,8 @@ const NOTHING: epoll_event = epoll_event { events: 0, u64: 0 };
 
 /// What a thread has beside its place among those that have sets (`fds::inside::Owner`).
 struct Place {
-    /// Held by the thread while it sleeps: a signal handler that interrupts the sleep, and sleeps itself, has no bell.
+    /// Held by the thread while it sleeps: a signal handler that interrupts the sleep, and sleeps
+    /// itself, has no bell.
     lock: FastLock<false>,
     state: UnsafeCell<State>,
 }
@@ -49,7 +51,8 @@ struct State {
     wait: u32,
     /// There are too many waits or descriptors.
     refused: bool,
-    /// Whether a receive that a signal interrupts is restarted, by how often handlers had changed when that was asked.
+    /// Whether a receive that a signal interrupts is restarted, by how often handlers had changed
+    /// when that was asked.
     restarts: bool,
     handlers: u32,
     ears: Ears,
@@ -57,7 +60,8 @@ struct State {
     receives: (u32, u32, i32),
     /// Whether the kernel watches it beside the bells: from the second such sleep in turn on.
     watched: bool,
-    /// Connections that it has watched. An event of an earlier one, which another process still has, is none of this one.
+    /// Connections that it has watched. An event of an earlier one, which another process still
+    /// has, is none of this one.
     serial: u32,
     /// How often limits of receives had been set when that one was found to have none, plus one.
     limitless: u32,
@@ -102,10 +106,12 @@ fn place() -> Option<(usize, bool)> {
     }
 }
 
-/// The place of a thread that is gone, with its bells, or a new one. Threads that come and go find each other's places.
+/// The place of a thread that is gone, with its bells, or a new one. Threads that come and go find
+/// each other's places.
 #[cold]
 fn take(me: u32) -> Option<usize> {
-    let is_mine = |owner: &Owner, before| owner.thread.compare_exchange(before, me, AcqRel, Relaxed).is_ok();
+    let is_mine =
+        |owner: &Owner, before| owner.thread.compare_exchange(before, me, AcqRel, Relaxed).is_ok();
     let used = owners();
     for _ in 0..LOOKS.min(used.len()) {
         let at = NEXT.fetch_add(1, Relaxed) % used.len();
@@ -129,14 +135,14 @@ impl State {
         }
         self.refused = true;
         let Some(table) = connections::get() else { return };
-        let wait = ledger::take_wait(table);
+        let wait = table.take_wait();
         if wait == 0 || wait as usize + LEFT_TO_SETS as usize >= smc::conn::WAITS {
-            ledger::free_wait(table, wait);
+            table.free_wait(wait);
             return;
         }
         let epfd = sys::epoll_create();
         if epfd < 0 {
-            ledger::free_wait(table, wait);
+            table.free_wait(wait);
             return;
         }
         set.store(hidden::park(epfd), Relaxed);
@@ -144,7 +150,8 @@ impl State {
         (self.wait, self.refused) = (wait, false);
     }
 
-    /// Its set is gone: the program has another file at that number, or there was no number to move it to.
+    /// Its set is gone: the program has another file at that number, or there was no number to move
+    /// it to.
     #[cold]
     fn lose(&mut self, set: &AtomicI32) {
         hidden::forget(set.swap(-1, Relaxed));
@@ -152,14 +159,14 @@ impl State {
         self.stand_for_no_others(&[]);
         (self.receives, self.watched) = ((0, 0, -1), false);
         if let Some(table) = connections::get() {
-            ledger::free_wait(table, self.wait);
+            table.free_wait(self.wait);
         }
         (self.wait, self.refused) = (0, true);
     }
 
     /// Lets the wait number stand for a connection from now on.
     fn stand_for(&mut self, port: Port) -> bool {
-        let name = (port.index, port.conn.gen_.load(Relaxed));
+        let name = (port.index, port.conn.identity.gen_.load(Relaxed));
         if !self.covered[..self.covers].contains(&name) {
             let Some(free) = self.covered.get_mut(self.covers) else { return false };
             *free = name;
@@ -171,9 +178,10 @@ impl State {
         true
     }
 
-    /// Sees to it that the kernel tells of a connection beside the bells, if the thread has slept on it before.
+    /// Sees to it that the kernel tells of a connection beside the bells, if the thread has slept
+    /// on it before.
     fn watch(&mut self, set: i32, port: Port) -> bool {
-        let name = (port.index, port.conn.gen_.load(Relaxed), port.fd);
+        let name = (port.index, port.conn.identity.gen_.load(Relaxed), port.fd);
         let again = self.receives == name;
         if !again {
             self.unwatch(set);
@@ -189,11 +197,18 @@ impl State {
         self.watched
     }
 
-    /// The kernel does not watch it any more. What it told of it once and nobody has noted it tells the next sleep again.
+    /// The kernel does not watch it any more. What it told of it once and nobody has noted it tells
+    /// the next sleep again.
     fn unwatch(&mut self, set: i32) {
         if core::mem::take(&mut self.watched) {
-            // If that number is another file's by now, the kernel knows, and took the old one off at its close.
-            sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, self.receives.2, &epoll_event { events: 0, u64: 0 });
+            // If that number is another file's by now, the kernel knows, and took the old one off
+            // at its close.
+            sys::epoll_ctl(
+                set,
+                libc::EPOLL_CTL_DEL,
+                self.receives.2,
+                &epoll_event { events: 0, u64: 0 },
+            );
         }
         self.receives = (0, 0, -1);
     }
@@ -203,12 +218,14 @@ impl State {
         let mut at = 0;
         while at < self.covers {
             let (index, generation) = self.covered[at];
-            if ports.iter().any(|port| (port.index, port.conn.gen_.load(Relaxed)) == (index, generation)) {
+            if ports.iter().any(|port| {
+                (port.index, port.conn.identity.gen_.load(Relaxed)) == (index, generation)
+            }) {
                 at += 1;
                 continue;
             }
             let c = fds::conn(index);
-            if c.gen_.load(Relaxed) == generation {
+            if c.identity.gen_.load(Relaxed) == generation {
                 c.uncover(self.wait);
             }
             self.covers -= 1;
@@ -274,7 +291,8 @@ impl Sleep {
         unsafe { &mut *self.place.state.get() }
     }
 
-    /// Whether a receive that blocks may sleep here: a signal must not end it that would not end one in the kernel.
+    /// Whether a receive that blocks may sleep here: a signal must not end it that would not end
+    /// one in the kernel.
     pub fn restarts(&self) -> bool {
         // SAFETY: the lock is held, and nothing changes it meanwhile.
         unsafe { (*self.place.state.get()).restarts }
@@ -285,12 +303,14 @@ impl Sleep {
         self.state().stand_for_no_others(ports);
     }
 
-    /// Lets the sleep stand for data on a connection, of which its caller has a seat; false if that must be armed by itself.
+    /// Lets the sleep stand for data on a connection, of which its caller has a seat; false if that
+    /// must be armed by itself.
     pub fn covers(&mut self, port: Port) -> bool {
         let c = port.conn;
         // SYNC: alone. Behind the seat; pairs with `may_cover` of epoll.
         fence(SeqCst);
-        // Only one wait can stand for a connection, and a doorbell of its own stream wakes all that wait for it.
+        // A header names one wait only. If others wait too, the connection is left uncovered: a TCP
+        // byte wakes every waiter.
         if fds::local(port.index).regs.load(Acquire) != 0
             || fds::is_shared(port.index)
             || !c.is_committed()
@@ -301,7 +321,8 @@ impl Sleep {
         }
         // SAFETY: null, or a control page, type-stable.
         let Some(page) = (unsafe { c.peer_waits().as_ref() }) else { return false };
-        let known = self.pages[..self.used].iter().flatten().any(|(held, _)| core::ptr::eq(*held, page));
+        let known =
+            self.pages[..self.used].iter().flatten().any(|(held, _)| core::ptr::eq(*held, page));
         if !known && self.used == PAGES || !self.state().stand_for(port) {
             return false;
         }
@@ -312,7 +333,8 @@ impl Sleep {
         true
     }
 
-    /// From here on whoever publishes on a connection that the sleep covers rings. The caller looks once more before it sleeps.
+    /// From here on whoever publishes on a connection that the sleep covers rings. The caller looks
+    /// once more before it sleeps.
     pub fn arm(&mut self) {
         let (pages, epfd) = (self.pages, self.owner.set.load(Relaxed));
         let state = self.state();
@@ -335,7 +357,8 @@ impl Sleep {
         }
         let (mut out, epfd) = ([NOTHING; ROOM], self.owner.set.load(Relaxed));
         // SAFETY: room for as many events.
-        let n = unsafe { sys::epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, 0, core::ptr::null()) };
+        let n =
+            unsafe { sys::epoll_pwait(epfd, out.as_mut_ptr(), ROOM as i32, 0, core::ptr::null()) };
         if n < 0 || told & libc::POLLNVAL != 0 {
             self.lose();
         } else if self.take(&out, n) != Woken::Bell {
@@ -350,13 +373,18 @@ impl Sleep {
         self.state().lose(&owner.set);
     }
 
-    /// Sleeps on one connection, which is covered, for so many nanoseconds (None: for ever), or an errno.
+    /// Sleeps on one connection, which is covered, for so many nanoseconds (None: for ever), or an
+    /// errno.
     pub fn receive(&mut self, port: Port, left: Option<u64>) -> Result<Woken, i32> {
         let epfd = self.owner.set.load(Relaxed);
         let watched = self.state().watch(epfd, port);
         self.owner.on.store(port.index + 1, SeqCst);
         let (mut out, mut own) = ([NOTHING; ROOM], 0);
-        let r = if watched { self.sleep_in_set(&mut out, left) } else { self.sleep_beside_set(port, left, &mut own) };
+        let r = if watched {
+            self.sleep_in_set(&mut out, left)
+        } else {
+            self.sleep_beside_set(port, left, &mut own)
+        };
         self.owner.on.store(0, SeqCst);
         match r {
             0 => Ok(Woken::Time),
@@ -401,12 +429,12 @@ impl Sleep {
         r
     }
 
-    /// Whether the last sleep of a receive was on this connection, and the kernel would still say of it that it has no time
-    /// limit. It is nobody else's, or it would not be covered.
+    /// Whether the last sleep of a receive was on this connection, and the kernel would still say
+    /// of it that it has no time limit. It is nobody else's, or it would not be covered.
     pub fn has_no_limit(&mut self, port: Port) -> bool {
         let state = self.state();
         state.limitless == LIMITS.load(Relaxed) + 1
-            && state.receives == (port.index, port.conn.gen_.load(Relaxed), port.fd)
+            && state.receives == (port.index, port.conn.identity.gen_.load(Relaxed), port.fd)
     }
 
     /// It has none; `limits` were set so far, before it was asked.
@@ -420,7 +448,9 @@ impl Sleep {
         for event in &out[..n.max(0) as usize] {
             let epfd = self.owner.set.load(Relaxed);
             let state = self.state();
-            if state.ears.told(epfd, event.u64, event.events).is_none() && event.u64 == state.serial.into() {
+            if state.ears.told(epfd, event.u64, event.events).is_none()
+                && event.u64 == state.serial.into()
+            {
                 woken = Woken::Kernel(event.events);
             }
         }
@@ -439,13 +469,8 @@ impl Drop for Sleep {
 
 /// A descriptor of ours has moved to another number.
 pub fn moved_fd(from: i32, to: i32) {
-    for (owner, place) in owners().iter().zip(&PLACES) {
+    for owner in owners() {
         let _ = owner.set.compare_exchange(from, to, Relaxed, Relaxed);
-        // Of one that sleeps the number is not needed but to close it, which then does nothing.
-        if let Some(_guard) = place.lock.try_lock() {
-            // SAFETY: the lock is held.
-            unsafe { (*place.state.get()).ears.moved_fd(from, to) };
-        }
     }
 }
 
@@ -456,167 +481,12 @@ pub fn after_fork_child() {
         owner.set.store(-1, Relaxed);
         owner.on.store(0, Relaxed);
         // SAFETY: the only thread of the child.
-        unsafe {
-            place.lock.reset();
-            *place.state.get() = Place::new().state.into_inner();
-        }
+        unsafe { place.lock.reset() };
+        // SAFETY: as above.
+        unsafe { *place.state.get() = Place::new().state.into_inner() };
     }
     HIGH.store(0, Relaxed);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::poll;
-    use crate::tests::{Epoll, Pair, SCRIPTED, close, port, recv, send, serial, upgraded};
-    use std::thread;
-    use std::time::Duration;
-
-    /// A thread reads one byte after the other, each of which is sent when it is asleep. Some must be rung for without a byte on
-    /// the connection.
-    fn is_rung_by_its_bell(pair: &Pair, read: impl Fn() -> Vec<u8> + Sync) {
-        const MOST: usize = 400;
-        let doorbells = &port(pair.0).conn.tx.counts.doorbells;
-        let unread = || sys::ioctl_int(pair.1, libc::FIONREAD).unwrap();
-        thread::scope(|scope| {
-            scope.spawn(|| while read() != b"e" {});
-            let (mut by_bell, mut sent) = (0, 0);
-            while by_bell < 3 && sent < MOST {
-                sent += 1;
-                thread::sleep(Duration::from_millis(3));
-                let before = (unread(), doorbells.load(Relaxed));
-                assert_eq!(send(pair.0, b"m", 0), 1);
-                thread::sleep(Duration::from_millis(3));
-                by_bell += u32::from(unread() == before.0 && doorbells.load(Relaxed) > before.1);
-            }
-            assert_eq!(send(pair.0, b"e", 0), 1);
-            assert_eq!(by_bell, 3, "of {sent}");
-        });
-    }
-
-    #[test]
-    fn a_receive_that_blocks_is_woken_by_a_bell() {
-        let _turn = serial();
-        SCRIPTED.restarts.store(true, SeqCst);
-        let pair = upgraded();
-        is_rung_by_its_bell(&pair, || recv(pair.1, 1, 0).unwrap());
-    }
-
-    #[test]
-    fn poll_is_woken_by_a_bell() {
-        let _turn = serial();
-        let pair = upgraded();
-        is_rung_by_its_bell(&pair, || {
-            let mut list = [pollfd { fd: pair.1, events: libc::POLLIN, revents: 0 }];
-            // SAFETY: a live list.
-            let n = unsafe { poll::poll(list.as_mut_ptr(), 1, None, core::ptr::null(), || panic!("it is upgraded")) };
-            assert_eq!((n, list[0].revents), (1, libc::POLLIN));
-            recv(pair.1, 1, 0).unwrap()
-        });
-    }
-
-    /// One message after the other is told of by an epoll set.
-    fn read_by_epoll(ep: &Epoll, pair: &Pair) -> Vec<u8> {
-        assert_eq!(ep.wait(None), Ok(vec![(pair.1, libc::EPOLLIN as u32)]));
-        recv(pair.1, 1, 0).unwrap()
-    }
-
-    #[test]
-    fn an_epoll_set_is_woken_by_a_bell() {
-        let _turn = serial();
-        let (pair, ep) = (upgraded(), Epoll::new());
-        ep.add(pair.1, libc::EPOLLIN);
-        is_rung_by_its_bell(&pair, || read_by_epoll(&ep, &pair));
-    }
-
-    #[test]
-    fn a_set_of_another_user_is_woken_by_a_bell_that_it_has_made() {
-        let _turn = serial();
-        let (pair, ep) = (upgraded(), Epoll::new());
-        ep.add(pair.1, libc::EPOLLIN);
-        let own = sys::unix_pair().unwrap();
-        let is_possible = smc::channel::refuse_descriptors(own[0]);
-        own.into_iter().for_each(|fd| _ = sys::close(fd));
-        // SAFETY: no arguments.
-        if !is_possible || unsafe { libc::geteuid() } != 0 {
-            println!("skipped: only root can be two users, and Linux before 6.16 has no bells between them");
-            return;
-        }
-        let bells = || smc::hidden::all().filter(|&fd| sys::is_connected_unix_stream(fd)).count();
-        let before = bells();
-        is_rung_by_its_bell(&pair, || {
-            const SOMEBODY: u32 = 65534;
-            // SAFETY: integers; of this thread alone, not of the process as through libc.
-            unsafe { libc::syscall(libc::SYS_setresuid, u32::MAX, SOMEBODY, u32::MAX) };
-            read_by_epoll(&ep, &pair)
-        });
-        assert_eq!(bells(), before + 2, "both ends of it");
-    }
-
-    /// A wait number stands for one sleep: two threads on a connection share the doorbells of its stream.
-    #[test]
-    fn two_that_wait_for_one_connection_are_both_woken() {
-        let _turn = serial();
-        SCRIPTED.restarts.store(true, SeqCst);
-        let pair = upgraded();
-        thread::scope(|scope| {
-            let readers = [(); 2].map(|()| {
-                scope.spawn(|| {
-                    let mut got = 0;
-                    while recv(pair.1, 1, 0).unwrap() != b"e" {
-                        got += 1;
-                    }
-                    got
-                })
-            });
-            for at in 0..200 {
-                if at % 20 == 0 {
-                    thread::sleep(Duration::from_millis(3));
-                }
-                assert_eq!(send(pair.0, b"m", 0), 1);
-            }
-            thread::sleep(Duration::from_millis(3));
-            assert_eq!(send(pair.0, b"ee", 0), 2);
-            assert_eq!(readers.map(|reader| reader.join().unwrap()).iter().sum::<i32>(), 200);
-        });
-    }
-
-    /// A connection that the kernel watched and that another process still has goes on telling this thread of its end.
-    #[test]
-    fn the_end_of_an_earlier_connection_is_not_that_of_the_next() {
-        const OFTEN: usize = 20;
-        let _turn = serial();
-        SCRIPTED.restarts.store(true, SeqCst);
-        let (earlier, next) = (upgraded(), upgraded());
-        let pause = || thread::sleep(Duration::from_millis(2));
-        let talk = |pair: &Pair, at: &(dyn Fn(usize) + Sync)| {
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for n in 0..OFTEN {
-                        pause();
-                        at(n);
-                        assert_eq!(send(pair.0, b"m", 0), 1);
-                    }
-                });
-                // Always the same thread, which has slept on both.
-                for _ in 0..OFTEN {
-                    assert_eq!(recv(pair.1, 1, 0), Ok(b"m".to_vec()));
-                }
-            });
-        };
-        talk(&earlier, &|_| ());
-        let elsewhere = sys::fcntl(earlier.1, libc::F_DUPFD_CLOEXEC, 0) as i32;
-        close(earlier.1);
-        talk(&next, &|n| {
-            if n == OFTEN / 2 {
-                close(earlier.0);
-                pause();
-            }
-        });
-        assert!(!port(next.1).conn.peer_died());
-        close(next.0);
-        assert_eq!(recv(next.1, 1, 0), Ok(vec![]));
-        sys::close(elsewhere);
-        core::mem::forget(earlier);
-    }
-}
+mod tests;

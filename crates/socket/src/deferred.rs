@@ -1,5 +1,5 @@
-//! What signal handlers send on the connection whose send they have interrupted. It stands half done further up the stack and
-//! cannot be waited for, so the bytes are kept, and follow it.
+//! What signal handlers send on the connection whose send they have interrupted. It stands half
+//! done further up the stack and cannot be waited for, so the bytes are kept, and follow it.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -21,11 +21,13 @@ struct Slot {
 
 const FILLING: u32 = u32::MAX;
 
-// SAFETY: the bytes are written by a handler that runs inside the connection's tx lock, and read under that lock.
+// SAFETY: the bytes are written by a handler that runs inside the connection's tx lock, and read
+// under that lock.
 unsafe impl Sync for Slot {}
 
-static ALL: [Slot; SLOTS] =
-    [const { Slot { of: AtomicU32::new(0), len: AtomicU32::new(0), bytes: UnsafeCell::new([0; ROOM]) } }; SLOTS];
+static ALL: [Slot; SLOTS] = [const {
+    Slot { of: AtomicU32::new(0), len: AtomicU32::new(0), bytes: UnsafeCell::new([0; ROOM]) }
+}; SLOTS];
 /// Slots in use.
 static USED: AtomicU32 = AtomicU32::new(0);
 
@@ -35,11 +37,12 @@ pub fn any() -> bool {
     USED.load(Relaxed) > 0
 }
 
-/// Keeps what fits of `from`, and moves it on; how many bytes that was. The calling thread holds the tx lock further up its
-/// stack.
+/// Keeps what fits of `from`, and moves it on; how many bytes that was. The calling thread holds
+/// the tx lock further up its stack.
 pub fn keep(index: u32, from: &mut Pieces) -> usize {
     let own = || ALL.iter().find(|slot| slot.of.load(Acquire) == index + 1);
-    let free = || ALL.iter().find(|slot| slot.of.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok());
+    let free =
+        || ALL.iter().find(|slot| slot.of.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok());
     let (slot, new) = match own() {
         Some(slot) => (slot, false),
         None => match free() {
@@ -53,7 +56,9 @@ pub fn keep(index: u32, from: &mut Pieces) -> usize {
         && let Some((src, n)) = from.next(ROOM - len)
     {
         // SAFETY: the application's buffer; within the slot, see `Slot`.
-        unsafe { core::ptr::copy_nonoverlapping(src, slot.bytes.get().cast::<u8>().add(len), n) };
+        unsafe {
+            core::ptr::copy_nonoverlapping(src, slot.bytes.get().cast::<u8>().wrapping_add(len), n)
+        };
         len += n;
     }
     slot.len.store(len as u32, Relaxed);

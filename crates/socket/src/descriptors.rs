@@ -35,11 +35,12 @@ pub fn close_range(first: u32, last: u32, flags: i32, call: impl Fn(u32, u32) ->
     for fd in i64::from(first)..=end {
         fds::before_close(fd as i32);
     }
-    // Around our own descriptors, which the application does not know of. A vfork child is about to exec, which
-    // closes them anyway.
+    // Around our own descriptors, which the application does not know of. A vfork child is about to
+    // exec, which closes them anyway.
     let mut from = first;
     let mut r = 0;
-    let mut ours: Vec<u32> = if fds::owner() { hidden::all().map(|fd| fd as u32).collect() } else { Vec::new() };
+    let mut ours: Vec<u32> =
+        if fds::owner() { hidden::all().map(|fd| fd as u32).collect() } else { Vec::new() };
     ours.sort_unstable();
     for fd in ours.into_iter().filter(|f| (first..=last).contains(f)) {
         if fd > from {
@@ -73,8 +74,8 @@ pub fn dup_over(old: i32, new: i32, plain: impl FnOnce() -> isize) -> isize {
     if !fds::owner() {
         return plain();
     }
-    // The kernel closes `new` inside the call. What an upgraded connection there must do before its end is done
-    // on another descriptor of it, kept for that moment.
+    // The kernel closes `new` inside the call. What an upgraded connection there must do before its
+    // end is done on another descriptor of it, kept for that moment.
     let mut kept = -1;
     if let Kind::Conn(_) = fds::kind(new)
         && sys::fcntl(old, libc::F_GETFD, 0) >= 0
@@ -84,9 +85,17 @@ pub fn dup_over(old: i32, new: i32, plain: impl FnOnce() -> isize) -> isize {
             fds::share(new, kept);
         }
     }
+    // Only these are asked by their numbers meanwhile.
+    let names_connection = matches!(fds::kind(new), fds::Kind::Conn(_));
+    if names_connection {
+        fds::begin_over();
+    }
     let r = plain();
     if r >= 0 {
         fds::share_over(old, new);
+    }
+    if names_connection {
+        fds::end_over();
     }
     if kept >= 0 {
         fds::before_close(kept);
@@ -107,7 +116,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize, plain: impl FnOnce() -> isize) -> is
         && let Some(port) = fds::existing(fd)
     {
         // SIGIO comes from the kernel's socket: its readiness must be the whole truth.
-        fds::freeze(port, reason::ASYNC_IO.code());
+        fds::go_back(port, reason::ASYNC_IO.code());
     }
     r
 }
@@ -119,7 +128,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize, plain: impl FnOnce() -> isize) -> is
 pub unsafe fn ioctl(fd: i32, req: u64, arg: usize, plain: impl FnOnce() -> isize) -> isize {
     let Some(port) = fds::existing(fd) else { return plain() };
     if req == libc::FIOASYNC {
-        fds::freeze(port, reason::ASYNC_IO.code());
+        fds::go_back(port, reason::ASYNC_IO.code());
     }
     let told = arg as *mut c_int;
     // What the kernel would refuse is left to it.
@@ -142,11 +151,12 @@ fn queued(port: Port, req: u64) -> Option<c_int> {
     let Port { conn: c, fd, .. } = port;
     match req {
         SIOCINQ if settle(port) => Some(c.unread(fd) as c_int),
-        // What is in the ring has been delivered: TCP counts what the peer's kernel has not acknowledged.
+        // What is in the ring has been delivered: TCP counts what the peer's kernel has not
+        // acknowledged.
         SIOCOUTQ | SIOCOUTQNSD if c.sends_on_ring() => Some(0),
         SIOCATMARK if c.receives_on_ring() => {
             // The mark lies behind the ring: its sender has gone back to TCP for the urgent byte.
-            if c.unread(fd) > 0 {
+            if c.has_payload_left() && c.unread(fd) > 0 || c.unread_in_ring() > 0 {
                 return Some(0);
             }
             c.try_back_to_tcp(fd);

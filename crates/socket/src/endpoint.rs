@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use libc::{sockaddr, socklen_t};
-use smc::{reason, sys};
+use smc::inet::Addr;
+use smc::{meet, reason, sys};
 
-use crate::fds::{self, Kind};
+use crate::fds::{self, Kind, Port};
 use crate::settle::settle;
 
 /// Marks what socket returned.
@@ -23,7 +24,7 @@ pub fn accepted(listener: i32, fd: isize) -> isize {
     if fd < 0 {
         return fd;
     }
-    if fds::has_left() {
+    if fds::has_stopped() {
         fds::purge(fd as i32);
         return fd;
     }
@@ -40,17 +41,61 @@ pub fn accepted(listener: i32, fd: isize) -> isize {
     fd
 }
 
-/// Before connect. AF_UNSPEC dissolves the connection; the next one on this descriptor begins anew, on TCP.
+/// Before connect. AF_UNSPEC dissolves the connection; the next one on this descriptor begins anew,
+/// on TCP.
 ///
 /// # Safety
 /// `a` must be what the application gives to connect, with its length `l`.
 pub unsafe fn before_connect(fd: i32, a: *const sockaddr, l: socklen_t) {
-    let Some(port) = fds::existing(fd) else { return };
+    if let Some(port) = fds::existing(fd) {
+        // SAFETY: the caller's obligation.
+        unsafe { connected_before(port, a, l) };
+    }
+}
+
+/// The descriptor has a connection already.
+///
+/// # Safety
+/// As for `before_connect`.
+#[cold]
+#[inline(never)]
+unsafe fn connected_before(port: Port, a: *const sockaddr, l: socklen_t) {
     // SAFETY: an address of at least two bytes.
-    let dissolves = l >= 2 && !crate::faulty(a) && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
-    if dissolves && port.conn.switched() {
+    let dissolves =
+        l >= 2 && !crate::faulty(a) && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
+    let c = port.conn;
+    if dissolves && (c.switched() || !meet::dissolve(c, port.fd)) {
         // What is unread goes with it, so nothing is for our own receives to find.
-        fds::leave_ring(port, reason::REVERTED.code());
+        fds::go_back_for_readiness(port, reason::REVERTED.code());
+    }
+}
+
+/// What connect returned, `r`, where `meet::may_offer`.
+///
+/// # Safety
+/// As for `before_connect`.
+#[cold]
+pub unsafe fn connected(fd: i32, a: *const sockaddr, l: socklen_t, r: isize) -> isize {
+    // To this machine it is open by now, also where the program does not wait for it.
+    if r == 0 || r == -(libc::EINPROGRESS as isize) {
+        let mut raw = [0u8; 28];
+        // SAFETY: the kernel has just read so many bytes there.
+        unsafe {
+            core::ptr::copy_nonoverlapping(a.cast(), raw.as_mut_ptr(), raw.len().min(l as usize))
+        };
+        opened(fd, &raw);
+    }
+    r
+}
+
+/// A connection to this address was opened, or is being opened.
+fn opened(fd: i32, to: &[u8; 28]) {
+    let Some(to) = Addr::of(to) else { return };
+    if meet::is_worth_an_offer(&to)
+        && !shm::lock::on_signal_stack()
+        && let Some(Port { index, conn, fd }) = fds::port(fd)
+    {
+        meet::offer(conn, fd, || fds::is_shared(index));
     }
 }
 

@@ -1,4 +1,5 @@
-//! Which descriptors are ours to watch: one word per descriptor number, and per connection what this process holds.
+//! Which descriptors are ours to watch: one word per descriptor number, and per connection what
+//! this process holds.
 //!
 //! A hook on a plain file costs one load and one branch.
 #![allow(unsafe_code)]
@@ -10,29 +11,38 @@ use smc::{sys, table};
 
 use crate::ledger::{self, held};
 use life::{create, drop_ref};
-use tcp::leave_to_stdio;
+use tcp::go_back_for_stdio;
 
+pub(crate) mod drain;
 mod exec;
 mod fork;
 pub(crate) mod inside;
 mod life;
+pub(crate) mod rings;
 mod tcp;
 pub mod travel;
 
-pub use exec::{Kept, before_exec, before_exit, inherit, revert_for_spawn, undo_exec};
-pub(crate) use fork::{after_fork_child, before_fork, go_back_before_vfork};
-pub(crate) use inside::{kept, left};
+pub use exec::{Kept, before_exec, before_exit, go_back_for_spawn, inherit, undo_exec};
+pub(crate) use fork::{
+    after_fork_child, before_fork, go_back_before_vfork, while_alone, while_held,
+};
+pub(crate) use inside::{call_ended, kept};
 pub(crate) use life::is_shared;
 pub use life::{before_close, share, share_over};
+pub(crate) use life::{begin_over, end_over, settle_over};
 pub(crate) use tcp::on_upgraded;
-pub use tcp::{freeze, give_up, go_back_from_copies, leave_for_good, leave_ring, make_way};
+pub use tcp::{
+    go_back, go_back_for_others, go_back_for_readiness, go_back_from_copies, make_way,
+    stop_for_good,
+};
 
 /// A descriptor that names a connection.
 #[derive(Clone, Copy)]
 pub struct Port {
     /// Its place in the table.
     pub index: u32,
-    /// The connection at that place; type-stable, so that a late reader finds a connection, if not this one.
+    /// The connection at that place; type-stable, so that a late reader finds a connection, if not
+    /// this one.
     pub conn: &'static Conn,
     /// The descriptor's number, which may name something else as soon as another thread closes it.
     pub fd: i32,
@@ -54,6 +64,10 @@ pub enum Kind {
 const TAG_TCP: u64 = 1 << 56;
 const TAG_CONN: u64 = 2 << 56;
 const TAG_EPOLL: u64 = 3 << 56;
+/// Not ours yet, and in an epoll set already: see `astray`.
+const TAG_ASTRAY: u64 = 4 << 56;
+/// An io_uring, of which only `rings` knows more: for everybody else another file.
+const TAG_RING: u64 = 5 << 56;
 const TAG_MASK: u64 = 0xff << 56;
 
 static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
@@ -62,24 +76,32 @@ static LIMIT: AtomicU32 = AtomicU32::new(0);
 static HIGH: AtomicU32 = AtomicU32::new(0);
 /// The process that owns this memory; a vfork child shares it and must not change it.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// A word that the kernel wipes in every child with memory of its own, however it was made; else 1. The handlers of
-/// pthread_atfork do not run for all of them.
+/// A word that the kernel wipes in every child with memory of its own, however it was made; else 1.
+/// The handlers of pthread_atfork do not run for all of them.
 static HOME: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// Where vfork and clone are not among our entry points, such a child would go unseen.
 const UNSEEN_SHARING: bool = !cfg!(target_arch = "x86_64");
-/// A child that shares this memory was made, or may have been: from then on only the kernel knows who is who.
+/// A child that shares this memory was made, or may have been: from then on only the kernel knows
+/// who is who.
 pub static SHARED: AtomicBool = AtomicBool::new(UNSEEN_SHARING);
 /// Connections of this process with a direction on a ring, or about to.
 static UPGRADED: AtomicU32 = AtomicU32::new(0);
-/// Whether an SO_RCVLOWAT above 1 was ever set: the kernel's is lowered before the connection leaves TCP.
+/// Whether an SO_RCVLOWAT above 1 was ever set: the kernel's is lowered before the connection
+/// leaves TCP.
 pub static MARKED: AtomicBool = AtomicBool::new(false);
+
+/// Forks so far, with the one that is under way.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Relaxed)
+}
 
 /// Whether any descriptor's readiness may not be the kernel's.
 pub fn readiness_differs() -> bool {
     UPGRADED.load(Relaxed) > 0 || MARKED.load(Relaxed)
 }
 
-/// What this process (not its family) keeps for a connection, beside the number of its descriptors (`ledger.rs`).
+/// What this process (not its family) keeps for a connection, beside the number of its descriptors
+/// (`ledger.rs`).
 #[repr(C)]
 #[derive(Default)]
 pub struct Local {
@@ -91,19 +113,30 @@ pub struct Local {
     pub upgraded: AtomicU32,
     /// How often it was removed from an epoll set while it was on a ring.
     pub removals: AtomicU32,
-    /// Our own descriptor of it, while calls of other threads go on that began before its close (0: none).
+    /// Our own descriptor of it, while calls of other threads go on that began before its close (0:
+    /// none).
     kept: AtomicI32,
-    /// The fork, by its number, for which the child's descriptors were counted last, and how many those were.
+    /// The fork, by its number, for which the child's descriptors were counted last, and how many
+    /// those were.
     counted_for: AtomicU32,
     counted: AtomicU32,
+    /// Forks before it: no child of these has it.
+    born: AtomicU32,
+    /// The inode of its socket, if it was passed over a Unix socket by this process or to it.
+    passed: AtomicU32,
+    /// The ledger's note of that.
+    note: AtomicU32,
+    /// 1: it came by that note, and our parent is counted among those who hold it.
+    came: AtomicU32,
 }
 /// Forks so far.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Sockets seen, of which each so many-th makes us look for killed children.
 static CREATED: AtomicU32 = AtomicU32::new(1);
 const REAP_EVERY: u32 = 64;
-/// Places at which is looked then for connections that left and did not arrive: more than sockets that came since.
-const RECALLED: u32 = 4 * REAP_EVERY;
+/// Places at which is looked then for connections that left and did not arrive: more than sockets
+/// that came since.
+const LOST_PLACES: u32 = 4 * REAP_EVERY;
 static LOCALS: AtomicPtr<Local> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Reserves the arrays. Without them every descriptor is `Other` and everything stays TCP.
@@ -144,8 +177,10 @@ fn word(fd: i32) -> Option<&'static AtomicU64> {
     if fd as u32 >= LIMIT.load(Relaxed) {
         return None;
     }
-    // SAFETY: below LIMIT, which is set after WORDS; never unmapped.
-    Some(unsafe { &*WORDS.load(Relaxed).add(fd as usize) })
+    // SAFETY: below LIMIT, which is set after WORDS.
+    let word = unsafe { WORDS.load(Relaxed).add(fd as usize) };
+    // SAFETY: never unmapped.
+    Some(unsafe { &*word })
 }
 
 /// What `fd` stands for.
@@ -160,6 +195,12 @@ pub fn kind(fd: i32) -> Kind {
     }
 }
 
+/// Whether `fd` names the connection at `index`.
+#[inline]
+pub(crate) fn names(fd: i32, index: u32) -> bool {
+    word(fd).is_some_and(|w| w.load(Acquire) == TAG_CONN | u64::from(index))
+}
+
 fn decode(v: u64) -> Kind {
     match v & TAG_MASK {
         TAG_TCP => Kind::Tcp,
@@ -169,43 +210,99 @@ fn decode(v: u64) -> Kind {
     }
 }
 
-/// This process has left for good: nothing is marked any more, so that no hook makes a system call of its own.
-static LEFT: AtomicBool = AtomicBool::new(false);
+/// The library has stopped in this process: nothing is marked any more, so that no hook makes a
+/// system call of its own.
+static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Whether `leave_for_good` was called here, or in a parent.
-#[inline]
-pub fn has_left() -> bool {
-    LEFT.load(Relaxed)
+/// Whether `init` was called: not where the library is off from the start.
+pub fn has_begun() -> bool {
+    LIMIT.load(Relaxed) != 0
 }
 
-/// Marks `fd`, whose number the kernel has just given out: a word left from a close that we did not see goes.
+/// Whether `stop_for_good` was called here, or in a parent.
+#[inline]
+pub fn has_stopped() -> bool {
+    STOPPED.load(Relaxed)
+}
+
+/// Marks `fd`, whose number the kernel has just given out: a word left from a close that we did not
+/// see goes.
 pub fn mark(fd: i32, kind: Kind) {
     let Some(w) = word(fd) else { return };
-    forget_stale(fd, w);
-    if has_left() {
+    if has_stopped() {
+        forget_stale(fd, w, 0);
         return;
     }
-    w.store(
-        match kind {
-            Kind::Other => 0,
-            Kind::Tcp => TAG_TCP,
-            Kind::Conn(i) => TAG_CONN | u64::from(i),
-            Kind::Epoll(i) => TAG_EPOLL | u64::from(i),
-        },
-        Release,
-    );
+    let now = match kind {
+        Kind::Other => 0,
+        Kind::Tcp => TAG_TCP,
+        Kind::Conn(i) => TAG_CONN | u64::from(i),
+        Kind::Epoll(i) => TAG_EPOLL | u64::from(i),
+    };
+    forget_stale(fd, w, now);
     HIGH.fetch_max(fd as u32 + 1, Relaxed);
     if (0..=2).contains(&fd) && matches!(kind, Kind::Tcp | Kind::Conn(_)) {
-        leave_to_stdio(fd);
+        go_back_for_stdio(fd);
     }
 }
 
-fn forget_stale(fd: i32, w: &AtomicU64) {
-    let old = w.swap(0, AcqRel);
+/// The io_uring that `fd` names, by its place.
+pub(crate) fn ring(fd: i32) -> Option<u32> {
+    let v = word(fd)?.load(Acquire);
+    (v & TAG_MASK == TAG_RING).then_some(v as u32)
+}
+
+/// `fd` names an io_uring; false where that cannot be noted.
+pub(crate) fn mark_ring(fd: i32, index: u32) -> bool {
+    let Some(w) = word(fd).filter(|_| !has_stopped()) else { return false };
+    forget_stale(fd, w, TAG_RING | u64::from(index));
+    HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    true
+}
+
+/// Changes what a number stands for.
+#[inline]
+fn forget_stale(fd: i32, w: &AtomicU64, now: u64) {
+    // SYNC: underway. As in `before_close`.
+    let old = w.swap(now, SeqCst);
+    if old != 0 {
+        retire(fd, old);
+    }
+}
+
+/// What a number stood for is gone.
+#[cold]
+fn retire(fd: i32, old: u64) {
     match decode(old) {
         Kind::Conn(i) => drop_ref(i, -1),
         Kind::Epoll(i) => crate::epoll::forget(i, fd),
+        _ if old & TAG_MASK == TAG_RING => rings::forget(old as u32),
+        _ if old == TAG_ASTRAY => astray(fd),
         _ => {}
+    }
+}
+
+/// What a number names now has come into an epoll set in place of what it named before, and no note
+/// tells of it: its readiness must be the kernel's. If it was not made known yet, it stays on TCP
+/// when it is.
+#[cold]
+pub(crate) fn astray(fd: i32) {
+    let Some(w) = word(fd) else { return };
+    loop {
+        match kind(fd) {
+            Kind::Other if w.compare_exchange(0, TAG_ASTRAY, SeqCst, Acquire).is_ok() => return,
+            Kind::Other if matches!(w.load(Acquire) & TAG_MASK, TAG_ASTRAY | TAG_RING) => return,
+            Kind::Other => {}
+            Kind::Epoll(i) => return crate::epoll::nest(i),
+            Kind::Tcp | Kind::Conn(_) => {
+                if let Some(Port { index, .. }) = port(fd) {
+                    while_held(index, fd, |port| {
+                        go_back_for_readiness(port, smc::reason::UNSEEN.code())
+                    });
+                }
+                return;
+            }
+        }
     }
 }
 
@@ -216,7 +313,7 @@ pub fn purge(fd: i32) -> i32 {
         && w.load(Relaxed) != 0
         && owner()
     {
-        forget_stale(fd, w);
+        forget_stale(fd, w, 0);
     }
     fd
 }
@@ -226,7 +323,8 @@ pub fn high() -> i32 {
     HIGH.load(Relaxed) as i32
 }
 
-/// What the kernel says of this memory, where it can be asked: that it is its owner's or shared with it (1), or a child's (0).
+/// What the kernel says of this memory, where it can be asked: that it is its owner's or shared
+/// with it (1), or a child's (0).
 fn home() -> Option<u32> {
     let home = HOME.load(Relaxed);
     // SAFETY: a page that stays mapped.
@@ -245,7 +343,9 @@ pub fn owner() -> bool {
 #[inline]
 pub fn local(index: u32) -> &'static Local {
     // SAFETY: index is below CAPACITY and LOCALS is set before any index exists.
-    unsafe { &*LOCALS.load(Relaxed).add(index as usize) }
+    let local = unsafe { LOCALS.load(Relaxed).add(index as usize) };
+    // SAFETY: never unmapped.
+    unsafe { &*local }
 }
 
 /// The connection at `index`.
@@ -309,7 +409,7 @@ mod tests {
         // A close that nobody saw, and a pipe at the same number.
         purge(pair.0);
         assert_eq!(kind(pair.0), Kind::Other);
-        assert_eq!(conn(index).refs.load(Relaxed), 0);
+        assert_eq!(conn(index).identity.refs.load(Relaxed), 0);
     }
 
     #[test]
@@ -356,8 +456,8 @@ mod tests {
         let _turn = serial();
         let pair = upgraded();
         assert_eq!(send(pair.1, b"unread", 0), 6);
-        give_up(found(pair.0), reason::STDIO.code());
-        assert_eq!(conn(found(pair.0).index).reason.load(Relaxed), reason::STDIO.code());
+        go_back_for_others(found(pair.0), reason::STDIO.code());
+        assert_eq!(conn(found(pair.0).index).identity.reason.load(Relaxed), reason::STDIO.code());
         assert_eq!(send(pair.0, b"ring", 0), 4);
         assert_eq!(recv(pair.1, 8, 0), Ok(b"ring".to_vec()));
         assert_eq!(recv(pair.0, 8, 0), Ok(b"unread".to_vec()));

@@ -18,7 +18,9 @@ use crate::{fail, faulty};
 fn fill(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
     // SAFETY: `dst` has `len` bytes: a part of the ring, or of a staging buffer.
     let r = unsafe { sys::read_into(fd, dst, len, off.as_deref().copied()) };
-    if r == -(libc::EINVAL as isize) && sys::fcntl(fd, libc::F_GETFL, 0) & libc::O_DIRECT as isize != 0 {
+    if r == -(libc::EINVAL as isize)
+        && sys::fcntl(fd, libc::F_GETFL, 0) & libc::O_DIRECT as isize != 0
+    {
         return fill_directly(fd, off, dst, len);
     }
     if r < 0 {
@@ -32,7 +34,12 @@ fn fill(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Resu
 
 /// A file opened with O_DIRECT, which gives only whole blocks, to aligned memory: staged.
 #[cold]
-fn fill_directly(fd: i32, off: &mut Option<&mut off_t>, dst: *mut u8, len: usize) -> Result<usize, i32> {
+fn fill_directly(
+    fd: i32,
+    off: &mut Option<&mut off_t>,
+    dst: *mut u8,
+    len: usize,
+) -> Result<usize, i32> {
     const BLOCK: usize = 4096;
     #[repr(align(4096))]
     struct Stage([u8; 16 * BLOCK]);
@@ -110,7 +117,9 @@ pub unsafe fn sendfile(
         }
     }
     // The kernel refuses whatever is not a file, and says how.
-    if !matches!(sys::kind_of(input), libc::S_IFREG | libc::S_IFBLK) || (!off.is_null() && faulty(off)) {
+    if !matches!(sys::kind_of(input), libc::S_IFREG | libc::S_IFBLK)
+        || (!off.is_null() && faulty(off))
+    {
         return call(n);
     }
     // SAFETY: the caller's obligation.
@@ -135,7 +144,7 @@ pub unsafe fn sendfile(
             }
             Sent::Err(_) | Sent::Held if done > 0 => break,
             Sent::Held => return fail(libc::EAGAIN),
-            Sent::Err(e) => return fail(e),
+            Sent::Err(e) => return fail(e.errno()),
         }
     }
     done as isize
@@ -164,7 +173,9 @@ pub fn splice(
         count_splice();
         return into_ring(port, i, n, nonblock, || call(n));
     }
-    let Some(port) = fds::port(i).filter(|_| !odd() && sys::kind_of(o) == libc::S_IFIFO) else { return call(n) };
+    let Some(port) = fds::port(i).filter(|_| !odd() && sys::kind_of(o) == libc::S_IFIFO) else {
+        return call(n);
+    };
     loop {
         if settle(port) {
             count_splice();
@@ -204,9 +215,9 @@ fn into_kernel(port: Port, plain: impl Fn() -> isize) -> Option<isize> {
     Some(r)
 }
 
-/// The kernel's stream to a pipe, once inside `enter_kernel_recv`; None when there is nothing to take yet. What a splice moves can't
-/// be cut afterwards, so it may not run into the peer's switch: only what has arrived is taken, which was payload when it
-/// was counted.
+/// The kernel's stream to a pipe, once inside `enter_kernel_recv`; None when there is nothing to
+/// take yet. What a splice moves can't be cut afterwards, so it may not run into the peer's switch:
+/// only what has arrived is taken, which was payload when it was counted.
 fn out_of_kernel(port: Port, n: usize, call: impl Fn(usize) -> isize) -> Option<isize> {
     let Port { conn: c, fd, .. } = port;
     // One that sleeps in the kernel must not have an upgrade begin around it.
@@ -267,10 +278,12 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
         match c.send_from(stay.fd(), n.min(there), |dst, len| fill(pipe, &mut None, dst, len)) {
             Sent::Bytes(k) => {
                 if k < n.min(there) {
-                    // As in the kernel, where a count that is short means that there is no more room: its end is an edge.
+                    // As in the kernel, where a count that is short means that there is no more
+                    // room: its end is an edge.
                     c.arm_space();
                     if c.has_space() {
-                        // It came in front of the arm, so nobody rings for it, and who waits for it in another thread sleeps on.
+                        // It came in front of the arm, so nobody rings for it, and who waits for it
+                        // in another thread sleeps on.
                         epoll::on_more_room(port.index);
                     }
                 }
@@ -286,13 +299,19 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
                 return plain();
             }
             Sent::Held => return fail(libc::EAGAIN),
-            Sent::Err(e) => return fail(e),
+            Sent::Err(e) => return fail(e.errno()),
         }
     }
 }
 
 /// Connection to pipe.
-fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -> isize) -> isize {
+fn out_of_ring(
+    port: Port,
+    pipe: i32,
+    n: usize,
+    nonblock: bool,
+    plain: impl Fn() -> isize,
+) -> isize {
     let c = port.conn;
     let mut stay = Stay::new(port);
     loop {
@@ -304,8 +323,9 @@ fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn()
                 return fail(e);
             }
         }
-        // A write of at most PIPE_BUF to a writable pipe never sleeps; more is written only as far as there is room,
-        // which a nonblocking write would tell, but the pipe's mode is the application's.
+        // A write of at most PIPE_BUF to a writable pipe never sleeps; more is written only as far
+        // as there is room, which a nonblocking write would tell, but the pipe's mode is the
+        // application's.
         let got = c.recv_into(stay.fd(), n.min(libc::PIPE_BUF), false, |src, len| {
             // SAFETY: `src` has `len` bytes.
             let r = unsafe { sys::write_from(pipe, src, len) };
@@ -315,11 +335,12 @@ fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn()
             Got::Bytes(k) => return k as isize,
             Got::Eof => return 0,
             Got::Kernel => return plain(),
-            Got::Err(e) => return fail(e),
+            Got::Held => return fail(libc::EAGAIN),
+            Got::Err(e) => return fail(e.errno()),
             // SPLICE_F_NONBLOCK is about the pipe; of the socket its own O_NONBLOCK decides.
             Got::Empty => match wait::for_data(&mut stay, false) {
                 Ok(None) => {}
-                Ok(Some(Got::Err(e))) => return fail(e),
+                Ok(Some(Got::Err(e))) => return fail(e.errno()),
                 Ok(Some(_)) => return 0,
                 Err(e) => return fail(e),
             },
@@ -356,11 +377,13 @@ mod tests {
         let mut at = 4;
         let refused: &dyn Fn(usize) -> isize = &|_| panic!("it is upgraded");
         // SAFETY: a live offset.
-        let r = unsafe { sendfile(pair.0, file, &raw mut at, 4, refused, &|_, _| panic!("no pipe")) };
+        let r =
+            unsafe { sendfile(pair.0, file, &raw mut at, 4, refused, &|_, _| panic!("no pipe")) };
         assert_eq!((r, at), (4, 8));
         assert_eq!(recv(pair.1, 9, 0), Ok(b"4567".to_vec()));
         // SAFETY: a live offset.
-        let r = unsafe { sendfile(pair.0, file, &raw mut at, 100, refused, &|_, _| panic!("no pipe")) };
+        let r =
+            unsafe { sendfile(pair.0, file, &raw mut at, 100, refused, &|_, _| panic!("no pipe")) };
         assert_eq!((r, at), (2, 10));
         assert_eq!(recv(pair.1, 9, 0), Ok(b"89".to_vec()));
         sys::close(file);

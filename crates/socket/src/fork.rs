@@ -3,24 +3,27 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::*};
 
-use smc::sys;
+use smc::{sys, table};
 
 use crate::{bell, epoll, faulty, fds, ledger};
 
-/// Locks that `prepare` took. A fork in a signal handler that interrupted their holder does not take them, and must not let go
-/// of them either.
+/// Locks that `prepare` took. A fork in a signal handler that interrupted their holder does not
+/// take them, and must not let go of them either.
 static HELD: AtomicU8 = AtomicU8::new(0);
 const TABLES: u8 = 1;
 const FORK: u8 = 2;
+const SLOTS: u8 = 4;
 
 static FORKING: shm::FastLock<false> = shm::FastLock::new();
 
-/// Before a fork. A front that has locks of its own takes them afterwards, and lets go of them before `parent` or `child`.
+/// Before a fork. A front that has locks of its own takes them afterwards, and lets go of them
+/// before `parent` or `child`.
 pub fn prepare() {
-    if fds::has_left() {
+    if fds::has_stopped() {
         return;
     }
-    // Of a fork in a signal handler that interrupted this very place, the guards are its thread's already.
+    // Of a fork in a signal handler that interrupted this very place, the guards are its thread's
+    // already.
     let hold = |lock: Result<_, _>, bit| {
         if lock.map(core::mem::forget::<shm::FastGuard<'_, false>>).is_ok() {
             HELD.fetch_or(bit, Relaxed);
@@ -32,43 +35,49 @@ pub fn prepare() {
     epoll::before_fork();
     // Held over the fork so that the child finds the tables whole.
     hold(epoll::table_lock().lock(), TABLES);
-    ledger::before_fork();
+    ledger::before_fork(fds::forks());
+    if table::before_fork() {
+        HELD.fetch_or(SLOTS, Relaxed);
+    }
 }
 
 /// After a fork, or a failed one, in the parent.
 pub fn parent() {
-    if fds::has_left() {
+    if fds::has_stopped() {
         return;
     }
     ledger::after_fork_parent();
+    smc::after_fork_parent();
     let held = HELD.swap(0, Relaxed);
     // SAFETY: taken in `prepare` by this thread.
-    unsafe {
-        if held & TABLES != 0 {
-            epoll::table_lock().force_unlock();
-        }
-        if held & FORK != 0 {
-            FORKING.force_unlock();
-        }
+    unsafe { table::after_fork_parent(held & SLOTS != 0) };
+    if held & TABLES != 0 {
+        // SAFETY: taken in `prepare` by this thread.
+        unsafe { epoll::table_lock().force_unlock() };
+    }
+    if held & FORK != 0 {
+        // SAFETY: taken in `prepare` by this thread.
+        unsafe { FORKING.force_unlock() };
     }
 }
 
 /// After a fork, in the child.
 pub fn child() {
     HELD.store(0, Relaxed);
-    if fds::has_left() {
+    if fds::has_stopped() {
         shm::thread::forget_thread_id();
         return;
     }
     shm::thread::refresh_thread_id();
     // SAFETY: the only thread of the child.
-    unsafe {
-        epoll::table_lock().reset();
-        FORKING.reset();
-    }
+    unsafe { epoll::table_lock().reset() };
+    // SAFETY: as above.
+    unsafe { FORKING.reset() };
     fds::after_fork_child();
+    fds::drain::after_fork_child();
     smc::after_fork_child();
     epoll::after_fork_child();
+    fds::rings::after_fork_child();
     bell::after_fork_child();
 }
 
@@ -81,14 +90,16 @@ struct CloneArgs {
     stack: u64,
 }
 
-/// Whether a system call that makes a process is a fork: a copy of this memory, and on the same stack, so that it returns
-/// through the frame that asked for it. What else clone makes is left alone.
+/// Whether a system call that makes a process is a fork: a copy of this memory, and on the same
+/// stack, so that it returns through the frame that asked for it. What else clone makes is left
+/// alone.
 ///
 /// # Safety
 /// `a` and `b` must be the first arguments of system call `n`.
 pub unsafe fn is_fork(n: i64, a: usize, b: usize) -> bool {
     // A shared table of descriptors would be changed by both.
-    const SHARED: u64 = (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_THREAD | libc::CLONE_VFORK) as u64;
+    const SHARED: u64 =
+        (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_THREAD | libc::CLONE_VFORK) as u64;
     match n {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => true,
@@ -127,9 +138,16 @@ mod tests {
         assert!(!fork(libc::SYS_clone, libc::CLONE_FILES, 0));
         assert!(!fork(libc::SYS_clone, 0, 0x7000_0000), "on a stack of its own");
         assert!(!fork(libc::SYS_read, 0, 0));
-        let args = |flags: i32, stack| CloneArgs { flags: flags as u64, _ids: [0; 3], _exit_signal: 0, stack };
+        let args = |flags: i32, stack| CloneArgs {
+            flags: flags as u64,
+            _ids: [0; 3],
+            _exit_signal: 0,
+            stack,
+        };
         // SAFETY: live arguments.
-        let fork3 = |args: &CloneArgs, n| unsafe { is_fork(libc::SYS_clone3, core::ptr::from_ref(args) as usize, n) };
+        let fork3 = |args: &CloneArgs, n| unsafe {
+            is_fork(libc::SYS_clone3, core::ptr::from_ref(args) as usize, n)
+        };
         assert!(fork3(&args(0, 0), size_of::<CloneArgs>()));
         assert!(!fork3(&args(libc::CLONE_VFORK, 0), size_of::<CloneArgs>()));
         assert!(!fork3(&args(0, 4096), size_of::<CloneArgs>()));

@@ -1,4 +1,5 @@
-//! What the library needs of the world around it, and the front has: calls that sleep, the time, and what is known of signals.
+//! What the library needs of the world around it, and the front has: calls that sleep, the time,
+//! and what is known of signals.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
@@ -8,7 +9,8 @@ use smc::sys;
 
 /// The world of a front. Results are those of the system calls: a count, or a negative errno.
 ///
-/// What sleeps here may be interrupted by signals, end its thread (a cancellation point), or never return.
+/// What sleeps here may be interrupted by signals, end its thread (a cancellation point), or never
+/// return.
 pub trait Kernel: Sync {
     /// `recvmsg(2)`.
     ///
@@ -29,13 +31,26 @@ pub trait Kernel: Sync {
     ///
     /// # Safety
     /// As for the system call.
-    unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize;
+    unsafe fn ppoll(
+        &self,
+        list: *mut pollfd,
+        n: nfds_t,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> isize;
 
     /// `epoll_pwait(2)`.
     ///
     /// # Safety
     /// As for the system call.
-    unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize;
+    unsafe fn epoll_pwait(
+        &self,
+        ep: i32,
+        out: *mut epoll_event,
+        n: i32,
+        ms: i32,
+        mask: *const sigset_t,
+    ) -> isize;
 
     /// `epoll_pwait2(2)`; -ENOSYS where the kernel has none.
     ///
@@ -53,8 +68,8 @@ pub trait Kernel: Sync {
     /// Ends this thread if another one has asked for that.
     fn test_cancel(&self);
 
-    /// Whether a wait that a signal ended would have been restarted in the call that it stands for. Which signal it was
-    /// nobody knows: so only if the handlers of all of them ask for it.
+    /// Whether a wait that a signal ended would have been restarted in the call that it stands for.
+    /// Which signal it was nobody knows: so only if the handlers of all of them ask for it.
     fn restarts(&self) -> bool;
 
     /// Monotonic nanoseconds.
@@ -92,7 +107,8 @@ pub(crate) fn handlers() -> u32 {
     HANDLERS.load(Acquire)
 }
 
-/// Whether the kernel, or who filters its calls, does not know a call: an older container's filter says EPERM of it.
+/// Whether the kernel, or who filters its calls, does not know a call: an older container's filter
+/// says EPERM of it.
 pub(crate) fn is_unknown(r: isize) -> bool {
     r == -(libc::ENOSYS as isize) || r == -(libc::EPERM as isize)
 }
@@ -105,9 +121,9 @@ pub fn will_cancel() {
     CANCELS.store(true, SeqCst);
 }
 
-/// What a call that POSIX makes a cancellation point does first: one that finds data, room or events never sleeps, and a thread
-/// that always finds some could not be cancelled. Nothing is held here: a thread that ends leaves its hooks as it would by a
-/// jump.
+/// What a call that POSIX makes a cancellation point does first: one that finds data, room or
+/// events never sleeps, and a thread that always finds some could not be cancelled. Nothing is held
+/// here: a thread that ends leaves its hooks as it would by a jump.
 #[inline(always)]
 pub(crate) fn cancellation_point() {
     if CANCELS.load(Relaxed) {
@@ -151,12 +167,25 @@ impl Kernel for Bare {
         unsafe { sys::recv(fd, &raw mut byte, 1, flags | libc::MSG_PEEK) }
     }
 
-    unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize {
+    unsafe fn ppoll(
+        &self,
+        list: *mut pollfd,
+        n: nfds_t,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> isize {
         // SAFETY: forwarded.
         unsafe { sys::ppoll(list, n, limit, mask) }
     }
 
-    unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize {
+    unsafe fn epoll_pwait(
+        &self,
+        ep: i32,
+        out: *mut epoll_event,
+        n: i32,
+        ms: i32,
+        mask: *const sigset_t,
+    ) -> isize {
         // SAFETY: forwarded.
         unsafe { sys::epoll_pwait(ep, out, n, ms, mask) }
     }
@@ -188,13 +217,14 @@ impl Kernel for Bare {
 /// Whether the handlers of all signals ask for calls to be restarted.
 #[cold]
 pub fn handlers_restart() -> bool {
-    /// Those that libc keeps for itself, and those of a thread's own faults, which come while it runs: language runtimes catch
-    /// them without asking for restarts.
+    /// Those that libc keeps for itself, and those of a thread's own faults, which come while it
+    /// runs: language runtimes catch them without asking for restarts.
     const OTHERS: [i32; 6] = [32, 33, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
-    (1..=64)
-        .filter(|signal| !OTHERS.contains(signal))
-        .filter_map(sys::handler_of)
-        .all(|(handler, flags)| matches!(handler, libc::SIG_DFL | libc::SIG_IGN) || flags & libc::SA_RESTART != 0)
+    (1..=64).filter(|signal| !OTHERS.contains(signal)).filter_map(sys::handler_of).all(
+        |(handler, flags)| {
+            matches!(handler, libc::SIG_DFL | libc::SIG_IGN) || flags & libc::SA_RESTART != 0
+        },
+    )
 }
 
 #[cfg(test)]
@@ -227,18 +257,18 @@ mod tests {
     fn handlers_without_restart_are_found() {
         extern "C" fn nothing(_: i32) {}
         let _turn = serial();
-        // SAFETY: a handler that does nothing, for a signal that nobody sends.
-        unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
-            assert!(handlers_restart());
-            action.sa_flags = 0;
-            libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
-            assert!(!handlers_restart());
-            action.sa_sigaction = libc::SIG_DFL;
-            libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
-        }
+        let install = |handler: usize, flags: i32| {
+            // SAFETY: all zero is a valid action.
+            let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+            (action.sa_sigaction, action.sa_flags) = (handler, flags);
+            // SAFETY: a handler that does nothing, or none, for a signal that nobody sends.
+            unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut()) };
+        };
+        let handler = nothing as extern "C" fn(i32) as usize;
+        install(handler, libc::SA_RESTART);
+        assert!(handlers_restart());
+        install(handler, 0);
+        assert!(!handlers_restart());
+        install(libc::SIG_DFL, 0);
     }
 }

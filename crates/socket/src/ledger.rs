@@ -1,5 +1,6 @@
-//! What a process holds of its family's connections. That of a fork child lies in memory which its parent sees too: a
-//! child that is killed gives nothing back, so its parent does.
+//! What a process holds of its connections. That of a fork child lies in memory which its parent
+//! sees too: a child that is killed gives nothing back, so its parent does, of what both have. No
+//! other child sees it: with the ledger of a brother it could end connections that it never had.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -10,30 +11,42 @@ use smc::{sys, table};
 /// A process's share, of whole pages. All zero is a valid one.
 #[repr(C, align(4096))]
 pub struct Ledger {
-    /// The process, with `ELSEWHERE` once it runs another program, which keeps no ledger here; 0 before it has come to life;
-    /// `STRANGER` if its parent knows it by another number.
+    /// The process, with `ELSEWHERE` once it runs another program, which keeps no ledger here; 0
+    /// before it has come to life; `STRANGER` if its parent knows it by another number.
     pid: AtomicU32,
-    /// Wait numbers taken, one bit each.
-    waits: [AtomicU64; table::WAITS / 64],
+    /// Connections that its parent has passed over a Unix socket, perhaps to this process: the
+    /// inode, and how far that is.
+    notes: [AtomicU64; NOTES],
     /// Descriptors that name a connection.
     held: [AtomicU32; table::CAPACITY as usize],
 }
 
+/// The latest so many connections that were passed.
+const NOTES: usize = 64;
+/// In a note: the parent has no descriptor of it any more; and: this process has taken it on.
+const LET_GO: u64 = 1 << 32;
+const TAKEN_ON: u64 = 1 << 33;
+
 const ELSEWHERE: u32 = 1 << 31;
 const STRANGER: u32 = 1 << 30;
 const LEN: usize = size_of::<Ledger>();
-/// Children whose ledgers there is room for at a time. One that finds none gives nothing back when it is killed.
+/// Children whose ledgers there is room for at a time. One that finds none gives nothing back when
+/// it is killed.
 const CHILDREN: usize = 256;
 /// Those that are looked at with every fork.
 const AT_A_TIME: usize = 8;
 const NONE: usize = usize::MAX;
 
 static MINE: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
-/// The ledgers of our children, made with the first; and those among which ours is.
+/// The ledgers of our children, made with the first.
 static POOL: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
-static SIBLINGS: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
 /// Which of the pool are in use, and that none is from `TOP` on.
 static TAKEN: [AtomicBool; CHILDREN] = [const { AtomicBool::new(false) }; CHILDREN];
+/// Of which the child has ended, and its word was taken for that: it may write on to the memory
+/// that it has. They are used again when no others are left, in other memory.
+static SETTLED: [AtomicBool; CHILDREN] = [const { AtomicBool::new(false) }; CHILDREN];
+/// The fork that each child of the pool comes from.
+static SINCE: [AtomicU32; CHILDREN] = [const { AtomicU32::new(0) }; CHILDREN];
 static TOP: AtomicUsize = AtomicUsize::new(0);
 /// Ours is looked at by our parent, when we have ended.
 static SEEN: AtomicBool = AtomicBool::new(false);
@@ -53,7 +66,8 @@ pub fn init() -> bool {
 }
 
 fn mine() -> &'static Ledger {
-    // SAFETY: set by `init`, without which no connection is known, and by `after_fork_child`; mapped while this process lives.
+    // SAFETY: set by `init`, without which no connection is known, and by `after_fork_child`;
+    // mapped while this process lives.
     unsafe { &*MINE.load(Relaxed) }
 }
 
@@ -63,21 +77,8 @@ pub fn held(index: u32) -> &'static AtomicU32 {
     &mine().held[index as usize]
 }
 
-/// Takes a wait number; 0 when all are taken.
-pub fn take_wait(t: &table::Header) -> u32 {
-    let wait = t.take_wait();
-    mine().waits[wait as usize / 64].fetch_or(u64::from(wait != 0) << (wait % 64), Relaxed);
-    wait
-}
-
-/// Gives a wait number back.
-pub fn free_wait(t: &table::Header, wait: u32) {
-    mine().waits[wait as usize / 64].fetch_and(!(1 << (wait % 64)), Relaxed);
-    t.free_wait(wait);
-}
-
-/// Finds room for the next one. Called by one thread at a time, as the other two.
-pub fn before_fork() {
+/// Finds room for that of the child of this fork. Called by one thread at a time, as the other two.
+pub fn before_fork(fork: u32) {
     // Without a table nothing is held, and a child that makes one is a family of its own.
     if MINE.load(Relaxed).is_null() || !table::exists() {
         return;
@@ -85,12 +86,39 @@ pub fn before_fork() {
     if POOL.load(Relaxed).is_null() {
         POOL.store(sys::reserve(LEN * CHILDREN, true).cast(), Release);
     }
-    let free = |taken: &AtomicBool| !taken.swap(true, AcqRel);
-    if !POOL.load(Relaxed).is_null()
-        && let Some(at) = TAKEN.iter().position(free)
-    {
+    if POOL.load(Relaxed).is_null() {
+        return;
+    }
+    let free = || TAKEN.iter().position(|taken| !taken.load(Relaxed) && !taken.swap(true, AcqRel));
+    let renewed = || {
+        renew();
+        free()
+    };
+    if let Some(at) = free().or_else(renewed) {
+        SINCE[at].store(fork, Relaxed);
         TOP.fetch_max(at + 1, AcqRel);
         NEXT.store(at, Relaxed);
+    }
+}
+
+/// Gives the ledgers that are settled other memory, in which they are empty.
+#[cold]
+fn renew() {
+    let Some(_guard) = REAPING.try_lock() else { return };
+    let pool = POOL.load(Relaxed);
+    let mut from = 0;
+    while from < CHILDREN {
+        let run = SETTLED[from..].iter().take_while(|settled| settled.load(Acquire)).count();
+        let all = from..from + run;
+        let first = pool.wrapping_add(from).cast();
+        // SAFETY: ledgers of the pool, which nobody uses here.
+        if run > 0 && unsafe { shm::address::map_over(first, LEN * run, None) } {
+            all.for_each(|at| {
+                SETTLED[at].store(false, Relaxed);
+                TAKEN[at].store(false, Release);
+            });
+        }
+        from += run + 1;
     }
 }
 
@@ -105,29 +133,37 @@ pub fn after_fork_child(parent: u32, each: impl FnOnce(&mut dyn FnMut(u32))) {
     }
     // SAFETY: the only thread of the child.
     unsafe { REAPING.reset() };
-    TAKEN[..TOP.swap(0, Relaxed)].iter().for_each(|taken| taken.store(false, Relaxed));
+    let top = TOP.swap(0, Relaxed);
+    TAKEN[..top].iter().chain(&SETTLED[..top]).for_each(|mark| mark.store(false, Relaxed));
     let pool = POOL.swap(core::ptr::null_mut(), Relaxed);
     let next = NEXT.swap(NONE, Relaxed);
-    match next {
-        NONE => {
-            // Without room for a new one, and unseen by the parent: in place of the parent's own.
-            let old = MINE.load(Relaxed);
-            // SAFETY: what was the parent's ledger, in the only thread of this process.
-            unsafe { sys::renew(old.cast(), LEN) };
-        }
-        at => {
-            MINE.store(pool.wrapping_add(at), Relaxed);
-            let old = SIBLINGS.swap(pool, Relaxed);
-            if !old.is_null() {
-                // SAFETY: where the parent's ledger is, which nobody uses here any more.
-                unsafe { sys::give_back(old.cast(), LEN * CHILDREN) };
+    let old = MINE.load(Relaxed);
+    if next == NONE {
+        // Without room for a new one, and unseen by the parent: in place of the parent's own.
+        // SAFETY: what was the parent's ledger, in the only thread of this process.
+        unsafe { sys::renew(old.cast(), LEN) };
+    } else {
+        MINE.store(pool.wrapping_add(next), Relaxed);
+        // SAFETY: the parent's ledger, which nobody uses here.
+        unsafe { sys::give_back(old.cast(), LEN) };
+    }
+    if !pool.is_null() {
+        // Those of the others; without one of our own, all.
+        let own = if next == NONE { 0..0 } else { next..next + 1 };
+        for others in [0..own.start, own.end..CHILDREN] {
+            if !others.is_empty() {
+                // SAFETY: within the pool, and nobody uses them here.
+                unsafe {
+                    sys::give_back(pool.wrapping_add(others.start).cast(), LEN * others.len())
+                };
             }
         }
     }
     each(&mut |index| {
         held(index).fetch_add(1, Relaxed);
     });
-    // In a PID namespace of its own it has no parent, and a number that means another process there.
+    // In a PID namespace of its own it has no parent, and a number that means another process
+    // there.
     let known = sys::getppid() == parent;
     SEEN.store(known && next != NONE, Relaxed);
     mine().pid.store(if known { sys::getpid() } else { STRANGER }, Release);
@@ -155,9 +191,55 @@ fn note(f: impl Fn(u32) -> u32) {
     }
 }
 
-/// Gives back what children held that were killed: `lost` is called for each connection with the number of descriptors.
-/// Looks at some children, or at `all`.
-pub fn reap(all: bool, mut lost: impl FnMut(u32, u32)) {
+/// The ledgers of children that may live.
+fn children() -> impl Iterator<Item = &'static Ledger> {
+    let pool = POOL.load(Relaxed);
+    // SAFETY: below TOP, in a pool that stays mapped.
+    (0..TOP.load(Acquire))
+        .filter(|&at| is_in_use(at))
+        .map(move |at| unsafe { &*pool.wrapping_add(at) })
+}
+
+fn is_in_use(at: usize) -> bool {
+    TAKEN[at].load(Acquire) && !SETTLED[at].load(Acquire)
+}
+
+/// The socket of this inode is about to be passed to another process, perhaps to a child of ours.
+/// The number of the note, from 1 on.
+pub fn passes(inode: u32) -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let at = NEXT.fetch_add(1, Relaxed) % NOTES as u32;
+    children().for_each(|l| l.notes[at as usize].store(inode.into(), Release));
+    at + 1
+}
+
+/// This process has no descriptor any more of the socket that note `number` is of.
+pub fn lets_go(number: u32, inode: u32) {
+    let Some(at) = (number as usize).checked_sub(1) else { return };
+    for note in children().map(|l| &l.notes[at]).filter(|note| note.load(Relaxed) as u32 == inode) {
+        note.fetch_or(LET_GO, Release);
+    }
+}
+
+/// The number of the note by which our parent has passed the socket of this inode to us, or to
+/// another child.
+pub fn takes_on(inode: u32) -> Option<u32> {
+    let is_new = |note: u64| (note & !LET_GO == u64::from(inode)).then_some(note | TAKEN_ON);
+    let at =
+        mine().notes.iter().position(|note| note.fetch_update(AcqRel, Acquire, is_new).is_ok())?;
+    Some(at as u32 + 1)
+}
+
+/// Whether our parent has let go of what this process has taken on by a note.
+pub fn is_let_go(number: u32, inode: u32) -> bool {
+    let Some(at) = (number as usize).checked_sub(1) else { return false };
+    mine().notes[at].load(Acquire) == u64::from(inode) | LET_GO | TAKEN_ON
+}
+
+/// Gives back what children held that were killed: `lost` is called for each connection with the
+/// number of descriptors, and the fork that the child comes from. Looks at some children, or at
+/// `all`.
+pub fn reap(all: bool, mut lost: impl FnMut(u32, u32, u32)) {
     // Whoever is at it already, on another thread or below this signal handler, does it for us.
     let Some(_guard) = REAPING.try_lock() else { return };
     let (top, pool) = (TOP.load(Acquire), POOL.load(Acquire));
@@ -165,9 +247,10 @@ pub fn reap(all: bool, mut lost: impl FnMut(u32, u32)) {
     for at in (0..top.min(if all { top } else { AT_A_TIME })).map(|i| from.wrapping_add(i) % top) {
         // SAFETY: below TOP, in a pool that stays mapped.
         let l = unsafe { &*pool.wrapping_add(at) };
-        if TAKEN[at].load(Acquire) && l.is_over() {
-            l.settle(&mut lost);
-            TAKEN[at].store(false, Release);
+        if is_in_use(at) && l.is_over() {
+            let since = SINCE[at].load(Relaxed);
+            l.settle(|index, n| lost(index, n, since));
+            SETTLED[at].store(true, Release);
         }
     }
 }
@@ -182,16 +265,10 @@ impl Ledger {
     }
 
     /// Empties it.
-    fn settle(&self, lost: &mut impl FnMut(u32, u32)) {
+    fn settle(&self, mut lost: impl FnMut(u32, u32)) {
         let given_up = self.pid.swap(0, Relaxed) & ELSEWHERE == 0;
         let Some(t) = table::get() else { return };
-        for wait in (1..table::WAITS as u32).filter(|w| self.waits[*w as usize / 64].load(Relaxed) >> (w % 64) & 1 == 1)
-        {
-            // Nor does a program that it has become use them.
-            t.free_wait(wait);
-        }
-        self.waits.iter().for_each(|word| word.store(0, Relaxed));
-        for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
+        for index in 0..t.used() {
             match self.held[index as usize].swap(0, Relaxed) {
                 0 => {}
                 // What it had closed no other program has taken over.
@@ -211,4 +288,58 @@ fn has_ended(pid: u32) -> bool {
     let ended = sys::poll_now(fd as i32, libc::POLLIN) & libc::POLLIN != 0;
     sys::close(fd as i32);
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::serial;
+
+    /// Of a process that is not there.
+    const NOBODY: u32 = 0x3fff_fff0;
+
+    #[test]
+    fn a_ledger_of_the_ended_is_used_again_in_other_memory() {
+        let _turn = serial();
+        table::get().expect("a table");
+        for fork in 0..3 * CHILDREN as u32 {
+            before_fork(fork);
+            let at = NEXT.load(Relaxed);
+            assert_ne!(at, NONE, "fork {fork}");
+            // SAFETY: a ledger of the pool.
+            let l = unsafe { &*POOL.load(Relaxed).wrapping_add(at) };
+            // A place that nobody uses, so that nobody looks there.
+            assert_eq!(
+                l.held[table::CAPACITY as usize - 1].fetch_add(1, Relaxed),
+                0,
+                "fork {fork}"
+            );
+            l.pid.store(NOBODY, Relaxed);
+            after_fork_parent();
+            reap(true, |_, _, _| ());
+        }
+    }
+
+    #[test]
+    fn what_is_passed_is_noted_for_children_and_taken_on_once() {
+        let _turn = serial();
+        table::get().expect("a table");
+        before_fork(0);
+        let number = passes(77);
+        // SAFETY: a ledger of the pool.
+        let note = unsafe {
+            &(*POOL.load(Relaxed).wrapping_add(NEXT.load(Relaxed))).notes[number as usize - 1]
+        };
+        assert_eq!(note.load(Relaxed), 77);
+        lets_go(number, 78);
+        assert_eq!(note.load(Relaxed), 77, "of another socket");
+        lets_go(number, 77);
+        // As the child has it.
+        mine().notes[number as usize - 1].store(note.load(Relaxed), Relaxed);
+        assert!(!is_let_go(number, 77), "nobody has taken it on");
+        assert_eq!((takes_on(77), takes_on(77)), (Some(number), None));
+        assert!(is_let_go(number, 77));
+        mine().notes[number as usize - 1].store(0, Relaxed);
+        after_fork_parent();
+    }
 }

@@ -11,6 +11,7 @@ use smc::{reason, sys};
 use crate::bell::LIMITS;
 use crate::epoll;
 use crate::fds::{self, Port};
+use crate::pass::{cmsg_len, cmsg_space};
 
 // Not in the libc crate.
 const SO_TIMESTAMP_NEW: c_int = 63;
@@ -63,7 +64,9 @@ pub unsafe fn set(
     let value = || unsafe { int(v, l) };
     let tracked = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value() == Some(-1) => return plain(),
-        (libc::IPPROTO_TCP, libc::TCP_ULP | TCP_INQ) | (libc::SOL_SOCKET, libc::SO_OOBINLINE) => fds::port(fd),
+        (libc::IPPROTO_TCP, libc::TCP_ULP | TCP_INQ) | (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+            fds::port(fd)
+        }
         _ if is_for_tcp(level, name) => fds::port(fd),
         _ => fds::existing(fd),
     };
@@ -77,15 +80,15 @@ pub unsafe fn set(
     }
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP) => {
-            fds::give_up(port, reason::KTLS.code());
+            fds::go_back_for_others(port, reason::KTLS.code());
             plain()
         }
         _ if is_for_tcp(level, name) => {
-            fds::freeze(port, reason::SOCK_OPT.code());
+            fds::go_back(port, reason::SOCK_OPT.code());
             plain()
         }
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
-            fds::freeze(port, reason::URGENT.code());
+            fds::go_back(port, reason::URGENT.code());
             plain()
         }
         (libc::IPPROTO_TCP, TCP_INQ) => {
@@ -93,7 +96,7 @@ pub unsafe fn set(
             if r == 0
                 && let Some(on) = value()
             {
-                c.user_inq.store(on as u32, Relaxed);
+                c.identity.user_inq.store(on as u32, Relaxed);
             }
             r
         }
@@ -103,7 +106,8 @@ pub unsafe fn set(
             c.keep_nodelay(bit, on != 0);
             if !switched {
                 let r = plain();
-                // SYNC: options. After ours, as the upgrade's setting comes after its mark: the last one always is the upgrade's.
+                // SYNC: options. After ours, as the upgrade's setting comes after its mark: the
+                // last one always is the upgrade's.
                 c.keep_prompt(fd);
                 return r;
             }
@@ -118,13 +122,15 @@ pub unsafe fn set(
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(low) = value() else { return plain() };
             fds::MARKED.fetch_or(low != 1, Relaxed);
-            c.user_rcvlowat.store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, SeqCst);
+            c.identity
+                .user_rcvlowat
+                .store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, SeqCst);
             let r = plain();
             // The kernel has its own idea of the most; 1 is what the upgrade has set in between.
             let mut kept = 1u32;
             sys::getsockopt(fd, level, name, &mut kept);
             if kept > 1 {
-                c.user_rcvlowat.store(kept, SeqCst);
+                c.identity.user_rcvlowat.store(kept, SeqCst);
             }
             // SYNC: options.
             c.keep_waking(fd);
@@ -132,7 +138,11 @@ pub unsafe fn set(
         }
         (
             libc::SOL_SOCKET,
-            libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE | SO_BUF_LOCK,
+            libc::SO_SNDBUF
+            | libc::SO_RCVBUF
+            | libc::SO_SNDBUFFORCE
+            | libc::SO_RCVBUFFORCE
+            | SO_BUF_LOCK,
         )
         | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
             let r = plain();
@@ -162,7 +172,7 @@ pub unsafe fn get(
         && let Some(port) = fds::port(fd)
     {
         // It maps the pages of whatever is in the kernel's stream.
-        fds::freeze(port, reason::SOCK_OPT.code());
+        fds::go_back(port, reason::SOCK_OPT.code());
     }
     if let Some(Port { conn: c, .. }) = fds::existing(fd)
         && c.is_exposed()
@@ -172,18 +182,27 @@ pub unsafe fn get(
         && unsafe { *l } as i32 >= 0
     {
         let kept = match (level, name) {
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(c.user_nodelay.load(Relaxed) & 1),
-            (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(c.user_nodelay.load(Relaxed) >> 1 & 1),
-            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Some(c.user_rcvlowat.load(Relaxed).max(1)),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+                Some(c.identity.user_nodelay.load(Relaxed) & 1)
+            }
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+                Some(c.identity.user_nodelay.load(Relaxed) >> 1 & 1)
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+                Some(c.identity.user_rcvlowat.load(Relaxed).max(1))
+            }
             _ => None,
         };
         if let Some(value) = kept {
-            // SAFETY: the application gives `*l` bytes; the kernel cuts the answer in the same way.
+            // SAFETY: a length to read and to write, as libc demands.
+            let len = unsafe { &mut *l };
+            let n = (*len as usize).min(size_of::<c_int>());
+            // SAFETY: the application gives so many bytes; the kernel cuts the answer in the same
+            // way.
             unsafe {
-                let n = (*l as usize).min(size_of::<c_int>());
-                core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), v.cast::<u8>(), n);
-                *l = n as socklen_t;
-            }
+                core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), v.cast::<u8>(), n)
+            };
+            *len = n as socklen_t;
             return 0;
         }
     }
@@ -197,12 +216,15 @@ pub unsafe fn get(
     {
         let error = v.cast::<c_int>();
         // SAFETY: as above.
-        unsafe { error.write_unaligned(c.error_heard(error.read_unaligned())) };
+        let told = unsafe { error.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { error.write_unaligned(c.error_heard(told)) };
     }
     r
 }
 
-/// The control data of a receive of ours, of which the application wants to know how much is left behind it (TCP_INQ).
+/// The control data of a receive of ours, of which the application wants to know how much is left
+/// behind it (TCP_INQ).
 ///
 /// # Safety
 /// As for recvmsg.
@@ -213,26 +235,30 @@ pub unsafe fn tell_left(c: &Conn, fd: c_int, msg: *mut libc::msghdr) {
         0 if c.ready(fd) & RDHUP != 0 => 1,
         left => left as c_int,
     };
-    // SAFETY: the application vouches for the buffer, of which no more than its length is written.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(msg);
-        if header.is_null() || crate::faulty(header) {
-            (*msg).msg_flags |= libc::MSG_CTRUNC;
-            (*msg).msg_controllen = 0;
-            return;
-        }
-        let room = (*msg).msg_controllen;
-        let (len, space) = (libc::CMSG_LEN(4) as usize, libc::CMSG_SPACE(4) as usize);
-        (*header).cmsg_level = libc::IPPROTO_TCP;
-        (*header).cmsg_type = CM_INQ;
-        (*header).cmsg_len = len.min(room);
-        if room < len {
-            (*msg).msg_flags |= libc::MSG_CTRUNC;
-        }
-        let there = room.min(len) - libc::CMSG_LEN(0) as usize;
-        core::ptr::copy_nonoverlapping((&raw const left).cast::<u8>(), libc::CMSG_DATA(header), there);
-        (*msg).msg_controllen = space.min(room);
+    // SAFETY: the caller's message.
+    let msg = unsafe { &mut *msg };
+    // SAFETY: a message; null if there is no room for a header.
+    let at = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    if at.is_null() || crate::faulty(at) {
+        msg.msg_flags |= libc::MSG_CTRUNC;
+        msg.msg_controllen = 0;
+        return;
     }
+    let room = msg.msg_controllen;
+    let (len, begin) = (cmsg_len(size_of::<c_int>()), cmsg_len(0));
+    // SAFETY: the application vouches for the buffer, in which there is room for a header.
+    let header = unsafe { &mut *at };
+    (header.cmsg_level, header.cmsg_type, header.cmsg_len) =
+        (libc::IPPROTO_TCP, CM_INQ, len.min(room));
+    if room < len {
+        msg.msg_flags |= libc::MSG_CTRUNC;
+    }
+    let data = at.cast::<u8>().wrapping_add(begin);
+    // SAFETY: no more is written than the buffer is long.
+    unsafe {
+        core::ptr::copy_nonoverlapping((&raw const left).cast::<u8>(), data, room.min(len) - begin)
+    };
+    msg.msg_controllen = cmsg_space(size_of::<c_int>()).min(room);
 }
 
 #[cfg(test)]
@@ -252,8 +278,10 @@ mod tests {
         let plain = || {
             let mut kernels = 0;
             let n = sys::getsockopt(fd, level, name, &mut kernels);
-            // SAFETY: live locals.
-            unsafe { (*v, *l) = (kernels, n as socklen_t) };
+            // SAFETY: a live local.
+            unsafe { *v = kernels };
+            // SAFETY: a live local.
+            unsafe { *l = n as socklen_t };
             n.min(0)
         };
         // SAFETY: live locals.
@@ -280,6 +308,6 @@ mod tests {
         let _turn = serial();
         let pair = upgraded();
         assert_eq!(set_int(pair.0, libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1), 0);
-        assert_eq!(port(pair.0).conn.reason.load(Relaxed), reason::SOCK_OPT.code());
+        assert_eq!(port(pair.0).conn.identity.reason.load(Relaxed), reason::SOCK_OPT.code());
     }
 }

@@ -10,22 +10,36 @@ use crate::fds::{self, Port};
 ///
 /// # Safety
 /// `msg` must be a valid msghdr.
-unsafe fn each_passed(msg: *const msghdr, mut f: impl FnMut(i32)) {
+pub(crate) unsafe fn each_passed(msg: *const msghdr, mut f: impl FnMut(i32)) {
     // SAFETY: the caller's obligation.
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(msg);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(at).cast::<i32>();
-                let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / 4;
-                (0..n).for_each(|i| f(data.add(i).read_unaligned()));
-            }
-            at = libc::CMSG_NXTHDR(msg, at);
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    // SAFETY: within the message.
+    while let Some(header) = unsafe { at.as_ref() } {
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            let data = at.cast::<u8>().wrapping_add(cmsg_len(0)).cast::<i32>();
+            let n = header.cmsg_len.saturating_sub(cmsg_len(0)) / size_of::<i32>();
+            // SAFETY: so many numbers stand behind the header.
+            (0..n).for_each(|i| f(unsafe { data.wrapping_add(i).read_unaligned() }));
         }
+        // SAFETY: a header of this message.
+        at = unsafe { libc::CMSG_NXTHDR(msg, at) };
     }
 }
 
-/// Descriptors that are about to leave over a Unix socket go back to TCP: whoever gets them may know nothing of rings.
+/// Length of control data of so many bytes, with its header.
+pub(crate) fn cmsg_len(bytes: usize) -> usize {
+    // SAFETY: arithmetic.
+    unsafe { libc::CMSG_LEN(bytes as u32) as usize }
+}
+
+/// The same, up to where other control data may follow.
+pub(crate) fn cmsg_space(bytes: usize) -> usize {
+    // SAFETY: arithmetic.
+    unsafe { libc::CMSG_SPACE(bytes as u32) as usize }
+}
+
+/// Descriptors that are about to leave over a Unix socket go back to TCP: whoever gets them may
+/// know nothing of rings.
 ///
 /// # Safety
 /// `msg` must be a valid msghdr.
@@ -34,15 +48,15 @@ pub unsafe fn before(msg: *const msghdr) {
         if let Some(port) = fds::port(fd)
             && !fds::travel::pass(port.conn, fd)
         {
-            fds::give_up(port, reason::PASSED_FD.code());
+            fds::go_back_for_others(port, reason::PASSED_FD.code());
         }
     };
     // SAFETY: forwarded.
     unsafe { each_passed(msg, prepare) }
 }
 
-/// The message was not sent after all: the references that were to travel stay. What is frozen may have been given up
-/// instead of counted; a reference too many only keeps it on TCP.
+/// The message was not sent after all: the references that were to travel stay. What is frozen may
+/// have been given up instead of counted; a reference too many only keeps it on TCP.
 ///
 /// # Safety
 /// `msg` must be a valid msghdr.

@@ -54,7 +54,20 @@ pub unsafe fn slice<'a>(iov: *const iovec, n: isize) -> Option<&'a [iovec]> {
         .then_some(v)
 }
 
-/// The kernel cuts a request at this length, and so must a ring: counts of calls are ints in places.
+/// [`slice()`] of the application's message.
+///
+/// # Safety
+/// `msg` must be what the application gives to sendmsg or the like, and can be read.
+#[inline(always)]
+pub unsafe fn of_message<'a>(msg: *const msghdr) -> Option<&'a [iovec]> {
+    // SAFETY: the caller's obligation.
+    let msg = unsafe { &*msg };
+    // SAFETY: the caller's obligation.
+    unsafe { slice(msg.msg_iov, msg.msg_iovlen as isize) }
+}
+
+/// The kernel cuts a request at this length, and so must a ring: counts of calls are ints in
+/// places.
 const MOST: usize = 0x7fff_f000;
 
 /// Runs `f` with as much of `iov` as one call may move.

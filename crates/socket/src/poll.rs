@@ -11,7 +11,7 @@ use smc::conn::{Conn, ERR, HUP, IN, OUT, RDHUP, rest};
 use smc::sys;
 
 use crate::bell::Sleep;
-use crate::fds::{self, Kind};
+use crate::fds::{self, Kind, drain};
 use crate::settle::settle;
 use crate::spin::Spin;
 use crate::wait::Stay;
@@ -38,7 +38,7 @@ fn watched(fd: i32) -> Watched {
         Kind::Conn(i) => {
             let c = fds::conn(i);
             settle(fds::port_at(i, fd));
-            let marked = c.is_exposed() && c.user_rcvlowat.load(Relaxed) > 1;
+            let marked = c.is_exposed() && c.identity.user_rcvlowat.load(Relaxed) > 1;
             if c.switched() || marked { Watched::Conn(c) } else { Watched::Kernel }
         }
         Kind::Epoll(i) if epoll::hooked(i) => Watched::Set(i),
@@ -60,16 +60,19 @@ pub unsafe fn poll(
     if crate::faulty(fds) || n == 0 || n > 1 << 20 {
         return plain();
     }
-    // SAFETY: the application vouches for n entries, and for the mask.
-    unsafe {
-        let list = core::slice::from_raw_parts_mut(fds, n as usize);
-        if concerns(list) { wait(list, timeout, mask) } else { plain() }
+    // SAFETY: the application vouches for n entries.
+    let list = unsafe { core::slice::from_raw_parts_mut(fds, n as usize) };
+    if !concerns(list) {
+        return plain();
     }
+    // SAFETY: the application vouches for the mask.
+    unsafe { wait(list, timeout, mask) }
 }
 
 /// Whether any of the descriptors needs more than the kernel's poll.
 pub fn concerns(list: &[pollfd]) -> bool {
-    fds::readiness_differs() && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
+    fds::readiness_differs()
+        && list.iter().any(|p| p.fd >= 0 && !matches!(watched(p.fd), Watched::Kernel))
 }
 
 fn events_of(c: &Conn, p: &pollfd) -> i16 {
@@ -110,6 +113,7 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
     let (mut spun, mut with_bell) = (false, list.len() <= FEW);
     rest::stir();
     loop {
+        let drains = drain::look();
         let ready = look(list);
         if ready > 0 || timeout == Some(0) || (!mask.is_null() && !spun) {
             // SAFETY: forwarded.
@@ -119,8 +123,8 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
             }
             let n = merge(list, &asked);
             if n == 0 && timeout == Some(0) && !mask.is_null() {
-                // An old doorbell has kept the kernel's look from ending for a signal that the mask lets in.
-                // SAFETY: forwarded.
+                // An old doorbell has kept the kernel's look from ending for a signal that the mask
+                // lets in. SAFETY: forwarded.
                 return unsafe { ask(&[], &mut [], timeout, mask) };
             }
             if n > 0 || timeout == Some(0) {
@@ -129,10 +133,12 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         }
         if !spun
             && let Some(c) = first_remote(list)
-            && let Some(spin) = Spin::try_now(&c.spin)
+            && let Some(spin) = Spin::try_now(&c.identity.spin)
         {
             spun = true;
-            if spin.until(|| list.iter().any(|p| matches!(watched(p.fd), Watched::Conn(c) if wanted(c, p)))) {
+            if spin.until(|| {
+                list.iter().any(|p| matches!(watched(p.fd), Watched::Conn(c) if wanted(c, p)))
+            }) {
                 continue;
             }
         }
@@ -145,7 +151,7 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
             continue;
         }
         let mut left = end.map(|e| e.saturating_sub(kernel::get().now_ns()));
-        let nap = if silent || held { Some(SILENT_NS) } else { rest::before_sleep() };
+        let nap = if silent || held { Some(SILENT_NS) } else { rest::before_sleep().or(drains) };
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
@@ -186,7 +192,8 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
 
 fn wanted(c: &Conn, p: &pollfd) -> bool {
     let want = p.events as u16 as u32;
-    (want & (IN | RDHUP) != 0 && c.has_news() && events_of(c, p) != 0) || (want & OUT != 0 && c.ready(p.fd) & OUT != 0)
+    (want & (IN | RDHUP) != 0 && c.has_news() && events_of(c, p) != 0)
+        || (want & OUT != 0 && c.ready(p.fd) & OUT != 0)
 }
 
 fn first_remote(list: &[pollfd]) -> Option<&'static Conn> {
@@ -197,8 +204,8 @@ fn first_remote(list: &[pollfd]) -> Option<&'static Conn> {
     })
 }
 
-/// Asks for doorbells; whether some peer cannot ring, and whether a stale doorbell had to be left or a low-water mark is
-/// not reached: both to be looked at again soon.
+/// Asks for doorbells; whether some peer cannot ring, and whether a stale doorbell had to be left
+/// or a low-water mark is not reached: both to be looked at again soon.
 fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
     let (mut silent, mut held) = (false, false);
     let mut covered = Vec::new();
@@ -248,7 +255,8 @@ impl Asleep {
         for p in list {
             match fds::kind(p.fd) {
                 Kind::Conn(i) => {
-                    let wants = |events, kind| if p.events as u16 as u32 & events != 0 { kind } else { 0 };
+                    let wants =
+                        |events, kind| if p.events as u16 as u32 & events != 0 { kind } else { 0 };
                     let mut stay = Stay::new(fds::port_at(i, p.fd));
                     stay.sleeps_too(wants(IN, READS) | wants(OUT, WRITES));
                     asleep.conns.push(stay);
@@ -273,7 +281,12 @@ impl Drop for Asleep {
 }
 
 /// The kernel's poll, asked about upgraded connections only for doorbells and ends.
-unsafe fn ask(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask: *const sigset_t) -> isize {
+unsafe fn ask(
+    list: &[pollfd],
+    asked: &mut [pollfd],
+    left: Option<u64>,
+    mask: *const sigset_t,
+) -> isize {
     for (p, k) in list.iter().zip(asked.iter_mut()) {
         *k = pollfd { fd: p.fd, events: p.events, revents: 0 };
         if let Watched::Conn(c) = watched(p.fd) {
@@ -283,7 +296,8 @@ unsafe fn ask(list: &[pollfd], asked: &mut [pollfd], left: Option<u64>, mask: *c
                 k.events &= !libc::POLLIN;
             }
             if p.events as u16 as u32 & (IN | RDHUP) == 0 && c.space_is_silent() {
-                // The kernel would report the peer's end for ever; `arm` has seen to it that we look by ourselves.
+                // The kernel would report the peer's end for ever; `arm` has seen to it that we
+                // look by ourselves.
                 k.events &= !(libc::POLLIN | libc::POLLRDHUP);
             }
             if !ph.sends_on_ring() {
@@ -305,8 +319,8 @@ fn merge(list: &mut [pollfd], asked: &[pollfd]) -> isize {
             // The urgent byte is always the kernel's.
             Watched::Conn(_) => p.revents |= k.revents & p.events & libc::POLLPRI,
             Watched::Set(i) => {
-                // The kernel's view may rest on a doorbell whose data is gone: the application's look at the set, which
-                // finds nothing, clears that.
+                // The kernel's view may rest on a doorbell whose data is gone: the application's
+                // look at the set, which finds nothing, clears that.
                 p.revents = if epoll::set_ready(i) { p.events & (IN as i16) } else { k.revents };
             }
             Watched::Kernel => p.revents = k.revents,
@@ -324,7 +338,11 @@ mod tests {
     fn ask(fd: i32, events: i16, timeout: Option<u64>) -> (isize, i16) {
         let mut list = [pollfd { fd: -1, events, revents: 1 }, pollfd { fd, events, revents: 0 }];
         // SAFETY: a live list.
-        let r = unsafe { super::poll(list.as_mut_ptr(), 2, timeout, core::ptr::null(), || panic!("it is upgraded")) };
+        let r = unsafe {
+            super::poll(list.as_mut_ptr(), 2, timeout, core::ptr::null(), || {
+                panic!("it is upgraded")
+            })
+        };
         (r, list[1].revents)
     }
 

@@ -8,7 +8,7 @@ use smc::conn::{Got, Pieces};
 use smc::{reason, sys, witness};
 
 use crate::fds::{self, Port};
-use crate::pieces::{empty_msg, slice, with_rest, within_most};
+use crate::pieces::{empty_msg, of_message, with_rest, within_most};
 use crate::settle::{after_op, finish_upgrade, settle};
 use crate::wait::{self, Stay};
 use crate::{epoll, fail, kernel, option};
@@ -26,22 +26,23 @@ fn receive(
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // The urgent byte is the kernel's; a connection that uses it is not upgraded any more.
         if flags & libc::MSG_OOB != 0 && !c.is_exposed() {
-            fds::freeze(stay.port(index), reason::URGENT.code());
+            fds::go_back(stay.port(index), reason::URGENT.code());
         }
         return kernel(&mut into, flags);
     }
-    let generation = c.gen_.load(Relaxed);
+    let generation = c.identity.gen_.load(Relaxed);
     let want = into.left();
     let peek = flags & libc::MSG_PEEK != 0;
     let dontwait = flags & libc::MSG_DONTWAIT != 0;
     // A kernel receive that insists on all of it would swallow doorbells: insist here.
-    let low = c.user_rcvlowat.load(Relaxed) as usize;
+    let low = c.identity.user_rcvlowat.load(Relaxed) as usize;
     let all = if flags & libc::MSG_WAITALL != 0 { want } else { low.min(want) };
     let mut done = 0;
     if peek && flags & libc::MSG_WAITALL != 0 && !dontwait && want > 0 {
         return peek_all(index, stay, into, flags, &mut kernel);
     }
-    // A receive that is content with a byte sleeps once, in most cases, and there the kernel's own limit holds.
+    // A receive that is content with a byte sleeps once, in most cases, and there the kernel's own
+    // limit holds.
     if all > 1 {
         stay.begin();
     }
@@ -66,12 +67,8 @@ fn receive(
                     epoll::on_reverted(index);
                     continue;
                 }
-                Got::Err(e) => {
-                    if done > 0 {
-                        return done as isize;
-                    }
-                    return fail(e);
-                }
+                Got::Held => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
+                Got::Err(e) => return if done > 0 { done as isize } else { fail(e.errno()) },
             }
         } else if stay.is_over() {
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
@@ -80,7 +77,13 @@ fn receive(
             return done as isize;
         } else {
             let more = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-            match from_kernel(index, &mut stay, &mut into, flags & !libc::MSG_WAITALL | more, &mut kernel) {
+            match from_kernel(
+                index,
+                &mut stay,
+                &mut into,
+                flags & !libc::MSG_WAITALL | more,
+                &mut kernel,
+            ) {
                 // The ring has it.
                 None => continue,
                 Some(n) if n <= 0 => return if done > 0 { done as isize } else { n },
@@ -91,29 +94,35 @@ fn receive(
             }
         };
         if got.is_none() && (done >= all || peek || into.left() == 0) {
+            // What came behind the peer's return to TCP belongs to it, as far as it is there.
+            if !peek && into.left() > 0 && c.turns_to_tcp(stay.fd()) {
+                continue;
+            }
             return done as isize;
         }
         if done > 0 {
-            // A signal ends a receive that has something, also where it would restart one that has nothing.
+            // A signal ends a receive that has something, also where it would restart one that has
+            // nothing.
             if dontwait || !wait::for_more(&mut stay, || c.has_news()) {
                 return done as isize;
             }
             continue;
         }
         if !c.receives_on_ring() {
-            // Another thread has brought it back to TCP since the look at the ring: the kernel waits, or says EAGAIN.
+            // Another thread has brought it back to TCP since the look at the ring: the kernel
+            // waits, or says EAGAIN.
             continue;
         }
         match wait::for_data(&mut stay, dontwait) {
             // Once it has slept, a receive of nothing has what it wants.
             _ if want == 0 && !dontwait && !stay.is_nonblocking() => return 0,
             Ok(None) => {}
-            Ok(Some(Got::Err(e))) if done == 0 => return fail(e),
+            Ok(Some(Got::Err(e))) if done == 0 => return fail(e.errno()),
             Ok(Some(_)) => return done as isize,
             Err(_) if done > 0 => return done as isize,
             Err(e) => return fail(e),
         }
-        if c.gen_.load(Relaxed) != generation {
+        if c.identity.gen_.load(Relaxed) != generation {
             // Closed under us by another thread.
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
         }
@@ -139,19 +148,24 @@ fn peek_all(
             let ended = c.ready(fd) & smc::conn::RDHUP != 0;
             match c.recv(fd, &mut into.clone(), flags) {
                 Got::Bytes(n)
-                    if n < want.min(room) && !ended && wait::for_more(&mut stay, || c.read_stamp() != seen) => {}
+                    if n < want.min(room)
+                        && !ended
+                        && wait::for_more(&mut stay, || c.read_stamp() != seen) => {}
                 Got::Bytes(n) => return n as isize,
                 Got::Empty => match wait::for_data(&mut stay, false) {
                     Ok(None) => {}
-                    Ok(Some(Got::Err(e))) | Err(e) => return fail(e),
+                    Ok(Some(Got::Err(e))) => return fail(e.errno()),
+                    Err(e) => return fail(e),
                     Ok(Some(_)) => return 0,
                 },
                 Got::Eof => return 0,
                 Got::Kernel => epoll::on_reverted(index),
-                Got::Err(e) => return fail(e),
+                Got::Held => return fail(libc::EAGAIN),
+                Got::Err(e) => return fail(e.errno()),
             }
         }
-        // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for bytes that go elsewhere.
+        // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for
+        // bytes that go elsewhere.
         let held = !c.is_exposed() && c.hold_upgrade();
         if held || !c.is_exposed() || c.receives_are_back() {
             let r = kernel(&mut into, flags);
@@ -179,14 +193,16 @@ fn from_kernel(
     let (c, fd) = (stay.conn, stay.fd());
     let dontwait = |stay: &mut Stay| flags & libc::MSG_DONTWAIT != 0 || stay.is_nonblocking();
     if !c.flush_takeback(fd) && !dontwait(stay) {
-        // The peer may wait for what it has given back to us to send again, and it did not all fit.
+        // Bytes the peer took its ring back for are still to be sent again, and the socket is full.
+        // The peer may wait for them, so wait for room before receiving.
         return wait::for_kernel(stay, libc::POLLOUT, false).err().map(fail);
     }
     if !c.enter_kernel_recv() {
         if c.receives_on_ring() {
             return None;
         }
-        // Another thread is inside a receive that began before the upgrade: it alone can cut the stream.
+        // Another thread is inside a receive that began before the upgrade: it alone can cut the
+        // stream.
         if dontwait(stay) {
             return Some(fail(libc::EAGAIN));
         }
@@ -198,9 +214,10 @@ fn from_kernel(
     stay.is_inside();
     let mut there = *into;
     let mut now = flags;
-    let low = c.user_rcvlowat.load(Relaxed) as usize;
+    let low = c.identity.user_rcvlowat.load(Relaxed) as usize;
     if low > 1 && !dontwait(stay) {
-        // A receive that has begun keeps to the mark it began with, and would sleep over a doorbell; poll does not.
+        // A receive that has begun keeps to the mark it began with, and would sleep over a
+        // doorbell; poll does not.
         if let Err(e) = wait::for_kernel(stay, 0, into.left() < low)
             && c.queued(fd) == 0
         {
@@ -218,7 +235,8 @@ fn from_kernel(
     ended
 }
 
-/// What a kernel receive that brought `r` into `into` gives the caller; None when the ring has what it asked for.
+/// What a kernel receive that brought `r` into `into` gives the caller; None when the ring has what
+/// it asked for.
 #[inline(never)]
 fn after_kernel(port: Port, r: isize, peek: bool, into: Option<Pieces>) -> Option<isize> {
     let Port { conn: c, fd, .. } = port;
@@ -241,19 +259,20 @@ fn after_kernel(port: Port, r: isize, peek: bool, into: Option<Pieces>) -> Optio
     Some(if r > 0 { payload as isize } else { r })
 }
 
-/// The short way of a receive while the connection is TCP with nothing begun: counted, otherwise the kernel's. Where the call
-/// must go on in another way, `receive` continues its stay.
+/// Fast path while no upgrade has begun: make the plain call and count one operation. Err:
+/// `receive` goes on with this stay on the general path.
 #[inline(always)]
 fn untouched(port: Port, flags: i32, plain: impl FnOnce() -> isize) -> Result<isize, Stay> {
     const LONG: i32 = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_PEEK | libc::MSG_WAITALL;
     let c = port.conn;
-    let generation = c.gen_.load(Relaxed);
+    let generation = c.identity.gen_.load(Relaxed);
     if flags & LONG != 0 || !c.enter_untouched_recv() {
         return Err(Stay::new(port));
     }
     let r = plain();
-    if c.gen_.load(Relaxed) != generation {
-        // Closed meanwhile by another thread: the place in the table, and its counts, may be another connection's.
+    if c.identity.gen_.load(Relaxed) != generation {
+        // Closed meanwhile by another thread: the place in the table, and its counts, may be
+        // another connection's.
         return Ok(r);
     }
     if !c.untouched() {
@@ -266,7 +285,8 @@ fn untouched(port: Port, flags: i32, plain: impl FnOnce() -> isize) -> Result<is
     Ok(r)
 }
 
-/// An upgrade has begun while the call was in the kernel; the application's descriptor may be closed since.
+/// An upgrade has begun while the call was in the kernel; the application's descriptor may be
+/// closed since.
 #[cold]
 #[inline(never)]
 fn touched(port: Port, r: isize) -> Result<isize, Stay> {
@@ -290,7 +310,13 @@ pub unsafe fn recv(fd: i32, iov: &[iovec], flags: i32, plain: impl Fn() -> isize
 }
 
 #[inline(never)]
-fn recv_pieces(index: u32, stay: Stay, iov: &[iovec], flags: i32, plain: &dyn Fn() -> isize) -> isize {
+fn recv_pieces(
+    index: u32,
+    stay: Stay,
+    iov: &[iovec],
+    flags: i32,
+    plain: &dyn Fn() -> isize,
+) -> isize {
     let whole = iov.iter().map(|v| v.iov_len).sum::<usize>();
     let fd = stay.fd();
     receive(index, stay, Pieces::new(iov), flags, |into, fl| {
@@ -315,19 +341,21 @@ pub unsafe fn recvmsg(fd: i32, msg: *mut msghdr, flags: i32) -> isize {
     let plain = |fl| unsafe { world.recvmsg(fd, msg, fl) };
     let Some(port) = fds::port(fd).filter(|_| !crate::faulty(msg)) else { return plain(flags) };
     // SAFETY: the application's message, which can be read.
-    let pieces = unsafe { slice((*msg).msg_iov, (*msg).msg_iovlen as isize) };
+    let pieces = unsafe { of_message(msg) };
     let Some(v) = pieces else { return plain(flags) };
     let stay = match untouched(port, flags, || plain(flags)) {
         Ok(r) => return r,
         Err(stay) => stay,
     };
-    let mut asked = false;
+    // Whether the kernel has filled in the application's own message.
+    let mut filled = false;
     let r = within_most(v, |v| {
         let whole = v.iter().map(|e| e.iov_len).sum::<usize>();
         receive(port.index, stay, Pieces::new(v), flags, |into, fl| {
-            asked = true;
             if into.left() == whole {
-                return plain(fl);
+                let r = plain(fl);
+                filled = r >= 0;
+                return r;
             }
             with_rest(into, |v, n| {
                 let mut m = empty_msg(v, n);
@@ -336,15 +364,14 @@ pub unsafe fn recvmsg(fd: i32, msg: *mut msghdr, flags: i32) -> isize {
             })
         })
     });
-    if r >= 0 && !asked {
+    if r >= 0 && !filled {
         // SAFETY: the application's message, as above.
-        unsafe {
-            (*msg).msg_namelen = 0;
-            (*msg).msg_flags = 0;
-            match port.conn.user_inq.load(Relaxed) {
-                0 => (*msg).msg_controllen = 0,
-                _ => option::tell_left(port.conn, fd, msg),
-            }
+        let message = unsafe { &mut *msg };
+        (message.msg_namelen, message.msg_flags) = (0, 0);
+        match port.conn.identity.user_inq.load(Relaxed) {
+            0 => message.msg_controllen = 0,
+            // SAFETY: as above.
+            _ => unsafe { option::tell_left(port.conn, fd, msg) },
         }
     }
     r
@@ -379,9 +406,11 @@ pub unsafe fn recvmmsg(
     let mut done = 0;
     while done < n {
         let m = v.wrapping_add(done as usize);
-        let more = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+        let more =
+            if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+        // The header is what a message begins with.
         // SAFETY: the caller's obligation, for the next of `n` messages.
-        let r = unsafe { recvmsg(fd, &raw mut (*m).msg_hdr, flags & !libc::MSG_WAITFORONE | more) };
+        let r = unsafe { recvmsg(fd, m.cast(), flags & !libc::MSG_WAITFORONE | more) };
         if r < 0 {
             return if done > 0 { done as isize } else { r };
         }
@@ -433,10 +462,13 @@ mod tests {
         let mut bytes = [[0u8; 3]; 3];
         let iov: [[iovec; 1]; 3] =
             bytes.each_mut().map(|b| [iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() }]);
-        let mut all = iov.each_ref().map(|v| mmsghdr { msg_hdr: empty_msg(v.as_ptr(), 1), msg_len: 9 });
+        let mut all =
+            iov.each_ref().map(|v| mmsghdr { msg_hdr: empty_msg(v.as_ptr(), 1), msg_len: 9 });
         // SAFETY: live messages.
         let got = unsafe {
-            recvmmsg(pair.1, all.as_mut_ptr(), 3, libc::MSG_WAITFORONE, core::ptr::null(), || panic!("it is upgraded"))
+            recvmmsg(pair.1, all.as_mut_ptr(), 3, libc::MSG_WAITFORONE, core::ptr::null(), || {
+                panic!("it is upgraded")
+            })
         };
         assert_eq!((got, all[0].msg_len, all[1].msg_len), (2, 3, 2));
         assert_eq!(core::hint::black_box(&bytes)[..2], [*b"123", *b"45\0"]);

@@ -1,22 +1,21 @@
-//! What a process gives up: its user, its capabilities, system calls, its table of descriptors; and rings of its own in the kernel.
+//! What a process gives up: its user, its capabilities, system calls, its table of descriptors.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering::*;
 
-use smc::config::CONFIG;
 use smc::{group, reason};
 
-use crate::fds::{self, Kind};
+use crate::fds;
 
-/// Changes the user of this process. Peers are left before, so that none takes us for the old one a moment longer, and once
-/// more afterwards, for another thread's handshake may have come in between. A vfork child has a user of its own, and its
-/// parent's memory.
+/// Changes the user of this process. Peers are left before, so that none takes us for the old one a
+/// moment longer, and once more afterwards, for another thread's handshake may have come in
+/// between. A vfork child has a user of its own, and its parent's memory.
 pub fn change_user<R>(change: impl FnOnce() -> R) -> R {
     fds::go_back_from_copies();
     change_effective_user(change)
 }
 
-/// The same of the effective user alone; the real one, by whom the kernel goes where processes copy, stays.
+/// The same of the effective user alone; the real one, by whom the kernel goes where processes
+/// copy, stays.
 pub fn change_effective_user<R>(change: impl FnOnce() -> R) -> R {
     let forget = || {
         if fds::owner() {
@@ -29,8 +28,9 @@ pub fn change_effective_user<R>(change: impl FnOnce() -> R) -> R {
     r
 }
 
-/// What a program asks of a call that takes rights away is about to hold: whether our own system calls must end before, or
-/// copies between processes. `a` and `b` are the first arguments of system call `call`.
+/// What a program asks of a call that takes rights away is about to hold: whether our own system
+/// calls must end before, or copies between processes. `a` and `b` are the first arguments of
+/// system call `call`.
 pub fn leave_for(call: i64, a: usize, b: usize) {
     let rights = match call {
         libc::SYS_prctl => a as c_int == libc::PR_SET_DUMPABLE && b == 0,
@@ -49,20 +49,5 @@ pub fn leave_for(call: i64, a: usize, b: usize) {
         libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => reason::OWN_TABLE,
         _ => return,
     };
-    fds::leave_for_good(why.code());
-}
-
-/// Before the program makes an io_uring; false when it must get none. With one it may use any descriptor past us: everything
-/// stays, or goes back to, TCP.
-pub fn may_have_io_uring() -> bool {
-    if CONFIG.deny_io_uring.load(Relaxed) {
-        return false;
-    }
-    CONFIG.disable();
-    fds::each(|fd, k| {
-        if let Kind::Conn(i) = k {
-            fds::give_up(fds::port_at(i, fd), reason::IO_URING.code());
-        }
-    });
-    true
+    fds::stop_for_good(why.code());
 }

@@ -1,4 +1,5 @@
-//! When a connection moves on: the upgrade's steps, counted by operations, and the switch of each direction.
+//! When a connection moves on: the upgrade's steps, counted by operations, and the switch of each
+//! direction.
 
 use core::sync::atomic::Ordering::*;
 
@@ -17,19 +18,23 @@ pub fn after_op(port: Port, bytes: usize) {
     let total = c.tcp_bytes.load(Relaxed) + bytes as u64;
     c.tcp_bytes.store(total, Relaxed);
     let limit = smc::config::CONFIG.after_bytes.load(Relaxed);
-    if ops >= c.next_try.load(Relaxed) || (total >= limit && total - (bytes as u64) < limit) {
+    if ops >= c.next_try.load(Relaxed) && meet::is_due(c)
+        || (total >= limit && total - (bytes as u64) < limit)
+    {
         upgrade(port);
     }
 }
 
-/// How long a step of another thread is waited for, 50 us each: that thread may be put off by a busy machine.
+/// How long a step of another thread is waited for, 50 us each: that thread may be put off by a
+/// busy machine.
 const STEPS: u32 = 10_000;
 
 #[cold]
 fn upgrade(port: Port) {
     let Port { index, conn, fd } = port;
-    // A step needs more stack than a handler may have been given. It is taken up with the next operation elsewhere.
-    if shm::lock::on_signal_stack() {
+    // A step needs more stack than a handler may have been given. It is taken up with the next
+    // operation elsewhere.
+    if meet::is_in_vain(conn) || shm::lock::on_signal_stack() {
         return;
     }
     if meet::step(conn, fd, || fds::is_shared(index)) && conn.switched() {
@@ -37,8 +42,9 @@ fn upgrade(port: Port) {
     }
 }
 
-/// Takes the step without which the peer, which has left TCP, cannot be asked for doorbells; waits for another thread that is
-/// taking it. Following the peer without it, a thread would read what others sleep for, and leave them asleep.
+/// The peer has switched but our last step is missing, without which we cannot arm doorbells. Take
+/// it, or wait up to 0.5 s for the thread that does; else we would read what sleepers wait for and
+/// could not wake them.
 #[cold]
 pub fn finish_upgrade(port: Port) {
     let c = port.conn;
@@ -77,7 +83,8 @@ pub fn settle(port: Port) -> bool {
         return false;
     }
     if !ph.is_committed() {
-        // The peer confirmed before it switched, so its Confirm is there to be read.
+        // At the server: the client confirmed before it switched, so its Confirm is there to be
+        // read.
         finish_upgrade(port);
     }
     if !c.settle_rx(fd) {

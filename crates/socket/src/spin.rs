@@ -47,8 +47,9 @@ impl<'a> Spin<'a> {
                 core::hint::spin_loop();
             }
             let now = kernel::get().now_ns();
-            // A gap means that somebody else ran here: the processor is wanted, and spinning only delays the peer. Who lets it
-            // spin for long, between emulated processors perhaps, means shorter ones not.
+            // A gap means that somebody else ran here: the processor is wanted, and spinning only
+            // delays the peer. Who lets it spin for long, between emulated processors perhaps,
+            // means shorter ones not.
             let preempted = now - last > (budget / 2).max(50_000);
             if now - start > budget || preempted {
                 self.score.store(level.saturating_sub(if preempted { 8 } else { 2 }), Relaxed);

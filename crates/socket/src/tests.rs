@@ -1,4 +1,5 @@
-//! What the unit tests share: a world whose answers are scripted, and connections upgraded within one process.
+//! What the unit tests share: a world whose answers are scripted, and connections upgraded within
+//! one process.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +22,8 @@ use crate::{endpoint, epoll, receive, transmit};
 pub enum Answer {
     /// It returns this, at once.
     Is(isize),
-    /// So many nanoseconds pass, as the library's clock has it, and it returns as if nothing had come.
+    /// So many nanoseconds pass, as the library's clock has it, and it returns as if nothing had
+    /// come.
     Passes(u64),
 }
 
@@ -32,7 +34,8 @@ pub struct Scripted {
     ahead: AtomicU64,
     pub restarts: AtomicBool,
     pub cancels: AtomicU32,
-    /// Whether it is a kernel without epoll_pwait2, and how often it was asked for epoll_pwait, with which time last.
+    /// Whether it is a kernel without epoll_pwait2, and how often it was asked for epoll_pwait,
+    /// with which time last.
     pub old: AtomicBool,
     pub pwaits: AtomicU32,
     pub last_ms: Mutex<i32>,
@@ -88,15 +91,27 @@ impl Kernel for Scripted {
         self.next(fd).unwrap_or_else(|| Bare.peek(fd, flags))
     }
 
-    unsafe fn ppoll(&self, list: *mut pollfd, n: nfds_t, limit: *const timespec, mask: *const sigset_t) -> isize {
-        // SAFETY: a list of `n`; forwarded.
-        unsafe {
-            let first = if n == 0 { -1 } else { (*list).fd };
-            self.next(first).unwrap_or_else(|| Bare.ppoll(list, n, limit, mask))
-        }
+    unsafe fn ppoll(
+        &self,
+        list: *mut pollfd,
+        n: nfds_t,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> isize {
+        // SAFETY: a list of `n`.
+        let first = if n == 0 { -1 } else { unsafe { (*list).fd } };
+        // SAFETY: forwarded.
+        self.next(first).unwrap_or_else(|| unsafe { Bare.ppoll(list, n, limit, mask) })
     }
 
-    unsafe fn epoll_pwait(&self, ep: i32, out: *mut epoll_event, n: i32, ms: i32, mask: *const sigset_t) -> isize {
+    unsafe fn epoll_pwait(
+        &self,
+        ep: i32,
+        out: *mut epoll_event,
+        n: i32,
+        ms: i32,
+        mask: *const sigset_t,
+    ) -> isize {
         self.pwaits.fetch_add(1, SeqCst);
         *self.last_ms.lock().unwrap() = ms;
         // SAFETY: forwarded.
@@ -179,7 +194,12 @@ pub fn upgraded() -> Pair {
     let end = Instant::now() + Duration::from_secs(20);
     let on_rings = |fd| port(fd).conn.sends_on_ring() && port(fd).conn.receives_on_ring();
     while !on_rings(pair.0) || !on_rings(pair.1) {
-        assert!(Instant::now() < end, "no upgrade: {:?}, {:?}", port(pair.0).conn.phase(), port(pair.1).conn.phase());
+        assert!(
+            Instant::now() < end,
+            "no upgrade: {:?}, {:?}",
+            port(pair.0).conn.phase(),
+            port(pair.1).conn.phase()
+        );
         for (from, to) in [(pair.0, pair.1), (pair.1, pair.0)] {
             assert_eq!(send(from, b"x", 0), 1);
             assert_eq!(recv(to, 1, 0), Ok(b"x".to_vec()));
@@ -198,7 +218,9 @@ pub fn send(fd: i32, data: &[u8], flags: i32) -> isize {
     let iov = [iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }];
     let flags = flags | libc::MSG_NOSIGNAL;
     // SAFETY: live memory.
-    unsafe { transmit::send(fd, &iov, flags, || sys::send(fd, data.as_ptr(), data.len(), flags)) }
+    let plain = || unsafe { sys::send(fd, data.as_ptr(), data.len(), flags) };
+    // SAFETY: live memory.
+    unsafe { transmit::send(fd, &iov, flags, plain) }
 }
 
 /// recv(2) of up to `n` bytes through the library: the bytes or an errno.
@@ -207,7 +229,9 @@ pub fn recv(fd: i32, n: usize, flags: i32) -> Result<Vec<u8>, i32> {
     let at = buffer.as_mut_ptr();
     let iov = [iovec { iov_base: at.cast(), iov_len: n }];
     // SAFETY: live memory.
-    let r = unsafe { receive::recv(fd, &iov, flags, || sys::recv(fd, at, n, flags)) };
+    let plain = || unsafe { sys::recv(fd, at, n, flags) };
+    // SAFETY: live memory.
+    let r = unsafe { receive::recv(fd, &iov, flags, plain) };
     if r < 0 {
         return Err(-r as i32);
     }
@@ -226,7 +250,9 @@ impl Epoll {
 
     pub fn control(&self, op: i32, fd: i32, events: i32) -> isize {
         let own = epoll_event { events: events as u32, u64: fd as u64 };
-        let call = |other: Option<&mut epoll_event>| sys::epoll_ctl(self.0, op, fd, other.map_or(&own, |ev| ev));
+        let call = |other: Option<&mut epoll_event>| {
+            sys::epoll_ctl(self.0, op, fd, other.map_or(&own, |ev| ev))
+        };
         // SAFETY: a live event.
         unsafe { epoll::control(self.0, op, fd, &raw const own, call) }
     }
@@ -240,9 +266,13 @@ impl Epoll {
         let mut out = [epoll_event { events: 0, u64: 0 }; 8];
         let ms = ns.map_or(-1, |ns| ns.div_ceil(1_000_000) as i32);
         // SAFETY: live events.
-        let plain = || unsafe { Bare.epoll_pwait(self.0, out.as_ptr().cast_mut(), 8, ms, core::ptr::null()) };
+        let plain = || unsafe {
+            Bare.epoll_pwait(self.0, out.as_ptr().cast_mut(), 8, ms, core::ptr::null())
+        };
         // SAFETY: live events.
-        let r = unsafe { epoll::wait(self.0, out.as_ptr().cast_mut(), 8, ns, core::ptr::null(), plain) };
+        let r = unsafe {
+            epoll::wait(self.0, out.as_ptr().cast_mut(), 8, ns, core::ptr::null(), plain)
+        };
         if r < 0 {
             return Err(-r as i32);
         }

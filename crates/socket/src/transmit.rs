@@ -8,7 +8,7 @@ use smc::conn::{Pieces, Sent};
 use smc::{meet, reason, sys, witness};
 
 use crate::fds::{self, Port};
-use crate::pieces::{empty_msg, slice, with_rest, within_most};
+use crate::pieces::{empty_msg, of_message, with_rest, within_most};
 use crate::settle::{after_op, settle};
 use crate::wait::{self, Stay};
 use crate::{deferred, epoll, fail, kernel};
@@ -17,7 +17,12 @@ use crate::{deferred, epoll, fail, kernel};
 const APART: i32 = libc::MSG_OOB | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
 
 /// A send on a connection. `kernel` is the plain call for what is left, with the given flags.
-fn transmit(port: Port, from: Pieces, flags: i32, kernel: impl FnMut(&Pieces, i32) -> isize) -> isize {
+fn transmit(
+    port: Port,
+    from: Pieces,
+    flags: i32,
+    kernel: impl FnMut(&Pieces, i32) -> isize,
+) -> isize {
     kernel::cancellation_point();
     let r = transmit_own(port, from, flags, kernel);
     if deferred::any() {
@@ -56,25 +61,32 @@ pub fn transmit_deferred(port: Port) {
     }
 }
 
-fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut(&Pieces, i32) -> isize) -> isize {
+fn transmit_own(
+    port: Port,
+    mut from: Pieces,
+    flags: i32,
+    mut kernel: impl FnMut(&Pieces, i32) -> isize,
+) -> isize {
     let Port { index, conn: c, .. } = port;
     if flags & APART != 0 {
-        let why = if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
+        let why =
+            if flags & libc::MSG_OOB != 0 { reason::URGENT } else { reason::OPT_UNSUPP }.code();
         if !c.is_exposed() {
-            fds::freeze(port, why);
+            fds::go_back(port, why);
         } else {
-            // Only this direction must be in order on TCP: what the peer sends may go on coming through the ring.
+            // Only this direction must be in order on TCP: what the peer sends may go on coming
+            // through the ring.
             settle(port);
             c.freeze();
             c.leave_tx();
-            c.reason.store(why, Relaxed);
+            c.identity.reason.store(why, Relaxed);
             if let Some(t) = smc::table::get() {
                 t.stats.urgent.fetch_add(1, Relaxed);
             }
         }
         return kernel(&from, flags);
     }
-    let generation = c.gen_.load(Relaxed);
+    let generation = c.identity.gen_.load(Relaxed);
     let want = from.left();
     let dontwait = flags & libc::MSG_DONTWAIT != 0;
     let mut done = 0;
@@ -130,10 +142,14 @@ fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut
                 }
                 continue;
             }
-            Sent::Err(e) => return if done > 0 { done as isize } else { fail(e) },
+            Sent::Err(e) => return if done > 0 { done as isize } else { fail(e.errno()) },
             Sent::Held => {
                 // Where the caller would wait, the bytes wait.
-                let kept = if dontwait || stay.is_nonblocking() { 0 } else { deferred::keep(index, &mut from) };
+                let kept = if dontwait || stay.is_nonblocking() {
+                    0
+                } else {
+                    deferred::keep(index, &mut from)
+                };
                 done += kept;
                 return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
             }
@@ -149,8 +165,8 @@ fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut
                     c.sends_past_ring();
                 }
                 if c.sends_are_shut() && c.sends_on_ring() {
-                    // Another thread is about to shut the socket, and has told the peer: payload that overtakes it would
-                    // count as doorbells there.
+                    // Another thread is about to shut the socket, and has told the peer: payload
+                    // that overtakes it would count as doorbells there.
                     sys::shutdown(fd, libc::SHUT_WR);
                 }
                 return kernel(&from, flags);
@@ -161,7 +177,7 @@ fn transmit_own(port: Port, mut from: Pieces, flags: i32, mut kernel: impl FnMut
                 Err(e) => return fail(e),
             },
         }
-        if c.gen_.load(Relaxed) != generation {
+        if c.identity.gen_.load(Relaxed) != generation {
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
         }
     }
@@ -180,22 +196,25 @@ fn ahead(from: &Pieces, len: usize, kernel: impl FnOnce(&Pieces) -> isize) -> is
     kernel(&Pieces::new(&few[..n]))
 }
 
-/// The short way of a send while the connection is TCP with nothing begun: counted, otherwise the kernel's.
+/// Fast path while no upgrade has begun: make the plain call and count one operation. None: use the
+/// general path.
 #[inline(always)]
 fn untouched(port: Port, flags: i32, plain: impl FnOnce() -> isize) -> Option<isize> {
     let c = port.conn;
-    let generation = c.gen_.load(Relaxed);
+    let generation = c.identity.gen_.load(Relaxed);
     if flags & APART != 0 || !c.enter_untouched_send() {
         return None;
     }
     let r = plain();
-    if c.gen_.load(Relaxed) != generation {
-        // Closed meanwhile by another thread: the place in the table, and its counts, may be another connection's.
+    if c.identity.gen_.load(Relaxed) != generation {
+        // Closed meanwhile by another thread: the place in the table, and its counts, may be
+        // another connection's.
         return Some(r);
     }
     c.leave_kernel_send();
     if !c.untouched() {
-        // An upgrade has begun while the call was in the kernel, and a close of another thread may have waited for its end.
+        // An upgrade has begun while the call was in the kernel, and a close of another thread may
+        // have waited for its end.
         return Some(touched(port, r));
     }
     if r > 0 {
@@ -208,7 +227,7 @@ fn untouched(port: Port, flags: i32, plain: impl FnOnce() -> isize) -> Option<is
 #[inline(never)]
 fn touched(port: Port, r: isize) -> isize {
     match fds::kept(port.conn) {
-        Some(_) => fds::left(port.conn),
+        Some(_) => fds::call_ended(port.conn),
         None if r > 0 => after_op(port, r as usize),
         None => {}
     }
@@ -254,15 +273,19 @@ pub unsafe fn sendmsg(fd: i32, msg: *const msghdr, flags: i32) -> isize {
     let plain = |fl| unsafe { world.sendmsg(fd, msg, fl) };
     let Some(port) = fds::port(fd).filter(|_| !crate::faulty(msg)) else { return plain(flags) };
     // SAFETY: the application's message, which can be read.
-    let (pieces, control) = unsafe { (slice((*msg).msg_iov, (*msg).msg_iovlen as isize), (*msg).msg_controllen) };
+    let pieces = unsafe { of_message(msg) };
+    // SAFETY: as above.
+    let control = unsafe { (*msg).msg_controllen };
     let Some(v) = pieces else { return plain(flags) };
     if let Some(r) = untouched(port, flags, || plain(flags)) {
         return r;
     }
     if control > 0 && port.conn.sends_on_ring() {
         // The kernel looks at what comes with the bytes, and may refuse it.
+        // SAFETY: the application's message, which can be read.
+        let alone = msghdr { msg_iovlen: 0, ..unsafe { *msg } };
         // SAFETY: the application's message, without its pieces.
-        let r = unsafe { world.sendmsg(fd, &msghdr { msg_iovlen: 0, ..*msg }, flags) };
+        let r = unsafe { world.sendmsg(fd, &alone, flags) };
         if r < 0 {
             return r;
         }
@@ -290,16 +313,17 @@ pub unsafe fn sendmsg(fd: i32, msg: *const msghdr, flags: i32) -> isize {
 pub unsafe fn sendmmsg(fd: i32, v: *mut mmsghdr, n: u32, flags: i32) -> isize {
     for done in 0..n {
         let m = v.wrapping_add(done as usize);
-        // SAFETY: the caller's obligation, for the next of `n` messages.
-        let r = unsafe { sendmsg(fd, &raw const (*m).msg_hdr, flags) };
+        let header = m.cast::<msghdr>();
+        // SAFETY: the caller's obligation, for the next of `n` messages, which begins with its
+        // header.
+        let r = unsafe { sendmsg(fd, header, flags) };
         if r < 0 {
             return if done > 0 { done as isize } else { r };
         }
         // SAFETY: as above.
         unsafe { (*m).msg_len = r as u32 };
         // SAFETY: as above.
-        let pieces = unsafe { slice((*m).msg_hdr.msg_iov, (*m).msg_hdr.msg_iovlen as isize) };
-        let whole = pieces.map_or(0, |v| v.iter().map(|e| e.iov_len).sum());
+        let whole = unsafe { of_message(header) }.map_or(0, |v| v.iter().map(|e| e.iov_len).sum());
         if (r as usize) < whole {
             // Going on with the next message would leave a hole in the stream.
             return done as isize + 1;
@@ -339,7 +363,7 @@ mod tests {
         let _turn = serial();
         let pair = upgraded();
         assert_eq!(send(pair.0, b"!", libc::MSG_OOB), 1);
-        assert_eq!(port(pair.0).conn.reason.load(Relaxed), reason::URGENT.code());
+        assert_eq!(port(pair.0).conn.identity.reason.load(Relaxed), reason::URGENT.code());
         assert_eq!(send(pair.0, b"after", 0), 5);
         assert_eq!(recv(pair.1, 5, libc::MSG_WAITALL), Ok(b"after".to_vec()));
         assert_eq!(send(pair.1, b"back", 0), 4);
@@ -351,8 +375,10 @@ mod tests {
         let _turn = serial();
         let pair = upgraded();
         let bytes: Vec<u8> = (0..=255).collect();
-        let iov: Vec<iovec> =
-            bytes.iter().map(|b| iovec { iov_base: core::ptr::from_ref(b).cast_mut().cast(), iov_len: 1 }).collect();
+        let iov: Vec<iovec> = bytes
+            .iter()
+            .map(|b| iovec { iov_base: core::ptr::from_ref(b).cast_mut().cast(), iov_len: 1 })
+            .collect();
         // SAFETY: live pieces.
         assert_eq!(unsafe { super::send(pair.0, &iov, 0, || panic!("it is upgraded")) }, 256);
         assert_eq!(recv(pair.1, 300, 0), Ok(bytes));

@@ -1,6 +1,11 @@
-//! Waiting: spin briefly where it pays, then sleep in a real kernel call on the real descriptor, so that signals,
-//! timeouts, cancellation and resets are the kernel's.
+//! Waiting: spin briefly where it pays, then sleep in a real kernel call on the real descriptor, so
+//! that signals, timeouts, cancellation and resets are the kernel's.
 #![allow(unsafe_code)]
+
+mod limits;
+
+pub use limits::{Refused, duration};
+use limits::{is_restarted, limit_of};
 
 use core::sync::atomic::Ordering::*;
 
@@ -10,7 +15,7 @@ use smc::conn::{Conn, Got, IN, OUT, rest};
 use smc::sys;
 
 use crate::bell::{LIMITS, Sleep, Woken};
-use crate::fds::{self, Port};
+use crate::fds::{self, Port, drain};
 use crate::kernel::{self, poll_one};
 use crate::spin::Spin;
 
@@ -18,39 +23,18 @@ fn now() -> u64 {
     kernel::get().now_ns()
 }
 
-/// A time limit that the kernel does not take.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Refused;
-
-/// A time limit in nanoseconds, None for ever.
-///
-/// # Safety
-/// `limit` must be null, or a timespec of the application, or not readable.
-pub unsafe fn duration(limit: *const libc::timespec) -> Result<Option<u64>, Refused> {
-    if limit.is_null() {
-        return Ok(None);
-    }
-    if crate::faulty(limit) {
-        return Err(Refused);
-    }
-    // SAFETY: the caller's obligation.
-    let t = unsafe { limit.read() };
-    if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
-        return Err(Refused);
-    }
-    Ok(Some((t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)))
-}
-
-/// A call that may have to wait on a connection, from its first wait to its end: if another thread closes the connection
-/// meanwhile, that takes effect when the call has ended, as in the kernel.
+/// A call that may have to wait on a connection, from its first wait to its end: if another thread
+/// closes the connection meanwhile, that takes effect when the call has ended, as in the kernel.
 pub struct Stay {
     /// The connection.
     pub conn: &'static Conn,
     fd: i32,
     seat: Option<Seat<'static>>,
-    /// O_NONBLOCK at its first wait: who changes it meanwhile, in another thread or process, means later calls.
+    /// O_NONBLOCK at its first wait: who changes it meanwhile, in another thread or process, means
+    /// later calls.
     nonblocking: Option<bool>,
-    /// When it began to wait, or began if it insists on more than a byte: its time limit counts from here.
+    /// When it began to wait, or began if it insists on more than a byte: its time limit counts
+    /// from here.
     since: Option<u64>,
     /// The time limit, which the kernel reads once in a call, too.
     limit: Option<Option<u64>>,
@@ -58,7 +42,8 @@ pub struct Stay {
     held: u32,
 }
 
-/// So often it yields to the thread that the doorbell is for before it takes naps: that thread may be put off for long.
+/// So often it yields to the thread that the doorbell is for before it takes naps: that thread may
+/// be put off for long.
 const YIELDS: u32 = 10;
 
 impl Stay {
@@ -127,20 +112,23 @@ impl Drop for Stay {
     fn drop(&mut self) {
         if let Some(seat) = self.seat.take() {
             drop(seat);
-            fds::left(self.conn);
+            fds::call_ended(self.conn);
         }
     }
 }
 
-/// Looks at the ring in front of the question whether the call may wait, which is a system call. An answer is often as near.
+/// Looks at the ring before the fcntl that asks for O_NONBLOCK; the reply often arrives in that
+/// time.
 const FIRST_LOOKS: u32 = 16;
 
-/// Waits until there may be something to read. Err(errno) ends the call: EAGAIN, EINTR, or an end error; Ok(None) means look
-/// again, Ok(Some(got)) is the end of the stream.
+/// Waits until there may be something to read. Err(errno) ends the call: EAGAIN, EINTR, or an end
+/// error; Ok(None) means look again, Ok(Some(got)) is the end of the stream.
 pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
+    let nap = drain::look();
     let (conn, fd) = (stay.conn, stay.fd());
-    // News need not be data that can be had: in front of it payload may be missing that a peer says it has sent over TCP. To say
-    // "look again" for that would keep a call that must not wait for as long as the peer likes.
+    // News need not be data that can be had: in front of it payload may be missing that a peer says
+    // it has sent over TCP. To say "look again" for that would keep a call that must not wait for
+    // as long as the peer likes.
     let is_soon_there = || (0..FIRST_LOOKS).any(|_| conn.has_news()) && conn.ready(fd) & IN != 0;
     if !dontwait && conn.peer_elsewhere() && is_soon_there() {
         return Ok(None);
@@ -150,7 +138,7 @@ pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
         return if conn.ready(fd) & IN != 0 { Ok(None) } else { Err(libc::EAGAIN) };
     }
     if conn.peer_elsewhere()
-        && let Some(spin) = Spin::try_now(&conn.spin)
+        && let Some(spin) = Spin::try_now(&conn.identity.spin)
         && spin.until(|| conn.has_news())
     {
         return Ok(None);
@@ -163,27 +151,25 @@ pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     if insists {
         stay.limit(libc::SO_RCVTIMEO);
     }
-    let r = sleep_for_data(stay, fd);
+    let r = match nap {
+        Some(_) if conn.ready(fd) & IN == 0 => nap_unarmed(stay),
+        _ => sleep_for_data(stay, fd),
+    };
     stay.sleeps(0);
     r
 }
 
-/// How often a wait looks by itself, in nanoseconds, while the kernel's low-water mark is above what it waits for.
+/// How often a wait looks by itself, in nanoseconds, while the kernel's low-water mark is above
+/// what it waits for.
 const UNMARKED_NS: u64 = 1_000_000;
 
 /// Whether the kernel's poll goes by the application's mark: until the exposure.
 fn marked(conn: &Conn) -> bool {
-    conn.user_rcvlowat.load(Relaxed) > 1 && !conn.is_exposed()
+    conn.identity.user_rcvlowat.load(Relaxed) > 1 && !conn.is_exposed()
 }
 
-/// SO_RCVTIMEO or SO_SNDTIMEO of a call that began at `since`, as a point in time.
-fn limit_of(fd: i32, option: i32, since: u64) -> Option<u64> {
-    let mut tv = [0i64; 2];
-    sys::getsockopt(fd, libc::SOL_SOCKET, option, &mut tv);
-    (tv != [0, 0]).then(|| since + tv[0] as u64 * 1_000_000_000 + tv[1] as u64 * 1000)
-}
-
-/// How long a receive waits for one of another thread, which began before the upgrade, before it looks again.
+/// How long a receive waits for one of another thread, which began before the upgrade, before it
+/// looks again.
 const TURN_NS: u64 = 10_000_000;
 
 /// Waits while another thread is inside the kernel's receive; Err(errno) when this one must fail.
@@ -200,15 +186,8 @@ pub fn for_turn(stay: &mut Stay) -> Result<(), i32> {
     }
 }
 
-/// Whether a receive that has nothing goes on after the error of its wait: as in the kernel, behind a handler that asks for it
-/// if there is no time limit.
-#[cold]
-fn is_restarted(e: i32, limit: Option<u64>) -> bool {
-    e == libc::EINTR && limit.is_none() && kernel::get().restarts()
-}
-
-/// Waits until the kernel's socket is readable (with `any`, whatever its mark), or has one of the events `also`; Err(errno)
-/// when the receive must fail.
+/// Waits until the kernel's socket is readable (with `any`, whatever its mark), or has one of the
+/// events `also`; Err(errno) when the receive must fail.
 pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> Result<(), i32> {
     let (conn, fd) = (stay.conn, stay.fd());
     let limit = stay.limit(libc::SO_RCVTIMEO);
@@ -230,8 +209,8 @@ pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> Result<(), i32> {
     }
 }
 
-/// A short sleep of a call in front of bytes that are too few for it; false when no more of them will come in time, or a
-/// signal did.
+/// A short sleep of a call in front of bytes that are too few for it; false when no more of them
+/// will come in time, or a signal did.
 pub fn for_a_while(stay: &mut Stay) -> bool {
     if stay.limit(libc::SO_RCVTIMEO).is_some_and(|limit| now() >= limit) {
         return false;
@@ -261,7 +240,8 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             return true;
         }
         if conn.receives_are_shut() {
-            // By another thread: TCP gives what it has. The kernel would tell of it for ever, and not let us sleep.
+            // By another thread: TCP gives what it has. The kernel would tell of it for ever, and
+            // not let us sleep.
             return false;
         }
         let held = conn.clear_stale(fd, seen, true, false) || unarmed;
@@ -273,7 +253,11 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
         if unmarked && conn.queued(fd) > 0 {
             return true;
         }
-        let left = if held || unmarked { Some(left.unwrap_or(UNMARKED_NS).min(UNMARKED_NS)) } else { left };
+        let left = if held || unmarked {
+            Some(left.unwrap_or(UNMARKED_NS).min(UNMARKED_NS))
+        } else {
+            left
+        };
         let slept = now_us();
         let Ok(told) = poll_one(fd, libc::POLLIN | libc::POLLRDHUP, left) else { return false };
         fd = stay.fd();
@@ -296,7 +280,8 @@ fn nap_unarmed(stay: &mut Stay) -> Result<Option<Got>, i32> {
     }
 }
 
-/// What a receive that has waited before has left of its time limit, if there is one; EAGAIN if nothing.
+/// What a receive that has waited before has left of its time limit, if there is one; EAGAIN if
+/// nothing.
 fn time_left(stay: &mut Stay) -> Result<Option<u64>, i32> {
     match stay.limit(libc::SO_RCVTIMEO).map(|limit| limit.saturating_sub(now())) {
         Some(0) => Err(libc::EAGAIN),
@@ -407,8 +392,10 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     }
 }
 
-/// Waits until there may be room. Err(errno) ends the call, which with `begun` has sent something already.
+/// Waits until there may be room. Err(errno) ends the call, which with `begun` has sent something
+/// already.
 pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32> {
+    drain::look();
     let (conn, fd) = (stay.conn, stay.fd());
     if dontwait || stay.is_nonblocking() {
         // Armed, because whoever learns that there is no room waits for it next.
@@ -418,7 +405,7 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
     }
     // Not armed yet: the peer would ring for somebody who looks anyway.
     if conn.peer_elsewhere()
-        && let Some(spin) = Spin::try_now(&conn.spin)
+        && let Some(spin) = Spin::try_now(&conn.identity.spin)
         && spin.until(|| conn.ready(fd) & OUT != 0)
     {
         return Ok(());
@@ -430,14 +417,15 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
     r
 }
 
-/// Longest sleep of a writer: another thread may shut the socket, of which the kernel does not tell who waits for doorbells.
+/// Longest sleep of a writer: another thread may shut the socket, of which the kernel does not tell
+/// who waits for doorbells.
 const WRITER_NS: u64 = 20_000_000;
 
 fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) -> Result<(), i32> {
     let conn = stay.conn;
     let mut nap = 1_000_000u64;
-    // The kernel reports a side that is shut, or payload that nobody fetches, for ever: asked about it, it would not let
-    // us sleep.
+    // The kernel reports a side that is shut, or payload that nobody fetches, for ever: asked about
+    // it, it would not let us sleep.
     let mut noisy = false;
     loop {
         let seen = conn.doorbells_seen();
@@ -463,8 +451,8 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
         let slept = now_us();
         let told = match poll_one(fd, events, Some(left)) {
             Ok(told) => told,
-            // poll is never restarted after a signal, send is if its handler says so, it has no time limit and nothing to
-            // return.
+            // poll is never restarted after a signal, send is if its handler says so, it has no
+            // time limit and nothing to return.
             Err(e) if !begun && is_restarted(e, limit) => continue,
             Err(e) => return Err(e),
         };
@@ -478,82 +466,4 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::tests::{Answer::*, SCRIPTED, recv, send, serial, upgraded};
-    use core::sync::atomic::Ordering::*;
-    use smc::sys;
-
-    const INTERRUPTED: isize = -(libc::EINTR as isize);
-
-    fn limit(fd: i32, option: i32, seconds: i64) {
-        assert_eq!(sys::setsockopt(fd, libc::SOL_SOCKET, option, &[seconds, 0]), 0);
-    }
-
-    #[test]
-    fn a_signal_ends_a_receive_that_waits() {
-        let _turn = serial();
-        let pair = upgraded();
-        SCRIPTED.script(pair.1, &[Is(INTERRUPTED)]);
-        assert_eq!(recv(pair.1, 1, 0), Err(libc::EINTR));
-        assert_eq!(SCRIPTED.left(pair.1), 0);
-    }
-
-    /// The kernel restarts recv by itself behind a handler that asks for it: the peek, which is one, never says EINTR then. A
-    /// receive that insists sleeps in poll, which is never restarted, and must be.
-    #[test]
-    fn a_wait_by_poll_goes_on_behind_a_handler_that_asks_for_it() {
-        let _turn = serial();
-        let pair = upgraded();
-        SCRIPTED.restarts.store(true, SeqCst);
-        while send(pair.0, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
-        SCRIPTED.script(pair.0, &[Is(INTERRUPTED), Is(INTERRUPTED), Is(-(libc::ENOMEM as isize))]);
-        assert_eq!(send(pair.0, b"y", 0), -(libc::ENOMEM as isize));
-        assert_eq!(SCRIPTED.left(pair.0), 0);
-        SCRIPTED.restarts.store(false, SeqCst);
-        SCRIPTED.script(pair.0, &[Is(INTERRUPTED), Is(0)]);
-        assert_eq!(send(pair.0, b"y", 0), INTERRUPTED);
-        assert_eq!(SCRIPTED.left(pair.0), 1);
-        SCRIPTED.script(pair.0, &[]);
-    }
-
-    #[test]
-    fn a_time_limit_ends_a_send_into_a_full_ring() {
-        let _turn = serial();
-        let pair = upgraded();
-        while send(pair.0, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
-        limit(pair.0, libc::SO_SNDTIMEO, 3600);
-        // A signal restarts nothing that has a limit.
-        SCRIPTED.restarts.store(true, SeqCst);
-        SCRIPTED.script(pair.0, &[Is(INTERRUPTED)]);
-        assert_eq!(send(pair.0, b"y", 0), INTERRUPTED);
-        SCRIPTED.script(pair.0, &[Passes(1_000_000_000), Passes(3_600_000_000_000)]);
-        assert_eq!(send(pair.0, b"y", 0), -(libc::EAGAIN as isize));
-        assert_eq!(SCRIPTED.left(pair.0), 0, "the limit counts for the call, not for each sleep");
-    }
-
-    #[test]
-    fn a_receive_that_has_something_returns_it_when_its_time_is_over() {
-        let _turn = serial();
-        let pair = upgraded();
-        limit(pair.1, libc::SO_RCVTIMEO, 60);
-        assert_eq!(send(pair.0, b"part", 0), 4);
-        SCRIPTED.script(pair.1, &[Passes(61_000_000_000)]);
-        assert_eq!(recv(pair.1, 8, libc::MSG_WAITALL), Ok(b"part".to_vec()));
-        assert_eq!(SCRIPTED.left(pair.1), 0);
-    }
-
-    #[test]
-    fn limits_of_the_kernel_are_read_as_it_reads_them() {
-        use super::{Refused, duration};
-        use libc::timespec;
-        // SAFETY: a live timespec, null, or no address at all.
-        let at = |t: *const timespec| unsafe { duration(t) };
-        let of = |t: &timespec| at(t);
-        assert_eq!(of(&timespec { tv_sec: 1, tv_nsec: 5 }), Ok(Some(1_000_000_005)));
-        assert_eq!(of(&timespec { tv_sec: i64::MAX, tv_nsec: 5 }), Ok(Some(u64::MAX)));
-        assert_eq!(of(&timespec { tv_sec: -1, tv_nsec: 0 }), Err(Refused));
-        assert_eq!(of(&timespec { tv_sec: 0, tv_nsec: 1_000_000_000 }), Err(Refused));
-        assert_eq!(at(core::ptr::null()), Ok(None));
-        assert_eq!(at(core::ptr::without_provenance(8)), Err(Refused));
-    }
-}
+mod tests;

@@ -5,11 +5,13 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     smc::setting::size(text.as_bytes()).ok_or_else(|| SIZE_HINT.into())
 }
 
-const SIZE_HINT: &str = "give a number of bytes, or one with K, M or G behind it, such as 65536 or 64K";
+const SIZE_HINT: &str =
+    "give a number of bytes, or one with K, M or G behind it, such as 65536 or 64K";
 
 /// `2`, `0.5`, `500ms`, `2s`, `1m`: seconds when nothing is said.
 pub fn parse_seconds(text: &str) -> Result<f64, String> {
-    let hint = || "give a time such as 2, 0.5, 500ms, 2s or 1m (more than 0, at most an hour)".to_string();
+    let hint =
+        || "give a time such as 2, 0.5, 500ms, 2s or 1m (more than 0, at most an hour)".to_string();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
     let factor = match suffix {
@@ -22,7 +24,8 @@ pub fn parse_seconds(text: &str) -> Result<f64, String> {
     if seconds > 0.0 && seconds <= 3_600.0 { Ok(seconds) } else { Err(hint()) }
 }
 
-/// Three significant digits with k, M, G (powers of 1000): how figures are read, not how they are stored.
+/// Three significant digits with k, M, G (powers of 1000): how figures are read, not how they are
+/// stored.
 pub fn engineering(value: f64) -> String {
     let magnitude = value.abs();
     let (scaled, suffix) = match magnitude {
@@ -36,7 +39,24 @@ pub fn engineering(value: f64) -> String {
         s if s >= 10.0 => 1,
         _ => 2,
     };
-    format!("{scaled:.decimals$}{suffix}")
+    let digits = format!("{scaled:.decimals$}");
+    // What is rounded to nothing has no sign.
+    let digits = digits.strip_prefix('-').filter(|rest| is_nothing(rest)).unwrap_or(&digits);
+    format!("{digits}{suffix}")
+}
+
+fn is_nothing(digits: &str) -> bool {
+    digits.bytes().all(|byte| matches!(byte, b'0' | b'.'))
+}
+
+/// Microseconds as people read them: `0.45 us`, `17.6 ms`, `2.10 s`.
+pub fn time_us(us: f64) -> String {
+    let (value, unit) = match us.abs() {
+        m if m >= 1e6 => (us / 1e6, "s"),
+        m if m >= 1e4 => (us / 1e3, "ms"),
+        _ => (us, "us"),
+    };
+    format!("{} {unit}", engineering(value))
 }
 
 /// `8.0K`, `3.2M`: amounts of bytes as the smc tools print them, powers of 1024.
@@ -44,7 +64,11 @@ pub fn bytes(value: u64) -> String {
     let mut scaled = value as f64;
     for suffix in ["", "K", "M", "G"] {
         if scaled < 1024.0 {
-            return if suffix.is_empty() { value.to_string() } else { format!("{scaled:.1}{suffix}") };
+            return if suffix.is_empty() {
+                value.to_string()
+            } else {
+                format!("{scaled:.1}{suffix}")
+            };
         }
         scaled /= 1024.0;
     }
@@ -84,6 +108,9 @@ mod tests {
         assert_eq!(engineering(127_877.0), "128k");
         assert_eq!(engineering(1_432_665.0), "1.43M");
         assert_eq!(engineering(45.1e9), "45.1G");
+        assert_eq!([engineering(-0.001), engineering(-0.01)], ["0.00", "-0.01"]);
+        assert_eq!([time_us(0.449), time_us(9_750.0)], ["0.45 us", "9750 us"]);
+        assert_eq!([time_us(17_600.0), time_us(2.1e6)], ["17.6 ms", "2.10 s"]);
         assert_eq!(bytes(800), "800");
         assert_eq!(bytes(64 << 10), "64.0K");
         assert_eq!(bytes(3 << 30), "3.0G");

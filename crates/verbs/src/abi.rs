@@ -1,343 +1,151 @@
-//! The parts of libibverbs and librdmacm that are used here, as their headers (`infiniband/verbs.h`,
-//! `rdma/rdma_cma.h`) declare them, and the tables of their functions. Both libraries are opened at run time,
-//! so that nothing depends on them where there is no RDMA. Tests compare sizes and offsets with the headers.
+//! The parts of libibverbs and librdmacm that are used here, as their headers
+//! (`infiniband/verbs.h`, `rdma/rdma_cma.h`) declare them, and the tables of their functions. Both
+//! libraries are opened at run time, so that nothing depends on them where there is no RDMA. Tests
+//! compare sizes and offsets with the headers.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::ptr::null_mut;
-use libc::{sockaddr, sockaddr_storage};
+use libc::sockaddr;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
+mod structs;
+
+pub use structs::*;
+
+/// `RDMA_PS_TCP`: the port space of reliable connections.
 pub const PS_TCP: c_int = 0x0106;
+/// `IBV_QPT_RC`: a reliable connected queue pair.
 pub const QPT_RC: c_int = 2;
+/// `IBV_TRANSPORT_IB`: InfiniBand, and RoCE.
 pub const TRANSPORT_IB: c_int = 0;
+/// `IBV_TRANSPORT_IWARP`.
 pub const TRANSPORT_IWARP: c_int = 1;
 
+/// `enum ibv_access_flags`: what a memory region, or a queue pair, allows.
 pub mod access {
+    /// Its own adapter writes.
     pub const LOCAL_WRITE: i32 = 1;
+    /// Peers write.
     pub const REMOTE_WRITE: i32 = 2;
+    /// Peers read.
     pub const REMOTE_READ: i32 = 4;
+    /// Peers change words atomically.
     pub const REMOTE_ATOMIC: i32 = 8;
 }
 
+/// Of a work request: `enum ibv_wr_opcode`, then `enum ibv_send_flags`.
 pub mod wr {
+    /// Writes to the peer's memory.
     pub const RDMA_WRITE: i32 = 0;
+    /// Writes to the peer's memory, with a word that completes a receive of the peer's.
     pub const RDMA_WRITE_WITH_IMM: i32 = 1;
+    /// Reads from the peer's memory.
     pub const RDMA_READ: i32 = 4;
+    /// Adds to eight bytes there, and brings back what they were.
     pub const FETCH_AND_ADD: i32 = 6;
+    /// It has a completion.
     pub const SIGNALED: u32 = 1 << 1;
+    /// Its bytes are taken when it is posted.
     pub const INLINE: u32 = 1 << 3;
 }
 
 /// Of a work completion.
 pub mod wc {
+    /// Done.
     pub const SUCCESS: i32 = 0;
+    /// Memory here is not registered, or not for that.
     pub const LOC_PROT_ERR: i32 = 4;
+    /// Not carried out: the queue pair had failed before.
     pub const FLUSH_ERR: i32 = 5;
+    /// The peer's adapter does not take such a request.
     pub const REM_INV_REQ_ERR: i32 = 9;
+    /// Memory there is not registered, or not for that.
     pub const REM_ACCESS_ERR: i32 = 10;
+    /// The peer does not answer.
     pub const RETRY_EXC_ERR: i32 = 12;
 }
 
 /// `enum ibv_qp_state`.
 pub mod state {
+    /// Has a port, and posts receives.
     pub const INIT: i32 = 1;
+    /// Ready to receive: it knows its peer.
     pub const RTR: i32 = 2;
+    /// Ready to send.
     pub const RTS: i32 = 3;
+    /// Failed: all requests are flushed.
     pub const ERR: i32 = 6;
 }
 
 /// `enum ibv_qp_attr_mask`: which attributes a call gives.
 pub mod mask {
+    /// `qp_state`.
     pub const STATE: i32 = 1 << 0;
+    /// `qp_access_flags`.
     pub const ACCESS_FLAGS: i32 = 1 << 3;
+    /// `pkey_index`.
     pub const PKEY_INDEX: i32 = 1 << 4;
+    /// `port_num`.
     pub const PORT: i32 = 1 << 5;
+    /// `ah_attr`.
     pub const AV: i32 = 1 << 7;
+    /// `path_mtu`.
     pub const PATH_MTU: i32 = 1 << 8;
+    /// `timeout`.
     pub const TIMEOUT: i32 = 1 << 9;
+    /// `retry_cnt`.
     pub const RETRY_CNT: i32 = 1 << 10;
+    /// `rnr_retry`.
     pub const RNR_RETRY: i32 = 1 << 11;
+    /// `rq_psn`.
     pub const RQ_PSN: i32 = 1 << 12;
+    /// `max_rd_atomic`.
     pub const MAX_QP_RD_ATOMIC: i32 = 1 << 13;
+    /// `min_rnr_timer`.
     pub const MIN_RNR_TIMER: i32 = 1 << 15;
+    /// `sq_psn`.
     pub const SQ_PSN: i32 = 1 << 16;
+    /// `max_dest_rd_atomic`.
     pub const MAX_DEST_RD_ATOMIC: i32 = 1 << 17;
+    /// `dest_qp_num`.
     pub const DEST_QPN: i32 = 1 << 20;
 }
 
+/// `IBV_PORT_ACTIVE`.
 pub const PORT_ACTIVE: i32 = 4;
 /// `enum ibv_mtu`: 1024 bytes.
 pub const MTU_1024: i32 = 3;
 
 /// `enum rdma_cm_event_type`.
 pub mod event {
+    /// The peer's address is known to the adapter.
     pub const ADDR_RESOLVED: i32 = 0;
+    /// The peer's address cannot be found.
     pub const ADDR_ERROR: i32 = 1;
+    /// There is a route to the peer.
     pub const ROUTE_RESOLVED: i32 = 2;
+    /// There is no route to the peer.
     pub const ROUTE_ERROR: i32 = 3;
+    /// A peer wants to connect.
     pub const CONNECT_REQUEST: i32 = 4;
+    /// The peer does not answer.
     pub const UNREACHABLE: i32 = 7;
+    /// The peer, or nobody at that port, refused.
     pub const REJECTED: i32 = 8;
+    /// Connected.
     pub const ESTABLISHED: i32 = 9;
+    /// The peer has disconnected.
     pub const DISCONNECTED: i32 = 10;
-}
-
-/// `struct ibv_device`, as far as it is used.
-#[repr(C)]
-pub struct Device {
-    pub ops: [*mut c_void; 2],
-    pub node_type: c_int,
-    pub transport_type: c_int,
-}
-
-/// The beginning of `struct ibv_context`.
-#[repr(C)]
-pub struct Context {
-    pub device: *mut Device,
-    pub ops: ContextOps,
-    pub cmd_fd: c_int,
-    pub async_fd: c_int,
-}
-
-/// `struct ibv_context_ops`: the calls of the data path, between others that are not used.
-#[repr(C)]
-pub struct ContextOps {
-    pub before: [*mut c_void; 11],
-    pub poll_cq: unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int,
-    pub req_notify_cq: unsafe extern "C" fn(*mut Cq, c_int) -> c_int,
-    pub between: [*mut c_void; 12],
-    pub post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
-    pub post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
-    pub after: [*mut c_void; 5],
-}
-
-/// The beginning of `struct ibv_cq`.
-#[repr(C)]
-pub struct Cq {
-    pub context: *mut Context,
-}
-
-#[repr(C)]
-pub struct CompChannel {
-    pub context: *mut Context,
-    pub fd: c_int,
-    pub refcnt: c_int,
-}
-
-/// The beginning of `struct ibv_qp`.
-#[repr(C)]
-pub struct Qp {
-    pub context: *mut Context,
-    pub qp_context: *mut c_void,
-    pub pd: *mut c_void,
-    pub send_cq: *mut Cq,
-    pub recv_cq: *mut Cq,
-    pub srq: *mut c_void,
-    pub handle: u32,
-    pub qp_num: u32,
-}
-
-/// `struct ibv_device_attr`, and room for what a newer library may add.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct DeviceAttr {
-    pub before: [u64; 12],
-    pub vendor_id: u32,
-    pub between: [u32; 16],
-    pub atomic_cap: c_int,
-    pub after: [u32; 30],
-}
-
-/// `struct ibv_port_attr`, and room for what a newer library may add.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct PortAttr {
-    pub state: c_int,
-    pub max_mtu: c_int,
-    pub active_mtu: c_int,
-    pub gid_tbl_len: c_int,
-    pub before: [u32; 4],
-    pub pkey_tbl_len: u16,
-    pub lid: u16,
-    pub after: [u32; 16],
-}
-
-/// `struct ibv_ah_attr`.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Default)]
-pub struct AhAttr {
-    pub dgid: [u8; 16],
-    pub flow_label: u32,
-    pub sgid_index: u8,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub dlid: u16,
-    pub sl: u8,
-    pub src_path_bits: u8,
-    pub static_rate: u8,
-    pub is_global: u8,
-    pub port_num: u8,
-}
-
-/// `struct ibv_qp_attr`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct QpAttr {
-    pub qp_state: c_int,
-    pub cur_qp_state: c_int,
-    pub path_mtu: c_int,
-    pub path_mig_state: c_int,
-    pub qkey: u32,
-    pub rq_psn: u32,
-    pub sq_psn: u32,
-    pub dest_qp_num: u32,
-    pub qp_access_flags: c_uint,
-    pub cap: [u32; 5],
-    pub ah_attr: AhAttr,
-    pub alt_ah_attr: AhAttr,
-    pub pkey_index: u16,
-    pub alt_pkey_index: u16,
-    pub en_sqd_async_notify: u8,
-    pub sq_draining: u8,
-    pub max_rd_atomic: u8,
-    pub max_dest_rd_atomic: u8,
-    pub min_rnr_timer: u8,
-    pub port_num: u8,
-    pub timeout: u8,
-    pub retry_cnt: u8,
-    pub rnr_retry: u8,
-    pub alt_port_num: u8,
-    pub alt_timeout: u8,
-    pub rate_limit: u32,
-}
-
-#[repr(C)]
-pub struct Mr {
-    pub context: *mut Context,
-    pub pd: *mut c_void,
-    pub addr: *mut c_void,
-    pub length: usize,
-    pub handle: u32,
-    pub lkey: u32,
-    pub rkey: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct Sge {
-    pub addr: u64,
-    pub length: u32,
-    pub lkey: u32,
-}
-
-#[repr(C)]
-pub struct SendWr {
-    pub wr_id: u64,
-    pub next: *mut SendWr,
-    pub sg_list: *mut Sge,
-    pub num_sge: c_int,
-    pub opcode: c_int,
-    pub send_flags: c_uint,
-    /// Big endian.
-    pub imm_data: u32,
-    pub remote_addr: u64,
-    pub rkey: u32,
-    /// The upper half of what an atomic operation adds, whose lower half is where others have the key.
-    pub upper: u32,
-    pub swap: u64,
-    pub atomic_rkey: u32,
-    /// Of the larger members of two unions, for other operations.
-    pub rest: [u64; 7],
-}
-
-#[repr(C)]
-pub struct RecvWr {
-    pub wr_id: u64,
-    pub next: *mut RecvWr,
-    pub sg_list: *mut Sge,
-    pub num_sge: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct Wc {
-    pub wr_id: u64,
-    pub status: c_int,
-    pub opcode: c_int,
-    pub vendor_err: u32,
-    pub byte_len: u32,
-    /// Big endian.
-    pub imm_data: u32,
-    pub qp_num: u32,
-    pub src_qp: u32,
-    pub wc_flags: c_uint,
-    pub pkey_index: u16,
-    pub slid: u16,
-    pub sl: u8,
-    pub dlid_path_bits: u8,
-}
-
-#[repr(C)]
-pub struct QpInitAttr {
-    pub qp_context: *mut c_void,
-    pub send_cq: *mut Cq,
-    pub recv_cq: *mut Cq,
-    pub srq: *mut c_void,
-    pub max_send_wr: u32,
-    pub max_recv_wr: u32,
-    pub max_send_sge: u32,
-    pub max_recv_sge: u32,
-    pub max_inline_data: u32,
-    pub qp_type: c_int,
-    pub sq_sig_all: c_int,
-}
-
-#[repr(C)]
-pub struct EventChannel {
-    pub fd: c_int,
-}
-
-/// `struct rdma_cm_id` up to its addresses.
-#[repr(C)]
-pub struct CmId {
-    pub verbs: *mut Context,
-    pub channel: *mut EventChannel,
-    pub context: *mut c_void,
-    pub qp: *mut Qp,
-    pub src: sockaddr_storage,
-    pub dst: sockaddr_storage,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ConnParam {
-    pub private_data: *const c_void,
-    pub private_data_len: u8,
-    pub responder_resources: u8,
-    pub initiator_depth: u8,
-    pub flow_control: u8,
-    pub retry_count: u8,
-    pub rnr_retry_count: u8,
-    pub srq: u8,
-    pub qp_num: u32,
-}
-
-#[repr(C)]
-pub struct CmEvent {
-    pub id: *mut CmId,
-    pub listen_id: *mut CmId,
-    pub event: c_int,
-    pub status: c_int,
-    /// The member of the union that connections use.
-    pub conn: ConnParam,
 }
 
 macro_rules! api {
     ($(#[$doc:meta])* $table:ident: $($library:ident $name:ident($($argument:ty),*) -> $result:ty;)*) => {
         $(#[$doc])*
-        pub struct $table { $(pub $name: unsafe extern "C" fn($($argument),*) -> $result),* }
+        pub struct $table { $(
+            #[doc = concat!("`", stringify!($name), "`, as the library's header declares and its manual describes it.")]
+            pub $name: unsafe extern "C" fn($($argument),*) -> $result),* }
 
         impl $table {
             fn load(ibverbs: *mut c_void, rdmacm: *mut c_void) -> Option<Self> {
@@ -404,7 +212,8 @@ api! {
 }
 
 fn symbol(library: *mut c_void, name: &[u8]) -> Option<*mut c_void> {
-    // SAFETY: an open library, and a name that ends with NUL. The default version is the one of the header.
+    // SAFETY: an open library, and a name that ends with NUL. The default version is the one of the
+    // header.
     let address = unsafe { libc::dlsym(library, name.as_ptr().cast::<c_char>()) };
     (!address.is_null()).then_some(address)
 }

@@ -15,28 +15,40 @@ pub const fn piece(addr: u64, len: usize) -> Piece {
     Piece { iov_base: addr as usize as *mut c_void, iov_len: len }
 }
 
-type Call = unsafe extern "C" fn(i32, *const Piece, libc::c_ulong, *const Piece, libc::c_ulong, libc::c_ulong) -> isize;
+type Call = unsafe extern "C" fn(
+    i32,
+    *const Piece,
+    libc::c_ulong,
+    *const Piece,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
 
 fn cross(call: Call, pid: i32, local: &[Piece], remote: &[Piece]) -> Result<usize, Errno> {
-    // SAFETY: the address of this thread's errno, which a hook leaves as the call it stands for would.
-    let errno = unsafe { &mut *libc::__errno_location() };
+    // SAFETY: it has no obligation.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: this thread's errno, which a hook leaves as the call it stands for would.
+    let errno = unsafe { &mut *errno };
     let before = *errno;
-    // SAFETY: the kernel checks what both sides may do with the pieces. That those here are ours to read or to write is
-    // the caller's obligation.
-    let n = unsafe { call(pid, local.as_ptr(), local.len() as _, remote.as_ptr(), remote.len() as _, 0) };
+    // SAFETY: the kernel checks what both sides may do with the pieces. That those here are ours to
+    // read or to write is the caller's obligation.
+    let n = unsafe {
+        call(pid, local.as_ptr(), local.len() as _, remote.as_ptr(), remote.len() as _, 0)
+    };
     let failed = core::mem::replace(errno, before);
     if n < 0 { Err(Errno::from_raw_os_error(failed)) } else { Ok(n as usize) }
 }
 
 /// Copies `local` to `remote` in the process `pid`, in order; how many bytes.
 ///
-/// An aligned word of up to eight bytes that is a piece of its own, or lies in one that begins and ends with such words,
-/// arrives whole if its addresses here and there agree modulo 16: Linux copies with `rep movsb`, which Zen 3 and Zen 4 carry
-/// out byte by byte where the destination lies 1 to 15 bytes behind the source modulo 4096.
+/// An aligned word of up to eight bytes that is a piece of its own, or lies in one that begins and
+/// ends with such words, arrives whole if its addresses here and there agree modulo 16: Linux
+/// copies with `rep movsb`, which Zen 3 and Zen 4 carry out byte by byte where the destination lies
+/// 1 to 15 bytes behind the source modulo 4096.
 ///
 /// # Safety
-/// `local` must be readable, or `EFAULT` be understood as its fault; what is written in the other process is that
-/// process's loss, so `remote` must be what it gave away.
+/// `local` must be readable, or `EFAULT` be understood as its fault; what is written in the other
+/// process is that process's loss, so `remote` must be what it gave away.
 pub unsafe fn write(pid: i32, local: &[Piece], remote: &[Piece]) -> Result<usize, Errno> {
     cross(libc::process_vm_writev, pid, local, remote)
 }
@@ -69,8 +81,9 @@ pub unsafe fn fetch(pid: i32, local: &[Piece], remote: &[Piece]) -> Result<usize
 /// No padding, no pointers, no value that is not allowed.
 pub unsafe trait Plain {}
 
-/// Whether this process may read and write the memory of `pid`: the kernel asks for the rights of ptrace, which Yama, a
-/// process that cannot be dumped, another user or a seccomp filter deny. Nothing is read or written.
+/// Whether this process may read and write the memory of `pid`: the kernel asks for the rights of
+/// ptrace, which Yama, a process that cannot be dumped, another user or a seccomp filter deny.
+/// Nothing is read or written.
 pub fn may_write(pid: i32) -> Result<(), Errno> {
     let mut byte = 0u8;
     let local = [Piece { iov_base: (&raw mut byte).cast(), iov_len: 1 }];

@@ -1,15 +1,17 @@
-//! libibverbs in software, for processes of one machine that has no RDMA: reliable connected queue pairs, completion queues
-//! and memory regions with their keys and bounds, behind the very same structures and functions.
+//! libibverbs in software, for processes of one machine that has no RDMA: reliable connected queue
+//! pairs, completion queues and memory regions with their keys and bounds, behind the very same
+//! structures and functions.
 //!
-//! The wire is the kernel's copy between processes ([`crate::far`]), for which both need each other's rights of ptrace. A
-//! write is carried out by the thread that posts it, and is in the peer's memory when the post returns: only then there is
-//! its completion. The peer takes no part in it. What a remote adapter would look at the poster does, in memory that the
-//! peer publishes ([`adapter`]): whether the queue pair is there and connected to this one, and whether the key opens that
-//! memory for that. What the rules of verbs forbid fails as it does in hardware: the request with an error, and all behind
-//! it are flushed.
+//! The wire is the kernel's copy between processes ([`crate::far`]), for which both need each
+//! other's rights of ptrace. A write is carried out by the thread that posts it, and is in the
+//! peer's memory when the post returns: only then there is its completion. The peer takes no part
+//! in it. What a remote adapter would look at the poster does, in memory that the peer publishes
+//! (`adapter`): whether the queue pair is there and connected to this one, and whether the key
+//! opens that memory for that. What the rules of verbs forbid fails as it does in hardware: the
+//! request with an error, and all behind it are flushed.
 //!
-//! Two-sided operations and immediate data are not provided; [`ibv`] says which functions there are. Nothing is allocated but
-//! the adapter, once for each process.
+//! Two-sided operations and immediate data are not provided; `ibv` says which functions there are.
+//! Nothing is allocated but the adapter, once for each process.
 
 mod adapter;
 mod ibv;
@@ -41,8 +43,8 @@ pub fn api() -> &'static Ibv {
     }
 }
 
-/// A GID that the process `pid` told, as it is here: that process may know itself by another number, in a PID namespace of
-/// its own. Anything else is left as it is.
+/// A GID that the process `pid` told, as it is here: that process may know itself by another
+/// number, in a PID namespace of its own. Anything else is left as it is.
 pub fn seen_from_here(gid: [u8; 16], pid: i32) -> [u8; 16] {
     adapter::Address::of(gid).map_or(gid, |there| adapter::Address { pid, ..there }.gid())
 }

@@ -1,4 +1,5 @@
-//! The declarations against the installed headers, and the software provider between two ends and two processes.
+//! The declarations against the installed headers, and the software provider between two ends and
+//! two processes.
 #![allow(unsafe_code)]
 
 use crate::abi::*;
@@ -39,7 +40,8 @@ impl End {
             let pd = (api.ibv_alloc_pd)(context);
             let cq = (api.ibv_create_cq)(context, 16, null_mut(), null_mut(), 0);
             let mut init: QpInitAttr = zeroed();
-            (init.send_cq, init.recv_cq, init.qp_type, init.max_inline_data) = (cq, cq, QPT_RC, 128);
+            (init.send_cq, init.recv_cq, init.qp_type, init.max_inline_data) =
+                (cq, cq, QPT_RC, 128);
             let qp = (api.ibv_create_qp)(pd, &mut init);
             assert!(!qp.is_null() && !cq.is_null());
             let mut memory = vec![0u8; LEN];
@@ -55,8 +57,13 @@ impl End {
     }
 
     fn become_(&self, to: i32, mask: i32, dest: ([u8; 16], u32)) -> i32 {
-        let mut attributes =
-            QpAttr { qp_state: to, dest_qp_num: dest.1, sq_psn: PSN, rq_psn: PSN, ..QpAttr::default() };
+        let mut attributes = QpAttr {
+            qp_state: to,
+            dest_qp_num: dest.1,
+            sq_psn: PSN,
+            rq_psn: PSN,
+            ..QpAttr::default()
+        };
         attributes.ah_attr.dgid = dest.0;
         // SAFETY: ours.
         unsafe { (self.api.ibv_modify_qp)(self.qp, &mut attributes, mask | mask::STATE) }
@@ -75,10 +82,15 @@ impl End {
     fn post(&self, opcode: i32, len: usize, to: (u64, u32), lkey: Option<u32>) -> i32 {
         // SAFETY: ours.
         let own = unsafe { (*self.mr).lkey };
-        let mut sge = Sge { addr: self.memory.as_ptr() as u64, length: len as u32, lkey: lkey.unwrap_or(own) };
+        let mut sge = Sge {
+            addr: self.memory.as_ptr() as u64,
+            length: len as u32,
+            lkey: lkey.unwrap_or(own),
+        };
         // SAFETY: may be zero.
         let mut request: SendWr = unsafe { zeroed() };
-        (request.wr_id, request.sg_list, request.num_sge, request.opcode) = (7, &mut sge, 1, opcode);
+        (request.wr_id, request.sg_list, request.num_sge, request.opcode) =
+            (7, &mut sge, 1, opcode);
         (request.send_flags, request.remote_addr, request.rkey) = (wr::SIGNALED, to.0, to.1);
         let mut bad = null_mut();
         // SAFETY: ours; nothing is used behind the call.
@@ -190,8 +202,15 @@ fn states_follow_each_other_and_operations_are_those_that_there_are() {
     assert_eq!(a.become_(state::INIT, 0, ([0; 16], 0)), 0);
     let rtr = mask::AV | mask::DEST_QPN;
     assert_eq!(a.become_(state::RTR, rtr, ([0; 16], 9)), libc::EINVAL, "no adapter's GID");
-    assert_eq!(a.become_(state::RTR, rtr, (a.gid, a.qpn() ^ 1)), libc::EHOSTUNREACH, "no such queue pair");
-    assert_eq!(a.become_(state::RTR, rtr, (software::seen_from_here(a.gid, i32::MAX), a.qpn())), libc::ESRCH);
+    assert_eq!(
+        a.become_(state::RTR, rtr, (a.gid, a.qpn() ^ 1)),
+        libc::EHOSTUNREACH,
+        "no such queue pair"
+    );
+    assert_eq!(
+        a.become_(state::RTR, rtr, (software::seen_from_here(a.gid, i32::MAX), a.qpn())),
+        libc::ESRCH
+    );
     assert_eq!(a.become_(state::RTR, rtr, (a.gid, a.qpn())), 0, "to itself");
     assert_eq!(a.become_(state::RTS, 0, ([0; 16], 0)), 0);
     assert_eq!(a.post(wr::RDMA_WRITE_WITH_IMM, 1, a.place(), None), libc::EOPNOTSUPP);
@@ -217,7 +236,8 @@ fn a_queue_pair_that_is_gone_or_another_s_is_not_reached() {
     assert_eq!(b.done(), Some(wc::SUCCESS));
 }
 
-/// An adapter is its process's: the child of a fork has one of its own, and a process that ended is not reached.
+/// An adapter is its process's: the child of a fork has one of its own, and a process that ended is
+/// not reached.
 #[test]
 fn between_processes() {
     let _serial = serial();
@@ -251,7 +271,8 @@ fn between_processes() {
         assert_eq!(libc::read(pipe[0], said.as_mut_ptr().cast(), 20), 20);
         assert_eq!(libc::waitpid(child, &mut status, libc::WUNTRACED), child);
     }
-    let there: ([u8; 16], u32) = (said[..16].try_into().unwrap(), u32::from_ne_bytes(said[16..].try_into().unwrap()));
+    let there: ([u8; 16], u32) =
+        (said[..16].try_into().unwrap(), u32::from_ne_bytes(said[16..].try_into().unwrap()));
     assert_eq!(a.become_(state::RTR, mask::AV | mask::DEST_QPN, there), 0);
     assert_eq!(a.become_(state::RTS, mask::SQ_PSN, there), 0);
     // SAFETY: as above.
@@ -280,7 +301,9 @@ fn the_system_s_library_has_all_functions() {
                 }
             }
         }
-        None => println!("skipped: the_system_s_library_has_all_functions: libibverbs1 is not installed"),
+        None => println!(
+            "skipped: the_system_s_library_has_all_functions: libibverbs1 is not installed"
+        ),
     }
 }
 
@@ -376,19 +399,30 @@ fn declarations_are_those_of_the_headers() {
     std::fs::create_dir_all(&directory).unwrap();
     let (source, program) = (directory.join("abi.c"), directory.join("abi"));
     let expected = expected();
-    let lines: String = expected.iter().map(|(name, _)| format!("printf(\"%zu\\n\", (size_t)({name}));\n")).collect();
+    let lines: String = expected
+        .iter()
+        .map(|(name, _)| format!("printf(\"%zu\\n\", (size_t)({name}));\n"))
+        .collect();
     let text = format!(
         "#include <stdio.h>\n#include <stddef.h>\n#include <rdma/rdma_cma.h>\nint main(void) {{\n{lines}return 0; }}\n"
     );
     std::fs::write(&source, text).unwrap();
     let built = std::process::Command::new("cc").arg(&source).arg("-o").arg(&program).output();
     let output = match built {
-        Ok(built) if built.status.success() => std::process::Command::new(&program).output().unwrap().stdout,
-        Ok(built) if String::from_utf8_lossy(&built.stderr).contains("rdma_cma.h: No such file") => {
-            return println!("skipped: declarations_are_those_of_the_headers: librdmacm-dev is not installed");
+        Ok(built) if built.status.success() => {
+            std::process::Command::new(&program).output().unwrap().stdout
+        }
+        Ok(built)
+            if String::from_utf8_lossy(&built.stderr).contains("rdma_cma.h: No such file") =>
+        {
+            return println!(
+                "skipped: declarations_are_those_of_the_headers: librdmacm-dev is not installed"
+            );
         }
         Ok(built) => panic!("{}", String::from_utf8_lossy(&built.stderr)),
-        Err(e) => return println!("skipped: declarations_are_those_of_the_headers: no C compiler ({e})"),
+        Err(e) => {
+            return println!("skipped: declarations_are_those_of_the_headers: no C compiler ({e})");
+        }
     };
     std::fs::remove_dir_all(&directory).unwrap();
     let output = String::from_utf8(output).unwrap();

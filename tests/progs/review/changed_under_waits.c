@@ -3,6 +3,7 @@
 // Plain: nonblock 6; sent all; limit 6; no limit 3; limits are kept; ppoll EINTR 1, pselect EINTR 1
 #include "t.h"
 static int a, b, handled;
+static volatile int caller;
 static char large[8 << 20];
 static void count(int s)
 {
@@ -11,10 +12,12 @@ static void count(int s)
 static void *six(void *v)
 {
     char c[6];
+    caller = gettid();
     return (void *)recv(b, c, 6, MSG_WAITALL);
 }
 static void *all(void *v)
 {
+    caller = gettid();
     return (void *)send(a, large, sizeof large, 0);
 }
 static void limit(int fd, int option, int milliseconds)
@@ -22,16 +25,33 @@ static void limit(int fd, int option, int milliseconds)
     struct timeval tv = {0, milliseconds * 1000};
     setsockopt(fd, SOL_SOCKET, option, &tv, sizeof tv);
 }
+// Until the thread is in its call and has slept there three times in a row: on a busy machine that may be late.
+static void until_it_waits(void)
+{
+    for (int seen = 0; seen < 3;) {
+        char name[64], line[256] = "";
+        ms(20);
+        if (!caller)
+            continue;
+        snprintf(name, sizeof name, "/proc/self/task/%d/stat", caller);
+        FILE *stat = fopen(name, "r");
+        if (!stat || !fgets(line, sizeof line, stat))
+            break;
+        fclose(stat);
+        char *end = strrchr(line, ')');
+        seen = end && end[2] == 'S' ? seen + 1 : 0;
+    }
+}
 static long during(void *(*call)(void *), int what)
 {
     pthread_t t;
     void *r;
     ready2(&a, &b);
     if (what == 3)
-        limit(b, SO_RCVTIMEO, 200);
+        limit(b, SO_RCVTIMEO, 600);
+    caller = 0;
     pthread_create(&t, 0, call, 0);
-    // A send must have filled the ring and wait, also on a busy machine.
-    ms(call == all ? 400 : 50);
+    until_it_waits();
     if (what == 0)
         fcntl(b, F_SETFL, O_NONBLOCK), fcntl(a, F_SETFL, O_NONBLOCK);
     if (what == 1)
@@ -42,7 +62,7 @@ static long during(void *(*call)(void *), int what)
         limit(b, SO_RCVTIMEO, 0);
     if (call == six) {
         send(a, "abc", 3, 0);
-        ms(400);
+        ms(what == 3 ? 900 : 400);
         send(a, "def", 3, 0);
     } else {
         ms(300);

@@ -67,12 +67,18 @@ impl Image {
         self.libraries(path);
     }
 
-    /// Lines of ldd: "NAME => PATH (ADDRESS)", or "PATH (ADDRESS)" for the loader. Without libraries it fails.
+    /// Lines of ldd: "NAME => PATH (ADDRESS)", or "PATH (ADDRESS)" for the loader. Without
+    /// libraries it fails.
     fn libraries(&mut self, program: &Path) {
-        let said = Command::new("ldd").arg(program).env_remove("LD_PRELOAD").output().expect("starting ldd");
+        let said = Command::new("ldd")
+            .arg(program)
+            .env_remove("LD_PRELOAD")
+            .output()
+            .expect("starting ldd");
         for line in String::from_utf8_lossy(&said.stdout).lines() {
             let path = line.split_whitespace().find(|word| word.starts_with('/'));
-            if let Some((path, content)) = path.and_then(|path| Some((path, fs::read(path).ok()?))) {
+            if let Some((path, content)) = path.and_then(|path| Some((path, fs::read(path).ok()?)))
+            {
                 self.file(path, 0o755, content);
             }
         }
@@ -88,14 +94,19 @@ impl Image {
                 if ["modules.dep", "modules.alias", "modules.symbols"].contains(&name.as_str()) {
                     content = self.of_modules_here(&content);
                 }
-                self.file(&format!("/lib/modules/{}/{name}", kernel.version()), 0o644, content.into());
+                self.file(
+                    &format!("/lib/modules/{}/{name}", kernel.version()),
+                    0o644,
+                    content.into(),
+                );
             }
         }
         fs::write(to, self.archive()).expect("an initial file system");
     }
 
-    /// Of a list of modules the lines about those that are here: an emulated processor is slow to read megabytes, and does
-    /// for each module. Lines are "FILE: FILES", or end with the name of the module.
+    /// Of a list of modules the lines about those that are here: an emulated processor is slow to
+    /// read megabytes, and does for each module. Lines are "FILE: FILES", or end with the name of
+    /// the module.
     fn of_modules_here(&self, list: &str) -> String {
         let plain = |file: &str| {
             let name = file.rsplit('/').next().unwrap_or_default();
@@ -130,7 +141,8 @@ impl Image {
 
 fn entry(archive: &mut Vec<u8>, path: &str, mode: u32, content: &[u8]) {
     let links = if mode & 0o040_000 == 0 { 1 } else { 2 };
-    let fields = [0, mode, 0, 0, links, 0, content.len() as u32, 0, 0, 0, 0, path.len() as u32 + 1, 0];
+    let fields =
+        [0, mode, 0, 0, links, 0, content.len() as u32, 0, 0, 0, 0, path.len() as u32 + 1, 0];
     archive.extend(b"070701");
     archive.extend(fields.iter().flat_map(|field| format!("{field:08x}").into_bytes()));
     archive.extend(path.bytes().chain([0]));

@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use crate::tool::{making, target};
 use crate::{Skip, need, skip};
 
-/// Most of the modules' bytes are for what no guest has. Of file systems, librdmacm's half in the kernel needs configfs.
+/// Most of the modules' bytes are for what no guest has. Of file systems, librdmacm's half in the
+/// kernel needs configfs.
 const LEFT_OUT: [&str; 4] = ["*/drivers/gpu/*", "*/drivers/media/*", "*/sound/*", "*/fs/[!c]*"];
 
 /// An unpacked kernel package.
@@ -22,10 +23,14 @@ impl Kernel {
     pub fn find() -> Result<Kernel, Skip> {
         need("depmod")?;
         let folder = target().join("guest");
-        let packages = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let packages =
+            fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let newest = packages.filter(|path| path.extension().is_some_and(|e| e == "deb")).max();
         let Some(package) = newest else {
-            return skip(format!("no kernel package in {}; `make check-guest` fetches one", folder.display()));
+            return skip(format!(
+                "no kernel package in {}; `make check-guest` fetches one",
+                folder.display()
+            ));
         };
         let root = package.with_extension("unpacked");
         let _one = making(&root);
@@ -33,14 +38,20 @@ impl Kernel {
             unpack(&package, &root);
         }
         let versions = fs::read_dir(root.join("lib/modules")).expect("modules in the package");
-        let version = versions.flatten().map(|entry| entry.file_name()).next().expect("a kernel in the package");
+        let version = versions
+            .flatten()
+            .map(|entry| entry.file_name())
+            .next()
+            .expect("a kernel in the package");
         let this = Kernel { root, version: version.to_string_lossy().into_owned() };
         let plain = this.plain();
         if !plain.exists()
             && let Some(content) = uncompressed(&fs::read(this.compressed()).expect("a kernel"))
         {
             let unfinished = plain.with_extension("new");
-            fs::write(&unfinished, content).and_then(|()| fs::rename(&unfinished, &plain)).expect("placing the kernel");
+            fs::write(&unfinished, content)
+                .and_then(|()| fs::rename(&unfinished, &plain))
+                .expect("placing the kernel");
         }
         Ok(this)
     }
@@ -67,15 +78,22 @@ impl Kernel {
         &self.version
     }
 
-    /// The files of a module and of what it depends on, in loading order, as paths in the guest and here.
+    /// The files of a module and of what it depends on, in loading order, as paths in the guest and
+    /// here.
     pub fn module(&self, name: &str) -> Vec<(String, PathBuf)> {
         let mut command = Command::new(need("modprobe").expect("modprobe is where depmod is"));
         command.arg("-d").arg(&self.root).args(["-S", &self.version, "--show-depends", name]);
         let said = command.output().expect("starting modprobe");
-        assert!(said.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&said.stderr));
+        assert!(
+            said.status.success(),
+            "{command:?} failed:\n{}",
+            String::from_utf8_lossy(&said.stderr)
+        );
         let lines = String::from_utf8_lossy(&said.stdout).into_owned();
         // "insmod PATH OPTIONS"; "builtin NAME" needs no file.
-        let files = lines.lines().filter_map(|line| line.strip_prefix("insmod ")?.split_whitespace().next());
+        let files = lines
+            .lines()
+            .filter_map(|line| line.strip_prefix("insmod ")?.split_whitespace().next());
         files
             .map(|file| {
                 let file = PathBuf::from(file);
@@ -86,10 +104,12 @@ impl Kernel {
     }
 }
 
-/// The kernel itself out of its image, which an emulated processor takes half of its boot to unpack. See "Details of the
-/// real-mode header" in the kernel's Documentation/arch/x86/boot.rst. None if that cannot be had, then the image serves.
+/// The kernel itself out of its image, which an emulated processor takes half of its boot to
+/// unpack. See "Details of the real-mode header" in the kernel's Documentation/arch/x86/boot.rst.
+/// None if that cannot be had, then the image serves.
 fn uncompressed(image: &[u8]) -> Option<Vec<u8>> {
-    let word = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
+    let word =
+        |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
     let sectors = match *image.get(0x1f1)? {
         0 => 4,
         sectors => usize::from(sectors),
@@ -111,7 +131,9 @@ fn uncompressed(image: &[u8]) -> Option<Vec<u8>> {
         scope.spawn(move || to.write_all(payload));
         unpack.wait_with_output()
     });
-    said.ok().filter(|said| said.status.success() && said.stdout.starts_with(b"\x7fELF")).map(|said| said.stdout)
+    said.ok()
+        .filter(|said| said.status.success() && said.stdout.starts_with(b"\x7fELF"))
+        .map(|said| said.stdout)
 }
 
 /// All or nothing: the folder gets its name when it is complete.
@@ -126,9 +148,16 @@ fn unpack(package: &Path, root: &Path) {
         .spawn()
         .expect("starting dpkg-deb");
     let mut tar = Command::new("tar");
-    tar.arg("-x").arg("-C").arg(&unfinished).args(LEFT_OUT.map(|pattern| format!("--exclude={pattern}")));
+    tar.arg("-x")
+        .arg("-C")
+        .arg(&unfinished)
+        .args(LEFT_OUT.map(|pattern| format!("--exclude={pattern}")));
     let tar = tar.stdin(contents.stdout.take().expect("a pipe")).status().expect("starting tar");
-    assert!(contents.wait().is_ok_and(|s| s.success()) && tar.success(), "cannot unpack {}", package.display());
+    assert!(
+        contents.wait().is_ok_and(|s| s.success()) && tar.success(),
+        "cannot unpack {}",
+        package.display()
+    );
     let versions = fs::read_dir(unfinished.join("lib/modules")).expect("modules in the package");
     for version in versions.flatten() {
         let mut depmod = Command::new(need("depmod").expect("looked for before"));

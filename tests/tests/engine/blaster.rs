@@ -7,10 +7,23 @@ use super::*;
 fn what_is_made_up_can_be_captured_and_replayed() {
     case("blaster-pcap", |case| {
         let made = case.dir().join("made.pcap");
-        let words =
-            ["packetblaster", "synth", "--sizes", "64,128", "--flows", "3", "--count", "60", "--json", "--pcap"];
+        let words = [
+            "packetblaster",
+            "synth",
+            "--sizes",
+            "64,128",
+            "--flows",
+            "3",
+            "--count",
+            "60",
+            "--json",
+            "--pcap",
+        ];
         let summary = json(case, &[&words[..], &[made.to_str().expect("UTF-8")]].concat());
-        assert_eq!((&summary["packets"], &summary["bytes"]), (&60.into(), &(30 * 60 + 30 * 124).into()));
+        assert_eq!(
+            (&summary["packets"], &summary["bytes"]),
+            (&60.into(), &(30 * 60 + 30 * 124).into())
+        );
         let frames = recording::read(&made);
         assert_eq!(frames.len(), 60);
         let copy = case.dir().join("copy.pcap");
@@ -24,7 +37,16 @@ fn what_is_made_up_can_be_captured_and_replayed() {
 #[test]
 fn a_rate_is_kept() {
     case("blaster-rate", |case| {
-        let words = ["packetblaster", "synth", "--sink", "--rate", "100kpps", "--duration", "500ms", "--json"];
+        let words = [
+            "packetblaster",
+            "synth",
+            "--sink",
+            "--rate",
+            "100kpps",
+            "--duration",
+            "500ms",
+            "--json",
+        ];
         let summary = json(case, &words);
         // Never more than was asked for; a busy machine may give less.
         let packets = summary["packets"].as_u64().expect("packets");
@@ -46,11 +68,13 @@ fn interfaces_are_filled_and_the_loss_is_counted() {
             case.start("packetblaster", &mut command).success(secs(30))
         };
         for output in ["--if a0", "--raw a0"] {
-            let text = blast(&format!("synth --count 20000 --rate 100kpps --receive a1 --json {output}"));
+            let text =
+                blast(&format!("synth --count 20000 --rate 100kpps --receive a1 --json {output}"));
             let summary: Value = serde_json::from_str(&text).expect("JSON");
             assert_eq!(summary["packets"], 20000, "{summary}");
             let received = &summary["received"];
-            let sum = received["packets"].as_u64().zip(received["lost"].as_u64()).map(|(a, b)| a + b);
+            let sum =
+                received["packets"].as_u64().zip(received["lost"].as_u64()).map(|(a, b)| a + b);
             assert_eq!(sum, Some(20000), "{summary}");
             assert!(received["packets"].as_u64() > Some(10000), "{summary}");
             assert!(!namespace.has_xdp("a0") && !namespace.has_xdp("a1"));
@@ -93,19 +117,25 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
         let text = "links = [\"a.tx -> limit.input\", \"limit.output -> b.rx\"]\n[apps.a]\nkind = \"XDP\"\ninterface = \"a1\"\n\
                     [apps.b]\nkind = \"XDP\"\ninterface = \"b1\"\n[apps.limit]\nkind = \"RateLimiter\"\nrate = 9600000.0\nburst = 60000\n";
         let path = file(case, text);
-        let mut engine = case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
+        let mut engine =
+            case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
         engine.wait_line("running:", secs(20));
         let plot = case.dir().join("load.svg");
         let mut command = namespace.command(&shortwire());
         let words = "loadtest --from a0 --to b0 --max 80kpps --loss 10 --precision 10 --duration 500ms --json --plot";
-        let text = case.start("loadtest", command.args(words.split(' ')).arg(&plot)).success(secs(60));
+        let text =
+            case.start("loadtest", command.args(words.split(' ')).arg(&plot)).success(secs(60));
         let found: Value = serde_json::from_str(&text).expect("JSON");
         let rate = found["packets_per_second"].as_f64().expect("a rate");
-        // The limit and its bucket let 20,000 to 22,000 per second through, and a tenth more may be lost.
+        // The limit and its bucket let 20,000 to 22,000 per second through, and a tenth more may be
+        // lost.
         assert!((5_000.0..26_000.0).contains(&rate), "{found}");
         let trials = found["trials"].as_array().expect("trials");
         assert!(trials.len() >= 3 && trials[0]["loss_percent"].as_f64() > Some(10.0), "{found}");
-        assert!(trials.iter().any(|trial| trial["latency_us"]["p50"].as_f64() > Some(0.0)), "{found}");
+        assert!(
+            trials.iter().any(|trial| trial["latency_us"]["p50"].as_f64() > Some(0.0)),
+            "{found}"
+        );
         assert!(fs::read_to_string(&plot).expect("a plot").contains("<svg"));
         ends_well(engine);
         assert!(!namespace.has_xdp("a0") && !namespace.has_xdp("b0"));

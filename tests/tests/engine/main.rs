@@ -1,4 +1,5 @@
-//! `shortwire engine` and the commands around it: files, reloads, reports, counters that others read, and bad ends.
+//! `shortwire engine` and the commands around it: files, reloads, reports, counters that others
+//! read, and bad ends.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use system_tests::{Case, Proc, case, millis, recording, secs, shortwire};
+use system_tests::{Case, Deadline, Proc, case, millis, recording, secs, shortwire};
 
 mod blaster;
 mod reload;
@@ -19,7 +20,8 @@ mod top;
 #[allow(dead_code, reason = "shared with the tests of interfaces")]
 mod wire;
 
-const SOURCE_TO_SINK: &str = "links = [\"src.output -> sink.input\"]\n[apps]\nsrc = \"Source\"\nsink = \"Sink\"\n";
+const SOURCE_TO_SINK: &str =
+    "links = [\"src.output -> sink.input\"]\n[apps]\nsrc = \"Source\"\nsink = \"Sink\"\n";
 
 fn file(case: &Case, text: &str) -> PathBuf {
     let path = case.dir().join("network.toml");
@@ -62,7 +64,12 @@ fn a_run_ends_with_the_report() {
             said.contains("link report:\n              12,345 sent on src.output -> sink.input (loss rate: 0%)"),
             "{said}"
         );
-        assert!(said.starts_with("load: time: ") && said.contains(" fps: ") && said.contains("apps report:"), "{said}");
+        assert!(
+            said.starts_with("load: time: ")
+                && said.contains(" fps: ")
+                && said.contains("apps report:"),
+            "{said}"
+        );
         Ok(())
     });
 }
@@ -78,7 +85,11 @@ fn a_duration_and_a_signal_end_a_run() {
             engine.signal(signal);
             assert_eq!(engine.success(secs(20)), "");
         }
-        assert_eq!(fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count), 0, "counters are left");
+        assert_eq!(
+            fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count),
+            0,
+            "counters are left"
+        );
         Ok(())
     });
 }
@@ -92,16 +103,24 @@ fn mistakes_are_told_with_their_line_and_the_nearest_name() {
             let mut refused = case.start("engine", command(&["engine", option]).arg(&path));
             assert_eq!(refused.wait(secs(20)).code(), Some(1));
             let said = refused.stderr();
-            for part in
-                ["line 1:", "no such app 'snk'", "'sink'", "line 3:", "did you mean 'Source'", "line 6:", "'file'"]
-            {
+            for part in [
+                "line 1:",
+                "no such app 'snk'",
+                "'sink'",
+                "line 3:",
+                "did you mean 'Source'",
+                "line 6:",
+                "'file'",
+            ] {
                 assert!(said.contains(part), "{part} is missing in {said}");
             }
         }
         let good = file(case, SOURCE_TO_SINK);
-        let said = case.start("check", command(&["engine", "--check"]).arg(&good)).success(secs(20));
+        let said =
+            case.start("check", command(&["engine", "--check"]).arg(&good)).success(secs(20));
         assert!(said.contains("2 apps, 1 link on 1 thread"), "{said}");
-        let graph = case.start("graph", command(&["engine", "--graph"]).arg(&good)).success(secs(20));
+        let graph =
+            case.start("graph", command(&["engine", "--graph"]).arg(&good)).success(secs(20));
         assert!(graph.starts_with("digraph") && graph.contains("\"src\" -> \"sink\""), "{graph}");
         Ok(())
     });
@@ -113,21 +132,31 @@ fn counters_are_seen_by_ps_and_top_and_prometheus() {
         let mut engine = engine(case, &file(case, SOURCE_TO_SINK), &["--metrics", "127.0.0.1:0"]);
         let ps = json(case, &["ps", "--json"]);
         assert_eq!(ps["processes"][0]["pid"], engine.pid());
-        assert_eq!((&ps["processes"][0]["apps"], &ps["processes"][0]["links"]), (&2.into(), &1.into()));
-        let top = json(case, &["top", "--json", "--interval", "0.3"]);
+        assert_eq!(
+            (&ps["processes"][0]["apps"], &ps["processes"][0]["links"]),
+            (&2.into(), &1.into())
+        );
+        let top = json(case, &["engine", "top", "--json", "--interval", "0.3"]);
         let process = &top["processes"][0];
         let link = &process["links"][0];
         assert_eq!(link["name"], "src.output -> sink.input");
         assert!(link["packets"].as_f64().expect("a rate") > 1000.0, "{top}");
         assert!(process["apps"][1]["cycles_per_packet"].as_f64().expect("cycles") > 0.0, "{top}");
         assert!(process["engines"][0]["latency_ns"]["p99"].as_u64().expect("latency") > 0, "{top}");
-        let text = case.start("top", &mut command(&["top", "--once", "--interval", "100ms"])).success(secs(20));
-        assert!(text.contains("src.output -> sink.input") && text.contains("cycles/packet"), "{text}");
+        let text = case
+            .start("top", &mut command(&["engine", "top", "--once", "--interval", "100ms"]))
+            .success(secs(20));
+        assert!(
+            text.contains("src.output -> sink.input") && text.contains("cycles/packet"),
+            "{text}"
+        );
         let line = engine.wait_line("metrics: http://", secs(20));
-        let address = line.trim_start_matches("metrics: http://").trim_end_matches("/metrics").to_string();
+        let address =
+            line.trim_start_matches("metrics: http://").trim_end_matches("/metrics").to_string();
         let body = get(&address, "/metrics");
         let sent = "shortwire_link_sent_packets_total{link=\"src.output -> sink.input\"} ";
-        let value = |body: &str| body.lines().find_map(|line| line.strip_prefix(sent)?.parse::<u64>().ok());
+        let value =
+            |body: &str| body.lines().find_map(|line| line.strip_prefix(sent)?.parse::<u64>().ok());
         let first = value(&body).unwrap_or_else(|| panic!("no counter in {body}"));
         assert!(body.ends_with("# EOF\n"), "{body}");
         until("the counter grows", || value(&get(&address, "/metrics")) > Some(first));
@@ -140,7 +169,7 @@ fn counters_are_seen_by_ps_and_top_and_prometheus() {
 
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("the metrics server");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("a request");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
     text
@@ -190,10 +219,10 @@ fn a_full_disk_is_told_and_the_rest_runs_on() {
         let mut engine = engine(case, &file(case, &text), &[]);
         let said = engine.wait_line("app 'writer'", secs(20));
         let packets = || {
-            let top = json(case, &["top", "--json", "--interval", "0.2"]);
-            let link = top["processes"][0]["links"]
-                .as_array()
-                .and_then(|links| links.iter().find(|link| link["name"] == "tee.b -> sink.input").cloned());
+            let top = json(case, &["engine", "top", "--json", "--interval", "0.2"]);
+            let link = top["processes"][0]["links"].as_array().and_then(|links| {
+                links.iter().find(|link| link["name"] == "tee.b -> sink.input").cloned()
+            });
             link.expect("the link")["packets"].as_f64().expect("a rate")
         };
         let rate = packets();
@@ -218,7 +247,11 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
         let path = file(case, &network(100));
         let mut engine = engine(case, &path, &["--report", "links,apps"]);
         let said = engine.wait_line("thread 1 crashed", secs(20));
-        assert!(said.contains("the others run on") && said.contains("app 'bad' panicked: as configured"), "{said}");
+        assert!(
+            said.contains("the others run on")
+                && said.contains("app 'bad' panicked: as configured"),
+            "{said}"
+        );
         let sent = || reload::sent(case, "src.output -> sink.input");
         let before = sent();
         until("the rest runs on", || sent() > before + 10_000);
@@ -226,9 +259,11 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
         engine.signal(Signal::HUP);
         engine.wait_line("reloaded:", secs(20));
         let received = || {
-            let top = json(case, &["top", "--json", "--interval", "0.05"]);
+            let top = json(case, &["engine", "top", "--json", "--interval", "0.05"]);
             let links = top["processes"][0]["links"].as_array().cloned().unwrap_or_default();
-            links.iter().any(|link| link["name"] == "src.more -> bad.input" && link["packets"].as_f64() > Some(0.0))
+            links.iter().any(|link| {
+                link["name"] == "src.more -> bad.input" && link["packets"].as_f64() > Some(0.0)
+            })
         };
         until("the crashed thread is back", received);
         let report = ends_well(engine);
@@ -241,7 +276,11 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
         let mut ended = case.start("alone", command(&["engine"]).arg(file(case, &alone)));
         assert_eq!(ended.wait(secs(20)).code(), Some(1), "{}", ended.stderr());
         assert!(ended.stderr().contains("all threads have crashed"), "{}", ended.stderr());
-        assert_eq!(fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count), 0, "counters are left");
+        assert_eq!(
+            fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count),
+            0,
+            "counters are left"
+        );
         Ok(())
     });
 }
@@ -249,12 +288,12 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
 #[test]
 fn top_and_ps_say_when_there_is_nothing() {
     case("nothing", |case| {
-        let mut top = case.start("top", &mut command(&["top", "--once"]));
+        let mut top = case.start("top", &mut command(&["engine", "top", "--once"]));
         assert_eq!(top.wait(secs(20)).code(), Some(1));
         assert!(top.stderr().contains("no packet engine runs here"), "{}", top.stderr());
         let said = case.start("ps", &mut command(&["ps"])).success(secs(20));
         assert!(said.contains("no packet engine runs here"), "{said}");
-        let mut stranger = case.start("top", &mut command(&["top", "1", "--once"]));
+        let mut stranger = case.start("top", &mut command(&["engine", "top", "1", "--once"]));
         assert_eq!(stranger.wait(secs(20)).code(), Some(1));
         Ok(())
     });
@@ -262,9 +301,9 @@ fn top_and_ps_say_when_there_is_nothing() {
 
 /// Waits for a condition that another process brings about.
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + secs(20);
+    let end = Deadline::within(secs(20));
     while !condition() {
-        assert!(Instant::now() < end, "still not: {what}");
+        assert!(!end.is_over(), "still not: {what}");
         std::thread::sleep(millis(10));
     }
 }

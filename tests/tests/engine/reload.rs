@@ -6,13 +6,18 @@ use super::wire::{End, Namespace};
 use super::*;
 
 /// A cable through the engine, and beside it a part that changes from step to step.
-const STEADY: &str =
-    "[apps.a]\nkind = \"RawSocket\"\ninterface = \"a1\"\n[apps.b]\nkind = \"RawSocket\"\ninterface = \"b1\"\n";
+const STEADY: &str = "[apps.a]\nkind = \"RawSocket\"\ninterface = \"a1\"\n[apps.b]\nkind = \"RawSocket\"\ninterface = \"b1\"\n";
 const STEPS: [(&str, &str); 5] = [
     // An app and a link come.
-    (", \"src.output -> sink.input\"", "[apps.src]\nkind = \"Source\"\n[apps.sink]\nkind = \"Sink\"\n"),
+    (
+        ", \"src.output -> sink.input\"",
+        "[apps.src]\nkind = \"Source\"\n[apps.sink]\nkind = \"Sink\"\n",
+    ),
     // An app gets other arguments.
-    (", \"src.output -> sink.input\"", "[apps.src]\nkind = \"Source\"\nsize = 100\n[apps.sink]\nkind = \"Sink\"\n"),
+    (
+        ", \"src.output -> sink.input\"",
+        "[apps.src]\nkind = \"Source\"\nsize = 100\n[apps.sink]\nkind = \"Sink\"\n",
+    ),
     // A link goes, two come, between two others.
     (
         ", \"src.output -> mid.input\", \"mid.output -> sink.input\"",
@@ -33,10 +38,12 @@ fn network((links, apps): (&str, &str)) -> String {
 
 /// Packets sent on a link so far.
 pub(super) fn sent(case: &Case, link: &str) -> u64 {
-    let top = json(case, &["top", "--json", "--interval", "0.05"]);
+    let top = json(case, &["engine", "top", "--json", "--interval", "0.05"]);
     let links = top["processes"][0]["links"].as_array().cloned().unwrap_or_default();
     let found = links.iter().find(|object| object["name"] == link);
-    found.and_then(|link| link["total"]["packets"].as_u64()).unwrap_or_else(|| panic!("no link {link} in {top}"))
+    found
+        .and_then(|link| link["total"]["packets"].as_u64())
+        .unwrap_or_else(|| panic!("no link {link} in {top}"))
 }
 
 #[test]
@@ -46,7 +53,8 @@ fn what_did_not_change_keeps_its_packets_and_counters() {
         namespace.cable("a0", "a1");
         namespace.cable("b0", "b1");
         let path = file(case, &network(("", "")));
-        let mut engine = case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
+        let mut engine =
+            case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
         engine.wait_line("running:", secs(20));
         let (from, to) = (End::of(&namespace, "a0"), End::of(&namespace, "b0"));
         from.reach(&to, || engine.stderr());
@@ -58,7 +66,12 @@ fn what_did_not_change_keeps_its_packets_and_counters() {
                 let mut rounds = 0;
                 while !done.load(Ordering::Relaxed) || rounds == 0 {
                     let arrived = from.replay(&to, &frames);
-                    assert!(arrived == frames, "round {rounds}: {} of {} arrived", arrived.len(), frames.len());
+                    assert!(
+                        arrived == frames,
+                        "round {rounds}: {} of {} arrived",
+                        arrived.len(),
+                        frames.len()
+                    );
                     rounds += 1;
                 }
                 rounds
@@ -75,11 +88,16 @@ fn what_did_not_change_keeps_its_packets_and_counters() {
             done.store(true, Ordering::Relaxed);
             traffic.join().expect("all frames in order")
         });
-        until("the last packets are counted", || sent(case, "a.tx -> b.rx") == before + rounds * frames.len() as u64);
+        until("the last packets are counted", || {
+            sent(case, "a.tx -> b.rx") == before + rounds * frames.len() as u64
+        });
         let report = ends_well(engine);
         let total = before + rounds * frames.len() as u64;
         let figure: String = report.lines().filter(|line| line.contains("a.tx -> b.rx")).collect();
-        assert!(figure.replace(',', "").contains(&format!(" {total} sent on")), "{total} is not in {report}");
+        assert!(
+            figure.replace(',', "").contains(&format!(" {total} sent on")),
+            "{total} is not in {report}"
+        );
         Ok(())
     });
 }
@@ -89,8 +107,11 @@ fn a_bad_file_is_refused_and_the_old_network_runs_on() {
     case("reload-bad", |case| {
         let path = file(case, SOURCE_TO_SINK);
         let mut engine = engine(case, &path, &[]);
-        let bad =
-            ["links = [\"src.output -> sink.nput\"]\n[apps]\nsrc = \"Source\"\nsink = \"Sync\"\n", "links = [", ""];
+        let bad = [
+            "links = [\"src.output -> sink.nput\"]\n[apps]\nsrc = \"Source\"\nsink = \"Sync\"\n",
+            "links = [",
+            "",
+        ];
         for (number, text) in bad.into_iter().enumerate() {
             file(case, text);
             let before = sent(case, "src.output -> sink.input");
@@ -98,7 +119,10 @@ fn a_bad_file_is_refused_and_the_old_network_runs_on() {
             engine.wait_lines("reload refused", number + 1, secs(20));
             assert!(sent(case, "src.output -> sink.input") > before, "it stands still");
         }
-        engine.wait_line("line 4: app 'sink': there is no kind 'Sync'; did you mean 'Sink'?", secs(20));
+        engine.wait_line(
+            "line 4: app 'sink': there is no kind 'Sync'; did you mean 'Sink'?",
+            secs(20),
+        );
         fs::remove_file(&path).expect("remove the file");
         engine.signal(Signal::HUP);
         engine.wait_lines("reload refused", bad.len() + 1, secs(20));
@@ -110,11 +134,13 @@ fn a_bad_file_is_refused_and_the_old_network_runs_on() {
 #[test]
 fn an_app_that_cannot_start_is_told_and_the_rest_runs() {
     case("half", |case| {
-        let text = format!("{SOURCE_TO_SINK}[apps.gone]\nkind = \"PcapReader\"\nfile = \"/nonexistent/x.pcap\"\n")
-            .replace(
-                "[apps]\nsrc = \"Source\"\nsink = \"Sink\"",
-                "[apps.src]\nkind = \"Source\"\n[apps.sink]\nkind = \"Sink\"",
-            );
+        let text = format!(
+            "{SOURCE_TO_SINK}[apps.gone]\nkind = \"PcapReader\"\nfile = \"/nonexistent/x.pcap\"\n"
+        )
+        .replace(
+            "[apps]\nsrc = \"Source\"\nsink = \"Sink\"",
+            "[apps.src]\nkind = \"Source\"\n[apps.sink]\nkind = \"Sink\"",
+        );
         let mut engine = engine(case, &file(case, &text), &[]);
         let said = engine.wait_line("app 'gone' (PcapReader)", secs(20));
         assert!(said.contains("/nonexistent/x.pcap"), "{said}");

@@ -20,8 +20,12 @@ fn the_mistake_is_named_in_every_run_and_nothing_in_clean_ones() {
     case("mistake", |case| {
         for run in 1..=RUNS {
             let said = traced(case, &[]);
-            let what = "instances if1 and if2 of Driver run different traces since `ring` has 2 ctypes";
-            assert!(said.contains(what) && said.contains("mistake.lua:17 creates a new ctype"), "run {run}: {said}");
+            let what =
+                "instances if1 and if2 of Driver run different traces since `ring` has 2 ctypes";
+            assert!(
+                said.contains(what) && said.contains("mistake.lua:17 creates a new ctype"),
+                "run {run}: {said}"
+            );
             let said = traced(case, &["clean"]);
             assert!(said.contains("findings: none"), "clean run {run}: {said}");
         }

@@ -1,4 +1,5 @@
-//! `shortwire top` on a terminal: what it draws, its keys, and the terminal that it leaves behind.
+//! `shortwire engine top` on a terminal: what it draws, its keys, and the terminal that it leaves
+//! behind.
 #![allow(unsafe_code)]
 
 use std::num::NonZero;
@@ -33,7 +34,8 @@ impl Terminal {
         let (name, settings) = (std::ptr::null_mut(), std::ptr::null());
         let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: two descriptors are written, one size is read, the other arguments may be null.
-        let made = unsafe { libc::openpty(&mut master, &mut slave, name, settings, &raw const size) };
+        let made =
+            unsafe { libc::openpty(&mut master, &mut slave, name, settings, &raw const size) };
         assert_eq!(made, 0, "openpty: {}", std::io::Error::last_os_error());
         // SAFETY: both were made just now and are nobody else's.
         let [master, slave] = [master, slave].map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
@@ -74,14 +76,14 @@ impl Terminal {
     }
 
     fn shows(&mut self, what: &str, condition: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let end = Instant::now() + secs(20);
+        let end = Deadline::within(secs(20));
         loop {
             self.look();
             let rows = self.rows();
             if condition(&rows) {
                 return rows;
             }
-            assert!(Instant::now() < end, "{what} is not shown:\n{}", rows.join("\n"));
+            assert!(!end.is_over(), "{what} is not shown:\n{}", rows.join("\n"));
         }
     }
 
@@ -100,24 +102,30 @@ impl Terminal {
     }
 
     fn is_raw(&self) -> bool {
-        !tcgetattr(&self.slave).expect("settings").local_modes.contains(LocalModes::ECHO | LocalModes::ICANON)
+        !tcgetattr(&self.slave)
+            .expect("settings")
+            .local_modes
+            .contains(LocalModes::ECHO | LocalModes::ICANON)
     }
 
     /// The program must end well and leave the terminal as it was.
     fn ends(mut self) {
-        let end = Instant::now() + secs(20);
+        let end = Deadline::within(secs(20));
         let status = loop {
             self.look();
             if let Some(status) = self.child.try_wait().expect("waiting for a child") {
                 break status;
             }
-            assert!(Instant::now() < end, "it does not end:\n{}", self.rows().join("\n"));
+            assert!(!end.is_over(), "it does not end:\n{}", self.rows().join("\n"));
         };
         self.look();
         assert!(status.success(), "it ended with {status}:\n{}", self.rows().join("\n"));
         assert!(!self.is_raw(), "the terminal is left in raw mode");
         let screen = self.screen.screen();
-        assert!(!screen.alternate_screen() && !screen.hide_cursor(), "the screen is left as it was drawn on");
+        assert!(
+            !screen.alternate_screen() && !screen.hide_cursor(),
+            "the screen is left as it was drawn on"
+        );
     }
 }
 
@@ -129,7 +137,8 @@ impl Drop for Terminal {
 }
 
 fn start(case: &Case, rows: u16, columns: u16) -> Terminal {
-    let mut terminal = Terminal::start(case, rows, columns, &["top", "--interval", "0.2"]);
+    let mut terminal =
+        Terminal::start(case, rows, columns, &["engine", "top", "--interval", "0.2"]);
     terminal.shows("the rate of a link", |rows| {
         rows.iter().any(|row| row.starts_with("src.output -> tee.input") && row.contains('M'))
     });
@@ -143,17 +152,33 @@ fn top_draws_obeys_keys_and_fits_the_terminal() {
         let engine = engine(case, &file(case, NETWORK), &["--busywait"]);
         let mut top = start(case, 24, 80);
         let rows = top.rows();
-        assert!(rows[0].starts_with("shortwire top  1 engine process  every 0.2 s"), "{}", rows[0]);
+        assert!(
+            rows[0].starts_with("shortwire engine top  1 engine process  every 0.2 s"),
+            "{}",
+            rows[0]
+        );
         assert!(rows[23].starts_with("q quit  space pause  t tree"), "{}", rows[23]);
-        let head = rows.iter().position(|row| row.starts_with("link ")).expect("the table of links");
+        let head =
+            rows.iter().position(|row| row.starts_with("link ")).expect("the table of links");
         assert!(rows[head].ends_with("packets"), "the last column is cut off: {}", rows[head]);
         let width = rows[head].len();
         for row in &rows[head + 1..head + 4] {
-            assert!(row.contains(" -> ") && row.len() == width, "`{row}` is not as wide as `{}`", rows[head]);
+            assert!(
+                row.contains(" -> ") && row.len() == width,
+                "`{row}` is not as wide as `{}`",
+                rows[head]
+            );
             assert!(row.ends_with(|last: char| last.is_ascii_digit()), "{row}");
         }
-        assert!(rows[head + 4].starts_with("app ") && rows[head + 4].trim_end().ends_with("ns/packet"), "{rows:?}");
-        assert!(rows.iter().any(|row| row.starts_with("far") && row.contains("Sink")), "{}", rows.join("\n"));
+        assert!(
+            rows[head + 4].starts_with("app ") && rows[head + 4].trim_end().ends_with("ns/packet"),
+            "{rows:?}"
+        );
+        assert!(
+            rows.iter().any(|row| row.starts_with("far") && row.contains("Sink")),
+            "{}",
+            rows.join("\n")
+        );
 
         top.press("p");
         let before = top.has("PAUSED");

@@ -1,5 +1,6 @@
-//! Faults from outside: a seccomp filter hands a program's system calls to this test, which lets them go on, or makes the
-//! N-th of those that the library itself issues fail. The library knows nothing of it, and needs nothing for it.
+//! Faults from outside: a seccomp filter hands a program's system calls to this test, which lets
+//! them go on, or makes the N-th of those that the library itself issues fail. The library knows
+//! nothing of it, and needs nothing for it.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -24,13 +25,15 @@ pub enum Fault {
     Kill,
     /// The process is stopped before it for a while.
     Stop,
-    /// Every call of this number fails with this errno, as seccomp or a security module would have it.
+    /// Every call of this number fails with this errno, as seccomp or a security module would have
+    /// it.
     Forbid(i64, i32),
     /// The same from the N-th call of this number on: the program enters a sandbox there.
     Ban(i64, i32),
 }
 
-/// The calls that the upgrade and the transfer make, and the errors that each of them can have, be it from a sandbox.
+/// The calls that the upgrade and the transfer make, and the errors that each of them can have, be
+/// it from a sandbox.
 const CALLS: &[(i64, &[i32])] = &[
     (libc::SYS_memfd_create, &[libc::EMFILE, libc::ENOMEM]),
     (libc::SYS_ftruncate, &[libc::ENOSPC, libc::EINTR]),
@@ -61,8 +64,12 @@ const CALLS: &[(i64, &[i32])] = &[
 ];
 
 /// What fcntl is asked for; the rest of it does not fail.
-const COUNTED_FCNTL: [u64; 4] =
-    [libc::F_DUPFD as u64, libc::F_DUPFD_CLOEXEC as u64, libc::F_ADD_SEALS as u64, libc::F_GET_SEALS as u64];
+const COUNTED_FCNTL: [u64; 4] = [
+    libc::F_DUPFD as u64,
+    libc::F_DUPFD_CLOEXEC as u64,
+    libc::F_ADD_SEALS as u64,
+    libc::F_GET_SEALS as u64,
+];
 
 pub fn name(call: i64) -> String {
     let names = [
@@ -122,13 +129,20 @@ fn install(steps: &[libc::sock_filter], to: RawFd, from: RawFd) -> io::Result<()
             return Err(io::Error::last_os_error());
         }
         let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-        let fd = libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) as i32;
+        let fd = libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        ) as i32;
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         let said = [fd, libc::getpid()];
         // The listener goes with exec: somebody must have taken it before.
-        if libc::write(to, said.as_ptr().cast(), 8) != 8 || libc::read(from, [0u8; 1].as_mut_ptr().cast(), 1) != 1 {
+        if libc::write(to, said.as_ptr().cast(), 8) != 8
+            || libc::read(from, [0u8; 1].as_mut_ptr().cast(), 1) != 1
+        {
             return Err(io::Error::last_os_error());
         }
     }
@@ -200,8 +214,9 @@ fn watch(listener: &OwnedFd, pid: i32, at: usize, fault: Fault, notes: &Mutex<Se
             code = library(pid);
         }
         let call = i64::from(asked.data.nr);
-        let ours = code.as_ref().is_some_and(|range| range.contains(&asked.data.instruction_pointer))
-            && (call != libc::SYS_fcntl || COUNTED_FCNTL.contains(&asked.data.args[1]));
+        let ours =
+            code.as_ref().is_some_and(|range| range.contains(&asked.data.instruction_pointer))
+                && (call != libc::SYS_fcntl || COUNTED_FCNTL.contains(&asked.data.args[1]));
         let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags: 1 };
         if ours && let Some(errno) = strike(pid, call, at, fault, notes) {
             answer.error = -errno;

@@ -1,5 +1,5 @@
-//! Scarcity that lasts: limits, full file systems, calls that a sandbox forbids. Whatever a program can do without the
-//! library it can do with it.
+//! Scarcity that lasts: limits, full file systems, calls that a sandbox forbids. Whatever a program
+//! can do without the library it can do with it.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -16,7 +16,11 @@ use crate::{Holds, await_listener, faulty, program};
 const CONNS: &str = "12";
 
 /// Both sides under the same `burden`; what they hold at the end.
-fn both(c: &Case, ports: Ports, mut burden: impl FnMut(Command) -> Command) -> Result<[Holds; 2], Skip> {
+fn both(
+    c: &Case,
+    ports: Ports,
+    mut burden: impl FnMut(Command) -> Command,
+) -> Result<[Holds; 2], Skip> {
     let port = ports.free();
     let mut server = c.start("server", &mut burden(program("server", port, &[CONNS])?));
     await_listener(&mut server, port);
@@ -59,7 +63,8 @@ fn calls_that_a_sandbox_forbids() {
                     command
                 })?;
                 no_more(found, sound, &format!("call {call} with {errno}"));
-                let hits = watchers.into_iter().map(|w| w.end().hit.is_some()).filter(|hit| *hit).count();
+                let hits =
+                    watchers.into_iter().map(|w| w.end().hit.is_some()).filter(|hit| *hit).count();
                 assert!(hits > 0 || !used, "call {call} was never made");
                 // Without memory or a rendezvous there is nothing to share.
                 let needs = [libc::SYS_memfd_create, libc::SYS_socket, libc::SYS_sendmsg];
@@ -106,8 +111,11 @@ fn few_descriptors() {
 fn little_address_space() {
     faulty("addresses", |c| {
         let sound = both(c, Ports::Low, |command| command)?;
-        for mib in [16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 2048] {
-            let found = both(c, Ports::Low, |command| limited(command, libc::RLIMIT_AS, mib << 20))?;
+        for mib in
+            [16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 2048]
+        {
+            let found =
+                both(c, Ports::Low, |command| limited(command, libc::RLIMIT_AS, mib << 20))?;
             no_more(found, sound, &format!("{mib} MiB of addresses"));
         }
         Ok(())
@@ -126,7 +134,8 @@ fn a_full_dev_shm() {
         let found = both(c, Ports::Low, |command| {
             let mut words = vec![command.get_program().to_owned()];
             words.extend(command.get_args().map(|a| a.to_owned()));
-            let words: Vec<String> = words.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+            let words: Vec<String> =
+                words.iter().map(|w| w.to_string_lossy().into_owned()).collect();
             let library = shortwire().with_file_name("libshortwire.so");
             let script = format!(
                 "mount -t tmpfs -o size=4k tmpfs /dev/shm && (cat /dev/zero > /dev/shm/all 2>/dev/null; exec env LD_PRELOAD={} {})",
@@ -134,7 +143,10 @@ fn a_full_dev_shm() {
                 words.join(" ")
             );
             let mut command = Command::new(&unshare);
-            command.args(["--mount", "--", "sh", "-c", &script]).env_remove("LD_PRELOAD").env("SHORTWIRE_AFTER", "2");
+            command
+                .args(["--mount", "--", "sh", "-c", &script])
+                .env_remove("LD_PRELOAD")
+                .env("SHORTWIRE_AFTER", "2");
             command
         })?;
         no_more(found, sound, "a full /dev/shm");
@@ -148,7 +160,8 @@ struct Group(PathBuf);
 
 impl Group {
     fn new(limit: u64) -> Result<Group, Skip> {
-        let places = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        let places =
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
         for (place, file) in places {
             let path = PathBuf::from(place).join(format!("swt-{}-{limit}", std::process::id()));
             if fs::create_dir(&path).is_err() {
@@ -169,7 +182,8 @@ impl Drop for Group {
     }
 }
 
-/// Where memory runs out the kernel kills, as it would kill the program without the library; the other end sees an end.
+/// Where memory runs out the kernel kills, as it would kill the program without the library; the
+/// other end sees an end.
 #[test]
 fn little_memory() {
     faulty("memory", |c| {
@@ -179,7 +193,8 @@ fn little_memory() {
             let mut server = c.start("server", &mut program("server", port, &["1", "survive"])?);
             await_listener(&mut server, port);
             let procs =
-                std::ffi::CString::new(group.0.join("cgroup.procs").to_string_lossy().into_owned()).expect("a path");
+                std::ffi::CString::new(group.0.join("cgroup.procs").to_string_lossy().into_owned())
+                    .expect("a path");
             let mut client = program("client", port, &["1", "survive"])?;
             // SAFETY: system calls on a string that lives in the closure.
             unsafe {
@@ -192,7 +207,11 @@ fn little_memory() {
             };
             let mut client = c.start("client", &mut client);
             let status = client.wait(secs(60));
-            assert!(status.success() || status.signal() == Some(9), "{mib} MiB: {status}: {}", client.stderr());
+            assert!(
+                status.success() || status.signal() == Some(9),
+                "{mib} MiB: {status}: {}",
+                client.stderr()
+            );
             if !server.running() || status.success() {
                 server.success(secs(60));
                 continue;

@@ -1,5 +1,6 @@
-//! A failure of each system call that the library makes, one after the other, and a death and a stop before each: the
-//! connection goes on over TCP or ends as TCP's would, its bytes are right, and nothing is left behind.
+//! A failure of each system call that the library makes, one after the other, and a death and a
+//! stop before each: the connection goes on over TCP or ends as TCP's would, its bytes are right,
+//! and nothing is left behind.
 
 mod inject;
 mod limits;
@@ -8,7 +9,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::thread::sleep;
 
-use system_tests::{Case, Outcome, Ports, Proc, Skip, case, compile, millis, plain, secs, shortwire, skip};
+use system_tests::{
+    Case, Outcome, Ports, Proc, Skip, case, compile, millis, plain, secs, shortwire, skip,
+};
 
 use crate::inject::{Fault, Seen, inject, name};
 
@@ -20,7 +23,8 @@ pub fn faulty(title: &str, test: impl FnOnce(&Case) -> Outcome) {
         if plain() {
             return skip("faults are in the library's calls");
         }
-        let listens = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+        let listens =
+            std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
         if !listens.contains("user_notif") {
             return skip("seccomp here has no user notification");
         }
@@ -32,8 +36,11 @@ pub fn faulty(title: &str, test: impl FnOnce(&Case) -> Outcome) {
 pub fn program(side: &str, port: u16, rest: &[&str]) -> Result<Command, Skip> {
     let mut command = Command::new(compile("fault")?);
     command.arg(side).arg(port.to_string()).args(rest);
-    command.env("LD_PRELOAD", shortwire().with_file_name("libshortwire.so")).env("SHORTWIRE_AFTER", "2");
-    // Where loopback fails ism would take over, with an arena of its own for each group: what is held then is another sum.
+    command
+        .env("LD_PRELOAD", shortwire().with_file_name("libshortwire.so"))
+        .env("SHORTWIRE_AFTER", "2");
+    // Where loopback fails ism would take over, with an arena of its own for each group: what is
+    // held then is another sum.
     command.env("SHORTWIRE_PREFER", "loopback");
     Ok(command)
 }
@@ -46,7 +53,8 @@ pub struct Holds {
     pub mappings: i64,
     /// Ends of pipes: bells, which are made where one end sleeps for the other.
     pub bells: i64,
-    /// Epoll sets: that of the server, and one in which a thread watches its bells, which it has if it came to sleep often.
+    /// Epoll sets: that of the server, and one in which a thread watches its bells, which it has if
+    /// it came to sleep often.
     pub sets: i64,
 }
 
@@ -56,14 +64,22 @@ const INHERITED: i64 = 1;
 impl Holds {
     pub fn said(by: &Proc) -> Option<Holds> {
         let said = by.stdout();
-        let mut numbers = said.lines().find_map(|l| l.strip_prefix("holds "))?.split(' ').map(|n| n.parse().ok());
+        let mut numbers =
+            said.lines().find_map(|l| l.strip_prefix("holds "))?.split(' ').map(|n| n.parse().ok());
         let mut next = || numbers.next()?;
-        Some(Holds { files: next()?, arenas: next()?, mappings: next()?, bells: next()?, sets: next()? })
+        Some(Holds {
+            files: next()?,
+            arenas: next()?,
+            mappings: next()?,
+            bells: next()?,
+            sets: next()?,
+        })
     }
 
-    /// The addresses of an arena that has ended are kept for the next one; each attempt that fails has two.
-    /// Of each further process that was met, the link group is kept for a while: two arenas, both ends of the bell that it is
-    /// rung by, and one end of ours. Whether there was a sleep to ring for is chance.
+    /// The addresses of an arena that has ended are kept for the next one; each attempt that fails
+    /// has two. Of each further process that was met, the link group is kept for a while: two
+    /// arenas, both ends of the bell that it is rung by, and one end of ours. Whether there was a
+    /// sleep to ring for is chance.
     fn within(self, sound: Holds, further: i64) -> bool {
         self.files <= sound.files
             && self.arenas <= sound.arenas + 2 * further
@@ -170,7 +186,8 @@ fn await_listener(server: &mut Proc, port: u16) {
             + &std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
         let listens = table.lines().any(|line| {
             let mut fields = line.split_whitespace().skip(1);
-            fields.next().is_some_and(|local| local.ends_with(&wanted)) && fields.nth(1) == Some("0A")
+            fields.next().is_some_and(|local| local.ends_with(&wanted))
+                && fields.nth(1) == Some("0A")
         });
         if listens || !server.running() {
             return;
@@ -196,17 +213,26 @@ fn walk(title: &str, ports: Ports, on_server: bool, faults: &[Fault], stride: us
                 if let Some(wrong) = found.wrong {
                     problems.push(format!("{point}: {wrong}"));
                 }
-                for (side, held, sound) in [("server", found.server, server), ("client", found.client, client)] {
+                for (side, held, sound) in
+                    [("server", found.server, server), ("client", found.client, client)]
+                {
                     if let Some(held) = held
                         && !held.within(sound, found.further)
                     {
-                        problems.push(format!("{point}: {side} holds {held:?}, without the fault {sound:?}"));
+                        problems.push(format!(
+                            "{point}: {side} holds {held:?}, without the fault {sound:?}"
+                        ));
                     }
                 }
             }
         }
         println!("{title}: {walked} points walked");
-        assert!(problems.is_empty(), "{} of {walked} points:\n{}", problems.len(), problems.join("\n"));
+        assert!(
+            problems.is_empty(),
+            "{} of {walked} points:\n{}",
+            problems.len(),
+            problems.join("\n")
+        );
         assert!(walked > 20, "only {walked} points");
         Ok(())
     });

@@ -45,9 +45,9 @@ for how in plain run; do
     rm /tmp/big
     $with iperf3 -c 10.9.0.1 -t 8 -f k > /tmp/log-$how 2>&1 &
     iperf3=$!
-    sleep 6
-    shortwire ss -W | sed "s/^/$how ss: /"
+    sleep 4
     shortwire linkgroups -d | grep -i ivshmem | sed "s/^/$how group: /"
+    shortwire ss -W | sed "s/^/$how ss: /"
     wait $iperf3 || failed iperf3
     echo "$how bandwidth $(awk '/receiver/ { print $7 }' /tmp/log-$how) Kbit/s"
     $with redis-benchmark -h 10.9.0.1 -c 1 -n 3000 -t get --csv > /tmp/log-redis 2>&1 || failed redis-benchmark

@@ -1,5 +1,6 @@
-//! What needs a virtual machine: network cards that are driven in user space, behind an IOMMU; RDMA; guests whose cards the
-//! engine is; SMC of the kernel; memory that guests share. Neither the cards nor the IOMMU nor the kernels that use and guard them were written here.
+//! What needs a virtual machine: network cards that are driven in user space, behind an IOMMU;
+//! RDMA; guests whose cards the engine is; SMC of the kernel; memory that guests share. Neither the
+//! cards nor the IOMMU nor the kernels that use and guard them were written here.
 
 mod cards;
 mod ivshmem;
@@ -15,9 +16,13 @@ use system_tests::{case, secs};
 #[test]
 fn a_guest_runs_a_script() {
     case("guest", |case| {
-        let ended = Guest::new()?.run(case, "", "uname -r; echo kept > /out/file; exit 3", secs(120));
+        let ended =
+            Guest::new()?.run(case, "", "uname -r; echo kept > /out/file; exit 3", secs(120));
         assert_eq!(ended.status, Some(3), "{}\n{}", ended.output, ended.console);
-        assert_eq!(fs::read_to_string(ended.out.join("file")).expect("a file of the guest"), "kept\n");
+        assert_eq!(
+            fs::read_to_string(ended.out.join("file")).expect("a file of the guest"),
+            "kept\n"
+        );
         Ok(())
     });
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use system_tests::guest::Guest;
 use system_tests::{Skip, case, compile, need, secs, shortwire, skip};
 
-/// What makes `rxe0` on one end of a cable, with the address 10.8.0.1. Names with a path, as busybox has its own `ip`.
+/// What makes `rxe0` on one end of a cable, with the address 10.8.0.1. Names with a path, as
+/// busybox has its own `ip`.
 const RXE0: &str = "
 /bin/ip link set lo up
 /bin/ip link add v0 type veth peer name v1
@@ -21,7 +22,10 @@ fn provider() -> Result<PathBuf, Skip> {
     let folder = "/usr/lib/x86_64-linux-gnu/libibverbs";
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
     let found = files.filter(|path| path.to_string_lossy().contains("librxe-")).max();
-    found.map_or_else(|| skip(format!("no librxe in {folder}: ibverbs-providers is not installed")), Ok)
+    found.map_or_else(
+        || skip(format!("no librxe in {folder}: ibverbs-providers is not installed")),
+        Ok,
+    )
 }
 
 fn machine() -> Result<Guest, Skip> {
@@ -54,19 +58,22 @@ fn soft_roce_moves_messages() {
 
 /// What follows the turn's name, up to the next.
 fn turn<'a>(said: &'a str, name: &str) -> &'a str {
-    let (_, rest) = said.split_once(&format!("== {name}\n")).unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
+    let (_, rest) = said
+        .split_once(&format!("== {name}\n"))
+        .unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
     rest.split("\n== ").next().unwrap_or(rest)
 }
 
-/// Debian's rstream, over our library and over librdmacm's own, and our own rstream with its direct writes. Each checks
-/// what it receives.
+/// Debian's rstream, over our library and over librdmacm's own, and our own rstream with its direct
+/// writes. Each checks what it receives.
 #[test]
 fn rsockets_over_verbs_move_verified_data() {
     case("rsockets-over-verbs", |case| {
         let mut guest = machine()?;
         guest.program(&shortwire()).program(&need("rstream")?);
         guest.program(&shortwire().with_file_name("libshortwire_rsocket.so"));
-        let ended = guest.run(case, "", &[RXE0, include_str!("roce/streams.sh")].concat(), secs(300));
+        let ended =
+            guest.run(case, "", &[RXE0, include_str!("roce/streams.sh")].concat(), secs(300));
         let said = ended.success();
         for name in [
             "blocking",
@@ -79,19 +86,25 @@ fn rsockets_over_verbs_move_verified_data() {
         ] {
             let turn = turn(said, name);
             let rows = turn.lines().filter(|line| line.starts_with("custom")).count();
-            assert!(turn.contains("client: 0") && turn.contains("server: 0") && rows == 2, "{name}:\n{turn}");
+            assert!(
+                turn.contains("client: 0") && turn.contains("server: 0") && rows == 2,
+                "{name}:\n{turn}"
+            );
         }
         let own = turn(said, "own");
         assert!(own.contains("client: 0") && own.contains("\"riowrite 64 KiB\""), "{own}");
         // The kernel ends the connection of a process that dies; rstream then ends with -1.
         let killed = turn(said, "killed");
-        assert!(killed.contains("client: 255") && killed.contains("Connection reset by peer"), "{killed}");
+        assert!(
+            killed.contains("client: 255") && killed.contains("Connection reset by peer"),
+            "{killed}"
+        );
         Ok(())
     });
 }
 
-/// TCP programs over the verbs device, and what must not cost them their connections: forks, an end that is killed, a user who
-/// may lock little memory, a port that is down.
+/// TCP programs over the verbs device, and what must not cost them their connections: forks, an end
+/// that is killed, a user who may lock little memory, a port that is down.
 #[test]
 fn tcp_programs_over_verbs() {
     case("tcp-over-verbs", |case| {
@@ -103,7 +116,8 @@ fn tcp_programs_over_verbs() {
             guest.program(&compile(name)?);
         }
         guest.program(&shortwire()).program(&shortwire().with_file_name("libshortwire.so"));
-        let ended = guest.run(case, "", &[RXE0, include_str!("roce/sockets.sh")].concat(), secs(400));
+        let ended =
+            guest.run(case, "", &[RXE0, include_str!("roce/sockets.sh")].concat(), secs(400));
         let said = ended.success();
         let both = "client: 0\nserver: 0\n";
         // Rows of ends of which at least one direction has left TCP.
@@ -117,7 +131,8 @@ fn tcp_programs_over_verbs() {
         let sum = turn(said, "sum");
         let sums: Vec<&str> = sum.lines().filter(|line| line.ends_with("  -")).collect();
         assert!(sum.contains(both) && sums.len() == 2 && sums[0] == sums[1], "{sum}");
-        // The numbers below are the application's: the library's descriptors of both ends are out of its way.
+        // The numbers below are the application's: the library's descriptors of both ends are out
+        // of its way.
         let iperf3 = turn(said, "iperf3");
         let numbers = |which: &str| iperf3.lines().filter(|line| line.starts_with(which)).count();
         assert!(iperf3.contains(both) && iperf3.contains("upgraded: verbs"), "{iperf3}");
@@ -126,16 +141,26 @@ fn tcp_programs_over_verbs() {
         assert!(redis.contains("client: 0") && redis.contains("after a fork: 0"), "{redis}");
         assert!(redis.contains("+Background saving started") && upgraded(redis) >= 1, "{redis}");
         let scenes = turn(said, "scenes");
-        assert!(scenes.lines().count() == 6 && scenes.lines().all(|line| line.ends_with(": 0")), "{scenes}");
+        assert!(
+            scenes.lines().count() == 6 && scenes.lines().all(|line| line.ends_with(": 0")),
+            "{scenes}"
+        );
         let killed = turn(said, "killed");
-        // Whichever of its two threads calls first has the reset, and the other finds what a reset leaves.
+        // Whichever of its two threads calls first has the reset, and the other finds what a reset
+        // leaves.
         let as_with_tcp = ["end of stream", "Connection reset by peer", "Broken pipe"];
         let told = as_with_tcp.iter().any(|what| killed.contains(what));
-        assert!(killed.contains("upgraded: verbs") && killed.contains("client: 2") && told, "{killed}");
+        assert!(
+            killed.contains("upgraded: verbs") && killed.contains("client: 2") && told,
+            "{killed}"
+        );
         let poor = turn(said, "poor");
         assert!(poor.matches(both).count() == 2 && poor.matches(" ok").count() == 2, "{poor}");
         let down = turn(said, "down");
-        assert!(down.contains("no RDMA device with an active port") && down.contains(both), "{down}");
+        assert!(
+            down.contains("no RDMA device with an active port") && down.contains(both),
+            "{down}"
+        );
         Ok(())
     });
 }

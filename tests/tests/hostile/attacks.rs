@@ -1,5 +1,5 @@
-//! A peer that shook hands and then writes anything into every page that it shares, at any time, while another
-//! connection of the same thread of the victim carries checked bytes.
+//! A peer that shook hands and then writes anything into every page that it shares, at any time,
+//! while another connection of the same thread of the victim carries checked bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -9,7 +9,9 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use system_tests::stream::{Random, bytes};
 use system_tests::{Case, Outcome, Ports, Proc, Side, compile, millis, secs};
 
-use crate::peer::{CONS, Claim, FRONT, PAGE, PROD, Peer, RUNG, RX_ARM, Refusal, SWITCH, WORDS, trap};
+use crate::peer::{
+    CONS, Claim, FRONT, PAGE, PROD, Peer, RUNG, RX_ARM, Refusal, SWITCH, WORDS, trap,
+};
 use crate::{dial, echo_rounds, echo_server, hostile, record};
 
 /// An echo server under Shortwire, and what a peer needs to meet it.
@@ -47,29 +49,48 @@ impl Victim {
     }
 
     fn peer(&mut self) -> Peer {
-        self.attach().unwrap_or_else(|refused| panic!("the victim refused: {refused:?}\n{}", self.server.stderr()))
+        self.attach().unwrap_or_else(|refused| {
+            panic!("the victim refused: {refused:?}\n{}", self.server.stderr())
+        })
     }
 }
 
-/// A value for a word: what an honest peer might write, values at the edges, or nothing of the kind.
+/// A value for a word: what an honest peer might write, values at the edges, or nothing of the
+/// kind.
 fn value(random: &mut Random, peer: &Peer) -> u64 {
     let size = peer.size as u64;
     let flags = [0, 0x80 << 56, 0x40 << 56, 0x20 << 56, 0x10 << 56, 1 << 48, 1 << 49, 0xff << 48];
     let flag = flags[random.below(8) as usize];
-    let edges =
-        [0, 1, 2, size - 1, size, size + 1, size / 3, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, u64::MAX, u64::MAX >> 1];
+    let edges = [
+        0,
+        1,
+        2,
+        size - 1,
+        size,
+        size + 1,
+        size / 3,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ffff,
+        u64::MAX,
+        u64::MAX >> 1,
+    ];
     match random.below(5) {
         0 => random.below(u64::MAX),
         1 => edges[random.below(12) as usize] | flag,
         2 => (random.below(4) | random.below(size + 2) << 16) | flag,
-        3 => peer.word(WORDS[random.below(10) as usize].0).wrapping_add(random.below(3)).wrapping_sub(1),
+        3 => peer
+            .word(WORDS[random.below(10) as usize].0)
+            .wrapping_add(random.below(3))
+            .wrapping_sub(1),
         _ => edges[random.below(12) as usize] << 16 | flag,
     }
 }
 
 /// Any word of any shared page.
 fn scribble(random: &mut Random, peer: &Peer) {
-    let (all, buffer) = (peer.theirs.len, peer.at + 64 + random.below(peer.size as u64 - 8) as usize);
+    let (all, buffer) =
+        (peer.theirs.len, peer.at + 64 + random.below(peer.size as u64 - 8) as usize);
     let at = match random.below(8) {
         0 => random.below((FRONT + PAGE) as u64) as usize,
         1 => all - PAGE + random.below(PAGE as u64) as usize,
@@ -85,21 +106,31 @@ fn scribble(random: &mut Random, peer: &Peer) {
     }
 }
 
-/// Runs `attack` on one connection after another while an honest client exchanges checked bytes with the same thread of
-/// the victim; that client must come to its end while the attack is still going on, and be none the worse for it.
-fn besieged(title: &'static str, ports: Ports, mut attack: impl FnMut(&mut Victim, &mut Random, &dyn Fn() -> bool)) {
+/// Runs `attack` on one connection after another while an honest client exchanges checked bytes
+/// with the same thread of the victim; that client must come to its end while the attack is still
+/// going on, and be none the worse for it.
+fn besieged(
+    title: &'static str,
+    ports: Ports,
+    mut attack: impl FnMut(&mut Victim, &mut Random, &dyn Fn() -> bool),
+) {
     hostile(title, |c| {
         let mut victim = Victim::new(c, ports)?;
         let port = victim.port.to_string();
         let watch = c.watch(&[victim.port]);
-        let mut honest = c.start("honest", Side::Run.command(compile("many")?).args(["talk", &port, "20000"]));
+        let mut honest =
+            c.start("honest", Side::Run.command(compile("many")?).args(["talk", &port, "20000"]));
         watch.wait_smcd(2, secs(20));
         drop(watch);
         let said = honest.stdout_path().to_path_buf();
         let over = || std::fs::read_to_string(&said).is_ok_and(|text| text.contains("talked"));
         let (mut random, mut rounds) = (Random::new(title.len() as u64), 0);
         while !over() || rounds < 3 {
-            assert!(honest.running() && victim.server.running(), "after {rounds} attacks: {}", victim.server.stderr());
+            assert!(
+                honest.running() && victim.server.running(),
+                "after {rounds} attacks: {}",
+                victim.server.stderr()
+            );
             attack(&mut victim, &mut random, &over);
             rounds += 1;
         }
@@ -107,7 +138,8 @@ fn besieged(title: &'static str, ports: Ports, mut attack: impl FnMut(&mut Victi
         honest.say("\n");
         honest.success(secs(10));
         // New connections are as welcome as before.
-        let mut after = c.start("after", Side::Run.command(compile("many")?).args(["idle", &port, "2", "50"]));
+        let mut after =
+            c.start("after", Side::Run.command(compile("many")?).args(["idle", &port, "2", "50"]));
         after.wait_line("ready", secs(20));
         after.say("\n");
         after.success(secs(10));
@@ -191,8 +223,8 @@ fn old_headers_come_back() {
     });
 }
 
-/// Between the victim's look at a word and its use of it the word changes: true and impossible values, as fast as a
-/// processor can write them.
+/// Between the victim's look at a word and its use of it the word changes: true and impossible
+/// values, as fast as a processor can write them.
 #[test]
 fn words_change_between_look_and_use() {
     let mut turn = 0;
@@ -245,8 +277,8 @@ fn words_change_between_look_and_use() {
     });
 }
 
-/// Bytes on the TCP connection without end, while the ring says that the stream is over, or nothing, or anything: the
-/// victim's thread has other connections to look after.
+/// Bytes on the TCP connection without end, while the ring says that the stream is over, or
+/// nothing, or anything: the victim's thread has other connections to look after.
 #[test]
 fn doorbells_without_end() {
     let mut turn = 0u64;
@@ -320,7 +352,11 @@ fn an_orderly_peer_is_served() {
                 sleep(millis(1));
             }
             let echoed = peer.echoed();
-            assert!(echoed[before.len()..] == sent, "{} bytes came back", echoed.len() - before.len());
+            assert!(
+                echoed[before.len()..] == sent,
+                "{} bytes came back",
+                echoed.len() - before.len()
+            );
             drop(peer);
             victim.server.stop();
             Ok(())

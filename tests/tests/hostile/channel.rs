@@ -8,8 +8,9 @@ use std::time::Instant;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg,
+    sendmsg, socket_with,
 };
 use system_tests::millis;
 use system_tests::stream::{Random, bytes};
@@ -36,7 +37,8 @@ pub fn say(to: &OwnedFd, message: &[u8], fds: &[BorrowedFd]) {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let sent = sendmsg(to, &[std::io::IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL);
-    // Since Linux 6.16 whoever is not admitted yet cannot pass a descriptor. A peer that has hung up has made its point.
+    // Since Linux 6.16 whoever is not admitted yet cannot pass a descriptor. A peer that has hung
+    // up has made its point.
     if sent == Err(Errno::PERM) && !fds.is_empty() {
         say(to, message, &[]);
     }
@@ -67,13 +69,15 @@ pub fn hear_with(from: &OwnedFd) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     )
     .ok()?
     .bytes;
-    let fds =
-        control.drain().filter_map(|m| if let RecvAncillaryMessage::ScmRights(fds) = m { Some(fds) } else { None });
+    let fds = control.drain().filter_map(|m| {
+        if let RecvAncillaryMessage::ScmRights(fds) = m { Some(fds) } else { None }
+    });
     Some((buffer[..n].to_vec(), fds.flatten().collect()))
 }
 
 pub fn memory(len: u64) -> OwnedFd {
-    let fd = memfd_create("stranger", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
+    let fd =
+        memfd_create("stranger", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
     ftruncate(&fd, len).expect("its length");
     fd
 }
@@ -89,9 +93,21 @@ pub fn nonsense(kind: u64, to: &OwnedFd) {
         2 => say(to, &[], &[]),
         3 => {}
         4 => say(to, &[b"\xe2\xd4\xc3\xc4\x01".as_slice(), &bytes(kind, 100)].concat(), &[]),
-        5 => say(to, &[b"\xe2\xd4\xc3\xc4\x01\xff\xff\x20".as_slice(), &bytes(kind, 500)].concat(), &[tiny.as_fd()]),
-        6 => say(to, &bytes(kind, 80), &[tiny.as_fd(), large.as_fd(), tiny.as_fd(), large.as_fd(), tiny.as_fd()]),
+        5 => say(
+            to,
+            &[b"\xe2\xd4\xc3\xc4\x01\xff\xff\x20".as_slice(), &bytes(kind, 500)].concat(),
+            &[tiny.as_fd()],
+        ),
+        6 => say(
+            to,
+            &bytes(kind, 80),
+            &[tiny.as_fd(), large.as_fd(), tiny.as_fd(), large.as_fd(), tiny.as_fd()],
+        ),
         7 => (0..20).for_each(|i| say(to, &bytes(kind + i, 60), &[large.as_fd()])),
-        _ => say(to, &[b"\xe2\xd4\xc3\xc4\x04\x00\x1c\x20".as_slice(), &bytes(kind, 20)].concat(), &[]),
+        _ => say(
+            to,
+            &[b"\xe2\xd4\xc3\xc4\x04\x00\x1c\x20".as_slice(), &bytes(kind, 20)].concat(),
+            &[],
+        ),
     }
 }

@@ -1,11 +1,13 @@
-//! Strangers at the rendezvous: whatever they say, the connection stays TCP and right, and the program lives. Peers that
-//! were let in (`attacks`): whatever they write, other connections don't notice, nor can they be looked at (`secrets`).
+//! Strangers at the rendezvous: whatever they say, the connection stays TCP and right, and the
+//! program lives. Peers that were let in (`attacks`): whatever they write, other connections don't
+//! notice, nor can they be looked at (`secrets`).
 
 mod attacks;
 mod channel;
 mod peer;
 mod secrets;
 mod users;
+mod worker;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +19,8 @@ use rustix::fs::ftruncate;
 use rustix::net::{RecvFlags, accept, bind, connect, listen, recv};
 use system_tests::stream::{Random, bytes, mix};
 use system_tests::{
-    Case, Outcome, Ports, Proc, Side, Skip, case, compile, expect_silence, millis, open_files, plain, secs, skip,
+    Case, Outcome, Ports, Proc, Side, Skip, case, compile, expect_silence, millis, open_files,
+    plain, secs, skip,
 };
 
 use crate::channel::{address, hear, memory, name, nonsense, say, seqpacket};
@@ -44,11 +47,18 @@ fn dial(port: u16) -> TcpStream {
 }
 
 fn echo_server(c: &Case, port: u16) -> Result<Proc, Skip> {
-    Ok(c.serve("server", port, Side::Run.command(compile("many")?).args(["server", &port.to_string()])))
+    Ok(c.serve(
+        "server",
+        port,
+        Side::Run.command(compile("many")?).args(["server", &port.to_string()]),
+    ))
 }
 
 fn hostile(title: &str, test: impl FnOnce(&Case) -> Outcome) {
-    case(title, |c| if plain() { skip("there is no rendezvous without the library") } else { test(c) });
+    case(
+        title,
+        |c| if plain() { skip("there is no rendezvous without the library") } else { test(c) },
+    );
 }
 
 /// Connects where the server's end waits for its peer.
@@ -100,8 +110,10 @@ fn a_stranger_answers_the_client() {
         let (mut called, port) = (0, Ports::Low.free());
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
         for kind in 0..18 {
-            let mut client =
-                c.start("client", Side::Run.command(compile("many")?).args(["talk", &port.to_string(), "300"]));
+            let mut client = c.start(
+                "client",
+                Side::Run.command(compile("many")?).args(["talk", &port.to_string(), "300"]),
+            );
             let (mut conn, from) = listener.accept().expect("accept");
             let trap = seqpacket();
             bind(&trap, &address(&name(port, from.port()))).expect("binding the name first");
@@ -109,8 +121,12 @@ fn a_stranger_answers_the_client() {
             let mut channel: Option<OwnedFd> = None;
             for i in 0..300 {
                 let mut got = vec![0; 1 + (mix(i) % 1500) as usize];
-                conn.read_exact(&mut got).unwrap_or_else(|e| panic!("round {i} of kind {kind}: {e}"));
-                assert!(got == bytes(mix(i + 1000), got.len()), "round {i} of kind {kind} arrived wrong");
+                conn.read_exact(&mut got)
+                    .unwrap_or_else(|e| panic!("round {i} of kind {kind}: {e}"));
+                assert!(
+                    got == bytes(mix(i + 1000), got.len()),
+                    "round {i} of kind {kind} arrived wrong"
+                );
                 if channel.is_none() {
                     channel = accept(&trap).ok();
                     if let Some(channel) = &channel {
@@ -162,7 +178,8 @@ fn record(c: &Case) -> Result<(Vec<u8>, Vec<u8>), Skip> {
     let port = Ports::Low.free();
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("listening");
     let mut client = Side::Run.command(compile("many")?);
-    // Peers here are such as share memory; it is the last device of the Proposal that they take the name of.
+    // Peers here are such as share memory; it is the last device of the Proposal that they take the
+    // name of.
     client.env("SHORTWIRE_PREFER", "loopback").args(["talk", &port.to_string(), "300"]);
     let client = c.start("client", &mut client);
     let (mut conn, from) = listener.accept().expect("accept");
@@ -183,15 +200,16 @@ fn record(c: &Case) -> Result<(Vec<u8>, Vec<u8>), Skip> {
     let mut server = echo_server(c, port)?;
     let mut conn = dial(port);
     echo_rounds(&mut conn, 0, 5);
-    let (_, accept, memory) = peer::propose(&mut conn, port, &proposal, &Claim::new(1)).expect("an answer");
+    let (_, accept, memory) =
+        peer::propose(&mut conn, port, &proposal, &Claim::new(1)).expect("an answer");
     assert_eq!((accept[4], memory.len()), (2, 1), "an Accept and memory");
     drop(conn);
     server.stop();
     Ok(RECORDED.get_or_init(|| (proposal, accept)).clone())
 }
 
-/// A true Proposal, recorded from a client, then damaged byte by byte and followed by false memory: the server may end
-/// that connection, but must live on and serve the next ones.
+/// A true Proposal, recorded from a client, then damaged byte by byte and followed by false memory:
+/// the server may end that connection, but must live on and serve the next ones.
 #[test]
 fn a_recorded_handshake_is_replayed() {
     hostile("replay", |c| {
@@ -213,7 +231,9 @@ fn a_recorded_handshake_is_replayed() {
                 }
             }
             say(&channel, &message, &[]);
-            let exchange = |conn: &mut TcpStream| conn.write_all(b"x").is_ok() && conn.read(&mut [0; 8]).is_ok();
+            let exchange = |conn: &mut TcpStream| {
+                conn.write_all(b"x").is_ok() && conn.read(&mut [0; 8]).is_ok()
+            };
             // The server looks at its rendezvous when the connection is used, and ever more rarely.
             let mut accept = Vec::new();
             for _ in 0..200 {
@@ -245,8 +265,10 @@ fn a_recorded_handshake_is_replayed() {
         echo_rounds(&mut dial(port), 0, 100);
         // And true peers are still welcome.
         let watch = c.watch(&[port]);
-        let mut honest =
-            c.start("honest", Side::Run.command(compile("many")?).args(["idle", &port.to_string(), "3", "50"]));
+        let mut honest = c.start(
+            "honest",
+            Side::Run.command(compile("many")?).args(["idle", &port.to_string(), "3", "50"]),
+        );
         honest.wait_line("ready", secs(20));
         watch.wait_smcd(2, secs(10));
         honest.say("\n");

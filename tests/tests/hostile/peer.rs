@@ -1,5 +1,5 @@
-//! A peer that has shaken hands as a true one does, and then owns a share of the memory: it may write there what it
-//! likes, whenever it likes.
+//! A peer that has shaken hands as a true one does, and then owns a share of the memory: it may
+//! write there what it likes, whenever it likes.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -7,12 +7,11 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::time::Instant;
 
 use rustix::fs::{SealFlags, fcntl_add_seals, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{RecvFlags, accept, bind, connect, listen, recv};
-use system_tests::{bytes_sent, millis, secs};
+use system_tests::{Deadline, bytes_sent, millis, secs};
 
 use crate::channel::{address, hear_with, memory, name, say, seqpacket};
 
@@ -50,7 +49,9 @@ impl Shared {
     pub fn map(fd: OwnedFd) -> Shared {
         let len = fstat(&fd).expect("its size").st_size as usize;
         // SAFETY: a new mapping.
-        let base = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0) };
+        let base = unsafe {
+            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
+        };
         Shared { base: base.expect("memory that was given can be mapped").cast(), len, fd }
     }
 
@@ -83,7 +84,8 @@ impl Shared {
         let mut all = Vec::new();
         let mut at = 0;
         while let Ok(from) = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Data(at)) {
-            let to = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Hole(from)).expect("the end of the data");
+            let to = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Hole(from))
+                .expect("the end of the data");
             all.extend(self.copy(from as usize, (to - from) as usize));
             at = to;
         }
@@ -137,7 +139,8 @@ pub struct Peer {
 fn proposal(recorded: &[u8], claim: &Claim) -> Vec<u8> {
     let mut m = recorded[..recorded.len() - TRAILER].to_vec();
     let end = m.len() - 4;
-    // A device takes 20 bytes, and its CHID is behind each half of its GID: ours is loopback, wherever it stands.
+    // A device takes 20 bytes, and its CHID is behind each half of its GID: ours is loopback,
+    // wherever it stands.
     let loopback = |at: &usize| m[at + 8..at + 10] == [0xff; 2] && m[at + 18..at + 20] == [0xff; 2];
     let at = (1..=4).map(|n| end - 20 * n).find(loopback).expect("loopback among the devices");
     m[at..at + 8].copy_from_slice(&claim.gid[..8]);
@@ -147,7 +150,7 @@ fn proposal(recorded: &[u8], claim: &Claim) -> Vec<u8> {
 }
 
 /// As if nothing had been sent or had arrived yet, which nobody can hold against us.
-const NOTHING: [u8; TRAILER] = *b"SHORTWR1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+const NOTHING: [u8; TRAILER] = *b"SHORTW\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 /// An Accept or Confirm turned into ours: same choice, our device and buffer.
 pub fn half(theirs: &[u8], kind: u8, claim: &Claim) -> Vec<u8> {
@@ -174,8 +177,8 @@ pub fn nudge(conn: &mut TcpStream) -> bool {
 
 /// Nudges until `done` gives something.
 fn until<T>(conn: &mut TcpStream, mut done: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + secs(5);
-    while Instant::now() < end {
+    let end = Deadline::within(secs(5));
+    while !end.is_over() {
         if let Some(found) = done() {
             return Some(found);
         }
@@ -203,7 +206,12 @@ pub fn propose(
 
 impl Peer {
     /// Attaches to an echo server under Shortwire whose port is below ours.
-    pub fn call(mut conn: TcpStream, port: u16, recorded: &[u8], claim: Claim) -> Result<Peer, Refusal> {
+    pub fn call(
+        mut conn: TcpStream,
+        port: u16,
+        recorded: &[u8],
+        claim: Claim,
+    ) -> Result<Peer, Refusal> {
         let Some((channel, accept, mut fds)) = propose(&mut conn, port, recorded, &claim) else {
             return Err(Refusal { said: Vec::new(), descriptors: 0 });
         };
@@ -216,10 +224,18 @@ impl Peer {
     }
 
     /// The same where the victim's end calls: `trap` holds the connection's name.
-    pub fn answer(mut conn: TcpStream, trap: &OwnedFd, recorded: &[u8], claim: Claim) -> Result<Peer, Refusal> {
+    pub fn answer(
+        mut conn: TcpStream,
+        trap: &OwnedFd,
+        recorded: &[u8],
+        claim: Claim,
+    ) -> Result<Peer, Refusal> {
         let none = || Refusal { said: Vec::new(), descriptors: 0 };
         let channel = until(&mut conn, || accept(trap).ok()).ok_or_else(none)?;
         let proposal = until(&mut conn, || hear_with(&channel)).ok_or_else(none)?;
+        if proposal.0.get(4) == Some(&4) {
+            return Err(Refusal { said: proposal.0, descriptors: proposal.1.len() });
+        }
         if proposal.0.is_empty() {
             return Err(none());
         }
@@ -234,20 +250,36 @@ impl Peer {
         Peer::new(conn, said, theirs, ours)
     }
 
-    fn new(mut conn: TcpStream, said: Vec<u8>, theirs: Shared, ours: Shared) -> Result<Peer, Refusal> {
+    fn new(
+        mut conn: TcpStream,
+        said: Vec<u8>,
+        theirs: Shared,
+        ours: Shared,
+    ) -> Result<Peer, Refusal> {
         let token = u64::from_be_bytes(said[16..24].try_into().expect("a token"));
         let slot = 16usize << 10 << (said[25] >> 4);
         let at = FRONT + PAGE + (token & 0xff_ffff) as usize * slot;
         assert!(at + slot + PAGE <= theirs.len, "the buffer lies in the arena");
-        // The victim's own sends wait until we have attached its buffer, if it is the one that called.
+        // The victim's own sends wait until we have attached its buffer, if it is the one that
+        // called.
         theirs.long(at).store(0xfe, SeqCst);
         let gid = [&said[8..16], &said[66..74]].concat().try_into().expect("a GID");
-        // Operations of the victim, so that it reads the Confirm; its answers may come through the ring by then.
+        // Operations of the victim, so that it reads the Confirm; its answers may come through the
+        // ring by then.
         conn.set_read_timeout(Some(millis(20))).expect("a time limit");
         for _ in 0..20 {
             nudge(&mut conn);
             if ours.long(FRONT + PAGE + SWITCH).load(SeqCst) & 1 == 1 {
-                return Ok(Peer { conn, theirs, at, size: slot - HEADER, token, gid, ours, pos: 0 });
+                return Ok(Peer {
+                    conn,
+                    theirs,
+                    at,
+                    size: slot - HEADER,
+                    token,
+                    gid,
+                    ours,
+                    pos: 0,
+                });
             }
         }
         Err(Refusal { said, descriptors: 1 })

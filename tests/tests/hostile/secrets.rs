@@ -1,5 +1,5 @@
-//! What a peer could see of other connections, looked for: in every page, descriptor, token and name that it is given or
-//! can guess.
+//! What a peer could see of other connections, looked for: in every page, descriptor, token and
+//! name that it is given or can guess.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -37,9 +37,11 @@ fn all_arenas(pid: i32) -> Vec<u8> {
     let memory = File::open(format!("/proc/{pid}/mem")).expect("the memory of a child");
     let mut all = Vec::new();
     for line in maps.lines().filter(|line| line.contains("/memfd:shortwire-arena")) {
-        let (from, to) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+        let (from, to) =
+            line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
         let ends = [from, to].map(|end| u64::from_str_radix(end, 16).expect("an address"));
-        // The first buffers, which hold the connections of this test; the rest is a hole of a gigabyte.
+        // The first buffers, which hold the connections of this test; the rest is a hole of a
+        // gigabyte.
         let mut part = vec![0; (ends[1] - ends[0]).min(4 << 20) as usize];
         memory.read_exact_at(&mut part, ends[0]).expect("mapped memory");
         all.extend(part);
@@ -60,7 +62,11 @@ pub fn talker(c: &Case, victim: &Victim) -> Result<Proc, system_tests::Skip> {
 /// All that a peer has been given.
 pub fn nothing_seen(peer: &Peer, secrets: &Secrets) {
     for shared in [&peer.theirs, &peer.ours] {
-        assert_eq!(secrets.found_in(&shared.contents()), 0, "bytes of another connection in memory given to a peer");
+        assert_eq!(
+            secrets.found_in(&shared.contents()),
+            0,
+            "bytes of another connection in memory given to a peer"
+        );
     }
 }
 
@@ -73,24 +79,34 @@ fn no_memory_of_other_connections() {
             let secrets = Secrets::of_talk();
             let there = secrets.found_in(&all_arenas(victim.server.pid()));
             assert!(there > 10, "the search finds what is there: {there}");
-            let own = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).expect("own descriptors").count();
+            let own = |pid: u32| {
+                fs::read_dir(format!("/proc/{pid}/fd")).expect("own descriptors").count()
+            };
             let before = own(std::process::id());
             let mut peers: Vec<Peer> = Vec::new();
             for _ in 0..4 {
                 let mut peer = victim.attach().expect("a peer that keeps to the rules");
-                let link = fs::read_link(format!("/proc/self/fd/{}", peer.theirs.fd.as_raw_fd())).expect("a link");
+                let link = fs::read_link(format!("/proc/self/fd/{}", peer.theirs.fd.as_raw_fd()))
+                    .expect("a link");
                 assert_eq!(link.to_string_lossy(), "/memfd:shortwire-arena (deleted)");
                 let seals = fcntl_get_seals(&peer.theirs.fd).expect("seals");
-                assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL), "{seals:?}");
+                assert!(
+                    seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL),
+                    "{seals:?}"
+                );
                 // Beyond the end of the file there is nothing.
                 let file = File::from(peer.theirs.fd.try_clone().expect("a copy"));
-                assert_eq!(file.read_at(&mut [0; 4096], peer.theirs.len as u64).expect("reading"), 0);
+                assert_eq!(
+                    file.read_at(&mut [0; 4096], peer.theirs.len as u64).expect("reading"),
+                    0
+                );
                 peer.switch();
                 peer.publish(b"words of a peer");
                 nothing_seen(&peer, &secrets);
                 peers.push(peer);
             }
-            // Each peer brought a connection, a channel at most, and two pieces of memory, and has nothing else.
+            // Each peer brought a connection, a channel at most, and two pieces of memory, and has
+            // nothing else.
             assert!(own(std::process::id()) <= before + 4 * 4, "descriptors that nobody asked for");
             // None of them has the memory of another one.
             let arenas: HashSet<u64> = peers.iter().map(|p| p.token >> 24).collect();
@@ -105,7 +121,8 @@ fn no_memory_of_other_connections() {
     }
 }
 
-/// Tokens that were not given to the peer, with memory that is not what they name, or none: the connection stays TCP.
+/// Tokens that were not given to the peer, with memory that is not what they name, or none: the
+/// connection stays TCP.
 #[test]
 fn guessed_tokens_name_nothing() {
     hostile("tokens", |c| {
@@ -137,14 +154,19 @@ fn guessed_tokens_name_nothing() {
             assert_eq!((accept[4], memory.len()), (2, 1), "an Accept and one descriptor");
             let (own, false_memory) = (arena(), crate::channel::memory(1 << 20));
             let fds = if i % 2 == 0 { [own.as_fd()] } else { [false_memory.as_fd()] };
-            // A memory of our own under a token of our own is what a true peer has; these tokens are others'.
-            let own_name = with_memory && token >> 24 != given >> 24 && token >> 24 != theirs_of_friend >> 24;
+            // A memory of our own under a token of our own is what a true peer has; these tokens
+            // are others'.
+            let own_name =
+                with_memory && token >> 24 != given >> 24 && token >> 24 != theirs_of_friend >> 24;
             say(&channel, &half(&accept, 3, &claim), if with_memory { &fds } else { &[] });
             if own_name && i % 2 == 0 && token & 0xff_ffff < 16 {
                 continue;
             }
             // Every byte still comes back over TCP.
-            assert!((0..100).all(|_| nudge(&mut conn)), "guess {i}: the connection does not go on over TCP");
+            assert!(
+                (0..100).all(|_| nudge(&mut conn)),
+                "guess {i}: the connection does not go on over TCP"
+            );
             echo_rounds(&mut conn, 0, 50);
             assert!(victim.server.running(), "guess {i}: {}", victim.server.stderr());
         }
@@ -164,7 +186,8 @@ fn nobody_else_is_the_victim() {
             let mut victim = Victim::new(c, ports)?;
             let friend = victim.attach().expect("a peer that keeps to the rules");
             for token in [friend.token, friend.token + 1] {
-                let refused = victim.attach_as(Claim { gid: friend.gid, token }).err().expect("a refusal");
+                let refused =
+                    victim.attach_as(Claim { gid: friend.gid, token }).err().expect("a refusal");
                 assert_eq!(refused.descriptors, 0, "memory for somebody under a false name");
                 assert_eq!(refused.said.get(4), Some(&4), "a Decline: {refused:?}");
             }

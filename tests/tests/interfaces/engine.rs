@@ -11,13 +11,17 @@ use crate::wire::Namespace;
 
 /// Apps (name, kind, arguments) and links, as the command reads them.
 pub fn configuration(apps: &[(&str, &str, &str)], links: &[&str]) -> String {
-    let apps = apps.iter().map(|(name, kind, args)| format!("{name} = {{ kind = \"{kind}\", {args} }}\n"));
+    let apps =
+        apps.iter().map(|(name, kind, args)| format!("{name} = {{ kind = \"{kind}\", {args} }}\n"));
     format!("links = {links:?}\n\n[apps]\n{}", apps.collect::<String>())
 }
 
 /// The shortest network: everything from one port to the other, both ways.
 pub fn wire(kind: &str, one: &str, other: &str) -> String {
-    configuration(&[("one", kind, one), ("other", kind, other)], &["one.tx -> other.rx", "other.tx -> one.rx"])
+    configuration(
+        &[("one", kind, one), ("other", kind, other)],
+        &["one.tx -> other.rx", "other.tx -> one.rx"],
+    )
 }
 
 pub fn start(case: &Case, namespace: &Namespace, configuration: &str) -> Result<Proc, Skip> {
@@ -26,7 +30,8 @@ pub fn start(case: &Case, namespace: &Namespace, configuration: &str) -> Result<
 
 /// `command` ends with the command under test.
 pub fn start_with(case: &Case, mut command: Command, configuration: &str) -> Result<Proc, Skip> {
-    let help = Command::new(shortwire()).args(["engine", "--help"]).output().expect("shortwire runs");
+    let help =
+        Command::new(shortwire()).args(["engine", "--help"]).output().expect("shortwire runs");
     if !help.status.success() {
         return skip("this build of the command has no `engine`");
     }

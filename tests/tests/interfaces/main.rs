@@ -1,10 +1,8 @@
-//! The engine's ports to the kernel: what goes in at one end of a cable comes out at the end of another, and nothing is
-//! left behind, however the engine ends.
-
-use std::time::Instant;
+//! The engine's ports to the kernel: what goes in at one end of a cable comes out at the end of
+//! another, and nothing is left behind, however the engine ends.
 
 use rustix::process::Signal;
-use system_tests::{Case, Outcome, Proc, case, millis, need, recording, secs};
+use system_tests::{Case, Deadline, Outcome, Proc, case, millis, need, recording, secs};
 
 mod engine;
 mod middle;
@@ -33,7 +31,12 @@ fn carries(case: &Case, engine: &Proc, from: &End, to: &End) {
     from.reach(to, || engine.stderr());
     for (from, to) in [(from, to), (to, from)] {
         let arrived = from.replay(to, &frames);
-        assert_eq!(arrived.len(), frames.len(), "frames that arrived; the engine says: {}", engine.stderr());
+        assert_eq!(
+            arrived.len(),
+            frames.len(),
+            "frames that arrived; the engine says: {}",
+            engine.stderr()
+        );
         for (number, (arrived, sent)) in arrived.iter().zip(&frames).enumerate() {
             assert_eq!(arrived, sent, "frame {number}");
         }
@@ -79,7 +82,8 @@ fn taps(name: &str, more: &str) {
     case(name, |case| {
         let namespace = Namespace::new()?;
         let port = |interface: &str| format!("interface = \"{interface}\"{more}");
-        let mut engine = start(case, &namespace, &engine::wire("Tap", &port("tap0"), &port("tap1")))?;
+        let mut engine =
+            start(case, &namespace, &engine::wire("Tap", &port("tap0"), &port("tap1")))?;
         await_interfaces(&namespace, &["tap0", "tap1"], &mut engine);
         carries(case, &engine, &End::of(&namespace, "tap0"), &End::of(&namespace, "tap1"));
         stop(engine);
@@ -89,10 +93,12 @@ fn taps(name: &str, more: &str) {
 }
 
 fn await_interfaces(namespace: &Namespace, names: &[&str], engine: &mut Proc) {
-    let end = Instant::now() + secs(20);
-    let is_up = |name: &&str| namespace.try_ip(&format!("link show {name}")).is_ok_and(|text| text.contains(",UP"));
+    let end = Deadline::within(secs(20));
+    let is_up = |name: &&str| {
+        namespace.try_ip(&format!("link show {name}")).is_ok_and(|text| text.contains(",UP"))
+    };
     while !names.iter().all(is_up) {
-        assert!(engine.running() && Instant::now() < end, "no {names:?}: {}", engine.stderr());
+        assert!(engine.running() && !end.is_over(), "no {names:?}: {}", engine.stderr());
         std::thread::sleep(millis(10));
     }
 }
@@ -112,7 +118,8 @@ fn kinds_can_be_mixed() {
     case("mixed", |case| {
         need_af_xdp()?;
         let namespace = cables()?;
-        let apps = [("one", "XDP", "interface = \"a1\""), ("other", "RawSocket", "interface = \"b1\"")];
+        let apps =
+            [("one", "XDP", "interface = \"a1\""), ("other", "RawSocket", "interface = \"b1\"")];
         let links = ["one.tx -> other.rx", "other.tx -> one.rx"];
         let engine = start(case, &namespace, &configuration(&apps, &links))?;
         carries(case, &engine, &End::of(&namespace, "a0"), &End::of(&namespace, "b0"));
@@ -121,7 +128,8 @@ fn kinds_can_be_mixed() {
     });
 }
 
-/// Two engines, each with an interface, joined by `kind`; the second one is then killed and another takes its place.
+/// Two engines, each with an interface, joined by `kind`; the second one is then killed and another
+/// takes its place.
 fn joined(name: &str, kind: &'static str, args: fn(&Case, bool) -> String) {
     case(name, |case| {
         let namespace = cables()?;
@@ -161,7 +169,9 @@ fn engines_join_through_a_unix_socket_of_packets() {
 
 #[test]
 fn engines_join_through_a_unix_stream() {
-    joined("unix-stream", "UnixSocket", |case, listen| format!("{}, mode = \"stream\"", at_path(case, listen)));
+    joined("unix-stream", "UnixSocket", |case, listen| {
+        format!("{}, mode = \"stream\"", at_path(case, listen))
+    });
 }
 
 #[test]
@@ -181,16 +191,17 @@ fn a_killed_engine_leaves_no_program() {
         let before = objects::list()?;
         for mode in ["native", "generic"] {
             let port = |interface: &str| format!("interface = \"{interface}\", mode = \"{mode}\"");
-            let mut engine = start(case, &namespace, &engine::wire("XDP", &port("a1"), &port("b1")))?;
+            let mut engine =
+                start(case, &namespace, &engine::wire("XDP", &port("a1"), &port("b1")))?;
             End::of(&namespace, "a0").reach(&End::of(&namespace, "b0"), || engine.stderr());
             assert!(namespace.has_xdp("a1") && namespace.has_xdp("b1"));
             assert_ne!(objects::list()?, before, "programs and maps of the engine are not seen");
             engine.signal(Signal::KILL);
             engine.wait(secs(20));
             // The kernel frees them a moment after the process.
-            let end = Instant::now() + secs(20);
+            let end = Deadline::within(secs(20));
             while namespace.has_xdp("a1") || namespace.has_xdp("b1") || objects::list()? != before {
-                assert!(Instant::now() < end, "left behind: {:?}, before: {before:?}", objects::list()?);
+                assert!(!end.is_over(), "left behind: {:?}, before: {before:?}", objects::list()?);
                 std::thread::sleep(millis(20));
             }
         }
@@ -198,7 +209,8 @@ fn a_killed_engine_leaves_no_program() {
     });
 }
 
-/// The cable of one port is pulled out of the machine while another pair goes on; then it is put back.
+/// The cable of one port is pulled out of the machine while another pair goes on; then it is put
+/// back.
 fn survives(name: &str, kind: &'static str) {
     case(name, |case| {
         if kind == "XDP" {
@@ -217,7 +229,12 @@ fn survives(name: &str, kind: &'static str) {
         namespace.ip("link del a0");
         let frames = recording::frames(200);
         for _ in 0..3 {
-            assert_eq!(b0.replay(&c0, &frames), frames, "after the interface went: {}", engine.stderr());
+            assert_eq!(
+                b0.replay(&c0, &frames),
+                frames,
+                "after the interface went: {}",
+                engine.stderr()
+            );
             // Into the port that is gone.
             c0.send(&frames[0]);
         }
@@ -225,7 +242,12 @@ fn survives(name: &str, kind: &'static str) {
         namespace.cable("a0", "a1");
         let a0 = End::of(&namespace, "a0");
         a0.reach(&b0, || engine.stderr());
-        assert_eq!(a0.replay(&b0, &frames), frames, "after the interface came back: {}", engine.stderr());
+        assert_eq!(
+            a0.replay(&b0, &frames),
+            frames,
+            "after the interface came back: {}",
+            engine.stderr()
+        );
         stop(engine);
         Ok(())
     });
@@ -241,10 +263,14 @@ fn raw_sockets_survive_the_end_of_an_interface() {
     survives("raw-gone", "RawSocket");
 }
 
-/// Starts an engine of which one app cannot start: its sentence must say `expected`, and another pair of ports must work.
+/// Starts an engine of which one app cannot start: its sentence must say `expected`, and another
+/// pair of ports must work.
 fn refuses(case: &Case, namespace: &Namespace, kind: &str, args: &str, expected: &str) -> Outcome {
-    let apps =
-        [("bad", kind, args), ("one", "RawSocket", "interface = \"a1\""), ("other", "RawSocket", "interface = \"b1\"")];
+    let apps = [
+        ("bad", kind, args),
+        ("one", "RawSocket", "interface = \"a1\""),
+        ("other", "RawSocket", "interface = \"b1\""),
+    ];
     let links = ["bad.tx -> one.rx", "one.tx -> other.rx", "other.tx -> bad.rx"];
     let mut engine = start(case, namespace, &configuration(&apps, &links))?;
     let said = engine.wait_line("app 'bad'", secs(20));
@@ -258,7 +284,13 @@ fn refuses(case: &Case, namespace: &Namespace, kind: &str, args: &str, expected:
 fn an_interface_that_does_not_exist_is_told() {
     case("no-interface", |case| {
         for kind in ["XDP", "RawSocket"] {
-            refuses(case, &cables()?, kind, "interface = \"eth7\"", "there is no interface \"eth7\"")?;
+            refuses(
+                case,
+                &cables()?,
+                kind,
+                "interface = \"eth7\"",
+                "there is no interface \"eth7\"",
+            )?;
         }
         Ok(())
     });
@@ -270,10 +302,11 @@ fn an_interface_with_a_program_is_told() {
         need_af_xdp()?;
         let namespace = cables()?;
         namespace.cable("c0", "c1");
-        let first = start(case, &namespace, &configuration(&[("c", "XDP", "interface = \"c1\"")], &[]))?;
-        let end = Instant::now() + secs(20);
+        let first =
+            start(case, &namespace, &configuration(&[("c", "XDP", "interface = \"c1\"")], &[]))?;
+        let end = Deadline::within(secs(20));
         while !namespace.has_xdp("c1") {
-            assert!(Instant::now() < end, "no program: {}", first.stderr());
+            assert!(!end.is_over(), "no program: {}", first.stderr());
             std::thread::sleep(millis(10));
         }
         refuses(case, &namespace, "XDP", "interface = \"c1\"", "already has an XDP program")?;
@@ -300,16 +333,25 @@ fn missing_rights_are_told() {
         need("setpriv")?;
         let namespace = cables()?;
         let port = |interface: &str| format!("interface = \"{interface}\"");
-        for (kind, expected) in [("RawSocket", "CAP_NET_RAW"), ("XDP", "run as root"), ("Tap", "CAP_NET_ADMIN")] {
+        for (kind, expected) in
+            [("RawSocket", "CAP_NET_RAW"), ("XDP", "run as root"), ("Tap", "CAP_NET_ADMIN")]
+        {
             let mut command = namespace.command(&need("setpriv")?);
-            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(system_tests::shortwire());
+            command
+                .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+                .arg(system_tests::shortwire());
             let names = if kind == "Tap" { ["tap0", "tap1"] } else { ["a1", "b1"] };
             let configuration = engine::wire(kind, &port(names[0]), &port(names[1]));
             let mut engine = engine::start_with(case, command, &configuration)?;
             let said = engine.wait_line("app 'one'", secs(20));
             assert!(said.contains(expected), "{kind} says: {said}");
             let status = engine.wait(secs(20));
-            assert_eq!(status.code(), Some(1), "a network of which nothing could start ends: {}", engine.stderr());
+            assert_eq!(
+                status.code(),
+                Some(1),
+                "a network of which nothing could start ends: {}",
+                engine.stderr()
+            );
         }
         Ok(())
     });
@@ -328,7 +370,10 @@ fn jumbo(name: &str, kind: &'static str, counted: &str) {
         let port = |interface: &str| format!("interface = \"{interface}\"");
         let mut engine = start(case, &namespace, &engine::wire(kind, &port("a1"), &port("b1")))?;
         let said = engine.wait_line("app 'one'", secs(20));
-        assert!(said.contains("MTU of 9000") && said.contains("ip link set a1 mtu"), "it says: {said}");
+        assert!(
+            said.contains("MTU of 9000") && said.contains("ip link set a1 mtu"),
+            "it says: {said}"
+        );
         let (from, to) = (End::of(&namespace, "a0"), End::of(&namespace, "b0"));
         from.reach(&to, || engine.stderr());
         let mut long = recording::frames(1).remove(0);

@@ -1,9 +1,7 @@
-//! Apps between two interfaces: a filter, VLAN tags on and off, a bridge, a router and a check of checksums. What arrives
-//! at the far end is what went in, as routers change it, in order.
+//! Apps between two interfaces: a filter, VLAN tags on and off, a bridge, a router and a check of
+//! checksums. What arrives at the far end is what went in, as routers change it, in order.
 
-use std::time::Instant;
-
-use system_tests::{case, millis, need_library, secs, stream};
+use system_tests::{Deadline, case, millis, need_library, secs, stream};
 
 use super::{cables, engine};
 use crate::wire::{End, Namespace, need_af_xdp};
@@ -34,7 +32,8 @@ const LINKS: [&str; 7] = [
 /// The Internet checksum as RFC 1071 words it.
 fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     let words = parts.iter().flat_map(|part| part.chunks(2));
-    let mut sum: u32 = words.map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
+    let mut sum: u32 =
+        words.map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -45,8 +44,12 @@ fn checksum(parts: &[&[u8]]) -> [u8; 2] {
 fn datagram(addresses: [u8; 12], ttl: u8, port: u8, data: &[u8]) -> Vec<u8> {
     let length = |bytes: usize| (bytes as u16).to_be_bytes();
     let mut udp = [&[0, 9, 0, port][..], &length(8 + data.len()), &[0, 0], data].concat();
-    let mut ip =
-        [&[0x45, 0][..], &length(20 + udp.len()), &[0, 0, 0, 0, ttl, 17, 0, 0, 192, 0, 2, 1, 198, 51, 100, 1]].concat();
+    let mut ip = [
+        &[0x45, 0][..],
+        &length(20 + udp.len()),
+        &[0, 0, 0, 0, ttl, 17, 0, 0, 192, 0, 2, 1, 198, 51, 100, 1],
+    ]
+    .concat();
     let sum = checksum(&[&ip[12..], &[0, 17], &length(udp.len()), &udp]);
     udp[6..8].copy_from_slice(&sum);
     let sum = checksum(&[&ip]);
@@ -75,13 +78,13 @@ fn through(name: &str, kind: &str, from: &str, to: &str) {
             super::await_interfaces(&namespace, &[from, to], &mut engine);
         }
         let (from, to) = (End::of(&namespace, from), End::of(&namespace, to));
-        let end = Instant::now() + secs(20);
+        let end = Deadline::within(secs(20));
         loop {
             from.send(&datagram(TO_ROUTER, 9, 7, b"probe"));
             if to.receive(millis(50)).is_some() {
                 break;
             }
-            assert!(Instant::now() < end, "nothing arrives: {}", engine.stderr());
+            assert!(!end.is_over(), "nothing arrives: {}", engine.stderr());
         }
         while to.receive(millis(200)).is_some() {}
         for number in 0..300usize {
@@ -94,7 +97,9 @@ fn through(name: &str, kind: &str, from: &str, to: &str) {
             damaged[42] ^= 1;
             from.send(&damaged);
             let wanted = datagram(FROM_ROUTER, 63, 7, &data);
-            let arrived = to.receive(secs(20)).unwrap_or_else(|| panic!("datagram {number}: {}", engine.stderr()));
+            let arrived = to
+                .receive(secs(20))
+                .unwrap_or_else(|| panic!("datagram {number}: {}", engine.stderr()));
             assert_eq!(arrived, wanted, "datagram {number}");
         }
         assert_eq!(to.receive(millis(300)), None, "more than was asked for");

@@ -15,9 +15,10 @@ const OBJ_GET_INFO_BY_FD: u32 = 15;
 pub fn list() -> Result<Vec<(&'static str, u32)>, Skip> {
     let mut found = Vec::new();
     // Where `bpf_prog_info` and `bpf_map_info` have the name.
-    for (kind, next, open, name_at) in
-        [("program", PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, 64), ("map", MAP_GET_NEXT_ID, MAP_GET_FD_BY_ID, 24)]
-    {
+    for (kind, next, open, name_at) in [
+        ("program", PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, 64),
+        ("map", MAP_GET_NEXT_ID, MAP_GET_FD_BY_ID, 24),
+    ] {
         let mut id = 0;
         loop {
             let mut attributes = [id, 0, 0, 0];
@@ -48,7 +49,10 @@ fn name(open: u32, id: u32, at: usize) -> Option<[u8; 16]> {
 }
 
 fn bpf(command: u32, attributes: &mut [u32; 4]) -> io::Result<i32> {
-    // SAFETY: the commands used here take up to 16 bytes, in which the only address is that of a buffer of ours.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes)) };
+    // SAFETY: the commands used here take up to 16 bytes, in which the only address is that of a
+    // buffer of ours.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes))
+    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }

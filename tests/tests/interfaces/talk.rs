@@ -1,13 +1,13 @@
-//! Programs of two machines talk through an engine that is the cable between them. Their kernels leave checksums and the
-//! cutting of streams to the devices, which the engine must finish: a receiver drops what has a wrong checksum, and a
-//! stream stands still if its packets are too long to pass.
+//! Programs of two machines talk through an engine that is the cable between them. Their kernels
+//! leave checksums and the cutting of streams to the devices, which the engine must finish: a
+//! receiver drops what has a wrong checksum, and a stream stands still if its packets are too long
+//! to pass.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::time::Instant;
 
 use rustix::process::Signal;
-use system_tests::{Case, Outcome, Proc, Skip, case, millis, secs, stream};
+use system_tests::{Case, Deadline, Outcome, Proc, Skip, case, millis, secs, stream};
 
 use super::{await_interfaces, cables, engine};
 use crate::wire::Namespace;
@@ -33,7 +33,10 @@ fn machines(case: &Case, kind: &str, more: &str, mtu: u32) -> Result<Machines, S
     if taps {
         await_interfaces(&middle, &[one, other], &mut engine);
     }
-    let sides = [(&left, if taps { one } else { "a0" }, NEAR), (&right, if taps { other } else { "b0" }, FAR)];
+    let sides = [
+        (&left, if taps { one } else { "a0" }, NEAR),
+        (&right, if taps { other } else { "b0" }, FAR),
+    ];
     for (side, interface, address) in sides {
         middle.ip(&format!("link set {interface} netns {}", side.name()));
         side.ip(&format!("address add {address}/24 dev {interface}"));
@@ -59,7 +62,12 @@ fn datagrams(case: &Case, kind: &str, more: &str) -> Outcome {
         std::thread::sleep(millis(if round == 2 { 300 } else { 0 }));
         for length in [1usize, 2, 17, 512, 1471, 1472] {
             let sent = stream::bytes(length as u64, length);
-            assert_eq!(exchange(from, to, address, &sent), sent, "the engine says: {}", machines.engine.stderr());
+            assert_eq!(
+                exchange(from, to, address, &sent),
+                sent,
+                "the engine says: {}",
+                machines.engine.stderr()
+            );
         }
     }
     engine::stop(machines.engine);
@@ -68,9 +76,9 @@ fn datagrams(case: &Case, kind: &str, more: &str) -> Outcome {
 
 /// Sends until it arrives: the first datagrams may be lost while neighbours are looked for.
 fn exchange(from: &UdpSocket, to: &UdpSocket, address: &str, sent: &[u8]) -> Vec<u8> {
-    let end = Instant::now() + secs(20);
+    let end = Deadline::within(secs(20));
     let mut buffer = vec![0; 2000];
-    while Instant::now() < end {
+    while !end.is_over() {
         from.send_to(sent, (address, 7000)).expect("sent");
         while let Ok((length, _)) = to.recv_from(&mut buffer) {
             if length == sent.len() {

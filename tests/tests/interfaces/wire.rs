@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use system_tests::{Skip, millis, need, secs, skip};
+use system_tests::{Deadline, Skip, millis, need, secs, skip};
 
 /// A network namespace without IPv6, whose packets nobody asked for would be seen by the tests.
 pub struct Namespace(String);
@@ -50,7 +50,11 @@ impl Namespace {
 
     pub fn try_ip(&self, arguments: &str) -> Result<String, String> {
         let mut command = Command::new("ip");
-        let said = command.args(["-n", &self.0]).args(arguments.split_whitespace()).output().expect("ip runs");
+        let said = command
+            .args(["-n", &self.0])
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("ip runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
         if said.status.success() { Ok(text(&said.stdout)) } else { Err(text(&said.stderr)) }
     }
@@ -126,18 +130,19 @@ impl End {
     pub fn reach(&self, to: &End, lost: impl Fn() -> String) {
         let mut probe = vec![0xff; 60];
         probe[12..14].copy_from_slice(&[0x88, 0xb5]);
-        let end = Instant::now() + LIMIT;
+        let end = Deadline::within(LIMIT);
         loop {
             self.send(&probe);
             if to.receive(millis(20)).is_some_and(|frame| frame == probe) {
                 while to.receive(millis(100)).is_some() {}
                 return;
             }
-            assert!(Instant::now() < end, "nothing arrives: {}", lost());
+            assert!(!end.is_over(), "nothing arrives: {}", lost());
         }
     }
 
-    /// Sends all frames to `to`, a few at a time so that no queue overflows, and gives what arrived there.
+    /// Sends all frames to `to`, a few at a time so that no queue overflows, and gives what arrived
+    /// there.
     pub fn replay(&self, to: &End, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         const WINDOW: usize = 32;
         let mut arrived = Vec::new();
@@ -166,10 +171,12 @@ fn set<T>(socket: &OwnedFd, name: i32, value: T) {
 
 fn open(interface: &str) -> OwnedFd {
     let (family, flags) = (AddressFamily::PACKET, SocketFlags::CLOEXEC);
-    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None).expect("a packet socket");
+    let socket =
+        rustix::net::socket_with(family, SocketType::RAW, flags, None).expect("a packet socket");
     set(&socket, libc::PACKET_AUXDATA, 1i32);
     set(&socket, libc::PACKET_IGNORE_OUTGOING, 1i32);
-    let plain = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).expect("a socket");
+    let plain = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
+        .expect("a socket");
     let index = rustix::net::netdevice::name_to_index(&plain, interface).expect("the interface");
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -181,7 +188,9 @@ fn open(interface: &str) -> OwnedFd {
         sll_addr: [0; 8],
     };
     // SAFETY: the kernel reads one `sockaddr_ll`.
-    let done = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) };
+    let done = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32)
+    };
     assert_eq!(done, 0, "bind to {interface}: {}", std::io::Error::last_os_error());
     socket
 }
@@ -194,9 +203,12 @@ fn receive_tagged(socket: &OwnedFd) -> Vec<u8> {
     // SAFETY: pointers and integers; all zeros is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
-    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+    (message.msg_control, message.msg_controllen) =
+        (control.as_mut_ptr().cast(), size_of_val(&control));
     // SAFETY: the message names two buffers of ours.
-    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, RecvFlags::empty().bits() as i32) };
+    let got = unsafe {
+        libc::recvmsg(socket.as_raw_fd(), &raw mut message, RecvFlags::empty().bits() as i32)
+    };
     assert!(got >= 0, "receive a frame: {}", std::io::Error::last_os_error());
     frame.truncate(got as usize);
     // SAFETY: the kernel has filled in the message.
@@ -213,7 +225,8 @@ fn receive_tagged(socket: &OwnedFd) -> Vec<u8> {
 
 /// Skips a test on a kernel without AF_XDP.
 pub fn need_af_xdp() -> Result<(), Skip> {
-    match rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+    match rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+    {
         Err(rustix::io::Errno::AFNOSUPPORT) => skip("this kernel has no AF_XDP sockets"),
         _ => Ok(()),
     }

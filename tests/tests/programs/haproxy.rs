@@ -26,8 +26,14 @@ fn chain(name: &str, ports: Ports, mode: &str) {
         let mut proxy = haproxy(c, front, backend, mode)?;
         let file = big_file(c.dir().join("files/big"), 256);
         let (before, behind) = (c.watch(&[front]), c.watch(&[backend]));
-        let mut large =
-            c.start("curl", Side::Run.command(&curl).args(["-sS", "--fail", &format!("http://127.0.0.1:{front}/big")]));
+        let mut large = c.start(
+            "curl",
+            Side::Run.command(&curl).args([
+                "-sS",
+                "--fail",
+                &format!("http://127.0.0.1:{front}/big"),
+            ]),
+        );
         let status = large.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", large.stderr());
         assert_eq!(sha256(large.stdout_path()), sha256(&file), "what curl received differs");
@@ -43,7 +49,10 @@ fn chain(name: &str, ports: Ports, mode: &str) {
         );
         let status = small.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", small.stderr());
-        assert!(small.stdout() == "x".repeat(612 * 2000), "curl received other than 2000 times the file");
+        assert!(
+            small.stdout() == "x".repeat(612 * 2000),
+            "curl received other than 2000 times the file"
+        );
         before.expect_smcd(2);
         behind.expect_smcd(2);
         proxy.stop();
@@ -66,11 +75,13 @@ fn haproxy_tcp_with_splice() {
     );
 }
 
-/// A reload passes the listeners to a new process over a Unix socket while a transfer goes on in the old one.
+/// A reload passes the listeners to a new process over a Unix socket while a transfer goes on in
+/// the old one.
 #[test]
 fn haproxy_reload() {
     case("haproxy-reload", |c| {
-        let (curl, haproxy, backend, front) = (need("curl")?, need("haproxy")?, Ports::Low.free(), Ports::Low.free());
+        let (curl, haproxy, backend, front) =
+            (need("curl")?, need("haproxy")?, Ports::Low.free(), Ports::Low.free());
         let mut server = nginx(c, backend, "", "sendfile on;")?;
         let admin = c.dir().join("admin.sock");
         let conf = c.dir().join("haproxy.cfg");
@@ -82,18 +93,24 @@ fn haproxy_reload() {
             admin = admin.display()
         );
         fs::write(&conf, text).expect("haproxy.cfg");
-        let start =
-            |name: &str, more: &[&str]| c.start(name, Side::Run.command(&haproxy).arg("-f").arg(&conf).args(more));
+        let start = |name: &str, more: &[&str]| {
+            c.start(name, Side::Run.command(&haproxy).arg("-f").arg(&conf).args(more))
+        };
         let mut old = c.serve("haproxy", front, Side::Run.command(&haproxy).arg("-f").arg(&conf));
         let file = big_file(c.dir().join("files/big"), 128);
         let url = |name: &str| format!("http://127.0.0.1:{front}/{name}");
-        let mut slow =
-            c.start("curl", Side::Run.command(&curl).args(["-sS", "--fail", "--limit-rate", "60M", &url("big")]));
+        let mut slow = c.start(
+            "curl",
+            Side::Run.command(&curl).args(["-sS", "--fail", "--limit-rate", "60M", &url("big")]),
+        );
         std::thread::sleep(system_tests::millis(500));
         let pid = old.pid().to_string();
         let mut new = start("haproxy-new", &["-x", &admin.to_string_lossy(), "-sf", &pid]);
         std::thread::sleep(system_tests::millis(700));
-        assert_eq!(c.client("curl", Side::Run, Path::new(&curl), &["-sS", "--fail", &url("small")]), "x".repeat(612));
+        assert_eq!(
+            c.client("curl", Side::Run, Path::new(&curl), &["-sS", "--fail", &url("small")]),
+            "x".repeat(612)
+        );
         let status = slow.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", slow.stderr());
         assert_eq!(sha256(slow.stdout_path()), sha256(&file), "what curl received differs");

@@ -6,8 +6,11 @@ fn iperf3(name: &str, ports: Ports, options: &[&str], ends: usize) {
         let (iperf3, port) = (need("iperf3")?, ports.free());
         let number = port.to_string();
         // -1: the server serves one test and ends.
-        let mut server =
-            c.serve("server", port, Side::Run.command(&iperf3).args(["-s", "-1", "-B", "127.0.0.1", "-p", &number]));
+        let mut server = c.serve(
+            "server",
+            port,
+            Side::Run.command(&iperf3).args(["-s", "-1", "-B", "127.0.0.1", "-p", &number]),
+        );
         let watch = c.watch(&[port]);
         let args = [&["-c", "127.0.0.1", "-p", &number, "-t", "2", "--json"], options].concat();
         let said = c.client("client", Side::Run, &iperf3, &args);
@@ -17,10 +20,12 @@ fn iperf3(name: &str, ports: Ports, options: &[&str], ends: usize) {
             .iter()
             .chain(options.contains(&"--bidir").then_some(&"sum_received_bidir_reverse"))
         {
-            let bytes = report.pointer(&format!("/end/{sum}/bytes")).and_then(Value::as_f64).unwrap_or(0.0);
+            let bytes =
+                report.pointer(&format!("/end/{sum}/bytes")).and_then(Value::as_f64).unwrap_or(0.0);
             assert!(bytes > 1e6, "{sum} is {bytes} bytes: {said}");
         }
-        // Client and server end of each stream; the control connection may or may not be busy enough.
+        // Client and server end of each stream; the control connection may or may not be busy
+        // enough.
         watch.expect_smcd(ends);
         server.wait(secs(10));
         Ok(())

@@ -1,7 +1,9 @@
-//! Programs that people run: each works under `shortwire run` with its connections in shared memory.
+//! Programs that people run: each works under `shortwire run` with its connections in shared
+//! memory.
 
 mod haproxy;
 mod iperf3;
+mod mariadb;
 mod memcached;
 mod nginx;
 mod postgres;

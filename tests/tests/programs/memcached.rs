@@ -5,7 +5,18 @@ use system_tests::{Ports, Side, case, need, prog, python, secs};
 
 fn server(memcached: &Path, port: u16, threads: u32) -> Command {
     let mut command = Side::Run.command(memcached);
-    command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0", "-m", "256", "-t", &threads.to_string()]);
+    command.args([
+        "-l",
+        "127.0.0.1",
+        "-p",
+        &port.to_string(),
+        "-U",
+        "0",
+        "-m",
+        "256",
+        "-t",
+        &threads.to_string(),
+    ]);
     if rustix::process::geteuid().is_root() {
         command.args(["-u", "root"]);
     }
@@ -20,8 +31,10 @@ fn memcached_with_a_checking_client() {
             let number = port.to_string();
             let mut server = c.serve("memcached", port, &mut server(&memcached, port, 2));
             let watch = c.watch(&[port]);
-            let mut client =
-                c.start("client", Side::Run.command(&python).arg(prog("memcached_client.py")).args([&number, "600"]));
+            let mut client = c.start(
+                "client",
+                Side::Run.command(&python).arg(prog("memcached_client.py")).args([&number, "600"]),
+            );
             let said = client.success(secs(60));
             assert!(said.contains("done 2400"), "{said}");
             watch.expect_smcd(8);
@@ -39,8 +52,10 @@ fn threads_that_call_at_the_same_time() {
         let mut server = c.serve("memcached", port, &mut server(&memcached, port, 4));
         for _ in 0..40 {
             let watch = c.watch(&[port]);
-            let mut client =
-                c.start("client", Side::Run.command(&python).arg(prog("memcached_herd.py")).arg(port.to_string()));
+            let mut client = c.start(
+                "client",
+                Side::Run.command(&python).arg(prog("memcached_herd.py")).arg(port.to_string()),
+            );
             client.wait_line("talked", secs(20));
             watch.wait_smcd(16, secs(10));
             client.say("\n");

@@ -28,8 +28,10 @@ pub fn nginx(c: &Case, port: u16, listen: &str, http: &str) -> Result<Proc, Skip
 }
 
 fn requests(said: &str) -> u64 {
-    let line =
-        said.lines().find(|line| line.contains(" requests in ")).unwrap_or_else(|| panic!("no total in\n{said}"));
+    let line = said
+        .lines()
+        .find(|line| line.contains(" requests in "))
+        .unwrap_or_else(|| panic!("no total in\n{said}"));
     line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
@@ -63,13 +65,20 @@ fn nginx_deferred_accept_and_wrk() {
     under_wrk("nginx-deferred", Ports::Low, "deferred", "sendfile off;");
 }
 
-fn fetch(c: &Case, server: &mut Proc, port: u16, file: &Path, curl_args: &[&str]) -> Result<(), Skip> {
+fn fetch(
+    c: &Case,
+    server: &mut Proc,
+    port: u16,
+    file: &Path,
+    curl_args: &[&str],
+) -> Result<(), Skip> {
     let curl = need("curl")?;
     let watch = c.watch(&[port]);
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let url = format!("http://127.0.0.1:{port}/{name}");
     // The output file of the process is what curl received.
-    let mut client = c.start("curl", Side::Run.command(&curl).args(["-sS", "--fail", &url]).args(curl_args));
+    let mut client =
+        c.start("curl", Side::Run.command(&curl).args(["-sS", "--fail", &url]).args(curl_args));
     let status = client.wait(secs(100));
     assert!(status.success(), "curl: {status}: {}", client.stderr());
     assert_eq!(sha256(client.stdout_path()), sha256(file), "what curl received differs");
@@ -104,17 +113,33 @@ fn curl_fetches_without_sendfile() {
 fn curl_keeps_its_connection() {
     case("nginx-keepalive", |c| {
         let (curl, port) = (need("curl")?, Ports::High.free());
-        let mut server = nginx(c, port, "reuseport", "sendfile on; client_max_body_size 0; dav_methods PUT;")?;
+        let mut server =
+            nginx(c, port, "reuseport", "sendfile on; client_max_body_size 0; dav_methods PUT;")?;
         let watch = c.watch(&[port]);
         let url = format!("http://127.0.0.1:{port}/small?[1-3000]");
-        let mut client = c.start("curl", Side::Run.command(&curl).args(["-sS", "--fail", "--rate", "6000/s", &url]));
+        let mut client = c.start(
+            "curl",
+            Side::Run.command(&curl).args(["-sS", "--fail", "--rate", "6000/s", &url]),
+        );
         let status = client.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", client.stderr());
-        assert!(client.stdout() == "x".repeat(612 * 3000), "curl received other than 3000 times the file");
+        assert!(
+            client.stdout() == "x".repeat(612 * 3000),
+            "curl received other than 3000 times the file"
+        );
         let upload = big_file(c.dir().join("upload"), 100);
         let target = format!("http://127.0.0.1:{port}/uploaded");
-        c.client("upload", Side::Run, &curl, &["-sS", "--fail", "-T", &upload.to_string_lossy(), &target]);
-        assert_eq!(sha256(&c.dir().join("files/uploaded")), sha256(&upload), "what nginx received differs");
+        c.client(
+            "upload",
+            Side::Run,
+            &curl,
+            &["-sS", "--fail", "-T", &upload.to_string_lossy(), &target],
+        );
+        assert_eq!(
+            sha256(&c.dir().join("files/uploaded")),
+            sha256(&upload),
+            "what nginx received differs"
+        );
         watch.expect_smcd(2);
         server.stop();
         Ok(())

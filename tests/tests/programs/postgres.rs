@@ -19,7 +19,10 @@ impl User {
             let mut fields = line.split(':').skip(2);
             Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
         });
-        ids.map_or_else(|| skip("running as root and there is no user postgres"), |ids| Ok(User(Some(ids))))
+        ids.map_or_else(
+            || skip("running as root and there is no user postgres"),
+            |ids| Ok(User(Some(ids))),
+        )
     }
 
     fn run<'a>(&self, command: &'a mut Command) -> &'a mut Command {
@@ -40,12 +43,30 @@ pub fn start(c: &Case, ports: Ports) -> Result<Database, Skip> {
     let (user, initdb, postgres) = (User::find()?, need("initdb")?, need("postgres")?);
     let data = c.dir().join("data");
     let mut make = Command::new(&initdb);
-    make.arg("-D").arg(&data).args(["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--no-locale"]);
+    make.arg("-D").arg(&data).args([
+        "-A",
+        "trust",
+        "-U",
+        "postgres",
+        "--no-sync",
+        "-E",
+        "UTF8",
+        "--no-locale",
+    ]);
     c.start("initdb", user.run(&mut make)).success(secs(100));
     let port = ports.free();
-    let settings = ["fsync=off", "unix_socket_directories=", "listen_addresses=127.0.0.1", "shared_buffers=32MB"];
+    let settings = [
+        "fsync=off",
+        "unix_socket_directories=",
+        "listen_addresses=127.0.0.1",
+        "shared_buffers=32MB",
+    ];
     let mut command = Side::Run.command(&postgres);
-    command.arg("-D").arg(&data).args(["-p", &port.to_string()]).args(settings.iter().flat_map(|s| ["-c", s]));
+    command
+        .arg("-D")
+        .arg(&data)
+        .args(["-p", &port.to_string()])
+        .args(settings.iter().flat_map(|s| ["-c", s]));
     let server = c.serve("postgres", port, user.run(&mut command));
     Ok(Database { user, server, port })
 }
@@ -57,7 +78,10 @@ impl Database {
 
     pub fn start(&self, c: &Case, program: &Path, args: &[&str]) -> Proc {
         let mut command = Side::Run.command(program);
-        command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"]).args(args).arg("postgres");
+        command
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"])
+            .args(args)
+            .arg("postgres");
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         c.start(&name, self.user.run(&mut command))
     }
@@ -78,8 +102,12 @@ fn postgres_and_pgbench() {
             database.client(c, &pgbench, &["-i", "-q", "-s", "1"]);
             for mode in [&["-S"][..], &[], &["-S", "-M", "prepared", "-j", "2"]] {
                 let watch = c.watch(&[database.port]);
-                let said = database.client(c, &pgbench, &[&["-n", "-c", "4", "-T", "1"], mode].concat());
-                assert!(said.contains("number of failed transactions: 0 ") && said.contains("tps ="), "{said}");
+                let said =
+                    database.client(c, &pgbench, &[&["-n", "-c", "4", "-T", "1"], mode].concat());
+                assert!(
+                    said.contains("number of failed transactions: 0 ") && said.contains("tps ="),
+                    "{said}"
+                );
                 watch.expect_smcd(8);
             }
             // The sums agree if every transaction was whole.
@@ -115,7 +143,16 @@ fn postgres_and_psql() {
         fs::write(&path, script).expect("a script");
         let mut command = Side::Run.command(&psql);
         command
-            .args(["-h", "127.0.0.1", "-p", &database.port.to_string(), "-U", "postgres", "-At", "-f"])
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &database.port.to_string(),
+                "-U",
+                "postgres",
+                "-At",
+                "-f",
+            ])
             .arg(&path)
             .arg("postgres");
         let mut client = c.start("psql", database.user.run(&mut command));

@@ -1,10 +1,20 @@
 use system_tests::stream::bytes;
-use system_tests::{Case, Ports, Proc, Side, Skip, case, need, secs};
+use system_tests::{Case, Deadline, Ports, Proc, Side, Skip, case, need, secs};
 
 pub fn server(c: &Case, port: u16, more: &[&str]) -> Result<Proc, Skip> {
     let mut command = Side::Run.command(need("redis-server")?);
     command
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+        ])
         .arg(c.dir());
     Ok(c.serve("redis-server", port, command.args(more)))
 }
@@ -17,8 +27,13 @@ fn redis_cli_set_and_get() {
             let (cli, port) = (need("redis-cli")?, ports.free());
             let mut redis = server(c, port, &[])?;
             let watch = c.watch(&[port]);
-            let mut client = c.start("redis-cli", Side::Run.command(&cli).args(["-p", &port.to_string(), "--raw"]));
-            let value = |i: u64| -> String { bytes(i, 1 << 20).iter().map(|b| char::from(b'a' + b % 26)).collect() };
+            let mut client = c.start(
+                "redis-cli",
+                Side::Run.command(&cli).args(["-p", &port.to_string(), "--raw"]),
+            );
+            let value = |i: u64| -> String {
+                bytes(i, 1 << 20).iter().map(|b| char::from(b'a' + b % 26)).collect()
+            };
             let mut expected = String::new();
             for i in 0..12 {
                 client.say(&format!("SET big{i} {}\nGET big{i}\nSTRLEN big{i}\n", value(i)));
@@ -27,7 +42,12 @@ fn redis_cli_set_and_get() {
             client.wait_lines("1048576", 12, secs(30));
             watch.wait_smcd(2, secs(10));
             let said = client.success(secs(30));
-            assert!(said == expected, "redis-cli printed {} bytes, not the {} expected", said.len(), expected.len());
+            assert!(
+                said == expected,
+                "redis-cli printed {} bytes, not the {} expected",
+                said.len(),
+                expected.len()
+            );
             redis.stop();
             Ok(())
         });
@@ -40,8 +60,16 @@ fn benchmark(name: &str, ports: Ports, server_args: &[&str], args: &[&str]) {
         let number = port.to_string();
         let mut redis = server(c, port, server_args)?;
         let watch = c.watch(&[port]);
-        let said = c.client("redis-benchmark", Side::Run, &benchmark, &[&["-p", &number, "--csv"], args].concat());
-        let rates = said.lines().filter_map(|line| line.split('"').nth(3)?.parse::<f64>().ok()).collect::<Vec<_>>();
+        let said = c.client(
+            "redis-benchmark",
+            Side::Run,
+            &benchmark,
+            &[&["-p", &number, "--csv"], args].concat(),
+        );
+        let rates = said
+            .lines()
+            .filter_map(|line| line.split('"').nth(3)?.parse::<f64>().ok())
+            .collect::<Vec<_>>();
         assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
         watch.expect_smcd(50);
         redis.stop();
@@ -51,21 +79,37 @@ fn benchmark(name: &str, ports: Ports, server_args: &[&str], args: &[&str]) {
 
 #[test]
 fn redis_benchmark() {
-    benchmark("redis-benchmark-1", Ports::Low, &[], &["-P", "1", "-n", "20000", "-t", "get,set,lpush,lrange_300"]);
+    benchmark(
+        "redis-benchmark-1",
+        Ports::Low,
+        &[],
+        &["-P", "1", "-n", "20000", "-t", "get,set,lpush,lrange_300"],
+    );
 }
 
 #[test]
 fn redis_benchmark_pipelined() {
-    benchmark("redis-benchmark-16", Ports::High, &[], &["-P", "16", "-n", "400000", "-t", "get,set,incr"]);
+    benchmark(
+        "redis-benchmark-16",
+        Ports::High,
+        &[],
+        &["-P", "16", "-n", "400000", "-t", "get,set,incr"],
+    );
 }
 
 #[test]
 fn redis_with_io_threads() {
     let threads = ["--io-threads", "2", "--io-threads-do-reads", "yes"];
-    benchmark("redis-io-threads", Ports::Low, &threads, &["-P", "4", "-n", "60000", "-t", "get,set", "-d", "2000"]);
+    benchmark(
+        "redis-io-threads",
+        Ports::Low,
+        &threads,
+        &["-P", "4", "-n", "60000", "-t", "get,set", "-d", "2000"],
+    );
 }
 
-/// A fork for the snapshot while clients go on, then a replica that copies everything through one connection.
+/// A fork for the snapshot while clients go on, then a replica that copies everything through one
+/// connection.
 #[test]
 fn redis_snapshot_and_replica() {
     case("redis-replica", |c| {
@@ -83,17 +127,23 @@ fn redis_snapshot_and_replica() {
         client.success(secs(60));
         let mut replica = server(c, second, &["--replicaof", "127.0.0.1", &number])?;
         let size = |port: &str| c.client("dbsize", Side::Run, &cli, &["-p", port, "dbsize"]);
-        let end = std::time::Instant::now() + secs(20);
+        let end = Deadline::within(secs(20));
         while size(&number) != size(&other) || size(&number).trim() == "0" {
-            assert!(std::time::Instant::now() < end, "the replica has {} of {} keys", size(&other), size(&number));
+            assert!(!end.is_over(), "the replica has {} of {} keys", size(&other), size(&number));
             std::thread::sleep(system_tests::millis(100));
         }
         // Through the replication stream, which by now is a busy connection.
-        c.client("more", Side::Run, &benchmark, &["-p", &number, "-n", "10000", "-d", "3000", "-t", "set", "-q"]);
-        let digest = |port: &str| c.client("digest", Side::Run, &cli, &["-p", port, "debug", "digest"]);
-        let end = std::time::Instant::now() + secs(20);
+        c.client(
+            "more",
+            Side::Run,
+            &benchmark,
+            &["-p", &number, "-n", "10000", "-d", "3000", "-t", "set", "-q"],
+        );
+        let digest =
+            |port: &str| c.client("digest", Side::Run, &cli, &["-p", port, "debug", "digest"]);
+        let end = Deadline::within(secs(20));
         while digest(&number) != digest(&other) {
-            assert!(std::time::Instant::now() < end, "the replica differs");
+            assert!(!end.is_over(), "the replica differs");
             std::thread::sleep(system_tests::millis(100));
         }
         replica.stop();

@@ -1,7 +1,8 @@
-//! Redis, nginx and PostgreSQL under traffic with connects, kills and forks: nothing may grow, stick or go wrong.
+//! Redis, nginx and PostgreSQL under traffic with connects, kills and forks: nothing may grow,
+//! stick or go wrong.
 //!
-//! `make soak` runs it for half an hour, beside as many busy threads as `LOAD` says; `make check` for about a minute, which shows a
-//! leak of every round only if it is large.
+//! `make soak` runs it for half an hour, beside as many busy threads as `LOAD` says; `make check`
+//! for about a minute, which shows a leak of every round only if it is large.
 
 use std::env;
 use std::fmt::Write;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use system_tests::stream::{Random, bytes, mix};
 use system_tests::{
-    Case, Ports, Proc, Side, Skip, case, compile, connections, family, mapped_memory, millis, need, open_files, pipes,
-    plain, resident_memory, secs, shortwire,
+    Case, Deadline, Ports, Proc, Side, Skip, case, compile, connections, family, mapped_memory,
+    millis, need, open_files, pipes, plain, resident_memory, secs, shortwire, unix_sockets,
 };
 
 use crate::{big_file, nginx, postgres, redis, sha256};
@@ -61,9 +62,10 @@ struct Held {
     resident: u64,
     /// KiB.
     mapped: u64,
-    /// Without pipes.
+    /// Without pipes and Unix sockets.
     files: usize,
     pipes: usize,
+    unix: usize,
 }
 
 impl Held {
@@ -72,8 +74,12 @@ impl Held {
         Held {
             resident: pids.iter().map(|&pid| resident_memory(pid)).sum::<u64>() >> 10,
             mapped: pids.iter().map(|&pid| mapped_memory(pid)).sum::<u64>() >> 10,
-            files: pids.iter().map(|&pid| open_files(pid).saturating_sub(pipes(pid))).sum(),
+            files: pids
+                .iter()
+                .map(|&pid| open_files(pid).saturating_sub(pipes(pid) + unix_sockets(pid)))
+                .sum(),
             pipes: pids.iter().map(|&pid| pipes(pid)).sum(),
+            unix: pids.iter().map(|&pid| unix_sockets(pid)).sum(),
         }
     }
 }
@@ -84,11 +90,26 @@ impl Soak<'_> {
     }
 
     fn redis(&mut self, round: u64) {
-        let (size, depth) = ((1 + self.random.below(4000)).to_string(), (1 + self.random.below(32)).to_string());
-        let load = ["-p", &self.redis_port, "-n", "10000", "-c", "20", "-r", "500", "-t", "get,set,incr", "--csv"];
-        let said = self.run(&self.clients.benchmark, &[&load[..], &["-d", &size, "-P", &depth]].concat());
+        let (size, depth) =
+            ((1 + self.random.below(4000)).to_string(), (1 + self.random.below(32)).to_string());
+        let load = [
+            "-p",
+            &self.redis_port,
+            "-n",
+            "10000",
+            "-c",
+            "20",
+            "-r",
+            "500",
+            "-t",
+            "get,set,incr",
+            "--csv",
+        ];
+        let said =
+            self.run(&self.clients.benchmark, &[&load[..], &["-d", &size, "-P", &depth]].concat());
         assert!(said.contains("\"INCR\""), "{said}");
-        let value: String = bytes(mix(round), 200_000).iter().map(|b| char::from(b'a' + b % 26)).collect();
+        let value: String =
+            bytes(mix(round), 200_000).iter().map(|b| char::from(b'a' + b % 26)).collect();
         let mut command = Side::Run.command(&self.clients.cli);
         let mut cli = self.c.start("redis-cli", command.args(["-p", &self.redis_port, "--raw"]));
         let (mut script, mut wanted) = (String::new(), String::new());
@@ -98,7 +119,12 @@ impl Soak<'_> {
         }
         cli.say(&script);
         let said = cli.success(secs(30));
-        assert!(said == wanted, "redis-cli printed {} bytes, not the {} expected", said.len(), wanted.len());
+        assert!(
+            said == wanted,
+            "redis-cli printed {} bytes, not the {} expected",
+            said.len(),
+            wanted.len()
+        );
         if round.is_multiple_of(3) {
             self.run(&self.clients.cli, &["-p", &self.redis_port, "bgsave"]);
         }
@@ -108,7 +134,11 @@ impl Soak<'_> {
         let mut command = Side::Run.command(&self.clients.curl);
         let mut curl = self.c.start("curl", command.args(["-sS", "--fail", &self.site]));
         curl.success(secs(30));
-        assert_eq!(sha256(curl.stdout_path()), self.sum, "curl received other bytes than nginx's file has");
+        assert_eq!(
+            sha256(curl.stdout_path()),
+            self.sum,
+            "curl received other bytes than nginx's file has"
+        );
         let small = self.site.replace("/big", "/small");
         for more in [&["-c20"][..], &["-c8", "-H", "Connection: close"]] {
             let said = self.run(&self.clients.wrk, &[&["-t2", "-d1s"], more, &[&small]].concat());
@@ -120,19 +150,25 @@ impl Soak<'_> {
     }
 
     fn postgres(&mut self) {
-        let said = self.database.client(self.c, &self.clients.pgbench, &["-n", "-c", "4", "-T", "1"]);
+        let said =
+            self.database.client(self.c, &self.clients.pgbench, &["-n", "-c", "4", "-T", "1"]);
         assert!(said.contains("number of failed transactions: 0 "), "{said}");
         let check = "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)";
         assert_eq!(self.database.client(self.c, &self.clients.psql, &["-Atc", check]).trim(), "t");
         let series = "select md5(string_agg(i::text, ',')) from generate_series(1, 20000) i";
         let rows = "select i from generate_series(1, 20000) i";
-        let sums = [series, rows].map(|query| self.database.client(self.c, &self.clients.psql, &["-Atc", query]));
+        let sums = [series, rows]
+            .map(|query| self.database.client(self.c, &self.clients.psql, &["-Atc", query]));
         assert_eq!(sums[1].lines().count(), 20000, "rows of {}", sums[0]);
-        assert!(sums[1].lines().enumerate().all(|(i, row)| row.parse() == Ok(i + 1)), "psql printed other rows");
+        assert!(
+            sums[1].lines().enumerate().all(|(i, row)| row.parse() == Ok(i + 1)),
+            "psql printed other rows"
+        );
     }
 
-    /// Threads and forks that connect over and over, set options and go back to TCP; one of two programs at its limit of open files.
-    /// Each knows every byte, and complains if it sleeps for long.
+    /// Threads and forks that connect over and over, set options and go back to TCP; one of two
+    /// programs at its limit of open files. Each knows every byte, and complains if it sleeps for
+    /// long.
     fn storm(&mut self) {
         let call = |files: &str| {
             let mut command = Side::Run.command(&self.clients.storm);
@@ -145,18 +181,36 @@ impl Soak<'_> {
         assert!(self.storm.running(), "{}", self.storm.stderr());
     }
 
+    /// A server drops what it shared with processes that have ended when the next new peer comes; which
+    /// may have been any number, as all of them come and go at once.
+    fn visit(&self) {
+        let args = ["client", &self.storm_port, "1", "1"];
+        self.c.start("visit", Side::Run.command(&self.clients.storm).args(args)).success(secs(60));
+    }
+
     /// Clients killed at a random moment of their work.
     fn kill(&mut self) {
         let small = self.site.replace("/big", "/small");
         let (redis, wrk) = (&self.clients.benchmark, &self.clients.wrk);
-        let endless = ["-p", &self.redis_port, "-c", "20", "-l", "-q", "-t", "set,get", "-d", "2000"];
+        let endless =
+            ["-p", &self.redis_port, "-c", "20", "-l", "-q", "-t", "set,get", "-d", "2000"];
         let mut victims = vec![
             self.c.start("victim", Side::Run.command(redis).args(endless)),
             self.c.start("victim", Side::Run.command(wrk).args(["-t2", "-c20", "-d60s", &small])),
-            self.c.start("victim", Side::Run.command(&self.clients.curl).args(["-sS", "-o", "/dev/null", &self.site])),
+            self.c.start(
+                "victim",
+                Side::Run.command(&self.clients.curl).args(["-sS", "-o", "/dev/null", &self.site]),
+            ),
             self.database.start(self.c, &self.clients.pgbench, &["-n", "-c", "4", "-T", "60"]),
-            self.c
-                .start("victim", Side::Run.command(&self.clients.storm).args(["client", &self.storm_port, "6", "60"])),
+            self.c.start(
+                "victim",
+                Side::Run.command(&self.clients.storm).args([
+                    "client",
+                    &self.storm_port,
+                    "6",
+                    "60",
+                ]),
+            ),
         ];
         sleep(millis(20 + self.random.below(400)));
         for victim in &mut victims {
@@ -167,15 +221,17 @@ impl Soak<'_> {
 
     /// Waits until only the idle connections are left.
     fn settle(&self, ports: &[u16], round: u64) {
-        let end = Instant::now() + secs(20);
+        let end = Deadline::within(secs(20));
         loop {
             let left = connections(ports);
             if plain() || left.len() == 2 * IDLE {
                 return;
             }
-            let line = |c: &system_tests::Connection| format!("{} {} -> {} {}", c.pid, c.local, c.peer, c.state);
+            let line = |c: &system_tests::Connection| {
+                format!("{} {} -> {} {}", c.pid, c.local, c.peer, c.state)
+            };
             assert!(
-                Instant::now() < end,
+                !end.is_over(),
                 "round {round}: {} ends of connections instead of {}:\n{}",
                 left.len(),
                 2 * IDLE,
@@ -197,28 +253,44 @@ fn ends(rounds: &[Held], of: impl Fn(&Held) -> u64) -> (u64, u64) {
     (most(&rounds[..third]), most(&rounds[rounds.len() - third..]))
 }
 
-/// Rounds before which the memory of the storm's server says nothing: some of its peers are killed in each round, and what they
-/// shared lies there until the next ones come.
+/// Rounds before which the memory of the storm's server says nothing: some of its peers are killed
+/// in each round, and what they shared lies there until the next ones come.
 const OF_PEERS: usize = 30;
 
-/// Ends of bells that come and go with peers: three for each of the eight link groups that are kept without connections, and as
-/// many for a client's threads.
+/// Files of link groups that are kept without connections: a few rounds end with any number of them.
+const OF_GROUPS: u64 = 8;
+
+/// Ends of bells that come and go with peers, and channels: three for each of the eight link groups
+/// that are kept without connections, and as many for a client's threads.
 const OF_BELLS: u64 = 48;
 
 fn expect_no_growth(server: &str, rounds: &[Held]) {
-    let (resident, mapped, files) =
-        (ends(rounds, |h| h.resident), ends(rounds, |h| h.mapped), ends(rounds, |h| h.files as u64));
+    let (resident, mapped, files) = (
+        ends(rounds, |h| h.resident),
+        ends(rounds, |h| h.mapped),
+        ends(rounds, |h| h.files as u64),
+    );
     eprintln!(
         "{server}: resident {} -> {} KiB, mapped segments {} -> {} KiB, open files {} -> {}",
         resident.0, resident.1, mapped.0, mapped.1, files.0, files.1
     );
-    assert!(files.1 <= files.0 + 4, "{server}: open files grow");
+    assert!(files.1 <= files.0 + OF_GROUPS, "{server}: open files grow");
     let pipes = ends(rounds, |h| h.pipes as u64);
     assert!(pipes.1 <= pipes.0 + OF_BELLS, "{server}: pipes grow from {} to {}", pipes.0, pipes.1);
+    let unix = ends(rounds, |h| h.unix as u64);
+    assert!(
+        unix.1 <= unix.0 + OF_BELLS,
+        "{server}: Unix sockets grow from {} to {}",
+        unix.0,
+        unix.1
+    );
     if server == "storm" && rounds.len() < OF_PEERS {
         return;
     }
-    assert!(resident.1 <= resident.0 + resident.0 / 4 + (8 << 10), "{server}: resident memory grows");
+    assert!(
+        resident.1 <= resident.0 + resident.0 / 4 + (8 << 10),
+        "{server}: resident memory grows"
+    );
     assert!(mapped.1 <= mapped.0 + mapped.0 / 4, "{server}: mapped segments grow");
 }
 
@@ -234,12 +306,16 @@ fn soak() {
             pgbench: need("pgbench")?,
             psql: need("psql")?,
         };
-        let (redis_port, nginx_port, storm_port) = (Ports::Low.free(), Ports::High.free(), Ports::Low.free());
+        let (redis_port, nginx_port, storm_port) =
+            (Ports::Low.free(), Ports::High.free(), Ports::Low.free());
         let storm_number = storm_port.to_string();
         let _busy = match load() {
             Some(threads) => {
                 let peers = shortwire().with_file_name("shortwire-peers");
-                Some(c.start("busy", Side::Plain.command(&peers).args(["busy", "--threads", &threads])))
+                Some(c.start(
+                    "busy",
+                    Side::Plain.command(&peers).args(["busy", "--threads", &threads]),
+                ))
             }
             None => None,
         };
@@ -250,7 +326,10 @@ fn soak() {
             storm: c.serve(
                 "storm",
                 storm_port,
-                Side::Run.command(&clients.storm).args(["server", &storm_number]).env("SHORTWIRE_TEST_LIFE", life()),
+                Side::Run
+                    .command(&clients.storm)
+                    .args(["server", &storm_number])
+                    .env("SHORTWIRE_TEST_LIFE", life()),
             ),
             storm_port: storm_number,
             site: format!("http://127.0.0.1:{nginx_port}/big"),
@@ -272,7 +351,11 @@ fn soak() {
                 soak.storm();
                 soak.kill();
                 soak.settle(&ports, round);
-                held.push([&soak.redis, &soak.nginx, &soak.database.server, &soak.storm].map(Held::of));
+                soak.visit();
+                soak.settle(&ports, round);
+                held.push(
+                    [&soak.redis, &soak.nginx, &soak.database.server, &soak.storm].map(Held::of),
+                );
             }
             eprintln!("{} rounds in {} s", held.len(), start.elapsed().as_secs());
             for (at, server) in ["redis", "nginx", "postgres", "storm"].into_iter().enumerate() {
@@ -302,7 +385,8 @@ fn idle_beside(c: &Case, work: impl FnOnce(u16)) -> Result<(), Skip> {
         command
     };
     let mut server = c.serve("many", port, &mut command(&["server", &port.to_string()]));
-    let mut client = c.start("idle", &mut command(&["idle", &port.to_string(), &IDLE.to_string(), "200"]));
+    let mut client =
+        c.start("idle", &mut command(&["idle", &port.to_string(), &IDLE.to_string(), "200"]));
     client.wait_line("ready", secs(60));
     work(port);
     client.say("\n");

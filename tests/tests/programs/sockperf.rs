@@ -5,17 +5,21 @@ fn sockperf(name: &str, ports: Ports, client_args: &[&str], server_args: &[&str]
         let (sockperf, port) = (need("sockperf")?, ports.free());
         let number = port.to_string();
         let address = ["--tcp", "-i", "127.0.0.1", "-p", &number];
-        let mut server =
-            c.serve("server", port, Side::Run.command(&sockperf).arg("sr").args(address).args(server_args));
+        let mut server = c.serve(
+            "server",
+            port,
+            Side::Run.command(&sockperf).arg("sr").args(address).args(server_args),
+        );
         let watch = c.watch(&[port]);
         let args = [&client_args[..1], &address, &client_args[1..]].concat();
         let said = c.client("client", Side::Run, &sockperf, &args);
-        let line =
-            said.lines().find(|line| line.contains(wanted)).unwrap_or_else(|| panic!("no `{wanted}` in\n{said}"));
-        let figure = line
-            .split(wanted)
-            .nth(1)
-            .and_then(|rest| rest.trim_start_matches([' ', '=', '\u{1b}']).split([' ', ';']).next().map(String::from));
+        let line = said
+            .lines()
+            .find(|line| line.contains(wanted))
+            .unwrap_or_else(|| panic!("no `{wanted}` in\n{said}"));
+        let figure = line.split(wanted).nth(1).and_then(|rest| {
+            rest.trim_start_matches([' ', '=', '\u{1b}']).split([' ', ';']).next().map(String::from)
+        });
         assert!(
             figure.is_some_and(|f| f
                 .trim_start_matches(|ch: char| !ch.is_ascii_digit())
@@ -36,7 +40,13 @@ const FAST: [&str; 2] = ["--mps", "4000000"];
 
 #[test]
 fn sockperf_ping_pong() {
-    sockperf("sockperf-pp", Ports::Low, &["pp", FAST[0], FAST[1], "-t", "2", "-m", "14"], &[], "SentMessages=");
+    sockperf(
+        "sockperf-pp",
+        Ports::Low,
+        &["pp", FAST[0], FAST[1], "-t", "2", "-m", "14"],
+        &[],
+        "SentMessages=",
+    );
 }
 
 /// Several sockets in one server, which waits on them in the given way.
@@ -44,10 +54,14 @@ fn feed(name: &str, wait: &str) {
     case(name, |c| {
         let (sockperf, ports) = (need("sockperf")?, [Ports::Low.free(), Ports::High.free()]);
         let feed = c.dir().join("feed");
-        std::fs::write(&feed, ports.map(|port| format!("T:127.0.0.1:{port}\n")).concat()).expect("a feed file");
+        std::fs::write(&feed, ports.map(|port| format!("T:127.0.0.1:{port}\n")).concat())
+            .expect("a feed file");
         let feed = feed.to_string_lossy().into_owned();
-        let mut server =
-            c.serve("server", ports[1], Side::Run.command(&sockperf).args(["sr", "-f", &feed, "-F", wait]));
+        let mut server = c.serve(
+            "server",
+            ports[1],
+            Side::Run.command(&sockperf).args(["sr", "-f", &feed, "-F", wait]),
+        );
         let watch = c.watch(&ports);
         let said = c.client(
             "client",
@@ -91,10 +105,22 @@ fn sockperf_ping_pong_with_integrity() {
 
 #[test]
 fn sockperf_throughput() {
-    sockperf("sockperf-tp", Ports::Low, &["tp", "-t", "2", "-m", "64000"], &["-m", "65000"], "BandWidth is ");
+    sockperf(
+        "sockperf-tp",
+        Ports::Low,
+        &["tp", "-t", "2", "-m", "64000"],
+        &["-m", "65000"],
+        "BandWidth is ",
+    );
 }
 
 #[test]
 fn sockperf_under_load() {
-    sockperf("sockperf-ul", Ports::High, &["ul", "-t", "1", "--mps", "20000", "-m", "100"], &[], "ReceivedMessages=");
+    sockperf(
+        "sockperf-ul",
+        Ports::High,
+        &["ul", "-t", "1", "--mps", "20000", "-m", "100"],
+        &[],
+        "ReceivedMessages=",
+    );
 }

@@ -20,7 +20,9 @@ pub const PLAIN: &str = "no prefetch";
 pub fn batches(session: &mut Session, lengths: Lengths, order: Order) -> Measured {
     let clock = session.rounds.clock;
     let region = session.region.bytes();
-    let deck = Deck::new(region, order, lengths.longest(), 0, &mut session.random, |random| lengths.draw(random));
+    let deck = Deck::new(region, order, lengths.longest(), 0, &mut session.random, |random| {
+        lengths.draw(random)
+    });
     let (deck, count) = (RefCell::new(deck), hand(lengths.mean()));
     let with_sums = RefCell::new(vec![0u32; count]);
     let (deck, with_sums) = (&deck, &with_sums);
@@ -29,8 +31,13 @@ pub fn batches(session: &mut Session, lengths: Lengths, order: Order) -> Measure
             let (mut deck, mut sums) = (deck.borrow_mut(), with_sums.borrow_mut());
             sums.fill(0);
             let packets = deck.deal(count);
-            let ns =
-                clock.time(|| Kernel::active().csum_batch(packets, black_box(&mut sums[..packets.len()]), &profile));
+            let ns = clock.time(|| {
+                Kernel::active().csum_batch(
+                    packets,
+                    black_box(&mut sums[..packets.len()]),
+                    &profile,
+                )
+            });
             let ns = ns / packets.len() as f64;
             if order == Order::Sequential {
                 deck.skip(NEIGHBOURS);
@@ -38,8 +45,11 @@ pub fn batches(session: &mut Session, lengths: Lengths, order: Order) -> Measure
             ns
         })
     };
-    let routines: Vec<Routine> =
-        rivals::all().0.into_iter().chain([bound::read(), bound::memcpy(lengths.longest())]).collect();
+    let routines: Vec<Routine> = rivals::all()
+        .0
+        .into_iter()
+        .chain([bound::read(), bound::memcpy(lengths.longest())])
+        .collect();
     let mut contenders = vec![
         batch(ours::NAME, Role::Ours, session.profile),
         batch(PLAIN, Role::Setting, Profile::new(session.profile.in_packet, 0, 0)),

@@ -55,7 +55,11 @@ fn ways() -> [(String, Role, Copies); 5] {
                 sum.into()
             }),
         ),
-        (ours::NAME.into(), Role::Ours, copier(|source, destination| csum_and_copy(source, destination, 0).into())),
+        (
+            ours::NAME.into(),
+            Role::Ours,
+            copier(|source, destination| csum_and_copy(source, destination, 0).into()),
+        ),
         (
             format!("{} non-temporal", ours::NAME),
             Role::Setting,
@@ -67,7 +71,8 @@ fn ways() -> [(String, Role, Copies); 5] {
 pub fn copies(session: &mut Session, length: usize, warmth: Warmth) -> Result<Measured> {
     let mut to = match session.destination.take() {
         Some(region) => region,
-        None => Region::new(session.region.bytes().len() / 2, &mut session.random).context("no memory to copy to")?,
+        None => Region::new(session.region.bytes().len() / 2, &mut session.random)
+            .context("no memory to copy to")?,
     };
     let clock = session.rounds.clock;
     let mut random = Random::new(31);
@@ -76,12 +81,14 @@ pub fn copies(session: &mut Session, length: usize, warmth: Warmth) -> Result<Me
             places(session.region.bytes(), length, false, &mut random),
             cut(to.bytes_mut(), length, false, &mut random),
         ),
-        Warmth::ColdSource => {
-            (places(session.region.bytes(), length, true, &mut random), cut(to.bytes_mut(), length, false, &mut random))
-        }
-        Warmth::ColdBoth => {
-            (places(session.region.bytes(), length, true, &mut random), cut(to.bytes_mut(), length, true, &mut random))
-        }
+        Warmth::ColdSource => (
+            places(session.region.bytes(), length, true, &mut random),
+            cut(to.bytes_mut(), length, false, &mut random),
+        ),
+        Warmth::ColdBoth => (
+            places(session.region.bytes(), length, true, &mut random),
+            cut(to.bytes_mut(), length, true, &mut random),
+        ),
     };
     let hot = (HOT_BYTES / 2 / length).max(1);
     let count = if warmth == Warmth::Hot { hot } else { hand(length as f64) };
@@ -105,7 +112,8 @@ pub fn copies(session: &mut Session, length: usize, warmth: Warmth) -> Result<Me
             table.advance(sources, count, warmth);
             let first = table.next;
             table.next += count;
-            let from = if warmth == Warmth::Hot { &sources[..count] } else { &sources[first..][..count] };
+            let from =
+                if warmth == Warmth::Hot { &sources[..count] } else { &sources[first..][..count] };
             let ns = match warmth {
                 Warmth::ColdBoth => {
                     let to = &mut table.destinations[first..][..count];
@@ -169,12 +177,19 @@ fn places<'a>(bytes: &'a [u8], length: usize, cold: bool, random: &mut Random) -
     found
 }
 
-fn cut<'a>(bytes: &'a mut [u8], length: usize, cold: bool, random: &mut Random) -> Vec<&'a mut [u8]> {
+fn cut<'a>(
+    bytes: &'a mut [u8],
+    length: usize,
+    cold: bool,
+    random: &mut Random,
+) -> Vec<&'a mut [u8]> {
     let slot = slot(length, cold);
-    // Not at the sources' own offsets in a page: loads would wait for stores that only look like theirs.
+    // Not at the sources' own offsets in a page: loads would wait for stores that only look like
+    // theirs.
     let chunks = bytes[if cold { 0 } else { PAGE / 2 + LINE }..].chunks_exact_mut(slot);
-    let mut found: Vec<&mut [u8]> =
-        chunks.map(|bytes| &mut bytes[random.below((slot - length) / LINE + 1) * LINE..][..length]).collect();
+    let mut found: Vec<&mut [u8]> = chunks
+        .map(|bytes| &mut bytes[random.below((slot - length) / LINE + 1) * LINE..][..length])
+        .collect();
     if cold {
         random.shuffle(&mut found);
     }

@@ -30,14 +30,31 @@ struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    fn new(session: &'a Session, random: &mut crate::random::Random, lengths: Lengths, order: Order) -> Table<'a> {
+    fn new(
+        session: &'a Session,
+        random: &mut crate::random::Random,
+        lengths: Lengths,
+        order: Order,
+    ) -> Table<'a> {
         let deck =
-            Deck::new(session.region.bytes(), order, lengths.longest(), 0, random, |random| lengths.draw(random));
+            Deck::new(session.region.bytes(), order, lengths.longest(), 0, random, |random| {
+                lengths.draw(random)
+            });
         let skip = if order == Order::Sequential { super::sums::NEIGHBOURS } else { 0 };
-        Table { deck: RefCell::new(deck), count: hand(lengths.mean()), clock: session.rounds.clock, skip }
+        Table {
+            deck: RefCell::new(deck),
+            count: hand(lengths.mean()),
+            clock: session.rounds.clock,
+            skip,
+        }
     }
 
-    fn each<'b>(&'b self, name: String, role: Role, sum: impl Fn(&[u8]) -> u64 + 'b) -> Contender<'b> {
+    fn each<'b>(
+        &'b self,
+        name: String,
+        role: Role,
+        sum: impl Fn(&[u8]) -> u64 + 'b,
+    ) -> Contender<'b> {
         Contender::new(name, role, move |_| {
             let mut deck = self.deck.borrow_mut();
             let packets = deck.deal(self.count);
@@ -54,13 +71,15 @@ impl<'a> Table<'a> {
             let packets = deck.deal(self.count);
             let sums = &mut sums[..packets.len()];
             sums.fill(0);
-            let ns = self.clock.time(|| Kernel::active().csum_batch(packets, black_box(sums), &profile));
+            let ns =
+                self.clock.time(|| Kernel::active().csum_batch(packets, black_box(sums), &profile));
             ns / packets.len() as f64
         })
     }
 }
 
-/// The source thread's chain with each distance, past the end of the data and not; and our best kernel.
+/// The source thread's chain with each distance, past the end of the data and not; and our best
+/// kernel.
 #[cfg(c_rivals)]
 pub fn distances(session: &mut Session, length: usize, order: Order) -> Measured {
     use crate::rivals::one_chain;
@@ -70,15 +89,24 @@ pub fn distances(session: &mut Session, length: usize, order: Order) -> Measured
     let mut contenders = vec![table.each("one chain".into(), Role::Setting, one_chain::plain)];
     for distance in CLAIMED {
         let setting = |how| format!("one chain, {how} {distance}");
-        contenders.push(table.each(setting("dumb"), Role::Setting, move |data| one_chain::dumb(data, distance)));
-        contenders.push(table.each(setting("smart"), Role::Setting, move |data| one_chain::smart(data, distance)));
+        contenders.push(
+            table.each(setting("dumb"), Role::Setting, move |data| one_chain::dumb(data, distance)),
+        );
+        contenders.push(
+            table.each(setting("smart"), Role::Setting, move |data| {
+                one_chain::smart(data, distance)
+            }),
+        );
     }
-    contenders
-        .push(table.each(ours::NAME.into(), Role::Ours, |data| u64::from(Kernel::active().csum_partial(data, 0))));
+    contenders.push(table.each(ours::NAME.into(), Role::Ours, |data| {
+        u64::from(Kernel::active().csum_partial(data, 0))
+    }));
     for distance in CLAIMED {
-        contenders.push(table.each(format!("{}, smart {distance}", ours::NAME), Role::Setting, move |data| {
-            u64::from(Kernel::active().csum_partial_prefetch(data, 0, distance))
-        }));
+        contenders.push(table.each(
+            format!("{}, smart {distance}", ours::NAME),
+            Role::Setting,
+            move |data| u64::from(Kernel::active().csum_partial_prefetch(data, 0, distance)),
+        ));
     }
     contenders.push(Contender::new(read.name.clone(), read.role, |_| {
         let mut deck = table.deck.borrow_mut();
@@ -98,7 +126,8 @@ pub fn in_packet(session: &mut Session, length: usize) -> Measured {
     let mut random = crate::random::Random::new(22);
     let table = Table::new(session, &mut random, Lengths::Fixed(length), Order::Random);
     let built_in = Profile::built_in().in_packet;
-    let distances = IN_PACKET.into_iter().chain((!IN_PACKET.contains(&built_in)).then_some(built_in));
+    let distances =
+        IN_PACKET.into_iter().chain((!IN_PACKET.contains(&built_in)).then_some(built_in));
     let contenders = distances.map(|distance| {
         table.each(distance.to_string(), Role::Setting, move |data| {
             u64::from(Kernel::active().csum_partial_prefetch(data, 0, distance.into()))
@@ -116,8 +145,8 @@ pub fn next_packet(session: &mut Session, lengths: Lengths) -> Measured {
     settings.extend(LINES.iter().flat_map(|&lines| AHEAD.map(|ahead| (lines, ahead))));
     settings.sort_unstable();
     settings.dedup();
-    let contenders = settings
-        .into_iter()
-        .map(|(lines, ahead)| table.batch(format!("{lines} {ahead}"), Profile::new(0, lines, ahead)));
+    let contenders = settings.into_iter().map(|(lines, ahead)| {
+        table.batch(format!("{lines} {ahead}"), Profile::new(0, lines, ahead))
+    });
     measured(contenders.collect(), &session.rounds, &mut random)
 }

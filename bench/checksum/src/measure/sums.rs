@@ -11,13 +11,17 @@ use crate::region::LINE;
 use crate::rounds::Contender;
 use crate::sum::{Role, Routine, opaque_array};
 
-/// Packets in a sample of mixed lengths: their list takes a fraction of the first cache, and no branch predictor learns it
-/// within a round.
+/// Packets in a sample of mixed lengths: their list takes a fraction of the first cache, and no
+/// branch predictor learns it within a round.
 const MIX_PACKETS: usize = 512;
 /// Where packets of mixed lengths lie: in the first cache beside their list.
 const MIX_BYTES: usize = 16 << 10;
 
-fn contender<'a>(routine: &'a Routine, right: bool, sample: impl FnMut(usize) -> f64 + 'a) -> Contender<'a> {
+fn contender<'a>(
+    routine: &'a Routine,
+    right: bool,
+    sample: impl FnMut(usize) -> f64 + 'a,
+) -> Contender<'a> {
     Contender { wrong: !right, ..Contender::new(routine.name.clone(), routine.role, sample) }
 }
 
@@ -63,7 +67,8 @@ pub fn cold(session: &mut Session, length: usize, shift: usize, order: Order) ->
     let clock = session.rounds.clock;
     let region = session.region.bytes();
     let routines = everything(length);
-    let right: Vec<bool> = routines.iter().map(|routine| is_right(routine, &[&region[shift..][..length]])).collect();
+    let right: Vec<bool> =
+        routines.iter().map(|routine| is_right(routine, &[&region[shift..][..length]])).collect();
     let deck = Deck::new(region, order, length, shift, &mut session.random, |_| length);
     let count = hand(length as f64);
     let deck = RefCell::new(deck);
@@ -99,7 +104,8 @@ impl<'a> Mix<'a> {
     fn of_round(&mut self, round: usize) -> &[&'a [u8]] {
         if self.round != round || self.packets.is_empty() {
             self.round = round;
-            let (data, lengths, shift, random) = (self.data, self.lengths, self.shift, &mut self.random);
+            let (data, lengths, shift, random) =
+                (self.data, self.lengths, self.shift, &mut self.random);
             self.packets.clear();
             self.packets.extend((0..MIX_PACKETS).map(|_| {
                 let length = lengths.draw(random);
@@ -171,6 +177,12 @@ pub fn inline(session: &mut Session, length: usize) -> Measured {
 }
 
 #[inline(never)]
-fn headers<const N: usize>(header: Option<&[u8; N]>, times: usize, sum: impl Fn(&[u8; N]) -> u16) -> u64 {
-    header.map_or(0, |header| (0..times).fold(0, |sums, _| sums ^ u64::from(sum(opaque_array(header)))))
+fn headers<const N: usize>(
+    header: Option<&[u8; N]>,
+    times: usize,
+    sum: impl Fn(&[u8; N]) -> u16,
+) -> u64 {
+    header.map_or(0, |header| {
+        (0..times).fold(0, |sums, _| sums ^ u64::from(sum(opaque_array(header))))
+    })
 }

@@ -1,5 +1,6 @@
-//! The C border of the crate `checksum`; `include/shortwire_csum.h` says what each function does. A library for C programs
-//! needs a panic handler, which a `no_std` crate must leave to its user: hence a package of its own.
+//! The C border of the crate `checksum`; `include/shortwire_csum.h` says what each function does. A
+//! library for C programs needs a panic handler, which a `no_std` crate must leave to its user:
+//! hence a package of its own.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -36,20 +37,28 @@ unsafe fn bytes<'a, T>(data: *const c_void, length: usize) -> &'a [T] {
 /// # Safety
 /// As for `bytes`, and writable, and nothing else may refer to them.
 unsafe fn bytes_mut<'a, T>(data: *mut c_void, length: usize) -> &'a mut [T] {
+    if length == 0 {
+        return &mut [];
+    }
     // SAFETY: the caller's obligation.
-    if length == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(data.cast(), length) } }
+    unsafe { std::slice::from_raw_parts_mut(data.cast(), length) }
 }
 
 /// # Safety
 /// `length` readable bytes at `data`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shortwire_csum_partial(data: *const c_void, length: usize, sum: u32) -> u32 {
+pub unsafe extern "C" fn shortwire_csum_partial(
+    data: *const c_void,
+    length: usize,
+    sum: u32,
+) -> u32 {
     // SAFETY: the caller's obligation.
     checksum::csum_partial(unsafe { bytes(data, length) }, sum)
 }
 
 /// # Safety
-/// `length` readable bytes at `source`, as many writable ones at `destination`, which do not overlap.
+/// `length` readable bytes at `source`, as many writable ones at `destination`, which do not
+/// overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shortwire_csum_and_copy(
     source: *const c_void,
@@ -79,7 +88,11 @@ pub unsafe extern "C" fn shortwire_csum_and_copy_nt(
 /// # Safety
 /// `count` iovecs whose bytes are readable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shortwire_csum_chain(buffers: *const IoVec, count: usize, sum: u32) -> u32 {
+pub unsafe extern "C" fn shortwire_csum_chain(
+    buffers: *const IoVec,
+    count: usize,
+    sum: u32,
+) -> u32 {
     // SAFETY: the caller's obligation.
     checksum::csum_chain::<IoVec>(unsafe { bytes(buffers.cast(), count) }, sum)
 }
@@ -89,7 +102,8 @@ pub unsafe extern "C" fn shortwire_csum_chain(buffers: *const IoVec, count: usiz
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shortwire_csum_batch(packets: *const IoVec, sums: *mut u32, count: usize) {
     // SAFETY: the caller's obligation.
-    let (packets, sums) = unsafe { (bytes::<IoVec>(packets.cast(), count), bytes_mut(sums.cast(), count)) };
+    let (packets, sums) =
+        unsafe { (bytes::<IoVec>(packets.cast(), count), bytes_mut(sums.cast(), count)) };
     checksum::csum_batch(packets, sums);
 }
 
@@ -177,7 +191,8 @@ pub unsafe extern "C" fn shortwire_csum_fill(packet: *mut c_void, length: usize)
 
 #[unsafe(no_mangle)]
 pub extern "C" fn shortwire_csum_kernel() -> *const c_char {
-    const NAMES: [&CStr; 8] = [c"portable", c"adc1", c"adx", c"adc4", c"avx2", c"avx512", c"avx512vnni", c"neon"];
+    const NAMES: [&CStr; 8] =
+        [c"portable", c"adc1", c"adx", c"adc4", c"avx2", c"avx512", c"avx512vnni", c"neon"];
     let active = Kernel::active().name();
     let name = NAMES.into_iter().find(|name| name.to_bytes() == active.as_bytes());
     name.unwrap_or(c"unknown").as_ptr()

@@ -8,19 +8,24 @@ use std::process::Command;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Builds the libraries, which cargo does not do for tests that do not link them, and says where they are.
+/// Builds the libraries, which cargo does not do for tests that do not link them, and says where
+/// they are.
 fn libraries() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let target = program.ancestors().nth(3).expect("target/PROFILE/deps/PROGRAM");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "checksum-capi", "--target-dir"]).arg(target).current_dir(HERE);
+    cargo
+        .args(["build", "--quiet", "--package", "checksum-capi", "--target-dir"])
+        .arg(target)
+        .current_dir(HERE);
     assert!(cargo.status().unwrap().success(), "{cargo:?}");
     target.join("debug")
 }
 
 /// False, and says so, where a tool is missing.
 fn have(test: &str, tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    let found =
+        Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
         let _ = writeln!(std::io::stderr(), "skipped: {test}: no {tool}");
     }
@@ -30,7 +35,11 @@ fn have(test: &str, tool: &str) -> bool {
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.is_empty(), "{command:?}: {}\n{errors}", output.status);
+    assert!(
+        output.status.success() && errors.is_empty(),
+        "{command:?}: {}\n{errors}",
+        output.status
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -39,25 +48,41 @@ fn installation(root: &Path) {
     let (libraries, prefix) = (libraries(), root.to_str().unwrap());
     fs::create_dir_all(root.join("lib/pkgconfig")).unwrap();
     fs::create_dir_all(root.join("include")).unwrap();
-    fs::copy(libraries.join("libshortwire_csum.so"), root.join("lib/libshortwire_csum.so.0")).unwrap();
+    fs::copy(libraries.join("libshortwire_csum.so"), root.join("lib/libshortwire_csum.so.0"))
+        .unwrap();
     fs::copy(libraries.join("libshortwire_csum.a"), root.join("lib/libshortwire_csum.a")).unwrap();
     symlink("libshortwire_csum.so.0", root.join("lib/libshortwire_csum.so")).unwrap();
-    fs::copy(format!("{HERE}/include/shortwire_csum.h"), root.join("include/shortwire_csum.h")).unwrap();
+    fs::copy(format!("{HERE}/include/shortwire_csum.h"), root.join("include/shortwire_csum.h"))
+        .unwrap();
     let template = fs::read_to_string(format!("{HERE}/shortwire_csum.pc.in")).unwrap();
-    let filled = template.replace("@PREFIX@", prefix).replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    let values =
+        [("@PREFIX@", prefix), ("@LIBDIR@", "lib"), ("@VERSION@", env!("CARGO_PKG_VERSION"))];
+    let filled = values.iter().fold(template, |text, (name, value)| text.replace(name, value));
     fs::write(root.join("lib/pkgconfig/shortwire_csum.pc"), filled).unwrap();
 }
 
 fn pkg_config(root: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
-    command.env("PKG_CONFIG_PATH", root.join("lib/pkgconfig")).args(arguments).arg("shortwire_csum");
+    command
+        .env("PKG_CONFIG_PATH", root.join("lib/pkgconfig"))
+        .args(arguments)
+        .arg("shortwire_csum");
     run(&mut command).split_whitespace().map(str::to_string).collect()
 }
 
 fn compile(root: &Path, source: &Path, flags: &[String]) -> PathBuf {
     let program = root.join(source.file_stem().unwrap());
     let mut command = Command::new("cc");
-    command.args(["-std=c99", "-D_DEFAULT_SOURCE", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]);
+    command.args([
+        "-std=c99",
+        "-D_DEFAULT_SOURCE",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-o",
+    ]);
     run(command.arg(&program).arg(source).args(flags));
     program
 }
@@ -89,7 +114,8 @@ fn the_example_runs_shared_and_static() {
     assert_eq!(run(Command::new(&fixed).env_remove("LD_LIBRARY_PATH")), EXAMPLE);
 }
 
-/// Calls every function of the header, so that none is missing from the library or has another form.
+/// Calls every function of the header, so that none is missing from the library or has another
+/// form.
 #[test]
 fn every_function_of_the_header_is_there() {
     let name = "every_function_of_the_header_is_there";
@@ -104,9 +130,14 @@ fn every_function_of_the_header_is_there() {
     let header = fs::read_to_string(format!("{HERE}/include/shortwire_csum.h")).unwrap();
     let word = |character: char| character.is_ascii_alphanumeric() || character == '_';
     for (place, _) in header.match_indices("shortwire_csum_") {
-        let (function, behind) = header[place..].split_at(header[place..].find(|c| !word(c)).unwrap());
+        let (function, behind) =
+            header[place..].split_at(header[place..].find(|c| !word(c)).unwrap());
         if behind.starts_with('(') {
-            assert!(text.contains(&format!("{function}(")), "{function} is not in {}", source.display());
+            assert!(
+                text.contains(&format!("{function}(")),
+                "{function} is not in {}",
+                source.display()
+            );
         }
     }
     let program = compile(root, &source, &pkg_config(root, &["--cflags", "--libs"]));

@@ -8,7 +8,8 @@ use crate::sum::{add64, fold64};
 
 const VECTOR: usize = 16;
 const GROUP: usize = 4 * VECTOR;
-/// A lane of 32 bits takes two words from each group: 2^15 groups fit. Even, so that the pieces' sums add up.
+/// A lane of 32 bits takes two words from each group: 2^15 groups fit. Even, so that the pieces'
+/// sums add up.
 const PIECE: usize = (1 << 14) * GROUP;
 
 /// A window of 16 bytes that begins `kept` bytes in has `kept` bytes 0xff at its end.
@@ -29,12 +30,18 @@ fn load(vector: &[u8; VECTOR]) -> uint16x8_t {
     vreinterpretq_u16_u8(unsafe { vld1q_u8(vector.as_ptr()) })
 }
 
-/// Four sums that do not wait for each other; each instruction adds a vector's words in pairs to lanes of 32 bits.
+/// Four sums that do not wait for each other; each instruction adds a vector's words in pairs to
+/// lanes of 32 bits.
 #[target_feature(enable = "neon")]
 #[inline]
 fn add_group([a, b, c, d]: [uint32x4_t; 4], group: &[u8; GROUP]) -> [uint32x4_t; 4] {
     let [at_a, at_b, at_c, at_d] = group.as_chunks::<VECTOR>().0 else { return [a, b, c, d] };
-    [vpadalq_u16(a, load(at_a)), vpadalq_u16(b, load(at_b)), vpadalq_u16(c, load(at_c)), vpadalq_u16(d, load(at_d))]
+    [
+        vpadalq_u16(a, load(at_a)),
+        vpadalq_u16(b, load(at_b)),
+        vpadalq_u16(c, load(at_c)),
+        vpadalq_u16(d, load(at_d)),
+    ]
 }
 
 #[target_feature(enable = "neon")]
@@ -66,11 +73,12 @@ pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
     for vector in vectors {
         sums[0] = vpadalq_u16(sums[0], load(vector));
     }
-    // Fewer than 16 bytes: up to an even length they are the end of a vector that begins before them and is cleared
-    // there; the odd last byte is by itself.
+    // Fewer than 16 bytes: up to an even length they are the end of a vector that begins before
+    // them and is cleared there; the odd last byte is by itself.
     let even = data.len() & !1;
-    let end: &[u8; VECTOR] = data[even - VECTOR..even].as_array().expect("a vector's length");
-    let kept: &[u8; VECTOR] = MASKS[behind.len() & !1..][..VECTOR].as_array().expect("a vector's length");
+    let end: &[u8; VECTOR] = data[even - VECTOR..even].try_into().expect("a vector's length");
+    let kept: &[u8; VECTOR] =
+        MASKS[behind.len() & !1..][..VECTOR].try_into().expect("a vector's length");
     sums[1] = vpadalq_u16(sums[1], vandq_u16(load(end), load(kept)));
     let odd = if data.len() > even { data[even] } else { 0 };
     fold64(add64(sum, total(sums) + u64::from(odd)))

@@ -15,8 +15,8 @@ pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
     let mut total = add64(u64::from(sum), last_word(data));
     let (blocks, rest) = data.as_chunks::<32>();
     if !blocks.is_empty() {
-        // A word enters as two halves of 32 bits, so that nothing carries; four lanes are what compilers turn into
-        // vectors.
+        // A word enters as two halves of 32 bits, so that nothing carries; four lanes are what
+        // compilers turn into vectors.
         let mut lanes = [0u64; 4];
         for block in blocks {
             for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
@@ -34,7 +34,8 @@ pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
     fold64(total)
 }
 
-/// Copies and sums block by block: the copy is the platform's own, and the sum finds the block in the cache.
+/// Copies and sums block by block: the copy is the platform's own, and the sum finds the block in
+/// the cache.
 pub(crate) fn copy(source: &[u8], destination: &mut [u8], mut sum: u32) -> u32 {
     for (from, to) in source.chunks(BLOCK).zip(destination.chunks_mut(BLOCK)) {
         to.copy_from_slice(from);

@@ -1,4 +1,5 @@
-//! Where in a packet the checksums are and what they cover. Every length is checked before it is used.
+//! Where in a packet the checksums are and what they cover. Every length is checked before it is
+//! used.
 
 use core::ops::Range;
 
@@ -69,11 +70,14 @@ fn ipv4(packet: &[u8]) -> Result<Layout, PacketError> {
         _ => csum_tcpudp_nofold(source, destination, length as u16, protocol, 0),
     };
     let known = [TCP, UDP, ICMP];
-    Ok(Layout { ipv4_header: header, payload: transport(packet, header, fixed[9], &known, false, pseudo)? })
+    Ok(Layout {
+        ipv4_header: header,
+        payload: transport(packet, header, fixed[9], &known, false, pseudo)?,
+    })
 }
 
-/// The last address of a source route that has not been walked to its end: the destination that the transport's sender
-/// summed (RFC 1122 section 3.2.1.8 e).
+/// The last address of a source route that has not been walked to its end: the destination that the
+/// transport's sender summed (RFC 1122 section 3.2.1.8 e).
 fn source_route_end(mut options: &[u8]) -> Option<[u8; 4]> {
     loop {
         match *options {
@@ -82,7 +86,9 @@ fn source_route_end(mut options: &[u8]) -> Option<[u8; 4]> {
             [131 | 137, length, pointer, ..] if pointer < length => {
                 return options.get(3..usize::from(length))?.last_chunk().copied();
             }
-            [kind, length, ..] if kind > 1 && length > 1 => options = options.get(usize::from(length)..)?,
+            [kind, length, ..] if kind > 1 && length > 1 => {
+                options = options.get(usize::from(length)..)?
+            }
             // The end, or nothing that makes sense.
             _ => return None,
         }
@@ -97,14 +103,17 @@ const DESTINATION_OPTIONS: u8 = 60;
 
 fn ipv6(packet: &[u8]) -> Result<Layout, PacketError> {
     let fixed: [u8; 40] = bytes(packet, 0)?;
-    let jumbo = if be16(packet, 4)? == 0 && fixed[6] == HOP_BY_HOP { jumbo_length(packet)? } else { None };
+    let jumbo =
+        if be16(packet, 4)? == 0 && fixed[6] == HOP_BY_HOP { jumbo_length(packet)? } else { None };
     let length = jumbo.unwrap_or(usize::from(be16(packet, 4)?));
     let packet = cut(packet, length.saturating_add(40))?;
     let mut destination = bytes(packet, 24)?;
     let (mut next, mut at) = (fixed[6], 40);
     loop {
         let size = match next {
-            HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => (usize::from(bytes::<2>(packet, at)?[1]) + 1) * 8,
+            HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => {
+                (usize::from(bytes::<2>(packet, at)?[1]) + 1) * 8
+            }
             AUTHENTICATION => (usize::from(bytes::<2>(packet, at)?[1]) + 2) * 4,
             FRAGMENT => 8,
             _ => break,
@@ -134,8 +143,12 @@ fn jumbo_length(packet: &[u8]) -> Result<Option<usize>, PacketError> {
         match *options {
             // One byte of padding.
             [0, ref rest @ ..] => options = rest,
-            [0xc2, 4, a, b, c, d, ..] => return Ok(Some(u32::from_be_bytes([a, b, c, d]) as usize)),
-            [_, length, ref rest @ ..] => options = rest.get(usize::from(length)..).ok_or(PacketError::Length)?,
+            [0xc2, 4, a, b, c, d, ..] => {
+                return Ok(Some(u32::from_be_bytes([a, b, c, d]) as usize));
+            }
+            [_, length, ref rest @ ..] => {
+                options = rest.get(usize::from(length)..).ok_or(PacketError::Length)?
+            }
             _ => return Ok(None),
         }
     }
@@ -184,5 +197,10 @@ fn transport(
         return Err(PacketError::Length);
     }
     let pseudo = pseudo(protocol, length as u32);
-    Ok(Payload::Transport(Transport { protocol, data: start..start + length, field: start + field, pseudo }))
+    Ok(Payload::Transport(Transport {
+        protocol,
+        data: start..start + length,
+        field: start + field,
+        pseudo,
+    }))
 }

@@ -1,6 +1,6 @@
-//! The packets that nearly all are: TCP or UDP in IPv4 without options, in one piece. They are told apart with a few
-//! comparisons, and what is found stays in registers: a whole [`Layout`](super::layout::Layout) takes longer to hand on
-//! than a short packet takes to sum.
+//! The packets that nearly all are: TCP or UDP in IPv4 without options, in one piece. They are told
+//! apart with a few comparisons, and what is found stays in registers: a whole
+//! [`Layout`](super::layout::Layout) takes longer to hand on than a short packet takes to sum.
 
 use crate::pseudo::{TCP, UDP, csum_tcpudp_nofold};
 use crate::{csum_fold, csum_header20, csum_partial, csum_replace2};
@@ -15,7 +15,8 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// None says nothing but that the packet is for the other way: it may be as good, or as bad, as any.
+    /// None says nothing but that the packet is for the other way: it may be as good, or as bad, as
+    /// any.
     #[inline(always)]
     pub fn of(packet: &[u8]) -> Option<Plain> {
         let header = packet.first_chunk::<HEADER>()?;
@@ -45,7 +46,8 @@ impl Plain {
         if self.udp { 6 } else { 16 }
     }
 
-    /// The header's checksum, over what is there and so with the old one: 0 if that is right. Beside it the old one.
+    /// The header's checksum, over what is there and so with the old one: 0 if that is right.
+    /// Beside it the old one.
     #[inline(always)]
     fn header(packet: &[u8]) -> Option<(u16, [u8; 2])> {
         let header = packet.first_chunk::<HEADER>()?;
@@ -64,11 +66,14 @@ impl Plain {
     #[inline(always)]
     pub fn is_right(&self, packet: &[u8]) -> bool {
         Self::header(packet).is_some_and(|(check, _)| check == 0)
-            && self.transport(packet).is_some_and(|(check, old)| check == 0 && (!self.udp || old != [0, 0]))
+            && self
+                .transport(packet)
+                .is_some_and(|(check, old)| check == 0 && (!self.udp || old != [0, 0]))
     }
 
-    /// Old checksums are summed with the rest and taken off again. Zeros that were written just before a wide load of what
-    /// is around them would cost as much as everything else: the load waits until they have left the store buffer.
+    /// Old checksums are summed with the rest and taken off again. Zeros that were written just
+    /// before a wide load of what is around them would cost as much as everything else: the load
+    /// waits until they have left the store buffer.
     #[inline(always)]
     pub fn fill(&self, packet: &mut [u8]) -> Option<()> {
         let (header, old_header) = Self::header(packet)?;
@@ -78,7 +83,9 @@ impl Plain {
             0 if self.udp => 0xffff,
             check => check,
         };
-        packet.get_mut(10..12)?.copy_from_slice(&csum_replace2(header, old_header, [0, 0]).to_ne_bytes());
+        packet
+            .get_mut(10..12)?
+            .copy_from_slice(&csum_replace2(header, old_header, [0, 0]).to_ne_bytes());
         let field = HEADER + self.field();
         packet.get_mut(field..field + 2)?.copy_from_slice(&transport.to_ne_bytes());
         Some(())

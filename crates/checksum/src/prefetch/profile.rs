@@ -6,8 +6,9 @@ use crate::cpu::Processor;
 
 /// How far to prefetch.
 ///
-/// The text form (`Display` and [`Profile::parse`]) is a line of format, one line per setting, and a last line that shows
-/// that nothing is missing. Empty lines and lines that begin with `#` are skipped.
+/// The text form (`Display` and [`Profile::parse`]) is a line of format, one line per setting, and
+/// a last line that shows that nothing is missing. Empty lines and lines that begin with `#` are
+/// skipped.
 ///
 /// ```text
 /// shortwire checksum profile 1
@@ -48,12 +49,13 @@ impl Profile {
     /// The built-in profile of a processor family.
     pub fn for_processor(processor: &Processor) -> Profile {
         let (lines, ahead) = match (processor.vendor(), processor.family, processor.model) {
-            // Up to Skylake and its successors with the same core: 10 line fill buffers. Half of them stay for the
-            // packet that is being summed.
+            // Up to Skylake and its successors with the same core: 10 line fill buffers. Half of
+            // them stay for the packet that is being summed.
             ("GenuineIntel", 6, 0..=0x5f | 0x8e | 0x9e | 0xa5 | 0xa6) => (5, 2),
-            // Measured on Golden Cove (Xeon of the fourth generation, 16 buffers): best of those tried for cold packets
-            // of 1500 bytes and for the Internet mix; in-packet prefetch gains nothing at any distance. The same on Zen 4
-            // (AuthenticAMD 25 17). Other processors get it unmeasured.
+            // Measured on Golden Cove (Xeon of the fourth generation, 16 buffers): best of those
+            // tried for cold packets of 1500 bytes and for the Internet mix; in-packet prefetch
+            // gains nothing at any distance. The same on Zen 4 (AuthenticAMD 25 17). Other
+            // processors get it unmeasured.
             _ => (12, 4),
         };
         Profile::new(0, lines, ahead)
@@ -62,8 +64,9 @@ impl Profile {
     /// Reads the text form.
     ///
     /// # Errors
-    /// [`ProfileError::Damaged`] if it is not a whole and correct profile, [`ProfileError::OtherProcessor`] if it is one
-    /// of another processor family. In both cases the built-in profile is the one to use.
+    /// [`ProfileError::Damaged`] if it is not a whole and correct profile,
+    /// [`ProfileError::OtherProcessor`] if it is one of another processor family. In both cases the
+    /// built-in profile is the one to use.
     pub fn parse(text: &str) -> Result<Profile, ProfileError> {
         let (processor, profile) = read(text)?;
         let here = Processor::current();
@@ -150,7 +153,10 @@ fn read(text: &str) -> Result<(Processor, Profile), ProfileError> {
     let mut fields = Fields::default();
     let mut lines = (1..).zip(text.lines().map(str::trim));
     if lines.next().is_none_or(|(_, first)| first != FIRST_LINE) {
-        return Err(ProfileError::Damaged { line: 1, reason: "not a checksum profile of format 1" });
+        return Err(ProfileError::Damaged {
+            line: 1,
+            reason: "not a checksum profile of format 1",
+        });
     }
     let mut last = 1;
     for (line, content) in &mut lines {
@@ -158,7 +164,9 @@ fn read(text: &str) -> Result<(Processor, Profile), ProfileError> {
         let damaged = |reason| ProfileError::Damaged { line, reason };
         if content == "end" {
             return match lines.find(|(_, behind)| !behind.is_empty()) {
-                Some((line, _)) => Err(ProfileError::Damaged { line, reason: "something follows the line `end`" }),
+                Some((line, _)) => {
+                    Err(ProfileError::Damaged { line, reason: "something follows the line `end`" })
+                }
                 None => fields.complete().ok_or(damaged("a setting is missing")),
             };
         }
@@ -166,7 +174,10 @@ fn read(text: &str) -> Result<(Processor, Profile), ProfileError> {
             fields.set(content).map_err(damaged)?;
         }
     }
-    Err(ProfileError::Damaged { line: last, reason: "the line `end` is missing, so the file was cut off" })
+    Err(ProfileError::Damaged {
+        line: last,
+        reason: "the line `end` is missing, so the file was cut off",
+    })
 }
 
 impl Fields {
@@ -183,7 +194,10 @@ impl Fields {
     }
 
     fn complete(self) -> Option<(Processor, Profile)> {
-        Some((self.processor?, Profile::new(self.in_packet?, self.next_packet_lines?, self.packets_ahead?)))
+        Some((
+            self.processor?,
+            Profile::new(self.in_packet?, self.next_packet_lines?, self.packets_ahead?),
+        ))
     }
 }
 
@@ -195,7 +209,8 @@ fn put<T>(place: &mut Option<T>, value: Option<T>) -> Result<(), &'static str> {
 /// `vendor family model`.
 fn processor(text: &str) -> Option<Processor> {
     let mut words = text.split_whitespace();
-    let processor = Processor::new(words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?)?;
+    let processor =
+        Processor::new(words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?)?;
     words.next().is_none().then_some(processor)
 }
 
@@ -208,7 +223,9 @@ mod tests {
 
     #[test]
     fn what_is_printed_parses() {
-        for profile in [Profile::NONE, Profile::built_in(), Profile::new(u16::MAX, u8::MAX, u8::MAX)] {
+        for profile in
+            [Profile::NONE, Profile::built_in(), Profile::new(u16::MAX, u8::MAX, u8::MAX)]
+        {
             assert_eq!(Profile::parse(&profile.to_string()), Ok(profile));
             assert_eq!(Profile::unpacked(profile.packed()), profile);
         }
@@ -216,7 +233,8 @@ mod tests {
 
     #[test]
     fn comments_and_spaces_are_skipped() {
-        let text = Profile::new(320, 8, 2).to_string().replace("end", "\n# measured today\n  end \n\n");
+        let text =
+            Profile::new(320, 8, 2).to_string().replace("end", "\n# measured today\n  end \n\n");
         assert_eq!(Profile::parse(&text), Ok(Profile::new(320, 8, 2)));
     }
 
@@ -224,7 +242,10 @@ mod tests {
     fn cut_off_anywhere_is_damaged() {
         let text = Profile::new(1024, 16, 2).to_string();
         for length in 0..text.trim_end().len() {
-            assert!(matches!(Profile::parse(&text[..length]), Err(ProfileError::Damaged { .. })), "{length}");
+            assert!(
+                matches!(Profile::parse(&text[..length]), Err(ProfileError::Damaged { .. })),
+                "{length}"
+            );
         }
     }
 
@@ -257,14 +278,19 @@ mod tests {
         // Whatever this processor is, that one is another.
         let other = Processor::new(here.vendor(), here.family, here.model ^ 1).unwrap();
         let text = Profile::NONE.to_string().replace(&here.to_string(), &other.to_string());
-        assert_eq!(Profile::parse(&text), Err(ProfileError::OtherProcessor { profile: other, here }));
+        assert_eq!(
+            Profile::parse(&text),
+            Err(ProfileError::OtherProcessor { profile: other, here })
+        );
         let error = Profile::parse(&text).unwrap_err();
         assert!(error.to_string().contains(&format!("({other}; this one is {here})")), "{error}");
     }
 
     #[test]
     fn processors_with_fewer_buffers_get_fewer_lines() {
-        let of = |vendor, family, model| Profile::for_processor(&Processor::new(vendor, family, model).unwrap());
+        let of = |vendor, family, model| {
+            Profile::for_processor(&Processor::new(vendor, family, model).unwrap())
+        };
         assert_eq!(of("GenuineIntel", 6, 0x55).next_packet_lines, 5);
         assert_eq!(of("GenuineIntel", 6, 0x8f).next_packet_lines, 12);
         assert_eq!(of("AuthenticAMD", 25, 1).next_packet_lines, 12);

@@ -1,7 +1,8 @@
-//! Every kernel against the naive oracle: lengths, alignments, patterns, the bytes around, and sizes that overflow.
+//! Every kernel against the naive oracle: lengths, alignments, patterns, the bytes around, and
+//! sizes that overflow.
 
 use crate::oracle::{Guarded, Random, finish, naive, patterns, skipped};
-use checksum::{Kernel, csum_fold};
+use shortwire_checksum::{Kernel, csum_fold};
 
 const LENGTHS: usize = 2048;
 
@@ -13,7 +14,8 @@ fn kernels() -> impl Iterator<Item = &'static Kernel> {
 /// So that nobody takes them for tested.
 #[test]
 fn kernels_that_this_processor_lacks() {
-    let absent: Vec<_> = Kernel::all().iter().filter(|kernel| !kernel.is_available()).map(Kernel::name).collect();
+    let absent: Vec<_> =
+        Kernel::all().iter().filter(|kernel| !kernel.is_available()).map(Kernel::name).collect();
     if !absent.is_empty() {
         skipped("kernels", &format!("this processor cannot run {}", absent.join(", ")));
     }
@@ -32,8 +34,14 @@ fn prefixes(data: &[u8], sum: u32) -> Vec<u16> {
 
 #[test]
 fn the_oracle_knows_the_rfc_example() {
-    assert_eq!(naive(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0).to_ne_bytes(), [!0xdd, !0xf2]);
-    assert_eq!(prefixes(&[1, 2, 3], 7), [naive(&[], 7), naive(&[1], 7), naive(&[1, 2], 7), naive(&[1, 2, 3], 7)]);
+    assert_eq!(
+        naive(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0).to_ne_bytes(),
+        [!0xdd, !0xf2]
+    );
+    assert_eq!(
+        prefixes(&[1, 2, 3], 7),
+        [naive(&[], 7), naive(&[1], 7), naive(&[1, 2], 7), naive(&[1, 2, 3], 7)]
+    );
 }
 
 #[test]
@@ -70,9 +78,19 @@ fn no_byte_outside_is_read() {
     for kernel in kernels() {
         for length in 0..=LENGTHS {
             // Directly behind the inaccessible page, and directly before the other one.
-            assert_eq!(csum_fold(kernel.csum_partial(&memory[..length], 0)), behind[length], "{}", kernel.name());
+            assert_eq!(
+                csum_fold(kernel.csum_partial(&memory[..length], 0)),
+                behind[length],
+                "{}",
+                kernel.name()
+            );
             let last = &memory[memory.len() - length..];
-            assert_eq!(csum_fold(kernel.csum_partial(last, 0)), naive(last, 0), "{}", kernel.name());
+            assert_eq!(
+                csum_fold(kernel.csum_partial(last, 0)),
+                naive(last, 0),
+                "{}",
+                kernel.name()
+            );
         }
     }
 }
@@ -84,7 +102,8 @@ fn copies_are_exact_and_stay_inside() {
     Random(5).fill(from);
     let lengths = (0..300).chain((300..LENGTHS).step_by(37)).chain([LENGTHS]);
     for length in lengths {
-        // Both at the end of their page, so that alignments change with the length, and shifted against each other.
+        // Both at the end of their page, so that alignments change with the length, and shifted
+        // against each other.
         for shift in [0, 1, 2, 7, 32, 63] {
             let source = &from[from.len() - length..];
             let expected = naive(source, 0x1_2345);
@@ -99,10 +118,17 @@ fn copies_are_exact_and_stay_inside() {
                         kernel.csum_and_copy(source, destination, 0x1_2345)
                     };
                     let name = kernel.name();
-                    assert_eq!(csum_fold(sum), expected, "{name} nt {nt} length {length} shift {shift}");
+                    assert_eq!(
+                        csum_fold(sum),
+                        expected,
+                        "{name} nt {nt} length {length} shift {shift}"
+                    );
                     assert_eq!(destination, source, "{name} nt {nt} length {length} shift {shift}");
                     let outside = to[..start].iter().chain(&to[start + length..]);
-                    assert!(outside.into_iter().all(|&byte| byte == 0xa5), "{name} nt {nt} length {length}");
+                    assert!(
+                        outside.into_iter().all(|&byte| byte == 0xa5),
+                        "{name} nt {nt} length {length}"
+                    );
                 }
             }
         }
@@ -139,10 +165,20 @@ fn long_data_lose_no_carry() {
         let mut copy = vec![0; data.len()];
         for kernel in kernels() {
             copy.fill(0);
-            assert_eq!(csum_fold(kernel.csum_and_copy(data, &mut copy, 0)), naive(data, 0), "{}", kernel.name());
+            assert_eq!(
+                csum_fold(kernel.csum_and_copy(data, &mut copy, 0)),
+                naive(data, 0),
+                "{}",
+                kernel.name()
+            );
             assert!(copy == data, "{}", kernel.name());
             copy.fill(0);
-            assert_eq!(csum_fold(kernel.csum_and_copy_nt(data, &mut copy, 0)), naive(data, 0), "{}", kernel.name());
+            assert_eq!(
+                csum_fold(kernel.csum_and_copy_nt(data, &mut copy, 0)),
+                naive(data, 0),
+                "{}",
+                kernel.name()
+            );
             assert!(copy == data, "{}", kernel.name());
         }
     }

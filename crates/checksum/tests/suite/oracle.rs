@@ -38,9 +38,11 @@ impl Guarded {
         let whole = length + 2 * PAGE;
         // SAFETY: a new mapping, which nothing else knows.
         let map = unsafe {
-            let map =
-                mmap_anonymous(null_mut(), whole, ProtFlags::empty(), MapFlags::PRIVATE).expect("mmap").cast::<u8>();
-            mprotect(map.add(PAGE).cast(), length, MprotectFlags::READ | MprotectFlags::WRITE).expect("mprotect");
+            let map = mmap_anonymous(null_mut(), whole, ProtFlags::empty(), MapFlags::PRIVATE)
+                .expect("mmap")
+                .cast::<u8>();
+            mprotect(map.add(PAGE).cast(), length, MprotectFlags::READ | MprotectFlags::WRITE)
+                .expect("mprotect");
             map
         };
         Guarded { map, length }

@@ -1,7 +1,8 @@
-//! Whole packets: smoltcp writes and checks them too, byte for byte; then what only hand-made packets show.
+//! Whole packets: smoltcp writes and checks them too, byte for byte; then what only hand-made
+//! packets show.
 
 use crate::oracle::Random;
-use ::checksum::packet::{Outcome, PacketError, fill, verify};
+use shortwire_checksum::packet::{Outcome, PacketError, fill, verify};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::*;
 
@@ -27,7 +28,13 @@ fn ipv4(protocol: IpProtocol, length: usize, emit: impl Fn(&mut [u8])) -> Vec<u8
 }
 
 fn ipv6(protocol: IpProtocol, length: usize, emit: impl Fn(&mut [u8])) -> Vec<u8> {
-    let repr = Ipv6Repr { src_addr: v6(1), dst_addr: v6(2), next_header: protocol, payload_len: length, hop_limit: 64 };
+    let repr = Ipv6Repr {
+        src_addr: v6(1),
+        dst_addr: v6(2),
+        next_header: protocol,
+        payload_len: length,
+        hop_limit: 64,
+    };
     let mut packet = vec![0; 40 + length];
     repr.emit(&mut Ipv6Packet::new_unchecked(&mut packet));
     emit(&mut packet[40..]);
@@ -62,7 +69,8 @@ fn tcp(source: IpAddress, destination: IpAddress, payload: &[u8]) -> impl Fn(&mu
 
 /// smoltcp's packet: every combination for one payload.
 fn made_by_smoltcp(payload: &[u8]) -> Vec<Vec<u8>> {
-    let (a4, b4): (IpAddress, IpAddress) = (IpAddress::Ipv4(V4.0.into()), IpAddress::Ipv4(V4.1.into()));
+    let (a4, b4): (IpAddress, IpAddress) =
+        (IpAddress::Ipv4(V4.0.into()), IpAddress::Ipv4(V4.1.into()));
     let (a6, b6) = (IpAddress::Ipv6(v6(1)), IpAddress::Ipv6(v6(2)));
     let echo4 = |to: &mut [u8]| {
         Icmpv4Repr::EchoRequest { ident: 1, seq_no: 2, data: payload }
@@ -70,7 +78,12 @@ fn made_by_smoltcp(payload: &[u8]) -> Vec<Vec<u8>> {
     };
     let echo6 = |to: &mut [u8]| {
         let repr = Icmpv6Repr::EchoRequest { ident: 1, seq_no: 2, data: payload };
-        repr.emit(&v6(1), &v6(2), &mut Icmpv6Packet::new_unchecked(to), &ChecksumCapabilities::default())
+        repr.emit(
+            &v6(1),
+            &v6(2),
+            &mut Icmpv6Packet::new_unchecked(to),
+            &ChecksumCapabilities::default(),
+        )
     };
     vec![
         ipv4(IpProtocol::Udp, 8 + payload.len(), udp(a4, b4, payload)),
@@ -113,7 +126,9 @@ fn smoltcp_and_we_agree_on_every_byte() {
 #[test]
 fn a_checksum_of_zero_is_written_as_ones_by_udp_alone() {
     for (protocol, field, zero) in [(17, 6, 0xffff), (6, 16, 0)] {
-        let mut packet = [0x45, 0, 0, 42, 0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 198, 51, 100, 7].to_vec();
+        let mut packet =
+            [0x45, 0, 0, 42, 0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 198, 51, 100, 7]
+                .to_vec();
         packet.resize(42, 0);
         packet[25] = 22;
         let mut zeros = 0;
@@ -135,10 +150,14 @@ fn every_flipped_bit_is_noticed() {
         for bit in 0..packet.len() * 8 {
             let mut damaged = packet.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            // The IPv6 header has no checksum, so what the pseudo header does not hold is not protected.
+            // The IPv6 header has no checksum, so what the pseudo header does not hold is not
+            // protected.
             let unprotected = packet[0] >> 4 == 6 && matches!(bit / 8, 0..4 | 7);
             let result = verify(&damaged);
-            assert!(unprotected || result != Ok(Outcome::Complete), "bit {bit}: {result:?} {packet:02x?}");
+            assert!(
+                unprotected || result != Ok(Outcome::Complete),
+                "bit {bit}: {result:?} {packet:02x?}"
+            );
         }
     }
 }
@@ -171,8 +190,11 @@ fn udp_zero_means_none_over_ipv4_and_is_wrong_over_ipv6() {
     assert_eq!(verify(&four), Ok(Outcome::NoChecksum));
     assert_eq!(verify(&six), Err(PacketError::MissingChecksum));
     // A sum that comes out as zero is sent as 0xffff: choose the payload so.
-    let mut packet =
-        ipv4(IpProtocol::Udp, 10, udp(IpAddress::Ipv4(V4.0.into()), IpAddress::Ipv4(V4.1.into()), &[0, 0]));
+    let mut packet = ipv4(
+        IpProtocol::Udp,
+        10,
+        udp(IpAddress::Ipv4(V4.0.into()), IpAddress::Ipv4(V4.1.into()), &[0, 0]),
+    );
     let check = [packet[26], packet[27]];
     packet[28..30].copy_from_slice(&check);
     fill(&mut packet).unwrap();
@@ -215,13 +237,22 @@ fn impossible_lengths_are_told() {
     assert_eq!(verify(&with(udp4, 0, &[0x75])), Err(PacketError::Version(7)));
     assert_eq!(verify(&[]), Err(PacketError::Truncated { needed: 1, actual: 0 }));
     for length in [0u16, 7, 16] {
-        assert_eq!(fill(&mut with(udp6, 44, &length.to_be_bytes())), Err(PacketError::Length), "{length}");
+        assert_eq!(
+            fill(&mut with(udp6, 44, &length.to_be_bytes())),
+            Err(PacketError::Length),
+            "{length}"
+        );
     }
 }
 
-/// An IPv6 UDP packet with extension headers between, summed to `destination` in place of the header's own.
+/// An IPv6 UDP packet with extension headers between, summed to `destination` in place of the
+/// header's own.
 fn extended(first: u8, headers: &[u8], destination: Ipv6Address) -> Vec<u8> {
-    let plain = ipv6(IpProtocol::Udp, 12, udp(IpAddress::Ipv6(v6(1)), IpAddress::Ipv6(destination), b"abcd"));
+    let plain = ipv6(
+        IpProtocol::Udp,
+        12,
+        udp(IpAddress::Ipv6(v6(1)), IpAddress::Ipv6(destination), b"abcd"),
+    );
     let mut packet = plain[..40].to_vec();
     packet[6] = first;
     packet[4..6].copy_from_slice(&((headers.len() + 12) as u16).to_be_bytes());
@@ -232,7 +263,8 @@ fn extended(first: u8, headers: &[u8], destination: Ipv6Address) -> Vec<u8> {
 
 #[test]
 fn extension_headers_are_walked() {
-    let hop_by_hop_and_options = [60, 0, 1, 4, 0, 0, 0, 0, 44, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let hop_by_hop_and_options =
+        [60, 0, 1, 4, 0, 0, 0, 0, 44, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let whole_fragment = [17, 0, 0, 0, 1, 2, 3, 4];
     let headers = [&hop_by_hop_and_options[..], &whole_fragment].concat();
     assert_eq!(verify(&extended(0, &headers, v6(2))), Ok(Outcome::Complete));
@@ -241,7 +273,10 @@ fn extension_headers_are_walked() {
     let authentication = [17, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9];
     assert_eq!(verify(&extended(51, &authentication, v6(2))), Ok(Outcome::Complete));
     // It says that it is longer than the packet.
-    assert_eq!(verify(&extended(60, &[17, 200, 0, 0, 0, 0, 0, 0], v6(2))), Err(PacketError::Length));
+    assert_eq!(
+        verify(&extended(60, &[17, 200, 0, 0, 0, 0, 0, 0], v6(2))),
+        Err(PacketError::Length)
+    );
     // No next header.
     assert_eq!(verify(&extended(59, &[], v6(2))), Ok(Outcome::OtherProtocol(59)));
 }
@@ -256,8 +291,14 @@ fn routing_headers_move_the_destination_while_segments_are_left() {
     assert_eq!(verify(&extended(43, &list(0, 1, [first, last]), last)), Ok(Outcome::Complete));
     assert_eq!(verify(&extended(43, &list(4, 1, [last, first]), last)), Ok(Outcome::Complete));
     assert_eq!(verify(&extended(43, &list(0, 0, [first, last]), v6(2))), Ok(Outcome::Complete));
-    assert_eq!(verify(&extended(43, &list(0, 1, [first, last]), first)), Err(PacketError::TransportChecksum));
-    assert_eq!(verify(&extended(43, &list(9, 1, [first, last]), last)), Err(PacketError::RoutingHeader(9)));
+    assert_eq!(
+        verify(&extended(43, &list(0, 1, [first, last]), first)),
+        Err(PacketError::TransportChecksum)
+    );
+    assert_eq!(
+        verify(&extended(43, &list(9, 1, [first, last]), last)),
+        Err(PacketError::RoutingHeader(9))
+    );
     assert_eq!(verify(&extended(43, &[17, 0, 0, 1, 0, 0, 0, 0], last)), Err(PacketError::Length));
 }
 
@@ -266,7 +307,9 @@ fn an_ipv4_source_route_moves_the_destination_too() {
     let last = [203, 0, 113, 9];
     let segment = |destination: [u8; 4]| {
         let mut segment = vec![0; 12];
-        udp(IpAddress::Ipv4(V4.0.into()), IpAddress::Ipv4(destination.into()), b"abcd")(&mut segment);
+        udp(IpAddress::Ipv4(V4.0.into()), IpAddress::Ipv4(destination.into()), b"abcd")(
+            &mut segment,
+        );
         segment
     };
     let packet = |option: &[u8], segment: &[u8]| {

@@ -1,9 +1,9 @@
 //! Laws that hold for any data, against the naive oracle and two independent crates.
 
 use crate::oracle::naive;
-use checksum::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use shortwire_checksum::*;
 
 fn data() -> impl Strategy<Value = Vec<u8>> {
     // Bytes of one value are where carries gather and where the two zeros are.
@@ -114,7 +114,7 @@ fn zero_has_two_forms_and_only_zeros_give_the_first() {
 
 #[test]
 fn kernels_are_found_by_name_and_selected() {
-    use checksum::kernel::{KernelError, select};
+    use shortwire_checksum::kernel::{KernelError, select};
     let error = Kernel::by_name("fast").unwrap_err();
     assert_eq!(error, KernelError::Unknown);
     for kernel in Kernel::all() {

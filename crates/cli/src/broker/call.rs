@@ -1,4 +1,5 @@
-//! One call of a process of another machine, until its channel is in the hands of the other end of its connection.
+//! One call of a process of another machine, until its channel is in the hands of the other end of
+//! its connection.
 #![allow(unsafe_code)]
 
 use std::net::{IpAddr, TcpStream};
@@ -192,7 +193,11 @@ impl Call {
         let word = random();
         let told = proof(bar.secret(), Kind::Challenge, &hello, word);
         self.state = State::Challenged { hello, word };
-        if self.say(Message { words: [word, told], ..Message::new(Kind::Challenge) }) { Turn::Wait } else { Turn::Over }
+        if self.say(Message { words: [word, told], ..Message::new(Kind::Challenge) }) {
+            Turn::Wait
+        } else {
+            Turn::Over
+        }
     }
 
     /// Calls who listens under the connection's name, if that is who owns the connection.
@@ -203,7 +208,7 @@ impl Call {
         }
         let Ok(to) = channel::connect(&own, &theirs) else { return Turn::Wait };
         // Anybody can listen under any name.
-        let owner = inet::peer_uid(&[theirs, own]);
+        let owner = inet::peer_uid(&[theirs, own]).ok().flatten();
         let listens = channel::peer(to).map(|cred| cred.uid);
         if owner.is_none() || listens != owner && listens != Some(0) {
             hidden::close(to);

@@ -1,5 +1,5 @@
-//! The bar as the broker looks after it: that this machine lives, and what has been left by processes and machines that do
-//! not.
+//! The bar as the broker looks after it: that this machine lives, and what has been left by
+//! processes and machines that do not.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -45,7 +45,8 @@ impl Lease {
         // SAFETY: just opened, and nobody else's.
         #[expect(unsafe_code, reason = "the library hands out numbers")]
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        let bar = Bar::open(file.as_raw_fd(), true).map_err(|why| anyhow!("the bar cannot be used: {why}"))?;
+        let bar = Bar::open(file.as_raw_fd(), true)
+            .map_err(|why| anyhow!("the bar cannot be used: {why}"))?;
         let id = bar::guest_id();
         if let Some(guest) = bar.find_guest(id) {
             let beat = || bar.pulse(guest).map(|(_, beat, _)| beat);
@@ -54,7 +55,9 @@ impl Lease {
                 sleep(WATCH);
             }
             if beat() != before {
-                bail!("a broker runs for this machine already, or another machine is a copy of this one");
+                bail!(
+                    "a broker runs for this machine already, or another machine is a copy of this one"
+                );
             }
         }
         let guest = bar.enter_guest(id).context("the bar has no place for another machine")?;
@@ -67,23 +70,30 @@ impl Lease {
         &self.bar
     }
 
-    /// Says that this machine lives, and frees what others have left. False if the place is not ours any more.
+    /// Says that this machine lives, and frees what others have left. False if the place is not
+    /// ours any more.
     pub fn beat(&mut self) -> bool {
-        let alone = self.bar.pulse(self.guest).is_some_and(|(id, beat, _)| (id, beat) == (self.id, self.beats));
+        let alone = self
+            .bar
+            .pulse(self.guest)
+            .is_some_and(|(id, beat, _)| (id, beat) == (self.id, self.beats));
         if !alone {
             return false;
         }
         self.beats = self.bar.beat(self.guest) + 1;
         let silent = self.reclaim();
         for guest in silent {
-            if let (Some((id, ..)), false) = (self.bar.pulse(guest), self.bar.members().any(|(_, of)| of == guest)) {
+            if let (Some((id, ..)), false) =
+                (self.bar.pulse(guest), self.bar.members().any(|(_, of)| of == guest))
+            {
                 self.bar.leave_guest(guest, id);
             }
         }
         true
     }
 
-    /// For somebody who is about to need room. What the dead of two machines had is free once both have looked.
+    /// For somebody who is about to need room. What the dead of two machines had is free once both
+    /// have looked.
     pub fn make_room(&mut self) {
         if self.bar.is_short() && self.looked.elapsed() > SELDOM {
             self.reclaim();
@@ -101,7 +111,9 @@ impl Lease {
     /// Of this machine the kernel knows who lives, of others only their silence is known.
     fn is_dead(&self, member: u64, silent: &[u32]) -> bool {
         match self.bar.guest_of(member) {
-            Some(guest) if guest == self.guest => !bar::is_held(self.file.as_raw_fd(), Member::index(member)),
+            Some(guest) if guest == self.guest => {
+                !bar::is_held(self.file.as_raw_fd(), Member::index(member))
+            }
             // A machine that is not there has no processes.
             Some(guest) => silent.contains(&guest) || self.bar.pulse(guest).is_none(),
             None => true,
@@ -109,7 +121,10 @@ impl Lease {
     }
 
     fn is_silent(&mut self, guest: u32) -> bool {
-        let Some(place) = self.others.get_mut(guest as usize).filter(|_| guest != self.guest) else { return false };
+        let Some(place) = self.others.get_mut(guest as usize).filter(|_| guest != self.guest)
+        else {
+            return false;
+        };
         let Some((id, beat, rests)) = self.bar.pulse(guest) else {
             *place = None;
             return false;

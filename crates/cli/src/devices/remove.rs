@@ -1,12 +1,11 @@
 //! `shortwire devices --remove`: a device goes away while programs run.
 //!
-//! The one thing that is written to a table of another process is the word that says so. A program finds it at its next look
-//! at a connection over that device; to make it look, the receiving side of its sockets is shut, which wakes whoever sleeps
-//! on them and tells the peer nothing. Ending the connections is the library's work, as it is what the peer is told.
+//! The one thing that is written to a table of another process is the word that says so, and the
+//! mode of the file it stands in, which proves it. A program finds it at its next look at a
+//! connection over that device; to make it look, the receiving side of its sockets is shut, which
+//! wakes whoever sleeps on them and tells the peer nothing. Ending the connections is the library's
+//! work, as it is what the peer is told.
 
-use std::fs::File;
-use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
@@ -18,11 +17,12 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smc::conn::Conn;
 use smc::kind::Kind;
-use smc::table::Header;
 
 use crate::run::Device;
+use crate::tell::{names, tell};
 
-/// How often connections are looked at, and how long apart. One that is being upgraded meanwhile is met by a later look.
+/// How often connections are looked at, and how long apart. One that is being upgraded meanwhile is
+/// met by a later look.
 const LOOKS: u32 = 20;
 const APART: Duration = Duration::from_millis(50);
 
@@ -33,15 +33,20 @@ pub fn run(device: Device, pid: Option<u32>) -> Result<ExitCode> {
         Device::Ivshmem => Kind::Ivshmem,
         Device::Verbs => Kind::Verbs,
     };
-    let wanted = |table: &Table| pid.is_none_or(|pid| table.programs.iter().any(|program| program.pid == pid));
+    let wanted = |table: &Table| {
+        pid.is_none_or(|pid| table.programs.iter().any(|program| program.pid == pid))
+    };
     let tables: Vec<Table> = snapshot(|_| true).tables.into_iter().filter(&wanted).collect();
     match pid {
-        Some(pid) => ensure!(!tables.is_empty(), "process {pid} has no connections under `shortwire run`"),
+        Some(pid) => {
+            ensure!(!tables.is_empty(), "process {pid} has no connections under `shortwire run`")
+        }
         None => ensure!(!tables.is_empty(), "no program under `shortwire run` has connections"),
     }
     for table in &tables {
-        let names = table.programs.iter().map(named).collect::<Vec<_>>().join(", ");
-        take(table, kind).with_context(|| format!("cannot take {} from {names}", kind.name()))?;
+        let names = names(table);
+        tell(table, table.removed | kind.bit())
+            .with_context(|| format!("cannot take {} from {names}", kind.name()))?;
         println!("{} is gone from {names}", kind.name());
     }
     for look in 0..LOOKS {
@@ -61,15 +66,13 @@ pub fn run(device: Device, pid: Option<u32>) -> Result<ExitCode> {
             Some(error) if look + 1 == LOOKS => {
                 eprintln!("{left} connections end when they are used next: {error:#}");
             }
-            None if look + 1 == LOOKS => eprintln!("{left} connections end when they are used next"),
+            None if look + 1 == LOOKS => {
+                eprintln!("{left} connections end when they are used next")
+            }
             _ => {}
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-pub fn named(program: &Program) -> String {
-    format!("{} ({})", program.name, program.pid)
 }
 
 fn goes_on(conn: &Conn, kind: Kind) -> bool {
@@ -78,20 +81,15 @@ fn goes_on(conn: &Conn, kind: Kind) -> bool {
     conn.needs_device() && !over && conn.kind() == kind
 }
 
-fn take(table: &Table, kind: Kind) -> Result<()> {
-    let file = File::options().read(true).write(true).open(&table.path)?;
-    let at = offset_of!(Header, removed) as u64;
-    Ok(file.write_all_at(&(table.removed | kind.bit()).to_ne_bytes(), at)?)
-}
-
 /// Makes whoever sleeps on the connection look at it.
 fn wake(programs: &[Program], conn: &Conn) -> Result<()> {
-    let inode = u64::from(conn.inode.load(Relaxed));
+    let inode = u64::from(conn.identity.inode.load(Relaxed));
     for program in programs {
         let Some(number) = descriptor_of(program.pid, inode) else { continue };
         let pid = Pid::from_raw(program.pid as i32).context("no process")?;
         let process = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
-        let socket = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).context("pidfd_getfd")?;
+        let socket =
+            pidfd_getfd(process, number, PidfdGetfdFlags::empty()).context("pidfd_getfd")?;
         shutdown(socket, Shutdown::Read).context("shutdown")?;
         return Ok(());
     }

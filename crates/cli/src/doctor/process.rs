@@ -1,4 +1,5 @@
-//! A running process: whether the library is in it, how its connections go, and what keeps the others on TCP.
+//! A running process: whether the library is in it, how its connections go, and what keeps the
+//! others on TCP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,10 +9,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use connections::{Connection, LATE_HINT, Mode, Wakeups, other_ends, snapshot};
+use connections::policy::keeps_on_tcp;
+use connections::{Connection, LATE_HINT, Mode, Table, Wakeups, other_ends, snapshot};
 use rustix::process::getuid;
+use smc::config::IoUring;
+use smc::reason;
+use smc::table::OFF;
 
-use super::{Finding, Report, program};
+use super::loaded::Loaded;
+use super::{Report, program, surroundings};
+use crate::finding::{Finding, in_quotes, obstacle};
 use crate::run::obstacles;
 
 /// Peers named in a finding.
@@ -19,7 +26,6 @@ const MOST_NAMES: usize = 5;
 
 /// What /proc tells.
 struct Process {
-    pid: u32,
     root: PathBuf,
     environment: Vec<String>,
     files: Vec<PathBuf>,
@@ -30,17 +36,27 @@ pub fn examine(pid: u32) -> Result<Report> {
     let process = Process::read(pid)?;
     let executable = fs::read_link(process.root.join("exe")).unwrap_or_default();
     let mut findings = Vec::new();
-    if process.files.iter().any(|file| file.ends_with("libshortwire.so")) {
-        findings.push(Finding::good("the library is loaded"));
+    if let Some(loaded) = Loaded::find("libshortwire.so", &process.files) {
+        findings.extend(loaded.findings(&process.root));
         findings.extend(process.settings());
         findings.extend(process.circumstances());
+        findings.extend(surroundings::findings(&process.root, &process.environment));
         findings.extend(connections(pid));
+    } else if Loaded::find("libshortwire_rsocket.so", &process.files).is_some() {
+        findings.push(Finding::good("the library for rsockets is loaded"));
+        findings.push(Finding::note(
+            "its rsockets are in no list of connections",
+            "Ask the program itself how they go.",
+        ));
     } else {
         findings.extend(process.not_loaded(&executable));
     }
-    let code: Vec<PathBuf> = process.files.iter().filter(|path| !program::is_system(path)).cloned().collect();
+    let code: Vec<PathBuf> =
+        process.files.iter().filter(|path| !program::is_system(path)).cloned().collect();
     findings.extend(program::habits(&code));
-    Ok(Report { subject: format!("{pid} {}", executable.display()), findings })
+    // A program may have another name than its file, which several share.
+    let name = fs::read_to_string(process.root.join("comm")).unwrap_or_default();
+    Ok(Report { subject: format!("{pid} {} ({})", name.trim(), executable.display()), findings })
 }
 
 impl Process {
@@ -50,7 +66,9 @@ impl Process {
         let maps = match fs::read_to_string(root.join("maps")) {
             Ok(maps) => maps,
             Err(error) if error.kind() == ErrorKind::PermissionDenied && getuid().is_root() => {
-                bail!("the kernel lets nobody look into process {pid}: it is protected, or of another namespace")
+                bail!(
+                    "the kernel lets nobody look into process {pid}: it is protected, or of another namespace"
+                )
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 bail!(
@@ -58,39 +76,65 @@ impl Process {
                     meta.uid()
                 )
             }
-            Err(error) => return Err(error).with_context(|| format!("cannot look into process {pid}")),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot look into process {pid}"));
+            }
         };
         let files: BTreeSet<PathBuf> =
             maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].into())).collect();
         let environment = fs::read(root.join("environ")).unwrap_or_default();
-        let environment = environment.split(|&byte| byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
+        let environment = environment
+            .split(|&byte| byte == 0)
+            .map(|text| String::from_utf8_lossy(text).into_owned());
         let status = fs::read_to_string(root.join("status")).unwrap_or_default();
-        Ok(Process { pid, environment: environment.collect(), files: files.into_iter().collect(), status, root })
+        Ok(Process {
+            environment: environment.collect(),
+            files: files.into_iter().collect(),
+            status,
+            root,
+        })
     }
 
     fn not_loaded(&self, executable: &Path) -> Vec<Finding> {
-        let found: Vec<Finding> = obstacles(executable).iter().map(program::obstacle).collect();
+        let found: Vec<Finding> = obstacles(executable).iter().map(obstacle).collect();
         if !found.is_empty() {
             return found;
         }
-        let preloads = self.environment.iter().find_map(|variable| variable.strip_prefix("LD_PRELOAD="));
+        let preloads =
+            self.environment.iter().find_map(|variable| variable.strip_prefix("LD_PRELOAD="));
         if preloads.is_some_and(|value| value.contains("libshortwire.so")) {
             return vec![Finding::obstacle(
                 "LD_PRELOAD names the library, but the loader did not take it",
-                "The program gained rights when it started, or sees another root directory, where the library must be too.",
+                "The program gained rights when it started, sees another root directory, where the library must be too, or AppArmor or NoExecPaths keeps it from mapping the library: below /usr/lib most profiles allow it.",
             )];
         }
-        let command = fs::read_to_string(self.root.join("cmdline")).unwrap_or_default();
-        let command = command.trim_end_matches('\0').replace('\0', " ");
+        if let Some(unit) = self.unit() {
+            return vec![Finding::obstacle(
+                format!("does not load the library; {unit} has started it"),
+                format!("`shortwire enable {unit}`, and restart it."),
+            )];
+        }
+        let command = fs::read(self.root.join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command);
+        let words: Vec<String> = command.trim_end_matches('\0').split('\0').map(word).collect();
+        let command = words.join(" ");
         vec![Finding::obstacle(
             "was not started under `shortwire run`",
             format!("Start it again: shortwire run -- {command}"),
         )]
     }
 
+    /// The service whose control group it is in.
+    fn unit(&self) -> Option<String> {
+        let groups = fs::read_to_string(self.root.join("cgroup")).ok()?;
+        unit_of(&groups).map(String::from)
+    }
+
     fn settings(&self) -> Vec<Finding> {
-        let variables =
-            self.environment.iter().filter_map(|variable| variable.strip_prefix("SHORTWIRE_")?.split_once('='));
+        let variables = self
+            .environment
+            .iter()
+            .filter_map(|variable| variable.strip_prefix("SHORTWIRE_")?.split_once('='));
         let mut findings = Vec::new();
         for (name, value) in variables {
             if let Err(expected) = smc::setting::check(name.as_bytes(), value.as_bytes()) {
@@ -98,17 +142,25 @@ impl Process {
                     format!("SHORTWIRE_{name}={value} is not understood, so it shares memory with nobody"),
                     format!("Start it again with SHORTWIRE_{name} as {expected}."),
                 ));
-            } else if smc::setting::is_off(name.as_bytes(), value.as_bytes()) {
-                let advice = "Start it again without --disable, SHORTWIRE_DISABLE and --peer-policy off.";
-                findings.push(Finding::obstacle("was told to change nothing", advice));
             }
+        }
+        match keeps_on_tcp(&self.root).filter(|_| findings.is_empty()) {
+            Some(reason::OFF) => findings.push(Finding::obstacle(
+                "was told to change nothing",
+                "Start it again without --disable, SHORTWIRE_DISABLE and --peer-policy off, and look at `shortwire config show`.",
+            )),
+            // A file may have been changed since the program read it.
+            Some(why) => findings.push(Finding::obstacle(format!("if it were started now: {}", why.words()), why.hint())),
+            None => {}
         }
         findings
     }
 
     fn circumstances(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let field = |name: &str| self.status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let field = |name: &str| {
+            self.status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+        };
         if field("Seccomp:") == Some("2") {
             findings.push(Finding::note(
                 "a seccomp filter is in force",
@@ -116,21 +168,23 @@ impl Process {
             ));
         }
         if self.descriptors().any(|link| link == Path::new("anon_inode:[io_uring]")) {
-            findings.push(Finding::obstacle(
-                "has an io_uring open: all its connections stay TCP",
-                "Tell the program to use epoll, or run it with `shortwire run --io-uring deny`.",
-            ));
-        }
-        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        if namespace("self") != namespace(&self.pid.to_string()) {
-            findings.push(Finding::note(
-                "is in another network namespace than this shell",
-                "Only peers in the same namespace can share memory with it.",
-            ));
+            let mode = self.environment.iter().find_map(|v| v.strip_prefix("SHORTWIRE_IO_URING="));
+            findings.push(match mode.and_then(|mode| smc::setting::io_uring(mode.as_bytes())) {
+                Some(IoUring::Stay) => Finding::obstacle(
+                    "has an io_uring open: all its connections stay TCP",
+                    "Tell the program to use epoll, or run it with `shortwire run --io-uring look`.",
+                ),
+                _ => Finding::note(
+                    "has an io_uring open: connections that it uses by it stay TCP (IO_URING)",
+                    "Nothing, unless those are to be fast: then tell the program to use epoll, or run it with `shortwire run --io-uring deny`.",
+                ),
+            });
         }
         let limits = fs::read_to_string(self.root.join("limits")).unwrap_or_default();
         let limit = limits.lines().find(|line| line.starts_with("Max open files"));
-        let limit = limit.and_then(|line| line.split_whitespace().nth(3)?.parse::<usize>().ok()).unwrap_or(usize::MAX);
+        let limit = limit
+            .and_then(|line| line.split_whitespace().nth(3)?.parse::<usize>().ok())
+            .unwrap_or(usize::MAX);
         let open = self.descriptors().count();
         if open >= limit - limit / 8 {
             findings.push(Finding::note(
@@ -147,18 +201,81 @@ impl Process {
     }
 }
 
+/// For the shell: in quotes if it is more than a plain word.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_string(),
+        false => in_quotes(text),
+    }
+}
+
+/// A service of the system, as a line of /proc/PID/cgroup names it.
+fn unit_of(groups: &str) -> Option<&str> {
+    let mut paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.find_map(|path| {
+        let path = path.strip_prefix("/system.slice/")?;
+        path.split('/').find(|part| part.ends_with(".service"))
+    })
+}
+
+/// A process and all that descend from it, as servers have their connections in workers.
+fn family(pid: u32) -> BTreeSet<u32> {
+    let mut family = BTreeSet::new();
+    let mut left = vec![pid];
+    while let Some(pid) = left.pop() {
+        if !family.insert(pid) {
+            continue;
+        }
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            left.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    family
+}
+
 fn connections(pid: u32) -> Vec<Finding> {
-    let all = snapshot(|_| true).connections;
-    let own = |connection: &&Connection| connection.programs.iter().any(|program| program.pid == pid);
-    let own: Vec<&Connection> =
-        all.iter().filter(own).filter(|connection| !matches!(connection.mode, Mode::Listener)).collect();
+    let snapshot = snapshot(|_| true);
+    let all = snapshot.connections;
+    let family = family(pid);
+    let whose = match family.len() {
+        1 => String::new(),
+        n => format!(" of it and the {} processes that it started", n - 1),
+    };
+    let own = |connection: &&Connection| {
+        connection.programs.iter().any(|program| family.contains(&program.pid))
+    };
+    let own: Vec<&Connection> = all
+        .iter()
+        .filter(own)
+        .filter(|connection| !matches!(connection.mode, Mode::Listener))
+        .collect();
     if own.is_empty() {
-        return vec![Finding::good("has no TCP connections at present")];
+        let none = match family.len() {
+            1 => "has no TCP connections at present".to_string(),
+            n => format!(
+                "neither it nor the {} processes that it started have TCP connections at present",
+                n - 1
+            ),
+        };
+        return vec![Finding::good(none)];
     }
     let shared = own.iter().filter(|connection| matches!(connection.mode, Mode::Smcd)).count();
     let mut findings = Vec::new();
+    let is_its = |table: &&Table| table.programs.iter().any(|program| program.pid == pid);
+    if snapshot.tables.iter().find(is_its).is_some_and(|table| table.removed & OFF != 0) {
+        findings.push(Finding::obstacle(
+            "is switched off: no connection of it leaves TCP any more",
+            "`shortwire on` switches it on again, for new connections.",
+        ));
+    }
     if shared > 0 {
-        findings.push(Finding::good(format!("{shared} of {} connections go through shared memory", own.len())));
+        findings.push(Finding::good(format!(
+            "{shared} of {} connections{whose} go through shared memory",
+            own.len()
+        )));
     }
     let mut wakeups = Wakeups::default();
     for detail in own.iter().filter_map(|connection| connection.detail.as_ref()) {
@@ -186,8 +303,10 @@ fn connections(pid: u32) -> Vec<Finding> {
 
 /// Who is at the other ends, in words.
 fn others(pid: u32, ends: &[(SocketAddr, SocketAddr)]) -> String {
-    let names: BTreeSet<String> =
-        other_ends(pid, ends).into_iter().map(|program| format!("{} ({})", program.name, program.pid)).collect();
+    let names: BTreeSet<String> = other_ends(pid, ends)
+        .into_iter()
+        .map(|program| format!("{} ({})", program.name, program.pid))
+        .collect();
     let more = names.len().saturating_sub(MOST_NAMES);
     let mut text = names.into_iter().take(MOST_NAMES).collect::<Vec<_>>().join(", ");
     if more > 0 {
@@ -201,19 +320,45 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::doctor::Level;
+    use crate::finding::Level;
 
     #[test]
     fn a_process_without_the_library_is_told_to_start_again() {
         let report = examine(std::process::id()).unwrap();
         let finding = &report.findings[0];
         assert_eq!(finding.level, Level::Obstacle);
-        assert!(finding.advice.as_ref().unwrap().starts_with("Start it again: shortwire run -- /"), "{finding:?}");
+        assert!(
+            finding.advice.as_ref().unwrap().starts_with("Start it again: shortwire run -- /"),
+            "{finding:?}"
+        );
+    }
+
+    #[test]
+    fn a_service_is_known_by_its_control_group() {
+        let of = |groups| unit_of(groups);
+        assert_eq!(of("0::/system.slice/redis-server.service\n"), Some("redis-server.service"));
+        assert_eq!(
+            of("1:name=systemd:/system.slice/system-postgresql.slice/postgresql@15-main.service/x"),
+            Some("postgresql@15-main.service")
+        );
+        assert_eq!(of("0::/user.slice/user-0.slice/session-1.scope\n"), None);
+    }
+
+    #[test]
+    fn a_family_has_its_children() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let found = family(std::process::id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.contains(&child.id()) && found.contains(&std::process::id()), "{found:?}");
     }
 
     #[test]
     fn a_process_that_is_not_there() {
-        assert_eq!(examine(u32::MAX).err().unwrap().to_string(), format!("there is no process {}", u32::MAX));
+        assert_eq!(
+            examine(u32::MAX).err().unwrap().to_string(),
+            format!("there is no process {}", u32::MAX)
+        );
     }
 
     #[test]

@@ -9,8 +9,13 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 
-use super::{Finding, Report};
-use crate::run::{Obstacle, find_program, obstacles};
+use super::Report;
+use crate::conffiles::Health;
+use crate::finding::{Finding, obstacle};
+use crate::run::{find_program, is_go, obstacles};
+
+/// For who looks at a program that makes three calls, and finds TCP.
+const BEGINS: &str = "connections leave TCP after 8 sends and receives (--after), so short ones stay; where another one of the same two processes led before, with the second answer";
 
 /// What is read of a file at most.
 const LARGEST: u64 = 1 << 30;
@@ -23,27 +28,25 @@ pub fn examine(name: &OsStr) -> Result<Report> {
     let mut findings: Vec<Finding> = obstacles(&path).iter().map(obstacle).collect();
     if findings.is_empty() {
         findings.push(Finding::good("the library can be loaded into it"));
+        if is_go(&path) {
+            findings.push(Finding::good(
+                "it is a Go program with the C library: the system calls that Go makes itself are followed, too",
+            ));
+        }
+        findings.push(Finding::good(BEGINS));
         findings.extend(habits(&files_of(&path)));
     }
+    findings.extend(Health::here(None).problems().map(|problem| {
+        Finding::obstacle(
+            problem,
+            "Correct the file: until then programs that are started from here stay on TCP.",
+        )
+    }));
     Ok(Report { subject: path.display().to_string(), findings })
 }
 
-pub fn obstacle(obstacle: &Obstacle) -> Finding {
-    let advice = match obstacle.root() {
-        Obstacle::Static => "Use a build of it that is linked dynamically.",
-        Obstacle::Go => "Nothing: Go programs cannot take part yet.",
-        Obstacle::OtherMachine => "Use a build for this machine's word size.",
-        Obstacle::Musl => "Use a build for glibc.",
-        Obstacle::Privileged(_) => {
-            "Start it as that user already, or give it its rights otherwise (systemd's AmbientCapabilities)."
-        }
-        Obstacle::Interpreter(..) => "Use another interpreter.",
-    };
-    Finding::obstacle(obstacle.to_string(), advice)
-}
-
-/// The program and the libraries it names, as the loader finds them; the C library and the loader, which are ours to
-/// know, left out.
+/// The program and the libraries it names, as the loader finds them; the C library and the loader,
+/// which are ours to know, left out.
 fn files_of(program: &Path) -> Vec<PathBuf> {
     let interpreter = crate::run::interpreter_of(program);
     let (program, loader) = match interpreter {
@@ -51,14 +54,21 @@ fn files_of(program: &Path) -> Vec<PathBuf> {
         None => return Vec::new(),
     };
     let listed = Command::new(loader).arg("--list").arg(&program).env_remove("LD_PRELOAD").output();
-    let listed = listed.map_or_else(|_| String::new(), |said| String::from_utf8_lossy(&said.stdout).into_owned());
+    let listed = listed
+        .map_or_else(|_| String::new(), |said| String::from_utf8_lossy(&said.stdout).into_owned());
     let libraries = listed.lines().filter_map(|line| line.split(" => ").nth(1)?.split(" (").next());
-    [program].into_iter().chain(libraries.map(PathBuf::from)).filter(|path| !is_system(path)).collect()
+    [program]
+        .into_iter()
+        .chain(libraries.map(PathBuf::from))
+        .filter(|path| !is_system(path))
+        .collect()
 }
 
 pub fn is_system(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    ["libc.so", "libc-", "libpthread", "libm.so", "ld-linux", "libshortwire"].iter().any(|ours| name.starts_with(ours))
+    ["libc.so", "libc-", "libpthread", "libm.so", "ld-linux", "libshortwire"]
+        .iter()
+        .any(|ours| name.starts_with(ours))
 }
 
 /// What these files do that the library cannot follow.
@@ -74,13 +84,15 @@ pub fn habits(files: &[PathBuf]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !uring.is_empty() {
         findings.push(Finding::note(
-            format!("can use io_uring ({uring}); from then on all its connections stay TCP"),
-            "Tell the program to use epoll, or run it with `shortwire run --io-uring deny`.",
+            format!("can use io_uring ({uring}); connections on which it does stay TCP"),
+            "Nothing, unless it does so on sockets that should be fast: then tell it to use epoll, or run it with `shortwire run --io-uring deny`.",
         ));
     }
     if !aio.is_empty() {
         findings.push(Finding::note(
-            format!("can use POSIX asynchronous I/O ({aio}); connections on which it does stay TCP"),
+            format!(
+                "can use POSIX asynchronous I/O ({aio}); connections on which it does stay TCP"
+            ),
             "Nothing, unless it does so on sockets that should be fast.",
         ));
     }
@@ -124,19 +136,22 @@ fn habits_of(path: &Path) -> Vec<Habit> {
     habits
 }
 
-/// Whether the instructions contain `mov $NUMBER, %eax` shortly before `syscall`. Numbers that a program computes are not
-/// found, and data between instructions may look like it: a note, not a proof.
+/// Whether the instructions contain `mov $NUMBER, %eax` shortly before `syscall`. Numbers that a
+/// program computes are not found, and data between instructions may look like it: a note, not a
+/// proof.
 #[cfg(target_arch = "x86_64")]
 fn makes_socket_calls(code: &[u8]) -> bool {
-    // readv, writev, sendfile, connect, accept, sendto, recvfrom, sendmsg, recvmsg, accept4, recvmmsg, sendmmsg,
-    // io_uring_enter. Files are read and written too, so read and write say nothing.
+    // readv, writev, sendfile, connect, accept, sendto, recvfrom, sendmsg, recvmsg, accept4,
+    // recvmmsg, sendmmsg, io_uring_enter. Files are read and written too, so read and write say
+    // nothing.
     const NUMBERS: [u32; 13] = [19, 20, 40, 42, 43, 44, 45, 46, 47, 288, 299, 307, 426];
     const FAR: usize = 24;
     let calls = code.windows(2).enumerate().filter(|(_, two)| *two == [0x0f, 0x05]);
     calls.map(|(at, _)| &code[at.saturating_sub(FAR)..at]).any(|before| {
-        before
-            .windows(5)
-            .any(|five| five[0] == 0xb8 && NUMBERS.contains(&u32::from_le_bytes([five[1], five[2], five[3], five[4]])))
+        before.windows(5).any(|five| {
+            five[0] == 0xb8
+                && NUMBERS.contains(&u32::from_le_bytes([five[1], five[2], five[3], five[4]]))
+        })
     })
 }
 
@@ -166,7 +181,10 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         assert_eq!(habits_of(&own), []);
         let libraries = files_of(&own);
-        assert!(libraries.len() >= 2 && !libraries.iter().any(|path| is_system(path)), "{libraries:?}");
+        assert!(
+            libraries.len() >= 2 && !libraries.iter().any(|path| is_system(path)),
+            "{libraries:?}"
+        );
         #[cfg(target_arch = "x86_64")]
         {
             let maps = fs::read_to_string("/proc/self/maps").unwrap();

@@ -11,8 +11,9 @@ User-defined ones are kept in $XDG_CONFIG_HOME/shortwire/eids.toml (usually belo
 it is told others by --ueid; programs that run already keep theirs."
 )]
 #[command(after_help = "Examples:
-  shortwire ueid add SHOP.1 && shortwire seid disable     programs share memory with programs of SHOP.1 only
-  shortwire ueid del SHOP.1                               ... and with the last one gone, with all again")]
+  shortwire ueid add SHOP.1 && shortwire seid disable
+      programs share memory with programs of SHOP.1 only
+  shortwire ueid del SHOP.1  ... and with the last one gone, with all again")]
 pub struct Ueid {
     #[command(subcommand)]
     pub command: Option<UeidCommand>,

@@ -1,68 +1,30 @@
-//! Counters as Prometheus text over HTTP: one thread that reads what any other process could read.
+//! Counters of an engine as Prometheus text over HTTP: threads that read what any other process
+//! could read.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ::engine::counters::{Process, Tree};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// A client that says nothing must not keep others waiting for long.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest request that is read.
-const REQUEST: u64 = 8192;
+use crate::exposition::{OPENMETRICS, counter, openmetrics};
+use crate::http::{self, Response};
 
-/// Starts to serve. Gives the address, with the port that the kernel chose if it was 0.
-pub fn serve(address: SocketAddr, path: PathBuf) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind(address)?;
-    let bound = listener.local_addr()?;
+/// Starts to serve. Gives where, in words.
+pub fn serve(address: SocketAddr, path: PathBuf) -> io::Result<String> {
     let mut registry = Registry::with_prefix("shortwire");
     let process = Process { pid: std::process::id(), path, alive: true };
     registry.register_collector(Box::new(Source(process)));
-    std::thread::Builder::new().name("metrics".into()).spawn(move || {
-        for client in listener.incoming().flatten() {
-            // A client that went away is its own business.
-            let _ = answer(&client, &registry);
-        }
-    })?;
-    Ok(bound)
-}
-
-fn answer(mut client: &TcpStream, registry: &Registry) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(io::Read::take(client, REQUEST));
-    let mut request = String::new();
-    reader.read_line(&mut request)?;
-    let mut header = String::new();
-    while reader.read_line(&mut header)? > 2 {
-        header.clear();
-    }
-    let mut words = request.split(' ');
-    let (status, body) = match (words.next(), words.next().and_then(|target| target.split('?').next())) {
-        (Some("GET"), Some("/metrics" | "/")) => {
-            let mut body = String::new();
-            match text::encode(&mut body, registry) {
-                Ok(()) => ("200 OK", body),
-                Err(error) => ("500 Internal Server Error", error.to_string()),
-            }
-        }
-        (Some("GET"), _) => ("404 Not Found", "the counters are at /metrics\n".into()),
-        _ => ("405 Method Not Allowed", "only GET\n".into()),
-    };
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let length = body.len();
-    write!(
-        client,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
+    http::serve(&http::Place::Tcp(address), move |request| match request.path.as_str() {
+        "/metrics" | "/" => Response::ok(OPENMETRICS, openmetrics(&registry)),
+        _ => Response::refused("404 Not Found", "the counters are at /metrics"),
+    })
 }
 
 /// Reads the counters anew for each scrape.
@@ -76,19 +38,6 @@ impl Collector for Source {
         links(&mut encoder, &tree)?;
         apps(&mut encoder, &tree)
     }
-}
-
-fn counter<'a>(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    values: impl Iterator<Item = (Vec<(&'a str, &'a str)>, u64)>,
-) -> fmt::Result {
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (labels, value) in values {
-        ConstCounter::new(value).encode(metric.encode_family(&labels)?)?;
-    }
-    Ok(())
 }
 
 fn engines(encoder: &mut DescriptorEncoder, tree: &Tree) -> fmt::Result {
@@ -115,7 +64,8 @@ fn engines(encoder: &mut DescriptorEncoder, tree: &Tree) -> fmt::Result {
         ConstGauge::new(live).encode(metric.encode_family(&[("thread", thread.as_str())])?)?;
     }
     let help = "Duration of a breath that this share of all breaths did not exceed";
-    let mut metric = encoder.encode_descriptor("breath_duration", help, Some(&Unit::Seconds), gauge)?;
+    let mut metric =
+        encoder.encode_descriptor("breath_duration", help, Some(&Unit::Seconds), gauge)?;
     for (engine, thread) in tree.engines.values().zip(&threads) {
         for (quantile, part) in [("0.5", 0.5), ("0.99", 0.99), ("1", 1.0)] {
             let seconds = engine.latency.quantile(part).unwrap_or(0) as f64 / 1e9;
@@ -135,24 +85,41 @@ fn links(encoder: &mut DescriptorEncoder, tree: &Tree) -> fmt::Result {
         ("link_received_bytes", "rxbytes", "Bytes taken out of a link"),
     ] {
         let values = tree.links.iter();
-        counter(encoder, name, help, values.map(|(link, object)| (vec![("link", link.as_str())], object.get(key))))?;
+        counter(
+            encoder,
+            name,
+            help,
+            values.map(|(link, object)| (vec![("link", link.as_str())], object.get(key))),
+        )?;
     }
     Ok(())
 }
 
 fn apps(encoder: &mut DescriptorEncoder, tree: &Tree) -> fmt::Result {
     let gauge = MetricType::Gauge;
-    let mut metric = encoder.encode_descriptor("app_running", "1 if the app could start", None, gauge)?;
+    let mut metric =
+        encoder.encode_descriptor("app_running", "1 if the app could start", None, gauge)?;
     for (app, object) in &tree.apps {
         let labels = [("app", app.as_str()), ("kind", object.label.as_str())];
         ConstGauge::new(object.get("running") as i64).encode(metric.encode_family(&labels)?)?;
     }
-    let busy = tree.apps.iter().map(|(app, o)| (vec![("app", app.as_str()), ("kind", o.label.as_str())], o.get("ns")));
+    let busy = tree
+        .apps
+        .iter()
+        .map(|(app, o)| (vec![("app", app.as_str()), ("kind", o.label.as_str())], o.get("ns")));
     counter(encoder, "app_busy_nanoseconds", "Time spent in an app", busy)?;
     let own = tree.apps.iter().flat_map(|(app, object)| {
-        let values = object.values.iter().filter(|(name, _)| !matches!(name.as_str(), "ns" | "running"));
+        let values =
+            object.values.iter().filter(|(name, _)| !matches!(name.as_str(), "ns" | "running"));
         values.map(move |(name, value)| {
-            (vec![("app", app.as_str()), ("kind", object.label.as_str()), ("counter", name.as_str())], *value)
+            (
+                vec![
+                    ("app", app.as_str()),
+                    ("kind", object.label.as_str()),
+                    ("counter", name.as_str()),
+                ],
+                *value,
+            )
         })
     });
     counter(encoder, "app", "Counters of an app's own", own)

@@ -58,7 +58,7 @@ impl<'a> Session<'a> {
         if let (Some(address), Some(dir)) = (args.metrics, &run_dir) {
             let bound = metrics::serve(address, dir.path().to_path_buf())
                 .with_context(|| format!("cannot serve metrics on {address}"))?;
-            say(&format!("metrics: http://{bound}/metrics"));
+            say(&format!("metrics: {bound}metrics"));
         }
         let threads = Threads::new(options, Registry::standard().clone());
         let mut session = Self {
@@ -75,11 +75,18 @@ impl<'a> Session<'a> {
         session.apply(file)?;
         if session.threads.ask_all(|engine| engine.apps().count()).values().sum::<usize>() == 0 {
             session.listen();
-            bail!("{}", if session.crashed.is_empty() { "no app could start" } else { ALL_CRASHED });
+            bail!(
+                "{}",
+                if session.crashed.is_empty() { "no app could start" } else { ALL_CRASHED }
+            );
         }
         session.before = session.load();
         session.began = Instant::now();
-        say(&format!("running: {}; process {}, Ctrl-C ends it", describe(&file.config), std::process::id()));
+        say(&format!(
+            "running: {}; process {}, Ctrl-C ends it",
+            describe(&file.config),
+            std::process::id()
+        ));
         Ok(session)
     }
 
@@ -121,7 +128,9 @@ impl<'a> Session<'a> {
     fn reload(&mut self) {
         let file = match load(self.path) {
             Ok(file) => file,
-            Err(error) => return say(&format!("reload refused, the network runs on as it was\n{error:#}")),
+            Err(error) => {
+                return say(&format!("reload refused, the network runs on as it was\n{error:#}"));
+            }
         };
         if file.settings != self.settings {
             say("[engine] has changed: that part takes effect at the next start");
@@ -143,7 +152,9 @@ impl<'a> Session<'a> {
             if let Health::Crashed(why) = health
                 && !self.crashed.contains(&thread)
             {
-                say(&format!("thread {thread} crashed, the others run on; SIGHUP starts it again: {why}"));
+                say(&format!(
+                    "thread {thread} crashed, the others run on; SIGHUP starts it again: {why}"
+                ));
                 self.crashed.push(thread);
             }
         }
@@ -151,7 +162,9 @@ impl<'a> Session<'a> {
 
     fn load(&mut self) -> Load {
         let mut all = Load::default();
-        for (breaths, stats) in self.threads.ask_all(|engine| (engine.breaths(), pool::stats())).into_values() {
+        for (breaths, stats) in
+            self.threads.ask_all(|engine| (engine.breaths(), pool::stats())).into_values()
+        {
             all.breaths += breaths;
             all.pool.frees += stats.frees;
             all.pool.freebytes += stats.freebytes;
@@ -163,13 +176,17 @@ impl<'a> Session<'a> {
     /// The report, then the orderly end.
     pub fn finish(mut self) -> Result<ExitCode> {
         self.listen();
-        let wants = |part| self.args.report.contains(&part) && !self.args.report.contains(&Report::None);
+        let wants =
+            |part| self.args.report.contains(&part) && !self.args.report.contains(&Report::None);
         let (load, links, apps) = (wants(Report::Load), wants(Report::Links), wants(Report::Apps));
         let passed = self.began.elapsed();
         if load {
             let after = self.load();
             let breaths = after.breaths.saturating_sub(self.before.breaths);
-            println!("{}", report::load(passed, breaths, self.before.pool, after.pool, self.sleep()));
+            println!(
+                "{}",
+                report::load(passed, breaths, self.before.pool, after.pool, self.sleep())
+            );
         }
         if links {
             print!("{}", report::links(self.threads.links().into_iter()));
@@ -188,20 +205,27 @@ impl<'a> Session<'a> {
     /// The longest present rest of the engines.
     fn sleep(&self) -> Duration {
         let Some(dir) = &self.run_dir else { return Duration::ZERO };
-        let own = counters::Process { pid: std::process::id(), path: dir.path().to_path_buf(), alive: true };
+        let own = counters::Process {
+            pid: std::process::id(),
+            path: dir.path().to_path_buf(),
+            alive: true,
+        };
         let engines = own.read().map(|tree| tree.engines).unwrap_or_default();
-        Duration::from_micros(engines.values().map(|engine| engine.counters.get("sleep_us")).max().unwrap_or(0))
+        Duration::from_micros(
+            engines.values().map(|engine| engine.counters.get("sleep_us")).max().unwrap_or(0),
+        )
     }
 }
 
-/// Where counters go. Without a place for them the engine runs all the same, unless they are asked for.
+/// Where counters go. Without a place for them the engine runs all the same, unless they are asked
+/// for.
 fn publish(needed: bool) -> Result<Option<Arc<RunDir>>> {
     let made = counters::run_root().and_then(|root: PathBuf| RunDir::create(&root));
     match made {
         Ok(dir) => Ok(Some(Arc::new(dir))),
         Err(error) if needed => Err(error).context("metrics need a run directory"),
         Err(error) => {
-            say(&format!("`shortwire top` will not see this engine: {error}"));
+            say(&format!("`shortwire engine top` will not see this engine: {error}"));
             Ok(None)
         }
     }

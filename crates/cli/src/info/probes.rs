@@ -12,8 +12,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, listen,
-    netlink, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
+    connect, listen, netlink, recv, send, socket_with,
 };
 use rustix::process::getuid;
 use serde::Serialize;
@@ -31,9 +31,21 @@ pub struct Feature {
 
 pub fn all() -> Vec<Feature> {
     let mut features = vec![
-        feature("sealed shared memory (memfd)", sealed_memory(), "nothing can be upgraded, all stays TCP"),
-        feature("abstract Unix sockets", abstract_socket().map(drop), "ends cannot meet, all stays TCP"),
-        feature("peer credentials (SO_PEERCRED)", peer_credentials(), "ends cannot check each other, all stays TCP"),
+        feature(
+            "sealed shared memory (memfd)",
+            sealed_memory(),
+            "nothing can be upgraded, all stays TCP",
+        ),
+        feature(
+            "abstract Unix sockets",
+            abstract_socket().map(drop),
+            "ends cannot meet, all stays TCP",
+        ),
+        feature(
+            "peer credentials (SO_PEERCRED)",
+            peer_credentials(),
+            "ends cannot check each other, all stays TCP",
+        ),
     ];
     match connected_pair() {
         Ok(pair) => {
@@ -48,19 +60,29 @@ pub fn all() -> Vec<Feature> {
                 "the switch offset is unknown, all stays TCP",
             ));
         }
-        Err(error) => features.push(feature("TCP over 127.0.0.1", Err(error), "is the loopback interface up?")),
+        Err(error) => features.push(feature(
+            "TCP over 127.0.0.1",
+            Err(error),
+            "is the loopback interface up?",
+        )),
     }
     features
 }
 
 fn feature(name: &'static str, outcome: Result<()>, without: &'static str) -> Feature {
-    Feature { name, works: outcome.is_ok(), problem: outcome.err().map(|error| format!("{error:#}")), without }
+    Feature {
+        name,
+        works: outcome.is_ok(),
+        problem: outcome.err().map(|error| format!("{error:#}")),
+        without,
+    }
 }
 
-/// The control pages of a connection: writable through our mapping made before the seal, for nobody else.
+/// The control pages of a connection: writable through our mapping made before the seal, for nobody
+/// else.
 fn sealed_memory() -> Result<()> {
-    let memory =
-        memfd_create("shortwire-probe", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).context("memfd_create")?;
+    let memory = memfd_create("shortwire-probe", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .context("memfd_create")?;
     ftruncate(&memory, 4096).context("ftruncate")?;
     let ours = map_writable(&memory).context("mmap")?;
     let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -81,7 +103,9 @@ fn sealed_memory() -> Result<()> {
 
 fn map_writable(memory: &OwnedFd) -> Result<*mut std::ffi::c_void> {
     // SAFETY: a fresh mapping at an address the kernel chooses touches no existing memory.
-    let mapping = unsafe { mmap(null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memory, 0) };
+    let mapping = unsafe {
+        mmap(null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memory, 0)
+    };
     Ok(mapping?)
 }
 
@@ -89,7 +113,8 @@ fn map_writable(memory: &OwnedFd) -> Result<*mut std::ffi::c_void> {
 fn abstract_socket() -> Result<(OwnedFd, OwnedFd)> {
     let name = format!("shortwire-probe-{}", std::process::id());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    let make = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let make =
+        || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (listener, client) = (make()?, make()?);
     bind(&listener, &address).context("bind")?;
     listen(&listener, 1).context("listen")?;
@@ -102,7 +127,10 @@ fn peer_credentials() -> Result<()> {
     let (client, accepted) = abstract_socket()?;
     for end in [&client, &accepted] {
         let credentials = socket_peercred(end)?;
-        ensure!(credentials.uid == getuid(), "the kernel names another user than the one at the other end");
+        ensure!(
+            credentials.uid == getuid(),
+            "the kernel names another user than the one at the other end"
+        );
     }
     Ok(())
 }
@@ -121,12 +149,15 @@ fn stream_position((mut client, mut accepted): (TcpStream, TcpStream)) -> Result
     accepted.read_exact(&mut [0; 12])?;
     let info = sys::tcp_info(client.as_fd())?;
     let field = info.get(BYTES_SENT..BYTES_SENT + 8).and_then(|bytes| bytes.try_into().ok());
-    let sent = field.map(u64::from_ne_bytes).context("this kernel's TCP_INFO is too short (before Linux 4.19)")?;
+    let sent = field
+        .map(u64::from_ne_bytes)
+        .context("this kernel's TCP_INFO is too short (before Linux 4.19)")?;
     ensure!(sent == 12, "12 bytes were sent but the kernel counts {sent}");
     Ok(())
 }
 
-/// SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, and the length of the two structures behind the netlink header.
+/// SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, and the length of the two structures behind the netlink
+/// header.
 const LOOKUP: u16 = 20;
 const REQUEST: u16 = 1;
 const HEADER: usize = 16;
@@ -135,7 +166,8 @@ const UID_IN_ANSWER: usize = HEADER + 64;
 
 /// Asks for the one socket with these addresses, as anyone may.
 fn socket_lookup((client, _): &(TcpStream, TcpStream)) -> Result<()> {
-    let (SocketAddr::V4(local), SocketAddr::V4(peer)) = (client.local_addr()?, client.peer_addr()?) else {
+    let (SocketAddr::V4(local), SocketAddr::V4(peer)) = (client.local_addr()?, client.peer_addr()?)
+    else {
         bail!("127.0.0.1 is not IPv4")
     };
     let mut request = Vec::with_capacity(REQUEST_LENGTH);
@@ -153,9 +185,15 @@ fn socket_lookup((client, _): &(TcpStream, TcpStream)) -> Result<()> {
     request.extend([0; 12]);
     request.extend([0; 4]);
     request.extend([0xFF; 8]);
-    let channel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))
+    let channel = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )
+    .context("netlink socket")?;
+    set_socket_timeout(&channel, Timeout::Recv, Some(Duration::from_secs(1)))
         .context("netlink socket")?;
-    set_socket_timeout(&channel, Timeout::Recv, Some(Duration::from_secs(1))).context("netlink socket")?;
     send(&channel, &request, SendFlags::empty()).context("netlink request")?;
     let mut answer = [0u8; 512];
     let (_, length) = recv(&channel, &mut answer, RecvFlags::empty()).context("netlink answer")?;

@@ -1,7 +1,5 @@
 //! Rate, loss and latency: as a picture, and as a table with bars.
 
-use std::path::Path;
-
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use terminal::units::engineering;
@@ -16,9 +14,8 @@ fn sorted(trials: &[Trial]) -> Vec<&Trial> {
     all
 }
 
-pub fn svg(path: &Path, trials: &[Trial], best: Option<&Trial>) -> Result<()> {
-    let text = draw(trials, best).map_err(|error| anyhow!("{error}"))?;
-    Ok(std::fs::write(path, text)?)
+pub fn svg(trials: &[Trial], best: Option<&Trial>) -> Result<String> {
+    draw(trials, best).map_err(|error| anyhow!("{error}"))
 }
 
 fn draw(trials: &[Trial], best: Option<&Trial>) -> Result<String, Box<dyn std::error::Error>> {
@@ -29,7 +26,8 @@ fn draw(trials: &[Trial], best: Option<&Trial>) -> Result<String, Box<dyn std::e
         let rates = 0.0..most(&mut all.iter().map(|trial| trial.rate / 1e6)) * 1.05;
         let losses = 0.0..most(&mut all.iter().map(|trial| trial.loss_percent)).max(0.1) * 1.05;
         let latencies = all.iter().filter_map(|trial| Some((trial, trial.latency_us?)));
-        let longest = 0.0..most(&mut latencies.clone().map(|(_, latency)| latency.p99)).max(1.0) * 1.05;
+        let longest =
+            0.0..most(&mut latencies.clone().map(|(_, latency)| latency.p99)).max(1.0) * 1.05;
         let root = SVGBackend::with_string(&mut text, (900, 700)).into_drawing_area();
         root.fill(&WHITE)?;
         let (upper, lower) = root.split_vertically(350);
@@ -40,7 +38,8 @@ fn draw(trials: &[Trial], best: Option<&Trial>) -> Result<String, Box<dyn std::e
             .y_label_area_size(60)
             .build_cartesian_2d(rates.clone(), losses.clone())?;
         loss.configure_mesh().x_desc("sent, Mpps").y_desc("loss, %").draw()?;
-        let points: Vec<(f64, f64)> = all.iter().map(|trial| (trial.rate / 1e6, trial.loss_percent)).collect();
+        let points: Vec<(f64, f64)> =
+            all.iter().map(|trial| (trial.rate / 1e6, trial.loss_percent)).collect();
         loss.draw_series(LineSeries::new(points.iter().copied(), &RED))?;
         loss.draw_series(points.iter().map(|point| Circle::new(*point, 3, RED.filled())))?;
         if let Some(best) = best {
@@ -55,8 +54,10 @@ fn draw(trials: &[Trial], best: Option<&Trial>) -> Result<String, Box<dyn std::e
             .build_cartesian_2d(rates, longest)?;
         delay.configure_mesh().x_desc("sent, Mpps").y_desc("latency, us").draw()?;
         for (color, p99) in [(&BLUE, false), (&GREEN, true)] {
-            let value = |latency: super::trial::Latency| if p99 { latency.p99 } else { latency.p50 };
-            let points = latencies.clone().map(|(trial, latency)| (trial.rate / 1e6, value(latency)));
+            let value =
+                |latency: super::trial::Latency| if p99 { latency.p99 } else { latency.p50 };
+            let points =
+                latencies.clone().map(|(trial, latency)| (trial.rate / 1e6, value(latency)));
             delay.draw_series(LineSeries::new(points, color))?;
         }
         root.present()?;
@@ -87,14 +88,19 @@ pub fn text(outcome: &Outcome) -> String {
     let found = match (outcome.packets_per_second, outcome.bits_per_second) {
         (Some(packets), Some(bits)) => {
             let sender = match all.last() {
-                Some(last) if last.rate == packets => ": all that was asked for or that the sender can",
+                Some(last) if last.rate == packets => {
+                    ": all that was asked for or that the sender can"
+                }
                 _ => "",
             };
             format!("{}pps, {}bit/s on a wire{sender}", engineering(packets), engineering(bits))
         }
         _ => "none that was tried".into(),
     };
-    format!("{table}\nhighest rate from {} to {} with loss up to {limit}%: {found}\n", outcome.from, outcome.to)
+    format!(
+        "{table}\nhighest rate from {} to {} with loss up to {limit}%: {found}\n",
+        outcome.from, outcome.to
+    )
 }
 
 #[cfg(test)]
@@ -123,6 +129,9 @@ mod tests {
             trials: &trials,
         };
         let text = text(&outcome);
-        assert!(text.contains("1.00Mpps") && text.contains("3.000%") && text.contains("672Mbit/s"), "{text}");
+        assert!(
+            text.contains("1.00Mpps") && text.contains("3.000%") && text.contains("672Mbit/s"),
+            "{text}"
+        );
     }
 }

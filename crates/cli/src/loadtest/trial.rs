@@ -61,9 +61,11 @@ pub struct Bed {
 
 impl Bed {
     pub fn open(args: &Loadtest, frames: &[Vec<u8>], offset: usize) -> Result<Bed> {
-        let packets: Option<Vec<Packet>> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
+        let packets: Option<Vec<Packet>> =
+            frames.iter().map(|frame| Packet::from_slice(frame)).collect();
         let packets = packets.context("not enough memory for packets")?;
-        let (seen, stop) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
+        let (seen, stop) =
+            (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
         let (name, told, stopped) = (args.to.clone(), Arc::clone(&seen), Arc::clone(&stop));
         let (ready, is_ready) = std::sync::mpsc::channel();
         let body = move || {
@@ -90,7 +92,13 @@ impl Bed {
         std::thread::sleep(SETTLE);
         let seen = lock(&self.seen);
         let microseconds = |part| Some(seen.latency.quantile(part)? as f64 / 1e3);
-        let latency = || Some(Latency { p50: microseconds(0.5)?, p99: microseconds(0.99)?, max: microseconds(1.0)? });
+        let latency = || {
+            Some(Latency {
+                p50: microseconds(0.5)?,
+                p99: microseconds(0.99)?,
+                max: microseconds(1.0)?,
+            })
+        };
         if sent == 0 {
             bail!("nothing could be sent: is the interface up?");
         }
@@ -185,7 +193,13 @@ impl Trial {
         let latency = self.latency_us.map_or_else(String::new, |latency| {
             format!(", latency {:.0} / {:.0} / {:.0} us", latency.p50, latency.p99, latency.max)
         });
-        let asked = self.asked.map_or_else(|| "no limit".into(), |rate| format!("{}pps", engineering(rate)));
-        format!("asked {asked}: sent {}pps, loss {:.3}%{latency}", engineering(self.rate), self.loss_percent)
+        let asked = self
+            .asked
+            .map_or_else(|| "no limit".into(), |rate| format!("{}pps", engineering(rate)));
+        format!(
+            "asked {asked}: sent {}pps, loss {:.3}%{latency}",
+            engineering(self.rate),
+            self.loss_percent
+        )
     }
 }

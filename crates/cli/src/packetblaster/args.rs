@@ -64,7 +64,8 @@ pub struct Synth {
 #[command(next_help_heading = "Output")]
 #[command(group = clap::ArgGroup::new("to").required(true).args(["pci", "interface", "raw", "tap", "pcap", "sink"]))]
 pub struct Output {
-    /// To an Intel 82599 in the hands of this command (doc/82599.md), such as 0000:82:00.1; interfaces of the kernel: --if
+    /// To an Intel 82599 in the hands of this command (doc/82599.md), such as 0000:82:00.1;
+    /// interfaces of the kernel: --if
     #[arg(value_name = "PCIADDR", value_parser = parse_pci)]
     pub pci: Option<String>,
     /// To an interface by AF_XDP, the fastest way
@@ -88,7 +89,8 @@ pub struct Output {
     /// Count what arrives at this interface (may be that of --if) and report the loss
     #[arg(long, value_name = "NAME")]
     pub receive: Option<String>,
-    /// Packets or bits per second, such as 2Mpps, 500kpps, 1Gb/s (bits with preamble and gap, as on a wire)
+    /// Packets or bits per second, such as 2Mpps, 500kpps, 1Gb/s (bits with preamble and gap, as on
+    /// a wire)
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<Rate>,
     /// End after so many packets

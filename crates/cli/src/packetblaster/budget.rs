@@ -16,7 +16,12 @@ const CATCH_UP: f64 = 2e6;
 impl Budget {
     /// `rate` in packets per second.
     pub fn new(rate: Option<f64>, count: Option<u64>) -> Self {
-        Self { per_ns: rate.map(|rate| rate / 1e9), left: count.unwrap_or(u64::MAX), since: None, granted: 0.0 }
+        Self {
+            per_ns: rate.map(|rate| rate / 1e9),
+            left: count.unwrap_or(u64::MAX),
+            since: None,
+            granted: 0.0,
+        }
     }
 
     /// Up to `most` packets. They count as sent.

@@ -61,12 +61,20 @@ pub fn payload_offset(frames: &Frames) -> usize {
 /// All frames of the sizes and flows that are asked for, in the order in which they are sent.
 pub fn synth(frames: &Frames) -> Result<Vec<Vec<u8>>> {
     let (src, dst) = (frames.src, frames.dst);
-    ensure!(src.is_ipv4() == dst.is_ipv4(), "--src {src} and --dst {dst} are of different families");
+    ensure!(
+        src.is_ipv4() == dst.is_ipv4(),
+        "--src {src} and --dst {dst} are of different families"
+    );
     let sizes: &[u16] = if frames.imix { &IMIX } else { &frames.sizes };
     let flows = frames.flows as usize;
     let count = sizes.len() / gcd(sizes.len(), flows) * flows;
-    ensure!(count <= MOST, "{count} different packets are more than {MOST}: use fewer flows or sizes");
-    (0..count).map(|number| frame(frames, usize::from(sizes[number % sizes.len()]) - FCS, number % flows)).collect()
+    ensure!(
+        count <= MOST,
+        "{count} different packets are more than {MOST}: use fewer flows or sizes"
+    );
+    (0..count)
+        .map(|number| frame(frames, usize::from(sizes[number % sizes.len()]) - FCS, number % flows))
+        .collect()
 }
 
 fn frame(frames: &Frames, length: usize, flow: usize) -> Result<Vec<u8>> {
@@ -88,12 +96,14 @@ fn frame(frames: &Frames, length: usize, flow: usize) -> Result<Vec<u8>> {
         _ => unreachable!("`synth` checked that they are of one family"),
     };
     let mut bytes = Vec::with_capacity(length);
-    ip.udp(port, frames.dport).write(&mut bytes, &payload(length - headers)).context("cannot make a packet")?;
+    ip.udp(port, frames.dport)
+        .write(&mut bytes, &payload(length - headers))
+        .context("cannot make a packet")?;
     Ok(bytes)
 }
 
-/// A word and its complement, if there is room for both: the checksum is then right whatever the word becomes, see
-/// [`stamp`].
+/// A word and its complement, if there is room for both: the checksum is then right whatever the
+/// word becomes, see [`stamp`].
 fn payload(length: usize) -> Vec<u8> {
     let mut payload = vec![0; length];
     if length >= STAMP {
@@ -105,8 +115,8 @@ fn payload(length: usize) -> Vec<u8> {
 /// Bytes that a stamp takes.
 pub const STAMP: usize = 16;
 
-/// Writes a number where [`payload`] left room for it. The Internet checksum stays as it is, since the sum of a word and
-/// its complement is that of zeros and ones (RFC 1071).
+/// Writes a number where [`payload`] left room for it. The Internet checksum stays as it is, since
+/// the sum of a word and its complement is that of zeros and ones (RFC 1071).
 pub fn stamp(payload: &mut [u8], number: u64) {
     payload[..8].copy_from_slice(&number.to_be_bytes());
     payload[8..STAMP].copy_from_slice(&(!number).to_be_bytes());
@@ -133,7 +143,8 @@ fn gcd(a: usize, b: usize) -> usize {
 /// All packets of a capture.
 pub fn load(path: &Path) -> Result<Vec<Vec<u8>>> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let mut reader = Reader::new(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    let mut reader =
+        Reader::new(BufReader::new(file)).with_context(|| path.display().to_string())?;
     let mut frames = Vec::new();
     while let Some(record) = reader.next().with_context(|| path.display().to_string())? {
         let number = frames.len() + 1;
@@ -150,7 +161,11 @@ pub fn load(path: &Path) -> Result<Vec<Vec<u8>>> {
             path.display(),
             record.data.len()
         );
-        ensure!(number <= MOST, "{} has more than {MOST} packets: cut it with `editcap -r`", path.display());
+        ensure!(
+            number <= MOST,
+            "{} has more than {MOST} packets: cut it with `editcap -r`",
+            path.display()
+        );
         frames.push(record.data.to_vec());
     }
     ensure!(!frames.is_empty(), "{} has no packets", path.display());
@@ -159,8 +174,10 @@ pub fn load(path: &Path) -> Result<Vec<Vec<u8>>> {
 
 /// `02:00:00:00:00:01`
 fn parse_mac(text: &str) -> Result<[u8; 6], String> {
-    let bytes: Option<Vec<u8>> =
-        text.split(':').map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() <= 2)).collect();
+    let bytes: Option<Vec<u8>> = text
+        .split(':')
+        .map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() <= 2))
+        .collect();
     bytes
         .and_then(|bytes| bytes.try_into().ok())
         .ok_or_else(|| "give a MAC address such as 02:00:00:00:00:01".to_string())
@@ -178,9 +195,9 @@ mod tests {
     }
 
     fn sum(bytes: &[u8]) -> u16 {
-        let sum = bytes
-            .chunks(2)
-            .fold(0u32, |sum, pair| sum + u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
+        let sum = bytes.chunks(2).fold(0u32, |sum, pair| {
+            sum + u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))
+        });
         ((sum >> 16) + (sum & 0xffff)) as u16
     }
 
@@ -188,10 +205,14 @@ mod tests {
     fn sizes_and_flows_take_turns() {
         let all = synth(&frames("--sizes 64,128 --flows 3")).unwrap();
         assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [60, 124, 60, 124, 60, 124]);
-        let ports: Vec<u16> = all.iter().map(|frame| u16::from_be_bytes([frame[34], frame[35]])).collect();
+        let ports: Vec<u16> =
+            all.iter().map(|frame| u16::from_be_bytes([frame[34], frame[35]])).collect();
         assert_eq!(ports, [1024, 1025, 1026, 1024, 1025, 1026]);
         let imix = synth(&frames("--imix")).unwrap();
-        assert_eq!((imix.len(), imix.iter().map(Vec::len).sum::<usize>()), (12, 7 * 60 + 4 * 590 + 1514));
+        assert_eq!(
+            (imix.len(), imix.iter().map(Vec::len).sum::<usize>()),
+            (12, 7 * 60 + 4 * 590 + 1514)
+        );
     }
 
     #[test]
@@ -238,7 +259,13 @@ mod tests {
     #[test]
     fn mac_addresses() {
         assert_eq!(parse_mac("02:00:0:00:00:ff"), Ok([2, 0, 0, 0, 0, 255]));
-        for bad in ["", "02:00:00:00:00", "02:00:00:00:00:00:01", "02:00:00:00:00:001", "zz:00:00:00:00:00"] {
+        for bad in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:00:01",
+            "02:00:00:00:00:001",
+            "zz:00:00:00:00:00",
+        ] {
             assert!(parse_mac(bad).is_err(), "{bad}");
         }
     }

@@ -24,16 +24,21 @@ pub struct Port {
 impl Port {
     /// Opens what the kind stands for.
     pub fn open(kind: &str, args: Table) -> Result<Port> {
-        let info = Registry::standard().get(kind).with_context(|| format!("this build has no {kind}"))?;
+        let info =
+            Registry::standard().get(kind).with_context(|| format!("this build has no {kind}"))?;
         (info.check)(&args)?;
         let app = (info.make)(&args, &Context { name: kind.to_lowercase(), thread: 0 })?;
         let (input, output) = (Rc::new(Link::new()), Rc::new(Link::new()));
-        let io = Io::new(vec![Some(Rc::clone(&input))], vec![Some(Rc::clone(&output))], monotonic());
+        let io =
+            Io::new(vec![Some(Rc::clone(&input))], vec![Some(Rc::clone(&output))], monotonic());
         Ok(Port { app, info: *info, io, input, output, next_tick: 0 })
     }
 
     pub fn xdp(interface: &str, queue: u32) -> Result<Port> {
-        let args = [("interface", toml::Value::from(interface)), ("queue", toml::Value::from(i64::from(queue)))];
+        let args = [
+            ("interface", toml::Value::from(interface)),
+            ("queue", toml::Value::from(i64::from(queue))),
+        ];
         Self::open("XDP", args.into_iter().map(|(key, value)| (key.to_string(), value)).collect())
     }
 
@@ -62,7 +67,8 @@ impl Port {
             return None;
         }
         self.next_tick = now + TICK;
-        let io = Io::new(vec![Some(Rc::clone(&self.input))], vec![Some(Rc::clone(&self.output))], now);
+        let io =
+            Io::new(vec![Some(Rc::clone(&self.input))], vec![Some(Rc::clone(&self.output))], now);
         self.app.tick(&io);
         self.io = io;
         self.app.notice()

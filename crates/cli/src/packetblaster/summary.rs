@@ -20,9 +20,15 @@ pub struct Progress {
 impl Progress {
     pub fn new(count: Option<u64>) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let template = if count.is_some() { "{bar:30} {pos}/{len} {msg}" } else { "{spinner} {elapsed} {msg}" };
-            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::with_draw_target(count, ProgressDrawTarget::stderr_with_hz(4)).with_style(style)
+            let template = if count.is_some() {
+                "{bar:30} {pos}/{len} {msg}"
+            } else {
+                "{spinner} {elapsed} {msg}"
+            };
+            let style = ProgressStyle::with_template(template)
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::with_draw_target(count, ProgressDrawTarget::stderr_with_hz(4))
+                .with_style(style)
         });
         Progress { bar, began: Instant::now(), next: Instant::now() }
     }
@@ -35,7 +41,11 @@ impl Progress {
             if let Some(bar) = &self.bar {
                 let rate = sent as f64 / self.began.elapsed().as_secs_f64().max(1e-3);
                 bar.set_position(sent);
-                bar.set_message(format!("{} packets, {}pps", engineering(sent as f64), engineering(rate)));
+                bar.set_message(format!(
+                    "{} packets, {}pps",
+                    engineering(sent as f64),
+                    engineering(rate)
+                ));
             }
         }
     }
@@ -75,7 +85,8 @@ impl Summary {
     pub fn new(to: String, seconds: f64, packets: u64, lengths: &[usize]) -> Summary {
         let total: usize = lengths.iter().sum();
         let rest = (packets % lengths.len() as u64) as usize;
-        let bytes = packets / lengths.len() as u64 * total as u64 + lengths[..rest].iter().sum::<usize>() as u64;
+        let bytes = packets / lengths.len() as u64 * total as u64
+            + lengths[..rest].iter().sum::<usize>() as u64;
         let seconds = seconds.max(1e-9);
         Summary {
             to,
@@ -92,7 +103,8 @@ impl Summary {
     pub fn add_received(&mut self, at: &str, packets: u64) {
         // More may arrive than was sent, where others send, too.
         let lost = self.packets.saturating_sub(packets);
-        let loss_percent = if self.packets == 0 { 0.0 } else { lost as f64 * 100.0 / self.packets as f64 };
+        let loss_percent =
+            if self.packets == 0 { 0.0 } else { lost as f64 * 100.0 / self.packets as f64 };
         self.received = Some(Received { at: at.to_string(), packets, lost, loss_percent });
     }
 

@@ -1,5 +1,5 @@
-//! Straight out of an interface by AF_XDP: frames are built once, in the memory that the kernel sends from, and while
-//! sending only their addresses go round.
+//! Straight out of an interface by AF_XDP: frames are built once, in the memory that the kernel
+//! sends from, and while sending only their addresses go round.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ const BATCH: usize = 128;
 
 pub struct Transmitter {
     socket: Option<Socket>,
-    /// Address and length of each frame. At least twice as many as the ring holds: since frames complete in order, the
-    /// next one is never still under way.
+    /// Address and length of each frame. At least twice as many as the ring holds: since frames
+    /// complete in order, the next one is never still under way.
     frames: Vec<(u64, u32)>,
     next: usize,
     queued: u64,
@@ -35,10 +35,13 @@ impl Transmitter {
         let packets: Option<Vec<Packet>> = all.map(|frame| Packet::from_slice(frame)).collect();
         let packets = packets.context("not enough memory for packets")?;
         let base = arena().base().as_ptr().addr();
-        let address = |packet: &Packet| ((packet.as_ptr().addr() - base) as u64, packet.length() as u32);
+        let address =
+            |packet: &Packet| ((packet.as_ptr().addr() - base) as u64, packet.length() as u32);
         let frames = packets.iter().map(address).collect();
-        let options = Options { ifindex: netdev.index(), queue, ring_size: RING, copying: Copying::Auto };
-        let socket = Socket::open(umem(), &options).with_context(|| format!("interface {interface}"))?;
+        let options =
+            Options { ifindex: netdev.index(), queue, ring_size: RING, copying: Copying::Auto };
+        let socket =
+            Socket::open(umem(), &options).with_context(|| format!("interface {interface}"))?;
         Ok(Transmitter { socket: Some(socket), frames, next: 0, queued: 0, _packets: packets })
     }
 
@@ -55,7 +58,8 @@ impl Transmitter {
         for _ in 0..count {
             let (address, length) = self.frames[self.next];
             self.next = if self.next + 1 == self.frames.len() { 0 } else { self.next + 1 };
-            // SAFETY: the frame lies in a packet that is ours until `close`, and its last sending has completed.
+            // SAFETY: the frame lies in a packet that is ours until `close`, and its last sending
+            // has completed.
             unsafe { socket.send(address, length) };
         }
         self.queued += count as u64;
@@ -86,7 +90,8 @@ impl Transmitter {
 impl Drop for Transmitter {
     fn drop(&mut self) {
         if let Some(socket) = self.socket.take() {
-            // A zero-copy driver may read chunks for a moment longer: these are not used again, so nothing is to be done.
+            // A zero-copy driver may read chunks for a moment longer: these are not used again, so
+            // nothing is to be done.
             socket.close(|_| {});
         }
     }

@@ -5,10 +5,13 @@ use std::ffi::OsString;
 use clap::ValueEnum;
 use terminal::units::parse_size;
 
-use super::settings::{parse_dmb_size, parse_ivshmem, parse_pnetid, parse_rendezvous, parse_switch, parse_ueid};
+use super::settings::{
+    parse_dmb_size, parse_file, parse_ivshmem, parse_log, parse_pnetid, parse_rendezvous,
+    parse_switch, parse_ueid,
+};
 
 #[derive(clap::Parser)]
-#[command(about = "Run a program so that its TCP connections can move to shared memory")]
+#[command(about = "Run a program whose TCP connections can move to shared memory")]
 #[command(override_usage = "shortwire run [OPTIONS] -- PROG [ARGS]...")]
 #[command(
     long_about = "Runs PROG with the Shortwire library loaded into it. The program becomes this process: its process id, signals, \
@@ -20,14 +23,16 @@ Each option has an environment variable that the library reads, so a setting can
 #[command(after_help = "Examples:
   shortwire run -- nginx -g 'daemon off;'
   shortwire run --dmb-size 256K -- iperf3 -s
-  SHORTWIRE_SPIN=0 shortwire run -- ./server     never busy-wait
-  shortwire run --disable -- ./server            load the library but change nothing
-  shortwire run --rsocket -- rstream             a program for rsockets, without RDMA hardware
+  SHORTWIRE_SPIN=0 shortwire run -- ./server  never busy-wait
+  shortwire run --disable -- ./server         load the library but change
+                                              nothing
+  shortwire run --rsocket -- rstream          a program for rsockets, without
+                                              RDMA hardware
 
 Exit status: that of PROG; 125 if shortwire itself failed, 126 if PROG cannot be executed, 127 if it is not found.
 
 Programs that cannot take part, and run as plain TCP with a warning: statically linked ones, setuid ones, Go programs \
-(they do not call the C library).")]
+without the C library (built with CGO_ENABLED=0).")]
 pub struct Run {
     /// Upgrade a connection after this many sends and receives on it
     #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
@@ -126,6 +131,12 @@ pub struct Run {
     /// Load the library but change nothing
     #[arg(long, env = "SHORTWIRE_DISABLE", hide_env_values = true, value_parser = parse_switch)]
     pub disable: bool,
+    /// Configuration file to read in front of the others
+    #[arg(long, value_name = "FILE", env = "SHORTWIRE_CONFIG", hide_env_values = true, value_parser = parse_file)]
+    #[arg(
+        long_help = "Configuration file to read in front of those of the user and the system (shortwire.conf(5), `shortwire help config`)."
+    )]
+    pub config: Option<String>,
     /// What a program that uses io_uring gets
     #[arg(
         long,
@@ -135,7 +146,20 @@ pub struct Run {
         value_enum,
         ignore_case = true
     )]
+    #[arg(
+        long_help = "What a program that uses io_uring gets. Rings that cannot be looked at (SQPOLL, NO_MMAP) are refused by `look`, as containers refuse all; one that is entered past the C library and liburing keeps the program on TCP."
+    )]
     pub io_uring: Option<IoUring>,
+    /// Whether Go programs are followed
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "SHORTWIRE_GO",
+        hide_env_values = true,
+        value_enum,
+        ignore_case = true
+    )]
+    pub go: Option<Go>,
     /// Copy through the device instead of sharing buffers
     #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = parse_switch)]
     #[arg(
@@ -148,6 +172,18 @@ pub struct Run {
         long_help = "Checksum what a device copies, from the sender's buffer to the receiver's, where both ends ask for it: a connection whose bytes were damaged on the way is reset (DAMAGED). That is ism; loopback has nothing to check, because nothing is copied between the two ends."
     )]
     pub integrity: bool,
+    /// Let in an end that shows the connection's port, where users have no names
+    #[arg(long, env = "SHORTWIRE_PORT_PROOF", hide_env_values = true, value_parser = parse_switch)]
+    #[arg(
+        long_help = "In a user namespace of its own (PrivateUsers in a unit) this end knows no user by name, so clients of other users stay TCP (NOBODY). With this it has such a client listen for a moment at the port that its connection comes from. That is no proof where the client's program sets SO_REUSEADDR on that socket: any local user could then pass for it. Give it to services whose clients do not."
+    )]
+    pub port_proof: bool,
+    /// Where to write why connections stay TCP
+    #[arg(long, value_name = "FILE|journald", env = "SHORTWIRE_LOG", hide_env_values = true, value_parser = parse_log, value_hint = clap::ValueHint::FilePath)]
+    #[arg(
+        long_help = "A line for a connection that stays TCP, goes back to it or is reset, with the reason: appended to a file, or sent to the journal (`journalctl -t shortwire`). No more than one line a minute has the same reason; the next says how many it stands for. Short connections (NOT_YET) are not told of."
+    )]
+    pub log: Option<String>,
     /// Load the rsockets library, for a program that is linked to librdmacm
     #[arg(long)]
     #[arg(
@@ -169,7 +205,8 @@ pub enum PeerPolicy {
     Off,
     /// With processes of the same user
     SameUid,
-    /// With processes whose user the kernel confirms to own the other end of the connection (default)
+    /// With processes whose user the kernel confirms to own the other end of the connection
+    /// (default)
     Verified,
 }
 
@@ -193,8 +230,34 @@ pub enum Switch {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum IoUring {
-    /// All its connections stay TCP (default)
+    /// Its rings, with a look at what it submits: connections named there stay TCP (default)
+    Look,
+    /// Its rings; all its connections stay TCP
     Stay,
     /// A refusal, so that programs which can do without use ordinary calls
     Deny,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Go {
+    /// Those that have the C library, and whose system calls can all be found (default)
+    Auto,
+    /// None: their own connections stay TCP
+    Off,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smc::kind::Kind;
+
+    #[test]
+    fn every_device_has_a_name_here() {
+        let named = Device::value_variants().iter().filter_map(|device| device.to_possible_value());
+        let mut named: Vec<String> = named.map(|name| name.get_name().to_string()).collect();
+        named.sort();
+        let mut kinds = Kind::ALL.map(Kind::name);
+        kinds.sort();
+        assert_eq!(named, kinds);
+    }
 }

@@ -1,5 +1,5 @@
-//! As much of an ELF file as tells whether a library can be preloaded into it. The file may be anything: every offset is
-//! checked by reading, every length is bounded.
+//! As much of an ELF file as tells whether a library can be preloaded into it. The file may be
+//! anything: every offset is checked by reading, every length is bounded.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -74,7 +74,9 @@ pub fn read(file: &File) -> io::Result<Option<Elf>> {
         let (offset, size) = layout.segment(entry);
         match layout.number(&entry[..4]) as u32 {
             PT_INTERP => elf.interpreter = Some(interpreter(file, offset, size)?),
-            PT_NOTE if size <= LONGEST_NOTE => elf.is_go |= has_go_note(&bytes(file, offset, size)?, layout),
+            PT_NOTE if size <= LONGEST_NOTE => {
+                elf.is_go |= has_go_note(&bytes(file, offset, size)?, layout)
+            }
             _ => {}
         }
     }
@@ -96,7 +98,8 @@ fn bytes(file: &File, offset: u64, size: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Notes are (name length, content length, type, name, content), names and contents padded to four bytes.
+/// Notes are (name length, content length, type, name, content), names and contents padded to four
+/// bytes.
 fn has_go_note(mut notes: &[u8], layout: Layout) -> bool {
     while notes.len() >= 12 {
         let name_length = layout.number(&notes[..4]) as usize;
@@ -104,15 +107,19 @@ fn has_go_note(mut notes: &[u8], layout: Layout) -> bool {
         if notes[12..].starts_with(b"Go\0") && name_length >= 3 {
             return true;
         }
-        let next =
-            12usize.saturating_add(name_length.next_multiple_of(4)).saturating_add(content_length.next_multiple_of(4));
+        let next = 12usize
+            .saturating_add(name_length.next_multiple_of(4))
+            .saturating_add(content_length.next_multiple_of(4));
         notes = notes.get(next..).unwrap_or_default();
     }
     false
 }
 
 fn damaged(what: &str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, format!("the ELF file is damaged: {what} cannot be right"))
+    io::Error::new(
+        ErrorKind::InvalidData,
+        format!("the ELF file is damaged: {what} cannot be right"),
+    )
 }
 
 #[derive(Clone, Copy)]
@@ -137,7 +144,11 @@ impl Layout {
 
     fn number(self, bytes: &[u8]) -> u64 {
         let add = |value: u64, &byte: &u8| value << 8 | u64::from(byte);
-        if self.is_little_endian { bytes.iter().rev().fold(0, add) } else { bytes.iter().fold(0, add) }
+        if self.is_little_endian {
+            bytes.iter().rev().fold(0, add)
+        } else {
+            bytes.iter().fold(0, add)
+        }
     }
 }
 
@@ -183,13 +194,18 @@ mod tests {
     #[test]
     fn this_test_is_dynamic_and_native() {
         let elf = read(&File::open("/proc/self/exe").unwrap()).unwrap().unwrap();
-        assert!(elf.is_native() && elf.interpreter.is_some() && !elf.is_go && !elf.uses_musl(), "{elf:?}");
+        assert!(
+            elf.is_native() && elf.interpreter.is_some() && !elf.is_go && !elf.uses_musl(),
+            "{elf:?}"
+        );
     }
 
     #[test]
     fn static_dynamic_musl_and_go() {
         assert_eq!(read(&made(2, &[(1, b"code")])).unwrap().unwrap().interpreter, None);
-        let elf = read(&made(3, &[(1, b""), (PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")])).unwrap().unwrap();
+        let elf = read(&made(3, &[(1, b""), (PT_INTERP, b"/lib/ld-musl-x86_64.so.1\0")]))
+            .unwrap()
+            .unwrap();
         assert!(elf.uses_musl() && elf.is_shared);
         let other = b"\x04\0\0\0\x04\0\0\0\x01\0\0\0GNU\0abcd";
         let go = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";

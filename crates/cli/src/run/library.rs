@@ -18,7 +18,11 @@ pub struct Name {
 /// Takes over the sockets of the C library.
 pub const SOCKETS: Name = Name { file: "libshortwire.so", variable: "SHORTWIRE_LIB" };
 /// Takes over the functions of librdmacm's rsockets.
-pub const RSOCKET: Name = Name { file: "libshortwire_rsocket.so", variable: "SHORTWIRE_RSOCKET_LIB" };
+pub const RSOCKET: Name =
+    Name { file: "libshortwire_rsocket.so", variable: "SHORTWIRE_RSOCKET_LIB" };
+
+/// The variables of both.
+pub const VARIABLES: [&str; 2] = [SOCKETS.variable, RSOCKET.variable];
 
 pub struct Library {
     pub path: PathBuf,
@@ -29,7 +33,8 @@ pub fn find() -> Result<Library> {
     find_named(SOCKETS)
 }
 
-/// The first that exists of: what the variable says, beside this executable, ../lib/shortwire/. The error says what to do.
+/// The first that exists of: what the variable says, beside this executable, ../lib/shortwire/. The
+/// error says what to do.
 pub fn find_named(name: Name) -> Result<Library> {
     let Name { file, variable } = name;
     let named = env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -56,19 +61,26 @@ fn beside(own: &Path, name: &Name) -> Result<PathBuf> {
     }
 }
 
-/// Refuses now what the dynamic loader would only ignore with a message, leaving the program without the library.
+/// Refuses now what the dynamic loader would only ignore with a message, leaving the program
+/// without the library.
 fn check(path: &Path) -> Result<Library> {
     let hint = "build it again with `make build`, or set SHORTWIRE_LIB to another";
     let path = path.canonicalize().with_context(|| {
-        format!("cannot find the library {} (from SHORTWIRE_LIB, or beside this executable)", path.display())
+        format!(
+            "cannot find the library {} (from SHORTWIRE_LIB, or beside this executable)",
+            path.display()
+        )
     })?;
-    let file = File::open(&path)
-        .with_context(|| format!("cannot read the library {}; check its permissions", path.display()))?;
+    let file = File::open(&path).with_context(|| {
+        format!("cannot read the library {}; check its permissions", path.display())
+    })?;
     match elf::read(&file) {
         Ok(Some(elf)) if !elf.is_native() => {
             bail!("{} is built for another machine; {hint}", path.display())
         }
-        Ok(Some(elf)) if !elf.is_shared => bail!("{} is a program, not a shared library; {hint}", path.display()),
+        Ok(Some(elf)) if !elf.is_shared => {
+            bail!("{} is a program, not a shared library; {hint}", path.display())
+        }
         Ok(Some(_)) => {}
         Ok(None) => bail!("{} is not a shared library; {hint}", path.display()),
         Err(error) => bail!("{} is not a shared library ({error}); {hint}", path.display()),
@@ -113,7 +125,8 @@ mod tests {
     #[test]
     fn nothing_beside_names_both_places() {
         let directory = tempfile::tempdir().unwrap();
-        let error = beside(&directory.path().join("shortwire"), &SOCKETS).err().unwrap().to_string();
+        let error =
+            beside(&directory.path().join("shortwire"), &SOCKETS).err().unwrap().to_string();
         assert!(error.contains("SHORTWIRE_LIB") && error.contains("lib/shortwire"), "{error}");
     }
 }

@@ -4,7 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// Ours comes first, so that calls of other preloaded libraries pass through it too. A nested `run` adds nothing.
+/// Ours comes first, so that calls of other preloaded libraries pass through it too. A nested `run`
+/// adds nothing.
 pub fn compose(library: &Path, existing: Option<&OsStr>) -> OsString {
     let ours = library.as_os_str().as_bytes();
     let mut value = ours.to_vec();
@@ -31,7 +32,9 @@ mod tests {
     use super::*;
 
     fn composed(existing: Option<&str>) -> String {
-        compose(Path::new("/opt/lib/libshortwire.so"), existing.map(OsStr::new)).into_string().unwrap()
+        compose(Path::new("/opt/lib/libshortwire.so"), existing.map(OsStr::new))
+            .into_string()
+            .unwrap()
     }
 
     #[test]
@@ -49,7 +52,10 @@ mod tests {
     #[test]
     fn nesting_changes_nothing() {
         assert_eq!(composed(Some("/opt/lib/libshortwire.so")), "/opt/lib/libshortwire.so");
-        assert_eq!(composed(Some("a.so:/opt/lib/libshortwire.so")), "/opt/lib/libshortwire.so:a.so");
+        assert_eq!(
+            composed(Some("a.so:/opt/lib/libshortwire.so")),
+            "/opt/lib/libshortwire.so:a.so"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use rustix::process::{getgid, getuid};
 
-use super::{NOT_EXECUTABLE, NOT_FOUND, elf};
+use super::{Alone, NOT_EXECUTABLE, NOT_FOUND, elf, go};
 use crate::sys;
 
 /// Nested `#!` lines that the kernel follows.
@@ -39,10 +39,17 @@ impl fmt::Display for NotStartable {
                 write!(f, "there is no program {name}; check the path")
             }
             NotStartable::NotFound(name) => {
-                write!(f, "there is no program {name} in PATH; give its path (such as ./{name}) or install it")
+                write!(
+                    f,
+                    "there is no program {name} in PATH; give its path (such as ./{name}) or install it"
+                )
             }
             NotStartable::NotExecutable(path) => {
-                write!(f, "{} cannot be executed; it is a directory or lacks permission (chmod +x)", path.display())
+                write!(
+                    f,
+                    "{} cannot be executed; it is a directory or lacks permission (chmod +x)",
+                    path.display()
+                )
             }
         }
     }
@@ -65,7 +72,8 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, NotStartabl
     let search = search.map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_os_string);
     let mut unusable = None;
     for directory in std::env::split_paths(&search) {
-        let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
+        let directory =
+            if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
         let path = directory.join(name);
         if is_executable(&path) {
             return Ok(path);
@@ -85,7 +93,7 @@ fn is_executable(path: &Path) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
     Static,
-    Go,
+    Go(Alone),
     OtherMachine,
     Musl,
     Privileged(&'static str),
@@ -102,7 +110,8 @@ impl Obstacle {
         }
     }
 
-    /// Whether the library must not even be named: another C library would fail to load it, and the program with it.
+    /// Whether the library must not even be named: another C library would fail to load it, and the
+    /// program with it.
     pub fn forbids_preloading(&self) -> bool {
         match self {
             Obstacle::Musl => true,
@@ -118,8 +127,11 @@ impl fmt::Display for Obstacle {
             Obstacle::Static => f.write_str(
                 "is statically linked, so nothing can be loaded into it; its own connections stay plain TCP",
             ),
-            Obstacle::Go => f.write_str(
-                "is a Go program, which makes system calls without the C library; its own connections stay plain TCP",
+            Obstacle::Go(Alone::NoLibc) => f.write_str(
+                "is a Go program without the C library, which the library needs; its own connections stay plain TCP",
+            ),
+            Obstacle::Go(Alone::Undecided) => f.write_str(
+                "is a Go program whose own system calls cannot all be found in its code; its own connections stay plain TCP",
             ),
             Obstacle::OtherMachine => {
                 f.write_str("is built for another machine or word size than the library; it stays plain TCP")
@@ -138,7 +150,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Looks through scripts at their interpreters. What cannot be read raises no objection: exec will tell.
+/// Looks through scripts at their interpreters. What cannot be read raises no objection: exec will
+/// tell.
 pub fn obstacles(program: &Path) -> Vec<Obstacle> {
     let mut found: Vec<Obstacle> = privileges(program).into_iter().collect();
     let mut path = program.to_path_buf();
@@ -148,8 +161,11 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
         };
         let obstacle = match elf::read(&file) {
             Ok(Some(elf)) if !elf.is_native() => Some(Obstacle::OtherMachine),
-            Ok(Some(elf)) if elf.is_go => Some(Obstacle::Go),
             Ok(Some(elf)) if elf.uses_musl() => Some(Obstacle::Musl),
+            Ok(Some(elf)) if elf.is_go && elf.interpreter.is_none() => {
+                Some(Obstacle::Go(Alone::NoLibc))
+            }
+            Ok(Some(elf)) if elf.is_go => go::alone(&path).map(Obstacle::Go),
             Ok(Some(elf)) if elf.interpreter.is_none() => Some(Obstacle::Static),
             Ok(Some(_)) | Err(_) => None,
             Ok(None) => match interpreter(&mut file) {
@@ -160,12 +176,17 @@ pub fn obstacles(program: &Path) -> Vec<Obstacle> {
                 None => None,
             },
         };
-        found.extend(
-            obstacle.map(|inner| if depth == 0 { inner } else { Obstacle::Interpreter(path.clone(), Box::new(inner)) }),
-        );
+        found.extend(obstacle.map(|inner| {
+            if depth == 0 { inner } else { Obstacle::Interpreter(path.clone(), Box::new(inner)) }
+        }));
         break;
     }
     found
+}
+
+/// Whether the file itself is a Go program.
+pub fn is_go(program: &Path) -> bool {
+    File::open(program).is_ok_and(|file| matches!(elf::read(&file), Ok(Some(elf)) if elf.is_go))
 }
 
 /// The ELF file that runs when the program is started, and the loader that it names.
@@ -181,21 +202,37 @@ pub fn interpreter_of(program: &Path) -> Option<(PathBuf, PathBuf)> {
     None
 }
 
+/// The interpreter or the loader by which this is to be started, if it is not there.
+pub fn missing(program: &Path) -> Option<PathBuf> {
+    let mut path = program.to_path_buf();
+    for _ in 0..MOST_INTERPRETERS {
+        let Ok(mut file) = File::open(&path) else { return Some(path) };
+        match elf::read(&file).ok()? {
+            Some(elf) => return elf.interpreter.map(PathBuf::from).filter(|file| !file.exists()),
+            None => path = interpreter(&mut file)?,
+        }
+    }
+    None
+}
+
 /// The program behind `#!`; with `env`, the one that env will look up.
 fn interpreter(file: &mut File) -> Option<PathBuf> {
     let mut head = Vec::new();
     file.take(512).read_to_end(&mut head).ok()?;
     let line = head.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
+    let mut words =
+        line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
     let program = PathBuf::from(words.next()?);
     if program.file_name() == Some(OsStr::new("env")) {
-        let target = words.find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='))?;
+        let target = words
+            .find(|word| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'='))?;
         return find(target, std::env::var_os("PATH").as_deref()).ok();
     }
     Some(program)
 }
 
-/// Only a change of identity makes the loader ignore LD_PRELOAD: root may preload into what is setuid root.
+/// Only a change of identity makes the loader ignore LD_PRELOAD: root may preload into what is
+/// setuid root.
 fn privileges(program: &Path) -> Option<Obstacle> {
     let meta = program.metadata().ok()?;
     let mode = meta.mode();
@@ -268,9 +305,24 @@ mod tests {
         let interpreter = directory.path().join("interpreter");
         fs::write(&interpreter, image).unwrap();
         assert_eq!(obstacles(&interpreter), [Obstacle::Static]);
-        let inner = script(directory.path(), "inner", &format!("#!{}\n", interpreter.display()), 0o755);
-        let outer = script(directory.path(), "outer", &format!("#!{} -x\n", inner.display()), 0o755);
-        assert_eq!(obstacles(&outer), [Obstacle::Interpreter(interpreter, Box::new(Obstacle::Static))]);
+        let inner =
+            script(directory.path(), "inner", &format!("#!{}\n", interpreter.display()), 0o755);
+        let outer =
+            script(directory.path(), "outer", &format!("#!{} -x\n", inner.display()), 0o755);
+        assert_eq!(
+            obstacles(&outer),
+            [Obstacle::Interpreter(interpreter, Box::new(Obstacle::Static))]
+        );
+    }
+
+    #[test]
+    fn an_interpreter_that_is_missing_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let lost = script(directory.path(), "lost", "#!/no/such/interpreter -x\n", 0o755);
+        assert_eq!(missing(&lost), Some("/no/such/interpreter".into()));
+        let outer = script(directory.path(), "outer", &format!("#!{}\n", lost.display()), 0o755);
+        assert_eq!(missing(&outer), Some("/no/such/interpreter".into()));
+        assert_eq!(missing(Path::new("/bin/sh")), None);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use smc::pnet::PnetId;
 
 use super::args::Run;
 
-/// What to put into the environment of the program: only what was asked for, so the library's defaults stay its own.
+/// What to put into the environment of the program: only what was asked for, so the library's
+/// defaults stay its own.
 pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     let mut variables = Vec::new();
     let mut put = |name, value: Option<String>| variables.extend(value.map(|value| (name, value)));
@@ -27,9 +28,13 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     put("SHORTWIRE_SEID", args.seid.map(word));
     put("SHORTWIRE_PNETID", list(args.pnetid.iter().cloned()));
     put("SHORTWIRE_DISABLE", args.disable.then(|| "1".into()));
+    put("SHORTWIRE_CONFIG", args.config.clone());
     put("SHORTWIRE_IO_URING", args.io_uring.map(word));
+    put("SHORTWIRE_GO", args.go.map(word));
     put("SHORTWIRE_COPY", args.copy.then(|| "1".into()));
     put("SHORTWIRE_INTEGRITY", args.integrity.then(|| "1".into()));
+    put("SHORTWIRE_PORT_PROOF", args.port_proof.then(|| "1".into()));
+    put("SHORTWIRE_LOG", args.log.clone());
     put("SHORTWIRE_QUIET", args.quiet.then(|| "1".into()));
     variables
 }
@@ -59,8 +64,10 @@ pub fn parse_ueid(text: &str) -> Result<String, String> {
 
 /// `NAME=ID`.
 pub fn parse_pnetid(text: &str) -> Result<String, String> {
-    let (name, id) =
-        text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("give NAME=ID, such as ism=NET1")?;
+    let (name, id) = text
+        .split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or("give NAME=ID, such as ism=NET1")?;
     let id = PnetId::parse(id.as_bytes()).map_err(|error| format!("{error}, not {id:?}"))?;
     Ok(format!("{name}={id}"))
 }
@@ -70,18 +77,49 @@ pub fn parse_rendezvous(text: &str) -> Result<String, String> {
     let path = std::path::absolute(text).map_err(|error| error.to_string())?;
     let path = path.to_str().unwrap_or(text).to_string();
     match path.len() {
-        n if n > LONGEST => Err(format!("{n} bytes are too long for the path of a socket in it; {LONGEST} are not")),
+        n if n > LONGEST => {
+            Err(format!("{n} bytes are too long for the path of a socket in it; {LONGEST} are not"))
+        }
         _ => Ok(path),
+    }
+}
+
+/// An absolute path, or `journald`.
+pub fn parse_log(text: &str) -> Result<String, String> {
+    if text.as_bytes() == smc::log::JOURNAL {
+        return Ok(text.into());
+    }
+    let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+    let path = path.to_str().ok_or("not a path in UTF-8")?;
+    match path.len() {
+        n if n > smc::log::LONGEST => Err(format!("{n} bytes are too long")),
+        _ => Ok(path.to_string()),
+    }
+}
+
+/// An absolute path for `--config`: the program, and those that it starts, may change their folder.
+pub fn parse_file(text: &str) -> Result<String, String> {
+    let file = std::path::absolute(text).map_err(|error| error.to_string())?;
+    match file.to_str() {
+        Some(path) if path.len() <= 255 => Ok(path.to_string()),
+        _ => Err("its path is longer than 255 bytes, or no text".into()),
     }
 }
 
 /// An absolute path, or `off`.
 pub fn parse_ivshmem(text: &str) -> Result<String, String> {
     const LONGEST: usize = 255;
-    let path =
-        if text == "off" { text.into() } else { std::path::absolute(text).map_err(|error| error.to_string())? };
+    let path = if text == "off" {
+        text.into()
+    } else {
+        std::path::absolute(text).map_err(|error| error.to_string())?
+    };
     let path = path.to_str().ok_or("not a path in UTF-8")?;
-    if path.len() > LONGEST { Err(format!("{} bytes are too long", path.len())) } else { Ok(path.to_string()) }
+    if path.len() > LONGEST {
+        Err(format!("{} bytes are too long", path.len()))
+    } else {
+        Ok(path.to_string())
+    }
 }
 
 /// `1`, `no`, `true`, `off`.
@@ -98,9 +136,10 @@ pub fn parse_dmb_size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
+
     fn parse(arguments: &[&str]) -> Result<Run, clap::Error> {
         Run::try_parse_from(["run"].iter().chain(arguments))
     }
@@ -135,16 +174,24 @@ mod tests {
             "--pnetid",
             "ism=net1,lo=NET1",
             "--disable",
+            "--config=/etc/other.conf",
             "--io-uring=deny",
+            "--go=off",
             "--copy",
             "--integrity",
+            "--port-proof",
+            "--log=/var/log/shortwire.log",
             "-q",
             "ls",
             "--after",
             "x",
         ])
         .unwrap();
-        assert_eq!(run.program, ["ls", "--after", "x"], "what follows the program is the program's");
+        assert_eq!(
+            run.program,
+            ["ls", "--after", "x"],
+            "what follows the program is the program's"
+        );
         let expected = [
             ("SHORTWIRE_AFTER", "0"),
             ("SHORTWIRE_AFTER_BYTES", "1048576"),
@@ -162,13 +209,64 @@ mod tests {
             ("SHORTWIRE_SEID", "off"),
             ("SHORTWIRE_PNETID", "ism=NET1,lo=NET1"),
             ("SHORTWIRE_DISABLE", "1"),
+            ("SHORTWIRE_CONFIG", "/etc/other.conf"),
             ("SHORTWIRE_IO_URING", "deny"),
+            ("SHORTWIRE_GO", "off"),
             ("SHORTWIRE_COPY", "1"),
             ("SHORTWIRE_INTEGRITY", "1"),
+            ("SHORTWIRE_PORT_PROOF", "1"),
+            ("SHORTWIRE_LOG", "/var/log/shortwire.log"),
             ("SHORTWIRE_QUIET", "1"),
         ];
         let got = variables(&run);
-        assert_eq!(got.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            got.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>(),
+            expected
+        );
+        let mut given: Vec<_> = got.iter().map(|(name, _)| (*name).to_string()).collect();
+        given.sort_unstable();
+        assert_eq!(given, arguments(), "each argument is handed to the library");
+    }
+
+    /// The variables that arguments stand for, in order.
+    fn arguments() -> Vec<String> {
+        let command = Run::command();
+        let variable = |argument: &clap::Arg| Some(argument.get_env()?.to_str()?.to_string());
+        let mut variables: Vec<_> = command.get_arguments().filter_map(variable).collect();
+        variables.sort_unstable();
+        variables
+    }
+
+    /// A setting is in the arguments, in the library's two lists of what it may say and what that
+    /// does, and in the document, or in none of them.
+    #[test]
+    fn each_setting_is_everywhere() {
+        let document = include_str!("../../../../doc/options.md");
+        let (checks, sets) = include_str!("../../../smc/src/setting.rs")
+            .split_once("pub fn set(")
+            .expect("what is checked stands before what is set");
+        let variables = arguments();
+        for variable in &variables {
+            let name = variable.strip_prefix("SHORTWIRE_").expect("our prefix");
+            let quoted = format!("b\"{name}\"");
+            assert!(checks.contains(&quoted), "setting.rs `check` lacks {name}");
+            assert!(
+                smc::setting::check(name.as_bytes(), b"\x01").is_err(),
+                "{name} may say anything"
+            );
+            // The first is for `run` alone, the second is read before there is anything to set.
+            let elsewhere = ["QUIET", "CONFIG"].contains(&name);
+            assert!(elsewhere || sets.contains(&quoted), "setting.rs `set` lacks {name}");
+            let row = |line: &&str| {
+                [format!("| `{variable}` |"), format!("| `{variable}=1` |")]
+                    .iter()
+                    .any(|cell| line.contains(cell))
+            };
+            let rows = document.lines().filter(row).count();
+            assert_eq!(rows, 1, "doc/options.md has {rows} rows of {variable}");
+        }
+        let options = document.lines().filter(|line| line.starts_with("| `--")).count();
+        assert_eq!(options, variables.len(), "doc/options.md has options that there are not");
     }
 
     #[test]
@@ -190,6 +288,8 @@ mod tests {
             ["--pnetid", "ism=no-id"],
             ["--pnetid", "=NET1"],
             ["--io-uring", "maybe"],
+            ["--go", "maybe"],
+            ["--log", ""],
             ["--no-such", "option"],
         ] {
             assert!(parse(&[bad[0], bad[1], "--", "ls"]).is_err(), "{bad:?}");

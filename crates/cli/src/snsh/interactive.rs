@@ -11,7 +11,8 @@ const MORE: &str = "   >> ";
 
 /// Reads and runs lines until the end of input. Errors are shown and lose nothing.
 pub fn run(session: &Session) -> Result<(), ScriptError> {
-    let mut editor = DefaultEditor::new().map_err(|error| ScriptError::Failed(format!("no line editor: {error}")))?;
+    let mut editor = DefaultEditor::new()
+        .map_err(|error| ScriptError::Failed(format!("no line editor: {error}")))?;
     let history = history_file();
     if let Some(history) = &history {
         // The first time there is none.

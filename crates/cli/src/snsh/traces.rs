@@ -1,4 +1,5 @@
-//! `--traces`: what the compiler did with a script, as a picture, a graph, data or a list; and in short on the terminal.
+//! `--traces`: what the compiler did with a script, as a picture, a graph, data or a list; and in
+//! short on the terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -40,7 +41,12 @@ impl std::str::FromStr for Target {
             Some("dot") => Form::Dot,
             Some("json") => Form::Json,
             Some("txt") => Form::Text,
-            _ => return Err("the name must end in .svg, .dot, .json or .txt; - prints the summary only".to_string()),
+            _ => {
+                return Err(
+                    "the name must end in .svg, .dot, .json or .txt; - prints the summary only"
+                        .to_string(),
+                );
+            }
         };
         Ok(Self { path, form })
     }
@@ -58,7 +64,11 @@ impl Target {
     /// Finds out before the script runs whether its traces can be kept.
     pub fn check(&self) -> Result<()> {
         if self.form != Form::None {
-            OpenOptions::new().append(true).create(true).open(&self.path).with_context(|| self.problem())?;
+            OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(&self.path)
+                .with_context(|| self.problem())?;
         }
         Ok(())
     }
@@ -69,7 +79,9 @@ impl Target {
         let content = match self.form {
             Form::Svg => svg::draw(facts, &found, script),
             Form::Dot => dot::graph(facts),
-            Form::Json => serde_json::to_string_pretty(&Everything { findings: &found, facts })? + "\n",
+            Form::Json => {
+                serde_json::to_string_pretty(&Everything { findings: &found, facts })? + "\n"
+            }
             Form::Text => text::list(facts, &found, usize::MAX),
             Form::None => String::new(),
         };

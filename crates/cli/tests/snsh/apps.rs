@@ -33,14 +33,17 @@ print("script goes on")
     let (report, notices) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        notices.contains("app 'bad'") && notices.contains("script.lua:6: attempt to index field 'no_such'"),
+        notices.contains("app 'bad'")
+            && notices.contains("script.lua:6: attempt to index field 'no_such'"),
         "{notices}"
     );
     assert_eq!(notices.matches("attempt to index").count(), 1, "{notices}");
     assert_eq!(sent(&report, "bad.output -> sink1.input"), 5 * 128);
     assert!(sent(&report, "tee.b -> sink2.input") > 10 * 128, "{report}");
     assert!(
-        report.contains("Bad stops") && report.contains("script goes on") && report.contains("stopped by an error")
+        report.contains("Bad stops")
+            && report.contains("script goes on")
+            && report.contains("stopped by an error")
     );
 }
 
@@ -75,13 +78,23 @@ engine.main({ duration = 0.05, report = { showlinks = true } })
     let output = snsh(&[path.to_str().expect("UTF-8")]);
     let (report, notices) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1), "{report}{notices}");
-    for expected in
-        ["false\tapp 'other': ", "script.lua:3: no link\n", "\ntrue\nfalse\t", "script.lua:4: no stop", "no unlink"]
-    {
+    for expected in [
+        "false\tapp 'other': ",
+        "script.lua:3: no link\n",
+        "\ntrue\nfalse\t",
+        "script.lua:4: no stop",
+        "no unlink",
+    ] {
         assert!(report.contains(expected), "{expected}: {report}");
     }
-    assert!(notices.contains("app 'told': ") && notices.contains("script.lua:5: attempt to perform"), "{notices}");
-    assert!(notices.contains("app 'other': ") && notices.contains("The app is stopped"), "{notices}");
+    assert!(
+        notices.contains("app 'told': ") && notices.contains("script.lua:5: attempt to perform"),
+        "{notices}"
+    );
+    assert!(
+        notices.contains("app 'other': ") && notices.contains("The app is stopped"),
+        "{notices}"
+    );
     assert!(sent(&report, "tee.a -> told.input") > 0, "{report}");
 }
 

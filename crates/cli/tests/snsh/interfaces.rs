@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Two cables, `a0 = a1` and `b0 = b1`; the shunt joins a1 and b0. Packets go in at a0 and are looked at behind b1.
+/// Two cables, `a0 = a1` and `b0 = b1`; the shunt joins a1 and b0. Packets go in at a0 and are
+/// looked at behind b1.
 const CABLES: &str = r#"
 local RawSocket = require("apps.socket.raw").RawSocket
 local _, how = ...
@@ -53,7 +54,8 @@ fn the_shunt_joins_two_interfaces() {
         for i in a0 a1 b0 b1; do
             sysctl -qw net.ipv6.conf.$i.disable_ipv6=1 2>/dev/null || true; ip link set $i up
         done";
-    let root = Command::new("id").arg("-u").output().is_ok_and(|output| stdout(&output).trim() == "0");
+    let root =
+        Command::new("id").arg("-u").output().is_ok_and(|output| stdout(&output).trim() == "0");
     let unshared = |tail: &str| {
         let shell = format!("{cables}\n{tail}");
         // Root needs no user namespace, in which XDP would not be allowed.
@@ -66,13 +68,19 @@ fn the_shunt_joins_two_interfaces() {
         Err(error) => return println!("skipped: no network namespace: {error}"),
     }
     for how in ["RawSocket", "XDP"] {
-        let command = format!("exec {} snsh {} shunt {how}", env!("CARGO_BIN_EXE_shortwire"), path.display());
+        let command =
+            format!("exec {} snsh {} shunt {how}", env!("CARGO_BIN_EXE_shortwire"), path.display());
         let output = unshared(&command).expect("unshare worked before");
         if how == "XDP" && stderr(&output).contains("needs the capabilities") {
             println!("skipped: XDP needs rights that a user namespace has not");
             continue;
         }
         assert!(output.status.success(), "{how}: {}{}", stdout(&output), stderr(&output));
-        assert!(stdout(&output).contains("seen 500"), "{how}: {}{}", stdout(&output), stderr(&output));
+        assert!(
+            stdout(&output).contains("seen 500"),
+            "{how}: {}{}",
+            stdout(&output),
+            stderr(&output)
+        );
     }
 }

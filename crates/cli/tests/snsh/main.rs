@@ -51,9 +51,14 @@ fn script(code: &str) -> (tempfile::TempDir, PathBuf) {
 
 /// The number that stands before `sent on LINK` in a report.
 fn sent(report: &str, link: &str) -> u64 {
-    let line =
-        report.lines().find(|line| line.contains(&format!("sent on {link} "))).unwrap_or_else(|| panic!("{report}"));
-    line.split_whitespace().next().and_then(|n| n.replace(',', "").parse().ok()).unwrap_or_else(|| panic!("{line}"))
+    let line = report
+        .lines()
+        .find(|line| line.contains(&format!("sent on {link} ")))
+        .unwrap_or_else(|| panic!("{report}"));
+    line.split_whitespace()
+        .next()
+        .and_then(|n| n.replace(',', "").parse().ok())
+        .unwrap_or_else(|| panic!("{line}"))
 }
 
 #[test]
@@ -69,10 +74,14 @@ fn every_example_runs() {
         assert_eq!(stderr(&output), "", "{name}");
         let report = stdout(&output);
         assert!(
-            report.contains("link report:") && !report.contains("lost\n") || report.contains("no packet lost"),
+            report.contains("link report:") && !report.contains("lost\n")
+                || report.contains("no packet lost"),
             "{name}: {report}"
         );
-        let moved = report.lines().filter(|line| line.contains("sent on")).all(|line| !line.trim().starts_with("0 "));
+        let moved = report
+            .lines()
+            .filter(|line| line.contains("sent on"))
+            .all(|line| !line.trim().starts_with("0 "));
         assert!(moved, "{name}: {report}");
     }
 }
@@ -83,7 +92,11 @@ fn the_shunt_says_what_it_needs() {
     assert!(stdout(&output).contains("usage: shunt.lua IF1 IF2"));
     assert_eq!(output.status.code(), Some(1));
     let output = snsh(&[&example("shunt.lua"), "no-such-if0", "no-such-if1", "0.1"]);
-    assert!(stderr(&output).contains("app 'if1' (XDP): there is no interface \"no-such-if0\""), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("app 'if1' (XDP): there is no interface \"no-such-if0\""),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// The scripts of the source document, as they stand there.
@@ -119,30 +132,44 @@ engine.main({ duration = 10, no_timers = false, report = { showlinks = true, sho
 
 /// The first of them without the line that dumps traces.
 fn shunt_alone() -> String {
-    SHUNT.lines().filter(|line| !line.contains("jit.dump")).map(|line| format!("{line}\n")).collect()
+    SHUNT
+        .lines()
+        .filter(|line| !line.contains("jit.dump"))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 #[test]
 fn the_scripts_of_the_source_document_name_what_is_missing() {
-    for (code, address) in
-        [(SHUNT.to_string(), "0000:82:00.0"), (shunt_alone(), "0000:82:00.0"), (TWICE.into(), "0000:01:00.0")]
-    {
+    for (code, address) in [
+        (SHUNT.to_string(), "0000:82:00.0"),
+        (shunt_alone(), "0000:82:00.0"),
+        (TWICE.into(), "0000:01:00.0"),
+    ] {
         let (_folder, path) = script(&code);
         let output = snsh(&[path.to_str().expect("UTF-8")]);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(1));
-        let missing = format!("app 'if1' (Intel82599): there is no PCI device at {address}; this machine has none");
+        let missing = format!(
+            "app 'if1' (Intel82599): there is no PCI device at {address}; this machine has none"
+        );
         let no_bus = "this machine has no PCI bus";
-        let line = code.lines().position(|line| line.contains("engine.configure(")).expect("it configures") + 1;
+        let line = code
+            .lines()
+            .position(|line| line.contains("engine.configure("))
+            .expect("it configures")
+            + 1;
         assert!(text.contains(&format!("script.lua:{line}: ")), "{text}");
         assert!(text.contains(&missing) || text.contains(no_bus), "{text}");
     }
 }
 
-/// Runs one of them between models, as written but for its ten seconds, and returns its report and what it wrote to `dump`.
+/// Runs one of them between models, as written but for its ten seconds, and returns its report and
+/// what it wrote to `dump`.
 fn between_models(code: &str, if1: &str, if2: &str) -> (String, Option<String>) {
     let (folder, path) = script(code);
-    let setup = "local main = engine.main; engine.main = function (o) o.duration = 0.2; return main(o) end";
+    let setup =
+        "local main = engine.main; engine.main = function (o) o.duration = 0.2; return main(o) end";
     let model = |address: &str, n: u32| format!("{address}=model:{n},packets=64");
     let output = Command::new(env!("CARGO_BIN_EXE_shortwire"))
         .current_dir(folder.path())
@@ -157,15 +184,18 @@ fn between_models(code: &str, if1: &str, if2: &str) -> (String, Option<String>) 
 #[test]
 fn the_scripts_of_the_source_document_run_as_written_between_models() {
     let (one, two) = ("0000:82:00.0", "0000:83:00.0");
-    for (code, if1, if2) in
-        [(SHUNT.to_string(), one, two), (shunt_alone(), one, two), (TWICE.into(), "0000:01:00.0", "0000:02:00.0")]
-    {
+    for (code, if1, if2) in [
+        (SHUNT.to_string(), one, two),
+        (shunt_alone(), one, two),
+        (TWICE.into(), "0000:01:00.0", "0000:02:00.0"),
+    ] {
         let (report, dump) = between_models(&code, if1, if2);
         for link in ["if1.tx -> if2.rx", "if2.tx -> if1.rx"] {
             assert!(sent(&report, link) > 1000, "{report}");
         }
         assert!(report.contains("(loss rate: 0%)") && report.contains("load"), "{report}");
-        // The native driver leaves the compiler nothing to trace; the file is there because the script asks for it.
+        // The native driver leaves the compiler nothing to trace; the file is there because the
+        // script asks for it.
         assert_eq!(dump.is_some(), code.contains("jit.dump"));
     }
 }
@@ -173,7 +203,8 @@ fn the_scripts_of_the_source_document_run_as_written_between_models() {
 #[test]
 fn models_stand_where_the_environment_says() {
     let models = "0000:82:00.0=model:0,packets=64 0000:83:00.0=model:1,packets=64,thread";
-    let (_folder, path) = script(&SHUNT.replace("duration = 10", "duration = 0.2").replace("'dump'", "'/dev/null'"));
+    let (_folder, path) =
+        script(&SHUNT.replace("duration = 10", "duration = 0.2").replace("'dump'", "'/dev/null'"));
     let output = Command::new(env!("CARGO_BIN_EXE_shortwire"))
         .env("SHORTWIRE_MODELS", models)
         .arg("snsh")
@@ -188,16 +219,26 @@ fn models_stand_where_the_environment_says() {
         ("0000:82:00.0=model:0,cable=1,packets=64", "either a cable or a feed"),
     ] {
         let output = snsh(&["--model", wrong, "-e", ""]);
-        assert!(stderr(&output).contains(answer) && output.status.code() == Some(2), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains(answer) && output.status.code() == Some(2),
+            "{}",
+            stderr(&output)
+        );
     }
 }
 
 #[test]
 fn cards_that_cannot_be_used_say_why() {
     for (arguments, answer) in [
-        ("'0000:82:00.0'", "the argument is a table such as { pciaddr = \"0000:01:00.0\" }, not a string"),
+        (
+            "'0000:82:00.0'",
+            "the argument is a table such as { pciaddr = \"0000:01:00.0\" }, not a string",
+        ),
         ("{}", "missing key 'pciaddr'"),
-        ("{ pciaddr = 'eth0' }", "\"eth0\" is not a PCI address such as 0000:01:00.0; `lspci -D` lists them"),
+        (
+            "{ pciaddr = 'eth0' }",
+            "\"eth0\" is not a PCI address such as 0000:01:00.0; `lspci -D` lists them",
+        ),
         ("{ pciaddr = 'model:0,cable=0' }", "a cable has two ends: name another model"),
         ("{ pciaddr = 'model:0', rxq = 16 }", "16 is not a queue"),
         ("{ pciaddr = 'model:0', vmdq = true }", "unknown key 'vmdq'"),
@@ -233,17 +274,29 @@ fn bad_input_is_answered_with_what_to_do() {
     for (code, answer) in [
         ("x = = 1", "(command line):1: unexpected symbol near '='"),
         ("require('no.such')", "module 'no.such' not found"),
-        ("config.app(config.new(), 'a', nil)", "app 'a': the class is nil: does the module export that name?"),
+        (
+            "config.app(config.new(), 'a', nil)",
+            "app 'a': the class is nil: does the module export that name?",
+        ),
         ("config.app(config.new(), 'a b', {})", "'a b' is not a name of an app"),
         ("config.app(config.new(), 'a', 7)", "app 'a': the class is a number"),
         ("config.app(config.new(), 'a', {})", "the class has no function `new`"),
         ("config.app(nil, 'a', {})", "the first argument must be a configuration"),
-        ("config.link(config.new(), 'a->b')", "'a->b' is not a link: write \"app.output -> app.input\""),
+        (
+            "config.link(config.new(), 'a->b')",
+            "'a->b' is not a link: write \"app.output -> app.input\"",
+        ),
         ("engine.configure(3)", "engine.configure: the argument must be a configuration"),
         ("engine.main{ duration = 'x' }", "`duration` must be a number of seconds"),
         ("engine.main{ done = 3 }", "`done` must be a function"),
-        ("local c = config.new() config.app(c, 'a', 'Sorce') engine.configure(c)", "did you mean 'Source'?"),
-        ("local c = config.new() config.link(c, 'a.x -> b.y') engine.configure(c)", "no such app 'a'"),
+        (
+            "local c = config.new() config.app(c, 'a', 'Sorce') engine.configure(c)",
+            "did you mean 'Source'?",
+        ),
+        (
+            "local c = config.new() config.link(c, 'a.x -> b.y') engine.configure(c)",
+            "no such app 'a'",
+        ),
         (
             "local A = { config = { size = { required = true } }, new = print } config.app(config.new(), 'a', A, {})",
             "missing required parameter 'size'",
@@ -257,16 +310,28 @@ fn bad_input_is_answered_with_what_to_do() {
             "returned a number",
         ),
         ("timer.new('x', 3, 4)", "timer 'x': the second argument must be the function"),
-        ("local p = packet.allocate() packet.free(p) packet.free(p)", "transmitted or freed already"),
-        ("packet.shiftleft(packet.from_string('abc'), 4)", "cannot remove 4 bytes from a packet of 3"),
-        ("packet.append(packet.allocate(), ('x'):rep(3000), 3000)", "packet too long: 3000 bytes, at most 1984"),
+        (
+            "local p = packet.allocate() packet.free(p) packet.free(p)",
+            "transmitted or freed already",
+        ),
+        (
+            "packet.shiftleft(packet.from_string('abc'), 4)",
+            "cannot remove 4 bytes from a packet of 3",
+        ),
+        (
+            "packet.append(packet.allocate(), ('x'):rep(3000), 3000)",
+            "packet too long: 3000 bytes, at most 1984",
+        ),
         ("local l = {} while true do l[#l + 1] = packet.allocate() end", "all packets are in use"),
     ] {
         let text = refuses(code);
         assert!(text.contains(answer), "{code}\n{text}");
     }
     let output = snsh(&["no-such-script.lua"]);
-    assert!(stderr(&output).contains("cannot read 'no-such-script.lua'") && output.status.code() == Some(1));
+    assert!(
+        stderr(&output).contains("cannot read 'no-such-script.lua'")
+            && output.status.code() == Some(1)
+    );
     let output = snsh(&[]);
     assert!(stderr(&output).contains("nothing to run") && output.status.code() == Some(1));
     let output = snsh(&["--traces", "out.png", "x.lua"]);
@@ -295,8 +360,12 @@ fn typed_lua_is_evaluated() {
     let output = child.wait_with_output().expect("the command under test");
     assert!(output.status.success());
     let text = stdout(&output);
-    assert!(text.contains("21\ttwo\n") && text.contains("1;2;") && text.contains("1024\n"), "{text}");
+    assert!(
+        text.contains("21\ttwo\n") && text.contains("1;2;") && text.contains("1024\n"),
+        "{text}"
+    );
     assert!(stderr(&output).contains("attempt to index global 'nosuch'"));
-    let history = std::fs::read_to_string(folder.path().join("shortwire/snsh_history")).expect("a history");
+    let history =
+        std::fs::read_to_string(folder.path().join("shortwire/snsh_history")).expect("a history");
     assert!(history.contains("link.max"));
 }

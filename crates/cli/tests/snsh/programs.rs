@@ -39,7 +39,10 @@ fn programs_that_fail_and_words_that_are_none_are_told() {
             "the parameters are a list of words such as { \"--help\" }, not a string",
         ),
         ("require('program.top.top').run { {} }", "parameter 1 is a table instead of a word"),
-        ("require('program.packetblaster.packetblster')", "did you mean 'program.packetblaster.packetblaster'?"),
+        (
+            "require('program.packetblaster.packetblster')",
+            "did you mean 'program.packetblaster.packetblaster'?",
+        ),
         ("require('apps.basic.basic_app')", "did you mean 'apps.basic.basic_apps'?"),
     ] {
         let text = refuses(code);
@@ -54,15 +57,36 @@ fn the_packetblaster_takes_a_card() {
     let file = folder.path().join("64.pcap");
     let blast = |words: &[&str]| {
         let program = env!("CARGO_BIN_EXE_shortwire");
-        Command::new(program).arg("packetblaster").args(words).output().expect("the command under test")
+        Command::new(program)
+            .arg("packetblaster")
+            .args(words)
+            .output()
+            .expect("the command under test")
     };
     let path = file.to_str().expect("UTF-8");
     assert!(blast(&["synth", "--pcap", path, "--sizes", "68", "--count", "16"]).status.success());
-    let output = blast(&["replay", path, "82:00.1", "--model", "0000:82:00.1=model:0", "--count", "100000", "--json"]);
-    assert!(output.status.success() && stdout(&output).contains("\"packets\": 100000"), "{}", stderr(&output));
+    let output = blast(&[
+        "replay",
+        path,
+        "82:00.1",
+        "--model",
+        "0000:82:00.1=model:0",
+        "--count",
+        "100000",
+        "--json",
+    ]);
+    assert!(
+        output.status.success() && stdout(&output).contains("\"packets\": 100000"),
+        "{}",
+        stderr(&output)
+    );
     let output = blast(&["replay", path, "0000:82:00.1"]);
     let text = stderr(&output);
     assert!(output.status.code() == Some(1) && text.contains("no PCI"), "{text}");
     let output = blast(&["replay", path, "eth0"]);
-    assert!(output.status.code() == Some(2) && stderr(&output).contains("is named by --if"), "{}", stderr(&output));
+    assert!(
+        output.status.code() == Some(2) && stderr(&output).contains("is named by --if"),
+        "{}",
+        stderr(&output)
+    );
 }

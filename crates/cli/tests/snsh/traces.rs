@@ -13,13 +13,20 @@ fn mistake(args: &[&str]) -> String {
 fn the_mistake_is_named_and_clean_code_is_not_accused() {
     let path = example("mistake.lua");
     let text = mistake(&["--shared", &path, "0.3"]);
-    assert!(text.contains("instances if1 and if2 of Driver run different traces since `ring` has 2 ctypes"), "{text}");
+    assert!(
+        text.contains(
+            "instances if1 and if2 of Driver run different traces since `ring` has 2 ctypes"
+        ),
+        "{text}"
+    );
     assert!(text.contains("mistake.lua:17 creates a new ctype every time"), "{text}");
     let text = mistake(&[&path, "0.3"]);
     assert!(text.contains("instances if1 and if2 of Driver run different traces"), "{text}");
-    for args in
-        [&["--shared", &path, "0.3", "clean"][..], &[&path, "0.3", "clean"], &[&example("protocols.lua"), "0.3"]]
-    {
+    for args in [
+        &["--shared", &path, "0.3", "clean"][..],
+        &[&path, "0.3", "clean"],
+        &[&example("protocols.lua"), "0.3"],
+    ] {
         let text = mistake(args);
         assert!(text.contains("findings: none"), "{args:?}\n{text}");
     }
@@ -28,11 +35,15 @@ fn the_mistake_is_named_and_clean_code_is_not_accused() {
 #[test]
 fn traces_are_written_in_every_form() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for (name, expected) in
-        [("t.svg", "</svg>"), ("t.dot", "digraph traces {"), ("t.json", "\"looping\": true"), ("t.txt", "looping")]
-    {
+    for (name, expected) in [
+        ("t.svg", "</svg>"),
+        ("t.dot", "digraph traces {"),
+        ("t.json", "\"looping\": true"),
+        ("t.txt", "looping"),
+    ] {
         let file = folder.path().join(name);
-        let output = snsh(&["--traces", file.to_str().expect("UTF-8"), &example("passthrough.lua"), "0.2"]);
+        let output =
+            snsh(&["--traces", file.to_str().expect("UTF-8"), &example("passthrough.lua"), "0.2"]);
         assert!(output.status.success(), "{}", stderr(&output));
         let text = std::fs::read_to_string(&file).expect("the file of traces");
         assert!(text.contains(expected) && text.contains("passthrough.lua"), "{name}: {text}");

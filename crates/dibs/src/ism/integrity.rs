@@ -1,9 +1,10 @@
-//! An end-to-end checksum of a stream through a buffer: the sender's copy sums what it copies, and what the receiver finds
-//! must have the same sum.
+//! An end-to-end checksum of a stream through a buffer: the sender's copy sums what it copies, and
+//! what the receiver finds must have the same sum.
 //!
-//! The last bytes of the buffer are no ring then but two records, each one word: how far the stream went and the Internet
-//! checksum of all of it. A sender writes one of them, in turn, ahead of its producer word. So the word that a receiver
-//! finds has its record beside it at any time, whatever the sender is about to write, or died of.
+//! The last bytes of the buffer are no ring then but two records, each one word: how far the stream
+//! went and the Internet checksum of all of it. A sender writes one of them, in turn, ahead of its
+//! producer word. So the word that a receiver finds has its record beside it at any time, whatever
+//! the sender is about to write, or died of.
 
 use checksum::{csum_and_copy, csum_block_add, csum_fold, csum_partial};
 
@@ -89,7 +90,10 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let damaged = sum(&bytes);
-            assert!(damaged.is_of(whole.record()) && damaged.record() != whole.record(), "bit {bit}");
+            assert!(
+                damaged.is_of(whole.record()) && damaged.record() != whole.record(),
+                "bit {bit}"
+            );
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         assert!(!sum(&bytes[..300]).is_of(whole.record()));

@@ -57,7 +57,9 @@ fn partitions_do_not_reach_each_other() {
     b.set_partition(3);
     assert_eq!((b.chid(), b.gid().hi >> 48), (0xFF83, 0xFF83));
     a.admit(b.gid());
-    assert!(!a.query_remote_gid(b.gid()) && !b.query_remote_gid(a.gid()) && !b.query_remote_gid(of_0));
+    assert!(
+        !a.query_remote_gid(b.gid()) && !b.query_remote_gid(a.gid()) && !b.query_remote_gid(of_0)
+    );
     a.set_partition(3);
     a.admit(b.gid());
     assert!(a.query_remote_gid(b.gid()));
@@ -94,7 +96,11 @@ fn places_that_are_not_true_are_refused() {
     for len in [0, LEN - 1, 8 * LEN] {
         assert_eq!(attach(me(), d.token, len, place), Err(AttachError::BadShare));
     }
-    assert_eq!(attach(me(), d.token + 4, LEN, place), Err(AttachError::BadShare), "beyond the arena");
+    assert_eq!(
+        attach(me(), d.token + 4, LEN, place),
+        Err(AttachError::BadShare),
+        "beyond the arena"
+    );
     // No process has the highest id there can be.
     assert_eq!(attach(i32::MAX, d.token, LEN, place), Err(AttachError::Os(Errno::SRCH)));
     let good = attach(me(), d.token, LEN, place).unwrap();

@@ -1,17 +1,19 @@
-//! The bar: memory that machines share, and what they agree on in it without a lock, for a guest may vanish at any
-//! instruction.
+//! The bar: memory that machines share, and what they agree on in it without a lock, for a guest
+//! may vanish at any instruction.
 //!
 //! ```text
 //! | header | guests | members | blocks | heap ... |
 //! ```
 //!
-//! The heap is divided into blocks, and each block has two words. `owner` says whose it is: the member, and a number of the
-//! *extent*, which is a run of blocks with the same owner word. `user`, of an extent's first block, says which member has
-//! attached it. Every change is one compare-exchange from what was seen, so that whoever is cut off leaves a state from
-//! which anybody goes on. An extent that its owner has given up, or that a dead member owned, is free only once nobody has
-//! it attached: whoever may still write to it keeps it.
+//! The heap is divided into blocks, and each block has two words. `owner` says whose it is: the
+//! member, and a number of the *extent*, which is a run of blocks with the same owner word. `user`,
+//! of an extent's first block, says which member has attached it. Every change is one
+//! compare-exchange from what was seen, so that whoever is cut off leaves a state from which
+//! anybody goes on. An extent that its owner has given up, or that a dead member owned, is free
+//! only once nobody has it attached: whoever may still write to it keeps it.
 //!
-//! All of it may be changed by any guest at any time. Indexes are computed from what is checked, never taken.
+//! All of it may be changed by any guest at any time. Indexes are computed from what is checked,
+//! never taken.
 #![allow(unsafe_code)]
 
 mod blocks;
@@ -74,7 +76,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Place in the table of members of who has this id; `u32::MAX` if its low 16 bits are 0, as nobody's are.
+    /// Place in the table of members of who has this id; `u32::MAX` if its low 16 bits are 0, as
+    /// nobody's are.
     pub const fn index(id: u64) -> u32 {
         (id as u32 & 0xffff).wrapping_sub(1)
     }
@@ -110,12 +113,14 @@ pub struct Bar {
 }
 
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: for one system call; a closed number is answered with EBADF. Never -1, which `open` refuses.
+    // SAFETY: for one system call; a closed number is answered with EBADF. Never -1, which `open`
+    // refuses.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl Bar {
-    /// Maps the table of a bar, whose descriptor stays the caller's and must stay open. `format`: it may be new.
+    /// Maps the table of a bar, whose descriptor stays the caller's and must stay open. `format`:
+    /// it may be new.
     pub fn open(fd: RawFd, format: bool) -> Result<Bar, BarError> {
         if fd < 0 {
             return Err(BarError::Os(Errno::BADF));
@@ -124,7 +129,8 @@ impl Bar {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(BarError::NotMemory);
         }
-        // A file can be cut short by whoever may write to it, which kills who has it mapped. A bar cannot.
+        // A file can be cut short by whoever may write to it, which kills who has it mapped. A bar
+        // cannot.
         let is_bar = fstatfs(borrow(fd)).map_err(BarError::Os)?.f_type as i64 == SYSFS_MAGIC;
         let trusted = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
         if !is_bar && (!trusted || stat.st_mode & 0o022 != 0) {
@@ -143,6 +149,7 @@ impl Bar {
         if format {
             bar.format()?;
         }
+        // SYNC: magic. In front of the looks at the others; pairs with `format`.
         match bar.word(word::MAGIC).load(Acquire) {
             MAGIC => {}
             0 => return Err(BarError::New),
@@ -166,16 +173,22 @@ impl Bar {
             // But for the words that another may be deciding on at this moment.
             let rest = word::SECRET + 16;
             let size = self.word(word::SIZE).load(Relaxed);
-            if !(rest..TABLE).step_by(8).all(zero) && zero(word::MAGIC) || size != 0 && size != self.len {
+            if !(rest..TABLE).step_by(8).all(zero) && zero(word::MAGIC)
+                || size != 0 && size != self.len
+            {
                 return Err(BarError::Foreign);
             }
         }
         let [id, size] = [random::words()[0] | 1, self.len];
         let [a, b] = random::words();
-        for (at, value) in
-            [(word::SIZE, size), (word::ID, id), (word::SECRET, a | 1), (word::SECRET + 8, b | 1), (word::MAGIC, MAGIC)]
-        {
-            // SYNC: magic. Last, so that who finds it finds the others.
+        for (at, value) in [
+            (word::SIZE, size),
+            (word::ID, id),
+            (word::SECRET, a | 1),
+            (word::SECRET + 8, b | 1),
+            (word::MAGIC, MAGIC),
+        ] {
+            // SYNC: magic. Last, so that who finds it finds the others; pairs with `open`.
             let _ = self.word(at).compare_exchange(0, value, AcqRel, Acquire);
         }
         Ok(())
@@ -184,7 +197,8 @@ impl Bar {
     /// `at` is a constant or computed from a checked index.
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= TABLE);
-        // SAFETY: within the table, which is mapped as long as `self`; atomics may be shared with anybody.
+        // SAFETY: within the table, which is mapped as long as `self`; atomics may be shared with
+        // anybody.
         unsafe { &*self.table.base().wrapping_add(at).cast() }
     }
 
@@ -230,7 +244,11 @@ impl Bar {
         if u64::from(extent.first) + u64::from(blocks) > u64::from(self.blocks) {
             return Err(Errno::INVAL);
         }
-        Segment::of_part(self.fd().ok_or(Errno::BADF)?, self.offset(extent), self.bytes(blocks) as usize)
+        Segment::of_part(
+            self.fd().ok_or(Errno::BADF)?,
+            self.offset(extent),
+            self.bytes(blocks) as usize,
+        )
     }
 
     fn guest(&self, index: u32) -> Option<[&AtomicU64; 3]> {
@@ -246,7 +264,9 @@ impl Bar {
     /// A place for a guest; its old one if it has one.
     pub fn enter_guest(&self, id: u64) -> Option<u32> {
         self.find_guest(id).or_else(|| {
-            (0..GUESTS).find(|&at| self.guest(at).is_some_and(|g| g[0].compare_exchange(0, id, SeqCst, SeqCst).is_ok()))
+            (0..GUESTS).find(|&at| {
+                self.guest(at).is_some_and(|g| g[0].compare_exchange(0, id, SeqCst, SeqCst).is_ok())
+            })
         })
     }
 
@@ -283,8 +303,8 @@ impl Bar {
         (index < MEMBERS).then(|| [at, at + 8].map(|at| self.word(at)))
     }
 
-    /// A member of `guest`: `hold` takes what shows the guest that it lives, before others see it, and is asked to let go
-    /// (false) if the place was taken meanwhile.
+    /// A member of `guest`: `hold` takes what shows the guest that it lives, before others see it,
+    /// and is asked to let go (false) if the place was taken meanwhile.
     pub fn join(&self, guest: u32, hold: impl Fn(u32, bool) -> bool) -> Option<Member> {
         for index in 0..MEMBERS {
             let [claim, gid] = self.member(index)?;

@@ -12,7 +12,8 @@ const LEN: u32 = 1 << 14;
 
 /// A file of zeros that nobody else finds.
 fn file(len: u64) -> File {
-    let path = std::env::temp_dir().join(format!("shortwire-bar-{:x}", crate::loopback::random::words()[0]));
+    let path = std::env::temp_dir()
+        .join(format!("shortwire-bar-{:x}", crate::loopback::random::words()[0]));
     let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
     std::fs::remove_file(path).expect("its name");
     file.set_permissions(PermissionsExt::from_mode(0o600)).expect("its rights");
@@ -120,7 +121,10 @@ fn an_extent_is_free_once_owner_and_user_are_done() {
         leave[usize::from(!owner_first)]();
         assert!(free(&a) < before, "one of them may still write");
         if owner_first {
-            assert!(b.map_dmb(8, a.gid(), dmb.token, LEN).is_err(), "of another group, and given up");
+            assert!(
+                b.map_dmb(8, a.gid(), dmb.token, LEN).is_err(),
+                "of another group, and given up"
+            );
         }
         leave[usize::from(owner_first)]();
         assert_eq!(free(&a), before);
@@ -166,7 +170,8 @@ fn what_the_dead_had_is_reclaimed_but_not_under_a_living_writer() {
     let file = file(4 << 20);
     let (a, b, c) = (join(&file, 4, 64), join(&file, 4, 64), join(&file, 4, 64));
     let before = free(&c);
-    let reclaim = |dead: &[u64]| c.with_bar(|bar, _| bar.reclaim(|id| dead.contains(&id))).expect("open");
+    let reclaim =
+        |dead: &[u64]| c.with_bar(|bar, _| bar.reclaim(|id| dead.contains(&id))).expect("open");
     let of_a = a.register_dmb(1, b.gid(), LEN).expect("room");
     let of_b = b.register_dmb(2, a.gid(), LEN).expect("room");
     b.map_dmb(2, a.gid(), of_a.token, LEN).expect("attached");
@@ -233,11 +238,20 @@ fn many_take_and_give_back_at_once() {
             s.spawn(move || {
                 for round in 0..300u32 {
                     let group = 2 * round;
-                    let Ok(dmb) = device.register_dmb(group, peer.gid(), LEN << (round % 3)) else { continue };
+                    let Ok(dmb) = device.register_dmb(group, peer.gid(), LEN << (round % 3)) else {
+                        continue;
+                    };
                     let stamp = [i as u8 + 1; 64];
-                    if peer.map_dmb(1 + group + 1000 * i as u32, device.gid(), dmb.token, dmb.len).is_ok() {
-                        peer.move_data(dmb.token, 1000, stamp.as_ptr(), 64, true).expect("attached");
-                        assert_eq!(crate::conformance::contents(dmb.addr.wrapping_add(1000), 64), stamp);
+                    if peer
+                        .map_dmb(1 + group + 1000 * i as u32, device.gid(), dmb.token, dmb.len)
+                        .is_ok()
+                    {
+                        peer.move_data(dmb.token, 1000, stamp.as_ptr(), 64, true)
+                            .expect("attached");
+                        assert_eq!(
+                            crate::conformance::contents(dmb.addr.wrapping_add(1000), 64),
+                            stamp
+                        );
                     }
                     device.drop_group(group);
                     peer.drop_group(1 + group + 1000 * i as u32);

@@ -13,8 +13,8 @@ pub fn words() -> [u64; 2] {
     [(all >> 64) as u64, all as u64]
 }
 
-/// Where a sandbox forbids getrandom: thread, address space layout and a count, stirred. No clock, as
-/// rustix reads files and allocates before it has the first time from the vDSO.
+/// Where a sandbox forbids getrandom: thread, address space layout and a count, stirred. No clock,
+/// as rustix reads files and allocates before it has the first time from the vDSO.
 fn fallback() -> u128 {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let here = 0u8;

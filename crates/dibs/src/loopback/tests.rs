@@ -77,7 +77,10 @@ fn one_arena_serves_many_connections() {
     let arenas: Vec<_> = dmbs.iter().map(|d| arena_of(d.token)).collect();
     assert!(arenas[..8].iter().all(|id| *id == arenas[0]));
     assert!(arenas[8..16].iter().all(|id| *id == arenas[8] && *id != arenas[0]));
-    assert_eq!(dmbs.iter().map(|d| slot_of(d.token)).collect::<Vec<_>>()[..9], [0, 1, 2, 3, 4, 5, 6, 7, 0]);
+    assert_eq!(
+        dmbs.iter().map(|d| slot_of(d.token)).collect::<Vec<_>>()[..9],
+        [0, 1, 2, 3, 4, 5, 6, 7, 0]
+    );
     assert_eq!(dmbs[3].addr, a.control_page(dmbs[3].token).wrapping_add(4096 + 3 * LEN as usize));
     let share = a.lend(dmbs[3].token).unwrap();
     // SAFETY: the arena's descriptor, open as long as `share`.
@@ -234,7 +237,7 @@ fn arenas_of_wrong_geometry_are_refused() {
         let file = memfd_create("test", flags).unwrap();
         ftruncate(&file, bytes).unwrap();
         fcntl_add_seals(&file, seals).unwrap();
-        let t = arena::token(77, slot_of_token);
+        let t = crate::pool::arena::token(77, slot_of_token);
         let attached = b.map_dmb(1, peer, t, len, Some(file.as_raw_fd()));
         match attached {
             Ok(_) => assert!(good, "{bytes}"),

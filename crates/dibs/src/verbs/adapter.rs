@@ -7,6 +7,8 @@ use ::verbs::abi::{self, Context, Device, DeviceAttr, Ibv, Mr, PortAttr, access}
 use ::verbs::software;
 use core::ffi::c_void;
 use core::fmt;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// Where the kernel lists its devices.
 const CLASS: &core::ffi::CStr = c"/sys/class/infiniband";
@@ -68,8 +70,8 @@ pub struct Adapter {
     pub gid: [u8; 16],
     pub lid: u16,
     pub mtu: i32,
-    /// It is the kernel's emulation, which stores what is written byte by byte: the owner may see a part of a word. What is
-    /// added to a word it stores whole.
+    /// It is the kernel's emulation, which stores what is written byte by byte: the owner may see a
+    /// part of a word. What is added to a word it stores whole.
     pub adds_words: bool,
 }
 
@@ -97,7 +99,7 @@ impl Adapter {
         let mut found = Err(if count > 0 { Unavailable::NoPort } else { Unavailable::NoDevice });
         for i in 0..count.max(0) as usize {
             // SAFETY: `count` entries.
-            let opened = Self::open(api, provider, unsafe { *list.add(i) });
+            let opened = Self::open(api, provider, unsafe { *list.wrapping_add(i) });
             if !matches!(opened, Err(Unavailable::NoPort)) {
                 found = opened;
             }
@@ -110,14 +112,20 @@ impl Adapter {
         found
     }
 
-    fn open(api: &'static Ibv, provider: Provider, device: *mut Device) -> Result<Self, Unavailable> {
+    fn open(
+        api: &'static Ibv,
+        provider: Provider,
+        device: *mut Device,
+    ) -> Result<Self, Unavailable> {
         // SAFETY: an entry of the list.
         let context = unsafe { (api.ibv_open_device)(device) };
         if context.is_null() {
             return Err(Unavailable::Os(last_error()));
         }
-        // SAFETY: an open device.
-        let found = if unsafe { (*(*context).device).transport_type } == abi::TRANSPORT_IB {
+        // SAFETY: an open device's context.
+        let device = unsafe { (*context).device };
+        // SAFETY: the device that was opened.
+        let found = if unsafe { (*device).transport_type } == abi::TRANSPORT_IB {
             Self::over(api, provider, context)
         } else {
             Err(Unavailable::NoPort)
@@ -129,9 +137,14 @@ impl Adapter {
         found
     }
 
-    /// The first port that is active, and of its GIDs the first that leads back to it, IPv4 before others: all ends are on
-    /// this machine, make the same choice, and need the way on which it is made.
-    fn over(api: &'static Ibv, provider: Provider, context: *mut Context) -> Result<Self, Unavailable> {
+    /// The first port that is active, and of its GIDs the first that leads back to it, IPv4 before
+    /// others: all ends are on this machine, make the same choice, and need the way on which it is
+    /// made.
+    fn over(
+        api: &'static Ibv,
+        provider: Provider,
+        context: *mut Context,
+    ) -> Result<Self, Unavailable> {
         // SAFETY: an open device.
         let pd = unsafe { (api.ibv_alloc_pd)(context) };
         if pd.is_null() {
@@ -153,7 +166,8 @@ impl Adapter {
             let at = |index: i32| {
                 let mut gid = [0; 16];
                 // SAFETY: as above.
-                let known = unsafe { (api.ibv_query_gid)(context, port, index, &mut gid) } == 0 && gid != [0; 16];
+                let known = unsafe { (api.ibv_query_gid)(context, port, index, &mut gid) } == 0
+                    && gid != [0; 16];
                 known.then_some(Self {
                     api,
                     provider,
@@ -187,37 +201,45 @@ impl Adapter {
     /// Puts the descriptors of the library where `park` puts such.
     pub fn park(&self, park: fn(i32) -> i32) {
         if self.provider == Provider::Hardware {
-            // SAFETY: an open device, which nobody uses yet. The library looks the numbers up here each time.
-            unsafe {
-                (*self.context).cmd_fd = park((*self.context).cmd_fd);
-                (*self.context).async_fd = park((*self.context).async_fd);
-            }
+            // SAFETY: an open device, which nobody uses yet. The library looks the numbers up here
+            // each time.
+            let context = unsafe { &mut *self.context };
+            context.cmd_fd = park(context.cmd_fd);
+            context.async_fd = park(context.async_fd);
         }
+    }
+
+    /// Numbers that the library looks up each time, also in other threads.
+    fn descriptors(&self) -> [&AtomicI32; 2] {
+        [offset_of!(Context, cmd_fd), offset_of!(Context, async_fd)].map(|at| {
+            let fd = self.context.wrapping_byte_add(at).cast::<i32>();
+            // SAFETY: aligned, and there as long as the device is open. The library's own loads are
+            // of whole words.
+            unsafe { AtomicI32::from_ptr(fd) }
+        })
     }
 
     /// A descriptor of the library's has another number besides.
     pub fn moved_fd(&self, old: i32, new: i32) {
         if self.provider == Provider::Hardware {
-            // SAFETY: an open device; numbers, which other threads read whole.
-            unsafe {
-                for fd in [&raw mut (*self.context).cmd_fd, &raw mut (*self.context).async_fd] {
-                    if fd.read() == old {
-                        fd.write(new);
-                    }
-                }
+            for fd in self.descriptors() {
+                let _ = fd.compare_exchange(old, new, Relaxed, Relaxed);
             }
         }
     }
 
-    /// Whether this process may still use it: the kernel takes what is written to the device only from the credentials under
-    /// which it was opened, and its emulation of RDMA has requests written to it.
+    /// Whether this process may still use it: the kernel takes what is written to the device only
+    /// from the credentials under which it was opened, and its emulation of RDMA has requests
+    /// written to it.
     pub fn is_permitted(&self) -> bool {
         if self.provider == Provider::Software {
             return true;
         }
         let byte = [0u8];
-        // SAFETY: the library's descriptor, used for one call, which is too short to be a command: EINVAL.
-        let r = unsafe { libc::syscall(libc::SYS_write, (*self.context).cmd_fd, byte.as_ptr(), byte.len()) };
+        let [fd, _] = self.descriptors().map(|fd| fd.load(Relaxed));
+        // SAFETY: the library's descriptor, used for one call, which is too short to be a command:
+        // EINVAL.
+        let r = unsafe { libc::syscall(libc::SYS_write, fd, byte.as_ptr(), byte.len()) };
         r >= 0 || last_error() != Errno::ACCESS
     }
 
@@ -240,7 +262,8 @@ impl Adapter {
 }
 
 fn lists_devices() -> bool {
-    let dir = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let dir =
+        rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let Ok(class) = rustix::fs::open(CLASS, dir, rustix::fs::Mode::empty()) else { return false };
     let mut space = [core::mem::MaybeUninit::uninit(); 1024];
     let mut entries = rustix::fs::RawDir::new(&class, &mut space);
@@ -256,6 +279,8 @@ fn lists_devices() -> bool {
 
 /// What a call of the library has left in errno.
 pub fn last_error() -> Errno {
+    // SAFETY: it has no obligation.
+    let errno = unsafe { libc::__errno_location() };
     // SAFETY: this thread's errno.
-    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+    Errno::from_raw_os_error(unsafe { *errno })
 }

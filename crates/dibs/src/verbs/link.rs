@@ -1,70 +1,37 @@
-//! A link: the reliable connected queue pair of a link group, its completion queue, and the memory that goes with them.
+//! A link: the reliable connected queue pair of a link group, its completion queue, and the memory
+//! that goes with them.
 //!
-//! Every request is waited for. Whoever arms a doorbell looks at its own memory after the word is in the peer's, which only
-//! the completion tells; so no thread of ours has to be there for completions, and the queue never holds more than one
-//! chain. A signal handler must not come between a post and its completion (the library takes locks that know nothing of
-//! handlers), so signals wait that long.
+//! Every request is waited for. Whoever arms a doorbell looks at its own memory after the word is
+//! in the peer's, which only the completion tells; so no thread of ours has to be there for
+//! completions, and the queue never holds more than one chain. A signal handler must not come
+//! between a post and its completion (the library takes locks that know nothing of handlers), so
+//! signals wait that long.
 #![allow(unsafe_code)]
+
+mod places;
 
 use super::adapter::{Adapter, last_error};
 use super::{End, Memory, WORDS};
 use crate::{Errno, RegisterError};
-use ::verbs::abi::{Cq, PortAttr, Qp, QpAttr, QpInitAttr, SendWr, Sge, Wc, access, mask, state, wc, wr};
+use ::verbs::abi::{
+    ContextOps, Cq, PortAttr, Qp, QpAttr, QpInitAttr, SendWr, Sge, Wc, access, mask, state, wc, wr,
+};
 use ::verbs::far::{Piece, piece};
 use ::verbs::software;
 use core::ptr::null_mut;
+use places::{BYTES, IMAGES_AT, Places, SIGNALS, SIGNALS_AT, TOLD, staged};
+pub use places::{CHAIN, IMAGES, STAGE};
 use rustix::fd::IntoRawFd;
 use rustix::process::Pid;
-use shm::segment::PAGE;
 use shm::{Retired, Segment};
 
-/// Buffers of a link.
-pub const MOST: usize = 2048;
-/// Bytes in one request.
-pub const STAGE: usize = 64 << 10;
-/// Requests in a chain.
-pub const CHAIN: usize = 8;
-pub const IMAGES: usize = MOST * WORDS;
-const SIGNALS: usize = MOST * 8;
-/// Behind the stage, which has room for what [`staged`] leaves free.
-const IMAGES_AT: usize = STAGE + PAGE;
-const SIGNALS_AT: usize = IMAGES_AT + IMAGES;
-/// Behind what is registered: the words of the images as the peer has them.
-const TOLD: usize = (SIGNALS_AT + SIGNALS).next_multiple_of(PAGE);
-const BYTES: usize = TOLD + IMAGES;
-/// 4.096 us * 2^14: 67 ms until a packet is sent again, six times: to soft-RoCE the seventh is one of endlessly many, and a
-/// peer that is gone would be waited for for good. Where the kernel emulates RDMA a busy machine takes long to answer, and
-/// whoever does not answer in time loses its connections.
+/// 4.096 us * 2^14: 67 ms until a packet is sent again, six times: to soft-RoCE the seventh is one
+/// of endlessly many, and a peer that is gone would be waited for for good. Where the kernel
+/// emulates RDMA a busy machine takes long to answer, and whoever does not answer in time loses its
+/// connections.
 const TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 const HOPS: u8 = 64;
-
-/// Where in the stage, from `at` on, there is what goes to or comes from `to`: never 1 to 15 bytes before it modulo 4096, where
-/// a copy by the kernel may go byte by byte ([`::verbs::far::write`]) and half a cursor would be seen.
-const fn staged(at: usize, to: u64) -> usize {
-    at + (to as usize).wrapping_sub(at) % 16
-}
-
-/// Which of a link's places are in use.
-pub struct Places([u64; MOST / 64], usize);
-
-impl Places {
-    const EMPTY: Self = Self([0; MOST / 64], 0);
-
-    /// The next free one behind the last: places rest before they are used again.
-    fn take(&mut self) -> Option<usize> {
-        let free = (0..MOST).map(|i| (self.1 + i) % MOST).find(|i| self.0[i / 64] & 1 << (i % 64) == 0)?;
-        self.0[free / 64] |= 1 << (free % 64);
-        self.1 = free + 1;
-        Some(free)
-    }
-
-    fn give_back(&mut self, place: usize) {
-        if let Some(word) = self.0.get_mut(place / 64) {
-            *word &= !(1 << (place % 64));
-        }
-    }
-}
 
 pub struct Inner {
     adapter: Adapter,
@@ -143,18 +110,18 @@ impl Inner {
 
     /// The memory's addresses stay readable, as zeros.
     pub fn end(self) -> Retired {
-        // SAFETY: ours, and their last use.
-        unsafe {
-            (self.adapter.api.ibv_destroy_qp)(self.qp);
-            (self.adapter.api.ibv_destroy_cq)(self.cq);
-        }
+        // SAFETY: ours, and its last use.
+        unsafe { (self.adapter.api.ibv_destroy_qp)(self.qp) };
+        // SAFETY: ours, and its last use: the pair that completed there is gone.
+        unsafe { (self.adapter.api.ibv_destroy_cq)(self.cq) };
         [self.stage, self.images, self.signals].into_iter().for_each(Memory::end);
         self.segment.retire()
     }
 
     fn modify(&self, attributes: &mut QpAttr, given: i32) -> Result<(), Errno> {
         // SAFETY: our queue pair.
-        match unsafe { (self.adapter.api.ibv_modify_qp)(self.qp, attributes, given | mask::STATE) } {
+        match unsafe { (self.adapter.api.ibv_modify_qp)(self.qp, attributes, given | mask::STATE) }
+        {
             0 => Ok(()),
             // Libraries differ in whether the errno is what they return.
             e if e > 0 => Err(Errno::from_raw_os_error(e)),
@@ -202,7 +169,8 @@ impl Inner {
             ..QpAttr::default()
         };
         to.ah_attr.dgid = software::seen_from_here(peer.gid, pid);
-        (to.ah_attr.is_global, to.ah_attr.sgid_index, to.ah_attr.hop_limit) = (1, self.adapter.gid_index, HOPS);
+        (to.ah_attr.is_global, to.ah_attr.sgid_index, to.ah_attr.hop_limit) =
+            (1, self.adapter.gid_index, HOPS);
         (to.ah_attr.dlid, to.ah_attr.port_num) = (peer.lid, self.adapter.port);
         let given = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
         self.modify(&mut to, given | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER)?;
@@ -215,7 +183,11 @@ impl Inner {
             max_rd_atomic: 1,
             ..QpAttr::default()
         };
-        let given = mask::SQ_PSN | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        let given = mask::SQ_PSN
+            | mask::TIMEOUT
+            | mask::RETRY_CNT
+            | mask::RNR_RETRY
+            | mask::MAX_QP_RD_ATOMIC;
         self.modify(&mut ready, given)?;
         (self.peer, self.of) = (Some(peer), pid);
         Ok(())
@@ -241,10 +213,9 @@ impl Inner {
     pub fn take_image(&mut self) -> Option<*mut u8> {
         let place = self.image_places.take()?;
         let image = self.segment.base().wrapping_add(IMAGES_AT + place * WORDS);
-        // SAFETY: within the segment, and nobody's.
-        unsafe {
-            image.write_bytes(0, WORDS);
-            image.wrapping_add(TOLD - IMAGES_AT).write_bytes(0, WORDS);
+        for words in [image, image.wrapping_add(TOLD - IMAGES_AT)] {
+            // SAFETY: within the segment, and nobody's.
+            unsafe { words.write_bytes(0, WORDS) };
         }
         Some(image)
     }
@@ -265,12 +236,17 @@ impl Inner {
         self.signal_places.give_back(offset / 8);
     }
 
-    /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order. Words of 8
-    /// bytes of an image arrive whole.
+    /// Gathers `here`, of at most [`STAGE`] bytes, and writes it to the pieces there, in order.
+    /// Words of 8 bytes of an image arrive whole.
     ///
     /// # Safety
     /// `here` is readable.
-    pub unsafe fn write(&mut self, key: u32, here: &[Piece], there: &[Piece]) -> Result<usize, Errno> {
+    pub unsafe fn write(
+        &mut self,
+        key: u32,
+        here: &[Piece],
+        there: &[Piece],
+    ) -> Result<usize, Errno> {
         let total = |pieces: &[Piece]| pieces.iter().map(|piece| piece.iov_len).sum::<usize>();
         let (len, base) = (total(here), self.segment.base());
         if len > STAGE || total(there) != len || there.len() > CHAIN {
@@ -289,7 +265,8 @@ impl Inner {
                     continue;
                 }
                 let n = source.iov_len.min(end - at);
-                // SAFETY: readable by the contract; it fits in the stage. Words of others' images are aligned, and so copied.
+                // SAFETY: readable by the contract; it fits in the stage. Words of others' images
+                // are aligned, and so copied.
                 unsafe { shm::copy(source.iov_base.cast(), base.wrapping_add(at), n) };
                 let image = (source.iov_base as usize).wrapping_sub(base as usize + IMAGES_AT);
                 if self.adapter.adds_words && image < IMAGES && (image | n).is_multiple_of(8) {
@@ -315,15 +292,27 @@ impl Inner {
         for part in to.chunks_mut(STAGE) {
             self.run(wr::RDMA_READ, key, &[piece(addr, part.len())], &[])?;
             // SAFETY: the stage has so many bytes.
-            unsafe { shm::copy(self.segment.base().wrapping_add(staged(0, addr)), part.as_mut_ptr(), part.len()) };
+            unsafe {
+                shm::copy(
+                    self.segment.base().wrapping_add(staged(0, addr)),
+                    part.as_mut_ptr(),
+                    part.len(),
+                )
+            };
             addr = addr.wrapping_add(part.len() as u64);
         }
         Ok(())
     }
 
-    /// Moves the stage to or from the pieces there; back when that is complete. `words` are at these places of the stage, with
-    /// what the peer has of each: it gets the difference.
-    fn run(&mut self, opcode: i32, key: u32, there: &[Piece], words: &[(usize, *mut u64)]) -> Result<(), Errno> {
+    /// Moves the stage to or from the pieces there; back when that is complete. `words` are at
+    /// these places of the stage, with what the peer has of each: it gets the difference.
+    fn run(
+        &mut self,
+        opcode: i32,
+        key: u32,
+        there: &[Piece],
+        words: &[(usize, *mut u64)],
+    ) -> Result<(), Errno> {
         if !self.met && !self.broken {
             return Err(Errno::AGAIN);
         }
@@ -338,7 +327,9 @@ impl Inner {
             let (mut to, mut left) = (piece.iov_base as u64, piece.iov_len);
             at = staged(at, to);
             while left > 0 {
-                let (Some(sge), Some(request)) = (sges.get_mut(n), chain.get_mut(n)) else { return Err(Errno::INVAL) };
+                let (Some(sge), Some(request)) = (sges.get_mut(n), chain.get_mut(n)) else {
+                    return Err(Errno::INVAL);
+                };
                 let word = words.iter().find(|word| word.0 == at && left >= 8);
                 let len = if word.is_some() { 8 } else { left };
                 let from = self.segment.base().wrapping_add(at);
@@ -346,11 +337,11 @@ impl Inner {
                 (request.sg_list, request.num_sge, request.opcode) = (sge, 1, opcode);
                 (request.remote_addr, request.rkey) = (to, key);
                 if let Some(&(_, told)) = word {
-                    // SAFETY: within the stage, and beside the images, in words that only this link uses, which is locked.
-                    let add = unsafe {
-                        let new = from.cast::<u64>().read_unaligned();
-                        new.wrapping_sub(told.replace(new))
-                    };
+                    // SAFETY: within the stage.
+                    let new = unsafe { from.cast::<u64>().read_unaligned() };
+                    // SAFETY: beside the images, in a word that only this link uses, which is
+                    // locked.
+                    let add = new.wrapping_sub(unsafe { told.replace(new) });
                     (request.opcode, request.atomic_rkey) = (wr::FETCH_AND_ADD, key);
                     (request.rkey, request.upper) = (add as u32, (add >> 32) as u32);
                 }
@@ -362,25 +353,38 @@ impl Inner {
         let first = chain.as_mut_ptr();
         for i in 0..last {
             // SAFETY: within the chain.
-            unsafe { (*first.add(i)).next = first.add(i + 1) };
+            unsafe { (*first.wrapping_add(i)).next = first.wrapping_add(i + 1) };
         }
         let mut bad = null_mut();
-        // SAFETY: our queue pair; the chain and its lists live until the call returns, the stage until the completion.
-        let posted = unsafe { ((*(*self.qp).context).ops.post_send)(self.qp, first, &mut bad) };
+        let post_send = self.calls().post_send;
+        // SAFETY: our queue pair; the chain and its lists live until the call returns, the stage
+        // until the completion.
+        let posted = unsafe { post_send(self.qp, first, &mut bad) };
         if posted != 0 {
-            // Some of it may be under way, and what comes of it would be taken for what comes of the next.
+            // Some of it may be under way, and what comes of it would be taken for what comes of
+            // the next.
             self.broken = true;
             return Err(Errno::from_raw_os_error(posted.abs()));
         }
         self.complete()
     }
 
-    /// Waits for the one completion. It comes: the adapter gives up on a peer that does not answer, though it takes long over
-    /// one whose process has ended. Where the adapter is the kernel it may need this processor.
+    /// The adapter's calls of the data path.
+    fn calls(&self) -> &ContextOps {
+        // SAFETY: our queue pair, which is there as long as the link.
+        let context = unsafe { (*self.qp).context };
+        // SAFETY: that of the adapter, which stays open.
+        unsafe { &(*context).ops }
+    }
+
+    /// Waits for the one completion. It comes: the adapter gives up on a peer that does not answer,
+    /// though it takes long over one whose process has ended. Where the adapter is the kernel it
+    /// may need this processor.
     fn complete(&mut self) -> Result<(), Errno> {
         const PATIENCE: u32 = 1000;
         const DOUBT: u32 = 100 * PATIENCE;
         let mut one = Wc::default();
+        let poll_cq = self.calls().poll_cq;
         for look in 0u32.. {
             if look % PATIENCE == PATIENCE - 1 {
                 rustix::thread::sched_yield();
@@ -390,13 +394,17 @@ impl Inner {
                 return Err(Errno::SRCH);
             }
             // SAFETY: our queue, and room for one.
-            let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, 1, &mut one) };
+            let n = unsafe { poll_cq(self.cq, 1, &mut one) };
             if n == 1 && one.status == wc::SUCCESS {
                 return Ok(());
             }
             if n != 0 {
                 self.broken = true;
-                return Err(if one.status == wc::REM_ACCESS_ERR { Errno::FAULT } else { Errno::SRCH });
+                return Err(if one.status == wc::REM_ACCESS_ERR {
+                    Errno::FAULT
+                } else {
+                    Errno::SRCH
+                });
             }
             core::hint::spin_loop();
         }
@@ -404,7 +412,8 @@ impl Inner {
     }
 }
 
-/// Whether all threads of a process have ended; false if the kernel does not tell (before Linux 5.3).
+/// Whether all threads of a process have ended; false if the kernel does not tell (before Linux
+/// 5.3).
 fn has_ended(pid: i32) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{PidfdFlags, pidfd_open};
@@ -426,7 +435,9 @@ pub fn leads_back(adapter: Adapter) -> bool {
     let (Ok(mut a), b) = (Inner::create(adapter), Inner::create(adapter)) else { return false };
     let reached = b.is_ok_and(|mut b| {
         let me = rustix::process::getpid().as_raw_nonzero().get();
-        let reached = a.connect(b.own_end(), me).is_ok() && b.connect(a.own_end(), me).is_ok() && a.probe().is_ok();
+        let reached = a.connect(b.own_end(), me).is_ok()
+            && b.connect(a.own_end(), me).is_ok()
+            && a.probe().is_ok();
         b.end().unmap();
         reached
     });

@@ -79,13 +79,14 @@ fn words_arrive_whole() {
     let dmb = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
     let remote = b.reach(GROUP, a.gid(), dmb.token, dmb.len, a.place(dmb.token).unwrap()).unwrap();
     // SAFETY: the second word of the buffer, aligned, mapped as long as the device has it.
-    let word = unsafe { &*dmb.addr.cast::<AtomicU64>().add(1) };
+    let word = unsafe { &*dmb.addr.cast::<AtomicU64>().wrapping_add(1) };
     let all = |n: u64| u64::from_ne_bytes([n as u8; 8]);
     std::thread::scope(|threads| {
         threads.spawn(|| {
             let bytes = [0u8; 2 * 4096];
             for n in 0..=ROUNDS {
-                // Laid end to end, the word would come from within 16 bytes of its own place in a page.
+                // Laid end to end, the word would come from within 16 bytes of its own place in a
+                // page.
                 let len = 4096 - 7 + n as usize % 15;
                 let value = all(if n == ROUNDS { 0xff } else { n % 0xff });
                 let here = [piece(bytes.as_ptr() as u64, len), piece((&raw const value) as u64, 8)];
@@ -151,7 +152,8 @@ fn buffers_of_a_group_without_a_link_or_with_senseless_places_are_refused() {
     assert_eq!(b.connect(GROUP, a.end(GROUP).unwrap(), me()), Err(Errno::ISCONN));
 }
 
-/// What an owner did not register is not written, and the link is no good any more: all requests behind that one fail.
+/// What an owner did not register is not written, and the link is no good any more: all requests
+/// behind that one fail.
 #[test]
 fn a_lie_about_a_buffer_breaks_the_link() {
     for lie in [
@@ -165,12 +167,18 @@ fn a_lie_about_a_buffer_breaks_the_link() {
         lie(&mut place);
         b.reach(GROUP, a.gid(), d.token, LEN, place).unwrap();
         let all = vec![7u8; LEN as usize];
-        assert_eq!(b.move_data(d.token, 0, all.as_ptr(), LEN, true), Err(MoveError::Os(Errno::FAULT)));
+        assert_eq!(
+            b.move_data(d.token, 0, all.as_ptr(), LEN, true),
+            Err(MoveError::Os(Errno::FAULT))
+        );
         assert!(b.is_broken(GROUP) && a.signals(d.token) == Some(0));
         assert!((0..LEN as usize).all(|i| byte(d.addr.wrapping_add(i)) == 0));
         let good = a.register_dmb(GROUP, b.gid(), LEN).unwrap();
         b.reach(GROUP, a.gid(), good.token, LEN, a.place(good.token).unwrap()).unwrap();
-        assert_eq!(b.move_data(good.token, 0, [1].as_ptr(), 1, true), Err(MoveError::Os(Errno::NOTCONN)));
+        assert_eq!(
+            b.move_data(good.token, 0, [1].as_ptr(), 1, true),
+            Err(MoveError::Os(Errno::NOTCONN))
+        );
     }
 }
 
@@ -228,7 +236,8 @@ fn a_fork_child_has_no_link() {
     // SAFETY: the child uses what is its own and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let refused = b.move_data(d.token, 0, [1].as_ptr(), 1, false) == Err(MoveError::Os(Errno::NOTCONN));
+        let refused =
+            b.move_data(d.token, 0, [1].as_ptr(), 1, false) == Err(MoveError::Os(Errno::NOTCONN));
         b.after_fork_child();
         let gone = b.end(GROUP).is_none() && b.read(link, 1, 0, &mut [0]) == Err(Errno::NOTCONN);
         let anew = b.register_dmb(GROUP, a.gid(), LEN).is_ok() && b.end(GROUP).is_some();

@@ -14,7 +14,8 @@ use crate::registry::Registry;
 
 pub use checks::{Crash, CrashArgs, Match, Synth, SynthArgs};
 pub use sort::{
-    DelayedStart, DelayedStartArgs, Repeater, RepeaterArgs, Sample, SampleArgs, Split, Truncate, TruncateArgs,
+    DelayedStart, DelayedStartArgs, Repeater, RepeaterArgs, Sample, SampleArgs, Split, Truncate,
+    TruncateArgs,
 };
 pub(crate) use sort::{Each, each};
 
@@ -70,7 +71,8 @@ impl Kind for Source {
     }
 
     fn new(args: SourceArgs, _context: &Context) -> Result<Self, AppError> {
-        let mut template = Packet::allocate().ok_or_else(|| AppError::new("all packets are in use"))?;
+        let mut template =
+            Packet::allocate().ok_or_else(|| AppError::new("all packets are in use"))?;
         template.resize(args.size);
         Ok(Self { template })
     }

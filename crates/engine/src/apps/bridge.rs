@@ -14,8 +14,8 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<Bridge>();
 }
 
-/// Sends each frame to the port where its destination was seen, or to all others. A port is an input and an output of the
-/// same name.
+/// Sends each frame to the port where its destination was seen, or to all others. A port is an
+/// input and an output of the same name.
 pub struct Bridge {
     /// Where an address was seen, and when.
     stations: HashMap<Mac, (usize, u64)>,
@@ -57,7 +57,8 @@ impl Kind for Bridge {
     const ABOUT: &'static str = "a learning bridge; each name is an input and an output";
     const INPUTS: Ports = Ports::Any;
     const OUTPUTS: Ports = Ports::Any;
-    const COUNTERS: &'static [&'static str] = &["stations", "learned", "forwarded", "flooded", "filtered"];
+    const COUNTERS: &'static [&'static str] =
+        &["stations", "learned", "forwarded", "flooded", "filtered"];
     type Args = BridgeArgs;
 
     fn new(args: BridgeArgs, _context: &Context) -> Result<Self, AppError> {
@@ -134,7 +135,9 @@ impl App for Bridge {
     fn push(&mut self, io: &Io) {
         let mut batch = Batch::new();
         for from in 0..self.ports.len() {
-            let Some(input) = self.ports[from].input.and_then(|index| io.input(index)) else { continue };
+            let Some(input) = self.ports[from].input.and_then(|index| io.input(index)) else {
+                continue;
+            };
             let mut waiting = input.length();
             while waiting > 0 {
                 waiting = waiting.saturating_sub(input.receive_batch(&mut batch));
@@ -177,6 +180,12 @@ impl App for Bridge {
 
     fn counters(&self, values: &mut [u64]) {
         let stations = self.stations.len() as u64;
-        values.copy_from_slice(&[stations, self.learned, self.forwarded, self.flooded, self.filtered]);
+        values.copy_from_slice(&[
+            stations,
+            self.learned,
+            self.forwarded,
+            self.flooded,
+            self.filtered,
+        ]);
     }
 }

@@ -1,4 +1,5 @@
-//! Internet checksums of IPv4 headers, TCP, UDP, ICMP and ICMPv6: put in, or checked. See [`checksum::packet`].
+//! Internet checksums of IPv4 headers, TCP, UDP, ICMP and ICMPv6: put in, or checked. See
+//! [`checksum::packet`].
 
 use checksum::packet::{Outcome, fill, verify};
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,8 @@ pub enum Mode {
 
 impl Kind for Checksum {
     const NAME: &'static str = "Checksum";
-    const ABOUT: &'static str = "fills in IP, TCP, UDP and ICMP checksums, or discards packets where they are wrong";
+    const ABOUT: &'static str =
+        "fills in IP, TCP, UDP and ICMP checksums, or discards packets where they are wrong";
     const INPUTS: Ports = Ports::Named(&["input"]);
     const OUTPUTS: Ports = Ports::Named(&["output"]);
     const COUNTERS: &'static [&'static str] = &["done", "bad", "none"];
@@ -63,7 +65,8 @@ impl Each for Checksum {
             self.none += 1;
             return true;
         };
-        // A mark says that the transport's checksum is not there yet, by agreement: it must be before it can be checked.
+        // A mark says that the transport's checksum is not there yet, by agreement: it must be
+        // before it can be checked.
         let marked = packet.flags & NEEDS_CHECKSUM != 0;
         let outcome = match self.mode {
             Mode::Verify if !marked => verify(&packet[start..]),

@@ -1,6 +1,7 @@
 //! An IP router: longest prefix match, hop limits, checksums updated in place.
 //!
-//! Limits: next hops are configured with their MAC address; no ICMP errors are sent; nothing is fragmented.
+//! Limits: next hops are configured with their MAC address; no ICMP errors are sent; nothing is
+//! fragmented.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +62,8 @@ pub struct Route {
     pub mac: Mac,
 }
 
-const COUNTERS: &[&str] = &["forwarded", "no_route", "expired", "bad_checksum", "malformed", "not_ours", "not_ip"];
+const COUNTERS: &[&str] =
+    &["forwarded", "no_route", "expired", "bad_checksum", "malformed", "not_ours", "not_ip"];
 const FORWARDED: usize = 0;
 
 /// Why a packet is not forwarded: the place of its counter.
@@ -77,7 +79,8 @@ enum Drop {
 
 impl Kind for Forwarder {
     const NAME: &'static str = "Forwarder";
-    const ABOUT: &'static str = "routes IPv4 and IPv6 by longest prefix match; each name is an input and an output";
+    const ABOUT: &'static str =
+        "routes IPv4 and IPv6 by longest prefix match; each name is an input and an output";
     const INPUTS: Ports = Ports::Any;
     const OUTPUTS: Ports = Ports::Any;
     const COUNTERS: &'static [&'static str] = COUNTERS;
@@ -114,7 +117,8 @@ impl Kind for Forwarder {
         if args.ports != self.macs {
             return Ok(Reconfigured::NeedsRestart);
         }
-        let old = std::mem::replace(self, Self::new(args, &Context { name: String::new(), thread: 0 })?);
+        let old =
+            std::mem::replace(self, Self::new(args, &Context { name: String::new(), thread: 0 })?);
         self.inputs = old.inputs;
         self.outputs = old.outputs;
         self.counts = old.counts;

@@ -33,7 +33,9 @@ impl FromStr for Mac {
         let mut address = [0; 6];
         let mut parts = text.split([':', '-']);
         for byte in &mut address {
-            let hex = |part: &&str| matches!(part.len(), 1..=2) && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let hex = |part: &&str| {
+                matches!(part.len(), 1..=2) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+            };
             let part = parts.next().filter(hex).ok_or_else(wrong)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
         }
@@ -95,9 +97,14 @@ mod tests {
     fn macs_are_written_as_usual() {
         assert_eq!("02:0:ff:00:00:1A".parse(), Ok(Mac([2, 0, 255, 0, 0, 26])));
         assert_eq!(Mac([2, 0, 255, 0, 0, 26]).to_string(), "02:00:ff:00:00:1a");
-        for bad in
-            ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:00:00:1g", "02:00:00:00:00:100", "+1:2:3:4:5:6"]
-        {
+        for bad in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "02:00:00:00:00:1g",
+            "02:00:00:00:00:100",
+            "+1:2:3:4:5:6",
+        ] {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
     }

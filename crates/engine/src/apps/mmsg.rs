@@ -26,7 +26,11 @@ impl Mmsg {
         let vectors: libc::iovec = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
         let header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-        Mmsg { vectors: Box::new([vectors; BATCH]), headers: Box::new([header; BATCH]), spare: Batch::new() }
+        Mmsg {
+            vectors: Box::new([vectors; BATCH]),
+            headers: Box::new([header; BATCH]),
+            spare: Batch::new(),
+        }
     }
 
     fn point(&mut self, at: usize, base: *mut u8, length: usize) {
@@ -37,21 +41,31 @@ impl Mmsg {
         header.msg_flags = 0;
     }
 
-    /// Sends a message per packet without waiting and tells how many the kernel took. An error is about the first one.
+    /// Sends a message per packet without waiting and tells how many the kernel took. An error is
+    /// about the first one.
     pub fn send(&mut self, socket: BorrowedFd, packets: &[Packet]) -> Result<usize, Errno> {
         let count = packets.len().min(BATCH);
         for (at, packet) in packets[..count].iter().enumerate() {
             self.point(at, packet.as_ptr().cast_mut(), packet.length());
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: `count` headers, each with a vector over a packet that is borrowed; the kernel only reads them.
-        let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, flags) };
+        // SAFETY: `count` headers, each with a vector over a packet that is borrowed; the kernel
+        // only reads them.
+        let sent = unsafe {
+            libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, flags)
+        };
         if sent < 0 { Err(last_errno()) } else { Ok(sent as usize) }
     }
 
-    /// Receives up to `most` messages without waiting, a packet each, and tells how many were too long for one and are
-    /// lost. Messages of no bytes are kept: what they mean is up to the socket.
-    pub fn receive(&mut self, socket: BorrowedFd, most: usize, batch: &mut Batch) -> Result<usize, Errno> {
+    /// Receives up to `most` messages without waiting, a packet each, and tells how many were too
+    /// long for one and are lost. Messages of no bytes are kept: what they mean is up to the
+    /// socket.
+    pub fn receive(
+        &mut self,
+        socket: BorrowedFd,
+        most: usize,
+        batch: &mut Batch,
+    ) -> Result<usize, Errno> {
         let wanted = most.min(batch.room()).min(BATCH);
         self.stock(wanted);
         let count = self.spare.len().min(wanted);
@@ -64,10 +78,17 @@ impl Mmsg {
             let base = self.spare[index].as_mut_ptr();
             self.point(at, base, self.spare[index].tailroom());
         }
-        // SAFETY: `count` headers, each with a vector over the free room of an empty packet that is ours.
+        // SAFETY: `count` headers, each with a vector over the free room of an empty packet that is
+        // ours.
         let got = unsafe {
             let no_timeout = std::ptr::null_mut();
-            libc::recvmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT, no_timeout)
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                count as u32,
+                libc::MSG_DONTWAIT,
+                no_timeout,
+            )
         };
         if got < 0 {
             return Err(last_errno());

@@ -15,8 +15,8 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<Neighbour>();
 }
 
-/// Stands between an interface ("south") and the rest ("north"). Questions from the south for its addresses are answered
-/// there; everything else passes both ways.
+/// Stands between an interface ("south") and the rest ("north"). Questions from the south for its
+/// addresses are answered there; everything else passes both ways.
 pub struct Neighbour {
     args: NeighbourArgs,
     arp: u64,
@@ -97,8 +97,8 @@ impl Neighbour {
         if !self.args.addresses.contains(&target.into()) {
             return false;
         }
-        // Somebody who checks an address for duplicates has none yet: the answer goes to all nodes, unsolicited
-        // (RFC 4861, 7.2.4).
+        // Somebody who checks an address for duplicates has none yet: the answer goes to all nodes,
+        // unsolicited (RFC 4861, 7.2.4).
         let anonymous = source.is_unspecified();
         let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
         let destination = if anonymous { all_nodes } else { source };
@@ -140,7 +140,8 @@ fn solicitation(frame: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr)> {
         && header[7] == 255
         && length >= 24
         && message[..2] == [SOLICITATION, 0]
-        && csum_ipv6_magic(source, destination, length.into(), ICMPV6, csum_partial(message, 0)) == 0;
+        && csum_ipv6_magic(source, destination, length.into(), ICMPV6, csum_partial(message, 0))
+            == 0;
     valid.then_some(())?;
     Some((source.into(), address(&message[8..])?.into()))
 }

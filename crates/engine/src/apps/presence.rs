@@ -1,7 +1,8 @@
 //! Interfaces and connections that come and go while the engine runs.
 //!
-//! A missing one at the start is an error of the configuration. One that is lost later costs only its own packets: the app
-//! says so once, drops and counts what is sent to it, and tries every second to open it again.
+//! A missing one at the start is an error of the configuration. One that is lost later costs only
+//! its own packets: the app says so once, drops and counts what is sent to it, and tries every
+//! second to open it again.
 
 use std::fmt;
 
@@ -103,8 +104,10 @@ impl<P: Port> Presence<P> {
         self.next_look = now + RETRY;
         match P::open(args) {
             Ok(port) => {
-                self.notice =
-                    Some(port.caution().map_or("it is back".into(), |caution| format!("it is back; {caution}")));
+                self.notice = Some(
+                    port.caution()
+                        .map_or("it is back".into(), |caution| format!("it is back; {caution}")),
+                );
                 self.state = State::Up(Box::new(port));
                 self.reopened += 1;
             }

@@ -12,7 +12,8 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<RateLimiter>();
 }
 
-/// Lets packets through up to a rate, with bursts up to the size of the bucket, and discards the rest.
+/// Lets packets through up to a rate, with bursts up to the size of the bucket, and discards the
+/// rest.
 pub struct RateLimiter {
     bucket: Bucket,
     passed: u64,
@@ -122,8 +123,11 @@ mod tests {
     #[test]
     fn the_rate_is_kept_and_bursts_are_allowed() {
         // 1000 bytes per second, bucket of 300 bytes, packets of 100.
-        let mut limiter =
-            RateLimiter { bucket: Bucket::new(&RateLimiterArgs { rate: 8000.0, burst: 300 }), passed: 0, discarded: 0 };
+        let mut limiter = RateLimiter {
+            bucket: Bucket::new(&RateLimiterArgs { rate: 8000.0, burst: 300 }),
+            passed: 0,
+            discarded: 0,
+        };
         let (input, output) = (Rc::new(Link::new()), Rc::new(Link::new()));
         let mut offer = |now: u64, packets: usize| {
             for _ in 0..packets {

@@ -1,11 +1,14 @@
-//! An interface by packet sockets, AF_PACKET: works with every driver, beside the kernel's own stack.
+//! An interface by packet sockets, AF_PACKET: works with every driver, beside the kernel's own
+//! stack.
 //!
-//! It receives copies: the kernel still gets every packet. Receiving reads a ring in shared memory (TPACKET_V3); a packet
-//! waits there for up to a millisecond while the kernel gathers more. Sending takes up to 128 packets per system call and
-//! goes to the driver past the queueing discipline.
+//! It receives copies: the kernel still gets every packet. Receiving reads a ring in shared memory
+//! (TPACKET_V3); a packet waits there for up to a millisecond while the kernel gathers more.
+//! Sending takes up to 128 packets per system call and goes to the driver past the queueing
+//! discipline.
 //!
-//! What the kernel has taken out of a packet or left open is restored: VLAN tags, transport checksums, and the segments of
-//! packets that a sender on this machine left uncut (TSO, USO) or the kernel put together (GRO).
+//! What the kernel has taken out of a packet or left open is restored: VLAN tags, transport
+//! checksums, and the segments of packets that a sender on this machine left uncut (TSO, USO) or
+//! the kernel put together (GRO).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -94,7 +97,8 @@ impl Port for Sockets {
     type Args = RawSocketArgs;
 
     fn open(args: &RawSocketArgs) -> Result<Sockets, AppError> {
-        let netdev = Netdev::find(&args.interface).map_err(|error| AppError::new(error.to_string()))?;
+        let netdev =
+            Netdev::find(&args.interface).map_err(|error| AppError::new(error.to_string()))?;
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => AppError::new(format!(
                 "interface {}: packet sockets need the capability CAP_NET_RAW: run as root or grant it",
@@ -128,13 +132,19 @@ impl Port for Sockets {
     }
 
     fn lost(&mut self) -> Option<String> {
-        (!self.netdev.exists()).then(|| format!("interface {} does not exist any more", self.netdev.name()))
+        (!self.netdev.exists())
+            .then(|| format!("interface {} does not exist any more", self.netdev.name()))
     }
 }
 
 fn socket() -> std::io::Result<OwnedFd> {
     // Protocol 0: nothing is received before `bind` names one.
-    Ok(rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
+    Ok(rustix::net::socket_with(
+        AddressFamily::PACKET,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 fn bind(socket: &OwnedFd, netdev: &Netdev, protocol: u16) -> std::io::Result<()> {
@@ -149,7 +159,9 @@ fn bind(socket: &OwnedFd, netdev: &Netdev, protocol: u16) -> std::io::Result<()>
     };
     use std::os::fd::AsRawFd;
     // SAFETY: the kernel reads one `sockaddr_ll`.
-    let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) };
+    let result = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32)
+    };
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
@@ -195,7 +207,8 @@ impl Sockets {
                 Ok(sent) => sent,
                 // The send buffer is full: what is left waits for the next breath.
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-                // This packet alone is refused: the driver's queue is full, or it is longer than the MTU.
+                // This packet alone is refused: the driver's queue is full, or it is longer than
+                // the MTU.
                 Err(Errno::NOBUFS | Errno::MSGSIZE | Errno::INVAL) => {
                     counters.tx_dropped += 1;
                     1
@@ -238,18 +251,24 @@ fn packet_of(frame: &Frame) -> Result<Packet, Refused> {
 
 impl Kind for RawSocket {
     const NAME: &'static str = "RawSocket";
-    const ABOUT: &'static str = "a network interface by packet sockets (AF_PACKET), beside the kernel's stack";
+    const ABOUT: &'static str =
+        "a network interface by packet sockets (AF_PACKET), beside the kernel's stack";
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_dropped", "rx_oversize", "tx_dropped", "reopened"];
+    const COUNTERS: &'static [&'static str] =
+        &["rx_dropped", "rx_oversize", "tx_dropped", "reopened"];
     type Args = RawSocketArgs;
 
     fn check(args: &RawSocketArgs) -> Result<(), ArgError> {
         if !(1..=1024).contains(&args.ring) {
-            return Err(ArgError::wrong("ring", format!("{} is not from 1 to 1024 mebibytes", args.ring)));
+            return Err(ArgError::wrong(
+                "ring",
+                format!("{} is not from 1 to 1024 mebibytes", args.ring),
+            ));
         }
-        crate::netdev::check_name(&args.interface).map_err(|error| ArgError::wrong("interface", error.to_string()))
+        crate::netdev::check_name(&args.interface)
+            .map_err(|error| ArgError::wrong("interface", error.to_string()))
     }
 
     fn new(args: RawSocketArgs, _context: &Context) -> Result<Self, AppError> {
@@ -274,13 +293,17 @@ impl App for RawSocket {
         match sockets.send(input, &mut self.counters) {
             // An interface that is down may come up again.
             Ok(()) | Err(Errno::NETDOWN) => {}
-            Err(errno) => self.presence.lose(format!("interface {} refuses to send: {errno}", self.args.interface)),
+            Err(errno) => self
+                .presence
+                .lose(format!("interface {} refuses to send: {errno}", self.args.interface)),
         }
     }
 
     fn tick(&mut self, io: &Io) {
         let dropped = &mut self.counters.rx_dropped;
-        self.presence.tick(io.now(), &self.args, |sockets| *dropped += ring::drops(sockets.receiver.as_fd()));
+        self.presence.tick(io.now(), &self.args, |sockets| {
+            *dropped += ring::drops(sockets.receiver.as_fd())
+        });
     }
 
     fn notice(&mut self) -> Option<String> {
@@ -290,13 +313,24 @@ impl App for RawSocket {
     fn counters(&self, values: &mut [u64]) {
         let counters = &self.counters;
         let reopened = self.presence.reopened;
-        values.copy_from_slice(&[counters.rx_dropped, counters.rx_oversize, counters.tx_dropped, reopened]);
+        values.copy_from_slice(&[
+            counters.rx_dropped,
+            counters.rx_oversize,
+            counters.tx_dropped,
+            reopened,
+        ]);
     }
 
     fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        self.presence.describe(out, |sockets, out| writeln!(out, "{} by AF_PACKET", sockets.netdev.name()))?;
+        self.presence.describe(out, |sockets, out| {
+            writeln!(out, "{} by AF_PACKET", sockets.netdev.name())
+        })?;
         let counters = &self.counters;
-        write!(out, "dropped: {} received by the kernel, {} too long, ", counters.rx_dropped, counters.rx_oversize)?;
+        write!(
+            out,
+            "dropped: {} received by the kernel, {} too long, ",
+            counters.rx_dropped, counters.rx_oversize
+        )?;
         writeln!(out, "{} to send", counters.tx_dropped)
     }
 

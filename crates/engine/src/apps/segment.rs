@@ -1,7 +1,8 @@
-//! Cuts what a sender left for its device to cut: TCP streams (TSO, or what GRO has put together) and trains of UDP
-//! datagrams (USO), virtio 1.2 section 5.1.6.2.1.
+//! Cuts what a sender left for its device to cut: TCP streams (TSO, or what GRO has put together)
+//! and trains of UDP datagrams (USO), virtio 1.2 section 5.1.6.2.1.
 //!
-//! Each piece gets the headers of the whole with its own lengths, sequence number, flags and checksums.
+//! Each piece gets the headers of the whole with its own lengths, sequence number, flags and
+//! checksums.
 
 use checksum::packet::fill;
 
@@ -15,11 +16,13 @@ pub(super) const MOST: usize = 64;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Flags of TCP, RFC 9293 section 3.1 and RFC 3168: FIN and PSH belong to the last piece, CWR to the first one.
+/// Flags of TCP, RFC 9293 section 3.1 and RFC 3168: FIN and PSH belong to the last piece, CWR to
+/// the first one.
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// What cannot be cut: a protocol or form that no sender should leave to a device, or pieces longer than a packet.
+/// What cannot be cut: a protocol or form that no sender should leave to a device, or pieces longer
+/// than a packet.
 #[derive(Debug, PartialEq)]
 pub(super) struct Uncuttable;
 
@@ -39,8 +42,8 @@ struct Headers {
     transport: Transport,
 }
 
-/// Hands the pieces of a frame to `each`, the first one first, and returns how many more there would be if there were
-/// memory for them. `tag` goes behind the Ethernet addresses.
+/// Hands the pieces of a frame to `each`, the first one first, and returns how many more there
+/// would be if there were memory for them. `tag` goes behind the Ethernet addresses.
 pub(super) fn segment(
     frame: &[u8],
     tag: Option<[u8; 4]>,
@@ -63,7 +66,11 @@ pub(super) fn segment(
 }
 
 impl Headers {
-    fn split<'a>(frame: &'a [u8], tag: Option<[u8; 4]>, header: &Header) -> Result<(Headers, &'a [u8]), Uncuttable> {
+    fn split<'a>(
+        frame: &'a [u8],
+        tag: Option<[u8; 4]>,
+        header: &Header,
+    ) -> Result<(Headers, &'a [u8]), Uncuttable> {
         const ADDRESSES: usize = 12;
         let transport = match header.segmentation() {
             Header::TCP4 | Header::TCP6 => Transport::Tcp,
@@ -90,12 +97,17 @@ impl Headers {
         if headers.agree() { Ok((headers, data)) } else { Err(Uncuttable) }
     }
 
-    /// Whether the transport header is that of the outer network header: inside of a tunnel it is not.
+    /// Whether the transport header is that of the outer network header: inside of a tunnel it is
+    /// not.
     fn agree(&self) -> bool {
         let protocol = if self.transport == Transport::Tcp { TCP } else { UDP };
         let Some(network) = self.template.get(self.network..self.start) else { return false };
         match self.ethertype {
-            IPV4 => network.len() >= 20 && network.len() == usize::from(network[0] & 15) * 4 && network[9] == protocol,
+            IPV4 => {
+                network.len() >= 20
+                    && network.len() == usize::from(network[0] & 15) * 4
+                    && network[9] == protocol
+            }
             // Behind extension headers the last one names the protocol.
             IPV6 => network.len() > 40 || (network.len() == 40 && network[6] == protocol),
             _ => false,
@@ -126,7 +138,8 @@ impl Headers {
                 let sequence = u32::from_be_bytes(piece[start + 4..start + 8].try_into().ok()?);
                 let sequence = sequence.wrapping_add((number * size) as u32);
                 piece[start + 4..start + 8].copy_from_slice(&sequence.to_be_bytes());
-                piece[start + 13] &= !(if last { 0 } else { FIN_PSH } | if number == 0 { 0 } else { CWR });
+                piece[start + 13] &=
+                    !(if last { 0 } else { FIN_PSH } | if number == 0 { 0 } else { CWR });
             }
         }
         if fill(&mut piece[network..]).is_ok() {
@@ -143,7 +156,8 @@ mod tests {
 
     use super::*;
 
-    /// A frame of the given headers over `data`, as a sender leaves it: one length for all, no checksum.
+    /// A frame of the given headers over `data`, as a sender leaves it: one length for all, no
+    /// checksum.
     fn frame(ipv6: bool, udp: bool, tagged: bool, data: &[u8]) -> (Vec<u8>, usize) {
         let mut frame = vec![2; 12];
         if tagged {
@@ -154,15 +168,17 @@ mod tests {
             frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, protocol, 64]);
             frame.extend((0..32).map(|byte| byte as u8));
         } else {
-            frame.extend([8, 0, 0x45, 0, 0, 0, 0xff, 0xfe, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+            frame.extend([
+                8, 0, 0x45, 0, 0, 0, 0xff, 0xfe, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+            ]);
         }
         let start = frame.len();
         match udp {
             true => frame.extend([0, 1, 0, 2, 0, 0, 0, 0]),
             // With a timestamp option; flags CWR, ACK, PSH, FIN.
             false => frame.extend([
-                0, 1, 0, 2, 0xff, 0xff, 0xff, 0, 0, 0, 0, 9, 0x80, 0x99, 1, 0, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 1, 0,
-                0, 0, 2,
+                0, 1, 0, 2, 0xff, 0xff, 0xff, 0, 0, 0, 0, 9, 0x80, 0x99, 1, 0, 0, 0, 0, 0, 1, 1, 8,
+                10, 0, 0, 0, 1, 0, 0, 0, 2,
             ]),
         }
         frame.extend(data);
@@ -244,8 +260,14 @@ mod tests {
         let mut outer = inner[..14].to_vec();
         outer.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 4, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         outer.extend(&inner[14..]);
-        assert_eq!(segment(&outer, None, &header(false, false, 1000, start + 20), drop), Err(Uncuttable));
-        assert_eq!(segment(&inner, None, &header(false, false, 4000, start), drop), Err(Uncuttable));
+        assert_eq!(
+            segment(&outer, None, &header(false, false, 1000, start + 20), drop),
+            Err(Uncuttable)
+        );
+        assert_eq!(
+            segment(&inner, None, &header(false, false, 4000, start), drop),
+            Err(Uncuttable)
+        );
         assert_eq!(segment(&inner, None, &header(false, false, 0, start), drop), Err(Uncuttable));
     }
 }

@@ -1,8 +1,9 @@
 //! A link to an engine in another process, through memory that both share.
 //!
-//! The two meet at a Unix socket, over which the listening one hands a sealed memory file; packets then move without system
-//! calls, one copy in and one out. When one end stops or dies the other notices by the socket, drops and counts, and
-//! waits for the next. The other process can garble its own packets and nothing else.
+//! The two meet at a Unix socket, over which the listening one hands a sealed memory file; packets
+//! then move without system calls, one copy in and one out. When one end stops or dies the other
+//! notices by the socket, drops and counts, and waits for the next. The other process can garble
+//! its own packets and nothing else.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -11,8 +12,8 @@ use std::path::PathBuf;
 
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,21 +89,26 @@ impl Kind for ShmLink {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_dropped", "tx_dropped", "connections", "violations"];
+    const COUNTERS: &'static [&'static str] =
+        &["rx_dropped", "tx_dropped", "connections", "violations"];
     type Args = ShmLinkArgs;
 
     fn check(args: &ShmLinkArgs) -> Result<(), ArgError> {
         if SLOTS.contains(&args.slots) {
             return Ok(());
         }
-        Err(ArgError::wrong("slots", format!("{} is not from {} to {}", args.slots, SLOTS.start(), SLOTS.end())))
+        Err(ArgError::wrong(
+            "slots",
+            format!("{} is not from {} to {}", args.slots, SLOTS.start(), SLOTS.end()),
+        ))
     }
 
     fn new(args: ShmLinkArgs, _context: &Context) -> Result<Self, AppError> {
         let role = if args.listen { Role::ListenPacket } else { Role::ConnectPacket };
         let meeting = Meeting::new(role, &args.path, None)?;
         let counters = Counters::default();
-        let mut this = Self { args, meeting, peer: None, unsent: Batch::new(), counters, notice: None };
+        let mut this =
+            Self { args, meeting, peer: None, unsent: Batch::new(), counters, notice: None };
         this.meet(0);
         Ok(this)
     }
@@ -115,12 +121,16 @@ impl ShmLink {
             self.peer = Some(Peer { socket, channel: None });
             return;
         }
-        match Channel::create(self.args.slots).and_then(|channel| hand_over(&socket, channel, self.args.slots)) {
+        match Channel::create(self.args.slots)
+            .and_then(|channel| hand_over(&socket, channel, self.args.slots))
+        {
             Ok(channel) => {
                 self.counters.connections += 1;
                 self.peer = Some(Peer { socket, channel: Some(channel) });
             }
-            Err(errno) => self.notice = Some(format!("cannot share memory with the other end: {errno}")),
+            Err(errno) => {
+                self.notice = Some(format!("cannot share memory with the other end: {errno}"))
+            }
         }
     }
 
@@ -205,7 +215,8 @@ fn take_over(socket: &OwnedFd) -> Result<Option<Channel>, String> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut hello), IoSliceMut::new(&mut slots)];
-    match recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
+    match recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC)
+    {
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
         Err(errno) => return Err(errno.to_string()),
         Ok(message) if message.bytes == 0 => return Err("the other end is gone".into()),
@@ -263,7 +274,11 @@ impl App for ShmLink {
         let joined = self.peer.as_ref().is_some_and(|peer| peer.channel.is_some());
         let state = if joined { "joined" } else { "waiting for the other end" };
         writeln!(out, "{}: {state}", self.args.path.display())?;
-        writeln!(out, "dropped: {} received, {} to send", self.counters.rx_dropped, self.counters.tx_dropped)
+        writeln!(
+            out,
+            "dropped: {} received, {} to send",
+            self.counters.rx_dropped, self.counters.tx_dropped
+        )
     }
 
     fn stop(&mut self) -> Result<(), AppError> {

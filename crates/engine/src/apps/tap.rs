@@ -1,11 +1,12 @@
 //! A TAP interface: the kernel's own stack as the other end of the wire.
 //!
-//! The interface is made if it does not exist and goes with the app, unless somebody made it persistent before (`ip tuntap
-//! add NAME mode tap`). One packet per system call is all that the kernel offers here.
+//! The interface is made if it does not exist and goes with the app, unless somebody made it
+//! persistent before (`ip tuntap add NAME mode tap`). One packet per system call is all that the
+//! kernel offers here.
 //!
-//! With `vnet-header` the kernel hands transport checksums over unfinished, which spares it a pass over the data, and
-//! believes the engine's word for those that were verified. It also hands TCP streams over uncut, up to 64 KiB per system
-//! call; they are cut here.
+//! With `vnet-header` the kernel hands transport checksums over unfinished, which spares it a pass
+//! over the data, and believes the engine's word for those that were verified. It also hands TCP
+//! streams over uncut, up to 64 KiB per system call; they are cut here.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -80,8 +81,8 @@ struct Device {
     queue: OwnedFd,
     /// To read into.
     spare: Option<Packet>,
-    /// Where the kernel puts what a packet has no room for. Uncut packets need much; without vnet headers one byte tells
-    /// that a packet was too long.
+    /// Where the kernel puts what a packet has no room for. Uncut packets need much; without vnet
+    /// headers one byte tells that a packet was too long.
     beyond: Box<[u8]>,
     vnet_header: bool,
 }
@@ -126,7 +127,8 @@ impl Port for Device {
             set(all).or_else(|_| set(tcp)).map_err(|error| failed("set offloads", error))?;
         }
         if args.persistent {
-            ioctl(&queue, libc::TUNSETPERSIST, 1).map_err(|error| failed("make persistent", error))?;
+            ioctl(&queue, libc::TUNSETPERSIST, 1)
+                .map_err(|error| failed("make persistent", error))?;
         }
         let say = |error: crate::netdev::NetdevError| AppError::new(error.to_string());
         let netdev = Netdev::find(&name).map_err(say)?;
@@ -144,7 +146,8 @@ impl Port for Device {
         too_large(&Netdev::find(&self.name).ok()?, MAX_MTU as usize + 18)
     }
 
-    /// Whoever moves the interface to another network namespace keeps it working. Its end is what a read or write tells.
+    /// Whoever moves the interface to another network namespace keeps it working. Its end is what a
+    /// read or write tells.
     fn lost(&mut self) -> Option<String> {
         None
     }
@@ -235,7 +238,8 @@ impl Device {
             self.spare = Some(packet);
             return Ok(Read::Uncut(length, header));
         }
-        // The kernel cuts in silence what finds no room at all: a packet that filled it was too long.
+        // The kernel cuts in silence what finds no room at all: a packet that filled it was too
+        // long.
         if length > room.len() {
             self.spare = Some(packet);
             return Ok(Read::TooLong);
@@ -250,7 +254,10 @@ impl Device {
         while let Some(mut packet) = input.receive() {
             let result = if self.vnet_header {
                 let header = vnet::Header::of(&packet);
-                rustix::io::writev(self.queue.as_fd(), &[IoSlice::new(&header), IoSlice::new(&packet)])
+                rustix::io::writev(
+                    self.queue.as_fd(),
+                    &[IoSlice::new(&header), IoSlice::new(&packet)],
+                )
             } else {
                 vnet::finish(&mut packet);
                 rustix::io::write(self.queue.as_fd(), &packet)
@@ -258,7 +265,14 @@ impl Device {
             match result {
                 Ok(_) => {}
                 // Down, full, or no Ethernet frame at all: this packet alone is lost.
-                Err(Errno::IO | Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INVAL | Errno::INTR) => {
+                Err(
+                    Errno::IO
+                    | Errno::AGAIN
+                    | Errno::NOBUFS
+                    | Errno::NOMEM
+                    | Errno::INVAL
+                    | Errno::INTR,
+                ) => {
                     counters.tx_dropped += 1;
                 }
                 Err(errno) => {
@@ -277,14 +291,19 @@ impl Kind for Tap {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_dropped", "rx_oversize", "tx_dropped", "reopened"];
+    const COUNTERS: &'static [&'static str] =
+        &["rx_dropped", "rx_oversize", "tx_dropped", "reopened"];
     type Args = TapArgs;
 
     fn check(args: &TapArgs) -> Result<(), ArgError> {
         if args.mtu.is_some_and(|mtu| !(68..=MAX_MTU).contains(&mtu)) {
-            return Err(ArgError::wrong("mtu", format!("not from 68 to {MAX_MTU}, what a packet of the engine holds")));
+            return Err(ArgError::wrong(
+                "mtu",
+                format!("not from 68 to {MAX_MTU}, what a packet of the engine holds"),
+            ));
         }
-        crate::netdev::check_name(&args.interface).map_err(|error| ArgError::wrong("interface", error.to_string()))
+        crate::netdev::check_name(&args.interface)
+            .map_err(|error| ArgError::wrong("interface", error.to_string()))
     }
 
     fn new(args: TapArgs, _context: &Context) -> Result<Self, AppError> {
@@ -331,7 +350,10 @@ impl App for Tap {
             writeln!(out, "{} by /dev/net/tun{header}", device.name)
         })?;
         let Counters { rx_dropped, rx_oversize, tx_dropped } = self.counters;
-        writeln!(out, "dropped: {rx_dropped} without memory, {rx_oversize} too long, {tx_dropped} to send")
+        writeln!(
+            out,
+            "dropped: {rx_dropped} without memory, {rx_oversize} too long, {tx_dropped} to send"
+        )
     }
 
     fn stop(&mut self) -> Result<(), AppError> {

@@ -2,7 +2,8 @@
 //!
 //! - `packet` (SOCK_SEQPACKET): a message is a packet. One end listens.
 //! - `datagram` (SOCK_DGRAM): a message is a packet; each end has a path. QEMU's `-netdev dgram`.
-//! - `stream` (SOCK_STREAM): before each packet its length, 32 bits in network order. QEMU's `-netdev stream`, passt.
+//! - `stream` (SOCK_STREAM): before each packet its length, 32 bits in network order. QEMU's
+//!   `-netdev stream`, passt.
 //!
 //! The other end may come later and come again. Until then packets for it are dropped and counted.
 
@@ -89,7 +90,8 @@ enum Peer {
 
 impl Kind for UnixSocket {
     const NAME: &'static str = "UnixSocket";
-    const ABOUT: &'static str = "a Unix socket: packets, datagrams or a stream with lengths (QEMU, passt)";
+    const ABOUT: &'static str =
+        "a Unix socket: packets, datagrams or a stream with lengths (QEMU, passt)";
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
@@ -101,9 +103,10 @@ impl Kind for UnixSocket {
             (SocketMode::Datagram, None, _) => {
                 Err(ArgError::wrong("local", "needed for datagrams: the other end answers to it"))
             }
-            (SocketMode::Datagram, _, true) => {
-                Err(ArgError::wrong("listen", "datagrams have no listening end: give both ends `path` and `local`"))
-            }
+            (SocketMode::Datagram, _, true) => Err(ArgError::wrong(
+                "listen",
+                "datagrams have no listening end: give both ends `path` and `local`",
+            )),
             (SocketMode::Packet | SocketMode::Stream, Some(_), _) => {
                 Err(ArgError::wrong("local", "only for mode \"datagram\""))
             }
@@ -121,7 +124,8 @@ impl Kind for UnixSocket {
         };
         let meeting = Meeting::new(role, &args.path, args.local.as_deref())?;
         let (messages, unsent) = (Mmsg::new(), Batch::new());
-        let mut this = Self { args, meeting, peer: None, messages, unsent, counters: Counters::default() };
+        let mut this =
+            Self { args, meeting, peer: None, messages, unsent, counters: Counters::default() };
         this.meet(0);
         Ok(this)
     }
@@ -149,14 +153,18 @@ impl UnixSocket {
         let room = output.room().min(BATCH);
         let result = match &mut self.peer {
             None => return Ok(()),
-            Some(Peer::Stream(stream)) => stream.receive(room, &mut batch, &mut self.counters.rx_oversize),
-            Some(Peer::Messages(socket)) => match self.messages.receive(socket.as_fd(), room, &mut batch) {
-                Ok(lost) => {
-                    self.counters.rx_oversize += lost as u64;
-                    end_of_packets(&mut batch, self.args.mode)
+            Some(Peer::Stream(stream)) => {
+                stream.receive(room, &mut batch, &mut self.counters.rx_oversize)
+            }
+            Some(Peer::Messages(socket)) => {
+                match self.messages.receive(socket.as_fd(), room, &mut batch) {
+                    Ok(lost) => {
+                        self.counters.rx_oversize += lost as u64;
+                        end_of_packets(&mut batch, self.args.mode)
+                    }
+                    Err(errno) => Err(errno),
                 }
-                Err(errno) => Err(errno),
-            },
+            }
         };
         if !batch.is_empty() {
             output.transmit_batch(&mut batch);
@@ -221,13 +229,21 @@ impl App for UnixSocket {
     }
 
     fn counters(&self, values: &mut [u64]) {
-        values.copy_from_slice(&[self.counters.rx_oversize, self.counters.tx_dropped, self.counters.connections]);
+        values.copy_from_slice(&[
+            self.counters.rx_oversize,
+            self.counters.tx_dropped,
+            self.counters.connections,
+        ]);
     }
 
     fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let state = if self.peer.is_some() { "connected" } else { "waiting for the other end" };
         writeln!(out, "{}: {state}", self.args.path.display())?;
-        writeln!(out, "dropped: {} too long, {} to send", self.counters.rx_oversize, self.counters.tx_dropped)
+        writeln!(
+            out,
+            "dropped: {} too long, {} to send",
+            self.counters.rx_oversize, self.counters.tx_dropped
+        )
     }
 
     fn stop(&mut self) -> Result<(), AppError> {

@@ -1,8 +1,9 @@
-//! A network card for a virtual machine: the device of a vhost-user socket, to which QEMU or another front end connects.
+//! A network card for a virtual machine: the device of a vhost-user socket, to which QEMU or
+//! another front end connects.
 //!
-//! Packets are copied once between the guest's buffers and ours; there is no other work, and no system call while the guest
-//! polls as well. A guest that goes and comes again, or an emulator that does, is met again. What a guest writes into its
-//! memory can cost it its own connection.
+//! Packets are copied once between the guest's buffers and ours; there is no other work, and no
+//! system call while the guest polls as well. A guest that goes and comes again, or an emulator
+//! that does, is met again. What a guest writes into its memory can cost it its own connection.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -37,7 +38,8 @@ pub(super) fn register(registry: &mut Registry) {
 pub struct VhostUserArgs {
     /// Path of the Unix socket.
     pub path: PathBuf,
-    /// Connect to the path, where the front end listens (QEMU: `server=on`), instead of listening there.
+    /// Connect to the path, where the front end listens (QEMU: `server=on`), instead of listening
+    /// there.
     #[serde(default)]
     pub connect: bool,
     /// Take memory that its owner could cut off, which would end this process by SIGBUS.
@@ -68,16 +70,19 @@ struct Counters {
     violations: u64,
 }
 
-/// `struct virtio_net_hdr_v1`: the header that the kernel uses, and a number of buffers, always one.
+/// `struct virtio_net_hdr_v1`: the header that the kernel uses, and a number of buffers, always
+/// one.
 const HEADER: usize = vnet::LENGTH + 2;
 
 impl Kind for VhostUser {
     const NAME: &'static str = "VhostUser";
-    const ABOUT: &'static str = "a virtio network card for a virtual machine (QEMU's -netdev vhost-user)";
+    const ABOUT: &'static str =
+        "a virtio network card for a virtual machine (QEMU's -netdev vhost-user)";
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_oversize", "rx_dropped", "tx_dropped", "connections", "violations"];
+    const COUNTERS: &'static [&'static str] =
+        &["rx_oversize", "rx_dropped", "tx_dropped", "connections", "violations"];
     type Args = VhostUserArgs;
 
     fn new(args: VhostUserArgs, _context: &Context) -> Result<Self, AppError> {
@@ -109,7 +114,8 @@ impl VhostUser {
     fn part(&mut self, error: &Broken) {
         self.counters.violations += 1;
         self.session = None;
-        self.notice = Some(format!("the front end at {} is left: {error}", self.args.path.display()));
+        self.notice =
+            Some(format!("the front end at {} is left: {error}", self.args.path.display()));
     }
 
     /// Packets from the guest.
@@ -154,7 +160,8 @@ impl VhostUser {
             self.counters.tx_dropped += input.discard() as u64;
             return Ok(());
         };
-        let result = send(queue, memory, input, open, &mut self.pieces, &mut self.counters.tx_dropped);
+        let result =
+            send(queue, memory, input, open, &mut self.pieces, &mut self.counters.tx_dropped);
         queue.show();
         result
     }
@@ -202,7 +209,9 @@ enum Copied {
 
 fn copy_out(pieces: &[Piece]) -> Copied {
     let length: usize = pieces.iter().map(|piece| piece.length).sum();
-    let Some(length) = length.checked_sub(HEADER).filter(|length| *length > 0) else { return Copied::Unfit };
+    let Some(length) = length.checked_sub(HEADER).filter(|length| *length > 0) else {
+        return Copied::Unfit;
+    };
     let Some(mut packet) = Packet::allocate() else { return Copied::NoMemory };
     if length > packet.tailroom() {
         return Copied::Unfit;
@@ -220,7 +229,8 @@ fn copy_out(pieces: &[Piece]) -> Copied {
     Copied::Packet(packet)
 }
 
-/// A place in the pieces of a buffer, which the guest may be writing: bytes are copied and not looked at.
+/// A place in the pieces of a buffer, which the guest may be writing: bytes are copied and not
+/// looked at.
 struct Cursor<'a> {
     pieces: &'a [Piece],
     /// Bytes of the first piece that are done.
@@ -242,7 +252,9 @@ impl<'a> Cursor<'a> {
     /// Fills `count` bytes at `to`, which must be there.
     fn read(&mut self, to: *mut u8, count: usize) {
         // SAFETY: reads memory of the guest; the caller has room for what is written.
-        self.each(count, |at, done, count| unsafe { to.wrapping_add(done).copy_from_nonoverlapping(at, count) });
+        self.each(count, |at, done, count| unsafe {
+            to.wrapping_add(done).copy_from_nonoverlapping(at, count)
+        });
     }
 
     /// Goes over the next bytes: where they are, how many came before, how many they are.
@@ -284,7 +296,8 @@ impl App for VhostUser {
     }
 
     fn counters(&self, values: &mut [u64]) {
-        let Counters { rx_oversize, rx_dropped, tx_dropped, connections, violations } = self.counters;
+        let Counters { rx_oversize, rx_dropped, tx_dropped, connections, violations } =
+            self.counters;
         values.copy_from_slice(&[rx_oversize, rx_dropped, tx_dropped, connections, violations]);
     }
 
@@ -296,7 +309,10 @@ impl App for VhostUser {
         };
         let Counters { rx_oversize, rx_dropped, tx_dropped, .. } = self.counters;
         writeln!(out, "{}: {state}", self.args.path.display())?;
-        writeln!(out, "dropped: {rx_dropped} without memory, {rx_oversize} of impossible length, {tx_dropped} to send")
+        writeln!(
+            out,
+            "dropped: {rx_dropped} without memory, {rx_oversize} of impossible length, {tx_dropped} to send"
+        )
     }
 
     fn stop(&mut self) -> Result<(), AppError> {

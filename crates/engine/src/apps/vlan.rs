@@ -43,7 +43,9 @@ impl TagArgs {
     fn check(&self) -> Result<(), ArgError> {
         match self {
             Self { tag: 4095.., .. } => Err(ArgError::wrong("tag", "is a number from 0 to 4094")),
-            Self { priority: 8.., .. } => Err(ArgError::wrong("priority", "is a number from 0 to 7")),
+            Self { priority: 8.., .. } => {
+                Err(ArgError::wrong("priority", "is a number from 0 to 7"))
+            }
             Self { tpid: VLAN | QINQ, .. } => Ok(()),
             _ => Err(ArgError::wrong("tpid", "is 0x8100 or 0x88a8")),
         }
@@ -162,7 +164,8 @@ impl App for Untagger {
     }
 }
 
-/// Joins access ports to a trunk. Port `trunk` carries tags, `native` is untagged there, `vlan7` is VLAN 7.
+/// Joins access ports to a trunk. Port `trunk` carries tags, `native` is untagged there, `vlan7` is
+/// VLAN 7.
 pub struct VlanMux {
     /// Output for each VLAN on the trunk.
     outputs: Vec<Option<usize>>,
@@ -196,7 +199,13 @@ impl Kind for VlanMux {
     type Args = ();
 
     fn new((): (), _context: &Context) -> Result<Self, AppError> {
-        Ok(Self { outputs: vec![None; 4096], trunk: None, native: None, inputs: Vec::new(), unknown: 0 })
+        Ok(Self {
+            outputs: vec![None; 4096],
+            trunk: None,
+            native: None,
+            inputs: Vec::new(),
+            unknown: 0,
+        })
     }
 }
 

@@ -1,8 +1,9 @@
-//! The header before a packet in which the kernel says what it has not done yet: `struct virtio_net_hdr`, virtio 1.2
-//! section 5.1.6.
+//! The header before a packet in which the kernel says what it has not done yet:
+//! `struct virtio_net_hdr`, virtio 1.2 section 5.1.6.
 //!
-//! Programs on this machine send packets whose transport checksum nobody has computed, as a device was to do it. Such a
-//! packet is finished here, where it enters the engine, so that no app and no receiver sees a wrong one.
+//! Programs on this machine send packets whose transport checksum nobody has computed, as a device
+//! was to do it. Such a packet is finished here, where it enters the engine, so that no app and no
+//! receiver sees a wrong one.
 
 use crate::packet::{CHECKSUM_VALID, NEEDS_CHECKSUM, Packet};
 use checksum::{csum_fold, csum_partial};
@@ -41,7 +42,8 @@ impl Header {
         }
     }
 
-    /// For a packet that leaves: the kernel need not verify what was verified, and finishes what was not finished.
+    /// For a packet that leaves: the kernel need not verify what was verified, and finishes what
+    /// was not finished.
     pub fn of(packet: &Packet) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         if packet.flags & NEEDS_CHECKSUM != 0 {
@@ -74,7 +76,8 @@ impl Header {
         (self.flags & F_NEEDS_CSUM != 0).then_some(self.checksum_start.into())
     }
 
-    /// Marks or finishes a packet as the header says. `shift`: bytes that were put in before the checksummed part.
+    /// Marks or finishes a packet as the header says. `shift`: bytes that were put in before the
+    /// checksummed part.
     pub fn apply(&self, packet: &mut Packet, shift: u16) {
         if self.flags & F_NEEDS_CSUM != 0 {
             let start = usize::from(self.checksum_start) + usize::from(shift);
@@ -85,7 +88,8 @@ impl Header {
     }
 }
 
-/// As [`finish_checksum`], for a packet that carries its own mark. For outputs that have no header to pass the mark on.
+/// As [`finish_checksum`], for a packet that carries its own mark. For outputs that have no header
+/// to pass the mark on.
 #[inline]
 pub(crate) fn finish(packet: &mut Packet) {
     if packet.flags & NEEDS_CHECKSUM != 0 {
@@ -95,10 +99,12 @@ pub(crate) fn finish(packet: &mut Packet) {
     }
 }
 
-/// Replaces the pseudo header's sum at `start + offset` by the Internet checksum (RFC 1071) of all from `start` on. A place
-/// outside of the packet changes nothing.
+/// Replaces the pseudo header's sum at `start + offset` by the Internet checksum (RFC 1071) of all
+/// from `start` on. A place outside of the packet changes nothing.
 fn finish_checksum(packet: &mut Packet, start: usize, offset: usize) {
-    let Some(part) = packet.get_mut(start..).filter(|part| offset + 2 <= part.len()) else { return };
+    let Some(part) = packet.get_mut(start..).filter(|part| offset + 2 <= part.len()) else {
+        return;
+    };
     let sum = match csum_fold(csum_partial(part, 0)) {
         // RFC 768: zero means none.
         0 => 0xffff,
@@ -136,8 +142,12 @@ mod tests {
     fn places_outside_of_the_packet_change_nothing() {
         for (start, offset) in [(44u16, 0u16), (45, 0), (46, 0), (34, 10), (u16::MAX, u16::MAX)] {
             let mut partial = packet(PSEUDO);
-            let header =
-                Header { flags: F_NEEDS_CSUM, checksum_start: start, checksum_offset: offset, ..Header::default() };
+            let header = Header {
+                flags: F_NEEDS_CSUM,
+                checksum_start: start,
+                checksum_offset: offset,
+                ..Header::default()
+            };
             header.apply(&mut partial, 0);
             assert_eq!(partial[..], packet(PSEUDO)[..], "{start} {offset}");
         }
@@ -148,7 +158,12 @@ mod tests {
         let mut marked = packet(PSEUDO);
         (marked.flags, marked.checksum_start, marked.checksum_offset) = (NEEDS_CHECKSUM, 34, 6);
         let header = Header::parse(&Header::of(&marked));
-        let expected = Header { flags: F_NEEDS_CSUM, checksum_start: 34, checksum_offset: 6, ..Header::default() };
+        let expected = Header {
+            flags: F_NEEDS_CSUM,
+            checksum_start: 34,
+            checksum_offset: 6,
+            ..Header::default()
+        };
         assert_eq!(header, expected);
         let mut other = packet(PSEUDO);
         header.apply(&mut other, 0);

@@ -1,14 +1,16 @@
 //! An interface by AF_XDP: the fastest way to and from a network device that the kernel keeps.
 //!
-//! All packet memory of the process is one UMEM, so that a packet received here and sent on another XDP port is never
-//! copied by the engine: its slot goes from ring to ring. In zero-copy mode the driver reads and writes that memory itself;
-//! in copy mode the kernel copies between it and its own buffers, once on the way in and once on the way out.
+//! All packet memory of the process is one UMEM, so that a packet received here and sent on another
+//! XDP port is never copied by the engine: its slot goes from ring to ring. In zero-copy mode the
+//! driver reads and writes that memory itself; in copy mode the kernel copies between it and its
+//! own buffers, once on the way in and once on the way out.
 //!
-//! The program that catches an interface's packets hangs on a descriptor of this process: when the process ends, even when
-//! it is killed, the kernel detaches it and the interface is as before.
+//! The program that catches an interface's packets hangs on a descriptor of this process: when the
+//! process ends, even when it is killed, the kernel detaches it and the interface is as before.
 //!
-//! Limits: frames up to 1792 bytes; no VLAN tags that the device has taken out, no checksums that it was to fill in (switch
-//! both off with `ethtool -K IF rxvlan off tx off` at the sender if it is on this machine); no jumbo frames.
+//! Limits: frames up to 1792 bytes; no VLAN tags that the device has taken out, no checksums that
+//! it was to fill in (switch both off with `ethtool -K IF rxvlan off tx off` at the sender if it is
+//! on this machine); no jumbo frames.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -58,10 +60,12 @@ pub struct XdpArgs {
     /// Receive and transmit queue of the interface. One app per queue.
     #[serde(default)]
     pub queue: u32,
-    /// Where the program runs: in the driver (`native`), in the stack (`generic`), or what the driver allows (`auto`).
+    /// Where the program runs: in the driver (`native`), in the stack (`generic`), or what the
+    /// driver allows (`auto`).
     #[serde(default)]
     pub mode: ModeArg,
-    /// Whether the driver moves packets itself (`zero-copy`), the kernel does (`copy`), or what the driver allows (`auto`).
+    /// Whether the driver moves packets itself (`zero-copy`), the kernel does (`copy`), or what the
+    /// driver allows (`auto`).
     #[serde(default)]
     pub copy: CopyArg,
     /// Packets in each ring: a power of two from 64 to 16384.
@@ -73,7 +77,8 @@ pub struct XdpArgs {
     /// Receive packets for other MAC addresses, too.
     #[serde(default = "yes")]
     pub promiscuous: bool,
-    /// Take only packets of this IP protocol (a number, 17 is UDP) and leave the others to the kernel.
+    /// Take only packets of this IP protocol (a number, 17 is UDP) and leave the others to the
+    /// kernel.
     #[serde(default)]
     pub protocol: Option<u8>,
     /// Take only packets to these UDP or TCP ports and leave the others to the kernel.
@@ -146,7 +151,8 @@ pub struct Xdp {
     presence: Presence<Queue>,
     /// Packets that came while the interface was away.
     tx_dropped: u64,
-    /// Frames for which the kernel had no buffer or no place, on this socket and on those before it.
+    /// Frames for which the kernel had no buffer or no place, on this socket and on those before
+    /// it.
     rx_dropped: u64,
     earlier: u64,
 }
@@ -166,12 +172,22 @@ impl Port for Queue {
     type Args = XdpArgs;
 
     fn open(args: &XdpArgs) -> Result<Queue, AppError> {
-        let failed = |error: &dyn fmt::Display| AppError::new(format!("interface {}: {error}", args.interface));
-        let netdev = Netdev::find(&args.interface).map_err(|error| AppError::new(error.to_string()))?;
-        let options =
-            Options { ifindex: netdev.index(), queue: args.queue, ring_size: args.ring, copying: args.copying() };
+        let failed = |error: &dyn fmt::Display| {
+            AppError::new(format!("interface {}: {error}", args.interface))
+        };
+        let netdev =
+            Netdev::find(&args.interface).map_err(|error| AppError::new(error.to_string()))?;
+        let options = Options {
+            ifindex: netdev.index(),
+            queue: args.queue,
+            ring_size: args.ring,
+            copying: args.copying(),
+        };
         let attachment = match args.receive {
-            true => Some(Attachment::open(netdev.index(), args.mode(), &args.filter()).map_err(|e| failed(&e))?),
+            true => Some(
+                Attachment::open(netdev.index(), args.mode(), &args.filter())
+                    .map_err(|e| failed(&e))?,
+            ),
             false => None,
         };
         let socket = Socket::open(&UMEM, &options).map_err(|error| failed(&error))?;
@@ -179,11 +195,18 @@ impl Port for Queue {
             true => Some(netdev.promiscuous().map_err(|error| AppError::new(error.to_string()))?),
             false => None,
         };
-        let mut queue =
-            Queue { netdev, socket, attachment, _promiscuous: promiscuous, number: args.queue, too_short: 0 };
+        let mut queue = Queue {
+            netdev,
+            socket,
+            attachment,
+            _promiscuous: promiscuous,
+            number: args.queue,
+            too_short: 0,
+        };
         queue.refill(args.ring);
         if let Some(attachment) = &queue.attachment {
-            // Only now, with buffers in the fill ring: a packet that arrived before would be dropped.
+            // Only now, with buffers in the fill ring: a packet that arrived before would be
+            // dropped.
             if let Err(error) = attachment.direct(args.queue, queue.socket.as_fd()) {
                 let error = failed(&error);
                 queue.close();
@@ -200,7 +223,8 @@ impl Port for Queue {
     }
 
     fn lost(&mut self) -> Option<String> {
-        (!self.netdev.exists()).then(|| format!("interface {} does not exist any more", self.netdev.name()))
+        (!self.netdev.exists())
+            .then(|| format!("interface {} does not exist any more", self.netdev.name()))
     }
 
     fn close(self) {
@@ -209,7 +233,9 @@ impl Port for Queue {
             attachment.release(number);
         }
         let base = arena().base().as_ptr();
-        pool::with(|pool| socket.close(|chunk| pool.put_uncounted(base.wrapping_add(chunk as usize))));
+        pool::with(|pool| {
+            socket.close(|chunk| pool.put_uncounted(base.wrapping_add(chunk as usize)))
+        });
     }
 }
 
@@ -251,7 +277,8 @@ impl Queue {
             // SAFETY: an offset within the UMEM, which is the arena.
             let slot = unsafe { base.add(frame.chunk as usize) };
             // SAFETY: the kernel wrote the frame there and gave the slot back.
-            let packet = unsafe { Packet::from_slot(slot, frame.data as usize, frame.length as usize) };
+            let packet =
+                unsafe { Packet::from_slot(slot, frame.data as usize, frame.length as usize) };
             batch.push(packet);
         });
     }
@@ -262,7 +289,8 @@ impl Queue {
         let base = arena().base().as_ptr();
         let socket = &mut self.socket;
         pool::with(|pool| {
-            socket.complete(u32::MAX, |chunk| pool.put_uncounted(base.wrapping_add(chunk as usize)));
+            socket
+                .complete(u32::MAX, |chunk| pool.put_uncounted(base.wrapping_add(chunk as usize)));
         });
     }
 
@@ -301,7 +329,8 @@ impl Queue {
         count
     }
 
-    /// A packet that must be finished first, or is too short to be one: the kernel would skip it and keep its slot.
+    /// A packet that must be finished first, or is too short to be one: the kernel would skip it
+    /// and keep its slot.
     #[cold]
     fn queue_odd(&mut self, mut packet: Packet) {
         if packet.length() < ETHERNET_HEADER {
@@ -309,7 +338,8 @@ impl Queue {
             return;
         }
         vnet::finish(&mut packet);
-        let (length, address) = (packet.length(), packet.as_ptr().addr() - arena().base().as_ptr().addr());
+        let (length, address) =
+            (packet.length(), packet.as_ptr().addr() - arena().base().as_ptr().addr());
         packet.into_slot();
         // SAFETY: the packet's bytes within its slot of the UMEM, which was given up just now.
         unsafe { self.socket.send(address as u64, length as u32) };
@@ -340,7 +370,8 @@ impl Queue {
 
 impl Kind for Xdp {
     const NAME: &'static str = "XDP";
-    const ABOUT: &'static str = "a network interface by AF_XDP, native or generic, without copies between ports";
+    const ABOUT: &'static str =
+        "a network interface by AF_XDP, native or generic, without copies between ports";
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
@@ -349,12 +380,16 @@ impl Kind for Xdp {
 
     fn check(args: &XdpArgs) -> Result<(), ArgError> {
         if !args.ring.is_power_of_two() || !(64..=16384).contains(&args.ring) {
-            return Err(ArgError::wrong("ring", format!("{} is not a power of two from 64 to 16384", args.ring)));
+            return Err(ArgError::wrong(
+                "ring",
+                format!("{} is not a power of two from 64 to 16384", args.ring),
+            ));
         }
         if args.ports.len() > Filter::MAX_PORTS {
             return Err(ArgError::wrong("ports", format!("more than {} ports", Filter::MAX_PORTS)));
         }
-        crate::netdev::check_name(&args.interface).map_err(|error| ArgError::wrong("interface", error.to_string()))
+        crate::netdev::check_name(&args.interface)
+            .map_err(|error| ArgError::wrong("interface", error.to_string()))
     }
 
     fn new(args: XdpArgs, _context: &Context) -> Result<Self, AppError> {
@@ -408,7 +443,11 @@ impl App for Xdp {
 
     fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.presence.describe(out, Queue::describe)?;
-        writeln!(out, "dropped: {} received by the kernel, {} to send", self.rx_dropped, self.tx_dropped)
+        writeln!(
+            out,
+            "dropped: {} received by the kernel, {} to send",
+            self.rx_dropped, self.tx_dropped
+        )
     }
 
     fn stop(&mut self) -> Result<(), AppError> {
@@ -418,13 +457,15 @@ impl App for Xdp {
 }
 
 impl Xdp {
-    /// After an error of the transmit path. An interface that is only set down keeps its socket: it may come up again.
+    /// After an error of the transmit path. An interface that is only set down keeps its socket: it
+    /// may come up again.
     #[cold]
     fn fail(&mut self, errno: Errno) {
         if let Some(why) = self.presence.port().and_then(Port::lost) {
             self.presence.lose(why);
         } else if errno != Errno::NETDOWN {
-            self.presence.lose(format!("interface {} refuses to send: {errno}", self.args.interface));
+            self.presence
+                .lose(format!("interface {} refuses to send: {errno}", self.args.interface));
         }
     }
 }

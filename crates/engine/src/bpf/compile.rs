@@ -1,7 +1,7 @@
 //! Filter expressions (pcap-filter(7)) to programs, by libpcap.
 //!
-//! The library is opened when the first expression is compiled, so that it is needed only then; neither rights nor an
-//! interface are. What it compiles runs in our own interpreter.
+//! The library is opened when the first expression is compiled, so that it is needed only then;
+//! neither rights nor an interface are. What it compiles runs in our own interpreter.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -16,7 +16,9 @@ use crate::pcap::ETHERNET;
 pub enum CompileError {
     #[error("'{0}': {1}")]
     Syntax(String, String),
-    #[error("filter expressions need libpcap, which is not installed (Debian: apt install libpcap0.8)")]
+    #[error(
+        "filter expressions need libpcap, which is not installed (Debian: apt install libpcap0.8)"
+    )]
     NoLibrary,
     #[error("libpcap made a program that is not understood: {0}")]
     Program(#[from] Refused),
@@ -56,11 +58,14 @@ pub fn compile(expression: &str) -> Result<Program, CompileError> {
         return Err(syntax("libpcap has no memory"));
     }
     let mut compiled = Compiled { length: 0, instructions: null_mut() };
-    // SAFETY: an open handle, a place for the result and a terminated string; PCAP_NETMASK_UNKNOWN at the end.
+    // SAFETY: an open handle, a place for the result and a terminated string; PCAP_NETMASK_UNKNOWN
+    // at the end.
     let result = unsafe { (library.compile)(handle, &mut compiled, text.as_ptr(), 1, u32::MAX) };
     let instructions = if result == 0 {
-        // SAFETY: the library says that so many instructions are there; their layout is `struct bpf_insn`.
-        let slice = unsafe { std::slice::from_raw_parts(compiled.instructions, compiled.length as usize) };
+        // SAFETY: the library says that so many instructions are there; their layout is
+        // `struct bpf_insn`.
+        let slice =
+            unsafe { std::slice::from_raw_parts(compiled.instructions, compiled.length as usize) };
         let instructions = slice.to_vec();
         // SAFETY: made by a successful compilation, and copied.
         unsafe { (library.freecode)(&mut compiled) };
@@ -86,18 +91,37 @@ fn open() -> Option<Library> {
         let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
         (!address.is_null()).then_some(address)
     };
-    let addresses = [c"pcap_open_dead", c"pcap_compile", c"pcap_geterr", c"pcap_freecode", c"pcap_close"].map(symbol);
-    let [Some(open_dead), Some(compile), Some(geterr), Some(freecode), Some(close)] = addresses else { return None };
+    let addresses =
+        [c"pcap_open_dead", c"pcap_compile", c"pcap_geterr", c"pcap_freecode", c"pcap_close"]
+            .map(symbol);
+    let [Some(open_dead), Some(compile), Some(geterr), Some(freecode), Some(close)] = addresses
+    else {
+        return None;
+    };
     // SAFETY: the functions of these names have these types in every libpcap (pcap(3PCAP)).
     unsafe {
         Some(Library {
-            open_dead: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> *mut c_void>(open_dead),
+            open_dead: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(c_int, c_int) -> *mut c_void,
+            >(open_dead),
             compile: std::mem::transmute::<
                 *mut c_void,
-                unsafe extern "C" fn(*mut c_void, *mut Compiled, *const c_char, c_int, u32) -> c_int,
+                unsafe extern "C" fn(
+                    *mut c_void,
+                    *mut Compiled,
+                    *const c_char,
+                    c_int,
+                    u32,
+                ) -> c_int,
             >(compile),
-            geterr: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> *const c_char>(geterr),
-            freecode: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Compiled)>(freecode),
+            geterr: std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(*mut c_void) -> *const c_char,
+            >(geterr),
+            freecode: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Compiled)>(
+                freecode,
+            ),
             close: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(close),
         })
     }

@@ -68,12 +68,11 @@ impl Config {
                 None => problems.push(Problem::Kind {
                     app: name.to_string(),
                     kind: spec.kind.clone(),
-                    near: nearest(&spec.kind, registry.kinds().map(|kind| kind.name)).map(str::to_string),
+                    near: nearest(&spec.kind, registry.kinds().map(|kind| kind.name))
+                        .map(str::to_string),
                 }),
-                Some(kind) => problems.extend((kind.check)(&spec.args).err().map(|error| Problem::Args {
-                    app: name.to_string(),
-                    kind: spec.kind.clone(),
-                    error,
+                Some(kind) => problems.extend((kind.check)(&spec.args).err().map(|error| {
+                    Problem::Args { app: name.to_string(), kind: spec.kind.clone(), error }
                 })),
             }
         }

@@ -90,7 +90,8 @@ impl std::error::Error for FileError {}
 impl Config {
     /// Reads a network from TOML, without looking at kinds and arguments.
     pub fn from_toml(text: &str) -> Result<ConfigFile, FileError> {
-        let line = |span: Range<usize>| 1 + text[..span.start.min(text.len())].matches('\n').count();
+        let line =
+            |span: Range<usize>| 1 + text[..span.start.min(text.len())].matches('\n').count();
         let refused = |error: toml::de::Error| {
             FileError(vec![(error.span().map_or(1, line), error.message().trim_end().to_string())])
         };
@@ -106,7 +107,8 @@ impl Config {
                 "engine" => reader.settings(place, value),
                 other => {
                     let near = args::nearest(other, ["apps", "links", "engine"].into_iter());
-                    let hint = near.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+                    let hint =
+                        near.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
                     reader.wrong(key.span(), format!("unknown key '{other}'{hint}"));
                 }
             }
@@ -151,7 +153,10 @@ impl<L: Fn(Range<usize>) -> usize> Reader<L> {
 
     fn links(&mut self, place: &Spanned<DeValue>) {
         let Some(links) = place.get_ref().as_array() else {
-            return self.wrong(place.span(), "'links' is an array: write links = [\"a.output -> b.input\", ...]");
+            return self.wrong(
+                place.span(),
+                "'links' is an array: write links = [\"a.output -> b.input\", ...]",
+            );
         };
         for link in links {
             let Some(text) = link.get_ref().as_str() else {
@@ -160,7 +165,9 @@ impl<L: Fn(Range<usize>) -> usize> Reader<L> {
             };
             match self.file.config.link(text) {
                 Ok(_) => {
-                    let name = crate::config::LinkSpec::from_str(text).map(|link| link.to_string()).unwrap_or_default();
+                    let name = crate::config::LinkSpec::from_str(text)
+                        .map(|link| link.to_string())
+                        .unwrap_or_default();
                     self.file.lines.links.insert(name, (self.line)(link.span()));
                 }
                 Err(error) => self.wrong(link.span(), error),
@@ -178,7 +185,10 @@ impl<L: Fn(Range<usize>) -> usize> Reader<L> {
             }
             Ok(settings) => self.file.settings = settings,
             Err(error) => {
-                let key = places.iter().find(|(key, _)| key.get_ref() == error.key()).map(|(key, _)| key.span());
+                let key = places
+                    .iter()
+                    .find(|(key, _)| key.get_ref() == error.key())
+                    .map(|(key, _)| key.span());
                 self.wrong(key.unwrap_or(place.span()), format!("[engine]: {error}"));
             }
         }
@@ -190,7 +200,8 @@ fn app(value: &Value) -> Result<AppSpec, String> {
     if let Value::String(kind) = value {
         return Ok(AppSpec { kind: kind.clone(), args: Table::new(), thread: 0 });
     }
-    let mut args = value.as_table().ok_or("write its kind, or a table with 'kind' and arguments")?.clone();
+    let mut args =
+        value.as_table().ok_or("write its kind, or a table with 'kind' and arguments")?.clone();
     let kind = match args.remove("kind") {
         Some(Value::String(kind)) => kind,
         Some(_) => return Err("'kind' is a string".into()),
@@ -210,8 +221,10 @@ impl ConfigFile {
     /// As [`Config::check`], with the line of each problem.
     pub fn check(&self, registry: &Registry) -> Result<(), FileError> {
         self.config.check(registry).map_err(|Problems(problems)| {
-            let mut lines: Vec<_> =
-                problems.iter().map(|problem| (self.line_of(problem), problem.to_string())).collect();
+            let mut lines: Vec<_> = problems
+                .iter()
+                .map(|problem| (self.line_of(problem), problem.to_string()))
+                .collect();
             lines.sort();
             FileError(lines)
         })
@@ -223,20 +236,21 @@ impl ConfigFile {
             Problem::Kind { app, .. } => {
                 lines.keys.get(&(app.clone(), "kind".to_string())).or_else(|| lines.apps.get(app))
             }
-            Problem::Args { app, error, .. } => {
-                lines.keys.get(&(app.clone(), error.key().to_string())).or_else(|| lines.apps.get(app))
-            }
-            Problem::App { link, .. } | Problem::Port { link, .. } | Problem::Taken { link, .. } => {
-                lines.links.get(&link.to_string())
-            }
+            Problem::Args { app, error, .. } => lines
+                .keys
+                .get(&(app.clone(), error.key().to_string()))
+                .or_else(|| lines.apps.get(app)),
+            Problem::App { link, .. }
+            | Problem::Port { link, .. }
+            | Problem::Taken { link, .. } => lines.links.get(&link.to_string()),
         };
         line.copied().unwrap_or(1)
     }
 }
 
 impl Settings {
-    /// Puts what the file says in place of the defaults. The number of packets is the process's: see
-    /// [`crate::arena::set_slots`].
+    /// Puts what the file says in place of the defaults. The number of packets is the process's:
+    /// see [`crate::arena::set_slots`].
     pub fn apply(&self, options: &mut Options) {
         let longest = Duration::from_micros(self.maxsleep.unwrap_or(100));
         options.pace = match (self.busywait, self.hz) {

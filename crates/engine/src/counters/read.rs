@@ -26,7 +26,9 @@ pub fn processes(root: &Path) -> io::Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root)?.flatten() {
         let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.split('.').next()?.parse().ok()) else { continue };
+        let Some(pid) = name.to_str().and_then(|name| name.split('.').next()?.parse().ok()) else {
+            continue;
+        };
         let path = entry.path();
         found.push(Process { pid, alive: alive(&path), path });
     }
@@ -71,23 +73,29 @@ pub struct Tree {
 }
 
 impl Process {
-    /// Reads all counters. Objects that come or go meanwhile may be missing; each one by itself is consistent.
+    /// Reads all counters. Objects that come or go meanwhile may be missing; each one by itself is
+    /// consistent.
     pub fn read(&self) -> io::Result<Tree> {
         let mut tree = Tree::default();
         for (name, path) in folders(&self.path.join("engine")) {
-            let (Ok(thread), Some(counters)) = (name.parse(), object(&path.join("counters"))) else { continue };
+            let (Ok(thread), Some(counters)) = (name.parse(), object(&path.join("counters")))
+            else {
+                continue;
+            };
             let latency = latency(&path.join("latency")).unwrap_or_default();
             tree.engines.insert(thread, EngineView { counters, latency });
         }
         for (name, path) in folders(&self.path.join("links")) {
             // Each side of a link between threads publishes its half.
-            let mut parts = ["counters", "tx", "rx"].into_iter().filter_map(|file| object(&path.join(file)));
+            let mut parts =
+                ["counters", "tx", "rx"].into_iter().filter_map(|file| object(&path.join(file)));
             let Some(mut link) = parts.next() else { continue };
             parts.for_each(|part| link.values.extend(part.values));
             tree.links.insert(name, link);
         }
         let apps = folders(&self.path.join("apps")).into_iter();
-        tree.apps = apps.filter_map(|(name, path)| Some((name, object(&path.join("counters"))?))).collect();
+        tree.apps =
+            apps.filter_map(|(name, path)| Some((name, object(&path.join("counters"))?))).collect();
         fs::metadata(&self.path)?;
         Ok(tree)
     }
@@ -95,10 +103,13 @@ impl Process {
 
 fn folders(path: &Path) -> Vec<(String, PathBuf)> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path()))).collect()
+    entries
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+        .collect()
 }
 
-/// The record is read by system calls, not mapped: a file that another user shortens must not end the reader.
+/// The record is read by system calls, not mapped: a file that another user shortens must not end
+/// the reader.
 fn object(path: &Path) -> Option<Object> {
     let file = File::open(path).ok()?;
     let mut bytes = [0; size_of::<Layout>()];

@@ -104,10 +104,12 @@ impl<T> Map<T> {
     fn create(path: &Path, fill: impl FnOnce(&mut T)) -> io::Result<Self> {
         let draft = path.with_extension("new");
         let _ = std::fs::remove_file(&draft);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o644).open(&draft)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o644).open(&draft)?;
         let memory = Self::map(&file).inspect_err(|_| drop(std::fs::remove_file(&draft)))?;
         let map = Self { memory, path: path.to_path_buf() };
-        // SAFETY: nobody else has this file yet; the mapping is as long as `T`, and zeros are a value of it.
+        // SAFETY: nobody else has this file yet; the mapping is as long as `T`, and zeros are a
+        // value of it.
         fill(unsafe { &mut *map.memory.as_ptr() });
         std::fs::rename(&draft, path)?;
         Ok(map)
@@ -118,7 +120,14 @@ impl<T> Map<T> {
         fallocate(file, FallocateFlags::empty(), 0, size_of::<T>() as u64)?;
         // SAFETY: a new mapping of a file of this length; nobody else shortens a file of ours.
         let memory = unsafe {
-            mmap(std::ptr::null_mut(), size_of::<T>(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
+            mmap(
+                std::ptr::null_mut(),
+                size_of::<T>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
         };
         NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
     }

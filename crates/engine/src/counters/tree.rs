@@ -13,7 +13,9 @@ const LOCK: &str = "lock";
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     /// None of the places can be used.
-    #[error("no run directory: set SHORTWIRE_RUN_DIR, or XDG_RUNTIME_DIR, or make /run/shortwire writable")]
+    #[error(
+        "no run directory: set SHORTWIRE_RUN_DIR, or XDG_RUNTIME_DIR, or make /run/shortwire writable"
+    )]
     None,
     /// There is a place, and no folder can be made in it.
     #[error("cannot make {}: {source}", path.display())]
@@ -48,8 +50,8 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the folder under `root` and removes those of processes that are gone. A second one of the same process is
-    /// named `PID.1`, and so on.
+    /// Makes the folder under `root` and removes those of processes that are gone. A second one of
+    /// the same process is named `PID.1`, and so on.
     pub fn create(root: &Path) -> Result<Self, RunDirError> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
@@ -62,7 +64,11 @@ impl RunDir {
             let name = if number == 0 { pid.to_string() } else { format!("{pid}.{number}") };
             // Locked before it has its name: whoever sees the name finds it locked.
             let draft = root.join(format!(".{name}"));
-            if DirBuilder::new().mode(0o755).create(&draft).is_err_and(|e| e.kind() == io::ErrorKind::AlreadyExists) {
+            if DirBuilder::new()
+                .mode(0o755)
+                .create(&draft)
+                .is_err_and(|e| e.kind() == io::ErrorKind::AlreadyExists)
+            {
                 continue;
             }
             let lock = lock_file(&draft, true).map_err(failed(&draft))?;
@@ -99,14 +105,21 @@ impl Drop for RunDir {
 }
 
 fn lock_file(folder: &Path, create: bool) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(create).create(create).truncate(false).open(folder.join(LOCK))?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(create)
+        .create(create)
+        .truncate(false)
+        .open(folder.join(LOCK))?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }
 
-/// True while the process that made the folder lives. The lock tells, also across PID namespaces and reused PIDs.
+/// True while the process that made the folder lives. The lock tells, also across PID namespaces
+/// and reused PIDs.
 pub(super) fn alive(folder: &Path) -> bool {
-    let shared = File::open(folder.join(LOCK)).map(|file| flock(&file, FlockOperation::NonBlockingLockShared));
+    let shared = File::open(folder.join(LOCK))
+        .map(|file| flock(&file, FlockOperation::NonBlockingLockShared));
     matches!(shared, Ok(Err(rustix::io::Errno::WOULDBLOCK)))
 }
 
@@ -115,7 +128,8 @@ pub fn sweep(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let of_process = name.trim_start_matches('.').split('.').all(|part| part.parse::<u32>().is_ok());
+        let of_process =
+            name.trim_start_matches('.').split('.').all(|part| part.parse::<u32>().is_ok());
         // A draft may be about to get its lock: there the PID has to do.
         let gone = if name.starts_with('.') { !maker_lives(&name) } else { !alive(&entry.path()) };
         if of_process && gone {

@@ -1,7 +1,7 @@
 //! From one configuration to the next by their difference.
 //!
-//! Order: links that go, apps that go, apps that come or change, links that come. What is in both and equal is not
-//! touched: such an app keeps its state, such a link its packets and counters.
+//! Order: links that go, apps that go, apps that come or change, links that come. What is in both
+//! and equal is not touched: such an app keeps its state, such a link its packets and counters.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -35,14 +35,16 @@ pub struct StartError {
 }
 
 impl Engine {
-    /// Makes the network what `config` says. Its threads are not looked at: this engine runs all of it.
+    /// Makes the network what `config` says. Its threads are not looked at: this engine runs all of
+    /// it.
     pub fn configure(&mut self, config: &Config) -> Result<(), ConfigureError> {
         config.check(&self.registry)?;
         self.take_over(config, HashMap::new())
     }
 
-    /// Takes over the part of a checked configuration that is this thread's. `crossings` holds the ends of those links to
-    /// and from other threads that are new or were remade; those that stay are not in it.
+    /// Takes over the part of a checked configuration that is this thread's. `crossings` holds the
+    /// ends of those links to and from other threads that are new or were remade; those that stay
+    /// are not in it.
     pub(crate) fn configure_part(
         &mut self,
         config: &Config,
@@ -51,10 +53,16 @@ impl Engine {
         self.take_over(&config.part(self.options.thread), crossings)
     }
 
-    fn take_over(&mut self, config: &Config, crossings: HashMap<LinkSpec, Crossing>) -> Result<(), ConfigureError> {
+    fn take_over(
+        &mut self,
+        config: &Config,
+        crossings: HashMap<LinkSpec, Crossing>,
+    ) -> Result<(), ConfigureError> {
         let mut failures = Vec::new();
         let wanted: HashSet<&LinkSpec> = config.links().iter().collect();
-        let crosses = |link: &LinkSpec| config.get(&link.from.app).is_none() || config.get(&link.to.app).is_none();
+        let crosses = |link: &LinkSpec| {
+            config.get(&link.from.app).is_none() || config.get(&link.to.app).is_none()
+        };
         let stays = |link: &LinkSpec, crossing: bool| {
             wanted.contains(link) && crosses(link) == crossing && !crossings.contains_key(link)
         };
@@ -114,7 +122,14 @@ impl Engine {
         match self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)) {
             Err(place) => {
                 let io = Io::new(Vec::new(), Vec::new(), 0);
-                let mut node = Node { name: name.to_string(), spec: spec.clone(), info, app: None, io, cycles: 0 };
+                let mut node = Node {
+                    name: name.to_string(),
+                    spec: spec.clone(),
+                    info,
+                    app: None,
+                    io,
+                    cycles: 0,
+                };
                 node.start(self.options.thread, failures);
                 self.nodes.insert(place, node);
                 true
@@ -188,7 +203,8 @@ impl Node {
         }
     }
 
-    /// Brings the ports into line with the links, and tells the app what is new; all of it `again` after a restart.
+    /// Brings the ports into line with the links, and tells the app what is new; all of it `again`
+    /// after a restart.
     fn attach(&mut self, links: &std::collections::BTreeMap<LinkSpec, Rc<Link>>, again: bool) {
         let mut inputs = HashMap::new();
         let mut outputs = HashMap::new();
@@ -204,7 +220,13 @@ impl Node {
         self.attach_ports(Direction::Output, self.info.outputs, &outputs, again);
     }
 
-    fn attach_ports(&mut self, direction: Direction, ports: Ports, links: &HashMap<&str, &Rc<Link>>, again: bool) {
+    fn attach_ports(
+        &mut self,
+        direction: Direction,
+        ports: Ports,
+        links: &HashMap<&str, &Rc<Link>>,
+        again: bool,
+    ) {
         let mut names: Vec<&str> = match ports {
             Ports::None => Vec::new(),
             Ports::Named(names) => names.to_vec(),
@@ -213,7 +235,8 @@ impl Node {
         if ports == Ports::Any {
             names.sort_unstable();
         }
-        let new: Vec<Option<Rc<Link>>> = names.iter().map(|name| links.get(name).map(|link| Rc::clone(link))).collect();
+        let new: Vec<Option<Rc<Link>>> =
+            names.iter().map(|name| links.get(name).map(|link| Rc::clone(link))).collect();
         let slots = match direction {
             Direction::Input => &mut self.io.inputs,
             Direction::Output => &mut self.io.outputs,

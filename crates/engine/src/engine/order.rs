@@ -6,10 +6,14 @@ use crate::config::LinkSpec;
 
 /// Names of apps in the order in which a breath pushes them.
 ///
-/// The links are sorted topologically: reverse post-order of a search that starts at the outputs of apps that pull and
-/// ends at apps that pull, since their outputs are starts themselves. Ties go by name, cycles are cut where the search
-/// meets them. An app comes at the place of its last input, so that one call finds what came on all of them.
-pub fn push_order<'a>(links: impl Iterator<Item = &'a LinkSpec>, pulls: &HashSet<&str>) -> Vec<&'a str> {
+/// The links are sorted topologically: reverse post-order of a search that starts at the outputs of
+/// apps that pull and ends at apps that pull, since their outputs are starts themselves. Ties go by
+/// name, cycles are cut where the search meets them. An app comes at the place of its last input,
+/// so that one call finds what came on all of them.
+pub fn push_order<'a>(
+    links: impl Iterator<Item = &'a LinkSpec>,
+    pulls: &HashSet<&str>,
+) -> Vec<&'a str> {
     let mut outputs: BTreeMap<&str, BTreeSet<&LinkSpec>> = BTreeMap::new();
     for link in links {
         outputs.entry(&link.from.app).or_default().insert(link);

@@ -5,7 +5,8 @@ use std::time::Duration;
 /// The rhythm of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// Rests when nothing moves: a microsecond longer with each idle breath, half as long after a busy one.
+    /// Rests when nothing moves: a microsecond longer with each idle breath, half as long after a
+    /// busy one.
     Adaptive {
         /// No rest is longer.
         longest: Duration,
@@ -38,7 +39,8 @@ impl Pacer {
         match pace {
             Pace::Busy => Duration::ZERO,
             Pace::Adaptive { longest } => {
-                self.rest = if moved { self.rest / 2 } else { self.rest + 1 }.min(longest.as_micros() as u64);
+                self.rest = if moved { self.rest / 2 } else { self.rest + 1 }
+                    .min(longest.as_micros() as u64);
                 if moved { Duration::ZERO } else { Duration::from_micros(self.rest) }
             }
             Pace::Hertz(rate) => {
@@ -63,7 +65,8 @@ mod tests {
     #[test]
     fn rest_grows_when_idle_and_halves_when_busy() {
         let (mut pacer, pace) = (Pacer::default(), Pace::default());
-        let rests: Vec<u64> = (0..3).map(|_| pacer.after(pace, 0, false).as_micros() as u64).collect();
+        let rests: Vec<u64> =
+            (0..3).map(|_| pacer.after(pace, 0, false).as_micros() as u64).collect();
         assert_eq!(rests, [1, 2, 3]);
         for _ in 0..200 {
             pacer.after(pace, 0, false);

@@ -11,8 +11,18 @@ use crate::engine::{Crossing, Engine, Node, Options};
 use crate::link::LinkStats;
 use crate::pool;
 
-const ENGINE: &[&str] =
-    &["breaths", "configs", "frees", "freebytes", "freebits", "live", "sleep_us", "crossed", "ns", "started_ns"];
+const ENGINE: &[&str] = &[
+    "breaths",
+    "configs",
+    "frees",
+    "freebytes",
+    "freebits",
+    "live",
+    "sleep_us",
+    "crossed",
+    "ns",
+    "started_ns",
+];
 /// A link within a thread. Of one between threads each side shows its half.
 const LINK: &[&str] = &["txpackets", "txbytes", "txdrop", "rxpackets", "rxbytes"];
 const SENDING: usize = 3;
@@ -41,7 +51,12 @@ enum Side {
 
 impl Publisher {
     pub fn new(options: &Options) -> Self {
-        Self { dir: options.run_dir.clone(), thread: options.thread, started: monotonic(), ..Self::default() }
+        Self {
+            dir: options.run_dir.clone(),
+            thread: options.thread,
+            started: monotonic(),
+            ..Self::default()
+        }
     }
 
     fn engine(&mut self) -> Option<&(Record, LatencyFile)> {
@@ -66,11 +81,13 @@ impl Publisher {
         self.warning.get_or_insert_with(|| format!("some counters are not published: {error}"));
     }
 
-    /// Makes the records of new objects and removes those of objects that are gone. The others stay as they are.
+    /// Makes the records of new objects and removes those of objects that are gone. The others stay
+    /// as they are.
     fn follow(&mut self, links: &BTreeMap<LinkSpec, Side>, apps: &[&Node]) {
         let Some(dir) = self.dir.clone() else { return };
         self.links.retain(|name, (side, _)| links.get(name) == Some(side));
-        let kind_of = |name: &str| apps.iter().find(|node| node.name == name).map(|node| node.info.name);
+        let kind_of =
+            |name: &str| apps.iter().find(|node| node.name == name).map(|node| node.info.name);
         self.apps.retain(|name, (kind, _)| kind_of(name) == Some(kind));
         for (spec, &side) in links {
             if self.links.contains_key(spec) {
@@ -95,7 +112,9 @@ impl Publisher {
             }
             let names: Vec<&str> = APP.iter().chain(node.info.counters).copied().collect();
             let made = dir.object("apps", &node.name);
-            match made.and_then(|folder| Record::create(&folder.join("counters"), node.info.name, &names)) {
+            match made
+                .and_then(|folder| Record::create(&folder.join("counters"), node.info.name, &names))
+            {
                 Ok(record) => drop(self.apps.insert(node.name.clone(), (node.info.name, record))),
                 Err(error) => self.warn(&error),
             }
@@ -114,7 +133,9 @@ impl Engine {
         let links = self.links.keys().map(|spec| (spec.clone(), side(spec))).collect();
         self.publisher.follow(&links, &self.nodes.iter().collect::<Vec<_>>());
         self.publish();
-        if let Some(warning) = self.publisher.warning.as_mut().map(std::mem::take).filter(|text| !text.is_empty()) {
+        if let Some(warning) =
+            self.publisher.warning.as_mut().map(std::mem::take).filter(|text| !text.is_empty())
+        {
             self.notices.push(warning);
         }
     }

@@ -27,7 +27,8 @@ impl Timers {
         self.add(now + after.as_nanos() as u64, None, Box::new(call))
     }
 
-    /// Calls `call` again and again. A call that comes late does not make the next ones come sooner.
+    /// Calls `call` again and again. A call that comes late does not make the next ones come
+    /// sooner.
     pub fn every(&mut self, now: u64, period: Duration, call: impl FnMut() + 'static) -> TimerId {
         let period = (period.as_nanos() as u64).max(1);
         self.add(now + period, Some(period), Box::new(call))

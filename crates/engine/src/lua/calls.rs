@@ -1,7 +1,7 @@
 //! Entering the interpreter from the engine.
 //!
-//! Once per breath and app, so it is done by hand: on a stack of its own, which is at its base whenever the engine runs,
-//! whatever the script was doing when it called the engine.
+//! Once per breath and app, so it is done by hand: on a stack of its own, which is at its base
+//! whenever the engine runs, whatever the script was doing when it called the engine.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -22,7 +22,8 @@ impl Started {
     /// The instance's own counters, which the script keeps.
     pub fn read_counters(&self, values: &mut [u64]) {
         for (i, value) in values.iter_mut().enumerate().take(self.count) {
-            // SAFETY: the script's array has `count` numbers and lives as long as the instance: its module keeps it.
+            // SAFETY: the script's array has `count` numbers and lives as long as the instance: its
+            // module keeps it.
             *value = unsafe { self.counters.add(i).read() };
         }
     }
@@ -43,7 +44,8 @@ pub struct Calls {
 impl Calls {
     pub fn new(lua: &Lua, instances: &Table, handler: &Function) -> mlua::Result<Self> {
         let mut stack = std::ptr::null_mut();
-        // SAFETY: makes a thread, which the registry keeps from now on, and leaves the stack as it was.
+        // SAFETY: makes a thread, which the registry keeps from now on, and leaves the stack as it
+        // was.
         unsafe {
             lua.exec_raw::<()>((), |state| {
                 stack = ffi::lua_newthread(state);
@@ -76,7 +78,10 @@ impl Calls {
             _ => None,
         };
         let keep = |function: Option<Function>| {
-            function.map(|function| keep(&self.lua, &function)).transpose().map_err(|error| error.to_string())
+            function
+                .map(|function| keep(&self.lua, &function))
+                .transpose()
+                .map_err(|error| error.to_string())
         };
         Ok(Started {
             push: keep(push)?,
@@ -108,8 +113,8 @@ impl Calls {
     #[inline]
     pub fn call(&self, function: c_int) -> Result<(), String> {
         let stack = self.stack;
-        // SAFETY: a stack of the interpreter that is alive as long as `self`, used by this thread only, with room for the
-        // two values. Errors of the function end in the handler.
+        // SAFETY: a stack of the interpreter that is alive as long as `self`, used by this thread
+        // only, with room for the two values. Errors of the function end in the handler.
         let failed = unsafe {
             ffi::lua_rawgeti(stack, ffi::LUA_REGISTRYINDEX, self.handler.into());
             ffi::lua_rawgeti(stack, ffi::LUA_REGISTRYINDEX, function.into());
@@ -154,7 +159,9 @@ fn keep(lua: &Lua, function: &Function) -> mlua::Result<c_int> {
     let mut reference = 0;
     // SAFETY: takes the argument off the stack into the registry.
     unsafe {
-        lua.exec_raw::<()>(function, |state| reference = ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX))?;
+        lua.exec_raw::<()>(function, |state| {
+            reference = ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX)
+        })?;
     }
     Ok(reference)
 }

@@ -13,7 +13,8 @@ use crate::pool;
 /// Bytes of a script's view of a packet.
 const VIEW: usize = 32;
 
-/// One view per slot; memory only for those that scripts meet. As the arena, it is there as long as the process.
+/// One view per slot; memory only for those that scripts meet. As the arena, it is there as long as
+/// the process.
 fn views() -> *mut c_void {
     static VIEWS: OnceLock<usize> = OnceLock::new();
     let make = || Vec::leak(vec![0_u8; arena().slots() * VIEW]).as_mut_ptr().expose_provenance();
@@ -74,5 +75,10 @@ unsafe extern "C" fn discard(link: *const Link) -> u32 {
 // What `modules/core/memory_layout.lua` takes for granted; more in `link.rs`.
 const _: () = {
     assert!(size_of::<Packet>() == 16 && size_of::<pool::Pool>() == 48);
-    assert!(SLOT == 64 * VIEW && SLOT == 2048 && crate::arena::CONTROL == 64 && crate::packet::HEADROOM == 192);
+    assert!(
+        SLOT == 64 * VIEW
+            && SLOT == 2048
+            && crate::arena::CONTROL == 64
+            && crate::packet::HEADROOM == 192
+    );
 };

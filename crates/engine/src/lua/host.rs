@@ -1,6 +1,8 @@
-//! What scripts can ask of the engine: the module `shortwire.host`, which the modules in Lua build on.
+//! What scripts can ask of the engine: the module `shortwire.host`, which the modules in Lua build
+//! on.
 //!
-//! These functions raise no errors; they return sentences, so that a script meets errors as strings with its own position.
+//! These functions raise no errors; they return sentences, so that a script meets errors as strings
+//! with its own position.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -129,23 +131,30 @@ impl Host {
         };
         module.set("nearest", lua.create_function(near)?)?;
         let host = Rc::downgrade(self);
-        let program = move |_: &Lua, words: Vec<String>| Ok(with(&host, |host| host.run_program(&words)).flatten());
+        let program = move |_: &Lua, words: Vec<String>| {
+            Ok(with(&host, |host| host.run_program(&words)).flatten())
+        };
         module.set("run_program", lua.create_function(program)?)?;
         Ok(module)
     }
 
     fn network_functions(self: &Rc<Self>, lua: &Lua, module: &Table) -> mlua::Result<()> {
         let host = Rc::downgrade(self);
-        let configure = move |_: &Lua, (apps, links, before): (Vec<Table>, Vec<String>, Function)| {
-            with(&host, |host| host.configure(&apps, &links, &before)).unwrap_or_else(|| Ok((false, None)))
-        };
+        let configure =
+            move |_: &Lua, (apps, links, before): (Vec<Table>, Vec<String>, Function)| {
+                with(&host, |host| host.configure(&apps, &links, &before))
+                    .unwrap_or_else(|| Ok((false, None)))
+            };
         module.set("configure", lua.create_function(configure)?)?;
         let host = Rc::downgrade(self);
         let link = move |_: &Lua, name: String| Ok(with(&host, |host| host.link(&name)).flatten());
         module.set("link", lua.create_function(link)?)?;
         let host = Rc::downgrade(self);
         let has_kind = move |_: &Lua, name: String| {
-            Ok(with(&host, |host| Some(host.engine.try_borrow().ok()?.registry().get(&name).is_some())).flatten())
+            Ok(with(&host, |host| {
+                Some(host.engine.try_borrow().ok()?.registry().get(&name).is_some())
+            })
+            .flatten())
         };
         module.set("has_kind", lua.create_function(has_kind)?)?;
         let host = Rc::downgrade(self);
@@ -161,10 +170,11 @@ impl Host {
 
     fn run_functions(self: &Rc<Self>, lua: &Lua, module: &Table) -> mlua::Result<()> {
         let host = Rc::downgrade(self);
-        let settle = move |_: &Lua, (tick, latency, pace, rate): (f64, bool, String, Option<f64>)| {
-            with(&host, |host| host.settle(tick, latency, &pace, rate.unwrap_or(0.0)));
-            Ok(())
-        };
+        let settle =
+            move |_: &Lua, (tick, latency, pace, rate): (f64, bool, String, Option<f64>)| {
+                with(&host, |host| host.settle(tick, latency, &pace, rate.unwrap_or(0.0)));
+                Ok(())
+            };
         module.set("settle", lua.create_function(settle)?)?;
         let host = Rc::downgrade(self);
         let run = move |_: &Lua, (seconds, ask, timers): (f64, bool, bool)| {
@@ -178,10 +188,15 @@ impl Host {
 
     fn report_functions(self: &Rc<Self>, lua: &Lua, module: &Table) -> mlua::Result<()> {
         let host = Rc::downgrade(self);
-        module.set("report_load", lua.create_function(move |_, ()| Ok(with(&host, Self::report_load)))?)?;
+        module.set(
+            "report_load",
+            lua.create_function(move |_, ()| Ok(with(&host, Self::report_load)))?,
+        )?;
         let host = Rc::downgrade(self);
         let links = move |_: &Lua, ()| {
-            Ok(with(&host, |host| host.engine.try_borrow().map(|engine| engine.report_links()).unwrap_or_default()))
+            Ok(with(&host, |host| {
+                host.engine.try_borrow().map(|engine| engine.report_links()).unwrap_or_default()
+            }))
         };
         module.set("report_links", lua.create_function(links)?)?;
         let host = Rc::downgrade(self);
@@ -210,9 +225,14 @@ impl Host {
         }
     }
 
-    /// True and perhaps a sentence about apps that do not run; or false and why nothing was changed. `before` is called
-    /// when nothing can be refused any more.
-    fn configure(&self, apps: &[Table], links: &[String], before: &Function) -> mlua::Result<(bool, Option<String>)> {
+    /// True and perhaps a sentence about apps that do not run; or false and why nothing was
+    /// changed. `before` is called when nothing can be refused any more.
+    fn configure(
+        &self,
+        apps: &[Table],
+        links: &[String],
+        before: &Function,
+    ) -> mlua::Result<(bool, Option<String>)> {
         let Ok(mut engine) = self.engine.try_borrow_mut() else {
             let busy = "the engine is in the middle of a breath: configure it from a timer, not from an app";
             return Ok((false, Some(busy.to_string())));
@@ -232,19 +252,33 @@ impl Host {
         }
     }
 
-    fn describe(&self, engine: &mut Engine, apps: &[Table], links: &[String]) -> Result<Config, String> {
+    fn describe(
+        &self,
+        engine: &mut Engine,
+        apps: &[Table],
+        links: &[String],
+    ) -> Result<Config, String> {
         let mut config = Config::new();
         for app in apps {
             let name: String = get(app, "name")?;
             let (kind, args) = match get::<Option<i64>>(app, instance::NUMBER)? {
                 Some(number) => {
                     let kind = self.kind(engine, app)?;
-                    (kind, toml::Table::from_iter([(instance::NUMBER.to_string(), toml::Value::Integer(number))]))
+                    (
+                        kind,
+                        toml::Table::from_iter([(
+                            instance::NUMBER.to_string(),
+                            toml::Value::Integer(number),
+                        )]),
+                    )
                 }
                 None => {
                     let kind: String = get(app, "kind")?;
                     let args = tables::to_toml(&get(app, "arguments")?);
-                    (kind.clone(), args.map_err(|problem| format!("app '{name}' ({kind}): {problem}"))?)
+                    (
+                        kind.clone(),
+                        args.map_err(|problem| format!("app '{name}' ({kind}): {problem}"))?,
+                    )
                 }
             };
             config.app(&name, &kind, args).map_err(|error| error.to_string())?;
@@ -255,7 +289,8 @@ impl Host {
         Ok(config)
     }
 
-    /// Makes a class of the script known to the engine. Names live as long as the process; there are as many as classes.
+    /// Makes a class of the script known to the engine. Names live as long as the process; there
+    /// are as many as classes.
     fn kind(&self, engine: &mut Engine, app: &Table) -> Result<String, String> {
         let (class, pulls, counters): (String, bool, Vec<String>) =
             (get(app, "class")?, get(app, "pulls")?, get(app, "counters")?);
@@ -265,8 +300,9 @@ impl Host {
             return Ok(name.to_string());
         }
         let taken = |name: &str| engine.registry().get(name).is_some();
-        let name =
-            std::iter::once(class.clone()).chain((2..).map(|i| format!("{class}#{i}"))).find(|name| !taken(name));
+        let name = std::iter::once(class.clone())
+            .chain((2..).map(|i| format!("{class}#{i}")))
+            .find(|name| !taken(name));
         let name: &'static str = name.unwrap_or(class).leak();
         let counters: Vec<&'static str> = key.2.iter().map(|name| &*name.clone().leak()).collect();
         engine.registry_mut().add(instance::kind(name, pulls, counters.leak()));
@@ -293,13 +329,15 @@ impl Host {
         self.last_report.set((Instant::now(), breaths, pool::stats()));
     }
 
-    /// Breathes for so long, or until a timer is due, or `ask` and there is reason to ask the script. True if interrupted;
-    /// None if the engine runs already.
+    /// Breathes for so long, or until a timer is due, or `ask` and there is reason to ask the
+    /// script. True if interrupted; None if the engine runs already.
     fn run(&self, seconds: f64, ask: bool, timers: bool) -> Option<bool> {
         let mut engine = self.engine.try_borrow_mut().ok()?;
         let (stop, due) = (self.stop, &self.due);
         let wanted = || stop.is_some_and(|stop| stop());
-        let done = move |_: &Engine| ask || wanted() || timers && due.get() != NEVER && monotonic() >= due.get();
+        let done = move |_: &Engine| {
+            ask || wanted() || timers && due.get() != NEVER && monotonic() >= due.get()
+        };
         let until = Until {
             duration: Some(Duration::from_secs_f64(seconds.clamp(0.0, 1e6))),
             done: Some(Box::new(done)),

@@ -40,12 +40,14 @@ struct LuaApp {
 impl LuaApp {
     fn start(number: i64) -> Result<Self, AppError> {
         let calls = Host::current().and_then(|host| host.calls());
-        let calls = calls.ok_or_else(|| AppError::new("the script that made this app has ended"))?;
+        let calls =
+            calls.ok_or_else(|| AppError::new("the script that made this app has ended"))?;
         let methods = calls.start(number).map_err(AppError::Failed)?;
         Ok(Self { calls, number, methods, failure: None, told: false })
     }
 
-    /// Calls a function of the script. The interpreter is entered once; the loops in there are compiled.
+    /// Calls a function of the script. The interpreter is entered once; the loops in there are
+    /// compiled.
     #[inline]
     fn call(&mut self, function: Option<c_int>) {
         if self.failure.is_none()
@@ -97,9 +99,9 @@ impl App for LuaApp {
         if std::mem::replace(&mut self.told, self.failure.is_some()) {
             return None;
         }
-        self.failure
-            .as_ref()
-            .map(|problem| format!("{problem}\n  The app is stopped, and what is sent to it is discarded."))
+        self.failure.as_ref().map(|problem| {
+            format!("{problem}\n  The app is stopped, and what is sent to it is discarded.")
+        })
     }
 
     fn report(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
@@ -120,7 +122,9 @@ impl App for LuaApp {
 impl Instance for LuaApp {
     fn reconfigure_from(&mut self, args: &toml::Table) -> Result<Reconfigured, AppError> {
         let new = number_in(args);
-        if self.failure.is_some() || !self.calls.reconfigure(self.number, new).map_err(AppError::Failed)? {
+        if self.failure.is_some()
+            || !self.calls.reconfigure(self.number, new).map_err(AppError::Failed)?
+        {
             return Ok(Reconfigured::NeedsRestart);
         }
         self.number = new;

@@ -28,7 +28,8 @@ const OURS: &[(&str, &str)] = &[
     ("apps.xdp.xdp", include_str!("modules/apps/xdp.lua")),
 ];
 
-/// Subcommands as the programs that scripts know; each is the module `program.lua`, which tells them by name.
+/// Subcommands as the programs that scripts know; each is the module `program.lua`, which tells
+/// them by name.
 const PROGRAMS: &[&str] = &[
     "program.loadtest.loadtest",
     "program.packetblaster.packetblaster",

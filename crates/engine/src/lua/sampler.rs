@@ -1,6 +1,8 @@
-//! Where the time goes: a thread that looks at what LuaJIT is doing, about a thousand times a second.
+//! Where the time goes: a thread that looks at what LuaJIT is doing, about a thousand times a
+//! second.
 //!
-//! Traces store their number when they are entered, so that nothing needs to be added to what is measured.
+//! Traces store their number when they are entered, so that nothing needs to be added to what is
+//! measured.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -15,7 +17,8 @@ unsafe extern "C" {
     fn shortwire_vmstate(state: *mut ffi::lua_State) -> *const AtomicI32;
 }
 
-/// How often each state was seen: numbers of traces, or complements of what else LuaJIT can be doing.
+/// How often each state was seen: numbers of traces, or complements of what else LuaJIT can be
+/// doing.
 type Counts = Arc<Mutex<HashMap<i32, u64>>>;
 
 /// The thread and what it saw.
@@ -38,8 +41,9 @@ impl Sampler {
         unsafe { lua.exec_raw::<()>((), |state| address = shortwire_vmstate(state))? };
         let (counts, stop) = (Counts::default(), Arc::new(AtomicBool::new(false)));
         let (state, theirs, ended) = (State(address), counts.clone(), stop.clone());
-        let thread =
-            std::thread::Builder::new().name("sampler".into()).spawn(move || watch(&state, &theirs, &ended))?;
+        let thread = std::thread::Builder::new()
+            .name("sampler".into())
+            .spawn(move || watch(&state, &theirs, &ended))?;
         Ok(Self { counts, stop, thread: Some(thread) })
     }
 

@@ -20,16 +20,21 @@ fn value(from: &Value, depth: usize) -> Result<toml::Value, String> {
         Value::Boolean(value) => toml::Value::Boolean(*value),
         Value::Integer(value) => toml::Value::Integer(*value),
         // Lua has one kind of number; a whole one is meant as such.
-        Value::Number(value) if value.fract() == 0.0 && value.abs() < 9e15 => toml::Value::Integer(*value as i64),
+        Value::Number(value) if value.fract() == 0.0 && value.abs() < 9e15 => {
+            toml::Value::Integer(*value as i64)
+        }
         Value::Number(value) => toml::Value::Float(*value),
         Value::String(text) => {
             let text = text.to_str().map_err(|_| "a string that is not UTF-8".to_string())?;
             toml::Value::String(text.to_string())
         }
-        Value::Table(_) if depth == DEEPEST => return Err("a table that is nested too deeply".to_string()),
+        Value::Table(_) if depth == DEEPEST => {
+            return Err("a table that is nested too deeply".to_string());
+        }
         Value::Table(table) if table.raw_len() > 0 || table.is_empty() => {
             let items = table.sequence_values::<Value>();
-            let items = items.map(|item| value(&item.map_err(|error| error.to_string())?, depth + 1));
+            let items =
+                items.map(|item| value(&item.map_err(|error| error.to_string())?, depth + 1));
             toml::Value::Array(items.collect::<Result<_, String>>()?)
         }
         Value::Table(table) => toml::Value::Table(entries(table, depth)?),

@@ -1,6 +1,6 @@
 //! What the compiler did with a script, and what there is to say about it.
 //!
-//! The facts come from `modules/shortwire/traces.lua`, the shares of time from the [sampler](super::sampler).
+//! The facts come from `modules/shortwire/traces.lua`, the shares of time from the sampler.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,8 @@ pub struct Trace {
     pub line: i64,
     /// The instance whose copy of the code it is.
     pub app: Option<String>,
-    /// The trace whose exit leads here. A trace without is entered from the interpreter, and from other traces' ends.
+    /// The trace whose exit leads here. A trace without is entered from the interpreter, and from
+    /// other traces' ends.
     pub parent: Option<u64>,
     /// Number of that exit.
     pub exit: Option<i64>,
@@ -64,7 +65,8 @@ pub struct Trace {
     pub bytes: u64,
     /// Exits that it could be left by.
     pub nexits: u64,
-    /// Exits taken towards the interpreter. Those to other traces are not counted, only known: they are children.
+    /// Exits taken towards the interpreter. Those to other traces are not counted, only known: they
+    /// are children.
     pub exits: Vec<ExitCount>,
     /// Checks of types of foreign values in it.
     pub guards: Vec<Guard>,

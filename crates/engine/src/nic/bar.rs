@@ -10,13 +10,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The registers of a device: 32-bit words by their offset in the base address register's region.
 ///
-/// Everything that was written to DMA memory before `write32` is seen by a device that acts on that write. `&self`,
-/// because a device changes whether or not its driver looks; what a read clears is the device's matter.
+/// Everything that was written to DMA memory before `write32` is seen by a device that acts on that
+/// write. `&self`, because a device changes whether or not its driver looks; what a read clears is
+/// the device's matter.
 pub trait Bar {
     /// `offset` is a multiple of 4 inside of the region; hardware answers elsewhere with all ones.
     fn read32(&self, offset: u32) -> u32;
 
-    /// `offset` as for [`Self::read32`]. Memory that was written before is in place when the device sees this.
+    /// `offset` as for [`Self::read32`]. Memory that was written before is in place when the device
+    /// sees this.
     fn write32(&self, offset: u32, value: u32);
 
     /// Waits so long for the device. A model lets its own time pass instead.
@@ -37,7 +39,8 @@ pub struct MappedBar {
     length: usize,
 }
 
-// SAFETY: the pointer only names the mapping, which belongs to the process; device registers have no thread.
+// SAFETY: the pointer only names the mapping, which belongs to the process; device registers have
+// no thread.
 unsafe impl Send for MappedBar {}
 // SAFETY: as above; every access is one load or store, which the device takes from any processor.
 unsafe impl Sync for MappedBar {}
@@ -47,7 +50,9 @@ impl MappedBar {
     pub fn map(file: impl AsFd, offset: u64, length: usize) -> rustix::io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, offset)? };
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, offset)?
+        };
         let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         Ok(Self { base, length })
     }
@@ -65,7 +70,8 @@ impl Bar for MappedBar {
     fn read32(&self, offset: u32) -> u32 {
         // SAFETY: inside of the mapping and aligned, as `place` checked.
         let value = unsafe { self.place(offset).read_volatile() };
-        // What the device put into memory before it set what was read must not have been read earlier.
+        // What the device put into memory before it set what was read must not have been read
+        // earlier.
         fence(Ordering::Acquire);
         u32::from_le(value)
     }
@@ -88,10 +94,12 @@ impl Drop for MappedBar {
 /// Puts stores to ordinary memory before the store to a register that follows.
 #[inline(always)]
 fn before_device_write() {
-    // On x86 stores to uncached memory stay behind earlier stores, so that holding the compiler is enough.
+    // On x86 stores to uncached memory stay behind earlier stores, so that holding the compiler is
+    // enough.
     fence(Ordering::Release);
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier has no operands. The fence above orders towards other processors only, this one towards devices.
+    // SAFETY: a barrier has no operands. The fence above orders towards other processors only, this
+    // one towards devices.
     unsafe {
         std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
     }

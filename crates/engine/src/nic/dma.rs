@@ -1,7 +1,8 @@
 //! Memory that a device reads and writes by itself, and what it is called on the bus.
 //!
-//! Packets need no buffers of their own: the [arena](crate::arena) as a whole is made reachable, and [`PacketMap`] turns
-//! the address of a packet's byte into the device's. Descriptor rings live in [`Buffer`]s.
+//! Packets need no buffers of their own: the [arena](crate::arena) as a whole is made reachable,
+//! and [`PacketMap`] turns the address of a packet's byte into the device's. Descriptor rings live
+//! in [`Buffer`]s.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -13,7 +14,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::arena::arena;
 
-/// Size of the pages that [`PacketMap`] translates by. The arena starts on such a boundary and is a multiple of it.
+/// Size of the pages that [`PacketMap`] translates by. The arena starts on such a boundary and is a
+/// multiple of it.
 pub const PAGE: usize = 2 << 20;
 
 /// The part of a bus that a device can reach.
@@ -21,8 +23,8 @@ pub trait DmaSpace {
     /// What the packet memory is called there.
     fn packets(&self) -> &PacketMap;
 
-    /// Zeroed memory, contiguous for the device, aligned to 4096 bytes. It stays reachable until the space is dropped,
-    /// which must not happen before the device is quiet.
+    /// Zeroed memory, contiguous for the device, aligned to 4096 bytes. It stays reachable until
+    /// the space is dropped, which must not happen before the device is quiet.
     fn buffer(&mut self, bytes: usize) -> Result<Buffer, DmaError>;
 }
 
@@ -42,7 +44,8 @@ pub enum DmaError {
         /// What helps, as the end of the sentence.
         hint: &'static str,
     },
-    /// There are too few huge pages, or the packet memory cannot move to them: a sentence for people.
+    /// There are too few huge pages, or the packet memory cannot move to them: a sentence for
+    /// people.
     #[error("{0}")]
     Huge(String),
 }
@@ -56,9 +59,12 @@ pub struct PacketMap {
 }
 
 impl PacketMap {
-    /// The arena at contiguous addresses from `first` on, a multiple of [`PAGE`]: what an IOMMU makes possible.
+    /// The arena at contiguous addresses from `first` on, a multiple of [`PAGE`]: what an IOMMU
+    /// makes possible.
     pub fn linear(first: u64) -> Self {
-        Self::scattered((0..arena().length() / PAGE).map(|page| first + (page * PAGE) as u64).collect())
+        Self::scattered(
+            (0..arena().length() / PAGE).map(|page| first + (page * PAGE) as u64).collect(),
+        )
     }
 
     /// One address per page of the arena.
@@ -123,12 +129,13 @@ impl Buffer {
         self.length
     }
 
-    /// The content as atomic integers, for a device changes it at any time. Descriptors are taken with `Acquire`, so that
-    /// the packet is read after the mark that it is complete.
+    /// The content as atomic integers, for a device changes it at any time. Descriptors are taken
+    /// with `Acquire`, so that the packet is read after the mark that it is complete.
     #[inline(always)]
     pub fn cells<T: Cell>(&self) -> &[T] {
         let first = self.memory.base.as_ptr().wrapping_add(self.offset).cast::<T>();
-        // SAFETY: inside of the mapping, aligned, initialised with zeros by the kernel, and only touched as atomics.
+        // SAFETY: inside of the mapping, aligned, initialised with zeros by the kernel, and only
+        // touched as atomics.
         unsafe { std::slice::from_raw_parts(first, self.length / size_of::<T>()) }
     }
 }
@@ -153,7 +160,10 @@ impl Memory {
 
     /// A huge page of 2 MiB, which does not move and is contiguous on the bus.
     pub fn huge() -> Result<Self, DmaError> {
-        Self::map(PAGE, MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE)
+        Self::map(
+            PAGE,
+            MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE,
+        )
     }
 
     fn map(length: usize, flags: MapFlags) -> Result<Self, DmaError> {

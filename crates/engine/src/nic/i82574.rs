@@ -1,7 +1,7 @@
 //! Intel 82574, a gigabit card, and what QEMU emulates as `e1000e`: the driver, in user space.
 //!
-//! Received frames are written by the card straight into slots of the packet memory, and sent from there. One queue, no
-//! interrupts. Frames up to 1518 bytes; no checksums are left to the card.
+//! Received frames are written by the card straight into slots of the packet memory, and sent from
+//! there. One queue, no interrupts. Frames up to 1518 bytes; no checksums are left to the card.
 
 use std::fmt;
 use std::thread::sleep;
@@ -155,7 +155,8 @@ impl Intel82574 {
         }
     }
 
-    /// Lets the card send what it was given, then stops it and gives it up. Only then are the slots free for others.
+    /// Lets the card send what it was given, then stops it and gives it up. Only then are the slots
+    /// free for others.
     fn quiet(&mut self) -> Result<(), CardError> {
         let Some(device) = self.device.take() else { return Ok(()) };
         let end = Instant::now() + Duration::from_millis(100);
@@ -189,12 +190,16 @@ impl Kind for Intel82574 {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_packets", "tx_packets", "rx_dropped", "rx_errors", "tx_dropped"];
+    const COUNTERS: &'static [&'static str] =
+        &["rx_packets", "tx_packets", "rx_dropped", "rx_errors", "tx_dropped"];
     type Args = Intel82574Args;
 
     fn check(args: &Intel82574Args) -> Result<(), ArgError> {
         if !args.ring.is_power_of_two() || !(64..=4096).contains(&args.ring) {
-            return Err(ArgError::wrong("ring", format!("{} is not a power of two from 64 to 4096", args.ring)));
+            return Err(ArgError::wrong(
+                "ring",
+                format!("{} is not a power of two from 64 to 4096", args.ring),
+            ));
         }
         let parsed = args.pciaddr.parse::<pci::Address>();
         parsed.map(drop).map_err(|error| ArgError::wrong("pciaddr", error.to_string()))
@@ -245,7 +250,13 @@ impl App for Intel82574 {
 
     fn counters(&self, values: &mut [u64]) {
         let Statistics { received, sent, missed, errors } = self.statistics;
-        values.copy_from_slice(&[received, sent, missed, errors.max(self.rx_broken), self.tx_dropped]);
+        values.copy_from_slice(&[
+            received,
+            sent,
+            missed,
+            errors.max(self.rx_broken),
+            self.tx_dropped,
+        ]);
     }
 
     fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
@@ -255,7 +266,10 @@ impl App for Intel82574 {
             Some(speed) => writeln!(out, "link up at {speed} Mb/s")?,
             None => writeln!(out, "link down")?,
         }
-        writeln!(out, "the card counts {received} received, {missed} missed, {errors} broken, {sent} sent")
+        writeln!(
+            out,
+            "the card counts {received} received, {missed} missed, {errors} broken, {sent} sent"
+        )
     }
 
     fn stop(&mut self) -> Result<(), AppError> {

@@ -1,8 +1,10 @@
-//! A PCI device in the hands of this process: by VFIO, behind an IOMMU, or by its sysfs files and huge pages.
+//! A PCI device in the hands of this process: by VFIO, behind an IOMMU, or by its sysfs files and
+//! huge pages.
 //!
-//! Nothing about the system is changed for it: a device that a kernel driver holds is refused with the commands that
-//! would free it, and huge pages are taken only from those that exist. The command register (memory decoding and bus
-//! mastering) is put back when the [`Device`] is dropped, and by a guard process or by VFIO if this process is killed.
+//! Nothing about the system is changed for it: a device that a kernel driver holds is refused with
+//! the commands that would free it, and huge pages are taken only from those that exist. The
+//! command register (memory decoding and bus mastering) is put back when the `Device` is dropped,
+//! and by a guard process or by VFIO if this process is killed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -77,15 +79,27 @@ enum Access {
 }
 
 impl Device {
-    /// Opens the device at `address`, if it is one of `ids` (vendor and device). `what` is what a user calls them.
-    pub fn open(address: Address, ids: &[(u16, u16)], what: &'static str) -> Result<Self, PciError> {
+    /// Opens the device at `address`, if it is one of `ids` (vendor and device). `what` is what a
+    /// user calls them.
+    pub fn open(
+        address: Address,
+        ids: &[(u16, u16)],
+        what: &'static str,
+    ) -> Result<Self, PciError> {
         Self::open_in(&Sysfs::system(), address, ids, what)
     }
 
-    fn open_in(sysfs: &Sysfs, address: Address, ids: &[(u16, u16)], what: &'static str) -> Result<Self, PciError> {
+    fn open_in(
+        sysfs: &Sysfs,
+        address: Address,
+        ids: &[(u16, u16)],
+        what: &'static str,
+    ) -> Result<Self, PciError> {
         let access = match sysfs.way(address, ids, what)? {
             Way::Vfio { group } => Access::Vfio(vfio::Device::open(address, group)?),
-            Way::Resource { folder } => Access::Resource(Box::new(resource::Device::open(address, folder)?)),
+            Way::Resource { folder } => {
+                Access::Resource(Box::new(resource::Device::open(address, folder)?))
+            }
         };
         let mut device = Self { address, command: 0, access };
         device.command = device.config_read32(COMMAND)? as u16;
@@ -93,7 +107,8 @@ impl Device {
         Ok(device)
     }
 
-    /// Lets the device read and write memory by itself. To be called when its registers are known to be in order.
+    /// Lets the device read and write memory by itself. To be called when its registers are known
+    /// to be in order.
     pub fn set_bus_master(&mut self) -> Result<(), PciError> {
         let command = self.config_read32(COMMAND)? as u16;
         if let Access::Resource(device) = &mut self.access {
@@ -130,7 +145,8 @@ impl Device {
     pub fn config_read32(&self, offset: u64) -> Result<u32, PciError> {
         let (file, start) = self.config();
         let mut bytes = [0; 4];
-        let read = rustix::io::pread(file, &mut bytes, start + offset).map_err(|errno| self.config_error(errno))?;
+        let read = rustix::io::pread(file, &mut bytes, start + offset)
+            .map_err(|errno| self.config_error(errno))?;
         // Without rights the kernel shows 64 bytes and ends the file there.
         if read < bytes.len() {
             Err(self.config_error(rustix::io::Errno::ACCESS))
@@ -142,7 +158,8 @@ impl Device {
     /// Writes half a word of the configuration space.
     pub fn config_write16(&self, offset: u64, value: u16) -> Result<(), PciError> {
         let (file, start) = self.config();
-        rustix::io::pwrite(file, &value.to_le_bytes(), start + offset).map_err(|errno| self.config_error(errno))?;
+        rustix::io::pwrite(file, &value.to_le_bytes(), start + offset)
+            .map_err(|errno| self.config_error(errno))?;
         Ok(())
     }
 
@@ -184,7 +201,9 @@ mod tests {
         let full: Address = "0000:82:00.1".parse().unwrap();
         assert_eq!(full.to_string(), "0000:82:00.1");
         assert_eq!("82:00.1".parse::<Address>().unwrap(), full);
-        for wrong in ["", "82", "82:00", "82:00.8", "82:20.0", "100:00.0", "x:00.0", "0:0:0:0.0", "+1:00.0"] {
+        for wrong in
+            ["", "82", "82:00", "82:00.8", "82:20.0", "100:00.0", "x:00.0", "0:0:0:0.0", "+1:00.0"]
+        {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
     }

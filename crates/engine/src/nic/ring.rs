@@ -1,8 +1,9 @@
 //! Rings of descriptors: how a card is told where packets are, and tells when it is done with them.
 //!
-//! A descriptor has 16 bytes: the address of the packet's bytes, and a word of marks whose layout is the card's
-//! ([`Layout`]). The driver owns what lies behind the tail, the card what lies before it, until it sets the "done" mark.
-//! No register is read while packets move, and the tail register is written once per batch.
+//! A descriptor has 16 bytes: the address of the packet's bytes, and a word of marks whose layout
+//! is the card's ([`Layout`]). The driver owns what lies behind the tail, the card what lies before
+//! it, until it sets the "done" mark. No register is read while packets move, and the tail register
+//! is written once per batch.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -26,10 +27,12 @@ const REPORT: u32 = 64;
 
 /// The second word of a card's descriptors.
 pub trait Layout {
-    /// What a receive descriptor says; None while it is the card's. A descriptor that is given to the card has 0 there.
+    /// What a receive descriptor says; None while it is the card's. A descriptor that is given to
+    /// the card has 0 there.
     fn received(word: u64) -> Option<Received>;
 
-    /// A whole frame to be sent. With `report` the card marks the descriptor when it has sent everything up to here.
+    /// A whole frame to be sent. With `report` the card marks the descriptor when it has sent
+    /// everything up to here.
     fn transmit(length: u16, report: bool) -> u64;
 
     /// Whether that mark is there.
@@ -45,8 +48,8 @@ pub struct Received {
     pub good: bool,
 }
 
-/// The descriptors of one direction, and the slot behind each of those that the card has. Positions run freely; the place
-/// is the position modulo the number of descriptors, a power of two.
+/// The descriptors of one direction, and the slot behind each of those that the card has. Positions
+/// run freely; the place is the position modulo the number of descriptors, a power of two.
 struct Ring {
     descriptors: Buffer,
     packets: PacketMap,
@@ -124,14 +127,16 @@ impl<L: Layout> RxRing<L> {
         self.ring.descriptors.address()
     }
 
-    /// Moves up to `most` frames to the batch, and frees those that are broken. Returns how many were.
+    /// Moves up to `most` frames to the batch, and frees those that are broken. Returns how many
+    /// were.
     #[inline]
     pub fn receive(&mut self, most: usize, batch: &mut Batch) -> u64 {
         let ring = &mut self.ring;
         let most = (ring.length() as usize).min(most).min(batch.room());
         let mut broken = 0;
         for _ in 0..most {
-            // SYNC: done mark. The card writes the frame, then the mark: what was read here orders what is read later.
+            // SYNC: done mark. The card writes the frame, then the mark: what was read here orders
+            // what is read later.
             let word = u64::from_le(ring.mark(ring.first).load(Ordering::Acquire));
             let Some(Received { length, good }) = L::received(word) else { break };
             let slot = ring.slots[ring.place(ring.first)];
@@ -151,7 +156,8 @@ impl<L: Layout> RxRing<L> {
         broken
     }
 
-    /// Gives the card slots to receive into. Returns what to write to the tail register, if anything.
+    /// Gives the card slots to receive into. Returns what to write to the tail register, if
+    /// anything.
     #[inline]
     pub fn refill(&mut self) -> Option<u32> {
         if self.ring.room() < REFILL {
@@ -166,10 +172,15 @@ impl<L: Layout> RxRing<L> {
                     break;
                 }
                 // SAFETY: `ready` slots are.
-                unsafe { pool.take_each(ready, |slot| ring.give(slot, slot.wrapping_add(offset_of_new(slot)), 0)) };
+                unsafe {
+                    pool.take_each(ready, |slot| {
+                        ring.give(slot, slot.wrapping_add(offset_of_new(slot)), 0)
+                    })
+                };
             }
         });
-        // SYNC: tail. `Bar::write32` puts the descriptors before the register; the card reads them behind it.
+        // SYNC: tail. `Bar::write32` puts the descriptors before the register; the card reads them
+        // behind it.
         (ring.tail != before).then(|| ring.place(ring.tail) as u32)
     }
 
@@ -206,8 +217,8 @@ impl<L: Layout> TxRing<L> {
         self.marks = marks;
     }
 
-    /// Gives the card a descriptor that is no packet. Returns what to write to the tail register; None when there is no
-    /// room, or no slot to stand behind it.
+    /// Gives the card a descriptor that is no packet. Returns what to write to the tail register;
+    /// None when there is no room, or no slot to stand behind it.
     pub fn command(&mut self, words: [u64; 2]) -> Option<u32> {
         if self.ring.room() == 0 {
             return None;
@@ -215,7 +226,8 @@ impl<L: Layout> TxRing<L> {
         let slot = Packet::allocate()?.into_slot().as_ptr();
         let place = self.ring.place(self.ring.tail);
         self.ring.give(slot, slot, words[1]);
-        self.ring.descriptors.cells::<AtomicU64>()[2 * place].store(words[0].to_le(), Ordering::Relaxed);
+        self.ring.descriptors.cells::<AtomicU64>()[2 * place]
+            .store(words[0].to_le(), Ordering::Relaxed);
         Some(self.ring.place(self.ring.tail) as u32)
     }
 
@@ -224,10 +236,15 @@ impl<L: Layout> TxRing<L> {
         self.ring.length()
     }
 
-    /// Gives the card what waits, as far as there is room; the rest stays in the link. `prepare` may change a packet or
-    /// refuse it by false. Returns what to write to the tail register, if anything.
+    /// Gives the card what waits, as far as there is room; the rest stays in the link. `prepare`
+    /// may change a packet or refuse it by false. Returns what to write to the tail register, if
+    /// anything.
     #[inline]
-    pub fn send(&mut self, input: &Link, mut prepare: impl FnMut(&mut Packet) -> bool) -> Option<u32> {
+    pub fn send(
+        &mut self,
+        input: &Link,
+        mut prepare: impl FnMut(&mut Packet) -> bool,
+    ) -> Option<u32> {
         self.complete();
         let (before, mut bytes, mut last) = (self.ring.tail, 0, 0);
         let (ring, reports, marks) = (&mut self.ring, &mut self.reports, self.marks);
@@ -255,7 +272,9 @@ impl<L: Layout> TxRing<L> {
         let end = self.ring.tail.wrapping_sub(1);
         if self.reports.back() != Some(&end) {
             self.reports.push_back(end);
-            self.ring.mark(end).store((L::transmit(last, true) | self.marks).to_le(), Ordering::Relaxed);
+            self.ring
+                .mark(end)
+                .store((L::transmit(last, true) | self.marks).to_le(), Ordering::Relaxed);
         }
         pool::with(|pool| pool.count_frees(count.into(), bytes));
         // SYNC: tail. As in `RxRing::refill`.

@@ -34,7 +34,10 @@ impl Classic {
         Ok(Self { order, unit, link_type })
     }
 
-    pub fn next<'a, R: Read>(&self, bytes: &'a mut Bytes<R>) -> Result<Option<Record<'a>>, PcapError> {
+    pub fn next<'a, R: Read>(
+        &self,
+        bytes: &'a mut Bytes<R>,
+    ) -> Result<Option<Record<'a>>, PcapError> {
         if !bytes.fill(16, "a packet's header")? {
             return Ok(None);
         }

@@ -48,7 +48,8 @@ impl Ng {
         Ok(ng)
     }
 
-    /// Reads on from the first twelve bytes of a section header, which end with the byte order mark.
+    /// Reads on from the first twelve bytes of a section header, which end with the byte order
+    /// mark.
     fn section<R: Read>(&mut self, bytes: &mut Bytes<R>) -> Result<(), PcapError> {
         let orders = [false, true].map(|big| Order { big });
         let order = orders.into_iter().find(|order| order.u32(&bytes.buffer, 8) == BYTE_ORDER);
@@ -76,7 +77,10 @@ impl Ng {
         Ok(())
     }
 
-    pub fn next<'a, R: Read>(&mut self, bytes: &'a mut Bytes<R>) -> Result<Option<Record<'a>>, PcapError> {
+    pub fn next<'a, R: Read>(
+        &mut self,
+        bytes: &'a mut Bytes<R>,
+    ) -> Result<Option<Record<'a>>, PcapError> {
         loop {
             if !bytes.fill(8, "a block's header")? {
                 return Ok(None);
@@ -109,12 +113,17 @@ impl Ng {
     }
 
     fn interface(&self, block: &[u8]) -> Interface {
-        let mut interface =
-            Interface { link_type: self.order.u16(block, 8).into(), snap: self.order.u32(block, 12), resolution: 6 };
+        let mut interface = Interface {
+            link_type: self.order.u16(block, 8).into(),
+            snap: self.order.u32(block, 12),
+            resolution: 6,
+        };
         let mut at = 16;
-        // Options: code, length, value, filled up to a multiple of 4. The block's trailer ends them.
+        // Options: code, length, value, filled up to a multiple of 4. The block's trailer ends
+        // them.
         while at + 8 <= block.len() {
-            let (code, length) = (self.order.u16(block, at), usize::from(self.order.u16(block, at + 2)));
+            let (code, length) =
+                (self.order.u16(block, at), usize::from(self.order.u16(block, at + 2)));
             if code == 0 {
                 break;
             }
@@ -138,10 +147,20 @@ impl Ng {
         // The old form has a count of drops beside a short interface number.
         let interface = if old { u32::from(self.order.u16(block, 8)) } else { field(8) };
         let time = u64::from(field(12)) << 32 | u64::from(field(16));
-        Found { interface: interface as usize, time, original: field(24), start: 28, length: field(20) }
+        Found {
+            interface: interface as usize,
+            time,
+            original: field(24),
+            start: 28,
+            length: field(20),
+        }
     }
 
-    fn record<'a, R: Read>(&self, bytes: &'a Bytes<R>, found: &Found) -> Result<Record<'a>, PcapError> {
+    fn record<'a, R: Read>(
+        &self,
+        bytes: &'a Bytes<R>,
+        found: &Found,
+    ) -> Result<Record<'a>, PcapError> {
         let Some(interface) = self.interfaces.get(found.interface) else {
             return Err(bytes.damaged(Damage::Interface(found.interface as u32)));
         };
@@ -160,7 +179,11 @@ impl Ng {
 /// A time in units of a resolution, as nanoseconds.
 fn nanoseconds(time: u64, resolution: u8) -> u64 {
     let exponent = u32::from(resolution & 0x7f);
-    let units = if resolution & 0x80 == 0 { 10u128.checked_pow(exponent) } else { 1u128.checked_shl(exponent) };
+    let units = if resolution & 0x80 == 0 {
+        10u128.checked_pow(exponent)
+    } else {
+        1u128.checked_shl(exponent)
+    };
     // Units too small for 128 bits never add up to a nanosecond.
     units.map_or(0, |units| (u128::from(time) * 1_000_000_000 / units.max(1)) as u64)
 }

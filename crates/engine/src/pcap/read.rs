@@ -116,7 +116,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The input, piece by piece. The buffer grows to the longest piece of the file and is used again for each.
+/// The input, piece by piece. The buffer grows to the longest piece of the file and is used again
+/// for each.
 pub(super) struct Bytes<R> {
     input: R,
     /// Bytes read before the present piece.

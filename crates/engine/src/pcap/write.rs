@@ -24,8 +24,13 @@ pub struct Writer {
 impl Writer {
     /// Makes the file, or empties it. Packets are cut off after `snap` bytes.
     pub fn create(path: &Path, snap: usize) -> io::Result<Self> {
-        let mut writer =
-            Self { file: File::create(path)?, waiting: Vec::with_capacity(2 * BUFFER), records: 0, sound: 0, snap };
+        let mut writer = Self {
+            file: File::create(path)?,
+            waiting: Vec::with_capacity(2 * BUFFER),
+            records: 0,
+            sound: 0,
+            snap,
+        };
         let fields = [NANOSECONDS, 2 | 4 << 16, 0, 0, snap.min(LONGEST as usize) as u32, ETHERNET];
         for field in fields {
             writer.waiting.extend(field.to_le_bytes());
@@ -34,8 +39,8 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Adds a packet. `time` is nanoseconds since 1970. An error comes with the number of packets that are lost by it;
-    /// the file is sound and the next packet may be tried.
+    /// Adds a packet. `time` is nanoseconds since 1970. An error comes with the number of packets
+    /// that are lost by it; the file is sound and the next packet may be tried.
     pub fn write(&mut self, time: u64, packet: &[u8]) -> Result<(), (io::Error, u64)> {
         let data = &packet[..packet.len().min(self.snap)];
         let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
@@ -58,7 +63,8 @@ impl Writer {
                 Ok(())
             }
             Err(error) => {
-                // What was written of the batch may end within a record. Pipes cannot be cut; their reader sees the end.
+                // What was written of the batch may end within a record. Pipes cannot be cut; their
+                // reader sees the end.
                 let _ = self.file.set_len(self.sound);
                 let _ = self.file.seek(SeekFrom::Start(self.sound));
                 Err((error, records))

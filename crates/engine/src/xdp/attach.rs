@@ -1,4 +1,5 @@
-//! The redirect program of an interface, shared by the queues of this process and gone with the last of them.
+//! The redirect program of an interface, shared by the queues of this process and gone with the
+//! last of them.
 
 use std::collections::HashMap;
 use std::io;
@@ -38,10 +39,14 @@ pub enum AttachError {
     )]
     Occupied,
     /// One interface has one program in this process.
-    #[error("another app of this engine uses the interface with another filter or mode: give both the same")]
+    #[error(
+        "another app of this engine uses the interface with another filter or mode: give both the same"
+    )]
     OtherSettings,
     /// EPERM.
-    #[error("loading an XDP program needs the capabilities CAP_BPF and CAP_NET_ADMIN: run as root or grant them")]
+    #[error(
+        "loading an XDP program needs the capabilities CAP_BPF and CAP_NET_ADMIN: run as root or grant them"
+    )]
     NotPermitted,
     /// ENODEV.
     #[error("the interface does not exist any more")]
@@ -78,9 +83,13 @@ type Place = (u64, u32);
 static ATTACHED: LazyLock<Mutex<HashMap<Place, Weak<Attachment>>>> = LazyLock::new(Mutex::default);
 
 impl Attachment {
-    /// Attaches to the interface, or joins what this process has attached there before. `mode` of `None`: native if the
-    /// driver takes it, else generic.
-    pub fn open(ifindex: u32, mode: Option<Mode>, filter: &Filter) -> Result<Arc<Attachment>, AttachError> {
+    /// Attaches to the interface, or joins what this process has attached there before. `mode` of
+    /// `None`: native if the driver takes it, else generic.
+    pub fn open(
+        ifindex: u32,
+        mode: Option<Mode>,
+        filter: &Filter,
+    ) -> Result<Arc<Attachment>, AttachError> {
         if filter.ports.len() > Filter::MAX_PORTS {
             return Err(AttachError::TooManyPorts);
         }
@@ -96,10 +105,15 @@ impl Attachment {
         Ok(new)
     }
 
-    fn attach(ifindex: u32, mode: Option<Mode>, filter: &Filter) -> Result<Attachment, AttachError> {
+    fn attach(
+        ifindex: u32,
+        mode: Option<Mode>,
+        filter: &Filter,
+    ) -> Result<Attachment, AttachError> {
         let loading = |error: io::Error| AttachError::from_io("any", error);
         let map = XskMap::create(QUEUES).map_err(loading)?;
-        let program = Program::load("shortwire_xdp", &redirect_to_sockets(map.as_fd(), filter)).map_err(loading)?;
+        let program = Program::load("shortwire_xdp", &redirect_to_sockets(map.as_fd(), filter))
+            .map_err(loading)?;
         let attach = |mode: Mode| {
             let flag = if mode == Mode::Native { NATIVE } else { GENERIC };
             program.attach(ifindex, flag)
@@ -108,7 +122,8 @@ impl Attachment {
         let (mode, fallback, link) = match attach(first) {
             Ok(link) => (first, None, link),
             Err(error) if mode.is_none() && !is_final(&error) => {
-                let link = attach(Mode::Generic).map_err(|error| AttachError::from_io("generic", error))?;
+                let link = attach(Mode::Generic)
+                    .map_err(|error| AttachError::from_io("generic", error))?;
                 (Mode::Generic, Some(error), link)
             }
             Err(error) => return Err(AttachError::from_io(first.name(), error)),
@@ -140,7 +155,10 @@ impl Attachment {
 
 /// An error that generic mode would answer as well.
 fn is_final(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::EACCES | libc::ENODEV))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::EACCES | libc::ENODEV)
+    )
 }
 
 impl AttachError {

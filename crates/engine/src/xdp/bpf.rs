@@ -1,9 +1,10 @@
 //! The few commands of bpf(2) that AF_XDP needs, without a loader library.
 //!
-//! Nothing is pinned: every object lives as long as a descriptor to it, so that the kernel itself takes all of them back
-//! when the process ends, by whatever means.
+//! Nothing is pinned: every object lives as long as a descriptor to it, so that the kernel itself
+//! takes all of them back when the process ends, by whatever means.
 //!
-//! Layouts are those of `union bpf_attr` in `linux/bpf.h`; the kernel takes shorter structures than its own.
+//! Layouts are those of `union bpf_attr` in `linux/bpf.h`; the kernel takes shorter structures than
+//! its own.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -37,7 +38,8 @@ pub struct Instruction {
     pub immediate: i32,
 }
 
-/// A fixed-size object name, as the kernel shows it in listings: at most 15 characters of `[A-Za-z0-9_.]`.
+/// A fixed-size object name, as the kernel shows it in listings: at most 15 characters of
+/// `[A-Za-z0-9_.]`.
 fn object_name(name: &str) -> [u8; 16] {
     let mut bytes = [0; 16];
     let length = name.len().min(15);
@@ -46,10 +48,12 @@ fn object_name(name: &str) -> [u8; 16] {
 }
 
 /// # Safety
-/// `A` is the layout of `command`'s part of `union bpf_attr`, and every address in it is valid for what the command does.
+/// `A` is the layout of `command`'s part of `union bpf_attr`, and every address in it is valid for
+/// what the command does.
 unsafe fn bpf<A>(command: u32, attributes: &mut A) -> io::Result<i32> {
     // SAFETY: passed on to the caller; the kernel reads and writes `size_of::<A>()` bytes at most.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>()) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
@@ -89,7 +93,8 @@ impl XskMap {
         unsafe { bpf(MAP_CREATE, &mut attributes) }.map(|fd| XskMap(owned(fd)))
     }
 
-    /// Sends what arrives on `queue` to `socket`. The kernel removes the entry when the socket is closed.
+    /// Sends what arrives on `queue` to `socket`. The kernel removes the entry when the socket is
+    /// closed.
     pub fn set(&self, queue: u32, socket: BorrowedFd) -> io::Result<()> {
         let socket = socket.as_raw_fd();
         // SAFETY: key and value are four bytes each, as the map was created.
@@ -119,7 +124,8 @@ impl XskMap {
             value: value.map_or(0, |value| &raw const *value as u64),
             flags: 0,
         };
-        // SAFETY: the layout of the BPF_MAP_*_ELEM commands; key and value are borrowed over the call.
+        // SAFETY: the layout of the BPF_MAP_*_ELEM commands; key and value are borrowed over the
+        // call.
         unsafe { bpf(command, &mut attributes) }.map(drop)
     }
 }
@@ -135,7 +141,8 @@ impl AsFd for XskMap {
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Loads `instructions`. A program that the verifier refuses is a mistake in this crate: its log is in the error.
+    /// Loads `instructions`. A program that the verifier refuses is a mistake in this crate: its
+    /// log is in the error.
     pub fn load(name: &str, instructions: &[Instruction]) -> io::Result<Program> {
         match Self::load_with(name, instructions, &mut []) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) => {
@@ -146,7 +153,11 @@ impl Program {
                 };
                 let text = String::from_utf8_lossy(&log);
                 let text = text.trim_end_matches('\0').trim();
-                if text.is_empty() { Err(error) } else { Err(io::Error::other(format!("{error}: {text}"))) }
+                if text.is_empty() {
+                    Err(error)
+                } else {
+                    Err(io::Error::other(format!("{error}: {text}")))
+                }
             }
             other => other,
         }
@@ -182,11 +193,13 @@ impl Program {
             ifindex: 0,
             expected_attach_type: ATTACH_XDP,
         };
-        // SAFETY: the layout of BPF_PROG_LOAD; instructions, licence and log are borrowed over the call.
+        // SAFETY: the layout of BPF_PROG_LOAD; instructions, licence and log are borrowed over the
+        // call.
         unsafe { bpf(PROG_LOAD, &mut attributes) }.map(|fd| Program(owned(fd)))
     }
 
-    /// Attaches to an interface for as long as the link is kept. Two links exclude each other: `EBUSY`.
+    /// Attaches to an interface for as long as the link is kept. Two links exclude each other:
+    /// `EBUSY`.
     pub fn attach(&self, ifindex: u32, mode: u32) -> io::Result<Link> {
         #[repr(C)]
         struct Attributes {
@@ -195,14 +208,19 @@ impl Program {
             attach_type: u32,
             flags: u32,
         }
-        let mut attributes =
-            Attributes { program: self.0.as_raw_fd() as u32, ifindex, attach_type: ATTACH_XDP, flags: mode };
+        let mut attributes = Attributes {
+            program: self.0.as_raw_fd() as u32,
+            ifindex,
+            attach_type: ATTACH_XDP,
+            flags: mode,
+        };
         // SAFETY: the layout of BPF_LINK_CREATE; no addresses in it.
         unsafe { bpf(LINK_CREATE, &mut attributes) }.map(|fd| Link(owned(fd)))
     }
 
-    /// Runs the program `repeat` times on copies of `frame`, in batches; what it answers really happens to the frame:
-    /// redirect, transmit, pass or drop. Linux 5.18 and later. The frame counts as received on the loopback interface.
+    /// Runs the program `repeat` times on copies of `frame`, in batches; what it answers really
+    /// happens to the frame: redirect, transmit, pass or drop. Linux 5.18 and later. The frame
+    /// counts as received on the loopback interface.
     pub fn run_live_frames(&self, frame: &[u8], repeat: u32, batch: u32) -> io::Result<()> {
         #[repr(C)]
         struct Attributes {
@@ -241,11 +259,13 @@ impl Program {
             batch_size: batch,
             padding: 0,
         };
-        // SAFETY: the layout of BPF_PROG_TEST_RUN; the frame is borrowed over the call, nothing is written back.
+        // SAFETY: the layout of BPF_PROG_TEST_RUN; the frame is borrowed over the call, nothing is
+        // written back.
         unsafe { bpf(PROG_TEST_RUN, &mut attributes) }.map(drop)
     }
 }
 
-/// An attached program. Dropping it detaches, as does the end of the process, and as does the end of the interface.
+/// An attached program. Dropping it detaches, as does the end of the process, and as does the end
+/// of the interface.
 #[derive(Debug)]
 pub struct Link(#[expect(dead_code, reason = "held, never read: closing it detaches")] OwnedFd);

@@ -1,6 +1,7 @@
 //! XDP programs, assembled here: no compiler, no object file, no BTF.
 //!
-//! Register use follows the eBPF calling convention: r1..r5 arguments, r0 result, r6..r9 kept over calls.
+//! Register use follows the eBPF calling convention: r1..r5 arguments, r0 result, r6..r9 kept over
+//! calls.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -16,8 +17,9 @@ pub enum Action {
 
 /// Which packets an interface gives to the engine. All others stay with the kernel.
 ///
-/// The default is all packets. With ports, those IPv4 and IPv6 packets whose UDP or TCP destination port is listed; with a
-/// protocol, only those of that IP protocol. Fragments after the first and IPv6 extension headers never match ports.
+/// The default is all packets. With ports, those IPv4 and IPv6 packets whose UDP or TCP destination
+/// port is listed; with a protocol, only those of that IP protocol. Fragments after the first and
+/// IPv6 extension headers never match ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// IP protocol number, for example 17 for UDP.
@@ -27,7 +29,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The verifier's limit on jump offsets is far above; this keeps the program's cost per packet in sight.
+    /// The verifier's limit on jump offsets is far above; this keeps the program's cost per packet
+    /// in sight.
     pub const MAX_PORTS: usize = 64;
 
     fn is_all(&self) -> bool {
@@ -151,14 +154,16 @@ impl Assembler {
         });
     }
 
-    /// Jumps to pass unless `register + length` is within the packet; r3 is its end. The verifier asks for it.
+    /// Jumps to pass unless `register + length` is within the packet; r3 is its end. The verifier
+    /// asks for it.
     fn require(&mut self, register: u8, length: i32) {
         self.copy(R4, register);
         self.add(R4, length);
         self.jump(0x2d, R4, R3, 0, Label::Pass);
     }
 
-    /// `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_PASS)`: a queue without socket keeps its packets.
+    /// `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_PASS)`: a queue without socket keeps
+    /// its packets.
     fn redirect_map(&mut self, context: u8, map: BorrowedFd) {
         self.load(WORD, R2, context, RX_QUEUE_INDEX);
         self.emit(0x18, R1, MAP_DESCRIPTOR, 0, map.as_raw_fd());
@@ -203,7 +208,8 @@ pub fn redirect_to_sockets(map: BorrowedFd, filter: &Filter) -> Vec<Instruction>
     asm.load(WORD, R2, R1, DATA);
     asm.load(WORD, R3, R1, DATA_END);
     asm.require(R2, i32::from(IP) + 20);
-    // Fields are loaded as they stand in the packet, so that constants are compared in network order.
+    // Fields are loaded as they stand in the packet, so that constants are compared in network
+    // order.
     asm.load(HALF, R5, R2, ETHER_TYPE);
     asm.jump_if_equal(R5, i32::from(IPV6.to_be()), Label::Version6);
     asm.jump_if_not_equal(R5, i32::from(IPV4.to_be()), Label::Pass);
@@ -247,7 +253,8 @@ fn ipv6(asm: &mut Assembler, filter: &Filter) {
     }
 }
 
-/// Whether no ports are asked for. The verifier refuses instructions that are never reached, so none may follow then.
+/// Whether no ports are asked for. The verifier refuses instructions that are never reached, so
+/// none may follow then.
 fn decided_by_protocol(asm: &mut Assembler, filter: &Filter) -> bool {
     if let Some(protocol) = filter.protocol {
         asm.jump_if_not_equal(R5, i32::from(protocol), Label::Pass);

@@ -1,8 +1,9 @@
-//! One end of a ring shared with the kernel: fill and transmit rings are produced here, receive and completion rings
-//! consumed.
+//! One end of a ring shared with the kernel: fill and transmit rings are produced here, receive and
+//! completion rings consumed.
 //!
-//! Invariant: an index of ours is never more than the ring's size ahead of the kernel's, and every access to an entry goes
-//! through `mask`, so that no value that the kernel could leave there leads outside of the mapping.
+//! Invariant: an index of ours is never more than the ring's size ahead of the kernel's, and every
+//! access to an entry goes through `mask`, so that no value that the kernel could leave there leads
+//! outside of the mapping.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -53,15 +54,18 @@ unsafe impl<T> Send for Mapping<T> {}
 impl<T: Entry> Mapping<T> {
     fn new(socket: BorrowedFd, kind: Kind, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
         let length = offsets.desc as usize + size as usize * size_of::<T>();
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, socket, kind as u64)? };
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), length, protection, flags, socket, kind as u64)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { base, length, offsets, mask: size - 1, entries: PhantomData })
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel's own offset within the mapping, aligned, and only ever touched as an atomic by both sides.
+        // SAFETY: the kernel's own offset within the mapping, aligned, and only ever touched as an
+        // atomic by both sides.
         unsafe { self.base.add(offset as usize).cast::<AtomicU32>().as_ref() }
     }
 
@@ -75,12 +79,16 @@ impl<T: Entry> Mapping<T> {
 
     fn needs_wakeup(&self) -> bool {
         // Without flags (Linux before 5.4) the kernel always wants to be called.
-        self.offsets.flags.is_none_or(|offset| self.word(offset).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
+        self.offsets
+            .flags
+            .is_none_or(|offset| self.word(offset).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
     }
 
     fn entry(&self, index: u32) -> NonNull<T> {
         // SAFETY: the masked index is below the ring's size, for which `length` has room.
-        unsafe { self.base.add(self.offsets.desc as usize).cast::<T>().add((index & self.mask) as usize) }
+        unsafe {
+            self.base.add(self.offsets.desc as usize).cast::<T>().add((index & self.mask) as usize)
+        }
     }
 }
 
@@ -95,7 +103,8 @@ impl<T> Drop for Mapping<T> {
 #[derive(Debug)]
 pub struct Producer<T: Entry> {
     ring: Mapping<T>,
-    /// Next entry to write; entries up to here are written, those up to `published` are told to the kernel.
+    /// Next entry to write; entries up to here are written, those up to `published` are told to the
+    /// kernel.
     next: u32,
     published: u32,
     /// The kernel's position when last looked at.
@@ -103,7 +112,12 @@ pub struct Producer<T: Entry> {
 }
 
 impl<T: Entry> Producer<T> {
-    pub fn new(socket: BorrowedFd, kind: Kind, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
+    pub fn new(
+        socket: BorrowedFd,
+        kind: Kind,
+        offsets: XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Self> {
         let ring = Mapping::new(socket, kind, offsets, size)?;
         let next = ring.producer().load(Ordering::Relaxed);
         let consumed = ring.consumer().load(Ordering::Relaxed);
@@ -114,8 +128,8 @@ impl<T: Entry> Producer<T> {
         self.ring.mask + 1
     }
 
-    /// Free entries, at least `wanted` if there are so many. Looks at the kernel's position only when it must: the line
-    /// that it is on is written by another processor.
+    /// Free entries, at least `wanted` if there are so many. Looks at the kernel's position only
+    /// when it must: the line that it is on is written by another processor.
     #[inline]
     pub fn free(&mut self, wanted: u32) -> u32 {
         let known = self.size().saturating_sub(self.next.wrapping_sub(self.consumed));
@@ -138,7 +152,8 @@ impl<T: Entry> Producer<T> {
     pub fn push(&mut self, value: T) {
         debug_assert!(self.next.wrapping_sub(self.consumed) < self.size());
         let entry = self.ring.entry(self.next);
-        // SAFETY: within the mapping, aligned as the kernel aligns it; the kernel does not read it before `publish`.
+        // SAFETY: within the mapping, aligned as the kernel aligns it; the kernel does not read it
+        // before `publish`.
         unsafe { entry.write(value) };
         self.next = self.next.wrapping_add(1);
     }
@@ -147,7 +162,8 @@ impl<T: Entry> Producer<T> {
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.next {
-            // SYNC: entry written. The kernel's acquire of the producer position sees the entries behind it.
+            // SYNC: entry written. The kernel's acquire of the producer position sees the entries
+            // behind it.
             self.ring.producer().store(self.next, Ordering::Release);
             self.published = self.next;
         }
@@ -170,20 +186,27 @@ pub struct Consumer<T: Entry> {
 }
 
 impl<T: Entry> Consumer<T> {
-    pub fn new(socket: BorrowedFd, kind: Kind, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
+    pub fn new(
+        socket: BorrowedFd,
+        kind: Kind,
+        offsets: XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Self> {
         let ring = Mapping::new(socket, kind, offsets, size)?;
         let next = ring.consumer().load(Ordering::Relaxed);
         Ok(Consumer { ring, next, produced: next })
     }
 
-    /// Entries that can be taken, looking at the kernel's position only if fewer than `wanted` are known of.
+    /// Entries that can be taken, looking at the kernel's position only if fewer than `wanted` are
+    /// known of.
     #[inline]
     pub fn available(&mut self, wanted: u32) -> u32 {
         let known = self.produced.wrapping_sub(self.next);
         if known >= wanted {
             return known;
         }
-        // SYNC: entry written. The kernel's release of its producer position comes after the entries.
+        // SYNC: entry written. The kernel's release of its producer position comes after the
+        // entries.
         self.produced = self.ring.producer().load(Ordering::Acquire);
         // A ring never holds more than its size.
         self.produced.wrapping_sub(self.next).min(self.ring.mask + 1)
@@ -194,15 +217,16 @@ impl<T: Entry> Consumer<T> {
     pub fn pop(&mut self) -> T {
         let entry = self.ring.entry(self.next);
         self.next = self.next.wrapping_add(1);
-        // SAFETY: within the mapping, any bits are valid; the kernel does not write it again before `release`.
+        // SAFETY: within the mapping, any bits are valid; the kernel does not write it again before
+        // `release`.
         unsafe { entry.read() }
     }
 
     /// The entry `ahead` of the next one, to warm caches with; it need not be available.
     #[inline]
     pub fn peek(&self, ahead: u32) -> T {
-        // SAFETY: within the mapping, any bits are valid. An entry that the kernel writes at this moment may be read torn,
-        // which a hint to the cache can stand.
+        // SAFETY: within the mapping, any bits are valid. An entry that the kernel writes at this
+        // moment may be read torn, which a hint to the cache can stand.
         unsafe { self.ring.entry(self.next.wrapping_add(ahead)).read_volatile() }
     }
 
@@ -223,7 +247,12 @@ mod tests {
         let length = 4096 + size as usize * 8;
         let file = rustix::fs::memfd_create(c"ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, length as u64).unwrap();
-        let offsets = XdpRingOffset { producer: 0, consumer: 64, desc: 128, flags: Some(192 + u64::from(size) * 8) };
+        let offsets = XdpRingOffset {
+            producer: 0,
+            consumer: 64,
+            desc: 128,
+            flags: Some(192 + u64::from(size) * 8),
+        };
         use std::os::fd::AsFd;
         let first: Mapping<u64> = Mapping::new(file.as_fd(), Kind::Receive, offsets, size).unwrap();
         first.producer().store(start, Ordering::Relaxed);

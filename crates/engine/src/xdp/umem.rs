@@ -1,5 +1,5 @@
-//! The memory that packets live in, as the kernel knows it: one UMEM for all ports, so that a packet goes from one port to
-//! another by its address.
+//! The memory that packets live in, as the kernel knows it: one UMEM for all ports, so that a
+//! packet goes from one port to another by its address.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,9 +10,9 @@ use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 
 /// Geometry of the packet buffers and the sockets that are bound over them.
 ///
-/// The kernel shares a UMEM by way of any bound socket that has it. A socket that cannot share one, because the only
-/// others are in zero-copy mode and it is not or the other way round, registers the same memory once more: addresses stay
-/// the same, only the accounting of pinned pages doubles.
+/// The kernel shares a UMEM by way of any bound socket that has it. A socket that cannot share one,
+/// because the only others are in zero-copy mode and it is not or the other way round, registers
+/// the same memory once more: addresses stay the same, only the accounting of pinned pages doubles.
 #[derive(Debug)]
 pub struct Umem {
     base: usize,
@@ -23,12 +23,12 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// `length` bytes from `base`, in chunks of `chunk` bytes (a power of two from 2048 to the page size). Received data
-    /// begins `headroom + 256` bytes into a chunk.
+    /// `length` bytes from `base`, in chunks of `chunk` bytes (a power of two from 2048 to the page
+    /// size). Received data begins `headroom + 256` bytes into a chunk.
     ///
     /// # Safety
-    /// The memory is mapped and stays so until every socket that is opened over it is dropped. Who uses a chunk is up to
-    /// the ownership that goes through [`super::Socket`].
+    /// The memory is mapped and stays so until every socket that is opened over it is dropped. Who
+    /// uses a chunk is up to the ownership that goes through [`super::Socket`].
     pub unsafe fn new(base: *mut u8, length: usize, chunk: u32, headroom: u32) -> Umem {
         Umem { base: base as usize, length, chunk, headroom, bound: Mutex::default() }
     }
@@ -66,8 +66,8 @@ impl Umem {
         rustix::net::sockopt::set_xdp_umem_reg(socket.as_fd(), registration)
     }
 
-    /// The bound sockets, locked: none of them closes while one is used to share from, as the kernel would unbind it only
-    /// after that, and its chunks would be handed back too early.
+    /// The bound sockets, locked: none of them closes while one is used to share from, as the
+    /// kernel would unbind it only after that, and its chunks would be handed back too early.
     pub(super) fn bound(&self) -> Bound<'_> {
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         bound.retain(|socket| socket.strong_count() > 0);

@@ -106,7 +106,10 @@ fn with_pauses_the_sender_waits_and_its_link_fills() {
     let mut numbers = Vec::new();
     for _ in 0..10 {
         numbers.extend(
-            right.receive().iter().map(|frame| u32::from_be_bytes([frame[14], frame[15], frame[16], frame[17]])),
+            right
+                .receive()
+                .iter()
+                .map(|frame| u32::from_be_bytes([frame[14], frame[15], frame[16], frame[17]])),
         );
         left.queue.send(&left.sending);
     }
@@ -123,7 +126,11 @@ fn no_register_is_read_while_packets_move() {
     }
     left.queue.send(&left.sending);
     let sent = left.wire.stats(left.end);
-    assert_eq!((sent.reads - before.reads, sent.writes - before.writes), (0, 1), "one tail for a batch");
+    assert_eq!(
+        (sent.reads - before.reads, sent.writes - before.writes),
+        (0, 1),
+        "one tail for a batch"
+    );
     let receiver = left.wire.stats(right.end);
     for number in 0..50 {
         left.send(&frame(SOMEBODY, 64, number));
@@ -158,7 +165,8 @@ fn a_model_is_fed_from_a_capture_once() {
     }
     writer.flush().unwrap();
     let (a, _) = numbers();
-    let mut port = Port::open(&format!("model:{a},pcap={},once", file.display()), promiscuous(), 64).unwrap();
+    let mut port =
+        Port::open(&format!("model:{a},pcap={},once", file.display()), promiscuous(), 64).unwrap();
     let expected: Vec<_> = (0..3).map(|number| frame(SOMEBODY, 100, number)).collect();
     assert_eq!(port.receive(), expected);
     assert!(port.receive().is_empty());
@@ -168,12 +176,15 @@ fn a_model_is_fed_from_a_capture_once() {
 fn a_model_in_a_thread_of_its_own() {
     let (a, b) = numbers();
     let settings = Settings { flow_control: true, ..promiscuous() };
-    let mut left = Port::open(&format!("model:{a},cable={b},thread"), settings.clone(), 128).unwrap();
+    let mut left =
+        Port::open(&format!("model:{a},cable={b},thread"), settings.clone(), 128).unwrap();
     let mut right = Port::open(&format!("model:{b},cable={a},thread"), settings, 128).unwrap();
     let (mut sent, mut got) = (0_u32, 0_u32);
     while got < 20_000 {
         while sent < 20_000 && left.sending.length() < 100 {
-            left.sending.transmit(Packet::from_slice(&frame(SOMEBODY, 60 + sent as usize % 100, sent)).unwrap());
+            left.sending.transmit(
+                Packet::from_slice(&frame(SOMEBODY, 60 + sent as usize % 100, sent)).unwrap(),
+            );
             sent += 1;
         }
         left.queue.send(&left.sending);
@@ -189,7 +200,11 @@ fn a_model_in_a_thread_of_its_own() {
 fn reports_wait_for_their_threshold() {
     let (mut left, right) = cable(&promiscuous(), 64);
     let control = tx_queue(0) + DCTL;
-    left.wire.poke(left.end, control, left.wire.peek(left.end, control) | 3 << TXDCTL_WTHRESH_SHIFT);
+    left.wire.poke(
+        left.end,
+        control,
+        left.wire.peek(left.end, control) | 3 << TXDCTL_WTHRESH_SHIFT,
+    );
     let mut pending = Vec::new();
     for number in 0..6 {
         left.send(&frame(SOMEBODY, 64, number));

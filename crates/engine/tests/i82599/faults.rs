@@ -124,7 +124,10 @@ fn memory_is_checked_as_an_iommu_would() {
     assert_eq!(ByHand::new().found([address, good]), [Fault::Address { queue: 0, address }]);
     // Types, lengths, and the end of the packet, are checked, too.
     for bad in [0, good & !(1 << 29), good & !(1 << 24), good | 1 << 46, good & !64] {
-        assert_eq!(ByHand::new().found([address, bad]), [Fault::Descriptor { queue: 0, word: bad }]);
+        assert_eq!(
+            ByHand::new().found([address, bad]),
+            [Fault::Descriptor { queue: 0, word: bad }]
+        );
     }
 }
 

@@ -95,7 +95,8 @@ fn flows_are_spread_over_the_queues_that_are_in_use() {
     let (a, b) = numbers();
     let mut left = Port::open(&format!("model:{a},cable={b}"), promiscuous(), 512).unwrap();
     let card = card(&format!("model:{b},cable={a}").parse().unwrap(), promiscuous()).unwrap();
-    let mut queues: Vec<_> = [0, 3].map(|queue| Queue::open(card.clone(), queue, queue, 512).unwrap()).into();
+    let mut queues: Vec<_> =
+        [0, 3].map(|queue| Queue::open(card.clone(), queue, queue, 512).unwrap()).into();
     assert!(matches!(Queue::open(card.clone(), 3, 4, 64), Err(CardError::QueueInUse(3))));
     assert!(matches!(Queue::open(card.clone(), 4, 3, 64), Err(CardError::QueueInUse(3))));
     let ports = |queue: &mut Queue<ModelBar>| {
@@ -104,7 +105,10 @@ fn flows_are_spread_over_the_queues_that_are_in_use() {
         queue.receive(&link);
         queue.receive(&link);
         let packets: Vec<_> = std::iter::from_fn(|| link.receive()).collect();
-        packets.iter().map(|packet| u16::from_be_bytes([packet[34], packet[35]])).collect::<Vec<_>>()
+        packets
+            .iter()
+            .map(|packet| u16::from_be_bytes([packet[34], packet[35]]))
+            .collect::<Vec<_>>()
     };
     (0..200).for_each(|port| left.send(&udp(port)));
     let first: Vec<_> = queues.iter_mut().map(ports).collect();
@@ -114,7 +118,10 @@ fn flows_are_spread_over_the_queues_that_are_in_use() {
     (0..200).for_each(|port| left.send(&udp(port)));
     left.send(&frame(SOMEBODY, 60, 0));
     let second: Vec<_> = queues.iter_mut().map(ports).collect();
-    assert_eq!((&second[0][..first[0].len()], second[0].len()), (&first[0][..], first[0].len() + 1));
+    assert_eq!(
+        (&second[0][..first[0].len()], second[0].len()),
+        (&first[0][..], first[0].len() + 1)
+    );
     assert_eq!(second[1], first[1]);
     // Queues that leave are no longer named.
     drop(queues.pop());

@@ -13,7 +13,10 @@ fn a_card_is_set_up_as_the_data_sheet_says() {
     assert_eq!(peek(EIMS), 0, "no interrupts");
     assert_ne!(peek(HLREG0) & HLREG0_RX_CRC_STRIP, 0);
     assert_ne!(peek(RDRXCTL) & RDRXCTL_CRC_STRIP, 0, "both places agree on the stripping");
-    assert_eq!(peek(FCTRL), FCTRL_BROADCAST | FCTRL_MULTICAST_PROMISCUOUS | FCTRL_UNICAST_PROMISCUOUS);
+    assert_eq!(
+        peek(FCTRL),
+        FCTRL_BROADCAST | FCTRL_MULTICAST_PROMISCUOUS | FCTRL_UNICAST_PROMISCUOUS
+    );
     assert_eq!(peek(MTQC), 0);
     assert_eq!(peek(RTTDCS) & RTTDCS_ARBITER_DISABLE, 0, "on again after MTQC");
     assert_eq!(peek(SECRXCTRL) & SECRXCTRL_RX_DIS, 0, "the receive path runs again");
@@ -114,7 +117,8 @@ impl Running {
     /// Lets 100 ms pass, and returns what the operator hears.
     fn tick(&mut self) -> Option<String> {
         self.now += 100_000_000;
-        self.io = Io::new(vec![Some(self.input.clone())], vec![Some(self.output.clone())], self.now);
+        self.io =
+            Io::new(vec![Some(self.input.clone())], vec![Some(self.output.clone())], self.now);
         self.app.tick(&self.io);
         self.app.notice()
     }
@@ -124,7 +128,9 @@ impl Running {
     }
 
     fn pass(&mut self, count: u32) {
-        (0..count).for_each(|number| self.input.transmit(Packet::from_slice(&frame(SOMEBODY, 60, number)).unwrap()));
+        (0..count).for_each(|number| {
+            self.input.transmit(Packet::from_slice(&frame(SOMEBODY, 60, number)).unwrap())
+        });
         self.app.push(&self.io);
         self.app.pull(&self.io);
     }
@@ -208,7 +214,10 @@ fn changes_of_the_link_are_told_once() {
     assert!(matches!(&down[..], [one] if one.contains("the link is down")), "{down:?}");
     let mut report = String::new();
     left.app.report(&mut report).unwrap();
-    assert!(report.contains("software model, not a network card") && report.contains("link down"), "{report}");
+    assert!(
+        report.contains("software model, not a network card") && report.contains("link down"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -220,7 +229,10 @@ fn arguments_are_checked_before_anything_happens() {
     assert_eq!(check("pciaddr = \"model:0\""), Ok(()));
     assert_eq!(check("pciaddr = \"0000:82:00.0\""), Ok(()));
     for (text, problem) in [
-        ("pciaddr = \"eth0\"", "\"eth0\" is not a PCI address such as 0000:01:00.0; `lspci -D` lists them"),
+        (
+            "pciaddr = \"eth0\"",
+            "\"eth0\" is not a PCI address such as 0000:01:00.0; `lspci -D` lists them",
+        ),
         ("pciaddr = \"model:x\"", "names no model"),
         ("pciaddr = \"model:0\"\nring = 100", "not a power of two"),
         ("pciaddr = \"model:0\"\nrxq = 16", "there are 0 to 15"),
@@ -241,6 +253,7 @@ fn an_address_can_be_served_by_a_model() {
     let mut port = Running::start("0000:82:00.0".into());
     port.pass(1);
     assert_eq!(port.output.discard(), 63);
-    let absent = Intel82599::new(args("0000:83:00.7".into()), &Context { name: "if2".into(), thread: 0 });
+    let absent =
+        Intel82599::new(args("0000:83:00.7".into()), &Context { name: "if2".into(), thread: 0 });
     assert!(absent.err().unwrap().to_string().contains("0000:83:00.7"));
 }

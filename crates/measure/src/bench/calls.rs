@@ -1,7 +1,8 @@
-//! System calls of a server per request, counted in short runs of their own, because counting costs time.
+//! System calls of a server per request, counted in short runs of their own, because counting costs
+//! time.
 //!
-//! A run of one second and one of three; what the longer adds, in calls and in requests. So what starting, connecting and
-//! upgrading takes is not in it.
+//! A run of one second and one of three; what the longer adds, in calls and in requests. So what
+//! starting, connecting and upgrading takes is not in it.
 
 mod perf;
 mod strace;
@@ -62,7 +63,8 @@ impl Counter {
     pub fn attach(&self, servers: &[&Process]) -> Result<Option<Attached>> {
         match self {
             Counter::Perf(counts) => {
-                let pids: Vec<u32> = servers.iter().flat_map(|server| cpu::tree(server.group())).collect();
+                let pids: Vec<u32> =
+                    servers.iter().flat_map(|server| cpu::tree(server.group())).collect();
                 perf::attach(counts, &pids).map(|process| Some(Attached(process)))
             }
             Counter::Strace(_) => Ok(None),
@@ -123,7 +125,8 @@ mod tests {
     #[test]
     fn what_starting_needs_is_not_a_request_s() {
         let few = Calls::from([("openat".into(), 40.0), ("read".into(), 110.0)]);
-        let many = Calls::from([("openat".into(), 40.0), ("read".into(), 310.0), ("write".into(), 50.0)]);
+        let many =
+            Calls::from([("openat".into(), 40.0), ("read".into(), 310.0), ("write".into(), 50.0)]);
         let each = difference(&few, many, 100.0);
         assert_eq!(each, Calls::from([("read".into(), 2.0), ("write".into(), 0.5)]));
     }

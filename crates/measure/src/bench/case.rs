@@ -69,6 +69,16 @@ pub enum Bar {
     Value(f64),
 }
 
+impl Bar {
+    /// What is drawn among ratios, if it is one.
+    pub fn as_ratio(self) -> Option<f64> {
+        match self {
+            Bar::Ratio(bar) | Bar::Copy(bar) | Bar::Worst(bar) => Some(bar),
+            Bar::Value(_) => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     pub name: Cow<'static, str>,

@@ -16,16 +16,46 @@ const WITH_UNIX: &[Path] = &[Path::Tcp, Path::Shortwire, Path::Unix];
 const WITH_COPY: &[Path] = &[Path::Tcp, Path::Shortwire, Path::Copy];
 const PAIR: &[Path] = &[Path::Tcp, Path::Shortwire];
 
-fn row(name: &'static str, what: &'static str, paths: &'static [Path], measures: Measures, run: Run) -> Case {
+fn row(
+    name: &'static str,
+    what: &'static str,
+    paths: &'static [Path],
+    measures: Measures,
+    run: Run,
+) -> Case {
     let group = name.split_once('-').map_or(name, |(group, _)| group);
-    let measures =
-        measures.iter().map(|&(name, unit, better, bar)| Measure { name: name.into(), unit: unit.into(), better, bar });
+    let measures = measures.iter().map(|&(name, unit, better, bar)| Measure {
+        name: name.into(),
+        unit: unit.into(),
+        better,
+        bar,
+    });
     let measures = measures.collect();
-    Case { name, group, what, paths, measures, needs: &[], long_only: false, free: false, counts_calls: false, run }
+    Case {
+        name,
+        group,
+        what,
+        paths,
+        measures,
+        needs: &[],
+        long_only: false,
+        free: false,
+        counts_calls: false,
+        run,
+    }
 }
 
 pub fn all() -> Vec<Case> {
     [own(), sockperf_and_iperf3(), redis(), web(), others(), few()].concat()
+}
+
+/// What `--only` takes: groups and rows, each once.
+pub fn names() -> Vec<&'static str> {
+    let cases = all();
+    let mut names: Vec<&str> = cases.iter().flat_map(|case| [case.group, case.name]).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 fn own() -> Vec<Case> {
@@ -35,7 +65,10 @@ fn own() -> Vec<Case> {
             "pingpong",
             "14 bytes back and forth, one connection",
             WITH_LIMIT,
-            &[("pingpong 14 B, round trip", "us", Lower, None), ("pingpong 14 B, p99", "us", Lower, None)],
+            &[
+                ("pingpong 14 B, round trip", "us", Lower, None),
+                ("pingpong 14 B, p99", "us", Lower, None),
+            ],
             peers::pingpong,
         ),
         row(
@@ -56,7 +89,10 @@ fn own() -> Vec<Case> {
             "rr",
             "requests of 128 bytes on 64 connections, one thread and one epoll set at each end",
             ALL_SOCKETS,
-            &[("requests, 64 connections", "1/s", Higher, None), ("requests, 64 connections, p99", "us", Lower, None)],
+            &[
+                ("requests, 64 connections", "1/s", Higher, None),
+                ("requests, 64 connections, p99", "us", Lower, None),
+            ],
             peers::rr,
         ),
         row(
@@ -65,6 +101,13 @@ fn own() -> Vec<Case> {
             WITH_UNIX,
             &[("short connections", "1/s", Higher, Some(Ratio(0.98)))],
             peers::short,
+        ),
+        row(
+            "pool",
+            "connect, 8 requests one behind the other, close",
+            WITH_UNIX,
+            &[("connections with 8 requests", "1/s", Higher, None)],
+            peers::pool,
         ),
         row(
             "never",
@@ -86,10 +129,18 @@ fn own() -> Vec<Case> {
         .long_only(),
     ];
     let busy = [
-        row("busy-1", "rr, nothing pinned, beside 1 busy thread", PAIR, BUSY_1, |s, path| peers::busy(s, path, 1)),
-        row("busy-2", "rr, nothing pinned, beside 2 busy threads", PAIR, BUSY_2, |s, path| peers::busy(s, path, 2)),
-        row("busy-4", "rr, nothing pinned, beside 4 busy threads", PAIR, BUSY_4, |s, path| peers::busy(s, path, 4)),
-        row("busy-8", "rr, nothing pinned, beside 8 busy threads", PAIR, BUSY_8, |s, path| peers::busy(s, path, 8)),
+        row("busy-1", "rr, nothing pinned, beside 1 busy thread", PAIR, BUSY_1, |s, path| {
+            peers::busy(s, path, 1)
+        }),
+        row("busy-2", "rr, nothing pinned, beside 2 busy threads", PAIR, BUSY_2, |s, path| {
+            peers::busy(s, path, 2)
+        }),
+        row("busy-4", "rr, nothing pinned, beside 4 busy threads", PAIR, BUSY_4, |s, path| {
+            peers::busy(s, path, 4)
+        }),
+        row("busy-8", "rr, nothing pinned, beside 8 busy threads", PAIR, BUSY_8, |s, path| {
+            peers::busy(s, path, 8)
+        }),
     ];
     rows.into_iter().map(peers).chain(busy.map(Case::long_only)).collect()
 }
@@ -130,7 +181,10 @@ fn sockperf_and_iperf3() -> Vec<Case> {
             "sockperf-pp",
             "sockperf pp --tcp, 14 bytes (latency is half a round trip)",
             WITH_COPY,
-            &[("sockperf pp 14 B, avg", "us", Lower, Some(Ratio(15.0))), ("sockperf pp 14 B, p99", "us", Lower, None)],
+            &[
+                ("sockperf pp 14 B, avg", "us", Lower, Some(Ratio(15.0))),
+                ("sockperf pp 14 B, p99", "us", Lower, None),
+            ],
             tools::sockperf::ping_pong,
         )),
         sockperf(row(
@@ -224,7 +278,8 @@ fn web() -> Vec<Case> {
             PAIR,
             &[("nginx + wrk, Connection: close", "1/s", Higher, Some(Ratio(1.0)))],
             |session, path| {
-                let outcome = run(session, path, Load { threads: 2, connections: 100, close: true })?;
+                let outcome =
+                    run(session, path, Load { threads: 2, connections: 100, close: true })?;
                 Ok(Outcome { values: vec![outcome.values[0]], ..outcome })
             },
         ))
@@ -294,7 +349,8 @@ macro_rules! few {
     };
 }
 
-/// A few connections that live as long as the run: somebody sleeps for most messages. See `--pin`, `--busy`, `--congestion`.
+/// A few connections that live as long as the run: somebody sleeps for most messages. See `--pin`,
+/// `--busy`, `--congestion`.
 fn few() -> Vec<Case> {
     use tools::{echo, nginx, postgres, proxy, redis};
     few! {
@@ -317,7 +373,8 @@ fn few_row(name: &'static str, what: &'static str, measures: [&'static str; 2], 
         better,
         bar: Some(bar),
     };
-    let measures = vec![measure(rate, "1/s", Higher, Worst(1.0)), measure(p99, "us", Lower, Ratio(1.0))];
+    let measures =
+        vec![measure(rate, "1/s", Higher, Worst(1.0)), measure(p99, "us", Lower, Ratio(1.0))];
     Case { measures, free: true, ..row(name, what, PAIR, &[], run) }.long_only()
 }
 
@@ -336,7 +393,11 @@ mod tests {
             for measure in case.measures {
                 assert!(measures.insert(measure.name.clone()), "{}", measure.name);
                 let copies = matches!(measure.bar, Some(Copy(_)));
-                assert!(!copies || case.paths.contains(&Path::Copy), "{}: a bar for a path it has not", case.name);
+                assert!(
+                    !copies || case.paths.contains(&Path::Copy),
+                    "{}: a bar for a path it has not",
+                    case.name
+                );
             }
         }
     }

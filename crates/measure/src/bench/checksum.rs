@@ -1,4 +1,5 @@
-//! `shortwire bench checksum`: starts the measuring program, and makes tables, JSON and curves of what it prints.
+//! `shortwire bench checksum`: starts the measuring program, and makes tables, JSON and curves of
+//! what it prints.
 
 mod bars;
 mod claims;
@@ -31,7 +32,7 @@ const QUICK_ROUNDS: u32 = 101;
 const QUICK_SECONDS: f64 = 0.5;
 
 #[derive(clap::Args)]
-#[command(about = "Measure the Internet checksum, beside other people's and beside what memory allows")]
+#[command(about = "Measure the Internet checksum, beside other people's")]
 #[command(
     long_about = "Measures csum_partial of the checksum crate, its kernels one by one, the rivals that this build could link (a Linux-style \
 and a VPP-style routine in C, DPDK's where its headers are installed, smoltcp, internet-checksum, etherparse, pnet), a read of all bytes and a \
@@ -42,12 +43,15 @@ Every routine is first checked against the plain sum of RFC 1071; one that sums 
 by shortwire-checksum-bench, which is found beside this executable and is ended on Ctrl-C."
 )]
 #[command(after_help = "Examples:
-  shortwire bench checksum                          everything
-  shortwire bench checksum --quick                  the most telling cases, in less than a minute
-  shortwire bench checksum --only hot,mix-imix      a group, a case (--list prints the names)
-  shortwire bench checksum --kernel avx2            as if the processor had no more
-  shortwire bench checksum --svg curves.svg         GB/s over length, drawn
-  shortwire bench checksum --reproduce              the claims of the 2013 mail thread on csum_partial, one by one
+  shortwire bench checksum                   everything
+  shortwire bench checksum --quick           the most telling cases, in less
+                                             than a minute
+  shortwire bench checksum --only hot,mix-imix
+      a group, a case (--list prints the names)
+  shortwire bench checksum --kernel avx2     as if the processor had no more
+  shortwire bench checksum --svg curves.svg  GB/s over length, drawn
+  shortwire bench checksum --reproduce       the claims of the 2013 mail thread
+                                             on csum_partial, one by one
 
 Values are ns per packet: medians over the rounds. A ratio is the median of the ratios within a round, above 1 where Shortwire is faster. \
 A bar is the ratio that the project promises on a processor with AVX-512. Nothing else should run meanwhile.")]
@@ -87,7 +91,7 @@ pub fn run(args: &Checksum) -> Result<ExitCode> {
     }
     // Refused here, before minutes of measuring.
     let drawing = args.svg.as_deref().map(Pending::create).transpose()?;
-    let machine = Machine::describe(None);
+    let machine = Machine::describe(None).warned();
     let figures = measure(&arguments(args))?;
     if let Some(drawing) = drawing {
         drawing.commit(svg::draw(&figures)?.as_bytes())?;
@@ -140,7 +144,11 @@ fn list() -> Result<ExitCode> {
     let mut output = std::io::stdout().lock();
     for case in cases {
         let note = if case.on_demand { " (only when named)" } else { "" };
-        writeln!(output, "{:<28} {:<9} {}: {}{note}", case.name, case.group, case.table, case.column)?;
+        writeln!(
+            output,
+            "{:<28} {:<9} {}: {}{note}",
+            case.name, case.group, case.table, case.column
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

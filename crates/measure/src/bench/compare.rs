@@ -1,5 +1,5 @@
-//! Two records beside each other: how far Shortwire's ratio to TCP has moved, and whether that is more than it moves
-//! from round to round.
+//! Two records beside each other: how far Shortwire's ratio to TCP has moved, and whether that is
+//! more than it moves from round to round.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,8 @@ use super::samples::{Kind, Row, Samples, Summary};
 /// A row that both records have.
 struct Change<'a> {
     name: &'a str,
-    /// Ratios to TCP where there is one to compare with; values turned so that more is better otherwise.
+    /// Ratios to TCP where there is one to compare with; values turned so that more is better
+    /// otherwise.
     old: Summary,
     new: Summary,
     is_ratio: bool,
@@ -30,7 +31,8 @@ impl Change<'_> {
         self.kind == Kind::Figure || self.verdict().ends_with("beyond the spread")
     }
 
-    /// Whether no round of the one lies among the rounds of the other. Of single rounds nothing is known.
+    /// Whether no round of the one lies among the rounds of the other. Of single rounds nothing is
+    /// known.
     fn verdict(&self) -> &'static str {
         if self.old.n < 2 || self.new.n < 2 {
             "one round: no spread known"
@@ -59,9 +61,14 @@ fn changes<'a>(old: &Samples, new: &'a Samples) -> Vec<Change<'a>> {
 }
 
 fn benefit(row: &Row) -> Option<Summary> {
-    let turned = |value: f64| if row.measure.better == Better::Higher { value } else { value.recip() };
-    let values: Vec<f64> =
-        row.values(Path::Shortwire).into_iter().map(turned).filter(|value| value.is_finite()).collect();
+    let turned =
+        |value: f64| if row.measure.better == Better::Higher { value } else { value.recip() };
+    let values: Vec<f64> = row
+        .values(Path::Shortwire)
+        .into_iter()
+        .map(turned)
+        .filter(|value| value.is_finite())
+        .collect();
     Summary::of(&values)
 }
 
@@ -94,7 +101,9 @@ pub fn text(old: &Samples, new: &Samples) -> String {
         ]);
     }
     let _ = writeln!(text, "{table}");
-    let count = |verdict: &str| changes.iter().filter(|change| change.verdict().starts_with(verdict)).count();
+    let count = |verdict: &str| {
+        changes.iter().filter(|change| change.verdict().starts_with(verdict)).count()
+    };
     let _ = writeln!(
         text,
         "Ratio: Shortwire to TCP in the same round, above 1 is better, [least..greatest]; change: above 0 is better. Beyond the\n\
@@ -122,8 +131,8 @@ pub fn text(old: &Samples, new: &Samples) -> String {
 /// What a main row may lose beyond what it moves from round to round before `--gate` fails.
 const ALLOWED: f64 = 0.05;
 
-/// Main rows that lost more than that against a record of the same machine, each in words; also those that the record has and that
-/// were not measured.
+/// Main rows that lost more than that against a record of the same machine, each in words; also
+/// those that the record has and that were not measured.
 pub fn lost(old: &Samples, new: &Samples) -> Result<Vec<String>> {
     if place(old) != place(new) {
         bail!(
@@ -173,7 +182,12 @@ mod tests {
         let some = |values: &[f64]| values.iter().copied().map(Some).collect::<Vec<_>>();
         let (tcp, ours) = (some(tcp), some(ours));
         let mut samples = Samples::new(Machine::describe(None), Settings::default());
-        samples.rows.push(row("the row", better, None, &[(Path::Tcp, &tcp), (Path::Shortwire, &ours)]));
+        samples.rows.push(row(
+            "the row",
+            better,
+            None,
+            &[(Path::Tcp, &tcp), (Path::Shortwire, &ours)],
+        ));
         samples
     }
 
@@ -213,7 +227,14 @@ mod tests {
         let mut new = record(Better::Higher, &[100.0, 100.0], &[300.0, 300.0]);
         new.machine.cpu = "another".into();
         let said = text(&old, &new);
-        for part in ["the row", "2.00 x", "3.00 x", "+50.0 %", "1 better, 0 worse, of 1", "different machines"] {
+        for part in [
+            "the row",
+            "2.00 x",
+            "3.00 x",
+            "+50.0 %",
+            "1 better, 0 worse, of 1",
+            "different machines",
+        ] {
             assert!(said.contains(part), "{part} is missing in\n{said}");
         }
         new.rows.clear();
@@ -225,9 +246,12 @@ mod tests {
         let tcp = [100.0, 100.0];
         let of = |ours: &[f64]| record(Better::Higher, &tcp, ours);
         let old = of(&[200.0, 220.0]);
-        for (ours, passes) in
-            [([190.1, 190.2], true), ([100.0, 200.0], true), ([188.0, 189.9], false), ([300.0, 310.0], true)]
-        {
+        for (ours, passes) in [
+            ([190.1, 190.2], true),
+            ([100.0, 200.0], true),
+            ([188.0, 189.9], false),
+            ([300.0, 310.0], true),
+        ] {
             let lost = lost(&old, &of(&ours)).unwrap();
             assert_eq!(lost.is_empty(), passes, "{ours:?}: {lost:?}");
         }

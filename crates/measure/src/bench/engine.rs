@@ -1,9 +1,10 @@
-//! `shortwire bench engine`: the packet engine in memory, beside itself, on interfaces and beside others.
+//! `shortwire bench engine`: the packet engine in memory, beside itself, on interfaces and beside
+//! others.
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::ValueEnum;
 use terminal::signals;
 use terminal::units::parse_seconds;
@@ -26,7 +27,7 @@ const QUICK_SECONDS: f64 = 0.3;
 const QUICK_ROUNDS: u32 = 3;
 
 #[derive(clap::Args)]
-#[command(about = "Measure the packet engine: in memory, on interfaces, and beside others")]
+#[command(about = "Measure the engine: in memory, on interfaces, beside others")]
 #[command(
     long_about = "Measures networks of apps in memory (in millions of packets per second that sources send), one app alone and beside others, and \
 interfaces in a network namespace of its own beside what the kernel itself can move there. dpdk-testpmd runs in the same round where it \
@@ -66,7 +67,8 @@ pub enum EngineGroup {
     Rivals,
 }
 
-/// One thing to run: millions of packets per second of one network, or of several in turns, over so many seconds.
+/// One thing to run: millions of packets per second of one network, or of several in turns, over so
+/// many seconds.
 struct Run {
     name: String,
     measure: Box<dyn Fn(f64) -> Result<Rates>>,
@@ -119,15 +121,19 @@ pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     let table = report::rows(&figures);
     let mut output = std::io::stdout().lock();
     if args.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&rows::json("engine", &machine, &table, &figures))?)?;
+        writeln!(
+            output,
+            "{}",
+            serde_json::to_string_pretty(&rows::json("engine", &machine, &table, &figures))?
+        )?;
     } else {
         output.write_all(rows::text(report::NOTE, &machine, &table, &figures).as_bytes())?;
     }
     Ok(if figures.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Rounds outermost, so that what disturbs the machine disturbs all rows alike; every second one goes the other way, so
-/// that what is compared is not always in the same order.
+/// Rounds outermost, so that what disturbs the machine disturbs all rows alike; every second one
+/// goes the other way, so that what is compared is not always in the same order.
 fn measure(runs: &[Run], rounds: u32, seconds: f64) -> Result<Figures> {
     let mut figures = Figures::new(rounds);
     let progress = Progress::new(runs.len() * rounds as usize);
@@ -141,12 +147,11 @@ fn measure(runs: &[Run], rounds: u32, seconds: f64) -> Result<Figures> {
             let label = format!("round {}/{rounds}: {}", round + 1, run.name);
             progress.begin(&label);
             let outcome = (run.measure)(seconds);
-            if signals::interrupted() {
-                bail!("interrupted; nothing that was made for it is left");
-            }
+            signals::go_on_unless_interrupted("; nothing that was made for it is left")?;
             match outcome {
                 Ok(rates) => {
-                    let told: Vec<String> = rates.iter().map(|(_, rate)| format!("{rate:.2}")).collect();
+                    let told: Vec<String> =
+                        rates.iter().map(|(_, rate)| format!("{rate:.2}")).collect();
                     progress.end(&label, &format!("{} Mpps", told.join(" ")));
                     rates.iter().for_each(|(name, rate)| figures.add(name, *rate));
                 }

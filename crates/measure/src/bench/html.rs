@@ -1,4 +1,5 @@
-//! The page: plots and tables of a record in one file that asks nothing of the network and runs no script.
+//! The page: plots and tables of a record in one file that asks nothing of the network and runs no
+//! script.
 
 mod plot;
 
@@ -8,6 +9,7 @@ use terminal::units::engineering;
 
 use super::case::Path;
 use super::catalogue;
+use super::report::few_rounds;
 use super::samples::{Kind, Row, Samples, Summary};
 
 const STYLE: &str = include_str!("html/page.css");
@@ -21,7 +23,7 @@ pub fn page(samples: &Samples) -> String {
             body,
             "<h2>How many times better than TCP</h2>\n<p>Medians of the ratios within a round, with the least and the greatest. \
              The scale is logarithmic; a tick is the bar that the project sets itself.</p>\n{}{plot}",
-            legend(&[Path::Shortwire, Path::Copy])
+            legend(&measured(&figures, &[Path::Shortwire, Path::Copy]))
         );
     }
     for case in samples.cases() {
@@ -49,10 +51,16 @@ fn head(body: &mut String, samples: &Samples) {
         env!("CARGO_PKG_VERSION"),
         escape(&settings.command)
     );
+    for doubt in samples.machine.doubt().iter().chain(&few_rounds(samples)) {
+        let _ = writeln!(body, "<p class=\"warning\">{}</p>", escape(doubt));
+    }
 }
 
 fn section(body: &mut String, samples: &Samples, case: &str) {
-    let what = catalogue::all().into_iter().find(|known| known.name == case).map_or("", |known| known.what);
+    let what = catalogue::all()
+        .into_iter()
+        .find(|known| known.name == case)
+        .map_or("", |known| known.what);
     let _ = writeln!(body, "<section>\n<h2>{}</h2>\n<p>{}</p>", escape(case), escape(what));
     let rows: Vec<&Row> = samples.rows.iter().filter(|row| row.case == case).collect();
     let bars = |body: &mut String, wanted: &dyn Fn(&Row) -> bool| {
@@ -61,11 +69,11 @@ fn section(body: &mut String, samples: &Samples, case: &str) {
         }
     };
     bars(body, &|row| row.kind == Kind::Figure);
-    let latencies: Vec<&Row> = rows.iter().copied().filter(|row| row.kind == Kind::Latency).collect();
+    let latencies: Vec<&Row> =
+        rows.iter().copied().filter(|row| row.kind == Kind::Latency).collect();
     if let Some(plot) = plot::quantiles(&latencies) {
-        let paths: Vec<Path> =
-            Path::ALL.into_iter().filter(|path| latencies.iter().any(|row| row.summary(*path).is_some())).collect();
-        let _ = writeln!(body, "<h3>Latency in us, logarithmic</h3>\n{}{plot}", legend(&paths));
+        let legend = legend(&measured(&latencies, &Path::ALL));
+        let _ = writeln!(body, "<h3>Latency, logarithmic</h3>\n{legend}{plot}");
     }
     bars(body, &|row| matches!(row.kind, Kind::Cpu | Kind::Calls));
     body.push_str("</section>\n");
@@ -80,23 +88,37 @@ fn caption(row: &Row) -> String {
     format!("{} <small>{}</small>{bar}", escape(&row.measure.name), escape(&row.measure.unit))
 }
 
+/// Those of the paths that any of the rows has values of.
+fn measured(rows: &[&Row], paths: &[Path]) -> Vec<Path> {
+    let has = |path: &Path| rows.iter().any(|row| row.summary(*path).is_some());
+    paths.iter().copied().filter(has).collect()
+}
+
 fn legend(paths: &[Path]) -> String {
-    let entries = paths.iter().map(|path| format!("<span class=\"key {}\"></span>{}", path.name(), path.title()));
+    let entries = paths
+        .iter()
+        .map(|path| format!("<span class=\"key {}\"></span>{}", path.name(), path.title()));
     format!("<p class=\"legend\">{}</p>\n", entries.collect::<Vec<_>>().join(" "))
 }
 
 /// All figures as text, for those who read no plots.
 fn table(body: &mut String, samples: &Samples) {
     body.push_str("<h2>All figures</h2>\n<div class=\"wide\">\n<table>\n<thead><tr><th>measure</th><th>unit</th>");
-    for path in Path::ALL {
+    let rows: Vec<&Row> = samples.rows.iter().collect();
+    let paths = measured(&rows, &Path::ALL);
+    for path in &paths {
         let _ = write!(body, "<th>{}</th>", path.title());
     }
     body.push_str("<th>ratio to TCP</th></tr></thead>\n<tbody>\n");
     for row in &samples.rows {
         let (name, unit) = (escape(&row.measure.name), escape(&row.measure.unit));
         let _ = write!(body, "<tr><td>{name}</td><td>{unit}</td>");
-        for path in Path::ALL {
-            let _ = write!(body, "<td class=\"number\">{}</td>", row.summary(path).map_or_else(String::new, spread));
+        for path in &paths {
+            let _ = write!(
+                body,
+                "<td class=\"number\">{}</td>",
+                row.summary(*path).map_or_else(String::new, spread)
+            );
         }
         let ratio = row.ratio(Path::Shortwire, Path::Tcp);
         let ratio = ratio.map_or_else(String::new, |ratio| format!("{:.2} x", ratio.median));
@@ -106,24 +128,43 @@ fn table(body: &mut String, samples: &Samples) {
 }
 
 fn notes(body: &mut String, samples: &Samples) {
-    let mut notes: Vec<String> =
-        samples.calls.iter().map(|calls| format!("system calls per request, {}", calls.sentence())).collect();
+    let mut notes: Vec<String> = samples
+        .calls
+        .iter()
+        .map(|calls| format!("system calls per request, {}", calls.sentence()))
+        .collect();
     for connections in &samples.connections {
         let seen = &connections.seen;
-        notes.push(format!("{}: {} of {} connections through shared memory", connections.row, seen.smcd, seen.total()));
+        notes.push(format!(
+            "{}: {} of {} connections through shared memory",
+            connections.row,
+            seen.smcd,
+            seen.total()
+        ));
     }
-    notes.extend(samples.skipped.iter().map(|note| format!("skipped {}: {}", note.name, note.reason)));
-    let failed = |name: &str, path: Path, reason: &str| format!("FAILED {name} over {}: {reason}", path.title());
-    notes.extend(samples.failures.iter().map(|failure| failed(&failure.name, failure.path, &failure.reason)));
+    notes.extend(
+        samples.skipped.iter().map(|note| format!("skipped {}: {}", note.name, note.reason)),
+    );
+    let failed = |name: &str, path: Path, reason: &str| {
+        format!("FAILED {name} over {}: {reason}", path.title())
+    };
+    notes.extend(
+        samples.failures.iter().map(|failure| failed(&failure.name, failure.path, &failure.reason)),
+    );
     body.push_str("<h2>Notes</h2>\n<ul>\n");
     for note in &notes {
         let _ = writeln!(body, "<li>{}</li>", escape(note));
     }
-    body.push_str(
-        "<li>Values are medians of the rounds, in brackets the least and the greatest; rounds take the paths in turn.</li>\n\
-         <li>Processor time is that of client and server with all that they started, in ticks of 10 ms.</li>\n\
-         <li>System calls are those of the server alone, counted in a run of its own.</li>\n</ul>\n",
-    );
+    body.push_str("<li>Values are medians of the rounds, in brackets the least and the greatest; rounds take the paths in turn.</li>\n");
+    if samples.of_kind(Kind::Cpu).next().is_some() {
+        body.push_str("<li>Processor time is that of client and server with all that they started, in ticks of 10 ms.</li>\n");
+    }
+    if samples.of_kind(Kind::Calls).next().is_some() {
+        body.push_str(
+            "<li>System calls are those of the server alone, counted in a run of its own.</li>\n",
+        );
+    }
+    body.push_str("</ul>\n");
 }
 
 fn spread(summary: Summary) -> String {
@@ -143,7 +184,8 @@ fn date(unix_time: u64) -> String {
     // Years that begin in March have the leap day at their end; eras of 400 years are all alike.
     let days = unix_time / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -163,8 +205,10 @@ mod tests {
     fn the_page_is_well_formed_and_asks_for_nothing_else() {
         let page = page(&samples());
         assert_well_formed(&page);
-        for foreign in ["<script", "<link", "<img", "<iframe", "http:", "https:", "@import", "url(", " src=", " href="]
-        {
+        for foreign in [
+            "<script", "<link", "<img", "<iframe", "http:", "https:", "@import", "url(", " src=",
+            " href=",
+        ] {
             assert!(!page.contains(foreign), "the page has {foreign}");
         }
         assert!(page.contains("prefers-color-scheme: dark"));
@@ -178,7 +222,8 @@ mod tests {
             "152k",
             "1.52 x",
             "bar 1.30 x, reached",
-            "Latency in us",
+            "Latency, logarithmic",
+            "10 us",
             "redis-get over tcp: read 1.00, write 1.00",
             "49 of 50",
             "skipped nginx-wrk",
@@ -189,6 +234,31 @@ mod tests {
         }
         // A tooltip for every sample of a bar and every point of a curve.
         assert!(page.matches("<title>").count() > 12);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_explained() {
+        let mut samples = samples();
+        let page_of = |samples: &Samples| page(samples);
+        let whole = page_of(&samples);
+        assert!(whole.contains("Shortwire, copy") && whole.contains("System calls are"));
+        samples.rows.retain(|row| row.kind == Kind::Figure);
+        samples.rows.iter_mut().for_each(|row| drop(row.values.remove(&Path::Copy)));
+        let page = page_of(&samples);
+        for word in ["Shortwire, copy", "System calls are", "Processor time is", "bare ring"] {
+            assert!(!page.contains(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_to_be_trusted_is_red() {
+        let mut samples = samples();
+        assert!(page(&samples).contains("<p class=\"warning\">A quick look: 2 round(s)"));
+        samples.rounds = 5;
+        assert!(!page(&samples).contains("class=\"warning\""));
+        samples.machine.busy = Some(1.9);
+        assert!(page(&samples).contains("<p class=\"warning\">Other programs kept 1.9 of"));
+        assert!(STYLE.contains(".warning { color: var(--bad)"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! `shortwire bench lock`: a lock and unlock of each kind, alone and against others, with signals arriving.
+//! `shortwire bench lock`: a lock and unlock of each kind, alone and against others, with signals
+//! arriving.
 //!
-//! The source patch that gave `fastlock` its name measured two billion pairs against a pthread mutex.
+//! The source patch that gave `fastlock` its name measured two billion pairs against a pthread
+//! mutex.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -24,7 +26,7 @@ const BAR: f64 = 1.2;
 const SIGNAL_EVERY: Duration = Duration::from_micros(200);
 
 #[derive(clap::Args)]
-#[command(about = "Measure fastlock against a pthread mutex, std's and parking_lot's")]
+#[command(about = "Measure fastlock, the lock of rsockets, beside other locks")]
 #[command(
     long_about = "Takes and releases each lock in turn, alone, against one and three other threads, and while signals arrive, and prints \
 nanoseconds per pair: the median over the rounds, its spread, and how many times longer a rival takes than fastlock within a round. Every lock \
@@ -162,7 +164,12 @@ fn measure(lock: &dyn Lock, scene: &Scene, time: Duration) -> Result<f64> {
             elapsed = elapsed.max(took);
         }
     });
-    ensure!(lock.total() - before == pairs, "{} let two threads in at once ({})", lock.name(), scene.name);
+    ensure!(
+        lock.total() - before == pairs,
+        "{} let two threads in at once ({})",
+        lock.name(),
+        scene.name
+    );
     Ok(elapsed.as_secs_f64() * 1e9 / pairs as f64)
 }
 
@@ -179,15 +186,18 @@ impl Row {
 
     /// How many times longer a pair of `lock` takes than one of ours, in the same round.
     fn ratio(&self, lock: usize) -> f64 {
-        let mut ratios: Vec<_> =
-            self.rounds[lock].iter().zip(&self.rounds[0]).map(|(rival, ours)| rival / ours).collect();
+        let mut ratios: Vec<_> = self.rounds[lock]
+            .iter()
+            .zip(&self.rounds[0])
+            .map(|(rival, ours)| rival / ours)
+            .collect();
         ratios.sort_by(f64::total_cmp);
         median(&ratios).expect("at least one round")
     }
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let machine = Machine::describe(None);
+    let machine = Machine::describe(None).warned();
     let locks = locks();
     let time = Duration::from_secs_f64(args.seconds);
     let mut rows = Vec::new();
@@ -230,8 +240,10 @@ fn text(rows: &[Row], names: &[&str], machine: &Machine) -> String {
         write!(out, "{:<19}", row.scene).expect("a string");
         for lock in 0..names.len() {
             let Summary { median, min, max, .. } = row.summary(lock);
-            let ratio = if lock == 0 { String::new() } else { format!("  {:.2} x", row.ratio(lock)) };
-            write!(out, "{:>28}", format!("{median:.1} [{min:.1}..{max:.1}]{ratio}")).expect("a string");
+            let ratio =
+                if lock == 0 { String::new() } else { format!("  {:.2} x", row.ratio(lock)) };
+            write!(out, "{:>28}", format!("{median:.1} [{min:.1}..{max:.1}]{ratio}"))
+                .expect("a string");
         }
         out.push('\n');
     }
@@ -243,6 +255,7 @@ fn text(rows: &[Row], names: &[&str], machine: &Machine) -> String {
         machine.sentence()
     )
     .expect("a string");
-    writeln!(out, "Bar: {BAR:.2} x for the uncontended pthread mutex: {outcome}").expect("a string");
+    writeln!(out, "Bar: {BAR:.2} x for the uncontended pthread mutex: {outcome}")
+        .expect("a string");
     out
 }

@@ -1,4 +1,5 @@
-//! Looks at the connections of a program while it runs: how many go through shared memory, and why the others do not.
+//! Looks at the connections of a program while it runs: how many go through shared memory, and why
+//! the others do not.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ impl Seen {
                     seen.tcp += 1;
                     *seen.reasons.entry(words.to_string()).or_default() += 1;
                 }
-                Mode::Listener => {}
+                Mode::Listener | Mode::Rsocket => {}
             }
         }
         seen
@@ -57,7 +58,8 @@ mod tests {
     fn group_of_a_process() {
         use std::os::unix::process::CommandExt;
         use std::process::{Command, Stdio};
-        let mut leader = Command::new("cat").stdin(Stdio::piped()).process_group(0).spawn().expect("cat");
+        let mut leader =
+            Command::new("cat").stdin(Stdio::piped()).process_group(0).spawn().expect("cat");
         assert_eq!(group_of(leader.id()), Some(leader.id()));
         drop(leader.stdin.take());
         leader.wait().expect("it ends with its input");

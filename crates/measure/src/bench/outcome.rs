@@ -14,12 +14,19 @@ pub struct Latency {
 
 impl Latency {
     pub fn named(&self) -> [(&'static str, Option<f64>); 5] {
-        [("p50", self.p50), ("p90", self.p90), ("p99", self.p99), ("p99.9", self.p999), ("max", self.max)]
+        [
+            ("p50", self.p50),
+            ("p90", self.p90),
+            ("p99", self.p99),
+            ("p99.9", self.p999),
+            ("max", self.max),
+        ]
     }
 
     /// As shortwire-peers prints it.
     pub fn of_peers(figures: &Value) -> Latency {
-        let at = |name: &str| figures.pointer(&format!("/latency_us/{name}")).and_then(Value::as_f64);
+        let at =
+            |name: &str| figures.pointer(&format!("/latency_us/{name}")).and_then(Value::as_f64);
         Latency { p50: at("p50"), p90: at("p90"), p99: at("p99"), p999: at("p999"), max: at("max") }
     }
 }

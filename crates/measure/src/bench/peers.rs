@@ -46,12 +46,14 @@ pub fn one_cpu(session: &Session, path: Path) -> Result<Outcome> {
 
 pub fn stream(session: &Session, path: Path) -> Result<Outcome> {
     let (figures, cpu) = run(session, path, session.task("stream"))?;
-    Ok(Outcome::new(vec![number(&figures, "/bytes_per_second")?], cpu).bytes(number(&figures, "/bytes")?))
+    Ok(Outcome::new(vec![number(&figures, "/bytes_per_second")?], cpu)
+        .bytes(number(&figures, "/bytes")?))
 }
 
 pub fn rr(session: &Session, path: Path) -> Result<Outcome> {
     let (figures, cpu) = run(session, path, session.task("rr"))?;
-    let values = vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
+    let values =
+        vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
     counted(Outcome::new(values, cpu), &figures)
 }
 
@@ -59,12 +61,18 @@ pub fn rr(session: &Session, path: Path) -> Result<Outcome> {
 pub fn few<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outcome> {
     let task = Task { cpus: None, connections: Some(CONNECTIONS), ..session.task("rr") };
     let (figures, cpu) = run(session, path, task)?;
-    let values = vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
+    let values =
+        vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
     counted(Outcome::new(values, cpu), &figures)
 }
 
 pub fn short(session: &Session, path: Path) -> Result<Outcome> {
     rate(session, path, session.task("short"))
+}
+
+/// Connections with a few requests each, by the connection.
+pub fn pool(session: &Session, path: Path) -> Result<Outcome> {
+    rate(session, path, Task { more: &["--requests", "8"], ..session.task("short") })
 }
 
 pub fn never(session: &Session, path: Path) -> Result<Outcome> {
@@ -83,13 +91,14 @@ pub fn busy(session: &Session, path: Path, threads: u32) -> Result<Outcome> {
 pub fn busy_threads(session: &Session, threads: u32) -> Result<Process> {
     let arguments = words(&["busy", "--threads", &threads.to_string()]);
     // Over TCP: it has no connections and wants none of the library.
-    let mut others = session.start(Launch::new("busy threads", program()?, arguments, Path::Tcp).anywhere())?;
+    let mut others =
+        session.start(Launch::new("busy threads", program()?, arguments, Path::Tcp).anywhere())?;
     others.wait_until(|others| others.first_line())?;
     Ok(others)
 }
 
-/// Requests of `size` bytes to a server of somebody else's, which is at `address`: how many a second, and the 99th percentile
-/// in microseconds.
+/// Requests of `size` bytes to a server of somebody else's, which is at `address`: how many a
+/// second, and the 99th percentile in microseconds.
 #[expect(clippy::too_many_arguments, reason = "each is a word of the command line")]
 pub fn ask(
     session: &Session,
@@ -101,23 +110,37 @@ pub fn ask(
     connections: u32,
     seconds: f64,
 ) -> Result<Outcome> {
-    let (size, length, connections) = (size.to_string(), seconds.to_string(), connections.to_string());
-    let mut arguments =
-        words(&["client", "--mode", "rr", "--connections", &connections, "--json", "--connect", address]);
+    let (size, length, connections) =
+        (size.to_string(), seconds.to_string(), connections.to_string());
+    let mut arguments = words(&[
+        "client",
+        "--mode",
+        "rr",
+        "--connections",
+        &connections,
+        "--json",
+        "--connect",
+        address,
+    ]);
     arguments.extend(words(&["--protocol", protocol, "--size", &size, "--seconds", &length]));
-    let launch = Launch::new("shortwire-peers client", program()?, arguments, path).on(session.client_cpu());
+    let launch =
+        Launch::new("shortwire-peers client", program()?, arguments, path).on(session.client_cpu());
     let finished = session.finish_client(path, &[server], session.start(launch)?, seconds)?;
     let figures = parse(&finished.output)?;
-    let values = vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
+    let values =
+        vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
     counted(Outcome::new(values, finished.cpu), &figures)
 }
 
-/// Connections that say something and then rest, from the caller's point of view until it drops them.
+/// Connections that say something and then rest, from the caller's point of view until it drops
+/// them.
 pub fn rest(session: &Session, path: Path, address: &str, connections: u32) -> Result<Process> {
     let count = connections.to_string();
-    let arguments = words(&["idle", "--protocol", "redis", "--connections", &count, "--connect", address]);
+    let arguments =
+        words(&["idle", "--protocol", "redis", "--connections", &count, "--connect", address]);
     let arguments = [arguments, words(&["--messages", "8"])].concat();
-    let mut idle = session.start(Launch::new("shortwire-peers idle", program()?, arguments, path))?;
+    let mut idle =
+        session.start(Launch::new("shortwire-peers idle", program()?, arguments, path))?;
     idle.wait_at_most(REST_LIMIT, |idle| idle.first_line())?;
     Ok(idle)
 }
@@ -136,13 +159,15 @@ fn rate(session: &Session, path: Path, task: Task) -> Result<Outcome> {
 fn run(session: &Session, path: Path, task: Task) -> Result<(Value, Cpu)> {
     let seconds = session.seconds.to_string();
     if path == Path::BareRing {
-        let mut arguments = words(&["bare-ring", "--mode", task.mode, "--seconds", &seconds, "--json"]);
+        let mut arguments =
+            words(&["bare-ring", "--mode", task.mode, "--seconds", &seconds, "--json"]);
         arguments.extend(words(task.more));
         if let Some((server, client)) = task.cpus {
             arguments.extend(words(&["--cpus", &format!("{server},{client}")]));
         }
         // It pins its two processes itself; a pinned parent could not.
-        let process = session.start(Launch::new("shortwire-peers bare-ring", program()?, arguments, path))?;
+        let process =
+            session.start(Launch::new("shortwire-peers bare-ring", program()?, arguments, path))?;
         let finished = session.finish_client(path, &[], process, session.seconds)?;
         return Ok((parse(&finished.output)?, finished.cpu));
     }
@@ -152,15 +177,26 @@ fn run(session: &Session, path: Path, task: Task) -> Result<(Value, Cpu)> {
         Path::BareRing => return unsupported(path),
     };
     let arguments = words(&["server", "--mode", task.mode, "--listen", &listen]);
-    let launch = Launch::new("shortwire-peers server", program()?, arguments, path).options(task.options);
+    let launch =
+        Launch::new("shortwire-peers server", program()?, arguments, path).options(task.options);
     let mut server = session.serve(launch.on(task.cpus.map(|(server, _)| server)))?;
     let address = server.wait_until(|server| server.first_line())?;
-    let mut arguments = words(&["client", "--mode", task.mode, "--connect", &address, "--seconds", &seconds, "--json"]);
+    let mut arguments = words(&[
+        "client",
+        "--mode",
+        task.mode,
+        "--connect",
+        &address,
+        "--seconds",
+        &seconds,
+        "--json",
+    ]);
     arguments.extend(words(task.more));
     if let Some(connections) = task.connections {
         arguments.extend(words(&["--connections", &connections.to_string()]));
     }
-    let launch = Launch::new("shortwire-peers client", program()?, arguments, path).options(task.options);
+    let launch =
+        Launch::new("shortwire-peers client", program()?, arguments, path).options(task.options);
     let client = session.start(launch.on(task.cpus.map(|(_, client)| client)))?;
     let finished = session.finish_client(path, &[&server], client, session.seconds)?;
     Ok((parse(&finished.output)?, finished.cpu))
@@ -175,11 +211,15 @@ fn words(words: &[&str]) -> Vec<OsString> {
 }
 
 fn parse(output: &str) -> Result<Value> {
-    serde_json::from_str(output).with_context(|| format!("shortwire-peers printed no figures but: {output}"))
+    serde_json::from_str(output)
+        .with_context(|| format!("shortwire-peers printed no figures but: {output}"))
 }
 
 fn number(figures: &Value, at: &str) -> Result<f64> {
-    figures.pointer(at).and_then(Value::as_f64).with_context(|| format!("shortwire-peers printed no {at}"))
+    figures
+        .pointer(at)
+        .and_then(Value::as_f64)
+        .with_context(|| format!("shortwire-peers printed no {at}"))
 }
 
 fn counted(outcome: Outcome, figures: &Value) -> Result<Outcome> {

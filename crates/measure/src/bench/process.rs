@@ -1,5 +1,5 @@
-//! A program under measurement: started in a process group of its own, waited for with a limit, and always ended, by the
-//! id that we were given when we started it.
+//! A program under measurement: started in a process group of its own, waited for with a limit, and
+//! always ended, by the id that we were given when we started it.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, pidfd_open,
+    waitid,
 };
 use terminal::signals;
 
@@ -85,11 +86,14 @@ impl Process {
                 bail!("{} ended at once with {status}: {}", self.label, self.last_words());
             }
             if Instant::now() > deadline {
-                bail!("{} did not come up within {} s: {}", self.label, limit.as_secs(), self.last_words());
+                bail!(
+                    "{} did not come up within {} s: {}",
+                    self.label,
+                    limit.as_secs(),
+                    self.last_words()
+                );
             }
-            if signals::interrupted() {
-                bail!("interrupted");
-            }
+            signals::go_on_unless_interrupted("")?;
             std::thread::sleep(STEP);
         }
     }
@@ -117,7 +121,8 @@ impl Process {
 
     /// Asks it to end as Ctrl-C does, and waits until it has.
     pub fn interrupt(mut self) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), Signal::INT).context("cannot interrupt a process")?;
+        kill_process(Pid::from_child(&self.child), Signal::INT)
+            .context("cannot interrupt a process")?;
         let deadline = Instant::now() + STOP_LIMIT;
         while self.child.try_wait()?.is_none() {
             ensure!(Instant::now() < deadline, "{} did not end when interrupted", self.label);
@@ -126,18 +131,22 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for the end and gives what was printed. `look` is called with the time that has passed and says when it
-    /// wants to be called again. Beyond `limit` the program counts as hung and is ended.
-    pub fn finish(mut self, limit: Duration, mut look: impl FnMut(Duration) -> Option<Duration>) -> Result<Ended> {
+    /// Waits for the end and gives what was printed. `look` is called with the time that has passed
+    /// and says when it wants to be called again. Beyond `limit` the program counts as hung and is
+    /// ended.
+    pub fn finish(
+        mut self,
+        limit: Duration,
+        mut look: impl FnMut(Duration) -> Option<Duration>,
+    ) -> Result<Ended> {
         let began = Instant::now();
         let pid = Pid::from_child(&self.child);
-        let handle = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch a process (pidfd_open)")?;
+        let handle =
+            pidfd_open(pid, PidfdFlags::empty()).context("cannot watch a process (pidfd_open)")?;
         // It stays a zombie: its times can still be read.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while waitid(WaitId::Pid(pid), ended)?.is_none() {
-            if signals::interrupted() {
-                bail!("interrupted");
-            }
+            signals::go_on_unless_interrupted("")?;
             let elapsed = began.elapsed();
             if elapsed > limit {
                 bail!(
@@ -149,7 +158,9 @@ impl Process {
             }
             let next = look(elapsed).map_or(limit, |at| at.min(limit));
             // Slices only so that a signal that came just before the call is noticed soon.
-            let wait = next.saturating_sub(elapsed).clamp(Duration::from_millis(1), Duration::from_millis(500));
+            let wait = next
+                .saturating_sub(elapsed)
+                .clamp(Duration::from_millis(1), Duration::from_millis(500));
             let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as _ };
             let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout));
         }
@@ -164,9 +175,14 @@ impl Process {
     }
 
     fn last_words(&self) -> String {
-        let read =
-            |path: &Path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        let text = [read(&self.errors), read(&self.output)].into_iter().find(|text| !text.trim().is_empty());
+        let read = |path: &Path| {
+            fs::read(path)
+                .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+                .unwrap_or_default()
+        };
+        let text = [read(&self.errors), read(&self.output)]
+            .into_iter()
+            .find(|text| !text.trim().is_empty());
         let text = text.unwrap_or_else(|| "nothing".into());
         let lines: Vec<&str> = text.trim().lines().rev().take(3).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
@@ -174,7 +190,8 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Asks first, so that servers remove what they made; then insists, with the whole group of what they started.
+    /// Asks first, so that servers remove what they made; then insists, with the whole group of
+    /// what they started.
     fn drop(&mut self) {
         let pid = Pid::from_child(&self.child);
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -195,19 +212,25 @@ mod tests {
 
     fn shell(script: &str, directory: &Path) -> Process {
         let command = ["/bin/sh", "-c", script].map(OsString::from);
-        Process::start("shell over tcp".into(), &command, None, None, &directory.join("shell")).unwrap()
+        Process::start("shell over tcp".into(), &command, None, None, &directory.join("shell"))
+            .unwrap()
     }
 
     #[test]
     fn output_comes_back() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(shell("echo hello", directory.path()).finish(START_LIMIT, |_| None).unwrap().output, "hello\n");
+        assert_eq!(
+            shell("echo hello", directory.path()).finish(START_LIMIT, |_| None).unwrap().output,
+            "hello\n"
+        );
     }
 
     #[test]
     fn failure_and_hang_are_told_with_the_last_words() {
         let directory = tempfile::tempdir().unwrap();
-        let error = |process: Process, limit| process.finish(limit, |_| None).err().expect("an error").to_string();
+        let error = |process: Process, limit| {
+            process.finish(limit, |_| None).err().expect("an error").to_string()
+        };
         let failed = error(shell("echo why >&2; exit 3", directory.path()), START_LIMIT);
         assert!(failed.contains("why") && failed.contains("exit status: 3"), "{failed}");
         let hung = error(shell("exec sleep 60", directory.path()), Duration::from_millis(50));
@@ -218,7 +241,8 @@ mod tests {
     fn dropping_ends_the_whole_group() {
         let directory = tempfile::tempdir().unwrap();
         let mut process = shell("sleep 60 & echo $!; wait", directory.path());
-        let inner: i32 = process.wait_until(|process| process.first_line()).unwrap().parse().unwrap();
+        let inner: i32 =
+            process.wait_until(|process| process.first_line()).unwrap().parse().unwrap();
         drop(process);
         let gone = || !Path::new(&format!("/proc/{inner}")).exists() || is_zombie(inner);
         let deadline = Instant::now() + START_LIMIT;

@@ -15,7 +15,8 @@ impl Progress {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
             // Rarely drawn: drawing takes time on the cpus under measurement.
-            ProgressBar::with_draw_target(Some(runs as u64), ProgressDrawTarget::stderr_with_hz(2)).with_style(style)
+            ProgressBar::with_draw_target(Some(runs as u64), ProgressDrawTarget::stderr_with_hz(2))
+                .with_style(style)
         });
         if let Some(bar) = &bar {
             bar.enable_steady_tick(Duration::from_secs(1));

@@ -15,8 +15,8 @@ const BENCH: &str = "sockets";
 /// Of the records. Raised when an older reader would misunderstand.
 const FORMAT: u64 = 2;
 
-/// `rows` has the shape that all benches of this project share; all else is complete: every sample, the machine, the
-/// settings.
+/// `rows` has the shape that all benches of this project share; all else is complete: every sample,
+/// the machine, the settings.
 #[derive(Serialize)]
 pub struct Object<'a> {
     bench: &'static str,
@@ -66,7 +66,11 @@ pub fn object(samples: &Samples) -> Object<'_> {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION"),
         rows: samples.rows.iter().flat_map(of_row).collect(),
-        rivals: samples.rows.iter().flat_map(|row| RIVALS.into_iter().filter_map(|path| rival(row, path))).collect(),
+        rivals: samples
+            .rows
+            .iter()
+            .flat_map(|row| RIVALS.into_iter().filter_map(|path| rival(row, path)))
+            .collect(),
         samples,
     }
 }
@@ -75,16 +79,35 @@ fn ours(row: &Row, path: Path, against: Path) -> Option<Ours<'_>> {
     let Summary { median, min, max, n } = row.summary(path)?;
     let (name, unit) = (row.measure.name.as_ref(), row.measure.unit.as_ref());
     let ratio = row.ratio(path, against)?.median;
-    Some(Ours { name, path: path.name(), value: median, unit, min, max, n, against: against.name(), ratio })
+    Some(Ours {
+        name,
+        path: path.name(),
+        value: median,
+        unit,
+        min,
+        max,
+        n,
+        against: against.name(),
+        ratio,
+    })
 }
 
 fn rival(row: &Row, path: Path) -> Option<Rival<'_>> {
     let Summary { median, min, max, n } = row.summary(path)?;
-    Some(Rival { name: &row.measure.name, path: path.name(), unit: &row.measure.unit, value: median, min, max, n })
+    Some(Rival {
+        name: &row.measure.name,
+        path: path.name(),
+        unit: &row.measure.unit,
+        value: median,
+        min,
+        max,
+        n,
+    })
 }
 
 pub fn read(file: &FilePath) -> Result<Samples> {
-    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     parse(&text).with_context(|| format!("cannot use {}", file.display()))
 }
 
@@ -95,7 +118,9 @@ pub fn read_all(files: &[PathBuf]) -> Result<Samples> {
         let next = read(file)?;
         match &mut all {
             None => all = Some(next),
-            Some(samples) => samples.join(next).with_context(|| format!("cannot add {}", file.display()))?,
+            Some(samples) => {
+                samples.join(next).with_context(|| format!("cannot add {}", file.display()))?
+            }
         }
     }
     all.context("no records given")
@@ -103,16 +128,24 @@ pub fn read_all(files: &[PathBuf]) -> Result<Samples> {
 
 fn parse(text: &str) -> Result<Samples> {
     let value: Value = serde_json::from_str(text).map_err(|error| match error.classify() {
-        Category::Eof => anyhow::anyhow!("the record is truncated: it ends in line {}, within a value", error.line()),
+        Category::Eof => anyhow::anyhow!(
+            "the record is truncated: it ends in line {}, within a value",
+            error.line()
+        ),
         _ => anyhow::anyhow!("this is not JSON: {error}"),
     })?;
     match value.get("bench").and_then(Value::as_str) {
         Some(BENCH) => {}
-        Some(other) => bail!("this is a record of `shortwire bench {other}`, not of `shortwire bench sockets`"),
-        None => bail!("this JSON is not a record of `shortwire bench sockets`: it has no field bench"),
+        Some(other) => {
+            bail!("this is a record of `shortwire bench {other}`, not of `shortwire bench sockets`")
+        }
+        None => {
+            bail!("this JSON is not a record of `shortwire bench sockets`: it has no field bench")
+        }
     }
     let format = value.get("format").and_then(Value::as_u64);
-    let version = value.get("version").and_then(Value::as_str).unwrap_or("an older version").to_string();
+    let version =
+        value.get("version").and_then(Value::as_str).unwrap_or("an older version").to_string();
     ensure!(
         format == Some(FORMAT),
         "this record is in format {}, written by shortwire {version}; this is shortwire {}, which reads format {FORMAT}: \
@@ -120,7 +153,8 @@ fn parse(text: &str) -> Result<Samples> {
         format.map_or("1".into(), |format| format.to_string()),
         env!("CARGO_PKG_VERSION"),
     );
-    serde_json::from_value(value).context("a field of this record is missing or has another type; was it edited?")
+    serde_json::from_value(value)
+        .context("a field of this record is missing or has another type; was it edited?")
 }
 
 #[cfg(test)]
@@ -143,7 +177,8 @@ pub mod tests {
             repeat: 2,
             calls_counted_by: Some("perf".into()),
         };
-        let mut samples = Samples::new(Machine::describe(Some((0, 1))), settings);
+        let machine = Machine { busy: Some(0.0), ..Machine::describe(Some((0, 1))) };
+        let mut samples = Samples::new(machine, settings);
         samples.rounds = 2;
         let paths: [(Path, &[Option<f64>]); 4] = [
             (Path::Tcp, &[Some(100_000.0), Some(100_000.0)]),
@@ -151,7 +186,12 @@ pub mod tests {
             (Path::Copy, &[Some(120_000.0), Some(120_000.0)]),
             (Path::Shortwire, &[Some(150_000.0), Some(154_000.0)]),
         ];
-        samples.rows.push(row("redis GET <50> & \"more\"", Better::Higher, Some(Bar::Ratio(1.3)), &paths));
+        samples.rows.push(row(
+            "redis GET <50> & \"more\"",
+            Better::Higher,
+            Some(Bar::Ratio(1.3)),
+            &paths,
+        ));
         for (name, kind) in [
             ("case: latency p50", Kind::Latency),
             ("case: latency p99", Kind::Latency),
@@ -159,7 +199,12 @@ pub mod tests {
             ("case: server's processor time per request", Kind::Cpu),
             ("case: server's system calls per request", Kind::Calls),
         ] {
-            let mut row = row(name, Better::Lower, None, &[(Path::Tcp, &[Some(8.0)]), (Path::Shortwire, &[Some(2.0)])]);
+            let mut row = row(
+                name,
+                Better::Lower,
+                None,
+                &[(Path::Tcp, &[Some(8.0)]), (Path::Shortwire, &[Some(2.0)])],
+            );
             row.kind = kind;
             samples.rows.push(row);
         }
@@ -167,7 +212,11 @@ pub mod tests {
         let by_name = by_name.map(|(name, each)| (name.to_string(), each)).into();
         samples.calls.push(CallsOf { row: "redis-get".into(), path: Path::Tcp, by_name });
         samples.skip("nginx-wrk", "wrk not installed");
-        samples.failures.push(Failure { name: "iperf3".into(), path: Path::Tcp, reason: "hung".into() });
+        samples.failures.push(Failure {
+            name: "iperf3".into(),
+            path: Path::Tcp,
+            reason: "hung".into(),
+        });
         let seen = Seen { smcd: 49, tcp: 1, reasons: BTreeMap::from([("peer gone".into(), 1)]) };
         samples.take_connections(BTreeMap::from([("redis-get", seen)]));
         samples
@@ -192,10 +241,16 @@ pub mod tests {
         assert_eq!(keys, ["against", "max", "min", "n", "name", "path", "ratio", "unit", "value"]);
         assert_eq!((&rows[0]["against"], &rows[0]["ratio"]), (&"tcp".into(), &1.52.into()));
         assert_eq!((&rows[1]["against"], &rows[1]["path"]), (&"unix".into(), &"shortwire".into()));
-        assert_eq!((&rows[2]["against"], &rows[2]["path"]), (&"tcp".into(), &"shortwire-copy".into()));
+        assert_eq!(
+            (&rows[2]["against"], &rows[2]["path"]),
+            (&"tcp".into(), &"shortwire-copy".into())
+        );
         assert_eq!(value["connections"][0]["smcd"], 49);
         assert_eq!(value["skipped"][0]["reason"], "wrk not installed");
-        assert_eq!((&value["failed"][0]["name"], &value["failed"][0]["path"]), (&"iperf3".into(), &"tcp".into()));
+        assert_eq!(
+            (&value["failed"][0]["name"], &value["failed"][0]["path"]),
+            (&"iperf3".into(), &"tcp".into())
+        );
         assert_eq!(value["settings"]["seconds"], 0.5);
     }
 
@@ -216,7 +271,10 @@ pub mod tests {
         assert!(refusal("measure TCP Unix").contains("not JSON"));
         assert!(refusal("{\"start\": {}, \"end\": {}}").contains("no field bench"));
         assert!(refusal("[1, 2]").contains("no field bench"));
-        assert!(refusal(&text.replacen("\"sockets\"", "\"engine\"", 1)).contains("`shortwire bench engine`"));
+        assert!(
+            refusal(&text.replacen("\"sockets\"", "\"engine\"", 1))
+                .contains("`shortwire bench engine`")
+        );
         let newer = refusal(&text.replacen("\"format\": 2", "\"format\": 3", 1));
         assert!(newer.contains("format 3") && newer.contains("reads format 2"), "{newer}");
         assert!(refusal("{\"bench\": \"sockets\", \"rows\": []}").contains("format 1"));
@@ -235,7 +293,10 @@ pub mod tests {
         let rows = other.rows.len();
         both.join(other).unwrap();
         assert_eq!(both.rows.len(), 2 * rows);
-        assert!(both.join(samples()).unwrap_err().to_string().contains("redis GET"), "the same row twice");
+        assert!(
+            both.join(samples()).unwrap_err().to_string().contains("redis GET"),
+            "the same row twice"
+        );
         let mut elsewhere = samples();
         elsewhere.machine.cpu = "another".into();
         assert!(samples().join(elsewhere).unwrap_err().to_string().contains("machine"));

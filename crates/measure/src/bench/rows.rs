@@ -1,4 +1,5 @@
-//! Figures of a bench, rows out of them, and how these are shown: a table for people, one object for programs.
+//! Figures of a bench, rows out of them, and how these are shown: a table for people, one object
+//! for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +33,11 @@ impl Figures {
     }
 
     /// Rounds that have all of these, through a function of their rates.
-    pub fn combine<const N: usize>(&self, names: [&str; N], value: impl Fn([f64; N]) -> f64) -> Option<Vec<f64>> {
+    pub fn combine<const N: usize>(
+        &self,
+        names: [&str; N],
+        value: impl Fn([f64; N]) -> f64,
+    ) -> Option<Vec<f64>> {
         let mut columns = Vec::new();
         for name in names {
             columns.push(self.by_name.get(name)?);
@@ -73,7 +78,9 @@ impl Row {
     pub fn ratio(&self) -> Option<f64> {
         let (_, rival) = self.against.as_ref()?;
         let pairs = self.values.iter().zip(rival);
-        let ratio = |(ours, theirs): (&f64, &f64)| if self.unit == "ns" { theirs / ours } else { ours / theirs };
+        let ratio = |(ours, theirs): (&f64, &f64)| {
+            if self.unit == "ns" { theirs / ours } else { ours / theirs }
+        };
         let mut ratios: Vec<f64> = pairs.map(ratio).filter(|ratio| ratio.is_finite()).collect();
         ratios.sort_by(f64::total_cmp);
         median(&ratios)
@@ -85,7 +92,10 @@ impl Row {
             Bar::None => None,
             Bar::Value(bar) => {
                 let value = self.summary()?.median;
-                Some((format!("{bar} {}", self.unit), if self.unit == "ns" { value <= bar } else { value >= bar }))
+                Some((
+                    format!("{bar} {}", self.unit),
+                    if self.unit == "ns" { value <= bar } else { value >= bar },
+                ))
             }
             Bar::Ratio(bar) => Some((format!("{bar:.2} x"), self.ratio()? >= bar)),
         }
@@ -122,7 +132,12 @@ struct Note<'a> {
 }
 
 /// One object, of the shape that all benches share.
-pub fn json<'a>(bench: &'static str, machine: &'a Machine, rows: &'a [Row], figures: &'a Figures) -> Object<'a> {
+pub fn json<'a>(
+    bench: &'static str,
+    machine: &'a Machine,
+    rows: &'a [Row],
+    figures: &'a Figures,
+) -> Object<'a> {
     let value = |row: &'a Row| {
         let Summary { median, min, max, n } = row.summary()?;
         let (bar, reached) = row.verdict().unzip();
@@ -140,8 +155,9 @@ pub fn json<'a>(bench: &'static str, machine: &'a Machine, rows: &'a [Row], figu
             reached,
         })
     };
-    let notes =
-        |all: &'a [(String, String)]| all.iter().map(|(name, reason)| Note { name, reason }).collect::<Vec<_>>();
+    let notes = |all: &'a [(String, String)]| {
+        all.iter().map(|(name, reason)| Note { name, reason }).collect::<Vec<_>>()
+    };
     Object {
         bench,
         machine,
@@ -153,7 +169,8 @@ pub fn json<'a>(bench: &'static str, machine: &'a Machine, rows: &'a [Row], figu
 
 /// The table. `note` says what its numbers are.
 pub fn text(note: &str, machine: &Machine, rows: &[Row], figures: &Figures) -> String {
-    let mut table = terminal::table::new(["measure", "", "median", "min..max", "ratio", "against", "bar", ""]);
+    let mut table =
+        terminal::table::new(["measure", "", "median", "min..max", "ratio", "against", "bar", ""]);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     for row in rows {
         let Some(Summary { median, min, max, .. }) = row.summary() else { continue };

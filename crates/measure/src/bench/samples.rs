@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use terminal::units::engineering;
+use terminal::units::{engineering, time_us};
 
 use super::calls::Calls;
 use super::case::{Bar, Better, Case, Measure, Path};
@@ -81,7 +81,8 @@ impl CallsOf {
         calls.sort_by(|one, other| other.1.total_cmp(one.1));
         let (often, rare): (Vec<_>, Vec<_>) =
             calls.into_iter().partition(|(name, each)| **each >= 0.01 && *name != "others");
-        let mut words: Vec<String> = often.iter().map(|(name, each)| format!("{name} {each:.2}")).collect();
+        let mut words: Vec<String> =
+            often.iter().map(|(name, each)| format!("{name} {each:.2}")).collect();
         if !rare.is_empty() {
             words.push(format!("others {:.3}", rare.iter().map(|(_, each)| **each).sum::<f64>()));
         }
@@ -136,22 +137,36 @@ impl Samples {
         };
         let mut words = Vec::new();
         for (measure, value) in case.measures.iter().zip(&outcome.values) {
-            words.push(format!("{} {}", engineering(*value), measure.unit));
+            words.push(match &*measure.unit {
+                "us" => time_us(*value),
+                unit => format!("{} {unit}", engineering(*value)),
+            });
             self.set(case, Kind::Figure, measure.clone(), path, round, *value);
         }
         for (name, value) in outcome.latency.named() {
             if let Some(value) = value {
-                self.set(case, Kind::Latency, lower(case, &format!("latency {name}"), "us"), path, round, value);
+                self.set(
+                    case,
+                    Kind::Latency,
+                    lower(case, &format!("latency {name}"), "us"),
+                    path,
+                    round,
+                    value,
+                );
             }
         }
-        let cost = outcome.work.filter(|work| matches!(work, Work::Requests(n) | Work::Bytes(n) if *n > 0.0));
+        let cost = outcome
+            .work
+            .filter(|work| matches!(work, Work::Requests(n) | Work::Bytes(n) if *n > 0.0));
         if let Some(work) = cost {
             let (what, unit, each) = match work {
                 Work::Requests(count) => ("request", "us", 1e6 / count),
                 Work::Bytes(count) => ("byte", "ns", 1e9 / count),
             };
-            for (who, seconds) in [("both", outcome.cpu.server + outcome.cpu.client), ("server's", outcome.cpu.server)]
-            {
+            for (who, seconds) in [
+                ("both", outcome.cpu.server + outcome.cpu.client),
+                ("server's", outcome.cpu.server),
+            ] {
                 let measure = lower(case, &format!("{who} processor time per {what}"), unit);
                 self.set(case, Kind::Cpu, measure, path, round, seconds * each);
             }
@@ -183,11 +198,27 @@ impl Samples {
         self.failures.iter().any(|failure| failure.name == case.name && failure.path == path)
     }
 
-    fn set(&mut self, case: &Case, kind: Kind, measure: Measure, path: Path, round: u32, value: f64) {
-        let index = self.rows.iter().position(|row| row.measure.name == measure.name).unwrap_or_else(|| {
-            self.rows.push(Row { case: case.name.into(), kind, measure, values: BTreeMap::new() });
-            self.rows.len() - 1
-        });
+    fn set(
+        &mut self,
+        case: &Case,
+        kind: Kind,
+        measure: Measure,
+        path: Path,
+        round: u32,
+        value: f64,
+    ) {
+        let index =
+            self.rows.iter().position(|row| row.measure.name == measure.name).unwrap_or_else(
+                || {
+                    self.rows.push(Row {
+                        case: case.name.into(),
+                        kind,
+                        measure,
+                        values: BTreeMap::new(),
+                    });
+                    self.rows.len() - 1
+                },
+            );
         let values = self.rows[index].values.entry(path).or_default();
         let round = round as usize;
         values.resize(values.len().max(round + 1), None);
@@ -195,22 +226,32 @@ impl Samples {
     }
 
     pub fn take_connections(&mut self, seen: BTreeMap<&'static str, Seen>) {
-        self.connections = seen.into_iter().map(|(row, seen)| Connections { row: row.into(), seen }).collect();
+        self.connections =
+            seen.into_iter().map(|(row, seen)| Connections { row: row.into(), seen }).collect();
     }
 
     /// Adds what was measured of other rows on the same machine.
     pub fn join(&mut self, other: Samples) -> Result<()> {
         let place = |machine: &Machine| (machine.cpu.clone(), machine.cpus, machine.kernel.clone());
-        ensure!(place(&self.machine) == place(&other.machine), "it is of another machine or kernel");
-        let twice = other.rows.iter().find(|row| self.rows.iter().any(|own| own.measure.name == row.measure.name));
+        ensure!(
+            place(&self.machine) == place(&other.machine),
+            "it is of another machine or kernel"
+        );
+        let twice = other
+            .rows
+            .iter()
+            .find(|row| self.rows.iter().any(|own| own.measure.name == row.measure.name));
         if let Some(row) = twice {
             bail!("both have the row {}", row.measure.name);
         }
         self.rounds = self.rounds.min(other.rounds);
         self.settings.command = format!("{}; {}", self.settings.command, other.settings.command);
         self.machine.load_average = self.machine.load_average.max(other.machine.load_average);
+        self.machine.busy =
+            [self.machine.busy, other.machine.busy].into_iter().flatten().reduce(f64::max);
         self.rows.extend(other.rows);
-        self.settings.calls_counted_by = self.settings.calls_counted_by.take().or(other.settings.calls_counted_by);
+        self.settings.calls_counted_by =
+            self.settings.calls_counted_by.take().or(other.settings.calls_counted_by);
         self.calls.extend(other.calls);
         self.connections.extend(other.connections);
         self.skipped.extend(other.skipped);
@@ -235,7 +276,12 @@ impl Samples {
 }
 
 fn lower(case: &Case, what: &str, unit: &'static str) -> Measure {
-    Measure { name: format!("{}: {what}", case.name).into(), unit: unit.into(), better: Better::Lower, bar: None }
+    Measure {
+        name: format!("{}: {what}", case.name).into(),
+        unit: unit.into(),
+        better: Better::Lower,
+        bar: None,
+    }
 }
 
 impl Summary {
@@ -243,7 +289,12 @@ impl Summary {
     pub fn of(values: &[f64]) -> Option<Summary> {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
-        Some(Summary { median: median(&values)?, min: *values.first()?, max: *values.last()?, n: values.len() })
+        Some(Summary {
+            median: median(&values)?,
+            min: *values.first()?,
+            max: *values.last()?,
+            n: values.len(),
+        })
     }
 }
 
@@ -260,8 +311,9 @@ impl Row {
     pub fn ratio(&self, ours: Path, theirs: Path) -> Option<Summary> {
         let (ours, theirs) = (self.values.get(&ours)?, self.values.get(&theirs)?);
         let pairs = ours.iter().zip(theirs).filter_map(|(our, their)| Some(((*our)?, (*their)?)));
-        let ratio =
-            |(our, their): (f64, f64)| if self.measure.better == Better::Higher { our / their } else { their / our };
+        let ratio = |(our, their): (f64, f64)| {
+            if self.measure.better == Better::Higher { our / their } else { their / our }
+        };
         Summary::of(&pairs.map(ratio).filter(|ratio| ratio.is_finite()).collect::<Vec<_>>())
     }
 
@@ -269,15 +321,20 @@ impl Row {
     pub fn verdict(&self) -> Option<(String, Option<bool>)> {
         let ratio = |path| self.ratio(path, Path::Tcp).map(|ratio| ratio.median);
         Some(match self.measure.bar? {
-            Bar::Ratio(bar) => (format!("{bar:.2} x"), ratio(Path::Shortwire).map(|ratio| ratio >= bar)),
+            Bar::Ratio(bar) => {
+                (format!("{bar:.2} x"), ratio(Path::Shortwire).map(|ratio| ratio >= bar))
+            }
             Bar::Worst(bar) => {
                 let worst = self.ratio(Path::Shortwire, Path::Tcp).map(|ratio| ratio.min);
                 (format!("{bar:.2} x each"), worst.map(|worst| worst >= bar))
             }
-            Bar::Copy(bar) => (format!("{bar:.2} x copy"), ratio(Path::Copy).map(|ratio| ratio >= bar)),
-            Bar::Value(bar) => {
-                (format!("{bar} {}", self.measure.unit), self.summary(Path::Shortwire).map(|value| value.median >= bar))
+            Bar::Copy(bar) => {
+                (format!("{bar:.2} x copy"), ratio(Path::Copy).map(|ratio| ratio >= bar))
             }
+            Bar::Value(bar) => (
+                format!("{bar} {}", self.measure.unit),
+                self.summary(Path::Shortwire).map(|value| value.median >= bar),
+            ),
         })
     }
 }
@@ -296,7 +353,12 @@ pub fn median(values: &[f64]) -> Option<f64> {
 pub mod tests {
     use super::*;
 
-    pub fn row(name: &'static str, better: Better, bar: Option<Bar>, values: &[(Path, &[Option<f64>])]) -> Row {
+    pub fn row(
+        name: &'static str,
+        better: Better,
+        bar: Option<Bar>,
+        values: &[(Path, &[Option<f64>])],
+    ) -> Row {
         let values = values.iter().map(|(path, values)| (*path, values.to_vec())).collect();
         let measure = Measure { name: name.into(), unit: "1/s".into(), better, bar };
         Row { case: "case".into(), kind: Kind::Figure, measure, values }
@@ -323,8 +385,11 @@ pub mod tests {
 
     #[test]
     fn ratios_pair_rounds_and_know_which_way_is_better() {
-        let rate =
-            pair(Better::Higher, &[Some(100.0), Some(50.0), Some(100.0)], &[Some(200.0), Some(100.0), Some(300.0)]);
+        let rate = pair(
+            Better::Higher,
+            &[Some(100.0), Some(50.0), Some(100.0)],
+            &[Some(200.0), Some(100.0), Some(300.0)],
+        );
         assert_eq!(ratio(&rate), Some(2.0));
         assert_eq!(rate.verdict(), Some(("2.00 x".into(), Some(true))));
         let latency = pair(Better::Lower, &[Some(10.0), Some(12.0)], &[Some(5.0), Some(4.0)]);
@@ -339,13 +404,20 @@ pub mod tests {
     #[test]
     fn costs_are_per_request_and_a_failed_run_leaves_a_hole() {
         let mut samples = Samples::new(Machine::describe(None), Settings::default());
-        let case = super::super::catalogue::all().into_iter().find(|case| case.name == "redis-get").unwrap();
+        let case = super::super::catalogue::all()
+            .into_iter()
+            .find(|case| case.name == "redis-get")
+            .unwrap();
         let cpu = super::super::outcome::Cpu { server: 1.0, client: 0.5 };
         samples.add(&case, Path::Tcp, 1, Ok(Outcome::new(vec![9.0], cpu).requests(1e6)));
         samples.add(&case, Path::Unix, 0, Err(anyhow::anyhow!("hung")));
-        let find = |name: &str| samples.rows.iter().find(|row| row.measure.name.ends_with(name)).unwrap();
+        let find =
+            |name: &str| samples.rows.iter().find(|row| row.measure.name.ends_with(name)).unwrap();
         assert_eq!(find("both processor time per request").values[&Path::Tcp], [None, Some(1.5)]);
-        assert_eq!(find("server's processor time per request").values[&Path::Tcp], [None, Some(1.0)]);
+        assert_eq!(
+            find("server's processor time per request").values[&Path::Tcp],
+            [None, Some(1.0)]
+        );
         assert!(samples.has_failed(&case, Path::Unix) && !samples.has_failed(&case, Path::Tcp));
     }
 }

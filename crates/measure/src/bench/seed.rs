@@ -1,8 +1,9 @@
-//! The table of the patch that brought a loopback device for SMC-D ("[RFC PATCH net-next v2 0/5] net/smc: Introduce SMC-D
-//! based loopback acceleration", netdev, December 2022), measured here, beside the ratios that it gave.
+//! The table of the patch that brought a loopback device for SMC-D ("[RFC PATCH net-next v2 0/5]
+//! net/smc: Introduce SMC-D based loopback acceleration", netdev, December 2022), measured here,
+//! beside the ratios that it gave.
 //!
-//! There: a VM with 8 cores of a Xeon Platinum at 2.5 GHz, buffers of 1 MiB, its SMC loopback in the kernel without (`lo`)
-//! and with the patches that avoid the copy (`lo-nocpy`).
+//! There: a VM with 8 cores of a Xeon Platinum at 2.5 GHz, buffers of 1 MiB, its SMC loopback in
+//! the kernel without (`lo`) and with the patches that avoid the copy (`lo-nocpy`).
 
 use std::fmt::Write as _;
 
@@ -113,7 +114,9 @@ pub fn text(samples: &Samples) -> String {
     for seed in &SEEDS {
         let row = seed.row(samples);
         let here = |path| {
-            let Some(summary) = row.and_then(|row| row.summary(path)) else { return "-".to_string() };
+            let Some(summary) = row.and_then(|row| row.summary(path)) else {
+                return "-".to_string();
+            };
             let value = engineering(summary.median * seed.factor);
             match row.and_then(|row| row.ratio(path, Path::Tcp)).filter(|_| path != Path::Tcp) {
                 Some(ratio) => format!("{value} ({:.2} x)", ratio.median),
@@ -123,12 +126,14 @@ pub fn text(samples: &Samples) -> String {
         let there = |value: f64| format!("{} ({:.2} x)", engineering(value), seed.ratio(value));
         let domain = seed.domain.map_or_else(|| "-".into(), there);
         table.add_row(
-            [Cell::new(format!("{}\n{}", seed.what, seed.unit)), Cell::new("here\nthread")].into_iter().chain([
-                right(&format!("{}\n{}", here(Path::Tcp), engineering(seed.tcp))),
-                right(&format!("{}\n{domain}", here(Path::Unix))),
-                right(&format!("{}\n{}", here(Path::Copy), there(seed.copy))),
-                right(&format!("{}\n{}", here(Path::Shortwire), there(seed.nocopy))),
-            ]),
+            [Cell::new(format!("{}\n{}", seed.what, seed.unit)), Cell::new("here\nthread")]
+                .into_iter()
+                .chain([
+                    right(&format!("{}\n{}", here(Path::Tcp), engineering(seed.tcp))),
+                    right(&format!("{}\n{domain}", here(Path::Unix))),
+                    right(&format!("{}\n{}", here(Path::Copy), there(seed.copy))),
+                    right(&format!("{}\n{}", here(Path::Shortwire), there(seed.nocopy))),
+                ]),
         );
     }
     let mut text = format!("{table}\n");
@@ -143,7 +148,13 @@ pub fn text(samples: &Samples) -> String {
         let _ = writeln!(text, "skipped {}: {}", note.name, note.reason);
     }
     for failure in &samples.failures {
-        let _ = writeln!(text, "FAILED {} over {}: {}", failure.name, failure.path.name(), failure.reason);
+        let _ = writeln!(
+            text,
+            "FAILED {} over {}: {}",
+            failure.name,
+            failure.path.name(),
+            failure.reason
+        );
     }
     text
 }
@@ -161,8 +172,13 @@ mod tests {
     #[test]
     fn every_line_of_the_thread_has_its_row_with_the_thread_s_paths() {
         for seed in &SEEDS {
-            let case = catalogue::all().into_iter().find(|case| case.name == seed.case).expect(seed.case);
-            let measure = case.measures.iter().find(|measure| measure.name == seed.measure).expect(seed.measure);
+            let case =
+                catalogue::all().into_iter().find(|case| case.name == seed.case).expect(seed.case);
+            let measure = case
+                .measures
+                .iter()
+                .find(|measure| measure.name == seed.measure)
+                .expect(seed.measure);
             assert!(measure.better == seed.better, "{}", seed.measure);
             assert!(case.paths.contains(&Path::Copy), "{}", seed.case);
             assert!(seed.domain.is_none() || case.paths.contains(&Path::Unix), "{}", seed.case);
@@ -173,7 +189,8 @@ mod tests {
     fn the_ratios_are_the_thread_s() {
         // As it printed them: +102.17 %, +66.68 %, -49.00 %, +88.64 %, +46.63 %.
         let ratios = SEEDS.map(|seed| seed.ratio(seed.nocopy));
-        for (ratio, printed) in ratios.into_iter().zip([2.0217, 1.6668, 1.0 / 0.51, 1.8864, 1.4663]) {
+        for (ratio, printed) in ratios.into_iter().zip([2.0217, 1.6668, 1.0 / 0.51, 1.8864, 1.4663])
+        {
             assert!((ratio / printed - 1.0).abs() < 0.001, "{ratio} {printed}");
         }
     }
@@ -184,7 +201,9 @@ mod tests {
         samples.rows[0].measure.name = "sockperf tp 64000 B".into();
         let text = text(&samples);
         // 152,000 messages of 64000 B a second are 9277 MiB; 100,000 are 6104.
-        for part in ["9277 (1.52 x)", "8240 (1.67 x)", "6104", "4943", "-", "FAILED iperf3 over tcp"] {
+        for part in
+            ["9277 (1.52 x)", "8240 (1.67 x)", "6104", "4943", "-", "FAILED iperf3 over tcp"]
+        {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }

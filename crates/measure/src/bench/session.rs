@@ -1,4 +1,5 @@
-//! What all runs of a bench share: a temporary directory, cpus to pin to, how long, and what was seen meanwhile.
+//! What all runs of a bench share: a temporary directory, cpus to pin to, how long, and what was
+//! seen meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -84,8 +85,22 @@ pub struct Launch {
 }
 
 impl Launch {
-    pub fn new(name: &'static str, program: PathBuf, arguments: Vec<OsString>, path: Path) -> Launch {
-        Launch { name, program, arguments, path, cpu: None, options: &[], user: None, anywhere: false }
+    pub fn new(
+        name: &'static str,
+        program: PathBuf,
+        arguments: Vec<OsString>,
+        path: Path,
+    ) -> Launch {
+        Launch {
+            name,
+            program,
+            arguments,
+            path,
+            cpu: None,
+            options: &[],
+            user: None,
+            anywhere: false,
+        }
     }
 
     pub fn on(self, cpu: Option<usize>) -> Launch {
@@ -151,8 +166,8 @@ impl Session {
         self.directory().join(format!("{}-{name}", self.files.get()))
     }
 
-    /// An address of the loopback interface that no run has used yet: a client finds the ports to an address the slower
-    /// the more of them lie in TIME_WAIT.
+    /// An address of the loopback interface that no run has used yet: a client finds the ports to
+    /// an address the slower the more of them lie in TIME_WAIT.
     pub fn fresh_address(&self) -> Ipv4Addr {
         self.files.set(self.files.get() + 1);
         let [_, _, high, low] = self.files.get().to_be_bytes();
@@ -183,7 +198,11 @@ impl Session {
     }
 
     pub fn start(&self, launch: Launch) -> Result<Process> {
-        let other = if self.conditions.pin == Some(Pin::One) { self.server_cpu() } else { self.client_cpu() };
+        let other = if self.conditions.pin == Some(Pin::One) {
+            self.server_cpu()
+        } else {
+            self.client_cpu()
+        };
         let cpu = self.pinned(&launch, other);
         self.launch(Vec::new(), launch.on(cpu))
     }
@@ -211,16 +230,26 @@ impl Session {
     fn run_words(&self, launch: &Launch) -> Vec<OsString> {
         let mut words = self.run.clone();
         words.extend(launch.options.iter().map(OsString::from));
-        words.extend(self.conditions.spin.iter().flat_map(|spin| ["--spin".into(), spin.to_string().into()]));
+        words.extend(
+            self.conditions.spin.iter().flat_map(|spin| ["--spin".into(), spin.to_string().into()]),
+        );
         words.extend((launch.path == Path::Copy).then(|| "--copy".into()));
         words.push("--".into());
         words
     }
 
-    /// Waits for a client, and now and then looks at its connections. It looks whatever the path, although only one has
-    /// something to show, because looking costs time on the cpus under measurement.
-    pub fn finish_client(&self, path: Path, servers: &[&Process], client: Process, expected: f64) -> Result<Finished> {
-        let counting = self.counter.as_ref().map(|counter| counter.attach(servers)).transpose()?.flatten();
+    /// Waits for a client, and now and then looks at its connections. It looks whatever the path,
+    /// although only one has something to show, because looking costs time on the cpus under
+    /// measurement.
+    pub fn finish_client(
+        &self,
+        path: Path,
+        servers: &[&Process],
+        client: Process,
+        expected: f64,
+    ) -> Result<Finished> {
+        let counting =
+            self.counter.as_ref().map(|counter| counter.attach(servers)).transpose()?.flatten();
         let group = client.group();
         let period = Duration::from_secs_f64((expected * 0.6).max(SHORTEST_PERIOD));
         let mut next = period;
@@ -251,20 +280,23 @@ fn allow_other_users_in(directory: &FilePath) -> Result<()> {
         .context("cannot set the permissions of the temporary directory")
 }
 
-/// Chosen by the kernel a moment ago. Someone else may take it first; the server's failure then says so.
+/// Chosen by the kernel a moment ago. Someone else may take it first; the server's failure then
+/// says so.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .context("cannot listen on 127.0.0.1; is the loopback interface up?")?;
     Ok(listener.local_addr()?.port())
 }
 
-/// Asked of the kernel and not by connecting: some servers take a stray connection for their client.
+/// Asked of the kernel and not by connecting: some servers take a stray connection for their
+/// client.
 pub fn is_listening(port: u16) -> Result<bool> {
     let table = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
     let local = format!(":{port:04X}");
     let mut rows = table.lines().skip(1).map(|line| line.split_whitespace().skip(1));
     Ok(rows.any(|mut fields| {
-        fields.next().is_some_and(|address| address.ends_with(&local)) && fields.nth(1) == Some("0A")
+        fields.next().is_some_and(|address| address.ends_with(&local))
+            && fields.nth(1) == Some("0A")
     }))
 }
 

@@ -1,13 +1,14 @@
 //! `shortwire bench shunt`: the experiment of Snabb's issue 612 between models of the card.
 //!
-//! There two instances of one driver in Lua, sharing their code, moved 20.2 million packets per second, and 7.6 when each
-//! had declared a type of its own for the same registers. Here the driver is compiled; apps in Lua stand where it stood.
+//! There two instances of one driver in Lua, sharing their code, moved 20.2 million packets per
+//! second, and 7.6 when each had declared a type of its own for the same registers. Here the driver
+//! is compiled; apps in Lua stand where it stood.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use engine::nic::i82599::model::{Spec, Wire, alias};
 use terminal::signals;
 use terminal::units::parse_seconds;
@@ -20,7 +21,8 @@ use crate::processors::{pinned, two_cpus};
 mod measure;
 mod report;
 
-/// Bytes of a packet with its Ethernet header, without the checksum, as in the file of the source document.
+/// Bytes of a packet with its Ethernet header, without the checksum, as in the file of the source
+/// document.
 const SIZE: usize = 64;
 /// What `--quick` makes of the options.
 const QUICK_SECONDS: f64 = 0.3;
@@ -52,7 +54,8 @@ const CASES: [Case; 7] = [
 ];
 
 /// Rows of one app between a source and a sink, and what the app is.
-const HOPS: [(&str, &str); 2] = [("one hop in Lua, 60 B", "lua"), ("one hop, native, 60 B", "native")];
+const HOPS: [(&str, &str); 2] =
+    [("one hop in Lua, 60 B", "lua"), ("one hop, native, 60 B", "native")];
 
 #[derive(clap::Args)]
 #[command(
@@ -94,7 +97,11 @@ pub fn run(args: &BenchShunt) -> Result<ExitCode> {
     let table = report::rows(&figures);
     let mut output = std::io::stdout().lock();
     if args.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&rows::json("shunt", &machine, &table, &figures))?)?;
+        writeln!(
+            output,
+            "{}",
+            serde_json::to_string_pretty(&rows::json("shunt", &machine, &table, &figures))?
+        )?;
     } else {
         output.write_all(rows::text(report::NOTE, &machine, &table, &figures).as_bytes())?;
     }
@@ -111,7 +118,8 @@ fn write_pcap(path: &Path) -> Result<()> {
     writer.flush().map_err(|(error, _)| error).context("cannot write 64.pcap")
 }
 
-/// The addresses of the source document: `.0` are the cards of the shunt, `.1` those of the packetblasters.
+/// The addresses of the source document: `.0` are the cards of the shunt, `.1` those of the
+/// packetblasters.
 const CARDS: [(&str, &str); 4] = [
     ("0000:82:00.0", "model:8200,cable=8201"),
     ("0000:82:00.1", "model:8201,cable=8200"),
@@ -139,16 +147,16 @@ fn measure_all(rounds: u32, seconds: f64, pcap: &Path) -> Result<Figures> {
     let mut figures = Figures::new(rounds);
     let progress = Progress::new((CASES.len() + HOPS.len()) * rounds as usize);
     for round in 0..rounds {
-        let mut turn = |name: &'static str, work: &mut (dyn FnMut(&mut Figures) -> Result<f64> + Send)| {
+        let mut turn = |name: &'static str,
+                        work: &mut (dyn FnMut(&mut Figures) -> Result<f64> + Send)|
+         -> Result<()> {
             if figures.has_failed(name) {
                 return Ok(());
             }
             let label = format!("round {}/{rounds}: {name}", round + 1);
             progress.begin(&label);
             let outcome = pinned(|| work(&mut figures)).and_then(|outcome| outcome);
-            if signals::interrupted() {
-                bail!("interrupted; nothing that was made for it is left");
-            }
+            signals::go_on_unless_interrupted("; nothing that was made for it is left")?;
             match outcome {
                 Ok(rate) => progress.end(&label, &format!("{rate:.2} Mpps")),
                 Err(error) => {
@@ -189,7 +197,11 @@ mod tests {
         let mut figures = Figures::new(1);
         for case in CASES {
             let sample = pinned(|| measure::measure(&case, 0.02, &pcap)).unwrap().unwrap();
-            assert!(sample.cost() > 0.0 && sample.model > 0.0 && sample.blasters > 0.0, "{}", case.name);
+            assert!(
+                sample.cost() > 0.0 && sample.model > 0.0 && sample.blasters > 0.0,
+                "{}",
+                case.name
+            );
             assert_eq!(sample.lua > 0.0, case.driver != "native", "{}", case.name);
             sample.add_to(&mut figures, case.name);
         }
@@ -207,13 +219,22 @@ mod tests {
             "Snabb's hop",
             "0.50 x",
         ] {
-            assert!(text.contains(part) || part == "1.03" && text.contains("0.97 x"), "{part} is missing in\n{text}");
+            assert!(
+                text.contains(part) || part == "1.03" && text.contains("0.97 x"),
+                "{part} is missing in\n{text}"
+            );
         }
     }
 
     #[test]
     fn what_is_not_the_shunt_is_taken_off() {
-        let sample = measure::Sample { packets: 10, wall: 1000.0, blasters: 400.0, model: 300.0, ..Default::default() };
+        let sample = measure::Sample {
+            packets: 10,
+            wall: 1000.0,
+            blasters: 400.0,
+            model: 300.0,
+            ..Default::default()
+        };
         assert_eq!((sample.cost(), sample.rate()), (30.0, 1e3 / 30.0));
     }
 }

@@ -18,7 +18,8 @@ use anyhow::{Context, Result};
 /// In PATH, and where distributions put servers, which is not in everybody's PATH.
 pub fn locate(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let directories = env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
+    let directories =
+        env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
     let directories = directories.chain(of_postgres());
     directories.map(|directory| directory.join(program)).find(|path| path.is_file())
 }
@@ -43,9 +44,12 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
 /// The first number behind `marker`.
 fn number_after(text: &str, marker: &str) -> Result<f64> {
     let found = text.split_once(marker).map(|(_, rest)| rest.trim_start());
-    let digits =
-        found.map(|rest| rest.find(|c: char| !c.is_ascii_digit() && c != '.').map_or(rest, |end| &rest[..end]));
-    digits.and_then(|digits| digits.parse().ok()).with_context(|| format!("no number after \"{marker}\" in its output"))
+    let digits = found.map(|rest| {
+        rest.find(|c: char| !c.is_ascii_digit() && c != '.').map_or(rest, |end| &rest[..end])
+    });
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .with_context(|| format!("no number after \"{marker}\" in its output"))
 }
 
 #[cfg(test)]

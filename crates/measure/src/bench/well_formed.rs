@@ -1,6 +1,7 @@
 //! For tests of what is drawn.
 
-/// Every element closed in order, every attribute quoted, nothing unescaped: what an XML parser insists on.
+/// Every element closed in order, every attribute quoted, nothing unescaped: what an XML parser
+/// insists on.
 pub fn assert_well_formed(text: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = text;
@@ -20,5 +21,6 @@ pub fn assert_well_formed(text: &str) {
     }
     assert!(open.is_empty(), "{open:?} stay open");
     let ampersands = text.split('&').skip(1);
-    ampersands.for_each(|after| assert!(after.split(';').next().unwrap().len() <= 5, "&{after:.20}"));
+    ampersands
+        .for_each(|after| assert!(after.split(';').next().unwrap().len() <= 5, "&{after:.20}"));
 }

@@ -1,4 +1,5 @@
-//! What the machine itself allows: a ring between two processors with one copy in and one copy out, and memcpy.
+//! What the machine itself allows: a ring between two processors with one copy in and one copy out,
+//! and memcpy.
 #![allow(unsafe_code)]
 
 use std::hint::{black_box, spin_loop};
@@ -40,8 +41,9 @@ fn memcpy(case: &Case, time: Duration) -> f64 {
     case.value(count, start.elapsed())
 }
 
-/// Nanoseconds that a cache line takes from one of the two processors to the other: the least of some rounds. It differs
-/// fivefold with the cores that a virtual machine's processors happen to be on, and every message pays it.
+/// Nanoseconds that a cache line takes from one of the two processors to the other: the least of
+/// some rounds. It differs fivefold with the cores that a virtual machine's processors happen to be
+/// on, and every message pays it.
 pub fn crossing(cpus: (usize, usize)) -> Result<f64> {
     const TRIPS: u32 = 200;
     let [there, back] = [const { CachePadded::new(AtomicU64::new(0)) }; 2];
@@ -123,7 +125,11 @@ impl Ring {
 /// Shared memory of two threads is that of two processes, and ends with them.
 fn ring(case: &Case, time: Duration, cpus: Option<(usize, usize)>) -> Result<f64> {
     let memory = shm::Segment::create(c"shortwire-rstream-ring", RING)?;
-    let ring = Ring { memory: memory.base(), written: AtomicU64::new(0).into(), read: AtomicU64::new(0).into() };
+    let ring = Ring {
+        memory: memory.base(),
+        written: AtomicU64::new(0).into(),
+        read: AtomicU64::new(0).into(),
+    };
     let mut from = vec![0; case.size];
     fill(&mut from, 0);
     let (stop, started) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));

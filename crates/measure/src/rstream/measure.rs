@@ -12,7 +12,8 @@ pub const DONE: u8 = 0x5a;
 pub const ORDER: usize = 24;
 /// Messages of the rate measure.
 const SMALL: usize = 8;
-/// Direct writes are measured from here on: below, riowrite is a message of the stream as any other.
+/// Direct writes are measured from here on: below, riowrite is a message of the stream as any
+/// other.
 const DIRECT: u64 = 64;
 /// Runs shorter than this say nothing about how many messages fill the time.
 const LEAST: Duration = Duration::from_millis(5);
@@ -39,7 +40,8 @@ impl Case {
         let sizes = || args.size.0.iter().map(|size| *size as usize);
         let all = |kind| sizes().map(move |size| Self { kind, size, verify: args.verify });
         let rate = Self { kind: Kind::Rate, size: SMALL, verify: args.verify };
-        let mut cases: Vec<_> = all(Kind::Latency).chain([rate]).chain(all(Kind::Bandwidth)).collect();
+        let mut cases: Vec<_> =
+            all(Kind::Latency).chain([rate]).chain(all(Kind::Bandwidth)).collect();
         if direct {
             cases.extend(all(Kind::Direct).filter(|case| case.size as u64 >= DIRECT));
         }
@@ -110,7 +112,10 @@ impl Case {
 /// Byte `i` of message number `n`, if that is verified.
 pub fn fill(buffer: &mut [u8], n: u64) {
     let first = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-    buffer.iter_mut().enumerate().for_each(|(i, byte)| *byte = (first as usize + i + (i >> 8)) as u8);
+    buffer
+        .iter_mut()
+        .enumerate()
+        .for_each(|(i, byte)| *byte = (first as usize + i + (i >> 8)) as u8);
 }
 
 /// How many messages fill the time, if `count` of them took so long.
@@ -139,7 +144,8 @@ impl Client {
         let count = self.counts[at].1;
         let took = self.once(case, count)?;
         // A run that something disturbed must not decide how long the others are.
-        self.counts[at].1 = fitting(count, took, time).clamp(count / 4, count.saturating_mul(4)).max(1);
+        self.counts[at].1 =
+            fitting(count, took, time).clamp(count / 4, count.saturating_mul(4)).max(1);
         Ok(case.value(count, took))
     }
 
@@ -202,7 +208,9 @@ impl Client {
             if case.verify {
                 fill(buffer, n);
             }
-            let Stream::Rsocket(stream) = &self.wire.stream else { bail!("TCP has no direct writes") };
+            let Stream::Rsocket(stream) = &self.wire.stream else {
+                bail!("TCP has no direct writes")
+            };
             let mut done = 0;
             while done < buffer.len() {
                 match stream.write_at(&buffer[done..], done as u64) {

@@ -91,7 +91,8 @@ impl Report {
     fn ratio(&self, case: usize, path: Path) -> Option<f64> {
         let [ours, theirs] = [Path::Rsocket, path].map(|path| &self.values[case][path as usize]);
         let lower = self.cases[case].kind == Kind::Latency;
-        let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(o, t)| if lower { t / o } else { o / t }).collect();
+        let mut ratios: Vec<f64> =
+            ours.iter().zip(theirs).map(|(o, t)| if lower { t / o } else { o / t }).collect();
         ratios.sort_by(f64::total_cmp);
         median(&ratios)
     }
@@ -125,10 +126,14 @@ impl Report {
     }
 
     fn text(&self) -> String {
-        let mut table = terminal::table::new(["measure", "rsocket", "TCP", "ratio", "limit", "ratio", "bar"]);
+        let mut table =
+            terminal::table::new(["measure", "rsocket", "TCP", "ratio", "limit", "ratio", "bar"]);
         for (i, case) in self.cases.iter().enumerate() {
-            let value = |path| right(self.summary(i, path).map_or_else(|| "-".into(), |s| spread(&s)));
-            let ratio = |path| right(self.ratio(i, path).map_or_else(|| "-".into(), |r| format!("{r:.2} x")));
+            let value =
+                |path| right(self.summary(i, path).map_or_else(|| "-".into(), |s| spread(&s)));
+            let ratio = |path| {
+                right(self.ratio(i, path).map_or_else(|| "-".into(), |r| format!("{r:.2} x")))
+            };
             table.add_row([
                 Cell::new(format!("{}\n{}", case.name(), case.unit())),
                 value(Path::Rsocket),
@@ -140,7 +145,10 @@ impl Report {
             ]);
         }
         let crossing = Summary::of(&self.crossings).map_or_else(String::new, |s| {
-            format!(" A cache line took {:.0} [{:.0}..{:.0}] ns from processor to processor.", s.median, s.min, s.max)
+            format!(
+                " A cache line took {:.0} [{:.0}..{:.0}] ns from processor to processor.",
+                s.median, s.min, s.max
+            )
         });
         format!(
             "{table}\nMedian [min..max]; {}; latency is half a round trip; limit: a ring in shared memory with one copy in and one out, \
@@ -156,7 +164,11 @@ or memcpy for riowrite.{crossing} {}\n",
             .iter()
             .filter_map(|(path, bar)| {
                 let ratio = self.ratio(case, *path)?;
-                Some(format!("{bar:.1} x {}: {}", against(&self.cases[case], *path), judge(ratio >= *bar)))
+                Some(format!(
+                    "{bar:.1} x {}: {}",
+                    against(&self.cases[case], *path),
+                    judge(ratio >= *bar)
+                ))
             })
             .collect();
         if self.cases[case].kind == Kind::Rate

@@ -15,7 +15,8 @@ const PAGE: usize = 4096;
 
 pub fn run(args: &Rstream) -> Result<()> {
     let place = || format!("cannot listen on {} port {}", args.bind, args.port);
-    let listener = Listener::bind((args.bind.as_str(), args.port), args.transport, args).with_context(place)?;
+    let listener = Listener::bind((args.bind.as_str(), args.port), args.transport, args)
+        .with_context(place)?;
     // The parent of a server beside it reads this line.
     println!("listening on {} port {}", args.bind, listener.port()?);
     std::io::stdout().flush()?;
@@ -117,7 +118,9 @@ fn be_written(wire: &mut Wire, case: &Case, count: u64, buffer: &mut [u8]) -> Re
 }
 
 fn map(wire: &Wire, memory: &mut [u8]) -> Result<()> {
-    let Stream::Rsocket(stream) = &wire.stream else { bail!("the client asks for direct writes over TCP") };
+    let Stream::Rsocket(stream) = &wire.stream else {
+        bail!("the client asks for direct writes over TCP")
+    };
     sys::map(stream, memory).context("cannot map memory for direct writes")
 }
 

@@ -69,7 +69,11 @@ impl Listener {
 }
 
 impl Wire {
-    pub fn connect(address: impl ToSocketAddrs, transport: Transport, args: &Rstream) -> Result<Self> {
+    pub fn connect(
+        address: impl ToSocketAddrs,
+        transport: Transport,
+        args: &Rstream,
+    ) -> Result<Self> {
         let stream = match transport {
             Transport::Rsocket => Stream::Rsocket(builder(args).connect(address)?),
             Transport::Tcp => Stream::Tcp(TcpStream::connect(address)?),
@@ -91,9 +95,12 @@ impl Wire {
     /// Sleeps until there is something to read (or to write).
     pub fn wait(&self, write: bool) -> Result<()> {
         match &self.stream {
-            Stream::Rsocket(stream) => stream.wait(if write { libc::POLLOUT } else { libc::POLLIN }, None).map(drop),
+            Stream::Rsocket(stream) => {
+                stream.wait(if write { libc::POLLOUT } else { libc::POLLIN }, None).map(drop)
+            }
             Stream::Tcp(stream) => {
-                let mut fds = [PollFd::new(stream, if write { PollFlags::OUT } else { PollFlags::IN })];
+                let mut fds =
+                    [PollFd::new(stream, if write { PollFlags::OUT } else { PollFlags::IN })];
                 rustix::event::poll(&mut fds, None)?;
                 Ok(())
             }

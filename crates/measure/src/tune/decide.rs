@@ -1,7 +1,8 @@
 //! Which setting is best, and whether that is more than chance.
 //!
-//! The rounds are cut into blocks. Every second block chooses: the fastest of many settings always looks better than it
-//! is, because luck chose with. The other blocks, which had no part in the choice, judge what was chosen.
+//! The rounds are cut into blocks. Every second block chooses: the fastest of many settings always
+//! looks better than it is, because luck chose with. The other blocks, which had no part in the
+//! choice, judge what was chosen.
 
 use std::ops::Range;
 
@@ -27,7 +28,8 @@ pub enum Verdict {
 pub struct Choice {
     pub built_in: String,
     pub best: String,
-    /// What part of the time the best setting saves against the built-in one, in the blocks that judge.
+    /// What part of the time the best setting saves against the built-in one, in the blocks that
+    /// judge.
     pub gain: f64,
     /// Between the least and the greatest gain of such a block.
     pub spread: f64,
@@ -45,7 +47,9 @@ impl Choice {
         let (gain, spread) = (self.gain * 100.0, self.spread * 100.0);
         match self.verdict {
             Verdict::SameAsBuiltIn => format!("{built_in}: the built-in setting is the best"),
-            Verdict::Better => format!("{best}: {gain:.1} % faster than the built-in {built_in}, spread {spread:.1} %"),
+            Verdict::Better => format!(
+                "{best}: {gain:.1} % faster than the built-in {built_in}, spread {spread:.1} %"
+            ),
             Verdict::Refused => format!(
                 "{built_in} stays: {best} gains {gain:.1} %, which the spread of {spread:.1} % does not bear out"
             ),
@@ -56,7 +60,8 @@ impl Choice {
 /// All cases have the same settings, and count alike.
 pub fn decide(cases: &[&Case], built_in: &str) -> Result<Choice> {
     let settings = &cases.first().context("no prefetch setting was measured")?.routines;
-    let (choosing, judging): (Vec<usize>, Vec<usize>) = (0..BLOCKS).partition(|block| block % 2 == 0);
+    let (choosing, judging): (Vec<usize>, Vec<usize>) =
+        (0..BLOCKS).partition(|block| block % 2 == 0);
     let mut best: Option<(&str, f64)> = None;
     for setting in settings {
         let gains = gains(cases, &setting.name, built_in, &choosing)?;
@@ -77,12 +82,14 @@ pub fn decide(cases: &[&Case], built_in: &str) -> Result<Choice> {
     Ok(Choice { built_in: built_in.into(), best: best.into(), gain, spread, verdict })
 }
 
-/// The part of the time that a setting saves against the built-in one, on average over the cases, in each block.
+/// The part of the time that a setting saves against the built-in one, on average over the cases,
+/// in each block.
 fn gains(cases: &[&Case], setting: &str, built_in: &str, blocks: &[usize]) -> Result<Vec<f64>> {
     blocks
         .iter()
         .map(|&block| {
-            let gains: Result<Vec<f64>> = cases.iter().map(|case| gain(case, setting, built_in, block)).collect();
+            let gains: Result<Vec<f64>> =
+                cases.iter().map(|case| gain(case, setting, built_in, block)).collect();
             let gains = gains?;
             Ok(gains.iter().sum::<f64>() / gains.len() as f64)
         })
@@ -91,8 +98,13 @@ fn gains(cases: &[&Case], setting: &str, built_in: &str, blocks: &[usize]) -> Re
 
 fn gain(case: &Case, setting: &str, built_in: &str, block: usize) -> Result<f64> {
     let values = |name: &str| {
-        let routine = case.routine(name).with_context(|| format!("{} has no setting {name}", case.case))?;
-        ensure!(routine.ns.len() >= 2 * BLOCKS, "{} has too few rounds to tell chance from gain", case.case);
+        let routine =
+            case.routine(name).with_context(|| format!("{} has no setting {name}", case.case))?;
+        ensure!(
+            routine.ns.len() >= 2 * BLOCKS,
+            "{} has too few rounds to tell chance from gain",
+            case.case
+        );
         Ok(&routine.ns[part(routine.ns.len(), block)])
     };
     let (ours, theirs) = (values(setting)?, values(built_in)?);
@@ -140,7 +152,10 @@ mod tests {
 
     #[test]
     fn a_gain_beyond_the_spread_is_taken() {
-        let case = case(&[("0 0", &|round| 200.0 + noise(round)), ("8 2", &|round| 170.0 + noise(round + 3))]);
+        let case = case(&[
+            ("0 0", &|round| 200.0 + noise(round)),
+            ("8 2", &|round| 170.0 + noise(round + 3)),
+        ]);
         let choice = decide(&[&case], "0 0").unwrap();
         assert_eq!((choice.verdict, choice.kept()), (Verdict::Better, "8 2"));
         assert!((choice.gain - 0.15).abs() < 0.02, "{choice:?}");

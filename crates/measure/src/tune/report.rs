@@ -47,7 +47,11 @@ struct Row<'a> {
     ratio: f64,
 }
 
-pub fn json<'a>(figures: &'a Figures, findings: &'a Findings, written: Option<&'a Path>) -> Object<'a> {
+pub fn json<'a>(
+    figures: &'a Figures,
+    findings: &'a Findings,
+    written: Option<&'a Path>,
+) -> Object<'a> {
     let cases = figures.cases.iter().map(|case| (case, choice(case, findings)));
     Object {
         bench: "tune-checksum",
@@ -57,7 +61,9 @@ pub fn json<'a>(figures: &'a Figures, findings: &'a Findings, written: Option<&'
             probed: &figures.start.machine,
         },
         rows: cases
-            .flat_map(|(case, choice)| case.routines.iter().filter_map(|setting| row(case, setting, choice)))
+            .flat_map(|(case, choice)| {
+                case.routines.iter().filter_map(|setting| row(case, setting, choice))
+            })
             .collect(),
         in_packet: &findings.in_packet,
         next_packet: &findings.next_packet,
@@ -67,7 +73,11 @@ pub fn json<'a>(figures: &'a Figures, findings: &'a Findings, written: Option<&'
 }
 
 fn choice<'a>(case: &Case, findings: &'a Findings) -> &'a Choice {
-    if case.case.starts_with("tune-in-packet") { &findings.in_packet } else { &findings.next_packet }
+    if case.case.starts_with("tune-in-packet") {
+        &findings.in_packet
+    } else {
+        &findings.next_packet
+    }
 }
 
 fn row<'a>(case: &Case, setting: &Routine, choice: &'a Choice) -> Option<Row<'a>> {
@@ -88,10 +98,12 @@ pub fn text(figures: &Figures, findings: &Findings, written: Option<&Path>) -> S
             &findings.next_packet,
         ),
     ] {
-        let cases: Vec<&Case> = figures.cases.iter().filter(|case| case.case.starts_with(prefix)).collect();
+        let cases: Vec<&Case> =
+            figures.cases.iter().filter(|case| case.case.starts_with(prefix)).collect();
         let _ = writeln!(text, "{title}\n{}\n{}\n", table(head, &cases, choice), choice.words());
     }
-    let rounds = figures.cases.iter().flat_map(|case| &case.routines).map(|routine| routine.ns.len()).max();
+    let rounds =
+        figures.cases.iter().flat_map(|case| &case.routines).map(|routine| routine.ns.len()).max();
     let _ = writeln!(
         text,
         "Medians of {} rounds, with quartiles, in ns per packet that no cache holds, in random order; the ratio is to the\n\
@@ -120,7 +132,9 @@ fn table(head: &str, cases: &[&Case], choice: &Choice) -> comfy_table::Table {
             name if name == choice.best => " best",
             _ => "",
         };
-        let values = cases.iter().flat_map(|case| cells(case, &setting.name, choice).map(|text| right(&text)));
+        let values = cases
+            .iter()
+            .flat_map(|case| cells(case, &setting.name, choice).map(|text| right(&text)));
         table.add_row([Cell::new(format!("{}{mark}", setting.name))].into_iter().chain(values));
     }
     table
@@ -129,10 +143,12 @@ fn table(head: &str, cases: &[&Case], choice: &Choice) -> comfy_table::Table {
 fn cells(case: &Case, setting: &str, choice: &Choice) -> [String; 2] {
     let none = || ["-".to_string(), "-".to_string()];
     let Some(routine) = case.routine(setting) else { return none() };
-    let (Some((low, high)), Some(built_in)) = (routine.quartiles(), case.routine(&choice.built_in)) else {
+    let (Some((low, high)), Some(built_in)) = (routine.quartiles(), case.routine(&choice.built_in))
+    else {
         return none();
     };
     let ratio = routine.ratio_to(built_in).unwrap_or(f64::NAN);
-    let value = format!("{} [{}..{}]", engineering(routine.median()), engineering(low), engineering(high));
+    let value =
+        format!("{} [{}..{}]", engineering(routine.median()), engineering(low), engineering(high));
     [value, format!("{ratio:.2} x")]
 }

@@ -6,9 +6,9 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use libc::{FILE, aiocb};
 use smc::{hidden, reason, sys};
 use socket::fds::{self, Kind};
-use socket::{descriptors, fork, rights};
+use socket::{descriptors, fork, rights, uring};
 
-use crate::{fail, next, tell, told};
+use crate::{next, tell, told};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
@@ -34,9 +34,11 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
         // A kernel before 5.9: one by one, as far as descriptors go.
         let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-        (first..limit.rlim_cur.min(1 << 20) as c_int).filter(|fd| !hidden::contains(*fd)).for_each(|fd| {
-            sys::close(fd);
-        });
+        (first..limit.rlim_cur.min(1 << 20) as c_int).filter(|fd| !hidden::contains(*fd)).for_each(
+            |fd| {
+                sys::close(fd);
+            },
+        );
     }
 }
 
@@ -50,7 +52,8 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if old == new {
         return unsafe { next::dup2(old, new) };
     }
-    tell(descriptors::dup_over(old, new, || told(unsafe { next::dup2(old, new) } as isize))) as c_int
+    tell(descriptors::dup_over(old, new, || told(unsafe { next::dup2(old, new) } as isize)))
+        as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -60,12 +63,14 @@ pub unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    tell(descriptors::dup_over(old, new, || told(unsafe { next::dup3(old, new, flags) } as isize))) as c_int
+    tell(descriptors::dup_over(old, new, || told(unsafe { next::dup3(old, new, flags) } as isize)))
+        as c_int
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
-    tell(descriptors::fcntl(fd, cmd, arg, || told(unsafe { next::fcntl64(fd, cmd, arg) } as isize))) as c_int
+    tell(descriptors::fcntl(fd, cmd, arg, || told(unsafe { next::fcntl64(fd, cmd, arg) } as isize)))
+        as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -80,14 +85,16 @@ pub unsafe extern "C" fn __fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
-    unsafe { tell(descriptors::ioctl(fd, req, arg, || told(next::ioctl(fd, req, arg) as isize))) as c_int }
+    unsafe {
+        tell(descriptors::ioctl(fd, req, arg, || told(next::ioctl(fd, req, arg) as isize))) as c_int
+    }
 }
 
 /// stdio reads and writes the descriptor past every hook.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if let Some(port) = fds::port(fd) {
-        fds::give_up(port, reason::STDIO.code());
+        fds::go_back_for_others(port, reason::STDIO.code());
     }
     unsafe { next::fdopen(fd, mode) }
 }
@@ -103,7 +110,7 @@ unsafe fn leave_for_aio(cb: *const aiocb) {
     // SAFETY: the caller's obligation.
     let fd = unsafe { (*cb).aio_fildes };
     if let Some(port) = fds::port(fd) {
-        fds::give_up(port, reason::ASYNC_IO.code());
+        fds::go_back_for_others(port, reason::ASYNC_IO.code());
     }
 }
 
@@ -134,7 +141,12 @@ pub unsafe extern "C" fn aio_write64(cb: *mut aiocb) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, sig: *mut libc::sigevent) -> c_int {
+pub unsafe extern "C" fn lio_listio(
+    mode: c_int,
+    list: *const *mut aiocb,
+    n: c_int,
+    sig: *mut libc::sigevent,
+) -> c_int {
     unsafe {
         for i in 0..if socket::faulty(list) { 0 } else { n.max(0) as usize } {
             leave_for_aio(*list.add(i));
@@ -168,7 +180,15 @@ pub unsafe extern "C" fn fclose(f: *mut FILE) -> c_int {
 
 /// What libuv and others ask for by number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+pub unsafe extern "C" fn syscall(
+    n: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
     use super::{io, ready, socket as made};
     let fd = a as c_int;
     unsafe {
@@ -181,10 +201,14 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_sendto => io::sendto(fd, b as _, c, d as c_int, e as _, f as u32) as c_long,
             libc::SYS_recvmsg => io::recvmsg(fd, b as _, c as c_int) as c_long,
             libc::SYS_sendmsg => io::sendmsg(fd, b as _, c as c_int) as c_long,
-            libc::SYS_recvmmsg => c_long::from(io::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _)),
+            libc::SYS_recvmmsg => {
+                c_long::from(io::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _))
+            }
             libc::SYS_sendmmsg => c_long::from(io::sendmmsg(fd, b as _, c as c_uint, d as c_int)),
             libc::SYS_close => c_long::from(close(fd)),
-            libc::SYS_close_range => c_long::from(close_range(a as c_uint, b as c_uint, c as c_int)),
+            libc::SYS_close_range => {
+                c_long::from(close_range(a as c_uint, b as c_uint, c as c_int))
+            }
             libc::SYS_dup => c_long::from(dup(fd)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => c_long::from(dup2(fd, b as c_int)),
@@ -194,31 +218,51 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_accept4 => c_long::from(made::accept4(fd, b as _, c as _, d as c_int)),
             libc::SYS_connect => c_long::from(made::connect(fd, b as _, c as u32)),
             libc::SYS_sendfile => super::file::sendfile(fd, b as c_int, c as _, d) as c_long,
-            libc::SYS_epoll_ctl => c_long::from(ready::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
-            libc::SYS_epoll_pwait => c_long::from(ready::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
+            libc::SYS_epoll_ctl => {
+                c_long::from(ready::epoll_ctl(fd, b as c_int, c as c_int, d as _))
+            }
+            libc::SYS_epoll_pwait => {
+                c_long::from(ready::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _))
+            }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_wait => c_long::from(ready::epoll_wait(fd, b as _, c as c_int, d as c_int)),
-            libc::SYS_epoll_pwait2 => c_long::from(ready::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
+            libc::SYS_epoll_wait => {
+                c_long::from(ready::epoll_wait(fd, b as _, c as c_int, d as c_int))
+            }
+            libc::SYS_epoll_pwait2 => {
+                c_long::from(ready::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _))
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => c_long::from(ready::poll(a as _, b as u64, c as c_int)),
             libc::SYS_ppoll => c_long::from(ready::ppoll(a as _, b as u64, c as _, d as _)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => c_long::from(ready::select(fd, b as _, c as _, d as _, e as _)),
-            libc::SYS_pselect6 => match ready::pselect6(fd, [b as _, c as _, d as _], e as _, f as _) {
-                Some(r) => c_long::from(r),
-                None => next::syscall(n, a, b, c, d, e, f),
-            },
+            libc::SYS_pselect6 => {
+                match ready::pselect6(fd, [b as _, c as _, d as _], e as _, f as _) {
+                    Some(r) => c_long::from(r),
+                    None => next::syscall(n, a, b, c, d, e, f),
+                }
+            }
             libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
                 rights::change_user(|| next::syscall(n, a, b, c, d, e, f))
             }
             libc::SYS_fcntl => c_long::from(fcntl64(fd, b as c_int, c)),
             libc::SYS_ioctl => c_long::from(ioctl(fd, b as c_ulong, c)),
-            libc::SYS_setsockopt => c_long::from(super::file::setsockopt(fd, b as c_int, c as c_int, d as _, e as u32)),
-            libc::SYS_getsockopt => c_long::from(super::file::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+            libc::SYS_setsockopt => {
+                c_long::from(super::file::setsockopt(fd, b as c_int, c as c_int, d as _, e as u32))
+            }
+            libc::SYS_getsockopt => {
+                c_long::from(super::file::getsockopt(fd, b as c_int, c as c_int, d as _, e as _))
+            }
             libc::SYS_accept => c_long::from(made::accept(fd, b as _, c as _)),
-            libc::SYS_splice => super::file::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
+            libc::SYS_splice => {
+                super::file::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long
+            }
             libc::SYS_preadv2 => io::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
-            libc::SYS_pwritev2 => io::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_pwritev2 => {
+                io::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => c_long::from(ready::epoll_create(fd)),
             libc::SYS_epoll_create1 => c_long::from(ready::epoll_create1(fd)),
             libc::SYS_prctl
             | libc::SYS_seccomp
@@ -229,12 +273,23 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 next::syscall(n, a, b, c, d, e, f)
             }
             libc::SYS_io_uring_setup => {
-                if !rights::may_have_io_uring() {
-                    return fail(libc::ENOSYS) as c_long;
-                }
-                next::syscall(n, a, b, c, d, e, f)
+                let call = || told(next::syscall(n, a, b, c, d, e, f) as isize);
+                tell(uring::setup(b as _, call)) as c_long
             }
-            _ if fork::is_fork(n, a, b) => super::process::fork_by(|| next::syscall(n, a, b, c, d, e, f)),
+            libc::SYS_io_uring_enter => {
+                let call = |submit: u32, wait: u32, flags: u32| {
+                    let (submit, wait) = (submit as usize, wait as usize);
+                    told(next::syscall(n, a, submit, wait, flags as usize, e, f) as isize)
+                };
+                tell(uring::enter(fd, b as u32, c as u32, d as u32, call)) as c_long
+            }
+            libc::SYS_io_uring_register => {
+                let call = || told(next::syscall(n, a, b, c, d, e, f) as isize);
+                tell(uring::register(b as u32, c, d as u32, call)) as c_long
+            }
+            _ if fork::is_fork(n, a, b) => {
+                super::process::fork_by(|| next::syscall(n, a, b, c, d, e, f))
+            }
             _ => next::syscall(n, a, b, c, d, e, f),
         }
     }

@@ -31,7 +31,9 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
     watched!(fd, unsafe { next::recv(fd, buf, n, flags) });
-    tell(unsafe { receive::recv(fd, &[one(buf, n)], flags, || told(next::recv(fd, buf, n, flags))) })
+    tell(unsafe {
+        receive::recv(fd, &[one(buf, n)], flags, || told(next::recv(fd, buf, n, flags)))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -45,7 +47,9 @@ pub unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     watched!(fd, unsafe { next::recvfrom(fd, buf, n, flags, a, l) });
     unsafe {
-        let r = receive::recv(fd, &[one(buf, n)], flags, || told(next::recvfrom(fd, buf, n, flags, a, l)));
+        let r = receive::recv(fd, &[one(buf, n)], flags, || {
+            told(next::recvfrom(fd, buf, n, flags, a, l))
+        });
         // TCP fills no address in; the kernel says so by a zero length.
         if r >= 0 && !a.is_null() && !socket::faulty(l) {
             *l = 0;
@@ -68,7 +72,13 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C" fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    off: off_t,
+    flags: c_int,
+) -> ssize_t {
     watched!(fd, unsafe { next::preadv2(fd, iov, n, off, flags) });
     unsafe {
         match slice(iov, n as isize) {
@@ -97,10 +107,18 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> s
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int {
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    v: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    t: *mut timespec,
+) -> c_int {
     watched!(fd, unsafe { next::recvmmsg(fd, v, n, flags, t) });
     unsafe {
-        tell(receive::recvmmsg(fd, v, n, flags, t, || told(next::recvmmsg(fd, v, n, flags, t) as isize))) as c_int
+        tell(receive::recvmmsg(fd, v, n, flags, t, || {
+            told(next::recvmmsg(fd, v, n, flags, t) as isize)
+        })) as c_int
     }
 }
 
@@ -113,7 +131,9 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssiz
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
     watched!(fd, unsafe { next::send(fd, buf, n, flags) });
-    tell(unsafe { transmit::send(fd, &[one(buf, n)], flags, || told(next::send(fd, buf, n, flags))) })
+    tell(unsafe {
+        transmit::send(fd, &[one(buf, n)], flags, || told(next::send(fd, buf, n, flags)))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -126,8 +146,11 @@ pub unsafe extern "C" fn sendto(
     l: socklen_t,
 ) -> ssize_t {
     watched!(fd, unsafe { next::sendto(fd, buf, n, flags, a, l) });
-    // An address on a connected TCP socket is ignored, except by TCP fast open on one that is not connected.
-    tell(unsafe { transmit::send(fd, &[one(buf, n)], flags, || told(next::sendto(fd, buf, n, flags, a, l))) })
+    // An address on a connected TCP socket is ignored, except by TCP fast open on one that is not
+    // connected.
+    tell(unsafe {
+        transmit::send(fd, &[one(buf, n)], flags, || told(next::sendto(fd, buf, n, flags, a, l)))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -142,7 +165,13 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    off: off_t,
+    flags: c_int,
+) -> ssize_t {
     watched!(fd, unsafe { next::pwritev2(fd, iov, n, off, flags) });
     unsafe {
         match slice(iov, n as isize) {

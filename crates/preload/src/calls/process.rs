@@ -1,4 +1,4 @@
-//! fork, exec, spawn, signals' restart rule, and io_uring.
+//! fork, exec, spawn, and signals' restart rule.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
@@ -7,19 +7,24 @@ use core::sync::atomic::{AtomicBool, Ordering::*};
 use libc::{FILE, pid_t};
 use smc::reason;
 use socket::fds;
-use socket::rights::{self, change_effective_user, change_user, leave_for};
+use socket::rights::{change_effective_user, change_user, leave_for};
 use socket::{fork, kernel};
 
 use crate::libc_kernel::ONE_SHOT;
 use crate::{alloc, next};
 
-/// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its holder does not.
+/// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its
+/// holder does not.
 static HEAP_HELD: AtomicBool = AtomicBool::new(false);
 
 /// Registers the fork handlers.
 pub fn init() {
     unsafe extern "C" {
-        fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> c_int;
+        fn pthread_atfork(
+            prepare: extern "C" fn(),
+            parent: extern "C" fn(),
+            child: extern "C" fn(),
+        ) -> c_int;
     }
     // SAFETY: three functions that stay loaded (the library is linked nodelete).
     unsafe { pthread_atfork(prepare, parent, child) };
@@ -27,7 +32,7 @@ pub fn init() {
 
 extern "C" fn prepare() {
     fork::prepare();
-    if fds::has_left() {
+    if fds::has_stopped() {
         return;
     }
     // Held over the fork so that the child finds the heap whole.
@@ -66,10 +71,16 @@ pub fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub unsafe extern "C" fn sigaction(
+    sig: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
     unsafe {
-        if !socket::faulty(new) && (*new).sa_flags & (libc::SA_RESETHAND | libc::SA_RESTART) == libc::SA_RESETHAND {
+        if !socket::faulty(new)
+            && (*new).sa_flags & (libc::SA_RESETHAND | libc::SA_RESTART) == libc::SA_RESETHAND
+        {
             ONE_SHOT.store(true, Relaxed);
         }
         let r = next::sigaction(sig, new, old);
@@ -79,7 +90,10 @@ pub unsafe extern "C" fn sigaction(sig: c_int, new: *const libc::sigaction, old:
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __sysv_signal(sig: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+pub unsafe extern "C" fn __sysv_signal(
+    sig: c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
     ONE_SHOT.store(true, Relaxed);
     let before = unsafe { next::__sysv_signal(sig, handler) };
     kernel::handlers_changed();
@@ -87,7 +101,10 @@ pub unsafe extern "C" fn __sysv_signal(sig: c_int, handler: libc::sighandler_t) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sysv_signal(sig: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+pub unsafe extern "C" fn sysv_signal(
+    sig: c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
     unsafe { __sysv_signal(sig, handler) }
 }
 
@@ -135,22 +152,6 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     unsafe { next::unshare(flags) }
 }
 
-macro_rules! uring {
-    ($($name:ident ( $($a:ident : $t:ty),* );)*) => {
-        $(#[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
-            if !rights::may_have_io_uring() {
-                return -libc::ENOSYS;
-            }
-            unsafe { next::$name($($a),*) }
-        })*
-    };
-}
-uring! {
-    io_uring_queue_init(n: libc::c_uint, ring: *mut c_void, flags: libc::c_uint);
-    io_uring_queue_init_params(n: libc::c_uint, ring: *mut c_void, p: *mut c_void);
-}
-
 macro_rules! exec {
     ($($name:ident ( $($a:ident : $t:ty),* );)*) => {
         $(#[unsafe(no_mangle)]
@@ -172,18 +173,20 @@ exec! {
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char);
 }
 
-/// Names that are jumped to with stack and arguments untouched: variadic ones, whatever they are passed, and those that
-/// return twice.
+/// Names that are jumped to with stack and arguments untouched: variadic ones, whatever they are
+/// passed, and those that return twice.
 macro_rules! variadic {
     ($prepare:ident: $($name:ident)*) => {
         $(#[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
-            // Keeps the argument registers over the call that prepares, then jumps: the stack is as the caller left it.
+            // Keeps the argument registers over the call that prepares, then jumps: the stack is as
+            // the caller left it.
             core::arch::naked_asm!(
                 "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
-                // Floating-point arguments travel in vector registers; 128 bytes keep the stack aligned.
+                // Floating-point arguments travel in vector registers; 128 bytes keep the stack
+                // aligned.
                 "sub rsp, 128",
                 "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
                 "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
@@ -235,7 +238,7 @@ extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
 extern "C" fn prepare_print(name: *const c_char, fd: usize) -> *mut c_void {
     let fd = fd as c_int;
     if let Some(port) = fds::port(fd) {
-        fds::give_up(port, reason::STDIO.code());
+        fds::go_back_for_others(port, reason::STDIO.code());
     }
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
@@ -253,13 +256,13 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(cmd: *const c_char) -> c_int {
-    let _kept = fds::revert_for_spawn();
+    let _kept = fds::go_back_for_spawn();
     unsafe { next::system(cmd) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(cmd: *const c_char, mode: *const c_char) -> *mut FILE {
-    let _kept = fds::revert_for_spawn();
+    let _kept = fds::go_back_for_spawn();
     unsafe { next::popen(cmd, mode) }
 }
 
@@ -272,7 +275,7 @@ pub unsafe extern "C" fn posix_spawn(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    let _kept = fds::revert_for_spawn();
+    let _kept = fds::go_back_for_spawn();
     unsafe { next::posix_spawn(pid, path, fa, attr, argv, envp) }
 }
 
@@ -285,15 +288,19 @@ pub unsafe extern "C" fn posix_spawnp(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    let _kept = fds::revert_for_spawn();
+    let _kept = fds::go_back_for_spawn();
     unsafe { next::posix_spawnp(pid, file, fa, attr, argv, envp) }
 }
 
 /// A socket that a spawned program will find under another number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int {
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    fa: *mut c_void,
+    fd: c_int,
+    new: c_int,
+) -> c_int {
     if let Some(port) = fds::existing(fd) {
-        fds::give_up(port, reason::INHERITED.code());
+        fds::go_back_for_others(port, reason::INHERITED.code());
     }
     unsafe { next::posix_spawn_file_actions_adddup2(fa, fd, new) }
 }

@@ -24,10 +24,16 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int {
+pub unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    t: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
     unsafe {
         let Ok(limit) = duration(t) else { return next::ppoll(fds, n, t, mask) };
-        tell(user::poll(fds, n, limit, mask, || told(next::ppoll(fds, n, t, mask) as isize))) as c_int
+        tell(user::poll(fds, n, limit, mask, || told(next::ppoll(fds, n, t, mask) as isize)))
+            as c_int
     }
 }
 
@@ -41,7 +47,12 @@ unsafe extern "C" {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: usize) -> c_int {
+pub unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: c_int,
+    room: usize,
+) -> c_int {
     unsafe {
         if room / size_of::<pollfd>() < n as usize {
             __chk_fail();
@@ -67,13 +78,21 @@ pub unsafe extern "C" fn __ppoll_chk(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int {
+pub unsafe extern "C" fn select(
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    t: *mut timeval,
+) -> c_int {
     unsafe {
         if !t.is_null() && faulty(t) {
             return next::select(n, r, w, e, t);
         }
         let limit = t.as_ref().map(|t| {
-            (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_usec.max(0) as u64 * 1000)
+            (t.tv_sec.max(0) as u64)
+                .saturating_mul(1_000_000_000)
+                .saturating_add(t.tv_usec.max(0) as u64 * 1000)
         });
         let start = smc::sys::now_ns();
         match sets::select(n, [r, w, e], limit, core::ptr::null()) {
@@ -92,7 +111,13 @@ pub unsafe extern "C" fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mu
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, t: *mut timeval) -> c_int {
+pub unsafe extern "C" fn __select(
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    t: *mut timeval,
+) -> c_int {
     unsafe { select(n, r, w, e, t) }
 }
 
@@ -114,12 +139,17 @@ pub unsafe extern "C" fn pselect(
     }
 }
 
-/// pselect as it is called by number: the mask behind a pointer, and the time left given back. None where the kernel must be
-/// asked.
+/// pselect as it is called by number: the mask behind a pointer, and the time left given back. None
+/// where the kernel must be asked.
 ///
 /// # Safety
 /// The caller's obligations are the kernel's.
-pub unsafe fn pselect6(n: c_int, sets: [*mut fd_set; 3], t: *mut timespec, mask: *const [usize; 2]) -> Option<c_int> {
+pub unsafe fn pselect6(
+    n: c_int,
+    sets: [*mut fd_set; 3],
+    t: *mut timespec,
+    mask: *const [usize; 2],
+) -> Option<c_int> {
     if !mask.is_null() && faulty(mask) {
         return None;
     }
@@ -158,9 +188,15 @@ pub unsafe extern "C" fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epo
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int) -> c_int {
+pub unsafe extern "C" fn epoll_wait(
+    ep: c_int,
+    evs: *mut epoll_event,
+    n: c_int,
+    timeout: c_int,
+) -> c_int {
     unsafe {
-        // Not the kernel's epoll_pwait, which a sandbox may forbid to a program that does not use it.
+        // Not the kernel's epoll_pwait, which a sandbox may forbid to a program that does not use
+        // it.
         let plain = || told(next::epoll_wait(ep, evs, n, timeout) as isize);
         tell(epoll::wait(ep, evs, n, ms(timeout), core::ptr::null(), plain)) as c_int
     }

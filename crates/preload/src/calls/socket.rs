@@ -11,7 +11,8 @@ use crate::{next, tell, told};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, proto: c_int) -> c_int {
     // SAFETY: here and below: the caller's obligations are libc's and are forwarded.
-    endpoint::made(domain, kind, proto, unsafe { next::socket(domain, kind, proto) } as isize) as c_int
+    endpoint::made(domain, kind, proto, unsafe { next::socket(domain, kind, proto) } as isize)
+        as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -20,7 +21,12 @@ pub unsafe extern "C" fn accept(fd: c_int, a: *mut sockaddr, l: *mut socklen_t) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(fd: c_int, a: *mut sockaddr, l: *mut socklen_t, flags: c_int) -> c_int {
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    a: *mut sockaddr,
+    l: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     endpoint::accepted(fd, unsafe { next::accept4(fd, a, l, flags) } as isize) as c_int
 }
 
@@ -28,7 +34,11 @@ pub unsafe extern "C" fn accept4(fd: c_int, a: *mut sockaddr, l: *mut socklen_t,
 pub unsafe extern "C" fn connect(fd: c_int, a: *const sockaddr, l: socklen_t) -> c_int {
     unsafe {
         endpoint::before_connect(fd, a, l);
-        next::connect(fd, a, l)
+        let r = next::connect(fd, a, l);
+        if !smc::meet::may_offer() {
+            return r;
+        }
+        tell(endpoint::connected(fd, a, l, told(r as isize))) as c_int
     }
 }
 
@@ -55,7 +65,12 @@ unsafe fn made(r: c_int, pair: *mut c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn socketpair(domain: c_int, kind: c_int, proto: c_int, pair: *mut c_int) -> c_int {
+pub unsafe extern "C" fn socketpair(
+    domain: c_int,
+    kind: c_int,
+    proto: c_int,
+    pair: *mut c_int,
+) -> c_int {
     unsafe { made(next::socketpair(domain, kind, proto, pair), pair) }
 }
 

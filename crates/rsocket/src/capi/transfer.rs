@@ -66,7 +66,12 @@ fn target(one: &iovec) -> (*mut u8, usize) {
 /// # Safety
 /// As `send`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rsend(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C" fn rsend(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the caller's obligation, as for the function of the kernel; so in this whole file.
     count(unsafe { socket::send(fd, &[(buf.cast(), len)], flags) })
 }
@@ -159,7 +164,8 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int)
     // SAFETY: as above.
     let recv = |bufs: &[_]| unsafe { socket::recv_from(fd, bufs, flags, addr, addr_len) };
     // SAFETY: as above.
-    let got = unsafe { with(message.msg_iov, message.msg_iovlen, core::ptr::null_mut(), target, recv) };
+    let got =
+        unsafe { with(message.msg_iov, message.msg_iovlen, core::ptr::null_mut(), target, recv) };
     message.msg_flags = 0;
     count(got)
 }
@@ -183,7 +189,8 @@ pub unsafe extern "C" fn rreadv(fd: c_int, iov: *const iovec, n: c_int) -> ssize
     count(unsafe { with(iov, n, core::ptr::null_mut(), target, recv) })
 }
 
-/// Opens `buf` to the peer's `riowrite` at `offset`, or for -1 at an offset of our choice, which is returned.
+/// Opens `buf` to the peer's `riowrite` at `offset`, or for -1 at an offset of our choice, which is
+/// returned.
 ///
 /// # Safety
 /// `buf` stays writable for `len` bytes until `riounmap` or `rclose`.
@@ -211,12 +218,19 @@ pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
     number(socket::unmap(fd, buf.cast(), len).map(|()| 0))
 }
 
-/// Writes to what the peer has mapped at `offset`. An error is `(size_t) -1`, for the published type.
+/// Writes to what the peer has mapped at `offset`. An error is `(size_t) -1`, for the published
+/// type.
 ///
 /// # Safety
 /// `buf` is readable for `len` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn riowrite(fd: c_int, buf: *const c_void, len: size_t, offset: off_t, flags: c_int) -> size_t {
+pub unsafe extern "C" fn riowrite(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    offset: off_t,
+    flags: c_int,
+) -> size_t {
     // SAFETY: as above.
     count(unsafe { socket::write_mapped(fd, buf.cast(), len, offset, flags) }) as size_t
 }

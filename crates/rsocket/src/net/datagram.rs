@@ -8,7 +8,8 @@ use shm::Errno;
 use std::io::Result;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// A datagram rsocket: messages of up to what one UDP packet holds, which may be lost or change their order.
+/// A datagram rsocket: messages of up to what one UDP packet holds, which may be lost or change
+/// their order.
 #[derive(Debug)]
 pub struct RsocketDatagram(Owned);
 
@@ -42,7 +43,9 @@ impl RsocketDatagram {
         let bufs = [(bytes.as_ptr(), bytes.len())];
         addr::each(address, |address| {
             // SAFETY: a slice and a complete address.
-            addr::with(address, |ptr, len| unsafe { socket::send_to(self.0.0, &bufs, 0, Some((ptr, len))) })
+            addr::with(address, |ptr, len| unsafe {
+                socket::send_to(self.0.0, &bufs, 0, Some((ptr, len)))
+            })
         })
     }
 

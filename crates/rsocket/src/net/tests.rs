@@ -25,7 +25,10 @@ fn reads_like_std_net() {
     assert!(client.take_error().unwrap().is_none());
     assert_ne!(client.wait(libc::POLLIN, None).unwrap() & libc::POLLIN, 0, "the end is readable");
     server.join().unwrap();
-    assert_eq!(RsocketStream::connect(address).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(
+        RsocketStream::connect(address).unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionRefused
+    );
 }
 
 #[test]
@@ -55,7 +58,10 @@ fn writes_into_mapped_memory() {
 
 #[test]
 fn datagrams_know_their_sender() {
-    let (a, b) = (RsocketDatagram::bind("127.0.0.1:0").unwrap(), RsocketDatagram::bind("127.0.0.1:0").unwrap());
+    let (a, b) = (
+        RsocketDatagram::bind("127.0.0.1:0").unwrap(),
+        RsocketDatagram::bind("127.0.0.1:0").unwrap(),
+    );
     let (to_a, to_b) = (a.local_addr().unwrap(), b.local_addr().unwrap());
     assert_eq!(a.send_to(b"one", to_b).unwrap(), 3);
     let mut buffer = [0; 8];

@@ -28,7 +28,8 @@ impl Any {
         match self {
             Any::Shared(end) => end.close(last),
             Any::Verbs(end) if last => end.tear_down(),
-            // The child of a fork has the numbers of another process's objects, and nothing to give back.
+            // The child of a fork has the numbers of another process's objects, and nothing to give
+            // back.
             Any::Verbs(_) => {}
         }
     }

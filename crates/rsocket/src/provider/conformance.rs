@@ -68,8 +68,9 @@ fn receive<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>, n: usize) -> VecDequ
     while got.len() < n {
         from.poll_cq(&mut out);
         let count = to.poll_cq(&mut out);
-        let receives =
-            out[..count].iter().filter_map(|c| if let Completion::Recv(imm) = c { Some(*imm) } else { None });
+        let receives = out[..count]
+            .iter()
+            .filter_map(|c| if let Completion::Recv(imm) = c { Some(*imm) } else { None });
         let before = got.len();
         got.extend(receives);
         if got.len() != before {
@@ -82,7 +83,7 @@ fn receive<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>, n: usize) -> VecDequ
 
 fn contents(region: &Region, at: usize, len: usize) -> Vec<u8> {
     // SAFETY: within the region, to which nobody writes meanwhile.
-    (at..at + len).map(|i| unsafe { region.ptr.add(i).read_volatile() }).collect()
+    (at..at + len).map(|i| unsafe { region.ptr.wrapping_add(i).read_volatile() }).collect()
 }
 
 fn writes_land_in_place<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>) {
@@ -125,10 +126,18 @@ fn beyond_the_memory_is_refused<E: Endpoint>(from: &End<'_, E>, to: &End<'_, E>)
     let region = to.memory();
     let before = contents(&region, 0, region.len);
     for (at, len) in [(region.len, 1), (region.len - 1, 2), (usize::MAX / 2, 1)] {
-        assert_eq!(post(from, &vec![9; len], &region, at, Some(1)), Err(PostError::Access), "{len} bytes at {at}");
+        assert_eq!(
+            post(from, &vec![9; len], &region, at, Some(1)),
+            Err(PostError::Access),
+            "{len} bytes at {at}"
+        );
     }
     let other = Region { key: !region.key, ..region };
-    assert_eq!(post(from, &[9], &Region { addr: 8, ..other }, 0, None), Err(PostError::Access), "an unknown key");
+    assert_eq!(
+        post(from, &[9], &Region { addr: 8, ..other }, 0, None),
+        Err(PostError::Access),
+        "an unknown key"
+    );
     assert!(contents(&region, 0, region.len) == before);
     assert_eq!(to.poll_cq(&mut [Completion::Recv(0); 8]), 0, "and nothing was told");
 }

@@ -1,5 +1,5 @@
-//! A provider around another that behaves as hardware may: work requests are carried out later, in order;
-//! only short ones are copied when posted; queues are full now and then; and one may fail.
+//! A provider around another that behaves as hardware may: work requests are carried out later, in
+//! order; only short ones are copied when posted; queues are full now and then; and one may fail.
 #![allow(unsafe_code)]
 
 use super::{Completion, Endpoint, Lane, PostError, Region, Remote};
@@ -68,8 +68,11 @@ impl<E: Endpoint> Faulty<E> {
                 none if none.is_empty() => vec![(request.inline.as_ptr(), request.inline.len())],
                 some => some.clone(),
             };
-            // SAFETY: readable until the completion that follows below; one thread at a time, by the lock.
-            let done = unsafe { self.inner.post_write(request.lane, &pieces, request.to, request.imm, request.id) };
+            // SAFETY: readable until the completion that follows below; one thread at a time, by
+            // the lock.
+            let done = unsafe {
+                self.inner.post_write(request.lane, &pieces, request.to, request.imm, request.id)
+            };
             if done == Err(PostError::Full) {
                 return;
             }

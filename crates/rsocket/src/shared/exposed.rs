@@ -1,11 +1,13 @@
 //! Memory of the application that the peer may write to.
 //!
-//! Such memory lies anywhere in the address space, and the application may be spinning on it without a call
-//! to us. Where it is ordinary private memory, its whole pages are replaced in place by pages of a sealed
-//! memfd with the same content, which the peer maps: a direct write is then a copy and nothing else. All
-//! other memory, and the parts of pages at both ends, is written by the kernel ([`super::remote`]).
+//! Such memory lies anywhere in the address space, and the application may be spinning on it
+//! without a call to us. Where it is ordinary private memory, its whole pages are replaced in place
+//! by pages of a sealed memfd with the same content, which the peer maps: a direct write is then a
+//! copy and nothing else. All other memory, and the parts of pages at both ends, is written by the
+//! kernel ([`super::remote`]).
 //!
-//! The child of a fork gets a private copy again, so that it sees what it would have seen without us.
+//! The child of a fork gets a private copy again, so that it sees what it would have seen without
+//! us.
 #![allow(unsafe_code)]
 
 use super::QueuePair;
@@ -53,7 +55,9 @@ pub struct Exposed([UnsafeCell<Pages>; SLOTS]);
 
 impl Default for Exposed {
     fn default() -> Self {
-        Self([const { UnsafeCell::new(Pages { start: 0, len: 0, inode: 0, fd: 0, pid: 0 }) }; SLOTS])
+        Self(
+            [const { UnsafeCell::new(Pages { start: 0, len: 0, inode: 0, fd: 0, pid: 0 }) }; SLOTS],
+        )
     }
 }
 
@@ -102,8 +106,8 @@ impl QueuePair {
             // The peer would ask the kernel for our parent's memory.
             return Err(Errno::OPNOTSUPP);
         }
-        // Where Yama restricts debugging to descendants, this peer is to be let in. Elsewhere it fails.
-        // SAFETY: only changes who may debug this process.
+        // Where Yama restricts debugging to descendants, this peer is to be let in. Elsewhere it
+        // fails. SAFETY: only changes who may debug this process.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, self.peer_pid as libc::c_ulong, 0, 0, 0) };
         // SAFETY: under the lock of the stream's maps, here and in `conceal_buffer`.
         let free = self.exposed.0.iter().position(|cell| unsafe { (*cell.get()).len } == 0);
@@ -151,13 +155,20 @@ fn slot_of(key: u32) -> Option<usize> {
 
 pub fn inode(fd: RawFd) -> Option<u64> {
     // SAFETY: for one system call, which answers EBADF if it is not open.
-    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) }).and_then(|fd| rustix::fs::fstat(fd).ok()).map(|s| s.st_ino)
+    (fd >= 0)
+        .then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+        .and_then(|fd| rustix::fs::fstat(fd).ok())
+        .map(|s| s.st_ino)
 }
 
 /// Puts shared pages in place of the whole pages within the buffer, if those are ordinary memory.
 fn share_pages(ptr: usize, len: usize) -> Option<Pages> {
     let (start, end) = (ptr.next_multiple_of(PAGE), (ptr + len) / PAGE * PAGE);
-    if start >= end || !covered(start, end, |map| map.writable && map.private && map.inode == 0 && map.is_plain()) {
+    if start >= end
+        || !covered(start, end, |map| {
+            map.writable && map.private && map.inode == 0 && map.is_plain()
+        })
+    {
         return None;
     }
     let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -167,11 +178,13 @@ fn share_pages(ptr: usize, len: usize) -> Option<Pages> {
     let fd = rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(file) }, file).ok()?;
     let inode = inode(file)?;
     let len = end - start;
-    // SAFETY: both are mapped and `len` long. Other threads that write to the buffer meanwhile break the
-    // contract of `riomap`.
+    // SAFETY: both are mapped and `len` long. Other threads that write to the buffer meanwhile
+    // break the contract of `riomap`.
     unsafe { core::ptr::copy_nonoverlapping(start as *const u8, segment.base(), len) };
-    // SAFETY: moves our mapping over memory of the same content, which is the application's to lend.
-    unsafe { mremap_fixed(segment.base().cast(), len, len, MremapFlags::MAYMOVE, start as *mut _) }.ok()?;
+    // SAFETY: moves our mapping over memory of the same content, which is the application's to
+    // lend.
+    unsafe { mremap_fixed(segment.base().cast(), len, len, MremapFlags::MAYMOVE, start as *mut _) }
+        .ok()?;
     segment.leave();
     shared.push((start, len, inode));
     Some(Pages { start, len, inode, fd: rustix::fd::IntoRawFd::into_raw_fd(fd), pid: pid() })
@@ -184,8 +197,12 @@ fn make_private(start: usize, len: usize, inode: u64) {
     }
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let Ok(copy) = (unsafe { mmap_anonymous(core::ptr::null_mut(), len, prot, MapFlags::PRIVATE) }) else { return };
-    // SAFETY: both are mapped and `len` long; what the peer writes meanwhile may be lost, as the map has ended.
+    let Ok(copy) = (unsafe { mmap_anonymous(core::ptr::null_mut(), len, prot, MapFlags::PRIVATE) })
+    else {
+        return;
+    };
+    // SAFETY: both are mapped and `len` long; what the peer writes meanwhile may be lost, as the
+    // map has ended.
     unsafe { core::ptr::copy_nonoverlapping(start as *const u8, copy.cast::<u8>(), len) };
     // SAFETY: puts it where our own pages lie.
     let _ = unsafe { mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, start as *mut _) };
@@ -252,7 +269,8 @@ mod tests {
         let pages = share_pages(at, len).expect("plain memory");
         assert!(pages.start >= at && pages.start + pages.len <= at + len && pages.len >= 8 * PAGE);
         assert!(buffer == before, "the same content");
-        assert!(covered(pages.start, pages.start + pages.len, |map| map.inode == pages.inode && !map.private));
+        assert!(covered(pages.start, pages.start + pages.len, |map| map.inode == pages.inode
+            && !map.private));
         assert!(share_pages(pages.start, pages.len).is_none(), "not twice");
         make_private(pages.start, pages.len, pages.inode + 1);
         buffer[5 * PAGE] ^= 1;
@@ -273,13 +291,17 @@ mod tests {
 
     #[test]
     fn lines_of_maps() {
-        let (from, to, map) = parse("7f00-8f00 rw-p 00000000 00:00 0                          [heap]").unwrap();
+        let (from, to, map) =
+            parse("7f00-8f00 rw-p 00000000 00:00 0                          [heap]").unwrap();
         assert_eq!(
             (from, to, map.writable, map.private, map.inode, map.name),
             (0x7f00, 0x8f00, true, true, 0, "[heap]")
         );
         let (_, _, map) = parse("7f00-8f00 r--s 00001000 fe:01 1234   /lib/a b.so").unwrap();
-        assert_eq!((map.writable, map.private, map.inode, map.name), (false, false, 1234, "/lib/a b.so"));
+        assert_eq!(
+            (map.writable, map.private, map.inode, map.name),
+            (false, false, 1234, "/lib/a b.so")
+        );
         assert!(parse("rubbish").is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! How two ends find each other: connection management of the shared-memory provider.
 //!
-//! An rsocket is a real TCP socket of the kernel, so that ports, their conflicts, ephemeral ports, network
-//! namespaces, addresses and refusals are the kernel's. The TCP connection carries the request and a status;
-//! memory goes over a Unix connection beside it:
+//! An rsocket is a real TCP socket of the kernel, so that ports, their conflicts, ephemeral ports,
+//! network namespaces, addresses and refusals are the kernel's. The TCP connection carries the
+//! request and a status; memory goes over a Unix connection beside it:
 //!
 //! ```text
 //! connector                                                     acceptor
@@ -13,10 +13,13 @@
 //!   Unix  introduction: acceptor's secret, buffer, memfd  ----->
 //! ```
 //!
-//! Who echoes a secret has read it from the TCP connection, so the ends of both connections are the same
-//! two processes, whoever else knows the name (which any user can list). The Unix connection stays, as
-//! doorbell and as sign of life.
-#![allow(unsafe_code)]
+//! Who echoes a secret has read it from the TCP connection, so the ends of both connections are the
+//! same two processes, whoever else knows the name (which any user can list). The Unix connection
+//! stays, as doorbell and as sign of life.
+
+mod bytes;
+
+use bytes::{Reader, Writer, borrow, close, park, receive_whole, send_whole};
 
 use super::exposed::pid;
 use super::{DEVICE, Layout, MEMORY_KEY, QueuePair};
@@ -26,12 +29,12 @@ use crate::wire::{ConnData, ConnError};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use dibs::{Device, Dmb, Gid};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::event::Timespec;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use shm::Errno;
 
@@ -97,7 +100,8 @@ pub struct Met {
 
 /// What this end says of itself: addresses count from the beginning of its memory.
 fn own_data(config: &Config) -> ConnData {
-    let memory = Region { ptr: core::ptr::null_mut(), len: config.memory(), addr: 0, key: MEMORY_KEY };
+    let memory =
+        Region { ptr: core::ptr::null_mut(), len: config.memory(), addr: 0, key: MEMORY_KEY };
     conn_data(config, &memory)
 }
 
@@ -124,13 +128,25 @@ impl Request {
     pub fn send(tcp: BorrowedFd<'_>, config: Config) -> Result<Self, Errno> {
         let (name, secret) = (random()?, random()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::bind(&listener, &address(&name)?)?;
         rustix::net::listen(&listener, 4)?;
         let mut out = Writer(Vec::with_capacity(REQUEST));
-        out.put(&MAGIC).put(&name).put(&secret).put(&DEVICE.gid().to_bytes()).put(&own_data(&config).encode());
+        out.put(&MAGIC)
+            .put(&name)
+            .put(&secret)
+            .put(&DEVICE.gid().to_bytes())
+            .put(&own_data(&config).encode());
         send_whole(tcp, &out.0)?;
-        Ok(Self { config, listener: park(listener), secret, answer: None, candidate: -1, pid: pid() })
+        Ok(Self {
+            config,
+            listener: park(listener),
+            secret,
+            answer: None,
+            candidate: -1,
+            pid: pid(),
+        })
     }
 
     /// The descriptor that becomes readable when the acceptor comes, beside the TCP socket.
@@ -165,11 +181,13 @@ impl Request {
     fn finish(&mut self, theirs: &Introduction, answer: &Secret) -> Result<Met, Errno> {
         let own = Own::register(&self.config, theirs.gid)?;
         let unix = borrow(self.candidate);
-        let done = Introduction::send(unix, answer, &own, &own_data(&self.config)).and_then(|()| theirs.attach(&own));
+        let done = Introduction::send(unix, answer, &own, &own_data(&self.config))
+            .and_then(|()| theirs.attach(&own));
         match done {
             Ok(peer) => {
                 let pids = [self.pid, peer_pid(unix)?];
-                let qp = QueuePair::new((own.dmb, own.layout), peer, own.group, self.candidate, pids);
+                let qp =
+                    QueuePair::new((own.dmb, own.layout), peer, own.group, self.candidate, pids);
                 self.candidate = -1;
                 close(core::mem::replace(&mut self.listener, -1));
                 Ok(Met { qp, peer: theirs.data, config: self.config })
@@ -194,8 +212,8 @@ impl Request {
 }
 
 impl Answer {
-    /// Reads the request on a connection that was just accepted, and answers it. Err: not a connection for
-    /// us, to be closed.
+    /// Reads the request on a connection that was just accepted, and answers it. Err: not a
+    /// connection for us, to be closed.
     pub fn send(tcp: BorrowedFd<'_>, config: Config) -> Result<Self, Errno> {
         let mut bytes = [0; REQUEST];
         receive_whole(tcp, &mut bytes)?;
@@ -204,14 +222,19 @@ impl Answer {
             (rest.take(), rest.take(), rest.take(), rest.take());
         let data = ConnData::decode(&rest.take());
         let (MAGIC, Ok(peer)) = (magic, data) else {
-            let code = if matches!(data, Err(ConnError::Version(_))) { status::VERSION } else { status::RESOURCES };
+            let code = if matches!(data, Err(ConnError::Version(_))) {
+                status::VERSION
+            } else {
+                status::RESOURCES
+            };
             let _ = send_status(tcp, code, &[0; 16]);
             return Err(Errno::PROTO);
         };
         match Self::introduce(tcp, config, peer, (name, secret), Gid::from_bytes(gid)) {
             Ok(answer) => Ok(answer),
             Err(e) => {
-                let code = if e == Errno::CONNREFUSED { status::ELSEWHERE } else { status::RESOURCES };
+                let code =
+                    if e == Errno::CONNREFUSED { status::ELSEWHERE } else { status::RESOURCES };
                 let _ = send_status(tcp, code, &[0; 16]);
                 Err(e)
             }
@@ -225,7 +248,12 @@ impl Answer {
         (name, theirs): (Secret, Secret),
         gid: Gid,
     ) -> Result<Self, Errno> {
-        let unix = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let unix = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         rustix::net::connect(&unix, &address(&name)?)?;
         let secret = random()?;
         let own = Own::register(&config, gid)?;
@@ -252,7 +280,8 @@ impl Answer {
         }
         let peer = theirs.attach(&self.own)?;
         let pids = [self.pid, peer_pid(unix)?];
-        let mut qp = QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, pids);
+        let mut qp =
+            QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, pids);
         qp.since_accept = true;
         self.unix = -1;
         Ok(Some(Met { qp, peer: self.peer, config: self.config }))
@@ -280,17 +309,25 @@ struct Introduction {
 }
 
 impl Introduction {
-    fn send(unix: BorrowedFd<'_>, secret: &Secret, own: &Own, data: &ConnData) -> Result<(), Errno> {
+    fn send(
+        unix: BorrowedFd<'_>,
+        secret: &Secret,
+        own: &Own,
+        data: &ConnData,
+    ) -> Result<(), Errno> {
         let arena = DEVICE.lend(own.dmb.token).ok_or(Errno::NOBUFS)?;
         let mut out = Writer(Vec::with_capacity(INTRODUCTION));
         out.put(&MAGIC).put(secret).put(&DEVICE.gid().to_bytes()).put(&own.dmb.token.to_be_bytes());
         out.put(&own.dmb.len.to_be_bytes());
-        out.put(&own.layout.stream_slots.to_be_bytes()).put(&own.layout.memory.to_be_bytes()).put(&data.encode());
+        out.put(&own.layout.stream_slots.to_be_bytes())
+            .put(&own.layout.memory.to_be_bytes())
+            .put(&data.encode());
         let fds = [borrow(arena.raw())];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        let n = rustix::net::sendmsg(unix, &[IoSlice::new(&out.0)], &mut control, SendFlags::NOSIGNAL)?;
+        let n =
+            rustix::net::sendmsg(unix, &[IoSlice::new(&out.0)], &mut control, SendFlags::NOSIGNAL)?;
         if n == INTRODUCTION { Ok(()) } else { Err(Errno::PROTO) }
     }
 
@@ -300,7 +337,8 @@ impl Introduction {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = rustix::net::recvmsg(unix, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+        let got =
+            rustix::net::recvmsg(unix, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
         let n = match got {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             other => other?.bytes,
@@ -310,14 +348,22 @@ impl Introduction {
             _ => None,
         });
         let mut rest = Reader(&bytes);
-        let (magic, echo, gid): ([u8; 8], Secret, [u8; 16]) = (rest.take(), rest.take(), rest.take());
+        let (magic, echo, gid): ([u8; 8], Secret, [u8; 16]) =
+            (rest.take(), rest.take(), rest.take());
         let token = u64::from_be_bytes(rest.take());
         let [dmb_len, slots, memory] = [(); 3].map(|()| u32::from_be_bytes(rest.take()));
         let data = ConnData::decode(&rest.take());
         match (n, magic, data, rights) {
             (INTRODUCTION, MAGIC, Ok(data), Some(fd)) if echo == *secret => {
                 let layout = Layout::of_peer(slots, memory, dmb_len);
-                Ok(Some(Self { gid: Gid::from_bytes(gid), token, dmb_len, layout, data, memory: fd }))
+                Ok(Some(Self {
+                    gid: Gid::from_bytes(gid),
+                    token,
+                    dmb_len,
+                    layout,
+                    data,
+                    memory: fd,
+                }))
             }
             _ => Err(Errno::PROTO),
         }
@@ -328,7 +374,9 @@ impl Introduction {
         use rustix::fd::AsRawFd;
         let layout = self.layout.ok_or(Errno::PROTO)?;
         let arena = Some(self.memory.as_raw_fd());
-        let mapped = DEVICE.map_dmb(own.group, self.gid, self.token, self.dmb_len, arena).map_err(|_| Errno::PROTO)?;
+        let mapped = DEVICE
+            .map_dmb(own.group, self.gid, self.token, self.dmb_len, arena)
+            .map_err(|_| Errno::PROTO)?;
         // It is mapped on both sides now, and nobody else is to get it.
         DEVICE.close_share(own.dmb.token);
         Ok((mapped, layout))
@@ -379,78 +427,5 @@ fn receive_status(tcp: BorrowedFd<'_>) -> Result<Option<Secret>, Errno> {
         status::VERSION => Err(Errno::OPNOTSUPP),
         status::ELSEWHERE => Err(Errno::HOSTUNREACH),
         _ => Err(Errno::CONNREFUSED),
-    }
-}
-
-fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
-    // The first bytes on a new connection always fit.
-    match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-        Ok(n) if n == bytes.len() => Ok(()),
-        Ok(_) => Err(Errno::CONNRESET),
-        Err(e) => Err(e),
-    }
-}
-
-fn receive_whole(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::net::recv(fd, &mut bytes[done..], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Err(Errno::CONNRESET),
-            Ok((_, n)) => done += n,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => {
-                let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-                if rustix::event::poll(&mut fds, Some(&PATIENCE))? == 0 {
-                    return Err(Errno::TIMEDOUT);
-                }
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-/// Moves a descriptor out of the application's way, as far as its limit allows.
-fn park(fd: OwnedFd) -> RawFd {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    let floor = (limit / 4 * 3).min(768);
-    match rustix::io::fcntl_dupfd_cloexec(&fd, floor as RawFd) {
-        Ok(high) => {
-            close(fd.into_raw_fd());
-            high.into_raw_fd()
-        }
-        Err(_) => fd.into_raw_fd(),
-    }
-}
-
-fn close(fd: RawFd) {
-    if fd >= 0 {
-        // SAFETY: ours, and its last use.
-        unsafe { rustix::io::close(fd) };
-    }
-}
-
-fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: not -1, and open until the meeting ends.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn put(&mut self, bytes: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(bytes);
-        self
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    /// The next `N` bytes; messages have fixed sizes, so that they are there.
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (first, rest) = self.0.split_first_chunk().expect("a message of fixed size");
-        self.0 = rest;
-        *first
     }
 }

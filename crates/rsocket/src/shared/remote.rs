@@ -1,9 +1,10 @@
 //! Writes into memory that the peer's application has exposed.
 //!
-//! Pages that the peer shares are mapped here and written with a copy. Everything else the kernel copies
-//! across (`process_vm_writev`): no mapping, and no trust beyond what the two processes already have in each
-//! other, because the kernel asks for the right to debug, as it does before it hands out the descriptor of
-//! the shared pages (`pidfd_getfd`). Both must therefore belong to one user.
+//! Pages that the peer shares are mapped here and written with a copy. Everything else the kernel
+//! copies across (`process_vm_writev`): no mapping, and no trust beyond what the two processes
+//! already have in each other, because the kernel asks for the right to debug, as it does before it
+//! hands out the descriptor of the shared pages (`pidfd_getfd`). Both must therefore belong to one
+//! user.
 #![allow(unsafe_code)]
 
 use super::exposed::{SLOTS, inode, pid};
@@ -19,7 +20,8 @@ use shm::Segment;
 #[derive(Clone, Copy)]
 struct Window {
     key: u32,
-    /// The process that has mapped it: a fork shares this structure, and the other end of it has not.
+    /// The process that has mapped it: a fork shares this structure, and the other end of it has
+    /// not.
     pid: i32,
     base: *mut u8,
     start: u64,
@@ -37,19 +39,24 @@ impl Default for Windows {
 }
 
 impl QueuePair {
-    pub(super) fn write_exposed(&self, pieces: &[(*const u8, usize)], to: Remote) -> Result<(), PostError> {
+    pub(super) fn write_exposed(
+        &self,
+        pieces: &[(*const u8, usize)],
+        to: Remote,
+    ) -> Result<(), PostError> {
         let window = self.window(to.key);
         let mut addr = to.addr;
         for (from, len) in pieces {
             // Before, within and behind the pages.
-            let (first, last) = window.map_or((u64::MAX, u64::MAX), |w| (w.start, w.start + w.len as u64));
+            let (first, last) =
+                window.map_or((u64::MAX, u64::MAX), |w| (w.start, w.start + w.len as u64));
             let end = addr.checked_add(*len as u64).ok_or(PostError::Access)?;
             let (a, b) = (first.clamp(addr, end), last.clamp(addr, end));
             self.write_by_kernel(*from, addr, (a - addr) as usize)?;
             if let (Some(w), true) = (window, a < b) {
                 let at = w.base.wrapping_add((a - w.start) as usize);
-                // SAFETY: readable by the contract of `post_write`; the target lies in the window, whose pages
-                // cannot go away. The peer may race: its own bytes.
+                // SAFETY: readable by the contract of `post_write`; the target lies in the window,
+                // whose pages cannot go away. The peer may race: its own bytes.
                 unsafe { shm::copy(from.wrapping_add((a - addr) as usize), at, (b - a) as usize) };
             }
             self.write_by_kernel(from.wrapping_add((b - addr) as usize), b, (end - b) as usize)?;
@@ -64,29 +71,42 @@ impl QueuePair {
         let window = unsafe { &mut *self.windows.0[(key & 0xff) as usize].get() };
         if (window.key, window.pid) != (key, pid()) {
             // SYNC: exposed. Each word is loaded once and then checked.
-            if entry.key.load(Ordering::Acquire) != key || (window.pid != pid() && !window.base.is_null()) {
-                // The map has ended, or another process has the mapping: the kernel knows what is allowed.
+            if entry.key.load(Ordering::Acquire) != key
+                || (window.pid != pid() && !window.base.is_null())
+            {
+                // The map has ended, or another process has the mapping: the kernel knows what is
+                // allowed.
                 return None;
             }
             window.unmap();
-            let (start, len) = (entry.start.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed) as usize);
+            let (start, len) =
+                (entry.start.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed) as usize);
             let fd = entry.fd.load(Ordering::Relaxed);
             let base = self.map_pages(fd, entry.inode.load(Ordering::Relaxed), len);
             let fits = start.checked_add(len as u64).is_some();
-            *window = Window { key, pid: pid(), base: base.filter(|_| fits).unwrap_or(null_mut()), start, len };
+            *window = Window {
+                key,
+                pid: pid(),
+                base: base.filter(|_| fits).unwrap_or(null_mut()),
+                start,
+                len,
+            };
         }
         (!window.base.is_null()).then_some(*window)
     }
 
     /// Maps a memfd of the peer's, if the kernel lets us have it and it is the one that was told.
     fn map_pages(&self, number: i32, file: u64, len: usize) -> Option<*mut u8> {
-        // A process id may name another process once the peer is gone, and then the socket has ended.
+        // A process id may name another process once the peer is gone, and then the socket has
+        // ended.
         if number < 0 || self.is_ended() {
             return None;
         }
         let process = pidfd_open(Pid::from_raw(self.peer_pid)?, PidfdFlags::empty()).ok()?;
         let fd = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
-        let segment = Segment::open(fd.as_raw_fd(), len, len).ok().filter(|_| inode(fd.as_raw_fd()) == Some(file))?;
+        let segment = Segment::open(fd.as_raw_fd(), len, len)
+            .ok()
+            .filter(|_| inode(fd.as_raw_fd()) == Some(file))?;
         let base = segment.base();
         segment.leave();
         Some(base)
@@ -102,10 +122,14 @@ impl QueuePair {
         }
         let mut done = 0;
         while done < len {
-            let local = libc::iovec { iov_base: from.wrapping_add(done) as *mut _, iov_len: len - done };
-            let there = libc::iovec { iov_base: (addr as usize).wrapping_add(done) as *mut _, iov_len: len - done };
-            // SAFETY: reads what the caller of `post_write` vouches for, and writes in another process,
-            // or in memory that this one has exposed.
+            let local =
+                libc::iovec { iov_base: from.wrapping_add(done) as *mut _, iov_len: len - done };
+            let there = libc::iovec {
+                iov_base: (addr as usize).wrapping_add(done) as *mut _,
+                iov_len: len - done,
+            };
+            // SAFETY: reads what the caller of `post_write` vouches for, and writes in another
+            // process, or in memory that this one has exposed.
             let n = unsafe { libc::process_vm_writev(self.peer_pid, &local, 1, &there, 1, 0) };
             match usize::try_from(n) {
                 Ok(n) if n > 0 => done += n,

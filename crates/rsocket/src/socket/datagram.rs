@@ -1,7 +1,8 @@
 //! Datagrams: the kernel's UDP socket under our number.
 //!
-//! librdmacm's datagram rsockets begin as UDP too, and move to a UD queue pair once the peer's is known. On
-//! one machine the kernel's loopback delivers what that would, with the same loss when a receiver is slow.
+//! librdmacm's datagram rsockets begin as UDP too, and move to a UD queue pair once the peer's is
+//! known. On one machine the kernel's loopback delivers what that would, with the same loss when a
+//! receiver is slow.
 #![allow(unsafe_code)]
 
 use super::Socket;
@@ -22,15 +23,18 @@ pub unsafe fn send(
     if bufs.iter().map(|b| b.1).sum::<usize>() > LARGEST {
         return Err(Errno::MSGSIZE);
     }
-    let mut iov: Vec<libc::iovec> =
-        bufs.iter().map(|(ptr, len)| libc::iovec { iov_base: *ptr as *mut _, iov_len: *len }).collect();
+    let mut iov: Vec<libc::iovec> = bufs
+        .iter()
+        .map(|(ptr, len)| libc::iovec { iov_base: *ptr as *mut _, iov_len: *len })
+        .collect();
     // SAFETY: all of a msghdr may be zero.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (iov.as_mut_ptr(), iov.len());
     if let Some((addr, len)) = to {
         (message.msg_name, message.msg_namelen) = (addr as *mut _, len);
     }
-    // SAFETY: by the contract; a message that is too long, or no address, is the kernel's to refuse.
+    // SAFETY: by the contract; a message that is too long, or no address, is the kernel's to
+    // refuse.
     let n = unsafe { libc::sendmsg(socket.raw(), &message, flags | libc::MSG_NOSIGNAL) };
     usize::try_from(n).map_err(|_| last_error())
 }

@@ -5,15 +5,16 @@ use super::{Meeting, Phase, Socket, verbs};
 use crate::config::Provider;
 use crate::shared::meet::Answer;
 use crate::stream::How;
-use crate::{config, table};
+use crate::{census, config, table};
 use core::sync::atomic::Ordering;
-use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use shm::Errno;
 use std::time::Duration;
 
 /// AF_IB: addresses of InfiniBand without IP.
 const AF_IB: i32 = 27;
-/// The kernel completes a connection for `accept` only when its request has arrived, for at least so long.
+/// The kernel completes a connection for `accept` only when its request has arrived, for at least
+/// so long.
 const DEFER: i32 = 1;
 
 /// Runs a call of libc that returns -1 with errno.
@@ -25,7 +26,8 @@ pub fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// How long to poll before sleeping: not at all where no other processor could make the wait shorter.
+/// How long to poll before sleeping: not at all where no other processor could make the wait
+/// shorter.
 pub fn spin() -> Duration {
     let several = rustix::thread::sched_getaffinity(None).map_or(true, |set| set.count() > 1)
         || std::thread::available_parallelism().map_or(true, |n| n.get() > 1)
@@ -71,6 +73,9 @@ pub(super) fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Soc
     let guard = unsafe { OwnedFd::from_raw_fd(fd) };
     let socket = Socket::create(fd, domain, phase)?;
     table::insert(fd, socket)?;
+    if phase == Phase::Idle {
+        census::enter(guard.as_fd());
+    }
     let _ = guard.into_raw_fd();
     Ok(socket)
 }
@@ -93,7 +98,11 @@ pub unsafe fn bind(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Result<(
 pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
     let socket = table::get(fd)?;
     if !matches!(socket.phase(), Phase::Idle | Phase::Listening) {
-        return Err(if socket.phase() == Phase::Datagram { Errno::OPNOTSUPP } else { Errno::INVAL });
+        return Err(if socket.phase() == Phase::Datagram {
+            Errno::OPNOTSUPP
+        } else {
+            Errno::INVAL
+        });
     }
     if socket.is_verbs() {
         return verbs::listen(socket, backlog);
@@ -101,7 +110,9 @@ pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
     let value = core::ptr::from_ref(&DEFER);
     let option = libc::TCP_DEFER_ACCEPT;
     // SAFETY: the option is an int.
-    check(unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, value.cast(), size_of::<i32>() as u32) })?;
+    check(unsafe {
+        libc::setsockopt(fd, libc::IPPROTO_TCP, option, value.cast(), size_of::<i32>() as u32)
+    })?;
     // SAFETY: no pointers.
     check(unsafe { libc::listen(fd, backlog) })?;
     socket.set_phase(Phase::Listening);
@@ -131,7 +142,8 @@ pub unsafe fn accept(fd: RawFd, addr: *mut libc::sockaddr, len: *mut u32) -> Res
     let room = if len.is_null() { 0 } else { unsafe { len.read() } };
     loop {
         if !len.is_null() {
-            // SAFETY: as above. The call below changes it also for connections that are then refused.
+            // SAFETY: as above. The call below changes it also for connections that are then
+            // refused.
             unsafe { len.write(room) };
         }
         // SAFETY: as above.
@@ -150,7 +162,8 @@ fn take_in(listener: &Socket, fd: RawFd) -> Result<RawFd, Errno> {
     // SAFETY: new, and nobody else's.
     let guard = unsafe { OwnedFd::from_raw_fd(fd) };
     let socket = socket?;
-    // Like a kernel socket of `rsocket`, it stays open over exec, where nothing can be done with it.
+    // Like a kernel socket of `rsocket`, it stays open over exec, where nothing can be done with
+    // it.
     let _ = rustix::io::fcntl_setfd(&guard, rustix::io::FdFlags::empty());
     socket.inherit(listener);
     let answer = Answer::send(socket.kernel(), listener.config())?;
@@ -160,6 +173,7 @@ fn take_in(listener: &Socket, fd: RawFd) -> Result<RawFd, Errno> {
         socket.give_up(e);
         return Err(e);
     }
+    census::enter(guard.as_fd());
     Ok(guard.into_raw_fd())
 }
 
@@ -190,7 +204,8 @@ pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Resul
             // SAFETY: by the contract, and under `setup`.
             unsafe { verbs::connect(socket, addr, len)? };
         } else {
-            // SAFETY: by the contract. The kernel's socket is nonblocking if the application wants it so.
+            // SAFETY: by the contract. The kernel's socket is nonblocking if the application wants
+            // it so.
             match check(unsafe { libc::connect(fd, addr, len) }) {
                 // Interrupted, it goes on by itself, as POSIX has it.
                 Ok(_) | Err(Errno::INPROGRESS) => socket.set_phase(Phase::Connecting),
@@ -228,7 +243,8 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
     }
 }
 
-/// Ends the socket, for the last process that has it also the connection. Data sent before still arrives.
+/// Ends the socket, for the last process that has it also the connection. Data sent before still
+/// arrives.
 pub fn close(fd: RawFd) -> Result<(), Errno> {
     let socket = table::remove(fd).ok_or(Errno::BADF)?;
     let last = socket.holders.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -249,6 +265,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         socket.set_phase(Phase::Closed);
         verbs::close(socket);
         socket.release_private();
+        census::leave(socket.kernel());
     }
     // SAFETY: the kernel's socket under our number, which the application gives up.
     unsafe { libc::close(fd) };

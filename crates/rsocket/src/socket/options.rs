@@ -46,7 +46,10 @@ fn buffer(value: i32) -> u32 {
 impl Socket {
     /// Sizes are fixed once a connection is being made.
     fn is_fixed(&self) -> bool {
-        !matches!(self.phase(), Phase::Idle | Phase::Listening | Phase::Connecting | Phase::Datagram)
+        !matches!(
+            self.phase(),
+            Phase::Idle | Phase::Listening | Phase::Connecting | Phase::Datagram
+        )
     }
 
     pub fn set_option(&self, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
@@ -65,9 +68,13 @@ impl Socket {
             // Inverted: on is the default.
             (libc::SOL_SOCKET, libc::SO_LINGER) => set_bit(&o.socket, name, int(value)? == 0),
             // A peer that is gone is noticed at once, whatever the application asks for.
-            (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_OOBINLINE) => set_bit(&o.socket, name, int(value)? != 0),
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_OOBINLINE) => {
+                set_bit(&o.socket, name, int(value)? != 0)
+            }
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => set_bit(&o.tcp, name, int(value)? != 0),
-            (libc::IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => int(value).map(drop),
+            (libc::IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => {
+                int(value).map(drop)
+            }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => match int(value)? {
                 seconds @ 1.. => {
                     o.keepalive_time.store(seconds as u32, Ordering::Relaxed);
@@ -115,13 +122,16 @@ impl Socket {
             return int(value).map(drop);
         }
         // SAFETY: `value` is readable for its length.
-        match unsafe { libc::setsockopt(self.raw(), level, name, value.as_ptr().cast(), value.len() as u32) } {
+        match unsafe {
+            libc::setsockopt(self.raw(), level, name, value.as_ptr().cast(), value.len() as u32)
+        } {
             0 => Ok(()),
             _ => Err(last_error()),
         }
     }
 
-    /// Writes the value to `out` and returns its length. A buffer too small for the value is EINVAL.
+    /// Writes the value to `out` and returns its length. A buffer too small for the value is
+    /// EINVAL.
     pub fn get_option(&self, level: i32, name: i32, out: &mut [u8]) -> Result<usize, Errno> {
         if self.phase() == Phase::Datagram && level != SOL_RDMA {
             return self.get_kernel_option(level, name, out);
@@ -135,7 +145,10 @@ impl Socket {
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_OOBINLINE) => bit(&o.socket, name),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => read(&o.rbuf),
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => read(&o.sbuf),
-            (libc::SOL_SOCKET, libc::SO_TYPE | libc::SO_DOMAIN | libc::SO_PROTOCOL | libc::SO_ACCEPTCONN) => {
+            (
+                libc::SOL_SOCKET,
+                libc::SO_TYPE | libc::SO_DOMAIN | libc::SO_PROTOCOL | libc::SO_ACCEPTCONN,
+            ) => {
                 return self.get_kernel_option(level, name, out);
             }
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
@@ -153,7 +166,9 @@ impl Socket {
             (SOL_RDMA, RDMA_RQSIZE) => read(&o.rq),
             (SOL_RDMA, RDMA_INLINE) => read(&o.inline),
             (SOL_RDMA, RDMA_IOMAPSIZE) => read(&o.iomaps),
-            (SOL_RDMA, RDMA_ROUTE) => return if out.len() < PATH_DATA { Err(Errno::INVAL) } else { Ok(0) },
+            (SOL_RDMA, RDMA_ROUTE) => {
+                return if out.len() < PATH_DATA { Err(Errno::INVAL) } else { Ok(0) };
+            }
             _ => return Err(Errno::NOTSUP),
         };
         out.get_mut(..4).ok_or(Errno::INVAL)?.copy_from_slice(&value.to_ne_bytes());
@@ -173,7 +188,9 @@ impl Socket {
                 libc::SO_TYPE if level == libc::SOL_SOCKET => libc::SOCK_STREAM,
                 libc::SO_DOMAIN if level == libc::SOL_SOCKET => self.domain,
                 libc::SO_PROTOCOL if level == libc::SOL_SOCKET => libc::IPPROTO_TCP,
-                libc::SO_ACCEPTCONN if level == libc::SOL_SOCKET => i32::from(self.phase() == Phase::Listening),
+                libc::SO_ACCEPTCONN if level == libc::SOL_SOCKET => {
+                    i32::from(self.phase() == Phase::Listening)
+                }
                 _ => 1,
             };
             out.get_mut(..4).ok_or(Errno::INVAL)?.copy_from_slice(&value.to_ne_bytes());
@@ -181,7 +198,9 @@ impl Socket {
         }
         let mut len = out.len() as u32;
         // SAFETY: `out` is writable for its length.
-        match unsafe { libc::getsockopt(self.raw(), level, name, out.as_mut_ptr().cast(), &mut len) } {
+        match unsafe {
+            libc::getsockopt(self.raw(), level, name, out.as_mut_ptr().cast(), &mut len)
+        } {
             0 => Ok(len as usize),
             _ => Err(last_error()),
         }

@@ -8,7 +8,8 @@ use rustix::fd::RawFd;
 use shm::Errno;
 
 /// Flags that mean nothing here, or what happens anyway.
-const HARMLESS: i32 = libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_DONTROUTE | libc::MSG_CONFIRM | libc::MSG_EOR;
+const HARMLESS: i32 =
+    libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_DONTROUTE | libc::MSG_CONFIRM | libc::MSG_EOR;
 
 impl Socket {
     fn blocks(&self, flags: i32) -> bool {
@@ -74,10 +75,15 @@ pub unsafe fn recv(fd: RawFd, bufs: &[(*mut u8, usize)], flags: i32) -> Result<u
     }
     if socket.is_datagram() {
         // SAFETY: by the contract.
-        return unsafe { datagram::recv(socket, bufs, flags, core::ptr::null_mut(), core::ptr::null_mut()) };
+        return unsafe {
+            datagram::recv(socket, bufs, flags, core::ptr::null_mut(), core::ptr::null_mut())
+        };
     }
-    let options =
-        RecvOptions { block, peek: flags & libc::MSG_PEEK != 0, wait_all: flags & libc::MSG_WAITALL != 0 && block };
+    let options = RecvOptions {
+        block,
+        peek: flags & libc::MSG_PEEK != 0,
+        wait_all: flags & libc::MSG_WAITALL != 0 && block,
+    };
     // SAFETY: by the contract.
     unsafe { socket.stream(block)?.recv(bufs, options) }
 }
@@ -109,7 +115,13 @@ pub unsafe fn recv_from(
 ///
 /// # Safety
 /// `buf` is readable for `len` bytes.
-pub unsafe fn write_mapped(fd: RawFd, buf: *const u8, len: usize, offset: i64, flags: i32) -> Result<usize, Errno> {
+pub unsafe fn write_mapped(
+    fd: RawFd,
+    buf: *const u8,
+    len: usize,
+    offset: i64,
+    flags: i32,
+) -> Result<usize, Errno> {
     let socket = table::get(fd)?;
     let block = socket.blocks(flags);
     let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;

@@ -1,5 +1,5 @@
-//! Sockets over verbs: opening, accepting, connecting and closing where librdmacm does what the kernel's TCP
-//! does otherwise.
+//! Sockets over verbs: opening, accepting, connecting and closing where librdmacm does what the
+//! kernel's TCP does otherwise.
 #![allow(unsafe_code)]
 
 use super::lifecycle::adopt;
@@ -20,7 +20,7 @@ pub fn open(domain: i32) -> Result<RawFd, Errno> {
 fn place(mut connector: Connector, domain: i32, phase: Phase) -> Result<&'static Socket, Errno> {
     match adopt(connector.number(), domain, phase) {
         Ok(socket) => {
-            // SYNC: connector. Nobody has the number yet.
+            // SYNC: connector. Behind its making; nobody has the number yet.
             socket.connector.store(Box::into_raw(Box::new(connector)), Ordering::Release);
             Ok(socket)
         }
@@ -51,8 +51,10 @@ pub unsafe fn bind(socket: &Socket, addr: *const libc::sockaddr, len: u32) -> Re
         return Err(Errno::INVAL);
     }
     let _held = socket.setup.lock().map_err(|_| Errno::AGAIN)?;
-    // SAFETY: under `setup`; a complete address.
-    unsafe { socket.connector().ok_or(Errno::BADF)?.bind(addr) }
+    // SAFETY: under `setup`.
+    let connector = unsafe { socket.connector() }.ok_or(Errno::BADF)?;
+    // SAFETY: a complete address.
+    unsafe { connector.bind(addr) }
 }
 
 pub fn listen(socket: &Socket, backlog: i32) -> Result<(), Errno> {
@@ -103,8 +105,10 @@ pub unsafe fn connect(socket: &Socket, addr: *const libc::sockaddr, len: u32) ->
     if !is_complete(addr, len) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: under `setup`; a complete address.
-    unsafe { socket.connector().ok_or(Errno::BADF)?.connect(addr)? };
+    // SAFETY: under `setup`.
+    let connector = unsafe { socket.connector() }.ok_or(Errno::BADF)?;
+    // SAFETY: a complete address.
+    unsafe { connector.connect(addr) }?;
     socket.set_phase(Phase::Connecting);
     Ok(())
 }
@@ -123,11 +127,20 @@ impl Socket {
     ///
     /// # Safety
     /// `addr` is writable for `*len` bytes.
-    pub unsafe fn name(&self, peer: bool, addr: *mut libc::sockaddr, len: *mut u32) -> Result<(), Errno> {
+    pub unsafe fn name(
+        &self,
+        peer: bool,
+        addr: *mut libc::sockaddr,
+        len: *mut u32,
+    ) -> Result<(), Errno> {
         if !self.is_verbs() {
             let get = if peer { libc::getpeername } else { libc::getsockname };
             // SAFETY: by the contract.
-            return if unsafe { get(self.raw(), addr, len) } == 0 { Ok(()) } else { Err(super::last_error()) };
+            return if unsafe { get(self.raw(), addr, len) } == 0 {
+                Ok(())
+            } else {
+                Err(super::last_error())
+            };
         }
         let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
         // SAFETY: under `setup`.

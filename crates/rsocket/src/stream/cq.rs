@@ -160,12 +160,16 @@ impl<E: Endpoint> Stream<E> {
         let tail = self.cq.rmsg_tail.load(Ordering::Relaxed);
         // SYNC: rmsg. The slot is free once the receiver has read it.
         let waiting = tail.wrapping_sub(self.recv.head.load(Ordering::Acquire));
-        if n == 0 || inner.received + u64::from(n) > granted || n > inner.half_left || waiting >= self.config.rq.into()
+        if n == 0
+            || inner.received + u64::from(n) > granted
+            || n > inner.half_left
+            || waiting >= self.config.rq.into()
         {
             return Err(());
         }
         inner.received += u64::from(n);
-        inner.half_left = if n == inner.half_left { self.config.rbuf / 2 } else { inner.half_left - n };
+        inner.half_left =
+            if n == inner.half_left { self.config.rbuf / 2 } else { inner.half_left - n };
         // SAFETY: the slot is within the ring, and free, since fewer than `rq` wait.
         unsafe { self.rmsg_slot(tail).write(n) };
         // SYNC: rmsg. The length first.
@@ -181,8 +185,8 @@ impl<E: Endpoint> Stream<E> {
     /// Takes over an entry of our target SGL, if the peer has filled the next one.
     fn received_sge(&self, inner: &mut Inner) -> Result<(), ()> {
         let entry = self.memory.wrapping_add(inner.fill as usize * Sge::LEN);
-        // SAFETY: an entry of the target SGL in our memory. Copied once and checked at use; a peer that
-        // writes meanwhile spoils its own receive buffer.
+        // SAFETY: an entry of the target SGL in our memory. Copied once and checked at use; a peer
+        // that writes meanwhile spoils its own receive buffer.
         let sge = Sge::decode(&unsafe { entry.cast::<[u8; Sge::LEN]>().read_volatile() });
         if sge.length == 0 {
             return Ok(());
@@ -192,7 +196,8 @@ impl<E: Endpoint> Stream<E> {
         if tail.wrapping_sub(self.send.sge_head.load(Ordering::Acquire)) >= PENDING {
             return Err(());
         }
-        // SAFETY: as above. Zero marks it as taken; the peer fills it again only after two more halves.
+        // SAFETY: as above. Zero marks it as taken; the peer fills it again only after two more
+        // halves.
         unsafe { entry.cast::<[u8; Sge::LEN]>().write_volatile([0; Sge::LEN]) };
         // SAFETY: free, see above, and written by nobody else.
         *unsafe { self.cq.sges[(tail % PENDING) as usize].get() } = sge;
@@ -241,10 +246,12 @@ impl<E: Endpoint> Stream<E> {
         let read = self.recv.head.load(Ordering::Relaxed);
         let free = u64::from(self.config.rbuf) + self.recv.consumed.load(Ordering::Relaxed)
             - self.cq.granted.load(Ordering::Relaxed);
-        free >= u64::from(self.config.rbuf / 2) || read.wrapping_sub(self.cq.due.load(Ordering::Relaxed)) as i32 >= 0
+        free >= u64::from(self.config.rbuf / 2)
+            || read.wrapping_sub(self.cq.due.load(Ordering::Relaxed)) as i32 >= 0
     }
 
-    /// Gives the peer what is due. If that cannot be posted now, the next look at the queue does it.
+    /// Gives the peer what is due. If that cannot be posted now, the next look at the queue does
+    /// it.
     pub(super) fn grant(&self) {
         // SAFETY: under the lock of the completion queue.
         let inner = unsafe { self.cq.inner.get() };
@@ -279,7 +286,12 @@ impl<E: Endpoint> Stream<E> {
         self.endpoint.synchronous() || inner.control < CONTROL
     }
 
-    fn post_sge(&self, inner: &mut Inner, bytes: &[u8; Sge::LEN], message: u32) -> Result<(), PostError> {
+    fn post_sge(
+        &self,
+        inner: &mut Inner,
+        bytes: &[u8; Sge::LEN],
+        message: u32,
+    ) -> Result<(), PostError> {
         let mut from = bytes.as_ptr();
         let staged = self.endpoint.inline_limit() < Sge::LEN;
         if staged {
@@ -291,9 +303,19 @@ impl<E: Endpoint> Stream<E> {
         }
         let at = u64::from(inner.remote) * Sge::LEN as u64;
         let to = Remote { addr: self.peer.sgl.addr.wrapping_add(at), key: self.peer.sgl.key };
-        // SAFETY: the bytes lie still; the control lane is used under the lock of the completion queue only.
-        unsafe { self.endpoint.post_write(Lane::Control, &[(from, Sge::LEN)], to, Some(message), message)? };
-        // Only now: moved on by a post that found the queue full, the next would be a slot whose bytes are on their way.
+        // SAFETY: the bytes lie still; the control lane is used under the lock of the completion
+        // queue only.
+        unsafe {
+            self.endpoint.post_write(
+                Lane::Control,
+                &[(from, Sge::LEN)],
+                to,
+                Some(message),
+                message,
+            )?
+        };
+        // Only now: moved on by a post that found the queue full, the next would be a slot whose
+        // bytes are on their way.
         inner.entries = inner.entries.wrapping_add(staged.into());
         inner.control += u32::from(!self.endpoint.synchronous());
         Ok(())
@@ -301,7 +323,8 @@ impl<E: Endpoint> Stream<E> {
 
     fn post_control(&self, inner: &mut Inner, lane: Lane, message: u32) -> Result<(), PostError> {
         let to = Remote { addr: self.peer.sgl.addr, key: self.peer.sgl.key };
-        // SAFETY: no bytes. Of the stream lane the caller of `post_message` has made itself the only user.
+        // SAFETY: no bytes. Of the stream lane the caller of `post_message` has made itself the
+        // only user.
         unsafe { self.endpoint.post_write(lane, &[], to, Some(message), message)? };
         inner.control += u32::from(!self.endpoint.synchronous());
         Ok(())

@@ -8,8 +8,8 @@ use crate::wire::{Iomap, Message, Sge};
 use core::sync::atomic::{AtomicBool, Ordering};
 use shm::{Errno, FastLock};
 
-/// Buffers that can be mapped at a time. A table of fixed size, because a stream is shared over fork and so
-/// must not point into the heap.
+/// Buffers that can be mapped at a time. A table of fixed size, because a stream is shared over
+/// fork and so must not point into the heap.
 const MAPS: usize = 128;
 /// Operation code of direct writes, which is not transmitted: only an id for their completion.
 const DIRECT: u32 = 2 << 29;
@@ -34,23 +34,38 @@ struct Map {
 
 impl Default for Maps {
     fn default() -> Self {
-        Self { lock: FastLock::new(), table: Guarded([None; MAPS].into()), pending: AtomicBool::new(false) }
+        Self {
+            lock: FastLock::new(),
+            table: Guarded([None; MAPS].into()),
+            pending: AtomicBool::new(false),
+        }
     }
 }
 
 impl<E: Endpoint> Stream<E> {
-    /// Opens `buf` to the peer's [`Self::write_mapped`], at `offset` or else at its own address, which is
-    /// returned. The peer learns of it with the next send.
-    pub fn map(&self, buf: *mut u8, len: usize, writable: bool, offset: Option<u64>) -> Result<u64, Errno> {
+    /// Opens `buf` to the peer's [`Self::write_mapped`], at `offset` or else at its own address,
+    /// which is returned. The peer learns of it with the next send.
+    pub fn map(
+        &self,
+        buf: *mut u8,
+        len: usize,
+        writable: bool,
+        offset: Option<u64>,
+    ) -> Result<u64, Errno> {
         let length = u32::try_from(len).map_err(|_| Errno::INVAL)?;
         let offset = offset.unwrap_or(buf as u64);
-        offset.checked_add(length.into()).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::INVAL)?;
+        offset
+            .checked_add(length.into())
+            .filter(|end| *end <= i64::MAX as u64)
+            .ok_or(Errno::INVAL)?;
         let _held = lock(&self.maps.lock)?;
         // SAFETY: under its lock.
         let table = unsafe { self.maps.table.get() };
         let taken = |i: u16| table.iter().flatten().any(|map| map.index == Some(i));
         let index = match writable {
-            true => Some((0..self.peer.iomap.length as u16).find(|i| !taken(*i)).ok_or(Errno::NOMEM)?),
+            true => {
+                Some((0..self.peer.iomap.length as u16).find(|i| !taken(*i)).ok_or(Errno::NOMEM)?)
+            }
             false => None,
         };
         let free = table.iter_mut().find(|map| map.is_none()).ok_or(Errno::NOMEM)?;
@@ -76,7 +91,8 @@ impl<E: Endpoint> Stream<E> {
         let _held = lock(&self.maps.lock)?;
         // SAFETY: under its lock.
         let table = unsafe { self.maps.table.get() };
-        let found = table.iter_mut().filter_map(|entry| entry.take_if(|map| which(&map.region))).take(most);
+        let found =
+            table.iter_mut().filter_map(|entry| entry.take_if(|map| which(&map.region))).take(most);
         let count = found.map(|map| self.endpoint.conceal(map.region)).count();
         if count == 0 { Err(Errno::INVAL) } else { Ok(()) }
     }
@@ -106,10 +122,12 @@ impl<E: Endpoint> Stream<E> {
                 return Ok(());
             };
             let index = map.index.unwrap_or(0);
-            let sge = Sge { addr: map.region.addr, key: map.region.key, length: map.region.len as u32 };
+            let sge =
+                Sge { addr: map.region.addr, key: map.region.key, length: map.region.len as u32 };
             let bytes = Iomap { offset: map.offset, sge }.encode(self.peer.swap);
             let at = u64::from(index) * Iomap::LEN as u64;
-            let to = Remote { addr: self.peer.iomap.addr.wrapping_add(at), key: self.peer.iomap.key };
+            let to =
+                Remote { addr: self.peer.iomap.addr.wrapping_add(at), key: self.peer.iomap.key };
             let word = Message::Iomap(index).encode();
             let bufs = [(bytes.as_ptr(), bytes.len())];
             self.write(&mut Source::new(&bufs), bytes.len(), to, |_| (Some(word), word), false)?;
@@ -122,7 +140,13 @@ impl<E: Endpoint> Stream<E> {
     ///
     /// # Safety
     /// `buf` is readable for `len` bytes.
-    pub unsafe fn write_mapped(&self, buf: *const u8, len: usize, offset: u64, block: bool) -> Result<usize, Errno> {
+    pub unsafe fn write_mapped(
+        &self,
+        buf: *const u8,
+        len: usize,
+        offset: u64,
+        block: bool,
+    ) -> Result<usize, Errno> {
         let _held = lock(&self.send.lock)?;
         let bufs = [(buf, len)];
         let mut source = Source::new(&bufs);
@@ -130,7 +154,9 @@ impl<E: Endpoint> Stream<E> {
         while source.left != 0 && result.is_ok() {
             let at = offset.wrapping_add((len - source.left) as u64);
             let Some(map) = self.find_map(at) else { break };
-            result = self.await_space(block).and_then(|()| self.write_direct(&mut source, &map, at, block));
+            result = self
+                .await_space(block)
+                .and_then(|()| self.write_direct(&mut source, &map, at, block));
         }
         match (len - source.left, result) {
             (0, Err(e)) => Err(e),
@@ -142,8 +168,8 @@ impl<E: Endpoint> Stream<E> {
     fn find_map(&self, offset: u64) -> Option<Iomap> {
         (0..usize::from(self.config.iomaps)).find_map(|i| {
             let entry = self.memory.wrapping_add(Config::iomap_at() + i * Iomap::LEN);
-            // SAFETY: an entry of the target iomap in our memory, which the peer writes. Copied once; the
-            // provider checks what it says when it is used.
+            // SAFETY: an entry of the target iomap in our memory, which the peer writes. Copied
+            // once; the provider checks what it says when it is used.
             let map = Iomap::decode(&unsafe { entry.cast::<[u8; Iomap::LEN]>().read_volatile() });
             let within = offset >= map.offset && offset - map.offset < map.sge.length.into();
             within.then_some(map)
@@ -158,7 +184,13 @@ impl<E: Endpoint> Stream<E> {
         if self.is(state::WRITABLE) { Ok(()) } else { Err(Errno::CONNRESET) }
     }
 
-    fn write_direct(&self, source: &mut Source<'_>, map: &Iomap, offset: u64, block: bool) -> Result<(), Errno> {
+    fn write_direct(
+        &self,
+        source: &mut Source<'_>,
+        map: &Iomap,
+        offset: u64,
+        block: bool,
+    ) -> Result<(), Errno> {
         let into = offset - map.offset;
         let n = (u64::from(map.sge.length) - into).min(source.left as u64).min(LARGEST) as usize;
         let to = Remote { addr: map.sge.addr.wrapping_add(into), key: map.sge.key };

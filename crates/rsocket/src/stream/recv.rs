@@ -89,7 +89,11 @@ impl<E: Endpoint> Stream<E> {
     ///
     /// # Safety
     /// Each buffer is writable.
-    pub unsafe fn recv(&self, bufs: &[(*mut u8, usize)], options: RecvOptions) -> Result<usize, Errno> {
+    pub unsafe fn recv(
+        &self,
+        bufs: &[(*mut u8, usize)],
+        options: RecvOptions,
+    ) -> Result<usize, Errno> {
         let _held = lock(&self.recv.lock)?;
         // SAFETY: by the contract, under `rlock`.
         if let Some(n) = unsafe { self.recv_now(bufs, options) } {
@@ -113,13 +117,17 @@ impl<E: Endpoint> Stream<E> {
         }
         // SAFETY: under `rlock`.
         let inner = unsafe { self.recv.inner.get() };
-        // SAFETY: written before `rmsg_tail` moved over it, and not again before `head` does.
-        let left = if inner.left != 0 { inner.left } else { unsafe { self.rmsg_slot(head).read() } };
+        let left = match inner.left {
+            // SAFETY: written before `rmsg_tail` moved over it, and not again before `head` does.
+            0 => unsafe { self.rmsg_slot(head).read() },
+            left => left,
+        };
         if len > left as usize {
             return None;
         }
         let from = self.memory.wrapping_add(self.config.rbuf_at() + inner.at as usize);
-        // SAFETY: what is left of a message, which lies within a half of the receive buffer; writable by the contract.
+        // SAFETY: what is left of a message, which lies within a half of the receive buffer;
+        // writable by the contract.
         unsafe { shm::copy(from, ptr, len) };
         inner.left = left - len as u32;
         let head = head.wrapping_add(u32::from(inner.left == 0));
@@ -130,14 +138,19 @@ impl<E: Endpoint> Stream<E> {
     /// # Safety
     /// As for [`Self::recv`]. Under `rlock`.
     #[inline(never)]
-    unsafe fn recv_slowly(&self, bufs: &[(*mut u8, usize)], options: RecvOptions) -> Result<usize, Errno> {
+    unsafe fn recv_slowly(
+        &self,
+        bufs: &[(*mut u8, usize)],
+        options: RecvOptions,
+    ) -> Result<usize, Errno> {
         let total = bufs.iter().map(|b| b.1).sum();
         let mut target = Target { bufs, offset: 0, left: total };
         let mut result = Ok(());
         while target.left != 0 {
             if !self.has_data() {
                 self.breathe();
-                result = self.complete(options.block, || self.has_data() || !self.is(state::READABLE));
+                result =
+                    self.complete(options.block, || self.has_data() || !self.is(state::READABLE));
                 if result.is_err() || !self.has_data() {
                     break;
                 }
@@ -155,9 +168,10 @@ impl<E: Endpoint> Stream<E> {
         }
     }
 
-    /// Lets small messages that come fast and without a question of ours gather for a moment. Each look at the queue
-    /// takes its cache line from the sender, which then waits for it: who looks for every single message halves the
-    /// rate. Longer as long as looks find many, and soon not at all when they do not.
+    /// Lets small messages that come fast and without a question of ours gather for a moment. Each
+    /// look at the queue takes its cache line from the sender, which then waits for it: who looks
+    /// for every single message halves the rate. Longer as long as looks find many, and soon not at
+    /// all when they do not.
     #[inline]
     fn breathe(&self) {
         // SAFETY: under `rlock`.
@@ -188,7 +202,8 @@ impl<E: Endpoint> Stream<E> {
         let mut n = 0;
         while n < target.left && head != tail {
             if inner.left == 0 {
-                // SAFETY: written before `rmsg_tail` moved over it, and not again before `head` does.
+                // SAFETY: written before `rmsg_tail` moved over it, and not again before `head`
+                // does.
                 inner.left = unsafe { self.rmsg_slot(head).read() };
             }
             let now = (target.left - n).min(inner.left as usize);
@@ -220,7 +235,8 @@ impl<E: Endpoint> Stream<E> {
         inner.small = n < SMALL;
         inner.answered = self.messages_sent();
         let consumed = self.recv.consumed.load(Ordering::Relaxed);
-        // SYNC: consumed. After the copy: from here on the peer may be allowed to write there again.
+        // SYNC: consumed. After the copy: from here on the peer may be allowed to write there
+        // again.
         self.recv.consumed.store(consumed + n as u64, Ordering::Release);
         // SYNC: rmsg.
         self.recv.head.store(head, Ordering::Release);

@@ -8,10 +8,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use shm::{Errno, FastLock};
 use std::time::Duration;
 
-/// The first write of a send is small, so that the receiver starts early; each next one is twice as large.
+/// The first write of a send is small, so that the receiver starts early; each next one is twice as
+/// large.
 const FIRST: usize = 2048;
 const LARGEST: usize = 65536;
-/// The same for a provider that copies at once: the receiver copies one piece out while the next is copied in.
+/// The same for a provider that copies at once: the receiver copies one piece out while the next is
+/// copied in.
 const LARGEST_COPY: usize = 32768;
 /// Buffers of the application that one write gathers.
 const GATHER: usize = 8;
@@ -119,7 +121,8 @@ impl<E: Endpoint> Stream<E> {
         let word = Message::Data(len as u32).encode();
         let to = Remote { addr: inner.addr, key: inner.key };
         // SAFETY: readable by the contract; `slock` makes this the only poster of the lane.
-        unsafe { self.endpoint.post_write(Lane::Stream, &[(ptr, len)], to, Some(word), word) }.ok()?;
+        unsafe { self.endpoint.post_write(Lane::Stream, &[(ptr, len)], to, Some(word), word) }
+            .ok()?;
         // A peer may name any address; what is not its own is refused where it is written.
         inner.addr = inner.addr.wrapping_add(len as u64);
         self.send.left.store(left - len as u32, Ordering::Relaxed);
@@ -152,7 +155,8 @@ impl<E: Endpoint> Stream<E> {
         Ok(())
     }
 
-    /// Waits until a write can be posted, and makes the next receive buffer of the peer the present one.
+    /// Waits until a write can be posted, and makes the next receive buffer of the peer the present
+    /// one.
     pub(super) fn await_send(&self, block: bool) -> Result<(), Errno> {
         loop {
             if !self.is(state::WRITABLE) {
@@ -192,13 +196,15 @@ impl<E: Endpoint> Stream<E> {
     #[inline]
     fn has_credit(&self) -> bool {
         // SYNC: credits.
-        self.send.sent.load(Ordering::Relaxed) as u16 != self.cq.credits.load(Ordering::Acquire) as u16
+        self.send.sent.load(Ordering::Relaxed) as u16
+            != self.cq.credits.load(Ordering::Acquire) as u16
     }
 
     #[inline]
     pub(super) fn has_send_space(&self) -> bool {
         self.endpoint.synchronous()
-            || (self.in_flight() < u32::from(self.config.sq) - CONTROL && self.sbuf_free() >= SNDLOWAT)
+            || (self.in_flight() < u32::from(self.config.sq) - CONTROL
+                && self.sbuf_free() >= SNDLOWAT)
     }
 
     pub(super) fn in_flight(&self) -> u32 {
@@ -207,7 +213,8 @@ impl<E: Endpoint> Stream<E> {
     }
 
     fn sbuf_free(&self) -> u32 {
-        let used = self.send.posted_bytes.load(Ordering::Relaxed) - self.cq.done_bytes.load(Ordering::Relaxed);
+        let used = self.send.posted_bytes.load(Ordering::Relaxed)
+            - self.cq.done_bytes.load(Ordering::Relaxed);
         self.config.sbuf - used as u32
     }
 
@@ -215,9 +222,16 @@ impl<E: Endpoint> Stream<E> {
         // SAFETY: under `slock`.
         let inner = unsafe { self.send.inner.get() };
         let to = Remote { addr: inner.addr, key: inner.key };
-        let n = self.write(source, n, to, |n| (Some(Message::Data(n).encode()), Message::Data(n).encode()), block)?;
+        let n = self.write(
+            source,
+            n,
+            to,
+            |n| (Some(Message::Data(n).encode()), Message::Data(n).encode()),
+            block,
+        )?;
         inner.addr = inner.addr.wrapping_add(n.into());
-        // Written under `slock` only: no locked instruction, of which each costs as much as the copy.
+        // Written under `slock` only: no locked instruction, of which each costs as much as the
+        // copy.
         self.send.left.store(self.send.left.load(Ordering::Relaxed) - n, Ordering::Relaxed);
         self.spend_credit();
         Ok(())
@@ -226,7 +240,9 @@ impl<E: Endpoint> Stream<E> {
     /// Counts a message that used up a credit.
     #[inline]
     pub(super) fn spend_credit(&self) {
-        self.send.sent.store(self.send.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.send
+            .sent
+            .store(self.send.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Messages sent so far, modulo 2^32.
@@ -235,7 +251,8 @@ impl<E: Endpoint> Stream<E> {
         self.send.sent.load(Ordering::Relaxed)
     }
 
-    /// Posts one write of at most `n` bytes; `tell` gives its immediate data and id. Returns its length.
+    /// Posts one write of at most `n` bytes; `tell` gives its immediate data and id. Returns its
+    /// length.
     pub(super) fn write(
         &self,
         source: &mut Source<'_>,
@@ -252,9 +269,11 @@ impl<E: Endpoint> Stream<E> {
             self.stage(source, n, &mut pieces)
         };
         let (imm, id) = tell(total as u32);
-        // SAFETY: the application's buffers by the contract of `send`, or our send buffer, which stays as
-        // it is until `done_bytes` says so; `slock` makes this the only poster of the lane.
-        let post = || unsafe { self.endpoint.post_write(Lane::Stream, &pieces[..count], to, imm, id) };
+        // SAFETY: the application's buffers by the contract of `send`, or our send buffer, which
+        // stays as it is until `done_bytes` says so; `slock` makes this the only poster of the
+        // lane.
+        let post =
+            || unsafe { self.endpoint.post_write(Lane::Stream, &pieces[..count], to, imm, id) };
         match self.post(post, block) {
             Ok(()) => {}
             Err(e) => {
@@ -273,7 +292,11 @@ impl<E: Endpoint> Stream<E> {
     }
 
     #[inline]
-    fn post(&self, mut post: impl FnMut() -> Result<(), PostError>, block: bool) -> Result<(), Errno> {
+    fn post(
+        &self,
+        mut post: impl FnMut() -> Result<(), PostError>,
+        block: bool,
+    ) -> Result<(), Errno> {
         loop {
             match post() {
                 Ok(()) => return Ok(()),
@@ -297,7 +320,12 @@ impl<E: Endpoint> Stream<E> {
     }
 
     /// Copies up to `n` bytes into the send buffer, where they lie still until they are sent.
-    fn stage(&self, source: &mut Source<'_>, n: usize, out: &mut [(*const u8, usize); GATHER]) -> (usize, usize) {
+    fn stage(
+        &self,
+        source: &mut Source<'_>,
+        n: usize,
+        out: &mut [(*const u8, usize); GATHER],
+    ) -> (usize, usize) {
         let mut pieces = *out;
         let (count, total) = source.gather(n.min(self.sbuf_free() as usize), &mut pieces);
         // SAFETY: under `slock`.
@@ -306,7 +334,8 @@ impl<E: Endpoint> Stream<E> {
         let mut to = at;
         for (ptr, len) in &pieces[..count] {
             let first = (*len).min(size - to);
-            // SAFETY: readable by the contract of `send`; the target is the free part of the send buffer.
+            // SAFETY: readable by the contract of `send`; the target is the free part of the send
+            // buffer.
             unsafe { shm::copy(*ptr, self.sbuf.wrapping_add(to), first) };
             // SAFETY: as above, for what goes to its beginning.
             unsafe { shm::copy(ptr.wrapping_add(first), self.sbuf, len - first) };

@@ -8,8 +8,9 @@ use core::sync::atomic::Ordering;
 use shm::Errno;
 use std::time::{Duration, Instant};
 
-/// How long an end waits for a peer that does not take what was sent. Never longer: data that the provider
-/// has taken over arrives without us, and a peer that stands still must not keep `rclose` from returning.
+/// How long an end waits for a peer that does not take what was sent. Never longer: data that the
+/// provider has taken over arrives without us, and a peer that stands still must not keep `rclose`
+/// from returning.
 const LINGER: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -56,21 +57,23 @@ impl<E: Endpoint> Stream<E> {
         Ok(())
     }
 
-    /// Posts `message` behind all that was sent. Whoever sends at the moment stops, since the stream is no
-    /// longer writable; whoever sleeps in a send does not post.
+    /// Posts `message` behind all that was sent. Whoever sends at the moment stops, since the
+    /// stream is no longer writable; whoever sleeps in a send does not post.
     fn say(&self, message: Message) {
         let post = || match self.send.lock.try_lock() {
             // SAFETY: `slock` is held, and `linger` holds the lock of the completion queue.
             Some(_held) => unsafe { self.post_message(message) },
             // SAFETY: its owner sleeps, and needs the lock of the completion queue to go on.
-            None if self.send.waiting.load(Ordering::Relaxed) => unsafe { self.post_message(message) },
+            None if self.send.waiting.load(Ordering::Relaxed) => unsafe {
+                self.post_message(message)
+            },
             None => Err(PostError::Full),
         };
         self.linger(|_| post() != Err(PostError::Full));
     }
 
-    /// Processes completions until `done`, which is called under the lock of the completion queue; within
-    /// [`LINGER`], and not without a peer.
+    /// Processes completions until `done`, which is called under the lock of the completion queue;
+    /// within [`LINGER`], and not without a peer.
     fn linger(&self, done: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while start.elapsed() < LINGER {
@@ -86,13 +89,16 @@ impl<E: Endpoint> Stream<E> {
         }
     }
 
-    /// Waits until no call is inside any more: for who takes the stream apart, after [`Self::shutdown`].
+    /// Waits until no call is inside any more: for who takes the stream apart, after
+    /// [`Self::shutdown`].
     pub fn quiesce(&self) {
         let start = Instant::now();
         loop {
             self.endpoint.disconnect();
             let _ = self.progress.with(|| self.progress.rouse());
-            let idle = [&self.send.lock, &self.recv.lock, &self.maps.lock].iter().all(|lock| lock.try_lock().is_some());
+            let idle = [&self.send.lock, &self.recv.lock, &self.maps.lock]
+                .iter()
+                .all(|lock| lock.try_lock().is_some());
             if idle || start.elapsed() > LINGER {
                 return;
             }

@@ -1,5 +1,5 @@
-//! Any interleaving of sends, receives and ends, against a queue of bytes; with small buffers, few credits,
-//! and a provider that is late, short of room, or breaks.
+//! Any interleaving of sends, receives and ends, against a queue of bytes; with small buffers, few
+//! credits, and a provider that is late, short of room, or breaks.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -16,7 +16,8 @@ fn config(rq: u16, half: u32) -> Config {
 
 fn streams<E: Endpoint>(configs: [Config; 2], wrap: impl Fn(QueuePair) -> E) -> [Stream<E>; 2] {
     let [a, b] = pair(configs.map(|c| c.rq), configs.map(|c| c.memory())).map(wrap);
-    let [to_b, to_a] = [(&a, &configs[0]), (&b, &configs[1])].map(|(end, config)| conn_data(config, &end.memory()));
+    let [to_b, to_a] = [(&a, &configs[0]), (&b, &configs[1])]
+        .map(|(end, config)| conn_data(config, &end.memory()));
     over([(a, to_a), (b, to_b)], configs)
 }
 
@@ -60,7 +61,8 @@ fn close<E: Close>(ends: &[Stream<E>; 2]) {
 
 fn send<E: Endpoint>(s: &Stream<E>, bytes: &[u8], block: bool) -> Result<usize, Errno> {
     // An odd number of bytes in two pieces, as writev would: another way than that of one buffer.
-    let (x, y) = bytes.split_at(if bytes.len().is_multiple_of(2) { bytes.len() } else { bytes.len() / 3 });
+    let (x, y) =
+        bytes.split_at(if bytes.len().is_multiple_of(2) { bytes.len() } else { bytes.len() / 3 });
     let bufs = [(x.as_ptr(), x.len()), (y.as_ptr(), y.len())];
     // SAFETY: slices.
     unsafe { s.send(&bufs[..if y.is_empty() { 1 } else { 2 }], block) }
@@ -95,7 +97,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..150)
 }
 
-/// Runs the steps and then reads to the end, which `close` makes. The bytes that arrive are those sent.
+/// Runs the steps and then reads to the end, which `close` makes. The bytes that arrive are those
+/// sent.
 fn check<E: Endpoint + Close>(ends: &[Stream<E>; 2], steps: &[Step]) {
     let mut expected = [VecDeque::new(), VecDeque::new()];
     let mut next = [0u8, 100];
@@ -109,9 +112,16 @@ fn check<E: Endpoint + Close>(ends: &[Stream<E>; 2], steps: &[Step]) {
                     next[i] = next[i].wrapping_add(sent as u8);
                 }
             }
-            Step::Recv(end, n) => take(&ends[usize::from(end)], &mut expected[usize::from(end)], n, NOW),
+            Step::Recv(end, n) => {
+                take(&ends[usize::from(end)], &mut expected[usize::from(end)], n, NOW)
+            }
             Step::Peek(end, n) => {
-                take(&ends[usize::from(end)], &mut expected[usize::from(end)], n, RecvOptions { peek: true, ..NOW });
+                take(
+                    &ends[usize::from(end)],
+                    &mut expected[usize::from(end)],
+                    n,
+                    RecvOptions { peek: true, ..NOW },
+                );
             }
         }
     }
@@ -138,7 +148,13 @@ fn take<E: Endpoint>(end: &Stream<E>, expected: &mut VecDeque<u8>, n: usize, opt
 }
 
 /// As [`check`], but the second end goes after so many steps.
-fn cut<E: Endpoint + Close>(ends: &[Stream<E>; 2], steps: &[Step], at: usize, kill: impl Fn(&Stream<E>), dies: bool) {
+fn cut<E: Endpoint + Close>(
+    ends: &[Stream<E>; 2],
+    steps: &[Step],
+    at: usize,
+    kill: impl Fn(&Stream<E>),
+    dies: bool,
+) {
     let (mut expected, mut next) = (VecDeque::new(), 0u8);
     for step in &steps[..at.min(steps.len())] {
         let (Step::Send(end, n) | Step::Recv(end, n) | Step::Peek(end, n)) = *step;
@@ -164,8 +180,13 @@ fn cut<E: Endpoint + Close>(ends: &[Stream<E>; 2], steps: &[Step], at: usize, ki
     let block = RecvOptions { block: true, ..NOW };
     loop {
         match recv(&ends[0], 4000, block) {
-            Ok(got) if got.is_empty() => break assert!(!dies && expected.is_empty(), "the end comes last"),
-            Ok(got) => assert!(got.iter().eq(expected.drain(..got.len()).collect::<Vec<_>>().iter()), "in order"),
+            Ok(got) if got.is_empty() => {
+                break assert!(!dies && expected.is_empty(), "the end comes last");
+            }
+            Ok(got) => assert!(
+                got.iter().eq(expected.drain(..got.len()).collect::<Vec<_>>().iter()),
+                "in order"
+            ),
             Err(e) => break assert!(dies && e == Errno::CONNRESET && expected.is_empty(), "{e}"),
         }
     }
@@ -207,8 +228,8 @@ proptest! {
         check(&over(ends, configs), &steps);
     }
 
-    /// The peer ends, or dies without a word, after any step: what it sent before is read, then the end is told,
-    /// and no call hangs or panics.
+    /// The peer ends, or dies without a word, after any step: what it sent before is read, then the
+    /// end is told, and no call hangs or panics.
     #[test]
     fn a_peer_may_end_at_any_step(steps in steps(), at in 0usize..150, dies: bool, verbs: bool) {
         let configs = [config(20, 700), config(16, 500)];
@@ -265,7 +286,8 @@ proptest! {
 fn a_failed_write_is_an_error_of_the_connection() {
     let faults = Faults { inline: 0, full: 0, burst: 9, fail: 3 };
     let ends = streams([config(16, 4000), config(16, 4000)], |qp| Faulty::new(qp, faults, 1));
-    let result = (0..100).find_map(|_| send(&ends[0], &[0; 100], false).err().filter(|e| *e != Errno::AGAIN));
+    let result = (0..100)
+        .find_map(|_| send(&ends[0], &[0; 100], false).err().filter(|e| *e != Errno::AGAIN));
     assert_eq!(result, Some(Errno::CONNRESET));
     assert_eq!(ends[0].take_error(), Errno::IO.raw_os_error());
     assert_eq!(ends[0].take_error(), 0, "read once");
@@ -276,7 +298,9 @@ fn a_failed_write_is_an_error_of_the_connection() {
 #[test]
 fn grants_on_their_way_are_not_written_over() {
     let faults = Faults { inline: 0, full: 2, burst: 1, fail: 0 };
-    let steps: Vec<_> = (0..300).map(|i| if i % 2 == 0 { Step::Send(false, 9) } else { Step::Recv(true, 9) }).collect();
+    let steps: Vec<_> = (0..300)
+        .map(|i| if i % 2 == 0 { Step::Send(false, 9) } else { Step::Recv(true, 9) })
+        .collect();
     for seed in 0..50 {
         check(&streams([config(16, 4), config(16, 4)], |qp| Faulty::new(qp, faults, seed)), &steps);
     }
@@ -293,7 +317,8 @@ fn a_peer_that_dies_resets_after_its_last_bytes() {
     assert_eq!(send(&a, b"x", true), Err(Errno::CONNRESET));
 }
 
-/// Both directions full at once, four threads: hangs if a blocked send stalls a receive, or the reverse.
+/// Both directions full at once, four threads: hangs if a blocked send stalls a receive, or the
+/// reverse.
 #[test]
 fn directions_do_not_wait_for_each_other() {
     const TOTAL: usize = 1 << 20;
@@ -319,7 +344,8 @@ fn directions_do_not_wait_for_each_other() {
     });
 }
 
-/// A send that can never go on, since the peer does not read, must not keep a receive from returning.
+/// A send that can never go on, since the peer does not read, must not keep a receive from
+/// returning.
 #[test]
 fn a_blocked_send_leaves_receives_alone() {
     let [a, b] = &streams([config(16, 500), config(16, 500)], |qp| qp);
@@ -330,7 +356,10 @@ fn a_blocked_send_leaves_receives_alone() {
         }
         for i in 0..100u8 {
             send(b, &[i; 9], true).unwrap();
-            assert_eq!(recv(a, 9, RecvOptions { block: true, wait_all: true, ..NOW }).unwrap(), [i; 9]);
+            assert_eq!(
+                recv(a, 9, RecvOptions { block: true, wait_all: true, ..NOW }).unwrap(),
+                [i; 9]
+            );
         }
         // Its end wakes the blocked send.
         b.shutdown(How::Both).unwrap();

@@ -1,8 +1,9 @@
-//! Connection management by librdmacm: addresses and routes, requests and answers, with the connection data
-//! of rsockets as private data.
+//! Connection management by librdmacm: addresses and routes, requests and answers, with the
+//! connection data of rsockets as private data.
 //!
-//! Events come on a channel of each socket. The number that the application gets is an epoll set in which
-//! that channel is, and later the channel of completions: readable whenever there may be something to do.
+//! Events come on a channel of each socket. The number that the application gets is an epoll set in
+//! which that channel is, and later the channel of completions: readable whenever there may be
+//! something to do.
 #![allow(unsafe_code)]
 
 use super::abi::{Api, CmEvent, CmId, ConnParam, EventChannel, PS_TCP, event};
@@ -17,7 +18,8 @@ use shm::Errno;
 
 /// For the address, and again for the route, in milliseconds.
 const TIMEOUT: i32 = 4000;
-/// Until the peer answers, and until it has posted a receive: as often as can be said, which means without end.
+/// Until the peer answers, and until it has posted a receive: as often as can be said, which means
+/// without end.
 const RETRIES: u8 = 7;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,8 +61,15 @@ impl Connector {
         if channel.is_null() {
             return Err(last_error());
         }
-        let mut this =
-            Self { api, channel, id: null_mut(), number: -1, state: State::Idle, peer: None, endpoint: None };
+        let mut this = Self {
+            api,
+            channel,
+            id: null_mut(),
+            number: -1,
+            state: State::Idle,
+            peer: None,
+            endpoint: None,
+        };
         match this.set_up() {
             Ok(()) => Ok(this),
             Err(e) => {
@@ -82,8 +91,10 @@ impl Connector {
 
     fn watch(&mut self) -> Result<(), Errno> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // SAFETY: our channel.
+        let number = unsafe { (*self.channel).fd };
         // SAFETY: open as long as the channel.
-        let channel = unsafe { BorrowedFd::borrow_raw((*self.channel).fd) };
+        let channel = unsafe { BorrowedFd::borrow_raw(number) };
         epoll::add(&set, channel, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         self.number = set.into_raw_fd();
         Ok(())
@@ -129,7 +140,11 @@ impl Connector {
                 unsafe { (self.api.rdma_reject)(heard.id, null(), 0) };
                 // SAFETY: as above.
                 unsafe { (self.api.rdma_destroy_id)(heard.id) };
-                if matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM) { Err(e) } else { Ok(None) }
+                if matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
+                    Err(e)
+                } else {
+                    Ok(None)
+                }
             }
         }
     }
@@ -142,9 +157,18 @@ impl Connector {
             return Err(last_error());
         }
         let (api, state) = (self.api, State::Requested);
-        let mut this = Self { api, channel, id: null_mut(), number: -1, state, peer: Some(peer), endpoint: None };
+        let mut this = Self {
+            api,
+            channel,
+            id: null_mut(),
+            number: -1,
+            state,
+            peer: Some(peer),
+            endpoint: None,
+        };
         // SAFETY: an id without events under way.
-        let moved = this.watch().and_then(|()| check(unsafe { (api.rdma_migrate_id)(heard.id, channel) }));
+        let moved =
+            this.watch().and_then(|()| check(unsafe { (api.rdma_migrate_id)(heard.id, channel) }));
         if let Err(e) = moved {
             this.close();
             return Err(e);
@@ -163,16 +187,27 @@ impl Connector {
         Ok(())
     }
 
-    fn make_endpoint(&mut self, config: &Config, inline: u16) -> Result<[u8; ConnData::LEN], Errno> {
-        // SAFETY: `step` and `accept` come here with a device only; `close` tears it down before the rest.
-        let endpoint = unsafe { VerbsEndpoint::create(self.api, self.id, self.channel, self.number, config, inline) }?;
+    fn make_endpoint(
+        &mut self,
+        config: &Config,
+        inline: u16,
+    ) -> Result<[u8; ConnData::LEN], Errno> {
+        // SAFETY: `step` and `accept` come here with a device only; `close` tears it down before
+        // the rest.
+        let endpoint = unsafe {
+            VerbsEndpoint::create(self.api, self.id, self.channel, self.number, config, inline)
+        }?;
         let data = conn_data(config, &crate::provider::Endpoint::memory(&endpoint)).encode();
         self.endpoint = Some(endpoint);
         Ok(data)
     }
 
     /// Goes on as far as it can without waiting; None if that is not to the end.
-    pub fn step(&mut self, config: &Config, inline: u16) -> Result<Option<(VerbsEndpoint, ConnData)>, Errno> {
+    pub fn step(
+        &mut self,
+        config: &Config,
+        inline: u16,
+    ) -> Result<Option<(VerbsEndpoint, ConnData)>, Errno> {
         while let Some(heard) = self.hear()? {
             match (self.state, heard.event) {
                 (State::Address, event::ADDR_RESOLVED) => {
@@ -214,11 +249,12 @@ impl Connector {
         check(unsafe { (self.api.rdma_get_cm_event)(self.channel, &mut event) })?;
         // SAFETY: an event, until it is acknowledged.
         let seen = unsafe { &*event };
-        let (ptr, len) = (seen.conn.private_data.cast::<u8>(), usize::from(seen.conn.private_data_len));
+        let (ptr, len) =
+            (seen.conn.private_data.cast::<u8>(), usize::from(seen.conn.private_data_len));
         let has_data = matches!(seen.event, event::CONNECT_REQUEST | event::ESTABLISHED);
         // SAFETY: as many bytes as it says, which also those of others may be.
-        let data =
-            (has_data && !ptr.is_null() && len >= ConnData::LEN).then(|| unsafe { ptr.cast::<[u8; 40]>().read() });
+        let data = (has_data && !ptr.is_null() && len >= ConnData::LEN)
+            .then(|| unsafe { ptr.cast::<[u8; 40]>().read() });
         let heard = Heard { id: seen.id, event: seen.event, status: seen.status, data };
         // SAFETY: not used any more.
         unsafe { (self.api.rdma_ack_cm_event)(event) };
@@ -228,7 +264,8 @@ impl Connector {
     /// Own address, or the peer's.
     pub fn address(&self, peer: bool) -> libc::sockaddr_storage {
         // SAFETY: our id.
-        unsafe { if peer { (*self.id).dst } else { (*self.id).src } }
+        let id = unsafe { &*self.id };
+        if peer { id.dst } else { id.src }
     }
 
     /// Ends it, but for its number. The endpoint must have been torn down, if it was given away.

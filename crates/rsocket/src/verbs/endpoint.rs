@@ -1,7 +1,10 @@
 //! One end of a reliable connection: queue pair, completion queue and memory regions.
 #![allow(unsafe_code)]
 
-use super::abi::{Api, CmEvent, CmId, CompChannel, Cq, EventChannel, Mr, QpInitAttr, RecvWr, SendWr, Sge, Wc};
+use super::abi::{
+    Api, CmEvent, CmId, CompChannel, ContextOps, Cq, EventChannel, Mr, Qp, QpInitAttr, RecvWr,
+    SendWr, Sge, Wc,
+};
 use super::abi::{QPT_RC, TRANSPORT_IWARP, access, event, wc, wr};
 use super::{check, last_error, readable};
 use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote};
@@ -50,7 +53,8 @@ unsafe impl Sync for VerbsEndpoint {}
 unsafe impl Send for VerbsEndpoint {}
 
 impl VerbsEndpoint {
-    /// All receives are posted. `ready` is an epoll set that has the events of the connection already.
+    /// All receives are posted. `ready` is an epoll set that has the events of the connection
+    /// already.
     ///
     /// # Safety
     /// The id has found its device; it, its channel and the set live until [`Self::tear_down`].
@@ -64,8 +68,10 @@ impl VerbsEndpoint {
     ) -> Result<Self, Errno> {
         // SAFETY: an id with a device, by the contract; so in this function.
         let context = unsafe { (*id).verbs };
-        // SAFETY: as above.
-        if unsafe { (*(*context).device).transport_type } == TRANSPORT_IWARP {
+        // SAFETY: an open device's context.
+        let device = unsafe { (*context).device };
+        // SAFETY: the device that was opened.
+        if unsafe { (*device).transport_type } == TRANSPORT_IWARP {
             // It has no immediate data, without which there is no stream.
             return Err(Errno::OPNOTSUPP);
         }
@@ -102,7 +108,9 @@ impl VerbsEndpoint {
         // SAFETY: an open device.
         self.comp = not_null(unsafe { (self.api.ibv_create_comp_channel)(context) })?;
         // SAFETY: just made.
-        let comp = unsafe { BorrowedFd::borrow_raw((*self.comp).fd) };
+        let comp = unsafe { (*self.comp).fd };
+        // SAFETY: open as long as the channel.
+        let comp = unsafe { BorrowedFd::borrow_raw(comp) };
         rustix::fs::fcntl_setfl(comp, rustix::fs::OFlags::NONBLOCK)?;
         // SAFETY: the caller's epoll set.
         let ready = unsafe { BorrowedFd::borrow_raw(self.ready) };
@@ -111,7 +119,9 @@ impl VerbsEndpoint {
         let receives = u32::from(config.rq) + CONTROL;
         let entries = i32::from(config.sq) + receives as i32;
         // SAFETY: an open device and our channel.
-        self.cq = not_null(unsafe { (self.api.ibv_create_cq)(context, entries, null_mut(), self.comp, 0) })?;
+        self.cq = not_null(unsafe {
+            (self.api.ibv_create_cq)(context, entries, null_mut(), self.comp, 0)
+        })?;
         let mut attributes = QpInitAttr {
             qp_context: null_mut(),
             send_cq: self.cq,
@@ -130,27 +140,42 @@ impl VerbsEndpoint {
         self.inline = (attributes.max_inline_data as usize).min(INLINE);
         let ptr = table::map(self.region.len)?;
         self.region = Region { ptr, addr: ptr as u64, ..self.region };
-        self.memory = self.register(ptr, self.region.len, access::LOCAL_WRITE | access::REMOTE_WRITE)?;
+        self.memory =
+            self.register(ptr, self.region.len, access::LOCAL_WRITE | access::REMOTE_WRITE)?;
         // SAFETY: just registered.
         self.region.key = unsafe { (*self.memory).rkey };
         self.receive(receives)
     }
 
+    /// Its queue pair, which is there from `set_up` to `tear_down`.
+    fn qp(&self) -> *mut Qp {
+        // SAFETY: our id.
+        unsafe { (*self.id).qp }
+    }
+
+    /// The device's calls of the data path.
+    fn calls(&self) -> &ContextOps {
+        // SAFETY: an id with a device.
+        let context = unsafe { (*self.id).verbs };
+        // SAFETY: that of an open device.
+        unsafe { &(*context).ops }
+    }
+
     fn register(&self, ptr: *mut u8, len: usize, access: i32) -> Result<*mut Mr, Errno> {
         // SAFETY: the queue pair is there.
-        let pd = unsafe { (*(*self.id).qp).pd };
+        let pd = unsafe { (*self.qp()).pd };
         // SAFETY: the caller's memory; what is not mapped is refused by the kernel.
         not_null(unsafe { (self.api.ibv_reg_mr)(pd, ptr.cast(), len, access) })
     }
 
     fn receive(&self, count: u32) -> Result<(), Errno> {
-        // SAFETY: the queue pair is there.
-        let qp = unsafe { (*self.id).qp };
+        let (qp, post_recv) = (self.qp(), self.calls().post_recv);
         for _ in 0..count {
-            let mut request = RecvWr { wr_id: RECV, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+            let mut request =
+                RecvWr { wr_id: RECV, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
             let mut bad = null_mut();
             // SAFETY: a receive without memory, for writes with immediate data.
-            let error = unsafe { ((*(*qp).context).ops.post_recv)(qp, &mut request, &mut bad) };
+            let error = unsafe { post_recv(qp, &mut request, &mut bad) };
             if error != 0 {
                 return Err(Errno::from_raw_os_error(error));
             }
@@ -192,36 +217,47 @@ impl VerbsEndpoint {
         match (one.wr_id & RECV != 0, one.status) {
             (true, wc::SUCCESS) => Some(Completion::Recv(u32::from_be(one.imm_data))),
             (true, _) => None,
-            (false, status) => Some(Completion::Sent { id: one.wr_id as u32, ok: status == wc::SUCCESS }),
+            (false, status) => {
+                Some(Completion::Sent { id: one.wr_id as u32, ok: status == wc::SUCCESS })
+            }
         }
     }
 
     /// Ends the connection and gives back what it was made of, but for its id.
     pub fn tear_down(&self) {
         let api = self.api;
-        // SAFETY: each is null or ours, and used here for the last time, in the order that the libraries ask for.
-        unsafe {
-            if !(*self.id).qp.is_null() {
-                (api.rdma_destroy_qp)(self.id);
+        // Each is null or ours, and used here for the last time, in the order that the libraries
+        // ask for.
+        if !self.qp().is_null() {
+            // SAFETY: ours, and its last use.
+            unsafe { (api.rdma_destroy_qp)(self.id) };
+        }
+        if !self.cq.is_null() {
+            // SAFETY: ours; so many events were taken.
+            unsafe {
+                (api.ibv_ack_cq_events)(self.cq, self.unacknowledged.swap(0, Ordering::Relaxed))
+            };
+            // SAFETY: ours, and its last use.
+            unsafe { (api.ibv_destroy_cq)(self.cq) };
+        }
+        let exposed =
+            self.exposed.lock().map(|mut list| core::mem::take(&mut *list)).unwrap_or_default();
+        let regions = exposed.into_iter().map(|(_, mr)| mr as *mut Mr);
+        for mr in regions.chain([self.memory, self.lent.swap(null_mut(), Ordering::Relaxed)]) {
+            if !mr.is_null() {
+                // SAFETY: ours, and its last use.
+                unsafe { (api.ibv_dereg_mr)(mr) };
             }
-            if !self.cq.is_null() {
-                (api.ibv_ack_cq_events)(self.cq, self.unacknowledged.swap(0, Ordering::Relaxed));
-                (api.ibv_destroy_cq)(self.cq);
-            }
-            let exposed = self.exposed.lock().map(|mut list| core::mem::take(&mut *list)).unwrap_or_default();
-            let regions = exposed.into_iter().map(|(_, mr)| mr as *mut Mr);
-            for mr in regions.chain([self.memory, self.lent.swap(null_mut(), Ordering::Relaxed)]) {
-                if !mr.is_null() {
-                    (api.ibv_dereg_mr)(mr);
-                }
-            }
-            if !self.comp.is_null() {
-                (api.ibv_destroy_comp_channel)(self.comp);
-            }
-            rustix::io::close(self.wake);
-            if !self.region.ptr.is_null() {
-                let _ = rustix::mm::munmap(self.region.ptr.cast(), self.region.len);
-            }
+        }
+        if !self.comp.is_null() {
+            // SAFETY: ours, and its last use.
+            unsafe { (api.ibv_destroy_comp_channel)(self.comp) };
+        }
+        // SAFETY: ours, and its last use.
+        unsafe { rustix::io::close(self.wake) };
+        if !self.region.ptr.is_null() {
+            // SAFETY: ours, and nobody writes to it any more.
+            let _ = unsafe { rustix::mm::munmap(self.region.ptr.cast(), self.region.len) };
         }
     }
 }
@@ -271,14 +307,17 @@ impl Endpoint for VerbsEndpoint {
             let mut at = 0;
             for (ptr, len) in pieces {
                 // SAFETY: readable by the contract; all of them fit, as their sum does.
-                unsafe { core::ptr::copy_nonoverlapping(*ptr, inline.as_mut_ptr().add(at), *len) };
+                unsafe {
+                    core::ptr::copy_nonoverlapping(*ptr, inline.as_mut_ptr().wrapping_add(at), *len)
+                };
                 at += len;
             }
             list[0] = Sge { addr: inline.as_ptr() as u64, length: total as u32, lkey: 0 };
             count = 1;
         } else {
             // SAFETY: null, or the region that was lent.
-            let lkey = unsafe { self.lent.load(Ordering::Acquire).as_ref() }.map_or(0, |mr| mr.lkey);
+            let lkey =
+                unsafe { self.lent.load(Ordering::Acquire).as_ref() }.map_or(0, |mr| mr.lkey);
             for (ptr, len) in pieces.iter().filter(|p| p.1 != 0) {
                 let entry = list.get_mut(count).ok_or(PostError::Access)?;
                 *entry = Sge { addr: *ptr as u64, length: *len as u32, lkey };
@@ -302,11 +341,10 @@ impl Endpoint for VerbsEndpoint {
             rest: [0; 7],
         };
         let mut bad = null_mut();
-        // SAFETY: the queue pair lives until `tear_down`; the bytes stay by the contract, or are taken inline.
-        let error = unsafe {
-            let qp = (*self.id).qp;
-            ((*(*qp).context).ops.post_send)(qp, &mut request, &mut bad)
-        };
+        let post_send = self.calls().post_send;
+        // SAFETY: the queue pair lives until `tear_down`; the bytes stay by the contract, or are
+        // taken inline.
+        let error = unsafe { post_send(self.qp(), &mut request, &mut bad) };
         match error {
             0 => Ok(()),
             libc::ENOMEM | libc::EAGAIN => Err(PostError::Full),
@@ -317,10 +355,11 @@ impl Endpoint for VerbsEndpoint {
     fn poll_cq(&self, out: &mut [Completion]) -> usize {
         let mut done = 0;
         let mut batch = [Wc::default(); BATCH];
+        let poll_cq = self.calls().poll_cq;
         while done < out.len() {
             let room = (out.len() - done).min(BATCH);
             // SAFETY: room for as many as are asked for.
-            let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, room as i32, batch.as_mut_ptr()) };
+            let n = unsafe { poll_cq(self.cq, room as i32, batch.as_mut_ptr()) };
             let Ok(n @ 1..) = usize::try_from(n) else { break };
             for completion in batch[..n.min(room)].iter().filter_map(|one| self.completion(one)) {
                 out[done] = completion;
@@ -331,8 +370,9 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn request_event(&self) {
+        let req_notify_cq = self.calls().req_notify_cq;
         // SAFETY: our queue.
-        unsafe { ((*(*self.cq).context).ops.req_notify_cq)(self.cq, 0) };
+        unsafe { req_notify_cq(self.cq, 0) };
     }
 
     fn await_event(&self) -> Result<(), Errno> {

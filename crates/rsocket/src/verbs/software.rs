@@ -1,10 +1,11 @@
-//! libibverbs and librdmacm in software: queue pairs, completion queues, memory regions with their keys and
-//! bounds, and connection management, within one process and behind the very same structures and functions.
-//! So everything above the libraries is tested where there is no RDMA. What the rules of verbs forbid fails
-//! here as it does there: a wrong key breaks the connection, and a write waits for a receive.
+//! libibverbs and librdmacm in software: queue pairs, completion queues, memory regions with their
+//! keys and bounds, and connection management, within one process and behind the very same
+//! structures and functions. So everything above the libraries is tested where there is no RDMA.
+//! What the rules of verbs forbid fails here as it does there: a wrong key breaks the connection,
+//! and a write waits for a receive.
 //!
-//! [`world`] keeps what there is and its rules, [`ibv`] and [`rdma`] are the functions of the two libraries. Tests share
-//! the world, and meet by ports of their own.
+//! [`world`] keeps what there is and its rules, [`ibv`] and [`rdma`] are the functions of the two
+//! libraries. Tests share the world, and meet by ports of their own.
 
 mod ibv;
 mod rdma;

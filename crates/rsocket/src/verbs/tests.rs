@@ -43,7 +43,8 @@ pub fn pair(configs: [Config; 2]) -> [(VerbsEndpoint, ConnData); 2] {
     let mut server = listener.accept().unwrap().unwrap();
     assert!(client.step(&configs[0], 64).unwrap().is_none());
     server.answer(&configs[1], 64).unwrap();
-    let ends = [client.step(&configs[0], 64), server.step(&configs[1], 64)].map(|end| end.unwrap().unwrap());
+    let ends = [client.step(&configs[0], 64), server.step(&configs[1], 64)]
+        .map(|end| end.unwrap().unwrap());
     // Ids and channels are needed as long as the ends are.
     std::mem::forget((client, server));
     ends
@@ -122,7 +123,16 @@ fn a_wrong_key_ends_the_connection() {
     let _ = to;
     let to = Remote { addr: b.memory().addr, key: b.memory().key + 1 };
     // SAFETY: an array, taken along.
-    unsafe { a.post_write(Lane::Stream, &[([1u8; 4].as_ptr(), 4)], to, Some(Message::Data(4).encode()), 7) }.unwrap();
+    unsafe {
+        a.post_write(
+            Lane::Stream,
+            &[([1u8; 4].as_ptr(), 4)],
+            to,
+            Some(Message::Data(4).encode()),
+            7,
+        )
+    }
+    .unwrap();
     let mut out = [Completion::Recv(0); 4];
     assert_eq!(a.poll_cq(&mut out), 1);
     assert_eq!(out[0], Completion::Sent { id: 7, ok: false });
@@ -155,7 +165,9 @@ fn the_systems_libraries_have_all_functions() {
             }
         }
         None => {
-            println!("skipped: the_systems_libraries_have_all_functions: libibverbs1 or librdmacm1 is not installed")
+            println!(
+                "skipped: the_systems_libraries_have_all_functions: libibverbs1 or librdmacm1 is not installed"
+            )
         }
     }
 }

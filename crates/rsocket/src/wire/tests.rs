@@ -1,12 +1,15 @@
-//! Vectors put together by hand from the published structures, as a little-endian librdmacm sends them.
+//! Vectors put together by hand from the published structures, as a little-endian librdmacm sends
+//! them.
 
 use super::*;
 use proptest::prelude::*;
 
 const REQUEST: [u8; 40] = [
     1, 2, 0x01, 0x80, 0, 0, 0, 0, // version 1, IOMAP, 384 credits, no iomaps
-    0x00, 0x00, 0x7f, 0x3c, 0x10, 0x00, 0x2b, 0x40, 0x00, 0x00, 0x18, 0x01, 0, 0, 0, 2, // target SGL, 2 entries
-    0x00, 0x00, 0x7f, 0x3c, 0x10, 0x02, 0x00, 0x10, 0x00, 0x00, 0x18, 0x02, 0, 1, 0, 0, // 64 KiB of buffer
+    0x00, 0x00, 0x7f, 0x3c, 0x10, 0x00, 0x2b, 0x40, 0x00, 0x00, 0x18, 0x01, 0, 0, 0,
+    2, // target SGL, 2 entries
+    0x00, 0x00, 0x7f, 0x3c, 0x10, 0x02, 0x00, 0x10, 0x00, 0x00, 0x18, 0x02, 0, 1, 0,
+    0, // 64 KiB of buffer
 ];
 
 #[test]
@@ -71,7 +74,9 @@ fn entries_in_either_byte_order() {
 
 #[test]
 fn iomap_counts_as_in_librdmacm() {
-    for (n, back) in [(0, 0), (1, 1), (128, 128), (129, 128), (256, 256), (1000, 768), (0x7fff, 0x7f00)] {
+    for (n, back) in
+        [(0, 0), (1, 1), (128, 128), (129, 128), (256, 256), (1000, 768), (0x7fff, 0x7f00)]
+    {
         assert_eq!(from_scale(to_scale(n)), back, "{n}");
     }
 }

@@ -1,11 +1,13 @@
-//! A channel to another guest: a TCP connection, on which each message has its length in front of it. No descriptors pass.
+//! A channel to another guest: a TCP connection, on which each message has its length in front of
+//! it. No descriptors pass.
 #![allow(unsafe_code)]
 
 use super::{MAX, NoSocket, Silence, check, heard, park};
 use crate::inet::Addr;
 use crate::sys;
 
-/// Calls a port of the peer's machine from the local address of a connection. The answer is not waited for.
+/// Calls a port of the peer's machine from the local address of a connection. The answer is not
+/// waited for.
 pub(crate) fn dial(local: &Addr, peer: &Addr, port: u16) -> Result<i32, NoSocket> {
     let fd = check(sys::socket(local.family.into(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0))?;
     let address = |addr: &Addr, port: u16| {
@@ -33,7 +35,9 @@ pub(crate) fn dial(local: &Addr, peer: &Addr, port: u16) -> Result<i32, NoSocket
 pub fn peek(fd: i32, out: &mut [u8; MAX]) -> Result<usize, Silence> {
     let mut raw = [0u8; MAX + 2];
     // SAFETY: the buffer is ours.
-    let n = heard(unsafe { sys::recv(fd, raw.as_mut_ptr(), raw.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) })?;
+    let n = heard(unsafe {
+        sys::recv(fd, raw.as_mut_ptr(), raw.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT)
+    })?;
     let len = usize::from(u16::from_be_bytes([raw[0], raw[1]]));
     match len {
         _ if n < 2 => Err(Silence::Nothing),
@@ -64,7 +68,8 @@ pub fn send(fd: i32, message: &[u8]) -> bool {
     place.copy_from_slice(message);
     raw[..2].copy_from_slice(&(len as u16).to_be_bytes());
     // SAFETY: `raw` has so many bytes.
-    let n = unsafe { sys::send(fd, raw.as_ptr(), 2 + len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let n =
+        unsafe { sys::send(fd, raw.as_ptr(), 2 + len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     // A handshake does not fill a socket's buffer, unless the other end does not read.
     n == (2 + len) as isize
 }

@@ -176,7 +176,9 @@ impl SmcD {
     fn encode(&self, kind: Kind, out: &mut [u8]) -> Result<usize, Full> {
         let end = match self.level {
             SmcDLevel::V1 { .. } => field::V1_END,
-            SmcDLevel::V2(v2) => field::V2_END + v2.first_contact.map_or(0, |first| first.smcd_len()),
+            SmcDLevel::V2(v2) => {
+                field::V2_END + v2.first_contact.map_or(0, |first| first.smcd_len())
+            }
         };
         let length = end + TRAILER_LEN;
         let paths = Paths::Chosen { path: PathType::SmcD, flag: self.first_contact() };

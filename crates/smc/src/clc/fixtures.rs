@@ -3,8 +3,10 @@
 use super::{Accept, Confirm, Device, Gid, Message, Proposal};
 
 /// The device of the examples.
-pub(super) const LOOPBACK: Device =
-    Device { gid: Gid { hi: 0x0123_4567_89ab_cdef, lo: 0xfedc_ba98_7654_3210 }, chid: Device::LOOPBACK_CHID };
+pub(super) const LOOPBACK: Device = Device {
+    gid: Gid { hi: 0x0123_4567_89ab_cdef, lo: 0xfedc_ba98_7654_3210 },
+    chid: Device::LOOPBACK_CHID,
+};
 
 pub(super) const PROPOSAL_V2: &str = "
     e2d4c3d9 0100e026 00000000 00000000 00000000 00000000 00000000 00000000
@@ -31,7 +33,8 @@ pub(super) const DECLINE_V2: &str = "
     e2d4c3d9 04002c20 00000000 00000000 03030007 20000000 00000000 00000000
     00000000 00000000 e2d4c3d9";
 
-pub(super) const DECLINE_V1: &str = "e2d4c3d9 04001c18 00000000 00000000 04000000 00000000 e2d4c3d9";
+pub(super) const DECLINE_V1: &str =
+    "e2d4c3d9 04001c18 00000000 00000000 04000000 00000000 e2d4c3d9";
 
 pub(super) const PROPOSAL_V1: &str = "
     e2d4c3d9 01005c11 00000000 00000000 00000000 00000000 00000000 00000000
@@ -48,7 +51,10 @@ const SMCR_BODY: &str = "
 
 /// The Confirm that answers [`ACCEPT_FIRST`].
 pub(super) fn confirm_first() -> String {
-    ACCEPT_FIRST.replace("02008229", "03008229").replace("11111111", "22222222").replace("00010000\n", "00020000\n")
+    ACCEPT_FIRST
+        .replace("02008229", "03008229")
+        .replace("11111111", "22222222")
+        .replace("00010000\n", "00020000\n")
 }
 
 /// An Accept for SMC-R, version 1 and first contact.
@@ -64,7 +70,8 @@ pub(super) fn smcr_accept() -> String {
 
 /// Every fixture.
 pub(super) fn all() -> Vec<Vec<u8>> {
-    let texts = [PROPOSAL_V2, ACCEPT_FIRST, ACCEPT_REUSE, DECLINE_V2, DECLINE_V1, PROPOSAL_V1, ACCEPT_V1];
+    let texts =
+        [PROPOSAL_V2, ACCEPT_FIRST, ACCEPT_REUSE, DECLINE_V2, DECLINE_V1, PROPOSAL_V1, ACCEPT_V1];
     let made = [confirm_first(), smcr_accept_v1(), smcr_accept()];
     texts.into_iter().chain(made.iter().map(String::as_str)).map(hex).collect()
 }

@@ -169,7 +169,10 @@ mod tests {
     #[test]
     fn reads_the_first_eight_bytes() {
         let header = Header::parse(&PROPOSAL).unwrap();
-        assert_eq!((header.kind, header.length, header.version), (Kind::Proposal, 224, Version::V2));
+        assert_eq!(
+            (header.kind, header.length, header.version),
+            (Kind::Proposal, 224, Version::V2)
+        );
         assert_eq!((header.typev1(), header.typev2()), (PathType::Neither, PathType::SmcD));
         assert_eq!(with(3, 0xc4), Ok(header), "either eyecatcher will do");
         assert!(with(7, 0x29).unwrap().flag());

@@ -174,7 +174,9 @@ mod tests {
     }
 
     fn entries(list: &[(u64, u16)]) -> Vec<u8> {
-        list.iter().flat_map(|(gid, chid)| [&gid.to_be_bytes()[..], &chid.to_be_bytes()].concat()).collect()
+        list.iter()
+            .flat_map(|(gid, chid)| [&gid.to_be_bytes()[..], &chid.to_be_bytes()].concat())
+            .collect()
     }
 
     #[test]

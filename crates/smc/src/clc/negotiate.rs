@@ -7,8 +7,8 @@
 use crate::reason::{self, Reason};
 
 use super::{
-    Accept, Confirm, Device, Eid, Gid, List, MAX_ENTRIES, OfferV2, PathType, Proposal, SmcDLevel, SmcDOffer, SmcDv2,
-    Version,
+    Accept, Confirm, Device, Eid, Gid, List, MAX_ENTRIES, OfferV2, PathType, Proposal, SmcDLevel,
+    SmcDOffer, SmcDv2, Version,
 };
 
 /// The release of version 2 that this codec speaks.
@@ -85,7 +85,10 @@ pub fn select(proposal: &Proposal, local: &Local<'_>) -> Result<Selection, Reaso
 ///
 /// The first one that can be set up is to be accepted; if none can, the Decline has the reason for
 /// which the first one failed. An error is the diagnosis for a Decline.
-pub fn candidates(proposal: &Proposal, local: &Local<'_>) -> Result<List<Selection, MAX_CANDIDATES>, Reason> {
+pub fn candidates(
+    proposal: &Proposal,
+    local: &Local<'_>,
+) -> Result<List<Selection, MAX_CANDIDATES>, Reason> {
     let offer = proposal.offer_v2().ok_or(match proposal.typev1() {
         PathType::Neither => reason::PEER_NO_SMC,
         _ => reason::NO_V2_EXT,
@@ -134,8 +137,9 @@ pub fn candidates(proposal: &Proposal, local: &Local<'_>) -> Result<List<Selecti
 /// The client's devices in its order, the native one first.
 fn proposed_devices(proposal: &Proposal) -> impl Iterator<Item = (Proposed, Device)> {
     let native = proposal.offer_v1().and_then(|v1| v1.native).filter(|native| native.chid != 0);
-    let native =
-        native.map(|native| (Proposed::Native, Device { gid: Gid { hi: native.gid, lo: 0 }, chid: native.chid }));
+    let native = native.map(|native| {
+        (Proposed::Native, Device { gid: Gid { hi: native.gid, lo: 0 }, chid: native.chid })
+    });
     let smcd = proposal.offer_v2().and_then(|v2| v2.smcd.as_ref());
     let listed = smcd.map_or(&[][..], |smcd| smcd.devices.as_slice());
     let listed = listed.iter().enumerate().map(|(i, device)| (Proposed::Listed(i), *device));
@@ -202,8 +206,9 @@ pub fn check_accept(proposal: &Proposal, accept: &Accept) -> Result<Accepted, Re
         });
     };
     let offer = proposal.offer_v2().ok_or(reason::MODE_UNSUPP)?;
-    let (proposed, _) =
-        proposed_devices(proposal).find(|(_, device)| device.chid == v2.chid).ok_or(reason::VIOLATION)?;
+    let (proposed, _) = proposed_devices(proposal)
+        .find(|(_, device)| device.chid == v2.chid)
+        .ok_or(reason::VIOLATION)?;
     if v2.eid.is_some_and(|eid| !was_offered(offer, eid)) {
         return Err(reason::VIOLATION);
     }
@@ -211,7 +216,13 @@ pub fn check_accept(proposal: &Proposal, accept: &Accept) -> Result<Accepted, Re
     if release.is_some_and(|release| release > offer.release) {
         return Err(reason::RELEASE_ERR);
     }
-    Ok(Accepted { proposed, eid: v2.eid, release, version: Version::V2, first_contact: smcd.first_contact() })
+    Ok(Accepted {
+        proposed,
+        eid: v2.eid,
+        release,
+        version: Version::V2,
+        first_contact: smcd.first_contact(),
+    })
 }
 
 fn was_offered(offer: &OfferV2, eid: Eid) -> bool {
@@ -226,7 +237,10 @@ pub fn check_confirm(selection: &Selection, confirm: &Confirm) -> Result<(), Rea
     let SmcDLevel::V2(SmcDv2 { chid, eid, first_contact }) = smcd.level else {
         return Err(reason::VIOLATION);
     };
-    if chid != selection.chid || smcd.gid != selection.gid || eid.unwrap_or_default() != selection.eid {
+    if chid != selection.chid
+        || smcd.gid != selection.gid
+        || eid.unwrap_or_default() != selection.eid
+    {
         return Err(reason::VIOLATION);
     }
     match first_contact {

@@ -176,7 +176,8 @@ impl SmcR {
 
 impl SmcRv2 {
     fn decode(frame: &Frame<'_>) -> Result<SmcRv2, Malformed> {
-        let mut v2 = SmcRv2 { eid: Eid(wire::get(frame.body, field::EID)?).present(), ..SmcRv2::default() };
+        let mut v2 =
+            SmcRv2 { eid: Eid(wire::get(frame.body, field::EID)?).present(), ..SmcRv2::default() };
         if frame.header.flag() {
             let bytes = wire::part(frame.body, field::V2_END)?;
             v2.first_contact = Some(FirstContact::decode(bytes, true)?);

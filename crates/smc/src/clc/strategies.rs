@@ -81,7 +81,8 @@ fn first_contact(smcr: bool) -> impl Strategy<Value = Option<FirstContact>> {
     let later = (any::<u8>(), any::<u8>(), any::<u16>(), any::<[u8; 4]>());
     option::of((first, later).prop_map(move |((v2_direct, os, release, hostname), later)| {
         let short = release == 0 && !smcr;
-        let (max_conns, max_links, features, vendor) = if short { Default::default() } else { later };
+        let (max_conns, max_links, features, vendor) =
+            if short { Default::default() } else { later };
         let (os, hostname) = (Os::new(os), Hostname(hostname));
         FirstContact { v2_direct, os, release, hostname, max_conns, max_links, features, vendor }
     }))
@@ -94,37 +95,56 @@ fn size() -> impl Strategy<Value = SizeCode> {
 fn smcd() -> impl Strategy<Value = Accept> {
     let v1 = (any::<u64>(), any::<bool>())
         .prop_map(|(hi, first_contact)| (Gid { hi, lo: 0 }, SmcDLevel::V1 { first_contact }));
-    let v2 = (device(), chosen_eid(), first_contact(false)).prop_map(|(device, eid, first_contact)| {
-        (device.gid, SmcDLevel::V2(SmcDv2 { chid: device.chid, eid, first_contact }))
-    });
+    let v2 =
+        (device(), chosen_eid(), first_contact(false)).prop_map(|(device, eid, first_contact)| {
+            (device.gid, SmcDLevel::V2(SmcDv2 { chid: device.chid, eid, first_contact }))
+        });
     (prop_oneof![v1, v2], any::<u64>(), any::<u8>(), size(), any::<[u8; 4]>()).prop_map(
-        |((gid, level), token, index, size, link_id)| Accept::SmcD(SmcD { gid, token, index, size, link_id, level }),
+        |((gid, level), token, index, size, link_id)| {
+            Accept::SmcD(SmcD { gid, token, index, size, link_id, level })
+        },
     )
 }
 
 fn smcr(kind: Kind) -> impl Strategy<Value = Accept> {
     let v1 = any::<bool>().prop_map(|first_contact| SmcRLevel::V1 { first_contact });
-    let v2 =
-        (chosen_eid(), first_contact(true), list(any::<[u8; 16]>())).prop_map(move |(eid, first_contact, gids)| {
+    let v2 = (chosen_eid(), first_contact(true), list(any::<[u8; 16]>())).prop_map(
+        move |(eid, first_contact, gids)| {
             let on_wire = kind == Kind::Confirm && first_contact.is_some();
             let gids = if on_wire { gids } else { List::new() };
             SmcRLevel::V2(SmcRv2 { eid, first_contact, gids })
-        });
+        },
+    );
     let port = (any::<[u8; 8]>(), any::<[u8; 16]>(), any::<[u8; 6]>(), 0..1u32 << 24);
     let buffer = (any::<u32>(), any::<u8>(), any::<u32>(), size(), 0..16u8, any::<u64>());
     (port, buffer, 0..1u32 << 24, prop_oneof![v1, v2]).prop_map(|(port, buffer, psn, level)| {
         let (peer_id, gid, mac, qpn) = port;
         let (rkey, index, alert_token, size, mtu, vaddr) = buffer;
-        Accept::SmcR(SmcR { peer_id, gid, mac, qpn, rkey, index, alert_token, size, mtu, vaddr, psn, level })
+        Accept::SmcR(SmcR {
+            peer_id,
+            gid,
+            mac,
+            qpn,
+            rkey,
+            index,
+            alert_token,
+            size,
+            mtu,
+            vaddr,
+            psn,
+            level,
+        })
     })
 }
 
 fn decline() -> impl Strategy<Value = Message> {
     let v2 = option::of((0..16u8, any::<[u32; 4]>()));
-    (any::<[u8; 8]>(), any::<u32>(), any::<bool>(), v2).prop_map(|(peer_id, code, out_of_sync, v2)| {
-        let v2 = v2.map(|(os, extra)| DeclineV2 { os: Os::new(os), extra });
-        Message::Decline(Decline { peer_id, diagnosis: Reason(code), out_of_sync, v2 })
-    })
+    (any::<[u8; 8]>(), any::<u32>(), any::<bool>(), v2).prop_map(
+        |(peer_id, code, out_of_sync, v2)| {
+            let v2 = v2.map(|(os, extra)| DeclineV2 { os: Os::new(os), extra });
+            Message::Decline(Decline { peer_id, diagnosis: Reason(code), out_of_sync, v2 })
+        },
+    )
 }
 
 pub(super) fn message() -> impl Strategy<Value = Message> {

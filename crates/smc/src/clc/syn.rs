@@ -53,8 +53,10 @@ mod tests {
 
     #[test]
     fn other_options() {
-        let no = ["", "01", "00 fe06 e2d4c3d9", "fe06 e2d4c3c4", "fe07 e2d4c3d9 00", "fd06 e2d4c3d9"];
-        let broken = ["fe", "fe06", "fe06 e2d4c3", "fe00 e2d4c3d9", "fe01 e2d4c3d9", "0200 fe06 e2d4c3d9"];
+        let no =
+            ["", "01", "00 fe06 e2d4c3d9", "fe06 e2d4c3c4", "fe07 e2d4c3d9 00", "fd06 e2d4c3d9"];
+        let broken =
+            ["fe", "fe06", "fe06 e2d4c3", "fe00 e2d4c3d9", "fe01 e2d4c3d9", "0200 fe06 e2d4c3d9"];
         for text in no.iter().chain(&broken) {
             assert!(!signals_smc(&hex(text)), "{text}");
         }

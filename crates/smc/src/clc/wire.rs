@@ -96,7 +96,11 @@ pub(super) fn part(bytes: &[u8], at: usize) -> Result<&[u8], Malformed> {
 }
 
 /// A list of `count` items of `N` bytes each, from `at` on.
-pub(super) fn items<const N: usize>(bytes: &[u8], at: usize, count: usize) -> Result<&[[u8; N]], Malformed> {
+pub(super) fn items<const N: usize>(
+    bytes: &[u8],
+    at: usize,
+    count: usize,
+) -> Result<&[[u8; N]], Malformed> {
     let (all, _) = part(bytes, at)?.as_chunks();
     all.get(..count).ok_or(Malformed::Length)
 }

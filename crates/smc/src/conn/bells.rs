@@ -1,17 +1,20 @@
-//! Bells: pipes and Unix sockets by which this process wakes waits of its peers that cover many connections.
+//! Bells: pipes and Unix sockets by which this process wakes waits of its peers that cover many
+//! connections.
 //!
-//! A byte in a pipe wakes a sleeper for a third of what a byte on the TCP connection costs, and it cannot be kept back by a
-//! congestion window or by a delayed acknowledgement. The end to write to stays with the process that rings: if the peer had its
-//! description, as both would have that of an eventfd, it could take O_NONBLOCK off, fill it and make a send wait for ever.
-//! The end to read from is given to the process that waits (`group::bells`). That one only watches it for edges and never reads,
-//! because a pipe that the peer empties meanwhile would keep it in the read. So a bell is full one day: it is
-//! taken away then, and the wait asks for another one.
+//! A byte in a pipe wakes a sleeper for a third of what a byte on the TCP connection costs, and it
+//! cannot be kept back by a congestion window or by a delayed acknowledgement. The end to write to
+//! stays with the process that rings: if the peer had its description, as both would have that of
+//! an eventfd, it could take O_NONBLOCK off, fill it and make a send wait for ever. The end to read
+//! from is given to the process that waits (`group::bells`). That one only watches it for edges and
+//! never reads, because a pipe that the peer empties meanwhile would keep it in the read. So a bell
+//! is full one day: it is taken away then, and the wait asks for another one.
 //!
-//! Of a process of another user the bell is a Unix socket, which that process has made: it keeps the end to read from to itself,
-//! and whoever has the other one can neither pass it descriptors nor be kept in a send. That costs half as much again.
+//! Of a process of another user the bell is a Unix socket, which that process has made: it keeps
+//! the end to read from to itself, and whoever has the other one can neither pass it descriptors
+//! nor be kept in a send. That costs half as much again.
 //!
-//! What a bell cannot do a byte on the TCP connection does, as ever: for a wait that has none, for peers by other devices or in
-//! other network namespaces, in the child of a fork.
+//! What a bell cannot do a byte on the TCP connection does, as ever: for a wait that has none, for
+//! peers by other devices or in other network namespaces, in the child of a fork.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -23,14 +26,16 @@ use crate::{hidden, sys};
 const MOST: usize = 1024;
 /// What a pipe takes: a ring has one byte, and the kernel fills its pages with them.
 const SIZE: usize = 16 << 10;
-/// Looks at whether a thread is about to ring, before its bell is kept for good rather than taken away from under it.
+/// Looks at whether a thread is about to ring, before its bell is kept for good rather than taken
+/// away from under it.
 const PATIENCE: usize = 1000;
 
-/// Sees to it, if it can, that this process and a wait have the bell of this number: gives it to a wait that asks for it in the
-/// page, and takes the one that a wait listens to already.
+/// Sees to it, if it can, that this process and a wait have the bell of this number: gives it to a
+/// wait that asks for it in the page, and takes the one that a wait listens to already.
 pub type Share = fn(&Bells, page: &Waits, wait: u32, number: u32, listens: bool);
 
-/// The bells of the waits in the control page of an arena of ours. Zeroed memory is one without bells.
+/// The bells of the waits in the control page of an arena of ours. Zeroed memory is one without
+/// bells.
 pub struct Bells {
     bells: [Bell; WAITS],
     /// The link group and the arena.
@@ -51,8 +56,9 @@ struct Bell {
     inside: AtomicU32,
     /// A thread closes its ends.
     closing: AtomicBool,
-    /// Descriptors of the ends to write to and to read from, plus one. The latter only keeps a ring from being a SIGPIPE when
-    /// the peer has closed its own; of a bell that the peer has made there is none.
+    /// Descriptors of the ends to write to and to read from, plus one. The latter only keeps a ring
+    /// from being a SIGPIPE when the peer has closed its own; of a bell that the peer has made
+    /// there is none.
     write: AtomicI32,
     read: AtomicI32,
 }
@@ -86,7 +92,8 @@ pub(crate) fn take(group: u32, arena: u64, share: Share) -> Option<&'static Bell
 /// Those in use.
 fn all() -> impl Iterator<Item = &'static Bell> {
     let base = BELLS.load(Acquire);
-    let taken = TAKEN.iter().enumerate().filter(move |(_, taken)| !base.is_null() && taken.load(Relaxed));
+    let taken =
+        TAKEN.iter().enumerate().filter(move |(_, taken)| !base.is_null() && taken.load(Relaxed));
     // SAFETY: as in `take`.
     taken.flat_map(move |(at, _)| unsafe { &(*base.add(at)).bells })
 }
@@ -97,7 +104,8 @@ impl Bells {
         (self.group.load(Relaxed), self.arena.load(Relaxed), self.process.load(Relaxed))
     }
 
-    /// Rings for a wait that sleeps; false if it listens to no bell. One that it asks for it is given then, for the next time.
+    /// Rings for a wait that sleeps; false if it listens to no bell. One that it asks for it is
+    /// given then, for the next time.
     pub(super) fn ring(&self, page: &Waits, wait: u32) -> bool {
         let bell = &self.bells[wait as usize];
         // SYNC: bell. Behind the sight of the sleep; pairs with `Waits::sleep`.
@@ -127,7 +135,8 @@ impl Bells {
         written > 0
     }
 
-    /// Makes a bell, for which there must be none with this number; the end that its wait is to be given.
+    /// Makes a bell, for which there must be none with this number; the end that its wait is to be
+    /// given.
     pub(crate) fn make(&self, wait: u32, number: u32) -> Option<i32> {
         let bell = &self.bells[wait as usize];
         bell.take_away();
@@ -143,7 +152,8 @@ impl Bells {
         Some(read)
     }
 
-    /// Takes a socket that the wait's process has made and listens to, and of which it is known that nobody can keep us in a write or a close of it. It must be parked.
+    /// Takes a socket that the wait's process has made and listens to, and of which it is known
+    /// that nobody can keep us in a write or a close of it. It must be parked.
     pub(crate) fn take_made(&self, wait: u32, number: u32, write: i32) -> bool {
         let bell = &self.bells[wait as usize];
         bell.take_away();
@@ -195,7 +205,8 @@ impl Bell {
         unsafe { sys::send(write, &raw const byte, 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
     }
 
-    /// Nobody is about to write any more who saw the bell before it was changed, after so many looks.
+    /// Nobody is about to write any more who saw the bell before it was changed, after so many
+    /// looks.
     fn is_left_alone(&self, looks: usize) -> bool {
         let is_left = |_| {
             // SYNC: inside. Behind the change.
@@ -210,21 +221,25 @@ impl Bell {
 
     /// The one with this number, and no other that has been made meanwhile.
     fn take_away_if(&self, number: u32) {
-        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no bell.
-        self.close_ends(|| self.number.compare_exchange(number, 0, SeqCst, Relaxed).map_or(0, |_| PATIENCE));
+        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no
+        // bell.
+        self.close_ends(|| {
+            self.number.compare_exchange(number, 0, SeqCst, Relaxed).map_or(0, |_| PATIENCE)
+        });
     }
 
     fn take_away(&self) {
-        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no bell. Where there is none already,
-        // somebody was inside when it was taken away.
+        // SYNC: inside. In front of the look at who is inside: who counts itself later finds no
+        // bell. Where there is none already, somebody was inside when it was taken away.
         self.close_ends(|| match self.number.swap(0, SeqCst) {
             0 => usize::from(self.write.load(Acquire) != 0),
             _ => PATIENCE,
         });
     }
 
-    /// Closes the ends of a bell that `take` takes away, which says how often to look at who is inside; 0: there is none. One thread
-    /// at a time: by the time that another one has waited, the ends may be those of the next bell.
+    /// Closes the ends of a bell that `take` takes away, which says how often to look at who is
+    /// inside; 0: there is none. One thread at a time: by the time that another one has waited, the
+    /// ends may be those of the next bell.
     fn close_ends(&self, take: impl FnOnce() -> usize) {
         if self.closing.swap(true, Acquire) {
             return;
@@ -246,7 +261,8 @@ impl Bell {
 /// A descriptor has moved to another number.
 pub(crate) fn moved_fd(from: i32, to: i32) {
     for bell in all() {
-        let moves = |end: &AtomicI32| end.compare_exchange(from + 1, to + 1, SeqCst, Relaxed).is_ok();
+        let moves =
+            |end: &AtomicI32| end.compare_exchange(from + 1, to + 1, SeqCst, Relaxed).is_ok();
         moves(&bell.read);
         // Not one byte may go to what the application puts under the old number.
         if moves(&bell.write) {

@@ -1,8 +1,10 @@
-//! How much may be under way: what SO_SNDBUF, SO_RCVBUF and TCP_NOTSENT_LOWAT of the two ends leave of a ring.
+//! How much may be under way: what SO_SNDBUF, SO_RCVBUF and TCP_NOTSENT_LOWAT of the two ends leave
+//! of a ring.
 //!
-//! A program sets them to bound how much it queues at a peer that does not read. The kernel keeps the values, doubled where it
-//! doubles them; each end tells the other what was set, in the upper half of the header's `cpu` word, so that both take the ring
-//! for equally small: the writer's idea of "full" and the reader's of "the writer may be waiting" must not differ.
+//! A program sets them to bound how much it queues at a peer that does not read. The kernel keeps
+//! the values, doubled where it doubles them; each end tells the other what was set, in the upper
+//! half of the header's `cpu` word, so that both take the ring for equally small: the writer's idea
+//! of "full" and the reader's of "the writer may be waiting" must not differ.
 
 use super::reach::{Reach, each};
 use super::*;
@@ -15,16 +17,18 @@ const RCVBUF_LOCK: u32 = 2;
 
 /// What a send buffer that nobody has set holds: the kernel lets it grow to some MiB.
 const USUAL_SEND: u32 = 1 << 20;
-/// What a peer that does not read is sent into a receive buffer that nobody has set, as measured over loopback.
+/// What a peer that does not read is sent into a receive buffer that nobody has set, as measured
+/// over loopback.
 const USUAL_RECEIVE: u32 = 128 << 10;
 
-/// Where the codes of the send and of the receive buffer lie in the header's `cpu` word, above the processor.
+/// Where the codes of the send and of the receive buffer lie in the header's `cpu` word, above the
+/// processor.
 const SEND: u32 = 16;
 const RECEIVE: u32 = 24;
 const PROCESSOR: u32 = (1 << SEND) - 1;
 
-/// A number of bytes in 8 bits, rounded down by an eighth at most: `8 + low 3 bits`, shifted by the rest and 7. None is below
-/// 2 KiB, and 0 says that there is no bound.
+/// A number of bytes in 8 bits, rounded down by an eighth at most: `8 + low 3 bits`, shifted by the
+/// rest and 7. None is below 2 KiB, and 0 says that there is no bound.
 fn encode(bytes: u32) -> u32 {
     let bytes = bytes.max(2 << 10);
     let shift = 28 - bytes.leading_zeros();
@@ -41,8 +45,8 @@ pub(super) fn processor(word: u32) -> u32 {
     word & PROCESSOR
 }
 
-/// Bytes that may be under way in a ring of `size`: the writer has set the send buffer that is in `writer`, the reader the
-/// receive buffer in `reader`.
+/// Bytes that may be under way in a ring of `size`: the writer has set the send buffer that is in
+/// `writer`, the reader the receive buffer in `reader`.
 #[inline(always)]
 fn room(size: u32, writer: u32, reader: u32) -> u32 {
     if (writer | reader) >> SEND == 0 { size } else { bounded(size, writer, reader) }
@@ -64,37 +68,45 @@ impl Conn {
     /// The processor and our bounds, as the peer is told them.
     #[inline(always)]
     pub(super) fn with_bounds(&self, cpu: u32) -> u32 {
-        cpu | self.bounds.load(Relaxed)
+        cpu | self.identity.bounds.load(Relaxed)
     }
 
     /// Bytes that may be unread in the peer's ring.
     #[inline(always)]
     pub(super) fn tx_room(&self) -> u32 {
-        room(self.window().peer_size.load(Relaxed), self.bounds.load(Relaxed), self.my().cpu.load(Relaxed))
+        room(
+            self.window().peer_size.load(Relaxed),
+            self.identity.bounds.load(Relaxed),
+            self.my().cpu.load(Relaxed),
+        )
     }
 
     /// Bytes that may be unread in our ring.
     #[inline(always)]
     pub fn rx_room(&self) -> u32 {
-        room(self.window().my_size.load(Relaxed), self.my().cpu.load(Relaxed), self.bounds.load(Relaxed))
+        room(
+            self.window().my_size.load(Relaxed),
+            self.my().cpu.load(Relaxed),
+            self.identity.bounds.load(Relaxed),
+        )
     }
 
-    /// Asks the kernel what the application has set, after the exposure (SYNC: options) and whenever it sets one. True when
-    /// there may be more room now.
+    /// Asks the kernel what the application has set, after the exposure (SYNC: options) and
+    /// whenever it sets one. True when there may be more room now.
     pub fn keep_bounds(&self, fd: i32) -> bool {
         let ph = self.phase.now_in_order();
         if !ph.is_exposed() {
             return false;
         }
-        let (before, now) = (self.bounds.load(Relaxed), set_by_application(fd));
+        let (before, now) = (self.identity.bounds.load(Relaxed), set_by_application(fd));
         if before == now {
             return false;
         }
         let old = self.tx_room();
-        self.bounds.store(now, SeqCst);
+        self.identity.bounds.store(now, SeqCst);
         if ph.is_committed() {
-            // A writer that is about to sleep and a reader that has not seen this yet would disagree about who waits: the caller
-            // is still in its call when every reader has.
+            // A writer that is about to sleep and a reader that has not seen this yet would
+            // disagree about who waits: the caller is still in its call when every reader has.
             let cpu = self.with_bounds(sys::cpu());
             each!(self.reach(), reach => reach.bound(cpu));
         }
@@ -140,7 +152,11 @@ mod tests {
             assert_eq!(decode(encode(1 << shift)), 1 << shift);
         }
         assert_eq!((decode(encode(0)), decode(encode(1))), (2 << 10, 2 << 10));
-        assert!((2 << 10..1u32 << 31).step_by(977).all(|bytes| encode(bytes) < 256 && encode(bytes) != 0));
+        assert!(
+            (2 << 10..1u32 << 31)
+                .step_by(977)
+                .all(|bytes| encode(bytes) < 256 && encode(bytes) != 0)
+        );
         for code in 1..256 {
             assert!(decode(code) >= 1 << 10);
         }

@@ -1,15 +1,17 @@
-//! Whether a connection that had nothing to tell has nothing to tell still: a look at a few words in place of all that
-//! `Conn::ready` asks. A set with hundreds of connections spends its time on those where nothing happens.
+//! Whether a connection that had nothing to tell has nothing to tell still: a look at a few words
+//! in place of all that `Conn::ready` asks. A set with hundreds of connections spends its time on
+//! those where nothing happens.
 
 use super::reach::Any;
 use super::*;
 use shm::cursor::CURSOR_MASK;
 
-/// Of a connection with both directions on rings, and nothing to tell of an end: all that its readiness can come to change by.
-/// What this process does beside that (it reads, it sends) makes it less ready.
+/// Of a connection with both directions on rings, and nothing to tell of an end: all that its
+/// readiness can come to change by. What this process does beside that (it reads, it sends) makes
+/// it less ready.
 ///
-/// Space is not among it: whoever waits for that, or was not told of it yet, has to look. So has whoever is about to sleep and would
-/// be told of it: a send may have filled the ring since.
+/// Space is not among it: whoever waits for that, or was not told of it yet, has to look. So has
+/// whoever is about to sleep and would be told of it: a send may have filled the ring since.
 #[derive(Clone, Copy)]
 pub struct Calm {
     /// Whose it is.
@@ -33,7 +35,7 @@ impl Calm {
             conn,
             my: reach.my,
             peer: reach.peer,
-            generation: conn.gen_.load(Relaxed),
+            generation: conn.identity.gen_.load(Relaxed),
             phase,
             prod: reach.my.prod.load(Acquire),
             rung: reach.my.rung.load(Relaxed),
@@ -58,8 +60,9 @@ impl Calm {
     #[inline]
     pub fn lasts(&self) -> bool {
         // First: the buffers of a connection that has ended may be gone.
-        self.conn.gen_.load(Acquire) == self.generation
-            // SYNC: prod. Pairs with the exchange by which the peer publishes: who sees the new cursor sees the bytes below it.
+        self.conn.identity.gen_.load(Acquire) == self.generation
+            // SYNC: prod. Pairs with the exchange by which the peer publishes: who sees the new
+            // cursor sees the bytes below it.
             && self.my.prod.load(Acquire) == self.prod
             && self.my.cons.load(Relaxed) & ENDS == 0
             && self.my.takeback.load(Relaxed) & 1 == 0

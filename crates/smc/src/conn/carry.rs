@@ -1,13 +1,15 @@
-//! Application bytes across to a ring in the peer's own memory, and the cursor behind them, in one copy.
+//! Application bytes across to a ring in the peer's own memory, and the cursor behind them, in one
+//! copy.
 #![allow(unsafe_code)]
 
 use super::image::{CONS, CPU, Image, PROD};
-use super::send::Source;
+use super::pieces::Source;
+use super::send::SendError;
 use super::*;
 use crate::sys;
-use core::sync::atomic::fence;
 use dibs::ism::far::{Piece, piece};
 use dibs::ism::integrity::Sum;
+use shm::Errno;
 
 /// Bytes in one copy.
 const CHUNK: usize = 64 << 10;
@@ -20,11 +22,18 @@ type Pack = [Piece; PIECES + 2];
 
 impl Image<'_> {
     /// Copies up to `chunk` bytes to the producer cursor and publishes them; how many.
-    pub(super) fn copy_out(self, tx: &mut Tx, chunk: usize, source: &mut impl Source) -> Result<usize, i32> {
+    pub(super) fn copy_out(
+        self,
+        tx: &mut Tx,
+        chunk: usize,
+        source: &mut impl Source,
+    ) -> Result<usize, SendError> {
         let chunk = chunk.min(CHUNK);
         // The application's own memory is not registered.
         let staged = self.window.tail.load(Relaxed) != 0 || self.is_linked();
-        let Some(mut ahead) = source.ahead().filter(|_| !staged) else { return self.copy_staged(tx, chunk, source) };
+        let Some(mut ahead) = source.ahead().filter(|_| !staged) else {
+            return self.copy_staged(tx, chunk, source);
+        };
         const NONE: Piece = piece(0, 0);
         let mut here: Pack = [NONE; _];
         let (mut n, mut len) = (0, 0);
@@ -42,10 +51,15 @@ impl Image<'_> {
         Ok(moved)
     }
 
-    /// As `copy_out`, by way of a buffer on the stack. Not inlined: threads with the smallest of stacks have no room
-    /// for it, and most sends need none.
+    /// As `copy_out`, by way of a buffer on the stack. Not inlined: threads with the smallest of
+    /// stacks have no room for it, and most sends need none.
     #[inline(never)]
-    fn copy_staged(self, tx: &mut Tx, chunk: usize, source: &mut impl Source) -> Result<usize, i32> {
+    fn copy_staged(
+        self,
+        tx: &mut Tx,
+        chunk: usize,
+        source: &mut impl Source,
+    ) -> Result<usize, SendError> {
         const NONE: Piece = piece(0, 0);
         let mut here: Pack = [NONE; _];
         let mut stage = [core::mem::MaybeUninit::<u8>::uninit(); 32 << 10];
@@ -60,25 +74,27 @@ impl Image<'_> {
                     let Some((at, k)) = ahead.next(chunk - len) else { break };
                     if sys::faulty(at) {
                         if len == 0 {
-                            return Err(libc::EFAULT);
+                            return Err(SendError::Source(libc::EFAULT));
                         }
                         break;
                     }
-                    // SAFETY: the application vouches for its iovecs as it does towards the kernel; the stage has room
-                    // for `k` bytes from `len` on, and bytes of a stage need no value before they are stored to.
-                    unsafe {
-                        let to = stage.as_mut_ptr().cast::<u8>().add(len);
-                        if summed {
-                            sum.copy(core::slice::from_raw_parts(at, k), core::slice::from_raw_parts_mut(to, k));
-                        } else {
-                            core::ptr::copy_nonoverlapping(at, to, k);
-                        }
+                    let to = stage[len..].as_mut_ptr().cast::<u8>();
+                    if summed {
+                        // SAFETY: the application vouches for its iovecs as it does towards the
+                        // kernel.
+                        let from = unsafe { core::slice::from_raw_parts(at, k) };
+                        // SAFETY: the stage has room for `k` bytes from `len` on, which need no
+                        // value before they are stored to.
+                        sum.copy(from, unsafe { core::slice::from_raw_parts_mut(to, k) });
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { core::ptr::copy_nonoverlapping(at, to, k) };
                     }
                     len += k;
                 }
             }
             None => {
-                len = source.fill(stage.as_mut_ptr().cast(), chunk)?;
+                len = source.fill(stage.as_mut_ptr().cast(), chunk).map_err(SendError::Source)?;
                 if summed {
                     // SAFETY: filled just now.
                     sum.take(unsafe { stage[..len].assume_init_ref() });
@@ -94,9 +110,9 @@ impl Image<'_> {
         Ok(moved)
     }
 
-    /// The pieces `here[..n]`, of `len` bytes up to which the stream has this sum, and the cursor behind them; how many
-    /// bytes count as sent. With `unsend` those that the peer will not read, because it has taken its ring back
-    /// meanwhile, do not.
+    /// The pieces `here[..n]`, of `len` bytes up to which the stream has this sum, and the cursor
+    /// behind them; how many bytes count as sent. With `unsend` those that the peer will not read,
+    /// because it has taken its ring back meanwhile, do not.
     fn copy_across(
         self,
         tx: &mut Tx,
@@ -104,7 +120,7 @@ impl Image<'_> {
         mut n: usize,
         (len, sum): (usize, &Sum),
         unsend: bool,
-    ) -> Result<usize, i32> {
+    ) -> Result<usize, SendError> {
         let w = self.window;
         let (size, far) = (w.peer_size.load(Relaxed), w.far.load(Relaxed));
         let ring = far + u64::from(HEADER_LEN);
@@ -112,15 +128,16 @@ impl Image<'_> {
         let image = header(&w.peer);
         let mut ahead = tx.prod;
         ahead.advance(len as u32, size);
-        // Small copies take along how far we have read, for which the lock is needed; it would be held too long
-        // otherwise.
+        // Small copies take along how far we have read, for which the lock is needed; it would be
+        // held too long otherwise.
         let small = len <= SMALL;
         let words = if small { PROD.1 + CONS.1 } else { PROD.1 };
         let _guard = small.then(|| self.lock().lock());
         image.prod.store(ahead.wire(), SeqCst);
         let at = core::ptr::from_ref(image) as u64;
         let mut there = [piece(0, 0); 5];
-        (there[0], there[1]) = (piece(ring + u64::from(tx.prod.count()), first), piece(ring, len - first));
+        (there[0], there[1]) =
+            (piece(ring + u64::from(tx.prod.count()), first), piece(ring, len - first));
         let (mut m, mut whole, mut word) = (2, len + words as usize, 0);
         let recorded = self.of.record(tx, sum, &mut word);
         if let Some(record) = recorded {
@@ -143,28 +160,33 @@ impl Image<'_> {
             Ok(copied) => copied,
             Err(e) => {
                 image.prod.store(tx.word, SeqCst);
-                return Err(e.raw_os_error());
+                // The peer's memory was found to be there: it is the application's that is not.
+                let refused = if e == Errno::FAULT { SendError::Source } else { SendError::Device };
+                return Err(refused(e.raw_os_error()));
             }
         };
-        // SYNC: recall. The copy, then the look at the takeback; pairs with `finish_recall`.
-        fence(SeqCst);
         let whole = copied >= whole;
         if recorded.is_some() {
             if !whole {
                 // The process ends at this moment: our own pages are all there.
                 image.prod.store(tx.word, SeqCst);
-                return Err(libc::EFAULT);
+                return Err(SendError::Device(libc::EFAULT));
             }
             tx.sum = *sum;
             tx.records += 1;
         }
-        let moved = if whole && unsend { self.kept(tx, len) } else { copied.min(len) };
+        let takeback = &self.of.my().takeback;
+        let moved = if whole && unsend {
+            takeback::kept(takeback, tx.prod.pos, len)
+        } else {
+            copied.min(len)
+        };
         tx.prod.advance(moved as u32, size);
         if !whole {
             // A page of the application's is missing: what lies before it counts.
             image.prod.store(tx.prod.wire(), SeqCst);
             if copied == 0 || !self.copy_words(&[PROD]) {
-                return Err(libc::EFAULT);
+                return Err(SendError::Source(libc::EFAULT));
             }
         }
         tx.word = tx.prod.wire();

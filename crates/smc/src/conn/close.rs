@@ -6,10 +6,12 @@ use super::*;
 use crate::sys;
 
 impl Conn {
-    /// Publishes end flags behind everything sent so far, and sets `marks`. The caller makes the kernel's FIN follow.
+    /// Publishes end flags behind everything sent so far, and sets `marks`. The caller makes the
+    /// kernel's FIN follow.
     fn publish_ends(&self, flags: u64, marks: u32) {
-        // The tx lock orders the flags behind a send that is under way in another thread, and all later ones behind the
-        // marks: in between they would be told as sent, and lost behind the end.
+        // The tx lock orders the flags behind a send that is under way in another thread, and all
+        // later ones behind the marks: in between they would be told as sent, and lost behind the
+        // end.
         let _tx = self.lock_tx();
         self.set(marks);
         let _rx = self.lock_rx();
@@ -18,7 +20,8 @@ impl Conn {
             return;
         }
         if self.phase().has(p::RECALLED) {
-            // Both directions are TCP's again, ends too, and whoever has the descriptor may go on with it.
+            // Both directions are TCP's again, ends too, and whoever has the descriptor may go on
+            // with it.
             return;
         }
         // The lock is held, or our own thread holds it further up the stack (signal handler).
@@ -26,8 +29,8 @@ impl Conn {
         each!(self.reach(), reach => reach.end(cons.wire() | self.ending.said()));
     }
 
-    /// Tells the peer that the device went away, whatever locks are held. A confirmation that is under way may hide it, from
-    /// a peer that then sees the kernel's end alone.
+    /// Tells the peer that the device went away, whatever locks are held. A confirmation that is
+    /// under way may hide it, from a peer that then sees the kernel's end alone.
     pub(crate) fn tell_gone(&self, fd: i32) {
         if self.is_committed() && !self.phase().has(p::RECALLED) {
             self.ending.said.fetch_or(ABORT | GONE, Relaxed);
@@ -41,7 +44,8 @@ impl Conn {
         if how == libc::SHUT_RD {
             self.flush_takeback(fd);
         } else if !self.flush_before_end(fd) {
-            self.broken(fd);
+            // It went back to TCP for the reason that it has, and the peer reads nothing.
+            self.break_for(fd, self.reason());
         }
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
             if self.sends_on_ring() {
@@ -54,13 +58,14 @@ impl Conn {
         }
         let ph = self.phase();
         if ph.has(p::SHUT_WR) && ph.has(p::SHUT_RD) && ph.switched() {
-            // Nobody will read what the peer sends from here on: TCP answers that by a reset, once it is sent there.
+            // Nobody will read what the peer sends from here on: TCP answers that by a reset, once
+            // it is sent there.
             self.publish_ends(DONE | CLOSED, 0);
         }
     }
 
-    /// Whether the reset that the kernel has had is only its answer to doorbells that lay unread when the peer ended. In TCP
-    /// this end would be half open still.
+    /// Whether the reset that the kernel has had is only its answer to doorbells that lay unread
+    /// when the peer ended. In TCP this end would be half open still.
     pub fn is_reset_by_doorbell(&self) -> bool {
         let ph = self.phase();
         let ends = if ph.is_exposed() { self.my().cons.load(Acquire) & ENDS } else { ABORT };
@@ -70,21 +75,23 @@ impl Conn {
             && (ends & CLOSED != 0 || !self.unread_there())
     }
 
-    /// SO_ERROR as the kernel has just told it, and the program may hear it: without that reset it is none.
+    /// SO_ERROR as the kernel has just told it, and the program may hear it: without that reset it
+    /// is none.
     pub fn error_heard(&self, error: i32) -> i32 {
         let reset = error == libc::ECONNRESET || error == libc::EPIPE;
         if !reset || !self.is_reset_by_doorbell() || self.phase().has(p::SHUT_RD | p::SHUT_WR) {
             return error;
         }
-        // The kernel will not tell of it again: who receives is at the end, who sends gets TCP's answers to a closed peer.
+        // The kernel will not tell of it again: who receives is at the end, who sends gets TCP's
+        // answers to a closed peer.
         if self.my().cons.load(Acquire) & ENDS == 0 {
             self.set(p::DEAD | p::ENDED);
         }
         0
     }
 
-    /// Ends a connection to whose upgrade nothing was ever done, and that only its caller has: there is nobody to tell, and nothing to
-    /// give back. False if there may be.
+    /// Ends a connection to whose upgrade nothing was ever done, and that only its caller has:
+    /// there is nobody to tell, and nothing to give back. False if there may be.
     pub fn end_untouched(&self) -> bool {
         self.phase().is_untouched() && self.upgrade.end_unbegun()
     }
@@ -110,20 +117,24 @@ impl Conn {
         } else {
             sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0
         };
-        if !self.phase().has(p::RECALLED) && (hard || unread) || torn {
+        // One that was given away goes on elsewhere; what was drained has stayed here.
+        let given = self.phase().has(p::RECALLED) && self.reason() != crate::reason::DRAINED;
+        if !given && (hard || unread) || torn {
             self.publish_ends(ABORT, 0);
             sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
             return;
         }
         self.publish_ends(DONE | CLOSED, 0);
         if self.receives_on_ring() {
-            // Unread doorbells would make the kernel send RST instead of FIN. The flags above stop further ones.
-            // A peer that sends faster than we throw away has broken the protocol, and gets that reset.
+            // Unread doorbells would make the kernel send RST instead of FIN. The flags above stop
+            // further ones. A peer that sends faster than we throw away has broken the protocol,
+            // and gets that reset.
             let mut junk = [0u8; 256];
-            let full = junk.len() as isize;
-            let mut left = FLOOD / junk.len() as u32;
+            let (to, len) = (junk.as_mut_ptr(), junk.len());
+            let mut left = FLOOD / len as u32;
             // SAFETY: the buffer is ours.
-            while left > 0 && unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len(), libc::MSG_DONTWAIT) } == full {
+            let throw = || unsafe { sys::recv(fd, to, len, libc::MSG_DONTWAIT) };
+            while left > 0 && throw() == len as isize {
                 left -= 1;
             }
         }
@@ -134,8 +145,8 @@ impl Conn {
             && !self.phase().has(p::ENDED)
     }
 
-    /// Whether the peer will never write to our DMB again. Its end flags do not say that: after shutdown(SHUT_RDWR) it
-    /// still confirms what it reads, and closes later.
+    /// Whether the peer will never write to our DMB again. Its end flags do not say that: after
+    /// shutdown(SHUT_RDWR) it still confirms what it reads, and closes later.
     pub fn dmb_is_quiet(&self) -> bool {
         !self.is_exposed() || self.peer_has_left()
     }
@@ -146,9 +157,10 @@ impl Conn {
         self.my().cons.load(Acquire) & LEFT != 0
     }
 
-    /// Whether the connection ended without a word of the peer, as one does whose process was killed. Not so if our own kernel
-    /// reset it, as it does when something arrives after shutdown(SHUT_RDWR): the peer would go on with the link group, and
-    /// its next connection would not be upgraded.
+    /// Whether the connection ended without a word of the peer, as one does whose process was
+    /// killed. Not so if our own kernel reset it, as it does when something arrives after
+    /// shutdown(SHUT_RDWR): the peer would go on with the link group, and its next connection would
+    /// not be upgraded.
     pub fn peer_died(&self) -> bool {
         let ph = self.phase();
         ph.is_exposed()
@@ -158,10 +170,21 @@ impl Conn {
             && self.my().prod.load(Acquire) & REVERTED == 0
     }
 
+    /// The token of our DMB, if it was named to the peer in a handshake that has not come to its
+    /// end, and the peer has not attached it; otherwise 0.
+    pub(crate) fn doubtful_token(&self) -> u64 {
+        let ph = self.phase();
+        if ph.is_exposed() && !ph.is_committed() && !self.peer_attached() {
+            self.tokens()[0]
+        } else {
+            0
+        }
+    }
+
     /// The last that is ever written to the peer's DMB on behalf of this connection.
     pub(crate) fn leave(&self) {
-        // SYNC: left. Release, behind all other stores; pairs with the acquires in `peer_has_left` and `group::take_dmb`.
-        // A peer that attaches only now has not been told of the end.
+        // SYNC: left. Release, behind all other stores; pairs with the acquires in `peer_has_left`
+        // and `group::take_dmb`. A peer that attaches only now has not been told of the end.
         let untold = if !self.is_committed() { self.ending.said() } else { 0 };
         each!(self.reach(), reach => reach.flag(LEFT | untold));
     }

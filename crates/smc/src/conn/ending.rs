@@ -10,7 +10,8 @@ pub struct Ending {
     pub(super) said: AtomicU64,
     /// `sys::ticks` when the kernel was last asked for the peer's end.
     pub(super) looked: AtomicU64,
-    /// How far a peer that has ended its half had read by then; above it, how many such looks found it there.
+    /// How far a peer that has ended its half had read by then; above it, how many such looks found
+    /// it there.
     pub(super) stalled: AtomicU64,
     /// Looks in vain at a peer that may be dead.
     pub(super) probes: AtomicU32,

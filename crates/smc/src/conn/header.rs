@@ -1,15 +1,19 @@
 //! The words of a DMB's header and of a control page, as two processes share them.
 //!
-//! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of its cache lines
-//! travels one way. The exceptions are the two REVOKED bits, by which an owner takes its ring back (`revert.rs`).
+//! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of
+//! its cache lines travels one way. The owner writes four things there: the first `rx_arm`, in the
+//! peer's stead; the two REVOKED bits, by which it takes its ring back (`revert.rs`); and 0 over
+//! the time of a ring in `kind` that it has counted (`wakeups.rs`).
 
 use shm::sync::{AtomicU32, AtomicU64, Ordering::*, fence};
 
-/// Start of every DMB: the SMC-D CDC words and, in its reserved tail and behind it, Shortwire's doorbell words.
+/// Start of every DMB: the SMC-D CDC words and, in its reserved tail and behind it, Shortwire's
+/// doorbell words.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct DmbHeader {
-    /// CDC type, 0xFE. Over ism the other bytes tell where the peer keeps its image of this header.
+    /// Low byte 0xFE, the CDC type: the peer has attached. Upper 56 bits: over ism and verbs the
+    /// address of its image of this header; over loopback the time of its last ring.
     pub kind: AtomicU64,
     /// The peer's producer cursor in this DMB, with `REVERTED` and `REVOKED`.
     pub prod: AtomicU64,
@@ -23,11 +27,13 @@ pub struct DmbHeader {
     pub tx_arm: AtomicU32,
     /// Number of the peer's wait that covers this connection (0: none).
     pub cover: AtomicU32,
-    /// Processor on which the peer last sent or made room, plus one; above it how much it lets be under way (`bounds`).
+    /// Processor on which the peer last sent or made room, plus one; above it how much it lets be
+    /// under way (`bounds`).
     pub cpu: AtomicU32,
     /// Doorbell bytes the peer has put on the TCP stream; bit 31 set by the owner: no more of them.
     pub rung: AtomicU32,
-    /// Over ism: process of the peer that can be written to besides the first; bit 31: the peer wants its ring back.
+    /// Over ism: process of the peer that can be written to besides the first; bit 31: the peer
+    /// wants its ring back.
     pub kin: AtomicU32,
     /// `P << 1 | 1`: the peer wants the bytes from P on sent again over TCP.
     pub takeback: AtomicU64,
@@ -60,7 +66,8 @@ pub const DONE: u64 = 0x80 << 56;
 pub const CLOSED: u64 = 0x40 << 56;
 /// CDC state flag in `cons`: the peer has aborted the connection.
 pub const ABORT: u64 = 0x20 << 56;
-/// Beside them, and after everything else: this end has given up its object and writes here no more.
+/// Beside them, and after everything else: this end has given up its object and writes here no
+/// more.
 pub const LEFT: u64 = 0x10 << 56;
 /// Beside `ABORT`: the device went away, and the kernel's connection may stand a while longer.
 pub const GONE: u64 = 0x08 << 56;
@@ -73,23 +80,25 @@ pub const WAITS: usize = 256;
 #[cfg(loom)]
 pub const WAITS: usize = 2;
 
-/// A control page: words of waits, each of which one of two processes writes and the other one looks at.
+/// A control page: words of waits, each of which one of two processes writes and the other one
+/// looks at.
 #[repr(C)]
 pub struct Waits {
     /// Odd: the wait with this number sleeps. Changes with every sleep.
     pub armed: [AtomicU32; WAITS],
-    /// What the process that rings last rang for; private to it by custom (lying harms only the liar).
+    /// What the process that rings last rang for; private to it by custom (lying harms only the
+    /// liar).
     pub rung: [AtomicU32; WAITS],
     /// `n << 1`: the wait asks for a bell with the number n; `n << 1 | 1`: it listens to that bell.
     pub bell: [AtomicU32; WAITS],
-    /// Number of the bell that the process that rings has given to this wait, 0: none. The only words here that it writes for
-    /// the other one.
+    /// Number of the bell that the process that rings has given to this wait, 0: none. The only
+    /// words here that it writes for the other one.
     pub given: [AtomicU32; WAITS],
 }
 
 impl Waits {
-    /// A wait is about to sleep: whoever publishes on a connection it covers rings once. The caller looks again at
-    /// all of them before it sleeps.
+    /// A wait is about to sleep: whoever publishes on a connection it covers rings once. The caller
+    /// looks again at all of them before it sleeps.
     pub fn sleep(&self, wait: u32) {
         let w = &self.armed[wait as usize];
         // SYNC: bell. Release: who sees this sleep sees whether the wait listens.

@@ -1,4 +1,5 @@
-//! Whose connection it is: its place in the table, its socket, its peer, and what the application has set on it.
+//! Whose connection it is: its place in the table, its socket, its peer, and what the application
+//! has set on it.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -12,9 +13,11 @@ use crate::inet::Addr;
 pub struct Identity {
     /// What the application has set of the two buffers, see `bounds`.
     pub(super) bounds: AtomicU32,
-    /// SO_RCVLOWAT as the application set it (0: it never did); the kernel's is 1 so that a doorbell wakes.
+    /// SO_RCVLOWAT as the application set it (0: it never did); the kernel's is 1 so that a
+    /// doorbell wakes.
     pub user_rcvlowat: AtomicU32,
-    /// TCP_NODELAY (bit 0) and TCP_CORK (bit 1) as the application set them; bits 2 and 3: it did set them.
+    /// TCP_NODELAY (bit 0) and TCP_CORK (bit 1) as the application set them; bits 2 and 3: it did
+    /// set them.
     pub user_nodelay: AtomicU32,
     /// TCP_INQ, by which receives tell what is left.
     pub user_inq: AtomicU32,
@@ -58,7 +61,8 @@ unsafe impl Sync for Identity {}
 impl Identity {
     /// The local and the peer's address; zero before they were looked up.
     pub fn names(&self) -> [Addr; 2] {
-        // SAFETY: plain bytes, written once by the upgrade; a reader of `ss` may see a torn value and prints it once.
+        // SAFETY: plain bytes, written once by the upgrade; a reader of `ss` may see a torn value
+        // and prints it once.
         unsafe { self.names.get().read_volatile() }
     }
 

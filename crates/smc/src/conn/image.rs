@@ -1,22 +1,24 @@
 //! Connections over the ism and verbs devices, where the peer's DMB is in the peer's own memory.
 //!
-//! What is otherwise stored in the peer's header is stored in an *image* of that header here, and `tell` copies the
-//! word across; bytes go from the application straight into the peer's ring. A word arrives whole (images are aligned
-//! as headers are, see [`far::write`]), the pieces of one copy arrive in order, and a copy is a full fence: over verbs
-//! it is a chain of RDMA writes, whose completion is waited for.
+//! What is otherwise stored in the peer's header is stored in an *image* of that header here, and
+//! `tell` copies the word across; bytes go from the application straight into the peer's ring. A
+//! word arrives whole (images are aligned as headers are, see [`far::write`]), the pieces of one
+//! copy arrive in order, and a copy is a full fence: over verbs it is a chain of RDMA writes, whose
+//! completion is waited for.
 //!
-//! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the same is in
-//! `recall.rs`.
+//! Nobody can make a word of the other process fail an exchange. How a ring is taken back all the
+//! same is in `recall.rs`.
 #![allow(unsafe_code)]
 
 use super::mapped::Sleeper;
+use super::pieces::Source;
 use super::reach::Reach;
-use super::send::{Load, Put, Sent, Source};
+use super::send::{Load, Put, SendError, Sent};
 use super::*;
 use crate::inet::TcpInfo;
 use crate::kind::VERBS;
 use crate::stats::Counts;
-use crate::{sys, table};
+use crate::sys;
 use core::mem::offset_of;
 use core::sync::atomic::fence;
 use dibs::ism::far::{self, Piece, piece};
@@ -40,19 +42,29 @@ pub(super) const RECALL: u32 = 1 << 31;
 /// In `kind`: the type, and above it where the image of this header lies at the peer.
 pub(super) const KIND_TYPE: u64 = 0xff;
 
+impl DmbHeader {
+    /// Whether the peer has attached the DMB.
+    pub fn is_attached(&self) -> bool {
+        // SYNC: kind.
+        self.kind.load(Acquire) & KIND_TYPE == 0xfe
+    }
+}
+
 /// The words of an attached DMB on this side.
 #[repr(C)]
 pub(super) struct Words {
     pub header: DmbHeader,
-    /// Copies of one word must not overtake each other; doorbells must not overtake `REVERTED`. The peer looks at it.
+    /// Copies of one word must not overtake each other; doorbells must not overtake `REVERTED`. The
+    /// peer looks at it.
     pub lock: FastLock<true>,
 }
 const _: () = assert!(size_of::<Words>() <= WORDS && WORDS.is_multiple_of(align_of::<DmbHeader>()));
 
-/// How long the peer's memory is taken for the peer's after a look. No process id comes round in that time.
+/// How long the peer's memory is taken for the peer's after a look. No process id comes round in
+/// that time.
 const TRUST_NS: u64 = 10_000_000;
-/// How long a peer may be out of reach while its connection stands: it may be ending, or a fork child of it may have to
-/// tell its name.
+/// How long a peer may be out of reach while its connection stands: it may be ending, or a fork
+/// child of it may have to tell its name.
 const GRACE_NS: u64 = 1_000_000_000;
 /// `Window::far_lost` for good.
 const FOR_GOOD: u64 = u64::MAX;
@@ -118,8 +130,8 @@ impl Image<'_> {
         unsafe { &(*image.cast::<Words>()).lock }
     }
 
-    /// Lets the peer know of words of its header that were stored in the image, in this order. False when it cannot be
-    /// reached.
+    /// Lets the peer know of words of its header that were stored in the image, in this order.
+    /// False when it cannot be reached.
     #[cold]
     pub(super) fn tell(self, words: &[Word]) -> bool {
         // A handler that interrupted a copy of its own thread comes after that copy.
@@ -131,7 +143,8 @@ impl Image<'_> {
     pub(super) fn copy_words(self, words: &[Word]) -> bool {
         const NONE: Piece = piece(0, 0);
         let (mut here, mut there) = ([NONE; 4], [NONE; 4]);
-        let (image, far) = (core::ptr::from_ref(self.header()) as u64, self.window.far.load(Relaxed));
+        let (image, far) =
+            (core::ptr::from_ref(self.header()) as u64, self.window.far.load(Relaxed));
         for (i, word) in words.iter().enumerate() {
             here[i] = piece(image + u64::from(word.0), word.1 as usize);
             there[i] = piece(far + u64::from(word.0), word.1 as usize);
@@ -148,10 +161,12 @@ impl Image<'_> {
         if link != 0 {
             // SAFETY: words of the image, or staged bytes.
             let write = || unsafe { VERBS.write(link, w.key.load(Relaxed), here, there) };
-            return self.link_call(link, || write().map_err(|e| if e == Errno::FAULT { Errno::SRCH } else { e }));
+            return self.link_call(link, || {
+                write().map_err(|e| if e == Errno::FAULT { Errno::SRCH } else { e })
+            });
         }
-        // SAFETY: words of the image, or what the application gave to be sent; the destination lies in the buffer that
-        // the peer registered for us, and the proof beside it was found.
+        // SAFETY: words of the image, or what the application gave to be sent; the destination lies
+        // in the buffer that the peer registered for us, and the proof beside it was found.
         self.far_call(|pid| unsafe { far::write(pid, here, there) })
     }
 
@@ -169,8 +184,13 @@ impl Image<'_> {
         self.far_call(|pid| far::read(pid, addr, to))
     }
 
-    /// Our end may have been connected first: then there are no requests before the peer has written to us.
-    fn link_call<T>(self, link: u32, mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    /// Our end may have been connected first: then there are no requests before the peer has
+    /// written to us.
+    fn link_call<T>(
+        self,
+        link: u32,
+        mut call: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let mut done = call();
         if matches!(done, Err(Errno::AGAIN)) && self.of.peer_attached() {
             VERBS.meet(link);
@@ -207,11 +227,13 @@ impl Image<'_> {
         }
     }
 
-    /// Looks for the peer's memory: in the process that we know, then in the one that took over from it.
+    /// Looks for the peer's memory: in the process that we know, then in the one that took over
+    /// from it.
     #[cold]
     fn find(self) -> bool {
         let w = self.window;
-        let place = Place { base: w.far_base.load(Relaxed), len: 0, proof: w.far_proof.load(Relaxed) };
+        let place =
+            Place { base: w.far_base.load(Relaxed), len: 0, proof: w.far_proof.load(Relaxed) };
         let (pid, kin) = (w.far_pid.load(Relaxed), self.of.my().kin.load(Acquire) & !RECALL);
         for pid in [pid, kin] {
             if pid != 0 && ism::found(pid as i32, place) {
@@ -258,8 +280,8 @@ impl Image<'_> {
         since == FOR_GOOD || sys::coarse_ns().saturating_sub(since) > GRACE_NS
     }
 
-    /// What readiness needs to know besides: answers a recall; whether the connection ends because the peer is out of
-    /// reach.
+    /// What readiness needs to know besides: answers a recall; whether the connection ends because
+    /// the peer is out of reach.
     #[cold]
     pub(super) fn look(self, fd: i32) -> bool {
         if self.is_recalled() {
@@ -364,11 +386,8 @@ impl Reach for Image<'_> {
 
     fn ring(self, of: &Conn, fd: i32, counts: &Counts, more: bool) -> bool {
         let _guard = self.lock().lock();
-        // SYNC: recall. The lock is taken, then the takeback looked at; pairs with the look at the lock in
-        // `is_settled`.
-        fence(SeqCst);
         // Under the lock: after `REVERTED`, and after a takeback, the count stands.
-        if !of.sends_on_ring() || of.my().takeback.load(SeqCst) & 1 != 0 {
+        if !takeback::may_ring(&of.my().takeback) || !of.sends_on_ring() {
             return false;
         }
         let rung = &self.header().rung;
@@ -398,7 +417,14 @@ impl Reach for Image<'_> {
         self.is_recalled()
     }
 
-    fn put(self, _of: &Conn, tx: &mut Tx, chunk: u32, _load: &Load, source: &mut impl Source) -> Result<Put, i32> {
+    fn put(
+        self,
+        _of: &Conn,
+        tx: &mut Tx,
+        chunk: u32,
+        _load: &Load,
+        source: &mut impl Source,
+    ) -> Result<Put, SendError> {
         if self.is_recalled() {
             return Ok(Put::nothing());
         }
@@ -414,15 +440,19 @@ impl Reach for Image<'_> {
 
     /// Where the peer cannot be reached, it is dead, or may yet be.
     #[cold]
-    fn failed(self, of: &Conn, fd: i32, errno: i32) -> Sent {
-        if !self.is_lost() || errno == Errno::FAULT.raw_os_error() {
-            return Sent::Err(errno);
+    fn failed(self, of: &Conn, fd: i32, error: SendError) -> Sent {
+        if !matches!(error, SendError::Device(_)) || !self.is_lost() {
+            return Sent::Err(error);
         }
         if TcpInfo::of(fd).is_none_or(|i| i.is_closed() || i.peer_ended()) {
             of.set(p::DEAD);
             return Sent::Kernel;
         }
-        if self.is_cut_off() { Sent::Err(of.broken(fd)) } else { Sent::Full }
+        if !self.is_cut_off() {
+            return Sent::Full;
+        }
+        of.broken(fd);
+        Sent::Err(SendError::Reset)
     }
 
     fn recall(self, _of: &Conn, fd: i32, foreign: bool, vanishing: bool) -> bool {
@@ -451,21 +481,13 @@ fn image_in(words: *mut u8) -> *mut DmbHeader {
     image
 }
 
-/// In a fork child: peers learn of it, for when its parent is no more. Its memory is theirs to write as the parent's
-/// is.
-pub fn after_fork_child() {
-    if !table::exists() {
-        return;
-    }
-    let Some(t) = table::get() else { return };
-    let me = sys::getpid();
-    for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
-        let c = t.conn(index);
-        let live = c.gen_.load(Relaxed) % 2 == 1 && c.is_committed() && !c.is_closed();
-        if let Some(image) = c.image().filter(|image| live && !image.is_linked()) {
-            let kin = &image.header().kin;
-            kin.store(kin.load(Relaxed) & RECALL | me, Relaxed);
-            image.tell(&[KIN]);
-        }
+/// In a fork child: the peer of a connection learns of it, for when its parent is no more. Its
+/// memory is the peer's to write as the parent's is.
+pub(super) fn after_fork_child(c: &Conn) {
+    let live = c.identity.gen_.load(Relaxed) % 2 == 1 && c.is_committed() && !c.is_closed();
+    if let Some(image) = c.image().filter(|image| live && !image.is_linked()) {
+        let kin = &image.header().kin;
+        kin.store(kin.load(Relaxed) & RECALL | sys::getpid(), Relaxed);
+        image.tell(&[KIN]);
     }
 }

@@ -52,7 +52,8 @@ impl Inflight {
         if self.count() > 0 { self.first.load(Relaxed) } else { 0 }
     }
 
-    /// Whether several threads may be inside: one, if it is not known which, may be cancelled without anybody noticing.
+    /// Whether several threads may be inside: one, if it is not known which, may be cancelled
+    /// without anybody noticing.
     pub fn may_be_several(&self) -> bool {
         match self.count() {
             0 => false,
@@ -67,8 +68,9 @@ impl Inflight {
         self.count() == 0 || self.forget_lost(false)
     }
 
-    /// Whether the only call that is counted will never be counted out, which it then is: its thread has been
-    /// cancelled, or (with `here`) is this one, which a jump out of a signal handler has brought here.
+    /// Whether the only call that is counted will never be counted out, which it then is: its
+    /// thread has been cancelled, or (with `here`) is this one, which a jump out of a signal
+    /// handler has brought here.
     #[cold]
     pub fn forget_lost(&self, here: bool) -> bool {
         let thread = self.first.load(Relaxed);
@@ -92,7 +94,8 @@ impl Inflight {
 /// Announces a kernel send; false when the ring must be used instead.
 #[inline(always)]
 pub fn enter_send(phase: &Word, calls: &Inflight) -> bool {
-    // SYNC: inflight. Counted before the look; pairs with the look at the count in `begin_send_switch`.
+    // SYNC: inflight. Counted before the look; pairs with the look at the count in
+    // `begin_send_switch`.
     calls.enter();
     if phase.now_in_order().kernel_sends() {
         return true;
@@ -101,8 +104,8 @@ pub fn enter_send(phase: &Word, calls: &Inflight) -> bool {
     false
 }
 
-/// Announces a kernel receive; false when receives are on the ring, or about to be, or (from a little before the
-/// exposure on) when another thread is already inside one.
+/// Announces a kernel receive; false when receives are on the ring, or about to be, or (from a
+/// little before the exposure on) when another thread is already inside one.
 #[inline(always)]
 pub fn enter_receive(phase: &Word, calls: &Inflight) -> bool {
     // SYNC: inflight. As for sends.
@@ -114,11 +117,12 @@ pub fn enter_receive(phase: &Word, calls: &Inflight) -> bool {
     false
 }
 
-/// Keeps threads out of kernel sends until `end_send_switch`; whether none is inside. The tx lock is held.
+/// Keeps threads out of kernel sends until `end_send_switch`; whether none is inside. The tx lock
+/// is held.
 pub fn begin_send_switch(phase: &Word, calls: &Inflight) -> bool {
     phase.turn_sends(|at| if at == Sends::Ready { Sends::Switching } else { at });
-    // SYNC: inflight. A thread inside a kernel send would put its bytes behind the offset; one that counts itself after
-    // this look sees `Switching`.
+    // SYNC: inflight. A thread inside a kernel send would put its bytes behind the offset; one that
+    // counts itself after this look sees `Switching`.
     calls.is_empty() && phase.now().sends() == Sends::Switching
 }
 
@@ -127,7 +131,8 @@ pub fn end_send_switch(phase: &Word) {
     phase.turn_sends(|at| if at == Sends::Switching { Sends::Ready } else { at });
 }
 
-/// Keeps threads out of kernel receives until `end_receive_switch`; whether none is inside. The rx lock is held.
+/// Keeps threads out of kernel receives until `end_receive_switch`; whether none is inside. The rx
+/// lock is held.
 pub fn begin_receive_switch(phase: &Word, calls: &Inflight) -> bool {
     phase.turn_receives(|at| if at == Receives::Ready { Receives::Switching } else { at });
     // SYNC: inflight. A thread inside a kernel receive cuts the stream itself.
@@ -164,7 +169,10 @@ mod tests {
         assert!(begin_send_switch(&word, &calls));
         word.turn_sends(|_| Sends::Ring);
         end_send_switch(&word);
-        assert_eq!((word.now().sends(), enter_send(&word, &calls), calls.count()), (Sends::Ring, false, 0));
+        assert_eq!(
+            (word.now().sends(), enter_send(&word, &calls), calls.count()),
+            (Sends::Ring, false, 0)
+        );
     }
 
     #[test]
@@ -185,7 +193,9 @@ mod tests {
     #[test]
     fn a_cancelled_thread_does_not_keep_a_direction_on_tcp() {
         let (word, calls) = (ready(), Inflight::default());
-        std::thread::scope(|s| assert!(s.spawn(|| enter_send(&word, &calls)).join().expect("it ends")));
+        std::thread::scope(|s| {
+            assert!(s.spawn(|| enter_send(&word, &calls)).join().expect("it ends"))
+        });
         assert_eq!(calls.count(), 1);
         // Joined is not gone yet.
         while shm::thread::is_alive(calls.first()) {

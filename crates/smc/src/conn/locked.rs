@@ -1,7 +1,7 @@
 //! The state of one direction behind its lock.
 //!
-//! Whoever was inside before may have left by a jump out of a signal handler, or may have been killed: then the state
-//! is repaired before anybody sees it.
+//! Whoever was inside before may have left by a jump out of a signal handler, or may have been
+//! killed: then the state is repaired before anybody sees it.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -23,7 +23,8 @@ pub struct Locked<T> {
     state: UnsafeCell<T>,
 }
 
-// SAFETY: the state is reached through the lock, or looked at as plain words by whoever can do with torn ones.
+// SAFETY: the state is reached through the lock, or looked at as plain words by whoever can do with
+// torn ones.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 /// The state of a direction, and that its lock is held.
@@ -44,7 +45,8 @@ impl<T> Deref for Held<'_, T> {
 impl<T> DerefMut for Held<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, as long as `self` lives, and `self` is the only way to the state.
+        // SAFETY: the lock is held, as long as `self` lives, and `self` is the only way to the
+        // state.
         unsafe { &mut *self.state }
     }
 }
@@ -53,8 +55,8 @@ impl<T: Repair> Locked<T> {
     #[cfg(test)]
     pub const STATE_AT: usize = core::mem::offset_of!(Self, state);
 
-    /// Waits for the lock; refused to a signal handler that interrupted its owner. Beside the state: whether it was
-    /// repaired, for a ring of `size`.
+    /// Waits for the lock; refused to a signal handler that interrupted its owner. Beside the
+    /// state: whether it was repaired, for a ring of `size`.
     #[inline(always)]
     pub fn lock(&self, size: impl FnOnce() -> u32) -> Result<(Held<'_, T>, bool), Reentered> {
         let (guard, left) = self.lock.lock_recovering()?;
@@ -71,13 +73,15 @@ impl<T: Repair> Locked<T> {
         self.lock.try_lock().map(|guard| Held { _guard: guard, state: self.state.get() })
     }
 
-    /// The state as it is, whoever holds the lock. Only plain words may be read of it, and none be relied on.
+    /// The state as it is, whoever holds the lock. Only plain words may be read of it, and none be
+    /// relied on.
     #[inline(always)]
     pub fn words(&self) -> *const T {
         self.state.get()
     }
 
-    /// The state before others look at it, or where the caller's own thread holds the lock further up its stack.
+    /// The state before others look at it, or where the caller's own thread holds the lock further
+    /// up its stack.
     ///
     /// # Safety
     /// No other thread is inside.
@@ -87,7 +91,8 @@ impl<T: Repair> Locked<T> {
         unsafe { &mut *self.state.get() }
     }
 
-    /// For a connection that takes the slot. The lock is left alone: who looks for memory at rest may hold it.
+    /// For a connection that takes the slot. The lock is left alone: who looks for memory at rest
+    /// may hold it.
     pub fn reset(&self) {
         // SAFETY: the slot is not in use yet.
         unsafe { *self.state.get() = T::default() };

@@ -8,7 +8,7 @@ use super::header::{DmbHeader, REVERTED, REVOKED, RUNG_REVOKED, WAITS, Waits};
 /// Who has asked for a doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sleeper {
-    /// None that was not rung for already.
+    /// Nobody sleeps, or the sleeper has been rung already.
     Nobody,
     /// A thread, or a wait, that a byte on the connection wakes.
     OnTcp,
@@ -26,23 +26,25 @@ pub struct Mapped<'a> {
 }
 
 impl<'a> Mapped<'a> {
-    /// Publishes all bytes up to the cursor `to`, of which those up to the word `from` were published before; false
-    /// when the owner of the ring has taken it back.
+    /// Publishes all bytes up to the cursor `to`, of which those up to the word `from` were
+    /// published before; false when the owner of the ring has taken it back.
     #[inline(always)]
     pub fn publish(self, from: u64, to: u64) -> bool {
-        // SYNC: prod. Release of the bytes placed before; pairs with the acquire in `refresh_rx`. SeqCst, and an
-        // exchange, because it is also the fence of the doorbell's Dekker pair and must lose against REVOKED.
+        // SYNC: prod. Release of the bytes placed before; pairs with the acquire in `refresh_rx`.
+        // SeqCst, and an exchange, because it is also the fence of the doorbell's Dekker pair and
+        // must lose against REVOKED.
         self.peer.prod.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
     }
 
-    /// Who sleeps at the peer for data and is to be rung for by this caller, after a publication. `rung` is what the peer
-    /// was last rung for, `page` our control page.
+    /// Who sleeps at the peer for data and is to be rung for by this caller, after a publication.
+    /// `rung` is what the peer was last rung for, `page` our control page.
     #[inline(always)]
     pub fn sleeper(self, rung: &AtomicU32, page: Option<&Waits>) -> Sleeper {
         if must_ring(&self.my.rx_arm, rung) { Sleeper::OnTcp } else { self.covered_sleeper(page) }
     }
 
-    /// The wait that covers the peer's side of this connection, if it sleeps and has not been rung yet.
+    /// The wait that covers the peer's side of this connection, if it sleeps and has not been rung
+    /// yet.
     #[inline(always)]
     fn covered_sleeper(self, page: Option<&Waits>) -> Sleeper {
         // SYNC: cover. SeqCst after the SeqCst publication, as the load of the wait word below.
@@ -55,7 +57,11 @@ impl<'a> Mapped<'a> {
         // SYNC: cover. SeqCst after the SeqCst publication; pairs with the fence in `Waits::sleep`.
         let armed = page.armed[at].load(SeqCst);
         let sleeps = armed & 1 == 1 && page.rung[at].load(Relaxed) != armed;
-        if sleeps && page.rung[at].swap(armed, Relaxed) != armed { Sleeper::InWait(cover) } else { Sleeper::Nobody }
+        if sleeps && page.rung[at].swap(armed, Relaxed) != armed {
+            Sleeper::InWait(cover)
+        } else {
+            Sleeper::Nobody
+        }
     }
 
     /// Counts a doorbell that is about to be sent; false when the peer wants no more of them.
@@ -67,8 +73,8 @@ impl<'a> Mapped<'a> {
                 return false;
             }
             let next = (n + 1) & !RUNG_REVOKED;
-            // SYNC: rung. Counted before it is sent, so that a count read before a condition covers every byte that
-            // announces it.
+            // SYNC: rung. Counted before it is sent, so that a count read before a condition covers
+            // every byte that announces it.
             match rung.compare_exchange(n, next, SeqCst, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => n = now,
@@ -88,8 +94,8 @@ impl<'a> Mapped<'a> {
         self.peer.cons.store(cons, Release);
     }
 
-    /// Orders what was told of our reading, and our `cpu` word if that has changed, in front of a look at whether the
-    /// writer sleeps.
+    /// Orders what was told of our reading, and our `cpu` word if that has changed, in front of a
+    /// look at whether the writer sleeps.
     #[inline(always)]
     pub fn confirm_now(self, cpu: Option<u32>) {
         if let Some(cpu) = cpu {
@@ -121,8 +127,8 @@ impl<'a> Mapped<'a> {
 
     /// Says that our sends leave TCP after `n` bytes.
     pub fn leave_tcp(self, n: u64) {
-        // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent after this
-        // store, so whoever receives one sees it.
+        // SYNC: switch. Release; pairs with the acquire in `switch_offset`. A doorbell is sent
+        // after this store, so whoever receives one sees it.
         self.peer.switch.store(n << 1 | 1, SeqCst);
     }
 
@@ -205,7 +211,8 @@ mod tests {
         for pair in &pairs {
             pair.ends()[1].cover(5);
         }
-        let rings = |at: usize| pairs[at].ends()[0].sleeper(&rung, Some(&page)) == Sleeper::InWait(5);
+        let rings =
+            |at: usize| pairs[at].ends()[0].sleeper(&rung, Some(&page)) == Sleeper::InWait(5);
         assert!(!rings(0), "it is awake");
         page.sleep(5);
         assert!(rings(1) && !rings(0) && !rings(1));

@@ -1,9 +1,9 @@
-//! Where each direction of a connection is, and what has become of the whole: one word, so that the data path finds out
-//! with one load and one compare.
+//! Where each direction of a connection is, and what has become of the whole: one word, so that the
+//! data path finds out with one load and one compare.
 //!
-//! The word is written by every thread and process that has the connection. A direction's state changes under the lock
-//! of that direction, but for the steps of the upgrade, which has one thread at a time. `may_become` is the list of all
-//! changes.
+//! The word is written by every thread and process that has the connection. A direction's state
+//! changes under the lock of that direction, but for the steps of the upgrade, which has one thread
+//! at a time. `may_become` is the list of all changes.
 
 use shm::sync::{AtomicU32, Ordering::*};
 
@@ -33,8 +33,8 @@ pub enum Sends {
 pub enum Receives {
     /// From TCP, and no buffer of ours is exposed.
     Tcp,
-    /// From TCP; our buffer may be exposed at any moment, so they enter the kernel one at a time, as they do once it
-    /// is.
+    /// From TCP; our buffer may be exposed at any moment, so they enter the kernel one at a time,
+    /// as they do once it is.
     Exposing,
     /// From TCP; our buffer is exposed, so the peer may switch its sends at any time.
     Ready,
@@ -60,7 +60,8 @@ pub(crate) const SHUT_RD: u32 = 1 << 8;
 pub(crate) const DEAD: u32 = 1 << 9;
 /// The end of the stream, or its error, has been delivered.
 pub(crate) const ENDED: u32 = 1 << 10;
-/// The peer broke the protocol: ECONNRESET.
+/// Reset here: the peer broke the protocol, the device was removed, or nobody can put the stream in
+/// order. ECONNRESET.
 pub(crate) const BROKEN: u32 = 1 << 11;
 /// Closed here.
 pub(crate) const CLOSED: u32 = 1 << 12;
@@ -68,7 +69,7 @@ pub(crate) const CLOSED: u32 = 1 << 12;
 pub(crate) const SENT_TO_GONE: u32 = 1 << 13;
 /// What came through the ring is not what was sent: BROKEN follows.
 pub(crate) const DAMAGED: u32 = 1 << 14;
-/// We have asked for our ring back.
+/// WE have asked for OUR ring back; `Conn::is_recalled` is about the peer's.
 pub(crate) const RECALLED: u32 = 1 << 15;
 /// Our ring was taken back for others: what the peer sends again must not also be read from there.
 pub(crate) const TAKEN: u32 = 1 << 16;
@@ -81,10 +82,18 @@ pub(crate) const WITNESS: u32 = 1 << 19;
 
 impl Sends {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Tcp, Self::Kept, Self::Ready, Self::Switching, Self::Ring, Self::Leaving, Self::Back];
+    pub const ALL: [Self; 7] = [
+        Self::Tcp,
+        Self::Kept,
+        Self::Ready,
+        Self::Switching,
+        Self::Ring,
+        Self::Leaving,
+        Self::Back,
+    ];
 
-    /// Any code that is none, which only another process of the family can have written, stands for TCP.
+    /// Any code that is none, which only another process of the family can have written, stands for
+    /// TCP.
     #[inline]
     const fn of(word: u32) -> Self {
         let code = (word & SENDS) as usize;
@@ -100,7 +109,7 @@ impl Sends {
         }
     }
 
-    /// Where they are when the peer will never learn of its buffer's use.
+    /// Undoing an upgrade: Ready becomes Tcp; Back (already given up) becomes Kept.
     pub(crate) const fn withdrawn(self) -> Self {
         match self {
             Self::Ready => Self::Tcp,
@@ -141,7 +150,8 @@ impl Sends {
 
 impl Receives {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Tcp, Self::Exposing, Self::Ready, Self::Switching, Self::Ring, Self::Back];
+    pub const ALL: [Self; 6] =
+        [Self::Tcp, Self::Exposing, Self::Ready, Self::Switching, Self::Ring, Self::Back];
 
     #[inline]
     const fn of(word: u32) -> Self {
@@ -233,7 +243,8 @@ impl Phase {
         }
     }
 
-    /// Whether both directions are on rings, and nothing has happened to the connection beside that.
+    /// Whether both directions are on rings, and nothing has happened to the connection beside
+    /// that.
     #[inline]
     pub(crate) const fn is_plain(self) -> bool {
         self.0 == Sends::Ring as u32 | (Receives::Ring as u32) << RECEIVES_AT
@@ -265,13 +276,15 @@ queries! {
     sends_on_ring: now => matches!(now.sends(), Sends::Ring | Sends::Leaving);
     /// Whether receives come from our ring.
     receives_on_ring: now => matches!(now.receives(), Receives::Ring);
-    /// Whether any direction uses a ring, so that kernel readiness does not tell the truth about it.
+    /// Whether any direction uses a ring, so that kernel readiness does not tell the truth about
+    /// it.
     switched: now => now.sends_on_ring() || now.receives_on_ring();
     /// Whether our buffer is exposed, or was.
     is_exposed: now => !matches!(now.receives(), Receives::Tcp | Receives::Exposing);
     /// Whether the peer's buffer is at hand and both ends have attached, or had.
     is_committed: now => !matches!(now.sends(), Sends::Tcp | Sends::Kept);
-    /// Whether sends may try to switch. One that was left in the middle of a try may be tried again.
+    /// Whether sends may try to switch. One that was left in the middle of a try may be tried
+    /// again.
     may_switch_sends: now => matches!(now.sends(), Sends::Ready | Sends::Switching) && !now.has(SHUT_WR | DEAD | CLOSED);
     /// Whether sends have been told to go back to TCP.
     sends_go_back: now => matches!(now.sends(), Sends::Kept | Sends::Leaving | Sends::Back);
@@ -289,7 +302,7 @@ queries! {
     is_dead: now => now.has(DEAD);
     /// Whether the end of the stream, or its error, has been delivered.
     has_ended: now => now.has(ENDED);
-    /// Whether it was reset because the peer broke the protocol.
+    /// Whether it was reset here, because nobody could go on with it.
     is_broken: now => now.has(BROKEN);
     /// Whether what passes over TCP is looked at, to tell the connection from others.
     is_witnessed: now => now.has(WITNESS);
@@ -299,7 +312,13 @@ queries! {
 
 impl core::fmt::Debug for Phase {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "sends {:?}, receives {:?}, {:#x}", self.sends(), self.receives(), self.0 & !(SENDS | RECEIVES))
+        write!(
+            f,
+            "sends {:?}, receives {:?}, {:#x}",
+            self.sends(),
+            self.receives(),
+            self.0 & !(SENDS | RECEIVES)
+        )
     }
 }
 
@@ -371,7 +390,7 @@ impl Word {
 mod tests {
     use super::*;
 
-    /// Each line is a state and those that may follow it; ARCHITECTURE.md draws the same.
+    /// Each line is a state and those that may follow it; doc/connection.md draws the same.
     const SENDS_TABLE: [(Sends, &[Sends]); 7] = {
         use Sends::*;
         [

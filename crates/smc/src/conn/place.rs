@@ -1,16 +1,18 @@
-//! Application bytes into a ring that is mapped here, and all else that is done with a mapped buffer.
+//! Application bytes into a ring that is mapped here, and all else that is done with a mapped
+//! buffer.
 #![allow(unsafe_code)]
 
 use super::mapped::{Mapped, Sleeper};
+use super::pieces::Source;
 use super::reach::Reach;
-use super::send::{Load, Put, Sent, Source, send_bell};
+use super::send::{Load, Put, SendError, Sent, send_bell};
 use super::*;
 use crate::stats::Counts;
 use crate::sys;
 use shm::ring::Ring;
 
-/// Bytes published at a time: small enough that the reader's copy overlaps ours, large enough to hide the price of
-/// the exchange.
+/// Bytes published at a time: small enough that the reader's copy overlaps ours, large enough to
+/// hide the price of the exchange.
 const PUBLISH: u32 = 32 << 10;
 /// Staging of the copying path, SMC's sndbuf.
 const STAGE: usize = 16 << 10;
@@ -91,9 +93,9 @@ impl Reach for Mapped<'_> {
         more
     }
 
-    /// Who was in the section before left it by a jump, or was killed: perhaps in front of a publication, behind it, or
-    /// in front of the doorbell for it. With the ring full there would be no other, and one that was not noted would
-    /// make the next one pass for an attempt after the owner took the ring back.
+    /// The last sender jumped out or was killed under the lock. If it published but did not note it
+    /// in `tx.word`, note it now, or our next compare-exchange fails and looks like REVOKED. Ring
+    /// once in any case: its doorbell may be missing, and a full ring brings no other.
     #[cold]
     fn resume(self, of: &Conn, fd: i32, tx: &mut Tx) {
         of.ring_what_was_counted(fd);
@@ -122,7 +124,14 @@ impl Reach for Mapped<'_> {
     }
 
     #[inline(always)]
-    fn put(self, of: &Conn, tx: &mut Tx, chunk: u32, load: &Load, source: &mut impl Source) -> Result<Put, i32> {
+    fn put(
+        self,
+        of: &Conn,
+        tx: &mut Tx,
+        chunk: u32,
+        load: &Load,
+        source: &mut impl Source,
+    ) -> Result<Put, SendError> {
         let chunk = chunk.min(PUBLISH);
         let bytes = of.place(tx, chunk, source)?;
         if bytes == 0 {
@@ -132,8 +141,9 @@ impl Reach for Mapped<'_> {
         tx.prod.advance(bytes, of.window().peer_size.load(Relaxed));
         let published = of.publish(self, tx, load.cpu);
         if !published {
-            // The owner took the ring back between the two. What is placed was taken from the application, or
-            // from a file whose position has moved: it goes out over TCP, first of all.
+            // The owner took the ring back between the two. What is placed was taken from the
+            // application, or from a file whose position has moved: it goes out over TCP, first of
+            // all.
             of.leave_ring(tx, before);
         }
         Ok(Put { bytes, published, goes_on: published && bytes == chunk })
@@ -145,8 +155,8 @@ impl Reach for Mapped<'_> {
         Mapped::sleeper(self, &of.tx.rung, unsafe { of.window().my_waits.load(Relaxed).as_ref() })
     }
 
-    fn failed(self, _of: &Conn, _fd: i32, errno: i32) -> Sent {
-        Sent::Err(errno)
+    fn failed(self, _of: &Conn, _fd: i32, error: SendError) -> Sent {
+        Sent::Err(error)
     }
 
     fn recall(self, of: &Conn, fd: i32, foreign: bool, _vanishing: bool) -> bool {
@@ -180,11 +190,13 @@ impl Conn {
         true
     }
 
-    /// A doorbell that was counted and not sent would make the peer take the next one for old, and sleep on.
+    /// A doorbell that was counted and not sent would make the peer take the next one for old, and
+    /// sleep on.
     fn ring_what_was_counted(&self, fd: i32) {
         const MOST: u32 = 8;
         let shortage = || {
-            let sent = crate::inet::TcpInfo::of(fd)?.sent() - (self.peer().switch.load(Relaxed) >> 1);
+            let sent =
+                crate::inet::TcpInfo::of(fd)?.sent() - (self.peer().switch.load(Relaxed) >> 1);
             let rung = self.peer().rung.load(SeqCst);
             Some((rung, (rung & !RUNG_REVOKED).wrapping_sub(sent as u32) & !RUNG_REVOKED))
         };
@@ -194,13 +206,20 @@ impl Conn {
         if shortage() == Some(first) {
             let bytes = [0u8; MOST as usize];
             // SAFETY: readable bytes.
-            unsafe { sys::send(fd, bytes.as_ptr(), first.1 as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            unsafe {
+                sys::send(
+                    fd,
+                    bytes.as_ptr(),
+                    first.1 as usize,
+                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                )
+            };
         }
     }
 
     /// Puts up to `chunk` bytes at the producer cursor, unpublished.
     #[inline(always)]
-    fn place(&self, tx: &mut Tx, chunk: u32, source: &mut impl Source) -> Result<u32, i32> {
+    fn place(&self, tx: &mut Tx, chunk: u32, source: &mut impl Source) -> Result<u32, SendError> {
         let w = self.window();
         let size = w.peer_size.load(Relaxed);
         let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
@@ -208,7 +227,9 @@ impl Conn {
         let ring = unsafe { Ring::new(base, size) };
         let mut n = 0u32;
         // A fork child has left its parent's device, but the buffer is mapped there too.
-        if self.path.load(Relaxed) != path::COPY || self.pid.load(Relaxed) != sys::getpid() {
+        if self.identity.path.load(Relaxed) != path::COPY
+            || self.identity.pid.load(Relaxed) != sys::getpid()
+        {
             for (dst, len) in ring.spans(&tx.prod, chunk) {
                 if len == 0 {
                     break;
@@ -220,7 +241,7 @@ impl Conn {
                             break;
                         }
                     }
-                    Err(e) if n == 0 => return Err(e),
+                    Err(errno) if n == 0 => return Err(SendError::Source(errno)),
                     Err(_) => break,
                 }
             }
@@ -229,10 +250,15 @@ impl Conn {
         self.place_staged(tx, chunk, source)
     }
 
-    /// As `place`, by the device's `move_data` out of a buffer on the stack. Not inlined, as `recv_rest`: threads with
-    /// small stacks have no room for that buffer.
+    /// As `place`, by the device's `move_data` out of a buffer on the stack. Not inlined, as
+    /// `recv_rest`: threads with small stacks have no room for that buffer.
     #[inline(never)]
-    fn place_staged(&self, tx: &mut Tx, chunk: u32, source: &mut impl Source) -> Result<u32, i32> {
+    fn place_staged(
+        &self,
+        tx: &mut Tx,
+        chunk: u32,
+        source: &mut impl Source,
+    ) -> Result<u32, SendError> {
         let w = self.window();
         let size = w.peer_size.load(Relaxed);
         let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
@@ -245,14 +271,18 @@ impl Conn {
             let part = ((chunk - n) as usize).min(STAGE);
             let got = match source.fill(stage.as_mut_ptr().cast(), part) {
                 Ok(got) => got,
-                Err(e) if n == 0 => return Err(e),
+                Err(errno) if n == 0 => return Err(SendError::Source(errno)),
                 Err(_) => break,
             };
             let mut moved = 0u32;
             for (dst, len) in ring.spans(&at, got as u32) {
                 if len > 0 {
                     let offset = HEADER_LEN + (dst as usize - base as usize) as u32;
-                    self.move_data(offset, stage.as_ptr().cast::<u8>().wrapping_add(moved as usize), len)?;
+                    self.move_data(
+                        offset,
+                        stage.as_ptr().cast::<u8>().wrapping_add(moved as usize),
+                        len,
+                    )?;
                     moved += len;
                 }
             }
@@ -265,10 +295,10 @@ impl Conn {
         Ok(n)
     }
 
-    fn move_data(&self, offset: u32, data: *const u8, len: u32) -> Result<(), i32> {
+    fn move_data(&self, offset: u32, data: *const u8, len: u32) -> Result<(), SendError> {
         use dibs::Device;
         crate::kind::LOOPBACK
-            .move_data(self.peer_token.load(Relaxed), offset, data, len, false)
-            .map_err(|_| libc::ECONNRESET)
+            .move_data(self.tokens()[1], offset, data, len, false)
+            .map_err(|_| SendError::Reset)
     }
 }

@@ -1,17 +1,19 @@
-//! What lies between a connection and the peer's buffer: nothing where that is mapped here (`Mapped`), a copy where it
-//! is at a distance (`Image`). Chosen when the buffer is attached, and for good.
+//! What lies between a connection and the peer's buffer: nothing where that is mapped here
+//! (`Mapped`), a copy where it is at a distance (`Image`). Chosen when the buffer is attached, and
+//! for good.
 
 use super::image::Image;
 use super::mapped::{Mapped, Sleeper};
-use super::send::{Load, Put, Sent, Source};
+use super::pieces::Source;
+use super::send::{Load, Put, SendError, Sent};
 use super::*;
 use crate::stats::Counts;
 
-/// What is done to the peer's buffer. What asks, arms or says an end is a full fence, before what the caller looks at
-/// next.
+/// What is done to the peer's buffer. What asks, arms or says an end is a full fence, before what
+/// the caller looks at next.
 pub(super) trait Reach: Copy {
-    /// Whether an owner takes its ring back by one store, which makes the writer's next publication fail. Else it has
-    /// to ask.
+    /// Whether an owner takes its ring back by one store, which makes the writer's next publication
+    /// fail. Else it has to ask.
     const REVOKES: bool;
     /// Whether every send asks for the room there is.
     const ASKS: bool;
@@ -43,7 +45,8 @@ pub(super) trait Reach: Copy {
     fn end(self, cons: u64);
     /// Adds to what was said of our end.
     fn flag(self, flags: u64);
-    /// Puts one doorbell on the stream; whether the kernel holds it back, as it may if there is `more`.
+    /// Puts one doorbell on the stream; whether the kernel holds it back, as it may if there is
+    /// `more`.
     fn ring(self, of: &Conn, fd: i32, counts: &Counts, more: bool) -> bool;
 
     /// Publishes what a send has placed that was left in the middle.
@@ -53,17 +56,25 @@ pub(super) trait Reach: Copy {
     /// Whether they have made way, or are about to.
     fn has_made_way(self, of: &Conn) -> bool;
     /// Puts up to `chunk` bytes into the ring and publishes them.
-    fn put(self, of: &Conn, tx: &mut Tx, chunk: u32, load: &Load, source: &mut impl Source) -> Result<Put, i32>;
+    fn put(
+        self,
+        of: &Conn,
+        tx: &mut Tx,
+        chunk: u32,
+        load: &Load,
+        source: &mut impl Source,
+    ) -> Result<Put, SendError>;
     /// Who sleeps for what was just published, and is to be rung for.
     fn sleeper(self, of: &Conn) -> Sleeper;
     /// What becomes of a send of which nothing could be put.
-    fn failed(self, of: &Conn, fd: i32, errno: i32) -> Sent;
+    fn failed(self, of: &Conn, fd: i32, error: SendError) -> Sent;
 
     /// Takes our ring back; whether the stream is, or will be, in order.
     fn recall(self, of: &Conn, fd: i32, foreign: bool, vanishing: bool) -> bool;
     /// Brings what the peer gives back within reach, for `resend`; false when it cannot be had.
     fn fetch(self, of: &Conn, tx: &Tx, word: u64) -> bool;
-    /// The bytes of the peer's ring as they are to be sent again, from its first; null when they are not at hand.
+    /// The bytes of the peer's ring as they are to be sent again, from its first; null when they
+    /// are not at hand.
     fn resend(self, of: &Conn) -> *const u8;
 }
 

@@ -6,11 +6,13 @@ use super::*;
 use crate::sys;
 use shm::cursor::CURSOR_MASK;
 
-/// Doorbells that may lie unread in front of a sleep. With the two that ring during it (data, space) they fit the smallest
-/// congestion window that a sender without losses is ever given: 4 segments, bbr's while it probes the round-trip time.
+/// Doorbells that may lie unread in front of a sleep. With the two that ring during it (data,
+/// space) they fit the smallest congestion window that a sender without losses is ever given: 4
+/// segments, bbr's while it probes the round-trip time.
 const MAX_UNREAD: u32 = 3;
-/// Doorbells behind payload that the application leaves unread, from which on no further ones are asked for. They cannot be
-/// taken off, and would fill the socket's receive buffer until none came through any more.
+/// Doorbells behind payload that the application leaves unread, from which on no further ones are
+/// asked for. They cannot be taken off, and would fill the socket's receive buffer until none came
+/// through any more.
 const MUFFLED: u32 = 6;
 
 /// poll(2) bits, the same as epoll's.
@@ -25,8 +27,8 @@ pub const HUP: u32 = libc::EPOLLHUP as u32;
 pub const ERR: u32 = libc::EPOLLERR as u32;
 
 impl Conn {
-    /// Events that hold now. Costs no system call while both directions are on rings and the peer lives. That it does not, see
-    /// `look_now_and_then`.
+    /// Events that hold now. Costs no system call while both directions are on rings and the peer
+    /// lives. That it does not, see `look_now_and_then`.
     pub fn ready(&self, fd: i32) -> u32 {
         let ph = self.phase();
         let mut ev = 0;
@@ -45,6 +47,10 @@ impl Conn {
         }
         if ph.receives_on_ring() {
             let word = self.my().prod.load(Acquire);
+            if word & REVERTED != 0 {
+                // Behind what is left in the ring TCP has the end of the stream.
+                ask |= libc::POLLRDHUP;
+            }
             if self.rx.tcp_left() > 0 {
                 ask |= IN as i16;
             } else if word & CURSOR_MASK != self.rx.word.load(Relaxed) {
@@ -73,8 +79,12 @@ impl Conn {
         } else {
             ask |= OUT as i16;
         }
-        // What TCP answers by a reset: a close that threw data away, ours or, when a process was killed, the kernel's.
-        let killed = ph.has(p::DEAD) && ph.sends_on_ring() && ends & (CLOSED | ABORT) == 0 && self.unread_there();
+        // What TCP answers by a reset: a close that threw data away, ours or, when a process was
+        // killed, the kernel's.
+        let killed = ph.has(p::DEAD)
+            && ph.sends_on_ring()
+            && ends & (CLOSED | ABORT) == 0
+            && self.unread_there();
         let reset = ends & ABORT != 0 || ph.has(p::BROKEN) || killed;
         // An RST that only an unread doorbell caused is no error to the application.
         let quiet = ends & (DONE | CLOSED) != 0
@@ -121,7 +131,10 @@ impl Conn {
         let dead = ph.has(p::DEAD | p::BROKEN);
         // Our own shutdown behind the peer's end is a hangup.
         let hung_up = (dead || ends != 0) && ph.has(p::SHUT_WR);
-        (my.prod.load(Acquire) & CURSOR_MASK) | ends | u64::from(dead) << 56 | u64::from(hung_up) << 57
+        (my.prod.load(Acquire) & CURSOR_MASK)
+            | ends
+            | u64::from(dead) << 56
+            | u64::from(hung_up) << 57
     }
 
     /// Whether a receive would not find the ring empty: the cheap look of a spinning wait.
@@ -160,9 +173,19 @@ impl Conn {
             return self.queued(fd);
         }
         // Behind the payload in the kernel lie doorbells.
+        let there = left as usize + self.unread_in_ring();
+        let Ok(held) = self.lock_rx() else { return there };
+        let rx = &*held;
+        // What a peer sends that has gone back to TCP lies behind its last doorbell.
+        let is_back = left == 0 && self.my().prod.load(Acquire) & (REVERTED | REVOKED) != 0;
+        let behind = || self.queued(fd).saturating_sub(self.doorbells_due_by(rx) as usize);
+        there + if is_back { behind() } else { 0 }
+    }
+
+    /// Those of them that are in our ring.
+    pub fn unread_in_ring(&self) -> usize {
         let Ok(mut held) = self.lock_rx() else { return 0 };
-        let rx = &mut *held;
-        left as usize + self.refresh_rx(rx).unwrap_or(0) as usize
+        self.refresh_rx(&mut held).unwrap_or(0) as usize
     }
 
     /// Bytes that the kernel has for us.
@@ -178,7 +201,8 @@ impl Conn {
         (used - self.image().map_or(0, |image| image.read_untold(tx, used))) as usize
     }
 
-    /// A FIN without flags: half-closed over TCP and slow, or dead. A dead peer's kernel answers a doorbell with a reset.
+    /// A FIN without flags: half-closed over TCP and slow, or dead. A dead peer's kernel answers a
+    /// doorbell with a reset.
     #[cold]
     fn probe(&self, fd: i32, kernel: u32) {
         if kernel & (HUP | ERR) != 0 && !self.phase().has(p::SHUT_WR) {
@@ -199,10 +223,15 @@ impl Conn {
         let cons = self.my().cons.load(Acquire) & CURSOR_MASK;
         let size = self.window().peer_size.load(Relaxed);
         let (pc, cc) = ((prod >> 16) as u32, (cons >> 16) as u32);
-        // Unchecked, so only ever a hint: a lying peer makes us try a send that finds the ring full.
-        let used =
-            if prod as u16 == cons as u16 { pc.wrapping_sub(cc) } else { size.wrapping_sub(cc).wrapping_add(pc) };
-        (used <= self.tx_room() / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0) && !self.out_of_reach()
+        // Unchecked, so only ever a hint: a lying peer makes us try a send that finds the ring
+        // full.
+        let used = if prod as u16 == cons as u16 {
+            pc.wrapping_sub(cc)
+        } else {
+            size.wrapping_sub(cc).wrapping_add(pc)
+        };
+        (used <= self.tx_room() / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0)
+            && !self.out_of_reach()
     }
 
     /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
@@ -212,31 +241,36 @@ impl Conn {
         }
     }
 
-    /// Whether the peer has left TCP and cannot be asked for doorbells yet. Whoever sleeps then would not be woken.
+    /// Whether the peer has left TCP and cannot be asked for doorbells yet. Whoever sleeps then
+    /// would not be woken.
     pub fn is_unarmed(&self) -> bool {
         let ph = self.phase();
         ph.receives_on_ring() && !ph.is_committed()
     }
 
-    /// Whether payload that was sent before the peer's switch may lie unread in the kernel, in front of any doorbell.
+    /// Whether payload that was sent before the peer's switch may lie unread in the kernel, in
+    /// front of any doorbell.
     pub fn has_payload_left(&self) -> bool {
         !self.receives_on_ring() || self.rx.tcp_left() > 0
     }
 
-    /// Whether doorbells have gathered behind such payload: a wait must look by itself from time to time.
+    /// Whether doorbells have gathered behind such payload: a wait must look by itself from time to
+    /// time.
     pub fn is_muffled(&self) -> bool {
         self.has_payload_left() && self.doorbells_due() >= MUFFLED
     }
 
-    /// Asks for a doorbell when a third of the peer's ring is free. The caller looks again before it sleeps.
+    /// Asks for a doorbell when a third of the peer's ring is free. The caller looks again before
+    /// it sleeps.
     pub fn arm_space(&self) {
         if self.is_committed() && !self.is_muffled() {
             each!(self.reach(), reach => reach.arm_space());
         }
     }
 
-    /// Whether a wait for space must look by itself from time to time, because the peer cannot ring: its own
-    /// sends have not left TCP, have gone back to it, or are shut. Or because its doorbells do not get through.
+    /// Whether a wait for space must look by itself from time to time, because the peer cannot
+    /// ring: its own sends have not left TCP, have gone back to it, or are shut. Or because its
+    /// doorbells do not get through.
     pub fn space_is_silent(&self) -> bool {
         let ph = self.phase();
         let my = self.my();
@@ -247,10 +281,11 @@ impl Conn {
             || my.prod.load(Acquire) & REVERTED != 0
     }
 
-    /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another thread's wake-up hangs
-    /// on them: true when they had to be left. `seen` was counted before the caller armed what it waits for, which is data
-    /// (`reader`), space (`writer`) or both, and looked at it. Counted behind the arm it may hold a doorbell that spent that
-    /// arm on something the caller had read before, and which taken off would leave it asleep unarmed.
+    /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another
+    /// thread's wake-up hangs on them: true when they had to be left. `seen` was counted before the
+    /// caller armed what it waits for, which is data (`reader`), space (`writer`) or both, and
+    /// looked at it. Take the count before arming: a byte counted afterwards may answer this very
+    /// arm for data already read; removing it would leave us asleep with no arm outstanding.
     pub fn clear_stale(&self, fd: i32, seen: u32, reader: bool, writer: bool) -> bool {
         if self.doorbells_due() == 0 {
             return false;
@@ -258,8 +293,9 @@ impl Conn {
         let readers = !reader && self.sleepers.others(READS);
         let writers = !writer && self.sleepers.others(WRITES);
         if readers || writers {
-            // The others' arms may be spent on the very bytes that are about to be taken: the peer rang early, or a third
-            // thread was faster. Renewed they bring bytes that `seen` does not count.
+            // The others' arms may be spent on the very bytes that are about to be taken: the peer
+            // rang early, or a third thread was faster. Renewed they bring bytes that `seen` does
+            // not count.
             if readers {
                 self.arm_data();
             }
@@ -275,9 +311,10 @@ impl Conn {
         false
     }
 
-    /// Takes doorbells off the TCP stream once a few have gathered, on behalf of a caller that looks at data and space
-    /// afterwards. Doorbells that nobody reads are acknowledged after 40 ms only: they would fill the peer's congestion
-    /// window, and its next doorbell would wait there while both ends sleep.
+    /// Takes doorbells off the TCP stream once a few have gathered, on behalf of a caller that
+    /// looks at data and space afterwards. Doorbells that nobody reads are acknowledged after 40 ms
+    /// only: they would fill the peer's congestion window, and its next doorbell would wait there
+    /// while both ends sleep.
     #[inline]
     pub fn keep_bells_flowing(&self, fd: i32) {
         if self.doorbells_due() >= MAX_UNREAD {
@@ -299,7 +336,8 @@ impl Conn {
         }
     }
 
-    /// Takes that back, unless another wait has come to stand for it: its sleeper would be asleep unarmed.
+    /// Takes that back, unless another wait has come to stand for it: its sleeper would be asleep
+    /// unarmed.
     pub fn uncover(&self, wait: u32) {
         if self.is_committed()
             && let Any::Mapped(reach) = self.reach()
@@ -310,7 +348,8 @@ impl Conn {
 
     /// Whether the wait numbered `wait` stands for it.
     pub fn is_covered_by(&self, wait: u32) -> bool {
-        // Our word in the peer's memory: changed there, it is the peer's own doorbells that go wrong.
+        // Our word in the peer's memory: changed there, it is the peer's own doorbells that go
+        // wrong.
         self.image().is_none() && self.peer().cover.load(Relaxed) == wait
     }
 
@@ -322,12 +361,15 @@ impl Conn {
         }
         let cpu = bounds::processor(self.my().cpu.load(Relaxed));
         // The processors of another guest are numbered for themselves.
-        let in_guest = || self.path.load(Relaxed) == path::IVSHMEM && self.peer_pid.load(Relaxed) == 0;
+        let in_guest = || {
+            self.identity.path.load(Relaxed) == path::IVSHMEM
+                && self.identity.peer_pid.load(Relaxed) == 0
+        };
         cpu != 0 && (cpu != sys::cpu() || in_guest())
     }
 
-    /// Whether a peer that cannot ring, because its sends have ended or are TCP's, is gone with our bytes unread. A doorbell
-    /// now and then makes its kernel answer for it.
+    /// Whether a peer that cannot ring, because its sends have ended or are TCP's, is gone with our
+    /// bytes unread. A doorbell now and then makes its kernel answer for it.
     #[cold]
     fn has_vanished(&self, fd: i32) -> bool {
         if self.ending.probes.fetch_add(1, Relaxed) % 1024 == 16 {
@@ -340,8 +382,8 @@ impl Conn {
         gone
     }
 
-    /// Asks the kernel for the end of a peer that was killed, of which nothing in user space tells: about a hundred times a
-    /// second at most, and in the first call after a pause.
+    /// Asks the kernel for the end of a peer that was killed, of which nothing in user space tells:
+    /// about a hundred times a second at most, and in the first call after a pause.
     #[inline]
     pub fn look_now_and_then(&self, fd: i32, ticks: u64) {
         if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::TICKS {
@@ -349,8 +391,9 @@ impl Conn {
         }
     }
 
-    /// The same about ten times a second: of a connection that the kernel watches beside many others, and of whose end it
-    /// tells by itself. What it tells may be taken by another thread, or another process.
+    /// The same about ten times a second: of a connection that the kernel watches beside many
+    /// others, and of whose end it tells by itself. What it tells may be taken by another thread,
+    /// or another process.
     #[inline]
     pub fn look_at_times(&self, fd: i32, ticks: u64) {
         if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > 10 * sys::TICKS {
@@ -385,9 +428,10 @@ impl Conn {
         ended
     }
 
-    /// Of a peer that has ended its half the kernel says nothing more when it is killed, before something is sent to it: our
-    /// bytes would go into its ring for nobody until that is full. A doorbell gets the answer that they would get in TCP. A
-    /// peer that lives and does not read gets fewer and fewer of them.
+    /// Of a peer that has ended its half the kernel says nothing more when it is killed, before
+    /// something is sent to it: our bytes would go into its ring for nobody until that is full. A
+    /// doorbell gets the answer that they would get in TCP. A peer that lives and does not read
+    /// gets fewer and fewer of them.
     fn prod_half_closed(&self, fd: i32) {
         let ph = self.phase();
         if !(ph.is_exposed() && ph.sends_on_ring() && self.unread_there()) {
@@ -397,21 +441,29 @@ impl Conn {
         let half_closed = match word & ENDS {
             DONE => true,
             // Its end is the kernel's to tell while its sends are.
-            0 => !ph.receives_on_ring() && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended()),
+            0 => {
+                !ph.receives_on_ring()
+                    && crate::inet::TcpInfo::of(fd).is_some_and(|i| i.peer_ended())
+            }
             _ => false,
         };
         if !half_closed {
             return;
         }
         let (there, last) = (word & CURSOR_MASK, self.ending.stalled.load(Relaxed));
-        let looks = if last & CURSOR_MASK == there { (last >> 48).saturating_add(1).min(0xffff) } else { 1 };
+        let looks = if last & CURSOR_MASK == there {
+            (last >> 48).saturating_add(1).min(0xffff)
+        } else {
+            1
+        };
         self.ending.stalled.store(looks << 48 | there, Relaxed);
         if looks.is_power_of_two() {
             self.ring(fd, &self.tx.counts);
         }
     }
 
-    /// Notes what the kernel said about the connection's end; true when the peer died without a word.
+    /// Notes what the kernel said about the connection's end; true when the peer died without a
+    /// word.
     pub fn kernel_end(&self, events: u32) -> bool {
         let ph = self.phase();
         let mut says = RDHUP | HUP | ERR;

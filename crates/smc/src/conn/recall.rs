@@ -1,12 +1,14 @@
 //! Taking a ring back over ism and verbs, where nobody can make the peer's next publication fail.
 //!
-//! Who takes its ring back for its own use asks for it (`RECALL`), reads on, and the peer answers by `REVERTED` behind its
-//! last bytes and its last doorbell.
+//! Who takes its ring back for its own use asks for it (`RECALL`), reads on, and the peer answers
+//! by `REVERTED` behind its last bytes and its last doorbell.
 //!
-//! Who takes it back for code that knows of no rings also says up to where it has read (`takeback`), and from then on looks
-//! at nothing that lies behind. The peer sends no doorbell once it has seen that, and what it copies without having seen
-//! it, it has not sent. So nothing need be waited for but that no thread of it is between the look and the doorbell, which
-//! the lock of its image tells. What is unread the peer fetches when it makes its next call, and sends again.
+//! Who takes it back for code that knows of no rings also says up to where it has read
+//! (`takeback`), and from then on looks at nothing that lies behind. The peer sends no doorbell
+//! once it has seen that, and what it copies without having seen it, it has not sent. So nothing
+//! need be waited for but that no thread of it is between the look and the doorbell, which the lock
+//! of its image tells. What is unread the peer fetches when it makes its next call, and sends
+//! again.
 #![allow(unsafe_code)]
 
 use super::image::{Image, KIN, KIND_TYPE, RECALL, TAKEBACK, Words};
@@ -14,7 +16,6 @@ use super::revert::IN_FLIGHT_MS;
 use super::*;
 use crate::{inet::TcpInfo, sys};
 use core::mem::offset_of;
-use core::sync::atomic::fence;
 use shm::ring::Ring;
 
 impl Image<'_> {
@@ -23,12 +24,6 @@ impl Image<'_> {
         let my = self.of.my();
         let asked = my.kin.load(Acquire) & RECALL != 0 || my.takeback.load(Acquire) & 1 != 0;
         asked && !self.of.sends_go_back()
-    }
-
-    /// Of `len` bytes that were just copied behind `tx.prod`, those before the peer's takeback, if there is one.
-    pub(super) fn kept(self, tx: &Tx, len: usize) -> usize {
-        let word = self.of.my().takeback.load(SeqCst);
-        if word & 1 == 0 { len } else { (word >> 1).saturating_sub(tx.prod.pos).min(len as u64) as usize }
     }
 
     /// Reads a word of the peer's image of our header.
@@ -43,13 +38,13 @@ impl Image<'_> {
     pub(super) fn read_untold(self, tx: &Tx, used: u32) -> u32 {
         let Some(word) = self.image_word(offset_of!(Words, header.cons)) else { return 0 };
         let mut cons = tx.cons;
-        cons.follow(u64::from_ne_bytes(word), self.window.peer_size.load(Relaxed), used).unwrap_or(0)
+        cons.follow(u64::from_ne_bytes(word), self.window.peer_size.load(Relaxed), used)
+            .unwrap_or(0)
     }
 
     /// Whether the number of doorbells in our stream stands, after the takeback was told.
     fn is_settled(self, fd: i32) -> bool {
-        // SYNC: recall. The takeback was told, then the lock is looked at; pairs with `Image::ring`.
-        fence(SeqCst);
+        takeback::told();
         if !self.of.peer_attached() {
             // When it has, it finds the takeback.
             return true;
@@ -61,8 +56,9 @@ impl Image<'_> {
         }
     }
 
-    /// Takes our ring back, as far as it goes. With `foreign` what lies unread in the ring is for the peer to send again, from our memory: where
-    /// that will be gone (`vanishing`) it gets some time. Without, our own receives go on until the peer has answered.
+    /// Takes our ring back, as far as it goes. With `foreign` what lies unread in the ring is for
+    /// the peer to send again, from our memory: where that will be gone (`vanishing`) it gets some
+    /// time. Without, our own receives go on until the peer has answered.
     pub(super) fn recall_by_asking(self, fd: i32, foreign: bool, vanishing: bool) -> bool {
         {
             let Ok(mut held) = self.of.lock_rx() else { return false };
@@ -86,15 +82,19 @@ impl Image<'_> {
     fn ask_for_ring(self, rx: &mut Rx, foreign: bool) -> bool {
         let (my, image) = (self.of.my(), header(&self.window.peer));
         let returned = my.prod.load(Acquire) & REVERTED != 0;
-        let whole = self.of.refresh_rx(rx).is_ok_and(|unread| unread == 0 || !returned && rx.ends & ENDS == 0);
+        let whole = self
+            .of
+            .refresh_rx(rx)
+            .is_ok_and(|unread| unread == 0 || !returned && rx.ends & ENDS == 0);
         // Between what is left on TCP and the ring no doorbell may lie.
         let apart = rx.tcp_left == 0 || my.rung.load(SeqCst) & !RUNG_REVOKED == 0;
         let asked = image.kin.fetch_or(RECALL, SeqCst) & RECALL != 0;
         if foreign && whole && apart {
             if !returned {
-                // Other threads of ours read nothing behind this place, which the peer will send again.
+                // Other threads of ours read nothing behind this place, which the peer will send
+                // again.
                 self.of.set(p::TAKEN);
-                image.takeback.store(rx.cons.pos << 1 | 1, SeqCst);
+                image.takeback.store(takeback::from(rx.cons.pos), SeqCst);
                 // In this order: who sees the recall sees what must be fetched first.
                 self.tell(&[TAKEBACK, KIN]);
             }
@@ -129,14 +129,16 @@ impl Image<'_> {
         }
     }
 
-    /// Wakes a peer that sleeps. Sends that have not left TCP do so for that one doorbell, and are back there before the lock is
-    /// free: what another thread put into the ring meanwhile would belong between doorbell and payload, all of which a thread of
-    /// the peer's that has been in the kernel since before the switch gets at once.
+    /// Wakes a peer that sleeps. Sends that have not left TCP do so for that one doorbell, and are
+    /// back there before the lock is free: what another thread put into the ring meanwhile would
+    /// belong between doorbell and payload, all of which a thread of the peer's that has been in
+    /// the kernel since before the switch gets at once.
     fn wake_for_recall(self, fd: i32) {
         if self.of.sends_on_ring() {
             return self.of.ring(fd, &self.of.tx.counts);
         }
-        // Whoever has it sends something, which wakes too; and the rx lock may be held, which comes behind this one elsewhere.
+        // Whoever has it sends something, which wakes too; and the rx lock may be held, which comes
+        // behind this one elsewhere.
         let Some(mut held) = self.of.tx.state.try_lock() else { return };
         if self.of.switch_locked(fd, |_| true) {
             self.of.ring(fd, &self.of.tx.counts);
@@ -146,12 +148,13 @@ impl Image<'_> {
         }
     }
 
-    /// The peer rings no more. False while something is missing; what it will send again is, unless that may be `later`.
+    /// The peer rings no more. False while something is missing; what it will send again is, unless
+    /// that may be `later`.
     fn finish_recall(self, fd: i32, later: bool) -> bool {
         let Ok(mut held) = self.of.lock_rx() else { return false };
         if self.of.receives_are_back() {
-            // A thread that looked for something to read has found the peer's return, and has skipped the doorbells: waited for
-            // here once more, they would seem never to come.
+            // A thread that looked for something to read has found the peer's return, and has
+            // skipped the doorbells: waited for here once more, they would seem never to come.
             return true;
         }
         let rx = &mut *held;
@@ -179,8 +182,8 @@ impl Image<'_> {
         self.of.skip_doorbells(fd, rx)
     }
 
-    /// The bytes of the peer's ring from position `from` on, for `resend`, laid out as there; false when they
-    /// cannot be had. The tx lock is held.
+    /// The bytes of the peer's ring from position `from` on, for `resend`, laid out as there; false
+    /// when they cannot be had. The tx lock is held.
     #[cold]
     pub(super) fn copy_back(self, tx: &Tx, from: u64) -> bool {
         let w = self.window;

@@ -27,7 +27,8 @@ pub struct Rx {
     pub fenced: u64,
     /// Payload bytes still to come over TCP before the ring begins.
     pub tcp_left: u64,
-    /// From the exposure to the switch: stream bytes read from the socket, `UNKNOWN` if nobody could tell.
+    /// From the exposure to the switch: stream bytes read from the socket, `UNKNOWN` if nobody
+    /// could tell.
     pub tcp_read: u64,
     /// Doorbell bytes taken from the TCP stream.
     pub drained: u32,
@@ -84,20 +85,27 @@ pub struct Receiver {
 impl Receiver {
     /// How far we have read, by a look that may be torn.
     pub(super) fn cons(&self) -> Cursor {
-        // SAFETY: plain words of a living object.
-        unsafe { (&raw const (*self.state.words()).cons).read_volatile() }
+        // SAFETY: a living object.
+        let cons = unsafe { &raw const (*self.state.words()).cons };
+        // SAFETY: plain words of it.
+        unsafe { cons.read_volatile() }
     }
 
-    /// Payload still to come over TCP, by a look that may be old: that only sends the caller down the slower path.
+    /// Payload still to come over TCP, by a look that may be old: that only sends the caller down
+    /// the slower path.
     pub(super) fn tcp_left(&self) -> u64 {
-        // SAFETY: one plain word of a living object.
-        unsafe { (&raw const (*self.state.words()).tcp_left).read_volatile() }
+        // SAFETY: a living object.
+        let tcp_left = unsafe { &raw const (*self.state.words()).tcp_left };
+        // SAFETY: plain words of it.
+        unsafe { tcp_left.read_volatile() }
     }
 
     /// Doorbells taken from the stream, by a look that may be old.
     pub(super) fn drained(&self) -> u32 {
-        // SAFETY: one plain word of a living object.
-        unsafe { (&raw const (*self.state.words()).drained).read_volatile() }
+        // SAFETY: a living object.
+        let drained = unsafe { &raw const (*self.state.words()).drained };
+        // SAFETY: plain words of it.
+        unsafe { drained.read_volatile() }
     }
 
     /// A copy for `ss`, perhaps a torn one.

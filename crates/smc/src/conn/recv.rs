@@ -1,8 +1,8 @@
 //! Bytes out of our ring to the application.
 #![allow(unsafe_code)]
 
+use super::Pieces;
 use super::reach::{Reach, each};
-use super::send::Pieces;
 use super::*;
 use crate::sys;
 use shm::doorbell::must_ring;
@@ -19,13 +19,40 @@ pub enum Got {
     Eof,
     /// This direction is the kernel's: do a plain receive.
     Kernel,
-    /// Failed with this errno.
-    Err(i32),
+    /// The caller is a signal handler that interrupted a call on this very direction, and cannot
+    /// wait for that.
+    Held,
+    /// Failed.
+    Err(RecvError),
 }
 
+/// Why a receive has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvError {
+    /// The connection has been reset, by the peer or because nobody could go on with it.
+    Reset,
+    /// The kernel's word for the end of the connection.
+    Kernel(i32),
+    /// What the bytes go to refused them, with this errno: the application's memory, a pipe.
+    Sink(i32),
+}
+
+impl RecvError {
+    /// The errno that a program sees.
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::Reset => libc::ECONNRESET,
+            Self::Kernel(errno) | Self::Sink(errno) => errno,
+        }
+    }
+}
+
+/// What a receive finds on a connection that was reset.
+const RESET: Got = Got::Err(RecvError::Reset);
+
 impl Conn {
-    /// Receives into an application's buffers and moves `into` behind what was filled. Never waits. Of the flags,
-    /// MSG_PEEK and MSG_TRUNC (discard) count.
+    /// Receives into an application's buffers and moves `into` behind what was filled. Never waits.
+    /// Of the flags, MSG_PEEK and MSG_TRUNC (discard) count.
     #[inline]
     pub fn recv(&self, fd: i32, into: &mut Pieces, flags: i32) -> Got {
         let mut pieces = *into;
@@ -40,7 +67,7 @@ impl Conn {
                         return if n > 0 { Ok(n) } else { Err(libc::EFAULT) };
                     }
                     // SAFETY: the application vouches for its iovecs; `src` has `len` bytes.
-                    unsafe { shm::copy(src.add(n), dst, k) };
+                    unsafe { shm::copy(src.wrapping_add(n), dst, k) };
                 }
                 n += k;
             }
@@ -52,7 +79,8 @@ impl Conn {
         got
     }
 
-    /// A blocking kernel receive, used as a wait, failed with `errno`: what that means for the stream.
+    /// A blocking kernel receive, used as a wait, failed with `errno`: what that means for the
+    /// stream.
     pub fn kernel_error(&self, errno: i32) -> Got {
         let ends = self.my().cons.load(Acquire) & ENDS;
         // Looks that may be torn, for a decision that a race cannot make wrong: the peer is gone.
@@ -62,25 +90,28 @@ impl Conn {
             return Got::Empty;
         }
         if self.peer_aborted() {
-            return self.ended(Got::Err(libc::ECONNRESET));
+            return self.ended(RESET);
         }
         let orderly = ends & ABORT == 0 && ends != 0;
-        let consumed = self.sends_on_ring() && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
+        let consumed = self.sends_on_ring()
+            && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK == sent.wire();
         self.set(p::DEAD);
         match errno {
             _ if orderly => self.ended(Got::Eof),
             libc::ECONNRESET | libc::EPIPE if ends == 0 && consumed => self.ended(Got::Eof),
-            e => self.ended(Got::Err(e)),
+            e => self.ended(Got::Err(RecvError::Kernel(e))),
         }
     }
 
-    /// Whether the peer has said that its end is no reset: what the kernel reports is then the work of unread doorbells.
+    /// Whether the peer has said that its end is no reset: what the kernel reports is then the work
+    /// of unread doorbells.
     pub fn ended_well(&self) -> bool {
         let ends = self.my().cons.load(Acquire) & ENDS;
         ends & ABORT == 0 && ends != 0
     }
 
-    /// Receives up to `want` bytes through `take(source, length)`, which may take fewer, or an errno.
+    /// Receives up to `want` bytes through `take(source, length)`, which may take fewer, or an
+    /// errno.
     pub fn recv_into(
         &self,
         fd: i32,
@@ -90,7 +121,8 @@ impl Conn {
     ) -> Got {
         let got = self.recv_locked(fd, want, peek, take);
         if got == Got::Kernel {
-            // The caller is about to wait in the kernel, for an answer to what we must send again perhaps.
+            // The caller is about to wait in the kernel, for an answer to what we must send again
+            // perhaps.
             self.flush_takeback(fd);
         }
         got
@@ -103,7 +135,7 @@ impl Conn {
         peek: bool,
         mut take: impl FnMut(*const u8, usize) -> Result<usize, i32>,
     ) -> Got {
-        let Ok(mut held) = self.lock_rx() else { return Got::Err(libc::EAGAIN) };
+        let Ok(mut held) = self.lock_rx() else { return Got::Held };
         let ph = self.phase();
         if !ph.receives_freely() {
             return self.recv_none(fd, &mut held, want, peek, &mut take);
@@ -113,7 +145,9 @@ impl Conn {
         if rx.tcp_left > 0 {
             match self.recv_rest(fd, rx, want, peek, &mut take) {
                 // It goes on behind the switch: nothing would ever come between.
-                Got::Bytes(n) if n < want && rx.tcp_left == if peek { n as u64 } else { 0 } => took = n,
+                Got::Bytes(n) if n < want && rx.tcp_left == if peek { n as u64 } else { 0 } => {
+                    took = n
+                }
                 got => return got,
             }
         }
@@ -122,7 +156,7 @@ impl Conn {
         if (avail as usize) < want.max(1) {
             avail = match self.refresh_rx(rx) {
                 Ok(avail) => avail,
-                Err(_) => return Got::Err(self.broken(fd)),
+                Err(_) => return self.break_here(fd),
             };
         }
         if avail == 0 {
@@ -146,7 +180,7 @@ impl Conn {
                         break;
                     }
                 }
-                Err(e) if took == 0 && copied == 0 => return Got::Err(e),
+                Err(errno) if took == 0 && copied == 0 => return Got::Err(RecvError::Sink(errno)),
                 Err(_) => break,
             }
         }
@@ -216,8 +250,9 @@ impl Conn {
     fn confirm(&self, fd: i32, rx: &mut Rx) {
         let unread = (rx.prod.pos - rx.cons.pos) as u32;
         let wanted = self.my().tx_arm.load(Relaxed) != self.rx.rung.load(Relaxed);
-        // A writer sleeps only with less than a third free. Whoever empties a quarter of what may be under way passes a fence, so
-        // either it sees the writer's arm or the writer sees the space: unfenced stores in between are just early news.
+        // A writer sleeps only with less than a third free. Whoever empties a quarter of what may
+        // be under way passes a fence, so either it sees the writer's arm or the writer sees the
+        // space: unfenced stores in between are just early news.
         let room = self.rx_room();
         let step = rx.cons.pos - rx.fenced >= u64::from(room / 4);
         if !(wanted || step || unread == 0) || !self.is_committed() {
@@ -228,8 +263,8 @@ impl Conn {
         if !told {
             return;
         }
-        // The writer goes by all that it has written, which may be more than we have looked at: rung too early, it would
-        // only sleep again.
+        // The writer goes by all that it has written, which may be more than we have looked at:
+        // rung too early, it would only sleep again.
         let unread = self.refresh_rx(rx).unwrap_or(unread);
         if unread <= room / 3 * 2 {
             let my = self.my();
@@ -255,8 +290,8 @@ impl Conn {
         true
     }
 
-    /// Payload that the peer sent over TCP before its switch. Its stage is not to lie in the frames of sections that others
-    /// compare theirs with (`shm::lock`).
+    /// Payload that the peer sent over TCP before its switch. Its stage is not to lie in the frames
+    /// of sections that others compare theirs with (`shm::lock`).
     #[inline(never)]
     fn recv_rest(
         &self,
@@ -276,18 +311,20 @@ impl Conn {
             let n = most(done, rx.tcp_left).min(stage.len());
             // Peek first and consume what was taken: `take` may take less than it is offered.
             // SAFETY: the stage is ours.
-            let r = unsafe { sys::recv(fd, stage.as_mut_ptr(), n, libc::MSG_DONTWAIT | libc::MSG_PEEK) };
+            let r = unsafe {
+                sys::recv(fd, stage.as_mut_ptr(), n, libc::MSG_DONTWAIT | libc::MSG_PEEK)
+            };
             if r <= 0 {
                 match r {
                     _ if done > 0 => break,
                     0 => return Got::Eof,
                     r if -r as i32 == libc::EAGAIN => return Got::Empty,
-                    r => return Got::Err(-r as i32),
+                    r => return Got::Err(RecvError::Kernel(-r as i32)),
                 }
             }
             let took = match take(stage.as_ptr(), r as usize) {
                 Ok(took) => took,
-                Err(e) if done == 0 => return Got::Err(e),
+                Err(errno) if done == 0 => return Got::Err(RecvError::Sink(errno)),
                 Err(_) => break,
             };
             done += took;
@@ -304,9 +341,17 @@ impl Conn {
         Got::Bytes(done)
     }
 
+    /// A receive found that nobody can go on with it.
+    #[cold]
+    fn break_here(&self, fd: i32) -> Got {
+        self.broken(fd);
+        RESET
+    }
+
+    /// It was broken before, which is told once, whatever the receive that found out has told.
     #[cold]
     fn reset_by_us(&self) -> Got {
-        if !self.set(p::ENDED).has(p::ENDED) { Got::Err(libc::ECONNRESET) } else { Got::Eof }
+        if !self.set(p::ENDED).has(p::ENDED) { RESET } else { Got::Eof }
     }
 
     /// The ring is empty: is that the end?
@@ -320,11 +365,12 @@ impl Conn {
             return self.back_to_tcp(fd, rx);
         }
         if self.has_revoked(ph) {
-            // We took the ring back and have read all of it: what follows comes over TCP behind the last doorbell.
+            // We took the ring back and have read all of it: what follows comes over TCP behind the
+            // last doorbell.
             return self.back_to_tcp(fd, rx);
         }
         if self.cut_off() {
-            return Got::Err(self.broken(fd));
+            return self.break_here(fd);
         }
         if rx.ends == 0 && !ph.has(p::DEAD | p::SHUT_RD) {
             return Got::Empty;
@@ -352,8 +398,9 @@ impl Conn {
                 rx.drained = rx.drained.wrapping_add(r as u32);
                 taken += r as u32;
                 if taken > FLOOD {
-                    // It would keep us here, and all other connections of this thread waiting, for as long as it likes.
-                    return Got::Err(self.broken(fd));
+                    // It would keep us here, and all other connections of this thread waiting, for
+                    // as long as it likes.
+                    return self.break_here(fd);
                 }
                 continue;
             }
@@ -363,25 +410,30 @@ impl Conn {
                 return match rx.ends {
                     0 => Got::Empty,
                     _ if orderly => Got::Eof,
-                    _ => self.ended(Got::Err(libc::ECONNRESET)),
+                    _ => self.ended(RESET),
                 };
             }
-            // A FIN or RST of a peer that never said so: it died. TCP answers with RST if it left bytes of ours unread.
+            // A FIN or RST of a peer that never said so: it died. TCP answers with RST if it left
+            // bytes of ours unread.
             let sent = self.tx.prod();
-            let unread = self.sends_on_ring() && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
+            let unread = self.sends_on_ring()
+                && self.my().cons.load(Acquire) & shm::cursor::CURSOR_MASK != sent.wire();
             return match errno {
                 _ if orderly => self.ended(Got::Eof),
-                _ if self.peer_aborted() => self.ended(Got::Err(libc::ECONNRESET)),
-                // An abort that the kernel does not report any more was reported to a send, or by SO_ERROR.
+                _ if self.peer_aborted() => self.ended(RESET),
+                // An abort that the kernel does not report any more was reported to a send, or by
+                // SO_ERROR.
                 0 if rx.ends == 0 && unread && !self.phase().has(p::SENT_TO_GONE) => {
-                    self.ended(Got::Err(libc::ECONNRESET))
+                    self.ended(RESET)
                 }
                 0 => self.ended(Got::Eof),
                 // Unless our sends are on TCP, when it is payload that the peer has not read.
-                libc::ECONNRESET | libc::EPIPE if rx.ends == 0 && !unread && self.sends_on_ring() => {
+                libc::ECONNRESET | libc::EPIPE
+                    if rx.ends == 0 && !unread && self.sends_on_ring() =>
+                {
                     self.ended(Got::Eof)
                 }
-                e => self.ended(Got::Err(e)),
+                e => self.ended(Got::Err(RecvError::Kernel(e))),
             };
         }
     }
@@ -395,60 +447,5 @@ impl Conn {
     fn ended(&self, got: Got) -> Got {
         self.set(p::ENDED);
         got
-    }
-
-    /// Takes doorbell bytes whose conditions have been looked at: at most the number counted in `seen`.
-    pub fn drain_doorbells(&self, fd: i32, seen: u32) {
-        let Ok(mut held) = self.lock_rx() else { return };
-        let rx = &mut *held;
-        if !self.receives_on_ring() || rx.tcp_left > 0 {
-            // Payload that the application has yet to read lies in front of them.
-            sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &1i32);
-            return;
-        }
-        let mut due = (seen & !RUNG_REVOKED).wrapping_sub(rx.drained) & !RUNG_REVOKED;
-        let mut junk = [0u8; 64];
-        while due > 0 && due < FLOOD {
-            // SAFETY: the buffer is ours.
-            let r = unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len().min(due as usize), libc::MSG_DONTWAIT) };
-            if r <= 0 {
-                return;
-            }
-            rx.drained = (rx.drained + r as u32) & !RUNG_REVOKED;
-            due -= r as u32;
-        }
-    }
-
-    /// A byte on the TCP stream that no doorbell accounts for is a peer that breaks the protocol; left alone, it would
-    /// make every wait return at once.
-    pub fn check_stray(&self, fd: i32) {
-        let Ok(held) = self.lock_rx() else { return };
-        let my = self.my();
-        let rx = &*held;
-        let ph = self.phase();
-        if !ph.receives_on_ring() || ph.has(p::RECALLED) || rx.tcp_left > 0 || my.prod.load(Acquire) & REVERTED != 0 {
-            return;
-        }
-        let queued = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as u32;
-        // Read after the queue: a doorbell is counted before it is sent.
-        if queued > (my.rung.load(SeqCst) & !RUNG_REVOKED).wrapping_sub(rx.drained) & !RUNG_REVOKED
-            && my.prod.load(Acquire) & REVERTED == 0
-        {
-            self.broken(fd);
-        }
-    }
-
-    /// Doorbells counted by the peer so far; read before looking at the conditions that they announce.
-    #[inline]
-    pub fn doorbells_seen(&self) -> u32 {
-        if !self.is_exposed() {
-            return 0;
-        }
-        self.my().rung.load(SeqCst)
-    }
-
-    /// Doorbell bytes that may lie unread on the TCP stream.
-    pub fn doorbells_due(&self) -> u32 {
-        (self.doorbells_seen() & !RUNG_REVOKED).wrapping_sub(self.rx.drained()) & !RUNG_REVOKED
     }
 }

@@ -1,7 +1,9 @@
-//! Memory of connections at rest: what their rings have grown to is given back after a second or two without a send.
+//! Memory of connections at rest: what their rings have grown to is given back after a second or
+//! two without a send.
 //!
-//! The sender gives back the *peer's* ring: while it holds its lock nothing is being written there, and when the peer has
-//! read everything there is nothing to read either. It happens before a thread goes to sleep; there is no thread for it.
+//! The sender gives back the *peer's* ring: while it holds its lock nothing is being written there,
+//! and when the peer has read everything there is nothing to read either. It happens before a
+//! thread goes to sleep; there is no thread for it.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::AtomicBool;
@@ -12,8 +14,8 @@ use crate::{sys, table};
 /// How long a connection must have sent nothing, at least; twice that at most.
 const REST_NS: u64 = 1_000_000_000;
 
-/// Connections may have sent something since the last sweep. Only a hint, as is `NEXT`: a sweep too many or too few is
-/// harmless.
+/// Connections may have sent something since the last sweep. Only a hint, as is `NEXT`: a sweep too
+/// many or too few is harmless.
 static STIRRED: AtomicBool = AtomicBool::new(false);
 /// When the next sweep is due.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -26,7 +28,8 @@ pub fn stir() {
     }
 }
 
-/// To be called before a sleep. How many nanoseconds it may last until somebody should call again; None: for ever.
+/// To be called before a sleep. How many nanoseconds it may last until somebody should call again;
+/// None: for ever.
 #[inline]
 pub fn before_sleep() -> Option<u64> {
     if STIRRED.load(Relaxed) { due() } else { None }
@@ -55,10 +58,9 @@ fn sweep() -> bool {
     }
     let Some(t) = table::get() else { return false };
     let mut moved = false;
-    for index in 0..t.high_water.load(Relaxed).min(table::CAPACITY) {
-        let c = t.conn(index);
+    for (_, c) in t.here() {
         let w = window::of(c);
-        if w.peer.load(Relaxed).is_null() || c.gen_.load(Relaxed).is_multiple_of(2) {
+        if w.peer.load(Relaxed).is_null() || c.identity.gen_.load(Relaxed).is_multiple_of(2) {
             continue;
         }
         let at = c.tx.word.load(Relaxed);
@@ -89,14 +91,17 @@ impl Conn {
         let tx = &mut *held;
         let size = w.peer_size.load(Relaxed);
         let fresh = tx.prod.pos - tx.rested;
-        let in_first_page = fresh <= u64::from(tx.prod.count()) && tx.prod.count() <= PAGE - HEADER_LEN;
+        let in_first_page =
+            fresh <= u64::from(tx.prod.count()) && tx.prod.count() <= PAGE - HEADER_LEN;
         if in_first_page || self.refresh_tx(tx) != Ok(0) {
             return;
         }
         tx.rested = tx.prod.pos;
-        let (first, len) = ((w.peer.load(Relaxed) as usize) + PAGE as usize, size + HEADER_LEN - PAGE);
-        // SAFETY: pages of the peer's DMB, mapped here, which hold no byte that anybody will read: the ring is empty, and
-        // nobody writes to it without the tx lock. Where pages are larger the kernel refuses.
+        let (first, len) =
+            ((w.peer.load(Relaxed) as usize) + PAGE as usize, size + HEADER_LEN - PAGE);
+        // SAFETY: pages of the peer's DMB, mapped here, which hold no byte that anybody will read:
+        // the ring is empty, and nobody writes to it without the tx lock. Where pages are larger
+        // the kernel refuses.
         unsafe { sys::advise(first as *mut _, len as usize, libc::MADV_REMOVE) };
     }
 }

@@ -1,39 +1,51 @@
 //! Back to TCP, for what a ring cannot carry: a descriptor given away, an exec, urgent data, stdio.
 //!
-//! Our sends go back by themselves: `REVERTED` in the producer word says that nothing follows in the ring. Our receives
-//! go back by taking the ring from the peer: `REVOKED` makes its next publication fail, and `RUNG_REVOKED` fixes the
-//! number of doorbells in the TCP stream, so that exactly those are skipped. Bytes that nobody has read are sent again
-//! by the peer, over TCP, because whoever reads the socket next may not know of rings.
+//! Our sends go back by themselves: `REVERTED` in the producer word says that nothing follows in
+//! the ring. Our receives go back by taking the ring from the peer: `REVOKED` makes its next
+//! publication fail, and `RUNG_REVOKED` fixes the number of doorbells in the TCP stream, so that
+//! exactly those are skipped. Bytes that nobody has read are sent again by the peer, over TCP,
+//! because whoever reads the socket next may not know of rings.
 #![allow(unsafe_code)]
 
 use super::image::Image;
-use super::mapped::{Mapped, fix_bells};
-use super::reach::{Reach, each};
+use super::mapped::{Mapped, Sleeper, fix_bells};
+use super::reach::{Any, Reach, each};
 use super::*;
 use crate::sys;
 use shm::ring::Ring;
 
-/// How long a doorbell that was counted may take to arrive: the sender has only a system call between the two.
+/// How long a doorbell that was counted may take to arrive: the sender has only a system call
+/// between the two.
 pub(super) const IN_FLIGHT_MS: u64 = 1000;
 /// How long an end waits for a peer that reads nothing.
 const UNREAD_MS: u64 = 3000;
 
 impl Conn {
-    /// Our sends return to TCP; bytes in the ring from `unpublished` on go there first. The tx lock is held.
+    /// Our sends return to TCP; bytes in the ring from `unpublished` on go there first. The tx lock
+    /// is held.
     #[cold]
     pub(super) fn leave_ring(&self, tx: &mut Tx, unpublished: u64) {
+        if self.begins_to_leave(tx, unpublished) {
+            self.end_ring();
+        }
+    }
+
+    /// Our sends are on their way back to TCP, and no other thread rings any more; false if they
+    /// have been before. The tx lock is held.
+    fn begins_to_leave(&self, tx: &mut Tx, unpublished: u64) -> bool {
         let was = self.phase.turn_sends(|at| match at {
             Sends::Ring => Sends::Leaving,
             at => at.gone_back(),
         });
         if matches!(was, Sends::Leaving | Sends::Back | Sends::Kept) {
-            return;
+            return false;
         }
         tx.resend = unpublished;
         if unpublished < tx.prod.pos {
             self.set(p::RESEND);
         }
-        self.end_ring();
+        self.tx.await_bells();
+        true
     }
 
     /// Tells the peer that nothing follows in its ring; then sends are on TCP. The tx lock is held.
@@ -42,12 +54,15 @@ impl Conn {
         each!(self.reach(), reach => reach.end_ring(self));
     }
 
-    /// Sends over TCP what is in the ring but will not be read there: what the peer gave back when it took its ring, and
-    /// what had been placed when it did. True when nothing of that is left, so that new bytes may follow.
+    /// Sends over TCP what is in the ring but will not be read there: what the peer gave back when
+    /// it took its ring, and what had been placed when it did. True when nothing of that is left,
+    /// so that new bytes may follow.
     pub fn flush_takeback(&self, fd: i32) -> bool {
         let ph = self.phase();
         let recalled = self.is_recalled();
-        if !ph.is_exposed() || (self.my().takeback.load(Acquire) & 1 == 0 && !ph.has(p::RESEND) && !recalled) {
+        if !ph.is_exposed()
+            || (self.my().takeback.load(Acquire) & 1 == 0 && !ph.has(p::RESEND) && !recalled)
+        {
             return true;
         }
         let Ok(mut held) = self.lock_tx() else { return false };
@@ -67,7 +82,8 @@ impl Conn {
         let word = self.my().takeback.load(Acquire);
         if word & 1 != 0 && !self.set(p::TAKEN_BACK).has(p::TAKEN_BACK) {
             let from = word >> 1;
-            // The peer gives back what it has not read: never from before what it said it has, nor from the future.
+            // The peer gives back what it has not read: never from before what it said it has, nor
+            // from the future.
             if from < tx.cons.pos || from > tx.resend {
                 self.broken(fd);
                 return true;
@@ -81,14 +97,18 @@ impl Conn {
             self.broken(fd);
             return true;
         }
-        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, and so has the stash without the header.
+        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, and so has the stash without the
+        // header.
         let ring = unsafe { Ring::new(base.cast_mut(), size) };
         while tx.resend < tx.prod.pos {
             let mut at = tx.cons;
             at.advance(tx.resend.saturating_sub(at.pos).min(u64::from(size)) as u32, size);
-            let [(src, len), _] = ring.spans(&at, (tx.prod.pos - tx.resend).min(u64::from(size)) as u32);
+            let [(src, len), _] =
+                ring.spans(&at, (tx.prod.pos - tx.resend).min(u64::from(size)) as u32);
             // SAFETY: a part of the ring.
-            let r = unsafe { sys::send(fd, src, len as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            let r = unsafe {
+                sys::send(fd, src, len as usize, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+            };
             if r <= 0 {
                 return r != -(libc::EAGAIN as isize);
             }
@@ -98,8 +118,9 @@ impl Conn {
         true
     }
 
-    /// `flush_takeback` in front of an end of our stream, behind which nothing can be sent. Where the kernel would go on by itself
-    /// this waits, as long as the peer reads. False when something is left: the end must not pass for that of the whole.
+    /// `flush_takeback` in front of an end of our stream, behind which nothing can be sent. Where
+    /// the kernel would go on by itself this waits, as long as the peer reads. False when something
+    /// is left: the end must not pass for that of the whole.
     pub(super) fn flush_before_end(&self, fd: i32) -> bool {
         let (mut last, mut since) = (self.tx.resend(), sys::now_ns());
         while !self.flush_takeback(fd) {
@@ -114,50 +135,117 @@ impl Conn {
         true
     }
 
-    /// Gives the connection back to TCP in both directions. With `foreign`, code that knows nothing of us will read the
-    /// descriptor next: what lies unread in our ring is then sent again by the peer. False when the TCP stream could not
-    /// be put in order for such code; the connection is then reset.
-    pub fn revert(&self, fd: i32, reason: u32, foreign: bool) -> bool {
+    /// Gives the connection back to TCP in both directions. With `foreign`, code that knows nothing
+    /// of us will read the descriptor next: what lies unread in our ring is then sent again by the
+    /// peer. False when the TCP stream could not be put in order for such code; the connection is
+    /// then broken.
+    pub fn go_back_or_break(&self, fd: i32, reason: u32, foreign: bool) -> bool {
         let clean = self.go_back(fd, reason, foreign);
         if !clean {
-            self.broken(fd);
+            self.break_for(fd, Reason(reason));
         }
         clean
     }
 
     /// The program that this process becomes would read what nobody can put in order.
     pub fn reset_by_exec(&self, fd: i32) {
-        self.broken(fd);
+        self.break_for(fd, crate::reason::INHERITED);
     }
 
-    /// `revert` without the reset: while it is not clean, only our own receives find the end of the ring.
+    /// `go_back_or_break` without the break: while it is not clean, only our own receives find the
+    /// end of the ring.
     pub fn go_back(&self, fd: i32, reason: u32, foreign: bool) -> bool {
-        self.set(p::FROZEN);
+        let before = self.set(p::FROZEN);
         if !self.is_exposed() {
-            self.reason.store(reason, Relaxed);
+            self.identity.reason.store(reason, Relaxed);
+            if !before.has(p::FROZEN) {
+                self.tell(crate::reason::Reason(reason));
+            }
             return true;
         }
         if foreign && self.revokes() {
-            // The doorbell of a recall needs it; over ism and verbs `wake_for_recall` sees to that. Ours alone can do without one:
-            // a peer that sleeps takes the ring back with its next call. Told by a doorbell between payload and payload, it might
-            // receive all three at once.
+            // The doorbell of a recall needs it; over ism and verbs `wake_for_recall` sees to that.
+            // Ours alone can do without one: a peer that sleeps takes the ring back with its next
+            // call. Told by a doorbell between payload and payload, it might receive all three at
+            // once.
             self.switch_tx(fd, |_| true);
         }
         self.follow(fd);
         // Our memory may be gone before the peer's next call, or out of its reach.
         let given = [crate::reason::INHERITED, crate::reason::PASSED_FD, crate::reason::RIGHTS];
         let given = given.iter().any(|r| r.code() == reason);
-        // Registered memory ends with the process that registered it, and of two after a fork that may be the first.
-        let vanishing =
-            given || self.image().is_some_and(Image::is_linked) && reason == crate::reason::SHARED_FD.code();
+        // Registered memory ends with the process that registered it, and of two after a fork that
+        // may be the first.
+        let vanishing = given
+            || self.image().is_some_and(Image::is_linked)
+                && reason == crate::reason::SHARED_FD.code();
         let clean = each!(self.reach(), reach => reach.recall(self, fd, foreign, vanishing));
         self.leave_tx();
         self.flush_takeback(fd);
-        self.reason.store(reason, Relaxed);
+        self.identity.reason.store(reason, Relaxed);
+        if !before.has(p::FROZEN) {
+            self.tell(crate::reason::Reason(reason));
+        }
         if clean && foreign {
             self.restore_options(fd);
         }
         clean
+    }
+
+    /// Takes both directions back to TCP as far as that goes now, without a reset and without a
+    /// wait for the peer; our hooks go on serving the connection. To be called again until
+    /// `needs_device` says no.
+    #[cold]
+    pub fn drain(&self, fd: i32, reason: u32) {
+        if self.sends_on_ring() {
+            let Ok(mut held) = self.lock_tx() else { return };
+            let tx = &mut *held;
+            // A peer that sleeps is to look, and to do the same. One that does not is spared the
+            // doorbell: killed before it has read that, it would seem to have reset the connection.
+            let sleeper = || each!(self.reach(), reach => Reach::sleeper(reach, self));
+            let at = tx.prod.pos;
+            match self.reach() {
+                Any::Mapped(reach) => {
+                    if self.begins_to_leave(tx, at) {
+                        // Told first, as everything that a peer waits for: it cannot fall asleep
+                        // unseen. Rung before sends are on TCP, where other threads need no lock:
+                        // their bytes and this doorbell would change places.
+                        reach.close_ring();
+                        self.wake_for_return(fd, sleeper());
+                        self.phase.turn_sends(Sends::left);
+                    }
+                }
+                Any::Image(_) => {
+                    // At a distance nothing is rung behind the return. A peer that falls asleep
+                    // between the two lines looks again when its wait does, which is soon while it
+                    // drains too.
+                    self.wake(fd, tx, sleeper(), false);
+                    self.leave_ring(tx, at);
+                }
+            }
+        }
+        if self.phase().has(p::RECALLED) {
+            self.try_back_to_tcp(fd);
+        } else {
+            self.go_back(fd, reason, false);
+        }
+    }
+
+    /// Rings for the return of our sends to TCP, which has been told: the last doorbell in front of
+    /// what follows there. The tx lock is held.
+    fn wake_for_return(&self, fd: i32, sleeper: Sleeper) {
+        let goes =
+            self.phase().has(p::SHUT_WR) || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0;
+        if sleeper == Sleeper::Nobody || goes {
+            return;
+        }
+        if let Sleeper::InWait(wait) = sleeper
+            && self.ring_bell(wait)
+        {
+            self.tx.counts.doorbells.fetch_add(1, Relaxed);
+            return;
+        }
+        each!(self.reach(), reach => Reach::ring(reach, self, fd, &self.tx.counts, false));
     }
 
     /// Our sends return to TCP; receives stay where they are.
@@ -174,16 +262,21 @@ impl Conn {
         }
     }
 
-    /// Lets our receives follow a peer that has left TCP. A thread inside a kernel receive is waited for: the peer's
-    /// first doorbell brings it out.
+    /// Lets our receives follow a peer that has left TCP. A thread inside a kernel receive is
+    /// waited for: the peer's first doorbell brings it out.
     fn follow(&self, fd: i32) {
         let deadline = sys::now_ns() + IN_FLIGHT_MS * 1_000_000;
-        while !self.settle_rx(fd) && self.switch_due() && self.my().rung.load(SeqCst) != 0 && sys::now_ns() < deadline {
+        while !self.settle_rx(fd)
+            && self.switch_due()
+            && self.my().rung.load(SeqCst) != 0
+            && sys::now_ns() < deadline
+        {
             sys::nap();
         }
     }
 
-    /// Takes our ring back from the peer, which writes to it here; true when the TCP stream is, or will be, in order.
+    /// Takes our ring back from the peer, which writes to it here; true when the TCP stream is, or
+    /// will be, in order.
     pub(super) fn recall_by_store(&self, reach: Mapped, fd: i32, foreign: bool) -> bool {
         let Ok(mut held) = self.lock_rx() else { return false };
         let rx = &mut *held;
@@ -194,18 +287,20 @@ impl Conn {
             return true;
         }
         if !self.receives_on_ring() {
-            // The peer has not switched, or has done nothing since. Its first publication fails and it stays on TCP.
+            // The peer has not switched, or has done nothing since. Its first publication fails and
+            // it stays on TCP.
             if fix_bells(my) == 0 && before & shm::cursor::CURSOR_MASK == 0 {
                 self.phase.turn_receives(Receives::back);
                 return true;
             }
-            // A thread of ours sits inside a receive that began on TCP: it cuts the stream when it comes out.
+            // A thread of ours sits inside a receive that began on TCP: it cuts the stream when it
+            // comes out.
             return !foreign;
         }
         let Ok(unread) = self.refresh_rx(rx) else { return false };
         if rx.tcp_left > 0 {
-            // Payload before the ring is still to be read: our own reads go on to the ring behind it. Others can read on
-            // only if no doorbell lies between.
+            // Payload before the ring is still to be read: our own reads go on to the ring behind
+            // it. Others can read on only if no doorbell lies between.
             if !foreign {
                 return true;
             }
@@ -214,12 +309,13 @@ impl Conn {
             }
         }
         if unread > 0 && foreign {
-            // A peer that has gone back to TCP already may have sent more there: its bytes would change places.
-            // Nor can one be told that is gone, or that takes our doorbells for payload; behind its FIN nothing can be sent.
+            // A peer that has gone back to TCP already may have sent more there: its bytes would
+            // change places. Nor can one be told that is gone, or that takes our doorbells for
+            // payload; behind its FIN nothing can be sent.
             if before & REVERTED != 0 || rx.ends & ENDS != 0 || !self.sends_on_ring() {
                 return false;
             }
-            self.peer().takeback.store(rx.cons.pos << 1 | 1, SeqCst);
+            self.peer().takeback.store(takeback::from(rx.cons.pos), SeqCst);
             rx.cons = rx.prod;
             self.rx.word.store(rx.cons.wire(), Relaxed);
             self.ring(fd, &self.tx.counts);
@@ -236,7 +332,8 @@ impl Conn {
         true
     }
 
-    /// Skips the doorbells between the ring's last byte and the payload that follows on TCP; true when all are gone.
+    /// Skips the doorbells between the ring's last byte and the payload that follows on TCP; true
+    /// when all are gone.
     pub(super) fn skip_doorbells(&self, fd: i32, rx: &mut Rx) -> bool {
         let last = fix_bells(self.my());
         let mut junk = [0u8; 64];
@@ -247,7 +344,9 @@ impl Conn {
                 return true;
             }
             // SAFETY: the buffer is ours.
-            let r = unsafe { sys::recv(fd, junk.as_mut_ptr(), junk.len().min(due as usize), libc::MSG_DONTWAIT) };
+            let r = unsafe {
+                sys::recv(fd, junk.as_mut_ptr(), junk.len().min(due as usize), libc::MSG_DONTWAIT)
+            };
             if r <= 0 {
                 // An end of the connection ends the wait for doorbells too.
                 if r != -(libc::EAGAIN as isize) {
@@ -263,6 +362,24 @@ impl Conn {
     /// The ring is read to its end and the peer is back on TCP. The rx lock is held.
     pub(super) fn back_to_tcp(&self, fd: i32, rx: &mut Rx) -> Got {
         if self.skip_doorbells(fd, rx) { Got::Kernel } else { Got::Empty }
+    }
+
+    /// Whether the ring has just been read to its end, and the stream goes on over TCP.
+    #[inline]
+    pub fn turns_to_tcp(&self, fd: i32) -> bool {
+        let ph = self.phase();
+        ph.receives_on_ring()
+            && self.my().prod.load(Acquire) & (REVERTED | REVOKED) != 0
+            && self.follows_to_tcp(fd)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn follows_to_tcp(&self, fd: i32) -> bool {
+        const SIOCATMARK: u64 = 0x8905;
+        self.try_back_to_tcp(fd);
+        // In front of an urgent byte a receive ends.
+        !self.receives_on_ring() && sys::ioctl_int(fd, SIOCATMARK) == Ok(0)
     }
 
     /// Follows the peer back to TCP if the ring is read to its end.

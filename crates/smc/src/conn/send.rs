@@ -3,6 +3,7 @@
 
 use super::image::Image;
 use super::mapped::Sleeper;
+use super::pieces::{Filled, Source};
 use super::reach::{Any, Reach, each};
 use super::*;
 use crate::stats::Counts;
@@ -15,12 +16,36 @@ pub enum Sent {
     Bytes(usize),
     /// No room.
     Full,
-    /// The caller is a signal handler that interrupted a call on this very direction, and can wait neither for that nor for room.
+    /// The caller is a signal handler that interrupted a call on this very direction, and can wait
+    /// neither for that nor for room.
     Held,
-    /// Do a plain send: this direction is the kernel's, or there is nothing to send and the kernel knows of errors.
+    /// Do a plain send: this direction is the kernel's, or there is nothing to send and the kernel
+    /// knows of errors.
     Kernel,
-    /// Failed with this errno.
-    Err(i32),
+    /// Failed.
+    Err(SendError),
+}
+
+/// Why a send has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The connection has been reset, by the peer or because nobody could go on with it.
+    Reset,
+    /// What the bytes come from refused to give them, with this errno: the application's memory, a
+    /// file, a pipe.
+    Source(i32),
+    /// The device refused to carry them, with this errno, though the peer is within its reach.
+    Device(i32),
+}
+
+impl SendError {
+    /// The errno that a program sees.
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::Reset => libc::ECONNRESET,
+            Self::Source(errno) | Self::Device(errno) => errno,
+        }
+    }
 }
 
 /// What a send is about.
@@ -50,58 +75,8 @@ impl Put {
     }
 }
 
-/// Where a send takes its bytes from.
-pub(super) trait Source {
-    /// Puts up to `len` bytes at `to`; fewer end the send. An errno counts if nothing came before it.
-    fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize, i32>;
-
-    /// The application's buffers behind what was taken, where the bytes come from such.
-    fn ahead(&self) -> Option<Pieces<'_>> {
-        None
-    }
-
-    /// Takes `n` of the bytes that were found `ahead`.
-    fn skip(&mut self, _n: usize) {}
-}
-
-/// A function that fills the ring.
-struct Filled<F>(F);
-
-impl<F: FnMut(*mut u8, usize) -> Result<usize, i32>> Source for Filled<F> {
-    fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize, i32> {
-        self.0(to, len)
-    }
-}
-
-impl Source for Pieces<'_> {
-    #[inline(always)]
-    fn fill(&mut self, to: *mut u8, len: usize) -> Result<usize, i32> {
-        let mut n = 0;
-        while n < len {
-            let here = *self;
-            let Some((from, k)) = self.next(len - n) else { break };
-            if sys::faulty(from) {
-                *self = here;
-                return if n > 0 { Ok(n) } else { Err(libc::EFAULT) };
-            }
-            // SAFETY: the application vouches for its iovecs as it does towards the kernel; `to` has `len` bytes.
-            unsafe { shm::copy(from, to.add(n), k) };
-            n += k;
-        }
-        Ok(n)
-    }
-
-    fn ahead(&self) -> Option<Pieces<'_>> {
-        Some(*self)
-    }
-
-    fn skip(&mut self, n: usize) {
-        Pieces::skip(self, n);
-    }
-}
-
-/// Sends one doorbell, which with `more` the kernel may hold back; false if it cannot be sent. A full send buffer means that
-/// unread bytes wake the peer anyway.
+/// Sends one doorbell, which with `more` the kernel may hold back; false if it cannot be sent. A
+/// full send buffer means that unread bytes wake the peer anyway.
 pub(super) fn send_bell(fd: i32, more: bool) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
     let byte = 0u8;
@@ -109,89 +84,10 @@ pub(super) fn send_bell(fd: i32, more: bool) -> bool {
     unsafe { sys::send(fd, &byte, 1, flags) >= 0 }
 }
 
-/// Whether what the peer has not read would fit one segment of TCP's: a cork holds no more than that back.
+/// Whether what the peer has not read would fit one segment of TCP's: a cork holds no more than
+/// that back.
 fn is_small(tx: &Tx) -> bool {
     tx.prod.pos - tx.cons.pos < 64 << 10
-}
-
-/// A position in an application's iovec array.
-#[derive(Clone, Copy)]
-pub struct Pieces<'a> {
-    iov: &'a [libc::iovec],
-    at: usize,
-    pub(super) more: bool,
-}
-
-impl<'a> Pieces<'a> {
-    /// All of `iov`.
-    pub fn new(iov: &'a [libc::iovec]) -> Self {
-        Self { iov, at: 0, more: false }
-    }
-
-    /// With `more`, these bytes are sent with MSG_MORE: the application is about to send what belongs to them.
-    pub fn before_more(self, more: bool) -> Self {
-        Self { more, ..self }
-    }
-
-    /// Bytes from here to the end.
-    pub fn left(&self) -> usize {
-        self.iov.iter().map(|v| v.iov_len).sum::<usize>() - self.at
-    }
-
-    /// Moves `n` bytes on.
-    pub fn skip(&mut self, mut n: usize) {
-        while n > 0 {
-            let Some((_, k)) = self.next(n) else { return };
-            n -= k;
-        }
-    }
-
-    /// The rest as an iovec array in `out`; the number of elements used.
-    pub fn rest(mut self, out: &mut [libc::iovec]) -> usize {
-        let mut n = 0;
-        while n < out.len()
-            && let Some((p, len)) = self.next(usize::MAX)
-        {
-            out[n] = libc::iovec { iov_base: p.cast(), iov_len: len };
-            n += 1;
-        }
-        n
-    }
-
-    /// Of the first `len` bytes, takes out `n` behind the first `at`; the rest moves up.
-    pub(super) fn cut(self, at: usize, n: usize, len: usize) {
-        let (mut to, mut from) = (self, self);
-        to.skip(at);
-        from.skip(at + n);
-        let mut left = len.saturating_sub(at + n);
-        while left > 0 {
-            let Some((source, k)) = from.next(left) else { return };
-            let mut done = 0;
-            while done < k {
-                let Some((place, part)) = to.next(k - done) else { return };
-                // SAFETY: the application's buffers, which the kernel has just filled. What has not been moved yet lies behind.
-                unsafe { core::ptr::copy(source.add(done), place, part) };
-                done += part;
-            }
-            left -= k;
-        }
-    }
-
-    /// The next contiguous part, at most `max` bytes.
-    #[inline]
-    pub fn next(&mut self, max: usize) -> Option<(*mut u8, usize)> {
-        while let Some(v) = self.iov.first() {
-            if self.at < v.iov_len {
-                let n = (v.iov_len - self.at).min(max);
-                let p = v.iov_base.cast::<u8>().wrapping_add(self.at);
-                self.at += n;
-                return Some((p, n));
-            }
-            self.iov = &self.iov[1..];
-            self.at = 0;
-        }
-        None
-    }
 }
 
 impl Conn {
@@ -202,15 +98,22 @@ impl Conn {
         self.send_out(fd, want, more, from)
     }
 
-    /// Runs `f` while no send of another thread is under way; None for a signal handler that interrupted one.
+    /// Runs `f` while no send of another thread is under way; None for a signal handler that
+    /// interrupted one.
     pub fn while_not_sending<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         let _held = self.lock_tx().ok()?;
         Some(f())
     }
 
-    /// Sends up to `want` bytes that `fill(destination, length)` puts straight into the ring. `fill` may give fewer
-    /// (then sending ends there) or an errno, which is reported if nothing was sent before it.
-    pub fn send_from(&self, fd: i32, want: usize, fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>) -> Sent {
+    /// Sends up to `want` bytes that `fill(destination, length)` puts straight into the ring.
+    /// `fill` may give fewer (then sending ends there) or an errno, which is reported if nothing
+    /// was sent before it.
+    pub fn send_from(
+        &self,
+        fd: i32,
+        want: usize,
+        fill: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
+    ) -> Sent {
         self.send_out(fd, want, false, &mut Filled(fill))
     }
 
@@ -231,8 +134,8 @@ impl Conn {
         match self.reach() {
             Any::Mapped(reach) => self.send_by(reach, fd, &mut tx, &load, source),
             Any::Image(reach) => {
-                // Left in the middle by a handler that jumps, the peer's image, the device's queue and our cursors would tell
-                // different stories.
+                // Left in the middle by a handler that jumps, the peer's image, the device's queue
+                // and our cursors would tell different stories.
                 _quiet = Some(sys::SignalsHeld::new());
                 self.send_afar(reach, fd, &mut tx, &load, source)
             }
@@ -241,7 +144,14 @@ impl Conn {
 
     #[cold]
     #[inline(never)]
-    fn send_afar(&self, reach: Image, fd: i32, tx: &mut Tx, load: &Load, source: &mut impl Source) -> Sent {
+    fn send_afar(
+        &self,
+        reach: Image,
+        fd: i32,
+        tx: &mut Tx,
+        load: &Load,
+        source: &mut impl Source,
+    ) -> Sent {
         let sent = self.send_by(reach, fd, tx, load, source);
         if reach.is_recalled() {
             self.resend(fd, tx);
@@ -250,7 +160,14 @@ impl Conn {
     }
 
     #[inline(always)]
-    fn send_by<R: Reach>(&self, reach: R, fd: i32, tx: &mut Tx, load: &Load, source: &mut impl Source) -> Sent {
+    fn send_by<R: Reach>(
+        &self,
+        reach: R,
+        fd: i32,
+        tx: &mut Tx,
+        load: &Load,
+        source: &mut impl Source,
+    ) -> Sent {
         if tx.left {
             tx.left = false;
             reach.resume(self, fd, tx);
@@ -263,11 +180,14 @@ impl Conn {
         let mut free = room.saturating_sub((tx.prod.pos - tx.cons.pos) as u32);
         if R::ASKS || (free as usize) < load.want {
             if self.has_no_device() {
-                return Sent::Err(libc::ECONNRESET);
+                return Sent::Err(SendError::Reset);
             }
             free = match self.refresh_tx(tx) {
                 Ok(used) => room.saturating_sub(used),
-                Err(_) => return Sent::Err(self.broken(fd)),
+                Err(_) => {
+                    self.broken(fd);
+                    return Sent::Err(SendError::Reset);
+                }
             };
         }
         if self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
@@ -320,15 +240,16 @@ impl Conn {
             return self.send_past(fd, ph, want);
         }
         if ph.has(p::BROKEN) {
-            return Sent::Err(libc::ECONNRESET);
+            return Sent::Err(SendError::Reset);
         }
         // Whoever took them back to TCP left the section by a jump, or was killed.
         self.end_ring();
         Sent::Kernel
     }
 
-    /// What becomes of a send of `want` bytes that no ring takes. The kernel knows, except of a peer that was killed: it does
-    /// not know what that one has left unread in the ring, and may have been reset for the doorbells that it left unread.
+    /// What becomes of a send of `want` bytes that no ring takes. The kernel knows, except of a
+    /// peer that was killed: it does not know what that one has left unread in the ring, and may
+    /// have been reset for the doorbells that it left unread.
     #[cold]
     fn send_past(&self, fd: i32, ph: Phase, want: usize) -> Sent {
         let ends = self.my().cons.load(Acquire) & ENDS;
@@ -345,18 +266,25 @@ impl Conn {
         if !closed && !unread {
             return Sent::Kernel;
         }
-        // Taken from the kernel: whoever sends again gets EPIPE, and its signal. One that has been fetched was told, unless a
-        // receive took it for the end that it is without these doorbells.
+        // Taken from the kernel: whoever sends again gets EPIPE, and its signal. One that has been
+        // fetched was told, unless a receive took it for the end that it is without these
+        // doorbells.
         let mut error = 0i32;
         sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
-        let told = closed && error == 0 && !ph.has(p::ENDED) || unread && self.set(p::ENDED).has(p::ENDED);
+        let told =
+            closed && error == 0 && !ph.has(p::ENDED) || unread && self.set(p::ENDED).has(p::ENDED);
         if told && !unread {
             return Sent::Kernel;
         }
         sys::shutdown(fd, libc::SHUT_WR);
         if unread {
-            // Behind an end of its half TCP's word for a reset is EPIPE, and so it is once the reset was told.
-            return if told || ends & DONE != 0 { Sent::Kernel } else { Sent::Err(libc::ECONNRESET) };
+            // Behind an end of its half TCP's word for a reset is EPIPE, and so it is once the
+            // reset was told.
+            return if told || ends & DONE != 0 {
+                Sent::Kernel
+            } else {
+                Sent::Err(SendError::Reset)
+            };
         }
         // TCP would have taken them, and been reset.
         self.set(p::SENT_TO_GONE);
@@ -368,10 +296,13 @@ impl Conn {
     fn send_to_gone(&self, fd: i32, want: usize) -> Sent {
         if self.peer_aborted() {
             self.set(p::ENDED);
-            return Sent::Err(libc::ECONNRESET);
+            return Sent::Err(SendError::Reset);
         }
-        if self.is_reset_by_doorbell() && crate::inet::TcpInfo::of(fd).is_some_and(|info| info.is_closed()) {
-            // It closed in order, and only a doorbell came too late: TCP would have taken this, and been reset for it.
+        if self.is_reset_by_doorbell()
+            && crate::inet::TcpInfo::of(fd).is_some_and(|info| info.is_closed())
+        {
+            // It closed in order, and only a doorbell came too late: TCP would have taken this, and
+            // been reset for it.
             sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut 0i32);
             sys::shutdown(fd, libc::SHUT_WR);
             self.set(p::SENT_TO_GONE);
@@ -380,8 +311,8 @@ impl Conn {
         Sent::Kernel
     }
 
-    /// Rings for what was published, if somebody has asked for a doorbell. One for which the application has more, by MSG_MORE
-    /// or under a cork, may wait for it.
+    /// Rings for what was published, if somebody has asked for a doorbell. One for which the
+    /// application has more, by MSG_MORE or under a cork, may wait for it.
     #[inline(always)]
     pub(super) fn wake(&self, fd: i32, tx: &mut Tx, sleeper: Sleeper, more: bool) {
         if sleeper != Sleeper::Nobody {
@@ -406,11 +337,14 @@ impl Conn {
         tx.held = self.ring_or_hold(fd, &self.tx.counts, hold);
     }
 
-    /// Rings the bell of a wait, if it listens to one. One that it asks for is given to it for the next time.
-    fn ring_bell(&self, wait: u32) -> bool {
+    /// Rings the bell of a wait, if it listens to one. One that it asks for is given to it for the
+    /// next time.
+    pub(super) fn ring_bell(&self, wait: u32) -> bool {
         let w = self.window();
-        // SAFETY: our own control page, and what stands beside it: both type-stable.
-        let (page, bells) = unsafe { (w.my_waits.load(Relaxed).as_ref(), w.bells.load(Relaxed).as_ref()) };
+        // SAFETY: our own control page, type-stable.
+        let page = unsafe { w.my_waits.load(Relaxed).as_ref() };
+        // SAFETY: what stands beside it, type-stable, too.
+        let bells = unsafe { w.bells.load(Relaxed).as_ref() };
         let (Some(page), Some(bells)) = (page, bells) else { return false };
         self.stamp_ring();
         bells.ring(page, wait)
@@ -425,9 +359,11 @@ impl Conn {
         }
     }
 
-    /// The application says that what it has sent is to go now: it has pulled the cork, or set TCP_NODELAY.
+    /// The application says that what it has sent is to go now: it has pulled the cork, or set
+    /// TCP_NODELAY.
     pub fn push(&self, fd: i32) {
-        // A send that is under way in another thread, or below this signal handler, sees that there is no cork any more.
+        // A send that is under way in another thread, or below this signal handler, sees that there
+        // is no cork any more.
         if let Some(mut held) = self.tx.state.try_lock() {
             self.let_go(fd, &mut held);
         }
@@ -438,23 +374,31 @@ impl Conn {
         self.ring_or_hold(fd, counts, false);
     }
 
-    /// Puts one doorbell byte on the TCP stream. With `more` the kernel holds the byte back as it would hold payload: until
-    /// `let_go`, the next byte, or 200 ms have passed. True if it does hold it.
+    /// Puts one doorbell byte on the TCP stream. With `more` the kernel holds the byte back as it
+    /// would hold payload: until `let_go`, the next byte, or 200 ms have passed. True if it does
+    /// hold it.
     #[cold]
     #[inline(never)]
     pub(super) fn ring_or_hold(&self, fd: i32, counts: &Counts, more: bool) -> bool {
-        // A byte for a socket that is being closed would turn its FIN into RST.
-        let ph = self.phase();
-        if !ph.sends_on_ring() || ph.has(p::SHUT_WR) || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0 {
-            return false;
-        }
-        each!(self.reach(), reach => reach.ring(self, fd, counts, more))
+        self.tx.ringing.hold(|| {
+            // A byte for a socket that is being closed would turn its FIN into RST; one for a
+            // connection on its way back to TCP would come behind what others send there.
+            let ph = self.phase();
+            if ph.sends() != Sends::Ring
+                || ph.has(p::SHUT_WR)
+                || self.my().cons.load(Relaxed) & (CLOSED | ABORT) != 0
+            {
+                return false;
+            }
+            each!(self.reach(), reach => reach.ring(self, fd, counts, more))
+        })
     }
 
     /// Learns how far the peer has read; bytes that it has not read.
     #[inline]
     pub(super) fn refresh_tx(&self, tx: &mut Tx) -> Result<u32, shm::cursor::Violation> {
-        // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with `Mapped::confirm`.
+        // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with
+        // `Mapped::confirm`.
         let word = self.my().cons.load(Acquire);
         let size = self.window().peer_size.load(Relaxed);
         let used = (tx.prod.pos - tx.cons.pos) as u32;

@@ -8,7 +8,9 @@ use shm::cursor::Cursor;
 
 use super::inflight::Inflight;
 use super::locked::{Locked, Repair};
+use super::ringing::Ringing;
 use crate::stats::Counts;
+use crate::sys;
 
 /// How far our sends have come; guarded by the lock of its `Sender`.
 #[repr(C)]
@@ -57,6 +59,8 @@ pub struct Sender {
     pub(super) word: AtomicU64,
     /// The value of the peer's `rx_arm` for which it was last rung.
     pub(super) rung: AtomicU32,
+    /// Threads that put a doorbell on the TCP stream, or are about to.
+    pub(super) ringing: Ringing,
     pub(super) state: Locked<Tx>,
     /// Sent through shared memory.
     pub counts: Counts,
@@ -65,14 +69,31 @@ pub struct Sender {
 impl Sender {
     /// How far we have written, by a look that may be torn.
     pub(super) fn prod(&self) -> Cursor {
-        // SAFETY: plain words of a living object.
-        unsafe { (&raw const (*self.state.words()).prod).read_volatile() }
+        // SAFETY: a living object.
+        let prod = unsafe { &raw const (*self.state.words()).prod };
+        // SAFETY: plain words of it.
+        unsafe { prod.read_volatile() }
     }
 
     /// From where on bytes go over TCP again, by a look that may be old.
     pub(super) fn resend(&self) -> u64 {
-        // SAFETY: one plain word of a living object.
-        unsafe { (&raw const (*self.state.words()).resend).read_volatile() }
+        // SAFETY: a living object.
+        let resend = unsafe { &raw const (*self.state.words()).resend };
+        // SAFETY: plain words of it.
+        unsafe { resend.read_volatile() }
+    }
+
+    /// Waits for doorbells that other threads are about to send, when no further one can begin. A
+    /// receiver rings for space without the lock of sends: its doorbell, counted before and sent
+    /// behind what goes over TCP next, would change places with that.
+    #[cold]
+    pub(super) fn await_bells(&self) {
+        const LONGEST_NS: u64 = 100_000_000;
+        let began = sys::now_ns();
+        self.ringing.await_all(|| {
+            sys::nap();
+            sys::now_ns() - began <= LONGEST_NS
+        });
     }
 
     /// A copy for `ss`, perhaps a torn one.
@@ -86,6 +107,7 @@ impl Sender {
         self.kernel.reset();
         self.word.store(0, Relaxed);
         self.rung.store(0, Relaxed);
+        self.ringing.reset();
         self.state.reset();
         self.counts.reset();
     }

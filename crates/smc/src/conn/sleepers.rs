@@ -1,7 +1,7 @@
 //! Threads inside calls that wait on a connection, and what for.
 //!
-//! They are told apart by their ids: a thread that has left its wait by a jump or by cancellation would count as asleep for
-//! good, and doorbells would be left to it that nobody takes.
+//! They are told apart by their ids: a thread that has left its wait by a jump or by cancellation
+//! would count as asleep for good, and doorbells would be left to it that nobody takes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -58,8 +58,10 @@ impl Sleepers {
                     let kinds = (word >> KINDS) as u32 & (READS | WRITES);
                     return Seat { all: self, seat: Some(seat), before: 0, kinds };
                 }
-                // Left by a jump, or interrupted by a signal handler, which lies deeper in the stack.
-                let depth = ((word >> FRAME) as u32).wrapping_sub((mine >> FRAME) as u32).cast_signed();
+                // Left by a jump, or interrupted by a signal handler, which lies deeper in the
+                // stack.
+                let depth =
+                    ((word >> FRAME) as u32).wrapping_sub((mine >> FRAME) as u32).cast_signed();
                 seat.store(mine, SeqCst);
                 let before = if depth >= shm::lock::SIGNAL_FRAME { word } else { 0 };
                 return Seat { all: self, seat: Some(seat), before, kinds: 0 };
@@ -112,8 +114,9 @@ impl Seat<'_> {
         self.sleeps(self.kinds | kinds);
     }
 
-    /// Says what the thread sleeps for from now on: before it arms, as another thread that takes doorbells off the stream must
-    /// know of it from the moment on from which one of them may be meant for it.
+    /// Says what the thread sleeps for from now on: before it arms, as another thread that takes
+    /// doorbells off the stream must know of it from the moment on from which one of them may be
+    /// meant for it.
     pub fn sleeps(&mut self, kinds: u32) {
         match self.seat {
             Some(seat) => {
@@ -198,7 +201,8 @@ mod tests {
     #[test]
     fn a_crowd_is_counted() {
         let all = none();
-        let mut seats: Vec<_> = (0..SEATS as u32 + 3).map(|i| all.enter_as(0x70_0000 + i)).collect();
+        let mut seats: Vec<_> =
+            (0..SEATS as u32 + 3).map(|i| all.enter_as(0x70_0000 + i)).collect();
         for seat in &mut seats {
             seat.sleeps(READS);
             seat.sleeps(READS | WRITES);

@@ -11,15 +11,16 @@ use crate::inet::{Received, TcpInfo, received, received_while_alone};
 enum Overtakes {
     /// Nothing.
     No,
-    /// Payload, in its place but for so many doorbells in front of its last part, which begins behind so many bytes.
+    /// Payload, in its place but for so many doorbells in front of its last part, which begins
+    /// behind so many bytes.
     Whole { doorbells: usize, behind: usize },
     /// Payload, but not in its place.
     Torn,
 }
 
 impl Conn {
-    /// Moves our sends to the ring if that is possible now. Not once the peer has ended its stream: it may have closed,
-    /// and what is sent to it must meet TCP's answer.
+    /// Moves our sends to the ring if that is possible now. Not once the peer has ended its stream:
+    /// it may have closed, and what is sent to it must meet TCP's answer.
     pub fn try_switch_tx(&self, fd: i32) -> bool {
         self.switch_tx(fd, TcpInfo::established)
     }
@@ -52,9 +53,10 @@ impl Conn {
                     }
                 }
                 Some(_) => {}
-                // A sandbox was entered since the upgrade, and every further try would cost as much as this one.
+                // A sandbox was entered since the upgrade, and every further try would cost as much
+                // as this one.
                 None => {
-                    self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
+                    self.identity.reason.store(crate::reason::SYSTEM.code(), Relaxed);
                     self.phase.turn_sends(Sends::gone_back);
                     each!(self.reach(), reach => reach.refuse(self));
                     self.restore_delays(fd);
@@ -84,7 +86,8 @@ impl Conn {
         if !self.untouched() {
             return false;
         }
-        // SYNC: inflight. Once counted no switch can begin, so what is seen now holds until the kernel has the bytes.
+        // SYNC: inflight. Once counted no switch can begin, so what is seen now holds until the
+        // kernel has the bytes.
         self.tx.kernel.enter();
         if self.untouched() {
             return true;
@@ -93,7 +96,8 @@ impl Conn {
         false
     }
 
-    /// `enter_kernel_recv` for an untouched connection without a low-water mark; false when it is not one.
+    /// `enter_kernel_recv` for an untouched connection without a low-water mark; false when it is
+    /// not one.
     #[inline(always)]
     pub fn enter_untouched_recv(&self) -> bool {
         if !self.untouched() {
@@ -101,15 +105,16 @@ impl Conn {
         }
         // SYNC: inflight. As for sends.
         self.rx.kernel.enter();
-        if self.untouched() && self.user_rcvlowat.load(Relaxed) <= 1 {
+        if self.untouched() && self.identity.user_rcvlowat.load(Relaxed) <= 1 {
             return true;
         }
         self.rx.kernel.leave();
         false
     }
 
-    /// Ends what `enter_untouched_recv` began, if the connection is untouched still: the peer rings only after it has
-    /// switched, for which our buffer must be exposed, so no doorbell is among the bytes.
+    /// Ends what `enter_untouched_recv` began, if the connection is untouched still: the peer rings
+    /// only after it has switched, for which our buffer must be exposed, so no doorbell is among
+    /// the bytes.
     #[inline(always)]
     pub fn leave_untouched_recv(&self) {
         self.rx.kernel.leave();
@@ -119,7 +124,8 @@ impl Conn {
     pub fn inside_kernel(&self) -> impl Iterator<Item = u32> {
         [&self.rx.kernel, &self.tx.kernel].into_iter().filter_map(|calls| {
             let thread = calls.first();
-            (thread != 0 && thread != shm::thread_id() && shm::thread::is_alive_here(thread)).then_some(thread)
+            (thread != 0 && thread != shm::thread_id() && shm::thread::is_alive_here(thread))
+                .then_some(thread)
         })
     }
 
@@ -141,15 +147,17 @@ impl Conn {
     fn stream_read(&self, fd: i32) -> Option<u64> {
         let got = received(fd)?;
         let most = self.switch_offset()? + u64::from(self.doorbells_seen() & !RUNG_REVOKED);
-        // Nothing but the payload up to the switch and counted doorbells can have come, so one more is the FIN. A peer
-        // that went back to TCP may have sent more.
-        let fin = got.fin.unwrap_or_else(|| got.arrived == most + 1 && self.my().prod.load(Acquire) & REVERTED == 0);
+        // Nothing but the payload up to the switch and counted doorbells can have come, so one more
+        // is the FIN. A peer that went back to TCP may have sent more.
+        let fin = got.fin.unwrap_or_else(|| {
+            got.arrived == most + 1 && self.my().prod.load(Acquire) & REVERTED == 0
+        });
         Some((got.arrived - u64::from(fin)).saturating_sub(got.queued))
     }
 
-    /// Our buffer has just been exposed: from here on what is read from the socket is counted here too. The kernel knows
-    /// better (`stream_read`), but may have been forbidden to say when the peer's switch is found. What it says now; None
-    /// when it is forbidden already.
+    /// Our buffer has just been exposed: from here on what is read from the socket is counted here
+    /// too. The kernel knows better (`stream_read`), but may have been forbidden to say when the
+    /// peer's switch is found. What it says now; None when it is forbidden already.
     pub(crate) fn begin_count(&self, fd: i32) -> Option<TcpInfo> {
         let Ok(mut held) = self.lock_rx() else { return TcpInfo::of(fd) };
         let mut info = None;
@@ -162,16 +170,19 @@ impl Conn {
         info.or_else(|| TcpInfo::of(fd))
     }
 
-    /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has its bytes already.
+    /// Notes what has been read, if no receive is under way but the caller's (`own`: 1), which has
+    /// its bytes already.
     fn recount(&self, rx: &mut Rx, own: u32, received: impl FnOnce() -> Option<Received>) {
-        // SYNC: inflight. Who counts itself after these looks sees `Ready`, and adds its bytes under the lock held here.
+        // SYNC: inflight. Who counts itself after these looks sees `Ready`, and adds its bytes
+        // under the lock held here.
         let alone = || self.rx.kernel.count() == own;
         if !alone() {
             return;
         }
         let Some(now) = received() else { return };
         if alone() {
-            rx.tcp_read = (now.arrived - u64::from(now.fin == Some(true))).saturating_sub(now.queued);
+            rx.tcp_read =
+                (now.arrived - u64::from(now.fin == Some(true))).saturating_sub(now.queued);
         }
     }
 
@@ -187,8 +198,8 @@ impl Conn {
         }
     }
 
-    /// Where in the stream the socket is read to, `got` bytes of it by the caller just now, by the kernel's word or our own
-    /// count.
+    /// Where in the stream the socket is read to, `got` bytes of it by the caller just now, by the
+    /// kernel's word or our own count.
     fn position(&self, fd: i32, rx: &Rx, got: u64) -> Option<u64> {
         let counted = || (rx.tcp_read != UNKNOWN).then(|| rx.tcp_read + got);
         self.stream_read(fd).or_else(counted)
@@ -197,9 +208,9 @@ impl Conn {
     /// Nobody can tell payload from doorbells: a reset is better than a guess.
     #[cold]
     fn break_unreadable(&self, fd: i32) {
-        self.broken(fd);
-        self.reason.store(crate::reason::SYSTEM.code(), Relaxed);
-        self.phase.turn_receives(|at| if at == Receives::Back { Receives::Ring } else { at.followed() });
+        self.break_for(fd, crate::reason::SYSTEM);
+        self.phase
+            .turn_receives(|at| if at == Receives::Back { Receives::Ring } else { at.followed() });
     }
 
     /// Whether the peer has left TCP and our receives have not followed.
@@ -208,44 +219,56 @@ impl Conn {
         self.phase().awaits_switch() && self.switch_offset().is_some()
     }
 
-    /// Runs `f`, which may expose our buffer, unless several threads are inside kernel receives; None if they are. Where
-    /// in the stream the bytes of each lie nobody could tell: one would give out the doorbells behind the peer's switch as
-    /// payload, or cut off payload of another.
+    /// Runs `f`, which may expose our buffer, unless several threads are inside kernel receives;
+    /// None if they are. Where in the stream the bytes of each lie nobody could tell: one would
+    /// give out the doorbells behind the peer's switch as payload, or cut off payload of another.
     pub(crate) fn while_few_receive<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         self.phase.turn_receives(|at| if at == Receives::Tcp { Receives::Exposing } else { at });
-        // SYNC: inflight. Who counts itself after this look sees `Exposing`, or `Ready`, and enters as the only one.
+        // SYNC: inflight. Who counts itself after this look sees `Exposing`, or `Ready`, and enters
+        // as the only one.
         let done = (!self.rx.kernel.may_be_several()).then(f);
         self.phase.turn_receives(|at| if at == Receives::Exposing { Receives::Tcp } else { at });
         done
     }
 
-    /// Announces a kernel receive; false when receives are on the ring, or about to be, or (from a little before the exposure
-    /// on) when another thread is already inside one: then the caller waits for readiness and tries again.
+    /// Announces a kernel receive; false when receives are on the ring, or about to be, or (from a
+    /// little before the exposure on) when another thread is already inside one: then the caller
+    /// waits for readiness and tries again.
     #[inline]
     pub fn enter_kernel_recv(&self) -> bool {
         enter_receive(&self.phase, &self.rx.kernel)
     }
 
-    /// Whether the receive that keeps others out of the kernel is one that will never end. For a receive that may wait:
-    /// one in a signal handler that interrupted another one of the same thread must not.
+    /// Whether the receive that keeps others out of the kernel is one that will never end. For a
+    /// receive that may wait: one in a signal handler that interrupted another one of the same
+    /// thread must not.
     pub fn forget_abandoned_recv(&self) -> bool {
         self.rx.kernel.forget_lost(true)
     }
 
-    /// Ends what `enter_kernel_recv` began. `got` bytes came (peeked or not); the number that is payload.
+    /// Ends what `enter_kernel_recv` began. `got` bytes came (peeked or not); the number that is
+    /// payload.
     pub fn leave_kernel_recv(&self, fd: i32, got: usize, peek: bool) -> usize {
         self.leave_kernel_recv_into(fd, got, peek, None)
     }
 
-    /// As `leave_kernel_recv`, for a receive whose bytes lie in `into`: doorbells among them are cut out.
-    pub fn leave_kernel_recv_into(&self, fd: i32, got: usize, peek: bool, into: Option<Pieces>) -> usize {
+    /// As `leave_kernel_recv`, for a receive whose bytes lie in `into`: doorbells among them are
+    /// cut out.
+    pub fn leave_kernel_recv_into(
+        &self,
+        fd: i32,
+        got: usize,
+        peek: bool,
+        into: Option<Pieces>,
+    ) -> usize {
         if !self.switch_due() {
             if got > 0 && !peek && self.phase().awaits_switch() {
                 self.count_read(fd, got);
             }
             self.rx.kernel.leave();
-            // The peer may have switched between the look and the count: its doorbells can only be in what we got
-            // if its store was visible before the receive returned, and then `switch_due` saw it.
+            // The peer may have switched between the look and the count: its doorbells can only be
+            // in what we got if its store was visible before the receive returned, and then
+            // `switch_due` saw it.
             return got;
         }
         let payload = match (self.lock_rx(), self.switch_offset()) {
@@ -267,7 +290,8 @@ impl Conn {
                         got - doorbells
                     }
                     Some((r, Overtakes::No)) => {
-                        let payload = n.saturating_sub(r.saturating_sub(taken)).min(got as u64) as usize;
+                        let payload =
+                            n.saturating_sub(r.saturating_sub(taken)).min(got as u64) as usize;
                         if self.phase().awaits_switch() {
                             self.begin_ring(rx, n, r);
                         }
@@ -285,8 +309,9 @@ impl Conn {
         payload
     }
 
-    /// Whether a receive that ended at `r` and took `taken` bytes has run past the peer's switch at `n` and past its return
-    /// to TCP, both while it was in the kernel. If it has, and can be left as it is, receives stay on TCP.
+    /// Whether a receive that ended at `r` and took `taken` bytes has run past the peer's switch at
+    /// `n` and past its return to TCP, both while it was in the kernel. If it has, and can be left
+    /// as it is, receives stay on TCP.
     fn overtakes(&self, rx: &Rx, n: u64, r: u64, taken: u64) -> Overtakes {
         let my = self.my();
         let word = my.prod.load(Acquire);
@@ -298,16 +323,21 @@ impl Conn {
         if r <= last {
             return Overtakes::No;
         }
-        // What is in the ring belongs in front of it, unless we took the ring back: then it is what came.
+        // What is in the ring belongs in front of it, unless we took the ring back: then it is what
+        // came.
         if word & shm::cursor::CURSOR_MASK != rx.cons.wire() && !self.phase().has(p::TAKEN) {
             return Overtakes::Torn;
         }
         self.phase.turn_receives(Receives::back);
         let first = n.max(r - taken);
-        Overtakes::Whole { doorbells: last.saturating_sub(first) as usize, behind: (first - (r - taken)) as usize }
+        Overtakes::Whole {
+            doorbells: last.saturating_sub(first) as usize,
+            behind: (first - (r - taken)) as usize,
+        }
     }
 
-    /// Whether the peer left TCP while we asked it to stay there, and has gone back without a byte or a doorbell.
+    /// Whether the peer left TCP while we asked it to stay there, and has gone back without a byte
+    /// or a doorbell.
     fn left_in_vain(&self) -> bool {
         let my = self.my();
         let ph = self.phase();
@@ -322,7 +352,8 @@ impl Conn {
         self.phase.turn_receives(Receives::followed);
     }
 
-    /// Moves our receives to the ring if the peer has left TCP and nobody is inside a kernel receive.
+    /// Moves our receives to the ring if the peer has left TCP and nobody is inside a kernel
+    /// receive.
     pub fn settle_rx(&self, fd: i32) -> bool {
         if self.receives_on_ring() {
             return true;

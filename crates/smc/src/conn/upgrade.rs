@@ -1,13 +1,16 @@
 //! How far the upgrade of a connection has come, and where its two ends meet.
 //!
-//! Only `meet` takes it further, and only the thread that holds it (`Conn::hold_upgrade`). All of it lies in the family's table:
-//! a fork child goes on where its parent was, and a descriptor that stands here may be another process's.
+//! Only `meet` takes it further, and only the thread that holds it (`Conn::hold_upgrade`). It lies
+//! in memory that may be shared: a fork child goes on where its parent was. Where the ends meet is
+//! each process's own, for it has to do with descriptors: a child begins to look anew.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::Conn;
+use super::steps::Steps;
 use crate::reason::Reason;
-use crate::sys;
+use crate::release::Mismatch;
+use crate::{sys, table};
 
 /// A step never waits; the thread that takes it may be put off.
 const LONGEST_STEP_NS: u64 = 500_000_000;
@@ -31,15 +34,22 @@ pub enum Stage {
 }
 
 impl Stage {
-    const ALL: [Stage; 6] =
-        [Stage::Meeting, Stage::Met, Stage::Proposed, Stage::Accepted, Stage::Confirmed, Stage::Over];
+    const ALL: [Stage; 6] = [
+        Stage::Meeting,
+        Stage::Met,
+        Stage::Proposed,
+        Stage::Accepted,
+        Stage::Confirmed,
+        Stage::Over,
+    ];
 
     fn of(word: u32) -> Stage {
         Stage::ALL.get(word as usize).copied().unwrap_or(Stage::Over)
     }
 }
 
-/// Where the two ends of a connection look for each other, or have met. A number in it is a descriptor, unless it says otherwise.
+/// Where the two ends of a connection look for each other, or have met. A number in it is a
+/// descriptor, unless it says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meeting {
     /// No way was chosen yet, or what there was is closed.
@@ -81,6 +91,9 @@ pub enum Lane {
     Awaits,
     /// Invitations are out to the processes that there are link groups with.
     Invites,
+    /// It was offered, as soon as it was open, to the processes that the same address led to
+    /// before.
+    Offers,
 }
 
 /// In a rendezvous directory.
@@ -144,7 +157,11 @@ impl Meeting {
                 Seeking::Name(Name::Listens(fd))
                 | Seeking::Directory(Directory::Listens(fd) | Directory::Proves(fd))
                 | Seeking::Broker(
-                    Broker::Dials(fd) | Broker::Asks(fd) | Broker::Hands(fd) | Broker::Listens(fd) | Broker::Handed(fd),
+                    Broker::Dials(fd)
+                    | Broker::Asks(fd)
+                    | Broker::Hands(fd)
+                    | Broker::Listens(fd)
+                    | Broker::Handed(fd),
                 ),
             )
             | Meeting::Met(Met::Name(fd) | Met::Directory(fd) | Met::Broker(fd)) => Some(fd),
@@ -174,13 +191,14 @@ impl Meeting {
             Meeting::Met(Met::Lane(Place { group, lane })) => (16, lane, group),
             Meeting::Met(Met::Directory(fd)) => (17, 0, fd as u32),
             Meeting::Met(Met::Broker(fd)) => (18, 0, fd as u32),
+            Meeting::Seeking(Seeking::Lane(Lane::Offers)) => (19, 0, 0),
             #[cfg(test)]
-            Meeting::Met(Met::Scripted(side)) => (19, 0, side),
+            Meeting::Met(Met::Scripted(side)) => (20, 0, side),
         };
         u64::from(number) << 32 | u64::from(lane) << 8 | tag
     }
 
-    /// Back from `encode`. What it never makes, which only a process of our own family can have written, is nowhere.
+    /// Back from `encode`.
     fn decode(word: u64) -> Meeting {
         let (number, lane) = ((word >> 32) as u32, (word >> 8) as u8);
         let fd = number as i32;
@@ -203,25 +221,41 @@ impl Meeting {
             16 => Meeting::Met(Met::Lane(Place { group: number, lane })),
             17 => Meeting::Met(Met::Directory(fd)),
             18 => Meeting::Met(Met::Broker(fd)),
+            19 => Meeting::Seeking(Seeking::Lane(Lane::Offers)),
             #[cfg(test)]
-            19 => Meeting::Met(Met::Scripted(number)),
+            20 => Meeting::Met(Met::Scripted(number)),
             _ => Meeting::Nowhere,
         }
     }
 }
 
+/// Of offers: it was not offered, or nobody was there to take it.
+pub(crate) const NOT: u32 = 0;
+/// It was offered here.
+pub(crate) const OFFERED: u32 = 1;
+/// One who is not its other end offered it, or did not go on: no more offers of it are looked for.
+pub(crate) const REFUSES: u32 = 2;
+
 /// The upgrade of one connection.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Upgrade {
-    meeting: AtomicU64,
-    stage: AtomicU32,
-    /// The thread that takes a step; 0: none does.
-    busy: AtomicU32,
+    steps: Steps,
     /// Looks since the stage, or the way to meet, changed.
     pub(crate) looks: AtomicU32,
+    /// When looks were counted anew: operations, and milliseconds.
+    pub(crate) since_ops: AtomicU32,
+    /// The same, by `sys::coarse_ms`.
+    pub since_ms: AtomicU32,
+    /// The next look is due at so many operations, or at a later one when that time has come.
+    pub(crate) due_ops: AtomicU32,
+    pub(crate) due_ms: AtomicU32,
+    /// When the clock was looked at for that.
+    pub(crate) clock_ms: AtomicU32,
     /// `lanes::era` when it began.
     pub(crate) era: AtomicU32,
+    /// `NOT`, `OFFERED` or `REFUSES`.
+    pub(crate) offered: AtomicU32,
     /// Since when it listens under its name, in milliseconds.
     pub(crate) listens: AtomicU32,
     /// The code with which the peer declined.
@@ -231,69 +265,83 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Of a new connection.
+    /// Of a new connection, whose ends meet nowhere.
     pub(super) fn reset(&self) {
-        self.meeting.store(Meeting::Nowhere.encode(), Relaxed);
-        self.stage.store(Stage::Meeting as u32, Relaxed);
-        let words = [&self.busy, &self.looks, &self.era, &self.listens, &self.declined];
-        for word in words.into_iter().chain(&self.traced) {
+        self.steps.reset();
+        // One after the other: a chain of iterators costs each connection forty instructions.
+        for word in [&self.looks, &self.era, &self.offered, &self.listens, &self.declined] {
+            word.store(0, Relaxed);
+        }
+        for word in [&self.since_ops, &self.since_ms, &self.due_ops, &self.due_ms, &self.clock_ms] {
+            word.store(0, Relaxed);
+        }
+        for word in &self.traced {
             word.store(0, Relaxed);
         }
     }
 
+    /// Where the ends meet, which is this process's alone to know.
+    fn place(&self) -> &'static AtomicU64 {
+        &table::own_at(core::ptr::from_ref(self).cast()).meeting
+    }
+
     /// How far the handshake is.
     pub fn stage(&self) -> Stage {
-        Stage::of(self.stage.load(Relaxed))
+        Stage::of(self.steps.stage())
     }
 
     /// The handshake is as far as that. Looks are counted anew.
     pub(crate) fn reach(&self, stage: Stage) {
-        self.stage.store(stage as u32, Relaxed);
+        self.steps.reach(stage as u32);
         self.looks.store(0, Relaxed);
     }
 
     /// No further steps; how far it was.
     pub(crate) fn end(&self) -> Stage {
-        Stage::of(self.stage.swap(Stage::Over as u32, Relaxed))
+        Stage::of(self.steps.reach(Stage::Over as u32))
     }
 
-    /// No further steps, if none was ever taken, so that there is nothing to undo; false if one was, or is being taken.
+    /// Whether no step was taken yet.
+    pub fn is_unbegun(&self) -> bool {
+        self.stage() == Stage::Meeting && self.meeting() == Meeting::Nowhere
+    }
+
+    /// No further steps, if none was ever taken, so that there is nothing to undo; false if one
+    /// was, or is being taken.
     pub(super) fn end_unbegun(&self) -> bool {
-        // SYNC: unbegun. In front of the looks: a step that begins behind them finds no stage to go on from, and one that was taken
-        // between a look and this would leave what it has made to nobody.
-        self.stage.compare_exchange(Stage::Meeting as u32, Stage::Over as u32, SeqCst, Relaxed).is_ok()
-            && self.busy.load(SeqCst) == 0
-            && self.meeting.load(SeqCst) == Meeting::Nowhere.encode()
+        self.steps.end_unbegun(Stage::Meeting as u32, Stage::Over as u32, self.place())
     }
 
     /// It goes on after all, as if nothing had ended it.
     pub(super) fn begin_again(&self) {
-        let _ = self.stage.compare_exchange(Stage::Over as u32, Stage::Meeting as u32, Relaxed, Relaxed);
+        self.steps.reach_from(Stage::Over as u32, Stage::Meeting as u32);
     }
 
     /// Where the ends meet.
     pub fn meeting(&self) -> Meeting {
-        Meeting::decode(self.meeting.load(Relaxed))
+        Meeting::decode(self.place().load(Relaxed))
     }
 
     /// Looks for the other end there from now on.
     pub(crate) fn seek(&self, at: Seeking) {
-        self.meeting.store(Meeting::Seeking(at).encode(), Relaxed);
+        self.place().store(Meeting::Seeking(at).encode(), Relaxed);
     }
 
     /// Has met the other end.
     pub(crate) fn meet(&self, at: Met) {
-        self.meeting.store(Meeting::Met(at).encode(), Relaxed);
+        self.place().store(Meeting::Met(at).encode(), Relaxed);
     }
 
     /// Leaves where it is, for who is told so to close.
     pub(crate) fn leave(&self) -> Meeting {
-        Meeting::decode(self.meeting.swap(Meeting::Nowhere.encode(), Relaxed))
+        Meeting::decode(self.place().swap(Meeting::Nowhere.encode(), Relaxed))
     }
 
     /// Leaves that place; false if it was not there any more.
     pub(crate) fn leave_if(&self, at: Meeting) -> bool {
-        self.meeting.compare_exchange(at.encode(), Meeting::Nowhere.encode(), Relaxed, Relaxed).is_ok()
+        self.place()
+            .compare_exchange(at.encode(), Meeting::Nowhere.encode(), Relaxed, Relaxed)
+            .is_ok()
     }
 
     /// What it holds was another process's, and has ended with that one.
@@ -309,44 +357,50 @@ impl Upgrade {
     pub(crate) fn is_declined(&self, why: Reason) {
         self.declined.store(why.code(), Relaxed);
     }
+
+    /// The peer shares memory by releases that this build does not speak: stands in the place of a
+    /// reason of the peer's.
+    pub(crate) fn is_of_another_release(&self, mismatch: Mismatch) {
+        self.declined.store(mismatch.word(), Relaxed);
+    }
 }
 
 impl Conn {
     /// Why it is TCP.
     pub fn reason(&self) -> Reason {
-        Reason(self.reason.load(Relaxed))
+        Reason(self.identity.reason.load(Relaxed))
     }
 
     pub(crate) fn set_reason(&self, why: Reason) {
-        self.reason.store(why.code(), Relaxed);
+        self.identity.reason.store(why.code(), Relaxed);
     }
 
     /// Keeps an upgrade from going on until `release_upgrade`; false when one is going on.
     pub fn hold_upgrade(&self) -> bool {
-        self.upgrade.busy.compare_exchange(0, shm::thread_id(), Acquire, Relaxed).is_ok()
+        self.upgrade.steps.hold(shm::thread_id())
     }
 
-    /// Waits for the end of a step that another thread is in the middle of: before a fork, and behind the count of the child.
+    /// Waits for the end of a step that another thread is in the middle of: before a fork, and
+    /// behind the count of the child.
     #[cold]
     pub fn await_step(&self) {
-        // SYNC: fork. A step that begins from here on sees the child.
-        fence(SeqCst);
         let deadline = sys::now_ns() + LONGEST_STEP_NS;
         while self.is_upgraded_elsewhere() && sys::now_ns() < deadline {
             sys::nap();
         }
     }
 
-    /// Whether another thread is in the middle of a step, and will end it whatever this one does meanwhile.
+    /// Whether another thread is in the middle of a step, and will end it whatever this one does
+    /// meanwhile.
     #[cold]
     pub fn is_upgraded_elsewhere(&self) -> bool {
-        let who = self.upgrade.busy.load(Acquire);
+        let who = self.upgrade.steps.holder();
         who != 0 && who != shm::thread_id() && shm::thread::is_alive(who)
     }
 
     /// Ends `hold_upgrade`.
     pub fn release_upgrade(&self) {
-        self.upgrade.busy.store(0, Release);
+        self.upgrade.steps.release();
     }
 }
 
@@ -363,6 +417,7 @@ mod tests {
             seeking(Seeking::Name(Name::Opens)),
             seeking(Seeking::Lane(Lane::Awaits)),
             seeking(Seeking::Lane(Lane::Invites)),
+            seeking(Seeking::Lane(Lane::Offers)),
             seeking(Seeking::Directory(Directory::Calls)),
             seeking(Seeking::Broker(Broker::Calls)),
         ];
@@ -395,11 +450,12 @@ mod tests {
         assert!(places.iter().all(|at| Meeting::decode(at.encode()) == *at));
     }
 
-    /// A fresh slot of the table is zero, and words that were never written must not name a descriptor.
+    /// A fresh slot of the table is zero, and words that were never written must not name a
+    /// descriptor.
     #[test]
     fn zero_and_nonsense_are_nowhere() {
         assert_eq!(Meeting::Nowhere.encode(), 0);
-        for tag in 20..=255 {
+        for tag in 21..=255 {
             let at = Meeting::decode(7 << 32 | tag);
             assert_eq!((at, at.descriptor()), (Meeting::Nowhere, None), "{tag}");
         }
@@ -409,7 +465,11 @@ mod tests {
     fn a_descriptor_is_what_was_put_in_and_a_lane_has_none() {
         let with: Vec<_> = places().into_iter().filter_map(Meeting::descriptor).collect();
         assert_eq!(with.len(), 4 * 11);
-        assert!([0, 1, 917, i32::MAX].iter().all(|fd| with.iter().filter(|with| *with == fd).count() == 11));
+        assert!(
+            [0, 1, 917, i32::MAX]
+                .iter()
+                .all(|fd| with.iter().filter(|with| *with == fd).count() == 11)
+        );
         assert_eq!(Meeting::Met(Met::Lane(Place { group: 917, lane: 3 })).descriptor(), None);
     }
 

@@ -1,6 +1,7 @@
-//! What a connection finds out about others: that its device reaches the peer no more, or was taken away. A connection knows
-//! nothing of link groups. The connections that this concerns end at once, and `group` is left word, which it takes before
-//! it does anything else: a group that is believed alive would be joined by the next connection.
+//! What a connection finds out about others: that its device reaches the peer no more, or was taken
+//! away. A connection knows nothing of link groups. The connections that this concerns end at once,
+//! and `group` is left word, which it takes before it does anything else: a group that is believed
+//! alive would be joined by the next connection.
 
 use core::sync::atomic::AtomicBool;
 
@@ -15,7 +16,8 @@ pub(crate) enum Verdict {
     Device(Kind),
 }
 
-/// Groups that have ended; 0: none. Where there is no room, the group's next connection fails to attach.
+/// Groups that have ended; 0: none. Where there is no room, the group's next connection fails to
+/// attach.
 static GROUPS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 /// Devices whose groups have ended, by `Kind::bit`.
 static DEVICES: AtomicU32 = AtomicU32::new(0);
@@ -36,10 +38,14 @@ pub(crate) fn take() -> Option<Verdict> {
 
 #[cold]
 fn take_slowly() -> Option<Verdict> {
-    // SYNC: verdict. An exchange, so that what was noted before NEWS was set is seen, or it would be lost with the mark; before
-    // looking, so that what is noted meanwhile sets the mark again.
+    // SYNC: verdict. An exchange, so that what was noted before NEWS was set is seen, or it would
+    // be lost with the mark; before looking, so that what is noted meanwhile sets the mark again.
     NEWS.swap(false, SeqCst);
-    let group = GROUPS.iter().map(|group| group.swap(0, Relaxed)).find(|group| *group != 0).map(Verdict::Group);
+    let group = GROUPS
+        .iter()
+        .map(|group| group.swap(0, Relaxed))
+        .find(|group| *group != 0)
+        .map(Verdict::Group);
     let device = || {
         let kind = Kind::ALL.into_iter().find(|kind| DEVICES.load(Relaxed) & kind.bit() != 0)?;
         DEVICES.fetch_and(!kind.bit(), Relaxed);
@@ -53,7 +59,8 @@ fn take_slowly() -> Option<Verdict> {
     taken
 }
 
-/// The device of this process's group `id` does not reach the peer any more: the group's connections end now.
+/// The device of this process's group `id` does not reach the peer any more: the group's
+/// connections end now.
 pub(crate) fn end_group(id: u32) {
     // The connections that end here come by, too.
     if GROUPS.iter().any(|group| group.load(Relaxed) == id) {
@@ -63,7 +70,7 @@ pub(crate) fn end_group(id: u32) {
         // SYNC: verdict. Behind the number; pairs with the exchange in `take_slowly`.
         NEWS.store(true, SeqCst);
     }
-    end_all(|conn| conn.group.load(Relaxed) == id, false);
+    end_all(|conn| conn.link_group() == id, false);
 }
 
 /// A device was taken away: its connections end now. Peers, which it still reaches, are told.
@@ -74,14 +81,15 @@ pub(crate) fn end_device(kind: Kind) {
     end_all(|conn| conn.kind() == kind, true);
 }
 
-/// Ends with ECONNRESET what `which` chooses of the connections that this process has upgraded, at the peer too if it is to be
-/// told.
+/// Ends with ECONNRESET what `which` chooses of the connections that this process has upgraded, at
+/// the peer too if it is to be told.
 fn end_all(which: impl Fn(&Conn) -> bool, tell: bool) {
     let Some(table) = table::get() else { return };
     let own = sys::getpid();
-    let in_use = table.high_water.load(Relaxed).min(table::CAPACITY);
-    let live = (0..in_use).map(|at| table.conn(at)).filter(|conn| conn.gen_.load(Acquire) & 1 == 1);
-    let ours = live.filter(|conn| conn.pid.load(Relaxed) == own && conn.my_token.load(Relaxed) != 0);
-    let concerned = ours.filter(|conn| which(conn) && conn.needs_device() && !conn.phase().has(p::BROKEN));
+    let live =
+        table.here().map(|(_, conn)| conn).filter(|conn| conn.identity.gen_.load(Acquire) & 1 == 1);
+    let ours = live.filter(|conn| conn.identity.pid.load(Relaxed) == own && conn.tokens()[0] != 0);
+    let concerned =
+        ours.filter(|conn| which(conn) && conn.needs_device() && !conn.phase().has(p::BROKEN));
     concerned.for_each(|conn| conn.break_now(tell));
 }

@@ -1,4 +1,5 @@
-//! How long doorbells take to wake this end: scheduling, and whatever keeps a byte in the kernel's TCP.
+//! How long doorbells take to wake this end: scheduling, and whatever keeps a byte in the kernel's
+//! TCP.
 
 use super::*;
 use crate::sys;
@@ -8,7 +9,8 @@ const ABSURD_US: u64 = 60_000_000;
 /// Where the time stands in a header's `kind`.
 const TIME_AT: u32 = image::KIND_TYPE.count_ones();
 
-/// Microseconds of the time of day: CLOCK_MONOTONIC differs between time namespaces, and the peer may be in another.
+/// Microseconds of the time of day: CLOCK_MONOTONIC differs between time namespaces, and the peer
+/// may be in another.
 pub fn now_us() -> u64 {
     let (seconds, nanoseconds) = sys::realtime();
     seconds * 1_000_000 + u64::from(nanoseconds / 1000)
@@ -17,7 +19,7 @@ pub fn now_us() -> u64 {
 impl Conn {
     /// Whether both ends go by one clock, and `kind` has room for the time.
     fn is_timed(&self) -> bool {
-        matches!(self.path.load(Relaxed), path::DIRECT | path::COPY)
+        matches!(self.identity.path.load(Relaxed), path::DIRECT | path::COPY)
     }
 
     /// The peer is about to be rung for.
@@ -29,8 +31,8 @@ impl Conn {
         kind.store(kind.load(Relaxed) & image::KIND_TYPE | now_us() << TIME_AT, Relaxed);
     }
 
-    /// When the peer rang for this connection after a sleep had begun at `slept_us`, if that has not been counted yet: of
-    /// several that one bell stands for it was this one that rang it.
+    /// When the peer rang for this connection after a sleep had begun at `slept_us`, if that has
+    /// not been counted yet: of several that one bell stands for it was this one that rang it.
     pub fn rang_since(&self, slept_us: u64) -> Option<u64> {
         if !self.receives_on_ring() || !self.is_timed() {
             return None;

@@ -1,7 +1,9 @@
-//! Where a connection's memory is mapped: private to the process, beside the table that the family shares.
+//! Where a connection's memory is mapped: private to the process, beside the table, which it may
+//! share.
 //!
-//! The table is writable by every process of a fork family, also by one that has since given up its rights. So nothing
-//! that becomes an address, or bounds one, is kept there: cursors from the table are clamped by the sizes here.
+//! A connection's slot is writable by every process that has inherited it, also by one that has
+//! since given up its rights. So nothing that becomes an address, or bounds one, is kept there:
+//! cursors from the table are clamped by the sizes here.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -17,9 +19,9 @@ pub struct Window {
     pub my: AtomicPtr<DmbHeader>,
     /// The peer's DMB.
     pub peer: AtomicPtr<DmbHeader>,
-    /// Our control page: the peer's wait words.
+    /// Control page in our arena: the waits in which the peer sleeps.
     pub my_waits: AtomicPtr<Waits>,
-    /// The peer's control page: our wait words.
+    /// Control page in the peer's arena: the waits in which we sleep.
     pub peer_waits: AtomicPtr<Waits>,
     /// Bells of the waits in our control page.
     pub bells: AtomicPtr<Bells>,
@@ -91,7 +93,7 @@ static NO_WINDOW: Window = Window {
     stash_len: AtomicU32::new(0),
 };
 
-/// The window of a slot of the family's table.
+/// The window of a slot of the table.
 #[inline]
 pub fn of(conn: &Conn) -> &'static Window {
     let base = WINDOWS.load(Acquire);
@@ -99,11 +101,14 @@ pub fn of(conn: &Conn) -> &'static Window {
     if base.is_null() || index >= table::CAPACITY as usize {
         return reserve(index);
     }
-    // SAFETY: below CAPACITY, in memory that is never unmapped.
-    unsafe { &*base.add(index) }
+    // SAFETY: below CAPACITY.
+    let window = unsafe { base.add(index) };
+    // SAFETY: in memory that is never unmapped.
+    unsafe { &*window }
 }
 
-/// Whether there is memory for windows; from then on there always is. What is exposed before that would be lost.
+/// Whether there is memory for windows; from then on there always is. What is exposed before that
+/// would be lost.
 pub fn ready(conn: &Conn) -> bool {
     !core::ptr::eq(of(conn), &NO_WINDOW)
 }
@@ -113,7 +118,8 @@ fn reserve(index: usize) -> &'static Window {
     if index >= table::CAPACITY as usize {
         return &NO_WINDOW;
     }
-    let fresh = sys::reserve(table::CAPACITY as usize * size_of::<Window>(), false).cast::<Window>();
+    let fresh =
+        sys::reserve(table::CAPACITY as usize * size_of::<Window>(), false).cast::<Window>();
     if fresh.is_null() {
         return &NO_WINDOW;
     }
@@ -123,7 +129,7 @@ fn reserve(index: usize) -> &'static Window {
         Err(other) => other,
     };
     // SAFETY: below CAPACITY, zeroed memory is a valid Window.
-    unsafe { &*base.add(index) }
+    unsafe { &*base.wrapping_add(index) }
 }
 
 /// The header at a mapping, or a stand-in.

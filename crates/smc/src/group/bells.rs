@@ -1,6 +1,7 @@
-//! How the two ends of a bell (`conn::bells`) come to be in two processes. Of one user: the wait asks for it in its peer's control
-//! page, and the peer, when it next has to wake it, sends one over the channel of first contact and says so in the same page. Of
-//! different users: the wait sends the peer the end to write to, and says in the page that it listens.
+//! How the two ends of a bell (`conn::bells`) come to be in two processes. Of one user: the wait
+//! asks for it in its peer's control page, and the peer, when it next has to wake it, sends one
+//! over the channel of first contact and says so in the same page. Of different users: the wait
+//! sends the peer the end to write to, and says in the page that it listens.
 
 use super::*;
 use crate::channel;
@@ -11,14 +12,23 @@ use dibs::loopback::arena_of;
 
 /// Bells that came and were not fetched yet, at most: more than waits ask for before they look.
 const MOST: usize = 64;
-/// Bytes, as the kernel counts them, that may lie unread on the channel when another bell is sent: some ten messages. A peer that
-/// reads none would gather descriptors under way, of which our user may have so many.
+/// Bytes, as the kernel counts them, that may lie unread on the channel when another bell is sent:
+/// some ten messages. A peer that reads none would gather descriptors under way, of which our user
+/// may have so many.
 const UNREAD: i32 = 16 << 10;
+
+/// What of the data of a registration in an epoll set tells that it is one of the library's.
+pub const TAG: u64 = 0xffff_ffff << 32;
+/// A bell. Below it are 24 bits of its number, and its place.
+pub const BELL: u64 = 0x2b99_26c7 << 32;
+/// A connection's registration, changed by the library.
+pub const REGISTRATION: u64 = 0xb7e1_5163 << 32;
 
 /// A bell that came over the channel.
 pub(super) struct Came {
     pub label: Label,
-    /// Parked: at a number that the application could take it would pass for a file of the application's.
+    /// Parked: at a number that the application could take it would pass for a file of the
+    /// application's.
     pub fd: i32,
 }
 
@@ -52,7 +62,8 @@ impl Label {
     }
 }
 
-/// Keeps what came until its wait fetches it. An earlier one of the same wait nobody asks for any more.
+/// Keeps what came until its wait fetches it. An earlier one of the same wait nobody asks for any
+/// more.
 pub(super) fn keep(came: &mut Vec<Came>, label: Label, fd: i32) {
     let is_old = |bell: &Came| (bell.label.arena, bell.label.wait) == (label.arena, label.wait);
     if let Some(at) = came.iter().position(is_old) {
@@ -69,14 +80,16 @@ pub(super) fn drop_all(came: &mut Vec<Came>) {
     came.drain(..).for_each(|bell| hidden::close(bell.fd));
 }
 
-/// Whether bells between us and a process are pipes. A pipe has one lock for all its ends, which a reader holds for as long
-/// as its own memory takes to be written to: as long as it likes. So a peer could keep us in a write, or in the close of the
-/// pipe; one of our own user can do worse without that.
+/// Whether bells between us and a process are pipes. A pipe has one lock for all its ends, which a
+/// reader holds for as long as its own memory takes to be written to: as long as it likes. So a
+/// peer could keep us in a write, or in the close of the pipe; one of our own user can do worse
+/// without that.
 pub(super) fn is_trusted(of: Cred) -> bool {
-    of.uid == rustix::process::geteuid().as_raw()
+    crate::user::is_own(of.uid)
 }
 
-/// Whether this is the process that has the group: a child that shares its memory has descriptors of its own.
+/// Whether this is the process that has the group: a child that shares its memory has descriptors
+/// of its own.
 fn is_ours(process: u32) -> bool {
     process == sys::getpid()
 }
@@ -87,7 +100,8 @@ impl Group {
     }
 }
 
-/// The bells of the waits in the control page of an own arena, by the token of a buffer in it; null if there can be none.
+/// The bells of the waits in the control page of an own arena, by the token of a buffer in it; null
+/// if there can be none.
 pub fn of(id: u32, token: u64) -> *const Bells {
     let arena = arena_of(token);
     let found = with(|list| {
@@ -102,7 +116,8 @@ pub fn of(id: u32, token: u64) -> *const Bells {
     found.flatten().map_or(core::ptr::null(), core::ptr::from_ref)
 }
 
-/// Sees to it that this process has the bell of this number of a wait of its peer's, if there is a way to it.
+/// Sees to it that this process has the bell of this number of a wait of its peer's, if there is a
+/// way to it.
 #[cold]
 fn share(bells: &Bells, page: &Waits, wait: u32, number: u32, listens: bool) {
     let (id, arena, process) = bells.whose();
@@ -112,7 +127,8 @@ fn share(bells: &Bells, page: &Waits, wait: u32, number: u32, listens: bool) {
     let label = Label { arena, wait, number };
     let shared = with(|list| {
         if bells.has(wait, number) {
-            // Another thread was faster, and it is on its way. Who took an earlier one away may have said that there is none.
+            // Another thread was faster, and it is on its way. Who took an earlier one away may
+            // have said that there is none.
             page.given[wait as usize].store(number, Release);
             return true;
         }
@@ -135,15 +151,17 @@ fn share(bells: &Bells, page: &Waits, wait: u32, number: u32, listens: bool) {
         }
         sent
     });
-    // In a signal handler that interrupted a use of the groups, or another one's, there is a next time.
+    // In a signal handler that interrupted a use of the groups, or another one's, there is a next
+    // time.
     if shared == Some(false) {
         bells.refuse(wait, number);
     }
 }
 
-/// Whether this process can write to a descriptor that a peer has made, and close it, without waiting: it is a connected Unix
-/// socket of that process, on which no descriptors lie, and none can come to lie. A close waits for those of them, and they may
-/// take as long as their owner likes. (That no bytes lie there does not say it: urgent ones are not counted.)
+/// Whether this process can write to a descriptor that a peer has made, and close it, without
+/// waiting: it is a connected Unix socket of that process, on which no descriptors lie, and none
+/// can come to lie. A close waits for those of them, and they may take as long as their owner
+/// likes. (That no bytes lie there does not say it: urgent ones are not counted.)
 fn may_ring(fd: i32, of: Cred) -> bool {
     sys::is_connected_unix_stream(fd)
         && channel::peer(fd).is_some_and(|peer| peer.pid == of.pid)
@@ -168,11 +186,11 @@ pub enum Source {
 /// The last number of a bell made here. A peer can write to where those that it makes are numbered.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Makes a bell for a wait that is to be rung by the peer of a connection that it covers, if that is another user's, and the wait
-/// sleeps `often`.
+/// Makes a bell for a wait that is to be rung by the peer of a connection that it covers, if that
+/// is another user's, and the wait sleeps `often`.
 pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
-    let (id, token) = (conn.group.load(Relaxed), conn.peer_token.load(Relaxed));
-    if !is_ours(conn.pid.load(Relaxed)) {
+    let (id, token) = (conn.link_group(), conn.tokens()[1]);
+    if !is_ours(conn.identity.pid.load(Relaxed)) {
         return Source::Nowhere;
     }
     let made = with(|list| {
@@ -191,7 +209,8 @@ pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
         // Never that of the one before, which the peer may have refused by now.
         let number = MADE.fetch_add(1, Relaxed) % (u32::MAX >> 1) + 1;
         let label = Label { arena: arena_of(token), wait, number };
-        // Where the kernel does not know how to keep descriptors off, the peer could keep us in the close of what it has sent.
+        // Where the kernel does not know how to keep descriptors off, the peer could keep us in the
+        // close of what it has sent.
         let sent = channel::refuse_descriptors(read) && lanes.send(&label.to_bytes(), write);
         sys::close(write);
         if !sent {
@@ -204,12 +223,13 @@ pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
     made.map_or(Source::Later, |made| made.unwrap_or(Source::Nowhere))
 }
 
-/// Fetches the bell that a wait was given by the peer of a connection that it covers: a descriptor, parked, to be watched for
-/// edges and never read. None if what came is no pipe: anything else could do more to whoever watches it.
+/// Fetches the bell that a wait was given by the peer of a connection that it covers: a descriptor,
+/// parked, to be watched for edges and never read. None if what came is no pipe: anything else
+/// could do more to whoever watches it.
 pub fn fetch(conn: &Conn, wait: u32, number: u32) -> Option<i32> {
-    let (id, token) = (conn.group.load(Relaxed), conn.peer_token.load(Relaxed));
+    let (id, token) = (conn.link_group(), conn.tokens()[1]);
     let label = Label { arena: arena_of(token), wait, number };
-    if !is_ours(conn.pid.load(Relaxed)) {
+    if !is_ours(conn.identity.pid.load(Relaxed)) {
         return None;
     }
     let fd = with(|list| {

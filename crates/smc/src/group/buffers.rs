@@ -11,27 +11,58 @@ use crate::reason::Reason;
 /// DMBs in quarantine at which an idle group is dropped as a whole.
 const QUARANTINE: usize = 64;
 
+/// A DMB that is to serve another connection when its peer says that it has left it, or will not
+/// attach it.
+pub(super) struct Quarantined {
+    token: u64,
+    header: *const DmbHeader,
+    /// Where the handshake was left in which it was named.
+    doubt: Option<lanes::Doubt>,
+}
+
+impl Quarantined {
+    fn is_quiet(&self, lanes: Option<&mut lanes::Lanes>) -> bool {
+        // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
+        let header = unsafe { &*self.header };
+        let over = match (&self.doubt, &lanes) {
+            // Before the look at the header: a peer that attaches does so before it is done with
+            // the lane.
+            (Some(doubt), Some(lanes)) => lanes.is_over(doubt),
+            _ => false,
+        };
+        // SYNC: left.
+        let quiet = header.cons.load(Acquire) & LEFT != 0 || over && !header.is_attached();
+        if let Some(lanes) = lanes.filter(|_| quiet || over) {
+            lanes.resolve(self.token);
+        }
+        quiet
+    }
+}
+
 /// A receive buffer for a new connection, and what the peer needs in order to use it.
 pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), Reason> {
     with(|list| {
         let live: u32 = list.iter().map(|g| g.live).sum();
         let len = CONFIG.buffer_size(live);
-        let Some(kind) = list.iter().find(|g| g.id == id).map(|g| g.kind) else { return Err(reason::SYNC_ERR) };
+        let Some(kind) = list.iter().find(|g| g.id == id).map(|g| g.kind) else {
+            return Err(reason::SYNC_ERR);
+        };
         drop_idle(list, |g| g.id != id && g.is_in_the_way());
         // The limit is one for all devices.
         let elsewhere: u32 = list.iter().filter(|g| g.kind != kind).map(|g| g.live).sum();
         let most = CONFIG.max_buffers(len).saturating_sub(elsewhere);
         let Some(g) = list.iter_mut().find(|g| g.id == id) else { return Err(reason::SYNC_ERR) };
-        g.quarantine.retain(|&(token, header)| {
-            // SAFETY: DMB memory is type-stable: a retired mapping reads as zeros.
-            // SYNC: left.
-            let quiet = unsafe { (*header).cons.load(Acquire) } & LEFT != 0;
+        let Group { quarantine, lanes, .. } = g;
+        quarantine.retain(|kept| {
+            let quiet = kept.is_quiet(lanes.as_deref_mut());
             if quiet {
-                release_dmb(g.kind, token, Some(header));
+                release_dmb(kind, kept.token, Some(kept.header));
             }
             !quiet
         });
-        if CONFIG.max_memory_user.load(Relaxed) != 0 && !quota::admit(device::memory() + u64::from(len)) {
+        if CONFIG.max_memory_user.load(Relaxed) != 0
+            && !quota::admit(device::memory() + u64::from(len))
+        {
             return Err(reason::MAX_USER);
         }
         let device = g.kind.device();
@@ -66,7 +97,8 @@ fn count_buffer(g: &mut Group, dmb: &Dmb) {
     if fresh { &t.stats.rx.alloc } else { &t.stats.rx.reuse }.fetch_add(1, Relaxed);
 }
 
-/// Control page of the arena that a DMB of ours lies in; null if its device has none that a peer could look at.
+/// Control page of the arena that a DMB of ours lies in; null if its device has none that a peer
+/// could look at.
 pub fn own_page(kind: Kind, token: u64) -> *mut Waits {
     kind.device().control_page(token).cast()
 }
@@ -96,22 +128,25 @@ pub fn release(conn: &Conn) {
     release_as(conn, conn.dmb_is_quiet());
 }
 
-/// The handshake has failed here, behind a Confirm: the peer has attached our buffer, and its last word there may be yet to come.
-/// It would fall to the buffer's next connection, and tell that one of an end.
+/// The handshake has failed here, behind a Confirm: the peer has attached our buffer, and its last
+/// word there may be yet to come. It would fall to the buffer's next connection, and tell that one
+/// of an end.
 pub fn release_confirmed(conn: &Conn) {
     release_as(conn, conn.peer_has_left());
 }
 
 fn release_as(conn: &Conn, quiet: bool) {
-    let id = conn.group.load(Relaxed);
+    let id = conn.link_group();
     // Once: by the next time the buffer may be another connection's.
-    let token = conn.my_token.swap(0, Relaxed);
+    let token = conn.own().my_token.swap(0, Relaxed);
+    conn.identity.my_token.store(0, Relaxed);
     if token == 0 {
         return;
     }
     let died = conn.peer_died();
     let header = conn.my_header();
-    let peer_token = conn.peer_token.swap(0, Relaxed);
+    let peer_token = conn.own().peer_token.swap(0, Relaxed);
+    conn.identity.peer_token.store(0, Relaxed);
     if peer_token != 0 {
         conn.leave();
     }
@@ -126,15 +161,22 @@ fn release_as(conn: &Conn, quiet: bool) {
         }
         if quiet {
             release_dmb(g.kind, token, Some(header));
+            if let Some(lanes) = &mut g.lanes {
+                lanes.resolve(token);
+            }
         } else {
-            g.quarantine.push((token, header));
+            let doubt = g.lanes.as_deref().and_then(|lanes| lanes.left_in_doubt(token));
+            g.quarantine.push(Quarantined { token, header, doubt });
         }
         g.live = g.live.saturating_sub(1);
         if died {
-            // Nobody comes back to a group of a killed process, and as long as it is mapped its memory is in use.
+            // Nobody comes back to a group of a killed process, and as long as it is mapped its
+            // memory is in use.
             g.becomes(State::Dead);
         }
-        if g.live == 0 && (g.state == State::Dead || g.quarantine.len() > QUARANTINE || g.is_in_the_way()) {
+        if g.live == 0
+            && (g.state == State::Dead || g.quarantine.len() > QUARANTINE || g.is_in_the_way())
+        {
             drop_group(list, at);
         }
     });

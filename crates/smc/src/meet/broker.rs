@@ -1,8 +1,9 @@
-//! The other end is in another guest that shares the bar: found through the broker there (`crate::broker`).
+//! The other end is in another guest that shares the bar: found through the broker there
+//! (`crate::broker`).
 //!
-//! Roles are as on one machine: the end with the lower address listens under the connection's name, for the broker of its
-//! own guest to come; the other calls. One call per address and tenth of a second until it is answered, and none for a while
-//! to an address where no broker was.
+//! Roles are as on one machine: the end with the lower address listens under the connection's name,
+//! for the broker of its own guest to come; the other calls. One call per address and tenth of a
+//! second until it is answered, and none for a while to an address where no broker was.
 
 use core::sync::atomic::AtomicU64;
 
@@ -22,7 +23,8 @@ const REFUSED: u64 = 60_000_000_000;
 const BUSY: u64 = 5_000_000_000;
 /// A broker that hangs up sooner has no time for us; later, we have said nothing for too long.
 const SOON: u64 = 500_000_000;
-/// How long others wait for the first call to an address: who made it may fall silent before it looks for the answer.
+/// How long others wait for the first call to an address: who made it may fall silent before it
+/// looks for the answer.
 const OTHERS: u64 = 100_000_000;
 /// How long a call may take to get through.
 const PATIENCE: u64 = 2_000_000_000;
@@ -37,8 +39,9 @@ struct Called {
     since: AtomicU64,
 }
 
-static CALLED: [Called; 64] =
-    [const { Called { key: AtomicU64::new(0), until: AtomicU64::new(0), since: AtomicU64::new(0) } }; 64];
+static CALLED: [Called; 64] = [const {
+    Called { key: AtomicU64::new(0), until: AtomicU64::new(0), since: AtomicU64::new(0) }
+}; 64];
 
 fn called(address: &Addr) -> &'static Called {
     let key = hash([0; 2], &[&address.mapped()]).max(1);
@@ -99,9 +102,11 @@ impl Rendezvous for Broker {
     fn close(self, _: &Conn) {
         match self {
             Broker::Calls => {}
-            Broker::Dials(fd) | Broker::Asks(fd) | Broker::Hands(fd) | Broker::Listens(fd) | Broker::Handed(fd) => {
-                hidden::close(fd)
-            }
+            Broker::Dials(fd)
+            | Broker::Asks(fd)
+            | Broker::Hands(fd)
+            | Broker::Listens(fd)
+            | Broker::Handed(fd) => hidden::close(fd),
         }
     }
 }
@@ -115,7 +120,7 @@ fn next(conn: &Conn, at: Broker) -> Found {
 
 /// Calls the broker at the peer's address.
 fn call(conn: &Conn) -> Found {
-    let [local, peer] = conn.names();
+    let [local, peer] = conn.identity.names();
     let (place, now) = (called(&peer), sys::coarse_ns());
     if now < place.until.load(Relaxed) {
         conn.set_reason(reason::NO_BROKER);
@@ -140,7 +145,7 @@ fn call(conn: &Conn) -> Found {
 
 /// No broker is there, or none for us: the address is left alone for a while.
 fn nobody(conn: &Conn, why: Reason) -> Found {
-    called(&conn.names()[1]).until.store(sys::coarse_ns() + REFUSED, Relaxed);
+    called(&conn.identity.names()[1]).until.store(sys::coarse_ns() + REFUSED, Relaxed);
     again(conn, why)
 }
 
@@ -159,10 +164,10 @@ fn hello(conn: &Conn, fd: i32) -> Option<Message> {
         let fresh = random() | 1;
         KEY[i].compare_exchange(0, fresh, Relaxed, Relaxed).map_or_else(|old| old, |_| fresh)
     });
-    let [local, peer] = conn.names();
+    let [local, peer] = conn.identity.names();
     let ends = [local.key(), peer.key()];
     let own = inet::names(fd)?[0].key();
-    let at = [sys::getpid().to_ne_bytes(), conn.inode.load(Relaxed).to_ne_bytes()];
+    let at = [sys::getpid().to_ne_bytes(), conn.own().inode.load(Relaxed).to_ne_bytes()];
     let word = |n: u8| hash(key, &[&[n], &ends[0], &ends[1], &own, &at[0], &at[1]]);
     Some(Message { kind: Kind::Hello, bar: bar::id(), words: [word(0), word(1)], ends })
 }
@@ -171,7 +176,8 @@ fn hello(conn: &Conn, fd: i32) -> Option<Message> {
 fn dialling(conn: &Conn, fd: i32) -> Found {
     let mut error = 0i32;
     let ready = sys::poll_now(fd, libc::POLLOUT) != 0;
-    if !ready && sys::coarse_ns() < called(&conn.names()[1]).since.load(Relaxed) + PATIENCE {
+    if !ready && sys::coarse_ns() < called(&conn.identity.names()[1]).since.load(Relaxed) + PATIENCE
+    {
         return Found::Nobody;
     }
     let asked = sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
@@ -205,7 +211,7 @@ fn asking(conn: &Conn, fd: i32) -> Found {
         Ok(None) => return Found::Nobody,
         Ok(Some(told)) => told,
         Err(reason::NO_BROKER) => {
-            let (place, now) = (called(&conn.names()[1]), sys::coarse_ns());
+            let (place, now) = (called(&conn.identity.names()[1]), sys::coarse_ns());
             if now.saturating_sub(place.since.load(Relaxed)) < SOON {
                 place.until.store(now + BUSY, Relaxed);
             }
@@ -213,7 +219,9 @@ fn asking(conn: &Conn, fd: i32) -> Found {
         }
         Err(why) => return nobody(conn, why),
     };
-    let (Some(hello), Some(secret)) = (hello(conn, fd), bar::secret()) else { return nobody(conn, reason::BROKER) };
+    let (Some(hello), Some(secret)) = (hello(conn, fd), bar::secret()) else {
+        return nobody(conn, reason::BROKER);
+    };
     let [challenge, theirs] = told.words;
     if told.kind != Kind::Challenge || theirs != proof(secret, Kind::Challenge, &hello, challenge) {
         return nobody(conn, reason::BROKER);
@@ -224,7 +232,7 @@ fn asking(conn: &Conn, fd: i32) -> Found {
         return nobody(conn, reason::BROKER);
     }
     // There is a broker of ours: others may call it at once.
-    called(&conn.names()[1]).until.store(0, Relaxed);
+    called(&conn.identity.names()[1]).until.store(0, Relaxed);
     next(conn, Broker::Hands(fd))
 }
 
@@ -280,7 +288,7 @@ fn handed(conn: &Conn, socket: i32) -> Found {
         let hosts = |names: [Addr; 2]| names.map(|name| name.mapped());
         Message::decode(&buffer[..n]).is_some_and(|told| told.kind == Kind::Handed)
             && TcpInfo::of(fd).is_some_and(|info| info.established())
-            && inet::names(fd).is_some_and(|names| hosts(names) == hosts(conn.names()))
+            && inet::names(fd).is_some_and(|names| hosts(names) == hosts(conn.identity.names()))
     };
     match passed {
         Some(fd) if is_ours(&fd) => {
@@ -297,7 +305,8 @@ fn handed(conn: &Conn, socket: i32) -> Found {
     }
 }
 
-/// A channel to a process of another guest. It has shown that it shares the bar, or its broker has; that is all that is known.
+/// A channel to a process of another guest. It has shown that it shares the bar, or its broker has;
+/// that is all that is known.
 #[derive(Clone, Copy)]
 pub(super) struct Stream(pub i32);
 

@@ -2,12 +2,17 @@
 
 use super::mark::{told, write};
 use super::*;
+use crate::conn::upgrade::NOT;
 
-/// Takes another connection's first contact to its end, if the server has attached: its own next operation may be long in coming.
+/// Takes another connection's first contact to its end, if the server has attached: its own next
+/// operation may be long in coming.
 pub(super) fn finish_first(own: &Conn) {
-    // Its slot may be another connection's by now, of a fork child too, whose buffers are not mapped here.
+    // Its slot may be another connection's by now, of a fork child too, whose buffers are not
+    // mapped here.
     let waits = |first: &Conn| {
-        first.upgrade.stage() == Stage::Confirmed && first.pid.load(Relaxed) == sys::getpid() && first.peer_attached()
+        first.upgrade.stage() == Stage::Confirmed
+            && first.identity.pid.load(Relaxed) == sys::getpid()
+            && first.peer_attached()
     };
     let Some(first) = group::unfinished(waits) else { return };
     if core::ptr::eq(first, own) || !first.hold_upgrade() {
@@ -21,18 +26,24 @@ pub(super) fn finish_first(own: &Conn) {
 
 /// Client: proposes to whoever is at the other end of the channel.
 pub(super) fn propose(conn: &Conn, fd: i32, ch: Met) -> Next {
-    let cred = match ch.admit(conn) {
+    let cred = match port::admit(conn, fd, ch) {
         Ok(cred) => cred,
-        Err(why) => return Next::Tcp(why),
+        Err(next) => return next,
     };
-    let Some(proposal) = proposal(cred) else { return decline(conn, ch, reason::NO_SMC_DEV) };
+    let Some(generation) = group::generation() else { return Next::Later };
+    conn.own().generation.store(generation, Relaxed);
+    let Some(proposal) = proposal(cred, generation) else {
+        return decline(conn, ch, reason::NO_SMC_DEV);
+    };
     let mut out = [0u8; channel::MAX];
     let message = Message::Proposal(proposal);
     let Some(info) = TcpInfo::of(fd) else { return decline(conn, ch, reason::SYSTEM) };
     if !info.established() {
         return decline(conn, ch, reason::ENDING);
     }
-    let Some(n) = write(&message, &Told::default(), &info, &mut out) else { return Next::Tcp(reason::INT_ERR) };
+    let Some(n) = write(&message, &Told::default(), &info, &mut out) else {
+        return Next::Tcp(reason::INT_ERR);
+    };
     if !say(conn, ch, &out[..n], None) {
         return unanswered(conn, ch);
     }
@@ -43,17 +54,23 @@ pub(super) fn propose(conn: &Conn, fd: i32, ch: Met) -> Next {
 /// The server is not there, or gone without an answer: it may be met in another place.
 fn unanswered(conn: &Conn, ch: Met) -> Next {
     let Some(other) = ch.instead() else { return Next::Tcp(reason::RENDEZVOUS) };
+    let was_offered = ch.is_offer();
     rendezvous::close(conn);
-    conn.upgrade.seek(other);
+    if was_offered {
+        // By its addresses this end may be the one that listens.
+        conn.upgrade.offered.store(NOT, Relaxed);
+    } else {
+        conn.upgrade.seek(other);
+    }
     conn.upgrade.reach(Stage::Meeting);
     Next::Later
 }
 
 /// None when there is no device to propose.
-fn proposal(to: Cred) -> Option<Proposal> {
+fn proposal(to: Cred, generation: u32) -> Option<Proposal> {
     let mut devices = Devices::new();
     for kind in device::offered(to) {
-        let _ = devices.push(kind.entry());
+        let _ = devices.push(kind.entry_at(generation));
     }
     if devices.as_slice().is_empty() {
         return None;
@@ -64,6 +81,10 @@ fn proposal(to: Cred) -> Option<Proposal> {
 
 /// Client: what does the server say?
 pub(super) fn answered(conn: &Conn, fd: i32, ch: Met) -> Next {
+    port::answer_callers(conn);
+    if port::shows(conn, fd, ch) {
+        return Next::Later;
+    }
     let mut buffer = [0u8; channel::MAX];
     let (n, passed) = match hear(conn, ch, &mut buffer) {
         Ok(got) => got,
@@ -80,18 +101,27 @@ pub(super) fn answered(conn: &Conn, fd: i32, ch: Met) -> Next {
 fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> Next {
     let accept = match Message::decode(raw) {
         Ok(Message::Accept(accept)) => accept,
-        Ok(Message::Decline(d)) => {
-            conn.upgrade.is_declined(d.diagnosis);
-            return Next::Tcp(reason::PEER_DECL);
-        }
+        Ok(Message::Decline(d)) => return Next::Tcp(declined(conn, &d)),
+        // Another process of the group can write there too: what is no message keeps the connection
+        // from nothing.
+        _ if ch.is_offer() => return unanswered(conn, ch),
         _ => return decline(conn, ch, reason::CNF_ERR),
     };
-    let cred = match ch.peer(conn) {
+    if let Err(why) = speaks_ours(conn, raw) {
+        return decline(conn, ch, why);
+    }
+    // Who is offered a connection is asked who it is when it answers: before that the kernel may
+    // not know whose the other end is.
+    let cred = match if ch.is_offer() { ch.admit(conn) } else { ch.peer(conn) } {
         Ok(cred) => cred,
+        Err(_) if ch.is_offer() => return unanswered(conn, ch),
         Err(why) => return decline(conn, ch, why),
     };
     // It may have lost its rights meanwhile: then it is as if it had proposed nothing.
-    let Some(proposed) = proposal(cred) else { return decline(conn, ch, reason::NO_SMC_DEV) };
+    let generation = conn.own().generation.load(Relaxed);
+    let Some(proposed) = proposal(cred, generation) else {
+        return decline(conn, ch, reason::NO_SMC_DEV);
+    };
     let agreed = match negotiate::check_accept(&proposed, &accept) {
         Ok(agreed) => agreed,
         Err(why) => return decline(conn, ch, why),
@@ -107,7 +137,13 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
     };
     kind.device().admit(peer);
     let release = first_contact.map(|first| agreed.release.unwrap_or(first.release));
-    let id = match group::join(kind, peer, cred, agreed.eid.unwrap_or_default(), release) {
+    let joined = match ch {
+        // In the group whose lane it is, in which the other end may have any role.
+        Met::Lane(_) if ch.is_offer() && release.is_some() => Err(NoGroup::OutOfSync),
+        Met::Lane(place) if ch.is_offer() => group::goes_on(place.group, kind, peer, generation),
+        _ => group::join(kind, peer, cred, agreed.eid.unwrap_or_default(), release, generation),
+    };
+    let id = match joined {
         Ok(id) => id,
         Err(NoGroup::OutOfSync) => return decline(conn, ch, reason::SYNC_ERR),
         Err(NoGroup::Busy) => return decline(conn, ch, reason::MEMORY),
@@ -116,8 +152,8 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
         group::introduced(id, first);
         group::first_is(id, conn);
     }
-    conn.group.store(id, Relaxed);
-    conn.peer_pid.store(cred.pid as u32, Relaxed);
+    conn.join(id);
+    conn.identity.peer_pid.store(cred.pid as u32, Relaxed);
     let (dmb, lent) = match group::take_dmb(id, peer) {
         Ok(got) => got,
         Err(why) => {
@@ -139,10 +175,12 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
     };
     let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     let mut out = [0u8; channel::MAX];
-    // The server may switch as soon as it reads the Confirm: everything must be in place before that.
+    // The server may switch as soon as it reads the Confirm: everything must be in place before
+    // that.
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
     let message = write(&confirm, &lent.told, &info, &mut out);
-    let sent = message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)));
+    let sent =
+        message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)));
     if !sent {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);
@@ -151,7 +189,8 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
     Next::Later
 }
 
-/// Client: has the server attached our buffer? Until then nothing of ours may go where nobody might read it.
+/// Client: has the server attached our buffer? Until then nothing of ours may go where nobody might
+/// read it.
 pub(super) fn committed(conn: &Conn) -> Next {
     if conn.peer_attached() {
         group::established(conn);
@@ -164,8 +203,8 @@ pub(super) fn committed(conn: &Conn) -> Next {
     let (n, passed) = match hear(conn, ch, &mut buffer) {
         Ok(got) => got,
         Err(Silence::HungUp) => (0, None),
-        // Whatever keeps us from hearing it says nothing of the server, which may have attached or be about to: taking our
-        // buffer back now would have its doorbells read as payload.
+        // Whatever keeps us from hearing it says nothing of the server, which may have attached or
+        // be about to: taking our buffer back now would have its doorbells read as payload.
         Err(_) => return Next::Later,
     };
     if let Some(memfd) = passed {
@@ -176,10 +215,7 @@ pub(super) fn committed(conn: &Conn) -> Next {
         return Next::On;
     }
     let why = match Message::decode(&buffer[..n]) {
-        Ok(Message::Decline(d)) => {
-            conn.upgrade.is_declined(d.diagnosis);
-            reason::PEER_DECL
-        }
+        Ok(Message::Decline(d)) => declined(conn, &d),
         _ => reason::RENDEZVOUS,
     };
     retract(conn, why)

@@ -1,5 +1,5 @@
-//! In a directory that both network namespaces see: who accepted the connection listens there, who opened it calls, and both
-//! prove first that they are the ends of one connection (`prove.rs`).
+//! In a directory that both network namespaces see: who accepted the connection listens there, who
+//! opened it calls, and both prove first that they are the ends of one connection (`prove.rs`).
 
 use core::sync::atomic::AtomicU32;
 
@@ -16,7 +16,8 @@ use crate::witness::Head;
 const CHECKED: usize = 16;
 /// Listeners made, of which each so many-th sweeps the directory.
 const SWEEP_EVERY: u32 = 64;
-/// Looks at a connection of which not all bytes were seen: another thread may be about to note what it moved.
+/// Looks at a connection of which not all bytes were seen: another thread may be about to note what
+/// it moved.
 const NOTES: u32 = 16;
 
 impl Rendezvous for Directory {
@@ -34,7 +35,9 @@ impl Rendezvous for Directory {
             let may_see = conn.upgrade.looks.load(Relaxed) < NOTES;
             return if may_see { Found::Nobody } else { Found::Never(reason::UNSEEN) };
         }
-        let (Some(opener), Some([_, came])) = (inet::opened(fd), witness::heads(conn)) else { return Found::Nobody };
+        let (Some(opener), Some([_, came])) = (inet::opened(fd), witness::heads(conn)) else {
+            return Found::Nobody;
+        };
         proof.opener = opener;
         if opener {
             conn.upgrade.seek(Seeking::Directory(Directory::Calls));
@@ -97,7 +100,7 @@ fn open(conn: &Conn, came: &Head) -> Found {
     if LISTENERS.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY) {
         sweep();
     }
-    let name = Name::fresh(conn.names()[1].port, check(came));
+    let name = Name::fresh(conn.identity.names()[1].port, check(came));
     match name.listen() {
         Ok(listener) => {
             conn.upgrade.seek(Seeking::Directory(Directory::Listens(listener)));
@@ -116,7 +119,7 @@ fn call(conn: &Conn, fd: i32, proof: &mut Proof) -> Found {
         return Found::Never(reason::UNPROVEN);
     }
     let mut names = [Name::default(); 4];
-    let port = conn.names()[0].port;
+    let port = conn.identity.names()[0].port;
     let elsewhere = if proof.may_try_far() { check(&sent) } else { 0 };
     let found = match candidates(port, elsewhere, proof.tried(), &mut names) {
         Ok(n) => n,
@@ -127,7 +130,15 @@ fn call(conn: &Conn, fd: i32, proof: &mut Proof) -> Found {
     for name in &names[..found] {
         let Ok(socket) = name.connect() else { continue };
         match Socket(socket).admit(conn) {
-            Ok(_) => return meet_with(conn, fd, socket, proof, Candidate::new(name.chance, name.port != port)),
+            Ok(_) => {
+                return meet_with(
+                    conn,
+                    fd,
+                    socket,
+                    proof,
+                    Candidate::new(name.chance, name.port != port),
+                );
+            }
             Err(refused) => why = refused,
         }
         hidden::close(socket);
@@ -216,13 +227,14 @@ fn found(conn: &Conn, socket: i32, role: Role) -> Found {
 pub(super) struct Socket(pub i32);
 
 impl Channel for Socket {
-    /// Only processes of our own user: nobody vouches for another one's claim to a connection of another network namespace,
-    /// whose socket table cannot be asked, and user namespaces may differ too. 65534 is what any user looks like that our
-    /// user namespace does not know.
+    /// Only processes of our own user: nobody vouches for another one's claim to a connection of
+    /// another network namespace, whose socket table cannot be asked, and user namespaces may
+    /// differ too. 65534 is what any user looks like that our user namespace does not know.
     fn admit(self, _: &Conn) -> Result<Cred, Reason> {
         let cred = channel::peer(self.0).ok_or(reason::RENDEZVOUS)?;
-        if cred.uid != rustix::process::geteuid().as_raw() || cred.uid == 65_534 {
-            return Err(reason::PEER_UID);
+        if !user::is_own(cred.uid) {
+            let is_somebody = user::is_somebody(cred.uid);
+            return Err(if is_somebody { reason::OTHER_USER } else { reason::NOBODY });
         }
         channel::take_descriptors(self.0);
         Ok(cred)

@@ -1,4 +1,5 @@
-//! By the connection's name: one end listens under it, in the abstract namespace, and the other calls.
+//! By the connection's name: one end listens under it, in the abstract namespace, and the other
+//! calls.
 
 use core::sync::atomic::AtomicU32;
 
@@ -41,7 +42,7 @@ impl Rendezvous for Name {
 
 /// Client: is the server there?
 fn call(conn: &Conn) -> Found {
-    let [local, peer] = conn.names();
+    let [local, peer] = conn.identity.names();
     match channel::connect(&peer, &local) {
         Ok(fd) => {
             conn.upgrade.meet(Met::Name(fd));
@@ -59,7 +60,7 @@ fn call(conn: &Conn) -> Found {
 fn open(conn: &Conn) -> Found {
     match listen(conn) {
         Ok(listener) => {
-            conn.upgrade.listens.store(milliseconds(), Relaxed);
+            conn.upgrade.listens.store(sys::coarse_ms(), Relaxed);
             conn.upgrade.seek(Seeking::Name(Name::Listens(listener)));
             Found::Again
         }
@@ -80,19 +81,23 @@ fn meet(conn: &Conn, listener: i32) -> Found {
     }
 }
 
-/// Those of our connections that listen under their names, and have for so long that nobody is likely to come, start afresh
-/// with their next operation.
+/// Those of our connections that listen under their names, and have for so long that nobody is
+/// likely to come, start afresh with their next operation.
 pub(super) fn release() {
     const LONG: u32 = 1000;
     static LAST: AtomicU32 = AtomicU32::new(0);
-    let now = milliseconds();
-    let Some(table) = table::get().filter(|_| now.wrapping_sub(LAST.load(Relaxed)) > LONG / 8) else { return };
+    let now = sys::coarse_ms();
+    let Some(table) = table::get().filter(|_| now.wrapping_sub(LAST.load(Relaxed)) > LONG / 8)
+    else {
+        return;
+    };
     LAST.store(now, Relaxed);
     let own = sys::getpid();
-    let in_use = table.high_water.load(Relaxed).min(table::CAPACITY);
-    let is_old =
-        |conn: &Conn| conn.pid.load(Relaxed) == own && now.wrapping_sub(conn.upgrade.listens.load(Relaxed)) > LONG;
-    for conn in (0..in_use).map(|at| table.conn(at)) {
+    let is_old = |conn: &Conn| {
+        conn.identity.pid.load(Relaxed) == own
+            && now.wrapping_sub(conn.upgrade.listens.load(Relaxed)) > LONG
+    };
+    for (_, conn) in table.here() {
         let at = conn.upgrade.meeting();
         let Meeting::Seeking(Seeking::Name(Name::Listens(listener))) = at else { continue };
         if !is_old(conn) || !conn.hold_upgrade() {
@@ -100,14 +105,10 @@ pub(super) fn release() {
         }
         if conn.upgrade.leave_if(at) {
             hidden::close(listener);
-            conn.next_try.store(conn.ops.load(Relaxed).saturating_add(1), Relaxed);
+            pace::soon(conn);
         }
         conn.release_upgrade();
     }
-}
-
-fn milliseconds() -> u32 {
-    (sys::now_ns() / 1_000_000) as u32
 }
 
 /// A channel to another process of this network namespace.

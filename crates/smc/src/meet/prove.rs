@@ -1,12 +1,14 @@
 //! Whether a process in a rendezvous directory holds the other end of this very connection.
 //!
-//! Addresses do not tell, and neither do bytes: two clients ask two servers the same. So two things are shown. Both ends have
-//! seen the same first bytes in both directions: a hash of them, keyed by what both have just made up. And what one end
-//! sends arrives at the other: it sends a part of what the application sends, of random length, asks how far the other end's
-//! kernel has come, and sends the rest when that has answered. A stranger's connection is at that position by chance only,
-//! and is asked until that chance is below 2^-40.
+//! Addresses do not tell, and neither do bytes: two clients ask two servers the same. So two things
+//! are shown. Both ends have seen the same first bytes in both directions: a hash of them, keyed by
+//! what both have just made up. And what one end sends arrives at the other: it sends a part of
+//! what the application sends, of random length, asks how far the other end's kernel has come, and
+//! sends the rest when that has answered. A stranger's connection is at that position by chance
+//! only, and is asked until that chance is below 2^-40.
 //!
-//! The application's stream is as ever; only its first sends to a process that answers wait a little.
+//! The application's stream is as ever; only its first sends to a process that answers wait a
+//! little.
 
 use super::*;
 use crate::conn::upgrade::{Directory, Meeting, Seeking};
@@ -16,8 +18,8 @@ use crate::proof::{Candidate, Hello, Proof, Said};
 
 /// Longest part of a send that goes ahead.
 const LONGEST: usize = 1024;
-/// Sends that the end which accepted leaves to the other one to ask by, so that two that each run in one thread do not wait
-/// for each other.
+/// Sends that the end which accepted leaves to the other one to ask by, so that two that each run
+/// in one thread do not wait for each other.
 const YIELDS: u32 = 8;
 
 /// Says it to the candidate behind this socket; false if that one has gone.
@@ -26,7 +28,12 @@ pub(super) fn say(socket: i32, what: Said) -> bool {
 }
 
 /// Takes what the candidate has said, and answers what it asked if that can be answered now.
-pub(super) fn listen_to(conn: &Conn, fd: i32, socket: i32, proof: &mut Proof) -> Result<(), Reason> {
+pub(super) fn listen_to(
+    conn: &Conn,
+    fd: i32,
+    socket: i32,
+    proof: &mut Proof,
+) -> Result<(), Reason> {
     let mut buffer = [0u8; channel::MAX];
     let now = &mut proof.now;
     for _ in 0..16 {
@@ -42,8 +49,7 @@ pub(super) fn listen_to(conn: &Conn, fd: i32, socket: i32, proof: &mut Proof) ->
                 return Ok(());
             }
             if let Ok(Message::Decline(d)) = Message::decode(&buffer[..n]) {
-                conn.upgrade.is_declined(d.diagnosis);
-                return Err(reason::PEER_DECL);
+                return Err(declined(conn, &d));
             }
             return Err(reason::CNF_ERR);
         };
@@ -81,7 +87,9 @@ pub(super) fn listen_to(conn: &Conn, fd: i32, socket: i32, proof: &mut Proof) ->
         }
     }
     if let Some((number, from)) = now.due {
-        let Some(info) = TcpInfo::of(fd).filter(TcpInfo::established) else { return Err(reason::UNPROVEN) };
+        let Some(info) = TcpInfo::of(fd).filter(TcpInfo::established) else {
+            return Err(reason::UNPROVEN);
+        };
         if info.arrived() > from {
             now.due = None;
             if !say(socket, Said::Answer { number, at: info.arrived() }) {
@@ -93,7 +101,8 @@ pub(super) fn listen_to(conn: &Conn, fd: i32, socket: i32, proof: &mut Proof) ->
 }
 
 fn tell_hash(conn: &Conn, socket: i32, now: &Candidate, theirs: &Hello) -> bool {
-    own_hash(conn, &now.ours, theirs, now.ours.opener).is_some_and(|hash| say(socket, Said::Hash(hash)))
+    own_hash(conn, &now.ours, theirs, now.ours.opener)
+        .is_some_and(|hash| say(socket, Said::Hash(hash)))
 }
 
 /// Of the first bytes that both ends know, as one of them says it; None if there are none.
@@ -123,7 +132,11 @@ pub struct Stake<'a> {
 /// How much of a send of `n` bytes is to go ahead, if this send may show who the candidate is.
 #[inline]
 pub fn stake(conn: &Conn, fd: i32, n: usize, flags: i32) -> Option<Stake<'_>> {
-    if !witness::watches(conn) || candidate(conn).is_none() { None } else { lay(conn, fd, n, flags) }
+    if !witness::watches(conn) || candidate(conn).is_none() {
+        None
+    } else {
+        lay(conn, fd, n, flags)
+    }
 }
 
 /// The socket to the process that may be the other end.
@@ -137,12 +150,20 @@ fn candidate(conn: &Conn) -> Option<i32> {
 #[cold]
 fn lay(conn: &Conn, fd: i32, n: usize, flags: i32) -> Option<Stake<'_>> {
     const CORKED: u32 = 2;
-    let user = conn.user_nodelay.load(Relaxed);
+    let user = conn.identity.user_nodelay.load(Relaxed);
     if n < 3 || flags & libc::MSG_MORE != 0 || user & CORKED != 0 || !conn.hold_upgrade() {
         return None;
     }
     // From here on `drop` lets go.
-    let mut stake = Stake { conn, fd, socket: -1, len: 0, choices: (n - 1).min(LONGEST), from: 0, undelay: false };
+    let mut stake = Stake {
+        conn,
+        fd,
+        socket: -1,
+        len: 0,
+        choices: (n - 1).min(LONGEST),
+        from: 0,
+        undelay: false,
+    };
     let socket = candidate(conn)?;
     stake.socket = socket;
     let proof = witness::proof(conn)?;
@@ -213,12 +234,13 @@ impl Stake<'_> {
 
 /// False when nothing came in time, or a signal did.
 fn wait(socket: i32, ns: u64) -> bool {
-    sys::poll_for(&mut [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }], ns as u32) > 0
+    sys::poll_for(&mut [libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 }], ns as u32)
+        > 0
 }
 
 impl Drop for Stake<'_> {
     fn drop(&mut self) {
-        if self.undelay && self.conn.user_nodelay.load(SeqCst) & 1 == 0 {
+        if self.undelay && self.conn.identity.user_nodelay.load(SeqCst) & 1 == 0 {
             sys::setsockopt(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &0i32);
         }
         self.conn.release_upgrade();

@@ -1,4 +1,5 @@
-//! The ways in which the two ends of a connection find each other, and the channels over which they then speak.
+//! The ways in which the two ends of a connection find each other, and the channels over which they
+//! then speak.
 //!
 //! | way | file | for |
 //! | --- | --- | --- |
@@ -7,8 +8,9 @@
 //! | directory | `directory.rs` | two network namespaces |
 //! | broker | `broker.rs` | two guests |
 //!
-//! The four know nothing of each other, and the handshake does not know which one it was. What a way has to remember stands in
-//! one word of the connection (`conn/upgrade.rs`); here is who is asked for which word.
+//! The four know nothing of each other, and the handshake does not know which one it was. What a
+//! way has to remember stands in one word of the connection (`conn/upgrade.rs`); here is who is
+//! asked for which word.
 
 use super::*;
 use crate::conn::upgrade::{Broker, Directory, Lane, Name};
@@ -21,6 +23,8 @@ pub(super) enum Found {
     Again,
     /// The other end: a channel leads to it, and we have this role.
     Peer(Role),
+    /// Client: the other end, which has answered already.
+    Answer,
     /// Nobody is to be found this way, but perhaps by another.
     Elsewhere,
     /// Nobody is to be found.
@@ -45,8 +49,8 @@ pub(super) trait Rendezvous: Copy {
     fn gap(self, ops: u32, looks: u32) -> u32;
 
     /// Why it is no use to go on looking, behind so many operations.
-    fn tires(self, _: &Conn, ops: u32) -> Option<Reason> {
-        (ops > GIVE_UP).then_some(reason::PEER_NO_SMC)
+    fn tires(self, conn: &Conn, ops: u32) -> Option<Reason> {
+        pace::is_patient_no_more(conn, ops).then_some(reason::PEER_NO_SMC)
     }
 
     /// Whether nobody was met yet, who might be the other end.
@@ -68,10 +72,20 @@ pub(super) trait Channel: Copy {
     fn say(self, conn: &Conn, message: &[u8], pass: Option<i32>) -> bool;
 
     /// What the other end says, and the descriptor that came with it.
-    fn hear(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence>;
+    fn hear(
+        self,
+        conn: &Conn,
+        out: &mut [u8; channel::MAX],
+    ) -> Result<(usize, Option<i32>), Silence>;
 
     /// What the other end says, which is left where it is.
     fn peek(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<usize, Silence>;
+
+    /// Whether the client offered the connection here, so that the server accepts without a
+    /// Proposal.
+    fn is_offer(self) -> bool {
+        false
+    }
 
     /// Where to look for the other end, if it does not answer here.
     fn instead(self) -> Option<Seeking> {
@@ -94,7 +108,7 @@ pub(super) fn often(ops: u32, looks: u32) -> u32 {
 
 /// Listens under the connection's name; what becomes of it, if that cannot be.
 pub(super) fn listen(conn: &Conn) -> Result<i32, Found> {
-    let [local, peer] = conn.names();
+    let [local, peer] = conn.identity.names();
     channel::listen(&local, &peer).map_err(|why| match why {
         NoSocket::Taken => Found::Never(reason::NAME_TAKEN),
         NoSocket::NoRoom => Found::Nobody,
@@ -102,14 +116,26 @@ pub(super) fn listen(conn: &Conn) -> Result<i32, Found> {
     })
 }
 
-/// Lets in whose user is ours, or whom the kernel knows as the owner of the connection's other end. 65534 is what a user
-/// without a mapping in our user namespace looks like: it could be anybody.
+/// Lets in whose user is ours, whom the kernel knows as the owner of the connection's other end, or
+/// who has shown that it is (`port.rs`).
 pub(super) fn vouched(conn: &Conn, cred: Cred) -> Result<Cred, Reason> {
-    let same = cred.uid == rustix::process::geteuid().as_raw();
-    let is_owner = || {
-        CONFIG.policy() == PeerPolicy::Verified && cred.uid != 65_534 && inet::peer_uid(&conn.names()) == Some(cred.uid)
-    };
-    if same || is_owner() { Ok(cred) } else { Err(reason::PEER_UID) }
+    if user::is_own(cred.uid) {
+        return Ok(cred);
+    }
+    if policy::of(&conn.own().decided) != PeerPolicy::Verified {
+        return Err(reason::OTHER_USER);
+    }
+    if port::is_shown(conn) {
+        return Ok(cred);
+    }
+    if !user::is_somebody(cred.uid) {
+        return Err(reason::NOBODY);
+    }
+    match inet::peer_uid(&conn.identity.names()) {
+        Ok(owner) if owner == Some(cred.uid) => Ok(cred),
+        Ok(_) => Err(reason::PEER_UID),
+        Err(inet::CannotAsk) => Err(reason::CANNOT_ASK),
+    }
 }
 
 /// How a connection meets that has not begun to.
@@ -127,7 +153,7 @@ impl Way {
     fn of(conn: &Conn) -> Way {
         if witness::watches(conn) {
             Way::Directory
-        } else if inet::is_local(&conn.names()) {
+        } else if inet::is_local(&conn.identity.names()) {
             Way::Here
         } else {
             Way::Broker
@@ -141,15 +167,22 @@ pub(super) fn begin(conn: &Conn, fd: i32) -> Found {
     if way != Way::Here && !hidden::room() {
         return no_room(conn);
     }
-    let [local, peer] = conn.names();
+    let [local, peer] = conn.identity.names();
     let role = if local.key() < peer.key() { Role::Server } else { Role::Client };
     match way {
         Way::Directory => Directory::begin(conn, fd, role),
         // Both ends are one.
         _ if local.key() == peer.key() => Found::Never(reason::NOT_LOCAL),
+        Way::Here if Lane::finds_offer(conn) => Found::Peer(Role::Server),
         Way::Here => Lane::begin(conn, fd, role).or_else(|| Name::begin(conn, fd, role)),
         Way::Broker => Broker::begin(conn, fd, role),
     }
+}
+
+/// Whether the end that opened the connection has offered it. Then they have met, and this one is
+/// the server.
+pub(super) fn finds_offer(conn: &Conn) -> bool {
+    Way::of(conn) == Way::Here && Lane::finds_offer(conn)
 }
 
 /// There are as many hidden descriptors as may be.
@@ -244,12 +277,20 @@ impl Channel for Met {
         each_channel!(self, ch => ch.say(conn, message, pass))
     }
 
-    fn hear(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
+    fn hear(
+        self,
+        conn: &Conn,
+        out: &mut [u8; channel::MAX],
+    ) -> Result<(usize, Option<i32>), Silence> {
         each_channel!(self, ch => ch.hear(conn, out))
     }
 
     fn peek(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<usize, Silence> {
         each_channel!(self, ch => ch.peek(conn, out))
+    }
+
+    fn is_offer(self) -> bool {
+        each_channel!(self, ch => ch.is_offer())
     }
 
     fn instead(self) -> Option<Seeking> {
@@ -263,6 +304,7 @@ impl Channel for Met {
 
 /// Closes whatever a connection has to meet by.
 pub(super) fn close(conn: &Conn) {
+    port::close(conn);
     match conn.upgrade.leave() {
         Meeting::Nowhere => {}
         Meeting::Seeking(at) => each_way!(at, at => at.close(conn)),
@@ -270,9 +312,10 @@ pub(super) fn close(conn: &Conn) {
     }
 }
 
-/// What only a search has changed on the connection is taken back, once that is over.
+/// Puts TCP_NOTSENT_LOWAT back, which only proving lowers, when proving is over.
 pub(super) fn rest(conn: &Conn, fd: i32) {
-    if !matches!(conn.upgrade.meeting(), Meeting::Seeking(Seeking::Directory(Directory::Proves(_)))) {
+    if !matches!(conn.upgrade.meeting(), Meeting::Seeking(Seeking::Directory(Directory::Proves(_))))
+    {
         witness::let_grow(conn, fd);
     }
 }

@@ -1,11 +1,14 @@
-//! The handshake, over a channel that is no socket: what each end comes to, whatever happens to the messages.
+//! The handshake, over a channel that is no socket: what each end comes to, whatever happens to the
+//! messages.
 
+mod pace;
 mod talk;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
 use std::sync::{Mutex, MutexGuard};
 
+use super::pace::PATIENCE_MS;
 use super::*;
 use crate::conn::upgrade::{Broker, Directory, Lane, Name};
 use talk::{CLIENT, Fate, SERVER, begin, forge, has_hung_up, look_instead, refuse, said};
@@ -17,6 +20,7 @@ fn serial() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     let guard = LOCK.lock().unwrap_or_else(|e| e.into_inner());
     CONFIG.dmb_size.store(64 << 10, Relaxed);
+    CONFIG.after.store(0, Relaxed);
     crate::after_fork_child();
     guard
 }
@@ -41,7 +45,7 @@ impl End {
         let index = table.alloc().expect("a slot");
         let conn = table.conn(index);
         conn.reset();
-        conn.pid.store(sys::getpid(), Relaxed);
+        conn.identity.pid.store(sys::getpid(), Relaxed);
         End { conn, index, fd, side }
     }
 
@@ -92,7 +96,7 @@ impl Drop for End {
         abandon(self.conn, self.fd);
         self.conn.close(self.fd);
         group::release(self.conn);
-        self.conn.gen_.fetch_add(1, Release);
+        self.conn.identity.gen_.fetch_add(1, Release);
         table::get().expect("a table").free(self.index);
         sys::close(self.fd);
     }
@@ -101,7 +105,8 @@ impl Drop for End {
 /// Server and client of a connection, whose messages pass as `way` says.
 fn ends(way: impl FnMut(usize, &[u8]) -> Fate + 'static) -> (End, End) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
-    let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
+    let one =
+        TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
     let (other, _) = listener.accept().expect("its other end");
     begin(way);
     (End::new(one.into_raw_fd(), SERVER), End::new(other.into_raw_fd(), CLIENT))
@@ -128,7 +133,10 @@ fn both(way: impl FnMut(usize, &[u8]) -> Fate + 'static) -> (End, End) {
 }
 
 /// Happens to one message; the others arrive.
-fn only(which: usize, mut fate: impl FnMut(&[u8]) -> Fate + 'static) -> impl FnMut(usize, &[u8]) -> Fate {
+fn only(
+    which: usize,
+    mut fate: impl FnMut(&[u8]) -> Fate + 'static,
+) -> impl FnMut(usize, &[u8]) -> Fate {
     move |n, raw| if n == which { fate(raw) } else { Fate::Arrives }
 }
 
@@ -195,7 +203,8 @@ fn in_whichever_order_they_look() {
     }
 }
 
-/// Without the message both go on waiting, on TCP in both directions; when one of them leaves, so does the other.
+/// Without the message both go on waiting, on TCP in both directions; when one of them leaves, so
+/// does the other.
 #[test]
 fn a_message_that_is_lost() {
     let _serial = serial();
@@ -209,13 +218,21 @@ fn a_message_that_is_lost() {
             let (server, client) = both(only(lost, |_| Fate::IsLost));
             assert_eq!((server.stage(), client.stage()), (at_server, at_client), "{lost}");
             assert!(!server.is_upgraded() && !client.is_upgraded(), "{lost}");
-            let (leaves, stays) = if server_leaves { (&server, &client) } else { (&client, &server) };
+            let (leaves, stays) =
+                if server_leaves { (&server, &client) } else { (&client, &server) };
             leaves.hangs_up();
             stays.step();
             assert!(stays.is_tcp(), "{lost}: {:?} {:?}", stays.stage(), stays.conn.phase());
             assert_eq!(stays.reasons(), (reason::RENDEZVOUS, Reason(0)), "{lost}");
         }
     }
+}
+
+/// Looks have gone on for so many operations and milliseconds.
+fn has_waited(end: &End, ops: u32, ms: u32) {
+    let at = &end.conn.upgrade;
+    end.conn.ops.store(at.since_ops.load(Relaxed) + ops, Relaxed);
+    at.since_ms.store(sys::coarse_ms().wrapping_sub(ms), Relaxed);
 }
 
 /// Nobody waits for ever.
@@ -225,7 +242,7 @@ fn an_end_that_is_not_answered_gives_up() {
     for lost in [PROPOSAL, ACCEPT, CONFIRM] {
         let (server, client) = both(only(lost, |_| Fate::IsLost));
         for end in [&server, &client] {
-            end.conn.ops.store(GIVE_UP, Relaxed);
+            has_waited(end, GIVE_UP + 1, PATIENCE_MS + 1);
         }
         client.step();
         server.step();
@@ -260,9 +277,20 @@ fn a_message_that_comes_twice() {
 
 /// Either both are upgraded or none is, and who is not says why.
 fn are_of_one_mind(server: &End, client: &End, what: &str) {
-    assert_eq!(server.is_upgraded(), client.is_upgraded(), "{what}: {:?} {:?}", server.reasons(), client.reasons());
+    assert_eq!(
+        server.is_upgraded(),
+        client.is_upgraded(),
+        "{what}: {:?} {:?}",
+        server.reasons(),
+        client.reasons()
+    );
     if !server.is_upgraded() {
-        assert!(server.is_tcp() && client.is_tcp(), "{what}: {:?} {:?}", server.stage(), client.stage());
+        assert!(
+            server.is_tcp() && client.is_tcp(),
+            "{what}: {:?} {:?}",
+            server.stage(),
+            client.stage()
+        );
         for end in [server, client] {
             assert_ne!(end.conn.reason(), Reason(0), "{what}");
         }
@@ -276,15 +304,20 @@ fn a_message_that_is_cut_off() {
         for (which, len) in messages(known).map(|raw| raw.len()).into_iter().enumerate() {
             for cut in 0..len {
                 let _first = anew(known);
-                let (server, client) = both(only(which, move |raw| Fate::Becomes(raw[..cut].to_vec())));
+                let (server, client) =
+                    both(only(which, move |raw| Fate::Becomes(raw[..cut].to_vec())));
                 are_of_one_mind(&server, &client, &format!("message {which}, {cut} bytes"));
-                assert!(!server.is_upgraded() || which == CONFIRM, "message {which} cut to {cut} bytes was taken");
+                assert!(
+                    !server.is_upgraded() || which == CONFIRM,
+                    "message {which} cut to {cut} bytes was taken"
+                );
             }
         }
     }
 }
 
-/// Where a Confirm names the buffer: a client that lies there, and names another one of its own, harms itself alone.
+/// Where a Confirm names the buffer: a client that lies there, and names another one of its own,
+/// harms itself alone.
 const TOKEN: core::ops::Range<usize> = 16..24;
 
 #[test]
@@ -294,7 +327,9 @@ fn a_message_with_a_wrong_byte() {
         let mut refused = 0;
         for (which, len) in messages(known).map(|raw| raw.len()).into_iter().enumerate() {
             let harmless = |at: &usize| known && which == CONFIRM && TOKEN.contains(at);
-            for (at, bits) in (0..len).filter(|at| !harmless(at)).flat_map(|at| [(at, 0x01), (at, 0xff)]) {
+            for (at, bits) in
+                (0..len).filter(|at| !harmless(at)).flat_map(|at| [(at, 0x01), (at, 0xff)])
+            {
                 let garble = move |raw: &[u8]| {
                     let mut raw = raw.to_vec();
                     raw[at] ^= bits;
@@ -302,11 +337,45 @@ fn a_message_with_a_wrong_byte() {
                 };
                 let _first = anew(known);
                 let (server, client) = both(only(which, garble));
-                are_of_one_mind(&server, &client, &format!("message {which}, byte {at} ^ {bits:#x}"));
+                are_of_one_mind(
+                    &server,
+                    &client,
+                    &format!("message {which}, byte {at} ^ {bits:#x}"),
+                );
                 refused += u32::from(!server.is_upgraded());
             }
         }
         assert!(refused > 200, "of so many changes only {refused} were seen");
+    }
+}
+
+/// An end of the next release but one declines, or is declined, with the numbers of both; one of
+/// the next release speaks ours.
+#[test]
+fn ends_of_different_releases() {
+    let _serial = serial();
+    for which in [PROPOSAL, ACCEPT] {
+        let of = |releases: [u8; 2]| {
+            let mut raw = messages(false)[which].clone();
+            let at = raw.len() - 18;
+            raw[at..at + 2].copy_from_slice(&releases);
+            both(only(which, move |_| Fate::Becomes(raw.clone())))
+        };
+        let (server, client) = of([1, 2]);
+        assert!(server.is_upgraded() && client.is_upgraded(), "{which}");
+        let (server, client) = of([2, 3]);
+        assert!(server.is_tcp() && client.is_tcp(), "{which}");
+        let (hears, said_it) = if which == ACCEPT { (client, server) } else { (server, client) };
+        let (ours, theirs) = (Releases::ours(), Releases { oldest: 2, newest: 3 });
+        let noted = Reason(Mismatch { ours, theirs }.word());
+        assert_eq!(hears.reasons(), (reason::VERSION, noted), "{which}");
+        let noted = Reason(Mismatch { ours, theirs: ours }.word());
+        assert_eq!(said_it.reasons(), (reason::VERSION, noted), "{which}");
+        // Numbers that are no range are no mark of ours.
+        let (server, client) = of([2, 1]);
+        assert!(server.is_tcp() && client.is_tcp(), "{which}");
+        let hears = if which == ACCEPT { client } else { server };
+        assert_eq!(hears.conn.reason(), reason::RENDEZVOUS, "{which}");
     }
 }
 
@@ -321,13 +390,19 @@ fn a_message_in_the_place_of_another() {
             let raw = messages[other].clone();
             let (server, client) = both(only(which, move |_| Fate::Becomes(raw.clone())));
             assert!(server.is_tcp() && client.is_tcp(), "{other} for {which}");
-            let (hears, said_it) = if which == ACCEPT { (&client, &server) } else { (&server, &client) };
+            let (hears, said_it) =
+                if which == ACCEPT { (&client, &server) } else { (&server, &client) };
             assert_eq!(hears.conn.reason(), reason::CNF_ERR, "{other} for {which}");
-            assert_eq!(said_it.reasons(), (reason::PEER_DECL, reason::CNF_ERR), "{other} for {which}");
+            assert_eq!(
+                said_it.reasons(),
+                (reason::PEER_DECL, reason::CNF_ERR),
+                "{other} for {which}"
+            );
         }
         let raw = declined.clone();
         let (server, client) = both(only(which, move |_| Fate::Becomes(raw.clone())));
-        let (hears, said_it) = if which == ACCEPT { (&client, &server) } else { (&server, &client) };
+        let (hears, said_it) =
+            if which == ACCEPT { (&client, &server) } else { (&server, &client) };
         assert_eq!(hears.reasons(), (reason::PEER_DECL, reason::MEMORY), "{which}");
         assert!(hears.is_tcp() && said_it.is_tcp(), "{which}");
         assert_eq!(said_it.conn.reason(), reason::RENDEZVOUS, "the channel was closed, {which}");
@@ -354,8 +429,15 @@ fn an_end_that_leaves_or_is_declined_on_the_way() {
             let ends = [&server, &client];
             let stays = ends[1 - leaves as usize];
             assert_eq!(stays.stage(), Stage::Over, "after {steps}: {leaves} {forged}");
-            assert!(stays.is_upgraded() || stays.is_tcp(), "after {steps}: {:?}", stays.conn.phase());
-            assert!(!was_upgraded || stays.is_upgraded(), "what stands does not fall with the channel");
+            assert!(
+                stays.is_upgraded() || stays.is_tcp(),
+                "after {steps}: {:?}",
+                stays.conn.phase()
+            );
+            assert!(
+                !was_upgraded || stays.is_upgraded(),
+                "what stands does not fall with the channel"
+            );
             if forged {
                 are_of_one_mind(&server, &client, &format!("declined to {leaves} after {steps}"));
             }
@@ -377,12 +459,108 @@ fn who_may_not_be_the_peer_is_told_so() {
     refuse(CLIENT, reason::PEER_UID);
     meet_each_other(&server, &client);
     go_on(&server, &client);
-    assert_eq!((client.conn.reason(), said()), (reason::PEER_UID, 0), "it has proposed nothing");
-    assert_eq!(server.conn.reason(), reason::RENDEZVOUS);
+    assert_eq!((client.conn.reason(), said()), (reason::PEER_UID, 1), "it has proposed nothing");
+    assert_eq!(server.reasons(), (reason::PEER_DECL, reason::PEER_UID));
     assert!(server.is_tcp() && client.is_tcp());
 }
 
-/// A client whose channel leads nowhere looks where the channel says, and only before it has confirmed.
+/// `--port-proof`, for a while.
+struct AsksForPorts;
+
+impl AsksForPorts {
+    fn new() -> Self {
+        CONFIG.port_proof.store(true, Relaxed);
+        Self
+    }
+}
+
+impl Drop for AsksForPorts {
+    fn drop(&mut self) {
+        CONFIG.port_proof.store(false, Relaxed);
+    }
+}
+
+/// Nobody is asked for a port where that is not wanted.
+#[test]
+fn who_has_no_name_stays_out_unasked() {
+    let _serial = serial();
+    let (server, client) = ends(|_, _| Fate::Arrives);
+    refuse(CLIENT, reason::NOBODY);
+    meet_each_other(&server, &client);
+    go_on(&server, &client);
+    assert!(server.is_tcp() && client.is_tcp());
+    assert_eq!(client.reasons(), (reason::NOBODY, Reason(0)));
+}
+
+/// The end that opened the connection can show its port to one that knows no users.
+#[test]
+fn who_has_no_name_shows_its_port() {
+    let _serial = serial();
+    let _asks = AsksForPorts::new();
+    let meets = |why| {
+        // The server of the handshake has opened the connection.
+        let (server, client) = ends(|_, _| Fate::Arrives);
+        refuse(CLIENT, why);
+        meet_each_other(&server, &client);
+        let own = |end: &End| end.conn.own().port_socket.load(Relaxed);
+        // On a busy machine the kernel may take a while to refuse a call.
+        for _ in 0..1000 {
+            if server.is_upgraded() && client.is_upgraded() {
+                break;
+            }
+            go_on(&server, &client);
+        }
+        assert_eq!((own(&server), own(&client)), (0, 0), "nobody listens any more");
+        server.is_upgraded() && client.is_upgraded()
+    };
+    for why in [reason::NOBODY, reason::CANNOT_ASK] {
+        // Another test's socket may be at that port for a moment, and then nothing is proved.
+        assert!((0..5).any(|_| meets(why)), "{why}");
+    }
+}
+
+/// Nobody can show a port that others may share: its connection's socket lets everybody listen
+/// there, or somebody does.
+#[test]
+fn a_port_that_others_may_share_proves_nothing() {
+    let _serial = serial();
+    let _asks = AsksForPorts::new();
+    // The client of the handshake has the socket of a listener that said SO_REUSEADDR.
+    let (server, client) = ends(|_, _| Fate::Arrives);
+    refuse(SERVER, reason::NOBODY);
+    meet_each_other(&server, &client);
+    go_on(&server, &client);
+    assert_eq!(server.reasons(), (reason::NOBODY, Reason(0)));
+    assert_eq!(client.reasons(), (reason::PEER_DECL, reason::NOBODY));
+}
+
+/// Who was not met under the connection's name, but says that it is the peer, has no port to show.
+#[test]
+fn a_port_that_is_not_shown_in_time() {
+    let _serial = serial();
+    let _asks = AsksForPorts::new();
+    let asked = |_, raw: &[u8]| match crate::proof::Said::decode(raw) {
+        Some(_) => Fate::IsLost,
+        None => Fate::Arrives,
+    };
+    let (server, client) = ends(asked);
+    refuse(CLIENT, reason::NOBODY);
+    meet_each_other(&server, &client);
+    for _ in 0..40 {
+        client.step();
+    }
+    assert_eq!(client.stage(), Stage::Meeting, "it has four seconds");
+    client.conn.upgrade.since_ms.store(sys::coarse_ms().wrapping_sub(5000), Relaxed);
+    for _ in 0..40 {
+        client.step();
+    }
+    assert_eq!(client.reasons(), (reason::NOBODY, Reason(0)));
+    server.step();
+    assert_eq!(server.reasons(), (reason::PEER_DECL, reason::NOBODY));
+}
+
+/// A client whose channel leads nowhere looks where the channel says, and only before it has
+/// confirmed.
 #[test]
 fn a_client_that_is_not_answered_looks_elsewhere() {
     let _serial = serial();
@@ -407,44 +585,4 @@ fn a_client_that_is_not_answered_looks_elsewhere() {
     client.step();
     assert!(client.is_tcp());
     assert_eq!(client.conn.reason(), reason::RENDEZVOUS);
-}
-
-/// A look that costs a socket is taken less often from the start, one that costs a call when it was often in vain.
-#[test]
-fn how_often_each_way_looks() {
-    let listens = [
-        Seeking::Name(Name::Listens(7)),
-        Seeking::Lane(Lane::Invites),
-        Seeking::Directory(Directory::Listens(7)),
-        Seeking::Broker(Broker::Listens(7)),
-    ];
-    let calls = [
-        Seeking::Name(Name::Calls),
-        Seeking::Lane(Lane::Awaits),
-        Seeking::Directory(Directory::Calls),
-        Seeking::Broker(Broker::Calls),
-    ];
-    assert!(listens.iter().all(|at| at.gap(100, 0) == 1 && at.gap(100, EAGER) == 51));
-    assert!(calls.iter().all(|at| at.gap(100, EAGER) == 25 && at.gap(1, EAGER) == 4));
-    assert_eq!(Seeking::Directory(Directory::Proves(7)).gap(1000, 100), 1);
-    assert_eq!(Seeking::Broker(Broker::Asks(7)).gap(640, 0), 11);
-    assert!(listens.iter().chain(&calls).all(|at| at.is_alone()));
-    assert!(!Seeking::Directory(Directory::Proves(7)).is_alone() && !Seeking::Broker(Broker::Dials(7)).is_alone());
-}
-
-/// A connection that leaves the network namespace mostly leaves the machine, too.
-#[test]
-fn how_long_each_way_looks() {
-    let _serial = serial();
-    let (end, _other) = ends(|_, _| Fate::Arrives);
-    let tires = |at: Seeking, ops| at.tires(end.conn, ops);
-    for at in [Seeking::Name(Name::Listens(7)), Seeking::Lane(Lane::Awaits)] {
-        assert_eq!((tires(at, GIVE_UP), tires(at, GIVE_UP + 1)), (None, Some(reason::PEER_NO_SMC)));
-    }
-    for at in [Seeking::Directory(Directory::Calls), Seeking::Broker(Broker::Calls)] {
-        assert_eq!((tires(at, GIVE_UP_FAR), tires(at, GIVE_UP_FAR + 1)), (None, Some(reason::PEER_NO_SMC)));
-    }
-    assert_eq!(tires(Seeking::Directory(Directory::Proves(7)), GIVE_UP_FAR + 1), Some(reason::UNPROVEN));
-    end.conn.set_reason(reason::NO_BROKER);
-    assert_eq!(tires(Seeking::Broker(Broker::Asks(7)), GIVE_UP_FAR + 1), Some(reason::NO_BROKER));
 }

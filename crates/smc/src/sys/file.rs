@@ -24,17 +24,22 @@ pub fn is_nonblocking(fd: c_int) -> bool {
     flags >= 0 && flags as c_int & libc::O_NONBLOCK != 0
 }
 
-/// One above the highest descriptor that can be open: the size of the kernel's table, of which it tells in /proc.
+/// One above the highest descriptor that can be open: the size of the kernel's table, of which it
+/// tells in /proc.
 pub fn descriptor_table_size() -> c_int {
     const USUAL: c_int = 1024;
-    let Ok(file) = rustix::fs::open(c"/proc/self/status", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
-    else {
+    let Ok(file) = rustix::fs::open(
+        c"/proc/self/status",
+        rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    ) else {
         return USUAL;
     };
     let mut text = [0u8; 2048];
     let n = rustix::io::read(&file, &mut text).unwrap_or(0);
     let lines = text[..n].split(|&b| b == b'\n');
-    let size = lines.filter_map(|line| line.strip_prefix(b"FDSize:")).next().map(<[u8]>::trim_ascii);
+    let size =
+        lines.filter_map(|line| line.strip_prefix(b"FDSize:")).next().map(<[u8]>::trim_ascii);
     size.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(USUAL)
 }
 
@@ -49,7 +54,9 @@ pub fn lseek(fd: c_int, by: i64, whence: c_int) -> Result<i64, i32> {
 pub fn ioctl_int(fd: c_int, req: u64) -> Result<c_int, Errno> {
     let mut v: c_int = 0;
     // SAFETY: the requests used write one int.
-    let r = unsafe { syscall(libc::SYS_ioctl, fd as usize, req as usize, &raw mut v as usize, 0, 0, 0) };
+    let r = unsafe {
+        syscall(libc::SYS_ioctl, fd as usize, req as usize, &raw mut v as usize, 0, 0, 0)
+    };
     if r < 0 { Err(-r as Errno) } else { Ok(v) }
 }
 
@@ -64,8 +71,8 @@ pub(crate) fn socket_of(fd: i32) -> Option<(u32, u32)> {
     Some((st.st_ino as u32, st.st_uid))
 }
 
-/// A new descriptor for the socket with this inode, if this process has one. Looks at one number after the other: for rare
-/// events.
+/// A new descriptor for the socket with this inode, if this process has one. Looks at one number
+/// after the other: for rare events.
 pub fn another_descriptor_of(inode: u32) -> Option<c_int> {
     let end = descriptor_limit().map_or(1024, |(now, _)| now.min(1 << 20) as c_int);
     let is = |fd| socket_inode(fd) == Some(inode);
@@ -89,7 +96,17 @@ pub fn open(path: &CStr, flags: c_int, mode: u32) -> c_int {
 pub fn open_at(folder: c_int, path: &CStr, flags: c_int, mode: u32) -> c_int {
     let flags = (flags | libc::O_CLOEXEC) as usize;
     // SAFETY: a NUL-terminated path.
-    let r = unsafe { syscall(libc::SYS_openat, folder as usize, path.as_ptr() as usize, flags, mode as usize, 0, 0) };
+    let r = unsafe {
+        syscall(
+            libc::SYS_openat,
+            folder as usize,
+            path.as_ptr() as usize,
+            flags,
+            mode as usize,
+            0,
+            0,
+        )
+    };
     r as c_int
 }
 
@@ -104,13 +121,12 @@ pub fn read(fd: c_int, to: &mut [u8]) -> isize {
 /// # Safety
 /// `to` must be writable for `len` bytes.
 pub unsafe fn read_into(fd: c_int, to: *mut u8, len: usize, at: Option<i64>) -> isize {
+    let (call, at) = match at {
+        Some(at) => (libc::SYS_pread64, at as usize),
+        None => (libc::SYS_read, 0),
+    };
     // SAFETY: forwarded.
-    unsafe {
-        match at {
-            Some(at) => syscall(libc::SYS_pread64, fd as usize, to as usize, len, at as usize, 0, 0),
-            None => syscall(libc::SYS_read, fd as usize, to as usize, len, 0, 0, 0),
-        }
-    }
+    unsafe { syscall(call, fd as usize, to as usize, len, at, 0, 0) }
 }
 
 /// `write(fd)`: a count, or a negative errno.
@@ -128,12 +144,27 @@ pub unsafe fn write_from(fd: c_int, from: *const u8, len: usize) -> isize {
     unsafe { syscall(libc::SYS_write, fd as usize, from as usize, len, 0, 0, 0) }
 }
 
+/// `pwrite(fd)`: a count, or a negative errno.
+pub fn write_at(fd: c_int, from: &[u8], at: usize) -> isize {
+    // SAFETY: a live buffer.
+    unsafe {
+        syscall(libc::SYS_pwrite64, fd as usize, from.as_ptr() as usize, from.len(), at, 0, 0)
+    }
+}
+
+/// `fchmod(fd)`.
+pub fn set_mode(fd: c_int, mode: u32) -> isize {
+    // SAFETY: integers only.
+    unsafe { syscall(libc::SYS_fchmod, fd as usize, mode as usize, 0, 0, 0, 0) }
+}
+
 /// `pipe2`, nonblocking and close-on-exec: the ends to read from and to write to.
 pub fn pipe() -> Result<[c_int; 2], Errno> {
     let mut ends = [-1; 2];
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: the kernel writes two ints.
-    let r = unsafe { syscall(libc::SYS_pipe2, ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0) };
+    let r =
+        unsafe { syscall(libc::SYS_pipe2, ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0) };
     if r < 0 { Err(-r as Errno) } else { Ok(ends) }
 }
 
@@ -152,7 +183,9 @@ pub fn stat_path(path: &CStr, flags: c_int) -> Option<libc::stat> {
     // SAFETY: all-zero is a valid stat.
     let mut st: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: a NUL-terminated path, and `st` is live.
-    let r = unsafe { syscall(libc::SYS_newfstatat, folder, path, &raw mut st as usize, flags as usize, 0, 0) };
+    let r = unsafe {
+        syscall(libc::SYS_newfstatat, folder, path, &raw mut st as usize, flags as usize, 0, 0)
+    };
     (r == 0).then_some(st)
 }
 
@@ -164,7 +197,8 @@ pub fn kind_of(fd: c_int) -> u32 {
 /// How many descriptors lie unread on a Unix socket; None if the kernel does not tell.
 pub fn descriptors_on(fd: c_int) -> Option<u32> {
     let path = format!("/proc/self/fdinfo/{fd}");
-    let file = rustix::fs::open(path, rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()).ok()?;
+    let file =
+        rustix::fs::open(path, rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()).ok()?;
     let mut text = [0; 512];
     let n = rustix::io::read(&file, &mut text[..]).ok()?;
     let text = core::str::from_utf8(&text[..n]).ok()?;
@@ -184,14 +218,26 @@ pub fn file_system_of(fd: c_int) -> Option<i64> {
 /// `unlink` of a NUL-terminated path.
 pub fn unlink(path: &CStr) -> isize {
     // SAFETY: a NUL-terminated path.
-    unsafe { syscall(libc::SYS_unlinkat, libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0, 0) }
+    unsafe {
+        syscall(libc::SYS_unlinkat, libc::AT_FDCWD as usize, path.as_ptr() as usize, 0, 0, 0, 0)
+    }
 }
 
 /// `readlink` of a NUL-terminated path: how many bytes of `to` it filled.
 pub fn readlink<'a>(path: &CStr, to: &'a mut [u8]) -> Option<&'a [u8]> {
     let (at, len) = (to.as_mut_ptr() as usize, to.len());
     // SAFETY: a NUL-terminated path and a live buffer.
-    let r = unsafe { syscall(libc::SYS_readlinkat, libc::AT_FDCWD as usize, path.as_ptr() as usize, at, len, 0, 0) };
+    let r = unsafe {
+        syscall(
+            libc::SYS_readlinkat,
+            libc::AT_FDCWD as usize,
+            path.as_ptr() as usize,
+            at,
+            len,
+            0,
+            0,
+        )
+    };
     to.get(..usize::try_from(r).ok()?)
 }
 
@@ -205,7 +251,17 @@ pub fn read_folder(fd: c_int, records: &mut [u64]) -> isize {
 /// `memfd_create` with MFD_CLOEXEC; a descriptor or a negative errno.
 pub fn memfd(name: &CStr) -> c_int {
     // SAFETY: a NUL-terminated name.
-    let r = unsafe { syscall(libc::SYS_memfd_create, name.as_ptr() as usize, libc::MFD_CLOEXEC as usize, 0, 0, 0, 0) };
+    let r = unsafe {
+        syscall(
+            libc::SYS_memfd_create,
+            name.as_ptr() as usize,
+            libc::MFD_CLOEXEC as usize,
+            0,
+            0,
+            0,
+            0,
+        )
+    };
     r as c_int
 }
 

@@ -7,7 +7,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::raw::syscall;
 
-/// Whether nothing can be mapped at `p`: below the kernel's mmap_min_addr, or not in a process's half of the addresses.
+/// Whether nothing can be mapped at `p`: below the kernel's mmap_min_addr, or not in a process's
+/// half of the addresses.
 #[inline(always)]
 pub fn faulty(p: *const u8) -> bool {
     const LOWEST: usize = 1 << 16;
@@ -18,7 +19,8 @@ pub fn faulty(p: *const u8) -> bool {
 /// Memory from the kernel, zeroed, reserved only; null when there is none.
 pub fn reserve(len: usize, shared: bool) -> *mut c_void {
     let kind = if shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
-    shm::address::map(len, ProtFlags::READ | ProtFlags::WRITE, kind, None).unwrap_or(core::ptr::null_mut())
+    shm::address::map(len, ProtFlags::READ | ProtFlags::WRITE, kind, None)
+        .unwrap_or(core::ptr::null_mut())
 }
 
 /// Gives back what `reserve` gave.
@@ -30,7 +32,8 @@ pub unsafe fn give_back(memory: *mut c_void, len: usize) {
     unsafe { shm::address::unmap(memory, len) };
 }
 
-/// Private memory from the kernel, zeroed, writable, for which it need not have room yet; null when there is none.
+/// Private memory from the kernel, zeroed, writable, for which it need not have room yet; null when
+/// there is none.
 pub fn anonymous(len: usize) -> *mut u8 {
     map_private(core::ptr::null_mut(), len, libc::MAP_NORESERVE)
 }
@@ -46,16 +49,23 @@ pub unsafe fn renew(memory: *mut c_void, len: usize) {
 fn map_private(at: *mut c_void, len: usize, flags: c_int) -> *mut u8 {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags) as usize;
-    // SAFETY: a fresh mapping, which replaces another one only for `renew`, whose caller vouches for that.
+    // SAFETY: a fresh mapping, which replaces another one only for `renew`, whose caller vouches
+    // for that.
     let p = unsafe { syscall(libc::SYS_mmap, at as usize, len, prot, flags, usize::MAX, 0) };
     if p < 0 { core::ptr::null_mut() } else { p as *mut u8 }
 }
 
 /// The first `len` bytes of a file, shared and writable; null where they cannot be had.
 pub fn map_file(fd: c_int, len: usize) -> *mut u8 {
+    map_file_at(fd, len, 0)
+}
+
+/// `len` bytes of a file from `offset` on, likewise.
+pub fn map_file_at(fd: c_int, len: usize, offset: u64) -> *mut u8 {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let (kind, fd) = (libc::MAP_SHARED as usize, fd as usize);
     // SAFETY: a fresh mapping.
-    let p = unsafe { syscall(libc::SYS_mmap, 0, len, prot, libc::MAP_SHARED as usize, fd as usize, 0) };
+    let p = unsafe { syscall(libc::SYS_mmap, 0, len, prot, kind, fd, offset as usize) };
     if p < 0 { core::ptr::null_mut() } else { p as *mut u8 }
 }
 

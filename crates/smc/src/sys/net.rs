@@ -29,9 +29,12 @@ pub unsafe fn send(fd: c_int, buf: *const u8, len: usize, flags: c_int) -> isize
 /// `socketpair`: connected Unix stream sockets, nonblocking and close-on-exec.
 pub fn unix_pair() -> Result<[c_int; 2], Errno> {
     let mut ends = [-1; 2];
-    let (domain, kind) = (libc::AF_UNIX as usize, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let (domain, kind) =
+        (libc::AF_UNIX as usize, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     // SAFETY: the kernel writes two ints.
-    let r = unsafe { syscall(libc::SYS_socketpair, domain, kind as usize, 0, ends.as_mut_ptr() as usize, 0, 0) };
+    let r = unsafe {
+        syscall(libc::SYS_socketpair, domain, kind as usize, 0, ends.as_mut_ptr() as usize, 0, 0)
+    };
     if r < 0 { Err(-r as Errno) } else { Ok(ends) }
 }
 
@@ -114,13 +117,17 @@ pub fn socket(family: c_int, kind: c_int, protocol: c_int) -> isize {
 /// `bind` to an address as the kernel has it.
 pub fn bind(fd: c_int, address: &[u8]) -> isize {
     // SAFETY: a live address.
-    unsafe { syscall(libc::SYS_bind, fd as usize, address.as_ptr() as usize, address.len(), 0, 0, 0) }
+    unsafe {
+        syscall(libc::SYS_bind, fd as usize, address.as_ptr() as usize, address.len(), 0, 0, 0)
+    }
 }
 
 /// `connect` to an address as the kernel has it.
 pub fn connect(fd: c_int, address: &[u8]) -> isize {
     // SAFETY: a live address.
-    unsafe { syscall(libc::SYS_connect, fd as usize, address.as_ptr() as usize, address.len(), 0, 0, 0) }
+    unsafe {
+        syscall(libc::SYS_connect, fd as usize, address.as_ptr() as usize, address.len(), 0, 0, 0)
+    }
 }
 
 /// `listen`.
@@ -136,12 +143,15 @@ pub fn accept(fd: c_int) -> isize {
     unsafe { syscall(libc::SYS_accept4, fd as usize, 0, 0, flags, 0, 0) }
 }
 
-/// The address of a socket (`getsockname`) or of its peer (`getpeername`) as the kernel has it, in the first of these bytes.
+/// The address of a socket (`getsockname`) or of its peer (`getpeername`) as the kernel has it, in
+/// the first of these bytes.
 pub fn name_of(fd: c_int, peer: bool) -> Option<[u8; 28]> {
     let call = if peer { libc::SYS_getpeername } else { libc::SYS_getsockname };
     let mut raw = [0u8; 28];
     let mut len = raw.len() as u32;
     // SAFETY: `raw` has `len` bytes.
-    let r = unsafe { syscall(call, fd as usize, raw.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0) };
+    let r = unsafe {
+        syscall(call, fd as usize, raw.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0)
+    };
     (r >= 0).then_some(raw)
 }

@@ -38,7 +38,8 @@ impl SignalsHeld {
     #[expect(clippy::new_without_default, reason = "it has an effect")]
     /// Holds them back from now on.
     pub fn new() -> Self {
-        let own = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+        let own =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
         let mask = own.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
         let mut held = Self { before: 0 };
         set_signal_mask(&mask, &raw mut held.before);
@@ -55,7 +56,9 @@ impl Drop for SignalsHeld {
 fn set_signal_mask(mask: &u64, before: *mut u64) {
     let (how, mask) = (libc::SIG_SETMASK as usize, core::ptr::from_ref(mask) as usize);
     // SAFETY: live words of the kernel's size of a mask.
-    unsafe { syscall(libc::SYS_rt_sigprocmask, how, mask, before as usize, size_of::<u64>(), 0, 0) };
+    unsafe {
+        syscall(libc::SYS_rt_sigprocmask, how, mask, before as usize, size_of::<u64>(), 0, 0)
+    };
 }
 
 /// `getppid()`; 0 where the parent is in another PID namespace.
@@ -105,7 +108,9 @@ pub fn handler_of(signal: c_int) -> Option<(usize, c_int)> {
     }
     let mut action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
     // SAFETY: a live action to fill in, of the kernel's layout and size of mask.
-    let r = unsafe { syscall(libc::SYS_rt_sigaction, signal as usize, 0, &raw mut action as usize, MASK, 0, 0) };
+    let r = unsafe {
+        syscall(libc::SYS_rt_sigaction, signal as usize, 0, &raw mut action as usize, MASK, 0, 0)
+    };
     (r >= 0).then_some((action.handler, action.flags as c_int))
 }
 
@@ -117,6 +122,8 @@ pub fn random() -> Option<u64> {
     let mut bytes = [0u8; 8];
     let flags = libc::GRND_NONBLOCK as usize;
     // SAFETY: `bytes` is live.
-    let r = unsafe { syscall(libc::SYS_getrandom, bytes.as_mut_ptr() as usize, bytes.len(), flags, 0, 0, 0) };
+    let r = unsafe {
+        syscall(libc::SYS_getrandom, bytes.as_mut_ptr() as usize, bytes.len(), flags, 0, 0, 0)
+    };
     (r == 8).then(|| u64::from_ne_bytes(bytes))
 }

@@ -1,14 +1,18 @@
 //! Clocks, and the processor.
 #![allow(unsafe_code)]
 
-/// The processor this thread runs on, plus one (0 where it cannot be told cheaply), and the time in `ticks`.
+/// The processor this thread runs on, plus one (0 where it cannot be told cheaply), and the time in
+/// `ticks`.
 #[inline]
 pub fn cpu_and_ticks() -> (u32, u64) {
     #[cfg(target_arch = "x86_64")]
     {
         let (aux, low, high): (u32, u32, u32);
-        // SAFETY: rdtscp reads the time stamp and IA32_TSC_AUX, in which Linux keeps the processor number.
-        unsafe { core::arch::asm!("rdtscp", out("eax") low, out("edx") high, out("ecx") aux, options(nomem, nostack)) };
+        // SAFETY: rdtscp reads the time stamp and IA32_TSC_AUX, in which Linux keeps the processor
+        // number.
+        unsafe {
+            core::arch::asm!("rdtscp", out("eax") low, out("edx") high, out("ecx") aux, options(nomem, nostack))
+        };
         ((aux & 0xfff) + 1, u64::from(high) << 32 | u64::from(low))
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -47,12 +51,18 @@ pub fn now_ns() -> u64 {
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 
-/// Monotonic nanoseconds as of the kernel's last tick: a few milliseconds late, and cheaper than `now_ns`.
+/// Monotonic nanoseconds as of the kernel's last tick: a few milliseconds late, and cheaper than
+/// `now_ns`.
 pub fn coarse_ns() -> u64 {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a live timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+/// Monotonic milliseconds by `coarse_ns`; they wrap after 49 days.
+pub fn coarse_ms() -> u32 {
+    (coarse_ns() / 1_000_000) as u32
 }
 
 /// The time of day: seconds and nanoseconds.

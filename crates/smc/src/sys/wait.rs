@@ -26,27 +26,48 @@ pub unsafe fn ppoll(
     let mut limit = unsafe { limit.as_ref() }.copied();
     let limit = limit.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
     // SAFETY: the caller's obligation; `limit` is live.
-    unsafe { syscall(libc::SYS_ppoll, list as usize, n as usize, limit as usize, mask as usize, MASK, 0) }
+    unsafe {
+        syscall(libc::SYS_ppoll, list as usize, n as usize, limit as usize, mask as usize, MASK, 0)
+    }
 }
 
-/// Polls descriptors for at most so many nanoseconds, less than a second; how many have something, or a negative errno.
+/// Polls descriptors for at most so many nanoseconds, less than a second; how many have something,
+/// or a negative errno.
 pub fn poll_for(list: &mut [libc::pollfd], ns: u32) -> isize {
     let limit = libc::timespec { tv_sec: 0, tv_nsec: ns.into() };
     // SAFETY: live locals.
-    unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, &raw const limit, core::ptr::null()) }
+    unsafe {
+        ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, &raw const limit, core::ptr::null())
+    }
 }
 
 /// `epoll_create1` with EPOLL_CLOEXEC; a descriptor or a negative errno.
 pub fn epoll_create() -> c_int {
     // SAFETY: no pointers.
-    unsafe { syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0) as c_int }
+    unsafe {
+        syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC as usize, 0, 0, 0, 0, 0) as c_int
+    }
 }
 
 /// `epoll_ctl`.
 pub fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: &libc::epoll_event) -> isize {
-    let event = core::ptr::from_ref(event) as usize;
     // SAFETY: a live event, which the kernel only reads.
-    unsafe { syscall(libc::SYS_epoll_ctl, ep as usize, op as usize, fd as usize, event, 0, 0) }
+    unsafe { epoll_ctl_raw(ep, op, fd, event) }
+}
+
+/// The same with an event of the application's.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn epoll_ctl_raw(
+    ep: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *const libc::epoll_event,
+) -> isize {
+    let [ep, op, fd] = [ep, op, fd].map(|n| n as usize);
+    // SAFETY: forwarded.
+    unsafe { syscall(libc::SYS_epoll_ctl, ep, op, fd, event as usize, 0, 0) }
 }
 
 /// `epoll_pwait`, with milliseconds.
@@ -60,7 +81,8 @@ pub unsafe fn epoll_pwait(
     ms: c_int,
     mask: *const libc::sigset_t,
 ) -> isize {
-    let (ep, out, n, ms, mask) = (ep as usize, out as usize, n as usize, ms as usize, mask as usize);
+    let (ep, out, n, ms, mask) =
+        (ep as usize, out as usize, n as usize, ms as usize, mask as usize);
     // SAFETY: forwarded.
     unsafe { syscall(libc::SYS_epoll_pwait, ep, out, n, ms, mask, MASK) }
 }
@@ -76,7 +98,8 @@ pub unsafe fn epoll_pwait2(
     limit: *const libc::timespec,
     mask: *const libc::sigset_t,
 ) -> isize {
-    let (ep, out, n, limit, mask) = (ep as usize, out as usize, n as usize, limit as usize, mask as usize);
+    let (ep, out, n, limit, mask) =
+        (ep as usize, out as usize, n as usize, limit as usize, mask as usize);
     // SAFETY: forwarded.
     unsafe { syscall(libc::SYS_epoll_pwait2, ep, out, n, limit, mask, MASK) }
 }

@@ -22,7 +22,7 @@ impl End {
         let conn = table.conn(index);
         conn.reset();
         smc::witness::begin(conn);
-        conn.pid.store(sys::getpid(), Relaxed);
+        conn.identity.pid.store(sys::getpid(), Relaxed);
         sys::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
         Self { conn, index, fd, open: true }
     }
@@ -86,7 +86,8 @@ impl End {
             match self.conn.recv(self.fd, &mut Pieces::new(&iov), flags) {
                 Got::Bytes(n) => return Ok(n),
                 Got::Eof => return Ok(0),
-                Got::Err(e) => return Err(e),
+                Got::Held => return Err(libc::EAGAIN),
+                Got::Err(e) => return Err(e.errno()),
                 Got::Kernel => {}
                 Got::Empty => {
                     let ev = sys::poll_now(self.fd, libc::POLLRDHUP);
@@ -95,14 +96,21 @@ impl End {
                         return Err(libc::EAGAIN);
                     }
                     looked += 1;
-                    assert!(looked < 1000, "said to be readable, but there is nothing: {}", self.describe());
+                    assert!(
+                        looked < 1000,
+                        "said to be readable, but there is nothing: {}",
+                        self.describe()
+                    );
                 }
             }
         }
     }
 
     fn recv_kernel(&self, buf: &mut [u8], flags: i32) -> Option<Result<usize, i32>> {
-        assert!(self.conn.enter_kernel_recv() || self.conn.receives_on_ring(), "nobody else receives");
+        assert!(
+            self.conn.enter_kernel_recv() || self.conn.receives_on_ring(),
+            "nobody else receives"
+        );
         if self.conn.receives_on_ring() {
             return None;
         }
@@ -146,7 +154,7 @@ impl End {
                 }
                 Sent::Full => return or_done(done, libc::EAGAIN),
                 Sent::Held => return or_done(done, libc::EAGAIN),
-                Sent::Err(e) => return or_done(done, e),
+                Sent::Err(e) => return or_done(done, e.errno()),
                 Sent::Kernel if self.conn.sends_are_back() => {}
                 Sent::Kernel if done > 0 => return Ok(done),
                 Sent::Kernel => {
@@ -180,7 +188,7 @@ impl End {
         meet::abandon(self.conn, self.fd);
         self.conn.close(self.fd);
         group::release(self.conn);
-        self.conn.gen_.fetch_add(1, Release);
+        self.conn.identity.gen_.fetch_add(1, Release);
         table::get().expect("a table").free(self.index);
         self.fd
     }
@@ -192,7 +200,7 @@ impl End {
         // The tables of the device went with the process, but ours stays.
         meet::abandon(self.conn, -1);
         group::release(self.conn);
-        self.conn.gen_.fetch_add(1, Release);
+        self.conn.identity.gen_.fetch_add(1, Release);
         table::get().expect("a table").free(self.index);
     }
 

@@ -36,7 +36,15 @@ pub struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     pub fn new(port: Port, flow: &'a Flow, stream: u8, until: Instant) -> Self {
-        Self { port, flow, pattern: pattern(stream), sizes: Sizes(u64::from(stream)), at: 0, left: 0, until }
+        Self {
+            port,
+            flow,
+            pattern: pattern(stream),
+            sizes: Sizes(u64::from(stream)),
+            at: 0,
+            left: 0,
+            until,
+        }
     }
 
     /// Sends one request as far as there is room; whether all of it.
@@ -83,7 +91,14 @@ pub struct Receiver<'a> {
 impl<'a> Receiver<'a> {
     pub fn new(port: Port, flow: &'a Flow, stream: u8) -> Self {
         let buf = vec![0; MOST];
-        Self { port, flow, pattern: pattern(stream), sizes: Sizes(u64::from(stream) + 100), at: 0, buf }
+        Self {
+            port,
+            flow,
+            pattern: pattern(stream),
+            sizes: Sizes(u64::from(stream) + 100),
+            at: 0,
+            buf,
+        }
     }
 
     /// Receives at most `n` bytes.
@@ -91,7 +106,11 @@ impl<'a> Receiver<'a> {
         let got = self.port.recv(&mut self.buf[..n]);
         match got {
             Got::Bytes(n) => {
-                assert!(self.buf[..n] == *part(&self.pattern, self.at, n), "wrong bytes behind {}", self.at);
+                assert!(
+                    self.buf[..n] == *part(&self.pattern, self.at, n),
+                    "wrong bytes behind {}",
+                    self.at
+                );
                 self.at += n as u64;
                 self.flow.got.store(self.at, Relaxed);
             }
@@ -116,7 +135,8 @@ impl<'a> Receiver<'a> {
 
 /// Runs `work` on connections while a watchdog looks on, and checks that all came through.
 pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Instant)) {
-    let flow = || Flow { sent: AtomicU64::new(0), got: AtomicU64::new(0), done: AtomicBool::new(false) };
+    let flow =
+        || Flow { sent: AtomicU64::new(0), got: AtomicU64::new(0), done: AtomicBool::new(false) };
     let flows: Vec<Flow> = (0..pairs.len() * 2).map(|_| flow()).collect();
     let over = Arc::new(AtomicBool::new(false));
     thread::scope(|s| {
@@ -139,7 +159,10 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
                         );
                         for (a, b) in pairs {
                             for end in [a, b] {
-                                let (rx, tx) = (end.conn.sleepers.others(READS), end.conn.sleepers.others(WRITES));
+                                let (rx, tx) = (
+                                    end.conn.sleepers.others(READS),
+                                    end.conn.sleepers.others(WRITES),
+                                );
                                 let _ = writeln!(
                                     stderr(),
                                     "  sleepers {rx} {tx} ready {:#x} {}",
@@ -148,7 +171,8 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
                                 );
                             }
                         }
-                        // Not by eprintln, whose text would be lost; and the sleepers cannot be woken.
+                        // Not by eprintln, whose text would be lost; and the sleepers cannot be
+                        // woken.
                         std::process::abort();
                     }
                 }
@@ -160,7 +184,11 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
     for f in &flows {
         assert_eq!(f.sent.load(Relaxed), f.got.load(Relaxed), "{name}");
     }
-    let doorbells: u64 = pairs.iter().flat_map(|(a, b)| [a, b]).map(|e| e.conn.tx.counts.doorbells.load(Relaxed)).sum();
+    let doorbells: u64 = pairs
+        .iter()
+        .flat_map(|(a, b)| [a, b])
+        .map(|e| e.conn.tx.counts.doorbells.load(Relaxed))
+        .sum();
     let bytes: u64 = flows.iter().map(|f| f.got.load(Relaxed)).sum();
     println!("{name}: {} MB, {doorbells} doorbells for data", bytes >> 20);
 }

@@ -1,5 +1,5 @@
-//! Two ends of a real loopback TCP connection in one process, each used through its `Conn` as the hooks of the
-//! preloaded library use it, but without ever waiting.
+//! Two ends of a real loopback TCP connection in one process, each used through its `Conn` as the
+//! hooks of the preloaded library use it, but without ever waiting.
 #![allow(unsafe_code)]
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -28,6 +28,8 @@ pub fn serial() -> MutexGuard<'static, ()> {
     let guard = LOCK.lock().unwrap_or_else(|e| e.into_inner());
     let config = &smc::config::CONFIG;
     config.copy.store(false, Relaxed);
+    // A step of a test is one of an upgrade whose time has come.
+    config.after.store(0, Relaxed);
     config.dmb_size.store(64 << 10, Relaxed);
     let (device, checked) = device();
     smc::setting::set(b"PREFER", device);
@@ -56,7 +58,8 @@ pub fn copying() -> bool {
     device().0 != b"loopback"
 }
 
-/// All tests of this binary over another device, in a process of their own, since link groups outlive a test.
+/// All tests of this binary over another device, in a process of their own, since link groups
+/// outlive a test.
 pub fn again(device: &str) {
     let mut tests = Command::new(std::env::current_exe().expect("own path"));
     tests.args(["--skip", "over::"]).env(DEVICE, device);
@@ -84,7 +87,8 @@ macro_rules! over {
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use over;
 
-/// Does `what` while `peer`, over a device on which it must be asked, looks at its connection as a waiting program does.
+/// Does `what` while `peer`, over a device on which it must be asked, looks at its connection as a
+/// waiting program does.
 pub fn while_looked_at<R>(peer: Option<&End>, what: impl FnOnce() -> R) -> R {
     let Some(peer) = peer.filter(|_| copying()) else { return what() };
     let (conn, fd, done) = (peer.conn, peer.fd, AtomicBool::new(false));
@@ -109,21 +113,29 @@ pub fn raw_recv(fd: i32, buf: &mut [u8], flags: i32) -> Result<usize, i32> {
 
 pub fn raw_send(fd: i32, data: &[u8]) -> Result<usize, i32> {
     // SAFETY: the data is live.
-    let r = unsafe { sys::send(fd, data.as_ptr(), data.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let r = unsafe {
+        sys::send(fd, data.as_ptr(), data.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
     if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
 }
 
-/// A TCP connection: the end that listens at the rendezvous, and the end that calls. They meet by its name, where a
-/// stranger can take part, and not in the memory of link groups that there are already.
+/// A TCP connection: the end that listens at the rendezvous, and the end that calls. They meet by
+/// its name, where a stranger can take part, and not in the memory of link groups that there are
+/// already.
 pub fn tcp(v6: bool) -> (i32, i32) {
     smc::group::lanes::forget_peers();
     connection(v6)
 }
 
 fn connection(v6: bool) -> (i32, i32) {
-    let local = if v6 { SocketAddr::from((Ipv6Addr::LOCALHOST, 0)) } else { (Ipv4Addr::LOCALHOST, 0).into() };
+    let local = if v6 {
+        SocketAddr::from((Ipv6Addr::LOCALHOST, 0))
+    } else {
+        (Ipv4Addr::LOCALHOST, 0).into()
+    };
     let listener = TcpListener::bind(local).expect("a listener");
-    let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
+    let one =
+        TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
     let (other, _) = listener.accept().expect("its other end");
     let (one, other) = (one.into_raw_fd(), other.into_raw_fd());
     let [local, peer] = smc::inet::names(one).expect("both names");

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::*;
 
 use proptest::prelude::*;
-use smc::conn::{Got, IN, OUT, Pieces, Sent};
+use smc::conn::{Got, IN, OUT, Pieces, RecvError, SendError, Sent};
 
 use super::{End, bytes, copying};
 
@@ -49,7 +49,11 @@ impl<'a> Direction<'a> {
     /// What the sender may believe to be free: it looks only when it has to.
     pub fn free(&self, want: usize) -> usize {
         let known = self.size - (self.sent - self.from.conn.tx.snapshot().cons.pos);
-        if known >= want as u64 { known as usize } else { (self.size - self.outstanding()) as usize }
+        if known >= want as u64 {
+            known as usize
+        } else {
+            (self.size - self.outstanding()) as usize
+        }
     }
 
     /// Sent, and not known to be read.
@@ -80,7 +84,10 @@ impl<'a> Direction<'a> {
         let sent = self.from.conn.send(self.from.fd, &mut from);
         let took = if let Sent::Bytes(n) = sent { n } else { 0 };
         prop_assert_eq!(from.left(), n - took);
-        prop_assert_eq!(self.from.conn.tx.counts.full.load(Relaxed) - full, u64::from(sent == Sent::Full));
+        prop_assert_eq!(
+            self.from.conn.tx.counts.full.load(Relaxed) - full,
+            u64::from(sent == Sent::Full)
+        );
         let expect = match n {
             // The kernel's to answer: there may be an error.
             0 => Sent::Kernel,
@@ -112,7 +119,7 @@ impl<'a> Direction<'a> {
         let expect = match n {
             _ if data.is_empty() => Sent::Kernel,
             _ if free == 0 => Sent::Full,
-            0 if fails => Sent::Err(libc::EIO),
+            0 if fails => Sent::Err(SendError::Source(libc::EIO)),
             n => Sent::Bytes(n),
         };
         prop_assert_eq!(&sent, &expect);
@@ -157,7 +164,7 @@ impl<'a> Direction<'a> {
         let took = n.min(self.queue.len()).min(limit);
         let expect = match took {
             _ if self.queue.is_empty() => Got::Empty,
-            0 if fails && n > 0 => Got::Err(libc::EPIPE),
+            0 if fails && n > 0 => Got::Err(RecvError::Sink(libc::EPIPE)),
             n => Got::Bytes(n),
         };
         prop_assert_eq!(&got, &expect);
@@ -168,7 +175,12 @@ impl<'a> Direction<'a> {
     fn read(&mut self, n: usize) -> Result<(), TestCaseError> {
         self.queue.drain(..n);
         let lag = self.outstanding() - self.queue.len() as u64;
-        prop_assert!(lag < self.size / 4, "{} bytes freed and not told of a ring of {}", lag, self.size);
+        prop_assert!(
+            lag < self.size / 4,
+            "{} bytes freed and not told of a ring of {}",
+            lag,
+            self.size
+        );
         // Where telling costs a copy it waits for a reason.
         if self.queue.is_empty() && !copying() || self.asked {
             prop_assert_eq!(lag, 0, "the sender asked: {}, left: {}", self.asked, self.queue.len());
@@ -191,9 +203,16 @@ impl<'a> Direction<'a> {
         prop_assert!(self.outstanding() >= self.queue.len() as u64);
         prop_assert_eq!(to.conn.has_news(), !self.queue.is_empty());
         let (reader, writer) = (to.conn.ready(to.fd), from.conn.ready(from.fd));
-        let (readable, writable) = (!self.queue.is_empty(), self.outstanding() <= self.size / 3 * 2);
+        let (readable, writable) =
+            (!self.queue.is_empty(), self.outstanding() <= self.size / 3 * 2);
         prop_assert_eq!(reader & IN, if readable { IN } else { 0 });
-        prop_assert_eq!(writer & OUT, if writable { OUT } else { 0 }, "{} of {}", self.outstanding(), self.size);
+        prop_assert_eq!(
+            writer & OUT,
+            if writable { OUT } else { 0 },
+            "{} of {}",
+            self.outstanding(),
+            self.size
+        );
         prop_assert_eq!((reader | writer) & !(IN | OUT), 0, "no ends");
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! A stranger at the rendezvous: SEQPACKET sockets without the crate's help, and CLC messages to say wrongly.
+//! A stranger at the rendezvous: SEQPACKET sockets without the crate's help, and CLC messages to
+//! say wrongly.
 #![allow(unsafe_code)]
 
 use std::io::Error;
@@ -8,15 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smc::clc::negotiate::RELEASE;
 use smc::clc::{
-    Accept, Decline, Device, Devices, Eid, FirstContact, Gid, Message, Os, Proposal, SizeCode, SmcD, SmcDLevel, SmcDv2,
-    Version,
+    Accept, Decline, Device, Devices, Eid, FirstContact, Gid, Message, Os, Proposal, SizeCode,
+    SmcD, SmcDLevel, SmcDv2, Version,
 };
 use smc::inet::TcpInfo;
 use smc::reason::Reason;
 
 static STRANGER: AtomicU64 = AtomicU64::new(7);
 
-/// The next stranger is somebody else: what we keep of one, such as a link group, must not help another test along.
+/// The next stranger is somebody else: what we keep of one, such as a link group, must not help
+/// another test along.
 pub fn next_stranger() {
     STRANGER.fetch_add(1, Relaxed);
 }
@@ -58,22 +60,36 @@ fn address(fd: i32) -> (libc::sockaddr_un, u32) {
 
 fn socket() -> OwnedFd {
     // SAFETY: integers only; the descriptor is fresh.
-    unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) }
+    unsafe {
+        OwnedFd::from_raw_fd(libc::socket(
+            libc::AF_UNIX,
+            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
+            0,
+        ))
+    }
 }
 
 /// Takes the rendezvous name of a connection.
 pub fn listen(fd: i32) -> OwnedFd {
     let (s, (a, len)) = (socket(), address(fd));
     // SAFETY: a live address of that length.
-    let r = unsafe { libc::bind(s.as_raw_fd(), (&raw const a).cast(), len) | libc::listen(s.as_raw_fd(), 4) };
+    let r = unsafe {
+        libc::bind(s.as_raw_fd(), (&raw const a).cast(), len) | libc::listen(s.as_raw_fd(), 4)
+    };
     assert_eq!(r, 0, "bind: {}", Error::last_os_error());
     s
 }
 
 pub fn accept(listener: &OwnedFd) -> OwnedFd {
     // SAFETY: no address is asked for; the descriptor is fresh.
-    let fd =
-        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+    let fd = unsafe {
+        libc::accept4(
+            listener.as_raw_fd(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_CLOEXEC,
+        )
+    };
     assert!(fd >= 0, "accept: {}", Error::last_os_error());
     // SAFETY: checked.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -90,7 +106,8 @@ pub fn connect(fd: i32) -> Option<OwnedFd> {
 pub fn say(to: &OwnedFd, message: &[u8], fds: &[i32]) {
     let iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut control = [0u64; 64];
-    // SAFETY: all-zero is a valid msghdr; the control buffer is aligned and large enough for 100 descriptors.
+    // SAFETY: all-zero is a valid msghdr; the control buffer is aligned and large enough for 100
+    // descriptors.
     let r = unsafe {
         let mut m: libc::msghdr = zeroed();
         m.msg_iov = (&raw const iov).cast_mut();
@@ -118,19 +135,22 @@ pub fn say(to: &OwnedFd, message: &[u8], fds: &[i32]) {
     );
 }
 
-/// One datagram and a descriptor that came with it; None when the other end is closed or silent. `peek` leaves it there.
+/// One datagram and a descriptor that came with it; None when the other end is closed or silent.
+/// `peek` leaves it there.
 pub fn hear(from: i32, peek: bool) -> Option<(Vec<u8>, Option<OwnedFd>)> {
     let mut buffer = [0u8; 4096];
     let mut control = [0u64; 8];
     let iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: all-zero is a valid msghdr; everything it names is live, and a descriptor that came is fresh.
+    // SAFETY: all-zero is a valid msghdr; everything it names is live, and a descriptor that came
+    // is fresh.
     unsafe {
         let mut m: libc::msghdr = zeroed();
         m.msg_iov = (&raw const iov).cast_mut();
         m.msg_iovlen = 1;
         m.msg_control = control.as_mut_ptr().cast();
         m.msg_controllen = size_of_val(&control) as _;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | if peek { libc::MSG_PEEK } else { 0 };
+        let flags =
+            libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | if peek { libc::MSG_PEEK } else { 0 };
         let n = libc::recvmsg(from, &raw mut m, flags);
         let c = libc::CMSG_FIRSTHDR(&raw const m);
         let fd = (!c.is_null() && (*c).cmsg_type == libc::SCM_RIGHTS)
@@ -158,7 +178,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
 }
 
 pub fn with_trailer(mut raw: Vec<u8>, sent: u64, arrived: u64) -> Vec<u8> {
-    raw.extend(b"SHORTWR1");
+    raw.extend(b"SHORTW\x01\x01");
     raw.extend(sent.to_be_bytes());
     raw.extend(arrived.to_be_bytes());
     raw
@@ -181,7 +201,11 @@ pub fn half() -> SmcD {
         level: SmcDLevel::V2(SmcDv2 {
             chid: 0xffff,
             eid: Some(Eid::LOOPBACK_SEID),
-            first_contact: Some(FirstContact { os: Os::LINUX, release: RELEASE, ..FirstContact::default() }),
+            first_contact: Some(FirstContact {
+                os: Os::LINUX,
+                release: RELEASE,
+                ..FirstContact::default()
+            }),
         }),
     }
 }
@@ -209,8 +233,13 @@ pub fn decline_of(why: Reason) -> Message {
 pub fn memfd(len: u64, seals: i32) -> OwnedFd {
     // SAFETY: a literal name; the descriptor is fresh.
     unsafe {
-        let fd = libc::memfd_create(c"stranger".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-        assert!(fd >= 0 && libc::ftruncate(fd, len as i64) == 0 && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0);
+        let fd =
+            libc::memfd_create(c"stranger".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
+        assert!(
+            fd >= 0
+                && libc::ftruncate(fd, len as i64) == 0
+                && libc::fcntl(fd, libc::F_ADD_SEALS, seals) == 0
+        );
         OwnedFd::from_raw_fd(fd)
     }
 }

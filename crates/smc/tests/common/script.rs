@@ -1,5 +1,5 @@
-//! Scripts of calls that are run on plain TCP and on an upgraded connection, to see whether an application could tell
-//! the two apart.
+//! Scripts of calls that are run on plain TCP and on an upgraded connection, to see whether an
+//! application could tell the two apart.
 #![allow(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -51,7 +51,12 @@ impl Side for End {
     fn recv(&self, buf: &mut [u8], flags: i32) -> Result<usize, i32> {
         let got = End::recv(self, buf, flags)?;
         // A receive may stop at the switch: what TCP gives at once then takes two.
-        if flags == 0 && got > 0 && got < buf.len() && self.conn.switched() && self.conn.unread(self.fd) > 0 {
+        if flags == 0
+            && got > 0
+            && got < buf.len()
+            && self.conn.switched()
+            && self.conn.unread(self.fd) > 0
+        {
             return Ok(got + End::recv(self, &mut buf[got..], 0)?);
         }
         Ok(got)
@@ -92,9 +97,14 @@ pub struct Switched(pub bool, pub bool);
 
 pub type Script = [(bool, Op)];
 
-/// A script and what it shows at each step, on a plain or on an upgraded connection that has `pre` unread bytes in each
-/// direction.
-fn run(script: &Script, pre: [usize; 2], switched: Option<Switched>, pause: Duration) -> Vec<String> {
+/// A script and what it shows at each step, on a plain or on an upgraded connection that has `pre`
+/// unread bytes in each direction.
+fn run(
+    script: &Script,
+    pre: [usize; 2],
+    switched: Option<Switched>,
+    pause: Duration,
+) -> Vec<String> {
     let (server, client) = tcp(false);
     for fd in [server, client] {
         sys::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize);
@@ -170,7 +180,9 @@ fn run(script: &Script, pre: [usize; 2], switched: Option<Switched>, pause: Dura
                 None => ends[i].take().expect("open").close(),
                 Some(_) => {
                     // SAFETY: with `switched`, every side is an End.
-                    let end = unsafe { Box::from_raw(Box::into_raw(ends[i].take().expect("open")).cast::<End>()) };
+                    let end = unsafe {
+                        Box::from_raw(Box::into_raw(ends[i].take().expect("open")).cast::<End>())
+                    };
                     end.crash();
                 }
             },
@@ -181,8 +193,8 @@ fn run(script: &Script, pre: [usize; 2], switched: Option<Switched>, pause: Dura
     log
 }
 
-/// The same script on TCP and upgraded; the kernel gets time to deliver what it delivers if there seems to be a
-/// difference.
+/// The same script on TCP and upgraded; the kernel gets time to deliver what it delivers if there
+/// seems to be a difference.
 pub fn compare(script: &Script, pre: [usize; 2], which: Switched) -> Result<(), String> {
     let mut said = String::new();
     for pause in [0, 200, 5000].map(Duration::from_micros) {
@@ -192,8 +204,11 @@ pub fn compare(script: &Script, pre: [usize; 2], which: Switched) -> Result<(), 
         }
         said = format!("unread before: {pre:?}, on rings: {which:?}\n");
         for (want, got) in want.iter().zip(&got) {
-            let _ =
-                writeln!(said, "  {got}{}", if want == got { String::new() } else { format!("   <-- TCP: {want}") });
+            let _ = writeln!(
+                said,
+                "  {got}{}",
+                if want == got { String::new() } else { format!("   <-- TCP: {want}") }
+            );
         }
     }
     Err(said)
@@ -212,11 +227,15 @@ pub fn like_tcp(script: &Script) {
 pub fn like_tcp_if(script: &Script, when: impl Fn(bool, bool) -> bool) {
     let _serial = serial();
     let mut failed = String::new();
-    for which in [BOTH, Switched(true, false), Switched(false, true)].into_iter().filter(|s| when(s.0, s.1)) {
+    for which in
+        [BOTH, Switched(true, false), Switched(false, true)].into_iter().filter(|s| when(s.0, s.1))
+    {
         for pre in [[0, 0], [100, 0], [0, 100]] {
             failed += &compare(script, pre, which).err().unwrap_or_default();
             let mirrored: Vec<_> = script.iter().map(|(who, op)| (!who, *op)).collect();
-            failed += &compare(&mirrored, [pre[1], pre[0]], Switched(which.1, which.0)).err().unwrap_or_default();
+            failed += &compare(&mirrored, [pre[1], pre[0]], Switched(which.1, which.0))
+                .err()
+                .unwrap_or_default();
         }
     }
     assert!(failed.is_empty(), "\n{failed}");

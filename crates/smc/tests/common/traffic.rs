@@ -46,12 +46,13 @@ impl Side {
         }
     }
 
-    /// Gives the connection back, as before a descriptor is passed on; with `close`, our own descriptor of it is
-    /// closed then. False when it could not be done, and the connection is reset.
+    /// Gives the connection back, as before a descriptor is passed on; with `close`, our own
+    /// descriptor of it is closed then. False when it could not be done, and the connection is
+    /// reset.
     pub fn revert(&mut self, close: bool) -> bool {
         let Side::Ours(end) = self else { return true };
         smc::meet::abandon(end.conn, end.fd);
-        if !end.conn.revert(end.fd, reason::PASSED_FD.code(), true) {
+        if !end.conn.go_back_or_break(end.fd, reason::PASSED_FD.code(), true) {
             return false;
         }
         // SAFETY: duplicates a descriptor; the copy is fresh.
@@ -110,7 +111,11 @@ impl Traffic {
                     self.describe()
                 );
                 let at = self.queues[i].iter().zip(&buf).position(|(a, b)| a != b);
-                assert!(at.is_none_or(|at| at >= n), "wrong byte at {at:?} of {n}: {}", self.describe());
+                assert!(
+                    at.is_none_or(|at| at >= n),
+                    "wrong byte at {at:?} of {n}: {}",
+                    self.describe()
+                );
                 self.queues[i].drain(..n);
                 true
             }
@@ -121,7 +126,8 @@ impl Traffic {
         }
     }
 
-    /// Everything arrives, though nobody sends any more: the ends just look for input as waiting programs do.
+    /// Everything arrives, though nobody sends any more: the ends just look for input as waiting
+    /// programs do.
     pub fn settle(&mut self) {
         let end = Instant::now() + Duration::from_secs(1);
         while self.queues.iter().any(|q| !q.is_empty()) {

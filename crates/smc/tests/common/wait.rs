@@ -1,5 +1,5 @@
-//! Waits of real threads, each as the preloaded library's `wait` does it: count, arm, look, clear old doorbells, sleep in
-//! the kernel.
+//! Waits of real threads, each as the preloaded library's `wait` does it: count, arm, look, clear
+//! old doorbells, sleep in the kernel.
 #![allow(unsafe_code)]
 
 use std::thread;
@@ -76,8 +76,11 @@ impl Port {
                 left = Some(nap);
                 nap = (nap * 2).min(10_000_000);
             }
-            let mut p =
-                [libc::pollfd { fd, events: if held { 0 } else { libc::POLLIN | libc::POLLRDHUP }, revents: 0 }];
+            let mut p = [libc::pollfd {
+                fd,
+                events: if held { 0 } else { libc::POLLIN | libc::POLLRDHUP },
+                revents: 0,
+            }];
             ppoll(&mut p, left);
             c.kernel_end(p[0].revents as u16 as u32);
         }
@@ -100,8 +103,10 @@ impl Port {
 }
 
 pub fn ppoll(p: &mut [libc::pollfd], nanoseconds: Option<u64>) {
-    let limit =
-        nanoseconds.map(|n| libc::timespec { tv_sec: (n / 1_000_000_000) as i64, tv_nsec: (n % 1_000_000_000) as i64 });
+    let limit = nanoseconds.map(|n| libc::timespec {
+        tv_sec: (n / 1_000_000_000) as i64,
+        tv_nsec: (n % 1_000_000_000) as i64,
+    });
     let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: pointers to live locals.
     unsafe { sys::ppoll(p.as_mut_ptr(), p.len() as libc::nfds_t, limit, std::ptr::null()) };
@@ -112,7 +117,8 @@ pub struct Sizes(pub u64);
 
 impl Sizes {
     pub fn next(&mut self) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let r = (self.0 >> 33) as usize;
         match self.0 >> 60 {
             0..4 => 1 + r % 20,

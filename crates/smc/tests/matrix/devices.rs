@@ -18,7 +18,11 @@ fn the_server_follows_the_clients_order() {
         let _order = Set::new(&[("PREFER", prefer)]);
         assert_eq!(chid(listed(&[0xffff, 0xff00])), 0xffff);
         assert_eq!(chid(listed(&[0xff00, 0xffff])), 0xff00);
-        assert_eq!(chid(listed(&[0x07c1, 0xff0a, 0xff00])), 0xff00, "what it has not is passed over");
+        assert_eq!(
+            chid(listed(&[0x07c1, 0xff0a, 0xff00])),
+            0xff00,
+            "what it has not is passed over"
+        );
     }
     let _one = Set::new(&[("PREFER", "loopback")]);
     assert_eq!(chid(listed(&[0xff00, 0xffff])), 0xffff);
@@ -36,7 +40,10 @@ fn the_client_offers_in_its_order_what_its_pnet_ids_admit() {
         end.step();
         let said = hear_clc(&raw::accept(&listener));
         smc::sys::close(other);
-        let Some(Message::Proposal(Proposal { v2: Some(OfferV2 { smcd: Some(smcd), .. }), .. })) = said else {
+        let Some(Message::Proposal(Proposal {
+            v2: Some(OfferV2 { smcd: Some(smcd), .. }), ..
+        })) = said
+        else {
             panic!("{said:?}");
         };
         smcd.devices.as_slice().iter().map(|device| device.chid).collect::<Vec<_>>()
@@ -44,7 +51,10 @@ fn the_client_offers_in_its_order_what_its_pnet_ids_admit() {
     assert_eq!(offered("loopback,ism", ""), [0xffff, 0xff00]);
     assert_eq!(offered("ism,loopback", ""), [0xff00, 0xffff]);
     assert_eq!(offered("ism,loopback", "ism=NET1,loopback=NET2,lo=NET2"), [0xffff]);
-    assert_eq!(offered("ism,loopback", "ism=NET1,loopback=NET2,lo=NET2,eth0=NET1"), [0xff00, 0xffff]);
+    assert_eq!(
+        offered("ism,loopback", "ism=NET1,loopback=NET2,lo=NET2,eth0=NET1"),
+        [0xff00, 0xffff]
+    );
     assert_eq!(offered("ism,loopback", "ism=NET1"), [0xffff]);
 }
 
@@ -54,7 +64,8 @@ fn with_descriptors<R>(free: u64, what: impl FnOnce() -> R) -> R {
     // As many as are open; what is lowest of the free ones is taken first.
     let mut held = Vec::new();
     let highest = std::fs::read_dir("/proc/self/fd").expect("/proc").flatten();
-    let numbers: Vec<u64> = highest.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let numbers: Vec<u64> =
+        highest.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let low = numbers.iter().filter(|&&fd| fd < 512).max().copied().unwrap_or(0) + 1;
     while let Ok(file) = std::fs::File::open("/dev/null") {
         let at = file.as_raw_fd() as u64;
@@ -91,7 +102,10 @@ fn a_device_that_cannot_be_set_up_gives_way_to_the_next() {
     with_descriptors(1, || server.step());
     upgrade(&server, &client);
     for (end, earlier) in [(&server, &first.0), (&client, &first.1)] {
-        assert_eq!(end.conn.group.load(Relaxed), earlier.conn.group.load(Relaxed));
+        assert_eq!(
+            end.conn.identity.group.load(Relaxed),
+            earlier.conn.identity.group.load(Relaxed)
+        );
     }
 
     let (mine, other) = tcp(false);
@@ -115,7 +129,7 @@ fn each_device_and_each_role_has_a_link_group_of_its_own() {
         let _one = Set::new(&[("PREFER", prefer)]);
         let (server, client) = pair();
         upgrade(&server, &client);
-        groups.push([&server, &client].map(|end| end.conn.group.load(Relaxed)));
+        groups.push([&server, &client].map(|end| end.conn.identity.group.load(Relaxed)));
         ends.push((server, client));
     }
     assert_eq!((groups[0], groups[1]), (groups[2], groups[3]), "later connections join");
@@ -133,7 +147,11 @@ fn partitions_are_fabrics_of_their_own() {
     assert_eq!(level(&accepted(listed(&[0xff85]))).chid, 0xff85);
     for other in [0xff00, 0xff84, 0xff86] {
         assert_eq!(declined(listed(&[other])).0, reason::NO_SMCD2_DEV);
-        assert_eq!(level(&accepted(listed(&[other, 0xffff]))).chid, 0xffff, "the next device in common");
+        assert_eq!(
+            level(&accepted(listed(&[other, 0xffff]))).chid,
+            0xffff,
+            "the next device in common"
+        );
     }
     let mut lie = listed(&[0xff85]);
     let liar = Device { gid: raw::gid_on(0xff84), chid: 0xff85 };
@@ -160,19 +178,28 @@ fn two_partitions_have_the_other_devices_in_common() {
             smc::setting::set(b"PARTITION", of_client.as_bytes());
             client.step();
         }
-        let id = client.conn.group.load(Relaxed);
+        let id = client.conn.identity.group.load(Relaxed);
         match device {
             Some(name) => {
-                assert!(server.settle() && client.settle(), "{} {}", server.describe(), client.describe());
+                assert!(
+                    server.settle() && client.settle(),
+                    "{} {}",
+                    server.describe(),
+                    client.describe()
+                );
                 assert_eq!(client.conn.kind().name(), name);
                 let rows = table::get().expect("a table").groups();
-                let own =
-                    |row: &&smc::census::Row| row.id.load(Relaxed) == id && row.pid.load(Relaxed) == smc::sys::getpid();
+                let own = |row: &&smc::census::Row| {
+                    row.id.load(Relaxed) == id && row.pid.load(Relaxed) == smc::sys::getpid()
+                };
                 let row = rows.iter().find(own).expect("a row");
                 assert_eq!(row.chid.load(Relaxed), if name == "ism" { 0xff83 } else { 0xffff });
             }
             None => {
-                assert_eq!((client.reason(), client.peer_reason()), (reason::PEER_DECL, reason::NO_SMCD2_DEV));
+                assert_eq!(
+                    (client.reason(), client.peer_reason()),
+                    (reason::PEER_DECL, reason::NO_SMCD2_DEV)
+                );
                 assert!(!client.conn.is_committed() && !server.conn.is_committed());
             }
         }

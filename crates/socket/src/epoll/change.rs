@@ -1,4 +1,5 @@
-//! What changes sets and registrations: epoll_create and epoll_ctl, closes, switches from and to TCP, fork.
+//! What changes sets and registrations: epoll_create and epoll_ctl, closes, switches from and to
+//! TCP, fork.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -8,14 +9,14 @@ use libc::epoll_event;
 use smc::{reason, table as connections};
 
 use super::set::{Entry, SHARE, Set, held};
-use super::table::{Tables, of_conn, set, slot, tables};
+use super::table::{Tables, of_conn, set, slot, tables, turn};
+use crate::fail;
 use crate::fds::{self, Kind};
-use crate::{fail, ledger};
 
 /// A new epoll descriptor.
 pub fn open(epfd: i32) -> i32 {
     if epfd >= 0
-        && !fds::has_left()
+        && !fds::has_stopped()
         && let Some(t) = tables()
         && let Some(index) = t.spare_set()
         && let Some(s) = slot(index)
@@ -27,7 +28,8 @@ pub fn open(epfd: i32) -> i32 {
     epfd
 }
 
-/// Makes a set of a slot that may have been one before. `sleepers` stays: who still waits on the old one counts down.
+/// Makes a set of a slot that may have been one before. `sleepers` stays: who still waits on the
+/// old one counts down.
 fn renew(index: u32, s: &'static Set, epfd: i32) -> bool {
     let Some(mut h) = held(index, s) else { return false };
     h.hot().list.clear();
@@ -59,7 +61,8 @@ pub fn forget(index: u32, fd: i32) {
     if s.refs.load(Relaxed) > 1 {
         s.refs.fetch_sub(1, AcqRel);
         if s.epfd.load(Relaxed) == fd
-            && let Some(other) = (0..fds::high()).find(|&f| f != fd && fds::kind(f) == Kind::Epoll(index))
+            && let Some(other) =
+                (0..fds::high()).find(|&f| f != fd && fds::kind(f) == Kind::Epoll(index))
         {
             s.epfd.store(other, Relaxed);
         }
@@ -69,7 +72,9 @@ pub fn forget(index: u32, fd: i32) {
         // A signal handler in the middle of a look: the slot is lost.
         return;
     }
-    // Whoever waits on it finds another generation and leaves.
+    // SYNC: generation. Whoever waits on it finds another one and leaves; pairs with `Wait::run`. A
+    // set that takes the slot is renewed under the lock behind this, so that a wait that has looked
+    // into that one finds it, too.
     s.generation.fetch_add(1, Release);
     for (i, e) in t.of_set(s) {
         release(&t, i, e);
@@ -78,17 +83,18 @@ pub fn forget(index: u32, fd: i32) {
         h.ears().close(s.epfd.load(Relaxed), s.wait.load(Relaxed));
     }
     if let Some(c) = connections::get() {
-        ledger::free_wait(c, s.wait.swap(0, Relaxed));
+        c.free_wait(s.wait.swap(0, Relaxed));
     }
     s.refs.store(0, Release);
 }
 
 /// Its readiness must be the kernel's.
-fn leave_ring(conn: u32, fd: i32) {
-    fds::leave_ring(fds::port_at(conn, fd), reason::UNSEEN.code());
+pub(super) fn go_back(conn: u32, fd: i32) {
+    fds::while_held(conn, fd, |port| fds::go_back_for_readiness(port, reason::UNSEEN.code()));
 }
 
-/// epoll_ctl; `call` is the front's, with another event than the application's `ev` where one is given.
+/// epoll_ctl; `call` is the front's, with another event than the application's `ev` where one is
+/// given.
 ///
 /// # Safety
 /// `ev` must be what the application gives to epoll_ctl.
@@ -100,11 +106,12 @@ pub unsafe fn control(
     call: impl Fn(Option<&mut epoll_event>) -> isize,
 ) -> isize {
     let (Kind::Epoll(set), Some(port)) = (fds::kind(ep), fds::port(fd)) else {
-        // A set that we did not see made, or one inside another set: hooked registrations there would go unseen.
+        // A set that we did not see made, or one inside another set: hooked registrations there
+        // would go unseen.
         if let (Kind::Other, Some(port)) = (fds::kind(ep), fds::existing(fd))
             && op == libc::EPOLL_CTL_ADD
         {
-            fds::give_up(port, reason::UNSEEN.code());
+            fds::go_back_for_others(port, reason::UNSEEN.code());
         }
         if let (true, Kind::Epoll(inner)) = (op == libc::EPOLL_CTL_ADD, fds::kind(fd)) {
             nest(inner);
@@ -115,7 +122,7 @@ pub unsafe fn control(
     let event = if crate::faulty(ev) { None } else { unsafe { ev.as_ref() }.copied() };
     match (op, event) {
         (libc::EPOLL_CTL_ADD, Some(e)) if e.events & libc::EPOLLEXCLUSIVE as u32 != 0 => {
-            fds::give_up(port, reason::EXCLUSIVE.code());
+            fds::go_back_for_others(port, reason::EXCLUSIVE.code());
             call(None)
         }
         (libc::EPOLL_CTL_ADD, Some(e)) => add(set, port.index, fd, e, |e| call(Some(e))),
@@ -133,51 +140,95 @@ fn add(
     set_index: u32,
     conn: u32,
     fd: i32,
-    mut ev: epoll_event,
+    ev: epoll_event,
     kernel: impl FnOnce(&mut epoll_event) -> isize,
 ) -> isize {
-    let noted = {
-        // Held over the call, so that the connection cannot leave TCP between the note and the registration.
+    let mut theirs = ev;
+    let Some(s) = set(set_index) else { return kernel(&mut theirs) };
+    let Some(turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
+    let c = fds::conn(conn);
+    let generation = c.identity.gen_.load(Acquire);
+    let (known, entry) = {
         let Some(t) = tables() else { return fail(libc::ENOMEM) };
-        let Some(s) = set(set_index) else { return kernel(&mut ev) };
-        if s.is_interrupted() {
-            return fail(libc::ENOMEM);
-        }
-        let stale = t.find(set_index, conn, fd);
-        if let Some((i, _)) = stale
+        let known = t.find(set_index, conn, fd);
+        if let Some((i, _)) = known
             && held(set_index, s).is_some_and(|mut h| h.revive(i, ev))
         {
             return 0;
         }
         bury(&t, conn, |e| !e.is_in(set_index) || e.fd() != fd);
-        let nested = s.nested.load(SeqCst);
-        let entry = if nested { None } else { enter(&t, set_index, s, conn, fd, ev) };
+        // In front of the call: who takes the connection off TCP before the kernel has it finds the
+        // note, and leaves the connection there.
+        let may_note = !s.nested.load(SeqCst) && fds::names(fd, conn);
+        let entry = if !may_note {
+            None
+        } else {
+            known.or_else(|| enter(&t, set_index, s, [conn, generation], fd, ev))
+        };
         if let Some((i, e)) = entry {
-            tag_oneshot(s, i, e, &mut ev);
+            s.underway.begin(i);
+            tag_oneshot(s, i, e, &mut theirs);
         }
-        let r = kernel(&mut ev);
-        match (r < 0, entry) {
-            (true, Some((i, e))) => {
-                release(&t, i, e);
-                return r;
-            }
-            (true, None) => return r,
-            (false, _) => {}
-        }
-        // The kernel has taken it, so what we knew under that number is gone.
-        if let Some((i, e)) = stale {
-            release(&t, i, e);
-        }
-        entry.is_some_and(|(i, _)| !fds::conn(conn).switched() || hook(set_index, s, i))
+        (known, entry)
     };
-    if !noted {
-        leave_ring(conn, fd);
+    let r = kernel(&mut theirs);
+    if r < 0 {
+        // Before anybody takes it for one that the kernel has.
+        if let (None, Some(note)) = (known, entry) {
+            withdraw(note, set_index);
+        }
+        s.underway.end();
+        return r;
+    }
+    s.underway.end();
+    // The kernel has taken it, so what we knew under that number is gone.
+    if let Some((i, _)) = known
+        && let Some(mut h) = held(set_index, s)
+    {
+        h.readmit(i, ev);
+    }
+    // Another thread may have closed the number meanwhile, or put something else there: then that
+    // is what the kernel has.
+    fds::settle_over();
+    let is_noted = entry.is_some_and(|(i, e)| {
+        e.is_in(set_index)
+            && fds::names(fd, conn)
+            && c.identity.gen_.load(Acquire) == generation
+            && (!c.switched()
+                || tables().is_some_and(|_tables| e.is_in(set_index) && hook(set_index, s, i)))
+    });
+    if !is_noted {
+        known.or(entry).inspect(|note| withdraw(*note, set_index));
+        drop(turn);
+        leave_unnoted(conn, generation, fd);
     }
     0
 }
 
-/// What is disabled by its event is tagged from the beginning: else nobody could tell, when the connection leaves TCP,
-/// whether it was.
+/// A registration is in the kernel without a note: what it may be of has to stay on TCP, or go back
+/// there.
+#[cold]
+fn leave_unnoted(conn: u32, generation: u32, fd: i32) {
+    if fds::conn(conn).identity.gen_.load(Acquire) == generation {
+        go_back(conn, fds::local(conn).fd.load(Relaxed) as i32);
+    }
+    if !fds::names(fd, conn) {
+        fds::astray(fd);
+    }
+}
+
+/// Takes a note out of everything, unless a close has done so. The set's turn is held, so nobody
+/// has noted another one there.
+fn withdraw((i, e): (u32, &Entry), set_index: u32) {
+    if let Some(t) = tables()
+        && e.is_in(set_index)
+    {
+        release(&t, i, e);
+    }
+}
+
+/// What is disabled by its event is tagged from the beginning: else nobody could tell, when the
+/// connection leaves TCP, whether it was.
 fn tag_oneshot(s: &Set, index: u32, e: &Entry, ev: &mut epoll_event) {
     if ev.events & libc::EPOLLONESHOT as u32 != 0 {
         s.tagged.store(true, Relaxed);
@@ -190,12 +241,12 @@ fn enter(
     t: &Tables,
     set_index: u32,
     s: &'static Set,
-    conn: u32,
+    conn: [u32; 2],
     fd: i32,
     ev: epoll_event,
 ) -> Option<(u32, &'static Entry)> {
     let (i, e) = t.take()?;
-    held(set_index, s)?.admit(i, conn, fd, ev);
+    e.admit(t, set_index, conn, fd, ev);
     t.link_conn(i, e);
     t.link_set(i, e, s);
     Some((i, e))
@@ -210,15 +261,18 @@ fn modify(
     kernel: impl FnOnce(&mut epoll_event) -> isize,
 ) -> isize {
     let Some(s) = set(set_index) else { return kernel(&mut ev) };
-    let (mut h, i) = {
-        let Some(t) = tables() else { return fail(libc::ENOMEM) };
-        let Some((i, _)) = t.find(set_index, conn, fd) else { return kernel(&mut ev) };
-        let Some(h) = held(set_index, s) else { return fail(libc::ENOMEM) };
-        (h, i)
+    let Some(_turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
+    let known = match tables() {
+        Some(t) => t.find(set_index, conn, fd),
+        None => return fail(libc::ENOMEM),
     };
+    let Some((i, _)) = known else { return kernel(&mut ev) };
+    let Some(mut h) = held(set_index, s) else { return fail(libc::ENOMEM) };
+    // A close may have taken it away since. It is no other one: that would have needed the turn.
     let Some((e, st)) = h.state(i) else { return kernel(&mut ev) };
     if !st.hooked {
-        // Under the lock, so that the event of the new registration is not taken for one of the old.
+        // Under the lock, so that the event of the new registration is not taken for one of the
+        // old.
         let mut theirs = ev;
         tag_oneshot(s, i, e, &mut theirs);
         let r = kernel(&mut theirs);
@@ -234,7 +288,8 @@ fn modify(
     // A change looks at the readiness anew, as the kernel does.
     st.look_anew(fds::conn(conn));
     h.heat(i);
-    // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
+    // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the
+    // lock.
     if s.sleepers.any() {
         h.kick(i);
     }
@@ -246,40 +301,48 @@ const DORMANT_AFTER: u32 = 4;
 
 /// epoll_ctl(DEL); `kernel` is the call.
 fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) -> isize {
-    let Some(t) = tables() else { return fail(libc::ENOMEM) };
-    if set(set_index).is_some_and(Set::is_interrupted) {
-        return fail(libc::ENOMEM);
-    }
-    if let Some((i, _)) = t.find(set_index, conn, fd)
-        && let Some(s) = set(set_index)
-        && let Some(mut h) = held(set_index, s)
-        && let Some((_, st)) = h.state(i)
-        && st.hooked
-    {
-        if st.dormant {
-            return fail(libc::ENOENT);
+    let Some(s) = set(set_index) else { return kernel() };
+    let Some(_turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
+    let known = {
+        let Some(t) = tables() else { return fail(libc::ENOMEM) };
+        let known = t.find(set_index, conn, fd);
+        if let Some((i, _)) = known
+            && let Some(mut h) = held(set_index, s)
+            && let Some((_, st)) = h.state(i)
+            && st.hooked
+        {
+            if st.dormant {
+                return fail(libc::ENOENT);
+            }
+            // Whoever forks or has it in two sets may meet the kernel's registration where ours is
+            // not known.
+            let alone =
+                of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && !s.solo.load(Relaxed);
+            if alone && fds::local(conn).removals.fetch_add(1, Relaxed) >= DORMANT_AFTER {
+                h.rest(i);
+                return 0;
+            }
         }
-        // Whoever forks or has it in two sets may meet the kernel's registration where ours is not known.
-        let alone = of_conn(conn).nth(1).is_none() && !fds::is_shared(conn) && !s.solo.load(Relaxed);
-        if alone && fds::local(conn).removals.fetch_add(1, Relaxed) >= DORMANT_AFTER {
-            h.rest(i);
-            return 0;
-        }
-    }
+        known.inspect(|(i, _)| s.underway.begin(*i));
+        known
+    };
     let r = kernel();
-    if r == 0
-        && let Some((i, e)) = t.find(set_index, conn, fd)
-    {
-        release(&t, i, e);
+    if let (0, Some(note)) = (r, known) {
+        withdraw(note, set_index);
     }
+    s.underway.end();
     r
 }
 
 /// Takes dormant registrations of a connection out of the kernel's sets.
 fn bury(t: &Tables, conn: u32, which: impl Fn(&Entry) -> bool) {
-    while let Some((i, e)) = of_conn(conn)
-        .find(|(i, e)| which(e) && set_of(e).and_then(|(at, s)| held(at, s)).is_some_and(|mut h| h.is_dormant(*i)))
-    {
+    // None is dormant that was not removed often, and one that is buried is forgotten there.
+    if fds::local(conn).removals.load(Relaxed) == 0 {
+        return;
+    }
+    while let Some((i, e)) = of_conn(conn).find(|(i, e)| {
+        which(e) && set_of(e).and_then(|(at, s)| held(at, s)).is_some_and(|mut h| h.is_dormant(*i))
+    }) {
         if let Some(mut h) = set_of(e).and_then(|(at, s)| held(at, s)) {
             h.bury(i);
         }
@@ -308,9 +371,9 @@ pub fn before_close(conn: u32, fd: i32) {
     }
 }
 
-/// The set was put into another one, which watches it by the kernel only: nothing in it may be hooked, its connections
-/// stay on TCP.
-fn nest(inner: u32) {
+/// The set was put into another one, which watches it by the kernel only: nothing in it may be
+/// hooked, its connections stay on TCP.
+pub fn nest(inner: u32) {
     let Some(s) = set(inner) else { return };
     s.nested.store(true, SeqCst);
     let Some(t) = tables() else { return };
@@ -318,13 +381,14 @@ fn nest(inner: u32) {
     let members: Vec<_> = t.of_set(s).map(|(_, e)| (e.conn(), e.fd())).collect();
     drop(t);
     for (conn, fd) in members {
-        leave_ring(conn, fd);
+        go_back(conn, fd);
     }
 }
 
 /// The process holds no descriptor of the connection any more.
 pub fn forget_conn(conn: u32) {
-    if fds::local(conn).regs.load(Relaxed) == 0 {
+    // SYNC: underway. Behind the change of its last number.
+    if fds::local(conn).regs.load(SeqCst) == 0 {
         return;
     }
     let Some(t) = tables() else { return };
@@ -333,7 +397,7 @@ pub fn forget_conn(conn: u32) {
     }
 }
 
-fn set_of(e: &Entry) -> Option<(u32, &'static Set)> {
+pub(super) fn set_of(e: &Entry) -> Option<(u32, &'static Set)> {
     let index = e.set_index()?;
     Some((index, slot(index)?))
 }
@@ -342,8 +406,8 @@ fn set_of(e: &Entry) -> Option<(u32, &'static Set)> {
 fn release(t: &Tables, index: u32, e: &Entry) {
     t.unlink_conn(index, e);
     let Some((set_index, s)) = set_of(e) else { return };
-    // A signal handler that closes a connection in the middle of a look at its set leaves it there: the look passes over
-    // connections that are gone, and the set takes it along at its end.
+    // A signal handler that closes a connection in the middle of a look at its set leaves it there:
+    // the look passes over connections that are gone, and the set takes it along at its end.
     let Some(mut h) = held(set_index, s) else { return };
     h.dismiss(index);
     drop(h);
@@ -351,84 +415,29 @@ fn release(t: &Tables, index: u32, e: &Entry) {
     t.give_back(index, e);
 }
 
-/// A direction of the connection has left TCP: its registrations change hands.
-pub fn on_switched(conn: u32) {
-    if fds::local(conn).regs.load(Acquire) == 0 {
-        return;
-    }
-    let all = match tables() {
-        Some(_tables) => of_conn(conn).fold(true, |all, (i, e)| set_of(e).is_none_or(|(at, s)| hook(at, s, i)) && all),
-        None => false,
-    };
-    if !all {
-        // A registration whose descriptor was closed while another one lives cannot be changed any more, nor can any in a
-        // signal handler that interrupted a change: the kernel's readiness must stay the truth.
-        leave_ring(conn, fds::local(conn).fd.load(Relaxed) as i32);
-    }
-}
-
 /// Whether a set has the connection under the number `fd`.
 pub fn registered_as(conn: u32, fd: i32) -> bool {
-    if fds::local(conn).regs.load(Acquire) == 0 {
+    // SYNC: underway. Behind the change of that number.
+    if fds::local(conn).regs.load(SeqCst) == 0 {
         return false;
     }
     tables().is_some_and(|_tables| of_conn(conn).any(|(_, e)| e.fd() == fd))
 }
 
-/// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is held.
-fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
+/// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is
+/// held.
+pub(super) fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
+    if s.underway.is(index) {
+        return false;
+    }
     let Some(mut h) = held(set_index, s) else { return false };
     if s.wait.load(Relaxed) == 0
         && !s.solo.load(Relaxed)
         && let Some(c) = connections::get()
     {
-        s.wait.store(ledger::take_wait(c), Relaxed);
+        s.wait.store(c.take_wait(), Relaxed);
     }
     h.hook(index)
-}
-
-/// The application lets more bytes be under way than before: who sleeps until there is room looks again.
-pub fn on_more_room(conn: u32) {
-    if fds::local(conn).regs.load(Acquire) == 0 {
-        return;
-    }
-    let Some(_tables) = tables() else { return };
-    for (i, e) in of_conn(conn) {
-        let Some((s, mut h)) = set_of(e).and_then(|(at, s)| Some((s, held(at, s)?))) else { continue };
-        let Some((_, st)) = h.state(i).filter(|(_, st)| st.hooked && !st.dormant) else { continue };
-        st.look_for_space_anew(fds::conn(conn));
-        h.heat(i);
-        // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the lock.
-        if s.sleepers.any() {
-            h.kick(i);
-        }
-    }
-}
-
-/// Both directions are back on TCP: the kernel's registrations become the application's again.
-pub fn on_reverted(conn: u32) {
-    if fds::local(conn).regs.load(Acquire) == 0 {
-        return;
-    }
-    let Some(_tables) = tables() else { return };
-    if fds::conn(conn).switched() {
-        return;
-    }
-    for (i, e) in of_conn(conn) {
-        if let Some(mut h) = set_of(e).and_then(|(at, s)| held(at, s)) {
-            h.revert(i);
-        }
-    }
-}
-
-/// A descriptor of ours has moved to another number.
-pub fn moved_fd(from: i32, to: i32) {
-    let Some(t) = tables() else { return };
-    for (index, s) in t.sets() {
-        if let Some(mut h) = held(index, s) {
-            h.ears().moved_fd(from, to);
-        }
-    }
 }
 
 /// Either process may hook what both have registered, and the other one then meets its tag.
@@ -445,7 +454,7 @@ pub fn after_fork_child() {
     let Some(t) = tables() else { return };
     for (index, s) in t.sets() {
         // SAFETY: the only thread of the child.
-        unsafe { s.reset_lock() };
+        unsafe { s.reset_locks() };
         if let Some(mut h) = held(index, s) {
             h.start_over(t.of_set(s).map(|(i, _)| i));
         }
@@ -453,93 +462,4 @@ pub fn after_fork_child() {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::{Epoll, connected, port, recv, send, serial, upgraded};
-    use std::thread;
-
-    fn known(fd: i32) -> usize {
-        of_conn(port(fd).index).count()
-    }
-
-    /// Whoever comes first, the notes are the kernel's.
-    #[test]
-    fn threads_may_add_and_remove_the_same() {
-        let _turn = serial();
-        for pair in [connected(), upgraded()] {
-            let eps = [Epoll::new(), Epoll::new()];
-            let op = |ep: &Epoll, op| ep.control(op, pair.1, libc::EPOLLIN);
-            thread::scope(|scope| {
-                for ep in &eps {
-                    for _ in 0..2 {
-                        scope.spawn(|| {
-                            for _ in 0..2000 {
-                                let added = op(ep, libc::EPOLL_CTL_ADD);
-                                assert!(added == 0 || added == -(libc::EEXIST as isize), "{added}");
-                                let removed = op(ep, libc::EPOLL_CTL_DEL);
-                                assert!(removed == 0 || removed == -(libc::ENOENT as isize), "{removed}");
-                            }
-                        });
-                    }
-                }
-            });
-            // The kernel refuses what it knows already.
-            let none = epoll_event { events: 0, u64: 0 };
-            let kernel_has = |ep: &&Epoll| match smc::sys::epoll_ctl(ep.0, libc::EPOLL_CTL_ADD, pair.1, &none) {
-                0 => smc::sys::epoll_ctl(ep.0, libc::EPOLL_CTL_DEL, pair.1, &none) != 0,
-                _ => true,
-            };
-            assert_eq!(known(pair.1), eps.iter().filter(kernel_has).count());
-            eps.iter().for_each(|ep| _ = op(ep, libc::EPOLL_CTL_DEL));
-            send(pair.0, b"1", 0);
-            assert!(eps.iter().all(|ep| ep.now().is_empty()));
-            eps.iter().for_each(|ep| ep.add(pair.1, libc::EPOLLIN));
-            assert_eq!(known(pair.1), 2);
-            for ep in &eps {
-                assert_eq!(ep.wait(Some(10_000_000_000)), Ok(vec![(pair.1, libc::EPOLLIN as u32)]));
-            }
-            assert_eq!(recv(pair.1, 9, 0), Ok(b"1".to_vec()));
-        }
-    }
-
-    #[test]
-    fn what_the_kernel_refuses_is_not_noted() {
-        let _turn = serial();
-        let (pair, ep) = (connected(), Epoll::new());
-        ep.add(pair.1, libc::EPOLLIN);
-        assert_eq!(ep.control(libc::EPOLL_CTL_ADD, pair.1, libc::EPOLLOUT), -(libc::EEXIST as isize));
-        assert_eq!(known(pair.1), 1);
-        send(pair.0, b"1", 0);
-        assert_eq!(ep.wait(Some(10_000_000_000)), Ok(vec![(pair.1, libc::EPOLLIN as u32)]));
-        assert_eq!(ep.control(libc::EPOLL_CTL_DEL, pair.1, 0), 0);
-        assert_eq!(ep.control(libc::EPOLL_CTL_DEL, pair.1, 0), -(libc::ENOENT as isize));
-        assert_eq!(known(pair.1), 0);
-    }
-
-    /// A handler that closes a connection, or adds one, interrupts a look at a set that another thread waits for with the tables.
-    #[test]
-    fn a_handler_in_a_look_does_not_wait_for_the_tables() {
-        use core::sync::atomic::AtomicU32;
-        static TOOK: AtomicU32 = AtomicU32::new(0);
-        extern "C" fn handler(_: i32) {
-            TOOK.store(1 + u32::from(tables().is_some()), SeqCst);
-        }
-        let _turn = serial();
-        let ep = Epoll::new();
-        let Kind::Epoll(index) = fds::kind(ep.0) else { panic!("no set") };
-        let handler: extern "C" fn(i32) = handler;
-        let raise = || {
-            // SAFETY: a handler that touches atomics and a lock.
-            unsafe {
-                libc::signal(libc::SIGUSR2, handler as *const () as libc::sighandler_t);
-                libc::raise(libc::SIGUSR2);
-            }
-            TOOK.swap(0, SeqCst)
-        };
-        assert_eq!(raise(), 2, "nothing is interrupted");
-        let looking = held(index, set(index).unwrap());
-        assert_eq!(raise(), 1);
-        drop(looking);
-        assert_eq!(raise(), 2);
-    }
-}
+mod tests;

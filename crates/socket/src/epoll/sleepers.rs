@@ -1,10 +1,11 @@
-//! Threads that sleep in the kernel on a set, or are about to. They share what wakes them: an edge wakes one of them, and the
-//! doorbells that they asked for are the set's.
+//! Threads that sleep in the kernel on a set, or are about to. They share what wakes them: an edge
+//! wakes one of them, and the doorbells that they asked for are the set's.
 
 use shm::sync::{AtomicU32, Ordering::*};
 
-/// How many there are. A thread counts itself before it looks at the set under the set's lock; whoever changes the set
-/// changes it under that lock, and asks for sleepers behind the change. So one of both sees the other.
+/// How many there are. A thread counts itself before it looks at the set under the set's lock;
+/// whoever changes the set changes it under that lock, and asks for sleepers behind the change. So
+/// one of both sees the other.
 #[derive(Debug)]
 pub struct Sleepers(AtomicU32);
 

@@ -1,5 +1,5 @@
-//! Where sets and registrations live: two reserved arrays, whose members are reused and never freed, so that a late
-//! reader finds another set or registration at worst.
+//! Where sets and registrations live: two reserved arrays, whose members are reused and never
+//! freed, so that a late reader finds another set or registration at worst.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
@@ -40,7 +40,8 @@ impl<T> Slots<T> {
         let index = self.used.load(Relaxed);
         if self.base.load(Relaxed).is_null() {
             // Address space only, touched as it is used.
-            self.base.store(sys::reserve(self.max as usize * size_of::<T>(), false).cast(), Relaxed);
+            self.base
+                .store(sys::reserve(self.max as usize * size_of::<T>(), false).cast(), Relaxed);
         }
         let base = self.base.load(Relaxed);
         if base.is_null() || index == self.max {
@@ -65,21 +66,66 @@ pub fn lock() -> &'static FastLock<false> {
     &LOCK
 }
 
-/// The tables' lock is held. The words that it guards are atomics with relaxed accesses: some are also read without it,
-/// as a hint.
+/// The tables' lock is held. The words that it guards are atomics with relaxed accesses: some are
+/// also read without it, as a hint.
 pub struct Tables {
     _guard: FastGuard<'static, false>,
 }
 
-/// Takes the tables' lock; None in a signal handler that interrupted its holder, or the holder of a set: with the tables' lock
-/// another thread may wait for that set, and each would wait for the other for ever.
+/// Takes the tables' lock; None in a signal handler that interrupted its holder, or the holder of a
+/// set: with the tables' lock another thread may wait for that set, and each would wait for the
+/// other for ever.
 #[inline]
 pub fn tables() -> Option<Tables> {
-    let last = shm::words::SET.get().checked_sub(1);
-    if last.and_then(slot).is_some_and(Set::is_interrupted) {
+    if is_set_interrupted() {
         return None;
     }
     LOCK.lock().ok().map(|guard| Tables { _guard: guard })
+}
+
+/// Whether this is a signal handler that interrupted the holder of a set.
+#[inline]
+fn is_set_interrupted() -> bool {
+    let last = shm::words::SET.get().checked_sub(1);
+    last.and_then(slot).is_some_and(Set::is_interrupted)
+}
+
+/// The turn of an epoll_ctl: until it is dropped no other one changes that set.
+pub struct Turn {
+    /// That of an epoll_ctl which this one interrupts, in a signal handler.
+    before: u32,
+    _guard: FastGuard<'static, false>,
+}
+
+impl Drop for Turn {
+    #[inline]
+    fn drop(&mut self) {
+        shm::words::TURN.set(self.before);
+    }
+}
+
+/// Takes the turn of set `index`; None in a signal handler that would have to wait for it and has
+/// interrupted a holder of any turn, of the tables or of a set: whoever has it may wait for what
+/// the handler's thread holds.
+#[inline(always)]
+pub fn turn(index: u32, s: &'static Set) -> Option<Turn> {
+    let guard = match s.turn.try_lock() {
+        Some(guard) => guard,
+        None if is_interrupted() => return None,
+        None => s.turn.lock().ok()?,
+    };
+    let before = shm::words::TURN.get();
+    shm::words::TURN.set(index + 1);
+    Some(Turn { before, _guard: guard })
+}
+
+/// Whether this is a signal handler that interrupted somebody for whom others may wait.
+#[cold]
+fn is_interrupted() -> bool {
+    let last = shm::words::TURN.get().checked_sub(1);
+    LOCK.is_interrupted()
+        || is_set_interrupted()
+        || last.and_then(slot).is_some_and(|s| s.turn.is_interrupted())
 }
 
 /// The set at `index`, in use or not.
@@ -141,19 +187,20 @@ impl Tables {
 
     /// A free registration, not linked to anything.
     pub fn take(&self) -> Option<(u32, &'static Entry)> {
-        let index = match FREE.load(Relaxed).checked_sub(1) {
-            Some(i) => {
-                FREE.store(entry(i)?.next_of_conn.load(Relaxed), Relaxed);
-                i
-            }
-            None => ENTRIES.push(self, Entry::new())?,
-        };
+        if let Some(i) = FREE.load(Relaxed).checked_sub(1) {
+            let e = entry(i)?;
+            FREE.store(e.next_of_conn.load(Relaxed), Relaxed);
+            return Some((i, e));
+        }
+        let index = ENTRIES.push(self, Entry::new())?;
         Some((index, entry(index)?))
     }
 
     /// Gives back what `take` returned.
     pub fn give_back(&self, index: u32, e: &Entry) {
-        e.next_of_conn.store(FREE.swap(index + 1, Relaxed), Relaxed);
+        // Not a swap: those are locked instructions, which the tables' lock makes needless.
+        e.next_of_conn.store(FREE.load(Relaxed), Relaxed);
+        FREE.store(index + 1, Relaxed);
     }
 
     /// Puts a registration on the list of its connection.
@@ -169,14 +216,17 @@ impl Tables {
         let regs = &fds::local(e.conn()).regs;
         if regs.load(Relaxed) == index + 1 {
             regs.store(next, Relaxed);
-        } else if let Some((_, before)) = of_conn(e.conn()).find(|(_, b)| b.next_of_conn.load(Relaxed) == index + 1) {
+        } else if let Some((_, before)) =
+            of_conn(e.conn()).find(|(_, b)| b.next_of_conn.load(Relaxed) == index + 1)
+        {
             before.next_of_conn.store(next, Relaxed);
         }
     }
 
     /// Puts a registration on the list of its set.
     pub fn link_set(&self, index: u32, e: &Entry, s: &Set) {
-        let first = s.first.swap(index + 1, Relaxed);
+        let first = s.first.load(Relaxed);
+        s.first.store(index + 1, Relaxed);
         e.prev_of_set.store(0, Relaxed);
         e.next_of_set.store(first, Relaxed);
         if let Some(f) = first.checked_sub(1).and_then(entry) {

@@ -1,30 +1,35 @@
 //! Waiting on a set.
 #![allow(unsafe_code)]
 
-use core::ops::Range;
+mod sort;
+
 use core::sync::atomic::Ordering::*;
 
 use libc::{epoll_event, sigset_t};
+use smc::conn::rest;
 use smc::conn::wakeups::now_us;
-use smc::conn::{Conn, Waits, rest};
 use smc::sys;
 
-use super::set::{Entry, Held, Owner, SHARE, Set, held};
-use super::table::{entry, set};
-use crate::fds::{self, Kind};
+use super::set::{Held, SHARE, Set, held};
+use super::table::set;
+use crate::fds::{self, Kind, drain};
 use crate::spin::Spin;
 use crate::{fail, kernel};
 
-/// A busy loop over rings asks the kernel about everything else at least this often, in nanoseconds.
+/// A busy loop over rings asks the kernel about everything else at least this often, in
+/// nanoseconds.
 const KERNEL_EVERY: u64 = 20_000;
-/// A thread that always finds something never sleeps, and the scheduler would let it run for up to 8 ms while another one's
-/// connections wait for the same processor; with TCP threads sleep all the time. So it yields, as often as suits whoever
-/// runs then: threads like this one are back soon, and their connections are to wait no longer than with TCP; beside one that
-/// only computes, who yields more often than once in a slice of the scheduler is put off for longer in turn.
+/// A thread that always finds something never sleeps, and the scheduler would let it run for up to
+/// 8 ms while another one's connections wait for the same processor; with TCP threads sleep all the
+/// time. So it yields, as often as suits whoever runs then: threads like this one are back soon,
+/// and their connections are to wait no longer than with TCP; beside one that only computes, who
+/// yields more often than once in a slice of the scheduler is put off for longer in turn.
 const YIELD_EVERY: core::ops::RangeInclusive<u64> = 200_000..=3_000_000;
-/// What the program makes of one helping takes about this long, in nanoseconds: its peers wait for answers less than a spin.
+/// What the program makes of one helping takes about this long, in nanoseconds: its peers wait for
+/// answers less than a spin.
 const HELPING: u64 = 12_000;
-/// Whoever is seldom asked gets all at once, however slow it is: `busy` counts up to `BUSIEST`, and down when it sleeps.
+/// Whoever is seldom asked gets all at once, however slow it is: `busy` counts up to `BUSIEST`, and
+/// down when it sleeps.
 const BUSY: u32 = 64;
 const BUSIEST: u32 = 256;
 const SLEPT: u32 = 8;
@@ -46,11 +51,13 @@ struct Wait {
     out: *mut epoll_event,
     max: usize,
     mask: *const sigset_t,
-    /// An event of a hooked registration came from the kernel: whoever else sleeps will not be woken by it.
+    /// An event of a hooked registration came from the kernel: whoever else sleeps will not be
+    /// woken by it.
     took: bool,
     /// Registrations that were hooked when the kernel was asked last.
     hooked: u32,
-    /// Since when it sleeps, or has slept until now: what the kernel tells is all that has happened since, in order.
+    /// Since when it sleeps, or has slept until now: what the kernel tells is all that has happened
+    /// since, in order.
     slept: Option<u64>,
     /// Since when it had slept when a bell rang.
     rung: Option<u64>,
@@ -59,10 +66,14 @@ struct Wait {
     tolds: usize,
 }
 
-/// epoll_wait in all its forms. `timeout` in nanoseconds, None for ever; `plain` is the application's own call.
+/// epoll_wait in all its forms. `timeout` in nanoseconds, None for ever; `plain` is the
+/// application's own call.
 ///
 /// # Safety
 /// The application's obligations.
+// By itself the compiler decides that anew with each change elsewhere: a call more costs each wait
+// thirty instructions.
+#[inline(always)]
 pub unsafe fn wait(
     epfd: i32,
     out: *mut epoll_event,
@@ -83,6 +94,7 @@ pub unsafe fn wait(
         // A signal handler in the middle of a look at this set cannot look at it.
         return fail(libc::EINTR);
     }
+    drain::look();
     let end = timeout.filter(|t| *t != 0).map(|t| now().saturating_add(t));
     let generation = set.generation.load(Relaxed);
     let (told, tolds) = ([0; IN_ORDER], 0);
@@ -114,10 +126,12 @@ pub unsafe fn wait(
 }
 
 impl Wait {
-    /// The plain call; None when it woke up for a registration that was hooked meanwhile, or that is off.
+    /// The plain call; None when it woke up for a registration that was hooked meanwhile, or that
+    /// is off.
+    #[inline(always)]
     fn unhooked(&mut self, timeout: Option<u64>, plain: impl Fn() -> isize) -> Option<isize> {
-        // SYNC: sleepers. Counted before the second look: a registration that is hooked afterwards fires an edge, and
-        // whoever takes that edge instead of us sees that somebody sleeps.
+        // SYNC: sleepers. Counted before the second look: a registration that is hooked afterwards
+        // fires an edge, and whoever takes that edge instead of us sees that somebody sleeps.
         self.set.sleepers.enter();
         let r = if timeout == Some(0) || self.set.hooked.load(SeqCst) == 0 { plain() } else { 0 };
         self.set.sleepers.leave();
@@ -139,8 +153,8 @@ impl Wait {
         held(self.index, self.set)
     }
 
-    /// The program is back for more: how long what it got kept it says how much it gets. Threads on one set spoil each
-    /// other's measure, but not beyond its bounds.
+    /// The program is back for more: how long what it got kept it says how much it gets. Threads on
+    /// one set spoil each other's measure, but not beyond its bounds.
     fn measure(&self) {
         let s = self.set;
         let given = u64::from(s.given.swap(0, Relaxed));
@@ -151,7 +165,8 @@ impl Wait {
         }
     }
 
-    /// Looks at the hot list and leaves what is ready behind the first `n` events; how many there are then.
+    /// Looks at the hot list and leaves what is ready behind the first `n` events; how many there
+    /// are then.
     ///
     /// # Safety
     /// As for `wait`.
@@ -166,8 +181,9 @@ impl Wait {
         n + unsafe { h.look(self.out.add(n), share, told) }
     }
 
-    /// Behind the kernel's events, and with the set held: a registration that was hooked since the kernel was asked may be
-    /// among them, under the application's name, and must not be told twice.
+    /// Behind the kernel's events, and with the set held: a registration that was hooked since the
+    /// kernel was asked may be among them, under the application's name, and must not be told
+    /// twice.
     fn may_be_told(&self) -> bool {
         self.set.hooked.load(SeqCst) != self.hooked
     }
@@ -227,9 +243,10 @@ impl Wait {
         let k = n + k.max(0) as usize;
         let held = self.held().filter(|_| k == n || !self.may_be_told());
         // SAFETY: the part behind the first k events is writable.
-        let more = held.map_or(0, |mut h| unsafe { h.look_behind(known, self.out.add(k), self.max - k) });
-        // What only the kernel told, of doorbells too, is older than what the last looks at the list did not find yet.
-        // SAFETY: the k + more events were written just now.
+        let more =
+            held.map_or(0, |mut h| unsafe { h.look_behind(known, self.out.add(k), self.max - k) });
+        // What only the kernel told, of doorbells too, is older than what the last looks at the
+        // list did not find yet. SAFETY: the k + more events were written just now.
         unsafe { core::slice::from_raw_parts_mut(self.out, k + more) }.rotate_left(n);
         Some((k + more) as isize)
     }
@@ -242,8 +259,8 @@ impl Wait {
         }
         sys::yield_now();
         let back = now();
-        // A little less than the others took: two that wait for each other shall not end up waiting long. Nor shall one that was
-        // soon back among those that compute make us forget them.
+        // A little less than the others took: two that wait for each other shall not end up waiting
+        // long. Nor shall one that was soon back among those that compute make us forget them.
         let longest = (back - left).max(s.yield_every.load(Relaxed));
         let every = (longest / 4 * 3).clamp(*YIELD_EVERY.start(), *YIELD_EVERY.end());
         s.yield_every.store(every, Relaxed);
@@ -257,6 +274,7 @@ impl Wait {
     unsafe fn run(&mut self, end: Option<u64>) -> isize {
         let mut spun = false;
         loop {
+            let drains = drain::look();
             // SAFETY: forwarded.
             if let Some(n) = unsafe { self.first() } {
                 return n;
@@ -278,11 +296,11 @@ impl Wait {
                 }
             }
             // SAFETY: forwarded.
-            let r = unsafe { self.sleep_armed(end) };
+            let r = unsafe { self.sleep_armed(end, drains) };
             if r != 0 || end.is_some_and(|e| now() >= e) {
                 return r;
             }
-            // SYNC: generation. Pairs with the release in `forget`.
+            // SYNC: generation. Behind the look; pairs with the release in `forget`.
             if self.set.generation.load(Acquire) != self.generation {
                 // Closed by another thread. The number may be another set's by now.
                 return fail(libc::EBADF);
@@ -290,7 +308,8 @@ impl Wait {
         }
     }
 
-    /// Spins if that may pay: None when nothing came, 0 when there is something to look at, else the kernel's answer.
+    /// Spins if that may pay: None when nothing came, 0 when there is something to look at, else
+    /// the kernel's answer.
     ///
     /// # Safety
     /// As for `wait`.
@@ -315,13 +334,14 @@ impl Wait {
         hit.then_some(got)
     }
 
-    /// Asks for doorbells, looks once more and sleeps; the result of the call, 0 for "again".
+    /// Asks for doorbells, looks once more and sleeps, for as long as `drains` says if it says
+    /// something; the result of the call, 0 for "again".
     ///
     /// # Safety
     /// As for `wait`.
-    unsafe fn sleep_armed(&mut self, end: Option<u64>) -> isize {
-        // SYNC: sleepers. Counted before arming, both before the look: who changes the set afterwards sees a sleeper, and
-        // who leaves it does not take the arms back.
+    unsafe fn sleep_armed(&mut self, end: Option<u64>, drains: Option<u64>) -> isize {
+        // SYNC: sleepers. Counted before arming, both before the look: who changes the set
+        // afterwards sees a sleeper, and who leaves it does not take the arms back.
         self.set.sleepers.enter();
         // From here on whoever publishes rings.
         let silent = self.held().is_none_or(|mut h| h.arm());
@@ -333,7 +353,7 @@ impl Wait {
             return n as isize;
         }
         let mut left = end.map(|e| e.saturating_sub(now()));
-        let nap = if silent { Some(SILENT_NS) } else { rest::before_sleep() };
+        let nap = if silent { Some(SILENT_NS) } else { rest::before_sleep().or(drains) };
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
@@ -365,7 +385,9 @@ impl Wait {
             let limit = kernel::duration(l);
             let max = self.max as i32;
             // SAFETY: forwarded; `limit` is live.
-            let n = unsafe { kernel::get().epoll_pwait2(self.epfd, self.out, max, &raw const limit, self.mask) };
+            let n = unsafe {
+                kernel::get().epoll_pwait2(self.epfd, self.out, max, &raw const limit, self.mask)
+            };
             if n > 0 {
                 // SAFETY: the kernel filled n events.
                 return unsafe { self.sort_out(self.out, n as usize, max as usize) } as isize;
@@ -379,8 +401,8 @@ impl Wait {
         unsafe { self.kernel(0, ms, self.mask) }
     }
 
-    /// Asks the kernel, for events behind the first `n`; those of hooked registrations make them hot and are taken out of
-    /// the answer.
+    /// Asks the kernel, for events behind the first `n`; those of hooked registrations make them
+    /// hot and are taken out of the answer.
     ///
     /// # Safety
     /// As for `wait`.
@@ -404,111 +426,6 @@ impl Wait {
         unsafe { self.sort_out(out, k as usize, room) as isize }
     }
 
-    /// Takes hooked registrations' events out of the kernel's answer; how many events are left.
-    ///
-    /// # Safety
-    /// `out` must hold `n` events, and have room for `room`.
-    unsafe fn sort_out(&mut self, out: *mut epoll_event, mut n: usize, room: usize) -> usize {
-        // Not a handler that interrupted the holder: `wait` has seen to that.
-        let Some(mut h) = held(self.index, self.set) else { return 0 };
-        let (mut kept, mut i) = (0, 0);
-        while i < n {
-            // SAFETY: below n.
-            let ev = unsafe { out.add(i).read() };
-            i += 1;
-            if let Some(page) = h.ears().told(self.epfd, ev.u64, ev.events) {
-                (self.took, self.rung) = (true, self.slept);
-                // SAFETY: forwarded.
-                let more = unsafe { self.rung_in_order(&mut h, page, out, kept..i, n..room) };
-                (kept, i, n) = (kept + more.0, i + more.1, n + more.1);
-                continue;
-            }
-            let mine = match h.owner(ev.u64) {
-                Owner::Application => Some(ev),
-                Owner::Gone => None,
-                Owner::Entry(at) => match h.kernel_event(at, ev.events, self.slept) {
-                    Told::Event(ev) => Some(ev),
-                    Told::Off => None,
-                    Told::Hot => {
-                        self.took = true;
-                        self.in_order(&mut h, at)
-                    }
-                },
-            };
-            if let Some(ev) = mine {
-                // SAFETY: kept <= i.
-                unsafe { out.add(kept).write(ev) };
-                kept += 1;
-            }
-        }
-        kept
-    }
-
-    /// The event of a registration whose doorbell woke us, where the kernel tells of it: what one sender does on two
-    /// connections is to be seen in that order, also if one of them is on TCP.
-    fn in_order(&mut self, h: &mut Held, index: u32) -> Option<epoll_event> {
-        if self.slept.is_none() || self.tolds == IN_ORDER || self.told[..self.tolds].contains(&index) {
-            return None;
-        }
-        let ev = h.report(index)?;
-        self.told[self.tolds] = index;
-        self.tolds += 1;
-        Some(ev)
-    }
-
-    /// The events of those connections of one control page for which its bell rang. They go where the bell's own event stood
-    /// among the kernel's: to the beginning of the part `free` of `out`; the events that follow are moved up into the room
-    /// `behind` them. How many there are, and by how much those were moved.
-    ///
-    /// # Safety
-    /// `out` must hold events up to the beginning of `behind`, and have room for all of it.
-    unsafe fn rung_in_order(
-        &mut self,
-        h: &mut Held,
-        page: *const Waits,
-        out: *mut epoll_event,
-        free: Range<usize>,
-        behind: Range<usize>,
-    ) -> (usize, usize) {
-        let Some(slept) = self.slept else { return (0, 0) };
-        let mut rang = [(u64::MAX, 0); IN_ORDER];
-        let (mut known, mut at) = (0, 0);
-        while known < IN_ORDER
-            && let Some(spot) = h.hot().list.get(at)
-        {
-            at += 1;
-            let index = spot.index;
-            if spot.is_calm() {
-                continue;
-            }
-            let of_page = |c: &&Conn| core::ptr::eq(c.peer_waits(), page);
-            let c = entry(index).and_then(Entry::current).filter(of_page);
-            if let Some(when) = c.and_then(|c| c.rang_since(slept)) {
-                rang[known] = (when, index);
-                known += 1;
-            }
-        }
-        let rang = &mut rang[..known];
-        rang.sort_unstable();
-        let mut events = [epoll_event { events: 0, u64: 0 }; IN_ORDER];
-        let mut n = 0;
-        h.rung = self.slept;
-        for &(_, index) in rang.iter().take(free.len() + behind.len()) {
-            if let Some(ev) = self.in_order(h, index) {
-                events[n] = ev;
-                n += 1;
-            }
-        }
-        h.rung = None;
-        let moved = n.saturating_sub(free.len());
-        // SAFETY: within the room, by the bound of the loop; what follows is moved before its place is written.
-        unsafe {
-            core::ptr::copy(out.add(free.end), out.add(free.end + moved), behind.start - free.end);
-            core::ptr::copy_nonoverlapping(events.as_ptr(), out.add(free.start), n);
-        }
-        (n, moved)
-    }
-
     /// Takes the arms back, unless somebody else sleeps by them.
     fn woken(&self) {
         if self.set.sleepers.leave()
@@ -520,8 +437,8 @@ impl Wait {
         }
     }
 
-    /// A thread that leaves with a doorbell that may have been for others asks for new ones in their stead, and wakes one
-    /// of them if there is something for it already.
+    /// A thread that leaves with a doorbell that may have been for others asks for new ones in
+    /// their stead, and wakes one of them if there is something for it already.
     fn pass_on(&self) {
         if !self.took || !self.set.sleepers.any() {
             return;
@@ -537,142 +454,5 @@ impl Wait {
     }
 }
 
-/// What an event from the kernel means for a registration of ours.
-enum Told {
-    /// Hooked: it is hot now.
-    Hot,
-    /// Oneshot and on TCP: for the application.
-    Event(epoll_event),
-    /// The same, but its event was given out already.
-    Off,
-}
-
-impl Held {
-    fn kernel_event(&mut self, index: u32, events: u32, slept: Option<u64>) -> Told {
-        let Some((e, st)) = self.state(index) else { return Told::Off };
-        if st.dormant {
-            // Somebody waits for the connection elsewhere: its doorbells must not wake this set again.
-            self.bury(index);
-            return Told::Off;
-        }
-        // Hooked by another process, over fork.
-        if !st.hooked && e.current().is_some_and(Conn::switched) && !self.hook(index) {
-            return Told::Off;
-        }
-        let Some((e, st)) = self.state(index) else { return Told::Off };
-        if !st.hooked {
-            let events = events & (st.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32);
-            if !st.enabled || events == 0 {
-                return Told::Off;
-            }
-            st.enabled = !st.is(libc::EPOLLONESHOT);
-            return Told::Event(epoll_event { events, u64: st.data });
-        }
-        let Some(c) = e.current() else { return Told::Off };
-        c.kernel_end(events);
-        if let Some(slept) = slept.filter(|_| events & libc::EPOLLIN as u32 != 0) {
-            c.woken(slept);
-        }
-        st.urgent |= events & libc::EPOLLPRI as u32 != 0;
-        // A direction that is still the kernel's has the kernel's edges.
-        if c.reads_tcp() {
-            st.seen_read = u64::MAX - 1;
-        }
-        if !c.sends_on_ring() {
-            st.seen_space = c.space_epoch().wrapping_sub(1);
-        }
-        self.heat(index);
-        Told::Hot
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::{Answer::*, Epoll, Pair, SCRIPTED, recv, send, serial, upgraded};
-
-    const IN: i32 = libc::EPOLLIN;
-
-    #[test]
-    fn level_is_told_until_it_is_read() {
-        let _turn = serial();
-        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
-        ep.add(*b, IN);
-        assert_eq!(ep.now(), []);
-        send(*a, b"12", 0);
-        assert_eq!(ep.now(), [(*b, IN as u32)]);
-        assert_eq!(recv(*b, 1, 0), Ok(b"1".to_vec()));
-        assert_eq!(ep.now(), [(*b, IN as u32)]);
-        assert_eq!(recv(*b, 1, 0), Ok(b"2".to_vec()));
-        assert_eq!(ep.now(), []);
-    }
-
-    #[test]
-    fn an_edge_is_told_once_for_each_arrival() {
-        let _turn = serial();
-        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
-        ep.add(*b, IN | libc::EPOLLET);
-        ep.now();
-        send(*a, b"1", 0);
-        assert_eq!(ep.now(), [(*b, IN as u32)]);
-        assert_eq!(ep.now(), []);
-        send(*a, b"2", 0);
-        assert_eq!(ep.now(), [(*b, IN as u32)]);
-        assert_eq!(ep.now(), []);
-    }
-
-    #[test]
-    fn oneshot_is_off_until_it_is_asked_for_again() {
-        let _turn = serial();
-        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
-        ep.add(*b, IN | libc::EPOLLONESHOT);
-        send(*a, b"1", 0);
-        assert_eq!(ep.now(), [(*b, IN as u32)]);
-        send(*a, b"2", 0);
-        assert_eq!(ep.now(), []);
-        assert_eq!(ep.control(libc::EPOLL_CTL_MOD, *b, IN | libc::EPOLLONESHOT), 0);
-        assert_eq!(ep.now(), [(*b, IN as u32)]);
-    }
-
-    #[test]
-    fn who_removes_and_adds_all_the_time_is_spared_the_kernel_and_told_the_same() {
-        let _turn = serial();
-        let (Pair(a, b), ep) = (&upgraded(), Epoll::new());
-        for round in 0..10 {
-            ep.add(*b, IN);
-            send(*a, b"1", 0);
-            assert_eq!(ep.now(), [(*b, IN as u32)], "round {round}");
-            assert_eq!(recv(*b, 1, 0), Ok(b"1".to_vec()));
-            assert_eq!(ep.control(libc::EPOLL_CTL_DEL, *b, 0), 0);
-            assert_eq!(ep.control(libc::EPOLL_CTL_DEL, *b, 0), -(libc::ENOENT as isize));
-            assert_eq!(ep.control(libc::EPOLL_CTL_MOD, *b, IN), -(libc::ENOENT as isize));
-            send(*a, b"2", 0);
-            assert_eq!(ep.now(), [], "round {round}");
-            assert_eq!(recv(*b, 1, 0), Ok(b"2".to_vec()));
-        }
-    }
-
-    #[test]
-    fn a_signal_and_a_limit_end_a_sleep() {
-        let _turn = serial();
-        let (Pair(_a, b), ep) = (&upgraded(), Epoll::new());
-        ep.add(*b, IN);
-        SCRIPTED.script(ep.0, &[Is(-(libc::EINTR as isize))]);
-        assert_eq!(ep.wait(None), Err(libc::EINTR));
-        SCRIPTED.script(ep.0, &[Passes(3_600_000_000_000)]);
-        assert_eq!(ep.wait(Some(3_600_000_000_000)), Ok(vec![]));
-        assert_eq!(SCRIPTED.left(ep.0), 0);
-    }
-
-    #[test]
-    fn a_kernel_without_nanoseconds_is_asked_for_milliseconds() {
-        let _turn = serial();
-        let (Pair(_a, b), ep) = (&upgraded(), Epoll::new());
-        ep.add(*b, IN);
-        SCRIPTED.old.store(true, SeqCst);
-        let before = SCRIPTED.pwaits.load(SeqCst);
-        SCRIPTED.script(ep.0, &[Passes(1_500_000)]);
-        assert_eq!(ep.wait(Some(1_500_000)), Ok(vec![]));
-        assert_eq!((SCRIPTED.pwaits.load(SeqCst), *SCRIPTED.last_ms.lock().unwrap()), (before + 1, 2));
-    }
-}
+mod tests;

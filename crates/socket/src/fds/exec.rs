@@ -9,33 +9,37 @@ use smc::{reason, sys, table};
 use super::*;
 use crate::ledger::{self, held};
 
-/// The process is about to become another program. Descriptors with FD_CLOEXEC end here. The others go back to TCP if
-/// they had left it, and with the table's descriptor kept open too, the new program takes them on (`inherit`): it may
-/// be upgraded in turn, as in a server that accepts, forks and execs.
+/// The process is about to become another program. Descriptors with FD_CLOEXEC end here. The others
+/// go back to TCP if they had left it, and with the table's descriptor kept open too, the new
+/// program takes them on (`inherit`): it may be upgraded in turn, as in a server that accepts,
+/// forks and execs.
 pub fn before_exec() {
-    revert_for_exec();
+    go_back_for_exec();
     if !owner() {
         return;
     }
+    if table::exists()
+        && let Some(t) = table::get()
+    {
+        give_counters(t, false);
+    }
     ledger::before_exec();
-    let mut kept = false;
+    let mut kept = Vec::new();
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
         if cloexec(fd) {
-            conn(i).refs.fetch_sub(1, AcqRel);
+            conn(i).identity.refs.fetch_sub(1, AcqRel);
         } else if !conn(i).is_exposed() {
             smc::meet::identify(conn(i), fd);
-            conn(i).heir.store(PID.load(Relaxed), Relaxed);
-            kept = true;
+            conn(i).identity.heir.store(PID.load(Relaxed), Relaxed);
+            kept.push(i);
         }
     });
     // Not for a process that has changed its user: the table is its family's.
-    let same_user = table::get().is_some_and(|t| t.uid.load(Relaxed) == rustix::process::geteuid().as_raw());
-    if kept
-        && same_user
-        && let Some(fd) = table::hidden_fd()
-    {
-        sys::fcntl(fd, libc::F_SETFD, 0);
+    let same_user =
+        table::get().is_some_and(|t| t.uid.load(Relaxed) == rustix::process::geteuid().as_raw());
+    if same_user && !kept.is_empty() {
+        table::keep_for_exec(kept.into_iter());
     }
 }
 
@@ -48,12 +52,10 @@ pub fn undo_exec() {
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
         if cloexec(fd) {
-            conn(i).refs.fetch_add(1, AcqRel);
+            conn(i).identity.refs.fetch_add(1, AcqRel);
         }
     });
-    if let Some(fd) = table::hidden_fd() {
-        sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-    }
+    table::undo_exec();
 }
 
 fn cloexec(fd: i32) -> bool {
@@ -62,13 +64,12 @@ fn cloexec(fd: i32) -> bool {
 
 /// In a new program: takes on the connections that it had before its exec, if any.
 pub fn inherit() {
-    let Some(fd) = smc::hidden::find_table() else { return };
-    let Some(t) = table::adopt(fd) else { return };
+    let Some(t) = table::adopt(smc::hidden::find_tables().into_iter()) else { return };
     let me = PID.load(Relaxed);
     for fd in 0..sys::descriptor_table_size() {
         let Some(inode) = sys::socket_inode(fd) else { continue };
-        if let Some(i) = t.by_inode(inode)
-            && t.conn(i).heir.load(Relaxed) == me
+        if let Some(i) = t.find(inode, |_, c| c.identity.heir.load(Relaxed) == me)
+            && t.enter(i)
         {
             let first = held(i).fetch_add(1, AcqRel) == 0;
             if first {
@@ -79,22 +80,43 @@ pub fn inherit() {
     }
 }
 
-/// The process ends without closing. In a fork child, whose family goes on, what it held must be given up in the table.
+/// The process ends without closing. In a fork child, whose family goes on, what it held must be
+/// given up in the table.
 pub fn before_exit() {
-    if !table::exists() || !owner() || table::get().is_none_or(|t| t.creator.load(Relaxed) == PID.load(Relaxed)) {
+    if !table::exists() || !owner() {
         return;
     }
-    for fd in 0..high() {
-        if let Kind::Conn(_) = kind(fd) {
-            before_close(fd);
+    let Some(t) = table::get() else { return };
+    if t.creator.load(Relaxed) != PID.load(Relaxed) {
+        for fd in 0..high() {
+            if let Kind::Conn(_) = kind(fd) {
+                before_close(fd);
+            }
         }
     }
+    give_counters(t, true);
+}
+
+/// What the family has counted is kept, if the user wants that. Who forks many children lets none
+/// of them do it, as long as it lives.
+fn give_counters(t: &table::Header, ends: bool) {
+    let creator = t.creator.load(Relaxed);
+    // In a sandbox a further system call may be the last.
+    if has_stopped() || creator != PID.load(Relaxed) && !sys::is_unknown(creator) {
+        return;
+    }
+    each(|_, k| {
+        if let Kind::Conn(i) = k {
+            life::count_so_far(i, ends);
+        }
+    });
+    smc::kept::give(t);
 }
 
 /// Before this process becomes another program, or a vfork child of it does.
-fn revert_for_exec() {
+fn go_back_for_exec() {
     let own = owner();
-    revert_inherited(|index, fd| {
+    go_back_inherited(|index, fd| {
         if own && !is_shared(index) {
             // Nobody else would read on.
             return false;
@@ -107,11 +129,12 @@ fn revert_for_exec() {
 /// Descriptors kept from a program that is spawned.
 pub struct Kept(Vec<i32>);
 
-/// Before a child that another libc function makes inherits what has no FD_CLOEXEC, and we don't see its exec.
-pub fn revert_for_spawn() -> Kept {
+/// Before a child that another libc function makes inherits what has no FD_CLOEXEC, and we don't
+/// see its exec.
+pub fn go_back_for_spawn() -> Kept {
     let mut kept = Kept(Vec::new());
     if owner() {
-        revert_inherited(|_, fd| {
+        go_back_inherited(|_, fd| {
             sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
             kept.0.push(fd);
             true
@@ -128,11 +151,12 @@ impl Drop for Kept {
     }
 }
 
-/// Gives back to TCP what another program is about to inherit. Goes by what is open, not by our marks: a vfork child
-/// has rearranged its descriptors without leaving marks. Where the stream cannot be put in order for others (`keep` of the
-/// connection and the descriptor), that program must not get it: it would read doorbells between payload, and seldom wants the
-/// connection at all, while this one goes on with it. False from `keep`: there is no such one, and it is reset.
-fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
+/// Gives back to TCP what another program is about to inherit. Goes by what is open, not by our
+/// marks: a vfork child has rearranged its descriptors without leaving marks. Where the stream
+/// cannot be put in order for others (`keep` of the connection and the descriptor), that program
+/// must not get it: it would read doorbells between payload, and seldom wants the connection at
+/// all, while this one goes on with it. False from `keep`: there is no such one, and it is reset.
+fn go_back_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
     // A buffer that is exposed is the peer's to switch to, whatever was done here.
     let mut exposed = false;
     each(|_, k| exposed |= matches!(k, Kind::Conn(i) if conn(i).is_exposed()));
@@ -148,15 +172,15 @@ fn revert_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
         let mut found = None;
         each(|_, k| {
             if let Kind::Conn(i) = k
-                && conn(i).inode.load(Relaxed) == inode
+                && conn(i).own().inode.load(Relaxed) == inode
                 && conn(i).is_exposed()
             {
                 found = Some(i);
             }
         });
         if let Some(i) = found {
-            // The peer may send on the ring by now, and is told through its own what we have not read. A vfork child must
-            // leave the channel alone: its number is the parent's.
+            // The peer may send on the ring by now, and is told through its own what we have not
+            // read. A vfork child must leave the channel alone: its number is the parent's.
             smc::meet::conclude(conn(i));
             if !conn(i).go_back(fd, reason::INHERITED.code(), true) && !keep(i, fd) {
                 conn(i).reset_by_exec(fd);

@@ -7,21 +7,22 @@ use smc::reason;
 use super::life::drop_ref;
 use super::*;
 
-/// Before a sandbox that kills for system calls which the program itself does not make, or a descriptor table of a single
-/// thread, of which marks for the whole process would be wrong: all connections go back to TCP and are forgotten.
+/// Before a sandbox that kills for system calls which the program itself does not make, or a
+/// descriptor table of a single thread, of which marks for the whole process would be wrong: all
+/// connections go back to TCP and are forgotten.
 #[cold]
-pub fn leave_for_good(why: u32) {
+pub fn stop_for_good(why: u32) {
     if home() == Some(0) {
-        leave_unseen();
+        stop_unseen();
         return;
     }
-    if !owner() || LEFT.swap(true, Relaxed) {
+    if !owner() || STOPPED.swap(true, Relaxed) {
         return;
     }
     smc::config::CONFIG.disable();
     each(|fd, k| {
         if let Kind::Conn(i) = k {
-            give_up(port_at(i, fd), why);
+            go_back_for_others(port_at(i, fd), why);
         }
     });
     each(|fd, k| {
@@ -33,7 +34,8 @@ pub fn leave_for_good(why: u32) {
             }
             return;
         };
-        // What the peer has yet to give back, and an event that only we can put a name to, are still served.
+        // What the peer has yet to give back, and an event that only we can put a name to, are
+        // still served.
         let waiting = conn(i).switched() || local(i).regs.load(Relaxed) != 0;
         if !waiting && let Some(w) = word(fd) {
             w.store(0, Release);
@@ -42,11 +44,12 @@ pub fn leave_for_good(why: u32) {
     });
 }
 
-/// The same in a child with memory of its own that was made past libc's fork: its parent answers for the connections, and the
-/// child, which has a filter of its own to fear, must not make a table or look for one.
+/// The same in a child with memory of its own that was made past libc's fork: its parent answers
+/// for the connections, and the child, which has a filter of its own to fear, must not make a table
+/// or look for one.
 #[cold]
-fn leave_unseen() {
-    if LEFT.swap(true, Relaxed) {
+fn stop_unseen() {
+    if STOPPED.swap(true, Relaxed) {
         return;
     }
     smc::config::CONFIG.disable();
@@ -59,41 +62,48 @@ fn leave_unseen() {
 
 /// A number that stdin, stdout or stderr reads and writes, past every hook.
 #[cold]
-pub(super) fn leave_to_stdio(fd: i32) {
+pub(super) fn go_back_for_stdio(fd: i32) {
     if let Some(port) = port(fd) {
-        give_up(port, reason::STDIO.code());
+        go_back_for_others(port, reason::STDIO.code());
     }
 }
 
-/// Keeps a connection on TCP for good, bringing it back there if need be. Our hooks go on serving it.
-#[cold]
-pub fn freeze(port: Port, why: u32) {
-    let Port { index, conn: c, fd } = port;
-    smc::meet::identify(c, fd);
-    smc::meet::abandon(c, fd);
-    c.revert(fd, why, false);
+/// Gives up an upgrade that is under way, and lets `back` take the connection to TCP.
+fn take_back(port: Port, back: impl FnOnce(&Conn, i32) -> bool) {
+    let Port { index, conn, fd } = port;
+    smc::meet::identify(conn, fd);
+    smc::meet::abandon(conn, fd);
+    back(conn, fd);
     crate::epoll::on_reverted(index);
 }
 
-/// The same for a descriptor that will be used past our hooks: the kernel's stream must be whole.
+/// Takes a connection back to TCP, for good. Our hooks go on serving it, and read what is left in
+/// the ring.
 #[cold]
-pub fn give_up(port: Port, why: u32) {
-    let Port { index, conn: c, fd } = port;
-    smc::meet::identify(c, fd);
-    smc::meet::abandon(c, fd);
-    c.revert(fd, why, true);
-    crate::epoll::on_reverted(index);
+pub fn go_back(port: Port, why: u32) {
+    take_back(port, |conn, fd| conn.go_back_or_break(fd, why, false));
 }
 
-/// The same for a connection whose readiness the kernel alone can tell. Bytes that cannot be brought back are still read by
-/// our hooks.
+/// Takes a connection back to TCP, for good, as far as that goes now.
+pub(super) fn drain(port: Port) {
+    take_back(port, |conn, fd| {
+        conn.drain(fd, reason::DRAINED.code());
+        true
+    });
+}
+
+/// Takes a connection back to TCP whose descriptor will be used past our hooks: where the kernel's
+/// stream cannot be made whole the connection is broken.
 #[cold]
-pub fn leave_ring(port: Port, why: u32) {
-    let Port { index, conn: c, fd } = port;
-    smc::meet::identify(c, fd);
-    smc::meet::abandon(c, fd);
-    c.go_back(fd, why, true);
-    crate::epoll::on_reverted(index);
+pub fn go_back_for_others(port: Port, why: u32) {
+    take_back(port, |conn, fd| conn.go_back_or_break(fd, why, true));
+}
+
+/// Takes a connection back to TCP whose readiness the kernel alone can tell from now on. It is
+/// never broken: bytes that cannot be brought back to the kernel's stream are read by our hooks.
+#[cold]
+pub fn go_back_for_readiness(port: Port, why: u32) {
+    take_back(port, |conn, fd| conn.go_back(fd, why, true));
 }
 
 /// Notes that a connection's readiness is no longer the kernel's alone.
@@ -107,7 +117,8 @@ pub fn on_upgraded(port: Port) {
     crate::epoll::on_switched(index);
 }
 
-/// The application is about to put something of its own on a number that we hid a descriptor at: the number that this has now.
+/// The application is about to put something of its own on a number that we hid a descriptor at:
+/// the number that this has now.
 pub fn make_way(fd: i32) -> Option<i32> {
     each(|own, k| {
         if let Kind::Conn(i) = k
@@ -117,21 +128,22 @@ pub fn make_way(fd: i32) -> Option<i32> {
         }
     });
     let now = smc::give_way(fd)?;
-    crate::epoll::moved_fd(fd, now);
+    super::inside::moved_fd(fd, now);
     Some(now)
 }
 
-/// Before this process loses rights, or gets out of reach of a peer that has none: what is copied by them would be reset.
+/// Before this process loses rights, or gets out of reach of a peer that has none: what is copied
+/// by them would be reset.
 #[cold]
 pub fn go_back_from_copies() {
-    if !owner() || has_left() {
+    if !owner() || has_stopped() {
         return;
     }
     each(|fd, k| {
         if let Kind::Conn(i) = k
             && conn(i).goes_by_rights()
         {
-            give_up(port_at(i, fd), reason::RIGHTS.code());
+            while_held(i, fd, |port| go_back_for_others(port, reason::RIGHTS.code()));
         }
     });
 }

@@ -1,4 +1,5 @@
-//! The adapter of a process: one mapping with all that there is of it. Its first part is read by peers.
+//! The adapter of a process: one mapping with all that there is of it. Its first part is read by
+//! peers.
 #![allow(unsafe_code)]
 
 use super::post::Completions;
@@ -126,9 +127,12 @@ impl Adapter {
         {
             return Some(adapter);
         }
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: new memory at an address of the kernel's choice.
-        let fresh = unsafe { mmap_anonymous(null_mut(), size_of::<Adapter>(), prot, flags) }.ok()?.cast::<Adapter>();
+        let fresh = unsafe { mmap_anonymous(null_mut(), size_of::<Adapter>(), prot, flags) }
+            .ok()?
+            .cast::<Adapter>();
         // SAFETY: just mapped; all of it may be zero.
         let adapter = unsafe { &*fresh };
         adapter.pid.store(own_pid(), Relaxed);
@@ -137,11 +141,10 @@ impl Adapter {
         match ADAPTER.compare_exchange(known, fresh, AcqRel, Acquire) {
             Ok(_) => Some(adapter),
             Err(other) => {
-                // SAFETY: as above, and nobody knows of it. The other one is another thread's, of this process.
-                unsafe {
-                    let _ = rustix::mm::munmap(fresh.cast(), size_of::<Adapter>());
-                    other.as_ref()
-                }
+                // SAFETY: mapped above, and nobody knows of it.
+                let _ = unsafe { rustix::mm::munmap(fresh.cast(), size_of::<Adapter>()) };
+                // SAFETY: another thread's, of this process, which is never unmapped.
+                unsafe { other.as_ref() }
             }
         }
     }
@@ -152,7 +155,8 @@ impl Adapter {
 
     /// A number with `index` in its lower part that is not in use, and not soon again.
     pub fn number(&self, index: usize, most: usize, bits: u32) -> u32 {
-        let turn = self.generation.fetch_add(1, Relaxed) % (1 << (bits - most.trailing_zeros())).max(2);
+        let turn =
+            self.generation.fetch_add(1, Relaxed) % (1 << (bits - most.trailing_zeros())).max(2);
         turn.max(1) << most.trailing_zeros() | index as u32
     }
 
@@ -180,8 +184,13 @@ impl Looked {
     /// Where the three parts lie in an adapter at `base`, and how long they are.
     pub fn places(base: u64, qpn: u32, key: u32) -> [(u64, usize); 3] {
         let pair = offset_of!(Adapter, pairs) + qpn as usize % MOST_PAIRS * size_of::<Pair>();
-        let region = offset_of!(Adapter, regions) + key as usize % MOST_REGIONS * size_of::<Region>();
-        [(base, 8), (base + pair as u64, size_of::<Pair>()), (base + region as u64, size_of::<Region>())]
+        let region =
+            offset_of!(Adapter, regions) + key as usize % MOST_REGIONS * size_of::<Region>();
+        [
+            (base, 8),
+            (base + pair as u64, size_of::<Pair>()),
+            (base + region as u64, size_of::<Region>()),
+        ]
     }
 
     pub fn opens(&self, key: u32, addr: u64, len: u64, access: i32) -> bool {

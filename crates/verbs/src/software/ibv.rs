@@ -4,7 +4,8 @@
 use super::adapter::{Adapter, Address, Looked, MOST_PAIRS, MOST_REGIONS, Pair};
 use super::post::{self, Completions};
 use crate::abi::{
-    CompChannel, Context, ContextOps, Cq, Device, DeviceAttr, Mr, PortAttr, Qp, QpAttr, QpInitAttr, RecvWr,
+    CompChannel, Context, ContextOps, Cq, Device, DeviceAttr, Mr, PortAttr, Qp, QpAttr, QpInitAttr,
+    RecvWr,
 };
 use crate::abi::{MTU_1024, PORT_ACTIVE, QPT_RC, TRANSPORT_IB, mask, state};
 use crate::far;
@@ -29,11 +30,11 @@ pub fn set_up(adapter: &Adapter) {
         post_recv,
         after: [null_mut(); 5],
     };
-    // SAFETY: cells that nobody else looks at yet.
-    unsafe {
-        adapter.device.get().write(device);
-        adapter.context.get().write(Context { device: adapter.device.get(), ops, cmd_fd: -1, async_fd: -1 });
-    }
+    // SAFETY: a cell that nobody else looks at yet.
+    unsafe { adapter.device.get().write(device) };
+    let context = Context { device: adapter.device.get(), ops, cmd_fd: -1, async_fd: -1 };
+    // SAFETY: a cell that nobody else looks at yet.
+    unsafe { adapter.context.get().write(context) };
 }
 
 /// Who waits for completions polls: they are there when a post returns.
@@ -41,13 +42,19 @@ unsafe extern "C" fn req_notify_cq(_cq: *mut Cq, _solicited: c_int) -> c_int {
     libc::EOPNOTSUPP
 }
 
-unsafe extern "C" fn post_recv(_qp: *mut Qp, _request: *mut RecvWr, _bad: *mut *mut RecvWr) -> c_int {
+unsafe extern "C" fn post_recv(
+    _qp: *mut Qp,
+    _request: *mut RecvWr,
+    _bad: *mut *mut RecvWr,
+) -> c_int {
     libc::EOPNOTSUPP
 }
 
 fn fail<T>(errno: c_int) -> *mut T {
+    // SAFETY: it has no obligation.
+    let place = unsafe { libc::__errno_location() };
     // SAFETY: this thread's errno.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { *place = errno };
     null_mut()
 }
 
@@ -81,15 +88,29 @@ pub unsafe extern "C" fn query_device(_context: *mut Context, out: *mut DeviceAt
     0
 }
 
-pub unsafe extern "C" fn query_port(_context: *mut Context, _port: u8, out: *mut PortAttr) -> c_int {
-    let attributes =
-        PortAttr { state: PORT_ACTIVE, max_mtu: MTU_1024, active_mtu: MTU_1024, gid_tbl_len: 1, ..PortAttr::default() };
+pub unsafe extern "C" fn query_port(
+    _context: *mut Context,
+    _port: u8,
+    out: *mut PortAttr,
+) -> c_int {
+    let attributes = PortAttr {
+        state: PORT_ACTIVE,
+        max_mtu: MTU_1024,
+        active_mtu: MTU_1024,
+        gid_tbl_len: 1,
+        ..PortAttr::default()
+    };
     // SAFETY: the caller's place.
     unsafe { out.write(attributes) };
     0
 }
 
-pub unsafe extern "C" fn query_gid(_context: *mut Context, _port: u8, index: c_int, out: *mut [u8; 16]) -> c_int {
+pub unsafe extern "C" fn query_gid(
+    _context: *mut Context,
+    _port: u8,
+    index: c_int,
+    out: *mut [u8; 16],
+) -> c_int {
     let Some(adapter) = Adapter::get().filter(|_| index == 0) else { return -1 };
     // SAFETY: the caller's place.
     unsafe { out.write(adapter.address().gid()) };
@@ -105,7 +126,12 @@ pub unsafe extern "C" fn dealloc_pd(_pd: *mut c_void) -> c_int {
     0
 }
 
-pub unsafe extern "C" fn reg_mr(pd: *mut c_void, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+pub unsafe extern "C" fn reg_mr(
+    pd: *mut c_void,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut Mr {
     let Some(adapter) = Adapter::get() else { return fail(libc::ENOMEM) };
     let Ok(_guard) = adapter.lock.lock() else { return fail(libc::EDEADLK) };
     let free = adapter.regions.iter().position(|region| region.key.load(Relaxed) == 0);
@@ -115,7 +141,15 @@ pub unsafe extern "C" fn reg_mr(pd: *mut c_void, addr: *mut c_void, length: usiz
     region.addr.store(addr as u64, Relaxed);
     region.len.store(length as u64, Relaxed);
     region.access.store(access as u32, Relaxed);
-    let mr = Mr { context: adapter.context.get(), pd, addr, length, handle: index as u32, lkey: key, rkey: key };
+    let mr = Mr {
+        context: adapter.context.get(),
+        pd,
+        addr,
+        length,
+        handle: index as u32,
+        lkey: key,
+        rkey: key,
+    };
     let place = adapter.mrs[index].get();
     // SAFETY: the cell of a region that nobody has.
     unsafe { place.write(mr) };
@@ -138,7 +172,9 @@ pub unsafe extern "C" fn create_cq(
     channel: *mut CompChannel,
     _vector: c_int,
 ) -> *mut Cq {
-    let Some(adapter) = Adapter::get().filter(|_| channel.is_null()) else { return fail(libc::EOPNOTSUPP) };
+    let Some(adapter) = Adapter::get().filter(|_| channel.is_null()) else {
+        return fail(libc::EOPNOTSUPP);
+    };
     let Ok(_guard) = adapter.lock.lock() else { return fail(libc::EDEADLK) };
     let free = adapter.cqs.iter().find(|cq| cq.take(context));
     free.map_or_else(|| fail(libc::ENOMEM), Completions::as_cq)
@@ -153,7 +189,9 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
 pub unsafe extern "C" fn create_qp(pd: *mut c_void, attributes: *mut QpInitAttr) -> *mut Qp {
     // SAFETY: the caller's.
     let attributes = unsafe { &mut *attributes };
-    let Some(adapter) = Adapter::get().filter(|_| attributes.qp_type == QPT_RC) else { return fail(libc::EOPNOTSUPP) };
+    let Some(adapter) = Adapter::get().filter(|_| attributes.qp_type == QPT_RC) else {
+        return fail(libc::EOPNOTSUPP);
+    };
     let Ok(_guard) = adapter.lock.lock() else { return fail(libc::EDEADLK) };
     let free = adapter.pairs.iter().position(|pair| pair.qpn.load(Relaxed) == 0);
     let Some(index) = free else { return fail(libc::ENOMEM) };
@@ -170,12 +208,12 @@ pub unsafe extern "C" fn create_qp(pd: *mut c_void, attributes: *mut QpInitAttr)
         handle: index as u32,
         qp_num: qpn,
     };
-    // SAFETY: cells of a pair that nobody has.
-    unsafe {
-        soft.qp.get().write(qp);
-        soft.far.get().write((Address::default(), 0));
-        soft.lock.reset();
-    }
+    // SAFETY: a cell of a pair that nobody has.
+    unsafe { soft.qp.get().write(qp) };
+    // SAFETY: a cell of a pair that nobody has.
+    unsafe { soft.far.get().write((Address::default(), 0)) };
+    // SAFETY: a lock that nobody has.
+    unsafe { soft.lock.reset() };
     soft.all_signaled.store(u32::from(attributes.sq_sig_all != 0), Relaxed);
     for word in [&pair.state, &pair.dest_qpn, &pair.psn] {
         word.store(0, Relaxed);
@@ -193,13 +231,18 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
 
 pub unsafe extern "C" fn modify_qp(qp: *mut Qp, attributes: *mut QpAttr, given: c_int) -> c_int {
     let Some(adapter) = Adapter::get() else { return libc::EINVAL };
-    // SAFETY: the caller's.
-    let (qpn, attributes) = unsafe { ((*qp).qp_num, &*attributes) };
+    // SAFETY: the caller's queue pair.
+    let qpn = unsafe { (*qp).qp_num };
+    // SAFETY: the caller's attributes.
+    let attributes = unsafe { &*attributes };
     let pair = adapter.pair(qpn);
     let before = pair.state.load(Relaxed) as i32;
     let allowed = match attributes.qp_state {
         state::INIT => before == 0,
-        state::RTR => before == state::INIT && given & (mask::AV | mask::DEST_QPN) == mask::AV | mask::DEST_QPN,
+        state::RTR => {
+            before == state::INIT
+                && given & (mask::AV | mask::DEST_QPN) == mask::AV | mask::DEST_QPN
+        }
         state::RTS => before == state::RTR,
         state::ERR => true,
         _ => false,

@@ -33,11 +33,11 @@ impl Completions {
         let free = self.taken.load(Relaxed) == 0;
         if free {
             // SAFETY: nobody's.
-            unsafe {
-                (*self.cq.get()).context = context;
-                (*self.entries.get()).1 = 0;
-                self.lock.reset();
-            }
+            unsafe { (*self.cq.get()).context = context };
+            // SAFETY: nobody's.
+            unsafe { (*self.entries.get()).1 = 0 };
+            // SAFETY: nobody's.
+            unsafe { self.lock.reset() };
             self.taken.store(1, Release);
         }
         free
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, out: *mut Wc) -> c_i
         let taken = (*n).min(count.max(0) as usize);
         for (i, one) in entries[..taken].iter().enumerate() {
             // SAFETY: the caller has room for `count`.
-            unsafe { out.add(i).write(*one) };
+            unsafe { out.wrapping_add(i).write(*one) };
         }
         entries.copy_within(taken..*n, 0);
         *n -= taken;
@@ -91,7 +91,11 @@ pub unsafe extern "C" fn poll_cq(cq: *mut Cq, count: c_int, out: *mut Wc) -> c_i
     polled.unwrap_or(-1)
 }
 
-pub unsafe extern "C" fn post_send(qp: *mut Qp, request: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
+pub unsafe extern "C" fn post_send(
+    qp: *mut Qp,
+    request: *mut SendWr,
+    bad: *mut *mut SendWr,
+) -> c_int {
     // SAFETY: the caller's queue pair.
     let qpn = unsafe { (*qp).qp_num };
     let Some(adapter) = Adapter::get() else { return libc::EINVAL };
@@ -101,19 +105,22 @@ pub unsafe extern "C" fn post_send(qp: *mut Qp, request: *mut SendWr, bad: *mut 
     let mut next = request;
     while !next.is_null() {
         let mut batch = [core::ptr::null::<SendWr>(); BATCH];
-        let (mut n, first) = (0, next);
-        // SAFETY: the caller's requests, here and below.
-        while n < BATCH && !next.is_null() && unsafe { goes_with(&*first, &*next) } {
-            // SAFETY: as above.
-            if let Err(errno) = unsafe { line.check(&*next) } {
+        let mut n = 0;
+        // SAFETY: the caller's request.
+        let first = unsafe { &*next };
+        // SAFETY: the caller's requests.
+        while let Some(request) = unsafe { next.as_ref() }
+            && n < BATCH
+            && goes_with(first, request)
+        {
+            if let Err(errno) = line.check(request) {
                 // SAFETY: the caller's place.
                 unsafe { bad.write(next) };
                 line.run(&batch[..n]);
                 return errno;
             }
             (batch[n], n) = (next, n + 1);
-            // SAFETY: as above.
-            next = unsafe { (*next).next };
+            next = request.next;
         }
         line.run(&batch[..n]);
     }
@@ -152,7 +159,8 @@ impl Line<'_> {
             wr::RDMA_READ => !inline,
             _ => return Err(libc::EOPNOTSUPP),
         };
-        let fits = sges(request).len() <= SGES && (!inline || total(request) <= u64::from(INLINE_MAX));
+        let fits =
+            sges(request).len() <= SGES && (!inline || total(request) <= u64::from(INLINE_MAX));
         let connected = self.adapter.pair(self.qpn).state.load(Relaxed) >= state::RTS as u32;
         if known && fits && connected { Ok(()) } else { Err(libc::EINVAL) }
     }
@@ -178,19 +186,28 @@ impl Line<'_> {
             if done != wc::SUCCESS {
                 pair.state.store(state::ERR as u32, Release);
             }
-            let told = request.send_flags & wr::SIGNALED != 0 || self.soft.all_signaled.load(Relaxed) != 0;
+            let told =
+                request.send_flags & wr::SIGNALED != 0 || self.soft.all_signaled.load(Relaxed) != 0;
             if told || done != wc::SUCCESS {
-                self.complete(Wc { wr_id: request.wr_id, status: done, qp_num: self.qpn, ..Wc::default() });
+                self.complete(Wc {
+                    wr_id: request.wr_id,
+                    status: done,
+                    qp_num: self.qpn,
+                    ..Wc::default()
+                });
             }
         }
     }
 
     fn complete(&self, one: Wc) {
+        // SAFETY: the pair, which is not written to once it is made.
+        let queue = unsafe { (*self.soft.qp.get()).send_cq };
         // SAFETY: the queue that the pair was made with.
-        unsafe { Completions::of((*self.soft.qp.get()).send_cq) }.push(one);
+        unsafe { Completions::of(queue) }.push(one);
     }
 
-    /// Moves the bytes of a batch; how many requests that were, and what is wrong with the next one.
+    /// Moves the bytes of a batch; how many requests that were, and what is wrong with the next
+    /// one.
     fn carry_out(&self, batch: &[*const SendWr]) -> (usize, i32) {
         // SAFETY: the caller's requests, and a batch has at least one.
         let first = unsafe { &*batch[0] };
@@ -201,7 +218,8 @@ impl Line<'_> {
             Ok(seen) if seen.proof == proof && seen.pair[0] == pair.dest_qpn.load(Relaxed) => seen,
             _ => return (0, wc::RETRY_EXC_ERR),
         };
-        let ready = (state::RTR as u32..=state::RTS as u32).contains(&seen.pair[1]) && seen.pair[2] == self.qpn;
+        let ready = (state::RTR as u32..=state::RTS as u32).contains(&seen.pair[1])
+            && seen.pair[2] == self.qpn;
         if !ready {
             return (0, wc::RETRY_EXC_ERR);
         }
@@ -223,7 +241,11 @@ impl Line<'_> {
     }
 
     fn verdict(&self, request: &SendWr, seen: &Looked, reads: bool) -> i32 {
-        let (here, remote) = if reads { (access::LOCAL_WRITE, access::REMOTE_READ) } else { (0, access::REMOTE_WRITE) };
+        let (here, remote) = if reads {
+            (access::LOCAL_WRITE, access::REMOTE_READ)
+        } else {
+            (0, access::REMOTE_WRITE)
+        };
         let inline = request.send_flags & wr::INLINE != 0;
         let known = |sge: &Sge| self.adapter.is_within(sge.lkey, sge.addr, sge.length.into(), here);
         if !inline && !sges(request).iter().all(known) {
@@ -248,8 +270,13 @@ fn move_all(there: Address, batch: &[*const SendWr], reads: bool) -> bool {
         remote[i] = piece(request.remote_addr, total(request) as usize);
     }
     let (local, remote) = (&local[..n], &remote[..batch.len()]);
-    // SAFETY: local memory that was registered for it, or taken inline; what is written there is what its key opens.
-    let moved =
-        unsafe { if reads { far::fetch(there.pid, local, remote) } else { far::write(there.pid, local, remote) } };
+    let moved = if reads {
+        // SAFETY: local memory that was registered for it.
+        unsafe { far::fetch(there.pid, local, remote) }
+    } else {
+        // SAFETY: local memory that was registered for it, or taken inline; what is written there
+        // is what its key opens.
+        unsafe { far::write(there.pid, local, remote) }
+    };
     moved == Ok(len)
 }

@@ -6,7 +6,7 @@ look() {
     sleep $1
     for try in 1 2 3 4 5 6; do
         shortwire ss -d -W 2> /dev/null |
-            awk -v port=":$2\$" '$7 == "SMCD" && ($4 ~ port || $5 ~ port) { print "upgraded:", $8, $14 }' > /tmp/seen
+            awk -v port=":$2\$" '$5 == "SMCD" && ($2 ~ port || $3 ~ port) { print "upgraded:", $6, $12 }' > /tmp/seen
         [ -s /tmp/seen ] && break
     done
     cat /tmp/seen

@@ -1,5 +1,6 @@
-//! 256-bit vectors: pairs of words multiplied by 1 and added, into lanes of 32 bits. The instruction takes words as signed,
-//! so `add` flips their sign, which takes 0x8000 from each, and `starts` gives that back in advance.
+//! 256-bit vectors: pairs of words multiplied by 1 and added, into lanes of 32 bits. The
+//! instruction takes words as signed, so `add` flips their sign, which takes 0x8000 from each, and
+//! `starts` gives that back in advance.
 #![allow(unsafe_code)]
 
 use core::arch::asm;
@@ -12,8 +13,8 @@ use crate::sum::{add64, fold64};
 
 const VECTOR: usize = 32;
 const GROUP: usize = 4 * VECTOR;
-/// 4096 vectors: in the end a lane holds the sum of 8 words of each, which must stay below 2^32. Even, so that the pieces'
-/// sums add up.
+/// 4096 vectors: in the end a lane holds the sum of 8 words of each, which must stay below 2^32.
+/// Even, so that the pieces' sums add up.
 const PIECE: usize = 4096 * VECTOR;
 
 /// Read in place of vectors that the data does not have.
@@ -57,8 +58,9 @@ fn add(sum: __m256i, vector: __m256i) -> __m256i {
     _mm256_add_epi32(sum, _mm256_madd_epi16(signed, _mm256_set1_epi16(1)))
 }
 
-/// Four times load and `add`. In assembly, because compilers address such a loop by an index, with which processors split
-/// an operand in memory from its instruction: one third more of what limits the loop.
+/// Four times load and `add`. In assembly, because compilers address such a loop by an index, with
+/// which processors split an operand in memory from its instruction: one third more of what limits
+/// the loop.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn add_group([mut a, mut b, mut c, mut d]: Sums, group: &[u8; GROUP]) -> Sums {
@@ -116,19 +118,25 @@ fn pieces(data: &[u8], sum: u32) -> u32 {
 #[inline]
 fn piece(data: &[u8], sum: u32) -> u32 {
     let (groups, rest) = data.as_chunks::<GROUP>();
-    let mut sums = groups.iter().fold(starts(4 * groups.len() + 4), |sums, group| add_group(sums, group));
-    // The rest without a branch, because packets differ in length from one to the next. Up to three vectors:
+    let mut sums =
+        groups.iter().fold(starts(4 * groups.len() + 4), |sums, group| add_group(sums, group));
+    // The rest without a branch, because packets differ in length from one to the next. Up to three
+    // vectors:
     for (number, lanes) in sums.iter_mut().enumerate().take(3) {
         let there = rest.len() >= (number + 1) * VECTOR;
-        let at = select_unpredictable(there, rest.as_ptr().wrapping_add(number * VECTOR), ZEROS.0.as_ptr());
+        let at = select_unpredictable(
+            there,
+            rest.as_ptr().wrapping_add(number * VECTOR),
+            ZEROS.0.as_ptr(),
+        );
         // SAFETY: the vector lies in the rest, or it is the zeros.
         *lanes = add(*lanes, load(unsafe { &*at.cast() }));
     }
-    // Behind them fewer than 32 bytes: up to an even length they are the end of a vector that begins before them and is
-    // cleared there; the odd last byte is by itself.
+    // Behind them fewer than 32 bytes: up to an even length they are the end of a vector that
+    // begins before them and is cleared there; the odd last byte is by itself.
     let (even, behind) = (data.len() & !1, rest.len() % VECTOR);
-    let end: &[u8; VECTOR] = data[even - VECTOR..even].as_array().expect("a vector's length");
-    let kept: &[u8; VECTOR] = MASKS[behind & !1..][..VECTOR].as_array().expect("a vector's length");
+    let end: &[u8; VECTOR] = data[even - VECTOR..even].try_into().expect("a vector's length");
+    let kept: &[u8; VECTOR] = MASKS[behind & !1..][..VECTOR].try_into().expect("a vector's length");
     sums[3] = add(sums[3], _mm256_and_si256(load(end), load(kept)));
     let odd = u64::from(data[data.len() - 1]) & (data.len() as u64 & 1).wrapping_neg();
     fold64(add64(finish(sums), odd + u64::from(sum)))
@@ -147,13 +155,17 @@ pub(crate) fn copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 #[inline]
 fn copy_vectors<const NT: bool>(source: &[[u8; VECTOR]], destination: &mut [[u8; VECTOR]]) -> u64 {
     let mut total = 0;
-    for (source, destination) in source.chunks(PIECE / VECTOR).zip(destination.chunks_mut(PIECE / VECTOR)) {
+    for (source, destination) in
+        source.chunks(PIECE / VECTOR).zip(destination.chunks_mut(PIECE / VECTOR))
+    {
         let mut sums = starts(source.len());
         for (number, (from, to)) in source.iter().zip(destination).enumerate() {
             let vector = load(from);
             let to = to.as_mut_ptr().cast();
             // SAFETY: a vector's bytes; with NT aligned, as `aligned` has seen to.
-            unsafe { if NT { _mm256_stream_si256(to, vector) } else { _mm256_storeu_si256(to, vector) } };
+            unsafe {
+                if NT { _mm256_stream_si256(to, vector) } else { _mm256_storeu_si256(to, vector) }
+            };
             sums[number % 4] = add(sums[number % 4], vector);
         }
         total = add64(total, finish(sums));
@@ -170,7 +182,8 @@ pub(crate) fn copy_nt(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 #[target_feature(enable = "avx2")]
 fn stream(source: &[[u8; VECTOR]], destination: &mut [[u8; VECTOR]]) -> u32 {
     let total = copy_vectors::<true>(source, destination);
-    // Stores that go past the caches are not ordered with others; whoever is told of the copy must see it.
+    // Stores that go past the caches are not ordered with others; whoever is told of the copy must
+    // see it.
     _mm_sfence();
     fold64(total)
 }

@@ -1,11 +1,13 @@
 //! 512-bit vectors.
 //!
-//! The frame is the same for both ways of adding vectors up (`wide`, `vnni`), which each come with a type `Sum` and the
-//! functions `none`, `start`, `add`, `add_four`, `join` and `total`, and with `short` for what fits into one vector.
+//! The frame is the same for both ways of adding vectors up (`wide`, `vnni`), which each come with
+//! a type `Sum` and the functions `none`, `start`, `add`, `add_four`, `join` and `total`, and with
+//! `short` for what fits into one vector.
 //!
-//! Packets differ in length from one to the next, and a branch that is predicted wrongly costs as much as adding up 1 KiB.
-//! So there are few classes of lengths, and within a class no branch: what the data does not have is read from a block of
-//! zeros instead, selected by conditional moves, and the last vector is loaded under a mask.
+//! Packets differ in length from one to the next, and a branch that is predicted wrongly costs as
+//! much as adding up 1 KiB. So there are few classes of lengths, and within a class no branch: what
+//! the data does not have is read from a block of zeros instead, selected by conditional moves, and
+//! the last vector is loaded under a mask.
 #![allow(unsafe_code)]
 
 use core::arch::x86_64::*;
@@ -69,7 +71,8 @@ fn store_some(places: &mut [u8], vector: __m512i) {
     unsafe { _mm512_mask_storeu_epi8(places.as_mut_ptr().cast(), mask(places.len()), vector) };
 }
 
-/// Up to 64 bytes: 32-bit halves taken apart, which needs the fewest instructions for a single vector.
+/// Up to 64 bytes: 32-bit halves taken apart, which needs the fewest instructions for a single
+/// vector.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 #[inline]
 fn short(data: &[u8], sum: u32) -> u32 {
@@ -105,10 +108,15 @@ macro_rules! frame {
 
         type Sums = [Sum; 4];
 
-        // Short data takes so few cycles that it matters in how many lines of 64 bytes its code lies: two, or three if it does
-        // not begin with one. Functions are aligned to 16 bytes only, but begin a section that has a greater alignment.
+        // Short data takes so few cycles that it matters in how many lines of 64 bytes its code
+        // lies: two, or three if it does not begin with one. Functions are aligned to 16 bytes
+        // only, but begin a section that has a greater alignment.
         #[cfg(target_os = "linux")]
-        core::arch::global_asm!(concat!(".pushsection ", $section, ",\"ax\",@progbits"), ".p2align 6", ".popsection");
+        core::arch::global_asm!(
+            concat!(".pushsection ", $section, ",\"ax\",@progbits"),
+            ".p2align 6",
+            ".popsection"
+        );
 
         #[cfg_attr(target_os = "linux", unsafe(link_section = $section))]
         #[target_feature(enable = $features)]
@@ -175,17 +183,19 @@ macro_rules! frame {
             add_four(sums, [load(a), load(b), load(c), load_last(end)])
         }
 
-        /// A vector of data that has more than `64 * ALWAYS` bytes, or zeros if the data does not go on behind it.
+        /// A vector of data that has more than `64 * ALWAYS` bytes, or zeros if the data does not
+        /// go on behind it.
         #[target_feature(enable = $features)]
         #[inline]
         fn load_from<const ALWAYS: usize>(data: &[u8], number: usize) -> __m512i {
             let there = number < ALWAYS || data.len() > (number + 1) * VECTOR;
-            // SAFETY: the vector is there only if the data goes on behind it, or has so many always.
+            // SAFETY: the vector is there only if the data goes on behind it, or has so many
+            // always.
             load(unsafe { select(there, data.as_ptr().wrapping_add(number * VECTOR)) })
         }
 
-        /// Without a branch, more than `64 * ALWAYS` bytes and up to `64 * (ALWAYS + MAYBE + 1)`: the vectors that are
-        /// always there, those that may be, and what is left, at least a byte.
+        /// Without a branch, more than `64 * ALWAYS` bytes and up to `64 * (ALWAYS + MAYBE + 1)`:
+        /// the vectors that are always there, those that may be, and what is left, at least a byte.
         #[target_feature(enable = $features)]
         #[inline]
         fn up_to<const ALWAYS: usize, const MAYBE: usize>(data: &[u8], sum: u32) -> u32 {
@@ -201,7 +211,8 @@ macro_rules! frame {
                 sums[0] = add(sums[0], load_last(data));
             } else {
                 let at = groups * 4;
-                sums = add_four(sums, [vector(at), vector(at + 1), vector(at + 2), load_last(data)]);
+                sums =
+                    add_four(sums, [vector(at), vector(at + 1), vector(at + 2), load_last(data)]);
             }
             finish(sums, u64::from(sum))
         }
@@ -222,7 +233,8 @@ macro_rules! frame {
         fn in_turns(data: &[u8], sum: u32) -> u32 {
             let mut sum = u64::from(sum);
             for piece in data.chunks(PIECE) {
-                // Two groups in a turn, for eight sums that do not wait for each other; the end has up to two more.
+                // Two groups in a turn, for eight sums that do not wait for each other; the end has
+                // up to two more.
                 let turns = (piece.len() - 1) / (2 * GROUP);
                 let (groups, rest) = piece.split_at(turns * 2 * GROUP);
                 let mut sums = [starts(8 * (turns + 1)), [none(); 4]];
@@ -263,14 +275,16 @@ macro_rules! frame {
             let whole = (source.len() - 1) / GROUP * GROUP;
             let (groups, end) = source.split_at(whole);
             let (places, place) = destination.split_at_mut(whole);
-            for (group, to) in groups.as_chunks::<GROUP>().0.iter().zip(places.as_chunks_mut::<GROUP>().0) {
+            for (group, to) in
+                groups.as_chunks::<GROUP>().0.iter().zip(places.as_chunks_mut::<GROUP>().0)
+            {
                 sums = copy_group::<false>(sums, group, to);
             }
             finish(copy_end(sums, end, place), u64::from(sum))
         }
 
-        /// The end of the data, 1 to 256 bytes. Not a loop: compilers make a call of memcpy of its stores, and then sum
-        /// the source in a second pass.
+        /// The end of the data, 1 to 256 bytes. Not a loop: compilers make a call of memcpy of its
+        /// stores, and then sum the source in a second pass.
         #[target_feature(enable = $features)]
         #[inline]
         fn copy_end([mut a, mut b, mut c, d]: Sums, end: &[u8], place: &mut [u8]) -> Sums {
@@ -300,9 +314,15 @@ macro_rules! frame {
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn copy_group<const NT: bool>(sums: Sums, source: &[u8; GROUP], destination: &mut [u8; GROUP]) -> Sums {
+        fn copy_group<const NT: bool>(
+            sums: Sums,
+            source: &[u8; GROUP],
+            destination: &mut [u8; GROUP],
+        ) -> Sums {
             let [a, b, c, d] = source.as_chunks::<VECTOR>().0 else { return sums };
-            let [to_a, to_b, to_c, to_d] = destination.as_chunks_mut::<VECTOR>().0 else { return sums };
+            let [to_a, to_b, to_c, to_d] = destination.as_chunks_mut::<VECTOR>().0 else {
+                return sums;
+            };
             [
                 copy_vector::<NT>(sums[0], a, to_a),
                 copy_vector::<NT>(sums[1], b, to_b),
@@ -314,11 +334,17 @@ macro_rules! frame {
         /// With `NT`, the destination must be aligned to a vector, or the processor faults.
         #[target_feature(enable = $features)]
         #[inline]
-        fn copy_vector<const NT: bool>(sum: Sum, source: &[u8; VECTOR], destination: &mut [u8; VECTOR]) -> Sum {
+        fn copy_vector<const NT: bool>(
+            sum: Sum,
+            source: &[u8; VECTOR],
+            destination: &mut [u8; VECTOR],
+        ) -> Sum {
             let vector = load(source);
             let at = destination.as_mut_ptr().cast();
             // SAFETY: a vector's bytes; with NT aligned, as `aligned` has seen to.
-            unsafe { if NT { _mm512_stream_si512(at, vector) } else { _mm512_storeu_si512(at, vector) } };
+            unsafe {
+                if NT { _mm512_stream_si512(at, vector) } else { _mm512_storeu_si512(at, vector) }
+            };
             add(sum, vector)
         }
 
@@ -331,14 +357,17 @@ macro_rules! frame {
         #[target_feature(enable = $features)]
         fn stream(source: &[[u8; VECTOR]], destination: &mut [[u8; VECTOR]]) -> u32 {
             let mut sum = 0;
-            for (source, destination) in source.chunks(PIECE / VECTOR).zip(destination.chunks_mut(PIECE / VECTOR)) {
+            for (source, destination) in
+                source.chunks(PIECE / VECTOR).zip(destination.chunks_mut(PIECE / VECTOR))
+            {
                 let mut sums = starts(source.len());
                 for (number, (vector, to)) in source.iter().zip(destination).enumerate() {
                     sums[number % 4] = copy_vector::<true>(sums[number % 4], vector, to);
                 }
                 sum = finish(sums, u64::from(sum));
             }
-            // Stores that go past the caches are not ordered with others; whoever is told of the copy must see it.
+            // Stores that go past the caches are not ordered with others; whoever is told of the
+            // copy must see it.
             _mm_sfence();
             sum
         }

@@ -119,7 +119,8 @@ fn add_quarter(mut sum: u64, quarter: &[u8; 32]) -> u64 {
     sum
 }
 
-/// Copies and sums, for all kernels of this file: the stores leave nothing to gain from a second chain.
+/// Copies and sums, for all kernels of this file: the stores leave nothing to gain from a second
+/// chain.
 pub(crate) fn copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
     let (blocks, rest) = source.as_chunks::<32>();
     let (targets, target) = destination.as_chunks_mut::<32>();
@@ -175,8 +176,8 @@ fn stream(source: &[[u8; 64]], destination: &mut [[u8; 64]]) -> u32 {
         }
         total = add_block(total, from);
     }
-    // Stores that go past the caches are not ordered with others; whoever is told of the copy must see it.
-    // SAFETY: SSE belongs to every x86-64 processor.
+    // Stores that go past the caches are not ordered with others; whoever is told of the copy must
+    // see it. SAFETY: SSE belongs to every x86-64 processor.
     unsafe { core::arch::x86_64::_mm_sfence() };
     fold64(total)
 }

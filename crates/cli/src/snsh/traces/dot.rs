@@ -6,9 +6,12 @@ use engine::lua::traces::TraceFacts;
 
 use super::{percent, short};
 
-/// Circles are looping traces. A line is an exit, its number beside it; a broken line leads on from the end of a trace.
+/// Circles are looping traces. A line is an exit, its number beside it; a broken line leads on from
+/// the end of a trace.
 pub fn graph(facts: &TraceFacts) -> String {
-    let mut out = String::from("digraph traces {\n  rankdir=LR;\n  node [shape=box, style=filled, fillcolor=white];\n");
+    let mut out = String::from(
+        "digraph traces {\n  rankdir=LR;\n  node [shape=box, style=filled, fillcolor=white];\n",
+    );
     for trace in &facts.traces {
         let shape = if trace.looping { "ellipse" } else { "box" };
         let share = percent(trace.samples, facts.samples());
@@ -30,7 +33,12 @@ pub fn graph(facts: &TraceFacts) -> String {
             let _ = writeln!(out, "  t{} -> t{link} [style=dashed];", trace.id);
         }
         if trace.falls() > 0 {
-            let _ = writeln!(out, "  t{} -> interpreter [style=dotted, label=\"{}\"];", trace.id, trace.falls());
+            let _ = writeln!(
+                out,
+                "  t{} -> interpreter [style=dotted, label=\"{}\"];",
+                trace.id,
+                trace.falls()
+            );
         }
     }
     out.push_str("  interpreter [shape=plaintext, style=\"\"];\n}\n");

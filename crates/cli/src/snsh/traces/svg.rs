@@ -1,8 +1,8 @@
 //! Traces as a picture.
 //!
-//! One line per trace: a root trace at the left, what its exits lead to below it and further right, as in an outline.
-//! Nothing can overlap however many traces there are, and a path through the program reads from top to bottom. The hottest
-//! family comes first.
+//! One line per trace: a root trace at the left, what its exits lead to below it and further right,
+//! as in an outline. Nothing can overlap however many traces there are, and a path through the
+//! program reads from top to bottom. The hottest family comes first.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -41,7 +41,12 @@ pub fn draw(facts: &TraceFacts, found: &[Finding], script: &str) -> String {
          <path d=\"M0 0L8 4L0 8z\" fill=\"#567\"/></marker></defs>\n"
     );
     for (i, (text, style)) in head.iter().enumerate() {
-        let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"{}\" {style}>{}</text>", MARGIN + i * 18, escape(text));
+        let _ = writeln!(
+            out,
+            "<text x=\"{MARGIN}\" y=\"{}\" {style}>{}</text>",
+            MARGIN + i * 18,
+            escape(text)
+        );
     }
     let by_id: HashMap<u64, &Place> = places.iter().map(|place| (place.trace.id, place)).collect();
     for place in &places {
@@ -69,7 +74,8 @@ fn head(facts: &TraceFacts, found: &[Finding], script: &str) -> Vec<(String, &'s
         plain,
     ));
     lines.push((
-        "Broken line: where a trace goes on at its end. \u{2193}: exits taken to the interpreter.".to_string(),
+        "Broken line: where a trace goes on at its end. \u{2193}: exits taken to the interpreter."
+            .to_string(),
         plain,
     ));
     for finding in found {

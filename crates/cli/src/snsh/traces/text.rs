@@ -60,9 +60,14 @@ fn traces(out: &mut String, facts: &TraceFacts, most: usize) -> std::fmt::Result
         )?;
     }
     for trace in hottest.iter().take(most) {
-        let from = trace.parent.map(|parent| format!("{parent}/{}", trace.exit.unwrap_or(0))).unwrap_or_default();
+        let from = trace
+            .parent
+            .map(|parent| format!("{parent}/{}", trace.exit.unwrap_or(0)))
+            .unwrap_or_default();
         let to = trace.link.map(|link| link.to_string());
-        let to = to.unwrap_or_else(|| if trace.looping { "itself".into() } else { trace.link_kind.clone() });
+        let to = to.unwrap_or_else(|| {
+            if trace.looping { "itself".into() } else { trace.link_kind.clone() }
+        });
         let app = trace.app.as_deref().map(|app| format!(" ({app})")).unwrap_or_default();
         writeln!(
             out,
@@ -89,7 +94,14 @@ fn aborts(out: &mut String, facts: &TraceFacts, most: usize) -> std::fmt::Result
     }
     for abort in aborts.iter().take(most) {
         let app = abort.app.as_deref().map(|app| format!(" ({app})")).unwrap_or_default();
-        writeln!(out, "{:>6}  {}:{}{app}: {}", abort.count, short(&abort.file), abort.line, abort.reason)?;
+        writeln!(
+            out,
+            "{:>6}  {}:{}{app}: {}",
+            abort.count,
+            short(&abort.file),
+            abort.line,
+            abort.reason
+        )?;
     }
     if aborts.len() > most {
         writeln!(out, "        ... and {} more", aborts.len() - most)?;

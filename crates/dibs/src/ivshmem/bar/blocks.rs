@@ -30,7 +30,9 @@ impl Bar {
 
     /// An extent of at least `bytes`, with how many blocks it has.
     pub fn take(&self, member: u64, bytes: u64) -> Option<(Extent, u32)> {
-        let need = u32::try_from(bytes.div_ceil(self.block)).ok().filter(|&n| n > 0 && n <= self.blocks)?;
+        let need = u32::try_from(bytes.div_ceil(self.block))
+            .ok()
+            .filter(|&n| n > 0 && n <= self.blocks)?;
         let serial = (random::words()[0] >> (64 - SERIAL_BITS)).max(1);
         let owner = member | serial << ID_BITS;
         let mut run = 0;
@@ -43,7 +45,9 @@ impl Bar {
             if run == need {
                 let first = end - need;
                 let taken = (first..end)
-                    .take_while(|&b| self.owner(b).compare_exchange(0, owner, SeqCst, SeqCst).is_ok())
+                    .take_while(|&b| {
+                        self.owner(b).compare_exchange(0, owner, SeqCst, SeqCst).is_ok()
+                    })
                     .count() as u32;
                 if taken == need {
                     self.user(first).store(0, SeqCst);
@@ -64,7 +68,8 @@ impl Bar {
     pub fn give_up(&self, extent: Extent) {
         let Extent { first, owner } = extent;
         let _ = self.owner(first).compare_exchange(owner, owner | LEFT, SeqCst, SeqCst);
-        // SYNC: extent. A user says so before it looks at the owner, and we look after we have left.
+        // SYNC: extent. A user says so before it looks at the owner, and we look after we have
+        // left.
         if self.user(first).load(SeqCst) == 0 {
             self.free(extent);
         }
@@ -76,7 +81,8 @@ impl Bar {
         self.clear(first, owner | LEFT);
     }
 
-    /// The extent of this name, for `member` to write to, if a member with `gid` owns it; with its blocks.
+    /// The extent of this name, for `member` to write to, if a member with `gid` owns it; with its
+    /// blocks.
     pub fn attach(&self, name: u64, gid: u64, member: u64) -> Option<(Extent, u32)> {
         let (first, serial) = Extent::split(name);
         if first >= self.blocks {
@@ -85,7 +91,8 @@ impl Bar {
         let owner = self.owner(first).load(SeqCst);
         let extent = Extent { first, owner };
         let [claim, theirs] = self.member(Member::index(owner & ID))?;
-        let is_theirs = claim.load(SeqCst) & ID == owner & ID && theirs.load(SeqCst) == gid && gid != 0;
+        let is_theirs =
+            claim.load(SeqCst) & ID == owner & ID && theirs.load(SeqCst) == gid && gid != 0;
         if owner & LEFT != 0 || owner >> ID_BITS != serial || !is_theirs {
             return None;
         }
@@ -95,7 +102,9 @@ impl Bar {
             self.detach(extent, member);
             return None;
         }
-        let blocks = 1 + (first + 1..self.blocks).take_while(|&b| self.owner(b).load(SeqCst) == owner).count() as u32;
+        let blocks = 1
+            + (first + 1..self.blocks).take_while(|&b| self.owner(b).load(SeqCst) == owner).count()
+                as u32;
         Some((extent, blocks))
     }
 
@@ -108,8 +117,8 @@ impl Bar {
         }
     }
 
-    /// Frees what dead members had, where no living one may still write; the number of extents that ended. `dead` is asked
-    /// for ids, also of members that there are not.
+    /// Frees what dead members had, where no living one may still write; the number of extents that
+    /// ended. `dead` is asked for ids, also of members that there are not.
     pub fn reclaim(&self, dead: impl Fn(u64) -> bool) -> u32 {
         let gone = |id: u64| self.guest_of(id).is_none() || dead(id);
         let mut ended = 0;
@@ -132,7 +141,8 @@ impl Bar {
             }
         }
         for (id, _) in self.members().filter(|&(id, _)| dead(id)) {
-            let named = |b: u32| self.owner(b).load(SeqCst) & ID == id || self.user(b).load(SeqCst) == id;
+            let named =
+                |b: u32| self.owner(b).load(SeqCst) & ID == id || self.user(b).load(SeqCst) == id;
             if !(0..self.blocks).any(named)
                 && let Some([claim, _]) = self.member(Member::index(id))
             {

@@ -1,4 +1,5 @@
-//! Apps for tests and trials: made-up traffic, a comparison of two streams, and a crash to rehearse with.
+//! Apps for tests and trials: made-up traffic, a comparison of two streams, and a crash to rehearse
+//! with.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
@@ -40,7 +41,8 @@ pub struct SynthArgs {
 
 impl Default for SynthArgs {
     fn default() -> Self {
-        // 88b5 is the number for local experiments, IEEE 802, so that nobody takes the frames for something.
+        // 88b5 is the number for local experiments, IEEE 802, so that nobody takes the frames for
+        // something.
         Self {
             sizes: vec![60],
             src: Mac([2, 0, 0, 0, 0, 1]),
@@ -61,8 +63,12 @@ impl Kind for Synth {
 
     fn check(args: &SynthArgs) -> Result<(), ArgError> {
         match args.sizes.iter().find(|size| !(14..=MAX_LENGTH).contains(*size)) {
-            Some(size) => Err(ArgError::wrong("sizes", format!("{size} is not between 14 and {MAX_LENGTH}"))),
-            None if args.sizes.is_empty() => Err(ArgError::wrong("sizes", "at least one size is needed")),
+            Some(size) => {
+                Err(ArgError::wrong("sizes", format!("{size} is not between 14 and {MAX_LENGTH}")))
+            }
+            None if args.sizes.is_empty() => {
+                Err(ArgError::wrong("sizes", "at least one size is needed"))
+            }
             None => Ok(()),
         }
     }
@@ -96,7 +102,8 @@ fn xorshift(state: &mut u64) -> u8 {
 impl App for Synth {
     fn pull(&mut self, io: &Io) {
         for output in io.outputs() {
-            let mut wanted = BATCH.min(output.room()).min(usize::try_from(self.left).unwrap_or(BATCH));
+            let mut wanted =
+                BATCH.min(output.room()).min(usize::try_from(self.left).unwrap_or(BATCH));
             while wanted > 0 {
                 let part = &self.templates[self.next..];
                 let part = &part[..part.len().min(wanted)];
@@ -129,7 +136,8 @@ const AHEAD: usize = 4096;
 
 impl Kind for Match {
     const NAME: &'static str = "Match";
-    const ABOUT: &'static str = "compares packets on 'rx' with those on 'expected' and reports the differences";
+    const ABOUT: &'static str =
+        "compares packets on 'rx' with those on 'expected' and reports the differences";
     const INPUTS: Ports = Ports::Named(&["rx", "expected"]);
     const COUNTERS: &'static [&'static str] = &["matched", "differing", "missing", "surplus"];
     type Args = ();
@@ -156,10 +164,18 @@ impl Match {
             return;
         }
         self.differing += 1;
-        let place = rx.iter().zip(expected.iter()).position(|(a, b)| a != b).unwrap_or(rx.len().min(expected.len()));
+        let place = rx
+            .iter()
+            .zip(expected.iter())
+            .position(|(a, b)| a != b)
+            .unwrap_or(rx.len().min(expected.len()));
         let number = self.matched + self.differing;
         self.first.get_or_insert_with(|| {
-            format!("packet {number} differs at byte {place}: {} and {} bytes long", rx.len(), expected.len())
+            format!(
+                "packet {number} differs at byte {place}: {} and {} bytes long",
+                rx.len(),
+                expected.len()
+            )
         });
     }
 }
@@ -173,7 +189,9 @@ impl App for Match {
             }
         }
         while !self.waiting[RX].is_empty() && !self.waiting[EXPECTED].is_empty() {
-            if let (Some(rx), Some(expected)) = (self.waiting[RX].pop_front(), self.waiting[EXPECTED].pop_front()) {
+            if let (Some(rx), Some(expected)) =
+                (self.waiting[RX].pop_front(), self.waiting[EXPECTED].pop_front())
+            {
                 self.compare(&rx, &expected);
             }
         }
@@ -186,7 +204,11 @@ impl App for Match {
 
     fn report(&self, out: &mut dyn Write) -> fmt::Result {
         let (missing, surplus) = self.unpaired();
-        writeln!(out, "{} equal, {} different, {missing} missing, {surplus} surplus", self.matched, self.differing)?;
+        writeln!(
+            out,
+            "{} equal, {} different, {missing} missing, {surplus} surplus",
+            self.matched, self.differing
+        )?;
         self.first.as_ref().map_or(Ok(()), |first| writeln!(out, "{first}"))
     }
 }

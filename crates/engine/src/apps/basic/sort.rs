@@ -74,7 +74,12 @@ impl Kind for Repeater {
     type Args = RepeaterArgs;
 
     fn new(args: RepeaterArgs, _context: &Context) -> Result<Self, AppError> {
-        Ok(Self { kept: Vec::with_capacity(args.limit.min(1 << 16)), next: 0, limit: args.limit, refused: 0 })
+        Ok(Self {
+            kept: Vec::with_capacity(args.limit.min(1 << 16)),
+            next: 0,
+            limit: args.limit,
+            refused: 0,
+        })
     }
 }
 
@@ -152,7 +157,10 @@ impl Kind for Truncate {
 
     fn check(args: &TruncateArgs) -> Result<(), ArgError> {
         if args.length > MAX_LENGTH {
-            return Err(ArgError::wrong("length", format!("a packet has up to {MAX_LENGTH} bytes")));
+            return Err(ArgError::wrong(
+                "length",
+                format!("a packet has up to {MAX_LENGTH} bytes"),
+            ));
         }
         Ok(())
     }
@@ -247,14 +255,19 @@ pub struct DelayedStartArgs {
 
 impl Kind for DelayedStart {
     const NAME: &'static str = "DelayedStart";
-    const ABOUT: &'static str = "holds packets back for some seconds after its start, then lets all through";
+    const ABOUT: &'static str =
+        "holds packets back for some seconds after its start, then lets all through";
     const INPUTS: Ports = Ports::Named(&["input"]);
     const OUTPUTS: Ports = Ports::Named(&["output"]);
     type Args = DelayedStartArgs;
 
     fn check(args: &DelayedStartArgs) -> Result<(), ArgError> {
         let valid = (0.0..=1e9).contains(&args.delay);
-        if valid { Ok(()) } else { Err(ArgError::wrong("delay", "is a number of seconds, 0 or more")) }
+        if valid {
+            Ok(())
+        } else {
+            Err(ArgError::wrong("delay", "is a number of seconds, 0 or more"))
+        }
     }
 
     fn new(args: DelayedStartArgs, _context: &Context) -> Result<Self, AppError> {

@@ -43,15 +43,24 @@ impl Kind for PcapReader {
 
     fn new(args: PcapReaderArgs, _context: &Context) -> Result<Self, AppError> {
         let path = args.file;
-        let file = File::open(&path).map_err(|error| AppError::os(format!("cannot open {}", path.display()), error))?;
+        let file = File::open(&path)
+            .map_err(|error| AppError::os(format!("cannot open {}", path.display()), error))?;
         let wrong = |problem: String| AppError::new(format!("{}: {problem}", path.display()));
-        let reader =
-            Reader::new(BufReader::with_capacity(256 << 10, file)).map_err(|error| wrong(error.to_string()))?;
+        let reader = Reader::new(BufReader::with_capacity(256 << 10, file))
+            .map_err(|error| wrong(error.to_string()))?;
         if let Some(other) = reader.link_type().filter(|link_type| *link_type != ETHERNET) {
             let name = link_type_name(other);
             return Err(wrong(format!("link type {other} ({name}) is not supported; Ethernet is")));
         }
-        Ok(Self { reader: Some(reader), path, packets: 0, too_long: 0, other_links: 0, problem: None, told: false })
+        Ok(Self {
+            reader: Some(reader),
+            path,
+            packets: 0,
+            too_long: 0,
+            other_links: 0,
+            problem: None,
+            told: false,
+        })
     }
 }
 

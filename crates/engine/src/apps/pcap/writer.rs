@@ -43,8 +43,9 @@ impl Kind for PcapWriter {
     type Args = PcapWriterArgs;
 
     fn new(args: PcapWriterArgs, _context: &Context) -> Result<Self, AppError> {
-        let writer = Writer::create(&args.file, args.snaplen)
-            .map_err(|error| AppError::os(format!("cannot write {}", args.file.display()), error))?;
+        let writer = Writer::create(&args.file, args.snaplen).map_err(|error| {
+            AppError::os(format!("cannot write {}", args.file.display()), error)
+        })?;
         Ok(Self { writer, path: args.file, packets: 0, lost: 0, problem: None, told: true })
     }
 }
@@ -55,7 +56,10 @@ impl PcapWriter {
         if let Err((error, lost)) = written {
             self.lost += lost;
             self.packets -= lost;
-            let problem = format!("cannot write {}: {error}; packets are lost until it can", self.path.display());
+            let problem = format!(
+                "cannot write {}: {error}; packets are lost until it can",
+                self.path.display()
+            );
             self.told &= self.problem.as_ref() == Some(&problem);
             self.problem = Some(problem);
         }
@@ -87,7 +91,9 @@ impl App for PcapWriter {
 
     fn stop(&mut self) -> Result<(), AppError> {
         let path = self.path.display();
-        self.writer.flush().map_err(|(error, lost)| AppError::os(format!("{lost} packets lost at {path}"), error))
+        self.writer
+            .flush()
+            .map_err(|(error, lost)| AppError::os(format!("{lost} packets lost at {path}"), error))
     }
 
     fn notice(&mut self) -> Option<String> {

@@ -1,8 +1,9 @@
-//! The receive ring of a packet socket, TPACKET_V3: the kernel fills blocks of memory with packets and hands whole blocks
-//! over, so that receiving costs no system call. See `Documentation/networking/packet_mmap.rst`.
+//! The receive ring of a packet socket, TPACKET_V3: the kernel fills blocks of memory with packets
+//! and hands whole blocks over, so that receiving costs no system call. See
+//! `Documentation/networking/packet_mmap.rst`.
 //!
-//! Invariant: a block is read between the moment that its status says it is ours and the moment that we give it back, and
-//! no offset that the kernel wrote is followed out of the block.
+//! Invariant: a block is read between the moment that its status says it is ours and the moment
+//! that we give it back, and no offset that the kernel wrote is followed out of the block.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,7 +16,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::apps::vnet;
 
 const BLOCK: usize = 1 << 18;
-/// Milliseconds after which the kernel hands over a block that is not full: the longest that a packet waits.
+/// Milliseconds after which the kernel hands over a block that is not full: the longest that a
+/// packet waits.
 const RETIRE: u32 = 1;
 
 pub(super) struct Ring {
@@ -68,12 +70,15 @@ impl Ring {
         option(socket, libc::PACKET_RX_RING, &request)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap(std::ptr::null_mut(), BLOCK * blocks, protection, MapFlags::SHARED, socket, 0)? };
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), BLOCK * blocks, protection, MapFlags::SHARED, socket, 0)?
+        };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Ring { base, blocks, block: 0, left: 0, at: 0 })
     }
 
-    /// The next frame, if the kernel has handed one over. The frame must be done with before the next call.
+    /// The next frame, if the kernel has handed one over. The frame must be done with before the
+    /// next call.
     #[inline]
     pub fn next(&mut self) -> Option<Frame<'_>> {
         while self.left == 0 {
@@ -88,7 +93,8 @@ impl Ring {
         let address: libc::sockaddr_ll = self.read(at + ALIGNED_HEADER)?;
         let length = (header.tp_snaplen as usize).min(BLOCK.checked_sub(start)?);
         let from = self.block_base().wrapping_add(start);
-        // SAFETY: within the block (checked above), which is ours until `next_block` gives it back; that takes `&mut self`.
+        // SAFETY: within the block (checked above), which is ours until `next_block` gives it back;
+        // that takes `&mut self`.
         let bytes = unsafe { std::slice::from_raw_parts(from, length) };
         Some(Frame {
             bytes,
@@ -122,7 +128,8 @@ impl Ring {
 
     fn status(&self) -> &AtomicU32 {
         let at = std::mem::offset_of!(libc::tpacket_block_desc, hdr);
-        // SAFETY: the status is the first word of the header of a block, aligned, and shared with the kernel as an atomic.
+        // SAFETY: the status is the first word of the header of a block, aligned, and shared with
+        // the kernel as an atomic.
         unsafe { AtomicU32::from_ptr(self.block_base().wrapping_add(at).cast()) }
     }
 
@@ -169,15 +176,25 @@ fn vlan(header: &libc::tpacket3_hdr) -> Option<(u16, u16)> {
         return None;
     }
     let known = header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-    Some((if known { header.hv1.tp_vlan_tpid } else { ETHERTYPE_VLAN }, header.hv1.tp_vlan_tci as u16))
+    Some((
+        if known { header.hv1.tp_vlan_tpid } else { ETHERTYPE_VLAN },
+        header.hv1.tp_vlan_tci as u16,
+    ))
 }
 
 /// Sets an option of level SOL_PACKET.
 pub(super) fn option<T>(socket: BorrowedFd, name: i32, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as u32;
     // SAFETY: the kernel reads `length` bytes of the value.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, (&raw const *value).cast(), length) };
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            name,
+            (&raw const *value).cast(),
+            length,
+        )
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -189,6 +206,7 @@ pub(super) fn drops(socket: BorrowedFd) -> u64 {
     let name = libc::PACKET_STATISTICS;
     let into = (&raw mut counts).cast();
     // SAFETY: the kernel writes at most `length` bytes to the structure.
-    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, into, &mut length) };
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, into, &mut length) };
     if result == 0 { counts.tp_drops.into() } else { 0 }
 }

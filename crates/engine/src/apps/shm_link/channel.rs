@@ -6,8 +6,9 @@
 //! slot:    0 length (u32) | 64 bytes of the packet
 //! ```
 //!
-//! The other process is not trusted: its cursors pass [`Cursor::follow`], lengths are loaded once and checked, bytes are
-//! copied out before anybody looks at them. Cursors count slots. A violation ends the link.
+//! The other process is not trusted: its cursors pass [`Cursor::follow`], lengths are loaded once
+//! and checked, bytes are copied out before anybody looks at them. Cursors count slots. A violation
+//! ends the link.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -86,8 +87,11 @@ impl Channel {
         let count = packets.len().min(free as usize);
         for packet in &packets[..count] {
             let slot = self.slot(self.ours, &self.sent);
-            // SAFETY: the slot has room for any packet; the other end may race, which costs it its own data.
-            unsafe { slot.wrapping_add(DATA).copy_from_nonoverlapping(packet.as_ptr(), packet.length()) };
+            // SAFETY: the slot has room for any packet; the other end may race, which costs it its
+            // own data.
+            unsafe {
+                slot.wrapping_add(DATA).copy_from_nonoverlapping(packet.as_ptr(), packet.length())
+            };
             self.slot_length(slot).store(packet.length() as u32, Ordering::Relaxed);
             self.sent.advance(1, self.slots);
         }
@@ -98,7 +102,8 @@ impl Channel {
         Ok(count)
     }
 
-    /// Adds up to `most` packets that have come. The second number counts those for which there was no memory.
+    /// Adds up to `most` packets that have come. The second number counts those for which there was
+    /// no memory.
     pub fn receive(&mut self, most: usize, batch: &mut Batch) -> Result<u64, Violation> {
         let theirs = 1 - self.ours;
         let held = (self.seen.pos - self.received.pos) as u32;
@@ -128,10 +133,12 @@ impl Channel {
         Ok(lost)
     }
 
-    /// Word of the control page: of ring 0 or 1, producer (0) or consumer (1), each on a line of its own.
+    /// Word of the control page: of ring 0 or 1, producer (0) or consumer (1), each on a line of
+    /// its own.
     fn word(&self, ring: usize, which: usize) -> &AtomicU64 {
         let at = (ring * 2 + which) * 64;
-        // SAFETY: within the control page, aligned, mapped as long as the segment; both ends use it as an atomic only.
+        // SAFETY: within the control page, aligned, mapped as long as the segment; both ends use it
+        // as an atomic only.
         unsafe { AtomicU64::from_ptr(self.segment.base().wrapping_add(at).cast()) }
     }
 
@@ -142,12 +149,14 @@ impl Channel {
     }
 
     fn slot_length(&self, slot: *mut u8) -> &AtomicU32 {
-        // SAFETY: the first word of a slot of the segment, aligned; both ends use it as an atomic only.
+        // SAFETY: the first word of a slot of the segment, aligned; both ends use it as an atomic
+        // only.
         unsafe { AtomicU32::from_ptr(slot.cast()) }
     }
 }
 
-/// A packet with the `length` bytes at `from`, which another process may be writing: they are copied, not looked at.
+/// A packet with the `length` bytes at `from`, which another process may be writing: they are
+/// copied, not looked at.
 fn copy_out(from: *const u8, length: usize) -> Option<Packet> {
     let mut packet = Packet::allocate()?;
     if !packet.resize(length) {

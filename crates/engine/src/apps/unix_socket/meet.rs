@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with,
 };
 
 use crate::app::AppError;
@@ -53,7 +54,8 @@ impl Meeting {
         match role {
             Role::ListenPacket | Role::ListenStream => {
                 let socket = this.bind(path)?;
-                listen(&socket, 1).map_err(|e| AppError::os(format!("listen at {}", path.display()), e))?;
+                listen(&socket, 1)
+                    .map_err(|e| AppError::os(format!("listen at {}", path.display()), e))?;
                 this.listener = Some(socket);
             }
             Role::ConnectPacket | Role::ConnectStream => {}
@@ -72,7 +74,9 @@ impl Meeting {
                 path.display()
             )),
             Errno::NOENT => AppError::new(format!("{}: its folder does not exist", path.display())),
-            Errno::ACCESS => AppError::new(format!("{}: no permission to make a socket there", path.display())),
+            Errno::ACCESS => {
+                AppError::new(format!("{}: no permission to make a socket there", path.display()))
+            }
             errno => AppError::os(format!("make the socket {}", path.display()), errno),
         };
         let address = address(path)?;
@@ -80,7 +84,8 @@ impl Meeting {
         match bind(&socket, &address) {
             // A name that a killed process left behind is nobody's.
             Err(Errno::ADDRINUSE) if self.is_stale(path, &address) => {
-                fs::remove_file(path).map_err(|e| AppError::os(format!("remove {}", path.display()), e))?;
+                fs::remove_file(path)
+                    .map_err(|e| AppError::os(format!("remove {}", path.display()), e))?;
                 bind(&socket, &address).map_err(failed)?;
             }
             other => other.map_err(failed)?,
@@ -91,11 +96,17 @@ impl Meeting {
 
     fn is_stale(&self, path: &Path, address: &SocketAddrUnix) -> bool {
         let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-        is_socket && self.socket().and_then(|probe| connect(probe, address)) == Err(Errno::CONNREFUSED)
+        is_socket
+            && self.socket().and_then(|probe| connect(probe, address)) == Err(Errno::CONNREFUSED)
     }
 
     fn socket(&self) -> Result<OwnedFd, Errno> {
-        socket_with(AddressFamily::UNIX, self.role.kind(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+        socket_with(
+            AddressFamily::UNIX,
+            self.role.kind(),
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
     }
 
     /// The other end, if it is there now. Cheap enough for every tick.
@@ -127,6 +138,9 @@ impl Meeting {
 fn address(path: &Path) -> Result<SocketAddrUnix, AppError> {
     SocketAddrUnix::new(path).map_err(|_| {
         let too_long = io::Error::from(io::ErrorKind::InvalidInput);
-        AppError::os(format!("{}: not a path of a socket, which has up to 107 bytes", path.display()), too_long)
+        AppError::os(
+            format!("{}: not a path of a socket, which has up to 107 bytes", path.display()),
+            too_long,
+        )
     })
 }

@@ -30,11 +30,24 @@ pub(super) struct Stream {
 impl Stream {
     pub fn new(socket: OwnedFd) -> Stream {
         let received = vec![0; BUFFER].into_boxed_slice();
-        Stream { socket, received, start: 0, end: 0, skip: 0, out: Vec::with_capacity(BUFFER), sent: 0 }
+        Stream {
+            socket,
+            received,
+            start: 0,
+            end: 0,
+            skip: 0,
+            out: Vec::with_capacity(BUFFER),
+            sent: 0,
+        }
     }
 
     /// Adds up to `most` packets. An error is the end of the stream, or `EAGAIN`.
-    pub fn receive(&mut self, most: usize, batch: &mut Batch, oversize: &mut u64) -> Result<(), Errno> {
+    pub fn receive(
+        &mut self,
+        most: usize,
+        batch: &mut Batch,
+        oversize: &mut u64,
+    ) -> Result<(), Errno> {
         let full = batch.len() + most;
         loop {
             while batch.len() < full {
@@ -67,7 +80,9 @@ impl Stream {
             self.skip -= skipped;
             self.start += skipped;
             let waiting = &self.received[self.start..self.end];
-            let Some((prefix, rest)) = waiting.split_first_chunk::<PREFIX>() else { return Ok(None) };
+            let Some((prefix, rest)) = waiting.split_first_chunk::<PREFIX>() else {
+                return Ok(None);
+            };
             let length = u32::from_be_bytes(*prefix) as usize;
             if length > LONGEST {
                 return Err(Errno::PROTO);
@@ -85,7 +100,8 @@ impl Stream {
         }
     }
 
-    /// Sends from `packets` and tells how many were taken: all, or none while the kernel has no room for earlier ones.
+    /// Sends from `packets` and tells how many were taken: all, or none while the kernel has no
+    /// room for earlier ones.
     pub fn send(&mut self, packets: &[Packet]) -> Result<usize, Errno> {
         self.flush()?;
         if self.sent < self.out.len() {
@@ -103,7 +119,11 @@ impl Stream {
 
     fn flush(&mut self) -> Result<(), Errno> {
         while self.sent < self.out.len() {
-            match send(&self.socket, &self.out[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(
+                &self.socket,
+                &self.out[self.sent..],
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
                 Ok(sent) => self.sent += sent,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
@@ -121,7 +141,9 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (Stream, OwnedFd) {
-        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)
+                .unwrap();
         (Stream::new(a), b)
     }
 

@@ -1,7 +1,8 @@
 //! Memory of a virtual machine, mapped as its emulator says.
 //!
-//! The guest and the emulator write it at any time. Nothing here is a reference into it: bytes are copied out before anybody
-//! looks at them, words are loaded once. Addresses are checked against the regions at each use.
+//! The guest and the emulator write it at any time. Nothing here is a reference into it: bytes are
+//! copied out before anybody looks at them, words are loaded once. Addresses are checked against
+//! the regions at each use.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -71,10 +72,19 @@ impl Memory {
 
 impl Region {
     fn map(place: Place, file: &OwnedFd, unsealed: bool) -> Result<Region, Broken> {
-        let end = place.offset.checked_add(place.size).filter(|end| *end <= isize::MAX as u64 && place.size > 0);
+        let end = place
+            .offset
+            .checked_add(place.size)
+            .filter(|end| *end <= isize::MAX as u64 && place.size > 0);
         let end = end.ok_or(Broken::Protocol("a region of impossible size"))?;
-        place.guest.checked_add(place.size).ok_or(Broken::Protocol("a region behind the end of memory"))?;
-        place.user.checked_add(place.size).ok_or(Broken::Protocol("a region behind the end of memory"))?;
+        place
+            .guest
+            .checked_add(place.size)
+            .ok_or(Broken::Protocol("a region behind the end of memory"))?;
+        place
+            .user
+            .checked_add(place.size)
+            .ok_or(Broken::Protocol("a region behind the end of memory"))?;
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !sealed && !unsealed {
             return Err(Broken::Unsealed);
@@ -85,9 +95,11 @@ impl Region {
         // From the start of the file: huge pages can be mapped at their own bounds only.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping, which replaces none.
-        let mapping =
-            unsafe { mmap(ptr::null_mut(), end as usize, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) };
-        let mapping = NonNull::new(mapping.map_err(Broken::Map)?.cast()).ok_or(Broken::Protocol("no mapping"))?;
+        let mapping = unsafe {
+            mmap(ptr::null_mut(), end as usize, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0)
+        };
+        let mapping = NonNull::new(mapping.map_err(Broken::Map)?.cast())
+            .ok_or(Broken::Protocol("no mapping"))?;
         Ok(Region { place, mapping, length: end as usize })
     }
 
@@ -103,8 +115,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped once, by `map`. What was found in it is used only while the region lives. If the kernel refuses,
-        // the mapping stays, which hurts nobody.
+        // SAFETY: mapped once, by `map`. What was found in it is used only while the region lives.
+        // If the kernel refuses, the mapping stays, which hurts nobody.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.length) };
     }
 }
@@ -130,18 +142,29 @@ mod tests {
         let memory = Memory::map(&[(PLACE, file(0x3000, true))], false).unwrap();
         let start = memory.guest(0x1000, 0x2000).unwrap();
         assert_eq!(memory.user(0x7000_0000, 1), Some(start));
-        assert_eq!(memory.guest(0x2fff, 1).unwrap().as_ptr() as usize - start.as_ptr() as usize, 0x1fff);
-        for (address, length) in [(0xfff, 1), (0x3000, 1), (0x2fff, 2), (0x1000, 0x2001), (u64::MAX, 2)] {
+        assert_eq!(
+            memory.guest(0x2fff, 1).unwrap().as_ptr() as usize - start.as_ptr() as usize,
+            0x1fff
+        );
+        for (address, length) in
+            [(0xfff, 1), (0x3000, 1), (0x2fff, 2), (0x1000, 0x2001), (u64::MAX, 2)]
+        {
             assert_eq!(memory.guest(address, length), None, "{address:x} {length}");
         }
     }
 
     #[test]
     fn memory_that_can_vanish_is_refused() {
-        assert_eq!(Memory::map(&[(PLACE, file(0x3000, false))], false).err(), Some(Broken::Unsealed));
+        assert_eq!(
+            Memory::map(&[(PLACE, file(0x3000, false))], false).err(),
+            Some(Broken::Unsealed)
+        );
         assert!(Memory::map(&[(PLACE, file(0x3000, false))], true).is_ok());
         let short = Memory::map(&[(PLACE, file(0x2fff, true))], false);
-        assert!(matches!(short.err(), Some(Broken::Protocol("a region that is longer than its file"))));
+        assert!(matches!(
+            short.err(),
+            Some(Broken::Protocol("a region that is longer than its file"))
+        ));
         for place in [
             Place { size: 0, ..PLACE },
             Place { size: u64::MAX, ..PLACE },

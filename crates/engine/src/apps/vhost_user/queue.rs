@@ -75,8 +75,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Finds the parts of a queue that has started, which must lie in memory whole. Before, they may be those of a former
-    /// driver.
+    /// Finds the parts of a queue that has started, which must lie in memory whole. Before, they
+    /// may be those of a former driver.
     pub fn place(&mut self, memory: &Memory) -> Result<(), Broken> {
         self.rings = None;
         let wanted = self.started && self.size > 0;
@@ -84,7 +84,10 @@ impl Queue {
         let size = usize::from(self.size);
         let part = |address: u64, length: usize, align: usize| {
             let aligned = |at: &NonNull<u8>| at.as_ptr().addr().is_multiple_of(align);
-            memory.user(address, length).filter(aligned).ok_or(Broken::Protocol("a queue that is not in its memory"))
+            memory
+                .user(address, length)
+                .filter(aligned)
+                .ok_or(Broken::Protocol("a queue that is not in its memory"))
         };
         let rings = Rings {
             descriptors: part(addresses.descriptors, size * DESCRIPTOR, 16)?,
@@ -118,12 +121,19 @@ impl Queue {
         self.started && self.enabled && self.rings.is_some()
     }
 
-    /// Takes the next buffer: its pieces, and by which number it is given back. `write` says in which direction it must be.
+    /// Takes the next buffer: its pieces, and by which number it is given back. `write` says in
+    /// which direction it must be.
     #[inline]
-    pub fn take(&mut self, memory: &Memory, write: bool, pieces: &mut Vec<Piece>) -> Result<Option<u16>, Broken> {
+    pub fn take(
+        &mut self,
+        memory: &Memory,
+        write: bool,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<Option<u16>, Broken> {
         let Some(rings) = self.rings else { return Ok(None) };
         if self.next == self.available {
-            // SYNC: available. The driver's descriptors and entries come before the index that shows them.
+            // SYNC: available. The driver's descriptors and entries come before the index that
+            // shows them; the other end of the pair is the driver's, in the guest.
             self.available = word(rings.available, 2).load(Ordering::Acquire);
             if self.available == self.next {
                 return Ok(None);
@@ -139,7 +149,14 @@ impl Queue {
         Ok(Some(head))
     }
 
-    fn chain(&self, rings: Rings, memory: &Memory, head: u16, write: bool, out: &mut Vec<Piece>) -> Result<(), Broken> {
+    fn chain(
+        &self,
+        rings: Rings,
+        memory: &Memory,
+        head: u16,
+        write: bool,
+        out: &mut Vec<Piece>,
+    ) -> Result<(), Broken> {
         out.clear();
         let mut index = head;
         // No chain is longer than the table, so that a circle ends.
@@ -147,17 +164,26 @@ impl Queue {
             if index >= self.size {
                 return Err(Broken::Protocol("a descriptor outside of its table"));
             }
-            // SAFETY: within the table, which `place` found; loaded once, as the guest may write it.
+            // SAFETY: within the table, which `place` found; loaded once, as the guest may write
+            // it.
             let [address, rest] = unsafe {
-                rings.descriptors.add(usize::from(index) * DESCRIPTOR).cast::<[u64; 2]>().as_ptr().read_volatile()
+                rings
+                    .descriptors
+                    .add(usize::from(index) * DESCRIPTOR)
+                    .cast::<[u64; 2]>()
+                    .as_ptr()
+                    .read_volatile()
             };
-            let (length, flags, next) = (rest as u32 as usize, (rest >> 32) as u16, (rest >> 48) as u16);
+            let (length, flags, next) =
+                (rest as u32 as usize, (rest >> 32) as u16, (rest >> 48) as u16);
             if (flags & WRITE != 0) != write || flags & !(NEXT | WRITE) != 0 {
                 return Err(Broken::Protocol(
                     "a descriptor for the other direction, or of a kind that was not agreed on",
                 ));
             }
-            let at = memory.guest(address, length).ok_or(Broken::Protocol("a descriptor of what is not its memory"))?;
+            let at = memory
+                .guest(address, length)
+                .ok_or(Broken::Protocol("a descriptor of what is not its memory"))?;
             out.push(Piece { at, length });
             if flags & NEXT == 0 {
                 return Ok(());
@@ -173,7 +199,9 @@ impl Queue {
         let Some(rings) = self.rings else { return };
         let place = 4 + usize::from(self.used % self.size) * USED;
         // SAFETY: within the used ring, which `place` found, aligned to 4.
-        unsafe { rings.used.add(place).cast::<[u32; 2]>().as_ptr().write_volatile([head.into(), length]) };
+        unsafe {
+            rings.used.add(place).cast::<[u32; 2]>().as_ptr().write_volatile([head.into(), length])
+        };
         self.used = self.used.wrapping_add(1);
         self.untold = true;
     }
@@ -183,9 +211,11 @@ impl Queue {
     pub fn show(&mut self) {
         let (Some(rings), true) = (self.rings, self.untold) else { return };
         self.untold = false;
-        // SYNC: used. Entries, and what was written into buffers, come before the index that shows them.
+        // SYNC: used. Entries, and what was written into buffers, come before the index that shows
+        // them; the other end of the pair is the driver's, in the guest.
         word(rings.used, 2).store(self.used, Ordering::Release);
-        // A driver that is about to sleep clears its flag and looks at the index once more: one of us sees the other.
+        // A driver that is about to sleep clears its flag and looks at the index once more: one of
+        // us sees the other.
         fence(Ordering::SeqCst);
         if word(rings.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0
             && let Some(call) = &mut self.call
@@ -199,7 +229,8 @@ impl Queue {
 /// A word of a ring.
 #[inline]
 fn word<'a>(part: NonNull<u8>, at: usize) -> &'a AtomicU16 {
-    // SAFETY: within a part that `place` found, aligned; mapped as long as its queue is placed, and used as an atomic only.
+    // SAFETY: within a part that `place` found, aligned; mapped as long as its queue is placed, and
+    // used as an atomic only.
     unsafe { AtomicU16::from_ptr(part.add(at).cast().as_ptr()) }
 }
 

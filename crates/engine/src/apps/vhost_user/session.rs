@@ -1,6 +1,8 @@
-//! One connection of a front end: the vhost-user protocol, as QEMU documents it (docs/interop/vhost-user.rst).
+//! One connection of a front end: the vhost-user protocol, as QEMU documents it
+//! (docs/interop/vhost-user.rst).
 //!
-//! Messages come rarely, when a guest's driver starts or stops; all that is read is checked, and nothing waits.
+//! Messages come rarely, when a guest's driver starts or stops; all that is read is checked, and
+//! nothing waits.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -129,7 +131,11 @@ impl Session {
     /// Some of a message: false if there is nothing now, None at the end.
     fn read(&mut self) -> Result<Option<bool>, Errno> {
         let have = self.message.len();
-        let wanted = if have < HEADER { HEADER - have } else { HEADER + word(&self.message, 8) as usize - have };
+        let wanted = if have < HEADER {
+            HEADER - have
+        } else {
+            HEADER + word(&self.message, 8) as usize - have
+        };
         let mut bytes = [0; HEADER + LONGEST];
         let part = &mut bytes[..wanted.min(HEADER + LONGEST)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
@@ -172,7 +178,9 @@ impl Session {
         };
         match answer {
             Some(answer) => self.answer(number, &answer),
-            None if flags & NEED_REPLY != 0 && self.protocol & REPLY_ACK != 0 => self.answer(number, &[0; 8]),
+            None if flags & NEED_REPLY != 0 && self.protocol & REPLY_ACK != 0 => {
+                self.answer(number, &[0; 8])
+            }
             None => Ok(()),
         }
     }
@@ -192,8 +200,11 @@ impl Session {
                 self.queue(body)?.0.set_size(size as u16)?;
             }
             request::SET_VRING_ADDR => {
-                let addresses =
-                    Addresses { descriptors: long(body, 8)?, used: long(body, 16)?, available: long(body, 24)? };
+                let addresses = Addresses {
+                    descriptors: long(body, 8)?,
+                    used: long(body, 16)?,
+                    available: long(body, 24)?,
+                };
                 let index = self.index(word(body, 0))?;
                 self.queues[index].addresses = Some(addresses);
                 self.queues[index].place(&self.memory)?;
@@ -230,7 +241,9 @@ impl Session {
             return Err(Broken::Protocol("features that were not offered"));
         }
         if features & VERSION_1 == 0 {
-            return Err(Broken::Protocol("a driver of before virtio 1.0, which this app does not speak with"));
+            return Err(Broken::Protocol(
+                "a driver of before virtio 1.0, which this app does not speak with",
+            ));
         }
         self.features = features;
         Ok(())
@@ -245,7 +258,8 @@ impl Session {
         let mut places = Vec::new();
         for (i, file) in self.files.drain(..count).enumerate() {
             let at = |field: usize| long(body, 8 + i * 32 + field * 8);
-            places.push((Place { guest: at(0)?, size: at(1)?, user: at(2)?, offset: at(3)? }, file));
+            places
+                .push((Place { guest: at(0)?, size: at(1)?, user: at(2)?, offset: at(3)? }, file));
         }
         let memory = Memory::map(&places, self.unsealed)?;
         for queue in &mut self.queues {
@@ -263,7 +277,11 @@ impl Session {
     }
 
     fn index(&self, index: u32) -> Result<usize, Broken> {
-        if index < 2 { Ok(index as usize) } else { Err(Broken::Protocol("a queue that the device does not have")) }
+        if index < 2 {
+            Ok(index as usize)
+        } else {
+            Err(Broken::Protocol("a queue that the device does not have"))
+        }
     }
 
     fn answer(&self, number: u32, body: &[u8]) -> Result<(), Broken> {
@@ -297,7 +315,8 @@ mod tests {
 
     fn pair() -> (OwnedFd, Session) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (front, back) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let (front, back) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         (front, Session::new(back, false))
     }
 
@@ -351,7 +370,10 @@ mod tests {
         let two = |index: u32, value: u32| [index.to_ne_bytes(), value.to_ne_bytes()].concat();
         for (what, bytes) in [
             ("another version", message(request::SET_OWNER, 2, &[])),
-            ("too long", [request::SET_MEM_TABLE, VERSION, u32::MAX].map(u32::to_ne_bytes).concat()),
+            (
+                "too long",
+                [request::SET_MEM_TABLE, VERSION, u32::MAX].map(u32::to_ne_bytes).concat(),
+            ),
             ("not agreed on", message(6, VERSION, &[0; 16])),
             ("not offered", message(request::SET_FEATURES, VERSION, &[0xff; 8])),
             ("before virtio 1.0", message(request::SET_FEATURES, VERSION, &[0; 8])),

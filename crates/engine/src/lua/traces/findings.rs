@@ -15,14 +15,16 @@ pub struct Finding {
     pub advice: String,
 }
 
-/// A quarter of the script's time in the interpreter is worth a word; the start of a run and calls into apps are less.
+/// A quarter of the script's time in the interpreter is worth a word; the start of a run and calls
+/// into apps are less.
 const INTERPRETED: u64 = 4;
 /// Fewer samples than this say nothing.
 const ENOUGH: u64 = 200;
 
 /// All findings; none for a script that compiles well.
 pub fn findings(facts: &TraceFacts) -> Vec<Finding> {
-    let mut found: Vec<Finding> = facts.fields.iter().filter_map(|field| field_types(facts, field)).collect();
+    let mut found: Vec<Finding> =
+        facts.fields.iter().filter_map(|field| field_types(facts, field)).collect();
     if found.is_empty() {
         found.extend(side_types(facts));
     }
@@ -30,10 +32,13 @@ pub fn findings(facts: &TraceFacts) -> Vec<Finding> {
     found
 }
 
-/// Instances of one class that hold values of different types under one name, where traces depend on these types.
+/// Instances of one class that hold values of different types under one name, where traces depend
+/// on these types.
 fn field_types(facts: &TraceFacts, field: &Field) -> Option<Finding> {
     let types: BTreeSet<u64> = field.apps.iter().map(|app| app.ctype).collect();
-    let guarded = |ctype: u64| facts.traces.iter().filter(move |trace| trace.guards.iter().any(|g| g.ctype == ctype));
+    let guarded = |ctype: u64| {
+        facts.traces.iter().filter(move |trace| trace.guards.iter().any(|g| g.ctype == ctype))
+    };
     if types.len() < 2 || !types.iter().any(|&ctype| guarded(ctype).next().is_some()) {
         return None;
     }
@@ -41,7 +46,11 @@ fn field_types(facts: &TraceFacts, field: &Field) -> Option<Finding> {
     let numbers: Vec<String> = types.iter().map(u64::to_string).collect();
     let by_type = types.iter().map(|&ctype| {
         let ids: Vec<String> = guarded(ctype).take(6).map(|trace| trace.id.to_string()).collect();
-        if ids.is_empty() { format!("none for {ctype}") } else { format!("{} for {ctype}", ids.join(", ")) }
+        if ids.is_empty() {
+            format!("none for {ctype}")
+        } else {
+            format!("{} for {ctype}", ids.join(", "))
+        }
     });
     let what = format!(
         "instances {} of {} run different traces since `{}` has {} ctypes: {} (traces {}){}",
@@ -60,7 +69,9 @@ fn field_types(facts: &TraceFacts, field: &Field) -> Option<Finding> {
     };
     Some(Finding {
         what,
-        advice: format!("{effect} Make the ctype once, outside of `new`, and use it for all instances."),
+        advice: format!(
+            "{effect} Make the ctype once, outside of `new`, and use it for all instances."
+        ),
     })
 }
 
@@ -73,27 +84,37 @@ fn cause(apps: &[FieldOf]) -> String {
             format!("; {call} at {place} creates a new ctype every time it is called")
         }
         Some(_) => {
-            let places: Vec<String> = places.iter().map(|(call, place)| format!("{call} at {place}")).collect();
+            let places: Vec<String> =
+                places.iter().map(|(call, place)| format!("{call} at {place}")).collect();
             format!("; they are created by {}", list(&places))
         }
-        None => "; an anonymous struct declares a new ctype each time its declaration is read".to_string(),
+        None => "; an anonymous struct declares a new ctype each time its declaration is read"
+            .to_string(),
     }
 }
 
 /// Two ctypes, the trace that was made for the first, and that for the second.
 type Meeting = (u64, u64, u64, u64);
 
-/// A side trace that checks the same value as its parent's exit for another type, both types made by one line.
+/// A side trace that checks the same value as its parent's exit for another type, both types made
+/// by one line.
 fn side_types(facts: &TraceFacts) -> Vec<Finding> {
     let mut by_place: BTreeMap<(String, String), BTreeSet<Meeting>> = BTreeMap::new();
     for side in &facts.traces {
-        let Some(parent) = side.parent.and_then(|id| facts.traces.iter().find(|trace| trace.id == id)) else {
+        let Some(parent) =
+            side.parent.and_then(|id| facts.traces.iter().find(|trace| trace.id == id))
+        else {
             continue;
         };
         for (guard, other) in pairs(parent, side) {
             if let (Some(place), Some(call)) = (&guard.place, &guard.call) {
                 let key = (place.clone(), call.clone());
-                by_place.entry(key).or_default().insert((guard.ctype, other.ctype, parent.id, side.id));
+                by_place.entry(key).or_default().insert((
+                    guard.ctype,
+                    other.ctype,
+                    parent.id,
+                    side.id,
+                ));
             }
         }
     }
@@ -102,16 +123,24 @@ fn side_types(facts: &TraceFacts) -> Vec<Finding> {
 
 fn pairs<'a>(parent: &'a Trace, side: &'a Trace) -> impl Iterator<Item = (&'a Guard, &'a Guard)> {
     let at_exit = parent.guards.iter().filter(|guard| Some(guard.exit) == side.exit);
-    at_exit.flat_map(|guard| side.guards.iter().map(move |other| (guard, other))).filter(|(guard, other)| {
-        guard.ctype != other.ctype && guard.field == other.field && guard.place.is_some() && guard.place == other.place
-    })
+    at_exit.flat_map(|guard| side.guards.iter().map(move |other| (guard, other))).filter(
+        |(guard, other)| {
+            guard.ctype != other.ctype
+                && guard.field == other.field
+                && guard.place.is_some()
+                && guard.place == other.place
+        },
+    )
 }
 
 fn side_finding(place: &str, call: &str, pairs: &BTreeSet<Meeting>) -> Finding {
-    let types: BTreeSet<String> = pairs.iter().flat_map(|pair| [pair.0.to_string(), pair.1.to_string()]).collect();
+    let types: BTreeSet<String> =
+        pairs.iter().flat_map(|pair| [pair.0.to_string(), pair.1.to_string()]).collect();
     let types: Vec<String> = types.into_iter().collect();
     let example = pairs.first().map(|(one, other, parent, side)| {
-        format!("trace {parent} was made for ctype {one} and is left to trace {side} for ctype {other}")
+        format!(
+            "trace {parent} was made for ctype {one} and is left to trace {side} for ctype {other}"
+        )
     });
     Finding {
         what: format!(
@@ -184,25 +213,36 @@ mod tests {
             call: Some("ffi.metatype".into()),
             ..FieldOf::default()
         };
-        Field { class: "Intel82599".into(), name: "rxdesc".into(), apps: types.iter().enumerate().map(of).collect() }
+        Field {
+            class: "Intel82599".into(),
+            name: "rxdesc".into(),
+            apps: types.iter().enumerate().map(of).collect(),
+        }
     }
 
     #[test]
     fn the_mistake_of_two_instances_is_named() {
         let traces = vec![trace(16, None, 1349), trace(17, Some((16, 4)), 1354)];
-        let facts = TraceFacts { traces, fields: vec![field(&[1349, 1354])], shared: true, ..TraceFacts::default() };
+        let facts = TraceFacts {
+            traces,
+            fields: vec![field(&[1349, 1354])],
+            shared: true,
+            ..TraceFacts::default()
+        };
         let found = findings(&facts);
         assert_eq!(found.len(), 1);
-        let start =
-            "instances if1 and if2 of Intel82599 run different traces since `rxdesc` has 2 ctypes: 1349 and 1354";
+        let start = "instances if1 and if2 of Intel82599 run different traces since `rxdesc` has 2 ctypes: 1349 and 1354";
         assert!(found[0].what.starts_with(start), "{}", found[0].what);
         assert!(found[0].what.contains("ffi.metatype at lib.lua:7"));
     }
 
     #[test]
     fn one_type_is_no_finding_and_neither_are_types_that_no_trace_meets() {
-        let facts =
-            TraceFacts { traces: vec![trace(1, None, 5)], fields: vec![field(&[5, 5])], ..TraceFacts::default() };
+        let facts = TraceFacts {
+            traces: vec![trace(1, None, 5)],
+            fields: vec![field(&[5, 5])],
+            ..TraceFacts::default()
+        };
         assert!(findings(&facts).is_empty());
         let facts = TraceFacts { fields: vec![field(&[5, 6])], ..facts };
         assert_eq!(findings(&facts).len(), 1);

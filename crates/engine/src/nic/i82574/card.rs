@@ -30,7 +30,9 @@ pub struct Statistics {
 /// Why the card does not obey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CardError {
-    #[error("the card does not answer: all its registers read as ones; is it powered, and not lost from the bus?")]
+    #[error(
+        "the card does not answer: all its registers read as ones; is it powered, and not lost from the bus?"
+    )]
     Gone,
     #[error("the card does not {0}; power the machine off and on")]
     Stuck(&'static str),
@@ -46,8 +48,8 @@ impl<B: Bar> Card<B> {
         Self { bar }
     }
 
-    /// Ends all activity, and puts all registers to what they are after power on. Allowed in any state; the card moves
-    /// nothing from here on.
+    /// Ends all activity, and puts all registers to what they are after power on. Allowed in any
+    /// state; the card moves nothing from here on.
     pub fn reset(&self) -> Result<(), CardError> {
         if self.bar.read32(STATUS) == GONE {
             return Err(CardError::Gone);
@@ -70,7 +72,9 @@ impl<B: Bar> Card<B> {
         self.bar.write32(RCTL, 0);
         self.bar.write32(TCTL, TCTL_PAD_SHORT);
         self.bar.change32(CTRL, 0, CTRL_GIO_MASTER_DISABLE);
-        self.until("end its accesses to memory", || self.bar.read32(STATUS) & STATUS_GIO_MASTER_ENABLE == 0)
+        self.until("end its accesses to memory", || {
+            self.bar.read32(STATUS) & STATUS_GIO_MASTER_ENABLE == 0
+        })
     }
 
     fn no_interrupts(&self) {
@@ -78,7 +82,8 @@ impl<B: Bar> Card<B> {
         self.bar.read32(ICR);
     }
 
-    /// Firmware that never lets go of it must not keep us from the reset, which ends its claim, too.
+    /// Firmware that never lets go of it must not keep us from the reset, which ends its claim,
+    /// too.
     fn own_physical_layer(&self) {
         let _ = self.until("share its physical layer", || {
             self.bar.change32(EXTCNF_CTRL, 0, EXTCNF_CTRL_SOFTWARE_OWNS);
@@ -96,16 +101,24 @@ impl<B: Bar> Card<B> {
         for word in 0..128 {
             bar.write32(MTA + 4 * word, 0);
         }
-        let off = CTRL_FORCE_SPEED | CTRL_FORCE_DUPLEX | CTRL_FLOW_CONTROL | CTRL_VLAN_MODE | CTRL_GIO_MASTER_DISABLE;
+        let off = CTRL_FORCE_SPEED
+            | CTRL_FORCE_DUPLEX
+            | CTRL_FLOW_CONTROL
+            | CTRL_VLAN_MODE
+            | CTRL_GIO_MASTER_DISABLE;
         bar.change32(CTRL, off, CTRL_SET_LINK_UP);
         self.negotiate()?;
         self.ring(RECEIVE, setup.receive, setup.descriptors, RXDCTL);
         self.ring(TRANSMIT, setup.transmit, setup.descriptors, TXDCTL);
         bar.write32(TIPG, TIPG_COPPER);
         bar.write32(TCTL, TCTL_ENABLE | TCTL_PAD_SHORT | TCTL_COLLISIONS | TCTL_MULTIPLE_REQUESTS);
-        let all = if setup.promiscuous { RCTL_UNICAST_PROMISCUOUS | RCTL_MULTICAST_PROMISCUOUS } else { 0 };
-        // Buffers of 2048 bytes, the size for 0. A slot has less room than that; but without long packets (bit 5) the card
-        // receives nothing above 1522 bytes.
+        let all = if setup.promiscuous {
+            RCTL_UNICAST_PROMISCUOUS | RCTL_MULTICAST_PROMISCUOUS
+        } else {
+            0
+        };
+        // Buffers of 2048 bytes, the size for 0. A slot has less room than that; but without long
+        // packets (bit 5) the card receives nothing above 1522 bytes.
         bar.write32(RCTL, RCTL_ENABLE | RCTL_BROADCAST | RCTL_STRIP_CRC | all);
         Ok(())
     }
@@ -114,7 +127,9 @@ impl<B: Bar> Card<B> {
     fn negotiate(&self) -> Result<(), CardError> {
         self.own_physical_layer();
         self.bar.write32(MDIC, MDIC_WRITE | MDIC_PHY_1 | PHY_CONTROL_NEGOTIATE);
-        let done = self.until("reach its physical layer", || self.bar.read32(MDIC) & (MDIC_READY | MDIC_ERROR) != 0);
+        let done = self.until("reach its physical layer", || {
+            self.bar.read32(MDIC) & (MDIC_READY | MDIC_ERROR) != 0
+        });
         self.bar.change32(EXTCNF_CTRL, EXTCNF_CTRL_SOFTWARE_OWNS, 0);
         done
     }
@@ -160,17 +175,23 @@ impl<B: Bar> Card<B> {
         to.errors += read(CRCERRS) + read(RXERRC) + LENGTH_ERRORS.map(read).iter().sum::<u64>();
     }
 
-    /// Waits for up to a tenth of a second. What takes longer does not come: the data sheet's times are below that.
+    /// Waits for up to a tenth of a second. What takes longer does not come: the data sheet's times
+    /// are below that.
     fn until(&self, what: &'static str, mut done: impl FnMut() -> bool) -> Result<(), CardError> {
         let end = Instant::now() + Duration::from_millis(100);
         loop {
-            // Looked at before the time, so that a thread that was put aside for long still gets its answer.
+            // Looked at before the time, so that a thread that was put aside for long still gets
+            // its answer.
             let late = Instant::now() >= end;
             if done() {
                 return Ok(());
             }
             if late {
-                return Err(if self.bar.read32(STATUS) == GONE { CardError::Gone } else { CardError::Stuck(what) });
+                return Err(if self.bar.read32(STATUS) == GONE {
+                    CardError::Gone
+                } else {
+                    CardError::Stuck(what)
+                });
             }
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -243,10 +264,18 @@ mod tests {
     fn nothing_moves_before_the_rings_are_known() {
         let card = Card::new(Fake::default());
         card.reset().unwrap();
-        let setup = Setup { receive: 0x12_3456_7000, transmit: 0x12_3456_8000, descriptors: 256, promiscuous: true };
+        let setup = Setup {
+            receive: 0x12_3456_7000,
+            transmit: 0x12_3456_8000,
+            descriptors: 256,
+            promiscuous: true,
+        };
         card.start(&setup).unwrap();
         let register = |offset| card.bar.read32(offset);
-        assert_eq!((register(RECEIVE + BASE_HIGH), register(RECEIVE + BASE_LOW)), (0x12, 0x3456_7000));
+        assert_eq!(
+            (register(RECEIVE + BASE_HIGH), register(RECEIVE + BASE_LOW)),
+            (0x12, 0x3456_7000)
+        );
         assert_eq!((register(TRANSMIT + LENGTH), register(RECEIVE + LENGTH)), (4096, 4096));
         assert_ne!(register(RCTL) & RCTL_UNICAST_PROMISCUOUS, 0);
         assert_eq!(register(CTRL) & CTRL_GIO_MASTER_DISABLE, 0);

@@ -1,5 +1,5 @@
-//! Registers and descriptors of the 82574, by the names of its data sheet (Intel 82574 GbE Controller Family, sections 7
-//! and 10).
+//! Registers and descriptors of the 82574, by the names of its data sheet (Intel 82574 GbE
+//! Controller Family, sections 7 and 10).
 
 use crate::nic::ring::{Layout, Received};
 

@@ -40,7 +40,12 @@ impl<B: Bar> Default for Cards<B> {
 
 impl<B: Bar> Cards<B> {
     /// The card of that name, opened if nobody has it. The flag says that it was.
-    fn open<F>(&self, name: String, settings: Settings, open: F) -> Result<(Arc<Card<B>>, bool), AppError>
+    fn open<F>(
+        &self,
+        name: String,
+        settings: Settings,
+        open: F,
+    ) -> Result<(Arc<Card<B>>, bool), AppError>
     where
         F: FnOnce() -> Result<(B, Box<dyn Backing>), AppError>,
     {
@@ -123,7 +128,9 @@ impl Port for Open {
                 let pci = |error: pci::PciError| {
                     AppError::new(match error {
                         pci::PciError::Absent { address, .. } => {
-                            format!("{error}; `--model {address}=model:0,packets=64` lets a software model stand in")
+                            format!(
+                                "{error}; `--model {address}=model:0,packets=64` lets a software model stand in"
+                            )
                         }
                         error => error.to_string(),
                     })
@@ -133,16 +140,29 @@ impl Port for Open {
                     let device = pci::Device::open(address, IDS, WHAT).map_err(pci)?;
                     Ok((device.bar(0).map_err(pci)?, Box::new(device)))
                 })?;
-                (Queue::open(card, rxq, txq, ring).map(Queues::Hardware), address.to_string(), first)
+                (
+                    Queue::open(card, rxq, txq, ring).map(Queues::Hardware),
+                    address.to_string(),
+                    first,
+                )
             }
         };
         let queues = queues.map_err(|error| AppError::new(format!("{name}: {error}")))?;
         let link = each!(&queues, queue => queue.card().link());
-        Ok(Self { queues, name, first, link, statistics: Statistics::default(), pending: (0, 0), news: None })
+        Ok(Self {
+            queues,
+            name,
+            first,
+            link,
+            statistics: Statistics::default(),
+            pending: (0, 0),
+            news: None,
+        })
     }
 
     fn lost(&mut self) -> Option<String> {
-        let (present, enabled) = each!(&self.queues, queue => (queue.is_present(), queue.is_enabled()));
+        let (present, enabled) =
+            each!(&self.queues, queue => (queue.is_present(), queue.is_enabled()));
         let name = &self.name;
         if !present {
             return Some(format!("{name} has left the bus"));
@@ -150,10 +170,13 @@ impl Port for Open {
         if !enabled {
             return Some(format!("{name} was reset by somebody else, and is set up again"));
         }
-        let (pending, pauses) = each!(&self.queues, queue => (queue.pending(), queue.card().settings().flow_control));
+        let (pending, pauses) =
+            each!(&self.queues, queue => (queue.pending(), queue.card().settings().flow_control));
         self.pending = match self.pending {
             // A peer may pause us for as long as it likes.
-            (before, times) if before == pending && pending != 0 && self.link.up && !pauses => (pending, times + 1),
+            (before, times) if before == pending && pending != 0 && self.link.up && !pauses => {
+                (pending, times + 1)
+            }
             _ => (pending, 0),
         };
         (self.pending.1 >= HUNG).then(|| format!("{name} has stopped sending, and is set up again"))
@@ -166,7 +189,9 @@ impl Open {
         let link = each!(&self.queues, queue => queue.card().link());
         if link != self.link {
             self.news = Some(match link {
-                LinkState { up: true, speed } => format!("{}: the link is up, {speed} Mbit/s", self.name),
+                LinkState { up: true, speed } => {
+                    format!("{}: the link is up, {speed} Mbit/s", self.name)
+                }
                 _ => format!("{}: the link is down; what is sent there waits", self.name),
             });
             self.link = link;
@@ -179,7 +204,11 @@ impl Open {
     fn describe(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let (way, mac) = each!(&self.queues, queue => (queue.card().way(), queue.card().mac()));
         let [a, b, c, d, e, f] = mac;
-        write!(out, "{} ({way}), address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, link ", self.name)?;
+        write!(
+            out,
+            "{} ({way}), address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, link ",
+            self.name
+        )?;
         match self.link {
             LinkState { up: true, speed } => writeln!(out, "up, {speed} Mbit/s"),
             _ => writeln!(out, "down"),
@@ -200,7 +229,8 @@ pub struct Intel82599 {
 
 impl Kind for Intel82599 {
     const NAME: &'static str = "Intel82599";
-    const ABOUT: &'static str = "an Intel 82599 10-gigabit card, driven in user space, or its software model";
+    const ABOUT: &'static str =
+        "an Intel 82599 10-gigabit card, driven in user space, or its software model";
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
@@ -292,7 +322,11 @@ impl App for Intel82599 {
     fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.presence.describe(out, Open::describe)?;
         let s = &self.statistics;
-        writeln!(out, "received: {} packets, {} without a buffer, {} broken", s.rx_packets, s.rx_dropped, s.rx_errors)?;
+        writeln!(
+            out,
+            "received: {} packets, {} without a buffer, {} broken",
+            s.rx_packets, s.rx_dropped, s.rx_errors
+        )?;
         writeln!(out, "sent: {} packets, {} dropped", s.tx_packets, self.tx_dropped)
     }
 

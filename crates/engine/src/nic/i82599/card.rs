@@ -1,5 +1,5 @@
-//! The card as a whole: reset, link, filters, spreading over queues, and the quiet end. Section numbers are those of the
-//! data sheet.
+//! The card as a whole: reset, link, filters, spreading over queues, and the quiet end. Section
+//! numbers are those of the data sheet.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,7 +41,9 @@ pub enum CardError {
     #[error("queue {0} is in use by another app; each app needs its own rxq and txq")]
     QueueInUse(u32),
     /// See [`Settings`].
-    #[error("the card is open with other settings; apps that share it must agree on all but rxq, txq and ring")]
+    #[error(
+        "the card is open with other settings; apps that share it must agree on all but rxq, txq and ring"
+    )]
     OtherSettings,
 }
 
@@ -83,9 +85,11 @@ struct Shared {
 }
 
 impl<B: Bar> Card<B> {
-    /// Resets the card and sets up what its queues share. It receives and sends nothing until there are queues.
+    /// Resets the card and sets up what its queues share. It receives and sends nothing until there
+    /// are queues.
     pub fn open(bar: B, backing: Box<dyn Backing>, settings: Settings) -> Result<Self, CardError> {
-        let shared = Mutex::new(Shared { backing, rx: 0, tx: 0, statistics: Statistics::default() });
+        let shared =
+            Mutex::new(Shared { backing, rx: 0, tx: 0, statistics: Statistics::default() });
         let card = Self { bar, settings, shared };
         card.reset()?;
         card.lock().backing.start()?;
@@ -123,7 +127,12 @@ impl<B: Bar> Card<B> {
     }
 
     /// Looks until `done`, for at most `most`.
-    pub(super) fn wait(&self, what: &'static str, most: Duration, done: impl Fn(&B) -> bool) -> Result<(), CardError> {
+    pub(super) fn wait(
+        &self,
+        what: &'static str,
+        most: Duration,
+        done: impl Fn(&B) -> bool,
+    ) -> Result<(), CardError> {
         const STEP: Duration = Duration::from_micros(50);
         for _ in 0..most.as_micros() / STEP.as_micros() {
             if done(&self.bar) {
@@ -141,14 +150,18 @@ impl<B: Bar> Card<B> {
         self.disable_master();
         bar.change32(CTRL, 0, CTRL_RST | CTRL_LRST);
         bar.settle(Duration::from_millis(1));
-        self.wait("end its reset", Duration::from_secs(1), |bar| bar.read32(CTRL) & (CTRL_RST | CTRL_LRST) == 0)?;
+        self.wait("end its reset", Duration::from_secs(1), |bar| {
+            bar.read32(CTRL) & (CTRL_RST | CTRL_LRST) == 0
+        })?;
         // The data sheet wants this time before anything else.
         bar.settle(Duration::from_millis(10));
         bar.write32(EIMC, EIMC_ALL);
         bar.read32(EICR);
         let second = Duration::from_secs(1);
         self.wait("read its EEPROM", second, |bar| bar.read32(EEC) & EEC_AUTO_READ_DONE != 0)?;
-        self.wait("get its DMA ready", second, |bar| bar.read32(RDRXCTL) & RDRXCTL_DMA_INIT_DONE != 0)
+        self.wait("get its DMA ready", second, |bar| {
+            bar.read32(RDRXCTL) & RDRXCTL_DMA_INIT_DONE != 0
+        })
     }
 
     /// 5.2.5.3.2. Whether requests to memory have ended; a reset follows in any case.
@@ -189,14 +202,17 @@ impl<B: Bar> Card<B> {
         halted
     }
 
-    /// 7.1.2.8: the table that leads from hashes to queues names those in use, in turn, but not the one
-    /// that is about to go.
+    /// 7.1.2.8: the table that leads from hashes to queues names those in use, in turn, but not the
+    /// one that is about to go.
     pub(super) fn spread(&self, going: Option<u32>) {
         let queues = self.lock().rx & !going.map_or(0, |queue| 1 << queue);
         let used: Vec<u32> = (0..QUEUES).filter(|n| queues & 1 << n != 0).collect();
         for word in 0..32 {
-            let entry = |place: u32| used.get((4 * word + place) as usize % used.len().max(1)).copied().unwrap_or(0);
-            self.bar.write32(reta(word), entry(0) | entry(1) << 8 | entry(2) << 16 | entry(3) << 24);
+            let entry = |place: u32| {
+                used.get((4 * word + place) as usize % used.len().max(1)).copied().unwrap_or(0)
+            };
+            self.bar
+                .write32(reta(word), entry(0) | entry(1) << 8 | entry(2) << 16 | entry(3) << 24);
         }
     }
 
@@ -212,7 +228,8 @@ impl<B: Bar> Card<B> {
 
     /// The address that the card answers to.
     pub fn mac(&self) -> [u8; 6] {
-        let (low, high) = (self.bar.read32(ral(0)).to_le_bytes(), self.bar.read32(rah(0)).to_le_bytes());
+        let (low, high) =
+            (self.bar.read32(ral(0)).to_le_bytes(), self.bar.read32(rah(0)).to_le_bytes());
         [low[0], low[1], low[2], low[3], high[0], high[1]]
     }
 
@@ -228,7 +245,8 @@ impl<B: Bar> Card<B> {
         self.disable_master()
     }
 
-    /// Makes the card quiet: it receives, sends, interrupts and asks memory for nothing until it is opened again.
+    /// Makes the card quiet: it receives, sends, interrupts and asks memory for nothing until it is
+    /// opened again.
     fn stop(&self) {
         if self.bar.read32(STATUS) == u32::MAX {
             // It is gone from the bus.

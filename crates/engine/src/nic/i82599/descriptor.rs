@@ -1,4 +1,5 @@
-//! Advanced descriptors of the 82599 (data sheet 7.1.6 and 7.2.3): the words that the card reads and writes back.
+//! Advanced descriptors of the 82599 (data sheet 7.1.6 and 7.2.3): the words that the card reads
+//! and writes back.
 
 use crate::nic::ring::{Layout, Received};
 

@@ -1,12 +1,14 @@
 //! A software model of the 82599: its registers, and what it does to memory.
 //!
-//! It stands where hardware is missing. A driver finds the same registers, with bits that clear by themselves and counters
-//! that clear when they are read, the same descriptors, and the same refusals; it cannot tell the two apart. Two models
-//! are joined by a cable, or a model is fed from a file or a generator ([`Spec`]). What it measures is a descriptor path
-//! in software and says nothing about a card's speed.
+//! It stands where hardware is missing. A driver finds the same registers, with bits that clear by
+//! themselves and counters that clear when they are read, the same descriptors, and the same
+//! refusals; it cannot tell the two apart. Two models are joined by a cable, or a model is fed from
+//! a file or a generator ([`Spec`]). What it measures is a descriptor path in software and says
+//! nothing about a card's speed.
 //!
-//! By default the model works inside of the register write that gives it work: in the driver's thread, the same way every
-//! time. With `thread` it polls its registers in a thread of its own. [`Wire`] is what both ends of a cable share.
+//! By default the model works inside of the register write that gives it work: in the driver's
+//! thread, the same way every time. With `thread` it polls its registers in a thread of its own.
+//! [`Wire`] is what both ends of a cable share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -72,7 +74,8 @@ impl Registers {
 
     #[inline(always)]
     fn get(&self, offset: u32) -> u32 {
-        // SYNC: registers. A tail is stored after the descriptors that it tells of, which are read behind this load.
+        // SYNC: registers. A tail is stored after the descriptors that it tells of, which are read
+        // behind this load.
         self.0[offset as usize / 4].load(Ordering::Acquire)
     }
 

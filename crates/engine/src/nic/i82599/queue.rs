@@ -39,9 +39,9 @@ impl<B: Bar> Queue<B> {
     pub fn open(card: Arc<Card<B>>, rxq: u32, txq: u32, size: u32) -> Result<Self, CardError> {
         card.claim(rxq, txq)?;
         let mut queue = Self { card, rxq, txq, rings: None, broken: 0, too_short: 0 };
-        let rings = queue
-            .card
-            .with_dma(|dma| Ok::<_, CardError>(Rings { rx: RxRing::new(dma, size)?, tx: TxRing::new(dma, size)? }));
+        let rings = queue.card.with_dma(|dma| {
+            Ok::<_, CardError>(Rings { rx: RxRing::new(dma, size)?, tx: TxRing::new(dma, size)? })
+        });
         let rings = match rings {
             Ok(rings) => queue.rings.insert(rings),
             Err(error) => {
@@ -90,8 +90,8 @@ impl<B: Bar> Queue<B> {
         self.card.wait("enable a receive queue", Duration::from_millis(10), enabled)
     }
 
-    /// 4.6.8.1. Descriptors are fetched by 8 when fewer than 36 are at hand; every report is written back at once,
-    /// because only one of a batch asks for it.
+    /// 4.6.8.1. Descriptors are fetched by 8 when fewer than 36 are at hand; every report is
+    /// written back at once, because only one of a batch asks for it.
     fn start_transmit(&self, address: u64, size: u32) -> Result<(), CardError> {
         let (bar, queue) = (self.bar(), tx_queue(self.txq));
         self.describe_ring(queue, address, size);
@@ -102,7 +102,9 @@ impl<B: Bar> Queue<B> {
 
     /// The card keeps the tag in a context that is sent once, ahead of all packets.
     fn start_tags(&mut self) {
-        let (Some(rings), Some(vlan)) = (&mut self.rings, self.card.settings().vlan) else { return };
+        let (Some(rings), Some(vlan)) = (&mut self.rings, self.card.settings().vlan) else {
+            return;
+        };
         rings.tx.set_marks(descriptor::VLAN_INSERT | descriptor::CHECK_CONTEXT);
         if let Some(tail) = rings.tx.command(descriptor::vlan_context(vlan)) {
             self.bar().write32(tx_queue(self.txq) + TAIL, tail);
@@ -142,7 +144,8 @@ impl<B: Bar> Queue<B> {
         let Some(rings) = &mut self.rings else { return };
         let too_short = &mut self.too_short;
         let tail = rings.tx.send(input, |packet| {
-            let plain = packet.length() >= SHORTEST && packet.flags & crate::packet::NEEDS_CHECKSUM == 0;
+            let plain =
+                packet.length() >= SHORTEST && packet.flags & crate::packet::NEEDS_CHECKSUM == 0;
             plain || prepare(packet, too_short)
         });
         if let Some(tail) = tail {
@@ -186,7 +189,8 @@ impl<B: Bar> Queue<B> {
         self.card.release(self.rxq, self.txq);
     }
 
-    /// Lets what was sent leave, and switches the queues off. Whether the card leaves their memory alone now.
+    /// Lets what was sent leave, and switches the queues off. Whether the card leaves their memory
+    /// alone now.
     fn quiet(&self, rings: &mut Rings) -> bool {
         let (bar, rx, tx) = (self.card.bar(), rx_queue(self.rxq), tx_queue(self.txq));
         self.card.spread(Some(self.rxq));
@@ -200,7 +204,8 @@ impl<B: Bar> Queue<B> {
         bar.change32(rx + DCTL, DCTL_ENABLE, 0);
         bar.change32(tx + DCTL, DCTL_ENABLE, 0);
         let off = |bar: &B| (bar.read32(rx + DCTL) | bar.read32(tx + DCTL)) & DCTL_ENABLE == 0;
-        let quiet = self.card.wait("stop its queues", Duration::from_millis(100), off).is_ok() || self.card.halt();
+        let quiet = self.card.wait("stop its queues", Duration::from_millis(100), off).is_ok()
+            || self.card.halt();
         // 4.6.7.1.2: packets on their way to memory arrive within this time.
         bar.settle(Duration::from_micros(100));
         quiet

@@ -1,4 +1,5 @@
-//! Registers of the 82599, by the names of its data sheet (Intel 331520, section 8): offsets, and bits as `REGISTER_BIT`.
+//! Registers of the 82599, by the names of its data sheet (Intel 331520, section 8): offsets, and
+//! bits as `REGISTER_BIT`.
 
 /// Bytes of the register region.
 pub const REGION: usize = 128 << 10;

@@ -29,7 +29,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Takes the registers over, and so clears them. Dozens of slow reads: a few times a second at most.
+    /// Takes the registers over, and so clears them. Dozens of slow reads: a few times a second at
+    /// most.
     pub fn take(&mut self, bar: &impl Bar) {
         let read = |register| u64::from(bar.read32(register));
         // The lower half first: reading the upper one clears both.
@@ -42,7 +43,8 @@ impl Statistics {
         self.rx_multicast += read(MPRC);
         self.rx_broadcast += read(BPRC);
         self.rx_dropped += read(MPC) + (0..QUEUES).map(|n| read(qprdc(n))).sum::<u64>();
-        self.rx_errors += [CRCERRS, ILLERRC, ERRBC, RLEC, RUC, RFC, ROC, RJC].map(read).iter().sum::<u64>();
+        self.rx_errors +=
+            [CRCERRS, ILLERRC, ERRBC, RLEC, RUC, RFC, ROC, RJC].map(read).iter().sum::<u64>();
         self.tx_packets += read(GPTC);
         self.tx_bytes += wide(GOTCL, GOTCH);
         self.tx_multicast += read(MPTC);

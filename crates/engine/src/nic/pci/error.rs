@@ -86,7 +86,10 @@ fn found(what: &str, present: &[String]) -> String {
 
 fn unbind(address: Address, driver: &str, iommu: bool) -> String {
     if iommu {
-        return format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind; {}", bind_vfio(address));
+        return format!(
+            "echo {address} > /sys/bus/pci/drivers/{driver}/unbind; {}",
+            bind_vfio(address)
+        );
     }
     format!("echo {address} > /sys/bus/pci/drivers/{driver}/unbind")
 }
@@ -113,15 +116,21 @@ mod tests {
 
     #[test]
     fn a_lack_of_rights_says_what_to_type() {
-        let told = PciError::os("01:00.0".parse().unwrap(), "open the configuration space", Errno::ACCESS).to_string();
-        assert!(told.starts_with("no right to open the configuration space of 0000:01:00.0: "), "{told}");
+        let told =
+            PciError::os("01:00.0".parse().unwrap(), "open the configuration space", Errno::ACCESS)
+                .to_string();
+        assert!(
+            told.starts_with("no right to open the configuration space of 0000:01:00.0: "),
+            "{told}"
+        );
         let typed = if rustix::process::geteuid().is_root() {
             "echo 0000:01:00.0 > /sys/bus/pci/drivers_probe"
         } else {
             "sudo"
         };
         assert!(told.contains(typed), "{told}");
-        let other = PciError::os("01:00.0".parse().unwrap(), "map the registers", Errno::NOMEM).to_string();
+        let other =
+            PciError::os("01:00.0".parse().unwrap(), "map the registers", Errno::NOMEM).to_string();
         assert!(other.starts_with("cannot map the registers of 0000:01:00.0: "), "{other}");
     }
 }

@@ -1,8 +1,8 @@
 //! A process that outlives this one for a moment, to take bus mastering away from a device.
 //!
-//! Without an IOMMU a device goes on writing received packets to physical memory after its driver was killed. The guard
-//! shares the huge pages with us, so that the kernel gives them to nobody else before the guard has put the command
-//! register back.
+//! Without an IOMMU a device goes on writing received packets to physical memory after its driver
+//! was killed. The guard shares the huge pages with us, so that the kernel gives them to nobody
+//! else before the guard has put the command register back.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,9 @@ impl Guard {
         let (reader, line) = pipe_with(PipeFlags::CLOEXEC)?;
         // SAFETY: the child calls nothing but what a signal handler may, as `watch` says.
         match unsafe { libc::fork() } {
-            -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN)),
+            -1 => {
+                Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN))
+            }
             0 => watch(reader.as_fd(), config, command),
             process => Ok(Self { line, process }),
         }
@@ -50,9 +52,12 @@ fn watch(reader: BorrowedFd, config: BorrowedFd, command: u16) -> ! {
         libc::sigfillset(&raw mut all);
         libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
     }
-    // Sockets and interfaces of the parent must not stay open in here, nor the writing end of the pipe.
+    // Sockets and interfaces of the parent must not stay open in here, nor the writing end of the
+    // pipe.
     let (low, high) = (reader.min(config) as u32, reader.max(config) as u32);
-    for (first, last) in [(0, low.wrapping_sub(1)), (low + 1, high.wrapping_sub(1)), (high + 1, u32::MAX)] {
+    for (first, last) in
+        [(0, low.wrapping_sub(1)), (low + 1, high.wrapping_sub(1)), (high + 1, u32::MAX)]
+    {
         if first <= last && last != first.wrapping_sub(1) {
             // SAFETY: descriptors of this process only.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
@@ -90,7 +95,8 @@ mod tests {
         let vanish = |guard: Guard| {
             let process = guard.process;
             let guard = std::mem::ManuallyDrop::new(guard);
-            // SAFETY: the pipe's end is closed as the kernel does for a killed process, and the guard is not used again.
+            // SAFETY: the pipe's end is closed as the kernel does for a killed process, and the
+            // guard is not used again.
             drop(unsafe { std::ptr::read(&raw const guard.line) });
             // SAFETY: waits for our own child.
             unsafe { libc::waitpid(process, std::ptr::null_mut(), 0) };

@@ -1,7 +1,9 @@
-//! A device through its sysfs files: registers by `resourceN`, memory by huge pages at their physical addresses.
+//! A device through its sysfs files: registers by `resourceN`, memory by huge pages at their
+//! physical addresses.
 //!
-//! For machines without an IOMMU. Nothing keeps such a device from memory that is not ours, so its driver must be right:
-//! [`super::guard`] takes bus mastering away if the process ends without having done so.
+//! For machines without an IOMMU. Nothing keeps such a device from memory that is not ours, so its
+//! driver must be right: [`super::guard`] takes bus mastering away if the process ends without
+//! having done so.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -34,8 +36,8 @@ pub(super) struct Device {
 
 impl Device {
     pub fn open(address: Address, folder: PathBuf) -> Result<Self, PciError> {
-        let config =
-            open(&folder.join("config")).map_err(|e| PciError::os(address, "open the configuration space", e))?;
+        let config = open(&folder.join("config"))
+            .map_err(|e| PciError::os(address, "open the configuration space", e))?;
         flock(&config, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             Errno::WOULDBLOCK => PciError::InUse { address },
             errno => PciError::os(address, "lock the configuration space", errno),
@@ -59,11 +61,13 @@ impl Device {
         (self.config.as_fd(), 0)
     }
 
-    /// From now on a guard process restores the command register if this process ends without doing so.
+    /// From now on a guard process restores the command register if this process ends without doing
+    /// so.
     pub fn watch(&mut self, command: u16) -> Result<(), PciError> {
         if self.guard.is_none() {
             let guard = Guard::start(self.config.as_fd(), command);
-            self.guard = Some(guard.map_err(|errno| PciError::os(self.address, "start the guard", errno))?);
+            self.guard =
+                Some(guard.map_err(|errno| PciError::os(self.address, "start the guard", errno))?);
         }
         Ok(())
     }
@@ -86,7 +90,9 @@ impl DmaSpace for Device {
             self.rings = Some((Arc::new(page), address));
             self.used = 0;
         }
-        let Some((page, address)) = &self.rings else { return Err(DmaError::Memory(bytes, Errno::NOMEM)) };
+        let Some((page, address)) = &self.rings else {
+            return Err(DmaError::Memory(bytes, Errno::NOMEM));
+        };
         let offset = self.used;
         self.used += size;
         Ok(Buffer::new(page.clone(), offset, bytes, address + offset as u64))
@@ -123,7 +129,9 @@ fn packet_map() -> Result<PacketMap, DmaError> {
 }
 
 fn too_few(wanted: usize) -> String {
-    let read = |name: &str| super::read_text(&Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").join(name));
+    let read = |name: &str| {
+        super::read_text(&Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").join(name))
+    };
     let number = |name: &str| read(name).and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
     let (all, free) = (number("nr_hugepages"), number("free_hugepages"));
     let need = all + wanted.saturating_sub(free);
@@ -133,13 +141,15 @@ fn too_few(wanted: usize) -> String {
     )
 }
 
-/// The physical address of a page of ours, by `/proc/self/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
+/// The physical address of a page of ours, by `/proc/self/pagemap`
+/// (Documentation/admin-guide/mm/pagemap.rst).
 fn physical(byte: NonNull<u8>) -> Result<u64, DmaError> {
     const PRESENT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
     let address = byte.as_ptr().addr() as u64;
     let mut entry = [0; 8];
-    let read = File::open("/proc/self/pagemap").and_then(|file| file.read_exact_at(&mut entry, address / 4096 * 8));
+    let read = File::open("/proc/self/pagemap")
+        .and_then(|file| file.read_exact_at(&mut entry, address / 4096 * 8));
     let entry = u64::from_le_bytes(entry);
     // Without the capability the kernel shows frame 0.
     if read.is_err() || entry & PRESENT == 0 || entry & FRAME == 0 {
@@ -169,6 +179,9 @@ mod tests {
     #[test]
     fn too_few_pages_says_how_many() {
         let text = too_few(100_000);
-        assert!(text.contains("100000 huge pages") && text.contains("> /sys/kernel/mm/hugepages/"), "{text}");
+        assert!(
+            text.contains("100000 huge pages") && text.contains("> /sys/kernel/mm/hugepages/"),
+            "{text}"
+        );
     }
 }

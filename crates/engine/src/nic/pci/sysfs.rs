@@ -1,4 +1,5 @@
-//! What sysfs tells about a PCI device: whether it is the right one, who holds it, and how it can be reached.
+//! What sysfs tells about a PCI device: whether it is the right one, who holds it, and how it can
+//! be reached.
 
 use std::path::PathBuf;
 
@@ -33,7 +34,12 @@ impl Sysfs {
     }
 
     /// Looks at the device and finds the way, or why there is none.
-    pub fn way(&self, address: Address, ids: &[(u16, u16)], what: &'static str) -> Result<Way, PciError> {
+    pub fn way(
+        &self,
+        address: Address,
+        ids: &[(u16, u16)],
+        what: &'static str,
+    ) -> Result<Way, PciError> {
         if !self.root.join("devices").is_dir() {
             return Err(PciError::NoBus);
         }
@@ -47,14 +53,20 @@ impl Sysfs {
         }
         let group = link_name(folder.join("iommu_group")).and_then(|name| name.parse().ok());
         // With an identity domain the bus addresses are the physical ones.
-        let iommu = group.is_some() && read_text(&folder.join("iommu_group/type")).as_deref() != Some("identity");
+        let iommu = group.is_some()
+            && read_text(&folder.join("iommu_group/type")).as_deref() != Some("identity");
         match (link_name(folder.join("driver")).as_deref(), group) {
             (Some("vfio-pci"), Some(group)) => Ok(Way::Vfio { group }),
-            (None | Some("uio_pci_generic" | "vfio-pci"), _) if !iommu => Ok(Way::Resource { folder }),
+            (None | Some("uio_pci_generic" | "vfio-pci"), _) if !iommu => {
+                Ok(Way::Resource { folder })
+            }
             (None, _) => Err(PciError::NeedsVfio { address }),
             (Some(driver), _) => {
-                let interface = std::fs::read_dir(folder.join("net")).ok().and_then(|mut names| names.next()?.ok());
-                let interface = interface.map(|name| name.file_name().to_string_lossy().into_owned());
+                let interface = std::fs::read_dir(folder.join("net"))
+                    .ok()
+                    .and_then(|mut names| names.next()?.ok());
+                let interface =
+                    interface.map(|name| name.file_name().to_string_lossy().into_owned());
                 Err(PciError::Bound { address, driver: driver.into(), interface, iommu })
             }
         }
@@ -72,8 +84,9 @@ impl Sysfs {
     fn present(&self, ids: &[(u16, u16)]) -> Vec<String> {
         let names = std::fs::read_dir(self.root.join("devices")).into_iter().flatten().flatten();
         let addresses = names.filter_map(|name| name.file_name().to_str()?.parse::<Address>().ok());
-        let mut addresses: Vec<_> =
-            addresses.filter(|address| self.id(*address).is_some_and(|id| ids.contains(&id))).collect();
+        let mut addresses: Vec<_> = addresses
+            .filter(|address| self.id(*address).is_some_and(|id| ids.contains(&id)))
+            .collect();
         addresses.sort();
         addresses.iter().map(Address::to_string).collect()
     }
@@ -107,7 +120,11 @@ mod tests {
         let root = root.path();
         assert!(way(root, "01:00.0").unwrap_err().contains("no PCI bus"));
         create_dir_all(root.join("devices")).unwrap();
-        assert!(way(root, "01:00.0").unwrap_err().contains("no PCI device at 0000:01:00.0; this machine has none"));
+        assert!(
+            way(root, "01:00.0")
+                .unwrap_err()
+                .contains("no PCI device at 0000:01:00.0; this machine has none")
+        );
 
         let folder = device(root, "0000:01:00.0", 0x10fb);
         let absent = way(root, "02:00.0").unwrap_err();
@@ -134,7 +151,10 @@ mod tests {
         symlink(&group, folder.join("iommu_group")).unwrap();
         write(group.join("type"), "DMA-FQ\n").unwrap();
         let unbound = way(root, "01:00.0").unwrap_err();
-        assert!(unbound.contains("echo vfio-pci > /sys/bus/pci/devices/0000:01:00.0/driver_override"), "{unbound}");
+        assert!(
+            unbound.contains("echo vfio-pci > /sys/bus/pci/devices/0000:01:00.0/driver_override"),
+            "{unbound}"
+        );
         write(group.join("type"), "identity\n").unwrap();
         assert_eq!(way(root, "01:00.0"), Ok(Way::Resource { folder: folder.clone() }));
         write(group.join("type"), "DMA\n").unwrap();

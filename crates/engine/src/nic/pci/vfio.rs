@@ -1,7 +1,9 @@
-//! A device through VFIO: the kernel's IOMMU lets it reach the packet memory and its rings, and nothing else.
+//! A device through VFIO: the kernel's IOMMU lets it reach the packet memory and its rings, and
+//! nothing else.
 //!
-//! All devices of the process share one container, so that the packet memory is mapped and pinned once and a packet has
-//! the same address for each of them. See Documentation/driver-api/vfio.rst of the kernel.
+//! All devices of the process share one container, so that the packet memory is mapped and pinned
+//! once and a packet has the same address for each of them. See Documentation/driver-api/vfio.rst
+//! of the kernel.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -14,7 +16,8 @@ use super::{Address, MappedBar, PciError, link_name};
 use crate::arena::arena;
 use crate::nic::dma::{Buffer, DmaError, DmaSpace, Memory, PacketMap};
 
-/// First bus address of the packet memory: above what 32-bit devices and interrupts use, in reach of every IOMMU.
+/// First bus address of the packet memory: above what 32-bit devices and interrupts use, in reach
+/// of every IOMMU.
 const PACKETS: u64 = 4 << 30;
 /// First bus address of buffers.
 const BUFFERS: u64 = 256 << 30;
@@ -114,7 +117,8 @@ impl Device {
         group.container.map_packets(address)?;
         let name = std::ffi::CString::new(address.to_string()).unwrap_or_default();
         // SAFETY: the kernel reads the name, which ends with a zero.
-        let file = unsafe { ioctl(group.file.as_fd(), GROUP_GET_DEVICE_FD, name.as_ptr() as usize) };
+        let file =
+            unsafe { ioctl(group.file.as_fd(), GROUP_GET_DEVICE_FD, name.as_ptr() as usize) };
         let file = file.map_err(|errno| PciError::os(address, "open the VFIO device", errno))?;
         // SAFETY: a descriptor that the kernel made for us just now.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
@@ -125,7 +129,8 @@ impl Device {
     }
 
     fn region(&self, index: u32) -> Result<RegionInfo, PciError> {
-        let mut info = RegionInfo { argsz: size_of::<RegionInfo>() as u32, index, ..RegionInfo::default() };
+        let mut info =
+            RegionInfo { argsz: size_of::<RegionInfo>() as u32, index, ..RegionInfo::default() };
         // SAFETY: the kernel fills the structure in, as long as it says it is.
         unsafe { ioctl(self.file.as_fd(), DEVICE_GET_REGION_INFO, &raw mut info as usize) }
             .map_err(|errno| PciError::os(self.address, "look at the regions", errno))?;
@@ -169,18 +174,23 @@ impl Drop for Device {
 }
 
 impl Group {
-    /// Opens the group, or finds it open: one process can open it once, and one of its devices may be in use already.
+    /// Opens the group, or finds it open: one process can open it once, and one of its devices may
+    /// be in use already.
     fn open(address: Address, number: u32) -> Result<Arc<Self>, PciError> {
         let container = Container::get(address)?;
         let mut state = container.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = state.groups.iter().find(|(n, _)| *n == number).and_then(|(_, group)| group.upgrade()) {
+        if let Some(group) =
+            state.groups.iter().find(|(n, _)| *n == number).and_then(|(_, group)| group.upgrade())
+        {
             return Ok(group);
         }
         let file = open(&format!("/dev/vfio/{number}")).map_err(|errno| match errno {
             Errno::BUSY => PciError::InUse { address },
             Errno::NOENT => PciError::NoVfio { address, group: number },
             Errno::ACCESS => {
-                let hint = format!("run as root, or let the administrator type `chown $USER /dev/vfio/{number}`");
+                let hint = format!(
+                    "run as root, or let the administrator type `chown $USER /dev/vfio/{number}`"
+                );
                 PciError::NoRights { address, operation: "open the VFIO group", hint }
             }
             errno => PciError::os(address, "open the VFIO group", errno),
@@ -190,12 +200,23 @@ impl Group {
         unsafe { ioctl(file.as_fd(), GROUP_GET_STATUS, &raw mut status as usize) }
             .map_err(|errno| PciError::os(address, "look at the VFIO group", errno))?;
         if status.flags & GROUP_VIABLE == 0 {
-            return Err(PciError::NotViable { address, group: number, others: others(address, number) });
+            return Err(PciError::NotViable {
+                address,
+                group: number,
+                others: others(address, number),
+            });
         }
         let raw = container.file.as_raw_fd();
         // SAFETY: the kernel reads the number of a descriptor.
-        unsafe { ioctl(file.as_fd(), GROUP_SET_CONTAINER, &raw const raw as usize) }
-            .map_err(|errno| PciError::os(address, "share the address space of the process's other devices", errno))?;
+        unsafe { ioctl(file.as_fd(), GROUP_SET_CONTAINER, &raw const raw as usize) }.map_err(
+            |errno| {
+                PciError::os(
+                    address,
+                    "share the address space of the process's other devices",
+                    errno,
+                )
+            },
+        )?;
         let group = Arc::new(Self { file, container: container.clone() });
         state.groups.retain(|(_, group)| group.strong_count() > 0);
         state.groups.push((number, Arc::downgrade(&group)));
@@ -229,7 +250,8 @@ impl Container {
         Ok(container)
     }
 
-    /// Chooses the kind of IOMMU and maps all packet memory, once; a container needs a group for that.
+    /// Chooses the kind of IOMMU and maps all packet memory, once; a container needs a group for
+    /// that.
     fn map_packets(&self, address: Address) -> Result<(), PciError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.packets {
@@ -274,7 +296,9 @@ impl Container {
             Ok(_) => Ok(()),
             Err(errno) => {
                 let hint = match errno {
-                    Errno::NOMEM => ": raise the limit of locked memory (`ulimit -l unlimited`), or use fewer packets",
+                    Errno::NOMEM => {
+                        ": raise the limit of locked memory (`ulimit -l unlimited`), or use fewer packets"
+                    }
                     _ => "",
                 };
                 Err(DmaError::Refused { bytes: size, errno, hint })
@@ -283,7 +307,8 @@ impl Container {
     }
 
     fn unmap(&self, iova: u64, size: usize) {
-        let unmap = DmaUnmap { argsz: size_of::<DmaUnmap>() as u32, flags: 0, iova, size: size as u64 };
+        let unmap =
+            DmaUnmap { argsz: size_of::<DmaUnmap>() as u32, flags: 0, iova, size: size as u64 };
         // A failure leaves the mapping to the end of the process.
         // SAFETY: the kernel reads the structure.
         let _ = unsafe { ioctl(self.file.as_fd(), IOMMU_UNMAP_DMA, &raw const unmap as usize) };
@@ -295,7 +320,8 @@ fn open(path: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// # Safety
-/// `argument` is what the request expects: a number, or the address of a structure that lives over the call.
+/// `argument` is what the request expects: a number, or the address of a structure that lives over
+/// the call.
 unsafe fn ioctl(file: BorrowedFd, request: libc::Ioctl, argument: usize) -> Result<i32, Errno> {
     // SAFETY: the caller's.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
@@ -306,4 +332,6 @@ unsafe fn ioctl(file: BorrowedFd, request: libc::Ioctl, argument: usize) -> Resu
     }
 }
 
-const _: () = assert!(size_of::<RegionInfo>() == 32 && size_of::<DmaMap>() == 32 && size_of::<DmaUnmap>() == 24);
+const _: () = assert!(
+    size_of::<RegionInfo>() == 32 && size_of::<DmaMap>() == 32 && size_of::<DmaUnmap>() == 24
+);

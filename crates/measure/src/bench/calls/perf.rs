@@ -11,7 +11,8 @@ use super::Calls;
 use crate::bench::process::Process;
 use crate::bench::tools;
 
-/// What sockets, files and waiting need, by the names of trace points; all else is counted together.
+/// What sockets, files and waiting need, by the names of trace points; all else is counted
+/// together.
 const NAMES: [&str; 27] = [
     "read",
     "write",
@@ -58,13 +59,18 @@ pub fn attach(counts: &FilePath, pids: &[u32]) -> Result<Process> {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     let perf: PathBuf = tools::located("perf")?;
     let mut command: Vec<OsString> = vec![perf.into()];
-    command.extend(["stat", "-x,", "-e", &events(), "-p", &pids.join(","), "-o"].map(OsString::from));
+    command
+        .extend(["stat", "-x,", "-e", &events(), "-p", &pids.join(","), "-o"].map(OsString::from));
     command.push(counts.into());
     Process::start("perf".into(), &command, None, None, &counts.with_extension("perf"))
 }
 
 fn events() -> String {
-    [ALL.to_string()].into_iter().chain(NAMES.map(|name| format!("{NAMED}{name}"))).collect::<Vec<_>>().join(",")
+    [ALL.to_string()]
+        .into_iter()
+        .chain(NAMES.map(|name| format!("{NAMED}{name}")))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 pub fn read(counts: &FilePath) -> Result<Calls> {
@@ -79,7 +85,8 @@ fn table(text: &str) -> Option<Calls> {
         let count = fields.next()?.parse::<f64>().unwrap_or(0.0);
         Some((fields.nth(1)?, count))
     });
-    let mut calls: Calls = lines.map(|(event, count)| (event.trim_start_matches(NAMED).to_string(), count)).collect();
+    let mut calls: Calls =
+        lines.map(|(event, count)| (event.trim_start_matches(NAMED).to_string(), count)).collect();
     let all = calls.remove(ALL)?;
     let named: f64 = calls.values().sum();
     calls.insert("others".into(), (all - named).max(0.0));

@@ -1,5 +1,6 @@
-//! Counting by a tracer, where perf is not allowed. The server then takes ten times as long for each call, so that its peer
-//! sleeps more often than it would: calls that wake a sleeper are counted too many.
+//! Counting by a tracer, where perf is not allowed. The server then takes ten times as long for
+//! each call, so that its peer sleeps more often than it would: calls that wake a sleeper are
+//! counted too many.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,8 +15,8 @@ use crate::bench::tools;
 /// For strace to write what it counted once the server has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What to put before a server. The tracer is the grandchild, so that the process we started is the server; and it is
-/// in a group of its own, so that it outlives the end of the server's.
+/// What to put before a server. The tracer is the grandchild, so that the process we started is the
+/// server; and it is in a group of its own, so that it outlives the end of the server's.
 pub fn prefix(counts: &FilePath) -> Result<Vec<OsString>> {
     let strace = tools::located("strace")?;
     let options = ["-DD", "-f", "-c", "-o"].map(OsString::from);
@@ -34,7 +35,8 @@ pub fn read(counts: &FilePath) -> Result<Calls> {
     }
 }
 
-/// Of a whole table of strace -c: its columns are time, seconds, usecs per call, calls, errors if any, name.
+/// Of a whole table of strace -c: its columns are time, seconds, usecs per call, calls, errors if
+/// any, name.
 fn table(text: &str) -> Option<Calls> {
     text.lines().last()?.ends_with("total").then_some(())?;
     let rows = text.lines().filter(|line| !line.ends_with("total"));

@@ -36,21 +36,46 @@ const PROMISES: &[Promise] = &[
     promise("hot-9000", Routine("linux"), 4.0, "9000 B in the cache, against Linux-style"),
     Promise {
         kernel: Some("avx2"),
-        ..promise("hot-1500", Routine("linux"), 1.8, "1500 B in the cache, AVX2 only, against Linux-style")
+        ..promise(
+            "hot-1500",
+            Routine("linux"),
+            1.8,
+            "1500 B in the cache, AVX2 only, against Linux-style",
+        )
     },
     promise("hot-4096", Routine("read"), 0.6, "4096 B in the cache, against reading alone"),
     promise("mix-20-1500", BestRival, 1.0, "20 to 1500 B equally often, against the best rival"),
     promise("mix-imix", BestRival, 1.0, "40, 576 and 1500 B mixed, against the best rival"),
-    promise("cold-random-1500", Routine("read"), 1.0 / 1.05, "1500 B in no cache, random, against reading alone"),
+    promise(
+        "cold-random-1500",
+        Routine("read"),
+        1.0 / 1.05,
+        "1500 B in no cache, random, against reading alone",
+    ),
     promise(
         "batch-random-1500",
         Routine("no prefetch"),
         1.08,
         "the same in batches, next-packet prefetch against none",
     ),
-    promise("copy-cold-source-1500", Routine("memcpy"), 1.0 / 1.1, "copy 1500 B from no cache, against memcpy alone"),
-    promise("copy-cold-source-9000", Routine("memcpy"), 1.0 / 1.1, "copy 9000 B from no cache, against memcpy alone"),
-    promise("copy-cold-source-65520", Routine("memcpy"), 1.0 / 1.1, "copy 65520 B from no cache, against memcpy alone"),
+    promise(
+        "copy-cold-source-1500",
+        Routine("memcpy"),
+        1.0 / 1.1,
+        "copy 1500 B from no cache, against memcpy alone",
+    ),
+    promise(
+        "copy-cold-source-9000",
+        Routine("memcpy"),
+        1.0 / 1.1,
+        "copy 9000 B from no cache, against memcpy alone",
+    ),
+    promise(
+        "copy-cold-source-65520",
+        Routine("memcpy"),
+        1.0 / 1.1,
+        "copy 65520 B from no cache, against memcpy alone",
+    ),
 ];
 
 /// A promise and what became of it. For the header these are ns, otherwise ratios.
@@ -67,7 +92,11 @@ pub fn bars(figures: &Figures) -> Vec<Bar> {
         return Vec::new();
     }
     let ratios = PROMISES.iter().filter_map(|promise| kept(promise, figures.case(promise.case)?));
-    ratios.chain(figures.case("inline-20").and_then(|case| header(case, figures.start.machine.core_ghz))).collect()
+    ratios
+        .chain(
+            figures.case("inline-20").and_then(|case| header(case, figures.start.machine.core_ghz)),
+        )
+        .collect()
 }
 
 fn kept(promise: &Promise, case: &Case) -> Option<Bar> {
@@ -81,7 +110,11 @@ fn kept(promise: &Promise, case: &Case) -> Option<Bar> {
     };
     let ratio = ours.ratio_to(theirs)?;
     // "Faster" is more than 1.
-    let reached = if matches!(promise.against, BestRival) { ratio > promise.ratio } else { ratio >= promise.ratio };
+    let reached = if matches!(promise.against, BestRival) {
+        ratio > promise.ratio
+    } else {
+        ratio >= promise.ratio
+    };
     Some(Bar {
         words: promise.words,
         measured: format!("{ratio:.2} x {}", theirs.name),
@@ -110,7 +143,10 @@ mod tests {
     #[test]
     fn reached_and_missed() {
         let hot = |ours| {
-            let routines = vec![routine("shortwire", Role::Ours, &[ours]), routine("linux", Role::Rival, &[45.0])];
+            let routines = vec![
+                routine("shortwire", Role::Ours, &[ours]),
+                routine("linux", Role::Rival, &[45.0]),
+            ];
             figures(vec![case("hot-1500", "t", "1500", 1500.0, routines)])
         };
         assert!(bars(&hot(12.0))[0].reached);
@@ -120,8 +156,13 @@ mod tests {
 
     #[test]
     fn another_kernel_is_not_held_to_them() {
-        let mut slow =
-            figures(vec![case("inline-20", "t", "20", 20.0, vec![routine("shortwire", Role::Ours, &[9.0])])]);
+        let mut slow = figures(vec![case(
+            "inline-20",
+            "t",
+            "20",
+            20.0,
+            vec![routine("shortwire", Role::Ours, &[9.0])],
+        )]);
         assert_eq!(bars(&slow).len(), 1);
         slow.start.kernel = "avx2".into();
         assert!(bars(&slow).is_empty());
@@ -129,14 +170,22 @@ mod tests {
 
     #[test]
     fn a_tie_with_the_best_rival_is_a_miss() {
-        let routines = vec![routine("shortwire", Role::Ours, &[9.0]), routine("vpp", Role::Rival, &[9.0])];
+        let routines =
+            vec![routine("shortwire", Role::Ours, &[9.0]), routine("vpp", Role::Rival, &[9.0])];
         assert!(!bars(&figures(vec![case("mix-imix", "t", "imix", 340.0, routines)]))[0].reached);
     }
 
     #[test]
     fn a_header_may_take_six_slow_cycles() {
-        let inline =
-            |ns| figures(vec![case("inline-20", "t", "20", 20.0, vec![routine("shortwire", Role::Ours, &[ns])])]);
+        let inline = |ns| {
+            figures(vec![case(
+                "inline-20",
+                "t",
+                "20",
+                20.0,
+                vec![routine("shortwire", Role::Ours, &[ns])],
+            )])
+        };
         // At 2.5 GHz 6 cycles are 2.4 ns.
         assert!(bars(&inline(2.45))[0].reached);
         assert!(!bars(&inline(2.55))[0].reached);

@@ -1,8 +1,9 @@
-//! The claims of the mail thread "x86: Run checksumming in parallel accross multiple alu's" (October 2013: Neil Horman's
-//! patch, Doug Ledford, Ingo Molnar), each beside what this machine says.
+//! The claims of the mail thread "x86: Run checksumming in parallel accross multiple alu's"
+//! (October 2013: Neil Horman's patch, Doug Ledford, Ingo Molnar), each beside what this machine
+//! says.
 //!
-//! "One chain" is the kernel's routine of that time, one chain of add-with-carry; "linux" has two. A difference counts as
-//! noticeable from 5 % on.
+//! "One chain" is the kernel's routine of that time, one chain of add-with-carry; "linux" has two.
+//! A difference counts as noticeable from 5 % on.
 
 mod chains;
 mod prefetch;
@@ -92,7 +93,9 @@ pub fn judge(figures: &Figures) -> Vec<Claim> {
 }
 
 pub fn text(claims: &[Claim]) -> String {
-    let mut text = String::from("Claims of the thread, and what this machine says (ratios above 1: faster)\n\n");
+    let mut text = String::from(
+        "Claims of the thread, and what this machine says (ratios above 1: faster)\n\n",
+    );
     for (number, claim) in (1..).zip(claims) {
         let _ = writeln!(text, "{number}. {}: {}", claim.who, claim.claim);
         for figure in &claim.here {
@@ -111,7 +114,8 @@ mod tests {
 
     fn of(name: &str, values: &[(&str, f64)]) -> Case {
         let role = |name: &str| if name == "shortwire" { Role::Ours } else { Role::Setting };
-        let routines: Vec<Routine> = values.iter().map(|&(name, ns)| routine(name, role(name), &[ns])).collect();
+        let routines: Vec<Routine> =
+            values.iter().map(|&(name, ns)| routine(name, role(name), &[ns])).collect();
         case(name, "t", "1500", 1500.0, routines)
     }
 
@@ -124,8 +128,11 @@ mod tests {
 
     #[test]
     fn doubling_is_judged_where_it_is_seen() {
-        let hot = |linux| of("hot-9000", &[("one chain", 400.0), ("linux", linux), ("shortwire", 70.0)]);
-        let cold = |linux| of("cold-random-1500", &[("one chain", 280.0), ("linux", linux), ("read", 170.0)]);
+        let hot =
+            |linux| of("hot-9000", &[("one chain", 400.0), ("linux", linux), ("shortwire", 70.0)]);
+        let cold = |linux| {
+            of("cold-random-1500", &[("one chain", 280.0), ("linux", linux), ("read", 170.0)])
+        };
         let verdict = |hot, cold| judge(&figures(vec![hot, cold]))[0].verdict;
         assert!(verdict(hot(200.0), cold(275.0)).contains("only in the cache"));
         assert!(verdict(hot(200.0), cold(140.0)).contains("in the cache and outside"));
@@ -139,7 +146,12 @@ mod tests {
         let case = |far| {
             of(
                 "distance-random-1500",
-                &[("one chain", 200.0), near, ("one chain, smart 128", 198.0), ("one chain, smart 2048", far)],
+                &[
+                    ("one chain", 200.0),
+                    near,
+                    ("one chain, smart 128", 198.0),
+                    ("one chain, smart 2048", far),
+                ],
             )
         };
         let verdict = |far| judge(&figures(vec![case(far)]))[6].verdict;
@@ -149,9 +161,15 @@ mod tests {
 
     #[test]
     fn the_text_has_claim_figures_and_verdict() {
-        let claims = judge(&figures(vec![of("hot-9000", &[("one chain", 400.0), ("linux", 200.0)])]));
+        let claims =
+            judge(&figures(vec![of("hot-9000", &[("one chain", 400.0), ("linux", 200.0)])]));
         let text = text(&claims);
-        for part in ["1. the patch", "hot-9000: two chains against one 2.00 x", "=> holds only in the cache", "13. "] {
+        for part in [
+            "1. the patch",
+            "hot-9000: two chains against one 2.00 x",
+            "=> holds only in the cache",
+            "13. ",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }

@@ -42,7 +42,12 @@ impl Case {
 impl Routine {
     pub fn summary(&self) -> Option<Summary> {
         let sorted = sorted(self.ns.iter().copied());
-        Some(Summary { median: median(&sorted)?, min: *sorted.first()?, max: *sorted.last()?, n: sorted.len() })
+        Some(Summary {
+            median: median(&sorted)?,
+            min: *sorted.first()?,
+            max: *sorted.last()?,
+            n: sorted.len(),
+        })
     }
 
     pub fn median(&self) -> f64 {
@@ -61,7 +66,13 @@ impl Routine {
 
     /// Sorted.
     pub fn ratios_to(&self, other: &Routine) -> Vec<f64> {
-        sorted(self.ns.iter().zip(&other.ns).map(|(ours, theirs)| theirs / ours).filter(|ratio| ratio.is_finite()))
+        sorted(
+            self.ns
+                .iter()
+                .zip(&other.ns)
+                .map(|(ours, theirs)| theirs / ours)
+                .filter(|ratio| ratio.is_finite()),
+        )
     }
 }
 

@@ -16,7 +16,8 @@ use crate::bench::helper;
 use crate::sys;
 
 const NAME: &str = "shortwire-checksum-bench";
-/// Between two looks at whether Ctrl-C was pressed. Rare, because looking takes time on the processors under measurement.
+/// Between two looks at whether Ctrl-C was pressed. Rare, because looking takes time on the
+/// processors under measurement.
 const STEP: Duration = Duration::from_millis(200);
 
 pub struct Program {
@@ -43,9 +44,7 @@ impl Program {
     /// The next event; an error if the program failed or ended early, or on Ctrl-C.
     pub fn next(&mut self) -> Result<Event> {
         let line = loop {
-            if signals::interrupted() {
-                bail!("interrupted; the measuring program has been ended");
-            }
+            signals::go_on_unless_interrupted("; the measuring program has been ended")?;
             match self.lines.recv_timeout(STEP) {
                 Ok(line) => break line.with_context(|| format!("cannot read from {NAME}"))?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -55,8 +54,9 @@ impl Program {
                 }
             }
         };
-        let event = serde_json::from_str(&line)
-            .with_context(|| format!("{NAME} is of another version than this command; it printed: {line}"))?;
+        let event = serde_json::from_str(&line).with_context(|| {
+            format!("{NAME} is of another version than this command; it printed: {line}")
+        })?;
         match event {
             Event::Error { message } => bail!(message),
             event => Ok(event),

@@ -87,7 +87,12 @@ struct Skipped<'a> {
 const UNIT: &str = "ns";
 
 pub fn json<'a>(figures: &'a Figures, machine: &'a Machine, claims: &'a [Claim]) -> Object<'a> {
-    let each = || figures.cases.iter().flat_map(|case| case.routines.iter().map(move |routine| (case, routine)));
+    let each = || {
+        figures
+            .cases
+            .iter()
+            .flat_map(|case| case.routines.iter().map(move |routine| (case, routine)))
+    };
     Object {
         bench: "checksum",
         machine: MachineObject { machine, probed: &figures.start.machine },
@@ -103,7 +108,12 @@ pub fn json<'a>(figures: &'a Figures, machine: &'a Machine, claims: &'a [Claim])
             .iter()
             .filter_map(|case| Some(Wrote { name: &case.case, gbps: case.writer_gbps? }))
             .collect(),
-        disturbed: figures.cases.iter().filter(|case| case.disturbed).map(|case| case.case.as_str()).collect(),
+        disturbed: figures
+            .cases
+            .iter()
+            .filter(|case| case.disturbed)
+            .map(|case| case.case.as_str())
+            .collect(),
         absent: &figures.start.absent,
         skipped: figures.skipped.iter().map(|(name, reason)| Skipped { name, reason }).collect(),
         claims,
@@ -114,12 +124,30 @@ pub fn json<'a>(figures: &'a Figures, machine: &'a Machine, claims: &'a [Claim])
 fn row<'a>(case: &'a Case, other: &'a Routine) -> Option<Row<'a>> {
     let ours = case.ours().filter(|ours| ours.name != other.name)?;
     let Summary { median: value, min, max, n } = ours.summary()?;
-    Some(Row { name: &case.case, value, unit: UNIT, min, max, n, against: &other.name, ratio: ours.ratio_to(other)? })
+    Some(Row {
+        name: &case.case,
+        value,
+        unit: UNIT,
+        min,
+        max,
+        n,
+        against: &other.name,
+        ratio: ours.ratio_to(other)?,
+    })
 }
 
 fn other<'a>(case: &'a Case, routine: &'a Routine) -> Option<Other<'a>> {
     let Summary { median: value, min, max, n } = routine.summary()?;
-    let other = Other { name: &case.case, routine: &routine.name, role: routine.role, value, unit: UNIT, min, max, n };
+    let other = Other {
+        name: &case.case,
+        routine: &routine.name,
+        role: routine.role,
+        value,
+        unit: UNIT,
+        min,
+        max,
+        n,
+    };
     (routine.role != Role::Ours).then_some(other)
 }
 
@@ -137,7 +165,12 @@ fn promises(text: &mut String, bars: &[Bar]) {
         return;
     }
     let mut table = tables::plain();
-    table.set_header([Cell::new("bar"), tables::right("measured"), tables::right("promised"), Cell::new("")]);
+    table.set_header([
+        Cell::new("bar"),
+        tables::right("measured"),
+        tables::right("promised"),
+        Cell::new(""),
+    ]);
     for bar in bars {
         let outcome = if bar.reached { "reached" } else { "MISSED" };
         table.add_row([
@@ -154,8 +187,13 @@ fn promises(text: &mut String, bars: &[Bar]) {
 pub fn footer(figures: &Figures, machine: &Machine) -> String {
     let mut text = String::new();
     let probed = &figures.start.machine;
-    let rounds =
-        figures.cases.iter().flat_map(|case| &case.routines).map(|routine| routine.ns.len()).max().unwrap_or(0);
+    let rounds = figures
+        .cases
+        .iter()
+        .flat_map(|case| &case.routines)
+        .map(|routine| routine.ns.len())
+        .max()
+        .unwrap_or(0);
     let core = probed.core_ghz.map_or_else(String::new, |ghz| format!(", core at {ghz:.2} GHz"));
     let _ = writeln!(
         text,
@@ -202,13 +240,19 @@ fn disturbances(text: &mut String, figures: &Figures) {
     );
     let dropped: usize = figures.cases.iter().map(|case| case.dropped).sum();
     if dropped > 0 {
-        let _ = writeln!(text, "{dropped} rounds do not count: other work took from the core meanwhile.");
+        let _ = writeln!(
+            text,
+            "{dropped} rounds do not count: other work took from the core meanwhile."
+        );
     }
     let disturbed: Vec<&str> =
         figures.cases.iter().filter(|case| case.disturbed).map(|case| case.case.as_str()).collect();
     if !disturbed.is_empty() {
-        let _ =
-            writeln!(text, "Other work took from the core all through: {}. Measure these again.", disturbed.join(", "));
+        let _ = writeln!(
+            text,
+            "Other work took from the core all through: {}. Measure these again.",
+            disturbed.join(", ")
+        );
     }
 }
 
@@ -216,9 +260,15 @@ impl Case {
     /// The outcome in a line.
     pub fn words(&self) -> String {
         let value = |routine: Option<&Routine>| {
-            routine.map_or_else(String::new, |routine| format!("{} {} ns", routine.name, engineering(routine.median())))
+            routine.map_or_else(String::new, |routine| {
+                format!("{} {} ns", routine.name, engineering(routine.median()))
+            })
         };
-        let parts = [value(self.ours()), value(self.best_rival()), value(self.with_role(Role::Read).next())];
+        let parts = [
+            value(self.ours()),
+            value(self.best_rival()),
+            value(self.with_role(Role::Read).next()),
+        ];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
     }
 }

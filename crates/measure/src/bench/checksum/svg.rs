@@ -32,7 +32,9 @@ pub fn draw(figures: &Figures) -> Result<String> {
         .filter(|(_, cases)| cases.len() > 1 && cases.iter().all(|case| is_plotted(case)))
         .collect();
     if panels.is_empty() {
-        bail!("there is nothing to draw: a curve needs two lengths of one group (hot, large or cold)");
+        bail!(
+            "there is nothing to draw: a curve needs two lengths of one group (hot, large or cold)"
+        );
     }
     let mut text = String::new();
     let size = (PANEL.0, PANEL.1 * panels.len() as u32);
@@ -59,17 +61,23 @@ fn panel(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, cases: &[&Case]
         .map(|routine| (routine.name.as_str(), routine.role))
         .collect();
     let curve = |name: &str| -> Vec<(f64, f64)> {
-        let values = cases.iter().filter_map(|case| Some((case.bytes, case.gbps(case.routine(name)?.median()))));
+        let values = cases
+            .iter()
+            .filter_map(|case| Some((case.bytes, case.gbps(case.routine(name)?.median()))));
         values.collect()
     };
     let points: Vec<(f64, f64)> = names.iter().flat_map(|(name, _)| curve(name)).collect();
     let bounds = |values: Vec<f64>| {
-        let (least, most) =
-            (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(0.0, f64::max));
+        let (least, most) = (
+            values.iter().copied().fold(f64::MAX, f64::min),
+            values.iter().copied().fold(0.0, f64::max),
+        );
         (least * 0.8..most * 1.25).log_scale()
     };
-    let (x, y) =
-        (bounds(points.iter().map(|point| point.0).collect()), bounds(points.iter().map(|point| point.1).collect()));
+    let (x, y) = (
+        bounds(points.iter().map(|point| point.0).collect()),
+        bounds(points.iter().map(|point| point.1).collect()),
+    );
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 18))
         .margin(12)
@@ -89,14 +97,21 @@ fn panel(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, cases: &[&Case]
         .map_err(drawing)?;
     for (index, (name, role)) in names.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        let style =
-            ShapeStyle { color: colour.into(), filled: true, stroke_width: if *role == Role::Ours { 3 } else { 1 } };
+        let style = ShapeStyle {
+            color: colour.into(),
+            filled: true,
+            stroke_width: if *role == Role::Ours { 3 } else { 1 },
+        };
         let points = curve(name);
-        chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, style))).map_err(drawing)?;
+        chart
+            .draw_series(points.iter().map(|&point| Circle::new(point, 3, style)))
+            .map_err(drawing)?;
         chart.draw_series(LineSeries::new(points, style)).map_err(drawing)?;
         let y = LEGEND.1 + 18 * index as i32;
-        area.draw(&PathElement::new([(LEGEND.0, y), (LEGEND.0 + 18, y)], style)).map_err(drawing)?;
-        area.draw(&Text::new(name.to_string(), (LEGEND.0 + 26, y - 7), (FONT, 14))).map_err(drawing)?;
+        area.draw(&PathElement::new([(LEGEND.0, y), (LEGEND.0 + 18, y)], style))
+            .map_err(drawing)?;
+        area.draw(&Text::new(name.to_string(), (LEGEND.0 + 26, y - 7), (FONT, 14)))
+            .map_err(drawing)?;
     }
     Ok(())
 }

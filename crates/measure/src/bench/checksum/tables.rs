@@ -1,4 +1,5 @@
-//! A table for the cases that differ in lengths only: a row for each routine, a column for each length.
+//! A table for the cases that differ in lengths only: a row for each routine, a column for each
+//! length.
 
 use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 use terminal::units::engineering;
@@ -25,7 +26,11 @@ pub fn all(figures: &Figures) -> Vec<(&str, Vec<&Case>)> {
 pub fn text(title: &str, cases: &[&Case]) -> String {
     let mut table = Table::new();
     table.load_style(LINES);
-    table.set_header([Cell::new("ns per packet")].into_iter().chain(cases.iter().map(|case| right(&case.column))));
+    table.set_header(
+        [Cell::new("ns per packet")]
+            .into_iter()
+            .chain(cases.iter().map(|case| right(&case.column))),
+    );
     let mut names: Vec<(&str, Role)> = Vec::new();
     for routine in cases.iter().flat_map(|case| &case.routines) {
         if !names.iter().any(|(name, _)| *name == routine.name) {
@@ -33,14 +38,17 @@ pub fn text(title: &str, cases: &[&Case]) -> String {
         }
     }
     for (name, role) in names {
-        let label = if role == Role::Kernel { format!("  kernel {name}") } else { name.to_string() };
+        let label =
+            if role == Role::Kernel { format!("  kernel {name}") } else { name.to_string() };
         row(&mut table, &label, cases, |case| cell(case, name));
         if role == Role::Ours {
             row(&mut table, "  quartiles", cases, |case| case.ours().and_then(spread));
         }
     }
     if cases.iter().any(|case| case.ours().is_some()) {
-        row(&mut table, "GB/s", cases, |case| Some(format!("{:.1}", case.gbps(case.ours()?.median()))));
+        row(&mut table, "GB/s", cases, |case| {
+            Some(format!("{:.1}", case.gbps(case.ours()?.median())))
+        });
         against(&mut table, "to linux", cases, |case| case.routine("linux"), false);
         against(&mut table, "to best rival", cases, Case::best_rival, true);
         against(&mut table, "to read", cases, |case| case.routine("read"), false);
@@ -89,7 +97,9 @@ fn writer(cases: &[&Case]) -> String {
     let rates: Vec<f64> = cases.iter().filter_map(|case| case.writer_gbps).collect();
     let least = rates.iter().copied().reduce(f64::min);
     let most = rates.iter().copied().reduce(f64::max);
-    least.zip(most).map_or_else(String::new, |(least, most)| format!(" at {least:.1} to {most:.1} GB/s"))
+    least
+        .zip(most)
+        .map_or_else(String::new, |(least, most)| format!(" at {least:.1} to {most:.1} GB/s"))
 }
 
 pub fn right(text: &str) -> Cell {

@@ -1,5 +1,5 @@
-//! Loops over AF_XDP sockets without packets, links and apps: the least that a program in user space can do, and so what
-//! the kernel's path gives at most.
+//! Loops over AF_XDP sockets without packets, links and apps: the least that a program in user
+//! space can do, and so what the kernel's path gives at most.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -27,7 +27,8 @@ impl Port {
         let ifindex = index(interface)?;
         let options = Options { ifindex, queue: 0, ring_size: RING, copying: Copying::Auto };
         let socket = Socket::open(umem(), &options)?;
-        let attachment = if receive { Some(Attachment::open(ifindex, None, &Filter::default())?) } else { None };
+        let attachment =
+            if receive { Some(Attachment::open(ifindex, None, &Filter::default())?) } else { None };
         if let Some(attachment) = &attachment {
             attachment.direct(0, socket.as_fd())?;
         }
@@ -54,7 +55,8 @@ impl Port {
     }
 }
 
-/// Free chunks of the engine's packet memory, by their address in the UMEM. They go back when this goes.
+/// Free chunks of the engine's packet memory, by their address in the UMEM. They go back when this
+/// goes.
 struct Chunks(Vec<u64>);
 
 /// Where in its chunk a frame to be sent lies.
@@ -63,7 +65,8 @@ const DATA: u64 = 256;
 impl Chunks {
     fn take(count: usize) -> Result<Chunks> {
         let base = arena().base().addr().get();
-        let slots = (0..count).map(|_| Some(Packet::from_slice(&frame())?.into_slot().addr().get() - base));
+        let slots =
+            (0..count).map(|_| Some(Packet::from_slice(&frame())?.into_slot().addr().get() - base));
         let all: Option<Vec<u64>> = slots.map(|slot| slot.map(|slot| slot as u64)).collect();
         Ok(Chunks(all.context("not enough memory for packets")?))
     }
@@ -99,7 +102,8 @@ pub fn transmit(stop: &AtomicBool) -> Result<()> {
         port.socket.complete(RING, |chunk| chunks.0.push(chunk));
         for _ in 0..port.socket.send_room(BATCH).min(BATCH) {
             let Some(chunk) = chunks.0.pop() else { break };
-            // SAFETY: a chunk of ours, which the list forgets; a frame was written at about this place.
+            // SAFETY: a chunk of ours, which the list forgets; a frame was written at about this
+            // place.
             unsafe { port.socket.send(chunk + DATA, 60) };
         }
         port.socket.flush_send()?;

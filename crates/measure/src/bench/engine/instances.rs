@@ -1,4 +1,5 @@
-//! One app beside others: what a packet costs where the app is alone, and where sixteen are in one engine.
+//! One app beside others: what a packet costs where the app is alone, and where sixteen are in one
+//! engine.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,12 @@ const fn hop(kind: &'static str, args: &'static str) -> Hop {
     Hop { kind, args, input: "input", output: "output" }
 }
 
-const fn between(kind: &'static str, args: &'static str, input: &'static str, output: &'static str) -> Hop {
+const fn between(
+    kind: &'static str,
+    args: &'static str,
+    input: &'static str,
+    output: &'static str,
+) -> Hop {
     Hop { kind, args, input, output }
 }
 
@@ -90,16 +96,20 @@ pub fn alone() -> impl Iterator<Item = String> {
 pub fn runs() -> Result<Vec<Run>> {
     let recording = Recording::new()?;
     let same = |seconds: f64| {
-        let chains =
-            |count: usize| network(|config| (0..count).try_for_each(|number| chain(config, 60, number, &[HOP])));
+        let chains = |count: usize| {
+            network(|config| (0..count).try_for_each(|number| chain(config, 60, number, &[HOP])))
+        };
         let networks = vec![(ONE.to_string(), chains(1)?), (SAME.to_string(), chains(MANY)?)];
         measure(networks, Originals::Template, seconds)
     };
     let kinds = move |seconds: f64| {
         let through = |number: usize| network(|config| recording.through(config, number));
-        let mut networks =
-            alone().enumerate().map(|(number, name)| Ok((name, through(number)?))).collect::<Result<Vec<_>>>()?;
-        let all = network(|config| (0..MANY).try_for_each(|number| recording.through(config, number)))?;
+        let mut networks = alone()
+            .enumerate()
+            .map(|(number, name)| Ok((name, through(number)?)))
+            .collect::<Result<Vec<_>>>()?;
+        let all =
+            network(|config| (0..MANY).try_for_each(|number| recording.through(config, number)))?;
         networks.push((KINDS.to_string(), all));
         measure(networks, Originals::Recording, seconds)
     };
@@ -146,7 +156,8 @@ struct Recording {
 
 impl Recording {
     fn new() -> Result<Recording> {
-        let this = Recording { folder: tempfile::tempdir().context("cannot make a temporary directory")? };
+        let this =
+            Recording { folder: tempfile::tempdir().context("cannot make a temporary directory")? };
         let mut frame = datagram()?;
         write(&this.path(false), &frame, BATCH)?;
         frame.splice(12..12, [0x81, 0, 0, 5]);
@@ -161,12 +172,23 @@ impl Recording {
     /// A repeated recording, a hop and a sink.
     fn through(&self, config: &mut Config, number: usize) -> Result<()> {
         let Hop { kind, args, input, output } = HOPS[number];
-        let [reader, source, hop, sink] = ["reader", "src", "hop", "sink"].map(|name| format!("{name}{number}"));
+        let [reader, source, hop, sink] =
+            ["reader", "src", "hop", "sink"].map(|name| format!("{name}{number}"));
         let file = self.path(kind == UNTAGGER).display().to_string();
-        config.app(&reader, "PcapReader", Table::from_iter([("file".to_string(), Value::String(file))]))?;
-        config.app(&source, "Repeater", ())?.app(&hop, kind, toml::from_str::<Table>(args)?)?.app(&sink, "Sink", ())?;
+        config.app(
+            &reader,
+            "PcapReader",
+            Table::from_iter([("file".to_string(), Value::String(file))]),
+        )?;
+        config.app(&source, "Repeater", ())?.app(&hop, kind, toml::from_str::<Table>(args)?)?.app(
+            &sink,
+            "Sink",
+            (),
+        )?;
         config.link(&format!("{reader}.output -> {source}.input"))?;
-        config.link(&format!("{source}.output -> {hop}.{input}"))?.link(&format!("{hop}.{output} -> {sink}.input"))?;
+        config
+            .link(&format!("{source}.output -> {hop}.{input}"))?
+            .link(&format!("{hop}.{output} -> {sink}.input"))?;
         Ok(())
     }
 }
@@ -175,13 +197,16 @@ impl Recording {
 pub fn write(path: &Path, frame: &[u8], count: usize) -> Result<()> {
     let failed = |(error, _)| anyhow!("cannot write {}: {error}", path.display());
     let mut writer = Writer::create(path, frame.len()).map_err(|error| failed((error, 0)))?;
-    (0..count).try_for_each(|_| writer.write(0, frame)).and_then(|()| writer.flush()).map_err(failed)
+    (0..count)
+        .try_for_each(|_| writer.write(0, frame))
+        .and_then(|()| writer.flush())
+        .map_err(failed)
 }
 
-/// What the same packets cost in links alone: made, moved on and freed in the order of a breath, without apps and engine.
-/// The difference between many and one is what the memory of many costs. Each network has rings of its own and, as its
-/// source does, packets of its own that it copies; the slots of the copies go round, since a network frees what it made
-/// before the next one begins.
+/// What the same packets cost in links alone: made, moved on and freed in the order of a breath,
+/// without apps and engine. The difference between many and one is what the memory of many costs.
+/// Each network has rings of its own and, as its source does, packets of its own that it copies;
+/// the slots of the copies go round, since a network frees what it made before the next one begins.
 fn bare_links(count: usize, originals: Originals) -> Rounds {
     let kept = if originals == Originals::Template { 1 } else { BATCH };
     let network = || {
@@ -238,11 +263,20 @@ mod tests {
         engine.configure(&config).unwrap();
         (0..20).for_each(|_| engine.breathe());
         for (number, hop) in HOPS.iter().enumerate() {
-            let arrived = engine.links().find(|(link, _)| link.to.app == format!("sink{number}")).unwrap().1;
-            let sent = engine.links().find(|(link, _)| link.from.app == format!("src{number}")).unwrap().1;
-            assert!(arrived.rxpackets > 0 && arrived.rxpackets == sent.rxpackets, "{}: {arrived:?}", hop.kind);
+            let arrived =
+                engine.links().find(|(link, _)| link.to.app == format!("sink{number}")).unwrap().1;
+            let sent =
+                engine.links().find(|(link, _)| link.from.app == format!("src{number}")).unwrap().1;
+            assert!(
+                arrived.rxpackets > 0 && arrived.rxpackets == sent.rxpackets,
+                "{}: {arrived:?}",
+                hop.kind
+            );
         }
-        assert_eq!(HOPS.iter().map(|hop| hop.kind).collect::<std::collections::HashSet<_>>().len(), MANY);
+        assert_eq!(
+            HOPS.iter().map(|hop| hop.kind).collect::<std::collections::HashSet<_>>().len(),
+            MANY
+        );
     }
 
     #[test]
@@ -251,7 +285,11 @@ mod tests {
             return;
         }
         for run in runs().unwrap() {
-            assert!((run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0), "{}", run.name);
+            assert!(
+                (run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0),
+                "{}",
+                run.name
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Real interfaces: AF_XDP apps on veth pairs, beside the barest loop over an AF_XDP socket, which is what the kernel's
-//! path to user space gives, and beside what the kernel moves without user space.
+//! Real interfaces: AF_XDP apps on veth pairs, beside the barest loop over an AF_XDP socket, which
+//! is what the kernel's path to user space gives, and beside what the kernel moves without user
+//! space.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +19,14 @@ use crate::processors::{run_on, two_cpus};
 const WARM_UP: Duration = Duration::from_millis(150);
 
 pub fn runs() -> Result<Vec<Run>> {
-    ensure!(rustix::process::geteuid().is_root(), "needs root, to make network namespaces and attach XDP programs");
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "needs root, to make network namespaces and attach XDP programs"
+    );
     two_cpus().context("needs two processors: one for the generator")?;
-    let row = |name: &str, measure: fn(f64) -> Result<f64>| Run::new(name, move |s| with_cables(|| measure(s)));
+    let row = |name: &str, measure: fn(f64) -> Result<f64>| {
+        Run::new(name, move |s| with_cables(|| measure(s)))
+    };
     Ok(vec![
         row("receive: kernel alone (XDP_DROP)", |seconds| {
             let _sink = drop_all(index("a1")?)?;
@@ -65,7 +71,10 @@ pub fn index(name: &str) -> Result<u32> {
 fn forward(kind: &'static str, seconds: f64) -> Result<f64> {
     let _sink = drop_all(index("b0")?)?;
     let network = network(&[(kind, "a1", true), (kind, "b1", false)], &["a1.tx -> b1.rx"])?;
-    beside(move |stop| breathe(&network, stop, &AtomicU64::new(0)), || under_load(|| rate("b0", seconds)))
+    beside(
+        move |stop| breathe(&network, stop, &AtomicU64::new(0)),
+        || under_load(|| rate("b0", seconds)),
+    )
 }
 
 /// Ports, and the apps `source` and `sink` where links name them.
@@ -100,7 +109,10 @@ fn breathe(config: &Config, stop: &AtomicBool, count: &AtomicU64) -> Result<()> 
 }
 
 /// Runs `body` beside `work` on the second processor, until `body` is done.
-fn beside<R>(work: impl FnOnce(&AtomicBool) -> Result<()> + Send, body: impl FnOnce() -> Result<R>) -> Result<R> {
+fn beside<R>(
+    work: impl FnOnce(&AtomicBool) -> Result<()> + Send,
+    body: impl FnOnce() -> Result<R>,
+) -> Result<R> {
     aside(1, work, body)
 }
 
@@ -142,7 +154,10 @@ fn rate(interface: &str, seconds: f64) -> Result<f64> {
 }
 
 /// Millions of packets per second that `work` counts while the kernel sends.
-fn counting(seconds: f64, work: impl FnOnce(&AtomicBool, &AtomicU64) -> Result<()> + Send) -> Result<f64> {
+fn counting(
+    seconds: f64,
+    work: impl FnOnce(&AtomicBool, &AtomicU64) -> Result<()> + Send,
+) -> Result<f64> {
     let count = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&count);
     let body = || under_load(|| per_second(seconds, || Ok(count.load(Ordering::Relaxed))));

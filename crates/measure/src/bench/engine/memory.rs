@@ -20,7 +20,9 @@ pub const HOP: &str = "Join";
 pub fn shapes() -> Vec<Run> {
     let mut runs = Vec::new();
     for size in [60, 1500] {
-        runs.push(Run::new(format!("copy of {size} B"), move |seconds| pinned(|| copies(size, seconds))));
+        runs.push(Run::new(format!("copy of {size} B"), move |seconds| {
+            pinned(|| copies(size, seconds))
+        }));
         for (name, hops) in [("Source -> Sink", 0), ("one hop", 1), ("five hops", 5)] {
             runs.push(Run::new(format!("{name}, {size} B"), move |seconds| {
                 run(move |config| chain(config, size, 0, &[HOP; 5][..hops]), seconds)
@@ -38,7 +40,10 @@ pub fn shapes() -> Vec<Run> {
 
 pub fn threads() -> Result<Vec<Run>> {
     two_cpus().context("needs two processors")?;
-    Ok([60, 1500].into_iter().map(|size| Run::new(format!("two threads, {size} B"), move |s| two(size, s))).collect())
+    Ok([60, 1500]
+        .into_iter()
+        .map(|size| Run::new(format!("two threads, {size} B"), move |s| two(size, s)))
+        .collect())
 }
 
 /// Millions of packets per second that leave the links of the sources.
@@ -72,10 +77,17 @@ fn breathe(engine: &mut Engine, seconds: f64) {
 
 fn two(size: usize, seconds: f64) -> Result<f64> {
     let mut config = Config::new();
-    config.app_on(0, "src", "Source", args(size))?.app_on(1, "sink", "Sink", ())?.link("src.output -> sink.input")?;
-    let mut threads = Threads::new(Options { pace: Pace::Busy, ..Options::default() }, Registry::standard().clone());
+    config
+        .app_on(0, "src", "Source", args(size))?
+        .app_on(1, "sink", "Sink", ())?
+        .link("src.output -> sink.input")?;
+    let mut threads = Threads::new(
+        Options { pace: Pace::Busy, ..Options::default() },
+        Registry::standard().clone(),
+    );
     threads.configure(&config)?;
-    let received = |threads: &mut Threads| threads.links().values().map(|stats| stats.rxpackets).sum::<u64>();
+    let received =
+        |threads: &mut Threads| threads.links().values().map(|stats| stats.rxpackets).sum::<u64>();
     std::thread::sleep(Duration::from_secs_f64(WARM_UP));
     let (before, began) = (received(&mut threads), Instant::now());
     std::thread::sleep(Duration::from_secs_f64(seconds));
@@ -103,7 +115,10 @@ pub fn chain(config: &mut Config, size: usize, number: usize, hops: &[&str]) -> 
 }
 
 fn tee(config: &mut Config, size: usize) -> Result<()> {
-    config.app("src", "Source", args(size))?.app("tee", "Tee", ())?.link("src.output -> tee.input")?;
+    config
+        .app("src", "Source", args(size))?
+        .app("tee", "Tee", ())?
+        .link("src.output -> tee.input")?;
     for number in 0..2 {
         let sink = format!("sink{number}");
         config.app(&sink, "Sink", ())?.link(&format!("tee.output{number} -> {sink}.input"))?;
@@ -119,7 +134,9 @@ fn copies(size: usize, seconds: f64) -> f64 {
     let mut memory = vec![0u8; PACKETS * SLOT];
     let round = || {
         let template = black_box(&template[..]);
-        memory.chunks_exact_mut(SLOT).for_each(|slot| slot[..template.len()].copy_from_slice(template));
+        memory
+            .chunks_exact_mut(SLOT)
+            .for_each(|slot| slot[..template.len()].copy_from_slice(template));
         black_box(&mut memory);
     };
     counted(round, PACKETS, seconds)
@@ -142,9 +159,10 @@ pub fn rounds_of(config: &Config, counted: fn(&LinkSpec) -> bool) -> Result<Roun
     }))
 }
 
-/// Millions of packets per second of each, all on this thread and in turns of a millisecond: what changes the processor's
-/// pace meets all of them alike. After each change come some rounds that do not count, in which the caches settle. Of the
-/// turns of each the median is taken, by the thread's own time, so that it does not matter who else ran meanwhile.
+/// Millions of packets per second of each, all on this thread and in turns of a millisecond: what
+/// changes the processor's pace meets all of them alike. After each change come some rounds that do
+/// not count, in which the caches settle. Of the turns of each the median is taken, by the thread's
+/// own time, so that it does not matter who else ran meanwhile.
 pub fn in_turns(mut networks: Vec<Rounds>, seconds: f64) -> Vec<f64> {
     const TURN: f64 = 1e-3;
     const SETTLE: usize = 20;
@@ -200,7 +218,11 @@ mod tests {
     #[test]
     fn all_networks_run() {
         for run in shapes().into_iter().chain(threads().unwrap_or_default()) {
-            assert!((run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0), "{}", run.name);
+            assert!(
+                (run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0),
+                "{}",
+                run.name
+            );
         }
     }
 }

@@ -24,15 +24,33 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         memory(figures, size, &mut rows);
     }
     if let Some(rival) = figures.rates(NULL) {
-        rows.extend(compared(figures, "two memory shunts, 60 B", Some((NULL, rival)), Bar::Ratio(1.0)));
+        rows.extend(compared(
+            figures,
+            "two memory shunts, 60 B",
+            Some((NULL, rival)),
+            Bar::Ratio(1.0),
+        ));
     }
-    rows.extend(compared(figures, LOOP, figures.rates(RINGS).map(|rates| (RINGS, rates)), Bar::Ratio(1.0)));
+    rows.extend(compared(
+        figures,
+        LOOP,
+        figures.rates(RINGS).map(|rates| (RINGS, rates)),
+        Bar::Ratio(1.0),
+    ));
     instances(figures, &mut rows);
     for (name, group, bar) in INTERFACES {
         let bare = format!("{group}: bare AF_XDP loop");
-        rows.extend(compared(figures, name, figures.rates(&bare).map(|v| (bare.as_str(), v)), Bar::Ratio(bar)));
-        let alone = ["XDP_DROP", "XDP_REDIRECT"].map(|action| format!("{group}: kernel alone ({action})"));
-        if let Some((alone, rates)) = alone.iter().find_map(|name| Some((name, figures.rates(name)?))) {
+        rows.extend(compared(
+            figures,
+            name,
+            figures.rates(&bare).map(|v| (bare.as_str(), v)),
+            Bar::Ratio(bar),
+        ));
+        let alone =
+            ["XDP_DROP", "XDP_REDIRECT"].map(|action| format!("{group}: kernel alone ({action})"));
+        if let Some((alone, rates)) =
+            alone.iter().find_map(|name| Some((name, figures.rates(name)?)))
+        {
             rows.extend(compared(figures, name, Some((alone, rates)), Bar::None));
         }
     }
@@ -40,7 +58,12 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
     rows
 }
 
-fn compared(figures: &Figures, name: &str, against: Option<(&str, Vec<f64>)>, bar: Bar) -> Option<Row> {
+fn compared(
+    figures: &Figures,
+    name: &str,
+    against: Option<(&str, Vec<f64>)>,
+    bar: Bar,
+) -> Option<Row> {
     let values = figures.rates(name)?;
     let against = against.map(|(name, values)| (name.to_string(), values));
     Some(Row { name: name.to_string(), unit: "Mpps", values, against, bar })
@@ -54,25 +77,34 @@ fn memory(figures: &Figures, size: usize, rows: &mut Vec<Row>) {
     for (name, bar) in SHAPES {
         rows.extend(compared(figures, &sized(name), limit(), promised(bar)));
         if name == "five hops"
-            && let Some(values) =
-                figures.combine([&sized("one hop"), &sized("five hops")], |[one, five]| (1e3 / five - 1e3 / one) / 4.0)
+            && let Some(values) = figures
+                .combine([&sized("one hop"), &sized("five hops")], |[one, five]| {
+                    (1e3 / five - 1e3 / one) / 4.0
+                })
         {
             let name = format!("each further hop, {size} B");
-            rows.push(Row { name, unit: "ns", values, against: None, bar: promised(Bar::Value(2.5)) });
+            rows.push(Row {
+                name,
+                unit: "ns",
+                values,
+                against: None,
+                bar: promised(Bar::Value(2.5)),
+            });
         }
     }
     rows.extend(compared(figures, &sized("two threads"), limit(), promised(Bar::Value(40.0))));
 }
 
-/// Cost per packet of many instances, less what the memory of many costs by itself: of so many sources for one kind, of so
-/// many recordings for the kinds.
+/// Cost per packet of many instances, less what the memory of many costs by itself: of so many
+/// sources for one kind, of so many recordings for the kinds.
 fn instances(figures: &Figures, rows: &mut Vec<Row>) {
-    let mut push = |name: &str, values: Option<Vec<f64>>, against: Option<(&str, Vec<f64>)>, bar: Bar| {
-        if let Some(values) = values {
-            let against = against.map(|(name, values)| (name.to_string(), values));
-            rows.push(Row { name: name.to_string(), unit: "ns", values, against, bar });
-        }
-    };
+    let mut push =
+        |name: &str, values: Option<Vec<f64>>, against: Option<(&str, Vec<f64>)>, bar: Bar| {
+            if let Some(values) = values {
+                let against = against.map(|(name, values)| (name.to_string(), values));
+                rows.push(Row { name: name.to_string(), unit: "ns", values, against, bar });
+            }
+        };
     let cost = |name: &str| figures.combine([name], |[rate]| 1e3 / rate);
     push("one instance: cost per packet", cost(ONE), None, Bar::None);
     let ratio = Bar::Ratio(1.0 / 1.05);
@@ -83,10 +115,17 @@ fn instances(figures: &Figures, rows: &mut Vec<Row>) {
         let part = |one: f64, many: f64| 1e3 / many - 1e3 / one;
         let memory = figures.combine([&bare[0], &bare[1]], |[one, many]| part(one, many));
         push(&format!("{many}: the memory part"), memory, None, Bar::None);
-        let own = figures.combine([many, &bare[0], &bare[1]], |[all, one, many]| 1e3 / all - part(one, many));
-        for (what, values, bar) in [("cost per packet", cost(many), Bar::None), ("without the memory part", own, ratio)]
+        let own = figures
+            .combine([many, &bare[0], &bare[1]], |[all, one, many]| 1e3 / all - part(one, many));
+        for (what, values, bar) in
+            [("cost per packet", cost(many), Bar::None), ("without the memory part", own, ratio)]
         {
-            push(&format!("{many}: {what}"), values, alone.clone().map(|values| ("alone", values)), bar);
+            push(
+                &format!("{many}: {what}"),
+                values,
+                alone.clone().map(|values| ("alone", values)),
+                bar,
+            );
         }
     }
 }
@@ -95,7 +134,11 @@ fn instances(figures: &Figures, rows: &mut Vec<Row>) {
 fn mean_alone(figures: &Figures) -> Option<Vec<f64>> {
     let columns: Vec<Vec<f64>> = alone().map(|name| figures.rates(&name)).collect::<Option<_>>()?;
     let rounds = columns.iter().map(Vec::len).min()?;
-    Some((0..rounds).map(|round| columns.iter().map(|rates| 1e3 / rates[round]).sum::<f64>() / MANY as f64).collect())
+    Some(
+        (0..rounds)
+            .map(|round| columns.iter().map(|rates| 1e3 / rates[round]).sum::<f64>() / MANY as f64)
+            .collect(),
+    )
 }
 
 /// What the numbers are.
@@ -120,7 +163,11 @@ mod tests {
 
     #[test]
     fn a_hop_is_what_four_more_hops_cost() {
-        let figures = figures(&[("one hop, 60 B", 100.0), ("five hops, 60 B", 50.0), ("copy of 60 B", 200.0)]);
+        let figures = figures(&[
+            ("one hop, 60 B", 100.0),
+            ("five hops, 60 B", 50.0),
+            ("copy of 60 B", 200.0),
+        ]);
         let rows = rows(&figures);
         let hop = row(&rows, "each further hop, 60 B");
         assert_eq!((hop.values[0], hop.verdict()), (2.5, Some(("2.5 ns".into(), true))));
@@ -139,7 +186,10 @@ mod tests {
         let rows = rows(&figures);
         // 20 ns less (12.5 - 5) ns against 10 ns.
         let many = row(&rows, "16 instances of one kind: without the memory part");
-        assert_eq!((many.values[0], many.ratio(), many.verdict()), (12.5, Some(0.8), Some(("0.95 x".into(), false))));
+        assert_eq!(
+            (many.values[0], many.ratio(), many.verdict()),
+            (12.5, Some(0.8), Some(("0.95 x".into(), false)))
+        );
     }
 
     #[test]
@@ -150,12 +200,20 @@ mod tests {
         let value = serde_json::to_value(json("engine", &machine, &rows, &figures)).unwrap();
         assert_eq!(value["bench"], "engine");
         let row = &value["rows"][0];
-        assert_eq!((&row["against"], &row["ratio"]), (&"receive: bare AF_XDP loop".into(), &1.0.into()));
+        assert_eq!(
+            (&row["against"], &row["ratio"]),
+            (&"receive: bare AF_XDP loop".into(), &1.0.into())
+        );
         for key in ["name", "value", "unit", "min", "max", "n"] {
             assert!(!row[key].is_null(), "{key}");
         }
         assert_eq!(value["skipped"][0]["reason"], "not installed");
         let text = text(NOTE, &machine, &rows, &figures);
-        assert!(text.contains("0.95 x") && text.contains("reached") && text.contains("skipped dpdk-testpmd"), "{text}");
+        assert!(
+            text.contains("0.95 x")
+                && text.contains("reached")
+                && text.contains("skipped dpdk-testpmd"),
+            "{text}"
+        );
     }
 }

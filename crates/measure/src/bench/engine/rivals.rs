@@ -26,14 +26,20 @@ pub const RINGS: &str = "testpmd: csum over rings";
 /// Ours to [`RINGS`]: packets that circle between two apps, each of which fills their checksums in.
 pub const LOOP: &str = "Checksum -> Checksum in a loop, 60 B";
 
-/// Both ports together, of which each receives what the other sends: the packets that our sources send, or our apps take.
+/// Both ports together, of which each receives what the other sends: the packets that our sources
+/// send, or our apps take.
 pub fn testpmd() -> Result<Vec<Run>> {
     let mut runs = vec![Run::new(LOOP, looped)];
-    let program = tools::locate("dpdk-testpmd")
-        .context("dpdk-testpmd is not installed (packages dpdk-dev, librte-net-null23, librte-net-ring23)")?;
+    let program = tools::locate("dpdk-testpmd").context(
+        "dpdk-testpmd is not installed (packages dpdk-dev, librte-net-null23, librte-net-ring23)",
+    )?;
     let (first, second) = two_cpus().context("needs two processors")?;
     for (name, devices, mode) in [
-        (NULL, ["--vdev=net_null0,size=60,copy=1", "--vdev=net_null1,size=60,copy=1"], &["--forward-mode=io"][..]),
+        (
+            NULL,
+            ["--vdev=net_null0,size=60,copy=1", "--vdev=net_null1,size=60,copy=1"],
+            &["--forward-mode=io"][..],
+        ),
         (RINGS, ["--vdev=net_ring0", "--vdev=net_ring1"], &["--forward-mode=csum", "--tx-first"]),
     ] {
         let program = program.clone();
@@ -50,7 +56,11 @@ fn looped(seconds: f64) -> Result<f64> {
     instances::write(&file, &instances::datagram()?, CIRCLING)?;
     let mut config = Config::new();
     let file = Value::String(file.display().to_string());
-    config.app("reader", "PcapReader", Table::from_iter([("file".to_string(), file)]))?.app("ring", "Join", ())?;
+    config.app("reader", "PcapReader", Table::from_iter([("file".to_string(), file)]))?.app(
+        "ring",
+        "Join",
+        (),
+    )?;
     for name in ["one", "two"] {
         config.app(name, "Checksum", Table::from_iter([("mode".to_string(), "fill".into())]))?;
     }
@@ -64,7 +74,13 @@ fn looped(seconds: f64) -> Result<f64> {
     memory::rate(&config, |link| matches!(link.to.app.as_str(), "one" | "two"), seconds)
 }
 
-fn measure(program: &Path, main: usize, worker: usize, devices: [&str; 2], mode: &[&str]) -> Result<f64> {
+fn measure(
+    program: &Path,
+    main: usize,
+    worker: usize,
+    devices: [&str; 2],
+    mode: &[&str],
+) -> Result<f64> {
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let output = folder.path().join("output");
     let mut command = Command::new(program);
@@ -102,7 +118,10 @@ fn measure(program: &Path, main: usize, worker: usize, devices: [&str; 2], mode:
 
 /// Packets per second of each period, both ports together.
 fn periods(text: &str) -> Vec<f64> {
-    let figures = text.split("Rx-pps:").skip(1).filter_map(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    let figures = text
+        .split("Rx-pps:")
+        .skip(1)
+        .filter_map(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     let ports: Vec<f64> = figures.collect();
     ports.chunks_exact(2).map(|pair| pair[0] + pair[1]).collect()
 }
@@ -113,7 +132,8 @@ mod tests {
 
     #[test]
     fn ports_are_added_up() {
-        let text = "Rx-pps:     10  Rx-bps: 3\nRx-pps: 20\nx\n  Rx-pps:  1 \n Rx-pps: 2\n Rx-pps: 7";
+        let text =
+            "Rx-pps:     10  Rx-bps: 3\nRx-pps: 20\nx\n  Rx-pps:  1 \n Rx-pps: 2\n Rx-pps: 7";
         assert_eq!(periods(text), [30.0, 3.0]);
     }
 }

@@ -57,7 +57,8 @@ impl Sample {
 pub fn measure(case: &Case, seconds: f64, pcap: &Path) -> Result<Sample> {
     let wires = plug()?;
     let session = Session::new(Settings { shared: case.shared, ..Settings::default() })?;
-    let arguments = [pcap.display().to_string(), case.instances.to_string(), case.driver.to_string()];
+    let arguments =
+        [pcap.display().to_string(), case.instances.to_string(), case.driver.to_string()];
     session.run_code(include_str!("network.lua"), &arguments)?;
     breathe(&session, WARM_UP)?;
     let (before, began, ticks) = (State::of(&session, &wires), Instant::now(), cycles());
@@ -84,7 +85,11 @@ pub fn hop(kind: &str, seconds: f64) -> Result<f64> {
     breathe(&session, WARM_UP)?;
     let passed = || {
         let to_sink = |engine: &engine::Engine| -> u64 {
-            engine.links().filter(|(link, _)| link.to.app == "sink").map(|(_, stats)| stats.rxpackets).sum()
+            engine
+                .links()
+                .filter(|(link, _)| link.to.app == "sink")
+                .map(|(_, stats)| stats.rxpackets)
+                .sum()
         };
         session.with_engine(to_sink)
     };
@@ -96,7 +101,8 @@ pub fn hop(kind: &str, seconds: f64) -> Result<f64> {
 }
 
 fn breathe(session: &Session, seconds: f64) -> Result<()> {
-    Ok(session.run_code(&format!("engine.main({{ duration = {seconds}, no_report = true }})"), &[])?)
+    Ok(session
+        .run_code(&format!("engine.main({{ duration = {seconds}, no_report = true }})"), &[])?)
 }
 
 /// Sums since the start.
@@ -112,11 +118,20 @@ struct State {
 impl State {
     fn of(session: &Session, wires: &Wires) -> Self {
         session.with_engine(|engine| {
-            let to_cards = || engine.links().filter(|(link, _)| link.to.app.starts_with("if") && link.to.port == "rx");
+            let to_cards = || {
+                engine
+                    .links()
+                    .filter(|(link, _)| link.to.app.starts_with("if") && link.to.port == "rx")
+            };
             let to_shunt = to_cards().filter(|(link, _)| !link.to.app.ends_with("_lua"));
-            let time = |of: fn(&str) -> bool| engine.app_times().filter(|(app, _)| of(app)).map(|(_, time)| time).sum();
-            let dropped: u64 =
-                engine.links().filter(|(l, _)| l.from.app.starts_with("if")).map(|(_, s)| s.txdrop).sum();
+            let time = |of: fn(&str) -> bool| {
+                engine.app_times().filter(|(app, _)| of(app)).map(|(_, time)| time).sum()
+            };
+            let dropped: u64 = engine
+                .links()
+                .filter(|(l, _)| l.from.app.starts_with("if"))
+                .map(|(_, s)| s.txdrop)
+                .sum();
             Self {
                 packets: to_shunt.map(|(_, stats)| stats.rxpackets).sum(),
                 blasters: time(|app| app.starts_with("blaster")),

@@ -7,7 +7,8 @@ use crate::bench::rows::{Bar, Figures, Row};
 pub const NOTE: &str = "packets of 64 bytes over software models of the 82599: no figures of a network card. Mpps: packets that the \
 shunt forwards, both ways, on one processor, with the time of models and packetblasters taken off; ";
 
-/// Two instances with one ctype, with mixed ctypes, and what that machine could have done (Snabb's issue 612, 2015).
+/// Two instances with one ctype, with mixed ctypes, and what that machine could have done (Snabb's
+/// issue 612, 2015).
 const DOCUMENT: [f64; 3] = [20.2, 7.6, 26.0];
 
 /// What Snabb moves over one hop in memory.
@@ -17,7 +18,9 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
     let mut rows = Vec::new();
     for case in CASES {
         let (rival, bar) = match (case.driver, case.instances, case.shared) {
-            ("native", 2, _) => (Some(("the document's ideal", DOCUMENT[2])), Bar::Value(DOCUMENT[2])),
+            ("native", 2, _) => {
+                (Some(("the document's ideal", DOCUMENT[2])), Bar::Value(DOCUMENT[2]))
+            }
             ("same", 2, _) => (Some(("the document, patched", DOCUMENT[0])), Bar::None),
             ("mixed", 2, _) => (Some(("the document", DOCUMENT[1])), Bar::None),
             _ => (None, Bar::None),
@@ -28,7 +31,13 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         }
     }
     let [one, two, ..] = CASES;
-    rows.extend(compared(figures, "driver, two instances: cost per packet", two.name, one.name, "one instance"));
+    rows.extend(compared(
+        figures,
+        "driver, two instances: cost per packet",
+        two.name,
+        one.name,
+        "one instance",
+    ));
     let [_, _, one, two, mixed, shared, shared_mixed] = CASES;
     let lua = |case: &str| part(case, "lua");
     for (name, case, base, against) in [
@@ -36,7 +45,8 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         ("mixed ctypes, own copies: their cost", mixed.name, two.name, "one ctype"),
         ("mixed ctypes, shared code: their cost", shared_mixed.name, shared.name, "one ctype"),
     ] {
-        if let (Some(values), Some(rival)) = (figures.rates(&lua(case)), figures.rates(&lua(base))) {
+        if let (Some(values), Some(rival)) = (figures.rates(&lua(case)), figures.rates(&lua(base)))
+        {
             rows.push(Row {
                 name: name.into(),
                 unit: "ns",
@@ -51,7 +61,13 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         let snabb = Some(("Snabb's hop".to_string(), vec![SNABB_HOP; ours.len()]));
         let cost = |rates: &[f64]| rates.iter().map(|rate| 1e3 / rate).collect::<Vec<f64>>();
         let (values, against) = (cost(&ours), Some(("native".to_string(), cost(&native))));
-        rows.push(Row { name: lua_hop.into(), unit: "Mpps", values: ours, against: snabb, bar: Bar::Value(SNABB_HOP) });
+        rows.push(Row {
+            name: lua_hop.into(),
+            unit: "Mpps",
+            values: ours,
+            against: snabb,
+            bar: Bar::Value(SNABB_HOP),
+        });
         rows.push(Row {
             name: "one hop in Lua: cost per packet".into(),
             unit: "ns",

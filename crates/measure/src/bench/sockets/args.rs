@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use terminal::units::parse_seconds;
 
+use crate::bench::catalogue;
 use crate::bench::session::Pin;
 
 #[derive(clap::Args)]
@@ -18,17 +20,22 @@ installed, the system calls of nginx and redis per request, which are counted in
 Servers listen on free ports of 127.0.0.1, keep their files in a temporary directory and are ended, by process id, also on Ctrl-C."
 )]
 #[command(after_help = "Examples:
-  shortwire bench sockets                              all rows, 5 rounds of 2 s each: about 20 minutes
-  shortwire bench sockets --quick                      the main rows, short, without the copying device
+  shortwire bench sockets                     all rows, 5 rounds of 2 s each:
+                                              about 20 minutes
+  shortwire bench sockets --quick             the main rows, short, without the
+                                              copying device
   shortwire bench sockets --only pingpong,redis --json > new.json
   shortwire bench sockets --only few --pin one --busy 8 --congestion reno
-                                                       a few connections, on one processor, beside load
-  shortwire bench sockets --html page.html             the same tables and plots as a page for a browser
-  shortwire bench sockets --compare old.json           measure, and tell what moved since that record
-  shortwire bench sockets --compare old.json --gate    the same, and fail if a row lost more than 5 % beyond its spread
+      a few connections, on one processor, beside load
+  shortwire bench sockets --html page.html    the same tables and plots as a
+                                              page for a browser
+  shortwire bench sockets --compare old.json  measure, and tell what moved
+                                              since that record
+  shortwire bench sockets --compare old.json --gate
+      the same, and fail if a row lost more than 5 % beyond its spread
   shortwire bench sockets --from new.json --compare old.json --html page.html
-                                                       of records, without measuring
-  shortwire bench sockets --list                       the names that --only takes
+      of records, without measuring
+  shortwire bench sockets --list              the names that --only takes
 
 The ratio is the median over the rounds of Shortwire against TCP in the same round; above 1 Shortwire is better, also for latencies.
 A bar is the ratio that the project promises. Only one bench should run on a machine at a time.")]
@@ -40,7 +47,7 @@ pub struct Sockets {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Only these rows (or groups of rows), separated by commas
-    #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
+    #[arg(long, value_name = "ROW,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(catalogue::names()), hide_possible_values = true)]
     pub only: Vec<String>,
     /// 3 rounds of 1 s at most, ending after 100 s in all
     #[arg(long)]
@@ -67,16 +74,16 @@ pub struct Sockets {
     #[arg(long)]
     pub json: bool,
     /// Write a page with tables and plots, complete in one file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub html: Option<PathBuf>,
     /// Tell how far each row moved since this record (written with --json)
-    #[arg(long, value_name = "OLD.json")]
+    #[arg(long, value_name = "OLD.json", value_hint = clap::ValueHint::FilePath)]
     pub compare: Option<PathBuf>,
     /// With --compare: fail if a main row lost more than 5 % beyond the spread, or was not measured
     #[arg(long, requires = "compare")]
     pub gate: bool,
     /// Show records instead of measuring; several, of different rows on one machine, as one
-    #[arg(long, value_name = "FILE.json,...", value_delimiter = ',', conflicts_with_all = ["only", "quick", "seconds", "repeat"])]
+    #[arg(long, value_name = "FILE.json,...", value_delimiter = ',', value_hint = clap::ValueHint::FilePath, conflicts_with_all = ["only", "quick", "seconds", "repeat"])]
     pub from: Vec<PathBuf>,
 }
 
@@ -88,9 +95,10 @@ measured: messages of 100 bytes, sockperf's bandwidth and latency, iperf3, nginx
 did, under `shortwire run --copy` and under `shortwire run`; and prints it beside the thread's figures and ratios."
 )]
 #[command(after_help = "Examples:
-  shortwire bench seed-table                           3 rounds of 2 s each: about 2 minutes
+  shortwire bench seed-table  3 rounds of 2 s each: about 2 minutes
   shortwire bench seed-table --json > seed.json
-  shortwire bench seed-table --from seed.json          the table of a record, also of one of `bench sockets`")]
+  shortwire bench seed-table --from seed.json
+      the table of a record, also of one of `bench sockets`")]
 pub struct SeedTable {
     /// How long each run takes
     #[arg(long, value_name = "N", default_value = "2", value_parser = parse_seconds)]
@@ -102,7 +110,7 @@ pub struct SeedTable {
     #[arg(long)]
     pub json: bool,
     /// Show records instead of measuring
-    #[arg(long, value_name = "FILE.json,...", value_delimiter = ',', conflicts_with_all = ["seconds", "repeat"])]
+    #[arg(long, value_name = "FILE.json,...", value_delimiter = ',', value_hint = clap::ValueHint::FilePath, conflicts_with_all = ["seconds", "repeat"])]
     pub from: Vec<PathBuf>,
 }
 

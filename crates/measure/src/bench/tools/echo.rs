@@ -18,10 +18,18 @@ pub struct Language {
     pinned: bool,
 }
 
-pub const NODE: Language =
-    Language { program: "node", file: "echo.js", source: include_str!("echo/echo.js"), pinned: true };
-pub const JAVA: Language =
-    Language { program: "java", file: "Echo.java", source: include_str!("echo/Echo.java"), pinned: false };
+pub const NODE: Language = Language {
+    program: "node",
+    file: "echo.js",
+    source: include_str!("echo/echo.js"),
+    pinned: true,
+};
+pub const JAVA: Language = Language {
+    program: "java",
+    file: "Echo.java",
+    source: include_str!("echo/Echo.java"),
+    pinned: false,
+};
 
 /// Before it counts, for compilers at run time.
 const WARM_UP: f64 = 1.0;
@@ -43,14 +51,22 @@ pub fn few_java<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result
     on_connections(session, path, JAVA, CONNECTIONS)
 }
 
-fn on_connections(session: &Session, path: Path, language: Language, connections: u32) -> Result<Outcome> {
+fn on_connections(
+    session: &Session,
+    path: Path,
+    language: Language,
+    connections: u32,
+) -> Result<Outcome> {
     let source = session.directory().join(language.file);
-    fs::write(&source, language.source).with_context(|| format!("cannot write {}", source.display()))?;
+    fs::write(&source, language.source)
+        .with_context(|| format!("cannot write {}", source.display()))?;
     let arguments = words([&source.display().to_string(), &session.fresh_address().to_string()]);
     let launch = Launch::new(language.program, located(language.program)?, arguments, path);
     let mut server = session.serve(launch.on(session.server_cpu().filter(|_| language.pinned)))?;
     let address = server.wait_until(|server| server.first_line())?;
-    let ask = |server: &_, seconds| peers::ask(session, path, server, &address, "echo", MESSAGE, connections, seconds);
+    let ask = |server: &_, seconds| {
+        peers::ask(session, path, server, &address, "echo", MESSAGE, connections, seconds)
+    };
     ask(&server, WARM_UP)?;
     server.forget_cpu();
     ask(&server, session.seconds)

@@ -18,13 +18,15 @@ pub fn run(session: &Session, path: Path, streams: u32, length: Option<&str>) ->
     let launch = Launch::new("iperf3 server", program.clone(), arguments, path);
     let mut server = session.serve(launch.on(session.server_cpu().filter(|_| pinned)))?;
     server.wait_until(|_| Ok(is_listening(port_number)?.then_some(())))?;
-    let mut arguments = words(["-c", "127.0.0.1", "-p", &port, "-t", &seconds, "-P", &streams_text, "-J"]);
+    let mut arguments =
+        words(["-c", "127.0.0.1", "-p", &port, "-t", &seconds, "-P", &streams_text, "-J"]);
     if let Some(length) = length {
         arguments.extend(words(["-l", length]));
     }
     let launch = Launch::new("iperf3 client", program, arguments, path);
     let client = session.start(launch.on(session.client_cpu().filter(|_| pinned)))?;
-    let finished = session.finish_client(path, &[&server], client, session.whole_seconds() as f64)?;
+    let finished =
+        session.finish_client(path, &[&server], client, session.whole_seconds() as f64)?;
     let (rate, bytes) = received(&finished.output)?;
     Ok(Outcome::new(vec![rate], finished.cpu).bytes(bytes))
 }
@@ -35,8 +37,11 @@ fn received(output: &str) -> Result<(f64, f64)> {
     if let Some(error) = report.get("error").and_then(Value::as_str) {
         anyhow::bail!("iperf3: {error}");
     }
-    let number = |name: &str| report.pointer(&format!("/end/sum_received/{name}")).and_then(Value::as_f64);
-    number("bits_per_second").zip(number("bytes")).context("iperf3 printed no sum of what was received")
+    let number =
+        |name: &str| report.pointer(&format!("/end/sum_received/{name}")).and_then(Value::as_f64);
+    number("bits_per_second")
+        .zip(number("bytes"))
+        .context("iperf3 printed no sum of what was received")
 }
 
 #[cfg(test)]

@@ -23,10 +23,14 @@ pub fn run(session: &Session, path: Path) -> Result<Outcome> {
     if rustix::process::getuid().is_root() {
         arguments.extend(words(["-u", "root"]));
     }
-    let launch = Launch::new("memcached", located("memcached")?, arguments, path).on(session.server_cpu());
+    let launch =
+        Launch::new("memcached", located("memcached")?, arguments, path).on(session.server_cpu());
     let mut server = session.serve(launch)?;
-    server.wait_until(|_| Ok(if unix { socket.exists() } else { is_listening(port_number)? }.then_some(())))?;
+    server.wait_until(|_| {
+        Ok(if unix { socket.exists() } else { is_listening(port_number)? }.then_some(()))
+    })?;
     let address = if unix { format!("unix:{socket_text}") } else { format!("127.0.0.1:{port}") };
-    let outcome = peers::ask(session, path, &server, &address, "memcached", VALUE, 50, session.seconds)?;
+    let outcome =
+        peers::ask(session, path, &server, &address, "memcached", VALUE, 50, session.seconds)?;
     Ok(Outcome { values: vec![outcome.values[0]], ..outcome })
 }

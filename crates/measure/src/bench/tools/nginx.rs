@@ -21,7 +21,8 @@ pub struct Load {
     pub close: bool,
 }
 
-/// Requests per second and the 99th percentile in microseconds, nothing pinned: all threads want all cpus.
+/// Requests per second and the 99th percentile in microseconds, nothing pinned: all threads want
+/// all cpus.
 pub fn run(session: &Session, path: Path, load: Load) -> Result<Outcome> {
     let (server, address) = start(session, path)?;
     wrk(session, path, &[&server], &address, load)
@@ -41,8 +42,10 @@ pub fn start(session: &Session, path: Path) -> Result<(Process, String)> {
         .and_then(|()| fs::write(prefix.join("index.html"), "x".repeat(PAGE)))
         .context("cannot write the page for nginx")?;
     let configuration = prefix.join("nginx.conf");
-    fs::write(&configuration, configure(&prefix, &address)).context("cannot write the configuration of nginx")?;
-    let (prefix, configuration) = (prefix.display().to_string(), configuration.display().to_string());
+    fs::write(&configuration, configure(&prefix, &address))
+        .context("cannot write the configuration of nginx")?;
+    let (prefix, configuration) =
+        (prefix.display().to_string(), configuration.display().to_string());
     let error_log = format!("{prefix}/error.log");
     let arguments = words(["-p", &prefix, "-e", &error_log, "-c", &configuration]);
     let mut server = session.serve(Launch::new("nginx", located("nginx")?, arguments, path))?;
@@ -50,7 +53,13 @@ pub fn start(session: &Session, path: Path) -> Result<(Process, String)> {
     Ok((server, address))
 }
 
-pub fn wrk(session: &Session, path: Path, servers: &[&Process], address: &str, load: Load) -> Result<Outcome> {
+pub fn wrk(
+    session: &Session,
+    path: Path,
+    servers: &[&Process],
+    address: &str,
+    load: Load,
+) -> Result<Outcome> {
     let duration = format!("{}s", session.whole_seconds());
     let (threads, connections) = (load.threads.to_string(), load.connections.to_string());
     let mut arguments = words(["-t", &threads, "-c", &connections, "-d", &duration, "--latency"]);
@@ -65,7 +74,11 @@ pub fn wrk(session: &Session, path: Path, servers: &[&Process], address: &str, l
 
 fn configure(prefix: &FilePath, address: &str) -> String {
     let prefix = prefix.display();
-    let user = if rustix::process::getuid().is_root() { format!("user {};\n", worker_user()) } else { String::new() };
+    let user = if rustix::process::getuid().is_root() {
+        format!("user {};\n", worker_user())
+    } else {
+        String::new()
+    };
     format!(
         "{user}daemon off;
 worker_processes 2;
@@ -87,7 +100,8 @@ http {{
     )
 }
 
-/// As a distribution would run the workers: another user than the client's, so that the peer check is exercised too.
+/// As a distribution would run the workers: another user than the client's, so that the peer check
+/// is exercised too.
 fn worker_user() -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let has_own_group = users.lines().any(|line| line.starts_with("www-data:"));
@@ -108,9 +122,12 @@ fn figures(finished: Finished) -> Result<Outcome> {
         p999: None,
         max: field_after(output, "Latency ", 2),
     };
+    let count = output
+        .lines()
+        .find(|line| line.contains(" requests in "))
+        .and_then(|line| line.split_whitespace().next());
     let count =
-        output.lines().find(|line| line.contains(" requests in ")).and_then(|line| line.split_whitespace().next());
-    let count = count.and_then(|count| count.parse().ok()).context("wrk printed no number of requests")?;
+        count.and_then(|count| count.parse().ok()).context("wrk printed no number of requests")?;
     let values = vec![number_after(output, "Requests/sec:")?, p99];
     Ok(Outcome::new(values, finished.cpu).latency(latency).requests(count))
 }
@@ -165,8 +182,14 @@ Requests/sec:  96290.11
         assert_eq!(outcome.values, [96_290.11, 4_300.0]);
         assert_eq!(outcome.work, Some(Work::Requests(96_290.0)));
         let latency = outcome.latency;
-        assert_eq!((latency.p50, latency.p90, latency.max), (Some(940.0), Some(2_000.0), Some(30_110.0)));
+        assert_eq!(
+            (latency.p50, latency.p90, latency.max),
+            (Some(940.0), Some(2_000.0), Some(30_110.0))
+        );
         assert!(read(&format!("{OUTPUT}  Non-2xx or 3xx responses: 3\n")).is_err());
-        assert!(read(&format!("  Socket errors: connect 0, read 1, write 0, timeout 0\n{OUTPUT}")).is_err());
+        assert!(
+            read(&format!("  Socket errors: connect 0, read 1, write 0, timeout 0\n{OUTPUT}"))
+                .is_err()
+        );
     }
 }

@@ -21,8 +21,13 @@ struct Proxy {
     configure: fn(&str, &str) -> String,
 }
 
-const HAPROXY: Proxy =
-    Proxy { program: "haproxy", file: "haproxy.cfg", arguments: &[], option: "-f", configure: configure_haproxy };
+const HAPROXY: Proxy = Proxy {
+    program: "haproxy",
+    file: "haproxy.cfg",
+    arguments: &[],
+    option: "-f",
+    configure: configure_haproxy,
+};
 
 const ENVOY: Proxy = Proxy {
     program: "envoy",
@@ -39,7 +44,8 @@ pub fn haproxy(session: &Session, path: Path) -> Result<Outcome> {
     Ok(Outcome { values: vec![outcome.values[0]], ..outcome })
 }
 
-/// The same on a few connections that live as long as the run, and the 99th percentile in microseconds.
+/// The same on a few connections that live as long as the run, and the 99th percentile in
+/// microseconds.
 pub fn few_haproxy<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outcome> {
     through(session, path, Load { threads: 1, connections: CONNECTIONS, close: false }, &HAPROXY)
 }
@@ -58,7 +64,8 @@ fn through(session: &Session, path: Path, load: Load, proxy: &Proxy) -> Result<O
         .with_context(|| format!("cannot write the configuration of {}", proxy.program))?;
     let mut arguments: Vec<_> = proxy.arguments.iter().map(Into::into).collect();
     arguments.extend(words([proxy.option, &configuration.display().to_string()]));
-    let mut process = session.serve(Launch::new(proxy.program, located(proxy.program)?, arguments, path))?;
+    let mut process =
+        session.serve(Launch::new(proxy.program, located(proxy.program)?, arguments, path))?;
     process.wait_until(|_| Ok(is_listening(port)?.then_some(())))?;
     nginx::wrk(session, path, &[&backend, &process], &address, load)
 }

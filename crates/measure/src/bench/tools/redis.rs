@@ -42,7 +42,8 @@ pub fn few<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outc
     Ok(Outcome::new(vec![rate, p99], finished.cpu).latency(latency).requests(count))
 }
 
-/// The same while connections rest that had been in use, and its ratio to without them, by the same server.
+/// The same while connections rest that had been in use, and its ratio to without them, by the same
+/// server.
 pub fn beside_idle(session: &Session, path: Path) -> Result<Outcome> {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     anyhow::ensure!(
@@ -63,19 +64,35 @@ fn start(session: &Session, path: Path) -> Result<Redis> {
     let port_number = free_port()?;
     let port = port_number.to_string();
     let socket = session.fresh_path("redis.sock");
-    let (socket_text, directory) = (socket.display().to_string(), session.directory().display().to_string());
-    let mut arguments =
-        words(["--port", &port, "--bind", "127.0.0.1", "--unixsocket", &socket_text, "--dir", &directory]);
+    let (socket_text, directory) =
+        (socket.display().to_string(), session.directory().display().to_string());
+    let mut arguments = words([
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--unixsocket",
+        &socket_text,
+        "--dir",
+        &directory,
+    ]);
     arguments.extend(words(["--save", "", "--appendonly", "no", "--daemonize", "no"]));
     arguments.extend(words(["--maxclients", &(IDLE + 100).to_string()]));
-    let launch = Launch::new("redis-server", located("redis-server")?, arguments, path).on(session.server_cpu());
+    let launch = Launch::new("redis-server", located("redis-server")?, arguments, path)
+        .on(session.server_cpu());
     let mut server = session.serve(launch)?;
     server.wait_until(|_| Ok((is_listening(port_number)? && socket.exists()).then_some(())))?;
     Ok(Redis { server, port, socket })
 }
 
 /// What it printed, and how many requests that were.
-fn benchmark(session: &Session, path: Path, redis: &Redis, pipeline: u32, connections: u32) -> Result<(Finished, f64)> {
+fn benchmark(
+    session: &Session,
+    path: Path,
+    redis: &Redis,
+    pipeline: u32,
+    connections: u32,
+) -> Result<(Finished, f64)> {
     let speed = if pipeline > 1 { 10.0 } else { f64::from(connections.min(8)) / 8.0 };
     let traced = matches!(session.counter, Some(Counter::Strace(_)));
     let speed = speed * if traced { REQUESTS_TRACED } else { REQUESTS_A_SECOND };
@@ -99,16 +116,22 @@ fn benchmark(session: &Session, path: Path, redis: &Redis, pipeline: u32, connec
     ]));
     let program = located("redis-benchmark")?;
     let launch = Launch::new("redis-benchmark", program, arguments, path).on(session.client_cpu());
-    let finished = session.finish_client(path, &[&redis.server], session.start(launch)?, session.seconds)?;
+    let finished =
+        session.finish_client(path, &[&redis.server], session.start(launch)?, session.seconds)?;
     Ok((finished, count))
 }
 
-/// `"GET","127877.24",...`: the rate, then from version 6.2 on average, least, p50, p95, p99 and greatest latency in ms.
+/// `"GET","127877.24",...`: the rate, then from version 6.2 on average, least, p50, p95, p99 and
+/// greatest latency in ms.
 fn figures(output: &str) -> Result<(f64, Latency)> {
-    let line =
-        output.lines().find(|line| line.starts_with("\"GET\"")).context("redis-benchmark printed no line for GET")?;
-    let fields: Vec<Option<f64>> = line.split(',').map(|field| field.trim_matches('"').parse().ok()).collect();
-    let rate = fields.get(1).copied().flatten().context("redis-benchmark printed no rate for GET")?;
+    let line = output
+        .lines()
+        .find(|line| line.starts_with("\"GET\""))
+        .context("redis-benchmark printed no line for GET")?;
+    let fields: Vec<Option<f64>> =
+        line.split(',').map(|field| field.trim_matches('"').parse().ok()).collect();
+    let rate =
+        fields.get(1).copied().flatten().context("redis-benchmark printed no rate for GET")?;
     let us = |column: usize| fields.get(column).copied().flatten().map(|ms| ms * 1e3);
     let latency = Latency { p50: us(4), p99: us(6), max: us(7), ..Latency::default() };
     Ok((rate, if fields.len() == 8 { latency } else { Latency::default() }))

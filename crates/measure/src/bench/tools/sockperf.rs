@@ -7,7 +7,8 @@ use crate::bench::case::Path;
 use crate::bench::outcome::{Latency, Outcome};
 use crate::bench::session::{Finished, Launch, Session, free_port, is_listening};
 
-// Without a rate sockperf has room for 600,000 round trips a second and ends with "_seqN > m_maxSequenceNo" beyond it.
+// Without a rate sockperf has room for 600,000 round trips a second and ends with "_seqN >
+// m_maxSequenceNo" beyond it.
 const PING_PONG: &[&str] = &["pp", "--mps", "4000000"];
 
 /// Half a round trip, as this tool counts: average and 99th percentile, in microseconds.
@@ -30,10 +31,17 @@ pub fn throughput(session: &Session, path: Path, size: u32) -> Result<Outcome> {
     Ok(Outcome::new(vec![rate], finished.cpu).bytes(sent * f64::from(size)))
 }
 
-fn run(session: &Session, path: Path, mode: &[&str], size: u32, cpus: Option<(usize, usize)>) -> Result<Finished> {
+fn run(
+    session: &Session,
+    path: Path,
+    mode: &[&str],
+    size: u32,
+    cpus: Option<(usize, usize)>,
+) -> Result<Finished> {
     let program = located("sockperf")?;
     let port_number = free_port()?;
-    let (port, seconds, size) = (port_number.to_string(), session.whole_seconds().to_string(), size.to_string());
+    let (port, seconds, size) =
+        (port_number.to_string(), session.whole_seconds().to_string(), size.to_string());
     let arguments = words(["sr", "--tcp", "-i", "127.0.0.1", "-p", &port]);
     let launch = Launch::new("sockperf server", program.clone(), arguments, path);
     let mut server = session.serve(launch.on(cpus.map(|(server, _)| server)))?;
@@ -80,7 +88,10 @@ mod tests {
         assert_eq!(outcome.values, [9.75, 16.5]);
         assert_eq!(outcome.work, Some(Work::Requests(50.0)));
         let latency = outcome.latency;
-        assert_eq!((latency.p50, latency.p90, latency.p999, latency.max), (Some(9.5), None, Some(23.1), Some(100.5)));
+        assert_eq!(
+            (latency.p50, latency.p90, latency.p999, latency.max),
+            (Some(9.5), None, Some(23.1), Some(100.5))
+        );
         assert!(latencies(finished("sockperf: ERROR: Connection refused")).is_err());
     }
 }

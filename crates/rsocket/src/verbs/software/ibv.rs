@@ -25,7 +25,12 @@ pub fn context() -> *mut Context {
             after: [null_mut(); 5],
         };
         let (cmd_fd, async_fd) = (-1, -1);
-        Box::into_raw(Box::new(Context { device: Box::into_raw(Box::new(device)), ops, cmd_fd, async_fd })) as usize
+        Box::into_raw(Box::new(Context {
+            device: Box::into_raw(Box::new(device)),
+            ops,
+            cmd_fd,
+            async_fd,
+        })) as usize
     }) as *mut Context
 }
 
@@ -47,7 +52,11 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _solicited: c_int) -> c_int 
     })
 }
 
-pub unsafe extern "C" fn post_send(qp: *mut Qp, request: *mut SendWr, _bad: *mut *mut SendWr) -> c_int {
+pub unsafe extern "C" fn post_send(
+    qp: *mut Qp,
+    request: *mut SendWr,
+    _bad: *mut *mut SendWr,
+) -> c_int {
     // SAFETY: the caller's request and its list.
     let (request, list) = unsafe {
         let request = &*request;
@@ -61,14 +70,17 @@ pub unsafe extern "C" fn post_send(qp: *mut Qp, request: *mut SendWr, _bad: *mut
     let mut world = world();
     let inline = request.send_flags & wr::INLINE != 0;
     let total: u32 = list.iter().map(|sge| sge.length).sum();
-    let known = |sge: &Sge| world.is_within(sge.lkey, sge.addr, sge.length as usize, access::LOCAL_WRITE);
+    let known =
+        |sge: &Sge| world.is_within(sge.lkey, sge.addr, sge.length as usize, access::LOCAL_WRITE);
     if (inline && total > INLINE_MAX) || (!inline && !list.iter().all(known)) {
         return libc::EINVAL;
     }
     let mut bytes = Vec::new();
     for sge in list {
         // SAFETY: the caller's bytes.
-        bytes.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
+        bytes.extend_from_slice(unsafe {
+            core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
+        });
     }
     let imm = (request.opcode == wr::RDMA_WRITE_WITH_IMM).then_some(request.imm_data);
     let done = Wc { wr_id: request.wr_id, ..Wc::default() };
@@ -86,7 +98,11 @@ pub unsafe extern "C" fn post_send(qp: *mut Qp, request: *mut SendWr, _bad: *mut
     0
 }
 
-pub unsafe extern "C" fn post_recv(qp: *mut Qp, request: *mut RecvWr, _bad: *mut *mut RecvWr) -> c_int {
+pub unsafe extern "C" fn post_recv(
+    qp: *mut Qp,
+    request: *mut RecvWr,
+    _bad: *mut *mut RecvWr,
+) -> c_int {
     let mut world = world();
     // SAFETY: the caller's request.
     let wr_id = unsafe { (*request).wr_id };
@@ -122,7 +138,10 @@ pub unsafe extern "C" fn create_cq(
     _v: c_int,
 ) -> *mut Cq {
     let cq = Box::into_raw(Box::new(Cq { context }));
-    world().cqs.insert(cq as usize, SoftCq { entries: VecDeque::new(), armed: false, channel: channel as usize });
+    world().cqs.insert(
+        cq as usize,
+        SoftCq { entries: VecDeque::new(), armed: false, channel: channel as usize },
+    );
     cq
 }
 
@@ -133,19 +152,36 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
     0
 }
 
-pub unsafe extern "C" fn get_cq_event(channel: *mut CompChannel, _cq: *mut *mut Cq, _c: *mut *mut c_void) -> c_int {
+pub unsafe extern "C" fn get_cq_event(
+    channel: *mut CompChannel,
+    _cq: *mut *mut Cq,
+    _c: *mut *mut c_void,
+) -> c_int {
     // SAFETY: the caller's channel.
     if take(unsafe { (*channel).fd }) { 0 } else { -1 }
 }
 
 pub unsafe extern "C" fn ack_cq_events(_cq: *mut Cq, _n: c_uint) {}
 
-pub unsafe extern "C" fn reg_mr(pd: *mut c_void, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+pub unsafe extern "C" fn reg_mr(
+    pd: *mut c_void,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut Mr {
     let mut world = world();
     world.next_key += 0x101;
     let key = world.next_key;
     world.regions.insert(key, SoftMr { addr: addr as usize, len: length, access });
-    Box::into_raw(Box::new(Mr { context: context(), pd, addr, length, handle: 0, lkey: key, rkey: key }))
+    Box::into_raw(Box::new(Mr {
+        context: context(),
+        pd,
+        addr,
+        length,
+        handle: 0,
+        lkey: key,
+        rkey: key,
+    }))
 }
 
 pub unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {

@@ -58,7 +58,11 @@ unsafe fn port(addr: *const sockaddr) -> u16 {
 
 pub unsafe extern "C" fn bind_addr(id: *mut CmId, addr: *const sockaddr) -> c_int {
     // SAFETY: the caller's id and address.
-    unsafe { (&raw mut (*id).src).cast::<libc::sockaddr_in>().write(addr.cast::<libc::sockaddr_in>().read()) };
+    unsafe {
+        (&raw mut (*id).src)
+            .cast::<libc::sockaddr_in>()
+            .write(addr.cast::<libc::sockaddr_in>().read())
+    };
     0
 }
 
@@ -68,9 +72,18 @@ pub unsafe extern "C" fn listen(id: *mut CmId, _backlog: c_int) -> c_int {
     0
 }
 
-pub unsafe extern "C" fn resolve_addr(id: *mut CmId, _src: *const sockaddr, dst: *const sockaddr, _t: c_int) -> c_int {
+pub unsafe extern "C" fn resolve_addr(
+    id: *mut CmId,
+    _src: *const sockaddr,
+    dst: *const sockaddr,
+    _t: c_int,
+) -> c_int {
     // SAFETY: the caller's id and address.
-    unsafe { (&raw mut (*id).dst).cast::<libc::sockaddr_in>().write(dst.cast::<libc::sockaddr_in>().read()) };
+    unsafe {
+        (&raw mut (*id).dst)
+            .cast::<libc::sockaddr_in>()
+            .write(dst.cast::<libc::sockaddr_in>().read())
+    };
     world().tell(id as usize, event::ADDR_RESOLVED, 0, 0, &[]);
     0
 }
@@ -80,7 +93,11 @@ pub unsafe extern "C" fn resolve_route(id: *mut CmId, _timeout: c_int) -> c_int 
     0
 }
 
-pub unsafe extern "C" fn create_qp(id: *mut CmId, _pd: *mut c_void, attributes: *mut QpInitAttr) -> c_int {
+pub unsafe extern "C" fn create_qp(
+    id: *mut CmId,
+    _pd: *mut c_void,
+    attributes: *mut QpInitAttr,
+) -> c_int {
     // SAFETY: the caller's.
     let attributes = unsafe { &mut *attributes };
     attributes.max_inline_data = attributes.max_inline_data.min(INLINE_MAX);
@@ -116,7 +133,12 @@ pub unsafe extern "C" fn destroy_qp(id: *mut CmId) {
 
 unsafe fn private_data<'a>(param: *const ConnParam) -> &'a [u8] {
     // SAFETY: the caller's parameters.
-    unsafe { core::slice::from_raw_parts((*param).private_data.cast(), usize::from((*param).private_data_len)) }
+    unsafe {
+        core::slice::from_raw_parts(
+            (*param).private_data.cast(),
+            usize::from((*param).private_data_len),
+        )
+    }
 }
 
 pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int {
@@ -172,7 +194,10 @@ pub unsafe extern "C" fn disconnect(id: *mut CmId) -> c_int {
 
 pub unsafe extern "C" fn get_cm_event(channel: *mut EventChannel, out: *mut *mut CmEvent) -> c_int {
     let mut world = world();
-    let Some(heard) = world.events.get_mut(&(channel as usize)).and_then(VecDeque::pop_front) else { return -1 };
+    let Some(heard) = world.events.get_mut(&(channel as usize)).and_then(VecDeque::pop_front)
+    else {
+        return -1;
+    };
     // SAFETY: the caller's channel and place.
     unsafe {
         take((*channel).fd);

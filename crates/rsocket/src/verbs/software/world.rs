@@ -76,7 +76,9 @@ pub fn take(fd: RawFd) -> bool {
 }
 
 pub fn new_eventfd() -> RawFd {
-    eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap().into_raw_fd()
+    eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+        .unwrap()
+        .into_raw_fd()
 }
 
 impl World {
@@ -103,11 +105,16 @@ impl World {
         for end in [qp, peer] {
             let Some(state) = self.qps.get_mut(&end) else { continue };
             state.broken = true;
-            let flushed: Vec<_> = state.waiting.drain(..).map(|w| w.0.wr_id).chain(state.receives.drain(..)).collect();
+            let flushed: Vec<_> = state
+                .waiting
+                .drain(..)
+                .map(|w| w.0.wr_id)
+                .chain(state.receives.drain(..))
+                .collect();
             let cq = state.cq;
-            flushed
-                .into_iter()
-                .for_each(|wr_id| self.complete(cq, Wc { wr_id, status: wc::FLUSH_ERR, ..Wc::default() }));
+            flushed.into_iter().for_each(|wr_id| {
+                self.complete(cq, Wc { wr_id, status: wc::FLUSH_ERR, ..Wc::default() })
+            });
         }
     }
 
@@ -140,12 +147,19 @@ impl World {
                     return;
                 };
                 // SAFETY: within registered memory.
-                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+                unsafe {
+                    core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len())
+                };
                 let cq = target.cq;
-                self.complete(cq, Wc { wr_id, imm_data: imm, byte_len: bytes.len() as u32, ..Wc::default() });
+                self.complete(
+                    cq,
+                    Wc { wr_id, imm_data: imm, byte_len: bytes.len() as u32, ..Wc::default() },
+                );
             } else {
                 // SAFETY: as above.
-                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+                unsafe {
+                    core::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len())
+                };
             }
             self.complete(cq, done);
         }
@@ -164,7 +178,13 @@ impl World {
         padded[..data.len()].copy_from_slice(data);
         // SAFETY: plain data.
         let conn: ConnParam = unsafe { core::mem::zeroed() };
-        let event = CmEvent { id: id as *mut CmId, listen_id: listen as *mut CmId, event: kind, status, conn };
+        let event = CmEvent {
+            id: id as *mut CmId,
+            listen_id: listen as *mut CmId,
+            event: kind,
+            status,
+            conn,
+        };
         let mut heard = Box::new(Heard { event, data: padded });
         if !data.is_empty() {
             heard.event.conn.private_data = heard.data.as_ptr().cast();

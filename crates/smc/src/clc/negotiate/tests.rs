@@ -21,7 +21,13 @@ fn offer(eids: &[Eid], seid: Option<Eid>, devices: &[Device]) -> Proposal {
 }
 
 fn local(devices: &[Device]) -> Local<'_> {
-    Local { devices, reachable: &|_, gid| gid != OTHER, ueids: &[], seid: Some(Eid::LOOPBACK_SEID), release: RELEASE }
+    Local {
+        devices,
+        reachable: &|_, gid| gid != OTHER,
+        ueids: &[],
+        seid: Some(Eid::LOOPBACK_SEID),
+        release: RELEASE,
+    }
 }
 
 fn ordinary() -> Proposal {
@@ -50,7 +56,8 @@ fn the_native_device_comes_first() {
     assert_eq!((chosen.device, chosen.proposed), (1, Proposed::Native));
     assert_eq!(chosen.gid, Gid { hi: 5, lo: 0 });
     // Without a CHID it is a device of version 1 only.
-    proposal.v1 = Some(OfferV1 { native: Some(NativeIsm { gid: 5, chid: 0 }), ..OfferV1::default() });
+    proposal.v1 =
+        Some(OfferV1 { native: Some(NativeIsm { gid: 5, chid: 0 }), ..OfferV1::default() });
     let none = Device { gid: OTHER, chid: 0 };
     assert_eq!(select(&proposal, &local(&[none])), Err(reason::NO_SMCD2_DEV));
 }
@@ -171,7 +178,8 @@ fn the_server_checks_the_confirm() {
     let selection = select(&proposal(fixtures::PROPOSAL_V2), &local).unwrap();
     let given = confirm(&fixtures::confirm_first());
     assert_eq!(check_confirm(&selection, &given), Ok(()));
-    let check = |change: fn(&mut SmcD, &mut SmcDv2)| check_confirm(&selection, &edit(given, change));
+    let check =
+        |change: fn(&mut SmcD, &mut SmcDv2)| check_confirm(&selection, &edit(given, change));
     assert_eq!(check(|_, v2| v2.first_contact = None), Ok(()));
     assert_eq!(check(|_, v2| v2.chid = 1), Err(reason::VIOLATION));
     assert_eq!(check(|_, v2| v2.eid = None), Err(reason::VIOLATION));

@@ -53,7 +53,8 @@ fn version_1_with_a_hardware_device() {
 }
 
 fn full() -> Proposal {
-    let mut v1 = OfferV1 { smcr: true, native: Some(NativeIsm { gid: 1, chid: 2 }), ..OfferV1::default() };
+    let mut v1 =
+        OfferV1 { smcr: true, native: Some(NativeIsm { gid: 1, chid: 2 }), ..OfferV1::default() };
     while v1.ip.v6.push(Ipv6Prefix { addr: [0x20; 16], len: 64 }).is_ok() {}
     let mut devices = Devices::new();
     for chid in 1..=8 {
@@ -78,7 +79,8 @@ fn the_longest_message_has_652_bytes() {
 #[test]
 fn a_version_1_offer_of_smcr_has_no_smcd_block() {
     let v1 = OfferV1 { smcr: true, ..OfferV1::default() };
-    let proposal = Proposal { version: Version::V1, roce: RoceV1::default(), v1: Some(v1), v2: None };
+    let proposal =
+        Proposal { version: Version::V1, roce: RoceV1::default(), v1: Some(v1), v2: None };
     let bytes = encode(&proposal);
     assert_eq!((bytes.len(), &bytes[38..40], bytes[7]), (52, &[0, 0][..], 0x10));
     assert_eq!(decode(&bytes), Ok(proposal));
@@ -152,7 +154,9 @@ fn a_length_beyond_the_contents_is_refused() {
     let mut bytes = hex(fixtures::PROPOSAL_V2);
     bytes.extend([0; 500]);
     assert_eq!(decode(&bytes), decode(&bytes[..224]), "what follows the message is not part of it");
-    for (length, wrong) in [(225u16, Malformed::Length), (652, Malformed::Length), (700, Malformed::Length)] {
+    for (length, wrong) in
+        [(225u16, Malformed::Length), (652, Malformed::Length), (700, Malformed::Length)]
+    {
         bytes[5..7].copy_from_slice(&length.to_be_bytes());
         assert_eq!(decode(&bytes), Err(wrong));
     }

@@ -1,4 +1,5 @@
-//! A channel in memory, whose messages a test may lose, repeat or change on their way. One for each thread.
+//! A channel in memory, whose messages a test may lose, repeat or change on their way. One for each
+//! thread.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -88,7 +89,8 @@ impl Side {
 
 impl Channel for Side {
     fn admit(self, conn: &Conn) -> Result<Cred, Reason> {
-        with(|talk| talk.refused[self.0 as usize]).map_or_else(|| self.peer(conn), Err)
+        let refused = with(|talk| talk.refused[self.0 as usize]);
+        refused.filter(|_| !port::is_shown(conn)).map_or_else(|| self.peer(conn), Err)
     }
 
     fn peer(self, _: &Conn) -> Result<Cred, Reason> {
@@ -115,9 +117,14 @@ impl Channel for Side {
         })
     }
 
-    fn hear(self, conn: &Conn, out: &mut [u8; channel::MAX]) -> Result<(usize, Option<i32>), Silence> {
+    fn hear(
+        self,
+        conn: &Conn,
+        out: &mut [u8; channel::MAX],
+    ) -> Result<(usize, Option<i32>), Silence> {
         let n = self.peek(conn, out)?;
-        let passed = with(|talk| talk.inbox[self.0 as usize].pop_front()).and_then(|(_, passed)| passed);
+        let passed =
+            with(|talk| talk.inbox[self.0 as usize].pop_front()).and_then(|(_, passed)| passed);
         Ok((n, passed))
     }
 
@@ -140,7 +147,10 @@ impl Channel for Side {
     fn close(self, _: &Conn) {
         with(|talk| {
             talk.hung_up[self.0 as usize] = true;
-            talk.inbox[self.0 as usize].drain(..).filter_map(|(_, passed)| passed).for_each(|fd| _ = sys::close(fd));
+            talk.inbox[self.0 as usize]
+                .drain(..)
+                .filter_map(|(_, passed)| passed)
+                .for_each(|fd| _ = sys::close(fd));
         });
     }
 }

@@ -9,8 +9,8 @@ super::frame!("avx512f,avx512bw,avx512vl,avx512vnni,bmi2", ".text.csum_vnni");
 /// 4096 vectors: in the end a lane holds the sum of 16 words of each, which must stay below 2^32.
 const PIECE: usize = 2048 * VECTOR;
 
-/// Lanes of 32 bits. The instruction takes words as signed, so `add` flips their sign, which takes 0x8000 from each, and
-/// `start` gives that back in advance.
+/// Lanes of 32 bits. The instruction takes words as signed, so `add` flips their sign, which takes
+/// 0x8000 from each, and `start` gives that back in advance.
 #[derive(Clone, Copy)]
 struct Sum(__m512i);
 
@@ -20,7 +20,8 @@ fn none() -> Sum {
     Sum(_mm512_setzero_si512())
 }
 
-/// The sum to begin with when so many vectors are going to be added, to it and to those it is joined with.
+/// The sum to begin with when so many vectors are going to be added, to it and to those it is
+/// joined with.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn start(vectors: usize) -> Sum {
@@ -38,8 +39,8 @@ fn signed(vector: __m512i) -> __m512i {
 #[inline]
 fn add(sum: Sum, vector: __m512i) -> Sum {
     let mut lanes = sum.0;
-    // Not the intrinsic: compilers take that apart into a multiplication and an addition, which is one instruction more.
-    // SAFETY: registers only.
+    // Not the intrinsic: compilers take that apart into a multiplication and an addition, which is
+    // one instruction more. SAFETY: registers only.
     unsafe {
         asm!(
             "vpdpwssd {lanes}, {signed}, {ones}",
@@ -50,8 +51,8 @@ fn add(sum: Sum, vector: __m512i) -> Sum {
     Sum(lanes)
 }
 
-/// Four times `add`. Together, because processors that choose the oldest instruction first get through four loads and
-/// then four sums sooner than through load and sum by turns.
+/// Four times `add`. Together, because processors that choose the oldest instruction first get
+/// through four loads and then four sums sooner than through load and sum by turns.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 fn add_four([mut a, mut b, mut c, mut d]: [Sum; 4], [e, f, g, h]: [__m512i; 4]) -> [Sum; 4] {
@@ -80,17 +81,19 @@ fn join(a: Sum, b: Sum) -> Sum {
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn total(sum: Sum) -> u64 {
-    let half = _mm256_add_epi32(_mm512_castsi512_si256(sum.0), _mm512_extracti64x4_epi64::<1>(sum.0));
+    let half =
+        _mm256_add_epi32(_mm512_castsi512_si256(sum.0), _mm512_extracti64x4_epi64::<1>(sum.0));
     let quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
     // Two lanes stay: as halves of a 64-bit word they mean the same to a ones' complement sum.
     _mm_cvtsi128_si64(_mm_add_epi32(quarter, _mm_unpackhi_epi64(quarter, quarter))) as u64
 }
 
-/// Constants of `short`: a whole mask; the signs of two words, and two ones; what `start` gives for one vector.
+/// Constants of `short`: a whole mask; the signs of two words, and two ones; what `start` gives for
+/// one vector.
 static SHORT: [u64; 3] = [u64::MAX, 0x0001_0001_8000_8000, 2 * 0x8000];
 
-/// Up to 64 bytes. In assembly for two reasons: registers above 15, after which no VZEROUPPER is needed, and constants as
-/// operands in memory.
+/// Up to 64 bytes. In assembly for two reasons: registers above 15, after which no VZEROUPPER is
+/// needed, and constants as operands in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,bmi2")]
 #[inline]
 fn short(data: &[u8], sum: u32) -> u32 {

@@ -9,8 +9,8 @@ super::frame!("avx512f,avx512bw,avx512vl,bmi2", ".text.csum_wide");
 /// No lane overflows: 2^32 words would be needed. Even, so that the pieces' sums add up.
 const PIECE: usize = 1 << 30;
 
-/// The sum of the words modulo 2^64, and the exact sum of their upper halves. Both together give the exact sum, with one
-/// instruction less for each vector than taking both halves apart.
+/// The sum of the words modulo 2^64, and the exact sum of their upper halves. Both together give
+/// the exact sum, with one instruction less for each vector than taking both halves apart.
 #[derive(Clone, Copy)]
 struct Sum {
     words: __m512i,

@@ -17,12 +17,19 @@ pub fn memory() -> Memory {
     let file = memfd_create(c"guest", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, 0x1_0000).unwrap();
     fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    Memory::map(&[(Place { guest: GUEST, size: 0x1_0000, user: USER, offset: 0 }, file)], false).unwrap()
+    Memory::map(&[(Place { guest: GUEST, size: 0x1_0000, user: USER, offset: 0 }, file)], false)
+        .unwrap()
 }
 
 fn queue(memory: &Memory) -> Queue {
     let addresses = Addresses { descriptors: USER, available: USER + 0x100, used: USER + 0x200 };
-    let mut queue = Queue { size: SIZE, addresses: Some(addresses), started: true, enabled: true, ..Queue::default() };
+    let mut queue = Queue {
+        size: SIZE,
+        addresses: Some(addresses),
+        started: true,
+        enabled: true,
+        ..Queue::default()
+    };
     queue.place(memory).unwrap();
     queue
 }
@@ -35,7 +42,9 @@ fn put<T>(memory: &Memory, at: u64, value: T) {
 
 fn get<T: Copy>(memory: &Memory, at: u64) -> T {
     // SAFETY: in memory, as is found here.
-    unsafe { memory.guest(GUEST + at, size_of::<T>()).unwrap().cast::<T>().as_ptr().read_unaligned() }
+    unsafe {
+        memory.guest(GUEST + at, size_of::<T>()).unwrap().cast::<T>().as_ptr().read_unaligned()
+    }
 }
 
 /// As the driver writes it.
@@ -96,18 +105,24 @@ fn a_hostile_guest_ends_its_own_queue() {
     let memory = memory();
     for wrong in [USER + 0xfff8, USER + 1, 0] {
         let addresses = Addresses { descriptors: USER, available: USER + 0x100, used: wrong };
-        let mut queue = Queue { size: SIZE, addresses: Some(addresses), started: true, ..Queue::default() };
+        let mut queue =
+            Queue { size: SIZE, addresses: Some(addresses), started: true, ..Queue::default() };
         assert!(queue.place(&memory).is_err() && !queue.is_running(), "{wrong:x}");
     }
 }
 
-/// What the descriptors of a chain say, read as the standard has it: the pieces, or none if a rule is broken.
+/// What the descriptors of a chain say, read as the standard has it: the pieces, or none if a rule
+/// is broken.
 fn oracle(table: &[(u64, u32, u16, u16)], head: u16) -> Option<Vec<(u64, usize)>> {
     let (mut pieces, mut index) = (Vec::new(), usize::from(head));
     loop {
         let (address, length, flags, next) = *table.get(index)?;
         let end = address.checked_add(length.into())?;
-        if flags & !NEXT != 0 || address < GUEST || end > GUEST + 0x1_0000 || pieces.len() == table.len() {
+        if flags & !NEXT != 0
+            || address < GUEST
+            || end > GUEST + 0x1_0000
+            || pieces.len() == table.len()
+        {
             return None;
         }
         pieces.push((address, length as usize));
@@ -118,7 +133,8 @@ fn oracle(table: &[(u64, u32, u16, u16)], head: u16) -> Option<Vec<(u64, usize)>
     }
 }
 
-/// Addresses at and around the ends of memory more often than not, so that sound chains come up as well.
+/// Addresses at and around the ends of memory more often than not, so that sound chains come up as
+/// well.
 fn address() -> impl Strategy<Value = u64> {
     prop_oneof![4 => GUEST..GUEST + 0x1_0000, 1 => GUEST - 2..GUEST + 2, 1 => GUEST + 0xfffe..GUEST + 0x1_0002, 1 => any::<u64>()]
 }
@@ -156,14 +172,16 @@ proptest! {
     }
 }
 
-/// The guest rewrites its table and ring while they are walked: every piece lies in memory all the same.
+/// The guest rewrites its table and ring while they are walked: every piece lies in memory all the
+/// same.
 #[test]
 fn descriptors_that_change_under_the_walk_lead_nowhere_else() {
     let memory = memory();
     let done = AtomicBool::new(false);
     let word = |at: u64| memory.guest(GUEST + at * 8, 8).unwrap().cast::<AtomicU64>();
     // SAFETY: in memory, aligned, and while the guest writes touched as atomics or volatile only.
-    let table: Vec<&AtomicU64> = (0..2 * u64::from(SIZE)).map(|at| unsafe { word(at).as_ref() }).collect();
+    let table: Vec<&AtomicU64> =
+        (0..2 * u64::from(SIZE)).map(|at| unsafe { word(at).as_ref() }).collect();
     std::thread::scope(|scope| {
         let done = &done;
         scope.spawn(move || {
@@ -171,7 +189,8 @@ fn descriptors_that_change_under_the_walk_lead_nowhere_else() {
             while !done.load(Ordering::Relaxed) {
                 turn = turn.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let index = (turn >> 60 & 7) as usize * 2;
-                let address = if turn >> 59 & 1 == 0 { GUEST + (turn >> 40 & 0xffff) } else { turn };
+                let address =
+                    if turn >> 59 & 1 == 0 { GUEST + (turn >> 40 & 0xffff) } else { turn };
                 table[index].store(address, Ordering::Relaxed);
                 let rest = turn >> 8 & 0x3f | (turn >> 16 & 1) << 32 | (turn >> 20 & 7) << 48;
                 table[index + 1].store(rest, Ordering::Relaxed);

@@ -13,7 +13,8 @@ use crate::nic::pci;
 pub struct Intel82599Args {
     /// Address on the PCI bus, as in `lspci -D`; or a model such as `model:0,cable=1`.
     pub pciaddr: String,
-    /// Address of the interface, instead of the card's own. Only what is sent to it is received, unless `promiscuous`.
+    /// Address of the interface, instead of the card's own. Only what is sent to it is received,
+    /// unless `promiscuous`.
     #[serde(default)]
     pub macaddr: Option<String>,
     /// Receives packets of this VLAN only; its tag goes on and off in the card.
@@ -22,8 +23,8 @@ pub struct Intel82599Args {
     /// Receive packets for other MAC addresses, too. Without `macaddr` that is the default.
     #[serde(default)]
     pub promiscuous: Option<bool>,
-    /// Queue that this app receives from. Several apps with the same `pciaddr` share a card, and the card spreads flows
-    /// over them (RSS).
+    /// Queue that this app receives from. Several apps with the same `pciaddr` share a card, and
+    /// the card spreads flows over them (RSS).
     #[serde(default)]
     pub rxq: u32,
     /// Queue that this app sends by.
@@ -45,11 +46,17 @@ impl Intel82599Args {
     /// What the types cannot say.
     pub(super) fn check(&self) -> Result<(), ArgError> {
         if !self.ring.is_power_of_two() || !(64..=4096).contains(&self.ring) {
-            return Err(ArgError::wrong("ring", format!("{} is not a power of two from 64 to 4096", self.ring)));
+            return Err(ArgError::wrong(
+                "ring",
+                format!("{} is not a power of two from 64 to 4096", self.ring),
+            ));
         }
         for (key, queue) in [("rxq", self.rxq), ("txq", self.txq)] {
             if queue >= QUEUES {
-                return Err(ArgError::wrong(key, format!("{queue} is not a queue: there are 0 to {}", QUEUES - 1)));
+                return Err(ArgError::wrong(
+                    key,
+                    format!("{queue} is not a queue: there are 0 to {}", QUEUES - 1),
+                ));
             }
         }
         if self.vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
@@ -57,7 +64,9 @@ impl Intel82599Args {
         }
         self.settings()?;
         match model::resolve(&self.pciaddr) {
-            Some(spec) => spec.map(drop).map_err(|error| ArgError::wrong("pciaddr", error.to_string())),
+            Some(spec) => {
+                spec.map(drop).map_err(|error| ArgError::wrong("pciaddr", error.to_string()))
+            }
             None => {
                 let address = self.pciaddr.parse::<pci::Address>();
                 address.map(drop).map_err(|error| ArgError::wrong("pciaddr", error.to_string()))
@@ -73,7 +82,12 @@ impl Intel82599Args {
 }
 
 fn parse_mac(text: &str) -> Result<[u8; 6], ArgError> {
-    let wrong = || ArgError::wrong("macaddr", format!("\"{text}\" is not a MAC address such as 02:00:00:00:00:01"));
+    let wrong = || {
+        ArgError::wrong(
+            "macaddr",
+            format!("\"{text}\" is not a MAC address such as 02:00:00:00:00:01"),
+        )
+    };
     let mut mac = [0; 6];
     let mut parts = text.split([':', '-']);
     for byte in &mut mac {
@@ -84,7 +98,10 @@ fn parse_mac(text: &str) -> Result<[u8; 6], ArgError> {
         return Err(wrong());
     }
     if mac[0] & 1 != 0 {
-        return Err(ArgError::wrong("macaddr", format!("{text} is the address of a group, not of an interface")));
+        return Err(ArgError::wrong(
+            "macaddr",
+            format!("{text} is the address of a group, not of an interface"),
+        ));
     }
     Ok(mac)
 }

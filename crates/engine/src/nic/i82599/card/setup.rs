@@ -5,7 +5,8 @@ use crate::nic::bar::Bar;
 use crate::nic::i82599::registers::*;
 use crate::nic::ring::RECEIVE_ROOM;
 
-/// Longest frame with its checksum. A tag, or two, may come on top of it, and all must fit in a slot.
+/// Longest frame with its checksum. A tag, or two, may come on top of it, and all must fit in a
+/// slot.
 pub const LONGEST: usize = RECEIVE_ROOM - 8;
 
 impl<B: Bar> Card<B> {
@@ -24,7 +25,11 @@ impl<B: Bar> Card<B> {
         }
         (1..ADDRESSES).for_each(|n| bar.write32(rah(n), 0));
         (0..128).for_each(|n| bar.write32(mta(n), 0));
-        let all = if settings.promiscuous { FCTRL_UNICAST_PROMISCUOUS | FCTRL_MULTICAST_PROMISCUOUS } else { 0 };
+        let all = if settings.promiscuous {
+            FCTRL_UNICAST_PROMISCUOUS | FCTRL_MULTICAST_PROMISCUOUS
+        } else {
+            0
+        };
         bar.write32(FCTRL, FCTRL_BROADCAST | all);
         (0..128).for_each(|n| bar.write32(vfta(n), 0));
         let mut vlan = VLAN_TYPE;
@@ -100,7 +105,7 @@ fn spread_map(n: u32) -> u32 {
 
 /// The key of Microsoft's verification suite, which every implementation can be compared with.
 pub const RSS_KEY: [u8; 40] = [
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
-    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
-    0x01, 0xfa,
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
+    0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
+    0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 ];

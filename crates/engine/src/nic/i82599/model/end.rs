@@ -7,7 +7,8 @@ use super::{Fault, Faults, Registers, queue_register};
 use crate::nic::dma::Buffer;
 use crate::nic::i82599::registers::*;
 
-/// Time in nanoseconds of the model, from the start of a reset: until its bits clear, and until the EEPROM is read.
+/// Time in nanoseconds of the model, from the start of a reset: until its bits clear, and until the
+/// EEPROM is read.
 const RESET: u64 = 1_000_000;
 const EEPROM: u64 = 5_000_000;
 /// Interrupt causes that the model knows: link change, and a PCI exception.
@@ -26,7 +27,8 @@ impl Ring {
     #[inline(always)]
     pub fn words(&self, place: u32) -> &[AtomicU64; 2] {
         let cells = self.descriptors.cells::<AtomicU64>();
-        let (pair, _) = cells[2 * place as usize..].split_first_chunk().expect("inside of the ring");
+        let (pair, _) =
+            cells[2 * place as usize..].split_first_chunk().expect("inside of the ring");
         pair
     }
 
@@ -117,7 +119,8 @@ impl End {
         if since >= RESET && !self.faults.stuck_reset {
             registers.change(CTRL, CTRL_RST | CTRL_LRST, 0);
         }
-        if since >= EEPROM && !self.faults.no_eeprom && registers.get(EEC) & EEC_AUTO_READ_DONE == 0 {
+        if since >= EEPROM && !self.faults.no_eeprom && registers.get(EEC) & EEC_AUTO_READ_DONE == 0
+        {
             registers.change(EEC, 0, EEC_AUTO_READ_DONE);
             registers.change(RDRXCTL, 0, RDRXCTL_DMA_INIT_DONE);
             let [a, b, c, d, e, f] = self.mac;
@@ -135,7 +138,8 @@ impl End {
             CTRL if value & (CTRL_RST | CTRL_LRST) != 0 => self.reset(registers),
             CTRL => {
                 registers.set(CTRL, value);
-                let enabled = if value & CTRL_MASTER_DISABLE == 0 { STATUS_MASTER_ENABLED } else { 0 };
+                let enabled =
+                    if value & CTRL_MASTER_DISABLE == 0 { STATUS_MASTER_ENABLED } else { 0 };
                 registers.change(STATUS, STATUS_MASTER_ENABLED, enabled);
             }
             // Read only.
@@ -149,11 +153,15 @@ impl End {
             }
             SECRXCTRL => {
                 registers.set(SECRXCTRL, value);
-                registers.set(SECRXSTAT, if value & SECRXCTRL_RX_DIS != 0 { SECRXSTAT_READY } else { 0 });
+                registers.set(
+                    SECRXSTAT,
+                    if value & SECRXCTRL_RX_DIS != 0 { SECRXSTAT_READY } else { 0 },
+                );
             }
-            RDRXCTL => {
-                registers.set(RDRXCTL, value & !RDRXCTL_DMA_INIT_DONE | registers.get(RDRXCTL) & RDRXCTL_DMA_INIT_DONE)
-            }
+            RDRXCTL => registers.set(
+                RDRXCTL,
+                value & !RDRXCTL_DMA_INIT_DONE | registers.get(RDRXCTL) & RDRXCTL_DMA_INIT_DONE,
+            ),
             _ => self.write_queue(registers, offset, value),
         }
     }
@@ -169,10 +177,12 @@ impl End {
         let switched = (before ^ value) & DCTL_ENABLE != 0;
         let on = value & DCTL_ENABLE != 0;
         if let (Some((queue, _)), true) = (rx, switched) {
-            self.rx[queue as usize] = if on { self.ring(registers, rx_queue(queue), queue) } else { None };
+            self.rx[queue as usize] =
+                if on { self.ring(registers, rx_queue(queue), queue) } else { None };
             self.refuse(registers, offset, on && self.rx[queue as usize].is_none());
         } else if let (Some((queue, _)), true) = (tx, switched) {
-            self.tx[queue as usize] = if on { self.ring(registers, tx_queue(queue), queue) } else { None };
+            self.tx[queue as usize] =
+                if on { self.ring(registers, tx_queue(queue), queue) } else { None };
             self.reports[queue as usize].clear();
             self.refuse(registers, offset, on && self.tx[queue as usize].is_none());
         }
@@ -190,7 +200,8 @@ impl End {
 
     /// The ring that the registers of a queue describe.
     fn ring(&mut self, registers: &Registers, queue: u32, number: u32) -> Option<Ring> {
-        let address = u64::from(registers.get(queue + BAL)) | u64::from(registers.get(queue + BAH)) << 32;
+        let address =
+            u64::from(registers.get(queue + BAL)) | u64::from(registers.get(queue + BAH)) << 32;
         let length = registers.get(queue + LEN);
         if length == 0 || !length.is_multiple_of(128) || !address.is_multiple_of(128) {
             self.fault(registers, Fault::Ring { queue: number, length });
@@ -223,7 +234,10 @@ impl End {
     pub fn is_quiet(&self, registers: &Registers) -> bool {
         let masked = registers.get(EIMS) == 0 && registers.get(STATUS) & STATUS_MASTER_ENABLED == 0;
         let off = self.rx.iter().chain(&self.tx).all(Option::is_none);
-        masked && off && registers.get(RXCTRL) & RXCTRL_ENABLE == 0 && registers.get(DMATXCTL) & DMATXCTL_ENABLE == 0
+        masked
+            && off
+            && registers.get(RXCTRL) & RXCTRL_ENABLE == 0
+            && registers.get(DMATXCTL) & DMATXCTL_ENABLE == 0
     }
 
     /// Whether requests to memory are allowed.
@@ -237,7 +251,8 @@ impl End {
             registers.add(packets, counts.packets);
             registers.add(multicast, counts.multicast);
             registers.add(broadcast, counts.broadcast);
-            let sum = (u64::from(registers.get(low)) | u64::from(registers.get(low + 4)) << 32) + counts.bytes;
+            let sum = (u64::from(registers.get(low)) | u64::from(registers.get(low + 4)) << 32)
+                + counts.bytes;
             registers.set(low, sum as u32);
             registers.set(low + 4, (sum >> 32) as u32 & 0xf);
             *counts = Counts::default();
@@ -248,8 +263,9 @@ impl End {
 }
 
 fn is_counter(offset: u32) -> bool {
-    const COUNTERS: [u32; 15] =
-        [CRCERRS, ILLERRC, ERRBC, RLEC, MPC, GPRC, BPRC, MPRC, GPTC, RUC, RFC, ROC, RJC, MPTC, BPTC];
+    const COUNTERS: [u32; 15] = [
+        CRCERRS, ILLERRC, ERRBC, RLEC, MPC, GPRC, BPRC, MPRC, GPTC, RUC, RFC, ROC, RJC, MPTC, BPTC,
+    ];
     COUNTERS.contains(&offset)
 }
 

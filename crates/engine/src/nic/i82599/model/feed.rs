@@ -3,7 +3,8 @@
 use super::transmit::Frame;
 use crate::packet::Packet;
 
-/// Frames to be received, in turn. They lie in packets, where the model finds those of a cable, too.
+/// Frames to be received, in turn. They lie in packets, where the model finds those of a cable,
+/// too.
 #[derive(Default)]
 pub(super) struct Feed {
     frames: Vec<Packet>,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::arena::arena;
 use crate::nic::dma::{Buffer, DmaError, Memory, PAGE, PacketMap};
 
-/// First address of the packet memory. Pages lie there in reverse, so that a driver that computes beyond a page fails.
+/// First address of the packet memory. Pages lie there in reverse, so that a driver that computes
+/// beyond a page fails.
 const PACKETS: u64 = 0x12_0000_0000;
 /// First address of rings.
 const BUFFERS: u64 = 0x34_0000_0000;
@@ -26,13 +27,20 @@ unsafe impl Send for Reach {}
 /// What the model calls packet memory.
 pub(super) fn packet_map() -> PacketMap {
     let pages = arena().length() / PAGE;
-    PacketMap::scattered((0..pages).map(|page| PACKETS + ((pages - 1 - page) * PAGE) as u64).collect())
+    PacketMap::scattered(
+        (0..pages).map(|page| PACKETS + ((pages - 1 - page) * PAGE) as u64).collect(),
+    )
 }
 
 impl Reach {
     pub fn new() -> Self {
         let arena = arena();
-        Self { base: arena.base(), length: arena.length() as u64, buffers: Vec::new(), next: BUFFERS }
+        Self {
+            base: arena.base(),
+            length: arena.length() as u64,
+            buffers: Vec::new(),
+            next: BUFFERS,
+        }
     }
 
     pub fn buffer(&mut self, bytes: usize) -> Result<Buffer, DmaError> {
@@ -51,7 +59,8 @@ impl Reach {
 
     /// The buffer in which a ring lies, if all of it does.
     pub fn ring(&self, address: u64, length: u64) -> Option<Buffer> {
-        let fits = |buffer: &&Buffer| buffer.address() == address && length <= buffer.length() as u64;
+        let fits =
+            |buffer: &&Buffer| buffer.address() == address && length <= buffer.length() as u64;
         self.buffers.iter().find(fits).cloned()
     }
 
@@ -69,11 +78,12 @@ impl Reach {
     }
 }
 
-/// Moves a frame from one packet's memory to another's, as DMA does. Zeros fill it up to `padded` bytes.
+/// Moves a frame from one packet's memory to another's, as DMA does. Zeros fill it up to `padded`
+/// bytes.
 ///
 /// # Safety
-/// Both places came from [`Reach::packet`] for at least `padded` bytes of target and `length` of source, and the
-/// descriptors that named them belong to the model.
+/// Both places came from [`Reach::packet`] for at least `padded` bytes of target and `length` of
+/// source, and the descriptors that named them belong to the model.
 #[inline]
 pub(super) unsafe fn copy(from: NonNull<u8>, length: usize, to: NonNull<u8>, padded: usize) {
     // SAFETY: the caller's; different slots, because each has one owner.

@@ -49,7 +49,9 @@ impl Wire {
         if let Some(other) = spec.cable
             && wires.get(&other).is_some_and(|wire| wire.strong_count() > 0)
         {
-            return Err(AppError::new(format!("model:{other} has no cable to {spec}; give both the same cable")));
+            return Err(AppError::new(format!(
+                "model:{other} has no cable to {spec}; give both the same cable"
+            )));
         }
         let wire = Arc::new(Self::new(numbers, spec.cable.is_some(), feed(spec)?, spec.thread));
         for number in numbers {
@@ -66,9 +68,9 @@ fn existing(spec: &Spec, wire: Arc<Wire>) -> Result<(Arc<Wire>, usize), AppError
     let end = usize::from(wire.numbers()[0] != spec.number);
     let other = wire.is_cable().then(|| wire.numbers()[1 - end]);
     match spec.cable {
-        Some(wanted) if other != Some(wanted) => {
-            Err(AppError::new(format!("{spec} has no cable to model:{wanted}; give both the same cable")))
-        }
+        Some(wanted) if other != Some(wanted) => Err(AppError::new(format!(
+            "{spec} has no cable to model:{wanted}; give both the same cable"
+        ))),
         _ => Ok((wire, end)),
     }
 }
@@ -90,13 +92,16 @@ fn feed(spec: &Spec) -> Result<Feed, AppError> {
         Some(Source::Packets(size)) => (0..GENERATED).map(|n| generated(*size, n)).collect(),
         Some(Source::Pcap(file)) => read(file)?,
     };
-    let packets: Option<Vec<Packet>> = frames.iter().map(|frame| Packet::from_slice(frame)).collect();
-    let packets = packets.ok_or_else(|| AppError::new(format!("{spec}: its frames are too many or too long")))?;
+    let packets: Option<Vec<Packet>> =
+        frames.iter().map(|frame| Packet::from_slice(frame)).collect();
+    let packets = packets
+        .ok_or_else(|| AppError::new(format!("{spec}: its frames are too many or too long")))?;
     Ok(Feed::new(packets, spec.repeat))
 }
 
 fn read(file: &Path) -> Result<Vec<Vec<u8>>, AppError> {
-    let failed = |error: &dyn std::fmt::Display| AppError::new(format!("{}: {error}", file.display()));
+    let failed =
+        |error: &dyn std::fmt::Display| AppError::new(format!("{}: {error}", file.display()));
     let input = BufReader::new(File::open(file).map_err(|error| failed(&error))?);
     let mut reader = pcap::Reader::new(input).map_err(|error| failed(&error))?;
     let mut frames = Vec::new();
@@ -109,8 +114,8 @@ fn read(file: &Path) -> Result<Vec<Vec<u8>>, AppError> {
     if frames.is_empty() { Err(failed(&"it holds no Ethernet frames")) } else { Ok(frames) }
 }
 
-/// A packet of UDP over IPv4 (RFC 768, RFC 791) of `size` bytes. The source port is the number's, so that there are
-/// different flows.
+/// A packet of UDP over IPv4 (RFC 768, RFC 791) of `size` bytes. The source port is the number's,
+/// so that there are different flows.
 pub fn generated(size: usize, number: u16) -> Vec<u8> {
     let mut frame = vec![0; size];
     let (ip, udp) = ((size - 14) as u16, (size - 34) as u16);

@@ -1,4 +1,5 @@
-//! The receiving half of a card: which frames it takes, to which queue they go, and how they get there.
+//! The receiving half of a card: which frames it takes, to which queue they go, and how they get
+//! there.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -58,7 +59,9 @@ impl<'a> Receiver<'a> {
         }
         // SAFETY: the sender's descriptor holds the frame still until it is reported.
         let data = unsafe { bytes(frame.data, frame.length) };
-        let Some(kind) = self.filter.takes(self.registers, data, frame.tag) else { return Outcome::Gone };
+        let Some(kind) = self.filter.takes(self.registers, data, frame.tag) else {
+            return Outcome::Gone;
+        };
         let (queue, hash) = self.spread.queue(data);
         let Some(target) = self.buffer(queue) else {
             if self.pause && self.end.rx[queue as usize].is_some() {
@@ -120,7 +123,8 @@ impl<'a> Receiver<'a> {
         let (length, tag) = match frame.tag {
             None if !strip => {
                 let padded = frame.length.max(60);
-                // SAFETY: both places were checked: the sender's for its length, ours for the longest frame.
+                // SAFETY: both places were checked: the sender's for its length, ours for the
+                // longest frame.
                 unsafe { copy(frame.data, frame.length, target, padded) };
                 (padded, None)
             }

@@ -43,9 +43,13 @@ impl FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let wrong = |problem: String| SpecError { text: text.to_string(), problem };
-        let rest = text.strip_prefix("model:").ok_or_else(|| wrong("it does not begin with model:".into()))?;
+        let rest = text
+            .strip_prefix("model:")
+            .ok_or_else(|| wrong("it does not begin with model:".into()))?;
         let mut parts = rest.split(',');
-        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong(format!("\"{text}\" is not a number")));
+        let number = |text: &str| {
+            text.parse::<u32>().map_err(|_| wrong(format!("\"{text}\" is not a number")))
+        };
         let mut spec = Self {
             number: number(parts.next().unwrap_or_default())?,
             cable: None,
@@ -60,7 +64,10 @@ impl FromStr for Spec {
                 ("packets", size) => {
                     let size = number(size)? as usize;
                     if !(60..=super::super::LONGEST - 4).contains(&size) {
-                        return Err(wrong(format!("packets have 60 to {} bytes", super::super::LONGEST - 4)));
+                        return Err(wrong(format!(
+                            "packets have 60 to {} bytes",
+                            super::super::LONGEST - 4
+                        )));
                     }
                     spec.feed = Some(Source::Packets(size));
                 }
@@ -70,7 +77,9 @@ impl FromStr for Spec {
             }
         }
         match spec {
-            Self { cable: Some(_), feed: Some(_), .. } => Err(wrong("it has either a cable or a feed".into())),
+            Self { cable: Some(_), feed: Some(_), .. } => {
+                Err(wrong("it has either a cable or a feed".into()))
+            }
             Self { number, cable: Some(other), .. } if number == other => {
                 Err(wrong("a cable has two ends: name another model".into()))
             }
@@ -93,9 +102,15 @@ mod tests {
     fn names() {
         let plain = Spec { number: 3, cable: None, feed: None, repeat: true, thread: false };
         assert_eq!("model:3".parse(), Ok(plain.clone()));
-        assert_eq!("model:3,cable=4,thread".parse(), Ok(Spec { cable: Some(4), thread: true, ..plain.clone() }));
+        assert_eq!(
+            "model:3,cable=4,thread".parse(),
+            Ok(Spec { cable: Some(4), thread: true, ..plain.clone() })
+        );
         let pcap = Some(Source::Pcap("a.pcap".into()));
-        assert_eq!("model:3,pcap=a.pcap,once".parse(), Ok(Spec { feed: pcap, repeat: false, ..plain }));
+        assert_eq!(
+            "model:3,pcap=a.pcap,once".parse(),
+            Ok(Spec { feed: pcap, repeat: false, ..plain })
+        );
         for wrong in [
             "model:",
             "model:x",

@@ -37,7 +37,11 @@ pub(super) enum Outcome {
 const LONGEST: u64 = 15 << 10;
 
 /// Sends what lies between heads and tails, until `deliver` says pause.
-pub(super) fn transmit(end: &mut End, registers: &Registers, mut deliver: impl FnMut(Frame) -> Outcome) {
+pub(super) fn transmit(
+    end: &mut End,
+    registers: &Registers,
+    mut deliver: impl FnMut(Frame) -> Outcome,
+) {
     if registers.get(DMATXCTL) & DMATXCTL_ENABLE == 0 || !end.is_master(registers) {
         return;
     }
@@ -67,7 +71,8 @@ fn drain(
     }
     let mut packets = 0;
     while ring.head != tail {
-        let [address, word] = ring.words(ring.head).each_ref().map(|cell| u64::from_le(cell.load(Ordering::Relaxed)));
+        let [address, word] =
+            ring.words(ring.head).each_ref().map(|cell| u64::from_le(cell.load(Ordering::Relaxed)));
         match decode(end, queue, address, word) {
             Decoded::Frame(frame) => {
                 // SAFETY: the descriptor gave the card this packet until it reports it.
@@ -138,8 +143,8 @@ fn decode(end: &mut End, queue: u32, address: u64, word: u64) -> Decoded {
         return Decoded::Context;
     }
     let length = word & BUFFER_LENGTH;
-    let whole =
-        word & (END_OF_PACKET | INSERT_CRC) == END_OF_PACKET | INSERT_CRC && word >> PACKET_LENGTH_SHIFT == length;
+    let whole = word & (END_OF_PACKET | INSERT_CRC) == END_OF_PACKET | INSERT_CRC
+        && word >> PACKET_LENGTH_SHIFT == length;
     if !(17..=LONGEST).contains(&length) || !whole {
         return Decoded::Fault(Fault::Descriptor { queue, word });
     }

@@ -1,4 +1,5 @@
-//! Two cards and the cable between them, or one card and what feeds it. All that moves, moves here, under one lock.
+//! Two cards and the cable between them, or one card and what feeds it. All that moves, moves here,
+//! under one lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,8 @@ use crate::nic::i82599::registers::*;
 pub struct WireStats {
     /// Frames that it sent.
     pub frames: u64,
-    /// Processor cycles that the model spent inside of its driver's register accesses: what is no cost of the driver.
+    /// Processor cycles that the model spent inside of its driver's register accesses: what is no
+    /// cost of the driver.
     pub cycles: u64,
     /// Accesses of its driver to registers.
     pub reads: u64,
@@ -57,7 +59,8 @@ struct State {
 
 impl Wire {
     pub(super) fn new(numbers: [u32; 2], cable: bool, feed: Feed, threaded: bool) -> Self {
-        let state = State { ends: numbers.map(End::new), feed, open: [false; 2], paused: [false; 2] };
+        let state =
+            State { ends: numbers.map(End::new), feed, open: [false; 2], paused: [false; 2] };
         Self {
             numbers,
             registers: [Registers::new(), Registers::new()],
@@ -131,7 +134,8 @@ impl Wire {
         }
         self.counts[end].writes.fetch_add(1, Ordering::Relaxed);
         let registers = &self.registers[end];
-        let tail = |first| queue_register(offset, first).is_some_and(|(_, distance)| distance == TAIL);
+        let tail =
+            |first| queue_register(offset, first).is_some_and(|(_, distance)| distance == TAIL);
         let (rx, tx) = (tail(rx_queue(0)), tail(tx_queue(0)));
         if !rx && !tx {
             let mut state = self.lock();
@@ -212,7 +216,8 @@ impl Wire {
             }
         } else if self.link(state, end) {
             let State { ends, feed, .. } = state;
-            // The feed waits as a sender does that obeys pauses; its receiver need not ask for them.
+            // The feed waits as a sender does that obeys pauses; its receiver need not ask for
+            // them.
             let mut receiver = Receiver::new(&mut ends[end], &self.registers[end], true);
             let frames = receiver.take_all(feed);
             self.counts[1].frames.fetch_add(frames, Ordering::Relaxed);
@@ -239,7 +244,8 @@ impl Wire {
     /// Without a cable, end 1 is the feed.
     pub fn stats(&self, end: usize) -> WireStats {
         let Counts { frames, cycles, reads, writes } = &self.counts[end];
-        let [frames, cycles, reads, writes] = [frames, cycles, reads, writes].map(|n| n.load(Ordering::Relaxed));
+        let [frames, cycles, reads, writes] =
+            [frames, cycles, reads, writes].map(|n| n.load(Ordering::Relaxed));
         WireStats { frames, cycles, reads, writes }
     }
 

@@ -9,7 +9,9 @@ const DISTANCES: [&str; 7] = ["64", "128", "320", "512", "1024", "1536", "2048"]
 
 /// The best of the smart distances, for one chain.
 fn best_distance(case: &Case, of: &str) -> Option<(&'static str, f64)> {
-    let gain = |&distance: &&'static str| Some((distance, ratio(case, &format!("{of}, smart {distance}"), of)?));
+    let gain = |&distance: &&'static str| {
+        Some((distance, ratio(case, &format!("{of}, smart {distance}"), of)?))
+    };
     DISTANCES.iter().filter_map(gain).max_by(|one, other| one.1.total_cmp(&other.1))
 }
 
@@ -26,7 +28,9 @@ pub fn prefetch_always(figures: &Figures) -> Claim {
     let always = |gains: &[f64]| gains.iter().all(|&gain| gain >= NOTICEABLE);
     let verdict = match (always(&chain), always(&ours)) {
         (true, true) => "holds, though each case wants another distance",
-        (true, false) => "holds for one chain, at the distance that is best for the case; not for the best kernel",
+        (true, false) => {
+            "holds for one chain, at the distance that is best for the case; not for the best kernel"
+        }
         (false, _) => "does not hold: not in every case, not even at the best distance",
     };
     Claim { who: "Ledford", claim: "prefetch always had a noticeable effect", here, verdict }
@@ -52,10 +56,15 @@ pub fn one_or_two_lines(figures: &Figures) -> Claim {
     let mut here = Vec::new();
     let (mut short, mut best) = (f64::NAN, f64::NAN);
     for case in DISTANCE.iter().filter_map(|name| figures.case(name)) {
-        let near = ["64", "128"].map(|distance| ratio(case, &format!("one chain, smart {distance}"), "one chain"));
-        if let ([Some(one), Some(two)], Some((at, far))) = (near, best_distance(case, "one chain")) {
+        let near = ["64", "128"]
+            .map(|distance| ratio(case, &format!("one chain, smart {distance}"), "one chain"));
+        if let ([Some(one), Some(two)], Some((at, far))) = (near, best_distance(case, "one chain"))
+        {
             (short, best) = (short.max(one.max(two)), best.max(far));
-            here.push(format!("{}: 1 line {one:.2} x, 2 lines {two:.2} x, {at} B {far:.2} x", case.case));
+            here.push(format!(
+                "{}: 1 line {one:.2} x, 2 lines {two:.2} x, {at} B {far:.2} x",
+                case.case
+            ));
         }
     }
     let verdict = match (short >= NOTICEABLE, best >= NOTICEABLE) {
@@ -76,13 +85,19 @@ pub fn smart_not_dumb(figures: &Figures) -> Claim {
     let mut here = Vec::new();
     let mut by_case = Vec::new();
     for distance in ["320", "1024"] {
-        let (smart, dumb) = (format!("one chain, smart {distance}"), format!("one chain, dumb {distance}"));
+        let (smart, dumb) =
+            (format!("one chain, smart {distance}"), format!("one chain, dumb {distance}"));
         let gains = Gains::of(figures, cases, &smart, &dumb);
         here.extend(gains.words(&format!("smart against dumb at {distance} B")));
         by_case.extend(gains.0);
     }
-    let most =
-        |end: &str| by_case.iter().filter(|(case, _)| case.ends_with(end)).map(|gain| gain.1).fold(f64::NAN, f64::max);
+    let most = |end: &str| {
+        by_case
+            .iter()
+            .filter(|(case, _)| case.ends_with(end))
+            .map(|gain| gain.1)
+            .fold(f64::NAN, f64::max)
+    };
     let never_worse = by_case.iter().all(|gain| gain.1 >= 1.0 / NOTICEABLE);
     let verdict = match (never_worse, most("1500") >= NOTICEABLE, most("1500") > most("65520")) {
         (true, true, true) => "holds: never worse, and the shorter the packet the more it is worth",
@@ -102,7 +117,10 @@ pub fn smart_not_dumb(figures: &Figures) -> Claim {
 pub fn boot_time(figures: &Figures) -> Claim {
     let (mut here, mut most, mut chosen) = (Vec::new(), f64::NAN, Vec::new());
     for case in DISTANCE.iter().filter_map(|name| figures.case(name)) {
-        let (Some((distance, gain)), Some(ours)) = (best_distance(case, "shortwire"), case.ours()) else { continue };
+        let (Some((distance, gain)), Some(ours)) = (best_distance(case, "shortwire"), case.ours())
+        else {
+            continue;
+        };
         let Some((low, high)) = ours.quartiles() else { continue };
         most = most.max(gain);
         chosen.push(distance);

@@ -35,7 +35,12 @@ impl Filter {
 
     /// None: not for us.
     #[inline]
-    pub fn takes(&self, registers: &Registers, data: &[u8], tag: Option<u16>) -> Option<Destination> {
+    pub fn takes(
+        &self,
+        registers: &Registers,
+        data: &[u8],
+        tag: Option<u16>,
+    ) -> Option<Destination> {
         let destination = match data[0] & 1 {
             0 => Destination::Unicast,
             _ if data[..6] == [0xff; 6] => Destination::Broadcast,
@@ -77,8 +82,14 @@ fn tag_of(data: &[u8]) -> Option<u16> {
     (header[..2] == [0x81, 0x00]).then(|| u16::from_be_bytes([header[2], header[3]]))
 }
 
-/// Stores a frame whose tag comes, goes or stays. Returns the length, and the tag if it was taken out.
-pub(super) fn store_tagged(frame: Frame, tag: Option<u16>, strip: bool, target: NonNull<u8>) -> (usize, Option<u16>) {
+/// Stores a frame whose tag comes, goes or stays. Returns the length, and the tag if it was taken
+/// out.
+pub(super) fn store_tagged(
+    frame: Frame,
+    tag: Option<u16>,
+    strip: bool,
+    target: NonNull<u8>,
+) -> (usize, Option<u16>) {
     // SAFETY: the sender's descriptor holds the frame still until it is reported.
     let data = unsafe { bytes(frame.data, frame.length) };
     let within = tag_of(data);
@@ -96,7 +107,8 @@ pub(super) fn store_tagged(frame: Frame, tag: Option<u16>, strip: bool, target: 
         }
     }
     let padded = whole.len().max(60);
-    // SAFETY: `target` has room for the longest frame, which the caller compared with this one; `whole` is our own.
+    // SAFETY: `target` has room for the longest frame, which the caller compared with this one;
+    // `whole` is our own.
     unsafe { copy(NonNull::from(whole.as_slice()).cast(), whole.len(), target, padded) };
     (padded, if strip { tag.or(within) } else { None })
 }

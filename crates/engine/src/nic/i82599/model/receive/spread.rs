@@ -69,7 +69,8 @@ fn input(frame: &[u8]) -> Option<([u8; 36], usize)> {
 
 /// The hash of Toeplitz: for each bit that is set, the 32 bits of the key that begin there.
 fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
-    let mut window = u64::from_be_bytes([key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]]);
+    let mut window =
+        u64::from_be_bytes([key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]]);
     let mut hash = 0;
     for (i, byte) in input.iter().enumerate() {
         for bit in (0..8).rev() {
@@ -89,11 +90,19 @@ mod tests {
     use super::*;
     use crate::nic::i82599::RSS_KEY;
 
-    /// Microsoft, "Verifying the RSS Hash Calculation": source and destination, ports, hash without and with ports.
+    /// Microsoft, "Verifying the RSS Hash Calculation": source and destination, ports, hash without
+    /// and with ports.
     #[test]
     fn known_hashes() {
         for (source, from, destination, to, plain, ports) in [
-            ([66_u8, 9, 149, 187], 2794_u16, [161_u8, 142, 100, 80], 1766_u16, 0x323e_8fc2, 0x51cc_c178),
+            (
+                [66_u8, 9, 149, 187],
+                2794_u16,
+                [161_u8, 142, 100, 80],
+                1766_u16,
+                0x323e_8fc2,
+                0x51cc_c178,
+            ),
             ([199, 92, 111, 2], 14230, [65, 69, 140, 83], 4739, 0xd718_262a, 0xc626_b0ea),
             ([24, 19, 198, 95], 12898, [12, 22, 207, 184], 38024, 0xd2d0_a5de, 0x5c2b_394a),
         ] {

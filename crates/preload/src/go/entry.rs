@@ -1,0 +1,371 @@
+//! Where Go's system calls arrive: on a stack of ours, and from there in the hooks.
+//!
+//! A goroutine's stack has no room for us, and nothing is written to it. Each thread has stacks of its
+//! own, mapped when it first comes here: one for a call, and one for each signal handler that
+//! interrupts it and makes calls itself. They are found through the thread pointer: Go keeps what it
+//! knows of its threads behind it too, as libc does, so a thread without one cannot run Go.
+//!
+//! What the kernel keeps is kept: general registers, and the lower 128 bits of vector registers. The
+//! program has no function that has something in the upper ones at a call (`sites::is_among_wide`).
+#![allow(unsafe_code)]
+
+use core::arch::global_asm;
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use libc::pthread_key_t;
+use smc::sys;
+use socket::{fds, fork, kernel};
+
+use crate::calls::fd::syscall;
+use crate::{errno, set_errno};
+
+/// One stack, with a page in front that ends the program rather than let it run into the next one.
+const STACK: usize = 128 << 10;
+/// Go's handlers hold off all signals, so there are two at most: a call, and a handler's.
+const STACKS: usize = 4;
+/// What is mapped for a thread: behind the last stack lies as much that nobody may touch. A vfork child
+/// that is killed inside a call leaves its parent's thread one stack further up; after four of them
+/// it would write over the memory of others instead of ending.
+const MAPPED: usize = (STACKS + 1) * STACK;
+
+/// What a thread has. It lies in each thread's own memory, and is all zero at first. A signal handler
+/// that interrupts leaves `next` and `saving` as it found them.
+#[repr(C)]
+struct Thread {
+    /// Where the next stack begins; 0: there are none yet.
+    next: Cell<usize>,
+    /// How much of `saved` is in use.
+    saving: Cell<usize>,
+    /// Where the stacks are.
+    stacks: Cell<usize>,
+    /// `begin` has seen them.
+    has_begun: Cell<usize>,
+    /// Registers of a call for which stacks are mapped, and of handlers that interrupt that.
+    saved: [Cell<[usize; 8]>; 3],
+    /// A vfork was left to the program, and this may be its child.
+    may_be_child: Cell<bool>,
+}
+
+/// Registers of the program at a call, in the order in which the entry puts them down.
+#[repr(C)]
+struct Call {
+    /// The number; the result.
+    rax: usize,
+    rdi: usize,
+    rsi: usize,
+    rdx: usize,
+    r10: usize,
+    r8: usize,
+    r9: usize,
+    /// Where it goes on: at a `syscall`, or behind that.
+    rcx: usize,
+}
+
+impl Call {
+    /// The kernel looks at no more of it.
+    fn number(&self) -> i64 {
+        i64::from(self.rax as u32)
+    }
+
+    fn is_fork(&self) -> bool {
+        // SAFETY: the arguments of such a call.
+        unsafe { fork::is_fork(self.number(), self.rdi, self.rsi) }
+    }
+
+    /// Makes of a vfork whose child would have its parent's number in another namespace an ordinary
+    /// fork: that child could not be told from its parent, and would give back what is the parent's.
+    /// Go's child does nothing that it could not do in a copy of the memory.
+    fn keep_apart(&mut self) {
+        const BOTH: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
+        let is_new = self.rdi & libc::CLONE_NEWPID as usize != 0;
+        if self.number() == libc::SYS_clone
+            && self.rdi & BOTH == BOTH
+            && self.rsi == 0
+            && (is_new || std::process::id() == 1)
+        {
+            self.rdi &= !BOTH;
+        }
+    }
+
+    /// The result is known.
+    fn done(&mut self, result: isize) {
+        self.rax = result.cast_unsigned();
+        self.rcx += 2;
+    }
+
+    /// The call as the kernel makes it.
+    ///
+    /// # Safety
+    /// As for the system call.
+    unsafe fn plain(&self) -> isize {
+        let n = self.rax as u32;
+        // SAFETY: forwarded.
+        unsafe {
+            sys::by_number(n.into(), self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9)
+        }
+    }
+}
+
+global_asm!(
+    ".pushsection .tbss.shortwire_go, \"awT\", @nobits",
+    ".balign 16",
+    ".type shortwire_go_thread, @object",
+    "shortwire_go_thread:",
+    ".zero {thread}",
+    ".size shortwire_go_thread, {thread}",
+    ".popsection",
+    ".pushsection .text.shortwire_go, \"ax\", @progbits",
+    ".balign 64",
+    ".globl shortwire_go_entry",
+    ".hidden shortwire_go_entry",
+    ".type shortwire_go_entry, @function",
+    "shortwire_go_entry:",
+    "mov r11, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
+    "cmp qword ptr fs:[r11], 0",
+    "je 2f",
+    // Taken before it is looked at: a handler that comes between the two puts it back.
+    "add qword ptr fs:[r11], {stack}",
+    "mov r11, qword ptr fs:[r11]",
+    "xchg rsp, r11",
+    "push r11",
+    "push rcx",
+    "push r9",
+    "push r8",
+    "push r10",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push rax",
+    "mov rdi, rsp",
+    // Behind nine words; the stack is aligned again.
+    "sub rsp, 264",
+    "movaps [rsp], xmm0",
+    "movaps [rsp + 16], xmm1",
+    "movaps [rsp + 32], xmm2",
+    "movaps [rsp + 48], xmm3",
+    "movaps [rsp + 64], xmm4",
+    "movaps [rsp + 80], xmm5",
+    "movaps [rsp + 96], xmm6",
+    "movaps [rsp + 112], xmm7",
+    "movaps [rsp + 128], xmm8",
+    "movaps [rsp + 144], xmm9",
+    "movaps [rsp + 160], xmm10",
+    "movaps [rsp + 176], xmm11",
+    "movaps [rsp + 192], xmm12",
+    "movaps [rsp + 208], xmm13",
+    "movaps [rsp + 224], xmm14",
+    "movaps [rsp + 240], xmm15",
+    "call {answer}",
+    "movaps xmm0, [rsp]",
+    "movaps xmm1, [rsp + 16]",
+    "movaps xmm2, [rsp + 32]",
+    "movaps xmm3, [rsp + 48]",
+    "movaps xmm4, [rsp + 64]",
+    "movaps xmm5, [rsp + 80]",
+    "movaps xmm6, [rsp + 96]",
+    "movaps xmm7, [rsp + 112]",
+    "movaps xmm8, [rsp + 128]",
+    "movaps xmm9, [rsp + 144]",
+    "movaps xmm10, [rsp + 160]",
+    "movaps xmm11, [rsp + 176]",
+    "movaps xmm12, [rsp + 192]",
+    "movaps xmm13, [rsp + 208]",
+    "movaps xmm14, [rsp + 224]",
+    "movaps xmm15, [rsp + 240]",
+    "add rsp, 264",
+    "pop rax",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop r10",
+    "pop r8",
+    "pop r9",
+    "pop rcx",
+    "pop rsp",
+    // Given back when it is no longer stood on.
+    "mov r11, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
+    "sub qword ptr fs:[r11], {stack}",
+    "jmp rcx",
+    // This thread's first: mapped by a call that needs no stack.
+    "2:",
+    "add qword ptr fs:[r11 + 8], 64",
+    "add r11, qword ptr fs:[r11 + 8]",
+    "mov fs:[r11 - 32], rax",
+    "mov fs:[r11 - 24], rdi",
+    "mov fs:[r11 - 16], rsi",
+    "mov fs:[r11 - 8], rdx",
+    "mov fs:[r11], r10",
+    "mov fs:[r11 + 8], r8",
+    "mov fs:[r11 + 16], r9",
+    "mov fs:[r11 + 24], rcx",
+    "mov eax, {mmap}",
+    "xor edi, edi",
+    "mov esi, {stacks}",
+    "mov edx, {access}",
+    "mov r10d, {flags}",
+    "mov r8, -1",
+    "xor r9d, r9d",
+    "syscall",
+    "mov r11, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
+    "mov rcx, rax",
+    "cmp rax, -4096",
+    "ja 3f",
+    // A handler may have been here in the meantime; then these are too many, once.
+    "cmp qword ptr fs:[r11], 0",
+    "jne 3f",
+    "mov fs:[r11 + 16], rax",
+    "mov fs:[r11], rax",
+    "3:",
+    "add r11, qword ptr fs:[r11 + 8]",
+    "mov rax, fs:[r11 - 32]",
+    "mov rdi, fs:[r11 - 24]",
+    "mov rsi, fs:[r11 - 16]",
+    "mov rdx, fs:[r11 - 8]",
+    "mov r10, fs:[r11]",
+    "mov r8, fs:[r11 + 8]",
+    "mov r9, fs:[r11 + 16]",
+    "cmp rcx, -4096",
+    "ja 4f",
+    "mov rcx, fs:[r11 + 24]",
+    "mov r11, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + 8], 64",
+    "jmp shortwire_go_entry",
+    // Without memory there is no call: made past us it could put a byte where none belongs.
+    "4:",
+    "mov rax, rcx",
+    "mov rcx, fs:[r11 + 24]",
+    "mov r11, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
+    "sub qword ptr fs:[r11 + 8], 64",
+    "add rcx, 2",
+    "jmp rcx",
+    ".size shortwire_go_entry, . - shortwire_go_entry",
+    // This thread's memory, for functions.
+    ".globl shortwire_go_own",
+    ".hidden shortwire_go_own",
+    ".type shortwire_go_own, @function",
+    "shortwire_go_own:",
+    "mov rax, fs:[0]",
+    "add rax, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
+    "ret",
+    ".size shortwire_go_own, . - shortwire_go_own",
+    ".popsection",
+    thread = const size_of::<Thread>(),
+    stack = const STACK,
+    stacks = const MAPPED,
+    mmap = const libc::SYS_mmap,
+    access = const libc::PROT_READ | libc::PROT_WRITE,
+    flags = const libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    answer = sym answer,
+);
+
+unsafe extern "C" {
+    fn shortwire_go_entry();
+    fn shortwire_go_own() -> *const Thread;
+}
+
+/// Where stubs jump to.
+pub fn address() -> u64 {
+    shortwire_go_entry as *const () as u64
+}
+
+/// By its destructor a thread's stacks are given back.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// False if threads cannot be told of.
+pub fn prepare() -> bool {
+    let mut key: pthread_key_t = 0;
+    // SAFETY: a function that stays loaded.
+    let made = unsafe { libc::pthread_key_create(&raw mut key, Some(ended)) } == 0;
+    KEY.store(key, Relaxed);
+    made
+}
+
+/// The first time that this thread is here.
+#[cold]
+fn begin(thread: &Thread) {
+    let stacks = thread.stacks.get();
+    for i in 0..STACKS {
+        // SAFETY: the far end of a stack, to which nobody has come yet.
+        unsafe { libc::mprotect((stacks + i * STACK) as *mut c_void, 4096, libc::PROT_NONE) };
+    }
+    // SAFETY: behind the last stack, of the same mapping.
+    unsafe { libc::mprotect((stacks + STACKS * STACK) as *mut c_void, STACK, libc::PROT_NONE) };
+    // SAFETY: a key of ours. A value of one of the first 32 keys needs no memory of libc's.
+    unsafe { libc::pthread_setspecific(KEY.load(Relaxed), stacks as *const c_void) };
+    thread.has_begun.set(1);
+}
+
+/// A thread that ends stands on its own stack, and may yet come here once more.
+extern "C" fn ended(stacks: *mut c_void) {
+    let thread = own();
+    thread.next.set(0);
+    thread.has_begun.set(0);
+    // SAFETY: mapped for this thread, which does not stand on them.
+    unsafe { sys::unmap(stacks.cast(), MAPPED) };
+}
+
+fn own() -> &'static Thread {
+    // SAFETY: no arguments.
+    let own = unsafe { shortwire_go_own() };
+    // SAFETY: this thread's, as long as it runs.
+    unsafe { &*own }
+}
+
+/// Answers a call, or leaves it to the `syscall` to which the entry then returns.
+extern "C" fn answer(call: &mut Call) {
+    let thread = own();
+    if thread.has_begun.get() == 0 {
+        begin(thread);
+    }
+    let before = errno();
+    let number = call.number();
+    call.keep_apart();
+    // A vfork child runs with what its parent's thread has, but its descriptors are its own: what it
+    // has put over a number here is not the connection that its parent has there, and the word that
+    // an exec failed would go to that one's peer. What it leaves open its exec looks at.
+    let is_child = thread.may_be_child.get() && !fds::owner();
+    thread.may_be_child.set(is_child);
+    if is_child && !matches!(number, libc::SYS_execve | libc::SYS_execveat) {
+        return;
+    }
+    match number {
+        libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3
+            if !call.is_fork() =>
+        {
+            // The child runs in this memory, and returns first: the call is made where no stack of
+            // ours is in use.
+            fork::before_vfork();
+            thread.may_be_child.set(true);
+        }
+        libc::SYS_execve | libc::SYS_execveat => {
+            fds::before_exec();
+            // A vfork child does not come back from it, and its parent goes on with what it left.
+            let left = if is_child { STACK } else { 0 };
+            thread.next.set(thread.next.get() - left);
+            // SAFETY: the program's own call.
+            let result = unsafe { call.plain() };
+            thread.next.set(thread.next.get() + left);
+            fds::undo_exec();
+            call.done(result);
+        }
+        libc::SYS_exit_group => fork::exit(call.rdi as c_int),
+        libc::SYS_rt_sigaction => {
+            // SAFETY: the program's own call.
+            let result = unsafe { call.plain() };
+            kernel::handlers_changed();
+            call.done(result);
+        }
+        _ => {
+            set_errno(0);
+            // SAFETY: the program's own call, by its number.
+            let result = unsafe {
+                syscall(number, call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9)
+            } as isize;
+            let failed = result == -1 && errno() != 0;
+            call.done(if failed { -(errno() as isize) } else { result });
+        }
+    }
+    set_errno(before);
+}

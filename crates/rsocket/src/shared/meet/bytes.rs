@@ -1,0 +1,82 @@
+//! Messages of fixed size, whole or not at all, and descriptors out of the application's way.
+#![allow(unsafe_code)]
+
+use super::PATIENCE;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::net::{RecvFlags, SendFlags};
+use shm::Errno;
+
+pub(super) fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+    // The first bytes on a new connection always fit.
+    match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(n) if n == bytes.len() => Ok(()),
+        Ok(_) => Err(Errno::CONNRESET),
+        Err(e) => Err(e),
+    }
+}
+
+pub(super) fn receive_whole(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::net::recv(fd, &mut bytes[done..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(Errno::CONNRESET),
+            Ok((_, n)) => done += n,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+                if rustix::event::poll(&mut fds, Some(&PATIENCE))? == 0 {
+                    return Err(Errno::TIMEDOUT);
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Moves a descriptor out of the application's way, as far as its limit allows.
+pub(super) fn park(fd: OwnedFd) -> RawFd {
+    let limit =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let floor = (limit / 4 * 3).min(768);
+    match rustix::io::fcntl_dupfd_cloexec(&fd, floor as RawFd) {
+        Ok(high) => {
+            close(fd.into_raw_fd());
+            high.into_raw_fd()
+        }
+        Err(_) => fd.into_raw_fd(),
+    }
+}
+
+pub(super) fn close(fd: RawFd) {
+    if fd >= 0 {
+        // SAFETY: ours, and its last use.
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
+pub(super) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: not -1, and open until the meeting ends.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+pub(super) struct Writer(pub Vec<u8>);
+
+impl Writer {
+    pub(super) fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+}
+
+pub(super) struct Reader<'a>(pub &'a [u8]);
+
+impl Reader<'_> {
+    /// The next `N` bytes; messages have fixed sizes, so that they are there.
+    pub(super) fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (first, rest) = self.0.split_first_chunk().expect("a message of fixed size");
+        self.0 = rest;
+        *first
+    }
+}

@@ -1,0 +1,304 @@
+//! The C interface among real processes: refusals, strangers, forks, signals, kills, and bad input.
+#![allow(unsafe_code)]
+#![cfg(not(loom))]
+
+mod processes;
+
+use core::ffi::c_int;
+use libc::{sockaddr, sockaddr_in};
+use shortwire_rsocket::capi::*;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A test that hangs is killed; none asserts how long something takes.
+fn watchdog() {
+    // SAFETY: no handler is installed, so that the alarm ends the process.
+    unsafe { libc::alarm(300) };
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+fn address(port: u16) -> sockaddr_in {
+    // SAFETY: all of it may be zero.
+    let mut a: sockaddr_in = unsafe { core::mem::zeroed() };
+    a.sin_family = libc::AF_INET as u16;
+    a.sin_port = port.to_be();
+    a.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
+    a
+}
+
+fn raw(a: &sockaddr_in) -> *const sockaddr {
+    core::ptr::from_ref(a).cast()
+}
+
+const LEN: u32 = size_of::<sockaddr_in>() as u32;
+
+fn stream() -> c_int {
+    let fd = rsocket(libc::AF_INET, libc::SOCK_STREAM, 0);
+    assert!(fd >= 0, "{}", errno());
+    fd
+}
+
+fn port_of(fd: c_int) -> u16 {
+    let (mut a, mut len) = (address(0), LEN);
+    // SAFETY: an address.
+    assert_eq!(unsafe { rgetsockname(fd, (&raw mut a).cast(), &mut len) }, 0);
+    u16::from_be(a.sin_port)
+}
+
+fn listener() -> (c_int, u16) {
+    let fd = stream();
+    // SAFETY: an address.
+    assert_eq!(unsafe { rbind(fd, raw(&address(0)), LEN) }, 0);
+    assert_eq!(rlisten(fd, 8), 0);
+    (fd, port_of(fd))
+}
+
+fn connect(fd: c_int, port: u16) -> c_int {
+    // SAFETY: an address.
+    unsafe { rconnect(fd, raw(&address(port)), LEN) }
+}
+
+fn accept(fd: c_int) -> c_int {
+    // SAFETY: no address wanted.
+    unsafe { raccept(fd, core::ptr::null_mut(), core::ptr::null_mut()) }
+}
+
+fn send(fd: c_int, bytes: &[u8], flags: c_int) -> isize {
+    // SAFETY: a slice.
+    unsafe { rsend(fd, bytes.as_ptr().cast(), bytes.len(), flags) }
+}
+
+fn recv(fd: c_int, bytes: &mut [u8], flags: c_int) -> isize {
+    // SAFETY: a slice.
+    unsafe { rrecv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) }
+}
+
+fn set(fd: c_int, level: c_int, name: c_int, value: i32) -> c_int {
+    // SAFETY: an int.
+    unsafe { rsetsockopt(fd, level, name, (&raw const value).cast(), 4) }
+}
+
+fn get(fd: c_int, level: c_int, name: c_int) -> i32 {
+    let (mut value, mut len) = (0i32, 4);
+    // SAFETY: an int.
+    assert_eq!(unsafe { rgetsockopt(fd, level, name, (&raw mut value).cast(), &mut len) }, 0);
+    value
+}
+
+/// Both ends in this thread.
+fn pair() -> (c_int, c_int) {
+    pair_with(0)
+}
+
+/// The second end may map so many buffers.
+fn pair_with(iomaps: i32) -> (c_int, c_int) {
+    let (l, port) = listener();
+    let c = stream();
+    assert_eq!(set(c, 0x10000, 3, iomaps), 0, "RDMA_IOMAPSIZE");
+    assert_eq!(rfcntl(c, libc::F_SETFL, libc::O_NONBLOCK.into()), 0);
+    assert_eq!((connect(c, port), errno()), (-1, libc::EINPROGRESS));
+    let s = accept(l);
+    assert!(s >= 0);
+    let mut fds = [libc::pollfd { fd: c, events: libc::POLLOUT, revents: 0 }];
+    // SAFETY: one entry.
+    assert_eq!(unsafe { rpoll(fds.as_mut_ptr(), 1, -1) }, 1);
+    assert_eq!(fds[0].revents, libc::POLLOUT);
+    assert_eq!(get(c, libc::SOL_SOCKET, libc::SO_ERROR), 0);
+    assert_eq!(rfcntl(c, libc::F_SETFL, 0), 0);
+    assert_eq!(rclose(l), 0);
+    (c, s)
+}
+
+#[test]
+fn one_thread_can_connect_to_itself() {
+    watchdog();
+    let (c, s) = pair();
+    let mut buf = [0; 64];
+    assert_eq!(send(c, b"there", 0), 5);
+    assert_eq!((recv(s, &mut buf, 0), &buf[..5]), (5, &b"there"[..]));
+    assert_eq!((recv(s, &mut buf, libc::MSG_DONTWAIT), errno()), (-1, libc::EAGAIN));
+    assert_eq!(send(s, b"and back", 0), 8);
+    assert_eq!(rclose(s), 0);
+    assert_eq!(
+        (recv(c, &mut buf, libc::MSG_WAITALL), &buf[..8]),
+        (8, &b"and back"[..]),
+        "sent before the end"
+    );
+    assert_eq!(recv(c, &mut buf, 0), 0, "the end");
+    assert_eq!((send(c, b"x", 0), errno()), (-1, libc::ECONNRESET));
+    assert_eq!(rclose(c), 0);
+    assert_eq!((rclose(c), errno()), (-1, libc::EBADF));
+}
+
+#[test]
+fn ports_and_refusals_are_the_kernels() {
+    watchdog();
+    let (l, port) = listener();
+    let other = stream();
+    // SAFETY: an address.
+    let bound = unsafe { rbind(other, raw(&address(port)), LEN) };
+    assert_eq!((bound, errno()), (-1, libc::EADDRINUSE));
+    assert_eq!(rclose(l), 0);
+    assert_eq!((connect(other, port), errno()), (-1, libc::ECONNREFUSED));
+    assert_eq!(rclose(other), 0);
+    // A listener of another kind: it may answer anything, or hang up.
+    for answer in [&b""[..], b"220 mail.example ready\r\n"] {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = tcp.local_addr().unwrap().port();
+        let t = std::thread::spawn(move || {
+            let mut peer = tcp.accept().unwrap().0;
+            peer.read_exact(&mut [0; 8]).unwrap();
+            peer.write_all(answer).unwrap();
+        });
+        let fd = stream();
+        assert_eq!((connect(fd, port), errno()), (-1, libc::ECONNREFUSED));
+        t.join().unwrap();
+        assert_eq!(rclose(fd), 0);
+    }
+}
+
+#[test]
+fn strangers_do_not_keep_others_from_being_accepted() {
+    watchdog();
+    let (l, port) = listener();
+    let mut garbage = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    garbage.write_all(&[0x55; 500]).unwrap();
+    let mut short = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    short.write_all(b"RSOCKv1\0").unwrap();
+    drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let t = std::thread::spawn(move || {
+        let c = stream();
+        assert_eq!(connect(c, port), 0);
+        assert_eq!(send(c, b"me", 0), 2);
+        c
+    });
+    let s = accept(l);
+    let mut buf = [0; 2];
+    assert_eq!((recv(s, &mut buf, 0), &buf), (2, b"me"));
+    [s, l, t.join().unwrap()].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
+
+#[test]
+fn bad_input_is_answered_with_errno() {
+    watchdog();
+    let mut b = [0u8; 8];
+    let p = b.as_mut_ptr().cast();
+    for fd in [-1, 0, 999_999, i32::MAX] {
+        // SAFETY: refused before anything is touched; so below.
+        let calls = unsafe {
+            [
+                rrecv(fd, p, 8, 0),
+                rsend(fd, p, 8, 0),
+                riounmap(fd, p, 8) as isize,
+                riomap(fd, p, 8, 2, 0, 0) as isize,
+            ]
+        };
+        assert_eq!(calls, [-1; 4]);
+        assert_eq!(
+            (rlisten(fd, 1), rshutdown(fd, 2), rclose(fd), rfcntl(fd, libc::F_GETFL, 0)),
+            (-1, -1, -1, -1)
+        );
+        assert_eq!(errno(), libc::EBADF);
+    }
+    for (domain, kind, protocol, error) in [
+        (27, libc::SOCK_STREAM, 0, libc::EAFNOSUPPORT),
+        (libc::AF_UNIX, libc::SOCK_STREAM, 0, libc::ENOTSUP),
+        (libc::AF_INET, libc::SOCK_RAW, 0, libc::ENOTSUP),
+        (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_UDP, libc::ENOTSUP),
+    ] {
+        assert_eq!((rsocket(domain, kind, protocol), errno()), (-1, error));
+    }
+    let s = stream();
+    assert_eq!((send(s, b"x", 0), errno()), (-1, libc::ENOTCONN));
+    assert_eq!((accept(s), errno()), (-1, libc::EINVAL));
+    // SAFETY: a value too short, and none.
+    let short = unsafe {
+        [
+            rsetsockopt(s, 1, libc::SO_RCVBUF, p, 3),
+            rsetsockopt(s, 1, libc::SO_RCVBUF, core::ptr::null(), 4),
+        ]
+    };
+    assert_eq!(short, [-1; 2]);
+    assert_eq!((set(s, 12345, 1, 1), errno()), (-1, libc::ENOTSUP));
+    assert_eq!((set(s, libc::SOL_SOCKET, libc::SO_PRIORITY, 1), errno()), (-1, libc::ENOTSUP));
+    assert_eq!((set(s, 0x10000, 99, 1), errno()), (-1, libc::ENOTSUP));
+    assert_eq!((set(s, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 0), errno()), (-1, libc::EINVAL));
+    assert_eq!(set(s, 0x10000, 1, 100), 0);
+    assert_eq!(get(s, 0x10000, 1), 100);
+    for value in [i32::MIN, -1, 0, 1, i32::MAX] {
+        assert_eq!(set(s, libc::SOL_SOCKET, libc::SO_RCVBUF, value), 0);
+        assert!((4096..=1 << 28).contains(&get(s, libc::SOL_SOCKET, libc::SO_RCVBUF)), "{value}");
+    }
+    assert_eq!(rclose(s), 0);
+    let (c, s) = pair();
+    assert_eq!((set(c, 0x10000, 1, 100), errno()), (-1, libc::EINVAL), "too late");
+    // SAFETY: refused, or out of every map.
+    unsafe {
+        assert_eq!((riomap(c, p, 8, libc::PROT_READ, 0, 0), errno()), (-1, libc::EINVAL));
+        assert_eq!((riomap(c, p, 8, libc::PROT_WRITE, 0, -2), errno()), (-1, libc::EINVAL));
+        assert_eq!(
+            (riomap(c, p, 8, libc::PROT_WRITE, 0, 0), errno()),
+            (-1, libc::ENOMEM),
+            "no iomaps were asked for"
+        );
+        assert_eq!(riowrite(c, p, 8, 0, 0), 0, "nothing is mapped there");
+        assert_eq!(rreadv(c, core::ptr::null(), 1), -1);
+        assert_eq!(rwritev(c, core::ptr::null(), -1), -1);
+    }
+    assert_eq!((rshutdown(c, 7), errno()), (-1, libc::EINVAL));
+    assert_eq!((send(c, b"x", libc::MSG_OOB), errno()), (-1, libc::EOPNOTSUPP));
+    [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
+
+static ALARMS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: c_int) {
+    ALARMS.fetch_add(1, Relaxed);
+}
+
+fn on_signal(flags: c_int) {
+    // SAFETY: all of it may be zero.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = count as *const () as usize;
+    action.sa_flags = flags;
+    // SAFETY: initialised.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, core::ptr::null_mut()) }, 0);
+}
+
+#[test]
+fn signals_interrupt_or_restart_as_asked_for() {
+    watchdog();
+    let (c, s) = pair();
+    for flags in [0, libc::SA_RESTART] {
+        on_signal(flags);
+        let before = ALARMS.load(Relaxed);
+        // SAFETY: asks.
+        let me = unsafe { libc::pthread_self() };
+        let t = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            // Until the receive has returned or at least restarted once.
+            while ALARMS.load(Relaxed) < before + 3
+                && (flags != 0 || ALARMS.load(Relaxed) == before)
+            {
+                // SAFETY: the thread waits for this one.
+                unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            if flags != 0 {
+                assert_eq!(send(s, b"x", 0), 1);
+            }
+        });
+        let got = recv(c, &mut [0; 4], 0);
+        if flags == 0 {
+            assert_eq!((got, errno()), (-1, libc::EINTR));
+        } else {
+            assert_eq!(got, 1);
+        }
+        t.join().unwrap();
+    }
+    [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}

@@ -1,0 +1,142 @@
+//! The `syscall` instructions of x86-64 machine code: where they are, and how each can be made to
+//! jump somewhere else first.
+//!
+//! A program that makes system calls without libc has few such instructions, among many places where
+//! the same two bytes are a part of something else. [`find`] tells them apart, leaves alone those
+//! that only ever make calls that nobody wants, finds for each other one a window of five bytes
+//! for a jump, and says of which it cannot tell. [`stub`] writes what the jump leads to. Nothing
+//! here changes code: that is for whoever has mapped it.
+//!
+//! A program is to be left as it is if one of its wanted sites is undecided: a read that is seen
+//! beside a write that is not is worse than neither.
+#![no_std]
+
+mod calls;
+mod inst;
+mod stub;
+mod window;
+
+pub use calls::OF_CONNECTIONS;
+pub use inst::{Flow, Inst, decode};
+pub use stub::{AREA_HEAD, LONGEST_STUB, area_head, jump, stub};
+pub use window::{Kind, LONGEST as LONGEST_WINDOW, Window};
+
+/// The system calls that are wanted have numbers below this one.
+pub const NUMBERS: usize = 512;
+
+/// Numbers of system calls: true for those that are to be seen.
+pub type Wanted = [bool; NUMBERS];
+
+/// What is at two bytes that read `syscall`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// A part of another instruction, or data.
+    Data,
+    /// An instruction whose number is always this one, which is not wanted.
+    Unwanted(u32),
+    /// An instruction that can be made to jump.
+    Site(Window),
+    /// Nobody can tell, or nothing can be done about it.
+    Undecided(Why),
+}
+
+/// Why a site cannot be decided on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// So many of [`VOTES`] chains of instructions met it.
+    Votes(u32),
+    /// No five bytes around it can be moved.
+    Room,
+}
+
+/// How many chains of instructions are asked.
+pub const VOTES: u32 = 32;
+/// How far before a place the last of them begins, and so the first 31 bytes before that. A chain
+/// that begins in the middle of an instruction is in step with the code after a few of them.
+const LEAST_RUN: usize = 65;
+
+/// Each place in `code` where the two bytes stand, with what is there. `code` must begin where an
+/// instruction does.
+pub fn find<'a>(code: &'a [u8], wanted: &'a Wanted) -> impl Iterator<Item = (usize, Found)> + 'a {
+    places(code).map(move |at| (at, judge(code, at, wanted)))
+}
+
+/// Each place of the two bytes.
+pub fn places(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    const BLOCK: usize = 64;
+    let end = code.len().saturating_sub(1);
+    let has_any = |block: &[u8]| {
+        // Without a way out, so that many bytes are compared at once: a program has megabytes.
+        block.iter().zip(&block[1..]).fold(false, |any, (a, b)| any | (*a == 0x0f) & (*b == 0x05))
+    };
+    (0..end)
+        .step_by(BLOCK)
+        .map(move |at| at..(at + BLOCK).min(end))
+        .filter(move |block| has_any(&code[block.start..block.end + 1]))
+        .flatten()
+        .filter(|&at| code[at..at + 2] == [0x0f, 0x05])
+}
+
+/// What is at a place of the two bytes.
+pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
+    let votes = votes(code, at);
+    match votes {
+        0 => return Found::Data,
+        VOTES => {}
+        some => return Found::Undecided(Why::Votes(some)),
+    }
+    let number = window::number(code, at);
+    if let Some((number, _)) = number
+        && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
+    {
+        return Found::Unwanted(number);
+    }
+    window::choose(code, at).map_or(Found::Undecided(Why::Room), Found::Site)
+}
+
+/// Whether the function around `at` uses more than 128 bits of a vector register. If it does not, it
+/// keeps nothing in their upper halves, and neither can those that have called it: by the rules of C
+/// and of Go each function may use them. A function ends for this in a jump, return or trap with
+/// padding behind it.
+pub fn is_among_wide(code: &[u8], at: usize) -> bool {
+    const NEAR: usize = 4096;
+    let mut from = at.saturating_sub(NEAR);
+    while from > 0 && from < at && votes(code, from) != VOTES {
+        from += 1;
+    }
+    let (mut is_wide, mut has_ended) = (false, false);
+    while from < (at + NEAR).min(code.len()) {
+        let Some(inst) = decode(&code[from..]) else {
+            from += 1;
+            continue;
+        };
+        let is_padding = matches!(&code[from..from + inst.len], [0xcc] | [0x90])
+            || code[from..from + inst.len].windows(2).any(|two| two == [0x0f, 0x1f]);
+        if has_ended && is_padding {
+            if from > at {
+                break;
+            }
+            is_wide = false;
+        }
+        is_wide |= inst.is_wide;
+        has_ended = matches!(inst.flow, Flow::Away | Flow::Jump(_)) || has_ended && is_padding;
+        from += inst.len;
+    }
+    is_wide
+}
+
+/// How many of [`VOTES`] chains of instructions, begun at each of as many places before `at`, have
+/// one that begins at `at`. Those that would begin before the code begin where it does.
+pub fn votes(code: &[u8], at: usize) -> u32 {
+    let met = |back: &usize| meets(code, at.saturating_sub(*back), at);
+    (LEAST_RUN..LEAST_RUN + VOTES as usize).filter(met).count() as u32
+}
+
+/// Whether the chain of instructions that begins at `from` has one that begins at `at`. What is no
+/// instruction is passed byte by byte.
+fn meets(code: &[u8], mut from: usize, at: usize) -> bool {
+    while from < at {
+        from += decode(&code[from..]).map_or(1, |inst| inst.len);
+    }
+    from == at
+}

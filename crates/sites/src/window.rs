@@ -1,0 +1,181 @@
+//! Where around a `syscall` a jump of five bytes may stand.
+
+use core::ops::Range;
+
+use crate::{Flow, decode, votes};
+
+/// How long a jump is.
+pub const JUMP: usize = 5;
+/// How many instructions before or behind a site are looked at.
+const NEIGHBOURS: usize = 6;
+/// How far around a window is looked for jumps into it: a short one reaches 128 bytes; a long one is
+/// looked for as far as functions are long.
+const FUNCTION: usize = 8 << 10;
+
+/// The bytes that a jump is put over, and what they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Where the `syscall` is.
+    pub at: usize,
+    /// Where the window begins.
+    pub start: usize,
+    /// Where it ends, and the program goes on.
+    pub end: usize,
+    /// What lies in it.
+    pub kind: Kind,
+}
+
+impl Window {
+    /// The bytes that the jump takes the place of: no more than [`LONGEST`].
+    pub fn replaced(&self) -> Range<usize> {
+        match self.kind {
+            Kind::Number(_) => self.start..self.at,
+            Kind::Around => self.start..self.end,
+        }
+    }
+}
+
+/// The most bytes that a jump takes the place of: four, and one more instruction.
+pub const LONGEST: usize = 19;
+
+/// What the bytes of a window are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A move of the number to eax, directly before the `syscall`, which stays where it is.
+    Number(u32),
+    /// The `syscall`, and instructions around it that are moved.
+    Around,
+}
+
+/// The number that the `syscall` at `at` always has, if a move of a constant to eax or rax directly
+/// before it says so, and where that begins.
+pub fn number(code: &[u8], at: usize) -> Option<(u32, usize)> {
+    const MOVES: [&[u8]; 3] = [&[0xb8], &[0xc7, 0xc0], &[0x48, 0xc7, 0xc0]];
+    MOVES.iter().rev().find_map(|opcode| {
+        let start = at.checked_sub(opcode.len() + 4)?;
+        let number = code[start..at].strip_prefix(*opcode)?;
+        // A prefix would belong to it, and make something else of it.
+        let is_one = votes(code, start) == crate::VOTES && !is_entered(code, start..at + 1);
+        is_one.then_some((u32::from_le_bytes(number.try_into().ok()?), start))
+    })
+}
+
+/// The window of the site at `at`.
+pub fn choose(code: &[u8], at: usize) -> Option<Window> {
+    if let Some((number, start)) = number(code, at) {
+        return Some(Window { at, start, end: at + 2, kind: Kind::Number(number) });
+    }
+    forward(code, at).or_else(|| backward(code, at))
+}
+
+/// The `syscall` and what follows it.
+fn forward(code: &[u8], at: usize) -> Option<Window> {
+    let mut end = at + 2;
+    let mut goes_on = true;
+    for _ in 0..NEIGHBOURS {
+        if end - at >= JUMP {
+            return free(code, at, at, end);
+        }
+        if !goes_on {
+            // Nobody comes here: what fills the space up to the next function.
+            match code.get(end)? {
+                0xcc | 0x90 => end += 1,
+                _ => return None,
+            }
+            continue;
+        }
+        let inst = decode(&code[end..])?;
+        if inst.is_rip_relative {
+            return None;
+        }
+        goes_on = match inst.flow {
+            Flow::Next => true,
+            // The way on from it leads to the window's end, so it must be the last.
+            Flow::If(..) if end + inst.len - at >= JUMP => true,
+            Flow::Jump(_) => false,
+            Flow::Away if code[end] == 0xc3 => false,
+            _ => return None,
+        };
+        end += inst.len;
+    }
+    None
+}
+
+/// What precedes the `syscall`, and it.
+fn backward(code: &[u8], at: usize) -> Option<Window> {
+    // The instructions before it, by the chain that each chain ends up in.
+    let mut starts = [0; 2 * LEAD];
+    let mut count = 0;
+    let mut next = at.saturating_sub(LEAD);
+    while next > 0 && votes(code, next) != crate::VOTES {
+        next += 1;
+    }
+    while next < at && count < starts.len() {
+        starts[count] = next;
+        count += 1;
+        next += decode(&code[next..])?.len;
+    }
+    if next != at {
+        return None;
+    }
+    for &start in starts[..count].iter().rev() {
+        let inst = decode(&code[start..])?;
+        if inst.flow != Flow::Next || inst.is_rip_relative {
+            return None;
+        }
+        if at + 2 - start >= JUMP {
+            // An instruction before that calls something comes back to the window's start: so does
+            // a jump, and both find ours there.
+            return free(code, at, start, at + 2);
+        }
+    }
+    None
+}
+
+/// How many bytes before a site are looked at: five hold the jump, less the site's own.
+const LEAD: usize = 24;
+
+fn free(code: &[u8], at: usize, start: usize, end: usize) -> Option<Window> {
+    let window = Window { at, start, end, kind: Kind::Around };
+    (!is_entered(code, start..end)).then_some(window)
+}
+
+/// Whether anything nearby that may be a jump or a call leads into the window, to another place than
+/// its start.
+fn is_entered(code: &[u8], window: Range<usize>) -> bool {
+    let leads_inside = |start: usize, end: usize, distance: i32| {
+        let to = end as i64 + i64::from(distance);
+        // Most of such bytes are in the middle of something else.
+        to > window.start as i64 && to < window.end as i64 && votes(code, start) > 0
+    };
+    let near = window.start.saturating_sub(130)..(window.end + 130).min(code.len());
+    let short = near.skip(1).any(|i| {
+        matches!(code[i - 1], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb)
+            && leads_inside(i - 1, i + 1, code[i].cast_signed().into())
+    });
+    if short {
+        return true;
+    }
+    let far = window.start.saturating_sub(FUNCTION)..(window.end + FUNCTION).min(code.len());
+    let inside = (window.end - window.start) as u32 - 1;
+    // The distance that would lead to the byte behind the window's start, which is one less for each
+    // byte further on. First of all, because nearly every place ends there.
+    let mut wanted = (window.start as u32 + 1).wrapping_sub(far.start as u32 + 4);
+    code[far.clone()].windows(4).zip(far.start..).any(|(four, at)| {
+        let distance = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+        let leads = distance.wrapping_sub(wanted) < inside;
+        wanted = wanted.wrapping_sub(1);
+        leads && is_long(code, at, &leads_inside)
+    })
+}
+
+/// Whether the four bytes at `at` may be where a long jump or a call leads, and it does.
+fn is_long(code: &[u8], at: usize, leads_inside: &impl Fn(usize, usize, i32) -> bool) -> bool {
+    let distance = i32::from_le_bytes([code[at], code[at + 1], code[at + 2], code[at + 3]]);
+    let start = match code[..at] {
+        [.., 0x0f, 0x80..=0x8f] => at - 2,
+        [.., 0xe8 | 0xe9] => at - 1,
+        _ => return false,
+    };
+    leads_inside(start, at + 4, distance)
+}

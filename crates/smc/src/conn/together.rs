@@ -1,0 +1,310 @@
+//! Both ends of a connection over plain memory of this process, with no device and no handshake:
+//! the two headers mapped, and each an image of the peer's. Between them is a TCP connection, which
+//! tells offsets and carries doorbells.
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::sys;
+use dibs::ism::{Place, WORDS};
+use rustix::fd::{AsRawFd, RawFd};
+use std::net::{TcpListener, TcpStream};
+
+/// Bytes of a DMB.
+const LEN: u32 = 1 << 14;
+/// What a peer finds where a buffer is.
+const PROOF: u64 = 0x1f2e_3d4c;
+
+struct End {
+    conn: &'static Conn,
+    index: u32,
+    /// In non-blocking mode.
+    socket: TcpStream,
+}
+
+/// Zeroed memory that stays, as that of a device does.
+fn memory<T>(len: usize) -> *mut T {
+    let memory = sys::reserve(len, true);
+    assert!(!memory.is_null());
+    memory.cast()
+}
+
+impl End {
+    fn new(socket: TcpStream) -> Self {
+        socket.set_nonblocking(true).expect("a socket");
+        let table = table::get().expect("a table");
+        let index = table.alloc().expect("a slot");
+        let conn = table.conn(index);
+        conn.reset();
+        conn.identity.pid.store(sys::getpid(), Relaxed);
+        assert!(conn.can_map());
+        Self { conn, index, socket }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn send(&self, bytes: &[u8]) -> Sent {
+        let iov =
+            [libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }];
+        self.conn.send(self.fd(), &mut Pieces::new(&iov))
+    }
+
+    fn recv(&self) -> Result<Vec<u8>, Got> {
+        let mut bytes = [0; 64];
+        let iov = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+        match self.conn.recv(self.fd(), &mut Pieces::new(&iov), 0) {
+            Got::Bytes(n) => Ok(bytes[..n].to_vec()),
+            got => Err(got),
+        }
+    }
+
+    /// Waits until `n` bytes are there on TCP: they may be on their way.
+    fn await_on_tcp(&self, n: usize) {
+        let deadline = sys::now_ns() + 10_000_000_000;
+        while (sys::ioctl_int(self.fd(), libc::FIONREAD).unwrap_or(0) as usize) < n {
+            assert!(sys::now_ns() < deadline, "{n} bytes do not come");
+            sys::nap();
+        }
+    }
+
+    /// A receive of the kernel's, of `n` bytes that come.
+    fn raw_recv(&self, n: usize) -> Vec<u8> {
+        self.await_on_tcp(n);
+        let mut bytes = [0u8; 64];
+        // SAFETY: the buffer is ours.
+        let n =
+            unsafe { sys::recv(self.fd(), bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT) };
+        bytes[..n.max(0) as usize].to_vec()
+    }
+
+    /// A send before the switch.
+    fn send_over_tcp(&self, bytes: &[u8]) {
+        assert!(self.conn.enter_kernel_send());
+        assert_eq!(sys::write(self.fd(), bytes), bytes.len() as isize);
+        self.conn.leave_kernel_send();
+    }
+
+    /// What a wait does before it sleeps for data.
+    fn sleep(&self) {
+        self.conn.cover(7);
+        // SAFETY: a control page of `pair`.
+        match unsafe { self.conn.peer_waits().as_ref() } {
+            Some(page) => page.sleep(7),
+            None => self.conn.arm_data(),
+        }
+    }
+
+    fn doorbells(&self) -> u64 {
+        self.conn.tx.counts.doorbells.load(Relaxed)
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.conn.identity.gen_.fetch_add(1, Release);
+        table::get().expect("a table").free(self.index);
+    }
+}
+
+/// Two ends that have attached each other's buffers, by stores or (`Kind::Ism`) at a distance.
+fn pair(kind: Kind) -> [End; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let one = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let ends = [End::new(one), End::new(listener.accept().expect("a connection").0)];
+    let dmbs: [*mut DmbHeader; 2] = [memory(LEN as usize), memory(LEN as usize)];
+    let pages: [*mut Waits; 2] = [memory(size_of::<Waits>()), memory(size_of::<Waits>())];
+    let proof = memory::<u64>(8);
+    // SAFETY: mapped above.
+    unsafe { proof.write(PROOF) };
+    for (at, end) in ends.iter().enumerate() {
+        let bells = core::ptr::null();
+        end.conn.expose(&Ends {
+            my: dmbs[at],
+            my_len: LEN,
+            my_token: 0,
+            my_waits: pages[at],
+            bells,
+            kind,
+        });
+    }
+    for (at, end) in ends.iter().enumerate() {
+        let place = Place { base: proof.addr() as u64, len: 8, proof: PROOF };
+        let addr = dmbs[1 - at].addr() as u64;
+        let buffer = match kind {
+            Kind::Ism => Buffer::Far(Far {
+                pid: sys::getpid() as i32,
+                addr,
+                len: LEN,
+                place,
+                words: memory::<u8>(WORDS),
+            }),
+            _ => Buffer::Mapped(dmbs[1 - at], pages[1 - at]),
+        };
+        end.conn.attach(Reached { kind, buffer, checked: false }, LEN, 0, false);
+    }
+    ends.iter().for_each(|end| end.conn.commit());
+    ends
+}
+
+/// The same, on their rings in both directions, with nothing in them.
+fn pair_on_rings(kind: Kind) -> [End; 2] {
+    let ends = pair(kind);
+    for (from, to) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
+        assert!(from.conn.try_switch_tx(from.fd()));
+        assert_eq!(from.send(b"first"), Sent::Bytes(5));
+        assert!(to.conn.settle_rx(to.fd()));
+        assert_eq!(to.recv(), Ok(b"first".to_vec()));
+    }
+    ends
+}
+
+fn over_both(test: fn(Kind)) {
+    [Kind::Loopback, Kind::Ism].into_iter().for_each(test);
+}
+
+#[test]
+fn what_went_over_tcp_is_read_in_front_of_the_ring() {
+    over_both(|kind| {
+        let [a, b] = pair(kind);
+        a.send_over_tcp(b"tcp ");
+        assert!(!b.conn.settle_rx(b.fd()) && !a.conn.sends_on_ring());
+        assert!(a.conn.try_switch_tx(a.fd()) && !a.conn.enter_kernel_send());
+        assert_eq!(a.send(b"ring"), Sent::Bytes(4));
+        assert!(b.conn.switch_due() && b.conn.settle_rx(b.fd()));
+        b.await_on_tcp(4);
+        assert_eq!(b.recv(), Ok(b"tcp ring".to_vec()), "{kind:?}");
+        assert_eq!(b.recv(), Err(Got::Empty));
+        assert!(
+            !a.conn.receives_on_ring() && !b.conn.sends_on_ring(),
+            "the other direction is where it was"
+        );
+    });
+}
+
+#[test]
+fn threads_inside_the_kernel_keep_their_direction_on_tcp() {
+    over_both(|kind| {
+        let [a, b] = pair(kind);
+        assert!(a.conn.enter_kernel_send());
+        assert!(!a.conn.try_switch_tx(a.fd()), "its bytes would lie behind the offset");
+        assert_eq!(sys::write(a.fd(), b"tcp"), 3);
+        a.conn.leave_kernel_send();
+        assert!(b.conn.enter_kernel_recv());
+        assert!(a.conn.try_switch_tx(a.fd()));
+        assert_eq!(a.send(b"ring"), Sent::Bytes(4));
+        assert!(b.conn.switch_due() && !b.conn.settle_rx(b.fd()), "it cuts the stream itself");
+        assert_eq!(b.raw_recv(4), b"tcp\0", "{kind:?}");
+        assert_eq!(b.conn.leave_kernel_recv(b.fd(), 4, false), 3, "a doorbell is no payload");
+        assert!(b.conn.receives_on_ring());
+        assert_eq!(b.recv(), Ok(b"ring".to_vec()));
+    });
+}
+
+#[test]
+fn a_sleep_costs_one_doorbell() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        for _ in 0..3 {
+            let before = a.doorbells();
+            assert_eq!(a.send(b"awake"), Sent::Bytes(5));
+            assert_eq!(a.doorbells(), before, "{kind:?}: nobody sleeps");
+            assert_eq!(b.recv(), Ok(b"awake".to_vec()));
+            b.sleep();
+            assert_eq!((a.send(b"on"), a.send(b"ce")), (Sent::Bytes(2), Sent::Bytes(2)));
+            assert_eq!(a.doorbells(), before + 1, "{kind:?}");
+            assert_eq!(b.recv(), Ok(b"once".to_vec()));
+        }
+        let due = b.conn.doorbells_due() as usize;
+        assert_eq!(b.raw_recv(due).len(), due);
+    });
+}
+
+#[test]
+fn a_full_ring_takes_what_its_reader_has_freed() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        let most = (LEN - HEADER_LEN) as usize;
+        assert_eq!(a.send(&vec![1; 2 * most]), Sent::Bytes(most), "{kind:?}");
+        assert_eq!(a.send(b"more"), Sent::Full);
+        assert!(!a.conn.has_space());
+        assert_eq!(b.recv(), Ok(vec![1; 64]));
+        let mut read = 64;
+        while let Ok(bytes) = b.recv() {
+            read += bytes.len();
+        }
+        assert_eq!((read, a.conn.has_space()), (most, true));
+        assert_eq!(a.send(b"more"), Sent::Bytes(4));
+        assert_eq!(b.recv(), Ok(b"more".to_vec()));
+    });
+}
+
+#[test]
+fn what_lies_unread_in_a_ring_that_is_recalled_comes_over_tcp() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        b.sleep();
+        assert_eq!(a.send(b"unread"), Sent::Bytes(6));
+        assert!(b.conn.go_back(b.fd(), crate::reason::STDIO.code(), true), "{kind:?}");
+        assert!(b.conn.sends_are_back() && b.conn.phase().receives_are_back());
+        // The peer learns of it with its next call.
+        assert!(a.conn.flush_takeback(a.fd()));
+        assert_eq!(a.send(b"next"), Sent::Kernel);
+        assert!(a.conn.sends_are_back());
+        a.send_over_tcp(b", next");
+        assert_eq!(b.raw_recv(12), b"unread, next", "{kind:?}: no doorbell in it, nothing missing");
+        assert_eq!(a.recv(), Err(Got::Kernel), "its peer does not send on the ring any more");
+    });
+}
+
+#[test]
+fn an_end_is_seen_behind_the_last_bytes() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        assert_eq!(a.send(b"last"), Sent::Bytes(4));
+        a.conn.shutdown(a.fd(), libc::SHUT_WR);
+        sys::shutdown(a.fd(), libc::SHUT_WR);
+        assert_eq!(a.send(b"late"), Sent::Kernel, "which says EPIPE");
+        assert_eq!((b.recv(), b.recv()), (Ok(b"last".to_vec()), Err(Got::Eof)), "{kind:?}");
+        assert_eq!(b.send(b"answer"), Sent::Bytes(6));
+        assert_eq!(a.recv(), Ok(b"answer".to_vec()));
+        assert_eq!(b.recv(), Err(Got::Eof));
+    });
+}
+
+#[test]
+fn a_close_over_unread_bytes_is_a_reset() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        assert_eq!(b.send(b"unread"), Sent::Bytes(6));
+        a.conn.close(a.fd());
+        assert!(b.conn.peer_gone());
+        assert_eq!(b.send(b"more"), Sent::Kernel, "which says how it ended");
+        assert!(matches!(b.recv(), Err(Got::Err(e)) if e.errno() == libc::ECONNRESET), "{kind:?}");
+        assert_eq!(b.recv(), Err(Got::Eof), "a reset is told once");
+    });
+}
+
+#[test]
+fn a_source_that_fails_is_not_the_device() {
+    over_both(|kind| {
+        let [a, _b] = pair_on_rings(kind);
+        // Out of reach since just now: it may come back.
+        a.conn.window().far_lost.store(sys::coarse_ns(), Relaxed);
+        let failed = a.conn.send_from(a.fd(), 10, |_, _| Err(libc::EIO));
+        assert_eq!(failed, Sent::Err(SendError::Source(libc::EIO)), "{kind:?}");
+        assert_eq!(SendError::Reset.errno(), libc::ECONNRESET);
+    });
+}
+
+#[test]
+fn an_impossible_cursor_ends_its_connection_alone() {
+    over_both(|kind| {
+        let ([_a, b], [c, d]) = (pair_on_rings(kind), pair_on_rings(kind));
+        b.conn.my().prod.store(u64::from(u32::MAX) << 16, Relaxed);
+        assert_eq!(b.recv(), Err(Got::Err(RecvError::Reset)), "{kind:?}");
+        assert_eq!(b.send(b"on"), Sent::Err(SendError::Reset));
+        assert_eq!(b.conn.reason(), crate::reason::VIOLATION);
+        assert_eq!((c.send(b"on"), d.recv()), (Sent::Bytes(2), Ok(b"on".to_vec())));
+    });
+}

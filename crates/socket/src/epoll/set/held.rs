@@ -1,0 +1,319 @@
+//! What may be done to a set while its lock is held: memberships, hooks, the hot list.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{Ordering::*, fence};
+
+use libc::epoll_event;
+use shm::lock::FastGuard;
+use smc::conn::Conn;
+use smc::conn::sleepers::READS;
+
+use super::{Entry, Hot, INDEX_BITS, Set, Spot, State, TAG, TAG_MASK, WATCH};
+use crate::epoll::bells::Ears;
+use crate::epoll::table::{entry, of_conn};
+use crate::fds;
+
+/// The lock of a set is held: the only way to its hot list, to its bells and to the state of its
+/// registrations, one at a time.
+pub struct Held {
+    pub set: &'static Set,
+    index: u32,
+    /// The time, once somebody has asked for it.
+    ticks: u64,
+    /// Since when a sleep lasted that a bell has ended: it may have been for any of the
+    /// connections.
+    pub rung: Option<u64>,
+    _guard: FastGuard<'static, false>,
+}
+
+/// Takes the lock of set `index`; None in a signal handler that interrupted its holder.
+#[inline(always)]
+pub fn held(index: u32, set: &'static Set) -> Option<Held> {
+    let guard = set.lock.lock().ok()?;
+    // For a signal handler that interrupts what follows: see `tables`.
+    shm::words::SET.set(index + 1);
+    Some(Held { set, index, ticks: 0, rung: None, _guard: guard })
+}
+
+/// Whose an event from the kernel is, by its data.
+pub enum Owner {
+    Application,
+    /// A registration that is gone: nobody's.
+    Gone,
+    Entry(u32),
+}
+
+impl Held {
+    /// The time of this look at the set, see `sys::ticks`.
+    #[inline]
+    pub fn ticks(&mut self) -> u64 {
+        if self.ticks == 0 {
+            self.ticks = smc::sys::ticks();
+        }
+        self.ticks
+    }
+
+    #[inline]
+    pub fn hot(&mut self) -> &mut Hot {
+        // SAFETY: the lock is held, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.set.hot.get() }
+    }
+
+    pub fn ears(&mut self) -> &mut Ears {
+        // SAFETY: the lock is held, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.set.ears.get() }
+    }
+
+    /// A registration of this set.
+    #[inline]
+    pub fn state(&mut self, index: u32) -> Option<(&'static Entry, &mut State)> {
+        let e = entry(index)?;
+        // SAFETY: it is a member, which it cannot cease to be while the lock is held; the lock
+        // guards the state of members, and `&mut self` makes this the only reference.
+        e.is_in(self.index).then(|| (e, unsafe { &mut *e.state.get() }))
+    }
+
+    /// The kernel has taken a member anew that it had no more.
+    pub fn readmit(&mut self, index: u32, ev: epoll_event) {
+        self.unhook(index);
+        if let Some((_, st)) = self.state(index) {
+            *st = State::of(ev);
+        }
+    }
+
+    /// Ends a membership.
+    pub fn dismiss(&mut self, index: u32) {
+        self.unhook(index);
+        if let Some((e, _)) = self.state(index) {
+            e.set.store(0, Relaxed);
+        }
+    }
+
+    fn unhook(&mut self, index: u32) {
+        self.cool(index);
+        let s = self.set;
+        if let Some((_, st)) = self.state(index)
+            && core::mem::take(&mut st.hooked)
+        {
+            s.hooked.fetch_sub(1, SeqCst);
+            if st.dormant {
+                s.dormant.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    /// Removes a hooked registration for the application only. Programs that remove and add one
+    /// with every request spare the kernel both; it costs a wake-up if a doorbell rings meanwhile,
+    /// and then the kernel's registration goes, too.
+    pub fn rest(&mut self, index: u32) {
+        if let Some((_, st)) = self.state(index) {
+            (st.dormant, st.enabled, st.urgent) = (true, false, false);
+            self.set.dormant.fetch_add(1, Relaxed);
+            if let Some(spot) = self.spot(index) {
+                // The next sleep is not to stand for it any more.
+                spot.calm = None;
+            }
+        }
+    }
+
+    /// Adds it again; false when the kernel must do that.
+    pub fn revive(&mut self, index: u32, ev: epoll_event) -> bool {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return false };
+        if !st.dormant || !st.hooked {
+            return false;
+        }
+        s.dormant.fetch_sub(1, Relaxed);
+        (st.dormant, st.events, st.data, st.enabled) = (false, ev.events, ev.u64, true);
+        st.look_anew(fds::conn(e.conn()));
+        self.heat(index);
+        // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the
+        // lock.
+        if s.sleepers.any() {
+            self.kick(index);
+        }
+        true
+    }
+
+    /// Whether the application has removed it.
+    pub fn is_dormant(&mut self, index: u32) -> bool {
+        self.state(index).is_some_and(|(_, st)| st.dormant)
+    }
+
+    /// Takes a dormant registration out of the kernel's set.
+    pub fn bury(&mut self, index: u32) {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return };
+        if !st.dormant || !st.hooked {
+            return;
+        }
+        fds::local(e.conn()).removals.store(0, Relaxed);
+        if e.is_named() {
+            s.control(libc::EPOLL_CTL_DEL, e.fd(), epoll_event { events: 0, u64: 0 });
+        }
+        self.unhook(index);
+    }
+
+    /// Changes the kernel's registration to ours; false when that is not possible.
+    pub fn hook(&mut self, index: u32) -> bool {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return true };
+        if st.hooked || st.dormant {
+            return true;
+        }
+        s.tagged.store(true, Relaxed);
+        if !e.is_named() || s.control(libc::EPOLL_CTL_MOD, e.fd(), hooked_event(index, e)) < 0 {
+            return false;
+        }
+        // The change fires the kernel's edge (the socket is writable), so a sleeper wakes and
+        // looks.
+        st.hooked = true;
+        st.look_anew(fds::conn(e.conn()));
+        let hooked = s.hooked.fetch_add(1, SeqCst) as usize + 1;
+        // Here, so that a wait never allocates.
+        let list = &mut self.hot().list;
+        list.reserve(hooked.saturating_sub(list.len()));
+        self.heat(index);
+        true
+    }
+
+    /// Gives the kernel's registration back to the application. Where that is not possible, because
+    /// its number was closed and another one lives, it stays hooked and is served from the kernel's
+    /// readiness.
+    pub fn revert(&mut self, index: u32) {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return };
+        if st.dormant {
+            return self.bury(index);
+        }
+        if !st.hooked || !e.is_named() {
+            return;
+        }
+        let u64 = if st.is(libc::EPOLLONESHOT) { e.tag(index) } else { st.data };
+        // Nothing enabled is not to be had: ERR and HUP always are. `Held::kernel_event` drops
+        // them.
+        let events = if st.enabled { st.events } else { libc::EPOLLONESHOT as u32 };
+        if s.control(libc::EPOLL_CTL_MOD, e.fd(), epoll_event { events, u64 }) >= 0 {
+            self.unhook(index);
+        }
+    }
+
+    /// Wakes a sleeper of the set: changing a registration of a writable socket fires its edge.
+    /// `index` or, if its number is closed, any other one will do.
+    pub fn kick(&mut self, index: u32) {
+        let s = self.set;
+        let rest = (0..).map_while(|at| self.hot().list.get(at).map(|spot| spot.index));
+        // One that another thread is removing the kernel may not have any more.
+        let fires = |e: &Entry, i| {
+            e.is_named() && s.control(libc::EPOLL_CTL_MOD, e.fd(), hooked_event(i, e)) == 0
+        };
+        let _ =
+            core::iter::once(index).chain(rest).find(|&i| entry(i).is_some_and(|e| fires(e, i)));
+    }
+
+    /// Puts a hooked registration on the hot list. If it is there, the next look goes into it.
+    pub fn heat(&mut self, index: u32) {
+        let (wait, ticks) = (self.set.wait.load(Relaxed), self.ticks());
+        if let Some(spot) = self.spot(index) {
+            (spot.idle, spot.since, spot.calm) = (0, ticks, None);
+            return;
+        }
+        let place = self.hot().list.len() as u32 + 1;
+        let Some((e, st)) = self.state(index) else { return };
+        st.hot_at = place;
+        let may_cover =
+            |c: &&Conn| wait != 0 && !c.peer_waits().is_null() && may_cover(e.conn(), c);
+        let covered = e.current().filter(may_cover);
+        covered.inspect(|c| c.cover(wait));
+        let page = covered.map_or(core::ptr::null(), Conn::peer_waits);
+        self.hot().list.push(Spot { index, idle: 0, since: ticks, page, calm: None, sends: false });
+    }
+
+    /// A registration's place on the hot list.
+    #[inline]
+    pub fn spot(&mut self, index: u32) -> Option<&mut Spot> {
+        let (_, st) = self.state(index)?;
+        let at = (st.hot_at as usize).checked_sub(1)?;
+        self.hot().list.get_mut(at)
+    }
+
+    /// Lets the set's wait word stand no more for a registration on the hot list: it is armed by
+    /// itself.
+    pub fn uncover(&mut self, index: u32) {
+        let wait = self.set.wait.load(Relaxed);
+        let Some(spot) = self.spot(index) else { return };
+        if !core::mem::replace(&mut spot.page, core::ptr::null()).is_null()
+            && let Some(c) = entry(index).and_then(Entry::current)
+        {
+            c.uncover(wait);
+        }
+    }
+
+    /// Takes a registration off the hot list.
+    pub fn cool(&mut self, index: u32) {
+        self.uncover(index);
+        let Some((_, st)) = self.state(index) else { return };
+        let place = core::mem::take(&mut st.hot_at);
+        if place == 0 {
+            return;
+        }
+        let at = place as usize - 1;
+        let list = &mut self.hot().list;
+        list.swap_remove(at);
+        if let Some(&moved) = list.get(at)
+            && let Some((_, m)) = self.state(moved.index)
+        {
+            m.hot_at = place;
+        }
+    }
+
+    /// Whose an event is that the kernel reported for this set.
+    pub fn owner(&self, data: u64) -> Owner {
+        let low = data as u32;
+        let index = low & ((1 << INDEX_BITS) - 1);
+        if data & TAG_MASK != TAG {
+            return Owner::Application;
+        }
+        match entry(index) {
+            // Of another process that shares the set over fork.
+            None => Owner::Gone,
+            Some(e) if e.is_in(self.index) && e.tag(index) == data => Owner::Entry(index),
+            Some(_) => Owner::Gone,
+        }
+    }
+
+    /// In a fork child: the parent's threads and wait words are not ours. What is hooked becomes
+    /// hot, armed singly.
+    pub fn start_over(&mut self, members: impl Iterator<Item = u32>) {
+        let hot = self.hot();
+        hot.list.clear();
+        hot.next = 0;
+        self.set.solo.store(true, Relaxed);
+        self.set.wait.store(0, Relaxed);
+        self.set.sleepers.forget();
+        self.ears().forget();
+        for i in members {
+            let Some((_, st)) = self.state(i) else { continue };
+            st.hot_at = 0;
+            if st.hooked {
+                self.heat(i);
+            }
+        }
+    }
+}
+
+fn hooked_event(index: u32, e: &Entry) -> epoll_event {
+    epoll_event { events: WATCH, u64: e.tag(index) }
+}
+
+/// Only one wait can stand for a connection: with several registrations each arms it by itself, and
+/// so does a set beside a thread that sleeps on the connection, perhaps by a bell of its own.
+fn may_cover(conn: u32, c: &Conn) -> bool {
+    // SYNC: alone. Behind the registration; pairs with `bell::Sleep::covers`. Either the thread
+    // sees the registration, or we see the thread.
+    fence(SeqCst);
+    of_conn(conn).nth(1).is_none()
+        && !fds::is_shared(conn)
+        && c.is_committed()
+        && !c.sleepers.others(READS)
+}

@@ -1,0 +1,59 @@
+//! What the target for `syscall` sites does with its input: code of some other program.
+
+use sites::{
+    Flow, Found, Kind, LONGEST_STUB, NUMBERS, VOTES, Wanted, Why, decode, find, jump, places, stub,
+};
+
+/// Each place gets an answer; a window is made of whole instructions around its site, and what it
+/// leads to is made of whole instructions, too, and comes back behind it.
+pub fn sites(code: &[u8]) {
+    let mut wanted: Wanted = [false; NUMBERS];
+    wanted.iter_mut().enumerate().for_each(|(number, wanted)| *wanted = number % 3 != 2);
+    let mut asked = places(code);
+    for (at, found) in find(code, &wanted) {
+        assert_eq!(asked.next(), Some(at));
+        match found {
+            Found::Data => {}
+            Found::Undecided(Why::Votes(votes)) => assert!(votes > 0 && votes < VOTES),
+            Found::Undecided(Why::Room) => {}
+            Found::Unwanted(number) => {
+                assert!(number as usize >= NUMBERS || !wanted[number as usize]);
+                assert_eq!(code[at - 4..at], number.to_le_bytes());
+            }
+            Found::Site(window) => {
+                assert!(window.at == at && window.start <= at && window.end >= at + 2);
+                assert!(window.end - window.start >= 5 && window.end <= code.len());
+                follow(code, &window);
+            }
+        }
+    }
+}
+
+fn follow(code: &[u8], window: &sites::Window) {
+    // Anywhere, as long as one reaches the other.
+    let (base, area) = (0x40_0000, 0x1000_0000);
+    let address = area + sites::AREA_HEAD as u64;
+    let mut out = [0; LONGEST_STUB];
+    let Some(len) = stub(code, base, window, area, address, &mut out) else {
+        // Only a jump of the program's own, to very far away, is out of reach.
+        return assert!(window.kind == Kind::Around);
+    };
+    let (mut at, mut calls, mut last) = (0, 0, Flow::Next);
+    while at < len {
+        let inst = decode(&out[at..len]).expect("a stub is made of instructions");
+        calls += usize::from(out[at..at + inst.len] == [0x0f, 0x05]);
+        at += inst.len;
+        last = inst.flow;
+    }
+    assert!(at == len && calls == 1, "{:02x?}", &out[..len]);
+    assert!(matches!(last, Flow::Jump(_) | Flow::Away));
+    let mut patched = code.to_vec();
+    jump(base, window, address, &mut patched[window.replaced()]).expect("it is near");
+    let there = decode(&patched[window.start..]).expect("a jump");
+    let to = base + (window.start + there.len) as u64;
+    assert!(
+        matches!(there.flow, Flow::Jump(distance) if to.wrapping_add_signed(distance.into()) == address)
+    );
+    let outside = |code: &[u8]| (code[..window.start].to_vec(), code[window.end..].to_vec());
+    assert_eq!(outside(code), outside(&patched));
+}

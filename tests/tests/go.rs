@@ -1,0 +1,104 @@
+//! Go programs that have the C library: the system calls that Go makes itself are followed.
+
+use system_tests::{Case, Outcome, Ports, Side, case, compile, secs};
+
+/// Server and clients, connected through shared memory for at least `ends` ends.
+fn pair(
+    c: &Case,
+    settings: &[(&str, &str)],
+    modes: [&str; 2],
+    more: &[&str],
+    ends: usize,
+) -> Outcome {
+    let herd = compile("herd.go")?;
+    for ports in [Ports::Low, Ports::High] {
+        let (port, program) = (ports.free(), herd.as_os_str());
+        let number = port.to_string();
+        let mut server = c.serve(
+            "server",
+            port,
+            Side::Run.command(program).args([modes[0], &number]).envs(settings.iter().copied()),
+        );
+        let watch = c.watch(&[port]);
+        let client = Side::Run.command(program);
+        let mut client = c.start(
+            "client",
+            { client }.args([modes[1], &number]).args(more).envs(settings.iter().copied()),
+        );
+        let said = client.success(secs(100));
+        assert!(said.contains("done"), "{said}");
+        watch.expect_smcd(ends);
+        assert!(server.running(), "the server has ended: {}", server.stderr());
+        server.stop();
+    }
+    Ok(())
+}
+
+#[test]
+fn many_goroutines() {
+    case("go-herd", |c| pair(c, &[], ["server", "client"], &["300", "60"], 100));
+}
+
+#[test]
+fn one_processor_and_no_preemption() {
+    let settings = [("GOMAXPROCS", "1"), ("GODEBUG", "asyncpreemptoff=1")];
+    case("go-one", |c| pair(c, &settings, ["server", "client"], &["50", "100"], 20));
+}
+
+#[test]
+fn few_goroutines_on_two_processors() {
+    let settings = [("GOMAXPROCS", "2")];
+    case("go-two", |c| pair(c, &settings, ["server", "client"], &["4", "1500"], 2));
+}
+
+#[test]
+fn net_http() {
+    case("go-http", |c| pair(c, &[], ["http", "get"], &["1500"], 1));
+}
+
+/// The other end is a C program.
+#[test]
+fn beside_c() {
+    case("go-and-c", |c| {
+        let (herd, many) = (compile("herd.go")?, compile("many")?);
+        let port = Ports::Low.free();
+        let number = port.to_string();
+        let mut server =
+            c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
+        let watch = c.watch(&[port]);
+        let said = c.client("client", Side::Run, &herd, &["client", &number, "20", "100"]);
+        assert!(said.contains("done"), "{said}");
+        watch.expect_smcd(10);
+        server.stop();
+        Ok(())
+    });
+}
+
+/// One end alone, and both with the setting that says no: TCP, with the same bytes.
+#[test]
+fn alone_or_off() {
+    case("go-alone", |c| {
+        let herd = compile("herd.go")?;
+        let off = |side: Side| {
+            let mut command = side.command(&herd);
+            command.env("SHORTWIRE_GO", "off");
+            command
+        };
+        for (mut server, mut client) in [
+            (Side::Run.command(&herd), Side::Plain.command(&herd)),
+            (Side::Plain.command(&herd), Side::Run.command(&herd)),
+            (off(Side::Run), off(Side::Run)),
+        ] {
+            let port = Ports::Low.free();
+            let number = port.to_string();
+            let mut server = c.serve("server", port, server.args(["server", &number]));
+            let watch = c.watch(&[port]);
+            let said =
+                c.start("client", client.args(["client", &number, "20", "100"])).success(secs(60));
+            assert!(said.contains("done"), "{said}");
+            watch.expect_tcp();
+            server.stop();
+        }
+        Ok(())
+    });
+}
