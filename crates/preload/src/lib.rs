@@ -41,6 +41,9 @@ extern "C" fn fini() {
 
 extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
     next::find_all();
+    if let Some(offset) = next::rseq() {
+        smc::sys::has_rseq_at(offset);
+    }
     smc::release::built_from(env!("SHORTWIRE_BUILD"));
     socket::kernel::set(&libc_kernel::LIBC);
     // SAFETY: a look into the auxiliary vector.

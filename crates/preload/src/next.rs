@@ -37,6 +37,22 @@ macro_rules! next {
     };
 }
 
+/// Where libc, from glibc 2.35 on, has an rseq(2) area for each thread, counted from the thread's
+/// pointer.
+pub fn rseq() -> Option<isize> {
+    let look = |name: &core::ffi::CStr| {
+        // SAFETY: a NUL-terminated name.
+        let p = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        (!p.is_null()).then_some(p)
+    };
+    // SAFETY: an unsigned int of libc's, which is set before any constructor runs: 0 if the kernel
+    // has refused the registration, or somebody else does it.
+    let size = unsafe { look(c"__rseq_size")?.cast::<u32>().read() };
+    // SAFETY: a ptrdiff_t of libc's, likewise.
+    let offset = unsafe { look(c"__rseq_offset")?.cast::<isize>().read() };
+    (size > 0).then_some(offset)
+}
+
 extern "C" fn missing() -> c_long {
     crate::set_errno(libc::ENOSYS);
     -1

@@ -108,11 +108,19 @@ impl<const SHARED: bool> FastLock<SHARED> {
     /// Takes the lock if it is free; never waits, nor takes it over from an owner that died.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<FastGuard<'_, SHARED>> {
+        self.try_lock_near(0)
+    }
+
+    /// As [`Self::try_lock`], for a section whose frame lies so many bytes nearer to the program's
+    /// than those of the lock's other sections: these would take it for one that they have
+    /// interrupted, if the thread left it by a jump.
+    #[inline(always)]
+    pub fn try_lock_near(&self, nearer: u32) -> Option<FastGuard<'_, SHARED>> {
         let me = thread::thread_id();
         // SYNC: lock. Pairs with the release in `unlock`.
         let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
         free.ok().map(|_| {
-            self.frame.store(here(&me), Ordering::Relaxed);
+            self.frame.store(here(&me).wrapping_sub(nearer >> 4), Ordering::Relaxed);
             self.guard()
         })
     }

@@ -27,6 +27,7 @@ mod options;
 pub mod phase;
 mod pieces;
 mod place;
+mod quick;
 mod reach;
 mod ready;
 mod recall;

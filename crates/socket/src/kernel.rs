@@ -121,12 +121,18 @@ pub fn will_cancel() {
     CANCELS.store(true, SeqCst);
 }
 
+/// Whether one was, perhaps this one.
+#[inline(always)]
+pub(crate) fn may_cancel() -> bool {
+    CANCELS.load(Relaxed)
+}
+
 /// What a call that POSIX makes a cancellation point does first: one that finds data, room or
 /// events never sleeps, and a thread that always finds some could not be cancelled. Nothing is held
 /// here: a thread that ends leaves its hooks as it would by a jump.
 #[inline(always)]
 pub(crate) fn cancellation_point() {
-    if CANCELS.load(Relaxed) {
+    if may_cancel() {
         get().test_cancel();
     }
 }

@@ -11,7 +11,7 @@ use crate::fds::{self, Port};
 use crate::pieces::{empty_msg, of_message, with_rest, within_most};
 use crate::settle::{after_op, finish_upgrade, settle};
 use crate::wait::{self, Stay};
-use crate::{epoll, fail, kernel, option};
+use crate::{epoll, fail, kernel, option, spin};
 
 /// A receive on a connection. `kernel` is the plain call with the given flags.
 fn receive(
@@ -259,6 +259,32 @@ fn after_kernel(port: Port, r: isize, peek: bool, into: Option<Pieces>) -> Optio
     Some(if r > 0 { payload as isize } else { r })
 }
 
+/// Fast path on a ring that has data: what one buffer takes of it. None: nothing was done.
+#[inline(always)]
+fn at_once(port: Port, iov: &[iovec], flags: i32) -> Option<isize> {
+    let Port { conn: c, fd, .. } = port;
+    let [piece] = iov else { return None };
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0
+        || !c.phase().receives_on_ring()
+        || c.identity.user_rcvlowat.load(Relaxed) > 1
+        || kernel::may_cancel()
+    {
+        return None;
+    }
+    // SAFETY: the application's buffer.
+    let look = || unsafe { c.recv_at_once(fd, piece.iov_base.cast(), piece.iov_len) };
+    let n = match look() {
+        None if flags & libc::MSG_DONTWAIT == 0
+            && c.peer_elsewhere()
+            && spin::is_early(&c.identity.spin, || c.has_news()) =>
+        {
+            look()
+        }
+        n => n,
+    };
+    n.map(|n| n as isize)
+}
+
 /// Fast path while no upgrade has begun: make the plain call and count one operation. Err:
 /// `receive` goes on with this stay on the general path.
 #[inline(always)]
@@ -305,7 +331,10 @@ pub unsafe fn recv(fd: i32, iov: &[iovec], flags: i32, plain: impl Fn() -> isize
     let Some(port) = fds::port(fd) else { return plain() };
     match untouched(port, flags, &plain) {
         Ok(r) => r,
-        Err(stay) => within_most(iov, |iov| recv_pieces(port.index, stay, iov, flags, &plain)),
+        Err(stay) => match at_once(port, iov, flags) {
+            Some(n) => n,
+            None => within_most(iov, |iov| recv_pieces(port.index, stay, iov, flags, &plain)),
+        },
     }
 }
 

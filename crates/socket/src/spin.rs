@@ -12,6 +12,31 @@ const BEST: u32 = 16;
 /// One wait in so many is a probe while spinning does not pay.
 const PROBE: u32 = 32;
 
+/// In a score: the last wait found a descriptor that blocks.
+const BLOCKS: u32 = 1 << 31;
+/// Looks, of a few nanoseconds each, of a receive that probably blocks, in front of the system call
+/// that asks whether it does.
+const EARLY: u32 = 256;
+
+/// Notes whether a wait that is accounted to `score` may sleep.
+pub fn note(score: &AtomicU32, blocks: bool) {
+    let s = score.load(Relaxed);
+    if (s & BLOCKS != 0) != blocks {
+        score.store(s ^ BLOCKS, Relaxed);
+    }
+}
+
+/// Whether `done` comes true within a few looks; none where the last wait did not block, or spinning
+/// does not pay.
+#[inline]
+pub fn is_early(score: &AtomicU32, mut done: impl FnMut() -> bool) -> bool {
+    let s = score.load(Relaxed);
+    s & BLOCKS != 0
+        && s & 0xff >= PAYS
+        && CONFIG.spin_ns.load(Relaxed) != 0
+        && (0..EARLY).any(|_| done())
+}
+
 /// How well spinning has paid, and whether to try now.
 pub struct Spin<'a> {
     score: &'a AtomicU32,
@@ -24,12 +49,17 @@ impl<'a> Spin<'a> {
             return None;
         }
         let s = score.load(Relaxed);
-        let (level, skipped) = (s & 0xff, s >> 8);
+        let (level, skipped) = (s & 0xff, (s & !BLOCKS) >> 8);
         if level < PAYS && skipped < PROBE {
-            score.store(level | (skipped + 1) << 8, Relaxed);
+            score.store(s & BLOCKS | level | (skipped + 1) << 8, Relaxed);
             return None;
         }
         Some(Self { score })
+    }
+
+    /// Keeps what has come of it.
+    fn judge(&self, level: u32) {
+        self.score.store(self.score.load(Relaxed) & BLOCKS | level, Relaxed);
     }
 
     /// Spins until `done` or the budget is spent. `done` is asked every few dozen cycles.
@@ -41,7 +71,7 @@ impl<'a> Spin<'a> {
         loop {
             for _ in 0..8 {
                 if done() {
-                    self.score.store((level + 2).min(BEST), Relaxed);
+                    self.judge((level + 2).min(BEST));
                     return true;
                 }
                 core::hint::spin_loop();
@@ -52,7 +82,7 @@ impl<'a> Spin<'a> {
             // means shorter ones not.
             let preempted = now - last > (budget / 2).max(50_000);
             if now - start > budget || preempted {
-                self.score.store(level.saturating_sub(if preempted { 8 } else { 2 }), Relaxed);
+                self.judge(level.saturating_sub(if preempted { 8 } else { 2 }));
                 return false;
             }
             last = now;

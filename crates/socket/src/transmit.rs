@@ -196,6 +196,26 @@ fn ahead(from: &Pieces, len: usize, kernel: impl FnOnce(&Pieces) -> isize) -> is
     kernel(&Pieces::new(&few[..n]))
 }
 
+/// Fast path on a ring with room for one buffer. None: nothing was done.
+#[inline(always)]
+fn at_once(port: Port, iov: &[iovec], flags: i32) -> Option<isize> {
+    let Port { conn: c, fd, .. } = port;
+    let [piece] = iov else { return None };
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0
+        || !c.phase().sends_on_ring()
+        || deferred::any()
+        || kernel::may_cancel()
+    {
+        return None;
+    }
+    // SAFETY: the application's buffer.
+    let n = unsafe { c.send_at_once(fd, piece.iov_base.cast(), piece.iov_len) }?;
+    if deferred::any() {
+        transmit_deferred(port);
+    }
+    Some(n as isize)
+}
+
 /// Fast path while no upgrade has begun: make the plain call and count one operation. None: use the
 /// general path.
 #[inline(always)]
@@ -241,8 +261,11 @@ fn touched(port: Port, r: isize) -> isize {
 #[inline(always)]
 pub unsafe fn send(fd: i32, iov: &[iovec], flags: i32, plain: impl Fn() -> isize) -> isize {
     let Some(port) = fds::port(fd) else { return plain() };
-    match untouched(port, flags, &plain) {
-        Some(r) => r,
+    if let Some(r) = untouched(port, flags, &plain) {
+        return r;
+    }
+    match at_once(port, iov, flags) {
+        Some(n) => n,
         None => within_most(iov, |iov| send_pieces(port, iov, flags, &plain)),
     }
 }

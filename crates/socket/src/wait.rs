@@ -17,7 +17,7 @@ use smc::sys;
 use crate::bell::{LIMITS, Sleep, Woken};
 use crate::fds::{self, Port, drain};
 use crate::kernel::{self, poll_one};
-use crate::spin::Spin;
+use crate::spin::{self, Spin};
 
 fn now() -> u64 {
     kernel::get().now_ns()
@@ -133,7 +133,9 @@ pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     if !dontwait && conn.peer_elsewhere() && is_soon_there() {
         return Ok(None);
     }
-    if dontwait || stay.is_nonblocking() {
+    let at_once = dontwait || stay.is_nonblocking();
+    spin::note(&conn.identity.spin, !at_once);
+    if at_once {
         conn.look_now_and_then(fd, sys::ticks());
         return if conn.ready(fd) & IN != 0 { Ok(None) } else { Err(libc::EAGAIN) };
     }

@@ -74,19 +74,29 @@ impl Conn {
     /// Bytes that may be unread in the peer's ring.
     #[inline(always)]
     pub(super) fn tx_room(&self) -> u32 {
+        self.tx_room_in(self.window())
+    }
+
+    #[inline(always)]
+    pub(super) fn tx_room_in(&self, w: &Window) -> u32 {
         room(
-            self.window().peer_size.load(Relaxed),
+            w.peer_size.load(Relaxed),
             self.identity.bounds.load(Relaxed),
-            self.my().cpu.load(Relaxed),
+            header(&w.my).cpu.load(Relaxed),
         )
     }
 
     /// Bytes that may be unread in our ring.
     #[inline(always)]
     pub fn rx_room(&self) -> u32 {
+        self.rx_room_in(self.window())
+    }
+
+    #[inline(always)]
+    pub(super) fn rx_room_in(&self, w: &Window) -> u32 {
         room(
-            self.window().my_size.load(Relaxed),
-            self.my().cpu.load(Relaxed),
+            w.my_size.load(Relaxed),
+            header(&w.my).cpu.load(Relaxed),
             self.identity.bounds.load(Relaxed),
         )
     }

@@ -73,6 +73,14 @@ impl<T: Repair> Locked<T> {
         self.lock.try_lock().map(|guard| Held { _guard: guard, state: self.state.get() })
     }
 
+    /// The state, if nobody is inside, for a section whose frame lies `nearer` (see
+    /// [`FastLock::try_lock_near`]).
+    #[inline(always)]
+    pub fn try_lock_near(&self, nearer: u32) -> Option<Held<'_, T>> {
+        let guard = self.lock.try_lock_near(nearer)?;
+        Some(Held { _guard: guard, state: self.state.get() })
+    }
+
     /// The state as it is, whoever holds the lock. Only plain words may be read of it, and none be
     /// relied on.
     #[inline(always)]

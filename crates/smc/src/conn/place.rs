@@ -175,7 +175,7 @@ impl Reach for Mapped<'_> {
 impl Conn {
     /// Publishes `tx.prod`; false when the owner of the ring has taken it back.
     #[inline(always)]
-    fn publish(&self, reach: Mapped, tx: &mut Tx, cpu: u32) -> bool {
+    pub(super) fn publish(&self, reach: Mapped, tx: &mut Tx, cpu: u32) -> bool {
         let cpu = self.with_bounds(cpu);
         if cpu != tx.cpu {
             tx.cpu = cpu;

@@ -100,7 +100,12 @@ impl Conn {
     /// What lies between us and the peer's buffer.
     #[inline(always)]
     pub(super) fn reach(&self) -> Any<'_> {
-        let window = self.window();
+        self.reach_in(self.window())
+    }
+
+    /// The same, of the connection's own window.
+    #[inline(always)]
+    pub(super) fn reach_in(&self, window: &'static Window) -> Any<'_> {
         if window.far.load(Relaxed) == 0 {
             Any::Mapped(Mapped { my: header(&window.my), peer: header(&window.peer) })
         } else {

@@ -386,9 +386,15 @@ impl Conn {
     /// about a hundred times a second at most, and in the first call after a pause.
     #[inline]
     pub fn look_now_and_then(&self, fd: i32, ticks: u64) {
-        if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::TICKS {
+        if self.is_to_look(ticks) {
             self.look_for_end(fd, ticks);
         }
+    }
+
+    /// Whether it is time for that.
+    #[inline(always)]
+    pub(super) fn is_to_look(&self, ticks: u64) -> bool {
+        ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::TICKS
     }
 
     /// The same about ten times a second: of a connection that the kernel watches beside many

@@ -187,7 +187,7 @@ impl Conn {
         if !peek {
             rx.cons.advance(copied, size);
             self.rx.word.store(rx.cons.wire(), Relaxed);
-            self.confirm(fd, rx);
+            self.confirm(fd, rx, w);
             self.rx.counts.call(copied as usize);
         }
         Got::Bytes(took + copied as usize)
@@ -246,20 +246,21 @@ impl Conn {
     }
 
     /// Tells the peer how far we have read, when that is worth a store, a fence or a doorbell.
-    #[inline]
-    fn confirm(&self, fd: i32, rx: &mut Rx) {
+    #[inline(always)]
+    pub(super) fn confirm(&self, fd: i32, rx: &mut Rx, w: &'static Window) {
         let unread = (rx.prod.pos - rx.cons.pos) as u32;
-        let wanted = self.my().tx_arm.load(Relaxed) != self.rx.rung.load(Relaxed);
+        let my = header(&w.my);
+        let wanted = my.tx_arm.load(Relaxed) != self.rx.rung.load(Relaxed);
         // A writer sleeps only with less than a third free. Whoever empties a quarter of what may
         // be under way passes a fence, so either it sees the writer's arm or the writer sees the
         // space: unfenced stores in between are just early news.
-        let room = self.rx_room();
+        let room = self.rx_room_in(w);
         let step = rx.cons.pos - rx.fenced >= u64::from(room / 4);
         if !(wanted || step || unread == 0) || !self.is_committed() {
             return;
         }
         rx.published = rx.cons.pos;
-        let told = each!(self.reach(), reach => self.confirm_by(reach, rx, wanted || step));
+        let told = each!(self.reach_in(w), reach => self.confirm_by(reach, rx, wanted || step));
         if !told {
             return;
         }
@@ -267,7 +268,6 @@ impl Conn {
         // rung too early, it would only sleep again.
         let unread = self.refresh_rx(rx).unwrap_or(unread);
         if unread <= room / 3 * 2 {
-            let my = self.my();
             // A writer that sleeps in a covering wait has armed this connection too (`arm_space`).
             if self.sends_on_ring() && must_ring(&my.tx_arm, &self.rx.rung) {
                 self.ring(fd, &self.rx.counts);

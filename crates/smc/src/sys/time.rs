@@ -1,12 +1,48 @@
 //! Clocks, and the processor.
 #![allow(unsafe_code)]
 
+use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+
+/// Where libc has registered an rseq(2) area in each thread's own memory, counted from the thread's
+/// pointer; 0: nowhere.
+static RSEQ: AtomicIsize = AtomicIsize::new(0);
+
+/// Each thread has an rseq area `offset` bytes from its thread pointer.
+pub fn has_rseq_at(offset: isize) {
+    RSEQ.store(offset, Relaxed);
+}
+
+/// The processor that the kernel has noted in the thread's rseq area, plus one; 0: there is none.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn noted_cpu() -> u32 {
+    let offset = RSEQ.load(Relaxed);
+    if offset == 0 {
+        return 0;
+    }
+    let cpu: i32;
+    // SAFETY: the thread's own memory, by what libc has said; its second word is the processor, or
+    // negative.
+    unsafe {
+        core::arch::asm!(
+            "mov {cpu:e}, dword ptr fs:[{offset} + 4]", cpu = out(reg) cpu, offset = in(reg) offset,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    if cpu < 0 { 0 } else { (cpu as u32 & 0xfff) + 1 }
+}
+
 /// The processor this thread runs on, plus one (0 where it cannot be told cheaply), and the time in
 /// `ticks`.
 #[inline]
 pub fn cpu_and_ticks() -> (u32, u64) {
     #[cfg(target_arch = "x86_64")]
     {
+        // Unlike `rdtscp`, neither waits for all instructions before it.
+        let cpu = noted_cpu();
+        if cpu != 0 {
+            return (cpu, ticks());
+        }
         let (aux, low, high): (u32, u32, u32);
         // SAFETY: rdtscp reads the time stamp and IA32_TSC_AUX, in which Linux keeps the processor
         // number.
@@ -24,6 +60,13 @@ pub fn cpu_and_ticks() -> (u32, u64) {
 /// The processor, see `cpu_and_ticks`.
 #[inline]
 pub fn cpu() -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let cpu = noted_cpu();
+        if cpu != 0 {
+            return cpu;
+        }
+    }
     cpu_and_ticks().0
 }
 

@@ -1,0 +1,125 @@
+//! The usual send and the usual receive: one buffer, a ring that is mapped here, and nothing under
+//! way that asks for more than a copy. Whatever is not usual is left to `send.rs` and `recv.rs`,
+//! with nothing done.
+#![allow(unsafe_code)]
+
+use shm::cursor::CURSOR_MASK;
+use shm::ring::Ring;
+
+use super::mapped::{Mapped, Sleeper};
+use super::window::Window;
+use super::*;
+use crate::sys;
+
+/// How much nearer to the program's frame the sections here lie than those of `send.rs` and
+/// `recv.rs`, of which some 500 bytes are saved here.
+const NEARER: u32 = 512;
+/// More than this is not sent in one piece, see `put`.
+const MOST: usize = 32 << 10;
+
+impl Conn {
+    /// Receives at most `len` bytes that the peer has sent into our ring; None if there are none,
+    /// or if this receive is no usual one.
+    ///
+    /// # Safety
+    /// The application vouches for `len` bytes at `to`.
+    // Neither this nor `send_at_once` may be inlined: their frames would lie elsewhere in each hook.
+    #[inline(never)]
+    pub unsafe fn recv_at_once(&self, fd: i32, to: *mut u8, len: usize) -> Option<usize> {
+        let mut held = self.rx.state.try_lock_near(NEARER)?;
+        let rx = &mut *held;
+        let ph = self.phase();
+        let usual = ph.receives_freely() && ph.is_committed() && rx.tcp_left == 0;
+        let w = self.window();
+        if !usual || !is_near(w) || sys::faulty(to) {
+            return None;
+        }
+        let size = w.my_size.load(Relaxed);
+        let my = header(&w.my);
+        let mut unread = (rx.prod.pos - rx.cons.pos) as u32;
+        if (unread as usize) < len {
+            let word = my.prod.load(Acquire);
+            // What comes over TCP behind the last of the ring belongs to the same receive.
+            if word & !CURSOR_MASK != 0 {
+                return None;
+            }
+            unread += rx.prod.follow(word, size, size.saturating_sub(unread)).ok()?;
+        }
+        let n = unread.min(len.min(u32::MAX as usize) as u32);
+        if n == 0 {
+            return None;
+        }
+        let base = (w.my.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        // SAFETY: our DMB has HEADER_LEN + size bytes, and the application's buffer `n`.
+        unsafe { Ring::new(base, size).read(&rx.cons, to, n) };
+        rx.cons.advance(n, size);
+        self.rx.word.store(rx.cons.wire(), Relaxed);
+        self.confirm(fd, rx, w);
+        self.rx.counts.call(n as usize);
+        Some(n as usize)
+    }
+
+    /// Sends the `len` bytes at `from`; None if there is no room for all of them, or if this send is
+    /// no usual one.
+    ///
+    /// # Safety
+    /// The application vouches for `len` bytes at `from`.
+    #[inline(never)]
+    pub unsafe fn send_at_once(&self, fd: i32, from: *const u8, len: usize) -> Option<usize> {
+        let mut held = self.tx.state.try_lock_near(NEARER)?;
+        let tx = &mut *held;
+        let (cpu, ticks) = sys::cpu_and_ticks();
+        if self.is_to_look(ticks) {
+            return None;
+        }
+        let w = self.window();
+        let usual = self.phase().sends_freely()
+            && !tx.left
+            && !tx.held
+            && self.identity.path.load(Relaxed) != path::COPY;
+        if !usual || !is_near(w) || !(1..=MOST).contains(&len) || sys::faulty(from) {
+            return None;
+        }
+        let reach = Mapped { my: header(&w.my), peer: header(&w.peer) };
+        let size = w.peer_size.load(Relaxed);
+        let room = self.tx_room_in(w);
+        let mut unread = (tx.prod.pos - tx.cons.pos) as u32;
+        if (room.saturating_sub(unread) as usize) < len {
+            let word = reach.my.cons.load(Acquire);
+            unread -= tx.cons.follow(word, size, unread).ok()?;
+            if (room.saturating_sub(unread) as usize) < len {
+                return None;
+            }
+        }
+        if reach.my.cons.load(Relaxed) & (CLOSED | ABORT) != 0
+            || reach.peer.prod.load(Relaxed) & REVOKED != 0
+        {
+            return None;
+        }
+        let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
+        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached, and the
+        // application's buffer `len`.
+        unsafe { Ring::new(base, size).write(&tx.prod, from, len as u32) };
+        let before = tx.prod.pos;
+        tx.prod.advance(len as u32, size);
+        if self.publish(reach, tx, cpu) {
+            // SAFETY: our own control page, type-stable.
+            let page = unsafe { w.my_waits.load(Relaxed).as_ref() };
+            let sleeper = reach.sleeper(&self.tx.rung, page);
+            if sleeper != Sleeper::Nobody {
+                self.wake(fd, tx, sleeper, false);
+            }
+        } else {
+            // As in `put`: the owner took the ring back between the two.
+            self.leave_ring(tx, before);
+        }
+        self.tx.counts.call(len);
+        Some(len)
+    }
+}
+
+/// Whether the peer's buffer is mapped here, without a checksum for what goes through it.
+#[inline(always)]
+fn is_near(w: &Window) -> bool {
+    w.far.load(Relaxed) == 0 && w.tail.load(Relaxed) == 0
+}
