@@ -276,7 +276,9 @@ fn at_once(port: Port, iov: &[iovec], flags: i32) -> Option<isize> {
     let n = match look() {
         None if flags & libc::MSG_DONTWAIT == 0
             && c.peer_elsewhere()
-            && spin::is_early(&c.identity.spin, || c.has_news()) =>
+            && spin::is_early(&c.identity.spin, c.tx.counts.calls.load(Relaxed), || {
+                c.has_news()
+            }) =>
         {
             look()
         }

@@ -12,11 +12,24 @@ const BEST: u32 = 16;
 /// One wait in so many is a probe while spinning does not pay.
 const PROBE: u32 = 32;
 
-/// In a score: the last wait found a descriptor that blocks.
+/// In a score, beside how well spinning has paid: how many waits were not spun.
+const SKIPPED: u32 = 0xff << 8;
+/// Waits in a row that soon found something, with no send of ours between them.
+const ONE_WAY: u32 = 0xff << 16;
+/// How often we had sent at the last of them, as far as the bits go.
+const SENT: u32 = 0x7f << 24;
+/// The last wait found a descriptor that blocks.
 const BLOCKS: u32 = 1 << 31;
 /// Looks, of a few nanoseconds each, of a receive that probably blocks, in front of the system call
 /// that asks whether it does.
 const EARLY: u32 = 256;
+
+/// So many of `ONE_WAY` are a stream. Its reader takes a message as soon as it is there and so
+/// fights the writer for a cache line with each one.
+const STREAM: u32 = 32;
+/// Hints to the processor, 10 to 50 ns each, for which the reader of a stream leaves it to the
+/// writer. A message waits no longer for that than it would behind the ones of such a stream.
+const LEAVE: u32 = 24;
 
 /// Notes whether a wait that is accounted to `score` may sleep.
 pub fn note(score: &AtomicU32, blocks: bool) {
@@ -27,14 +40,25 @@ pub fn note(score: &AtomicU32, blocks: bool) {
 }
 
 /// Whether `done` comes true within a few looks; none where the last wait did not block, or spinning
-/// does not pay.
+/// does not pay. `sent` is how often the caller has sent on the connection.
 #[inline]
-pub fn is_early(score: &AtomicU32, mut done: impl FnMut() -> bool) -> bool {
+pub fn is_early(score: &AtomicU32, sent: u64, mut done: impl FnMut() -> bool) -> bool {
     let s = score.load(Relaxed);
-    s & BLOCKS != 0
-        && s & 0xff >= PAYS
-        && CONFIG.spin_ns.load(Relaxed) != 0
-        && (0..EARLY).any(|_| done())
+    if s & BLOCKS == 0 || s & 0xff < PAYS || CONFIG.spin_ns.load(Relaxed) == 0 {
+        return false;
+    }
+    let sent = (sent as u32) << SENT.trailing_zeros() & SENT;
+    let streak = if s & SENT == sent { (s & ONE_WAY) >> ONE_WAY.trailing_zeros() } else { 0 };
+    if streak >= STREAM {
+        (0..LEAVE).for_each(|_| core::hint::spin_loop());
+    }
+    let found = (0..EARLY).any(|_| done());
+    let streak = if found { (streak + 1).min(STREAM) } else { 0 };
+    let now = s & !(SENT | ONE_WAY) | sent | streak << ONE_WAY.trailing_zeros();
+    if now != s {
+        score.store(now, Relaxed);
+    }
+    found
 }
 
 /// How well spinning has paid, and whether to try now.
@@ -49,9 +73,9 @@ impl<'a> Spin<'a> {
             return None;
         }
         let s = score.load(Relaxed);
-        let (level, skipped) = (s & 0xff, (s & !BLOCKS) >> 8);
+        let (level, skipped) = (s & 0xff, (s & SKIPPED) >> 8);
         if level < PAYS && skipped < PROBE {
-            score.store(s & BLOCKS | level | (skipped + 1) << 8, Relaxed);
+            score.store(s & !SKIPPED | (skipped + 1) << 8, Relaxed);
             return None;
         }
         Some(Self { score })
@@ -59,7 +83,7 @@ impl<'a> Spin<'a> {
 
     /// Keeps what has come of it.
     fn judge(&self, level: u32) {
-        self.score.store(self.score.load(Relaxed) & BLOCKS | level, Relaxed);
+        self.score.store(self.score.load(Relaxed) & !(SKIPPED | 0xff) | level, Relaxed);
     }
 
     /// Spins until `done` or the budget is spent. `done` is asked every few dozen cycles.
