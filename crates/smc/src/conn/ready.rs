@@ -31,6 +31,11 @@ impl Conn {
     /// lives. That it does not, see `look_now_and_then`.
     pub fn ready(&self, fd: i32) -> u32 {
         let ph = self.phase();
+        if ph.is_plain()
+            && let Some(ev) = self.plainly_ready()
+        {
+            return ev;
+        }
         let mut ev = 0;
         let mut ask = 0i16;
         let mut gone = ph.has(p::DEAD | p::BROKEN);
@@ -118,6 +123,22 @@ impl Conn {
             ev |= HUP;
         }
         ev
+    }
+
+    /// What `ready` says of a connection in the middle of its life: with both directions on rings
+    /// that are mapped here, and no word of an end. None: there is more to look at.
+    #[inline(always)]
+    fn plainly_ready(&self) -> Option<u32> {
+        let Any::Mapped(reach) = self.reach() else { return None };
+        let ends = reach.my.cons.load(Acquire) & ENDS;
+        let prod = reach.my.prod.load(Acquire);
+        let goes_on = ends == 0 && prod & !CURSOR_MASK == 0;
+        let is_whole = reach.my.takeback.load(Relaxed) & 1 == 0 && self.rx.tcp_left() == 0;
+        if !goes_on || !is_whole || self.mark() > 1 {
+            return None;
+        }
+        let reads = if prod != self.rx.word.load(Relaxed) { IN } else { 0 };
+        Some(reads | if self.has_space() { OUT } else { 0 })
     }
 
     /// Changes whenever something new can be read: the edge of edge-triggered epoll.
@@ -219,9 +240,10 @@ impl Conn {
 
     /// At least a third of what may be under way is free: TCP's own rule for "writable".
     pub fn has_space(&self) -> bool {
+        let w = self.window();
         let prod = self.tx.word.load(Relaxed);
-        let cons = self.my().cons.load(Acquire) & CURSOR_MASK;
-        let size = self.window().peer_size.load(Relaxed);
+        let cons = header(&w.my).cons.load(Acquire) & CURSOR_MASK;
+        let size = w.peer_size.load(Relaxed);
         let (pc, cc) = ((prod >> 16) as u32, (cons >> 16) as u32);
         // Unchecked, so only ever a hint: a lying peer makes us try a send that finds the ring
         // full.
@@ -230,8 +252,8 @@ impl Conn {
         } else {
             size.wrapping_sub(cc).wrapping_add(pc)
         };
-        (used <= self.tx_room() / 3 * 2 || self.peer().prod.load(Relaxed) & REVOKED != 0)
-            && !self.out_of_reach()
+        (used <= self.tx_room_in(w) / 3 * 2 || header(&w.peer).prod.load(Relaxed) & REVOKED != 0)
+            && (w.far.load(Relaxed) == 0 || !self.out_of_reach())
     }
 
     /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
