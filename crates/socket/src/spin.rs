@@ -39,12 +39,18 @@ pub fn note(score: &AtomicU32, blocks: bool) {
     }
 }
 
+/// Whether the last wait found a descriptor that blocks.
+#[inline]
+pub fn may_block(score: &AtomicU32) -> bool {
+    score.load(Relaxed) & BLOCKS != 0
+}
+
 /// Whether `done` comes true within a few looks; none where the last wait did not block, or spinning
 /// does not pay. `sent` is how often the caller has sent on the connection.
 #[inline]
 pub fn is_early(score: &AtomicU32, sent: u64, mut done: impl FnMut() -> bool) -> bool {
     let s = score.load(Relaxed);
-    if s & BLOCKS == 0 || s & 0xff < PAYS || CONFIG.spin_ns.load(Relaxed) == 0 {
+    if !may_block(score) || s & 0xff < PAYS || CONFIG.spin_ns.load(Relaxed) == 0 {
         return false;
     }
     let sent = (sent as u32) << SENT.trailing_zeros() & SENT;

@@ -117,8 +117,8 @@ impl Drop for Stay {
     }
 }
 
-/// Looks at the ring before the fcntl that asks for O_NONBLOCK; the reply often arrives in that
-/// time.
+/// Looks at the ring, of a receive that probably blocks, before the fcntl that asks for O_NONBLOCK;
+/// the reply often arrives in that time.
 const FIRST_LOOKS: u32 = 16;
 
 /// Waits until there may be something to read. Err(errno) ends the call: EAGAIN, EINTR, or an end
@@ -130,12 +130,16 @@ pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
     // it has sent over TCP. To say "look again" for that would keep a call that must not wait for
     // as long as the peer likes.
     let is_soon_there = || (0..FIRST_LOOKS).any(|_| conn.has_news()) && conn.ready(fd) & IN != 0;
-    if !dontwait && conn.peer_elsewhere() && is_soon_there() {
+    if !dontwait && spin::may_block(&conn.identity.spin) && conn.peer_elsewhere() && is_soon_there()
+    {
         return Ok(None);
     }
-    let at_once = dontwait || stay.is_nonblocking();
-    spin::note(&conn.identity.spin, !at_once);
-    if at_once {
+    let is_nonblocking = |stay: &mut Stay| {
+        let is = stay.is_nonblocking();
+        spin::note(&conn.identity.spin, !is);
+        is
+    };
+    if dontwait || is_nonblocking(stay) {
         conn.look_now_and_then(fd, sys::ticks());
         return if conn.ready(fd) & IN != 0 { Ok(None) } else { Err(libc::EAGAIN) };
     }

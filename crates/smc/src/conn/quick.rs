@@ -26,12 +26,14 @@ impl Conn {
     // Neither this nor `send_at_once` may be inlined: their frames would lie elsewhere in each hook.
     #[inline(never)]
     pub unsafe fn recv_at_once(&self, fd: i32, to: *mut u8, len: usize) -> Option<usize> {
+        let w = self.window();
+        if !is_near(w) || sys::faulty(to) {
+            return None;
+        }
         let mut held = self.rx.state.try_lock_near(NEARER)?;
         let rx = &mut *held;
         let ph = self.phase();
-        let usual = ph.receives_freely() && ph.is_committed() && rx.tcp_left == 0;
-        let w = self.window();
-        if !usual || !is_near(w) || sys::faulty(to) {
+        if !ph.receives_freely() || !ph.is_committed() || rx.tcp_left != 0 {
             return None;
         }
         let size = w.my_size.load(Relaxed);
@@ -66,18 +68,19 @@ impl Conn {
     /// The application vouches for `len` bytes at `from`.
     #[inline(never)]
     pub unsafe fn send_at_once(&self, fd: i32, from: *const u8, len: usize) -> Option<usize> {
-        let mut held = self.tx.state.try_lock_near(NEARER)?;
-        let tx = &mut *held;
+        let w = self.window();
         let (cpu, ticks) = sys::cpu_and_ticks();
-        if self.is_to_look(ticks) {
+        if !is_near(w)
+            || self.identity.path.load(Relaxed) == path::COPY
+            || self.is_to_look(ticks)
+            || !(1..=MOST).contains(&len)
+            || sys::faulty(from)
+        {
             return None;
         }
-        let w = self.window();
-        let usual = self.phase().sends_freely()
-            && !tx.left
-            && !tx.held
-            && self.identity.path.load(Relaxed) != path::COPY;
-        if !usual || !is_near(w) || !(1..=MOST).contains(&len) || sys::faulty(from) {
+        let mut held = self.tx.state.try_lock_near(NEARER)?;
+        let tx = &mut *held;
+        if !self.phase().sends_freely() || tx.left || tx.held {
             return None;
         }
         let reach = Mapped { my: header(&w.my), peer: header(&w.peer) };
