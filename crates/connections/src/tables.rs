@@ -250,15 +250,12 @@ pub struct Flow {
 
 impl Totals {
     pub(crate) fn of(stats: &Stats) -> Totals {
-        let reasons = stats.reasons.iter().map(|cell| cell.load(Relaxed)).filter(|&cell| cell != 0);
         Totals {
             client: stats.client.load(Relaxed),
             server: stats.server.load(Relaxed),
             handshake_errors: stats.handshake_errors.load(Relaxed),
             fallback: stats.fallback.load(Relaxed),
-            reasons: reasons
-                .map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX)))
-                .collect(),
+            reasons: stats.by_reason(),
             link_groups: stats.link_groups.load(Relaxed),
             violations: stats.violations.load(Relaxed),
             damaged: stats.damaged.load(Relaxed),

@@ -266,7 +266,9 @@ impl Conn {
         self.wakeups.clear();
         self.sleepers.clear();
         self.identity.reset();
-        self.identity.gen_.fetch_add(1, Release);
+        // Nobody else changes it: the slot was free, and lies in no other process's file.
+        let generation = self.identity.gen_.load(Relaxed).wrapping_add(1);
+        self.identity.gen_.store(generation, Release);
     }
 
     /// It stays TCP, goes back to it, or is reset: who keeps a log is told.

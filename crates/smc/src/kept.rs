@@ -174,18 +174,50 @@ mod tests {
         let (file, now, given) = (zeroed::<File>(), zeroed::<Stats>(), zeroed::<Stats>());
         let row = file.row([7, 8]);
         let told = |row: &Row| {
-            let reasons = row.stats.reasons[0].load(Relaxed) & u64::from(u32::MAX);
-            [row.stats.tx.bytes.load(Relaxed), row.stats.fallback.load(Relaxed), reasons]
+            let counted = row.stats.by_reason();
+            (row.stats.tx.bytes.load(Relaxed), row.stats.fallback.load(Relaxed), counted)
         };
+        let [usual, other] = [reason::NOT_YET, reason::MEMORY].map(|reason| reason.code());
         now.tx.bytes.store(100, Relaxed);
-        now.count_fallback(reason::NOT_YET.code());
+        now.count_fallback(usual);
+        now.count_fallback(other);
         row.stats.take(&now, &given);
         row.stats.take(&now, &given);
-        assert_eq!(told(row), [100, 1, 1]);
+        assert_eq!(told(row), (100, 2, vec![(other, 1), (usual, 1)]));
         now.tx.bytes.store(150, Relaxed);
-        now.count_fallback(reason::NOT_YET.code());
+        now.count_fallback(usual);
+        now.count_fallback(other);
         row.stats.take(&now, &given);
-        assert_eq!(told(row), [150, 2, 2]);
+        assert_eq!(told(row), (150, 4, vec![(other, 2), (usual, 2)]));
+    }
+
+    #[test]
+    fn each_reason_has_its_connections_and_the_usual_one_the_rest() {
+        let stats = zeroed::<Stats>();
+        assert_eq!(stats.by_reason(), []);
+        for reason in [
+            reason::NOT_YET,
+            reason::MEMORY,
+            reason::NOT_YET,
+            reason::NOBODY,
+            reason::MEMORY,
+            reason::NOT_YET,
+        ] {
+            stats.count_fallback(reason.code());
+        }
+        let counted = [(reason::MEMORY, 2), (reason::NOBODY, 1), (reason::NOT_YET, 3)];
+        assert_eq!(stats.by_reason(), counted.map(|(reason, n)| (reason.code(), n)));
+        assert_eq!(stats.fallback.load(Relaxed), 6);
+        // An earlier build's count of it stands in both places.
+        stats.add_reason(reason::NOT_YET.code(), 3);
+        assert_eq!(stats.by_reason(), counted.map(|(reason, n)| (reason.code(), n)));
+        // More in the cells than in all: of a process that ends at this moment.
+        stats.add_reason(reason::MEMORY.code(), 9);
+        assert_eq!(
+            stats.by_reason()[..2],
+            [(reason::MEMORY.code(), 11), (reason::NOBODY.code(), 1)]
+        );
+        assert_eq!(stats.by_reason().len(), 2);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Counters of one fork family, in the shape of `smcd stats`.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use crate::reason::NOT_YET;
 
 /// Buckets of request sizes: up to 8, 16, 32, 64, 128, 256, 512, 1024 KiB, and above.
 pub const BUCKETS: usize = 9;
@@ -45,7 +47,7 @@ pub struct Stats {
     pub handshake_errors: AtomicU64,
     /// Connections that have ended and had stayed TCP, all reasons together.
     pub fallback: AtomicU64,
-    /// reason << 32 | count.
+    /// reason << 32 | count. `NOT_YET`, the reason of most, is not counted here: see `by_reason`.
     pub reasons: [AtomicU64; REASONS],
     /// Peers that broke the protocol.
     pub violations: AtomicU64,
@@ -87,8 +89,32 @@ impl Direction {
 impl Stats {
     /// Counts a connection that stays TCP for `reason`.
     pub fn count_fallback(&self, reason: u32) {
+        // First, so that `by_reason` never finds a reason without its connection.
         self.fallback.fetch_add(1, Relaxed);
-        self.add_reason(reason, 1);
+        // A short connection pays for one count, not two.
+        if reason != NOT_YET.code() {
+            self.add_reason(reason, 1);
+        }
+    }
+
+    /// Reason codes, and how many connections stayed TCP for each. `NOT_YET` has what no cell has
+    /// counted: also reasons that came when all `REASONS` cells had another one.
+    pub fn by_reason(&self) -> Vec<(u32, u64)> {
+        // In this order: a connection that ends in between is missing from `NOT_YET` in this look,
+        // and would be one too many there in the other.
+        let all = self.fallback.load(Acquire);
+        let cells = self.reasons.iter().map(|cell| cell.load(Relaxed));
+        let mut found: Vec<_> = cells
+            .map(|cell| ((cell >> 32) as u32, cell & u64::from(u32::MAX)))
+            // Earlier builds have counted it there, too.
+            .filter(|&(reason, count)| count > 0 && reason != NOT_YET.code())
+            .collect();
+        let others = found.iter().fold(0, |sum: u64, &(_, count)| sum.saturating_add(count));
+        let rest = all.saturating_sub(others);
+        if rest > 0 {
+            found.push((NOT_YET.code(), rest));
+        }
+        found
     }
 
     /// Counts a reason so many times more.

@@ -240,7 +240,7 @@ pub fn mark(fd: i32, kind: Kind) {
         Kind::Epoll(i) => TAG_EPOLL | u64::from(i),
     };
     forget_stale(fd, w, now);
-    HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    raise_high(fd);
     if (0..=2).contains(&fd) && matches!(kind, Kind::Tcp | Kind::Conn(_)) {
         go_back_for_stdio(fd);
     }
@@ -256,7 +256,7 @@ pub(crate) fn ring(fd: i32) -> Option<u32> {
 pub(crate) fn mark_ring(fd: i32, index: u32) -> bool {
     let Some(w) = word(fd).filter(|_| !has_stopped()) else { return false };
     forget_stale(fd, w, TAG_RING | u64::from(index));
-    HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    raise_high(fd);
     true
 }
 
@@ -316,6 +316,14 @@ pub fn purge(fd: i32) -> i32 {
         forget_stale(fd, w, 0);
     }
     fd
+}
+
+/// It only rises, so most marks need but a look.
+#[inline]
+fn raise_high(fd: i32) {
+    if high() <= fd {
+        HIGH.fetch_max(fd as u32 + 1, Relaxed);
+    }
 }
 
 /// One above the highest descriptor ever marked.

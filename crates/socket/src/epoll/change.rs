@@ -386,11 +386,16 @@ pub fn nest(inner: u32) {
 }
 
 /// The process holds no descriptor of the connection any more.
+#[inline]
 pub fn forget_conn(conn: u32) {
     // SYNC: underway. Behind the change of its last number.
-    if fds::local(conn).regs.load(SeqCst) == 0 {
-        return;
+    if fds::local(conn).regs.load(SeqCst) != 0 {
+        forget_registrations(conn);
     }
+}
+
+#[inline(never)]
+fn forget_registrations(conn: u32) {
     let Some(t) = tables() else { return };
     while let Some((i, e)) = of_conn(conn).next() {
         release(&t, i, e);

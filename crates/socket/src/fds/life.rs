@@ -14,7 +14,10 @@ use crate::ledger;
 #[cold]
 pub(super) fn create(fd: i32) -> Option<Port> {
     let table = table::get()?;
-    if CREATED.fetch_add(1, Relaxed).is_multiple_of(REAP_EVERY) {
+    // Threads that count at once may lose one: the look comes one connection later then.
+    let created = CREATED.load(Relaxed);
+    CREATED.store(created.wrapping_add(1), Relaxed);
+    if created.is_multiple_of(REAP_EVERY) {
         ledger::reap(true, lost_by);
         travel::end_lost(table, LOST_PLACES);
     }
@@ -165,18 +168,25 @@ pub fn is_shared(index: u32) -> bool {
 /// What must precede the close of `fd` in this process; the kernel's close follows.
 pub fn before_close(fd: i32) {
     let Some(w) = word(fd) else { return };
-    if w.load(Relaxed) == 0 || !owner() {
+    let seen = w.load(Acquire);
+    if seen == 0 || !owner() {
         return;
     }
-    if let Kind::Conn(i) = decode(w.load(Acquire))
-        && conn(i).identity.refs.load(Relaxed) > 1
-    {
-        crate::epoll::before_close(i, fd);
+    if seen & TAG_MASK == TAG_CONN && conn(seen as u32).identity.refs.load(Relaxed) > 1 {
+        crate::epoll::before_close(seen as u32, fd);
     }
     // SYNC: underway. In front of the look for notes of it; pairs with `epoll::underway`.
     let old = w.swap(0, SeqCst);
+    if old & TAG_MASK == TAG_CONN {
+        drop_ref(old as u32, fd);
+    } else {
+        close_other(old, fd);
+    }
+}
+
+/// A number that named no connection.
+fn close_other(old: u64, fd: i32) {
     match decode(old) {
-        Kind::Conn(i) => drop_ref(i, fd),
         Kind::Epoll(i) => crate::epoll::forget(i, fd),
         _ => retire_ring(old),
     }
