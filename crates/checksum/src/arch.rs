@@ -1,13 +1,13 @@
 //! The kernels, by instruction set.
 #![allow(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 use crate::{kernel::CopyFn, sum::csum_block_add};
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) mod aarch64;
 pub(crate) mod portable;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 pub(crate) mod x86_64;
 
 /// The bytes behind the last whole 64-bit word, 0 to 7 of them, as a word padded with zero bytes.
@@ -36,11 +36,11 @@ pub(crate) fn last_word(data: &[u8]) -> u64 {
     u64::from_le(word)
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 /// Copies and sums whole blocks, the destination being aligned to their size.
 type StreamFn<const BLOCK: usize> = unsafe fn(&[[u8; BLOCK]], &mut [[u8; BLOCK]]) -> u32;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 /// Copies and sums where the stores of `stream` need a destination that is aligned to `BLOCK`
 /// bytes: what lies before and behind goes through `copy`.
 ///

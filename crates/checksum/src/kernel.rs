@@ -9,7 +9,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use crate::arch;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 use crate::arch::x86_64;
 use crate::batch;
 use crate::cpu;
@@ -44,7 +44,7 @@ static KERNELS: &[Kernel] = &[
         copy: arch::portable::copy,
         copy_nt: arch::portable::copy,
     },
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
     Kernel {
         name: "adc1",
         requires: "nothing",
@@ -53,7 +53,7 @@ static KERNELS: &[Kernel] = &[
         copy: x86_64::carry::copy,
         copy_nt: x86_64::carry::copy_nt,
     },
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
     Kernel {
         name: "adx",
         requires: "ADX",
@@ -62,7 +62,7 @@ static KERNELS: &[Kernel] = &[
         copy: x86_64::carry::copy,
         copy_nt: x86_64::carry::copy_nt,
     },
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
     Kernel {
         name: "adc4",
         requires: "nothing",
@@ -71,7 +71,7 @@ static KERNELS: &[Kernel] = &[
         copy: x86_64::carry::copy,
         copy_nt: x86_64::carry::copy_nt,
     },
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
     Kernel {
         name: "avx2",
         requires: "AVX2",
@@ -80,7 +80,7 @@ static KERNELS: &[Kernel] = &[
         copy: x86_64::avx2::copy,
         copy_nt: x86_64::avx2::copy_nt,
     },
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
     Kernel {
         name: "avx512",
         requires: "AVX-512 F, BW and VL, and BMI2",
@@ -89,7 +89,7 @@ static KERNELS: &[Kernel] = &[
         copy: x86_64::avx512::wide_copy,
         copy_nt: x86_64::avx512::wide_copy_nt,
     },
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
     Kernel {
         name: "avx512vnni",
         requires: "AVX-512 F, BW, VL and VNNI, and BMI2",

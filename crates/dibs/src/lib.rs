@@ -5,8 +5,11 @@
 //! A receiver registers a buffer (DMB) that one peer may write, and tells that peer its token and
 //! what the device says of it. The peer attaches it, and from then on moves data into it: by stores
 //! where the buffer is mapped ([`Reach::Mapped`]), by the device where it is not.
+#![cfg_attr(shortwire_raw, no_std)]
 #![deny(missing_docs)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]
+
+extern crate alloc;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

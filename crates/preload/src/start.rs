@@ -1,6 +1,8 @@
 //! What a program is told before it runs: files first, and its environment, which goes before them.
 #![allow(unsafe_code)]
 
+#[cfg(shortwire_raw)]
+use alloc::vec::Vec;
 use core::ffi::{CStr, c_char, c_int};
 
 use smc::policy::{self, Places, Start};

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 /// Shorter blocks glibc copies with vectors, too, and knows more about.
+#[cfg_attr(shortwire_raw, expect(dead_code, reason = "glibc is not there"))]
 const WIDE: usize = 1024;
 
 /// As [`core::ptr::copy_nonoverlapping`] for bytes, for long blocks at any distance.
@@ -16,7 +17,9 @@ const WIDE: usize = 1024;
 /// As for [`core::ptr::copy_nonoverlapping`].
 #[inline(always)]
 pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // Whoever enters without libc keeps 128 bits of each vector register for the program: the upper
+    // ones may not be touched there.
+    #[cfg(all(target_arch = "x86_64", not(miri), not(shortwire_raw)))]
     if len >= WIDE && std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the caller's obligation; the processor has AVX2; at least WIDE bytes.
         return unsafe { avx2(src, dst, len) };
@@ -26,7 +29,7 @@ pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
 }
 
 /// At least 32 bytes.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(miri), not(shortwire_raw)))]
 #[expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "loads and stores of one copy, which one argument covers"

@@ -6,6 +6,7 @@
 //! changed, so a value that was left begins anew, and what it was is not even dropped.
 #![allow(unsafe_code)]
 
+use alloc::vec::Vec;
 use crate::FastLock;
 use core::cell::UnsafeCell;
 

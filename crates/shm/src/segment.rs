@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed};
 use rustix::process::{Resource, getrlimit};
-use std::sync::Arc;
+use alloc::sync::Arc;
 
 /// Lengths are multiples of it, also where the kernel's pages are larger.
 pub const PAGE: usize = 4096;

@@ -13,10 +13,15 @@ pub static SET: Word<8> = Word;
 /// The epoll set whose turn of epoll_ctl the thread has, likewise, see `epoll::table`.
 pub static TURN: Word<12> = Word;
 
+/// Where the words lie in the block that GS leads to, where there is no libc. There are 16 bytes of
+/// them, all zero in a new thread.
+#[cfg(shortwire_raw)]
+pub const BLOCK: usize = 16;
+
 /// A word at `AT` bytes of the thread's own memory.
 pub struct Word<const AT: usize>;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 mod imp {
     // Of the initial-exec model: at a fixed distance from the thread's pointer. The dynamic linker
     // keeps room for that much, also for a library that is loaded late.
@@ -57,6 +62,41 @@ mod imp {
                     "mov {at}, qword ptr [rip + shortwire_thread_words@GOTTPOFF]",
                     "mov dword ptr fs:[{at} + {offset}], {value:e}",
                     at = out(reg) _, value = in(reg) value, offset = const AT,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+    }
+}
+
+/// Without libc FS is the program's, and nothing of ours lies behind it. GS leads to a block that the
+/// front gives each thread, in which the words have a place of their own.
+#[cfg(shortwire_raw)]
+mod imp {
+    impl<const AT: usize> super::Word<AT> {
+        /// Its value in this thread.
+        #[inline(always)]
+        pub fn get(&self) -> u32 {
+            let value: u32;
+            // SAFETY: the front has set GS before anything else runs.
+            unsafe {
+                core::arch::asm!(
+                    "mov {value:e}, dword ptr gs:[{offset}]",
+                    value = out(reg) value, offset = const super::BLOCK + AT,
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+            value
+        }
+
+        /// Changes it in this thread.
+        #[inline(always)]
+        pub fn set(&self, value: u32) {
+            // SAFETY: as in `get`.
+            unsafe {
+                core::arch::asm!(
+                    "mov dword ptr gs:[{offset}], {value:e}",
+                    value = in(reg) value, offset = const super::BLOCK + AT,
                     options(nostack, preserves_flags)
                 );
             }

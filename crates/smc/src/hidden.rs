@@ -4,6 +4,7 @@
 //! they would be without us, and the preload layer knows their numbers, so that a loop over `close`
 //! leaves them alone.
 
+use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 

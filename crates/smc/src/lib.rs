@@ -5,9 +5,12 @@
 //! processes share that have connections in common and `shortwire ss` reads, `census` its list of
 //! link groups. Nothing here waits, and no system call goes through libc: the crate runs inside the
 //! hooks of a preloaded library.
+#![cfg_attr(shortwire_raw, no_std)]
 #![cfg(not(loom))]
 #![deny(missing_docs)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]
+
+extern crate alloc;
 
 pub mod bar;
 pub mod broker;

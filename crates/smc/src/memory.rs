@@ -1,6 +1,7 @@
 //! How much memory this process may have: the machine's, or that of its control groups where it is
 //! less.
 
+use alloc::vec;
 use rustix::fs::{Mode, OFlags, open};
 
 /// Longest path of a control group that is looked at.

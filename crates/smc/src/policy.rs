@@ -12,6 +12,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
+use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 

@@ -3,11 +3,15 @@
 //! libraries are opened at run time, so that nothing depends on them where there is no RDMA. Tests
 //! compare sizes and offsets with the headers.
 #![allow(unsafe_code)]
+// Without libc nothing can be opened, and the tables are filled by the software alone.
+#![cfg_attr(shortwire_raw, allow(dead_code))]
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
+#[cfg(not(shortwire_raw))]
 use core::ptr::null_mut;
 use libc::sockaddr;
-use std::ffi::CStr;
+use core::ffi::CStr;
+#[cfg(not(shortwire_raw))]
 use std::sync::OnceLock;
 
 mod structs;
@@ -223,6 +227,7 @@ fn open(name: &CStr) -> *mut c_void {
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }
 }
 
+#[cfg(not(shortwire_raw))]
 impl Api {
     /// The system's libraries; None if one of them, or a function, is missing.
     pub fn system() -> Option<&'static Self> {
@@ -235,6 +240,7 @@ impl Api {
     }
 }
 
+#[cfg(not(shortwire_raw))]
 impl Ibv {
     /// The system's library; None if it, or a function, is missing.
     pub fn system() -> Option<&'static Self> {
@@ -244,5 +250,23 @@ impl Ibv {
             if library.is_null() { None } else { Ibv::load(library, null_mut()) }
         };
         SYSTEM.get_or_init(load).as_ref()
+    }
+}
+
+/// Without libc nothing can be loaded, and only the provider in software is left.
+#[cfg(shortwire_raw)]
+impl Api {
+    /// None.
+    pub fn system() -> Option<&'static Self> {
+        None
+    }
+}
+
+/// See there.
+#[cfg(shortwire_raw)]
+impl Ibv {
+    /// None.
+    pub fn system() -> Option<&'static Self> {
+        None
     }
 }

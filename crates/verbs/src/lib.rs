@@ -6,9 +6,12 @@
 //!
 //! Handles belong to the process that made them: none is of any use in the child of a fork. The
 //! child of a vfork is in the memory of its parent, and uses them in its stead.
+#![cfg_attr(shortwire_raw, no_std)]
 #![deny(missing_docs)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 #![allow(unsafe_code)]
+
+extern crate alloc;
 
 pub mod abi;
 pub mod far;

@@ -1,6 +1,7 @@
 //! Bytes out of our ring to the application.
 #![allow(unsafe_code)]
 
+use alloc::vec;
 use super::Pieces;
 use super::reach::{Reach, each};
 use super::*;

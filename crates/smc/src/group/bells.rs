@@ -3,6 +3,7 @@
 //! over the channel of first contact and says so in the same page. Of different users: the wait
 //! sends the peer the end to write to, and says in the page that it listens.
 
+use alloc::vec::Vec;
 use super::*;
 use crate::channel;
 use crate::conn;

@@ -16,6 +16,8 @@ mod front;
 mod lane;
 mod set;
 
+use alloc::vec::Vec;
+use alloc::boxed::Box;
 use super::addresses::Addresses;
 use super::*;
 use crate::channel::{self, Silence};

@@ -1,6 +1,7 @@
 //! Descriptors and files.
 #![allow(unsafe_code)]
 
+use alloc::format;
 use core::ffi::{CStr, c_int};
 
 use super::raw::syscall;

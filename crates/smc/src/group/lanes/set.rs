@@ -1,6 +1,7 @@
 //! The lanes of one link group, and the channel of first contact that is kept beside them.
 #![allow(unsafe_code)]
 
+use alloc::vec::Vec;
 use super::*;
 
 /// Of a link group.

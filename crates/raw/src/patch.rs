@@ -1,0 +1,123 @@
+//! Puts a jump in the place of each system call of a mapped image that may concern a connection.
+//!
+//! All of them or none: a read that is seen beside a write that is not would put wrong bytes on a
+//! connection, and a thread whose making is missed would share its creator's stack.
+
+use core::slice;
+
+use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, NUMBERS, Wanted};
+use smc::sys;
+
+use crate::entry;
+
+const PAGE: usize = 4096;
+
+/// The calls that are seen here: those of connections, and those by which a thread ends, asks for
+/// the name of its program or would take GS.
+pub static WANTED: Wanted = {
+    let mut wanted = sites::OF_CONNECTIONS;
+    let more = [libc::SYS_exit, libc::SYS_readlink, libc::SYS_readlinkat, libc::SYS_arch_prctl];
+    let mut i = 0;
+    while i < more.len() {
+        assert!((more[i] as usize) < NUMBERS);
+        wanted[more[i] as usize] = true;
+        i += 1;
+    }
+    wanted
+};
+
+/// What is in a segment that has been mapped with code.
+pub struct Code {
+    pub at: usize,
+    pub len: usize,
+}
+
+impl Code {
+    fn bytes(&self) -> &'static [u8] {
+        // SAFETY: mapped by the loader, readable, for good.
+        unsafe { slice::from_raw_parts(self.at as *const u8, self.len) }
+    }
+
+    /// How many jumps are to be put here; None if a site is undecided.
+    pub fn count(&self) -> Option<usize> {
+        let mut n = 0;
+        for (_, found) in sites::find(self.bytes(), &WANTED) {
+            match found {
+                Found::Data | Found::Unwanted(_) => {}
+                Found::Site(_) => n += 1,
+                Found::Undecided(_) => return None,
+            }
+        }
+        Some(n)
+    }
+
+    /// Puts them, `n` as `count` has told. None if that cannot be done: the program is then not to be
+    /// started from this memory.
+    pub fn patch(&self, n: usize) -> Option<()> {
+        if n == 0 {
+            return Some(());
+        }
+        let len = (AREA_HEAD + n * LONGEST_STUB).next_multiple_of(PAGE);
+        let area = map_near(self, len)?;
+        put(area, &sites::area_head(entry::address(), &WANTED));
+        let pages = self.at / PAGE * PAGE;
+        let pages = (pages, (self.at + self.len).next_multiple_of(PAGE) - pages);
+        // The windows are judged by the program as it was: a jump would be taken for code of its own.
+        let windows = sites::find(self.bytes(), &WANTED).filter_map(|(_, found)| match found {
+            Found::Site(window) => Some(window),
+            _ => None,
+        });
+        let windows: alloc::vec::Vec<_> = windows.collect();
+        protect(pages, libc::PROT_READ | libc::PROT_WRITE)?;
+        let code = self.bytes();
+        for (i, window) in windows.iter().enumerate() {
+            let mut bytes = [0; LONGEST_STUB];
+            let stub = area + AREA_HEAD + i * LONGEST_STUB;
+            let base = self.at as u64;
+            let len = sites::stub(code, base, window, area as u64, stub as u64, &mut bytes)?;
+            put(stub, &bytes[..len]);
+            let mut bytes = [0; LONGEST_WINDOW];
+            let bytes = &mut bytes[..window.replaced().len()];
+            sites::jump(base, window, stub as u64, bytes)?;
+            put(self.at + window.start, bytes);
+        }
+        protect(pages, libc::PROT_READ | libc::PROT_EXEC)?;
+        protect((area, len), libc::PROT_READ | libc::PROT_EXEC)
+    }
+}
+
+fn put(at: usize, bytes: &[u8]) {
+    // SAFETY: in the area, or in code that is writable now and runs later.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+}
+
+fn protect((at, len): (usize, usize), how: i32) -> Option<()> {
+    // SAFETY: pages of the image or of the area, which nobody else uses now.
+    (unsafe { sys::by_number(libc::SYS_mprotect, at, len, how as usize, 0, 0, 0) } == 0).then_some(())
+}
+
+/// New memory that each byte of the code reaches by a jump, and the other way round: behind it, where
+/// the program's heap will not grow into it, or in front.
+fn map_near(code: &Code, len: usize) -> Option<usize> {
+    const STEP: usize = 16 << 20;
+    const FAR: usize = 1 << 30;
+    let behind = (code.at + code.len + FAR).next_multiple_of(PAGE);
+    let front = code.at / PAGE * PAGE;
+    let places = (0..32).map(|i| behind + i * STEP);
+    let places = places.chain((1..32).filter_map(|i| front.checked_sub(len + (i - 1) * STEP)));
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    places.filter(|place| *place > 0).find(|&place| {
+        let (access, flags) = (access as usize, flags as usize);
+        // SAFETY: a fresh mapping, where nothing is.
+        let at = unsafe {
+            sys::by_number(libc::SYS_mmap, place, len, access, flags, usize::MAX, 0)
+        };
+        // A kernel before 4.17 takes the place for a hint.
+        if at > 0 && at as usize != place {
+            // SAFETY: mapped just now.
+            unsafe { sys::unmap(at as *mut u8, len) };
+        }
+        at > 0 && at as usize == place
+    })
+}
