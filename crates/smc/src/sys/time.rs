@@ -13,7 +13,7 @@ pub fn has_rseq_at(offset: isize) {
 }
 
 /// The processor that the kernel has noted in the thread's rseq area, plus one; 0: there is none.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 #[inline(always)]
 fn noted_cpu() -> u32 {
     let offset = RSEQ.load(Relaxed);
@@ -30,6 +30,12 @@ fn noted_cpu() -> u32 {
         );
     }
     if cpu < 0 { 0 } else { (cpu as u32 & 0xfff) + 1 }
+}
+
+/// Without libc nobody registers any.
+#[cfg(all(target_arch = "x86_64", shortwire_raw))]
+fn noted_cpu() -> u32 {
+    0
 }
 
 /// The processor this thread runs on, plus one (0 where it cannot be told cheaply), and the time in
