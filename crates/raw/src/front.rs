@@ -13,6 +13,7 @@ use socket::{
 };
 
 use crate::entry::Call;
+use crate::exec;
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
 fn ms(timeout: c_int) -> Option<u64> {
@@ -251,6 +252,8 @@ pub unsafe fn answer(call: &Call) -> Option<isize> {
                 rights::leave_for(number, a, b);
                 return None;
             }
+            libc::SYS_readlink => return exec::read_name(a, b, c),
+            libc::SYS_readlinkat => return exec::read_name(b, c, d),
             libc::SYS_io_uring_setup => uring::setup(b as _, plain),
             libc::SYS_io_uring_enter => {
                 let enter = |submit: u32, wait: u32, flags: u32| {
