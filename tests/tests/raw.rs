@@ -17,7 +17,11 @@ fn built(c: &Case, name: &str, command: &mut Command) -> PathBuf {
 /// The C program with many connections, by a compiler and its options.
 fn many(c: &Case, name: &str, compiler: &str, how: &[&str]) -> Result<PathBuf, Skip> {
     let compiler = need(compiler)?;
-    Ok(built(c, name, Command::new(compiler).args(["-O2", "-pthread"]).args(how).arg(prog("many.c"))))
+    Ok(built(
+        c,
+        name,
+        Command::new(compiler).args(["-O2", "-pthread"]).args(how).arg(prog("many.c")),
+    ))
 }
 
 /// The Go program without the C library, by which it is static.
@@ -41,7 +45,13 @@ fn raw(program: &Path) -> Command {
 }
 
 /// Server and clients, connected through shared memory for at least `ends` ends.
-fn pair(c: &Case, server: &mut Command, client: &mut Command, more: &[&str], ends: usize) -> Outcome {
+fn pair(
+    c: &Case,
+    server: &mut Command,
+    client: &mut Command,
+    more: &[&str],
+    ends: usize,
+) -> Outcome {
     for ports in [Ports::Low, Ports::High] {
         let port = ports.free();
         let number = port.to_string();

@@ -269,7 +269,9 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
 /// A process under Shortwire that has not moved a byte yet has no table, but perhaps a listener.
 fn has_library(root: &Path) -> bool {
     fs::read(root.join("maps")).is_ok_and(|maps| {
-        String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(LIBRARY) || line.ends_with(RAW))
+        String::from_utf8_lossy(&maps)
+            .lines()
+            .any(|line| line.ends_with(LIBRARY) || line.ends_with(RAW))
     })
 }
 

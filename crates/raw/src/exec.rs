@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_char};
 use smc::sys;
 use socket::programs::Through;
 
-use crate::entry::Call;
+use crate::call::Call;
 
 /// This artefact, whatever its path. The kernel takes it for the program that runs.
 pub const OWN: &CStr = c"/proc/self/exe";

@@ -12,7 +12,7 @@ use socket::{
     transmit, uring,
 };
 
-use crate::entry::Call;
+use crate::call::Call;
 use crate::exec;
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
@@ -143,9 +143,8 @@ pub unsafe fn answer(call: &Call) -> Option<isize> {
             }
             libc::SYS_sendfile => {
                 let send = |n| sys::by_number(number, a, b, c, n, 0, 0);
-                let splice = |flags: u32, n| {
-                    sys::by_number(libc::SYS_splice, b, 0, a, 0, n, flags as usize)
-                };
+                let splice =
+                    |flags: u32, n| sys::by_number(libc::SYS_splice, b, 0, a, 0, n, flags as usize);
                 file::sendfile(fd, b as c_int, c as _, d, &send, &splice)
             }
             libc::SYS_splice => {
