@@ -111,15 +111,18 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
     let is_own = auxiliary(libc::AT_SECURE) == 0 && entry::begin();
     change(libc::AT_EXECFN, path.as_ptr().addr());
     let is_refused = is_own && start::refuses((n - 2) as i32, rest, environment);
-    if is_own && !is_refused && CONFIG.raw.load(Relaxed) && CONFIG.policy() != PeerPolicy::Off {
-        if let Some((program, first)) = prepare(path) {
-            smc::release::built_from(env!("SHORTWIRE_BUILD"));
-            fds::init();
-            fds::inherit();
-            // SAFETY: two words up there is room for a stack that begins with a program's own
-            // arguments, and what is above it stays as it is.
-            unsafe { become_it(stack, n, path, &program, first) };
-        }
+    if is_own
+        && !is_refused
+        && CONFIG.raw.load(Relaxed)
+        && CONFIG.policy() != PeerPolicy::Off
+        && let Some((program, first)) = prepare(path)
+    {
+        smc::release::built_from(env!("SHORTWIRE_BUILD"));
+        fds::init();
+        fds::inherit();
+        // SAFETY: two words up there is room for a stack that begins with a program's own arguments,
+        // and what is above it stays as it is.
+        unsafe { become_it(stack, n, path, &program, first) };
     }
     let (path, rest, environment) = (path.as_ptr() as usize, rest.addr(), environment.addr());
     // SAFETY: a path, and arrays of strings.

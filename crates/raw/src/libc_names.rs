@@ -179,6 +179,7 @@ unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
+    // SAFETY: forwarded.
     tell(unsafe { sys::by_number(n, a, b, c, d, e, f) }) as c_long
 }
 
@@ -193,6 +194,7 @@ unsafe extern "C" fn process_vm_readv(
 ) -> isize {
     let (here, there) = (here as usize, there as usize);
     let call = libc::SYS_process_vm_readv;
+    // SAFETY: forwarded.
     tell(unsafe {
         sys::by_number(call, pid as usize, here, n as usize, there, m as usize, flags as usize)
     })
@@ -209,6 +211,7 @@ unsafe extern "C" fn process_vm_writev(
 ) -> isize {
     let (here, there) = (here as usize, there as usize);
     let call = libc::SYS_process_vm_writev;
+    // SAFETY: forwarded.
     tell(unsafe {
         sys::by_number(call, pid as usize, here, n as usize, there, m as usize, flags as usize)
     })
@@ -216,6 +219,7 @@ unsafe extern "C" fn process_vm_writev(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigfillset(set: *mut sigset_t) -> c_int {
+    // SAFETY: forwarded.
     unsafe { core::ptr::write_bytes(set.cast::<u8>(), 0xff, size_of::<sigset_t>()) };
     0
 }
@@ -227,11 +231,13 @@ unsafe extern "C" fn pthread_sigmask(
     old: *mut sigset_t,
 ) -> c_int {
     let call = libc::SYS_rt_sigprocmask;
+    // SAFETY: forwarded.
     -unsafe { sys::by_number(call, how as usize, new as usize, old as usize, 8, 0, 0) } as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    // SAFETY: forwarded.
     tell(unsafe { sys::by_number(libc::SYS_sigaltstack, new as usize, old as usize, 0, 0, 0, 0) })
         as c_int
 }

@@ -44,7 +44,7 @@ impl Through {
         (through.list[0], through.list[1]) = (c"shortwire-raw".as_ptr(), path);
         for i in 0..MOST {
             // SAFETY: the caller's array, which ends in a null pointer.
-            let argument = unsafe { *arguments.add(i) };
+            let argument = unsafe { *arguments.wrapping_add(i) };
             through.list[2 + i] = argument;
             if argument.is_null() {
                 // Without its own name a program is not what it is meant to be.
