@@ -14,15 +14,16 @@ fn built(c: &Case, name: &str, command: &mut Command) -> PathBuf {
     program
 }
 
-/// The C program with many connections, by a compiler and its options.
-fn many(c: &Case, name: &str, compiler: &str, how: &[&str]) -> Result<PathBuf, Skip> {
-    let compiler = need(compiler)?;
-    Ok(built(
-        c,
-        name,
-        Command::new(compiler).args(["-O2", "-pthread"]).args(how).arg(prog("many.c")),
-    ))
+/// A C program, by a compiler and its options.
+fn in_c(c: &Case, source: &str, compiler: &str, how: &[&str]) -> Result<PathBuf, Skip> {
+    let path = need(compiler)?;
+    let mut command = Command::new(path);
+    command.args(["-O2", "-pthread"]).args(how).arg(prog(source));
+    Ok(built(c, &format!("{source}-{compiler}{}", how.concat()), &mut command))
 }
+
+const KINDS: [(&str, &[&str]); 4] =
+    [("cc", &["-static"]), ("cc", &["-static-pie"]), ("musl-gcc", &["-static"]), ("musl-gcc", &[])];
 
 /// The Go program without the C library, by which it is static.
 fn herd(c: &Case) -> Result<PathBuf, Skip> {
@@ -113,15 +114,25 @@ fn go_net_http() {
 fn go_and_c() {
     case("raw-go-and-c", |c| {
         let herd = herd(c)?;
-        let kinds = [
-            compile("many")?,
-            many(c, "static", "cc", &["-static"])?,
-            many(c, "static-pie", "cc", &["-static-pie"])?,
-            many(c, "musl-static", "musl-gcc", &["-static"])?,
-            many(c, "musl", "musl-gcc", &[])?,
-        ];
+        let mut kinds = vec![compile("many")?];
+        for (compiler, how) in KINDS {
+            kinds.push(in_c(c, "many.c", compiler, how)?);
+        }
         for kind in kinds {
             pair(c, raw(&kind).arg("server"), raw(&herd).arg("client"), &["20", "100"], 10)?;
+        }
+        Ok(())
+    });
+}
+
+/// Threads, vfork, fork and jumps out of handlers, as `raw_life.c` says.
+#[test]
+fn life_of_c() {
+    case("raw-life", |c| {
+        for (compiler, how) in KINDS {
+            let program = in_c(c, "raw_life.c", compiler, how)?;
+            let said = c.start("life", &mut raw(&program)).success(secs(60));
+            assert_eq!(said, "done\n", "{compiler} {how:?}");
         }
         Ok(())
     });
