@@ -54,7 +54,7 @@ SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if 
 MAIN_ROWS = pingpong,roundtrip,stream,rr,one-cpu,few-rr-1,few-rr-4,short,redis-get,nginx-wrk,nginx-wrk-500,nginx-close,few-haproxy-8,pgbench
 BASE = $(CARGO_TARGET_DIR)/bench-base.json
 
-.PHONY: all build demo bench-base bench-gate check quick torture check-guest check-system check-suites check-packages soak guest-kernel packages install uninstall \
+.PHONY: all build raw demo bench-base bench-gate check quick torture check-guest check-system check-suites check-packages soak guest-kernel packages install uninstall \
 	deb rpm image release docs clean
 
 all: build
@@ -63,7 +63,13 @@ build:
 	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
 	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
 	install $(addprefix $(LIBRARY)/,$(LIBRARIES)) $(RELEASE)/
+	$(MAKE) --no-print-directory raw
 	$(DATED) $(RELEASE)/xtask generate --out $(GENERATED)
+
+# Without libc and std, so its crates are built apart from all others. x86-64 alone has it.
+raw:
+	RUSTFLAGS="$(RUSTFLAGS) --cfg shortwire_raw" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/raw $(CARGO) build --profile library -p raw
+	install $(CARGO_TARGET_DIR)/raw/library/shortwire-raw $(RELEASE)/
 
 demo: build
 	$(RELEASE)/shortwire demo
@@ -134,6 +140,7 @@ install:
 	@test -e $(GENERATED)/sbom.spdx.json || { echo "there is nothing to install yet: make build" >&2; exit 1; }
 	install -D $(STRIP) -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
 	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
+	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-raw $(ROOT)/lib/shortwire/shortwire-raw
 	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
 	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-checksum-bench $(ROOT)/lib/shortwire/shortwire-checksum-bench
 	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire_csum.so $(LIBS)/libshortwire_csum.so.0

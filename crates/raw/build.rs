@@ -16,7 +16,14 @@ fn main() {
         fs::write(empty.join(format!("lib{name}.a")), "!<arch>\n").expect("a file there");
     }
     println!("cargo:rustc-link-arg-bins=-L{}", empty.display());
-    for arg in ["-nostartfiles", "-nostdlib", "-static-pie", "-Wl,-z,norelro", "-Wl,--gc-sections"] {
+    for arg in [
+        "-nostartfiles",
+        "-nostdlib",
+        "-static-pie",
+        "-Wl,-z,norelro",
+        "-Wl,--gc-sections",
+        "-Wl,--build-id",
+    ] {
         println!("cargo:rustc-link-arg-bins={arg}");
     }
 }

@@ -23,6 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("smc", &["dibs"]),
     ("socket", &["smc"]),
     ("preload", &["socket", "sites", "old-glibc", "build-id"]),
+    ("raw", &["socket", "sites", "build-id"]),
     ("rsocket", &["dibs", "old-glibc"]),
     ("engine", &["shm", "shortwire-checksum"]),
     // What commands print and are told; sizes are read as the library reads them.

@@ -45,7 +45,22 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         Ok(path) => path,
         Err(error) => return fail(error.exit_status(), &error.to_string()),
     };
-    let obstacles = program::obstacles(&path);
+    let mut obstacles = program::obstacles(&path);
+    let raw = if args.raw == Some(args::Raw::Auto)
+        && !args.disable
+        && !args.rsocket
+        && matches!(&obstacles[..], [only] if only.is_for_raw())
+        // One that has a loader of glibc gets the library from it, which cannot live there.
+        && !matches!(program::interpreter_of(&path), Some((_, loader)) if !loader.to_string_lossy().contains("/ld-musl"))
+    {
+        Some(library.path.with_file_name("shortwire-raw")).filter(|raw| raw.exists())
+    } else {
+        None
+    };
+    let forbids_preloading = obstacles.iter().any(program::Obstacle::forbids_preloading);
+    if raw.is_some() {
+        obstacles.clear();
+    }
     if !args.quiet {
         for obstacle in &obstacles {
             eprintln!("shortwire: warning: {}: {obstacle}", name.to_string_lossy());
@@ -56,7 +71,7 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
             }
         }
     }
-    let preload = if obstacles.iter().any(program::Obstacle::forbids_preloading) {
+    let preload = if forbids_preloading && raw.is_none() {
         env::var_os("LD_PRELOAD")
     } else {
         Some(preload::compose(&library.path, env::var_os("LD_PRELOAD").as_deref()))
@@ -72,7 +87,15 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         }
     }
     variables.extend(settings.into_iter().map(|(name, value)| (name, value.into())));
-    start(&path, &args.program, &environment(variables, preload))
+    let environment = environment(variables, preload);
+    match raw {
+        Some(raw) => {
+            let names = [OsString::from("shortwire-raw"), path.into()];
+            let arguments: Vec<_> = names.into_iter().chain(args.program.iter().cloned()).collect();
+            start(&raw, &arguments, &environment)
+        }
+        None => start(&path, &args.program, &environment),
+    }
 }
 
 /// The present environment with our variables in place of any of the same name.

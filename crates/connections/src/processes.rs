@@ -20,6 +20,8 @@ const RSOCKETS_LINK: &[u8] = b"/memfd:shortwire-rsockets (deleted)";
 /// Bytes of that list.
 const RSOCKETS_LENGTH: u64 = 4096 * 8;
 const LIBRARY: &str = "/libshortwire.so";
+/// What stands for it in programs that load none.
+const RAW: &str = "/shortwire-raw";
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Program {
@@ -267,7 +269,9 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
 /// A process under Shortwire that has not moved a byte yet has no table, but perhaps a listener.
 fn has_library(root: &Path) -> bool {
     fs::read(root.join("maps")).is_ok_and(|maps| {
-        String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(LIBRARY))
+        String::from_utf8_lossy(&maps)
+            .lines()
+            .any(|line| line.ends_with(LIBRARY) || line.ends_with(RAW))
     })
 }
 

@@ -7,6 +7,7 @@
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 
 mod alloc;
+mod artefact;
 // All unsafe operations of a hook have one obligation, libc's caller's, which is forwarded: a block
 // for each would say the same several times, and a closure in a call cannot stand in a block of its
 // own beside it.
@@ -62,6 +63,7 @@ extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const 
     }
     fds::init();
     fds::inherit();
+    artefact::find();
     calls::process::init();
     #[cfg(target_arch = "x86_64")]
     go::follow();

@@ -11,7 +11,7 @@ use smc::sys;
 use socket::fds;
 
 use crate::load::{Headers, Image};
-use crate::{entry, start};
+use crate::{entry, exec, start};
 
 /// Words of the stack that the kernel has left: number of arguments, they, a null, the environment, a
 /// null, the auxiliary vector.
@@ -111,15 +111,18 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
     let is_own = auxiliary(libc::AT_SECURE) == 0 && entry::begin();
     change(libc::AT_EXECFN, path.as_ptr().addr());
     let is_refused = is_own && start::refuses((n - 2) as i32, rest, environment);
-    if is_own && !is_refused && CONFIG.policy() != PeerPolicy::Off {
-        if let Some((program, first)) = prepare(path) {
-            smc::release::built_from(env!("SHORTWIRE_BUILD"));
-            fds::init();
-            fds::inherit();
-            // SAFETY: two words up there is room for a stack that begins with a program's own
-            // arguments, and what is above it stays as it is.
-            unsafe { become_it(stack, n, path, &program, first) };
-        }
+    if is_own
+        && !is_refused
+        && CONFIG.raw.load(Relaxed)
+        && CONFIG.policy() != PeerPolicy::Off
+        && let Some((program, first)) = prepare(path)
+    {
+        smc::release::built_from(env!("SHORTWIRE_BUILD"));
+        fds::init();
+        fds::inherit();
+        // SAFETY: two words up there is room for a stack that begins with a program's own arguments,
+        // and what is above it stays as it is.
+        unsafe { become_it(stack, n, path, &program, first) };
     }
     let (path, rest, environment) = (path.as_ptr() as usize, rest.addr(), environment.addr());
     // SAFETY: a path, and arrays of strings.
@@ -137,8 +140,11 @@ fn open(path: &CStr) -> Option<(i32, Headers)> {
     Some((file, headers?))
 }
 
-fn map(path: &CStr) -> Option<Image> {
+fn map(path: &CStr, is_program: bool) -> Option<Image> {
     let (file, headers) = open(path)?;
+    if is_program {
+        exec::keep_name(file);
+    }
     let image = Image::map(file, &headers);
     sys::close(file);
     image
@@ -147,9 +153,9 @@ fn map(path: &CStr) -> Option<Image> {
 /// The program, ready to run, and where it begins: in its loader if it names one. None if it cannot
 /// be followed.
 fn prepare(path: &CStr) -> Option<(Image, (usize, usize))> {
-    let program = map(path)?;
+    let program = map(path, true)?;
     let loader = match program.loader() {
-        Some(name) => Some(map(name)?),
+        Some(name) => Some(map(name, false)?),
         None => None,
     };
     // A loader of musl is its libc, too; that of glibc makes no calls that matter.

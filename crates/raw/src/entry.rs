@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 use smc::sys;
 use socket::{fds, fork, kernel};
 
-use crate::{front, heap};
+use crate::call::Call;
+use crate::{exec, front, heap};
 
 /// One stack, whose lowest page ends the program rather than let it run into the next one.
 const STACK: usize = 128 << 10;
@@ -135,44 +136,11 @@ pub fn begin() -> bool {
 fn own() -> &'static Block {
     let at: *const Block;
     // SAFETY: GS leads to the block.
-    unsafe { core::arch::asm!("mov {}, gs:[{own}]", out(reg) at, own = const OWN, options(nostack, readonly)) };
+    unsafe {
+        core::arch::asm!("mov {}, gs:[{own}]", out(reg) at, own = const OWN, options(nostack, readonly))
+    };
     // SAFETY: this thread's, never unmapped.
     unsafe { &*at }
-}
-
-/// Registers of the program at a call, in the order in which the entry puts them down.
-#[repr(C)]
-pub struct Call {
-    /// The number; the result.
-    rax: usize,
-    pub rdi: usize,
-    pub rsi: usize,
-    pub rdx: usize,
-    pub r10: usize,
-    pub r8: usize,
-    pub r9: usize,
-    /// Where it goes on: at a `syscall`, or behind that.
-    rcx: usize,
-}
-
-impl Call {
-    /// The kernel looks at no more of it.
-    pub fn number(&self) -> i64 {
-        i64::from(self.rax as u32)
-    }
-
-    /// The result is known.
-    fn done(&mut self, result: isize) {
-        self.rax = result.cast_unsigned();
-        self.rcx += 2;
-    }
-
-    /// The call as the kernel makes it.
-    pub fn plain(&self) -> isize {
-        let n = self.number();
-        // SAFETY: the program's own call.
-        unsafe { sys::by_number(n, self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9) }
-    }
 }
 
 global_asm!(
@@ -389,7 +357,7 @@ extern "C" fn answer(call: &mut Call) {
             // A vfork child does not come back from it, and its parent goes on with what it left.
             let left = if is_child { STACK } else { 0 };
             block.next.set(block.next.get() - left);
-            let result = crate::exec::exec(call);
+            let result = exec::exec(call);
             block.next.set(block.next.get() + left);
             fds::undo_exec();
             call.done(result);

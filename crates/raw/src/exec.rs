@@ -1,77 +1,90 @@
-//! Programs that this one starts: those that can only be followed from here are started through
-//! this artefact again.
+//! The program's own name, and programs that it starts.
 
+use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 
-use alloc::vec::Vec;
 use smc::sys;
+use socket::programs::Through;
 
-use crate::entry::Call;
-use crate::load::Headers;
+use crate::call::Call;
 
-/// This artefact, whatever its path.
+/// This artefact, whatever its path. The kernel takes it for the program that runs.
 pub const OWN: &CStr = c"/proc/self/exe";
 
-/// Whether a program is one that the library cannot be loaded into, and that gets no rights by being
-/// started.
-fn is_for_us(path: &CStr) -> bool {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    let file = sys::open(path, flags, 0);
-    if file < 0 {
+/// The path of the program, NUL-terminated.
+struct Name(UnsafeCell<[u8; 4096]>);
+// SAFETY: written once, before the program runs.
+unsafe impl Sync for Name {}
+static NAME: Name = Name(UnsafeCell::new([0; 4096]));
+
+/// Keeps the path of an open file as the program's.
+pub fn keep_name(file: i32) {
+    let mut at = [0u8; 32];
+    let head = b"/proc/self/fd/";
+    at[..head.len()].copy_from_slice(head);
+    let mut digits = [0u8; 10];
+    let (mut n, mut rest) = (0, file.unsigned_abs());
+    while n == 0 || rest > 0 {
+        digits[n] = b'0' + (rest % 10) as u8;
+        (n, rest) = (n + 1, rest / 10);
+    }
+    for i in 0..n {
+        at[head.len() + i] = digits[n - 1 - i];
+    }
+    let Ok(at) = CStr::from_bytes_until_nul(&at) else { return };
+    let mut name = [0u8; 4095];
+    if let Some(found) = sys::readlink(at, &mut name) {
+        // SAFETY: nobody reads it yet.
+        unsafe { (&mut *NAME.0.get())[..found.len()].copy_from_slice(found) };
+    }
+}
+
+fn name() -> &'static CStr {
+    // SAFETY: no longer written to.
+    CStr::from_bytes_until_nul(unsafe { &*NAME.0.get() }).unwrap_or_default()
+}
+
+/// Whether a path is by which a program finds its own file.
+fn is_own(path: *const c_char) -> bool {
+    if socket::faulty(path) || name().is_empty() {
         return false;
     }
-    let may = sys::stat(file).is_some_and(|stat| stat.st_mode & 0o6111 & !0o111 == 0)
-        && has_no_capabilities(file)
-        && may_execute(path);
-    let headers = Headers::read(file).filter(|_| may);
-    let name = headers.and_then(|headers| headers.loader(file));
-    sys::close(file);
-    name.is_some_and(|name| name[0] == 0)
+    // SAFETY: the program's string.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let Some(of) = path.strip_prefix(b"/proc/").and_then(|rest| rest.strip_suffix(b"/exe")) else {
+        return false;
+    };
+    let number = core::str::from_utf8(of).ok().and_then(|of| of.parse().ok());
+    matches!(of, b"self" | b"thread-self") || number == Some(sys::getpid())
 }
 
-fn has_no_capabilities(file: i32) -> bool {
-    let name = c"security.capability".as_ptr() as usize;
-    // SAFETY: a name, and no room for the value: only its length is asked for.
-    (unsafe { sys::by_number(libc::SYS_fgetxattr, file as usize, name, 0, 0, 0, 0) }) < 0
-}
-
-fn may_execute(path: &CStr) -> bool {
-    let (folder, at) = (libc::AT_FDCWD as usize, path.as_ptr() as usize);
-    let (how, effective) = (libc::X_OK as usize, libc::AT_EACCESS as usize);
-    // SAFETY: a path.
-    (unsafe { sys::by_number(libc::SYS_faccessat2, folder, at, how, effective, 0, 0) }) == 0
+/// The answer to readlink or readlinkat if it asks for the program's own name.
+pub fn read_name(path: usize, to: usize, room: usize) -> Option<isize> {
+    if !is_own(path as *const c_char) || socket::faulty(to as *const u8) || (room as i32) <= 0 {
+        return None;
+    }
+    let name = name().to_bytes();
+    let len = name.len().min(room);
+    // SAFETY: the program's buffer, of that length.
+    unsafe { core::ptr::copy_nonoverlapping(name.as_ptr(), to as *mut u8, len) };
+    Some(len as isize)
 }
 
 /// A call of execve or execveat, and its result: it has failed.
 pub fn exec(call: &Call) -> isize {
-    if call.number() == libc::SYS_execve {
-        let path = call.rdi as *const c_char;
-        let arguments = call.rsi as *const *const c_char;
-        if !socket::faulty(path) && !socket::faulty(arguments) {
-            // SAFETY: the program's own arguments.
-            let path = unsafe { CStr::from_ptr(path) };
-            if is_for_us(path) {
-                through_us(path, arguments, call.rdx);
-            }
-        }
+    if call.number() != libc::SYS_execve {
+        return call.plain();
     }
-    call.plain()
-}
-
-/// Starts a program through this artefact. Returns if that fails.
-fn through_us(path: &CStr, arguments: *const *const c_char, environment: usize) {
-    let mut list: Vec<*const c_char> = alloc::vec![c"shortwire-raw".as_ptr(), path.as_ptr()];
-    let mut at = arguments;
-    loop {
-        // SAFETY: an array that ends in a null pointer.
-        let argument = unsafe { *at };
-        list.push(argument);
-        if argument.is_null() {
-            break;
-        }
-        at = at.wrapping_add(1);
+    let path = call.rdi as *const c_char;
+    // By its own name the program would start this artefact.
+    let path = if is_own(path) { name().as_ptr() } else { path };
+    let exec = |path: usize, arguments: usize| {
+        // SAFETY: the program's own call, or the same by way of this artefact.
+        unsafe { sys::by_number(libc::SYS_execve, path, arguments, call.rdx, 0, 0, 0) }
+    };
+    // SAFETY: the program's own arguments.
+    if let Some(through) = unsafe { Through::of(path, call.rsi as *const *const c_char) } {
+        exec(OWN.as_ptr() as usize, through.arguments() as usize);
     }
-    let (own, list) = (OWN.as_ptr() as usize, list.as_ptr() as usize);
-    // SAFETY: a path, and arrays of strings.
-    unsafe { sys::by_number(libc::SYS_execve, own, list, environment, 0, 0, 0) };
+    exec(path as usize, call.rsi)
 }

@@ -12,7 +12,8 @@ use socket::{
     transmit, uring,
 };
 
-use crate::entry::Call;
+use crate::call::Call;
+use crate::exec;
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
 fn ms(timeout: c_int) -> Option<u64> {
@@ -142,9 +143,8 @@ pub unsafe fn answer(call: &Call) -> Option<isize> {
             }
             libc::SYS_sendfile => {
                 let send = |n| sys::by_number(number, a, b, c, n, 0, 0);
-                let splice = |flags: u32, n| {
-                    sys::by_number(libc::SYS_splice, b, 0, a, 0, n, flags as usize)
-                };
+                let splice =
+                    |flags: u32, n| sys::by_number(libc::SYS_splice, b, 0, a, 0, n, flags as usize);
                 file::sendfile(fd, b as c_int, c as _, d, &send, &splice)
             }
             libc::SYS_splice => {
@@ -251,6 +251,8 @@ pub unsafe fn answer(call: &Call) -> Option<isize> {
                 rights::leave_for(number, a, b);
                 return None;
             }
+            libc::SYS_readlink => return exec::read_name(a, b, c),
+            libc::SYS_readlinkat => return exec::read_name(b, c, d),
             libc::SYS_io_uring_setup => uring::setup(b as _, plain),
             libc::SYS_io_uring_enter => {
                 let enter = |submit: u32, wait: u32, flags: u32| {

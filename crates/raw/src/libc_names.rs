@@ -148,7 +148,9 @@ global_asm!(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: c_int, to: *mut timespec) -> c_int {
     // SAFETY: forwarded, here and below.
-    unsafe { sys::by_number(libc::SYS_clock_gettime, clock as usize, to as usize, 0, 0, 0, 0) as c_int }
+    unsafe {
+        sys::by_number(libc::SYS_clock_gettime, clock as usize, to as usize, 0, 0, 0, 0) as c_int
+    }
 }
 
 /// errno of this thread: a place in its block.
@@ -168,7 +170,16 @@ fn tell(r: isize) -> isize {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+unsafe extern "C" fn syscall(
+    n: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    // SAFETY: forwarded.
     tell(unsafe { sys::by_number(n, a, b, c, d, e, f) }) as c_long
 }
 
@@ -183,7 +194,10 @@ unsafe extern "C" fn process_vm_readv(
 ) -> isize {
     let (here, there) = (here as usize, there as usize);
     let call = libc::SYS_process_vm_readv;
-    tell(unsafe { sys::by_number(call, pid as usize, here, n as usize, there, m as usize, flags as usize) })
+    // SAFETY: forwarded.
+    tell(unsafe {
+        sys::by_number(call, pid as usize, here, n as usize, there, m as usize, flags as usize)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -197,23 +211,33 @@ unsafe extern "C" fn process_vm_writev(
 ) -> isize {
     let (here, there) = (here as usize, there as usize);
     let call = libc::SYS_process_vm_writev;
-    tell(unsafe { sys::by_number(call, pid as usize, here, n as usize, there, m as usize, flags as usize) })
+    // SAFETY: forwarded.
+    tell(unsafe {
+        sys::by_number(call, pid as usize, here, n as usize, there, m as usize, flags as usize)
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigfillset(set: *mut sigset_t) -> c_int {
+    // SAFETY: forwarded.
     unsafe { core::ptr::write_bytes(set.cast::<u8>(), 0xff, size_of::<sigset_t>()) };
     0
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
+unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    new: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
     let call = libc::SYS_rt_sigprocmask;
+    // SAFETY: forwarded.
     -unsafe { sys::by_number(call, how as usize, new as usize, old as usize, 8, 0, 0) } as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    // SAFETY: forwarded.
     tell(unsafe { sys::by_number(libc::SYS_sigaltstack, new as usize, old as usize, 0, 0, 0, 0) })
         as c_int
 }

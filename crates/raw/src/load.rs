@@ -78,8 +78,7 @@ fn read_at<T>(fd: i32, to: *mut T, len: usize, at: u64) -> Option<()> {
 fn map(at: usize, len: usize, access: i32, flags: i32, fd: i32, offset: u64) -> Option<usize> {
     let (access, flags, fd) = (access as usize, flags as usize, fd as usize);
     // SAFETY: where this asks for a place it is in memory reserved before.
-    let at =
-        unsafe { sys::by_number(libc::SYS_mmap, at, len, access, flags, fd, offset as usize) };
+    let at = unsafe { sys::by_number(libc::SYS_mmap, at, len, access, flags, fd, offset as usize) };
     usize::try_from(at).ok()
 }
 

@@ -17,6 +17,8 @@ mod heap;
 #[cfg(shortwire_raw)]
 mod begin;
 #[cfg(shortwire_raw)]
+mod call;
+#[cfg(shortwire_raw)]
 mod entry;
 #[cfg(shortwire_raw)]
 mod exec;

@@ -93,7 +93,8 @@ fn put(at: usize, bytes: &[u8]) {
 
 fn protect((at, len): (usize, usize), how: i32) -> Option<()> {
     // SAFETY: pages of the image or of the area, which nobody else uses now.
-    (unsafe { sys::by_number(libc::SYS_mprotect, at, len, how as usize, 0, 0, 0) } == 0).then_some(())
+    (unsafe { sys::by_number(libc::SYS_mprotect, at, len, how as usize, 0, 0, 0) } == 0)
+        .then_some(())
 }
 
 /// New memory that each byte of the code reaches by a jump, and the other way round: behind it, where
@@ -110,9 +111,8 @@ fn map_near(code: &Code, len: usize) -> Option<usize> {
     places.filter(|place| *place > 0).find(|&place| {
         let (access, flags) = (access as usize, flags as usize);
         // SAFETY: a fresh mapping, where nothing is.
-        let at = unsafe {
-            sys::by_number(libc::SYS_mmap, place, len, access, flags, usize::MAX, 0)
-        };
+        let at =
+            unsafe { sys::by_number(libc::SYS_mmap, place, len, access, flags, usize::MAX, 0) };
         // A kernel before 4.17 takes the place for a hint.
         if at > 0 && at as usize != place {
             // SAFETY: mapped just now.

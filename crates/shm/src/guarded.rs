@@ -6,8 +6,8 @@
 //! changed, so a value that was left begins anew, and what it was is not even dropped.
 #![allow(unsafe_code)]
 
-use alloc::vec::Vec;
 use crate::FastLock;
+use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
 /// A value that can begin anew.

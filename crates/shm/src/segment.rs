@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use crate::address;
+use alloc::sync::Arc;
 use core::ffi::CStr;
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{
@@ -18,7 +19,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed};
 use rustix::process::{Resource, getrlimit};
-use alloc::sync::Arc;
 
 /// Lengths are multiples of it, also where the kernel's pages are larger.
 pub const PAGE: usize = 4096;

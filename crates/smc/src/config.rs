@@ -64,6 +64,8 @@ pub struct Config {
     io_uring: AtomicU32,
     /// Take over the system calls that a Go program makes past its C library.
     pub go: AtomicBool,
+    /// Start programs that load no library through the artefact that maps them.
+    pub raw: AtomicBool,
 }
 
 /// Beside a policy that is not in force for now.
@@ -98,6 +100,7 @@ impl Config {
             seid: AtomicBool::new(true),
             io_uring: AtomicU32::new(IoUring::Look as u32),
             go: AtomicBool::new(true),
+            raw: AtomicBool::new(false),
         }
     }
 

@@ -11,8 +11,8 @@ pub mod lanes;
 
 pub use buffers::{attach, give_back, own_page, release, release_confirmed, take_dmb};
 
-use alloc::vec::Vec;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use dibs::Gid;

@@ -4,10 +4,10 @@
 //! That takes milliseconds, so it is done seldom: each reading answers for all connections that
 //! have asked by then, and takes so small a share of the time.
 
-use alloc::string::String;
-use alloc::vec::Vec;
-use alloc::vec;
 use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -67,7 +67,7 @@ pub fn io_uring(text: &[u8]) -> Option<IoUring> {
         .map(|(_, mode)| mode)
 }
 
-/// Whether Go programs are followed.
+/// Whether Go programs are followed, or those without libc.
 pub fn follows_go(text: &[u8]) -> Option<bool> {
     let answers = [("auto", true), ("off", false)];
     answers
@@ -132,7 +132,7 @@ pub fn check(name: &[u8], value: &[u8]) -> Result<(), &'static str> {
             (known, "the absolute path of a file, or journald")
         }
         b"IO_URING" => (io_uring(value).is_some(), "look, stay or deny"),
-        b"GO" => (follows_go(value).is_some(), "auto or off"),
+        b"GO" | b"RAW" => (follows_go(value).is_some(), "auto or off"),
         _ => return Ok(()),
     };
     if understood { Ok(()) } else { Err(expected) }
@@ -179,6 +179,7 @@ pub fn set(name: &[u8], value: &[u8]) {
         b"COPY" => on.map_or((), |on| CONFIG.copy.store(on, Relaxed)),
         b"IO_URING" => io_uring(value).map_or((), |mode| CONFIG.set_io_uring(mode)),
         b"GO" => follows_go(value).map_or((), |follows| CONFIG.go.store(follows, Relaxed)),
+        b"RAW" => follows_go(value).map_or((), |follows| CONFIG.raw.store(follows, Relaxed)),
         _ => {}
     }
 }

@@ -27,6 +27,7 @@ pub mod option;
 pub mod pass;
 pub mod pieces;
 pub mod poll;
+pub mod programs;
 pub mod receive;
 pub mod rights;
 pub mod select;

@@ -6,11 +6,11 @@
 // Without libc nothing can be opened, and the tables are filled by the software alone.
 #![cfg_attr(shortwire_raw, allow(dead_code))]
 
+use core::ffi::CStr;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 #[cfg(not(shortwire_raw))]
 use core::ptr::null_mut;
 use libc::sockaddr;
-use core::ffi::CStr;
 #[cfg(not(shortwire_raw))]
 use std::sync::OnceLock;
 

@@ -160,6 +160,19 @@ pub struct Run {
         ignore_case = true
     )]
     pub go: Option<Go>,
+    /// Whether programs that load no library are followed
+    #[arg(
+        long,
+        value_name = "MODE",
+        env = "SHORTWIRE_RAW",
+        hide_env_values = true,
+        value_enum,
+        ignore_case = true
+    )]
+    #[arg(
+        long_help = "Static programs, Go without the C library, and programs of musl: start them through shortwire-raw, which maps them and puts itself in the place of their system calls, and so what they start. New, and off unless it is asked for."
+    )]
+    pub raw: Option<Raw>,
     /// Copy through the device instead of sharing buffers
     #[arg(long, env = "SHORTWIRE_COPY", hide_env_values = true, value_parser = parse_switch)]
     #[arg(
@@ -243,6 +256,14 @@ pub enum Go {
     /// Those that have the C library, and whose system calls can all be found (default)
     Auto,
     /// None: their own connections stay TCP
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Raw {
+    /// Those whose system calls can all be found
+    Auto,
+    /// None: their connections stay TCP (default)
     Off,
 }
 

@@ -31,6 +31,7 @@ pub fn variables(args: &Run) -> Vec<(&'static str, String)> {
     put("SHORTWIRE_CONFIG", args.config.clone());
     put("SHORTWIRE_IO_URING", args.io_uring.map(word));
     put("SHORTWIRE_GO", args.go.map(word));
+    put("SHORTWIRE_RAW", args.raw.map(word));
     put("SHORTWIRE_COPY", args.copy.then(|| "1".into()));
     put("SHORTWIRE_INTEGRITY", args.integrity.then(|| "1".into()));
     put("SHORTWIRE_PORT_PROOF", args.port_proof.then(|| "1".into()));
@@ -177,6 +178,7 @@ mod tests {
             "--config=/etc/other.conf",
             "--io-uring=deny",
             "--go=off",
+            "--raw=auto",
             "--copy",
             "--integrity",
             "--port-proof",
@@ -212,6 +214,7 @@ mod tests {
             ("SHORTWIRE_CONFIG", "/etc/other.conf"),
             ("SHORTWIRE_IO_URING", "deny"),
             ("SHORTWIRE_GO", "off"),
+            ("SHORTWIRE_RAW", "auto"),
             ("SHORTWIRE_COPY", "1"),
             ("SHORTWIRE_INTEGRITY", "1"),
             ("SHORTWIRE_PORT_PROOF", "1"),
@@ -289,6 +292,7 @@ mod tests {
             ["--pnetid", "=NET1"],
             ["--io-uring", "maybe"],
             ["--go", "maybe"],
+            ["--raw", "maybe"],
             ["--log", ""],
             ["--no-such", "option"],
         ] {

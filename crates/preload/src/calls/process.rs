@@ -7,11 +7,12 @@ use core::sync::atomic::{AtomicBool, Ordering::*};
 use libc::{FILE, pid_t};
 use smc::reason;
 use socket::fds;
+use socket::programs::Through;
 use socket::rights::{change_effective_user, change_user, leave_for};
 use socket::{fork, kernel};
 
 use crate::libc_kernel::ONE_SHOT;
-use crate::{alloc, next};
+use crate::{alloc, artefact, next};
 
 /// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its
 /// holder does not.
@@ -166,11 +167,53 @@ macro_rules! exec {
     };
 }
 exec! {
-    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char);
-    execv(path: *const c_char, argv: *const *const c_char);
     execvp(file: *const c_char, argv: *const *const c_char);
     execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char);
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char);
+}
+
+/// Starts a program that loads no library through the artefact that maps it, if it is one.
+///
+/// # Safety
+/// As for execve.
+unsafe fn through(
+    path: *const c_char,
+    argv: *const *const c_char,
+    start: impl FnOnce(*const c_char, *const *const c_char) -> c_int,
+) -> c_int {
+    let own = artefact::path();
+    if own.is_null() {
+        return start(path, argv);
+    }
+    // SAFETY: forwarded.
+    match unsafe { Through::of(path, argv) } {
+        Some(through) => start(own, through.arguments()),
+        None => start(path, argv),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    fds::before_exec();
+    let r = unsafe { through(path, argv, |path, argv| next::execve(path, argv, envp)) };
+    let e = crate::errno();
+    fds::undo_exec();
+    crate::set_errno(e);
+    r
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+    fds::before_exec();
+    let r = unsafe { through(path, argv, |path, argv| next::execv(path, argv)) };
+    let e = crate::errno();
+    fds::undo_exec();
+    crate::set_errno(e);
+    r
 }
 
 /// Names that are jumped to with stack and arguments untouched: variadic ones, whatever they are
@@ -276,7 +319,11 @@ pub unsafe extern "C" fn posix_spawn(
     envp: *const *mut c_char,
 ) -> c_int {
     let _kept = fds::go_back_for_spawn();
-    unsafe { next::posix_spawn(pid, path, fa, attr, argv, envp) }
+    unsafe {
+        through(path, argv.cast(), |path, argv| {
+            next::posix_spawn(pid, path, fa, attr, argv.cast(), envp)
+        })
+    }
 }
 
 #[unsafe(no_mangle)]

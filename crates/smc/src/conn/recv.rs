@@ -1,11 +1,11 @@
 //! Bytes out of our ring to the application.
 #![allow(unsafe_code)]
 
-use alloc::vec;
 use super::Pieces;
 use super::reach::{Reach, each};
 use super::*;
 use crate::sys;
+use alloc::vec;
 use shm::doorbell::must_ring;
 use shm::ring::Ring;
 

@@ -3,12 +3,12 @@
 //! over the channel of first contact and says so in the same page. Of different users: the wait
 //! sends the peer the end to write to, and says in the page that it listens.
 
-use alloc::vec::Vec;
 use super::*;
 use crate::channel;
 use crate::conn;
 use crate::conn::Waits;
 use crate::hidden;
+use alloc::vec::Vec;
 use dibs::loopback::arena_of;
 
 /// Bells that came and were not fetched yet, at most: more than waits ask for before they look.

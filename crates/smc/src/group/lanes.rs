@@ -16,8 +16,6 @@ mod front;
 mod lane;
 mod set;
 
-use alloc::vec::Vec;
-use alloc::boxed::Box;
 use super::addresses::Addresses;
 use super::*;
 use crate::channel::{self, Silence};
@@ -25,6 +23,8 @@ use crate::conn::upgrade::{Lane as Way, Meeting, Met, OFFERED, Place, Seeking};
 use crate::hidden;
 use crate::inet::Addr;
 use crate::kind::LOOPBACK;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ops::Range;
 use dibs::Device as _;
 use front::{Fronts, LANES, MOST};

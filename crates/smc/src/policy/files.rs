@@ -1,9 +1,9 @@
 //! Which configuration files there are, and whether they are to be trusted: those of root and of
 //! the user whom the program runs as, that nobody else can write.
 
-use alloc::vec::Vec;
-use alloc::vec;
 use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::fmt;
 

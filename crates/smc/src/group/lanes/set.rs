@@ -1,8 +1,8 @@
 //! The lanes of one link group, and the channel of first contact that is kept beside them.
 #![allow(unsafe_code)]
 
-use alloc::vec::Vec;
 use super::*;
+use alloc::vec::Vec;
 
 /// Of a link group.
 pub(in crate::group) struct Lanes {

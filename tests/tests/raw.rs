@@ -1,0 +1,177 @@
+//! Programs that load no library: they are mapped, and their system calls followed, by shortwire-raw.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use system_tests::{Case, Outcome, Ports, Side, Skip, case, compile, need, prog, secs, shortwire};
+
+/// A compiler's program, of a source of ours.
+fn built(c: &Case, name: &str, command: &mut Command) -> PathBuf {
+    let program = c.dir().join(name);
+    let said = command.arg("-o").arg(&program).output().expect("starting a compiler");
+    assert!(said.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said.stderr));
+    program
+}
+
+/// A C program, by a compiler and its options.
+fn in_c(c: &Case, source: &str, compiler: &str, how: &[&str]) -> Result<PathBuf, Skip> {
+    let path = need(compiler)?;
+    let mut command = Command::new(path);
+    command.args(["-O2", "-pthread"]).args(how).arg(prog(source));
+    Ok(built(c, &format!("{source}-{compiler}{}", how.concat()), &mut command))
+}
+
+const KINDS: [(&str, &[&str]); 4] =
+    [("cc", &["-static"]), ("cc", &["-static-pie"]), ("musl-gcc", &["-static"]), ("musl-gcc", &[])];
+
+/// The Go program without the C library, by which it is static.
+fn herd(c: &Case) -> Result<PathBuf, Skip> {
+    let go = need("go")?;
+    let text = fs::read_to_string(prog("herd.go")).expect("the source");
+    let source = c.dir().join("herd.go");
+    fs::write(&source, text.replace("import \"C\"\n", "")).expect("a source of our own");
+    let program = c.dir().join("herd");
+    let mut command = Command::new(go);
+    command.args(["build", "-p", "2", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "0");
+    let said = command.env("GOFLAGS", "").output().expect("starting go");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    Ok(program)
+}
+
+fn raw(program: &Path) -> Command {
+    let mut command = Side::Run.command(program);
+    command.env("SHORTWIRE_RAW", "auto");
+    command
+}
+
+/// Server and clients, connected through shared memory for at least `ends` ends.
+fn pair(
+    c: &Case,
+    server: &mut Command,
+    client: &mut Command,
+    more: &[&str],
+    ends: usize,
+) -> Outcome {
+    for ports in [Ports::Low, Ports::High] {
+        let port = ports.free();
+        let number = port.to_string();
+        // The words before the port are already there.
+        let add = |command: &mut Command, words: &[&str]| {
+            let mut new = Command::new(command.get_program());
+            new.args(command.get_args()).arg(&number).args(words);
+            for (name, value) in command.get_envs() {
+                match value {
+                    Some(value) => new.env(name, value),
+                    None => new.env_remove(name),
+                };
+            }
+            new
+        };
+        let mut server = c.serve("server", port, &mut add(server, &[]));
+        let watch = c.watch(&[port]);
+        let said = c.start("client", &mut add(client, more)).success(secs(100));
+        assert!(said.contains("done"), "{said}");
+        watch.expect_smcd(ends);
+        assert!(server.running(), "the server has ended: {}", server.stderr());
+        server.stop();
+    }
+    Ok(())
+}
+
+/// Goroutines, collections, signals, children and ending threads, as `herd.go` says.
+#[test]
+fn go_herd() {
+    case("raw-go-herd", |c| {
+        let herd = herd(c)?;
+        pair(c, raw(&herd).arg("server"), raw(&herd).arg("client"), &["100", "200"], 100)
+    });
+}
+
+#[test]
+fn go_one_processor_and_no_preemption() {
+    case("raw-go-one", |c| {
+        let herd = herd(c)?;
+        let one = |mode: &str| {
+            let mut command = raw(&herd);
+            command.arg(mode).env("GOMAXPROCS", "1").env("GODEBUG", "asyncpreemptoff=1");
+            command
+        };
+        pair(c, &mut one("server"), &mut one("client"), &["50", "100"], 20)
+    });
+}
+
+#[test]
+fn go_net_http() {
+    case("raw-go-http", |c| {
+        let herd = herd(c)?;
+        pair(c, raw(&herd).arg("http"), raw(&herd).arg("get"), &["1500"], 1)
+    });
+}
+
+/// Each kind of C program as the other end, one of them by the library.
+#[test]
+fn go_and_c() {
+    case("raw-go-and-c", |c| {
+        let herd = herd(c)?;
+        let mut kinds = vec![compile("many")?];
+        for (compiler, how) in KINDS {
+            kinds.push(in_c(c, "many.c", compiler, how)?);
+        }
+        for kind in kinds {
+            pair(c, raw(&kind).arg("server"), raw(&herd).arg("client"), &["20", "100"], 10)?;
+        }
+        Ok(())
+    });
+}
+
+/// Threads, vfork, fork and jumps out of handlers, as `raw_life.c` says.
+#[test]
+fn life_of_c() {
+    case("raw-life", |c| {
+        for (compiler, how) in KINDS {
+            let program = in_c(c, "raw_life.c", compiler, how)?;
+            let said = c.start("life", &mut raw(&program)).success(secs(60));
+            assert_eq!(said, "done\n", "{compiler} {how:?}");
+        }
+        Ok(())
+    });
+}
+
+/// A program that a shell starts takes part as well.
+#[test]
+fn child_of_a_shell() {
+    case("raw-shell", |c| {
+        let herd = herd(c)?;
+        let script = c.dir().join("client.sh");
+        let text = format!("#!/bin/sh\n\"{}\" client \"$@\"\nexit $?\n", herd.display());
+        fs::write(&script, text).expect("a script");
+        let sh = || {
+            let mut command = raw(Path::new("/bin/sh"));
+            command.arg(&script);
+            command
+        };
+        pair(c, raw(&herd).arg("server"), &mut sh(), &["20", "100"], 10)
+    });
+}
+
+/// Nothing of libc, no thread memory of libc's, no upper half of a vector register.
+#[test]
+fn artefact_is_alone() {
+    case("raw-artefact", |_| {
+        let objdump = need("objdump")?;
+        let artefact = shortwire().with_file_name("shortwire-raw");
+        let said = |how: &str| {
+            let said = Command::new(&objdump).arg(how).arg(&artefact).output().expect("objdump");
+            assert!(said.status.success(), "{}: `make raw`", artefact.display());
+            String::from_utf8_lossy(&said.stdout).into_owned()
+        };
+        let code = said("-d");
+        assert!(code.contains("%gs:"), "no code was seen");
+        let bad = |line: &&str| ["%fs:", "%ymm", "%zmm"].iter().any(|name| line.contains(name));
+        assert_eq!(code.lines().filter(bad).collect::<Vec<_>>(), [""; 0]);
+        let names = said("-t");
+        assert_eq!(names.lines().filter(|line| line.contains("*UND*")).count(), 0, "{names}");
+        Ok(())
+    });
+}
