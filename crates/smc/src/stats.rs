@@ -1,5 +1,6 @@
 //! Counters of one fork family, in the shape of `smcd stats`.
 
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use crate::reason::NOT_YET;
