@@ -52,8 +52,10 @@ impl Conn {
             return None;
         }
         let base = (w.my.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
-        // SAFETY: our DMB has HEADER_LEN + size bytes, and the application's buffer `n`.
-        unsafe { Ring::new(base, size).read(&rx.cons, to, n) };
+        // SAFETY: our DMB has HEADER_LEN + size bytes.
+        let ring = unsafe { Ring::new(base, size) };
+        // SAFETY: `n` bytes are unread, and the application's buffer has `len`.
+        unsafe { ring.read(&rx.cons, to, n) };
         rx.cons.advance(n, size);
         self.rx.word.store(rx.cons.wire(), Relaxed);
         self.confirm(fd, rx, w);
@@ -100,9 +102,10 @@ impl Conn {
             return None;
         }
         let base = (w.peer.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
-        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached, and the
-        // application's buffer `len`.
-        unsafe { Ring::new(base, size).write(&tx.prod, from, len as u32) };
+        // SAFETY: the peer's DMB has HEADER_LEN + size bytes, checked when it was attached.
+        let ring = unsafe { Ring::new(base, size) };
+        // SAFETY: so many bytes are free, and the application's buffer has them.
+        unsafe { ring.write(&tx.prod, from, len as u32) };
         let before = tx.prod.pos;
         tx.prod.advance(len as u32, size);
         if self.publish(reach, tx, cpu) {
