@@ -22,6 +22,10 @@ pub fn find() {
     }
     // SAFETY: the loader's string.
     let own = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
+    if !own.starts_with(b"/") {
+        // It would be looked for in whatever folder the process is in by then.
+        return;
+    }
     let Some(end) = own.iter().rposition(|byte| *byte == b'/') else { return };
     let name = [&own[..=end], b"shortwire-raw\0"].concat();
     let path = Box::leak(name.into_boxed_slice()).as_mut_ptr().cast::<c_char>();

@@ -235,6 +235,11 @@ global_asm!(
     "mov edi, 0x1001",
     "mov eax, {arch_prctl}",
     "syscall",
+    // A filter of the program's may refuse that: two threads on one stack would be worse than an end.
+    "test rax, rax",
+    "jz 5f",
+    "ud2",
+    "5:",
     "mov rdi, gs:[{kept}]",
     "mov rsi, gs:[{kept} + 8]",
     "mov r11, gs:[{back}]",

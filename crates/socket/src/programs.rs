@@ -58,6 +58,11 @@ impl Through {
 /// Whether it is a program that no library can be loaded into, and that may be started by whoever
 /// reads it, with no other rights than he has.
 fn is_for_raw(path: &CStr) -> bool {
+    // Such a name may mean something else, or nothing, when the artefact has been executed and
+    // opens it.
+    if [&b"/proc/"[..], b"/dev/fd/"].iter().any(|folder| path.to_bytes().starts_with(folder)) {
+        return false;
+    }
     let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, 0);
     if file < 0 {
         return false;

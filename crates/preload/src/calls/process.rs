@@ -172,14 +172,15 @@ exec! {
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char);
 }
 
-/// Starts a program that loads no library through the artefact that maps it, if it is one.
+/// Starts a program that loads no library through the artefact that maps it, if it is one; as ever
+/// where the artefact cannot be started: this process may have another root by now, or fewer rights.
 ///
 /// # Safety
 /// As for execve.
 unsafe fn through(
     path: *const c_char,
     argv: *const *const c_char,
-    start: impl FnOnce(*const c_char, *const *const c_char) -> c_int,
+    start: impl Fn(*const c_char, *const *const c_char) -> c_int,
 ) -> c_int {
     let own = artefact::path();
     if own.is_null() {
@@ -187,8 +188,8 @@ unsafe fn through(
     }
     // SAFETY: forwarded.
     match unsafe { Through::of(path, argv) } {
-        Some(through) => start(own, through.arguments()),
-        None => start(path, argv),
+        Some(through) if start(own, through.arguments()) == 0 => 0,
+        _ => start(path, argv),
     }
 }
 
@@ -319,10 +320,17 @@ pub unsafe extern "C" fn posix_spawn(
     envp: *const *mut c_char,
 ) -> c_int {
     let _kept = fds::go_back_for_spawn();
-    unsafe {
-        through(path, argv.cast(), |path, argv| {
-            next::posix_spawn(pid, path, fa, attr, argv.cast(), envp)
-        })
+    let start = |path: *const c_char, argv: *const *const c_char| unsafe {
+        next::posix_spawn(pid, path, fa, attr, argv.cast(), envp)
+    };
+    // An action may change the folder that a path counts from: what is looked at here would not be
+    // what is started.
+    let is_elsewhere =
+        !fa.is_null() && (socket::faulty(path) || unsafe { *path } != b'/' as c_char);
+    if is_elsewhere {
+        start(path, argv.cast())
+    } else {
+        unsafe { through(path, argv.cast(), start) }
     }
 }
 
