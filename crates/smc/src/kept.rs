@@ -146,14 +146,15 @@ impl Stats {
             let now = now.load(Relaxed);
             now.saturating_sub(given.swap(now, Relaxed))
         };
-        for ((sum, now), given) in self.words().zip(now.words()).zip(given.words()) {
-            sum.fetch_add(more(now, given), Relaxed);
-        }
+        // Reasons before connections, see `Stats::count_fallback`.
         for (now, given) in now.reasons.iter().zip(&given.reasons) {
             let now = now.load(Relaxed);
             let (reason, count) = ((now >> 32) as u32, now & u64::from(u32::MAX));
             let before = given.swap(now, Relaxed) & u64::from(u32::MAX);
             self.add_reason(reason, count.saturating_sub(before));
+        }
+        for ((sum, now), given) in self.words().zip(now.words()).zip(given.words()) {
+            sum.fetch_add(more(now, given), Release);
         }
         self.wakeups.longest_us.fetch_max(now.wakeups.longest_us.load(Relaxed), Relaxed);
     }

@@ -90,19 +90,19 @@ impl Direction {
 impl Stats {
     /// Counts a connection that stays TCP for `reason`.
     pub fn count_fallback(&self, reason: u32) {
-        // First, so that `by_reason` never finds a reason without its connection.
-        self.fallback.fetch_add(1, Relaxed);
         // A short connection pays for one count, not two.
         if reason != NOT_YET.code() {
             self.add_reason(reason, 1);
         }
+        // Behind its reason, so that `by_reason` takes no connection for one of `NOT_YET`.
+        self.fallback.fetch_add(1, Release);
     }
 
     /// Reason codes, and how many connections stayed TCP for each. `NOT_YET` has what no cell has
     /// counted: also reasons that came when all `REASONS` cells had another one.
     pub fn by_reason(&self) -> Vec<(u32, u64)> {
-        // In this order: a connection that ends in between is missing from `NOT_YET` in this look,
-        // and would be one too many there in the other.
+        // In this order, the other way round than they are counted: a connection that ends meanwhile
+        // may be missing from `NOT_YET` in this look, and is never one too many there.
         let all = self.fallback.load(Acquire);
         let cells = self.reasons.iter().map(|cell| cell.load(Relaxed));
         let mut found: Vec<_> = cells

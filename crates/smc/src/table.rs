@@ -156,6 +156,13 @@ pub fn may_drain() -> bool {
     word() & DRAIN != 0
 }
 
+/// Whether a device may have been taken away, or connections may have to go back to TCP: calls that
+/// look for neither leave them to those that do.
+#[inline(always)]
+pub fn may_have_changed() -> bool {
+    word() != 0
+}
+
 /// Whether connections are to go back to TCP.
 #[cold]
 pub fn is_draining() -> bool {

@@ -4,14 +4,16 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr, timespec};
+use smc::conn::identity::Identity;
 use smc::conn::{Got, Pieces};
-use smc::{reason, sys, witness};
+use smc::{reason, sys, table, witness};
 
 use crate::fds::{self, Port};
 use crate::pieces::{empty_msg, of_message, with_rest, within_most};
 use crate::settle::{after_op, finish_upgrade, settle};
+use crate::spin::{self, Soon};
 use crate::wait::{self, Stay};
-use crate::{epoll, fail, kernel, option, spin};
+use crate::{epoll, fail, kernel, option};
 
 /// A receive on a connection. `kernel` is the plain call with the given flags.
 fn receive(
@@ -273,18 +275,21 @@ fn at_once(port: Port, iov: &[iovec], flags: i32) -> Option<isize> {
     }
     // SAFETY: the application's buffer.
     let look = || unsafe { c.recv_at_once(fd, piece.iov_base.cast(), piece.iov_len) };
-    let n = match look() {
-        None if flags & libc::MSG_DONTWAIT == 0
-            && c.peer_elsewhere()
-            && spin::is_early(&c.identity.spin, c.tx.counts.calls.load(Relaxed), || {
-                c.has_news()
-            }) =>
-        {
-            look()
-        }
-        n => n,
-    };
-    n.map(|n| n as isize)
+    if let Some(n) = look() {
+        return Some(n as isize);
+    }
+    if flags & libc::MSG_DONTWAIT != 0 || !c.peer_elsewhere() || table::may_have_changed() {
+        return None;
+    }
+    let Identity { spin, single, .. } = &c.identity;
+    let how = spin::soon(spin, c.tx.counts.calls.load(Relaxed), || c.has_news());
+    let n = if how == Soon::No { None } else { look() }?;
+    match how {
+        Soon::Left if n <= single.load(Relaxed) as usize => spin::no_stream(spin),
+        Soon::Looked => single.store(n as u32, Relaxed),
+        _ => {}
+    }
+    Some(n as isize)
 }
 
 /// Fast path while no upgrade has begun: make the plain call and count one operation. Err:
@@ -333,7 +338,7 @@ pub unsafe fn recv(fd: i32, iov: &[iovec], flags: i32, plain: impl Fn() -> isize
     let Some(port) = fds::port(fd) else { return plain() };
     match untouched(port, flags, &plain) {
         Ok(r) => r,
-        Err(stay) => match at_once(port, iov, flags) {
+        Err(stay) => match at_once(stay.port(port.index), iov, flags) {
             Some(n) => n,
             None => within_most(iov, |iov| recv_pieces(port.index, stay, iov, flags, &plain)),
         },

@@ -24,18 +24,19 @@ const BLOCKS: u32 = 1 << 31;
 /// that asks whether it does.
 const EARLY: u32 = 256;
 
-/// So many of `ONE_WAY` are a stream. Its reader takes a message as soon as it is there and so
-/// fights the writer for a cache line with each one.
-const STREAM: u32 = 32;
+/// So many of `ONE_WAY` may be a stream. Its reader takes a message as soon as it is there and so
+/// fights the writer for a cache line with each one. Where it is none after all, one receive in so
+/// many is late.
+const STREAM: u32 = 128;
 /// Hints to the processor, 10 to 50 ns each, for which the reader of a stream leaves it to the
-/// writer. A message waits no longer for that than it would behind the ones of such a stream.
+/// writer.
 const LEAVE: u32 = 24;
 
 /// Notes whether a wait that is accounted to `score` may sleep.
 pub fn note(score: &AtomicU32, blocks: bool) {
     let s = score.load(Relaxed);
     if (s & BLOCKS != 0) != blocks {
-        score.store(s ^ BLOCKS, Relaxed);
+        score.store(if blocks { s | BLOCKS } else { s & !BLOCKS }, Relaxed);
     }
 }
 
@@ -45,26 +46,55 @@ pub fn may_block(score: &AtomicU32) -> bool {
     score.load(Relaxed) & BLOCKS != 0
 }
 
+/// How a receive that found nothing came to find something soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Soon {
+    /// It did not.
+    No,
+    /// It looked.
+    Looked,
+    /// It left the ring to the writer for a while before it looked.
+    Left,
+}
+
 /// Whether `done` comes true within a few looks; none where the last wait did not block, or spinning
 /// does not pay. `sent` is how often the caller has sent on the connection.
 #[inline]
-pub fn is_early(score: &AtomicU32, sent: u64, mut done: impl FnMut() -> bool) -> bool {
+pub fn soon(score: &AtomicU32, sent: u64, mut done: impl FnMut() -> bool) -> Soon {
     let s = score.load(Relaxed);
     if !may_block(score) || s & 0xff < PAYS || CONFIG.spin_ns.load(Relaxed) == 0 {
-        return false;
+        return Soon::No;
     }
     let sent = (sent as u32) << SENT.trailing_zeros() & SENT;
     let streak = if s & SENT == sent { (s & ONE_WAY) >> ONE_WAY.trailing_zeros() } else { 0 };
-    if streak >= STREAM {
+    let leaves = streak >= STREAM;
+    if leaves {
         (0..LEAVE).for_each(|_| core::hint::spin_loop());
     }
     let found = (0..EARLY).any(|_| done());
-    let streak = if found { (streak + 1).min(STREAM) } else { 0 };
+    count(score, sent, if found { (streak + 1).min(STREAM) } else { 0 });
+    match (found, leaves) {
+        (false, _) => Soon::No,
+        (true, false) => Soon::Looked,
+        (true, true) => Soon::Left,
+    }
+}
+
+/// It left the ring to the writer, who has written no more than one message meanwhile, and may be
+/// waiting for what is made of that: no stream.
+#[cold]
+pub fn no_stream(score: &AtomicU32) {
+    count(score, score.load(Relaxed) & SENT, 0);
+}
+
+/// Keeps how long the stream is; others may have changed the rest since it was looked at.
+#[inline(always)]
+fn count(score: &AtomicU32, sent: u32, streak: u32) {
+    let s = score.load(Relaxed);
     let now = s & !(SENT | ONE_WAY) | sent | streak << ONE_WAY.trailing_zeros();
     if now != s {
         score.store(now, Relaxed);
     }
-    found
 }
 
 /// How well spinning has paid, and whether to try now.
@@ -117,5 +147,58 @@ impl<'a> Spin<'a> {
             }
             last = now;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::serial;
+
+    /// Runs `test` where spinning is allowed, which others here have switched off.
+    fn where_spinning_is_allowed(test: impl FnOnce()) {
+        let _turn = serial();
+        let before = CONFIG.spin_ns.swap(20_000, Relaxed);
+        test();
+        CONFIG.spin_ns.store(before, Relaxed);
+    }
+
+    #[test]
+    fn only_a_stream_is_left_to_its_writer() {
+        where_spinning_is_allowed(streams);
+    }
+
+    fn streams() {
+        let score = AtomicU32::new(BEST);
+        assert_eq!(soon(&score, 0, || true), Soon::No, "it may not block");
+        note(&score, true);
+        for _ in 0..STREAM {
+            assert_eq!(soon(&score, 5, || true), Soon::Looked);
+        }
+        assert_eq!(soon(&score, 5, || true), Soon::Left);
+        // An answer.
+        assert_eq!(soon(&score, 6, || true), Soon::Looked);
+        for _ in 1..STREAM {
+            soon(&score, 6, || true);
+        }
+        assert_eq!(soon(&score, 6, || true), Soon::Left);
+        no_stream(&score);
+        assert_eq!(soon(&score, 6, || true), Soon::Looked);
+        assert_eq!(soon(&score, 6, || false), Soon::No);
+        assert!(may_block(&score));
+        note(&score, false);
+        assert_eq!((may_block(&score), score.load(Relaxed) & 0xff), (false, BEST));
+    }
+
+    #[test]
+    fn what_does_not_pay_is_tried_now_and_then() {
+        where_spinning_is_allowed(|| {
+            let score = AtomicU32::new(PAYS - 1);
+            note(&score, true);
+            assert_eq!(soon(&score, 0, || true), Soon::No);
+            let tries = (0..4 * (PROBE + 1))
+                .filter(|_| Spin::try_now(&score).inspect(|spin| spin.judge(PAYS - 1)).is_some());
+            assert_eq!((tries.count(), may_block(&score)), (4, true));
+        });
     }
 }

@@ -47,6 +47,8 @@ pub struct Identity {
     pub inode: AtomicU32,
     /// How well spinning has paid on it, 0..=16.
     pub spin: AtomicU32,
+    /// Bytes that the last receive took which had not left the ring to the writer for a while.
+    pub single: AtomicU32,
     /// Token of our DMB.
     pub my_token: AtomicU64,
     /// Token of the peer's DMB.
@@ -93,6 +95,7 @@ impl Identity {
         self.my_token.store(0, Relaxed);
         self.peer_token.store(0, Relaxed);
         self.spin.store(8, Relaxed);
+        self.single.store(0, Relaxed);
         self.set_names([Addr::default(); 2]);
         self.reason.store(crate::reason::NOT_YET.code(), Relaxed);
         self.refs.store(1, Relaxed);

@@ -12,8 +12,8 @@ use super::*;
 use crate::sys;
 
 /// How much nearer to the program's frame the sections here lie than those of `send.rs` and
-/// `recv.rs`, of which some 500 bytes are saved here.
-const NEARER: u32 = 512;
+/// `recv.rs`, at least: some 500 bytes. Half of it leaves room on both sides of `SIGNAL_FRAME`.
+const NEARER: u32 = 256;
 /// More than this is not sent in one piece, see `put`.
 const MOST: usize = 32 << 10;
 
@@ -33,7 +33,9 @@ impl Conn {
         let mut held = self.rx.state.try_lock_near(NEARER)?;
         let rx = &mut *held;
         let ph = self.phase();
-        if !ph.receives_freely() || !ph.is_committed() || rx.tcp_left != 0 {
+        // Again under the lock: the place may be another connection's by now, whose buffer is not
+        // mapped.
+        if !is_near(w) || !ph.receives_freely() || !ph.is_committed() || rx.tcp_left != 0 {
             return None;
         }
         let size = w.my_size.load(Relaxed);
@@ -82,7 +84,9 @@ impl Conn {
         }
         let mut held = self.tx.state.try_lock_near(NEARER)?;
         let tx = &mut *held;
-        if !self.phase().sends_freely() || tx.left || tx.held {
+        // Again under the lock, as in `recv_at_once`.
+        let is_mine = is_near(w) && self.identity.path.load(Relaxed) != path::COPY;
+        if !is_mine || !self.phase().sends_freely() || tx.left || tx.held {
             return None;
         }
         let reach = Mapped { my: header(&w.my), peer: header(&w.peer) };
@@ -90,6 +94,9 @@ impl Conn {
         let room = self.tx_room_in(w);
         let mut unread = (tx.prod.pos - tx.cons.pos) as u32;
         if (room.saturating_sub(unread) as usize) < len {
+            if table::may_have_changed() {
+                return None;
+            }
             let word = reach.my.cons.load(Acquire);
             unread -= tx.cons.follow(word, size, unread).ok()?;
             if (room.saturating_sub(unread) as usize) < len {

@@ -308,3 +308,85 @@ fn an_impossible_cursor_ends_its_connection_alone() {
         assert_eq!((c.send(b"on"), d.recv()), (Sent::Bytes(2), Ok(b"on".to_vec())));
     });
 }
+
+/// What the short ways make of it.
+impl End {
+    fn send_at_once(&self, bytes: &[u8]) -> Option<usize> {
+        // SAFETY: readable bytes.
+        unsafe { self.conn.send_at_once(self.fd(), bytes.as_ptr(), bytes.len()) }
+    }
+
+    fn recv_at_once(&self, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        // SAFETY: writable bytes.
+        let n = unsafe { self.conn.recv_at_once(self.fd(), bytes.as_mut_ptr(), len) }?;
+        bytes.truncate(n);
+        Some(bytes)
+    }
+}
+
+#[test]
+fn short_and_long_ways_take_turns_on_one_stream() {
+    let [a, b] = pair_on_rings(Kind::Loopback);
+    a.conn.look_now_and_then(a.fd(), sys::ticks());
+    assert_eq!(b.recv_at_once(9), None, "it is empty");
+    let (mut sent, mut got) = (Vec::new(), Vec::new());
+    // Several times around the ring, with messages that do not divide it.
+    for round in 0..2000u32 {
+        let message: Vec<u8> = (0..round % 37 + 1).map(|i| (round + i) as u8).collect();
+        if round % 3 == 0 || a.send_at_once(&message).is_none() {
+            assert_eq!(a.send(&message), Sent::Bytes(message.len()));
+        }
+        sent.extend(message);
+        if round % 2 == 0 {
+            got.extend(b.recv_at_once(50).expect("bytes"));
+            got.extend(b.recv().unwrap_or_default());
+        }
+    }
+    while let Ok(rest) = b.recv() {
+        got.extend(rest);
+    }
+    assert_eq!(got, sent);
+    let counts = |counts: &crate::stats::Counts| counts.bytes.load(Relaxed);
+    assert_eq!(counts(&a.conn.tx.counts), counts(&b.conn.rx.counts));
+}
+
+#[test]
+fn a_short_way_leaves_what_is_not_usual() {
+    let [a, b] = pair_on_rings(Kind::Loopback);
+    a.conn.look_now_and_then(a.fd(), sys::ticks());
+    assert_eq!(a.send_at_once(&[]), None);
+    assert_eq!(a.send_at_once(&vec![7; LEN as usize]), None, "it does not fit");
+    assert_eq!(a.send(b"there"), Sent::Bytes(5));
+    // The owner takes its ring back.
+    b.conn.my().prod.fetch_or(REVOKED, SeqCst);
+    assert_eq!(a.send_at_once(b"more"), None);
+    assert_eq!(b.recv_at_once(9), None, "what follows may come over TCP");
+    assert_eq!(b.recv_at_once(5), None);
+    let [a, b] = pair_on_rings(Kind::Loopback);
+    a.conn.look_now_and_then(a.fd(), sys::ticks());
+    // The peer is gone.
+    a.conn.my().cons.fetch_or(CLOSED, SeqCst);
+    assert_eq!(a.send_at_once(b"more"), None);
+    // A word that no peer would write ends nothing here; the long way does that.
+    b.conn.my().prod.store(u64::from(LEN) << 17, SeqCst);
+    assert_eq!(b.recv_at_once(9), None);
+    assert!(!b.conn.phase().is_broken());
+    let far = pair_on_rings(Kind::Ism);
+    assert_eq!(far[0].send_at_once(b"more"), None);
+    assert_eq!(far[0].send(b"more"), Sent::Bytes(4));
+    assert_eq!(far[1].recv_at_once(9), None);
+    assert_eq!(far[1].recv(), Ok(b"more".to_vec()));
+}
+
+#[test]
+fn who_sleeps_is_rung_by_a_short_way_too() {
+    let [a, b] = pair_on_rings(Kind::Loopback);
+    a.conn.look_now_and_then(a.fd(), sys::ticks());
+    b.conn.arm_data();
+    let before = a.doorbells();
+    assert_eq!(a.send_at_once(b"one"), Some(3));
+    assert_eq!(a.send_at_once(b"two"), Some(3));
+    assert_eq!(a.doorbells(), before + 1);
+    assert_eq!(b.recv_at_once(9), Some(b"onetwo".to_vec()));
+}
