@@ -45,7 +45,8 @@ fn raw(program: &Path) -> Command {
     command
 }
 
-/// Server and clients, connected through shared memory for at least `ends` ends.
+/// Server and clients, connected through shared memory for at least `ends` ends, and for long enough
+/// to be seen.
 fn pair(
     c: &Case,
     server: &mut Command,
@@ -97,7 +98,7 @@ fn go_one_processor_and_no_preemption() {
             command.arg(mode).env("GOMAXPROCS", "1").env("GODEBUG", "asyncpreemptoff=1");
             command
         };
-        pair(c, &mut one("server"), &mut one("client"), &["50", "100"], 20)
+        pair(c, &mut one("server"), &mut one("client"), &["50", "400"], 20)
     });
 }
 
@@ -119,7 +120,7 @@ fn go_and_c() {
             kinds.push(in_c(c, "many.c", compiler, how)?);
         }
         for kind in kinds {
-            pair(c, raw(&kind).arg("server"), raw(&herd).arg("client"), &["20", "100"], 10)?;
+            pair(c, raw(&kind).arg("server"), raw(&herd).arg("client"), &["20", "1500"], 10)?;
         }
         Ok(())
     });
@@ -151,7 +152,7 @@ fn child_of_a_shell() {
             command.arg(&script);
             command
         };
-        pair(c, raw(&herd).arg("server"), &mut sh(), &["20", "100"], 10)
+        pair(c, raw(&herd).arg("server"), &mut sh(), &["20", "1500"], 10)
     });
 }
 

@@ -40,13 +40,15 @@ impl Finding {
 
 pub fn obstacle(obstacle: &Obstacle) -> Finding {
     let advice = match obstacle.root() {
-        Obstacle::Static => "Use a build of it that is linked dynamically.",
+        Obstacle::Static => {
+            "Start it by `shortwire run --raw auto`, which follows most such programs, or use a build of it that is linked dynamically."
+        }
         Obstacle::Go(Alone::NoLibc) => {
-            "Build it with cgo (CGO_ENABLED=1, where a C compiler is; a program that uses net or os/user then has the C library)."
+            "Start it by `shortwire run --raw auto`, or build it with cgo (CGO_ENABLED=1, where a C compiler is; a program that uses net or os/user then has the C library)."
         }
         Obstacle::Go(Alone::Undecided) => "Nothing: such a program cannot take part yet.",
         Obstacle::OtherMachine => "Use a build for this machine's word size.",
-        Obstacle::Musl => "Use a build for glibc.",
+        Obstacle::Musl => "Start it by `shortwire run --raw auto`, or use a build for glibc.",
         Obstacle::Privileged(_) => {
             "Start it as that user already, or give it its rights otherwise (systemd's AmbientCapabilities)."
         }

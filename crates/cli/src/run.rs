@@ -63,7 +63,11 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
     }
     if !args.quiet {
         for obstacle in &obstacles {
-            eprintln!("shortwire: warning: {}: {obstacle}", name.to_string_lossy());
+            let way = match obstacle.is_for_raw() && args.raw.is_none() {
+                true => " (`--raw auto` follows such programs)",
+                false => "",
+            };
+            eprintln!("shortwire: warning: {}: {obstacle}{way}", name.to_string_lossy());
         }
         if !args.disable && !args.rsocket {
             for problem in Health::here(args.config.as_deref()).problems() {

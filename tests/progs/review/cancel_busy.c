@@ -49,7 +49,7 @@ int main()
     fcntl(a, F_SETFL, 0);
     pthread_t t;
     pthread_create(&t, 0, rd, 0);
-    ms(50);
+    ms(5);
     pthread_cancel(t);
     int j = joined(t, 1);
     int left;

@@ -31,8 +31,8 @@ Each option has an environment variable that the library reads, so a setting can
 
 Exit status: that of PROG; 125 if shortwire itself failed, 126 if PROG cannot be executed, 127 if it is not found.
 
-Programs that cannot take part, and run as plain TCP with a warning: statically linked ones, setuid ones, Go programs \
-without the C library (built with CGO_ENABLED=0).")]
+Programs that cannot take part, and run as plain TCP with a warning: setuid ones and, without --raw auto, statically linked \
+ones, those of musl, and Go programs without the C library (built with CGO_ENABLED=0).")]
 pub struct Run {
     /// Upgrade a connection after this many sends and receives on it
     #[arg(long, value_name = "K", env = "SHORTWIRE_AFTER", hide_env_values = true)]
