@@ -120,7 +120,7 @@ fn go_and_c() {
             kinds.push(in_c(c, "many.c", compiler, how)?);
         }
         for kind in kinds {
-            pair(c, raw(&kind).arg("server"), raw(&herd).arg("client"), &["20", "1500"], 10)?;
+            pair(c, raw(&kind).arg("server"), raw(&herd).arg("client"), &["20", "600"], 10)?;
         }
         Ok(())
     });
@@ -152,7 +152,7 @@ fn child_of_a_shell() {
             command.arg(&script);
             command
         };
-        pair(c, raw(&herd).arg("server"), &mut sh(), &["20", "1500"], 10)
+        pair(c, raw(&herd).arg("server"), &mut sh(), &["20", "600"], 10)
     });
 }
 
