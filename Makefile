@@ -20,6 +20,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Where below PREFIX the loader looks for libraries. The ones that are preloaded are in lib/shortwire whatever this is.
 LIBDIR ?= lib
+# What runs programs without libc is there for x86-64 alone.
+RAW := $(filter x86_64,$(shell uname -m))
 # Packages keep debug symbols apart, and leave this empty.
 STRIP ?= --strip
 CARGO_TARGET_DIR ?= target
@@ -63,10 +65,10 @@ build:
 	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
 	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
 	install $(addprefix $(LIBRARY)/,$(LIBRARIES)) $(RELEASE)/
-	$(MAKE) --no-print-directory raw
+	$(if $(RAW),$(MAKE) --no-print-directory raw)
 	$(DATED) $(RELEASE)/xtask generate --out $(GENERATED)
 
-# Without libc and std, so its crates are built apart from all others. x86-64 alone has it.
+# Without libc and std, so its crates are built apart from all others.
 raw:
 	RUSTFLAGS="$(RUSTFLAGS) --cfg shortwire_raw" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/raw $(CARGO) build --profile library -p raw
 	install $(CARGO_TARGET_DIR)/raw/library/shortwire-raw $(RELEASE)/
@@ -140,7 +142,7 @@ install:
 	@test -e $(GENERATED)/sbom.spdx.json || { echo "there is nothing to install yet: make build" >&2; exit 1; }
 	install -D $(STRIP) -m 755 $(RELEASE)/shortwire $(ROOT)/bin/shortwire
 	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire.so $(ROOT)/lib/shortwire/libshortwire.so
-	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-raw $(ROOT)/lib/shortwire/shortwire-raw
+	$(if $(RAW),install -D $(STRIP) -m 755 $(RELEASE)/shortwire-raw $(ROOT)/lib/shortwire/shortwire-raw)
 	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-peers $(ROOT)/lib/shortwire/shortwire-peers
 	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-checksum-bench $(ROOT)/lib/shortwire/shortwire-checksum-bench
 	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire_csum.so $(LIBS)/libshortwire_csum.so.0

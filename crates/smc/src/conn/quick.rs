@@ -11,10 +11,12 @@ use super::window::Window;
 use super::*;
 use crate::sys;
 
-/// How much nearer to the program's frame the sections here lie than those of `send.rs` and
-/// `recv.rs`, at least: some 500 bytes. Half of it leaves room on both sides of `SIGNAL_FRAME`.
+/// Bytes by which a frame here counts as deeper than it is. Those of the long ways lie some 500 bytes
+/// deeper: a thread that jumped out of a section here would be taken, there, for a signal handler
+/// that has interrupted it, and be refused the lock for ever. More than half of them, and a handler
+/// could be taken for such a thread.
 const NEARER: u32 = 256;
-/// More than this is not sent in one piece, see `put`.
+/// More bytes than this are published in parts, so that the reader's copy overlaps ours: not here.
 const MOST: usize = 32 << 10;
 
 impl Conn {
@@ -42,6 +44,7 @@ impl Conn {
         let my = header(&w.my);
         let mut unread = (rx.prod.pos - rx.cons.pos) as u32;
         if (unread as usize) < len {
+            // SYNC: prod. Acquire; pairs with the exchange in `Conn::publish`.
             let word = my.prod.load(Acquire);
             // What comes over TCP behind the last of the ring belongs to the same receive.
             if word & !CURSOR_MASK != 0 {
@@ -84,7 +87,8 @@ impl Conn {
         }
         let mut held = self.tx.state.try_lock_near(NEARER)?;
         let tx = &mut *held;
-        // Again under the lock, as in `recv_at_once`.
+        // Again under the lock: the place may be another connection's by now, whose buffer is not
+        // mapped.
         let is_mine = is_near(w) && self.identity.path.load(Relaxed) != path::COPY;
         if !is_mine || !self.phase().sends_freely() || tx.left || tx.held {
             return None;
@@ -97,6 +101,8 @@ impl Conn {
             if table::may_have_changed() {
                 return None;
             }
+            // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with
+            // `Mapped::confirm`.
             let word = reach.my.cons.load(Acquire);
             unread -= tx.cons.follow(word, size, unread).ok()?;
             if (room.saturating_sub(unread) as usize) < len {
@@ -123,7 +129,8 @@ impl Conn {
                 self.wake(fd, tx, sleeper, false);
             }
         } else {
-            // As in `put`: the owner took the ring back between the two.
+            // The owner took the ring back behind the look at REVOKED. These bytes were taken from
+            // the application, so they go out over TCP, first of all.
             self.leave_ring(tx, before);
         }
         self.tx.counts.call(len);

@@ -32,7 +32,7 @@ fn noted_cpu() -> u32 {
     if cpu < 0 { 0 } else { (cpu as u32 & 0xfff) + 1 }
 }
 
-/// Without libc nobody registers any.
+/// Without libc nobody registers an rseq area, and FS is the program's.
 #[cfg(all(target_arch = "x86_64", shortwire_raw))]
 fn noted_cpu() -> u32 {
     0
