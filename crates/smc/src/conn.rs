@@ -24,6 +24,7 @@ mod intact;
 mod locked;
 mod mapped;
 mod options;
+mod overtaken;
 pub mod phase;
 mod pieces;
 mod place;

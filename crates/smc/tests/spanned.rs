@@ -6,6 +6,7 @@ mod common;
 
 use common::traffic::{Side, Traffic};
 use common::{End, pair, raw_recv, serial, upgrade};
+use smc::conn::Pieces;
 use smc::reason;
 
 fn back(end: &End) {
@@ -57,9 +58,53 @@ fn payload_from_behind_the_return_is_payload() {
     }
 }
 
-/// The bytes in the ring belong in front of it, and it is in the application's hands already.
+/// What the receive that `end` is inside of returns into buffers of 3, 7 and 90 bytes.
+fn returns_in_pieces(end: &End) -> Vec<u8> {
+    let mut buf = [0; 100];
+    let got = raw_recv(end.fd, &mut buf, 0).unwrap_or(0);
+    let base = buf.as_mut_ptr();
+    let iov = [(0, 3), (3, 7), (10, 90)]
+        .map(|(at, iov_len)| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len });
+    let payload = end.conn.leave_kernel_recv_into(end.fd, got, false, Some(Pieces::new(&iov)));
+    buf[..payload].to_vec()
+}
+
+/// The bytes in the ring belong between what came over TCP in front of the switch and behind the
+/// return, which the kernel gives out at once.
 #[test]
-fn payload_out_of_order_is_a_reset() {
+fn what_is_in_the_ring_comes_in_front_of_what_follows_it() {
+    let _serial = serial();
+    let counts = |n: usize, from: usize| (0..n).map(|i| (from + i) as u8).collect::<Vec<u8>>();
+    for before in [0, 1, 20] {
+        for ring in [1, 4, 30, 60, 1000, usize::MAX] {
+            for behind in [1, 9, 50, 200] {
+                let (a, b) = pair();
+                assert!(a.conn.enter_kernel_recv());
+                let mut sent = counts(before, 0);
+                assert!(before == 0 || b.send(&sent) == Ok(before));
+                upgrade(&a, &b);
+                // The whole ring, if that is asked for.
+                let ring = b.send(&counts(ring.min(1 << 20), before)).unwrap();
+                sent.extend(counts(ring, before));
+                back(&b);
+                sent.extend(counts(behind, before + ring));
+                assert_eq!(b.send(&sent[before + ring..]), Ok(behind));
+                b.shutdown(libc::SHUT_WR);
+                let case = format!("{before}, {ring}, {behind}, {}", a.describe());
+                let mut came = returns_in_pieces(&a);
+                assert!(!came.is_empty(), "{case}");
+                came.extend(all(&a).unwrap());
+                assert!(came == sent, "{case}");
+                assert_eq!(a.send(b"answer"), Ok(6));
+                assert_eq!(all(&b).as_deref(), Ok(&b"answer"[..]), "{case}");
+            }
+        }
+    }
+}
+
+/// It is in the application's hands already, who knows where: from a splice, into a pipe.
+#[test]
+fn payload_out_of_order_and_out_of_reach_is_a_reset() {
     let _serial = serial();
     let (a, b) = pair();
     assert!(a.conn.enter_kernel_recv());

@@ -101,6 +101,25 @@ impl<'a> Pieces<'a> {
         n
     }
 
+    /// Puts the next `n` bytes behind the `queue`, and what then is in front of it into their
+    /// places.
+    pub(super) fn exchange(mut self, queue: &mut [u8], n: usize) {
+        let mut done = 0;
+        while done < n && !queue.is_empty() {
+            let front = done % queue.len();
+            let Some((place, k)) = self.next((n - done).min(queue.len() - front)) else { break };
+            for (i, byte) in queue[front..front + k].iter_mut().enumerate() {
+                // SAFETY: the application's buffers, which the kernel has just filled.
+                unsafe { core::ptr::swap(place.wrapping_add(i), byte) };
+            }
+            done += k;
+        }
+        if !queue.is_empty() {
+            let front = done % queue.len();
+            queue.rotate_left(front);
+        }
+    }
+
     /// Of the first `len` bytes, takes out `n` behind the first `at`; the rest moves up.
     pub(super) fn cut(self, at: usize, n: usize, len: usize) {
         let (mut to, mut from) = (self, self);

@@ -2,21 +2,11 @@
 
 use super::inflight::*;
 use super::mapped::fix_bells;
+use super::overtaken::Overtakes;
 use super::reach::{Reach, each};
 use super::receiver::UNKNOWN;
 use super::*;
 use crate::inet::{Received, TcpInfo, received, received_while_alone};
-
-/// What a kernel receive has brought from behind the peer's switch and return.
-enum Overtakes {
-    /// Nothing.
-    No,
-    /// Payload, in its place but for so many doorbells in front of its last part, which begins
-    /// behind so many bytes.
-    Whole { doorbells: usize, behind: usize },
-    /// Payload, but not in its place.
-    Torn,
-}
 
 impl Conn {
     /// Moves our sends to the ring if that is possible now. Not once the peer has ended its stream:
@@ -253,7 +243,7 @@ impl Conn {
     }
 
     /// As `leave_kernel_recv`, for a receive whose bytes lie in `into`: doorbells among them are
-    /// cut out.
+    /// cut out, and what the ring has in front of the last of them is put there.
     pub fn leave_kernel_recv_into(
         &self,
         fd: i32,
@@ -280,13 +270,22 @@ impl Conn {
                     self.rx.kernel.leave();
                     return got;
                 }
-                let at = self.position(fd, rx, taken);
-                match at.map(|r| (r, self.overtakes(rx, n, r, taken))) {
+                let r = self.position(fd, rx, taken);
+                let how = r.map(|r| (r, self.overtakes(rx, n, r, taken)));
+                match how {
                     Some((_, Overtakes::Whole { doorbells: 0, .. })) => got,
                     Some((_, Overtakes::Whole { doorbells, behind })) if into.is_some() => {
                         if let Some(into) = into {
                             into.cut(behind, doorbells, got);
                         }
+                        got - doorbells
+                    }
+                    Some((r, Overtakes::Early { doorbells, behind })) if into.is_some() => {
+                        if let Some(into) = into {
+                            into.cut(behind, doorbells, got);
+                            self.put_in_order(rx, into, behind, got - doorbells - behind);
+                        }
+                        self.begin_ring(rx, n, r.min(n + u64::from(fix_bells(self.my()))));
                         got - doorbells
                     }
                     Some((r, Overtakes::No)) => {
@@ -297,7 +296,7 @@ impl Conn {
                         }
                         payload
                     }
-                    Some((_, Overtakes::Whole { .. } | Overtakes::Torn)) | None => {
+                    Some(_) | None => {
                         self.break_unreadable(fd);
                         0
                     }
@@ -307,33 +306,6 @@ impl Conn {
         };
         self.rx.kernel.leave();
         payload
-    }
-
-    /// Whether a receive that ended at `r` and took `taken` bytes has run past the peer's switch at
-    /// `n` and past its return to TCP, both while it was in the kernel. If it has, and can be left
-    /// as it is, receives stay on TCP.
-    fn overtakes(&self, rx: &Rx, n: u64, r: u64, taken: u64) -> Overtakes {
-        let my = self.my();
-        let word = my.prod.load(Acquire);
-        if word & REVERTED == 0 || r <= n || self.receives_on_ring() {
-            return Overtakes::No;
-        }
-        // Payload from behind the return begins after the last doorbell.
-        let last = n + u64::from(fix_bells(my));
-        if r <= last {
-            return Overtakes::No;
-        }
-        // What is in the ring belongs in front of it, unless we took the ring back: then it is what
-        // came.
-        if word & shm::cursor::CURSOR_MASK != rx.cons.wire() && !self.phase().has(p::TAKEN) {
-            return Overtakes::Torn;
-        }
-        self.phase.turn_receives(Receives::back);
-        let first = n.max(r - taken);
-        Overtakes::Whole {
-            doorbells: last.saturating_sub(first) as usize,
-            behind: (first - (r - taken)) as usize,
-        }
     }
 
     /// Whether the peer left TCP while we asked it to stay there, and has gone back without a byte
