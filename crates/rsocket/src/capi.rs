@@ -6,7 +6,7 @@ mod transfer;
 pub use transfer::*;
 
 use crate::poll::Selected;
-use crate::{poll, socket, table};
+use crate::{poll, set, socket, table};
 use core::ffi::{c_int, c_long, c_void};
 use libc::{fd_set, nfds_t, pollfd, sockaddr, socklen_t, timeval};
 use shm::Errno;
@@ -48,7 +48,9 @@ pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t)
 /// As `listen`: connections arrive at `raccept` from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
-    status(socket::listen(fd, backlog))
+    let done = socket::listen(fd, backlog);
+    set::changed(fd);
+    status(done)
 }
 
 /// # Safety
@@ -69,7 +71,9 @@ pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut sockl
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: as above.
-    status(unsafe { socket::connect(fd, addr, len) })
+    let done = unsafe { socket::connect(fd, addr, len) };
+    set::changed(fd);
+    status(done)
 }
 
 /// As `shutdown`. What was sent before still arrives.
@@ -78,10 +82,10 @@ pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     status(socket::shutdown(fd, how))
 }
 
-/// As `close`; the connection ends when the last descriptor of it does.
+/// As `close`; the connection ends when the last descriptor of it does. Also of `repoll_create`.
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(fd: c_int) -> c_int {
-    status(socket::close(fd))
+    status(set::close_any(fd))
 }
 
 /// # Safety
@@ -248,4 +252,57 @@ pub unsafe extern "C" fn rselect(
     report(write, libc::POLLOUT, |s| s.writable);
     report(except, libc::POLLPRI, |s| s.exceptional);
     total
+}
+
+/// As `epoll_create1`: a set of rsockets and other descriptors to wait for, closed by `rclose`.
+#[unsafe(no_mangle)]
+pub extern "C" fn repoll_create(flags: c_int) -> c_int {
+    number(set::create(flags))
+}
+
+/// # Safety
+/// As `epoll_ctl`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn repoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut libc::epoll_event,
+) -> c_int {
+    let asked = || {
+        if event.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: as above.
+        let event = unsafe { event.read_unaligned() };
+        Ok((event.events, event.u64))
+    };
+    status(set::find(set).and_then(|set| match operation {
+        libc::EPOLL_CTL_ADD => asked().and_then(|(events, data)| set.add(fd, events, data)),
+        libc::EPOLL_CTL_MOD => asked().and_then(|(events, data)| set.modify(fd, events, data)),
+        libc::EPOLL_CTL_DEL => set.remove(fd),
+        _ => Err(Errno::INVAL),
+    }))
+}
+
+/// # Safety
+/// As `epoll_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn repoll_wait(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
+    let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let count = match usize::try_from(count) {
+        Ok(count @ 1..) => count,
+        _ => return number(Err(Errno::INVAL)),
+    };
+    if events.is_null() {
+        return number(Err(Errno::FAULT));
+    }
+    // SAFETY: as above.
+    let out = unsafe { core::slice::from_raw_parts_mut(events, count) };
+    number(set::find(set).and_then(|set| set.wait(out, timeout)).map(|n| n as c_int))
 }

@@ -14,6 +14,7 @@ pub mod net;
 mod poll;
 mod progress;
 pub mod provider;
+mod set;
 pub mod shared;
 mod socket;
 pub mod stream;

@@ -20,11 +20,13 @@
 
 mod addr;
 mod datagram;
+mod set;
 #[cfg(test)]
 mod tests;
 
 pub use crate::poll::poll;
 pub use datagram::RsocketDatagram;
+pub use set::{Event, RsocketSet};
 
 use crate::{socket, table};
 use rustix::fd::{AsRawFd, RawFd};
@@ -131,7 +133,7 @@ struct Owned(RawFd);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        let _ = socket::close(self.0);
+        let _ = crate::set::close_any(self.0);
     }
 }
 

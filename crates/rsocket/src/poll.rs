@@ -54,7 +54,8 @@ fn check(fds: &mut [libc::pollfd]) -> Result<usize, Errno> {
     Ok(fds.iter().filter(|e| e.revents != 0).count())
 }
 
-fn look(socket: &Socket, events: i16) -> i16 {
+/// What `poll` would say of one rsocket.
+pub fn look(socket: &Socket, events: i16) -> i16 {
     if let Some(stream) = socket.streaming() {
         return stream.poll(events);
     }
@@ -112,7 +113,8 @@ fn wait(fds: &[libc::pollfd], timeout: Option<Duration>) -> Result<bool, Errno> 
     slept.map(|n| n != 0)
 }
 
-fn kernel_poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
+/// `poll` of the kernel's.
+pub fn kernel_poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
         tv_nsec: t.subsec_nanos().into(),

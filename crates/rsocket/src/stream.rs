@@ -98,6 +98,16 @@ pub mod state {
     pub const ERROR: u32 = 16;
 }
 
+/// What grows with every message of data, and with every one that makes room to send: where it has
+/// not, nothing has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Data messages.
+    pub came: u32,
+    /// Credits, buffers granted by the peer, writes that are complete.
+    pub room: [u32; 3],
+}
+
 /// Places in our own memory that the peer writes to, and what it told of its own.
 struct Peer {
     sgl: Sge,
@@ -279,6 +289,40 @@ impl<E: Endpoint> Stream<E> {
     pub fn poll(&self, events: i16) -> i16 {
         let _ = self.progress.with(|| self.process());
         self.revents(events)
+    }
+
+    /// [`Self::poll`], and what the stream had come to by then.
+    pub fn poll_news(&self, events: i16) -> (i16, News) {
+        let _ = self.progress.with(|| self.process());
+        self.seen(events)
+    }
+
+    /// [`Self::poll_news`] of what has been processed.
+    pub fn seen(&self, events: i16) -> (i16, News) {
+        // The news first: what comes in between is then told twice rather than never.
+        let cq = &self.cq;
+        let news = News {
+            came: cq.rmsg_tail.load(Ordering::Acquire),
+            room: [&cq.credits, &cq.sge_tail, &cq.done].map(|n| n.load(Ordering::Acquire)),
+        };
+        (self.revents(events), news)
+    }
+
+    /// Whether the peer has said that it sends no more, or the whole has ended (EPOLLRDHUP).
+    pub fn peer_has_ended(&self) -> bool {
+        let state = self.state();
+        state & state::READABLE == 0
+    }
+
+    /// Prepares a wait: true if there is something to be had, or else [`Self::poll_leave`] must
+    /// follow the wait. `ready` is asked when completions have been processed.
+    pub fn enter(&self, mut ready: impl FnMut() -> bool) -> bool {
+        let ready = || {
+            self.process();
+            ready()
+        };
+        // What cannot be entered is looked at again.
+        self.progress.enter(&Events(&self.endpoint), ready).unwrap_or(true)
     }
 
     /// Prepares a wait in `poll`: the events that are there already, or none and then

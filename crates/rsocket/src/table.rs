@@ -35,7 +35,12 @@ static FORKED: AtomicU64 = AtomicU64::new(0);
 static PAST: [AtomicU64; GENERATIONS] = [const { AtomicU64::new(0) }; GENERATIONS];
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// From further back no stream is used on.
-const GENERATIONS: usize = 32;
+pub const GENERATIONS: usize = 32;
+
+/// Forks between the program's start and this process.
+pub fn generation() -> usize {
+    GENERATION.load(Ordering::Relaxed) as usize
+}
 
 /// The present one.
 pub fn era() -> u64 {

@@ -82,6 +82,23 @@ static void data(int c, int s)
 	HOLDS(rrecv(s, a, 4, MSG_DONTWAIT) == -1 && errno == EAGAIN);
 }
 
+static void sets(int c, int s)
+{
+	struct epoll_event event = { EPOLLIN | EPOLLET, { .fd = s } };
+	char byte[4];
+	int set = repoll_create(EPOLL_CLOEXEC);
+
+	HOLDS(set >= 0 && repoll_ctl(set, EPOLL_CTL_ADD, s, &event) == 0);
+	HOLDS(repoll_wait(set, &event, 1, 0) == 0);
+	HOLDS(rsend(c, "set", 3, 0) == 3);
+	HOLDS(repoll_wait(set, &event, 1, -1) == 1 && event.data.fd == s && event.events == EPOLLIN);
+	HOLDS(repoll_wait(set, &event, 1, 0) == 0);
+	HOLDS(rrecv(s, byte, 4, 0) == 3);
+	HOLDS(repoll_ctl(set, EPOLL_CTL_DEL, s, NULL) == 0);
+	HOLDS(repoll_ctl(set, EPOLL_CTL_MOD, s, &event) == -1 && errno == ENOENT);
+	HOLDS(rclose(set) == 0);
+}
+
 /* s maps, c writes: the peer of a map gives it room by RDMA_IOMAPSIZE. */
 static void direct(int c, int s)
 {
@@ -120,6 +137,7 @@ int main(void)
 
 	stream(&c, &s);
 	data(c, s);
+	sets(c, s);
 	direct(c, s);
 	HOLDS(rshutdown(c, SHUT_WR) == 0 && rrecv(s, &byte, 1, 0) == 0);
 	HOLDS(rclose(s) == 0 && rrecv(c, &byte, 1, 0) == 0 && rclose(c) == 0);

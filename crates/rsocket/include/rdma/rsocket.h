@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -51,6 +52,11 @@ ssize_t rwritev(int socket, const struct iovec *iov, int iovcnt);
 
 int rpoll(struct pollfd *fds, nfds_t nfds, int timeout);
 int rselect(int nfds, fd_set *readfds, fd_set *writefds, fd_set *exceptfds, struct timeval *timeout);
+
+/* As epoll_create1, epoll_ctl and epoll_wait, for rsockets and other descriptors in one set. rclose ends it. */
+int repoll_create(int flags);
+int repoll_ctl(int set, int op, int fd, struct epoll_event *event);
+int repoll_wait(int set, struct epoll_event *events, int maxevents, int timeout);
 
 int rgetpeername(int socket, struct sockaddr *addr, socklen_t *addrlen);
 int rgetsockname(int socket, struct sockaddr *addr, socklen_t *addrlen);

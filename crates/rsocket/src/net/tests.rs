@@ -32,6 +32,23 @@ fn reads_like_std_net() {
 }
 
 #[test]
+fn sets_tell_who_is_ready() {
+    let listener = RsocketListener::bind("127.0.0.1:0").unwrap();
+    let set = RsocketSet::new().unwrap();
+    set.add(&listener, libc::EPOLLIN as u32, 7).unwrap();
+    assert_eq!(set.add(&listener, 0, 0).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    let address = listener.local_addr().unwrap();
+    let client = std::thread::spawn(move || RsocketStream::connect(address).unwrap());
+    let ready = set.wait(4, Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(ready, [Event { events: libc::EPOLLIN as u32, data: 7 }]);
+    let (server, _) = listener.accept().unwrap();
+    set.add(&server, libc::EPOLLOUT as u32, 8).unwrap();
+    let ready = set.wait(4, Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(ready, [Event { events: libc::EPOLLOUT as u32, data: 8 }]);
+    drop(client.join().unwrap());
+}
+
+#[test]
 fn writes_into_mapped_memory() {
     let listener = Builder::new().iomaps(4).listen("[::1]:0").unwrap();
     let address = listener.local_addr().unwrap();

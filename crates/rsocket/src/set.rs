@@ -1,0 +1,376 @@
+//! Sets of descriptors to wait for, as `epoll` has them: rsockets and others in one wait.
+//!
+//! A set is two epoll sets of the kernel. The inner one has the members that the kernel knows:
+//! other descriptors, and rsockets that listen or are datagrams. The outer one, whose number is
+//! that of the set, has the inner one, the events of streams, and a bell for changes made while
+//! somebody sleeps. Whether a stream is ready only the stream knows, so a wait looks at each; who
+//! then sleeps has asked each for an event.
+//!
+//! librdmacm has a thread for each set that sleeps in `rpoll`; here the waiting thread itself does.
+#![allow(unsafe_code)]
+
+mod member;
+
+use crate::socket::{Phase, Socket, last_error};
+use crate::{config, poll, socket, table};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use member::Member;
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use shm::Errno;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// In the outer set: the bell. Others there are numbers of streams, or [`INNER`].
+const BELL: u64 = u64::MAX;
+const INNER: u64 = u64::MAX - 1;
+/// Events of streams that one sleep learns of; the others are found by the look behind it.
+const HEARD: usize = 64;
+
+/// See the head of this file.
+pub struct Set {
+    outer: OwnedFd,
+    inner: OwnedFd,
+    bell: OwnedFd,
+    sleepers: AtomicU32,
+    closed: AtomicBool,
+    members: Mutex<Members>,
+}
+
+#[derive(Default)]
+struct Members {
+    all: BTreeMap<RawFd, Member>,
+    /// Behind this one the next look at streams begins, so that the first do not keep the others
+    /// from a short array for ever.
+    last: RawFd,
+    kernel_first: bool,
+}
+
+/// A child of a fork begins without sets, whichever lock another thread of the parent has held: its
+/// generation has a table of its own.
+static SETS: [Mutex<BTreeMap<RawFd, Arc<Set>>>; table::GENERATIONS] =
+    [const { Mutex::new(BTreeMap::new()) }; table::GENERATIONS];
+/// Sets that were ever made: without any, nobody needs to look.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What a panic leaves behind is whole: entries are put in and taken out at once.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn sets() -> MutexGuard<'static, BTreeMap<RawFd, Arc<Set>>> {
+    locked(&SETS[table::generation() % table::GENERATIONS])
+}
+
+/// `repoll_create`: the number of a new set. `flags` may have EPOLL_CLOEXEC, and O_NONBLOCK, which
+/// means nothing here.
+pub fn create(flags: i32) -> Result<RawFd, Errno> {
+    if flags & !(libc::EPOLL_CLOEXEC | libc::O_NONBLOCK) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let outer = epoll::create(epoll::CreateFlags::from_bits_retain(
+        (flags & libc::EPOLL_CLOEXEC).cast_unsigned(),
+    ))?;
+    let inner = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    for (fd, token) in [(inner.as_fd(), INNER), (bell.as_fd(), BELL)] {
+        epoll::add(&outer, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+    }
+    let number = outer.as_raw_fd();
+    let set = Set {
+        outer,
+        inner,
+        bell,
+        sleepers: AtomicU32::new(0),
+        closed: AtomicBool::new(false),
+        members: Mutex::default(),
+    };
+    MADE.fetch_add(1, Ordering::Relaxed);
+    if let Some(old) = sets().insert(number, Arc::new(set))
+        && let Ok(old) = Arc::try_unwrap(old)
+    {
+        // It was closed by the kernel's name, and its number is the new one's.
+        let _ = old.outer.into_raw_fd();
+    }
+    Ok(number)
+}
+
+/// The set of this number: EINVAL for another descriptor, EBADF for none.
+pub fn find(fd: RawFd) -> Result<Arc<Set>, Errno> {
+    sets().get(&fd).cloned().ok_or_else(|| {
+        // SAFETY: only asks.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 { Errno::BADF } else { Errno::INVAL }
+    })
+}
+
+/// Ends a set; its members go on. EBADF if there is none.
+pub fn close(fd: RawFd) -> Result<(), Errno> {
+    let set = sets().remove(&fd).ok_or(Errno::BADF)?;
+    // Who sleeps in it keeps the number until it has seen that.
+    set.closed.store(true, Ordering::SeqCst);
+    set.ring();
+    Ok(())
+}
+
+/// `rclose`: of a set, or of an rsocket, which then is no member any more.
+pub fn close_any(fd: RawFd) -> Result<(), Errno> {
+    if MADE.load(Ordering::Relaxed) != 0 {
+        if close(fd).is_ok() {
+            return Ok(());
+        }
+        each_with(fd, |members| {
+            members.all.remove(&fd);
+        });
+    }
+    socket::close(fd)
+}
+
+/// To be called when an rsocket has begun to listen, or to connect: who sleeps waits for other
+/// things now.
+pub fn changed(fd: RawFd) {
+    if MADE.load(Ordering::Relaxed) != 0 {
+        each_with(fd, |_| {});
+    }
+}
+
+fn each_with(fd: RawFd, f: impl Fn(&mut Members)) {
+    for set in sets().values() {
+        let mut members = locked(&set.members);
+        if members.all.contains_key(&fd) {
+            f(&mut members);
+            set.ring();
+        }
+    }
+}
+
+/// What a thread that is about to sleep has prepared.
+struct Sleep {
+    entered: Vec<&'static Socket>,
+    /// Beside the outer set: what rsockets wait for that are being opened.
+    openings: Vec<libc::pollfd>,
+    ready: bool,
+}
+
+impl Set {
+    /// `EPOLL_CTL_ADD`: EEXIST if it is a member, EINVAL for a set.
+    pub fn add(&self, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
+        let socket = self.admits(fd)?;
+        let mut members = locked(&self.members);
+        if socket.is_some() && members.all.get(&fd).is_some_and(Member::is_rsocket) {
+            return Err(Errno::EXIST);
+        }
+        let member = Member::new(socket, events, data);
+        if !member.is_rsocket() {
+            member.tell(self, libc::EPOLL_CTL_ADD, fd)?;
+        }
+        members.all.insert(fd, member);
+        self.ring();
+        Ok(())
+    }
+
+    /// `EPOLL_CTL_MOD`: ENOENT if it is no member. What it has shown by an edge it shows again, and
+    /// after EPOLLONESHOT it takes part again.
+    pub fn modify(&self, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
+        self.admits(fd)?;
+        let mut members = locked(&self.members);
+        let member = members.all.get_mut(&fd).ok_or(Errno::NOENT)?;
+        let mut new = Member::new(None, events, data);
+        if member.is_rsocket() {
+            member.unwatch(self, fd);
+            core::mem::swap(&mut new.kind, &mut member.kind);
+        } else {
+            new.tell(self, libc::EPOLL_CTL_MOD, fd)?;
+        }
+        *member = new;
+        self.ring();
+        Ok(())
+    }
+
+    /// `EPOLL_CTL_DEL`: ENOENT if it is no member.
+    pub fn remove(&self, fd: RawFd) -> Result<(), Errno> {
+        self.admits(fd)?;
+        let member = locked(&self.members).all.remove(&fd).ok_or(Errno::NOENT)?;
+        let done = member.leave(self, fd);
+        self.ring();
+        done
+    }
+
+    /// The rsocket of a number that may be a member, if it is one.
+    fn admits(&self, fd: RawFd) -> Result<Option<&'static Socket>, Errno> {
+        if fd < 0 {
+            return Err(Errno::BADF);
+        }
+        // A set in a set would have to be asked like a stream, and could contain itself.
+        if sets().contains_key(&fd) {
+            return Err(Errno::INVAL);
+        }
+        Ok(table::find(fd))
+    }
+
+    /// `repoll_wait`: the number of events in `out`, after at most `timeout` (None: for ever).
+    pub fn wait(
+        &self,
+        out: &mut [libc::epoll_event],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        if out.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let start = Instant::now();
+        let left = |limit: Duration| limit.saturating_sub(start.elapsed());
+        let spin = config::defaults().polling;
+        loop {
+            if self.closed.load(Ordering::SeqCst) {
+                return Err(Errno::BADF);
+            }
+            let found = self.look(out)?;
+            let over = timeout.is_some_and(|t| left(t).is_zero());
+            if found != 0 || over {
+                return Ok(found);
+            }
+            if left(spin).is_zero() {
+                self.sleep(timeout.map(left))?;
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+    }
+
+    /// One look at everything.
+    fn look(&self, out: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+        let mut members = locked(&self.members);
+        members.kernel_first ^= true;
+        let kernel_first = members.kernel_first;
+        let mut found = 0;
+        if kernel_first {
+            found = self.ask_kernel(&members, out)?;
+        }
+        found += self.ask_rsockets(&mut members, &mut out[found..])?;
+        if !kernel_first {
+            found += self.ask_kernel(&members, &mut out[found..])?;
+        }
+        Ok(found)
+    }
+
+    fn ask_kernel(&self, members: &Members, out: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+        let n = epoll_wait(self.inner.as_fd(), out, 0)?;
+        let mut kept = 0;
+        for i in 0..n {
+            // One whose number was closed by the kernel's name is in the kernel's set as long as
+            // another descriptor has the file.
+            if let Some(member) = members.all.get(&(out[i].u64 as RawFd)) {
+                out[kept] = libc::epoll_event { events: out[i].events, u64: member.data };
+                kept += 1;
+            }
+        }
+        Ok(kept)
+    }
+
+    fn ask_rsockets(
+        &self,
+        members: &mut Members,
+        out: &mut [libc::epoll_event],
+    ) -> Result<usize, Errno> {
+        let mut found = 0;
+        let last = members.last;
+        let (before, behind): (Vec<_>, Vec<_>) = members
+            .all
+            .iter_mut()
+            .filter(|(_, m)| m.is_rsocket())
+            .partition(|(fd, _)| **fd <= last);
+        for (&fd, member) in behind.into_iter().chain(before) {
+            if found == out.len() {
+                break;
+            }
+            let events = member.look(self, fd)?;
+            if events != 0 {
+                out[found] = libc::epoll_event { events, u64: member.data };
+                found += 1;
+                members.last = fd;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sleeps until something may have changed.
+    fn sleep(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let sleep = self.prepare()?;
+        let mut heard = [libc::epoll_event { events: 0, u64: 0 }; HEARD];
+        let slept = self.doze(&sleep, &mut heard, timeout);
+        let heard = &heard[..slept.unwrap_or(0)];
+        for socket in sleep.entered {
+            let fd = socket.raw();
+            if let Some(stream) = socket.streaming() {
+                stream.poll_leave(heard.iter().any(|event| event.u64 == fd as u64));
+            }
+        }
+        // The last one out silences the bell: until then it is for others, too.
+        if self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        slept.map(drop)
+    }
+
+    fn doze(
+        &self,
+        sleep: &Sleep,
+        heard: &mut [libc::epoll_event],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let timeout = if sleep.ready { Some(Duration::ZERO) } else { timeout };
+        let mut fds = sleep.openings.clone();
+        fds.push(libc::pollfd { fd: self.outer.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+        poll::kernel_poll(&mut fds, timeout)?;
+        epoll_wait(self.outer.as_fd(), heard, 0)
+    }
+
+    /// Asks every stream for an event, unless one is ready.
+    fn prepare(&self) -> Result<Sleep, Errno> {
+        let mut members = locked(&self.members);
+        // Counted before the members are let go: who changes them afterwards rings.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut sleep = Sleep { entered: Vec::new(), openings: Vec::new(), ready: false };
+        for (&fd, member) in &mut members.all {
+            let Some(socket) = member.waits_for(fd) else { continue };
+            if let Some(stream) = socket.streaming() {
+                if let Err(e) = member.listen(self, fd, stream.event_fd()) {
+                    drop(members);
+                    self.sleepers.fetch_sub(1, Ordering::SeqCst);
+                    return Err(e);
+                }
+                if stream.enter(|| member.would_show(stream) != 0) {
+                    sleep.ready = true;
+                    break;
+                }
+                sleep.entered.push(socket);
+            } else if !matches!(socket.phase(), Phase::Listening | Phase::Datagram) {
+                let opening = socket.wait_fds().into_iter().filter(|(fd, _)| *fd >= 0);
+                let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
+                sleep.openings.extend(opening.map(entry));
+            }
+        }
+        Ok(sleep)
+    }
+
+    /// Who sleeps looks again.
+    fn ring(&self) {
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+fn epoll_wait(set: BorrowedFd, out: &mut [libc::epoll_event], millis: i32) -> Result<usize, Errno> {
+    let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
+    if room == 0 {
+        return Ok(0);
+    }
+    // SAFETY: a slice of entries.
+    let n = unsafe { libc::epoll_wait(set.as_raw_fd(), out.as_mut_ptr(), room, millis) };
+    usize::try_from(n).map_err(|_| last_error())
+}
+
+#[cfg(test)]
+mod tests;
