@@ -50,8 +50,6 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         && !args.disable
         && !args.rsocket
         && matches!(&obstacles[..], [only] if only.is_for_raw())
-        // One that has a loader of glibc gets the library from it, which cannot live there.
-        && !matches!(program::interpreter_of(&path), Some((_, loader)) if !loader.to_string_lossy().contains("/ld-musl"))
     {
         Some(library.path.with_file_name("shortwire-raw")).filter(|raw| raw.exists())
     } else {

@@ -2,13 +2,16 @@
 //!
 //! `shortwire-raw PROGRAM ARGUMENT0 ARGUMENT...`
 
+use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char};
+use core::ptr::null;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use smc::config::{CONFIG, PeerPolicy};
 use smc::sys;
 use socket::fds;
+use socket::programs::{self, Strings};
 
 use crate::load::{Headers, Image};
 use crate::{entry, exec, start};
@@ -118,17 +121,69 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
         && let Some((program, first)) = prepare(path)
     {
         smc::release::built_from(env!("SHORTWIRE_BUILD"));
+        // SAFETY: the environment as the kernel has left it.
+        unsafe { programs::keep(environment) };
+        if program.loader().is_some() {
+            // SAFETY: as above, on this stack.
+            unsafe { hide_library(environment.cast_mut()) };
+        }
         fds::init();
         fds::inherit();
         // SAFETY: two words up there is room for a stack that begins with a program's own arguments,
         // and what is above it stays as it is.
         unsafe { become_it(stack, n, path, &program, first) };
     }
-    let (path, rest, environment) = (path.as_ptr() as usize, rest.addr(), environment.addr());
-    // SAFETY: a path, and arrays of strings.
-    let r = unsafe { sys::by_number(libc::SYS_execve, path, rest, environment, 0, 0, 0) };
+    // It may be a script, which `shortwire run` leaves to us.
+    let artefact = if is_own && !is_refused { exec::OWN.as_ptr() } else { null() };
+    let begin = |other: *const c_char, arguments: Strings, environment: Strings| {
+        let path = if other.is_null() { path.as_ptr() } else { other } as usize;
+        let (arguments, environment) = (arguments as usize, environment as usize);
+        // SAFETY: a path, and arrays of strings.
+        unsafe { sys::by_number(libc::SYS_execve, path, arguments, environment, 0, 0, 0) }
+    };
+    let artefact = if is_script(path) { artefact } else { null() };
+    // SAFETY: as the kernel has left them.
+    let r = unsafe { programs::start(artefact, path.as_ptr(), rest, environment, &begin) };
     sys::write(2, b"shortwire-raw: the program cannot be started\n");
     sys::exit(if r == -(libc::ENOENT as isize) { 127 } else { 126 });
+}
+
+/// Takes the library out of what the program's loader is to load: it would run beside this artefact,
+/// without the thread memory that it needs. Programs that this one starts are told of it again.
+///
+/// # Safety
+/// Strings that end in a null pointer, on our stack.
+unsafe fn hide_library(environment: *mut *const c_char) {
+    const PRELOAD: &[u8] = b"LD_PRELOAD=";
+    let mut at = environment;
+    // SAFETY: the caller's array, which ends here at the latest.
+    while let Some(string) = unsafe { (*at).as_ref() } {
+        // SAFETY: the caller's string.
+        let bytes = unsafe { CStr::from_ptr(string) }.to_bytes();
+        if let Some(list) = bytes.strip_prefix(PRELOAD) {
+            let is_other = |name: &&[u8]| !name.is_empty() && !name.ends_with(b"/libshortwire.so");
+            let others = list.split(|byte| matches!(byte, b':' | b' ')).filter(is_other);
+            let others = others.collect::<Vec<_>>().join(&b':');
+            // What is behind the array must stay there: in the place of a variable there is another.
+            let word = match others.is_empty() {
+                true => c"SHORTWIRE_RAW=auto".as_ptr(),
+                false => Vec::leak([PRELOAD, &others, b"\0"].concat()).as_ptr().cast(),
+            };
+            // SAFETY: as above.
+            unsafe { *at = word };
+        }
+        at = at.wrapping_add(1);
+    }
+}
+
+fn is_script(path: &CStr) -> bool {
+    let file = sys::open(path, libc::O_RDONLY | libc::O_NONBLOCK, 0);
+    let mut mark = [0; 2];
+    let is_one = file >= 0 && sys::read(file, &mut mark) == 2 && mark == *b"#!";
+    if file >= 0 {
+        sys::close(file);
+    }
+    is_one
 }
 
 fn open(path: &CStr) -> Option<(i32, Headers)> {

@@ -12,14 +12,15 @@
 use core::arch::global_asm;
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
+use core::ptr::null;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use libc::pthread_key_t;
 use smc::sys;
-use socket::{fds, fork, kernel};
+use socket::{fds, fork, kernel, programs};
 
 use crate::calls::fd::syscall;
-use crate::{errno, set_errno};
+use crate::{artefact, errno, set_errno};
 
 /// One stack, with a page in front that ends the program rather than let it run into the next one.
 const STACK: usize = 128 << 10;
@@ -344,8 +345,9 @@ extern "C" fn answer(call: &mut Call) {
             // A vfork child does not come back from it, and its parent goes on with what it left.
             let left = if is_child { STACK } else { 0 };
             thread.next.set(thread.next.get() - left);
+            let given = [call.rdi, call.rsi, call.rdx, call.r10, call.r8];
             // SAFETY: the program's own call.
-            let result = unsafe { call.plain() };
+            let result = unsafe { programs::exec(artefact::path(), number, given, null()) };
             thread.next.set(thread.next.get() + left);
             fds::undo_exec();
             call.done(result);
