@@ -14,6 +14,7 @@ use socket::fds;
 use socket::programs::{self, Strings};
 
 use crate::load::{Headers, Image};
+use crate::patch::Code;
 use crate::{entry, exec, start};
 
 /// Words of the stack that the kernel has left: number of arguments, they, a null, the environment, a
@@ -215,12 +216,11 @@ fn prepare(path: &CStr) -> Option<(Image, (usize, usize))> {
     };
     // A loader of musl is its libc, too; that of glibc makes no calls that matter.
     let images = core::iter::once(&program).chain(&loader);
-    let counted = || images.clone().flat_map(Image::code).map(|code| (code.count(), code));
-    if counted().any(|(n, _)| n.is_none()) {
-        return None;
-    }
-    for (n, code) in counted() {
-        code.patch(n?)?;
+    let found = |code: Code| code.windows().map(|windows| (code, windows));
+    // All of them are known before the first is changed.
+    let all = images.flat_map(Image::code).map(found).collect::<Option<Vec<_>>>()?;
+    for (code, windows) in all {
+        code.patch(&windows)?;
     }
     let first = loader.map_or((0, program.entry), |loader| (loader.from, loader.entry));
     Some((program, first))

@@ -3,9 +3,10 @@
 //! All of them or none: a read that is seen beside a write that is not would put wrong bytes on a
 //! connection, and a thread whose making is missed would share its creator's stack.
 
+use alloc::vec::Vec;
 use core::slice;
 
-use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, NUMBERS, Wanted};
+use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, NUMBERS, Wanted, Window};
 use smc::sys;
 
 use crate::entry;
@@ -38,36 +39,29 @@ impl Code {
         unsafe { slice::from_raw_parts(self.at as *const u8, self.len) }
     }
 
-    /// How many jumps are to be put here; None if a site is undecided.
-    pub fn count(&self) -> Option<usize> {
-        let mut n = 0;
-        for (_, found) in sites::find(self.bytes(), &WANTED) {
-            match found {
-                Found::Data | Found::Unwanted(_) => {}
-                Found::Site(_) => n += 1,
-                Found::Undecided(_) => return None,
-            }
-        }
-        Some(n)
+    /// Where jumps are to be put here; None if a site is undecided. The windows are judged by the
+    /// program as it was: a jump would be taken for code of its own.
+    pub fn windows(&self) -> Option<Vec<Window>> {
+        let window = |found| match found {
+            Found::Data | Found::Unwanted(_) => None,
+            Found::Site(window) => Some(Some(window)),
+            Found::Undecided(_) => Some(None),
+        };
+        sites::find(self.bytes(), &WANTED).filter_map(|(_, found)| window(found)).collect()
     }
 
-    /// Puts them, `n` as `count` has told. None if that cannot be done: the program is then not to be
-    /// started from this memory.
-    pub fn patch(&self, n: usize) -> Option<()> {
-        if n == 0 {
+    /// Puts them. None if that cannot be done: the program is then not to be started from this
+    /// memory.
+    pub fn patch(&self, windows: &[Window]) -> Option<()> {
+        if windows.is_empty() {
             return Some(());
         }
+        let n = windows.len();
         let len = (AREA_HEAD + n * LONGEST_STUB).next_multiple_of(PAGE);
         let area = map_near(self, len)?;
         put(area, &sites::area_head(entry::address(), &WANTED));
         let pages = self.at / PAGE * PAGE;
         let pages = (pages, (self.at + self.len).next_multiple_of(PAGE) - pages);
-        // The windows are judged by the program as it was: a jump would be taken for code of its own.
-        let windows = sites::find(self.bytes(), &WANTED).filter_map(|(_, found)| match found {
-            Found::Site(window) => Some(window),
-            _ => None,
-        });
-        let windows: alloc::vec::Vec<_> = windows.collect();
         protect(pages, libc::PROT_READ | libc::PROT_WRITE)?;
         let code = self.bytes();
         for (i, window) in windows.iter().enumerate() {
