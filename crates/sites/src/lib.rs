@@ -13,6 +13,7 @@
 
 mod calls;
 mod inst;
+mod ordinary;
 mod stub;
 mod window;
 
@@ -49,10 +50,14 @@ pub enum Why {
     Votes(u32),
     /// No five bytes around it can be moved.
     Room,
+    /// All of them did, but instructions stand around it that hardly anybody uses.
+    Strange,
 }
 
 /// How many chains of instructions are asked.
 pub const VOTES: u32 = 32;
+/// So many strange instructions are not around any call.
+const SURELY_DATA: u32 = 3;
 /// How far before a place the last of them begins, and so the first 31 bytes before that. A chain
 /// that begins in the middle of an instruction is in step with the code after a few of them.
 const LEAST_RUN: usize = 65;
@@ -95,6 +100,19 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
         && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
     {
         return Found::Unwanted(number);
+    }
+    if number.is_none() {
+        // A register that has a constant since a while is no place for a jump, but tells the number.
+        if let Some(number) = window::number_before(code, at)
+            && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
+        {
+            return Found::Unwanted(number);
+        }
+        match ordinary::strange(code, at) {
+            0 => {}
+            1..SURELY_DATA => return Found::Undecided(Why::Strange),
+            _ => return Found::Data,
+        }
     }
     window::choose(code, at, number).map_or(Found::Undecided(Why::Room), Found::Site)
 }

@@ -60,6 +60,48 @@ pub fn number(code: &[u8], at: usize) -> Option<(u32, usize)> {
     })
 }
 
+/// The number that the `syscall` at `at` always has, if a move of a constant to eax is followed by
+/// nothing but instructions that leave eax alone.
+pub fn number_before(code: &[u8], at: usize) -> Option<u32> {
+    const FAR: usize = 32;
+    let mut next = at.saturating_sub(FAR);
+    while next < at && votes(code, next) != crate::VOTES {
+        next += 1;
+    }
+    let mut found = None;
+    while next < at {
+        let inst = decode(&code[next..])?;
+        let bytes = &code[next..next + inst.len];
+        if let [0xb8, a, b, c, d] = *bytes {
+            found = Some((u32::from_le_bytes([a, b, c, d]), next));
+        } else if inst.flow != Flow::Next || !keeps_eax(bytes) {
+            found = None;
+        }
+        next += inst.len;
+    }
+    let (number, start) = found.filter(|_| next == at)?;
+    (!is_entered(code, start..at + 1)).then_some(number)
+}
+
+/// Whether an instruction is one of the few of which it is known that they leave eax alone: moves,
+/// addresses and zeros for other registers.
+fn keeps_eax(bytes: &[u8]) -> bool {
+    let (rex, rest) = match *bytes {
+        [rex @ 0x40..=0x4f, ..] => (rex, &bytes[1..]),
+        _ => (0, bytes),
+    };
+    // Registers that a ModRM byte names, the second only if it is no address.
+    let register = |modrm: u8| modrm >> 3 & 7 | (rex & 4) << 1;
+    let other = |modrm: u8| (modrm >> 6 == 3).then_some(modrm & 7 | (rex & 1) << 3);
+    match *rest {
+        [0x8d | 0x8b, modrm, ..] => register(modrm) != 0,
+        [0x33, modrm, ..] if other(modrm).is_some() => register(modrm) != 0,
+        [0x89 | 0x31 | 0xc7, modrm, ..] => other(modrm).is_some_and(|register| register != 0),
+        [op @ 0xb8..=0xbf, ..] => op & 7 | (rex & 1) << 3 != 0,
+        _ => false,
+    }
+}
+
 /// The window of the site at `at`, whose number is known, or not.
 pub fn choose(code: &[u8], at: usize, number: Option<(u32, usize)>) -> Option<Window> {
     if let Some((number, start)) = number {
