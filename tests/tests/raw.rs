@@ -242,6 +242,67 @@ fn children_of_go() {
     });
 }
 
+/// Why a program is started as ever is told: by `run`, by `doctor`, and in the log where another
+/// program starts it. What asks for all of it may be a file.
+#[test]
+fn reasons_are_told() {
+    case("raw-reasons", |c| {
+        let still = in_c(c, "aboard.c", "cc", &["-static"])?;
+        let marked = c.dir().join("marked");
+        fs::copy(&still, &marked).expect("a copy");
+        fs::set_permissions(&marked, Permissions::from_mode(0o4755)).expect("a mode");
+        let mut told = c.start("marked", &mut raw(&marked));
+        assert_eq!(told.success(secs(10)), "nothing\n");
+        assert!(told.stderr().contains("cannot follow it: it has the rights"), "{}", told.stderr());
+        let doctor = |program: &Path| {
+            let said = Command::new(shortwire()).arg("doctor").arg(program).output();
+            String::from_utf8_lossy(&said.expect("starting doctor").stdout).into_owned()
+        };
+        assert!(doctor(&marked).contains("cannot follow it, as it has the rights"));
+        assert!(
+            doctor(&still).contains("Start it by `shortwire run --raw auto`, which follows it")
+        );
+        let log = c.dir().join("log");
+        let mut sh = raw(Path::new("/bin/sh"));
+        sh.env("SHORTWIRE_LOG", &log).arg("-c").arg(format!("{}; :", marked.display()));
+        assert_eq!(c.start("sh", &mut sh).success(secs(10)), "nothing\n");
+        let lines = fs::read_to_string(&log).expect("a log");
+        let line = format!("{} is started as ever, on TCP: it has the rights", marked.display());
+        assert!(lines.contains(&line) && lines.lines().count() == 1, "{lines}");
+        let file = c.dir().join("file.conf");
+        fs::write(&file, "raw = auto\n").expect("a file");
+        let mut child = Side::Run.command("/bin/sh");
+        child.arg("-c").arg(format!("{}; :", still.display()));
+        for mut command in [Side::Run.command(&still), child] {
+            command.env("SHORTWIRE_CONFIG", &file);
+            assert_eq!(c.start("by-file", &mut command).success(secs(10)), "raw\n");
+        }
+        // A library with nothing beside it.
+        let library = c.dir().join("libshortwire.so");
+        fs::copy(shortwire().with_file_name("libshortwire.so"), &library).expect("a copy");
+        let mut alone = c.start("alone", raw(&still).env("SHORTWIRE_LIB", &library));
+        assert_eq!(alone.success(secs(10)), "nothing\n");
+        assert!(alone.stderr().contains("shortwire-raw is not there"), "{}", alone.stderr());
+        // One of another build.
+        let artefact = c.dir().join("shortwire-raw");
+        let bytes = fs::read(shortwire().with_file_name("shortwire-raw")).expect("the artefact");
+        let mark = b"shortwire build: ";
+        let at = bytes.windows(mark.len()).position(|part| part == mark).expect("its build");
+        let mut other = bytes.clone();
+        other[at + mark.len()..][..4].copy_from_slice(b"0bad");
+        fs::write(&artefact, other).expect("a copy");
+        fs::set_permissions(&artefact, Permissions::from_mode(0o755)).expect("a mode");
+        let mut other = c.start("other", raw(&still).env("SHORTWIRE_LIB", &library));
+        assert_eq!(other.success(secs(10)), "raw\n");
+        assert!(other.stderr().contains("of another build"), "{}", other.stderr());
+        // By their names they would count as left behind.
+        for copy in [library, artefact] {
+            fs::remove_file(copy).expect("a copy of our own");
+        }
+        Ok(())
+    });
+}
+
 /// Nothing of libc, no thread memory of libc's, no upper half of a vector register.
 #[test]
 fn artefact_is_alone() {

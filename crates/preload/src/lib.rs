@@ -55,7 +55,7 @@ extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const 
         smc::config::CONFIG.disable();
         return;
     }
-    if start::refuses(argc, argv, envp) {
+    if start::refuses(c"/proc/self/exe", argc, argv, envp) {
         smc::config::CONFIG.disable();
     }
     if smc::config::CONFIG.policy() == smc::config::PeerPolicy::Off {

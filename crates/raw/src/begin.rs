@@ -9,13 +9,17 @@ use core::ptr::null;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use smc::config::{CONFIG, PeerPolicy};
-use smc::sys;
+use smc::{log, sys};
 use socket::fds;
 use socket::programs::{self, Strings};
 
 use crate::load::{Headers, Image};
 use crate::patch::Code;
 use crate::{entry, exec, start};
+
+/// What this artefact is built from, for whoever reads its file: behind a mark.
+static BUILD: &str = concat!("shortwire build: ", env!("SHORTWIRE_BUILD"));
+const MARK: &str = "shortwire build: ";
 
 /// Words of the stack that the kernel has left: number of arguments, they, a null, the environment, a
 /// null, the auxiliary vector.
@@ -114,14 +118,16 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
     // A program with more rights than who started it is never started from here.
     let is_own = auxiliary(libc::AT_SECURE) == 0 && entry::begin();
     change(libc::AT_EXECFN, path.as_ptr().addr());
-    let is_refused = is_own && start::refuses((n - 2) as i32, rest, environment);
-    if is_own
-        && !is_refused
+    let is_asked = is_own
+        && !is_refused(path, (n - 2) as i32, rest, environment)
         && CONFIG.raw.load(Relaxed)
-        && CONFIG.policy() != PeerPolicy::Off
-        && let Some((program, first)) = prepare(path)
-    {
-        smc::release::built_from(env!("SHORTWIRE_BUILD"));
+        && CONFIG.policy() != PeerPolicy::Off;
+    let prepared = if is_asked { prepare(path) } else { Err(None) };
+    if let Err(Some(why)) = prepared {
+        log::say_program(path, why);
+    }
+    if let Ok((program, first)) = prepared {
+        smc::release::built_from(&BUILD[MARK.len()..]);
         // SAFETY: the environment as the kernel has left it.
         unsafe { programs::keep(environment) };
         if program.loader().is_some() {
@@ -135,14 +141,13 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
         unsafe { become_it(stack, n, path, &program, first) };
     }
     // It may be a script, which `shortwire run` leaves to us.
-    let artefact = if is_own && !is_refused { exec::OWN.as_ptr() } else { null() };
     let begin = |other: *const c_char, arguments: Strings, environment: Strings| {
         let path = if other.is_null() { path.as_ptr() } else { other } as usize;
         let (arguments, environment) = (arguments as usize, environment as usize);
         // SAFETY: a path, and arrays of strings.
         unsafe { sys::by_number(libc::SYS_execve, path, arguments, environment, 0, 0, 0) }
     };
-    let artefact = if is_script(path) { artefact } else { null() };
+    let artefact = if is_asked && is_script(path) { exec::OWN.as_ptr() } else { null() };
     // SAFETY: as the kernel has left them.
     let r = unsafe { programs::start(artefact, path.as_ptr(), rest, environment, &begin) };
     sys::write(2, b"shortwire-raw: the program cannot be started\n");
@@ -187,6 +192,23 @@ fn is_script(path: &CStr) -> bool {
     is_one
 }
 
+/// Whether what it is told keeps the program on TCP.
+fn is_refused(
+    path: &CStr,
+    n: i32,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> bool {
+    let file = sys::open(path, libc::O_PATH, 0);
+    let link = sys::link_of_descriptor(file);
+    let link = CStr::from_bytes_until_nul(&link).unwrap_or_default();
+    let is_refused = start::refuses(link, n, arguments, environment);
+    if file >= 0 {
+        sys::close(file);
+    }
+    is_refused
+}
+
 fn open(path: &CStr) -> Option<(i32, Headers)> {
     let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
     let headers = (file >= 0).then(|| Headers::read(file)).flatten();
@@ -206,24 +228,29 @@ fn map(path: &CStr, is_program: bool) -> Option<Image> {
     image
 }
 
-/// The program, ready to run, and where it begins: in its loader if it names one. None if it cannot
-/// be followed.
-fn prepare(path: &CStr) -> Option<(Image, (usize, usize))> {
-    let program = map(path, true)?;
+/// The program, ready to run, and where it begins: in its loader if it names one; or why it cannot be
+/// followed, if there is something to say.
+fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>> {
+    if is_script(path) {
+        return Err(None);
+    }
+    const MAP: &str = "cannot be mapped as the kernel would, or is none for x86-64";
+    let program = map(path, true).ok_or(MAP)?;
     let loader = match program.loader() {
-        Some(name) => Some(map(name, false)?),
+        Some(name) => Some(map(name, false).ok_or("has a loader that cannot be mapped")?),
         None => None,
     };
     // A loader of musl is its libc, too; that of glibc makes no calls that matter.
     let images = core::iter::once(&program).chain(&loader);
     let found = |code: Code| code.windows().map(|windows| (code, windows));
     // All of them are known before the first is changed.
-    let all = images.flat_map(Image::code).map(found).collect::<Option<Vec<_>>>()?;
+    let all = images.flat_map(Image::code).map(found).collect::<Option<Vec<_>>>();
+    let all = all.ok_or("makes a system call that cannot be told, or cannot be made to jump")?;
     for (code, windows) in all {
-        code.patch(&windows)?;
+        code.patch(&windows).ok_or("has code that the kernel does not let be changed")?;
     }
     let first = loader.map_or((0, program.entry), |loader| (loader.from, loader.entry));
-    Some((program, first))
+    Ok((program, first))
 }
 
 /// Makes stack, names and auxiliary vector the program's, and jumps there.

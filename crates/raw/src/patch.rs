@@ -6,26 +6,12 @@
 use alloc::vec::Vec;
 use core::slice;
 
-use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, NUMBERS, Wanted, Window};
+use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_PROGRAMS, Window};
 use smc::sys;
 
 use crate::entry;
 
 const PAGE: usize = 4096;
-
-/// The calls that are seen here: those of connections, and those by which a thread ends, asks for
-/// the name of its program or would take GS.
-pub static WANTED: Wanted = {
-    let mut wanted = sites::OF_CONNECTIONS;
-    let more = [libc::SYS_exit, libc::SYS_readlink, libc::SYS_readlinkat, libc::SYS_arch_prctl];
-    let mut i = 0;
-    while i < more.len() {
-        assert!((more[i] as usize) < NUMBERS);
-        wanted[more[i] as usize] = true;
-        i += 1;
-    }
-    wanted
-};
 
 /// What is in a segment that has been mapped with code.
 pub struct Code {
@@ -47,7 +33,7 @@ impl Code {
             Found::Site(window) => Some(Some(window)),
             Found::Undecided(_) => Some(None),
         };
-        sites::find(self.bytes(), &WANTED).filter_map(|(_, found)| window(found)).collect()
+        sites::find(self.bytes(), &OF_PROGRAMS).filter_map(|(_, found)| window(found)).collect()
     }
 
     /// Puts them. None if that cannot be done: the program is then not to be started from this
@@ -59,7 +45,7 @@ impl Code {
         let n = windows.len();
         let len = (AREA_HEAD + n * LONGEST_STUB).next_multiple_of(PAGE);
         let area = map_near(self, len)?;
-        put(area, &sites::area_head(entry::address(), &WANTED));
+        put(area, &sites::area_head(entry::address(), &OF_PROGRAMS));
         let pages = self.at / PAGE * PAGE;
         let pages = (pages, (self.at + self.len).next_multiple_of(PAGE) - pages);
         protect(pages, libc::PROT_READ | libc::PROT_WRITE)?;

@@ -19,7 +19,7 @@ mod window;
 
 use core::ops::Range;
 
-pub use calls::OF_CONNECTIONS;
+pub use calls::{OF_CONNECTIONS, OF_PROGRAMS};
 pub use inst::{Flow, Inst, decode};
 pub use stub::{AREA_HEAD, LONGEST_STUB, area_head, jump, stub};
 pub use window::{Kind, LONGEST as LONGEST_WINDOW, Window};

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW};
 use smc::config::CONFIG;
-use smc::sys;
+use smc::{log, sys};
 
 use crate::faulty;
 use environment::Variables;
@@ -139,6 +139,11 @@ unsafe fn list_through(
             File::Script => {
                 last = lines[n].interpreter()?;
                 n += 1;
+            }
+            File::Refused(why) => {
+                // SAFETY: as above.
+                log::say_program(unsafe { CStr::from_ptr(last) }, why);
+                return None;
             }
             File::Other => return None,
         }

@@ -12,6 +12,8 @@ pub enum File {
     Alone,
     /// A script, whose first line is known.
     Script,
+    /// A program that no library can be loaded into, and why it is to be started as ever.
+    Refused(&'static str),
     /// Anything else.
     Other,
 }
@@ -78,16 +80,22 @@ pub fn look(path: &CStr, line: Option<&mut Line>) -> File {
     if file < 0 {
         return File::Other;
     }
-    const REGULAR: u32 = libc::S_IFREG | 0o777;
-    let is_plain = sys::stat(file).is_some_and(|stat| stat.st_mode & !REGULAR == 0);
-    let found = if is_plain && may_execute(path) { content(file, line) } else { File::Other };
+    let mode = sys::stat(file).map_or(0, |stat| stat.st_mode);
+    let is_file = mode & libc::S_IFMT == libc::S_IFREG;
+    let found = if is_file && may_execute(path) { content(file, mode, line) } else { File::Other };
     sys::close(file);
     found
 }
 
-fn content(file: i32, line: Option<&mut Line>) -> File {
+fn content(file: i32, mode: u32, line: Option<&mut Line>) -> File {
     if is_alone(file) {
-        return if has_no_capabilities(file) { File::Alone } else { File::Other };
+        return match () {
+            () if mode & (libc::S_ISUID | libc::S_ISGID) != 0 => {
+                File::Refused("has the rights of its owner or group (setuid, setgid)")
+            }
+            () if has_capabilities(file) => File::Refused("has file capabilities"),
+            () => File::Alone,
+        };
     }
     let Some(line) = line else { return File::Other };
     let mut head = [0; HEAD];
@@ -97,10 +105,10 @@ fn content(file: i32, line: Option<&mut Line>) -> File {
     if line.read(&head[..n]) { File::Script } else { File::Other }
 }
 
-fn has_no_capabilities(file: i32) -> bool {
+fn has_capabilities(file: i32) -> bool {
     let name = c"security.capability".as_ptr() as usize;
     // SAFETY: a name, and no room for the value: only its length is asked for.
-    (unsafe { sys::by_number(libc::SYS_fgetxattr, file as usize, name, 0, 0, 0, 0) }) < 0
+    (unsafe { sys::by_number(libc::SYS_fgetxattr, file as usize, name, 0, 0, 0, 0) }) >= 0
 }
 
 fn may_execute(path: &CStr) -> bool {
