@@ -303,6 +303,18 @@ fn reasons_are_told() {
     });
 }
 
+/// A debugger has read the program's file, and puts its breakpoints where that says.
+#[test]
+fn what_a_debugger_starts() {
+    case("raw-traced", |c| {
+        let (still, strace) = (in_c(c, "aboard.c", "cc", &["-static"])?, need("strace")?);
+        let mut traced = raw(&strace);
+        traced.args(["-f", "-o"]).arg(c.dir().join("calls")).arg(&still);
+        assert_eq!(c.start("traced", &mut traced).success(secs(20)), "nothing\n");
+        Ok(())
+    });
+}
+
 /// Nothing of libc, no thread memory of libc's, no upper half of a vector register.
 #[test]
 fn artefact_is_alone() {

@@ -62,7 +62,9 @@ pub unsafe fn start(
         let mut lines = [const { Line::new() }; SCRIPTS];
         let mut list = [null(); MOST + 2 * SCRIPTS + 3];
         // SAFETY: the caller's string and array.
-        if unsafe { list_through(path, arguments, &mut lines, &mut list) }.is_some() {
+        let is_led = unsafe { list_through(path, arguments, &mut lines, &mut list) }.is_some();
+        // A debugger expects the file that it has read, where that file says.
+        if is_led && !is_traced() {
             let result = begin(artefact, list.as_ptr(), environment);
             if result == 0 {
                 return result;
@@ -70,6 +72,20 @@ pub unsafe fn start(
         }
     }
     begin(null(), arguments, environment)
+}
+
+/// Whether another process traces this one.
+fn is_traced() -> bool {
+    const NAME: &[u8] = b"\nTracerPid:\t";
+    let file = sys::open(c"/proc/self/status", libc::O_RDONLY, 0);
+    if file < 0 {
+        return false;
+    }
+    let mut text = [0; 512];
+    let n = usize::try_from(sys::read(file, &mut text)).unwrap_or(0);
+    sys::close(file);
+    let mut rest = text[..n].windows(NAME.len() + 1);
+    rest.find_map(|part| part.strip_prefix(NAME)).is_some_and(|digit| digit != b"0")
 }
 
 /// execve or execveat by number, with its arguments; it has failed if it comes back. A program that
