@@ -4,10 +4,9 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
 
+use sites::Call;
 use smc::sys;
 use socket::programs;
-
-use crate::call::Call;
 
 /// This artefact, whatever its path. The kernel takes it for the program that runs.
 pub const OWN: &CStr = c"/proc/self/exe";

@@ -44,7 +44,7 @@ impl Code {
         }
         let n = windows.len();
         let len = (AREA_HEAD + n * LONGEST_STUB).next_multiple_of(PAGE);
-        let area = map_near(self, len)?;
+        let area = sys::map_near(self.at..self.at + self.len, len)?;
         put(area, &sites::area_head(entry::address(), &OF_PROGRAMS));
         let pages = self.at / PAGE * PAGE;
         let pages = (pages, (self.at + self.len).next_multiple_of(PAGE) - pages);
@@ -75,29 +75,4 @@ fn protect((at, len): (usize, usize), how: i32) -> Option<()> {
     // SAFETY: pages of the image or of the area, which nobody else uses now.
     (unsafe { sys::by_number(libc::SYS_mprotect, at, len, how as usize, 0, 0, 0) } == 0)
         .then_some(())
-}
-
-/// New memory that each byte of the code reaches by a jump, and the other way round: behind it, where
-/// the program's heap will not grow into it, or in front.
-fn map_near(code: &Code, len: usize) -> Option<usize> {
-    const STEP: usize = 16 << 20;
-    const FAR: usize = 1 << 30;
-    let behind = (code.at + code.len + FAR).next_multiple_of(PAGE);
-    let front = code.at / PAGE * PAGE;
-    let places = (0..32).map(|i| behind + i * STEP);
-    let places = places.chain((1..32).filter_map(|i| front.checked_sub(len + (i - 1) * STEP)));
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    places.filter(|place| *place > 0).find(|&place| {
-        let (access, flags) = (access as usize, flags as usize);
-        // SAFETY: a fresh mapping, where nothing is.
-        let at =
-            unsafe { sys::by_number(libc::SYS_mmap, place, len, access, flags, usize::MAX, 0) };
-        // A kernel before 4.17 takes the place for a hint.
-        if at > 0 && at as usize != place {
-            // SAFETY: mapped just now.
-            unsafe { sys::unmap(at as *mut u8, len) };
-        }
-        at > 0 && at as usize == place
-    })
 }

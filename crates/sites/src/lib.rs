@@ -12,6 +12,7 @@
 #![no_std]
 
 mod calls;
+mod entry;
 mod inst;
 mod ordinary;
 mod stub;
@@ -20,6 +21,7 @@ mod window;
 use core::ops::Range;
 
 pub use calls::{OF_CONNECTIONS, OF_PROGRAMS};
+pub use entry::Call;
 pub use inst::{Flow, Inst, decode};
 pub use stub::{AREA_HEAD, LONGEST_STUB, area_head, jump, stub};
 pub use window::{Kind, LONGEST as LONGEST_WINDOW, Window};
