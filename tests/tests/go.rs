@@ -66,7 +66,7 @@ fn beside_c() {
         let mut server =
             c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
         let watch = c.watch(&[port]);
-        let said = c.client("client", Side::Run, &herd, &["client", &number, "20", "100"]);
+        let said = c.client("client", Side::Run, &herd, &["client", &number, "20", "1500"]);
         assert!(said.contains("done"), "{said}");
         watch.expect_smcd(10);
         server.stop();
@@ -94,7 +94,7 @@ fn alone_or_off() {
             let mut server = c.serve("server", port, server.args(["server", &number]));
             let watch = c.watch(&[port]);
             let said =
-                c.start("client", client.args(["client", &number, "20", "100"])).success(secs(60));
+                c.start("client", client.args(["client", &number, "20", "1500"])).success(secs(60));
             assert!(said.contains("done"), "{said}");
             watch.expect_tcp();
             server.stop();

@@ -1,6 +1,7 @@
 //! Programs that load no library: they are mapped, and their system calls followed, by shortwire-raw.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,18 +26,25 @@ fn in_c(c: &Case, source: &str, compiler: &str, how: &[&str]) -> Result<PathBuf,
 const KINDS: [(&str, &[&str]); 4] =
     [("cc", &["-static"]), ("cc", &["-static-pie"]), ("musl-gcc", &["-static"]), ("musl-gcc", &[])];
 
-/// The Go program without the C library, by which it is static.
-fn herd(c: &Case) -> Result<PathBuf, Skip> {
+/// How Go programs without the C library are built: static, or with a loader and nothing else.
+const GO_KINDS: [&str; 2] = ["exe", "pie"];
+
+/// A Go program without the C library.
+fn in_go(c: &Case, name: &str, kind: &str) -> Result<PathBuf, Skip> {
     let go = need("go")?;
-    let text = fs::read_to_string(prog("herd.go")).expect("the source");
-    let source = c.dir().join("herd.go");
+    let text = fs::read_to_string(prog(&format!("{name}.go"))).expect("the source");
+    let source = c.dir().join(format!("{name}.go"));
     fs::write(&source, text.replace("import \"C\"\n", "")).expect("a source of our own");
-    let program = c.dir().join("herd");
+    let program = c.dir().join(format!("{name}-{kind}"));
     let mut command = Command::new(go);
-    command.args(["build", "-p", "2", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "0");
-    let said = command.env("GOFLAGS", "").output().expect("starting go");
+    command.args(["build", "-p", "2", "-buildmode", kind, "-o"]).arg(&program).arg(&source);
+    let said = command.envs([("GOFLAGS", ""), ("CGO_ENABLED", "0")]).output().expect("starting go");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     Ok(program)
+}
+
+fn herd(c: &Case) -> Result<PathBuf, Skip> {
+    in_go(c, "herd", "exe")
 }
 
 fn raw(program: &Path) -> Command {
@@ -89,6 +97,15 @@ fn go_herd() {
     });
 }
 
+/// A Go program that has a loader, which loads nothing.
+#[test]
+fn go_pie() {
+    case("raw-go-pie", |c| {
+        let herd = in_go(c, "herd", "pie")?;
+        pair(c, raw(&herd).arg("server"), raw(&herd).arg("client"), &["100", "400"], 20)
+    });
+}
+
 #[test]
 fn go_one_processor_and_no_preemption() {
     case("raw-go-one", |c| {
@@ -106,7 +123,7 @@ fn go_one_processor_and_no_preemption() {
 fn go_net_http() {
     case("raw-go-http", |c| {
         let herd = herd(c)?;
-        pair(c, raw(&herd).arg("http"), raw(&herd).arg("get"), &["1500"], 1)
+        pair(c, raw(&herd).arg("http"), raw(&herd).arg("get"), &["6000"], 1)
     });
 }
 
@@ -153,6 +170,148 @@ fn child_of_a_shell() {
             command
         };
         pair(c, raw(&herd).arg("server"), &mut sh(), &["20", "600"], 10)
+    });
+}
+
+/// What each way of starting a program leads to: each kind of program, and a script, by each kind.
+#[test]
+fn children_in_every_way() {
+    case("raw-children", |c| {
+        let dynamic = |source| Ok::<_, Skip>((in_c(c, source, "cc", &[])?, "library"));
+        let static_ones = |source: &'static str| {
+            KINDS.map(|(compiler, how)| Ok::<_, Skip>((in_c(c, source, compiler, how)?, "raw")))
+        };
+        let all = |source| {
+            let ones = static_ones(source).into_iter().chain([dynamic(source)]);
+            ones.collect::<Result<Vec<_>, _>>()
+        };
+        let children = all("aboard.c")?;
+        let script = c.dir().join("script");
+        let text = format!("#!{} -x y\n", children[0].0.display());
+        fs::write(&script, text).expect("a script");
+        fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("a mode");
+        for (starter, _) in all("starter.c")? {
+            for (child, by) in &children {
+                let said = c.start("ways", raw(&starter).arg(child)).success(secs(60));
+                let lines: Vec<_> = said.lines().collect();
+                assert_eq!(lines.last(), Some(&"done"), "{said}");
+                // All but the one that starts nothing.
+                assert_eq!(lines.len(), 16, "{} {}: {said}", starter.display(), child.display());
+                let is_led = |line: &&str| line.starts_with(&format!("{by} "));
+                assert!(lines[..15].iter().all(is_led), "{}: {said}", starter.display());
+                assert!(lines.contains(&&*format!("{by} execl 2 3 4 5 6 7 8")), "{said}");
+            }
+            let said = c.start("script", raw(&starter).arg(&script)).success(secs(60));
+            let line = format!("raw -x y {} execl 2 3 4 5 6 7 8", script.display());
+            assert!(said.lines().any(|own| own == line), "{said}");
+            assert_eq!(said.lines().filter(|line| line.starts_with("raw -x y ")).count(), 15);
+        }
+        let said = c.start("first", &mut raw(&script)).success(secs(10));
+        assert_eq!(said, format!("raw -x y {}\n", script.display()));
+        Ok(())
+    });
+}
+
+/// Go programs of each kind, in the middle of a chain of programs that all take part.
+#[test]
+fn children_of_go() {
+    case("raw-go-children", |c| {
+        let child = in_c(c, "aboard.c", "cc", &[])?;
+        let still = in_c(c, "aboard.c", "cc", &["-static"])?;
+        let with_libc = compile("start.go")?;
+        let mut kinds = vec![(with_libc, "library")];
+        for kind in GO_KINDS {
+            kinds.push((in_go(c, "start", kind)?, "raw"));
+        }
+        let sh = c.dir().join("sh");
+        fs::write(&sh, "\"$@\"\nexit $?\n").expect("a script");
+        for (starter, by) in &kinds {
+            let own = format!("{by} {}", starter.display());
+            for (child, by) in [(&child, "library"), (&still, "raw")] {
+                let mut command = raw(Path::new("/bin/sh"));
+                let said = c.start("chain", command.arg(&sh).arg(starter).arg(child).arg("x"));
+                let lines = format!("{by} x\n{by} x\n{own}\n");
+                assert_eq!({ said }.success(secs(20)), lines);
+            }
+        }
+        // A shell, a Go program, and a client that has the library.
+        let (herd, client) = (herd(c)?, compile("herd.go")?);
+        let mut chain = raw(Path::new("/bin/sh"));
+        chain.arg(&sh).arg(&kinds[1].0).arg(client).arg("client");
+        pair(c, raw(&herd).arg("server"), &mut chain, &["20", "600"], 10)
+    });
+}
+
+/// Why a program is started as ever is told: by `run`, by `doctor`, and in the log where another
+/// program starts it. What asks for all of it may be a file.
+#[test]
+fn reasons_are_told() {
+    case("raw-reasons", |c| {
+        let still = in_c(c, "aboard.c", "cc", &["-static"])?;
+        let marked = c.dir().join("marked");
+        fs::copy(&still, &marked).expect("a copy");
+        fs::set_permissions(&marked, Permissions::from_mode(0o4755)).expect("a mode");
+        let mut told = c.start("marked", &mut raw(&marked));
+        assert_eq!(told.success(secs(10)), "nothing\n");
+        assert!(told.stderr().contains("cannot follow it: it has the rights"), "{}", told.stderr());
+        let doctor = |program: &Path| {
+            let said = Command::new(shortwire()).arg("doctor").arg(program).output();
+            String::from_utf8_lossy(&said.expect("starting doctor").stdout).into_owned()
+        };
+        assert!(doctor(&marked).contains("cannot follow it, as it has the rights"));
+        assert!(
+            doctor(&still).contains("Start it by `shortwire run --raw auto`, which follows it")
+        );
+        let log = c.dir().join("log");
+        let mut sh = raw(Path::new("/bin/sh"));
+        sh.env("SHORTWIRE_LOG", &log).arg("-c").arg(format!("{}; :", marked.display()));
+        assert_eq!(c.start("sh", &mut sh).success(secs(10)), "nothing\n");
+        let lines = fs::read_to_string(&log).expect("a log");
+        let line = format!("{} is started as ever, on TCP: it has the rights", marked.display());
+        assert!(lines.contains(&line) && lines.lines().count() == 1, "{lines}");
+        let file = c.dir().join("file.conf");
+        fs::write(&file, "raw = auto\n").expect("a file");
+        let mut child = Side::Run.command("/bin/sh");
+        child.arg("-c").arg(format!("{}; :", still.display()));
+        for mut command in [Side::Run.command(&still), child] {
+            command.env("SHORTWIRE_CONFIG", &file);
+            assert_eq!(c.start("by-file", &mut command).success(secs(10)), "raw\n");
+        }
+        // A library with nothing beside it.
+        let library = c.dir().join("libshortwire.so");
+        fs::copy(shortwire().with_file_name("libshortwire.so"), &library).expect("a copy");
+        let mut alone = c.start("alone", raw(&still).env("SHORTWIRE_LIB", &library));
+        assert_eq!(alone.success(secs(10)), "nothing\n");
+        assert!(alone.stderr().contains("shortwire-raw is not there"), "{}", alone.stderr());
+        // One of another build.
+        let artefact = c.dir().join("shortwire-raw");
+        let bytes = fs::read(shortwire().with_file_name("shortwire-raw")).expect("the artefact");
+        let mark = b"shortwire build: ";
+        let at = bytes.windows(mark.len()).position(|part| part == mark).expect("its build");
+        let mut other = bytes.clone();
+        other[at + mark.len()..][..4].copy_from_slice(b"0bad");
+        fs::write(&artefact, other).expect("a copy");
+        fs::set_permissions(&artefact, Permissions::from_mode(0o755)).expect("a mode");
+        let mut other = c.start("other", raw(&still).env("SHORTWIRE_LIB", &library));
+        assert_eq!(other.success(secs(10)), "raw\n");
+        assert!(other.stderr().contains("of another build"), "{}", other.stderr());
+        // By their names they would count as left behind.
+        for copy in [library, artefact] {
+            fs::remove_file(copy).expect("a copy of our own");
+        }
+        Ok(())
+    });
+}
+
+/// A debugger has read the program's file, and puts its breakpoints where that says.
+#[test]
+fn what_a_debugger_starts() {
+    case("raw-traced", |c| {
+        let (still, strace) = (in_c(c, "aboard.c", "cc", &["-static"])?, need("strace")?);
+        let mut traced = raw(&strace);
+        traced.args(["-f", "-o"]).arg(c.dir().join("calls")).arg(&still);
+        assert_eq!(c.start("traced", &mut traced).success(secs(20)), "nothing\n");
+        Ok(())
     });
 }
 

@@ -349,7 +349,8 @@ fn of_program(which: &Which, name: &str, settings: &[String]) -> Result<Subject>
             program.display()
         );
     }
-    let mut findings: Vec<Finding> = obstacles(&program).iter().map(obstacle).collect();
+    let mut findings: Vec<Finding> =
+        obstacles(&program).iter().map(|found| obstacle(&program, found)).collect();
     let forbidden = !findings.is_empty();
     let is_before = env::split_paths(&path)
         .take_while(|place| {

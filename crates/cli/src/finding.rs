@@ -2,10 +2,11 @@
 //! shows it.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde::Serialize;
 
-use crate::run::{Alone, Obstacle};
+use crate::run::{Alone, Obstacle, raw_refusal};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,21 +39,33 @@ impl Finding {
     }
 }
 
-pub fn obstacle(obstacle: &Obstacle) -> Finding {
-    let advice = match obstacle.root() {
-        Obstacle::Static => {
-            "Start it by `shortwire run --raw auto`, which follows most such programs, or use a build of it that is linked dynamically."
+/// What is in the way of a program.
+pub fn obstacle(program: &Path, obstacle: &Obstacle) -> Finding {
+    let refusal = obstacle.is_for_raw().then(|| raw_refusal(obstacle.file(program))).flatten();
+    // What can be done if it cannot be followed as it is.
+    let (otherwise, is_for_raw) = match obstacle.root() {
+        Obstacle::Static => ("use a build of it that is linked dynamically", true),
+        Obstacle::Go(Alone::NoLibc) => (
+            "build it with cgo (CGO_ENABLED=1, where a C compiler is; a program that uses net or os/user then has the C library)",
+            true,
+        ),
+        Obstacle::Musl => ("use a build for glibc", true),
+        Obstacle::Go(Alone::Undecided) => ("Nothing: such a program cannot take part yet.", false),
+        Obstacle::OtherMachine => ("Use a build for this machine's word size.", false),
+        Obstacle::Privileged(_) => (
+            "Start it as that user already, or give it its rights otherwise (systemd's AmbientCapabilities).",
+            false,
+        ),
+        Obstacle::Interpreter(..) => ("Use another interpreter.", false),
+    };
+    let advice = match refusal {
+        _ if !is_for_raw => otherwise.into(),
+        None => {
+            format!("Start it by `shortwire run --raw auto`, which follows it, or {otherwise}.")
         }
-        Obstacle::Go(Alone::NoLibc) => {
-            "Start it by `shortwire run --raw auto`, or build it with cgo (CGO_ENABLED=1, where a C compiler is; a program that uses net or os/user then has the C library)."
+        Some(why) => {
+            format!("`shortwire run --raw auto` cannot follow it, as it {why}; {otherwise}.")
         }
-        Obstacle::Go(Alone::Undecided) => "Nothing: such a program cannot take part yet.",
-        Obstacle::OtherMachine => "Use a build for this machine's word size.",
-        Obstacle::Musl => "Start it by `shortwire run --raw auto`, or use a build for glibc.",
-        Obstacle::Privileged(_) => {
-            "Start it as that user already, or give it its rights otherwise (systemd's AmbientCapabilities)."
-        }
-        Obstacle::Interpreter(..) => "Use another interpreter.",
     };
     Finding::obstacle(obstacle.to_string(), advice)
 }

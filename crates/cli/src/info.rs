@@ -12,7 +12,7 @@ use smc::clc::Eid;
 use smc::clc::negotiate::RELEASE;
 use smc::release::Releases;
 
-use crate::run::find_library;
+use crate::run::{build_of, find_library};
 use crate::{eids, off};
 
 const GID_FORM: &str = "128 bit, random for each process (loopback device, CHID ffff)";
@@ -112,16 +112,6 @@ fn library() -> Library {
         loads: problem.is_none(),
         problem,
     }
-}
-
-/// What a library was built from, as its file says.
-pub fn build_of(file: &[u8]) -> Option<String> {
-    const MARK: &[u8] = b"shortwire build: ";
-    const DIGITS: usize = 12;
-    let at = file.windows(MARK.len()).position(|bytes| bytes == MARK)? + MARK.len();
-    let digits = file.get(at..at + DIGITS)?;
-    let digits = std::str::from_utf8(digits).ok()?;
-    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| digits.to_string())
 }
 
 /// Starts this program once more with the library in it: only the dynamic loader knows what it will

@@ -7,6 +7,7 @@ mod go;
 mod library;
 mod preload;
 mod program;
+mod raw;
 mod settings;
 
 use std::env;
@@ -17,9 +18,10 @@ use std::process::ExitCode;
 
 pub use args::{Device, Run};
 pub use go::Alone;
-pub use library::{VARIABLES as LIBRARY_VARIABLES, find as find_library};
+pub use library::{VARIABLES as LIBRARY_VARIABLES, build_of, find as find_library};
 pub use preload::compose as compose_preload;
 pub use program::{Obstacle, find as find_program, interpreter_of, is_go, obstacles};
+pub use raw::refusal as raw_refusal;
 pub use settings::{parse_ivshmem, parse_ueid};
 
 use crate::conffiles::Health;
@@ -46,28 +48,33 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         Err(error) => return fail(error.exit_status(), &error.to_string()),
     };
     let mut obstacles = program::obstacles(&path);
-    let raw = if args.raw == Some(args::Raw::Auto)
-        && !args.disable
-        && !args.rsocket
-        && matches!(&obstacles[..], [only] if only.is_for_raw())
-        // One that has a loader of glibc gets the library from it, which cannot live there.
-        && !matches!(program::interpreter_of(&path), Some((_, loader)) if !loader.to_string_lossy().contains("/ld-musl"))
-    {
-        Some(library.path.with_file_name("shortwire-raw")).filter(|raw| raw.exists())
-    } else {
-        None
-    };
+    let artefact = library.path.with_file_name("shortwire-raw");
+    let wants_raw = !args.disable && !args.rsocket && raw::is_wanted(args, &path);
+    let doubt = if wants_raw { raw::doubt(&library.path, &artefact) } else { None };
+    let (mut ways, mut raw) = (Vec::new(), None);
+    for obstacle in &obstacles {
+        let refusal = obstacle.is_for_raw().then(|| raw::refusal(obstacle.file(&path)));
+        ways.push(match (&refusal, wants_raw) {
+            (None, _) => String::new(),
+            (Some(None), true) => {
+                raw = (obstacles.len() == 1 && artefact.exists()).then_some(artefact.clone());
+                String::new()
+            }
+            (Some(None), false) => " (`--raw auto` follows such programs)".into(),
+            (Some(Some(why)), true) => format!("; `--raw auto` cannot follow it: it {why}"),
+            (Some(Some(_)), false) => String::new(),
+        });
+    }
     let forbids_preloading = obstacles.iter().any(program::Obstacle::forbids_preloading);
     if raw.is_some() {
         obstacles.clear();
     }
     if !args.quiet {
-        for obstacle in &obstacles {
-            let way = match obstacle.is_for_raw() && args.raw.is_none() {
-                true => " (`--raw auto` follows such programs)",
-                false => "",
-            };
+        for (obstacle, way) in obstacles.iter().zip(ways) {
             eprintln!("shortwire: warning: {}: {obstacle}{way}", name.to_string_lossy());
+        }
+        if let Some(doubt) = doubt {
+            eprintln!("shortwire: warning: {doubt}");
         }
         if !args.disable && !args.rsocket {
             for problem in Health::here(args.config.as_deref()).problems() {

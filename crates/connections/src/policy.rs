@@ -51,7 +51,12 @@ pub fn keeps_on_tcp(root: &Path) -> Option<Reason> {
         return None;
     }
     let passwd = if asks_for_names(&found.files) { passwd() } else { Vec::new() };
-    let file = fs::read_link(root.join("exe")).unwrap_or_default();
+    let mut file = fs::read_link(root.join("exe")).unwrap_or_default();
+    if file.ends_with("shortwire-raw") {
+        // It stands for the program that it was given.
+        let path = started(root).unwrap_or_default();
+        file = fs::canonicalize(&path).unwrap_or(path);
+    }
     let command = fs::read(root.join("cmdline")).unwrap_or_default();
     let mut words = command.strip_suffix(b"\0").unwrap_or(&command).split(|&byte| byte == 0);
     let first = words.next().unwrap_or_default();

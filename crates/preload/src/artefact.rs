@@ -8,11 +8,16 @@ use smc::config::CONFIG;
 
 static PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks for it, where it is asked for.
-pub fn find() {
+/// Looks for it, where it is asked for, and keeps what children are to be told.
+///
+/// # Safety
+/// The environment that the loader passes to constructors.
+pub unsafe fn find(environment: *const *const c_char) {
     if !CONFIG.raw.load(Relaxed) {
         return;
     }
+    // SAFETY: forwarded.
+    unsafe { socket::programs::keep(environment) };
     // SAFETY: zero is a valid value of every field.
     let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
     // SAFETY: an address in this library, and a place for the answer.

@@ -5,6 +5,7 @@
 //! pointers as the contract allows. Blocks with an obligation beyond that say so.
 #![allow(clippy::undocumented_unsafe_blocks, clippy::missing_safety_doc)]
 
+pub mod exec;
 pub mod fd;
 pub mod file;
 pub mod io;

@@ -167,7 +167,7 @@ impl Plan {
 
     fn put_jumps(&self, file: i32) -> Option<()> {
         let len = (AREA_HEAD + self.windows.len() * LONGEST_STUB).next_multiple_of(PAGE);
-        let area = map_near(self.base()..self.base() + self.code.len(), len)?;
+        let area = sys::map_near(self.base()..self.base() + self.code.len(), len)?;
         let mut stubs = Vec::new();
         let written = self.write(area, &mut stubs);
         // Nobody can change the stubs later, and who forbids that memory becomes code has forbidden
@@ -259,27 +259,4 @@ const PAGE: usize = 4096;
 fn protect(at: usize, len: usize, how: i32) -> bool {
     // SAFETY: pages of the program or of the area, which nobody else uses now.
     unsafe { libc::mprotect(at as *mut _, len, how) == 0 }
-}
-
-/// New memory that each byte of `code` reaches by a jump, and the other way round: behind it, where
-/// the program's heap will not grow into it, or in front.
-fn map_near(code: Range<usize>, len: usize) -> Option<usize> {
-    const STEP: usize = 16 << 20;
-    const FAR: usize = 1 << 30;
-    let behind = (code.end + FAR).next_multiple_of(PAGE);
-    let front = code.start / PAGE * PAGE;
-    let places = (0..32).map(|i| behind + i * STEP);
-    let places = places.chain((1..32).filter_map(|i| front.checked_sub(len + (i - 1) * STEP)));
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    places.filter(|place| *place > 0).find(|&place| {
-        // SAFETY: a fresh mapping, where nothing is.
-        let at = unsafe { libc::mmap(place as *mut _, len, PROT_READ | PROT_WRITE, flags, -1, 0) };
-        // A kernel before 4.17 takes the place for a hint.
-        let is_there = at as usize == place;
-        if !is_there && at != libc::MAP_FAILED {
-            // SAFETY: mapped just now.
-            unsafe { sys::unmap(at.cast(), len) };
-        }
-        is_there
-    })
 }

@@ -55,7 +55,7 @@ extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const 
         smc::config::CONFIG.disable();
         return;
     }
-    if start::refuses(argc, argv, envp) {
+    if start::refuses(c"/proc/self/exe", argc, argv, envp) {
         smc::config::CONFIG.disable();
     }
     if smc::config::CONFIG.policy() == smc::config::PeerPolicy::Off {
@@ -63,7 +63,8 @@ extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const 
     }
     fds::init();
     fds::inherit();
-    artefact::find();
+    // SAFETY: as the loader has it.
+    unsafe { artefact::find(envp) };
     calls::process::init();
     #[cfg(target_arch = "x86_64")]
     go::follow();

@@ -126,8 +126,6 @@ next! {
     epoll_pwait(ep: c_int, evs: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(ep: c_int, evs: *mut epoll_event, n: c_int, t: *const timespec, mask: *const sigset_t) -> c_int;
     execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
-    execv(path: *const c_char, argv: *const *const c_char) -> c_int;
-    execvp(file: *const c_char, argv: *const *const c_char) -> c_int;
     execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     system(cmd: *const c_char) -> c_int;

@@ -43,8 +43,13 @@ fn ours(environment: Strings) -> impl Iterator<Item = (&'static [u8], &'static [
 }
 
 /// Applies what files and variables say. True if one of them is not understood: it may have been
-/// there to keep programs apart, so memory is shared with nobody.
-pub fn refuses(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) -> bool {
+/// there to keep programs apart, so memory is shared with nobody. `link` leads to the program's file.
+pub fn refuses(
+    link: &CStr,
+    argc: c_int,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> bool {
     let environment = Strings(envp);
     let mut refused = false;
     for (name, value) in ours(environment) {
@@ -72,6 +77,7 @@ pub fn refuses(argc: c_int, argv: *const *const c_char, envp: *const *const c_ch
                 .filter_map(pair)
                 .find_map(|(name, value)| (name == wanted.as_bytes()).then_some(value))
         }),
+        link,
         started,
         args: &|| Strings(arguments).collect::<Vec<_>>().join(&b' '),
         is_told: ours(environment).any(|(name, _)| name == b"PEER_POLICY"),

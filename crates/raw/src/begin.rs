@@ -2,16 +2,24 @@
 //!
 //! `shortwire-raw PROGRAM ARGUMENT0 ARGUMENT...`
 
+use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char};
+use core::ptr::null;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use smc::config::{CONFIG, PeerPolicy};
-use smc::sys;
+use smc::{log, sys};
 use socket::fds;
+use socket::programs::{self, Strings};
 
 use crate::load::{Headers, Image};
+use crate::patch::Code;
 use crate::{entry, exec, start};
+
+/// What this artefact is built from, for whoever reads its file: behind a mark.
+static BUILD: &str = concat!("shortwire build: ", env!("SHORTWIRE_BUILD"));
+const MARK: &str = "shortwire build: ";
 
 /// Words of the stack that the kernel has left: number of arguments, they, a null, the environment, a
 /// null, the auxiliary vector.
@@ -110,25 +118,95 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
     // A program with more rights than who started it is never started from here.
     let is_own = auxiliary(libc::AT_SECURE) == 0 && entry::begin();
     change(libc::AT_EXECFN, path.as_ptr().addr());
-    let is_refused = is_own && start::refuses((n - 2) as i32, rest, environment);
-    if is_own
-        && !is_refused
+    let is_asked = is_own
+        && !is_refused(path, (n - 2) as i32, rest, environment)
         && CONFIG.raw.load(Relaxed)
-        && CONFIG.policy() != PeerPolicy::Off
-        && let Some((program, first)) = prepare(path)
-    {
-        smc::release::built_from(env!("SHORTWIRE_BUILD"));
+        && CONFIG.policy() != PeerPolicy::Off;
+    let prepared = if is_asked { prepare(path) } else { Err(None) };
+    if let Err(Some(why)) = prepared {
+        log::say_program(path, why);
+    }
+    if let Ok((program, first)) = prepared {
+        smc::release::built_from(&BUILD[MARK.len()..]);
+        // SAFETY: the environment as the kernel has left it.
+        unsafe { programs::keep(environment) };
+        if program.loader().is_some() {
+            // SAFETY: as above, on this stack.
+            unsafe { hide_library(environment.cast_mut()) };
+        }
         fds::init();
         fds::inherit();
         // SAFETY: two words up there is room for a stack that begins with a program's own arguments,
         // and what is above it stays as it is.
         unsafe { become_it(stack, n, path, &program, first) };
     }
-    let (path, rest, environment) = (path.as_ptr() as usize, rest.addr(), environment.addr());
-    // SAFETY: a path, and arrays of strings.
-    let r = unsafe { sys::by_number(libc::SYS_execve, path, rest, environment, 0, 0, 0) };
+    // It may be a script, which `shortwire run` leaves to us.
+    let begin = |other: *const c_char, arguments: Strings, environment: Strings| {
+        let path = if other.is_null() { path.as_ptr() } else { other } as usize;
+        let (arguments, environment) = (arguments as usize, environment as usize);
+        // SAFETY: a path, and arrays of strings.
+        unsafe { sys::by_number(libc::SYS_execve, path, arguments, environment, 0, 0, 0) }
+    };
+    let artefact = if is_asked && is_script(path) { exec::OWN.as_ptr() } else { null() };
+    // SAFETY: as the kernel has left them.
+    let r = unsafe { programs::start(artefact, path.as_ptr(), rest, environment, &begin) };
     sys::write(2, b"shortwire-raw: the program cannot be started\n");
     sys::exit(if r == -(libc::ENOENT as isize) { 127 } else { 126 });
+}
+
+/// Takes the library out of what the program's loader is to load: it would run beside this artefact,
+/// without the thread memory that it needs. Programs that this one starts are told of it again.
+///
+/// # Safety
+/// Strings that end in a null pointer, on our stack.
+unsafe fn hide_library(environment: *mut *const c_char) {
+    const PRELOAD: &[u8] = b"LD_PRELOAD=";
+    let mut at = environment;
+    // SAFETY: the caller's array, which ends here at the latest.
+    while let Some(string) = unsafe { (*at).as_ref() } {
+        // SAFETY: the caller's string.
+        let bytes = unsafe { CStr::from_ptr(string) }.to_bytes();
+        if let Some(list) = bytes.strip_prefix(PRELOAD) {
+            let is_other = |name: &&[u8]| !name.is_empty() && !name.ends_with(b"/libshortwire.so");
+            let others = list.split(|byte| matches!(byte, b':' | b' ')).filter(is_other);
+            let others = others.collect::<Vec<_>>().join(&b':');
+            // What is behind the array must stay there: in the place of a variable there is another.
+            let word = match others.is_empty() {
+                true => c"SHORTWIRE_RAW=auto".as_ptr(),
+                false => Vec::leak([PRELOAD, &others, b"\0"].concat()).as_ptr().cast(),
+            };
+            // SAFETY: as above.
+            unsafe { *at = word };
+        }
+        at = at.wrapping_add(1);
+    }
+}
+
+fn is_script(path: &CStr) -> bool {
+    let file = sys::open(path, libc::O_RDONLY | libc::O_NONBLOCK, 0);
+    let mut mark = [0; 2];
+    let is_one = file >= 0 && sys::read(file, &mut mark) == 2 && mark == *b"#!";
+    if file >= 0 {
+        sys::close(file);
+    }
+    is_one
+}
+
+/// Whether what it is told keeps the program on TCP.
+fn is_refused(
+    path: &CStr,
+    n: i32,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> bool {
+    let file = sys::open(path, libc::O_PATH, 0);
+    let link = sys::link_of_descriptor(file);
+    let link = CStr::from_bytes_until_nul(&link).unwrap_or_default();
+    let is_refused = start::refuses(link, n, arguments, environment);
+    if file >= 0 {
+        sys::close(file);
+    }
+    is_refused
 }
 
 fn open(path: &CStr) -> Option<(i32, Headers)> {
@@ -150,25 +228,29 @@ fn map(path: &CStr, is_program: bool) -> Option<Image> {
     image
 }
 
-/// The program, ready to run, and where it begins: in its loader if it names one. None if it cannot
-/// be followed.
-fn prepare(path: &CStr) -> Option<(Image, (usize, usize))> {
-    let program = map(path, true)?;
+/// The program, ready to run, and where it begins: in its loader if it names one; or why it cannot be
+/// followed, if there is something to say.
+fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>> {
+    if is_script(path) {
+        return Err(None);
+    }
+    const MAP: &str = "cannot be mapped as the kernel would, or is none for x86-64";
+    let program = map(path, true).ok_or(MAP)?;
     let loader = match program.loader() {
-        Some(name) => Some(map(name, false)?),
+        Some(name) => Some(map(name, false).ok_or("has a loader that cannot be mapped")?),
         None => None,
     };
     // A loader of musl is its libc, too; that of glibc makes no calls that matter.
     let images = core::iter::once(&program).chain(&loader);
-    let counted = || images.clone().flat_map(Image::code).map(|code| (code.count(), code));
-    if counted().any(|(n, _)| n.is_none()) {
-        return None;
-    }
-    for (n, code) in counted() {
-        code.patch(n?)?;
+    let found = |code: Code| code.windows().map(|windows| (code, windows));
+    // All of them are known before the first is changed.
+    let all = images.flat_map(Image::code).map(found).collect::<Option<Vec<_>>>();
+    let all = all.ok_or("makes a system call that cannot be told, or cannot be made to jump")?;
+    for (code, windows) in all {
+        code.patch(&windows).ok_or("has code that the kernel does not let be changed")?;
     }
     let first = loader.map_or((0, program.entry), |loader| (loader.from, loader.entry));
-    Some((program, first))
+    Ok((program, first))
 }
 
 /// Makes stack, names and auxiliary vector the program's, and jumps there.

@@ -11,10 +11,11 @@ use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
+use sites::Call;
 use smc::sys;
 use socket::{fds, fork, kernel};
 
-use crate::call::Call;
+use crate::call::plain;
 use crate::{exec, front, heap};
 
 /// One stack, whose lowest page ends the program rather than let it run into the next one.
@@ -152,62 +153,7 @@ global_asm!(
     // Taken before it is looked at: a handler that comes between the two puts it back.
     "add qword ptr gs:[{next}], {stack}",
     "mov r11, qword ptr gs:[{next}]",
-    "xchg rsp, r11",
-    "push r11",
-    "push rcx",
-    "push r9",
-    "push r8",
-    "push r10",
-    "push rdx",
-    "push rsi",
-    "push rdi",
-    "push rax",
-    "mov rdi, rsp",
-    // Behind nine words; the stack is aligned again.
-    "sub rsp, 264",
-    "movaps [rsp], xmm0",
-    "movaps [rsp + 16], xmm1",
-    "movaps [rsp + 32], xmm2",
-    "movaps [rsp + 48], xmm3",
-    "movaps [rsp + 64], xmm4",
-    "movaps [rsp + 80], xmm5",
-    "movaps [rsp + 96], xmm6",
-    "movaps [rsp + 112], xmm7",
-    "movaps [rsp + 128], xmm8",
-    "movaps [rsp + 144], xmm9",
-    "movaps [rsp + 160], xmm10",
-    "movaps [rsp + 176], xmm11",
-    "movaps [rsp + 192], xmm12",
-    "movaps [rsp + 208], xmm13",
-    "movaps [rsp + 224], xmm14",
-    "movaps [rsp + 240], xmm15",
-    "call {answer}",
-    "movaps xmm0, [rsp]",
-    "movaps xmm1, [rsp + 16]",
-    "movaps xmm2, [rsp + 32]",
-    "movaps xmm3, [rsp + 48]",
-    "movaps xmm4, [rsp + 64]",
-    "movaps xmm5, [rsp + 80]",
-    "movaps xmm6, [rsp + 96]",
-    "movaps xmm7, [rsp + 112]",
-    "movaps xmm8, [rsp + 128]",
-    "movaps xmm9, [rsp + 144]",
-    "movaps xmm10, [rsp + 160]",
-    "movaps xmm11, [rsp + 176]",
-    "movaps xmm12, [rsp + 192]",
-    "movaps xmm13, [rsp + 208]",
-    "movaps xmm14, [rsp + 224]",
-    "movaps xmm15, [rsp + 240]",
-    "add rsp, 264",
-    "pop rax",
-    "pop rdi",
-    "pop rsi",
-    "pop rdx",
-    "pop r10",
-    "pop r8",
-    "pop r9",
-    "pop rcx",
-    "pop rsp",
+    sites::keep_registers!(),
     // Given back when it is no longer stood on.
     "sub qword ptr gs:[{next}], {stack}",
     "jmp rcx",
@@ -277,7 +223,7 @@ fn fork_whole(call: &Call) -> isize {
     if !fds::has_stopped() && heap::HEAP.lock.lock().map(core::mem::forget).is_ok() {
         HEAP_HELD.store(true, Relaxed);
     }
-    let result = call.plain();
+    let result = plain(call);
     let was_held = HEAP_HELD.swap(false, Relaxed);
     if result == 0 {
         // The other threads are not in the child.
@@ -371,7 +317,7 @@ extern "C" fn answer(call: &mut Call) {
         libc::SYS_exit => block.is_free.store(1, Release),
         libc::SYS_exit_group => fork::exit(call.rdi as c_int),
         libc::SYS_rt_sigaction => {
-            let result = call.plain();
+            let result = plain(call);
             kernel::handlers_changed();
             call.done(result);
         }

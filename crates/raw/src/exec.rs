@@ -2,11 +2,11 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
+use core::ptr::null;
 
+use sites::Call;
 use smc::sys;
-use socket::programs::Through;
-
-use crate::call::Call;
+use socket::programs;
 
 /// This artefact, whatever its path. The kernel takes it for the program that runs.
 pub const OWN: &CStr = c"/proc/self/exe";
@@ -19,18 +19,7 @@ static NAME: Name = Name(UnsafeCell::new([0; 4096]));
 
 /// Keeps the path of an open file as the program's.
 pub fn keep_name(file: i32) {
-    let mut at = [0u8; 32];
-    let head = b"/proc/self/fd/";
-    at[..head.len()].copy_from_slice(head);
-    let mut digits = [0u8; 10];
-    let (mut n, mut rest) = (0, file.unsigned_abs());
-    while n == 0 || rest > 0 {
-        digits[n] = b'0' + (rest % 10) as u8;
-        (n, rest) = (n + 1, rest / 10);
-    }
-    for i in 0..n {
-        at[head.len() + i] = digits[n - 1 - i];
-    }
+    let at = sys::link_of_descriptor(file);
     let Ok(at) = CStr::from_bytes_until_nul(&at) else { return };
     let mut name = [0u8; 4095];
     if let Some(found) = sys::readlink(at, &mut name) {
@@ -72,19 +61,10 @@ pub fn read_name(path: usize, to: usize, room: usize) -> Option<isize> {
 
 /// A call of execve or execveat, and its result: it has failed.
 pub fn exec(call: &Call) -> isize {
-    if call.number() != libc::SYS_execve {
-        return call.plain();
-    }
-    let path = call.rdi as *const c_char;
+    let given = [call.rdi, call.rsi, call.rdx, call.r10, call.r8];
+    let path = if call.number() == libc::SYS_execveat { call.rsi } else { call.rdi };
     // By its own name the program would start this artefact.
-    let path = if is_own(path) { name().as_ptr() } else { path };
-    let exec = |path: usize, arguments: usize| {
-        // SAFETY: the program's own call, or the same by way of this artefact.
-        unsafe { sys::by_number(libc::SYS_execve, path, arguments, call.rdx, 0, 0, 0) }
-    };
-    // SAFETY: the program's own arguments.
-    if let Some(through) = unsafe { Through::of(path, call.rsi as *const *const c_char) } {
-        exec(OWN.as_ptr() as usize, through.arguments() as usize);
-    }
-    exec(path as usize, call.rsi)
+    let own = if is_own(path as *const c_char) { name().as_ptr() } else { null() };
+    // SAFETY: the program's own call.
+    unsafe { programs::exec(OWN.as_ptr(), call.number(), given, own) }
 }

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 
 use libc::{epoll_event, iovec, mmsghdr, msghdr, pollfd, sigset_t, timespec, timeval};
+use sites::Call;
 use smc::sys;
 use socket::pieces::{one, slice};
 use socket::select::Selected;
@@ -12,8 +13,7 @@ use socket::{
     transmit, uring,
 };
 
-use crate::call::Call;
-use crate::exec;
+use crate::{call, exec};
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
 fn ms(timeout: c_int) -> Option<u64> {
@@ -26,11 +26,11 @@ fn ms(timeout: c_int) -> Option<u64> {
 /// The arguments must be the program's own, for that call.
 // One obligation for all of it, which is forwarded.
 #[expect(clippy::multiple_unsafe_ops_per_block)]
-pub unsafe fn answer(call: &Call) -> Option<isize> {
-    let (a, b, c, d, e, f) = (call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9);
+pub unsafe fn answer(made: &Call) -> Option<isize> {
+    let (a, b, c, d, e, f) = (made.rdi, made.rsi, made.rdx, made.r10, made.r8, made.r9);
     let fd = a as c_int;
-    let number = call.number();
-    let plain = || call.plain();
+    let number = made.number();
+    let plain = || call::plain(made);
     let is_other = || fds::kind(fd) == fds::Kind::Other;
     // SAFETY: the caller's obligation.
     let result = unsafe {

@@ -150,6 +150,10 @@ impl Image {
             map(filled, (end - filled).next_multiple_of(PAGE), access, flags, -1, 0)?;
         }
         if segment.p_flags & libc::PF_X != 0 {
+            // What may be written is not to be found as it was judged.
+            if segment.p_flags & libc::PF_W != 0 {
+                return None;
+            }
             *self.code.get_mut(self.n_code)? = (at, segment.p_filesz as usize);
             self.n_code += 1;
         }

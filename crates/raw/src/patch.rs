@@ -3,28 +3,15 @@
 //! All of them or none: a read that is seen beside a write that is not would put wrong bytes on a
 //! connection, and a thread whose making is missed would share its creator's stack.
 
+use alloc::vec::Vec;
 use core::slice;
 
-use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, NUMBERS, Wanted};
+use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_PROGRAMS, Window};
 use smc::sys;
 
 use crate::entry;
 
 const PAGE: usize = 4096;
-
-/// The calls that are seen here: those of connections, and those by which a thread ends, asks for
-/// the name of its program or would take GS.
-pub static WANTED: Wanted = {
-    let mut wanted = sites::OF_CONNECTIONS;
-    let more = [libc::SYS_exit, libc::SYS_readlink, libc::SYS_readlinkat, libc::SYS_arch_prctl];
-    let mut i = 0;
-    while i < more.len() {
-        assert!((more[i] as usize) < NUMBERS);
-        wanted[more[i] as usize] = true;
-        i += 1;
-    }
-    wanted
-};
 
 /// What is in a segment that has been mapped with code.
 pub struct Code {
@@ -38,36 +25,29 @@ impl Code {
         unsafe { slice::from_raw_parts(self.at as *const u8, self.len) }
     }
 
-    /// How many jumps are to be put here; None if a site is undecided.
-    pub fn count(&self) -> Option<usize> {
-        let mut n = 0;
-        for (_, found) in sites::find(self.bytes(), &WANTED) {
-            match found {
-                Found::Data | Found::Unwanted(_) => {}
-                Found::Site(_) => n += 1,
-                Found::Undecided(_) => return None,
-            }
-        }
-        Some(n)
+    /// Where jumps are to be put here; None if a site is undecided. The windows are judged by the
+    /// program as it was: a jump would be taken for code of its own.
+    pub fn windows(&self) -> Option<Vec<Window>> {
+        let window = |found| match found {
+            Found::Data | Found::Unwanted(_) => None,
+            Found::Site(window) => Some(Some(window)),
+            Found::Undecided(_) => Some(None),
+        };
+        sites::find(self.bytes(), &OF_PROGRAMS).filter_map(|(_, found)| window(found)).collect()
     }
 
-    /// Puts them, `n` as `count` has told. None if that cannot be done: the program is then not to be
-    /// started from this memory.
-    pub fn patch(&self, n: usize) -> Option<()> {
-        if n == 0 {
+    /// Puts them. None if that cannot be done: the program is then not to be started from this
+    /// memory.
+    pub fn patch(&self, windows: &[Window]) -> Option<()> {
+        if windows.is_empty() {
             return Some(());
         }
+        let n = windows.len();
         let len = (AREA_HEAD + n * LONGEST_STUB).next_multiple_of(PAGE);
-        let area = map_near(self, len)?;
-        put(area, &sites::area_head(entry::address(), &WANTED));
+        let area = sys::map_near(self.at..self.at + self.len, len)?;
+        put(area, &sites::area_head(entry::address(), &OF_PROGRAMS));
         let pages = self.at / PAGE * PAGE;
         let pages = (pages, (self.at + self.len).next_multiple_of(PAGE) - pages);
-        // The windows are judged by the program as it was: a jump would be taken for code of its own.
-        let windows = sites::find(self.bytes(), &WANTED).filter_map(|(_, found)| match found {
-            Found::Site(window) => Some(window),
-            _ => None,
-        });
-        let windows: alloc::vec::Vec<_> = windows.collect();
         protect(pages, libc::PROT_READ | libc::PROT_WRITE)?;
         let code = self.bytes();
         for (i, window) in windows.iter().enumerate() {
@@ -95,29 +75,4 @@ fn protect((at, len): (usize, usize), how: i32) -> Option<()> {
     // SAFETY: pages of the image or of the area, which nobody else uses now.
     (unsafe { sys::by_number(libc::SYS_mprotect, at, len, how as usize, 0, 0, 0) } == 0)
         .then_some(())
-}
-
-/// New memory that each byte of the code reaches by a jump, and the other way round: behind it, where
-/// the program's heap will not grow into it, or in front.
-fn map_near(code: &Code, len: usize) -> Option<usize> {
-    const STEP: usize = 16 << 20;
-    const FAR: usize = 1 << 30;
-    let behind = (code.at + code.len + FAR).next_multiple_of(PAGE);
-    let front = code.at / PAGE * PAGE;
-    let places = (0..32).map(|i| behind + i * STEP);
-    let places = places.chain((1..32).filter_map(|i| front.checked_sub(len + (i - 1) * STEP)));
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    places.filter(|place| *place > 0).find(|&place| {
-        let (access, flags) = (access as usize, flags as usize);
-        // SAFETY: a fresh mapping, where nothing is.
-        let at =
-            unsafe { sys::by_number(libc::SYS_mmap, place, len, access, flags, usize::MAX, 0) };
-        // A kernel before 4.17 takes the place for a hint.
-        if at > 0 && at as usize != place {
-            // SAFETY: mapped just now.
-            unsafe { sys::unmap(at as *mut u8, len) };
-        }
-        at > 0 && at as usize == place
-    })
 }

@@ -15,6 +15,21 @@ pub static OF_CONNECTIONS: Wanted = {
     wanted
 };
 
+/// Those that are to be seen in a program that has no library in it: also those by which a thread ends,
+/// asks for the name of its program or would take GS.
+pub static OF_PROGRAMS: Wanted = {
+    let mut wanted = OF_CONNECTIONS;
+    let mut i = 0;
+    while i < MORE.len() {
+        wanted[MORE[i].0] = true;
+        i += 1;
+    }
+    wanted
+};
+
+const MORE: [(usize, &str); 4] =
+    [(60, "exit"), (89, "readlink"), (158, "arch_prctl"), (267, "readlinkat")];
+
 const CALLS: [(usize, &str); 57] = [
     (0, "read"),
     (1, "write"),

@@ -12,11 +12,16 @@
 #![no_std]
 
 mod calls;
+mod entry;
 mod inst;
+mod ordinary;
 mod stub;
 mod window;
 
-pub use calls::OF_CONNECTIONS;
+use core::ops::Range;
+
+pub use calls::{OF_CONNECTIONS, OF_PROGRAMS};
+pub use entry::Call;
 pub use inst::{Flow, Inst, decode};
 pub use stub::{AREA_HEAD, LONGEST_STUB, area_head, jump, stub};
 pub use window::{Kind, LONGEST as LONGEST_WINDOW, Window};
@@ -47,10 +52,14 @@ pub enum Why {
     Votes(u32),
     /// No five bytes around it can be moved.
     Room,
+    /// All of them did, but instructions stand around it that hardly anybody uses.
+    Strange,
 }
 
 /// How many chains of instructions are asked.
 pub const VOTES: u32 = 32;
+/// So many strange instructions are not around any call.
+const SURELY_DATA: u32 = 3;
 /// How far before a place the last of them begins, and so the first 31 bytes before that. A chain
 /// that begins in the middle of an instruction is in step with the code after a few of them.
 const LEAST_RUN: usize = 65;
@@ -65,14 +74,17 @@ pub fn find<'a>(code: &'a [u8], wanted: &'a Wanted) -> impl Iterator<Item = (usi
 pub fn places(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
     const BLOCK: usize = 64;
     let end = code.len().saturating_sub(1);
-    let has_any = |block: &[u8]| {
-        // Without a way out, so that many bytes are compared at once: a program has megabytes.
-        block.iter().zip(&block[1..]).fold(false, |any, (a, b)| any | (*a == 0x0f) & (*b == 0x05))
+    // Of a known length and without a way out, so that many bytes are compared at once: a program has
+    // megabytes.
+    let has_any = |block: &Range<usize>| {
+        let Some(bytes) = code[block.start..].first_chunk::<{ BLOCK + 1 }>() else { return true };
+        let is_one = |i: usize| u8::from((bytes[i] == 0x0f) & (bytes[i + 1] == 0x05));
+        (0..BLOCK).fold(0, |any, i| any | is_one(i)) != 0
     };
     (0..end)
         .step_by(BLOCK)
         .map(move |at| at..(at + BLOCK).min(end))
-        .filter(move |block| has_any(&code[block.start..block.end + 1]))
+        .filter(has_any)
         .flatten()
         .filter(|&at| code[at..at + 2] == [0x0f, 0x05])
 }
@@ -91,7 +103,20 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
     {
         return Found::Unwanted(number);
     }
-    window::choose(code, at).map_or(Found::Undecided(Why::Room), Found::Site)
+    if number.is_none() {
+        // A register that has a constant since a while is no place for a jump, but tells the number.
+        if let Some(number) = window::number_before(code, at)
+            && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
+        {
+            return Found::Unwanted(number);
+        }
+        match ordinary::strange(code, at) {
+            0 => {}
+            1..SURELY_DATA => return Found::Undecided(Why::Strange),
+            _ => return Found::Data,
+        }
+    }
+    window::choose(code, at, number).map_or(Found::Undecided(Why::Room), Found::Site)
 }
 
 /// Whether the function around `at` uses more than 128 bits of a vector register. If it does not, it
@@ -126,17 +151,17 @@ pub fn is_among_wide(code: &[u8], at: usize) -> bool {
 }
 
 /// How many of [`VOTES`] chains of instructions, begun at each of as many places before `at`, have
-/// one that begins at `at`. Those that would begin before the code begin where it does.
-pub fn votes(code: &[u8], at: usize) -> u32 {
-    let met = |back: &usize| meets(code, at.saturating_sub(*back), at);
-    (LEAST_RUN..LEAST_RUN + VOTES as usize).filter(met).count() as u32
-}
-
-/// Whether the chain of instructions that begins at `from` has one that begins at `at`. What is no
+/// one that begins at `at`. Those that would begin before the code begin where it does. What is no
 /// instruction is passed byte by byte.
-fn meets(code: &[u8], mut from: usize, at: usize) -> bool {
-    while from < at {
-        from += decode(&code[from..]).map_or(1, |inst| inst.len);
+pub fn votes(code: &[u8], at: usize) -> u32 {
+    const FARTHEST: usize = LEAST_RUN + VOTES as usize - 1;
+    // Whether a chain that begins so far before `at` comes there. From the near end: what is begun
+    // further away has become one of those, so each place is looked at once.
+    let mut comes = [false; FARTHEST + 1];
+    comes[0] = true;
+    for back in 1..=FARTHEST.min(at) {
+        let len = decode(&code[at - back..]).map_or(1, |inst| inst.len);
+        comes[back] = back.checked_sub(len).is_some_and(|rest| comes[rest]);
     }
-    from == at
+    (LEAST_RUN..=FARTHEST).filter(|&back| comes[back.min(at)]).count() as u32
 }

@@ -60,9 +60,51 @@ pub fn number(code: &[u8], at: usize) -> Option<(u32, usize)> {
     })
 }
 
-/// The window of the site at `at`.
-pub fn choose(code: &[u8], at: usize) -> Option<Window> {
-    if let Some((number, start)) = number(code, at) {
+/// The number that the `syscall` at `at` always has, if a move of a constant to eax is followed by
+/// nothing but instructions that leave eax alone.
+pub fn number_before(code: &[u8], at: usize) -> Option<u32> {
+    const FAR: usize = 32;
+    let mut next = at.saturating_sub(FAR);
+    while next < at && votes(code, next) != crate::VOTES {
+        next += 1;
+    }
+    let mut found = None;
+    while next < at {
+        let inst = decode(&code[next..])?;
+        let bytes = &code[next..next + inst.len];
+        if let [0xb8, a, b, c, d] = *bytes {
+            found = Some((u32::from_le_bytes([a, b, c, d]), next));
+        } else if inst.flow != Flow::Next || !keeps_eax(bytes) {
+            found = None;
+        }
+        next += inst.len;
+    }
+    let (number, start) = found.filter(|_| next == at)?;
+    (!is_entered(code, start..at + 1)).then_some(number)
+}
+
+/// Whether an instruction is one of the few of which it is known that they leave eax alone: moves,
+/// addresses and zeros for other registers.
+fn keeps_eax(bytes: &[u8]) -> bool {
+    let (rex, rest) = match *bytes {
+        [rex @ 0x40..=0x4f, ..] => (rex, &bytes[1..]),
+        _ => (0, bytes),
+    };
+    // Registers that a ModRM byte names, the second only if it is no address.
+    let register = |modrm: u8| modrm >> 3 & 7 | (rex & 4) << 1;
+    let other = |modrm: u8| (modrm >> 6 == 3).then_some(modrm & 7 | (rex & 1) << 3);
+    match *rest {
+        [0x8d | 0x8b, modrm, ..] => register(modrm) != 0,
+        [0x33, modrm, ..] if other(modrm).is_some() => register(modrm) != 0,
+        [0x89 | 0x31 | 0xc7, modrm, ..] => other(modrm).is_some_and(|register| register != 0),
+        [op @ 0xb8..=0xbf, ..] => op & 7 | (rex & 1) << 3 != 0,
+        _ => false,
+    }
+}
+
+/// The window of the site at `at`, whose number is known, or not.
+pub fn choose(code: &[u8], at: usize, number: Option<(u32, usize)>) -> Option<Window> {
+    if let Some((number, start)) = number {
         return Some(Window { at, start, end: at + 2, kind: Kind::Number(number) });
     }
     forward(code, at).or_else(|| backward(code, at))
@@ -157,25 +199,42 @@ fn is_entered(code: &[u8], window: Range<usize>) -> bool {
         return true;
     }
     let far = window.start.saturating_sub(FUNCTION)..(window.end + FUNCTION).min(code.len());
-    let inside = (window.end - window.start) as u32 - 1;
-    // The distance that would lead to the byte behind the window's start, which is one less for each
-    // byte further on. First of all, because nearly every place ends there.
-    let mut wanted = (window.start as u32 + 1).wrapping_sub(far.start as u32 + 4);
-    code[far.clone()].windows(4).zip(far.start..).any(|(four, at)| {
-        let distance = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-        let leads = distance.wrapping_sub(wanted) < inside;
-        wanted = wanted.wrapping_sub(1);
-        leads && is_long(code, at, &leads_inside)
+    let distance =
+        |at: usize| i32::from_le_bytes([code[at], code[at + 1], code[at + 2], code[at + 3]]);
+    long_ones(code, far, &window).any(|at| match code[..at] {
+        [.., 0x0f, 0x80..=0x8f] => leads_inside(at - 2, at + 4, distance(at)),
+        [.., 0xe8 | 0xe9] => leads_inside(at - 1, at + 4, distance(at)),
+        _ => false,
     })
 }
 
-/// Whether the four bytes at `at` may be where a long jump or a call leads, and it does.
-fn is_long(code: &[u8], at: usize, leads_inside: &impl Fn(usize, usize, i32) -> bool) -> bool {
-    let distance = i32::from_le_bytes([code[at], code[at + 1], code[at + 2], code[at + 3]]);
-    let start = match code[..at] {
-        [.., 0x0f, 0x80..=0x8f] => at - 2,
-        [.., 0xe8 | 0xe9] => at - 1,
-        _ => return false,
+/// The places in `range` whose four bytes, as the distance of a jump, may lead into the window, to
+/// another place than its start.
+fn long_ones<'a>(
+    code: &'a [u8],
+    range: Range<usize>,
+    window: &Range<usize>,
+) -> impl Iterator<Item = usize> + use<'a> {
+    const BLOCK: usize = 64;
+    let end = range.end.saturating_sub(3);
+    let inside = (window.end - window.start) as u16 - 1;
+    // The distance from the byte 0 of the code that would lead to the byte behind the window's start:
+    // one less for each byte further on.
+    let first = (window.start as u16).wrapping_add(1).wrapping_sub(4);
+    let may = move |low: [u8; 2], at: usize| {
+        let wanted = first.wrapping_sub(at as u16);
+        u16::from_le_bytes(low).wrapping_sub(wanted) < inside
     };
-    leads_inside(start, at + 4, distance)
+    // The lower halves, of a known number and without a way out, so that many are compared at once.
+    let has_any = move |block: &Range<usize>| {
+        let Some(bytes) = code[block.start..].first_chunk::<{ BLOCK + 1 }>() else { return true };
+        let is_one = |i: usize| u16::from(may([bytes[i], bytes[i + 1]], block.start + i));
+        (0..BLOCK).fold(0, |any, i| any | is_one(i)) != 0
+    };
+    (range.start..end)
+        .step_by(BLOCK)
+        .map(move |at| at..(at + BLOCK).min(end))
+        .filter(has_any)
+        .flatten()
+        .filter(move |&at| may([code[at], code[at + 1]], at))
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use iced_x86::{Code, Decoder, DecoderOptions};
-use object::{Architecture, Object, ObjectSection, SectionKind};
+use object::{Architecture, Object, ObjectSection, ObjectSegment, SectionKind, SegmentFlags};
 use sites::{Flow, Found, VOTES, Why, decode, find, places, votes};
 
 /// Larger files are left out, for the time they take.
@@ -70,6 +70,41 @@ fn each_place_has_all_votes_or_none() {
     });
     println!("{yes} instructions, {no} other places");
     assert!(yes > 300 && between.is_empty(), "{yes} {no} {between:#?}");
+}
+
+/// Where a linker has put tables and strings beside the code, nothing in them is taken for a call.
+#[test]
+fn no_site_is_in_data() {
+    let (mut inside, mut outside) = (0, 0);
+    for path in elves() {
+        let Ok(content) = fs::read(&path) else { continue };
+        let Ok(file) = object::File::parse(&*content) else { continue };
+        let text = file.sections().filter(|section| section.kind() == SectionKind::Text);
+        let text: Vec<_> =
+            text.map(|section| section.address()..section.address() + section.size()).collect();
+        // Without a table of sections nobody can tell.
+        if text.is_empty() {
+            continue;
+        }
+        let is_code = |segment: &object::Segment<'_, '_>| matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
+        for segment in file.segments().filter(is_code) {
+            let Ok(code) = segment.data() else { continue };
+            for (at, found) in find(code, &sites::OF_CONNECTIONS) {
+                let address = segment.address() + at as u64;
+                let is_text = text.iter().any(|range| range.contains(&address));
+                match found {
+                    Found::Site(_) if is_text => inside += 1,
+                    _ if is_text => {}
+                    Found::Site(window) => {
+                        panic!("{} at {address:#x}: {window:?}", path.display())
+                    }
+                    _ => outside += 1,
+                }
+            }
+        }
+    }
+    println!("{inside} sites, {outside} places in data");
+    assert!(inside > 300, "{inside} {outside}");
 }
 
 /// The group of VMCALL, SWAPGS, XGETBV and their like.
@@ -182,6 +217,7 @@ fn most_sites_have_room() {
             Found::Undecided(Why::Room) => count[1] += 1,
             Found::Unwanted(_) => count[2] += 1,
             Found::Undecided(Why::Votes(_)) => panic!("no site is half an instruction"),
+            Found::Undecided(Why::Strange) => panic!("a library of C has nothing strange"),
             Found::Data => {}
         }
     }

@@ -315,3 +315,45 @@ fn a_long_jump_into_a_window_is_seen() {
         }
     }
 }
+
+/// A number that is put into eax some instructions before the call, and stays there.
+#[test]
+fn a_number_from_further_back_is_known() {
+    let mut wanted: Wanted = [true; NUMBERS];
+    wanted[14] = false;
+    let judged = |wanted: &Wanted, middle: &[u8], behind: &[u8]| {
+        let mut code = vec![0x90; 128];
+        code.extend([0xb8, 14, 0, 0, 0]);
+        code.extend(middle);
+        let at = code.len();
+        code.extend([0x0f, 0x05]);
+        code.extend(behind);
+        code.resize(code.len() + 64, 0x90);
+        judge(&code, at, wanted)
+    };
+    let is_known =
+        |middle: &[u8], behind: &[u8]| judged(&wanted, middle, behind) == Found::Unwanted(14);
+    let lea: &[u8] = &[0x48, 0x8d, 0x35, 0x34, 0x54, 0x3a, 0xff];
+    let ret: &[u8] = &[0xc3];
+    assert!(is_known(&[&[0x31, 0xff], lea].concat(), ret));
+    assert!(is_known(&[0x41, 0xba, 8, 0, 0, 0, 0x49, 0x89, 0xc0, 0x48, 0x8b, 0x7d, 0x10], ret));
+    for other in [
+        &[0x89, 0xf8][..],    // mov %edi, %eax
+        &[0x8b, 0x45, 0x10],  // mov 16(%rbp), %eax
+        &[0x48, 0x98],        // cdqe
+        &[0x31, 0xc0],        // xor %eax, %eax
+        &[0x48, 0x8d, 0x07],  // lea (%rdi), %rax
+        &[0xe8, 0, 0, 0, 0],  // call
+        &[0xb8, 15, 0, 0, 0], // mov $15, %eax
+        &[0x75, 0x00],        // jne: what it means is not looked at
+    ] {
+        assert!(!is_known(&[other, &[0x31, 0xff]].concat(), ret), "{other:02x?}");
+    }
+    // Somebody comes to the call with another number: jmp to it from behind.
+    assert!(!is_known(&[0x31, 0xff], &[0xc3, 0xeb, 0xfb]));
+    // The same, but a wanted one: it is a site like any other.
+    assert!(matches!(
+        judged(&[true; NUMBERS], &[0x31, 0xff], &[0x48, 0x85, 0xc0, 0xc3]),
+        Found::Site(_)
+    ));
+}

@@ -116,12 +116,20 @@ impl fmt::Write for Line {
 /// Says it, unless it was said a moment ago.
 #[cold]
 pub(crate) fn say(places: &Places, note: &Note) {
-    let why = note.why;
+    let second = second();
+    let Some(more) = places.admit(note.why, second) else { return };
+    put_out(note.why.name(), second, |line| describe(line, note, more));
+}
+
+/// Of the calendar.
+fn second() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is live.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
-    let second = now.tv_sec as u64;
-    let Some(more) = places.admit(why, second) else { return };
+    now.tv_sec as u64
+}
+
+fn put_out(reason: &str, second: u64, describe: impl FnOnce(&mut Line)) {
     // SAFETY: see `Path`.
     let path = unsafe { &*PATH.0.get() };
     let Ok(path) = CStr::from_bytes_until_nul(path) else { return };
@@ -129,12 +137,12 @@ pub(crate) fn say(places: &Places, note: &Note) {
     let is_journal = path.to_bytes() == JOURNAL;
     if is_journal {
         let head = "PRIORITY=6\nSYSLOG_IDENTIFIER=shortwire\n";
-        let _ = write!(line, "{head}SHORTWIRE_REASON={}\nMESSAGE=", why.name());
+        let _ = write!(line, "{head}SHORTWIRE_REASON={reason}\nMESSAGE=");
     } else {
         stamp(&mut line, second);
         let _ = write!(line, " shortwire[{}] ", sys::getpid());
     }
-    describe(&mut line, note, more);
+    describe(&mut line);
     let _ = line.write_str("\n");
     let bytes = &line.bytes[..line.len];
     let begun = sys::now_ns();
@@ -152,6 +160,19 @@ pub(crate) fn say(places: &Places, note: &Note) {
     if sys::now_ns().saturating_sub(begun) > SLOW_NS {
         IS_ON.store(false, Relaxed);
     }
+}
+
+/// Says that a program that was to be followed is started without, if anybody wants to be told. It
+/// may be said by the child of a vfork: nothing is kept.
+#[cold]
+pub fn say_program(path: &CStr, why: &str) {
+    if !is_on() {
+        return;
+    }
+    put_out("NOT_FOLLOWED", second(), |line| {
+        let name = core::str::from_utf8(path.to_bytes()).unwrap_or("?");
+        let _ = write!(line, "{name} is started as ever, on TCP: it {why}");
+    });
 }
 
 fn describe(line: &mut Line, note: &Note, more: u64) {

@@ -14,6 +14,7 @@ mod tests;
 
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 pub use files::{File, Found, Places, Refused, SYSTEM, Unread, passwd};
@@ -128,6 +129,8 @@ pub fn asks_for_names(files: &[File]) -> bool {
 pub struct Start<'a> {
     /// Where its files are.
     pub places: Places,
+    /// A link to its file.
+    pub link: &'a CStr,
     /// How it was started.
     pub started: &'a [u8],
     /// Its arguments behind the first, with a blank between each two.
@@ -153,7 +156,7 @@ pub fn start(start: &Start<'_>) -> bool {
         return true;
     }
     let mut place = [0; 4096];
-    let file = sys::readlink(c"/proc/self/exe", &mut place).unwrap_or_default();
+    let file = sys::readlink(start.link, &mut place).unwrap_or_default();
     if file.is_empty() {
         // Without /proc nobody knows which program this is, which rules may keep on TCP.
         return false;

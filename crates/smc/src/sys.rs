@@ -16,7 +16,7 @@ pub use file::*;
 pub use memory::*;
 pub use net::*;
 pub use process::*;
-pub use raw::syscall as by_number;
+pub use raw::{by_list, syscall as by_number};
 pub use time::*;
 pub use wait::*;
 

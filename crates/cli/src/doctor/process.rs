@@ -21,6 +21,8 @@ use super::{Report, program, surroundings};
 use crate::finding::{Finding, in_quotes, obstacle};
 use crate::run::obstacles;
 
+/// What stands for the library in programs that load none.
+const RAW: &str = "shortwire-raw";
 /// Peers named in a finding.
 const MOST_NAMES: usize = 5;
 
@@ -38,6 +40,12 @@ pub fn examine(pid: u32) -> Result<Report> {
     let mut findings = Vec::new();
     if let Some(loaded) = Loaded::find("libshortwire.so", &process.files) {
         findings.extend(loaded.findings(&process.root));
+        findings.extend(process.settings());
+        findings.extend(process.circumstances());
+        findings.extend(surroundings::findings(&process.root, &process.environment));
+        findings.extend(connections(pid));
+    } else if executable.ends_with(RAW) {
+        findings.push(Finding::good("shortwire-raw follows it, as it loads no library"));
         findings.extend(process.settings());
         findings.extend(process.circumstances());
         findings.extend(surroundings::findings(&process.root, &process.environment));
@@ -96,7 +104,8 @@ impl Process {
     }
 
     fn not_loaded(&self, executable: &Path) -> Vec<Finding> {
-        let found: Vec<Finding> = obstacles(executable).iter().map(obstacle).collect();
+        let found: Vec<Finding> =
+            obstacles(executable).iter().map(|found| obstacle(executable, found)).collect();
         if !found.is_empty() {
             return found;
         }

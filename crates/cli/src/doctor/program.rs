@@ -25,7 +25,8 @@ pub fn examine(name: &OsStr) -> Result<Report> {
         Ok(path) => path,
         Err(error) => bail!("{error}"),
     };
-    let mut findings: Vec<Finding> = obstacles(&path).iter().map(obstacle).collect();
+    let mut findings: Vec<Finding> =
+        obstacles(&path).iter().map(|found| obstacle(&path, found)).collect();
     if findings.is_empty() {
         findings.push(Finding::good("the library can be loaded into it"));
         if is_go(&path) {

@@ -28,6 +28,16 @@ pub struct Library {
     pub path: PathBuf,
 }
 
+/// What a library was built from, as its file says.
+pub fn build_of(file: &[u8]) -> Option<String> {
+    const MARK: &[u8] = b"shortwire build: ";
+    const DIGITS: usize = 12;
+    let at = file.windows(MARK.len()).position(|bytes| bytes == MARK)? + MARK.len();
+    let digits = file.get(at..at + DIGITS)?;
+    let digits = std::str::from_utf8(digits).ok()?;
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| digits.to_string())
+}
+
 /// The library for sockets.
 pub fn find() -> Result<Library> {
     find_named(SOCKETS)

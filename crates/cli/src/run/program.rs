@@ -110,9 +110,17 @@ impl Obstacle {
         }
     }
 
+    /// The file that it concerns: the program, or its interpreter.
+    pub fn file<'a>(&'a self, program: &'a Path) -> &'a Path {
+        match self {
+            Obstacle::Interpreter(path, inner) => inner.file(path),
+            _ => program,
+        }
+    }
+
     /// Whether the program is one that can be followed without the library being loaded into it.
     pub fn is_for_raw(&self) -> bool {
-        matches!(self, Obstacle::Static | Obstacle::Go(Alone::NoLibc) | Obstacle::Musl)
+        matches!(self.root(), Obstacle::Static | Obstacle::Go(Alone::NoLibc) | Obstacle::Musl)
     }
 
     /// Whether the library must not even be named: another C library would fail to load it, and the

@@ -79,7 +79,10 @@ fn program(unit: &Unit, scope: &Scope, _: &Path) -> Vec<Meaning> {
     }
     obstacles(&path)
         .iter()
-        .map(|obstacle| Meaning { finding: crate::finding::obstacle(obstacle), lines: Vec::new() })
+        .map(|obstacle| Meaning {
+            finding: crate::finding::obstacle(&path, obstacle),
+            lines: Vec::new(),
+        })
         .collect()
 }
 

@@ -287,6 +287,10 @@ pub unsafe extern "C" fn syscall(
                 let call = || told(next::syscall(n, a, b, c, d, e, f) as isize);
                 tell(uring::register(b as u32, c, d as u32, call)) as c_long
             }
+            libc::SYS_execve => c_long::from(super::exec::execve(a as _, b as _, c as _)),
+            libc::SYS_execveat => {
+                c_long::from(super::exec::execveat(fd, b as _, c as _, d as _, e as c_int))
+            }
             _ if fork::is_fork(n, a, b) => {
                 super::process::fork_by(|| next::syscall(n, a, b, c, d, e, f))
             }

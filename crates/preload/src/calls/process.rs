@@ -1,18 +1,16 @@
-//! fork, exec, spawn, and signals' restart rule.
+//! fork, the user, and signals' restart rule.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
-use libc::{FILE, pid_t};
 use smc::reason;
 use socket::fds;
-use socket::programs::Through;
 use socket::rights::{change_effective_user, change_user, leave_for};
 use socket::{fork, kernel};
 
 use crate::libc_kernel::ONE_SHOT;
-use crate::{alloc, artefact, next};
+use crate::{alloc, next};
 
 /// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its
 /// holder does not.
@@ -153,70 +151,6 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     unsafe { next::unshare(flags) }
 }
 
-macro_rules! exec {
-    ($($name:ident ( $($a:ident : $t:ty),* );)*) => {
-        $(#[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
-            fds::before_exec();
-            let r = unsafe { next::$name($($a),*) };
-            let e = crate::errno();
-            fds::undo_exec();
-            crate::set_errno(e);
-            r
-        })*
-    };
-}
-exec! {
-    execvp(file: *const c_char, argv: *const *const c_char);
-    execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char);
-    fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char);
-}
-
-/// Starts a program that loads no library through the artefact that maps it, if it is one; as ever
-/// where the artefact cannot be started: this process may have another root by now, or fewer rights.
-///
-/// # Safety
-/// As for execve.
-unsafe fn through(
-    path: *const c_char,
-    argv: *const *const c_char,
-    start: impl Fn(*const c_char, *const *const c_char) -> c_int,
-) -> c_int {
-    let own = artefact::path();
-    if own.is_null() {
-        return start(path, argv);
-    }
-    // SAFETY: forwarded.
-    match unsafe { Through::of(path, argv) } {
-        Some(through) if start(own, through.arguments()) == 0 => 0,
-        _ => start(path, argv),
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execve(
-    path: *const c_char,
-    argv: *const *const c_char,
-    envp: *const *const c_char,
-) -> c_int {
-    fds::before_exec();
-    let r = unsafe { through(path, argv, |path, argv| next::execve(path, argv, envp)) };
-    let e = crate::errno();
-    fds::undo_exec();
-    crate::set_errno(e);
-    r
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-    fds::before_exec();
-    let r = unsafe { through(path, argv, |path, argv| next::execv(path, argv)) };
-    let e = crate::errno();
-    fds::undo_exec();
-    crate::set_errno(e);
-    r
-}
-
 /// Names that are jumped to with stack and arguments untouched: variadic ones, whatever they are
 /// passed, and those that return twice.
 macro_rules! variadic {
@@ -261,15 +195,8 @@ macro_rules! variadic {
         })*
     };
 }
-variadic! { prepare_exec: execl execlp execle }
 variadic! { prepare_shared: vfork __vfork clone __clone }
 variadic! { prepare_print: dprintf __dprintf_chk vdprintf __vdprintf_chk }
-
-extern "C" fn prepare_exec(name: *const c_char, _: usize) -> *mut c_void {
-    fds::before_exec();
-    // SAFETY: a NUL-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
-}
 
 /// The child may run in our memory.
 extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
@@ -296,66 +223,4 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn system(cmd: *const c_char) -> c_int {
-    let _kept = fds::go_back_for_spawn();
-    unsafe { next::system(cmd) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn popen(cmd: *const c_char, mode: *const c_char) -> *mut FILE {
-    let _kept = fds::go_back_for_spawn();
-    unsafe { next::popen(cmd, mode) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut pid_t,
-    path: *const c_char,
-    fa: *const c_void,
-    attr: *const c_void,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    let _kept = fds::go_back_for_spawn();
-    let start = |path: *const c_char, argv: *const *const c_char| unsafe {
-        next::posix_spawn(pid, path, fa, attr, argv.cast(), envp)
-    };
-    // An action may change the folder that a path counts from: what is looked at here would not be
-    // what is started.
-    let is_elsewhere =
-        !fa.is_null() && (socket::faulty(path) || unsafe { *path } != b'/' as c_char);
-    if is_elsewhere {
-        start(path, argv.cast())
-    } else {
-        unsafe { through(path, argv.cast(), start) }
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut pid_t,
-    file: *const c_char,
-    fa: *const c_void,
-    attr: *const c_void,
-    argv: *const *mut c_char,
-    envp: *const *mut c_char,
-) -> c_int {
-    let _kept = fds::go_back_for_spawn();
-    unsafe { next::posix_spawnp(pid, file, fa, attr, argv, envp) }
-}
-
-/// A socket that a spawned program will find under another number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
-    fa: *mut c_void,
-    fd: c_int,
-    new: c_int,
-) -> c_int {
-    if let Some(port) = fds::existing(fd) {
-        fds::go_back_for_others(port, reason::INHERITED.code());
-    }
-    unsafe { next::posix_spawn_file_actions_adddup2(fa, fd, new) }
 }

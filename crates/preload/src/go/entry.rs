@@ -12,14 +12,16 @@
 use core::arch::global_asm;
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
+use core::ptr::null;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use libc::pthread_key_t;
+use sites::Call;
 use smc::sys;
-use socket::{fds, fork, kernel};
+use socket::{fds, fork, kernel, programs};
 
 use crate::calls::fd::syscall;
-use crate::{errno, set_errno};
+use crate::{artefact, errno, set_errno};
 
 /// One stack, with a page in front that ends the program rather than let it run into the next one.
 const STACK: usize = 128 << 10;
@@ -48,63 +50,23 @@ struct Thread {
     may_be_child: Cell<bool>,
 }
 
-/// Registers of the program at a call, in the order in which the entry puts them down.
-#[repr(C)]
-struct Call {
-    /// The number; the result.
-    rax: usize,
-    rdi: usize,
-    rsi: usize,
-    rdx: usize,
-    r10: usize,
-    r8: usize,
-    r9: usize,
-    /// Where it goes on: at a `syscall`, or behind that.
-    rcx: usize,
+fn is_fork(call: &Call) -> bool {
+    // SAFETY: the arguments of such a call.
+    unsafe { fork::is_fork(call.number(), call.rdi, call.rsi) }
 }
 
-impl Call {
-    /// The kernel looks at no more of it.
-    fn number(&self) -> i64 {
-        i64::from(self.rax as u32)
-    }
-
-    fn is_fork(&self) -> bool {
-        // SAFETY: the arguments of such a call.
-        unsafe { fork::is_fork(self.number(), self.rdi, self.rsi) }
-    }
-
-    /// Makes of a vfork whose child would have its parent's number in another namespace an ordinary
-    /// fork: that child could not be told from its parent, and would give back what is the parent's.
-    /// Go's child does nothing that it could not do in a copy of the memory.
-    fn keep_apart(&mut self) {
-        const BOTH: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
-        let is_new = self.rdi & libc::CLONE_NEWPID as usize != 0;
-        if self.number() == libc::SYS_clone
-            && self.rdi & BOTH == BOTH
-            && self.rsi == 0
-            && (is_new || std::process::id() == 1)
-        {
-            self.rdi &= !BOTH;
-        }
-    }
-
-    /// The result is known.
-    fn done(&mut self, result: isize) {
-        self.rax = result.cast_unsigned();
-        self.rcx += 2;
-    }
-
-    /// The call as the kernel makes it.
-    ///
-    /// # Safety
-    /// As for the system call.
-    unsafe fn plain(&self) -> isize {
-        let n = self.rax as u32;
-        // SAFETY: forwarded.
-        unsafe {
-            sys::by_number(n.into(), self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9)
-        }
+/// Makes of a vfork whose child would have its parent's number in another namespace an ordinary
+/// fork: that child could not be told from its parent, and would give back what is the parent's.
+/// Go's child does nothing that it could not do in a copy of the memory.
+fn keep_apart(call: &mut Call) {
+    const BOTH: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
+    let is_new = call.rdi & libc::CLONE_NEWPID as usize != 0;
+    if call.number() == libc::SYS_clone
+        && call.rdi & BOTH == BOTH
+        && call.rsi == 0
+        && (is_new || std::process::id() == 1)
+    {
+        call.rdi &= !BOTH;
     }
 }
 
@@ -128,62 +90,7 @@ global_asm!(
     // Taken before it is looked at: a handler that comes between the two puts it back.
     "add qword ptr fs:[r11], {stack}",
     "mov r11, qword ptr fs:[r11]",
-    "xchg rsp, r11",
-    "push r11",
-    "push rcx",
-    "push r9",
-    "push r8",
-    "push r10",
-    "push rdx",
-    "push rsi",
-    "push rdi",
-    "push rax",
-    "mov rdi, rsp",
-    // Behind nine words; the stack is aligned again.
-    "sub rsp, 264",
-    "movaps [rsp], xmm0",
-    "movaps [rsp + 16], xmm1",
-    "movaps [rsp + 32], xmm2",
-    "movaps [rsp + 48], xmm3",
-    "movaps [rsp + 64], xmm4",
-    "movaps [rsp + 80], xmm5",
-    "movaps [rsp + 96], xmm6",
-    "movaps [rsp + 112], xmm7",
-    "movaps [rsp + 128], xmm8",
-    "movaps [rsp + 144], xmm9",
-    "movaps [rsp + 160], xmm10",
-    "movaps [rsp + 176], xmm11",
-    "movaps [rsp + 192], xmm12",
-    "movaps [rsp + 208], xmm13",
-    "movaps [rsp + 224], xmm14",
-    "movaps [rsp + 240], xmm15",
-    "call {answer}",
-    "movaps xmm0, [rsp]",
-    "movaps xmm1, [rsp + 16]",
-    "movaps xmm2, [rsp + 32]",
-    "movaps xmm3, [rsp + 48]",
-    "movaps xmm4, [rsp + 64]",
-    "movaps xmm5, [rsp + 80]",
-    "movaps xmm6, [rsp + 96]",
-    "movaps xmm7, [rsp + 112]",
-    "movaps xmm8, [rsp + 128]",
-    "movaps xmm9, [rsp + 144]",
-    "movaps xmm10, [rsp + 160]",
-    "movaps xmm11, [rsp + 176]",
-    "movaps xmm12, [rsp + 192]",
-    "movaps xmm13, [rsp + 208]",
-    "movaps xmm14, [rsp + 224]",
-    "movaps xmm15, [rsp + 240]",
-    "add rsp, 264",
-    "pop rax",
-    "pop rdi",
-    "pop rsi",
-    "pop rdx",
-    "pop r10",
-    "pop r8",
-    "pop r9",
-    "pop rcx",
-    "pop rsp",
+    sites::keep_registers!(),
     // Given back when it is no longer stood on.
     "mov r11, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
     "sub qword ptr fs:[r11], {stack}",
@@ -321,7 +228,7 @@ extern "C" fn answer(call: &mut Call) {
     }
     let before = errno();
     let number = call.number();
-    call.keep_apart();
+    keep_apart(call);
     // A vfork child runs with what its parent's thread has, but its descriptors are its own: what it
     // has put over a number here is not the connection that its parent has there, and the word that
     // an exec failed would go to that one's peer. What it leaves open its exec looks at.
@@ -331,9 +238,7 @@ extern "C" fn answer(call: &mut Call) {
         return;
     }
     match number {
-        libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3
-            if !call.is_fork() =>
-        {
+        libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 if !is_fork(call) => {
             // The child runs in this memory, and returns first: the call is made where no stack of
             // ours is in use.
             fork::before_vfork();
@@ -344,8 +249,9 @@ extern "C" fn answer(call: &mut Call) {
             // A vfork child does not come back from it, and its parent goes on with what it left.
             let left = if is_child { STACK } else { 0 };
             thread.next.set(thread.next.get() - left);
+            let given = [call.rdi, call.rsi, call.rdx, call.r10, call.r8];
             // SAFETY: the program's own call.
-            let result = unsafe { call.plain() };
+            let result = unsafe { programs::exec(artefact::path(), number, given, null()) };
             thread.next.set(thread.next.get() + left);
             fds::undo_exec();
             call.done(result);
@@ -353,7 +259,7 @@ extern "C" fn answer(call: &mut Call) {
         libc::SYS_exit_group => fork::exit(call.rdi as c_int),
         libc::SYS_rt_sigaction => {
             // SAFETY: the program's own call.
-            let result = unsafe { call.plain() };
+            let result = unsafe { sys::by_list(number, call.arguments()) };
             kernel::handlers_changed();
             call.done(result);
         }

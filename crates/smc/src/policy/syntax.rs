@@ -36,6 +36,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting { name: "pnetid", variable: "PNETID" },
     Setting { name: "io-uring", variable: "IO_URING" },
     Setting { name: "go", variable: "GO" },
+    Setting { name: "raw", variable: "RAW" },
     Setting { name: "copy", variable: "COPY" },
     Setting { name: "integrity", variable: "INTEGRITY" },
     Setting { name: "port-proof", variable: "PORT_PROOF" },

@@ -180,7 +180,12 @@ pub fn stat(fd: c_int) -> Option<libc::stat> {
 
 /// `stat` of a NUL-terminated path; with AT_SYMLINK_NOFOLLOW in `flags` of a link itself.
 pub fn stat_path(path: &CStr, flags: c_int) -> Option<libc::stat> {
-    let (folder, path) = (libc::AT_FDCWD as usize, path.as_ptr() as usize);
+    stat_at(libc::AT_FDCWD, path, flags)
+}
+
+/// The same, from a folder on.
+pub fn stat_at(folder: c_int, path: &CStr, flags: c_int) -> Option<libc::stat> {
+    let (folder, path) = (folder as usize, path.as_ptr() as usize);
     // SAFETY: all-zero is a valid stat.
     let mut st: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: a NUL-terminated path, and `st` is live.
@@ -240,6 +245,23 @@ pub fn readlink<'a>(path: &CStr, to: &'a mut [u8]) -> Option<&'a [u8]> {
         )
     };
     to.get(..usize::try_from(r).ok()?)
+}
+
+/// The link in /proc that names what a descriptor is of, NUL-terminated.
+pub fn link_of_descriptor(fd: c_int) -> [u8; 32] {
+    const HEAD: &[u8] = b"/proc/self/fd/";
+    let mut path = [0u8; 32];
+    path[..HEAD.len()].copy_from_slice(HEAD);
+    let mut digits = [0u8; 10];
+    let (mut n, mut rest) = (0, fd.unsigned_abs());
+    while n == 0 || rest > 0 {
+        digits[n] = b'0' + (rest % 10) as u8;
+        (n, rest) = (n + 1, rest / 10);
+    }
+    for (place, digit) in path[HEAD.len()..].iter_mut().zip(digits[..n].iter().rev()) {
+        *place = *digit;
+    }
+    path
 }
 
 /// `getdents64`: records of a folder, whose layout is the kernel's; a count of bytes, 0 at the end.

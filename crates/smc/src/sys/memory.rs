@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
+use core::ops::Range;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -76,6 +77,31 @@ pub fn map_file_at(fd: c_int, len: usize, offset: u64) -> *mut u8 {
 pub unsafe fn unmap(memory: *mut u8, len: usize) {
     // SAFETY: forwarded.
     unsafe { syscall(libc::SYS_munmap, memory as usize, len, 0, 0, 0, 0) };
+}
+
+/// New memory, writable, that each byte of `code` reaches by a jump, and the other way round: behind
+/// it, where the program's heap will not grow into it, or in front.
+pub fn map_near(code: Range<usize>, len: usize) -> Option<usize> {
+    const PAGE: usize = 4096;
+    const STEP: usize = 16 << 20;
+    const FAR: usize = 1 << 30;
+    let behind = (code.end + FAR).next_multiple_of(PAGE);
+    let front = code.start / PAGE * PAGE;
+    let places = (0..32).map(|i| behind + i * STEP);
+    let places = places.chain((1..32).filter_map(|i| front.checked_sub(len + (i - 1) * STEP)));
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    places.filter(|place| *place > 0).find(|&place| {
+        let (access, flags) = (access as usize, flags as usize);
+        // SAFETY: a fresh mapping, where nothing is.
+        let at = unsafe { syscall(libc::SYS_mmap, place, len, access, flags, usize::MAX, 0) };
+        // A kernel before 4.17 takes the place for a hint.
+        if at > 0 && at as usize != place {
+            // SAFETY: mapped just now.
+            unsafe { unmap(at as *mut u8, len) };
+        }
+        at > 0 && at as usize == place
+    })
 }
 
 /// `madvise`.

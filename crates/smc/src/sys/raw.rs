@@ -42,3 +42,12 @@ pub unsafe fn syscall(n: i64, a: usize, b: usize, c: usize, d: usize, e: usize, 
     }
     ret
 }
+
+/// The same, with its arguments as they lie in memory.
+///
+/// # Safety
+/// As for `syscall`.
+pub unsafe fn by_list(n: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    // SAFETY: forwarded.
+    unsafe { syscall(n, a, b, c, d, e, f) }
+}
