@@ -35,6 +35,25 @@ fn what_is_made_up_can_be_captured_and_replayed() {
 }
 
 #[test]
+fn short_captures_go_in_their_turn() {
+    case("blaster-short", |case| {
+        for frames in [1, 3, 200] {
+            let short = recording::frames(frames);
+            let (from, to) = (case.dir().join("short.pcap"), case.dir().join("long.pcap"));
+            recording::write(&from, &short);
+            let paths = [&from, &to].map(|path| path.to_str().expect("UTF-8"));
+            let words =
+                ["packetblaster", "replay", paths[0], "--count", "1000", "--json", "--pcap"];
+            let summary = json(case, &[&words[..], &[paths[1]]].concat());
+            assert_eq!((&summary["frames"], &summary["packets"]), (&frames.into(), &1000.into()));
+            let turn: Vec<_> = short.iter().cycle().take(1000).cloned().collect();
+            assert!(recording::read(&to) == turn, "{frames} frames");
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_rate_is_kept() {
     case("blaster-rate", |case| {
         let words = [
