@@ -114,12 +114,15 @@ fn what_cannot_be_sent_is_told() {
             (vec!["replay", path, "--sink"], "no pcap"),
             (vec!["replay", "/nonexistent.pcap", "--sink"], "cannot open"),
             (vec!["synth", "--if", "eth77"], "there is no interface"),
+            (vec!["synth", "--count", "1", "--pcap", "/nonexistent/x"], "cannot write"),
             (vec!["synth", "--pcap", path], "--count"),
             (vec!["synth", "--sink", "--dst", "fd00::1"], "different families"),
         ] {
             let mut blaster = case.start("packetblaster", command(&["packetblaster"]).args(words));
             assert_eq!(blaster.wait(secs(20)).code(), Some(1));
             assert!(blaster.stderr().contains(part), "{part} is not in {}", blaster.stderr());
+            // A cause is told once.
+            assert!(blaster.stderr().matches("os error").count() <= 1, "{}", blaster.stderr());
         }
         Ok(())
     });
