@@ -179,7 +179,8 @@ fn up_to<const VNNI: bool, const ALWAYS: usize, const MAYBE: usize>(data: &[u8],
 #[inline]
 fn add_last<const VNNI: bool>(sum: __m256i, data: &[u8], even: usize, behind: usize) -> __m256i {
     let end: &[u8; VECTOR] = data[even - VECTOR..even].try_into().expect("a vector's length");
-    let kept: &[u8; VECTOR] = MASKS[behind.min(VECTOR)..][..VECTOR].try_into().expect("a vector's length");
+    let kept: &[u8; VECTOR] =
+        MASKS[behind.min(VECTOR)..][..VECTOR].try_into().expect("a vector's length");
     add::<VNNI>(sum, _mm256_and_si256(load(end), load(kept)))
 }
 
@@ -189,7 +190,7 @@ fn odd(data: &[u8]) -> u64 {
     u64::from(data[data.len() - 1]) & (data.len() as u64 & 1).wrapping_neg()
 }
 
-/// More than some vectors to a piece.
+/// More than some vectors to a piece. Not inlined, as `pieces`.
 #[target_feature(enable = "avx2")]
 #[inline(never)]
 fn piece<const VNNI: bool>(data: &[u8], sum: u32) -> u32 {
