@@ -65,6 +65,7 @@ build:
 	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
 	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
 	install $(addprefix $(LIBRARY)/,$(LIBRARIES)) $(RELEASE)/
+	for name in csum rsocket; do ln -sf libshortwire_$$name.so $(RELEASE)/libshortwire_$$name.so.0 || exit; done
 	$(if $(RAW),$(MAKE) --no-print-directory raw)
 	$(DATED) $(RELEASE)/xtask generate --out $(GENERATED)
 

@@ -112,6 +112,39 @@ uint32_t rival_linux_2x5(const uint8_t *at, size_t length, uint32_t start)
 	return to_32(add_tail(first, at, left));
 }
 
+/* As the kernel copies: eight words loaded, added with carry in one chain, and stored. */
+uint32_t rival_linux_copy(const uint8_t *from, uint8_t *to, size_t length)
+{
+	uint64_t sum = 0, a, b, c, d;
+	size_t left = length;
+
+	for (; left >= 64; left -= 64, from += 64, to += 64)
+		for (int half = 0; half < 64; half += 32)
+			asm volatile("movq 0(%[from]), %[a]\n\tmovq 8(%[from]), %[b]\n\tmovq 16(%[from]), %[c]\n\t"
+				     "movq 24(%[from]), %[d]\n\taddq %[a], %[sum]\n\tadcq %[b], %[sum]\n\t"
+				     "adcq %[c], %[sum]\n\tadcq %[d], %[sum]\n\tadcq $0, %[sum]\n\t"
+				     "movq %[a], 0(%[to])\n\tmovq %[b], 8(%[to])\n\tmovq %[c], 16(%[to])\n\t"
+				     "movq %[d], 24(%[to])"
+				     : [sum] "+r"(sum), [a] "=&r"(a), [b] "=&r"(b), [c] "=&r"(c), [d] "=&r"(d)
+				     : [from] "r"(from + half), [to] "r"(to + half) : "cc", "memory");
+	sum = add_tail(sum, from, left);
+	for (; left >= 8; left -= 8, from += 8, to += 8)
+		memcpy(to, from, 8);
+	if (left & 4) {
+		memcpy(to, from, 4);
+		from += 4;
+		to += 4;
+	}
+	if (left & 2) {
+		memcpy(to, from, 2);
+		from += 2;
+		to += 2;
+	}
+	if (left & 1)
+		*to = *from;
+	return to_32(sum);
+}
+
 static inline uint64_t add_block(uint64_t sum, const uint8_t *at)
 {
 	asm("addq 0(%[at]), %[sum]\n\tadcq 8(%[at]), %[sum]\n\tadcq 16(%[at]), %[sum]\n\tadcq 24(%[at]), %[sum]\n\t"

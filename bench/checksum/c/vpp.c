@@ -29,3 +29,28 @@ WIDE uint32_t rival_vpp_csum(const uint8_t *at, size_t length)
 	uint64_t total = _mm512_reduce_add_epi64(sum);
 	return (total + (total >> 32 | total << 32)) >> 32;
 }
+
+WIDE uint32_t rival_vpp_copy(const uint8_t *from, uint8_t *to, size_t length)
+{
+	__m512i sum = _mm512_setzero_si512();
+
+	for (; length >= 512; length -= 512, from += 512, to += 512)
+		for (int i = 0; i < 8; i++) {
+			__m512i words = _mm512_loadu_si512(from + 64 * i);
+			_mm512_storeu_si512(to + 64 * i, words);
+			sum = _mm512_add_epi64(sum, widened(words));
+		}
+	for (; length >= 64; length -= 64, from += 64, to += 64) {
+		__m512i words = _mm512_loadu_si512(from);
+		_mm512_storeu_si512(to, words);
+		sum = _mm512_add_epi64(sum, widened(words));
+	}
+	if (length) {
+		__mmask64 mask = _bzhi_u64(~0ull, length);
+		__m512i words = _mm512_maskz_loadu_epi8(mask, from);
+		_mm512_mask_storeu_epi8(to, mask, words);
+		sum = _mm512_add_epi64(sum, widened(words));
+	}
+	uint64_t total = _mm512_reduce_add_epi64(sum);
+	return (total + (total >> 32 | total << 32)) >> 32;
+}

@@ -47,6 +47,10 @@ pub enum Kind {
         length: usize,
         warmth: Warmth,
     },
+    /// All in the cache.
+    CopyMix {
+        lengths: Lengths,
+    },
     Batch {
         lengths: Lengths,
         order: Order,
@@ -99,6 +103,7 @@ impl Case {
             | Kind::Large { .. }
             | Kind::Mix { .. }
             | Kind::Latency { .. }
+            | Kind::CopyMix { .. }
             | Kind::Inline { .. } => false,
             Kind::Copy { warmth, .. } => warmth != Warmth::Hot,
             _ => true,
@@ -116,6 +121,7 @@ impl Case {
             | Kind::Distance { length, .. }
             | Kind::TuneInPacket { length } => length as f64,
             Kind::Mix { lengths, .. }
+            | Kind::CopyMix { lengths }
             | Kind::Batch { lengths, .. }
             | Kind::TuneNextPacket { lengths } => lengths.mean(),
         }
@@ -133,8 +139,8 @@ const MIXES: [Lengths; 4] = [
 pub fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     for shift in SHIFTS {
-        for length in [20, 40, 64, 128, 256, 576, 1500, 4096, 9000, 65520, 1 << 20] {
-            let quick = shift == 0 || [64, 1500, 9000].contains(&length);
+        for length in [20, 40, 64, 96, 128, 256, 320, 576, 1500, 4096, 9000, 65520, 1 << 20] {
+            let quick = shift == 0 || [64, 1500, 4096, 9000].contains(&length);
             add(&mut cases, "hot", Kind::Hot { length, shift }, quick);
         }
     }
@@ -153,7 +159,7 @@ pub fn all() -> Vec<Case> {
             add(&mut cases, "mix", Kind::Mix { lengths, shift }, shift == 0);
         }
     }
-    for length in [20, 40, 64, 256, 1500] {
+    for length in [20, 40, 64, 128, 256, 576, 1500] {
         add(&mut cases, "latency", Kind::Latency { length }, [20, 64, 1500].contains(&length));
     }
     for length in [20, 40] {
@@ -161,9 +167,9 @@ pub fn all() -> Vec<Case> {
     }
     cold(&mut cases);
     for (warmth, lengths) in [
-        (Warmth::Hot, [64, 1500, 9000, 65520].as_slice()),
-        (Warmth::ColdSource, &[256, 1500, 9000, 65520]),
-        (Warmth::ColdBoth, &[256, 1500, 9000, 65520, 1 << 20]),
+        (Warmth::Hot, [64, 128, 256, 576, 1500, 9000, 65520].as_slice()),
+        (Warmth::ColdSource, &[64, 256, 1500, 9000, 65520]),
+        (Warmth::ColdBoth, &[64, 256, 1500, 9000, 65520, 1 << 20]),
     ] {
         for &length in lengths {
             add(
@@ -173,6 +179,9 @@ pub fn all() -> Vec<Case> {
                 length == 1500 || length == 9000,
             );
         }
+    }
+    for lengths in MIXES {
+        add(&mut cases, "copy", Kind::CopyMix { lengths }, false);
     }
     for (lengths, order, writer) in [
         (Lengths::Fixed(1500), Order::Random, false),

@@ -89,6 +89,7 @@ impl Session {
             Kind::Latency { length } => sums::latency(self, length),
             Kind::Inline { length } => sums::inline(self, length),
             Kind::Copy { length, warmth } => copy::copies(self, length, warmth)?,
+            Kind::CopyMix { lengths } => copy::mixed(self, lengths),
             Kind::Batch { lengths, order, .. } => batch::batches(self, lengths, order),
             Kind::Distance { length, order, .. } => prefetch::distances(self, length, order),
             Kind::TuneInPacket { length } => prefetch::in_packet(self, length),
@@ -138,7 +139,7 @@ fn measured(mut contenders: Vec<Contender<'_>>, rounds: &Rounds, random: &mut Ra
 /// Roughly how long a case takes, in seconds; shown before the run.
 pub fn estimate(case: &Case, rounds: usize, limit: f64) -> f64 {
     let contenders = match case.kind {
-        Kind::Copy { .. } | Kind::Batch { .. } => 6.0,
+        Kind::Copy { .. } | Kind::CopyMix { .. } | Kind::Batch { .. } => 6.0,
         Kind::Distance { .. } | Kind::TuneNextPacket { .. } => 20.0,
         Kind::TuneInPacket { .. } => 8.0,
         _ => 18.0,

@@ -13,6 +13,13 @@ pub fn dispatched() -> Routine {
     })
 }
 
+/// `csum_partial_latency`.
+pub fn at_once() -> Routine {
+    Routine::new(NAME, Role::Ours, Some(from_native), |data| {
+        u64::from(checksum::csum_partial_latency(data, 0))
+    })
+}
+
 /// Every kernel that this processor can run.
 pub fn kernels() -> impl Iterator<Item = Routine> {
     Kernel::all().iter().filter(|kernel| kernel.is_available()).map(|kernel| {

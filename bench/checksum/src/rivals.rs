@@ -27,17 +27,67 @@ pub fn all() -> (Vec<Routine>, Vec<Absent>) {
     (routines, absent)
 }
 
+/// Copies and sums.
+pub type Copy = fn(&[u8], &mut [u8]) -> u64;
+
+#[cfg(not(c_rivals))]
+pub fn copies() -> Vec<(&'static str, Copy)> {
+    Vec::new()
+}
+
+/// Those that copy: the ways of VPP and of Linux.
+#[cfg(c_rivals)]
+pub fn copies() -> Vec<(&'static str, Copy)> {
+    unsafe extern "C" {
+        fn rival_vpp_copy(from: *const u8, to: *mut u8, length: usize) -> u32;
+        fn rival_linux_copy(from: *const u8, to: *mut u8, length: usize) -> u32;
+    }
+    let linux: Copy = |source, destination| {
+        let length = source.len().min(destination.len());
+        // SAFETY: reads and writes `length` bytes.
+        u64::from(unsafe { rival_linux_copy(source.as_ptr(), destination.as_mut_ptr(), length) })
+    };
+    let vpp: Copy = |source, destination| {
+        let length = source.len().min(destination.len());
+        // SAFETY: as above; listed only where the processor has the instructions.
+        u64::from(unsafe { rival_vpp_copy(source.as_ptr(), destination.as_mut_ptr(), length) })
+    };
+    let mut copies = vec![("linux copy", linux)];
+    if is_wide() {
+        copies.push(("vpp copy", vpp));
+    }
+    copies
+}
+
+#[cfg(c_rivals)]
+fn is_wide() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("bmi2")
+}
+
 #[cfg(not(c_rivals))]
 fn in_c() -> (Vec<Routine>, Vec<Absent>) {
     let reason = "written in C for x86-64; no C compiler was there when this program was built";
-    (Vec::new(), ["linux", "linux 2x5", "vpp", "dpdk"].map(|name| Absent::new(name, reason)).into())
+    (
+        Vec::new(),
+        ["linux", "linux 2x5", "linux source", "vpp", "dpdk"]
+            .map(|name| Absent::new(name, reason))
+            .into(),
+    )
 }
 
 #[cfg(c_rivals)]
 fn in_c() -> (Vec<Routine>, Vec<Absent>) {
     let (mut routines, mut absent) = (Vec::from(linux()), Vec::new());
-    let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-    if wide && is_x86_feature_detected!("bmi2") {
+    #[cfg(linux_source)]
+    routines.push(linux_source());
+    #[cfg(not(linux_source))]
+    absent.push(Absent::new(
+        "linux source",
+        "LINUX_SOURCE did not name a tree of the kernel when this program was built",
+    ));
+    if is_wide() {
         routines.push(vpp());
     } else {
         absent.push(Absent::new("vpp", "this processor lacks AVX-512"));
@@ -70,6 +120,19 @@ fn linux() -> [Routine; 2] {
             u64::from(unsafe { rival_linux_2x5(data.as_ptr(), data.len(), 0) })
         }),
     ]
+}
+
+/// The kernel's own file, with its flags.
+#[cfg(linux_source)]
+fn linux_source() -> Routine {
+    unsafe extern "C" {
+        fn csum_partial(at: *const u8, length: i32, sum: u32) -> u32;
+    }
+    Routine::new("linux source", Rival, Some(from_native), |data| {
+        // SAFETY: reads `length` bytes, and up to seven behind them in the same word, which the
+        // bench's memory has.
+        u64::from(unsafe { csum_partial(data.as_ptr(), data.len() as i32, 0) })
+    })
 }
 
 #[cfg(c_rivals)]
@@ -133,6 +196,22 @@ mod tests {
         for routine in super::all().0 {
             for packet in &packets {
                 assert!(routine.is_right(&[packet]), "{} at {} bytes", routine.name, packet.len());
+            }
+        }
+    }
+
+    #[cfg(c_rivals)]
+    #[test]
+    fn copies_are_exact_and_sum_right() {
+        use crate::sum::{from_native, oracle, same};
+        let mut random = Random::new(4);
+        let bytes: Vec<u8> = (0..2100).map(|_| random.next() as u8).collect();
+        for (name, copy) in super::copies() {
+            for length in 0..2048 {
+                let (source, mut to) = (&bytes[length % 3..][..length], vec![7; length + 1]);
+                let sum = copy(source, &mut to[..length]);
+                assert!(same(from_native(sum), oracle(source)), "{name} at {length} bytes");
+                assert!(to[..length] == *source && to[length] == 7, "{name} at {length} bytes");
             }
         }
     }

@@ -10,6 +10,15 @@ pub(crate) mod portable;
 #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
 pub(crate) mod x86_64;
 
+/// Short data whose sum is waited for.
+#[inline(always)]
+pub(crate) fn few(data: &[u8], sum: u32) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
+    return x86_64::few::partial(data, sum);
+    #[cfg(not(all(target_arch = "x86_64", not(shortwire_raw))))]
+    portable::partial(data, sum)
+}
+
 /// The bytes behind the last whole 64-bit word, 0 to 7 of them, as a word padded with zero bytes.
 /// No loop, no branch but for short data.
 #[inline(always)]

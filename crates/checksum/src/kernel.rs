@@ -76,7 +76,16 @@ static KERNELS: &[Kernel] = &[
         name: "avx2",
         requires: "AVX2",
         features: cpu::AVX2,
-        partial: x86_64::avx2::partial,
+        partial: x86_64::avx2::partial::<false>,
+        copy: x86_64::avx2::copy,
+        copy_nt: x86_64::avx2::copy_nt,
+    },
+    #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
+    Kernel {
+        name: "avxvnni",
+        requires: "AVX2 and AVX-VNNI",
+        features: cpu::AVX_VNNI,
+        partial: x86_64::avx2::partial::<true>,
         copy: x86_64::avx2::copy,
         copy_nt: x86_64::avx2::copy_nt,
     },
@@ -299,10 +308,12 @@ pub fn select(kernel: &'static Kernel) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// What `csum_partial` calls. Starts as `detect`, which replaces itself. The two atomics and the
-/// profile are written one after the other, so that threads may briefly see an old one beside a new
+/// What `csum_partial` calls. Starts as `detect`, which replaces itself. The three atomics and
+/// the profile are written one after the other, so that threads may briefly see an old one beside a new
 /// one: every mixture gives right sums, and they publish nothing else, hence Relaxed.
 static PARTIAL: AtomicPtr<()> = AtomicPtr::new(detect as *mut ());
+/// What `csum_and_copy` calls, in the same way.
+static COPY: AtomicPtr<()> = AtomicPtr::new(detect_copy as *mut ());
 static ACTIVE: AtomicPtr<Kernel> = AtomicPtr::new(core::ptr::null_mut());
 
 #[inline(always)]
@@ -315,6 +326,23 @@ pub(crate) fn active_partial(data: &[u8], sum: u32) -> u32 {
     unsafe { partial(data, sum) }
 }
 
+/// # Panics
+/// If the lengths differ.
+#[inline(always)]
+pub(crate) fn active_copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
+    assert_eq!(
+        source.len(),
+        destination.len(),
+        "csum_and_copy: source and destination differ in length"
+    );
+    let pointer = COPY.load(Relaxed);
+    // SAFETY: COPY only ever holds functions of this type.
+    let copy = unsafe { core::mem::transmute::<*mut (), CopyFn>(pointer) };
+    // SAFETY: it holds `detect_copy`, which needs nothing, or the function of an available kernel;
+    // the lengths are equal.
+    unsafe { copy(source, destination, sum) }
+}
+
 fn use_kernel(kernel: &'static Kernel) {
     ACTIVE.store(core::ptr::from_ref(kernel).cast_mut(), Relaxed);
     renew();
@@ -324,6 +352,7 @@ fn use_kernel(kernel: &'static Kernel) {
 pub(crate) fn renew() {
     let partial = if prefetch::profile().in_packet == 0 { Kernel::active().partial } else { ahead };
     PARTIAL.store(partial as *mut (), Relaxed);
+    COPY.store(Kernel::active().copy as *mut (), Relaxed);
 }
 
 #[cold]
@@ -337,6 +366,12 @@ fn choose() -> &'static Kernel {
 unsafe fn detect(data: &[u8], sum: u32) -> u32 {
     renew();
     Kernel::active().csum_partial_prefetch(data, sum, prefetch::profile().in_packet as usize)
+}
+
+/// The first call.
+unsafe fn detect_copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
+    renew();
+    Kernel::active().csum_and_copy(source, destination, sum)
 }
 
 /// Every call while the profile has an in-packet distance.

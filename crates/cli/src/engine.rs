@@ -52,7 +52,10 @@ Examples:
   kill -HUP PID                        apply an edited file
   shortwire engine top                 watch it (a file of that name: ./top)
 
-Exit status: 0 after a clean stop, 1 if the network could not start or an app failed to stop, 2 for a wrong command line.")]
+An app that cannot start is told, and the others run, if one of them brings packets in.
+
+Exit status: 0 after a clean stop; 1 if the network could not start, an app could not start or stop, or a thread crashed; 2 for a \
+wrong command line.")]
 pub struct Engine {
     #[command(subcommand)]
     pub command: Option<EngineCommand>,
@@ -77,6 +80,9 @@ pub struct Engine {
     /// Serve all counters as Prometheus text over HTTP
     #[arg(long, value_name = "ADDR:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// Do not run unless all apps start
+    #[arg(long)]
+    pub strict: bool,
     /// Never sleep, whatever the file says
     #[arg(long)]
     pub busywait: bool,
@@ -171,8 +177,7 @@ fn load(path: &Path) -> Result<ConfigFile> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let refused = |error| anyhow::anyhow!("{} is not a network:\n{error}", path.display());
-    let file = Config::from_toml(&text).map_err(refused)?;
-    file.check(Registry::standard()).map_err(refused)?;
+    let file = Config::from_toml_checked(&text, Registry::standard()).map_err(refused)?;
     if file.config.apps().next().is_none() {
         bail!("{} has no apps: `shortwire help engine` shows an example", path.display());
     }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ::engine::arena;
 use ::engine::clock::monotonic;
 use ::engine::stop::Signals;
-use ::engine::{Packet, arena};
 use anyhow::{Context, Result, anyhow, bail};
 use toml::{Table, Value};
 
@@ -18,6 +18,7 @@ mod budget;
 pub mod frames;
 pub mod port;
 mod rate;
+mod reel;
 mod summary;
 mod xdp;
 
@@ -27,11 +28,10 @@ pub use budget::Budget;
 use frames::ON_WIRE;
 use port::Port;
 pub use rate::{Rate, parse_rate};
+use reel::{BATCH, Reel};
 use summary::{Progress, Summary};
 use xdp::Transmitter;
 
-/// Packets that are copied at once where frames cannot be sent from where they lie.
-const BATCH: usize = 128;
 /// How long packets that are under way at the end may take.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -107,6 +107,11 @@ fn open(output: &Output, endless: bool) -> Result<Port> {
     }
 }
 
+/// Seconds since a time in nanoseconds.
+fn since(began: u64) -> f64 {
+    (monotonic() - began) as f64 / 1e9
+}
+
 /// What became of a [`Plan`].
 struct Done {
     sent: u64,
@@ -145,60 +150,58 @@ impl Plan {
         self.count.is_none() && self.duration.is_none()
     }
 
-    fn is_over(&self, signals: &Signals, began: Instant, now: Instant) -> bool {
-        let late = self.duration.is_some_and(|duration| now - began >= duration);
+    /// Both are nanoseconds.
+    fn is_over(&self, signals: &Signals, began: u64, now: u64) -> bool {
+        let late =
+            self.duration.is_some_and(|duration| u128::from(now - began) >= duration.as_nanos());
         late || self.budget.is_spent() || signals.stop_requested()
     }
 
     fn transmit(mut self, signals: &Signals, mut transmitter: Transmitter) -> Result<Done> {
         let mut progress = Progress::new(self.count);
-        let began = Instant::now();
+        let began = monotonic();
         loop {
-            let now = Instant::now();
+            let now = monotonic();
             if self.is_over(signals, began, now) {
                 break;
             }
             let room = transmitter.room();
-            let count = self.budget.grant(monotonic(), room);
+            let count = self.budget.grant(now, room);
             transmitter.send(count)?;
-            progress.show(now, transmitter.sent());
+            progress.show(now, || transmitter.sent());
         }
         transmitter.settle(SETTLE);
         progress.finish();
-        Ok(Done { sent: transmitter.sent(), received: 0, seconds: began.elapsed().as_secs_f64() })
+        Ok(Done { sent: transmitter.sent(), received: 0, seconds: since(began) })
     }
 
     fn through(mut self, signals: &Signals, mut port: Port, frames: &[Vec<u8>]) -> Result<Done> {
-        let packets: Option<Vec<Packet>> =
-            frames.iter().map(|frame| Packet::from_slice(frame)).collect();
-        let packets = packets.context("not enough memory for packets")?;
+        let mut reel = Reel::new(frames).context("not enough memory for packets")?;
         let mut progress = Progress::new(self.count);
-        let mut next = 0;
-        let began = Instant::now();
+        let began = monotonic();
         let mut settled = None;
         loop {
-            let (now, time) = (Instant::now(), monotonic());
+            let now = monotonic();
             if self.is_over(signals, began, now) {
                 // What waits is still sent, if that does not take long.
-                let end = *settled.get_or_insert(now + SETTLE);
+                let end = *settled.get_or_insert(now + SETTLE.as_nanos() as u64);
                 if port.waiting() == 0 || now >= end {
                     break;
                 }
             } else {
-                let wanted = BATCH.min(port.room()).min(packets.len() - next);
-                let granted = self.budget.grant(time, wanted);
-                let queued = port.queue(&packets[next..next + granted]);
+                let granted = self.budget.grant(now, BATCH.min(port.room()));
+                let queued = port.queue(reel.upcoming(granted));
                 self.budget.give_back(granted - queued);
-                next = (next + queued) % packets.len();
+                reel.advance(queued);
             }
-            if let Some(notice) = port.step(time) {
+            if let Some(notice) = port.step(now) {
                 bail!("{notice}");
             }
             port.received().discard();
-            progress.show(now, port.sent());
+            progress.show(now, || port.sent());
         }
         progress.finish();
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = since(began);
         let sent = port.sent();
         let end = Instant::now() + SETTLE;
         while self.receives && Instant::now() < end {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, bail};
 use engine::Options;
@@ -44,6 +44,8 @@ A script:
 
 Each instance of an app in Lua runs its own copy of the code, so that none slows another.
 
+Ctrl-C ends the run of the engine, or else interrupts the script; a second one ends it at once.
+
 Exit status: 0; 1 if the script, or an app of it, ended in an error; 130 after Ctrl-C.")]
 pub struct Snsh {
     /// Run this piece of code (may be given several times, before SCRIPT)
@@ -74,6 +76,9 @@ interpreter; recordings that were given up, with the reason; and findings: what 
     /// How many packets can exist at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=16_777_216))]
     pub packets: Option<u32>,
+    /// Most memory of the script, packets not counted, such as 256M; what is beyond is an error of it
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    pub memory: Option<u64>,
     #[command(flatten)]
     pub models: crate::models::Models,
     /// List the kinds of apps of the engine
@@ -112,9 +117,12 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
     // Without a place for counters a script runs all the same.
     let run_dir = counters::run_root().and_then(|root| RunDir::create(&root)).ok().map(Arc::new);
     let options = Options { run_dir, ..Options::default() };
+    // Without them Ctrl-C ends the script as it ends any program.
+    let _ = signals();
     let settings = Settings {
         engine: options,
         shared: args.shared,
+        memory: args.memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
         stop: Some(stop_requested),
         program: Some(program),
     };
@@ -157,12 +165,23 @@ fn program(words: &[String]) -> std::io::Result<ExitStatus> {
     Command::new(std::env::current_exe()?).args(words).status()
 }
 
-/// Signals are caught from the first run of the engine on: before, Ctrl-C ends the script as it
-/// ends any program.
-fn stop_requested() -> bool {
-    use std::sync::OnceLock;
+/// From the first call on the first SIGINT or SIGTERM ends the engine's run, or else what the script
+/// is at, and the second one the process.
+fn signals() -> Option<Signals> {
     static SIGNALS: OnceLock<Option<Signals>> = OnceLock::new();
-    SIGNALS.get_or_init(|| Signals::catch().ok()).is_some_and(|signals| signals.stop_requested())
+    *SIGNALS.get_or_init(|| Signals::catch_and(engine::lua::interrupt).ok())
+}
+
+fn stop_requested() -> bool {
+    signals().is_some_and(|signals| signals.stop_requested())
+}
+
+/// What LuaJIT and the modules take before a script begins is some two megabytes.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    match terminal::units::parse_size(text)? {
+        size if size < 8 << 20 => Err("give at least 8M".to_string()),
+        size => Ok(size),
+    }
 }
 
 fn list_apps() {

@@ -137,15 +137,16 @@ pub enum AppError {
     #[error("{0}")]
     Failed(String),
     /// The system refused something.
-    #[error("{what}: {source}")]
+    #[error("{what}: {error}")]
     Os {
         /// What was tried, and on what.
         what: String,
-        /// The system's answer.
-        source: std::io::Error,
+        /// The system's answer, which the sentence tells: it is no `source`, or it would be told
+        /// twice.
+        error: std::io::Error,
     },
     /// The arguments cannot be used, or not any more.
-    #[error("{0}")]
+    #[error(transparent)]
     Args(#[from] ArgError),
 }
 
@@ -156,8 +157,8 @@ impl AppError {
     }
 
     /// [`Self::Os`]: an operation of the system that was refused.
-    pub fn os(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
-        Self::Os { what: what.into(), source: source.into() }
+    pub fn os(what: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
+        Self::Os { what: what.into(), error: error.into() }
     }
 }
 

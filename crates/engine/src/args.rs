@@ -83,6 +83,69 @@ pub fn parse<T: DeserializeOwned>(table: &Table) -> Result<T, ArgError> {
     T::deserialize(Args(table))
 }
 
+/// As [`parse`], with everything that is wrong and not the first of it. There may be arguments
+/// although there are problems: those that are left without unknown keys.
+pub fn parse_all<T: DeserializeOwned>(table: &Table) -> (Option<T>, Vec<ArgError>) {
+    let mut rest = table.clone();
+    let mut problems = Vec::new();
+    // Whether what is left is what was written, but for unknown keys.
+    let mut written = true;
+    loop {
+        let error = match parse(&rest) {
+            Ok(args) => return (Some(args).filter(|_| written), problems),
+            Err(error) => error,
+        };
+        // With what is wrong taken away, or put in its place, the next look gets further.
+        let (further, told) = match &error {
+            ArgError::Unknown { key, .. } => (rest.remove(key).map(|_| rest), true),
+            ArgError::Wrong { key, .. } => {
+                written = false;
+                (rest.remove(key).map(|_| rest), true)
+            }
+            ArgError::Missing { key } => {
+                written = false;
+                // A wrong value was taken away above, and so was the key where it is misspelt: that it
+                // is missing is nothing new.
+                let misspelt = |problem: &ArgError| match problem {
+                    ArgError::Unknown { key: other, known } => {
+                        nearest(other, known.iter().copied()) == Some(*key)
+                    }
+                    _ => false,
+                };
+                let new = !table.contains_key(*key) && !problems.iter().any(misspelt);
+                (stand_in::<T>(rest, key), new)
+            }
+        };
+        if told {
+            problems.push(error);
+        }
+        match further {
+            Some(further) => rest = further,
+            None => return (None, problems),
+        }
+    }
+}
+
+/// The table with some value for a missing key that its type allows.
+fn stand_in<T: DeserializeOwned>(mut table: Table, key: &str) -> Option<Table> {
+    let values: [Value; 6] = [
+        Value::String(String::new()),
+        Value::Integer(1),
+        Value::Float(1.0),
+        Value::Boolean(false),
+        Value::Array(Vec::new()),
+        Value::Table(Table::new()),
+    ];
+    for value in values {
+        table.insert(key.to_string(), value);
+        match parse::<T>(&table) {
+            Err(error @ ArgError::Wrong { .. }) if error.key() == key => {}
+            _ => return Some(table),
+        }
+    }
+    None
+}
+
 /// The known name that a misspelt one probably means.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();

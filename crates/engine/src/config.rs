@@ -1,6 +1,6 @@
 //! A network of apps and links as a plain value. Nothing happens until an engine takes it over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -66,6 +66,8 @@ pub enum ConfigError {
 pub struct Config {
     apps: BTreeMap<String, AppSpec>,
     links: Vec<LinkSpec>,
+    /// The same, to find one among many.
+    linked: HashSet<LinkSpec>,
 }
 
 impl Config {
@@ -109,8 +111,8 @@ impl Config {
 
     /// Adds a link, written `"a.output -> b.input"`. The same link twice is one link.
     pub fn link(&mut self, link: &str) -> Result<&mut Self, ConfigError> {
-        let link = link.parse()?;
-        if !self.links.contains(&link) {
+        let link: LinkSpec = link.parse()?;
+        if self.linked.insert(link.clone()) {
             self.links.push(link);
         }
         Ok(self)
@@ -130,9 +132,11 @@ impl Config {
     pub fn part(&self, thread: usize) -> Self {
         let mut part = self.clone();
         part.apps.retain(|_, spec| spec.thread == thread);
-        part.links.retain(|link| {
-            part.apps.contains_key(&link.from.app) || part.apps.contains_key(&link.to.app)
-        });
+        let apps = &part.apps;
+        let here =
+            |link: &LinkSpec| apps.contains_key(&link.from.app) || apps.contains_key(&link.to.app);
+        part.links.retain(here);
+        part.linked.retain(here);
         part
     }
 
@@ -149,7 +153,9 @@ impl Config {
 
     /// Takes an app and its links out.
     pub fn remove(&mut self, app: &str) -> Option<AppSpec> {
-        self.links.retain(|link| link.from.app != app && link.to.app != app);
+        let elsewhere = |link: &LinkSpec| link.from.app != app && link.to.app != app;
+        self.links.retain(elsewhere);
+        self.linked.retain(elsewhere);
         self.apps.remove(app)
     }
 }

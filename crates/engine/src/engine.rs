@@ -313,6 +313,18 @@ impl Engine {
         })
     }
 
+    /// Apps that could not start, or failed to take over new arguments, in the order of their names.
+    pub fn failed(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter(|node| node.app.is_none()).map(|node| node.name.as_str())
+    }
+
+    /// How many apps bring packets into the network, and how many of them run.
+    pub fn sources(&self) -> (usize, usize) {
+        let sources =
+            self.nodes.iter().filter(|node| node.info.pulls && node.io.outputs().next().is_some());
+        sources.fold((0, 0), |(all, run), node| (all + 1, run + usize::from(node.app.is_some())))
+    }
+
     fn node(&self, name: &str) -> Option<&Node> {
         self.nodes
             .binary_search_by(|node| node.name.as_str().cmp(name))
@@ -359,25 +371,34 @@ impl Engine {
             |name: &str| self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok();
         let pushes: Vec<usize> =
             push_order(self.links.keys(), &pulling).into_iter().filter_map(place).collect();
-        // The group of each app, named by the first of its apps.
+        // Each app leads to another one of its group, by and by to the first of them, which names it.
         let mut group: Vec<usize> = (0..self.nodes.len()).collect();
         for link in self.links.keys() {
             if let (Some(from), Some(to)) = (place(&link.from.app), place(&link.to.app)) {
-                let (kept, gone) = (group[from].min(group[to]), group[from].max(group[to]));
-                group.iter_mut().filter(|group| **group == gone).for_each(|group| *group = kept);
+                let (from, to) = (first_of(&mut group, from), first_of(&mut group, to));
+                group[from.max(to)] = from.min(to);
             }
         }
         let mut groups: BTreeMap<usize, Group> = BTreeMap::new();
         for (place, _) in self.nodes.iter().enumerate().filter(|(_, node)| node.info.pulls) {
-            groups.entry(group[place]).or_default().pulls.push(place);
+            groups.entry(first_of(&mut group, place)).or_default().pulls.push(place);
         }
         for place in pushes {
-            groups.entry(group[place]).or_default().pushes.push(place);
+            groups.entry(first_of(&mut group, place)).or_default().pushes.push(place);
         }
         self.groups = groups.into_values().collect();
         self.crossing_links =
             self.crossings.keys().map(|spec| self.links.get(spec).cloned()).collect();
     }
+}
+
+/// Follows an app to the first of its group, and halves the way for who comes next.
+fn first_of(group: &mut [usize], mut place: usize) -> usize {
+    while group[place] != place {
+        group[place] = group[group[place]];
+        place = group[place];
+    }
+    place
 }
 
 impl Node {

@@ -21,6 +21,8 @@ mod calls;
 mod direct;
 mod host;
 mod instance;
+mod interrupt;
+mod memory;
 mod modules;
 mod sampler;
 mod tables;
@@ -28,6 +30,7 @@ pub mod traces;
 
 use calls::Calls;
 use host::Host;
+use memory::Memory;
 use sampler::Sampler;
 use traces::TraceFacts;
 
@@ -40,6 +43,8 @@ pub struct Settings {
     pub shared: bool,
     /// Asked about a thousand times a second while the engine runs; true ends the run.
     pub stop: Option<fn() -> bool>,
+    /// Most memory of the interpreter, in bytes; without a limit it is what the system gives.
+    pub memory: Option<usize>,
     /// Runs a subcommand of the command that scripts belong to, for their modules `program.*`.
     pub program: Option<Program>,
 }
@@ -85,10 +90,19 @@ pub enum Evaluated {
 
 /// An interpreter and its engine.
 pub struct Session {
-    lua: Lua,
+    // In the order in which they go: the memory outlives what is in it.
     host: Rc<Host>,
     /// `protect(f, ...)`: true and values, or false and a sentence.
     protect: Function,
+    lua: Lua,
+    memory: Rc<Memory>,
+}
+
+/// Asks the script of this process to end, for handlers of SIGINT and SIGTERM. A script that is in
+/// a loop is interrupted a third of a second later; if the loop was compiled the process ends, by
+/// this signal.
+pub fn interrupt(signal: i32) {
+    interrupt::request(signal);
 }
 
 impl Session {
@@ -100,6 +114,7 @@ impl Session {
         // programs, as in any LuaJIT.
         let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, options) };
         let shared = settings.shared;
+        let memory = Memory::take_over(&lua, settings.memory)?;
         let host = Host::new(&lua, settings)?;
         modules::install(&lua)?;
         lua.load(include_str!("lua/modules/startup.lua")).set_name("@startup.lua").exec()?;
@@ -107,9 +122,10 @@ impl Session {
         let instances: Table = require.call("shortwire.instances")?;
         instances.set("shared", shared)?;
         let errors: Table = require.call("shortwire.errors")?;
-        host.bind(Calls::new(&lua, &instances, &errors.get("sentence")?)?);
+        host.bind(Calls::new(&lua, &instances, &errors.get("sentence")?, &memory)?);
         let protect = errors.get("protect")?;
-        Ok(Self { lua, host, protect })
+        interrupt::arm(&lua)?;
+        Ok(Self { host, protect, lua, memory })
     }
 
     /// Runs a file. `arguments` are what the script gets as `...` and in `main.parameters`.
@@ -226,10 +242,20 @@ impl Session {
     ) -> Result<MultiValue, ScriptError> {
         let mut arguments = arguments.into_lua_multi(&self.lua)?;
         arguments.push_front(Value::Function(function));
-        let mut results: MultiValue = self.protect.call(arguments)?;
+        let results = self.protect.call::<MultiValue>(arguments);
+        let interrupted = interrupt::calm();
+        if let Some(why) = self.memory.take_exhaustion() {
+            // What the script had is garbage now, and others may need it.
+            let _ = self.lua.gc_collect();
+            self.memory.refill();
+            if !matches!(&results, Ok(results) if results.front() == Some(&Value::Boolean(true))) {
+                return Err(ScriptError::Failed(memory::sentence(&why)));
+            }
+        }
+        let mut results = results?;
         match results.pop_front() {
             Some(Value::Boolean(true)) => Ok(results),
-            _ if self.host.was_interrupted() => Err(ScriptError::Interrupted),
+            _ if interrupted || self.host.was_interrupted() => Err(ScriptError::Interrupted),
             _ => Err(ScriptError::Failed(match results.pop_front() {
                 Some(Value::String(sentence)) => sentence.to_string_lossy(),
                 _ => "an error without a message".to_string(),
@@ -243,5 +269,7 @@ impl Drop for Session {
         self.host.sample(None);
         // Apps in Lua stop while their interpreter is still there.
         self.host.stop();
+        interrupt::disarm();
+        self.memory.give_back(&self.lua);
     }
 }

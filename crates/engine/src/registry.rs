@@ -23,8 +23,9 @@ pub struct KindInfo {
     pub pulls: bool,
     /// [`Kind::COUNTERS`].
     pub counters: &'static [&'static str],
-    /// [`Kind::check`], behind the check of keys and types.
-    pub check: fn(&Table) -> Result<(), ArgError>,
+    /// Everything that is wrong with arguments: their keys, their types, and what [`Kind::check`]
+    /// says.
+    pub check: fn(&Table) -> Vec<ArgError>,
     /// [`Kind::new`].
     pub make: Make,
 }
@@ -68,7 +69,11 @@ impl Registry {
             outputs: K::OUTPUTS,
             pulls: K::PULLS,
             counters: K::COUNTERS,
-            check: |table| K::check(&args::parse(table)?),
+            check: |table| {
+                let (args, mut problems) = args::parse_all(table);
+                problems.extend(args.and_then(|args| K::check(&args).err()));
+                problems
+            },
             make: |table, context| Ok(Box::new(K::new(args::parse(table)?, context)?)),
         };
         self.add(info);

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// A request to stop. Clones are the same request.
 #[derive(Debug, Clone, Default)]
@@ -29,12 +29,21 @@ impl Stop {
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 static RELOAD: AtomicBool = AtomicBool::new(false);
+/// What [`Signals::catch_and`] was given; null: nothing.
+static ALSO: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The signals of this process, once [`Signals::catch`] was called.
 #[derive(Debug, Clone, Copy)]
 pub struct Signals(());
 
 impl Signals {
+    /// As [`Self::catch`]; at SIGINT and SIGTERM the handler also calls `also` with the signal, which
+    /// may do what a signal handler may.
+    pub fn catch_and(also: fn(i32)) -> std::io::Result<Self> {
+        ALSO.store(also as *mut (), Ordering::Release);
+        Self::catch()
+    }
+
     /// From now on SIGINT and SIGTERM ask to stop and SIGHUP asks to reload. A second SIGINT or
     /// SIGTERM ends the process as it would without this.
     pub fn catch() -> std::io::Result<Self> {
@@ -55,6 +64,13 @@ impl Signals {
         Ok(Self(()))
     }
 
+    /// Forgets that SIGINT or SIGTERM has come, and waits for the first one again.
+    pub fn forget(&self) {
+        STOPPED.store(false, Ordering::Relaxed);
+        // What succeeded once does so again.
+        let _ = Self::catch();
+    }
+
     /// Whether SIGINT or SIGTERM has come.
     pub fn stop_requested(&self) -> bool {
         STOPPED.load(Ordering::Relaxed)
@@ -69,4 +85,10 @@ impl Signals {
 extern "C" fn on_signal(signal: libc::c_int) {
     let flag = if signal == libc::SIGHUP { &RELOAD } else { &STOPPED };
     flag.store(true, Ordering::Relaxed);
+    let also = ALSO.load(Ordering::Acquire);
+    if signal != libc::SIGHUP && !also.is_null() {
+        // SAFETY: `catch_and` stores functions of this type and nothing else.
+        let also = unsafe { std::mem::transmute::<*mut (), fn(i32)>(also) };
+        also(signal);
+    }
 }

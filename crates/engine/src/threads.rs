@@ -40,15 +40,15 @@ pub enum Health {
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadsError {
     /// Nothing was changed.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(#[from] Problems),
     /// The system has no thread for it.
-    #[error("cannot start thread {thread}: {source}")]
+    #[error("cannot start thread {thread}: {error}")]
     Spawn {
         /// Its number.
         thread: usize,
         /// The system's answer.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The other threads did what was asked.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
@@ -59,7 +59,7 @@ pub enum ThreadsError {
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
     /// It did not follow the configuration, or not in full.
-    #[error("{0}")]
+    #[error(transparent)]
     Configure(#[from] ConfigureError),
     /// Its number, and what the app said.
     #[error("thread {0} crashed: {1}")]
@@ -251,7 +251,7 @@ impl Worker {
         let (tasks, inbox) = mpsc::channel::<Task>();
         let body = move || work(options, registry, &inbox);
         let spawned = std::thread::Builder::new().name(format!("engine-{thread}")).spawn(body);
-        let handle = spawned.map_err(|source| ThreadsError::Spawn { thread, source })?;
+        let handle = spawned.map_err(|error| ThreadsError::Spawn { thread, error })?;
         Ok(Self { tasks, thread: Some(handle), crash: None })
     }
 

@@ -45,6 +45,50 @@ fn goldens() {
     assert_eq!(order(&[], &["a"]), "");
 }
 
+/// By calls, this would overflow the stack; and a look at all links for each would take minutes.
+#[test]
+fn a_chain_may_be_as_long_as_it_likes() {
+    const APPS: usize = 100_000;
+    let chain = || {
+        let link = |n| LinkSpec {
+            from: engine::config::PortSpec { app: format!("a{n}"), port: "o".into() },
+            to: engine::config::PortSpec { app: format!("a{}", n + 1), port: "i".into() },
+        };
+        let links: Vec<LinkSpec> = (0..APPS).map(link).collect();
+        let order = push_order(links.iter(), &HashSet::from(["a0"]));
+        let expected: Vec<String> = (1..=APPS).map(|n| format!("a{n}")).collect();
+        assert_eq!(order, expected);
+    };
+    let thread = std::thread::Builder::new().stack_size(128 << 10).spawn(chain).unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_long_chain_is_one_network_in_which_packets_arrive() {
+    const HOPS: usize = 2000;
+    let mut config = Config::new();
+    config.app("src", "Source", ()).unwrap().app("sink", "Sink", ()).unwrap();
+    let mut from = "src.output".to_string();
+    for n in 0..HOPS {
+        config.app(&format!("j{n}"), "Join", ()).unwrap();
+        config.link(&format!("{from} -> j{n}.input")).unwrap();
+        from = format!("j{n}.output");
+    }
+    config.link(&format!("{from} -> sink.input")).unwrap();
+    let mut engine = Engine::new(Options { pace: Pace::Busy, ..Options::default() });
+    engine.configure(&config).unwrap();
+    engine.breathe();
+    let last = engine.link(&format!("{from} -> sink.input")).unwrap().stats();
+    assert!(last.rxpackets > 0, "{last:?}");
+    // In the middle two apps go, and the rest keeps its links.
+    config.remove("j1000").unwrap();
+    config.remove("j1001").unwrap();
+    engine.configure(&config).unwrap();
+    assert_eq!(engine.links().count(), HOPS + 1 - 3);
+    engine.breathe();
+    assert!(engine.link("src.output -> j0.input").unwrap().stats().rxpackets > 128);
+}
+
 fn network() -> Config {
     let mut config = Config::new();
     config

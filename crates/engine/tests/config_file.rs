@@ -53,17 +53,14 @@ fn an_empty_file_is_an_empty_network() {
 }
 
 fn problems(text: &str) -> String {
-    match Config::from_toml(text) {
-        Err(error) => error.to_string(),
-        Ok(file) => file.check(Registry::standard()).expect_err("nothing is wrong").to_string(),
-    }
+    Config::from_toml_checked(text, Registry::standard()).expect_err("nothing is wrong").to_string()
 }
 
 #[test]
 fn problems_have_lines() {
     for (text, expected) in [
         (
-            "links = [\n  \"a.b -> c.d\",\n  \"a.b\",\n]\n",
+            "links = [\n  \"a.output -> a.output\",\n  \"a.b\",\n]\n[apps]\na = \"Join\"\n",
             "line 3: 'a.b' is not a link: write \"app.output -> app.input\"",
         ),
         ("\n\n[apps.x]\nsize = 1\n", "line 3: app 'x': missing key 'kind'"),
@@ -109,6 +106,10 @@ fn problems_have_lines() {
             "line 1: 'x y' is not a name: letters, digits and '_' make one",
         ),
         ("[apps.x]\nkind = \"Sink\"\n[apps.x]\nkind = \"Tee\"\n", "line 3: duplicate key"),
+        (
+            "[apps.x]\nkind = \"Sink\"\n[apps.x]\nkind = \"Tee\"\n[apps.y]\nkind = \"Tee\"\nkind = \"Tee\"\n",
+            "line 3: duplicate key\nline 7: duplicate key",
+        ),
         ("apps = 3\n", "line 1: 'apps' is a table: write [apps.NAME]"),
     ] {
         assert_eq!(problems(text), expected, "{text}");
@@ -124,4 +125,85 @@ fn all_problems_are_told_at_once() {
          line 3: app 'a': there is no kind 'Sorce'; did you mean 'Source'?\n\
          line 6: app 'c' (Source): key 'size': invalid value: integer `-1`, expected usize"
     );
+}
+
+#[test]
+fn no_mistake_hides_another_one() {
+    let text = "\
+links = [\"a.o -> b.i\", \"x\", \"k.o -> t.i\"]
+[engine]
+busywai = true
+tick = \"often\"
+pakets = 5
+[apps.a]
+kind = \"XDP\"
+queue = \"zero\"
+colour = \"red\"
+[apps.s]
+kind = \"Source\"
+sise = 3
+size = 5000
+[apps.k]
+size = 5
+[apps.t]
+kind = \"Tee\"
+thread = -1
+rate = 3
+";
+    let said = problems(text);
+    let expected = [
+        "line 1: 'x' is not a link",
+        "line 1: link 'a.o -> b.i': app 'a' (XDP) has no output 'o'; it has tx",
+        "line 1: link 'a.o -> b.i': no such app 'b'",
+        "line 3: [engine]: unknown key 'busywai'; did you mean 'busywait'?",
+        "line 4: [engine]: key 'tick'",
+        "line 5: [engine]: unknown key 'pakets'; did you mean 'packets'?",
+        "line 6: app 'a' (XDP): missing key 'interface'",
+        "line 8: app 'a' (XDP): key 'queue'",
+        "line 9: app 'a' (XDP): unknown key 'colour'; known are",
+        "line 12: app 's' (Source): unknown key 'sise'",
+        "line 13: app 's' (Source): key 'size': 5000 is too long",
+        "line 14: app 'k': missing key 'kind'",
+        "line 16: app 't': 'thread' is a number",
+        "line 19: app 't' (Tee): unknown key 'rate'",
+    ];
+    for part in expected {
+        assert!(said.contains(part), "{part} is missing in\n{said}");
+    }
+    // Nothing beside them: a link to `k`, which is in the file, is not a mistake of its own.
+    assert_eq!(said.lines().count(), expected.len(), "{said}");
+}
+
+#[test]
+fn whatever_a_file_holds_is_read_or_refused() {
+    let mut seed = 7_u64;
+    let mut random = |limit: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % limit
+    };
+    let mut refused = 0;
+    for _ in 0..3000 {
+        let mut text = GOOD.as_bytes().to_vec();
+        for _ in 0..1 + random(4) {
+            let (at, from) = (random(text.len()), random(text.len()));
+            match random(3) {
+                0 => text[at] = b"[]=\".\n#\xc3\xa9x0"[random(11)],
+                1 => drop(text.remove(at)),
+                _ => text = [&text[..at], &text[from..]].concat(),
+            }
+            text.push(b'\n');
+        }
+        let text = String::from_utf8_lossy(&text);
+        if let Err(error) = Config::from_toml_checked(&text, Registry::standard()) {
+            refused += 1;
+            assert!(error.to_string().starts_with("line "), "{error}");
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}
+
+#[test]
+fn mistakes_in_the_syntax_are_told_at_once() {
+    let said = problems("[apps.a]\nkind = \"Sink\n[apps.b]\nkind = Tee\n");
+    assert!(said.contains("line 2:") && said.contains("line 4:"), "{said}");
 }

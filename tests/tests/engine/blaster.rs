@@ -35,6 +35,25 @@ fn what_is_made_up_can_be_captured_and_replayed() {
 }
 
 #[test]
+fn short_captures_go_in_their_turn() {
+    case("blaster-short", |case| {
+        for frames in [1, 3, 200] {
+            let short = recording::frames(frames);
+            let (from, to) = (case.dir().join("short.pcap"), case.dir().join("long.pcap"));
+            recording::write(&from, &short);
+            let paths = [&from, &to].map(|path| path.to_str().expect("UTF-8"));
+            let words =
+                ["packetblaster", "replay", paths[0], "--count", "1000", "--json", "--pcap"];
+            let summary = json(case, &[&words[..], &[paths[1]]].concat());
+            assert_eq!((&summary["frames"], &summary["packets"]), (&frames.into(), &1000.into()));
+            let turn: Vec<_> = short.iter().cycle().take(1000).cloned().collect();
+            assert!(recording::read(&to) == turn, "{frames} frames");
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_rate_is_kept() {
     case("blaster-rate", |case| {
         let words = [
@@ -95,12 +114,15 @@ fn what_cannot_be_sent_is_told() {
             (vec!["replay", path, "--sink"], "no pcap"),
             (vec!["replay", "/nonexistent.pcap", "--sink"], "cannot open"),
             (vec!["synth", "--if", "eth77"], "there is no interface"),
+            (vec!["synth", "--count", "1", "--pcap", "/nonexistent/x"], "cannot write"),
             (vec!["synth", "--pcap", path], "--count"),
             (vec!["synth", "--sink", "--dst", "fd00::1"], "different families"),
         ] {
             let mut blaster = case.start("packetblaster", command(&["packetblaster"]).args(words));
             assert_eq!(blaster.wait(secs(20)).code(), Some(1));
             assert!(blaster.stderr().contains(part), "{part} is not in {}", blaster.stderr());
+            // A cause is told once.
+            assert!(blaster.stderr().matches("os error").count() <= 1, "{}", blaster.stderr());
         }
         Ok(())
     });

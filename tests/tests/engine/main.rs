@@ -127,6 +127,36 @@ fn mistakes_are_told_with_their_line_and_the_nearest_name() {
 }
 
 #[test]
+fn an_app_that_cannot_start_is_an_end_with_an_error() {
+    case("unstartable", |case| {
+        let broken = "[apps.src]\nkind = \"PcapReader\"\nfile = \"/nonexistent.pcap\"\n[apps.sink]\nkind = \"Sink\"\n";
+        let alone = file(case, &format!("links = [\"src.output -> sink.input\"]\n{broken}"));
+        let mut engine = case.start("engine", command(&["engine"]).arg(&alone));
+        assert_eq!(engine.wait(secs(20)).code(), Some(1));
+        let said = engine.stderr();
+        assert!(said.contains("app 'src' could not start: nothing brings packets in"), "{said}");
+        // Beside one that works it is told, and once more at the end.
+        let both = file(
+            case,
+            &format!(
+                "links = [\"src.output -> sink.input\", \"other.output -> sink.other\"]\n\
+                 {broken}[apps.other]\nkind = \"Source\"\n"
+            ),
+        );
+        let words = ["engine", "--duration", "0.2", "--report", "links"];
+        let mut engine = case.start("engine", command(&words).arg(&both));
+        assert_eq!(engine.wait(secs(20)).code(), Some(1));
+        assert!(engine.stdout().contains("sent on other.output -> sink.other"));
+        assert!(engine.stderr().ends_with("app 'src' could not start\n"), "{}", engine.stderr());
+        let mut strict = case.start("engine", command(&words).arg("--strict").arg(&both));
+        assert_eq!(strict.wait(secs(20)).code(), Some(1));
+        assert!(!strict.stderr().contains("running:"), "{}", strict.stderr());
+        assert!(strict.stderr().contains("--strict asks for all"), "{}", strict.stderr());
+        Ok(())
+    });
+}
+
+#[test]
 fn counters_are_seen_by_ps_and_top_and_prometheus() {
     case("counters", |case| {
         let mut engine = engine(case, &file(case, SOURCE_TO_SINK), &["--metrics", "127.0.0.1:0"]);

@@ -146,7 +146,9 @@ fn an_app_that_cannot_start_is_told_and_the_rest_runs() {
         assert!(said.contains("/nonexistent/x.pcap"), "{said}");
         let before = sent(case, "src.output -> sink.input");
         assert!(sent(case, "src.output -> sink.input") > before);
-        ends_well(engine);
+        // It is told once more by the status.
+        engine.signal(Signal::INT);
+        assert_eq!(engine.wait(secs(20)).code(), Some(1), "{}", engine.stderr());
         Ok(())
     });
 }

@@ -36,6 +36,9 @@ pub fn words(kind: Kind) -> Words {
             }
             Warmth::ColdBoth => sized("copy-cold-both", "Copy, neither side in a cache", length, 0),
         },
+        Kind::CopyMix { lengths } => {
+            shifted("copy-mix", "Copy, mixed lengths, all in the cache", lengths, 0)
+        }
         Kind::Batch { lengths, order, writer } => {
             let (by, how) = ordered(order, writer);
             shifted(

@@ -8,9 +8,11 @@ use checksum::{csum_and_copy, csum_and_copy_nt, csum_partial};
 
 use super::{Measured, SAMPLE_NS, Session, hand, measured};
 use crate::case::Warmth;
+use crate::lengths::Lengths;
 use crate::ours;
 use crate::random::Random;
 use crate::region::{LINE, Region, flush};
+use crate::rivals;
 use crate::rounds::Contender;
 use crate::sum::Role;
 
@@ -28,8 +30,18 @@ fn copier(copy: impl Fn(&[u8], &mut [u8]) -> u64 + 'static) -> Copies {
     })
 }
 
-fn ways() -> [(String, Role, Copies); 5] {
-    [
+fn ways() -> Vec<(String, Role, Copies)> {
+    let mut ways = own_ways();
+    ways.extend(
+        rivals::copies()
+            .into_iter()
+            .map(|(name, copy)| (name.to_string(), Role::Rival, copier(copy))),
+    );
+    ways
+}
+
+fn own_ways() -> Vec<(String, Role, Copies)> {
+    vec![
         (
             "memcpy".into(),
             Role::Memcpy,
@@ -138,6 +150,52 @@ pub fn copies(session: &mut Session, length: usize, warmth: Warmth) -> Result<Me
     let figures = measured(contenders.collect(), &session.rounds, &mut session.random);
     session.destination = Some(to);
     Ok(figures)
+}
+
+/// Packets in a sample of mixed lengths.
+const MIX_PACKETS: usize = 256;
+
+/// New lengths each round, the same for all that are compared.
+pub fn mixed(session: &mut Session, lengths: Lengths) -> Measured {
+    let clock = session.rounds.clock;
+    let slot = lengths.longest().next_multiple_of(LINE);
+    let data = &session.region.bytes()[..HOT_BYTES / 2];
+    // Not at the sources' own offsets in a page, as in `cut`.
+    let mut memory = vec![1; HOT_BYTES / 2 + 2 * PAGE];
+    let start = memory.as_ptr().align_offset(PAGE) + PAGE / 2 + LINE;
+    let mut places: Vec<&mut [u8]> =
+        memory[start..][..HOT_BYTES / 2].chunks_exact_mut(slot).collect();
+    let count = places.len();
+    let mut random = Random::new(13);
+    let of_round = |random: &mut Random| -> Vec<&[u8]> {
+        let one = |_| {
+            let length = lengths.draw(random);
+            &data[random.below((data.len() - length) / LINE + 1) * LINE..][..length]
+        };
+        (0..MIX_PACKETS / count * count).map(one).collect()
+    };
+    let packets = RefCell::new((usize::MAX, of_round(&mut random)));
+    let (packets, random, places) = (&packets, RefCell::new(random), RefCell::new(&mut places));
+    let (random, places, of_round) = (&random, &places, &of_round);
+    let contenders = ways().into_iter().map(|(name, role, copies)| {
+        Contender::new(name, role, move |round| {
+            let mut packets = packets.borrow_mut();
+            if packets.0 != round {
+                *packets = (round, of_round(&mut random.borrow_mut()));
+            }
+            let mut places = places.borrow_mut();
+            let ns = clock.time(|| {
+                for sources in packets.1.chunks(count) {
+                    let cut = places.iter_mut().zip(sources);
+                    let mut cut: Vec<&mut [u8]> =
+                        cut.map(|(place, source)| &mut place[..source.len()]).collect();
+                    black_box(copies(sources, &mut cut));
+                }
+            });
+            ns / packets.1.len() as f64
+        })
+    });
+    measured(contenders.collect(), &session.rounds, &mut session.random)
 }
 
 struct Table<'a> {

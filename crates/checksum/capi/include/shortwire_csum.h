@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/uio.h>
 
 #ifdef __cplusplus
@@ -19,6 +20,10 @@ extern "C" {
 
 /* Adds data to a partial sum, which is 0 at first, or that of data of even length before. */
 uint32_t shortwire_csum_partial(const void *data, size_t length, uint32_t sum);
+
+/* The same for a sum that is needed at once, and not one of many: a header that is about to be written, say. Takes half the
+ * time for up to 128 bytes then, and more time if it is called for many. */
+uint32_t shortwire_csum_partial_latency(const void *data, size_t length, uint32_t sum);
 
 /* Copies and adds, reading each byte once. The two must not overlap. The second form's stores go past the caches: for a
  * destination that is in no cache, or for 1 MiB and more; several times slower otherwise. */
@@ -52,6 +57,28 @@ static inline uint32_t shortwire_csum_sub(uint32_t sum, uint32_t part)
 static inline uint32_t shortwire_csum_block_add(uint32_t sum, uint32_t part, size_t offset)
 {
 	return shortwire_csum_add(sum, offset & 1 ? part >> 8 | part << 24 : part);
+}
+
+/* The checksum of a header of 20 bytes (IPv4 without options) or 40 (IPv6; IPv4 and TCP without options), without a call;
+ * 0 over one that holds its right checksum. */
+static inline uint16_t shortwire_csum_header20(const void *header)
+{
+	uint32_t words[5];
+	uint64_t sum;
+	memcpy(words, header, sizeof words);
+	/* Words of 32 bits leave room for the carries: plain additions, which need not wait for each other's flags. */
+	sum = ((uint64_t)words[0] + words[1]) + ((uint64_t)words[2] + words[3]) + words[4];
+	return shortwire_csum_fold((uint32_t)((sum + (sum << 32 | sum >> 32)) >> 32));
+}
+
+static inline uint16_t shortwire_csum_header40(const void *header)
+{
+	uint32_t words[10];
+	uint64_t sum;
+	memcpy(words, header, sizeof words);
+	sum = ((uint64_t)words[0] + words[1]) + ((uint64_t)words[2] + words[3]) + ((uint64_t)words[4] + words[5]) +
+	      ((uint64_t)words[6] + words[7]) + ((uint64_t)words[8] + words[9]);
+	return shortwire_csum_fold((uint32_t)((sum + (sum << 32 | sum >> 32)) >> 32));
 }
 
 /* Add a pseudo header (RFC 768, RFC 8200). length: bytes of the transport header and its data, in host byte order. */

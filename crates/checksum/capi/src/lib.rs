@@ -57,6 +57,18 @@ pub unsafe extern "C" fn shortwire_csum_partial(
 }
 
 /// # Safety
+/// `length` readable bytes at `data`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shortwire_csum_partial_latency(
+    data: *const c_void,
+    length: usize,
+    sum: u32,
+) -> u32 {
+    // SAFETY: the caller's obligation.
+    checksum::csum_partial_latency(unsafe { bytes(data, length) }, sum)
+}
+
+/// # Safety
 /// `length` readable bytes at `source`, as many writable ones at `destination`, which do not
 /// overlap.
 #[unsafe(no_mangle)]

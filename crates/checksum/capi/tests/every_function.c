@@ -33,6 +33,15 @@ int main(void)
 
 	CHECK(shortwire_csum_partial(NULL, 0, 5) == 5);
 	CHECK(shortwire_csum_fold(shortwire_csum_partial(data, sizeof data, 0)) == whole);
+	CHECK(shortwire_csum_fold(shortwire_csum_partial_latency(data, sizeof data, 0)) == whole);
+	for (size_t length = 0; length < 500; length++)
+		CHECK(shortwire_csum_fold(shortwire_csum_partial_latency(data + length, length, 0)) == naive(data + length, length));
+	for (size_t place = 0; place < 500; place++) {
+		CHECK(shortwire_csum_header20(data + place) == naive(data + place, 20));
+		CHECK(shortwire_csum_header40(data + place) == naive(data + place, 40));
+	}
+	memset(copy, 0xff, 40);
+	CHECK(shortwire_csum_header20(copy) == 0 && shortwire_csum_header40(copy) == 0);
 	CHECK(shortwire_csum_fold(shortwire_csum_and_copy(data, copy, sizeof data, 0)) == whole);
 	CHECK(memcmp(data, copy, sizeof data) == 0);
 	memset(copy, 0, sizeof copy);

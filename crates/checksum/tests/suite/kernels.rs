@@ -2,7 +2,7 @@
 //! sizes that overflow.
 
 use crate::oracle::{Guarded, Random, finish, naive, patterns, skipped};
-use shortwire_checksum::{Kernel, csum_fold};
+use shortwire_checksum::{Kernel, csum_fold, csum_partial_latency};
 
 const LENGTHS: usize = 2048;
 
@@ -64,6 +64,27 @@ fn every_length_at_every_alignment() {
                         );
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Short data that is waited for has a way of its own.
+#[test]
+fn the_sum_at_once_is_the_same_and_reads_nothing_else() {
+    let mut memory = Guarded::new(LENGTHS);
+    let memory = memory.bytes();
+    for (pattern, data) in patterns(memory.len()) {
+        memory.copy_from_slice(&data[..memory.len()]);
+        for sum in [0, 0xffff_ffff] {
+            let expected = prefixes(memory, sum);
+            for length in 0..=LENGTHS {
+                let got = csum_partial_latency(&memory[..length], sum);
+                assert_eq!(csum_fold(got), expected[length], "{pattern} length {length}");
+                let last = &memory[memory.len() - length..];
+                let got = csum_partial_latency(last, sum);
+                assert_eq!(csum_fold(got), naive(last, sum), "{pattern} length {length}, last");
+                assert_eq!(got == 0, sum == 0 && last.iter().all(|&byte| byte == 0), "{length}");
             }
         }
     }

@@ -41,6 +41,13 @@ struct Load {
     pool: PoolStats,
 }
 
+fn could_not_start(apps: &[String]) -> String {
+    match apps {
+        [one] => format!("app '{one}' could not start"),
+        apps => format!("{} apps could not start: {}", apps.len(), apps.join(", ")),
+    }
+}
+
 /// For the operator; figures go to the standard output.
 fn say(text: &str) {
     eprintln!("{text}");
@@ -73,12 +80,23 @@ impl<'a> Session<'a> {
             crashed: Vec::new(),
         };
         session.apply(file)?;
-        if session.threads.ask_all(|engine| engine.apps().count()).values().sum::<usize>() == 0 {
-            session.listen();
+        session.listen();
+        let failed = session.failed();
+        let running = session.threads.ask_all(|engine| engine.apps().count());
+        if running.values().sum::<usize>() == 0 {
             bail!(
                 "{}",
                 if session.crashed.is_empty() { "no app could start" } else { ALL_CRASHED }
             );
+        }
+        if args.strict && !failed.is_empty() {
+            bail!("{}, and --strict asks for all", could_not_start(&failed));
+        }
+        let sources = session.threads.ask_all(|engine| engine.sources());
+        let (all, run) =
+            sources.values().fold((0, 0), |(all, run), part| (all + part.0, run + part.1));
+        if all > 0 && run == 0 {
+            bail!("{}: nothing brings packets in", could_not_start(&failed));
         }
         session.before = session.load();
         session.began = Instant::now();
@@ -196,10 +214,21 @@ impl<'a> Session<'a> {
             let lines = parts.values().flat_map(|part| part.lines().skip(1));
             println!("apps report:\n{}", lines.collect::<Vec<_>>().join("\n"));
         }
-        match self.threads.stop() {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(error) => bail!("{error}"),
+        let failed = self.failed();
+        if let Err(error) = self.threads.stop() {
+            bail!("{error}");
         }
+        if !failed.is_empty() {
+            bail!("{}", could_not_start(&failed));
+        }
+        Ok(if self.crashed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Apps that do not run.
+    fn failed(&mut self) -> Vec<String> {
+        let failed =
+            |engine: &mut ::engine::Engine| engine.failed().map(str::to_string).collect::<Vec<_>>();
+        self.threads.ask_all(failed).into_values().flatten().collect()
     }
 
     /// The longest present rest of the engines.

@@ -26,7 +26,9 @@ impl Port {
     pub fn open(kind: &str, args: Table) -> Result<Port> {
         let info =
             Registry::standard().get(kind).with_context(|| format!("this build has no {kind}"))?;
-        (info.check)(&args)?;
+        if let Some(problem) = (info.check)(&args).into_iter().next() {
+            return Err(problem.into());
+        }
         let app = (info.make)(&args, &Context { name: kind.to_lowercase(), thread: 0 })?;
         let (input, output) = (Rc::new(Link::new()), Rc::new(Link::new()));
         let io =

@@ -1,7 +1,7 @@
 //! What is told while packets go, and at the end.
 
 use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,8 +14,12 @@ use super::frames::ON_WIRE;
 pub struct Progress {
     bar: Option<ProgressBar>,
     began: Instant,
-    next: Instant,
+    /// In nanoseconds.
+    next: u64,
 }
+
+/// Between two looks.
+const EVERY: u64 = 250_000_000;
 
 impl Progress {
     pub fn new(count: Option<u64>) -> Progress {
@@ -30,15 +34,16 @@ impl Progress {
             ProgressBar::with_draw_target(count, ProgressDrawTarget::stderr_with_hz(4))
                 .with_style(style)
         });
-        Progress { bar, began: Instant::now(), next: Instant::now() }
+        Progress { bar, began: Instant::now(), next: 0 }
     }
 
-    /// Now and then.
+    /// Now and then; `sent` is asked only then, as an app has to add its counters up for it.
     #[inline]
-    pub fn show(&mut self, now: Instant, sent: u64) {
+    pub fn show(&mut self, now: u64, sent: impl FnOnce() -> u64) {
         if now >= self.next {
-            self.next = now + Duration::from_millis(250);
+            self.next = now + EVERY;
             if let Some(bar) = &self.bar {
+                let sent = sent();
                 let rate = sent as f64 / self.began.elapsed().as_secs_f64().max(1e-3);
                 bar.set_position(sent);
                 bar.set_message(format!(

@@ -39,7 +39,13 @@ pub fn run(session: &Session) -> Result<(), ScriptError> {
             }
             Ok(Evaluated::Values(values)) if values.is_empty() => {}
             Ok(Evaluated::Values(values)) => println!("{}", values.join("\t")),
-            Err(error) => eprintln!("{error}"),
+            Err(error) => {
+                eprintln!("{error}");
+                // What was interrupted is over; the next line may be interrupted again.
+                if let (ScriptError::Interrupted, Some(signals)) = (error, super::signals()) {
+                    signals.forget();
+                }
+            }
         }
         let _ = editor.add_history_entry(text.as_str());
         text.clear();

@@ -2,6 +2,7 @@
 #![cfg(feature = "lua")]
 
 mod apps;
+mod ends;
 mod interfaces;
 mod programs;
 mod traces;

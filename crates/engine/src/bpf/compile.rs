@@ -21,7 +21,7 @@ pub enum CompileError {
     )]
     NoLibrary,
     #[error("libpcap made a program that is not understood: {0}")]
-    Program(#[from] Refused),
+    Program(Refused),
 }
 
 /// `struct bpf_program`
@@ -77,7 +77,7 @@ pub fn compile(expression: &str) -> Result<Program, CompileError> {
     };
     // SAFETY: opened above, used no more.
     unsafe { (library.close)(handle) };
-    Ok(Program::new(instructions?)?)
+    Program::new(instructions?).map_err(CompileError::Program)
 }
 
 fn open() -> Option<Library> {

@@ -71,7 +71,7 @@ impl Config {
                     near: nearest(&spec.kind, registry.kinds().map(|kind| kind.name))
                         .map(str::to_string),
                 }),
-                Some(kind) => problems.extend((kind.check)(&spec.args).err().map(|error| {
+                Some(kind) => problems.extend((kind.check)(&spec.args).into_iter().map(|error| {
                     Problem::Args { app: name.to_string(), kind: spec.kind.clone(), error }
                 })),
             }

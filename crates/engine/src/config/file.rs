@@ -18,7 +18,7 @@
 //! thread = 1
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -90,14 +90,84 @@ impl std::error::Error for FileError {}
 impl Config {
     /// Reads a network from TOML, without looking at kinds and arguments.
     pub fn from_toml(text: &str) -> Result<ConfigFile, FileError> {
-        let line =
-            |span: Range<usize>| 1 + text[..span.start.min(text.len())].matches('\n').count();
-        let refused = |error: toml::de::Error| {
-            FileError(vec![(error.span().map_or(1, line), error.message().trim_end().to_string())])
+        let reader = Reader::read(text)?;
+        if reader.problems.is_empty() {
+            Ok(reader.file)
+        } else {
+            Err(FileError::sorted(reader.problems))
+        }
+    }
+
+    /// Reads a network from TOML and checks it as [`Config::check`] does. What is wrong is told all
+    /// at once, but for a text that is no TOML.
+    pub fn from_toml_checked(text: &str, registry: &Registry) -> Result<ConfigFile, FileError> {
+        let Reader { file, mut problems, broken, apps_are_known, .. } = Reader::read(text)?;
+        if let Err(Problems(more)) = file.config.check(registry) {
+            // What follows from another mistake says nothing new.
+            let follows = |problem: &Problem| match problem {
+                Problem::App { app, .. } => !apps_are_known || broken.contains(app),
+                _ => false,
+            };
+            let new = more.iter().filter(|problem| !follows(problem));
+            problems.extend(new.map(|problem| (file.line_of(problem), problem.to_string())));
+        }
+        if problems.is_empty() { Ok(file) } else { Err(FileError::sorted(problems)) }
+    }
+}
+
+impl FileError {
+    fn sorted(mut problems: Vec<(usize, String)>) -> Self {
+        problems.sort();
+        Self(problems)
+    }
+}
+
+struct Reader {
+    file: ConfigFile,
+    problems: Vec<(usize, String)>,
+    /// Apps that are in the file and could not be put into the configuration.
+    broken: HashSet<String>,
+    /// Whether all that stands for an app was seen.
+    apps_are_known: bool,
+    /// Where each line ends.
+    ends: Vec<usize>,
+}
+
+impl Reader {
+    fn read(text: &str) -> Result<Self, FileError> {
+        let ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        let mut reader = Reader {
+            file: ConfigFile::default(),
+            problems: Vec::new(),
+            broken: HashSet::new(),
+            apps_are_known: true,
+            ends,
         };
-        let places = DeTable::parse(text).map_err(refused)?;
-        let values: Table = toml::from_str(text).map_err(refused)?;
-        let mut reader = Reader { file: ConfigFile::default(), problems: Vec::new(), line };
+        let (places, errors) = DeTable::parse_recoverable(text);
+        let values = toml::from_str::<Table>(text);
+        // What the parser does not mind and the table does, a key twice for instance, is told too.
+        let errors = if errors.is_empty() {
+            values.as_ref().err().cloned().into_iter().collect()
+        } else {
+            errors
+        };
+        // A table that is there twice makes all its keys so; that it is says enough.
+        let mut twice: Option<usize> = None;
+        for error in &errors {
+            let place = error.span().unwrap_or(0..0);
+            let header = |line: &str| line.trim_start().starts_with('[');
+            if error.message().contains("duplicate key") {
+                let since = twice.and_then(|table| text.get(table..place.start));
+                if since.is_some_and(|since| !since.lines().skip(1).any(header)) {
+                    continue;
+                }
+                let before = text.get(..place.start).unwrap_or(text);
+                let line = before.rfind('\n').map_or(0, |end| end + 1);
+                twice = header(&text[line..]).then_some(place.start);
+            }
+            reader.wrong(place, error.message().trim_end());
+        }
+        let Ok(values) = values else { return Err(FileError::sorted(reader.problems)) };
         for (key, place) in places.get_ref() {
             let name: &str = key.get_ref();
             let value = &values[name];
@@ -109,44 +179,46 @@ impl Config {
                     let near = args::nearest(other, ["apps", "links", "engine"].into_iter());
                     let hint =
                         near.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+                    reader.apps_are_known = false;
                     reader.wrong(key.span(), format!("unknown key '{other}'{hint}"));
                 }
             }
         }
-        reader.problems.sort();
-        if reader.problems.is_empty() { Ok(reader.file) } else { Err(FileError(reader.problems)) }
+        Ok(reader)
     }
-}
 
-struct Reader<L> {
-    file: ConfigFile,
-    problems: Vec<(usize, String)>,
-    line: L,
-}
+    fn line(&self, place: Range<usize>) -> usize {
+        1 + self.ends.partition_point(|end| *end < place.start)
+    }
 
-impl<L: Fn(Range<usize>) -> usize> Reader<L> {
     fn wrong(&mut self, place: Range<usize>, problem: impl ToString) {
-        self.problems.push(((self.line)(place), problem.to_string()));
+        let line = self.line(place);
+        self.problems.push((line, problem.to_string()));
     }
 
     fn apps(&mut self, place: &Spanned<DeValue>, value: &Value) {
         let (Some(places), Some(values)) = (place.get_ref().as_table(), value.as_table()) else {
+            self.apps_are_known = false;
             return self.wrong(place.span(), "'apps' is a table: write [apps.NAME]");
         };
         for (key, place) in places {
             let name = key.get_ref().to_string();
-            self.file.lines.apps.insert(name.clone(), (self.line)(key.span()));
+            self.file.lines.apps.insert(name.clone(), self.line(key.span()));
             for (argument, _) in place.get_ref().as_table().into_iter().flatten() {
-                let at = (self.line)(argument.span());
+                let at = self.line(argument.span());
                 self.file.lines.keys.insert((name.clone(), argument.get_ref().to_string()), at);
             }
-            match app(&values[&name]) {
-                Ok(spec) => {
-                    if let Err(error) = self.file.config.insert(&name, spec) {
-                        self.wrong(key.span(), error);
-                    }
+            let (spec, problem) = app(&values[&name]);
+            if let Some(problem) = problem {
+                self.wrong(key.span(), format!("app '{name}': {problem}"));
+            }
+            match spec.map(|spec| self.file.config.insert(&name, spec)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    self.wrong(key.span(), error);
+                    self.broken.insert(name);
                 }
-                Err(problem) => self.wrong(key.span(), format!("app '{name}': {problem}")),
+                None => drop(self.broken.insert(name)),
             }
         }
     }
@@ -168,7 +240,7 @@ impl<L: Fn(Range<usize>) -> usize> Reader<L> {
                     let name = crate::config::LinkSpec::from_str(text)
                         .map(|link| link.to_string())
                         .unwrap_or_default();
-                    self.file.lines.links.insert(name, (self.line)(link.span()));
+                    self.file.lines.links.insert(name, self.line(link.span()));
                 }
                 Err(error) => self.wrong(link.span(), error),
             }
@@ -179,54 +251,57 @@ impl<L: Fn(Range<usize>) -> usize> Reader<L> {
         let (Some(places), Some(table)) = (place.get_ref().as_table(), value.as_table()) else {
             return self.wrong(place.span(), "'engine' is a table: write [engine]");
         };
-        match args::parse::<Settings>(table) {
-            Ok(settings) if settings.hz.is_some() && settings.busywait == Some(true) => {
+        let (settings, problems) = args::parse_all::<Settings>(table);
+        for error in problems {
+            let key = places
+                .iter()
+                .find(|(key, _)| key.get_ref() == error.key())
+                .map(|(key, _)| key.span());
+            self.wrong(key.unwrap_or(place.span()), format!("[engine]: {error}"));
+        }
+        match settings {
+            Some(settings) if settings.hz.is_some() && settings.busywait == Some(true) => {
                 self.wrong(place.span(), "[engine]: 'busywait' and 'hz' exclude each other");
             }
-            Ok(settings) => self.file.settings = settings,
-            Err(error) => {
-                let key = places
-                    .iter()
-                    .find(|(key, _)| key.get_ref() == error.key())
-                    .map(|(key, _)| key.span());
-                self.wrong(key.unwrap_or(place.span()), format!("[engine]: {error}"));
-            }
+            Some(settings) => self.file.settings = settings,
+            None => {}
         }
     }
 }
 
-/// An app: its kind alone, or a table of kind, thread and arguments.
-fn app(value: &Value) -> Result<AppSpec, String> {
+/// An app: its kind alone, or a table of kind, thread and arguments. There may be one although
+/// something is wrong with it, so that the rest of it is looked at, too.
+fn app(value: &Value) -> (Option<AppSpec>, Option<&'static str>) {
     if let Value::String(kind) = value {
-        return Ok(AppSpec { kind: kind.clone(), args: Table::new(), thread: 0 });
+        let spec = AppSpec { kind: kind.clone(), args: Table::new(), thread: 0 };
+        return (Some(spec), None);
     }
-    let mut args =
-        value.as_table().ok_or("write its kind, or a table with 'kind' and arguments")?.clone();
+    let Some(mut args) = value.as_table().cloned() else {
+        return (None, Some("write its kind, or a table with 'kind' and arguments"));
+    };
     let kind = match args.remove("kind") {
         Some(Value::String(kind)) => kind,
-        Some(_) => return Err("'kind' is a string".into()),
-        None => return Err("missing key 'kind'".into()),
+        Some(_) => return (None, Some("'kind' is a string")),
+        None => return (None, Some("missing key 'kind'")),
     };
-    let thread = match args.remove("thread") {
-        None => 0,
-        Some(thread) => {
-            let number = thread.as_integer().and_then(|number| usize::try_from(number).ok());
-            number.filter(|number| *number < 1024).ok_or("'thread' is a number from 0 to 1023")?
-        }
-    };
-    Ok(AppSpec { kind, args, thread })
+    let thread = args.remove("thread").map_or(Some(0), |thread| {
+        let number = thread.as_integer().and_then(|number| usize::try_from(number).ok());
+        number.filter(|number| *number < 1024)
+    });
+    let problem = thread.is_none().then_some("'thread' is a number from 0 to 1023");
+    (Some(AppSpec { kind, args, thread: thread.unwrap_or(0) }), problem)
 }
 
 impl ConfigFile {
     /// As [`Config::check`], with the line of each problem.
     pub fn check(&self, registry: &Registry) -> Result<(), FileError> {
         self.config.check(registry).map_err(|Problems(problems)| {
-            let mut lines: Vec<_> = problems
-                .iter()
-                .map(|problem| (self.line_of(problem), problem.to_string()))
-                .collect();
-            lines.sort();
-            FileError(lines)
+            FileError::sorted(
+                problems
+                    .iter()
+                    .map(|problem| (self.line_of(problem), problem.to_string()))
+                    .collect(),
+            )
         })
     }
 

@@ -18,12 +18,12 @@ pub enum RunDirError {
     )]
     None,
     /// There is a place, and no folder can be made in it.
-    #[error("cannot make {}: {source}", path.display())]
+    #[error("cannot make {}: {error}", path.display())]
     Make {
         /// The folder that was to be made.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -55,7 +55,7 @@ impl RunDir {
     pub fn create(root: &Path) -> Result<Self, RunDirError> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
-            move |source| RunDirError::Make { path, source }
+            move |error| RunDirError::Make { path, error }
         };
         DirBuilder::new().recursive(true).mode(0o755).create(root).map_err(failed(root))?;
         sweep(root);

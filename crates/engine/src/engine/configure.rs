@@ -3,7 +3,7 @@
 //! Order: links that go, apps that go, apps that come or change, links that come. What is in both
 //! and equal is not touched: such an app keeps its state, such a link its packets and counters.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::app::{AppError, Context, Direction, Io, Ports, Reconfigured};
@@ -15,7 +15,7 @@ use crate::link::Link;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigureError {
     /// Nothing was changed.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(#[from] Problems),
     /// Everything else was changed; these apps do not run and what is sent to them is discarded.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
@@ -72,11 +72,14 @@ impl Engine {
         self.crossings.extend(crossings);
         self.remove_apps(config, &mut failures);
         let mut fresh = HashSet::new();
+        // Those that come are put behind these, and into their places at the end.
+        let known = self.nodes.len();
         for (name, spec) in config.apps() {
-            if self.put_app(name, spec, &mut failures) {
+            if self.put_app(known, name, spec, &mut failures) {
                 fresh.insert(name.to_string());
             }
         }
+        self.nodes.sort_by(|one, other| one.name.cmp(&other.name));
         self.add_links(config, &fresh);
         self.configs += 1;
         self.arrange();
@@ -92,17 +95,20 @@ impl Engine {
         if gone.is_empty() {
             return;
         }
-        let links = &self.links;
-        for node in &mut self.nodes {
-            for link in &gone {
-                if link.from.app == node.name {
-                    node.detach(Direction::Output, &link.from.port);
-                }
-                if link.to.app == node.name {
-                    node.detach(Direction::Input, &link.to.port);
-                }
+        let mut ends: HashMap<&str, Vec<(Direction, &str)>> = HashMap::new();
+        for link in &gone {
+            for (direction, end) in [(Direction::Output, &link.from), (Direction::Input, &link.to)]
+            {
+                ends.entry(&end.app).or_default().push((direction, &end.port));
             }
-            node.attach(links, false);
+        }
+        let ports = PortLinks::of(&self.links);
+        for node in &mut self.nodes {
+            let Some(ends) = ends.get(node.name.as_str()) else { continue };
+            for (direction, port) in ends {
+                node.detach(*direction, port);
+            }
+            node.attach(&ports, false);
         }
     }
 
@@ -116,11 +122,18 @@ impl Engine {
         });
     }
 
-    /// Adds or changes an app. True if there is a new instance.
-    fn put_app(&mut self, name: &str, spec: &AppSpec, failures: &mut Vec<StartError>) -> bool {
+    /// Adds or changes an app; the first `known` nodes are in order. True if there is a new
+    /// instance.
+    fn put_app(
+        &mut self,
+        known: usize,
+        name: &str,
+        spec: &AppSpec,
+        failures: &mut Vec<StartError>,
+    ) -> bool {
         let Some(info) = self.registry.get(&spec.kind).copied() else { return false };
-        match self.nodes.binary_search_by(|node| node.name.as_str().cmp(name)) {
-            Err(place) => {
+        match self.nodes[..known].binary_search_by(|node| node.name.as_str().cmp(name)) {
+            Err(_) => {
                 let io = Io::new(Vec::new(), Vec::new(), 0);
                 let mut node = Node {
                     name: name.to_string(),
@@ -131,7 +144,7 @@ impl Engine {
                     cycles: 0,
                 };
                 node.start(self.options.thread, failures);
-                self.nodes.insert(place, node);
+                self.nodes.push(node);
                 true
             }
             Ok(place) => {
@@ -156,10 +169,30 @@ impl Engine {
         for spec in config.links() {
             self.links.entry(spec.clone()).or_insert_with(|| Rc::new(Link::new()));
         }
+        let ports = PortLinks::of(&self.links);
         for node in &mut self.nodes {
             let again = fresh.contains(&node.name);
-            node.attach(&self.links, again);
+            node.attach(&ports, again);
         }
+    }
+}
+
+/// The links of each app, by port: a look through all links for every app would take a second for
+/// each ten thousand of them.
+#[derive(Default)]
+struct PortLinks<'a> {
+    inputs: HashMap<&'a str, HashMap<&'a str, &'a Rc<Link>>>,
+    outputs: HashMap<&'a str, HashMap<&'a str, &'a Rc<Link>>>,
+}
+
+impl<'a> PortLinks<'a> {
+    fn of(links: &'a BTreeMap<LinkSpec, Rc<Link>>) -> Self {
+        let mut all = Self::default();
+        for (LinkSpec { from, to }, link) in links {
+            all.inputs.entry(&to.app).or_default().insert(&to.port, link);
+            all.outputs.entry(&from.app).or_default().insert(&from.port, link);
+        }
+        all
     }
 }
 
@@ -205,19 +238,12 @@ impl Node {
 
     /// Brings the ports into line with the links, and tells the app what is new; all of it `again`
     /// after a restart.
-    fn attach(&mut self, links: &std::collections::BTreeMap<LinkSpec, Rc<Link>>, again: bool) {
-        let mut inputs = HashMap::new();
-        let mut outputs = HashMap::new();
-        for (spec, link) in links {
-            if spec.to.app == self.name {
-                inputs.insert(spec.to.port.as_str(), link);
-            }
-            if spec.from.app == self.name {
-                outputs.insert(spec.from.port.as_str(), link);
-            }
-        }
-        self.attach_ports(Direction::Input, self.info.inputs, &inputs, again);
-        self.attach_ports(Direction::Output, self.info.outputs, &outputs, again);
+    fn attach(&mut self, ports: &PortLinks, again: bool) {
+        let none = HashMap::new();
+        let inputs = ports.inputs.get(self.name.as_str()).unwrap_or(&none);
+        self.attach_ports(Direction::Input, self.info.inputs, inputs, again);
+        let outputs = ports.outputs.get(self.name.as_str()).unwrap_or(&none);
+        self.attach_ports(Direction::Output, self.info.outputs, outputs, again);
     }
 
     fn attach_ports(

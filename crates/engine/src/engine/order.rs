@@ -1,6 +1,7 @@
 //! In which order apps are called.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, btree_set};
+use std::iter::Rev;
 
 use crate::config::LinkSpec;
 
@@ -14,7 +15,7 @@ pub fn push_order<'a>(
     links: impl Iterator<Item = &'a LinkSpec>,
     pulls: &HashSet<&str>,
 ) -> Vec<&'a str> {
-    let mut outputs: BTreeMap<&str, BTreeSet<&LinkSpec>> = BTreeMap::new();
+    let mut outputs: Outputs = BTreeMap::new();
     for link in links {
         outputs.entry(&link.from.app).or_default().insert(link);
     }
@@ -28,33 +29,47 @@ pub fn push_order<'a>(
         search.leave(app);
     }
     reached.extend(search.done.drain(..).rev());
-    let mut order = Vec::new();
-    for link in reached.into_iter().rev() {
-        if !order.contains(&link.to.app.as_str()) {
-            order.push(link.to.app.as_str());
-        }
-    }
+    let mut placed = HashSet::new();
+    let apps = reached.into_iter().rev().map(|link| link.to.app.as_str());
+    let mut order: Vec<&str> = apps.filter(|app| placed.insert(*app)).collect();
     order.reverse();
     order
 }
 
+type Outputs<'a> = BTreeMap<&'a str, BTreeSet<&'a LinkSpec>>;
+
 struct Search<'a, 'b> {
-    outputs: &'b BTreeMap<&'a str, BTreeSet<&'a LinkSpec>>,
+    outputs: &'b Outputs<'a>,
     pulls: &'b HashSet<&'b str>,
     seen: HashSet<&'a LinkSpec>,
     done: Vec<&'a LinkSpec>,
 }
 
-impl<'a> Search<'a, '_> {
-    /// Visits the outputs of an app; the last name first, since the result is reversed.
+impl<'a, 'b> Search<'a, 'b> {
+    /// Visits the outputs of an app; the last name first, since the result is reversed. On a stack
+    /// of its own: by calls, a chain of ten thousand apps would overflow that of the thread.
     fn leave(&mut self, app: &str) {
-        for link in self.outputs.get(app).into_iter().flatten().rev() {
-            if self.seen.insert(link) {
-                if !self.pulls.contains(link.to.app.as_str()) {
-                    self.leave(&link.to.app);
+        // The links that are being followed, each with what is left to visit behind it.
+        let mut path: Vec<(&'a LinkSpec, Option<Links<'a, 'b>>)> = Vec::new();
+        let mut here = self.outputs_of(app);
+        loop {
+            if let Some(link) = here.as_mut().and_then(Iterator::next) {
+                if self.seen.insert(*link) {
+                    let to = link.to.app.as_str();
+                    let behind = if self.pulls.contains(to) { None } else { self.outputs_of(to) };
+                    path.push((link, std::mem::replace(&mut here, behind)));
                 }
+            } else {
+                let Some((link, rest)) = path.pop() else { return };
                 self.done.push(link);
+                here = rest;
             }
         }
     }
+
+    fn outputs_of(&self, app: &str) -> Option<Links<'a, 'b>> {
+        Some(self.outputs.get(app)?.iter().rev())
+    }
 }
+
+type Links<'a, 'b> = Rev<btree_set::Iter<'b, &'a LinkSpec>>;

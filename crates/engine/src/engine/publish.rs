@@ -1,6 +1,6 @@
 //! What an engine shows to other processes, see [`crate::counters`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -28,6 +28,10 @@ const LINK: &[&str] = &["txpackets", "txbytes", "txdrop", "rxpackets", "rxbytes"
 const SENDING: usize = 3;
 /// Of every app, before its own.
 const APP: &[&str] = &["ns", "running"];
+
+/// Records of links, and of apps, at most. Each is a file, which is made at the start and written a
+/// thousand times a second: with twenty thousand of them an engine does nothing else.
+const RECORDS: usize = 1024;
 
 /// The records of an engine. Without a run directory there are none.
 #[derive(Default)]
@@ -86,11 +90,11 @@ impl Publisher {
     fn follow(&mut self, links: &BTreeMap<LinkSpec, Side>, apps: &[&Node]) {
         let Some(dir) = self.dir.clone() else { return };
         self.links.retain(|name, (side, _)| links.get(name) == Some(side));
-        let kind_of =
-            |name: &str| apps.iter().find(|node| node.name == name).map(|node| node.info.name);
-        self.apps.retain(|name, (kind, _)| kind_of(name) == Some(kind));
+        let kinds: HashMap<&str, &str> =
+            apps.iter().map(|node| (node.name.as_str(), node.info.name)).collect();
+        self.apps.retain(|name, (kind, _)| kinds.get(name.as_str()) == Some(kind));
         for (spec, &side) in links {
-            if self.links.contains_key(spec) {
+            if self.links.contains_key(spec) || self.links.len() >= RECORDS {
                 continue;
             }
             let (file, names) = match side {
@@ -107,7 +111,7 @@ impl Publisher {
             }
         }
         for node in apps {
-            if self.apps.contains_key(&node.name) {
+            if self.apps.contains_key(&node.name) || self.apps.len() >= RECORDS {
                 continue;
             }
             let names: Vec<&str> = APP.iter().chain(node.info.counters).copied().collect();
@@ -118,6 +122,11 @@ impl Publisher {
                 Ok(record) => drop(self.apps.insert(node.name.clone(), (node.info.name, record))),
                 Err(error) => self.warn(&error),
             }
+        }
+        if links.len().max(apps.len()) > RECORDS {
+            self.warning.get_or_insert_with(|| {
+                format!("counters of {RECORDS} apps and links are published, the others are not")
+            });
         }
     }
 }
@@ -150,13 +159,13 @@ impl Engine {
             record.write(&values);
             latency.write(self.latency.counts());
         }
-        for (spec, link) in &self.links {
-            if let Some((side, record)) = self.publisher.links.get(spec) {
+        for (spec, (side, record)) in &self.publisher.links {
+            if let Some(link) = self.links.get(spec) {
                 record.write(&link_values(&link.stats(), *side));
             }
         }
-        for node in &self.nodes {
-            if let Some((_, record)) = self.publisher.apps.get(&node.name) {
+        for (name, (_, record)) in &self.publisher.apps {
+            if let Some(node) = self.node(name) {
                 record.write(&node.values(self.clock.nanos(node.cycles)));
             }
         }

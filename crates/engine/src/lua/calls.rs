@@ -6,8 +6,12 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int};
+use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value, ffi};
+
+use crate::lua::interrupt;
+use crate::lua::memory::{self, Memory};
 
 /// What an instance has for the engine to call: references in Lua's registry.
 pub struct Started {
@@ -19,6 +23,13 @@ pub struct Started {
 }
 
 impl Started {
+    /// All of them.
+    pub fn counters(&self) -> Vec<u64> {
+        let mut values = vec![0; self.count];
+        self.read_counters(&mut values);
+        values
+    }
+
     /// The instance's own counters, which the script keeps.
     pub fn read_counters(&self, values: &mut [u64]) {
         for (i, value) in values.iter_mut().enumerate().take(self.count) {
@@ -39,10 +50,18 @@ pub struct Calls {
     failures: Cell<u64>,
     /// Turns what was raised into a sentence.
     handler: c_int,
+    memory: Rc<Memory>,
+    /// An app found no memory: what it had goes when it is stopped.
+    starved: Cell<bool>,
 }
 
 impl Calls {
-    pub fn new(lua: &Lua, instances: &Table, handler: &Function) -> mlua::Result<Self> {
+    pub fn new(
+        lua: &Lua,
+        instances: &Table,
+        handler: &Function,
+        memory: &Rc<Memory>,
+    ) -> mlua::Result<Self> {
         let mut stack = std::ptr::null_mut();
         // SAFETY: makes a thread, which the registry keeps from now on, and leaves the stack as it
         // was.
@@ -60,6 +79,8 @@ impl Calls {
             stack,
             failures: Cell::new(0),
             handler: keep(lua, handler)?,
+            memory: Rc::clone(memory),
+            starved: Cell::new(false),
         })
     }
 
@@ -93,7 +114,7 @@ impl Calls {
     }
 
     pub fn stop(&self, number: i64) -> Result<(), String> {
-        match self.stop.call::<(bool, Option<String>)>(number) {
+        match self.stop.call::<(bool, Option<String>)>((number, self.starved.get())) {
             Ok((true, _)) => Ok(()),
             Ok((false, problem)) => Err(problem.unwrap_or_default()),
             Err(error) => Err(error.to_string()),
@@ -128,6 +149,12 @@ impl Calls {
 
     #[cold]
     fn problem(&self) -> String {
+        // The app's `stop` is called next, which is not to be interrupted.
+        interrupt::calm();
+        if let Some(why) = self.memory.take_exhaustion() {
+            self.starved.set(true);
+            return memory::sentence(&why);
+        }
         // SAFETY: the error lies at the top; the text is copied before the stack is emptied.
         let text = unsafe { ffi::lua_tostring(self.stack, -1) };
         if text.is_null() {
@@ -147,10 +174,18 @@ impl Calls {
     }
 
     /// Lets go of what [`Self::start`] kept.
-    pub fn forget(&self, started: &Started) {
-        for reference in [started.push, started.pull, started.tick].into_iter().flatten() {
+    pub fn forget(&self, started: &mut Started) {
+        for function in [&mut started.push, &mut started.pull, &mut started.tick] {
+            let Some(reference) = function.take() else { continue };
             // SAFETY: a reference made by `keep`, given up once.
             unsafe { ffi::luaL_unref(self.stack, ffi::LUA_REGISTRYINDEX, reference) };
+        }
+        // The array may be collected from now on.
+        started.count = 0;
+        if self.starved.take() {
+            // It is the garbage of an app that found no memory.
+            let _ = self.lua.gc_collect();
+            self.memory.refill();
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::engine::{ConfigureError, Ended, Engine, Pace, Until};
 use crate::lua::calls::Calls;
 use crate::lua::sampler::Sampler;
 use crate::lua::{Program, Settings};
-use crate::lua::{direct, instance, tables};
+use crate::lua::{direct, instance, interrupt, tables};
 use crate::pool::{self, PoolStats};
 use crate::report;
 
@@ -349,6 +349,10 @@ impl Host {
         }
         let interrupted = ended == Ended::Stopped || wanted();
         self.interrupted.set(interrupted);
+        if interrupted {
+            // The run has ended as it should, and what the script does at its end is not disturbed.
+            interrupt::calm();
+        }
         Some(interrupted)
     }
 

@@ -20,7 +20,7 @@ pub fn kind(name: &'static str, pulls: bool, counters: &'static [&'static str]) 
         outputs: Ports::Any,
         pulls,
         counters,
-        check: |_| Ok(()),
+        check: |_| Vec::new(),
         make: |args, _| Ok(Box::new(LuaApp::start(number_in(args))?)),
     }
 }
@@ -35,6 +35,8 @@ struct LuaApp {
     methods: Started,
     failure: Option<String>,
     told: bool,
+    /// The counters as they were when the app failed.
+    last: Vec<u64>,
 }
 
 impl LuaApp {
@@ -43,7 +45,7 @@ impl LuaApp {
         let calls =
             calls.ok_or_else(|| AppError::new("the script that made this app has ended"))?;
         let methods = calls.start(number).map_err(AppError::Failed)?;
-        Ok(Self { calls, number, methods, failure: None, told: false })
+        Ok(Self { calls, number, methods, failure: None, told: false, last: Vec::new() })
     }
 
     /// Calls a function of the script. The interpreter is entered once; the loops in there are
@@ -63,8 +65,10 @@ impl LuaApp {
     fn fail(&mut self, problem: String) {
         self.failure = Some(problem);
         self.calls.count_failure();
+        self.last = self.methods.counters();
         // It may hold an interface or a file. There is a failure already; another one adds nothing.
         let _ = self.calls.stop(self.number);
+        self.calls.forget(&mut self.methods);
     }
 
     #[cold]
@@ -92,7 +96,10 @@ impl App for LuaApp {
     }
 
     fn counters(&self, values: &mut [u64]) {
-        self.methods.read_counters(values);
+        match self.failure {
+            None => self.methods.read_counters(values),
+            Some(_) => values.iter_mut().zip(&self.last).for_each(|(value, last)| *value = *last),
+        }
     }
 
     fn notice(&mut self) -> Option<String> {
@@ -134,6 +141,6 @@ impl Instance for LuaApp {
 
 impl Drop for LuaApp {
     fn drop(&mut self) {
-        self.calls.forget(&self.methods);
+        self.calls.forget(&mut self.methods);
     }
 }

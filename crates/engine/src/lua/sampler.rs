@@ -29,18 +29,24 @@ pub struct Sampler {
 }
 
 /// The word of the interpreter, which is written by its thread alone.
-struct State(*const AtomicI32);
+pub struct State(pub *const AtomicI32);
+
+/// Where the interpreter says what it is doing: the number of a trace, or below 0.
+pub fn vmstate(lua: &Lua) -> mlua::Result<State> {
+    let mut address = std::ptr::null();
+    // SAFETY: a field of the interpreter's global state; the stack is left alone.
+    unsafe { lua.exec_raw::<()>((), |state| address = shortwire_vmstate(state))? };
+    Ok(State(address))
+}
 
 // SAFETY: read through an atomic; `Sampler::drop` ends the thread before the interpreter goes.
 unsafe impl Send for State {}
 
 impl Sampler {
     pub fn start(lua: &Lua) -> mlua::Result<Self> {
-        let mut address = std::ptr::null();
-        // SAFETY: a field of the interpreter's global state; the stack is left alone.
-        unsafe { lua.exec_raw::<()>((), |state| address = shortwire_vmstate(state))? };
+        let state = vmstate(lua)?;
         let (counts, stop) = (Counts::default(), Arc::new(AtomicBool::new(false)));
-        let (state, theirs, ended) = (State(address), counts.clone(), stop.clone());
+        let (theirs, ended) = (counts.clone(), stop.clone());
         let thread = std::thread::Builder::new()
             .name("sampler".into())
             .spawn(move || watch(&state, &theirs, &ended))?;

@@ -62,12 +62,12 @@ pub enum PcapError {
         damage: Damage,
     },
     /// The input could not be read.
-    #[error("reading failed at byte {offset}: {source}")]
+    #[error("reading failed at byte {offset}: {error}")]
     Io {
         /// Bytes that were read before.
         offset: u64,
         /// The system's answer.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -139,7 +139,7 @@ impl<R: Read> Bytes<R> {
         let had = self.buffer.len();
         // By `take`, so that a length which the file does not keep costs no memory.
         let got = self.input.by_ref().take(count as u64).read_to_end(&mut self.buffer);
-        let got = got.map_err(|source| PcapError::Io { offset: self.offset, source })?;
+        let got = got.map_err(|error| PcapError::Io { offset: self.offset, error })?;
         self.offset += got as u64;
         if got == count {
             return Ok(true);

@@ -15,6 +15,7 @@ use super::rows::{self, Figures};
 use crate::processors::two_cpus;
 
 mod bare;
+mod blaster;
 mod instances;
 mod interfaces;
 mod memory;
@@ -65,6 +66,8 @@ pub enum EngineGroup {
     Interfaces,
     /// dpdk-testpmd with devices in memory
     Rivals,
+    /// The packet blaster on a capture of one packet
+    Blaster,
 }
 
 /// One thing to run: millions of packets per second of one network, or of several in turns, over so
@@ -115,6 +118,10 @@ pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     }
     if wants(EngineGroup::Interfaces) {
         add("interfaces", interfaces::runs());
+    }
+    if wants(EngineGroup::Blaster) {
+        add("packetblaster in memory", blaster::in_memory());
+        add("packetblaster on interfaces", blaster::to_interfaces());
     }
     let mut figures = measure(&runs, rounds, seconds)?;
     figures.skipped.extend(skipped);

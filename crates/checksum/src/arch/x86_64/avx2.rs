@@ -1,18 +1,23 @@
 //! 256-bit vectors: pairs of words multiplied by 1 and added, into lanes of 32 bits. The
 //! instruction takes words as signed, so `add` flips their sign, which takes 0x8000 from each, and
 //! `starts` gives that back in advance.
+//!
+//! With AVX-VNNI (`VNNI`) one instruction does both. It has the latency of a multiplication, so that
+//! four sums are too few for long data, where the two instructions stay.
 #![allow(unsafe_code)]
 
 use core::arch::asm;
 use core::arch::x86_64::*;
 use core::hint::select_unpredictable;
 
-use super::carry;
+use super::{carry, few};
 use crate::arch::aligned;
 use crate::sum::{add64, fold64};
 
 const VECTOR: usize = 32;
 const GROUP: usize = 4 * VECTOR;
+/// Up to so many bytes one instruction that takes long beats two that do not.
+const MULTIPLIED: usize = 6144;
 /// 4096 vectors: in the end a lane holds the sum of 8 words of each, which must stay below 2^32.
 /// Even, so that the pieces' sums add up.
 const PIECE: usize = 4096 * VECTOR;
@@ -53,8 +58,19 @@ fn starts(vectors: usize) -> Sums {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn add(sum: __m256i, vector: __m256i) -> __m256i {
+fn add<const VNNI: bool>(mut sum: __m256i, vector: __m256i) -> __m256i {
     let signed = _mm256_xor_si256(vector, _mm256_set1_epi16(i16::MIN));
+    if VNNI {
+        // SAFETY: registers only; whoever asks for it has the instruction.
+        unsafe {
+            asm!(
+                "{{vex}} vpdpwssd {sum}, {signed}, {ones}",
+                sum = inout(ymm_reg) sum, signed = in(ymm_reg) signed, ones = in(ymm_reg) _mm256_set1_epi16(1),
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        return sum;
+    }
     _mm256_add_epi32(sum, _mm256_madd_epi16(signed, _mm256_set1_epi16(1)))
 }
 
@@ -63,7 +79,27 @@ fn add(sum: __m256i, vector: __m256i) -> __m256i {
 /// the loop.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn add_group([mut a, mut b, mut c, mut d]: Sums, group: &[u8; GROUP]) -> Sums {
+fn add_group<const VNNI: bool>([mut a, mut b, mut c, mut d]: Sums, group: &[u8; GROUP]) -> Sums {
+    if VNNI {
+        // SAFETY: reads the group only; whoever asks for it has the instruction.
+        unsafe {
+            asm!(
+                "vpxor {e}, {sign}, [{at}]",
+                "vpxor {f}, {sign}, [{at} + 32]",
+                "vpxor {g}, {sign}, [{at} + 64]",
+                "vpxor {h}, {sign}, [{at} + 96]",
+                "{{vex}} vpdpwssd {a}, {e}, {ones}",
+                "{{vex}} vpdpwssd {b}, {f}, {ones}",
+                "{{vex}} vpdpwssd {c}, {g}, {ones}",
+                "{{vex}} vpdpwssd {d}, {h}, {ones}",
+                a = inout(ymm_reg) a, b = inout(ymm_reg) b, c = inout(ymm_reg) c, d = inout(ymm_reg) d,
+                e = out(ymm_reg) _, f = out(ymm_reg) _, g = out(ymm_reg) _, h = out(ymm_reg) _, at = in(reg) group,
+                sign = in(ymm_reg) _mm256_set1_epi16(i16::MIN), ones = in(ymm_reg) _mm256_set1_epi16(1),
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        return [a, b, c, d];
+    }
     // SAFETY: reads the group only.
     unsafe {
         asm!(
@@ -98,10 +134,15 @@ fn finish([a, b, c, d]: Sums) -> u64 {
 }
 
 #[target_feature(enable = "avx2")]
-pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
+pub(crate) fn partial<const VNNI: bool>(data: &[u8], sum: u32) -> u32 {
     match data.len() {
-        ..VECTOR => carry::one_chain(data, sum),
-        VECTOR..=PIECE => piece(data, sum),
+        // An odd last byte is by itself, so that each class has room for one more.
+        0..=33 => few::partial(data, sum),
+        34..=65 => up_to::<VNNI, 1, 0>(data, sum),
+        66..=129 => up_to::<VNNI, 2, 1>(data, sum),
+        130..=257 => up_to::<VNNI, 4, 3>(data, sum),
+        258..=MULTIPLIED if VNNI => piece::<true>(data, sum),
+        258..=PIECE => piece::<false>(data, sum),
         _ => pieces(data, sum),
     }
 }
@@ -110,16 +151,53 @@ pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
 #[target_feature(enable = "avx2")]
 #[inline(never)]
 fn pieces(data: &[u8], sum: u32) -> u32 {
-    data.chunks(PIECE).fold(sum, |sum, piece| partial(piece, sum))
+    data.chunks(PIECE).fold(sum, |sum, piece| partial::<false>(piece, sum))
 }
 
-/// A vector's length to a piece's.
+/// Without a branch, more than `32 * ALWAYS` bytes and up to `32 * (ALWAYS + MAYBE + 1)`, and one
+/// more: the vectors that are always there, those that may be, and what is left, at least two
+/// bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn piece(data: &[u8], sum: u32) -> u32 {
+fn up_to<const VNNI: bool, const ALWAYS: usize, const MAYBE: usize>(data: &[u8], sum: u32) -> u32 {
+    let even = data.len() & !1;
+    let mut sums = starts(ALWAYS + MAYBE + 1);
+    for number in 0..ALWAYS + MAYBE {
+        let there = number < ALWAYS || even > (number + 1) * VECTOR;
+        let at = data.as_ptr().wrapping_add(number * VECTOR);
+        // SAFETY: the vector lies in the data, or it is the zeros.
+        let vector = unsafe { &*select_unpredictable(there, at, ZEROS.0.as_ptr()).cast() };
+        sums[number % 2] = add::<VNNI>(sums[number % 2], load(vector));
+    }
+    let last = add_last::<VNNI>(sums[1], data, even, (even - 1) % VECTOR + 1);
+    fold64(add64(finish([sums[0], last, sums[2], sums[3]]), odd(data) + u64::from(sum)))
+}
+
+/// Adds the last `behind` bytes before an even length, 0 to 32: the end of a vector that begins
+/// before them and is cleared there.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn add_last<const VNNI: bool>(sum: __m256i, data: &[u8], even: usize, behind: usize) -> __m256i {
+    let end: &[u8; VECTOR] = data[even - VECTOR..even].try_into().expect("a vector's length");
+    let kept: &[u8; VECTOR] =
+        MASKS[behind.min(VECTOR)..][..VECTOR].try_into().expect("a vector's length");
+    add::<VNNI>(sum, _mm256_and_si256(load(end), load(kept)))
+}
+
+/// The last byte of data of odd length.
+#[inline(always)]
+fn odd(data: &[u8]) -> u64 {
+    u64::from(data[data.len() - 1]) & (data.len() as u64 & 1).wrapping_neg()
+}
+
+/// More than some vectors to a piece. Not inlined, as `pieces`.
+#[target_feature(enable = "avx2")]
+#[inline(never)]
+fn piece<const VNNI: bool>(data: &[u8], sum: u32) -> u32 {
     let (groups, rest) = data.as_chunks::<GROUP>();
-    let mut sums =
-        groups.iter().fold(starts(4 * groups.len() + 4), |sums, group| add_group(sums, group));
+    let mut sums = groups
+        .iter()
+        .fold(starts(4 * groups.len() + 4), |sums, group| add_group::<VNNI>(sums, group));
     // The rest without a branch, because packets differ in length from one to the next. Up to three
     // vectors:
     for (number, lanes) in sums.iter_mut().enumerate().take(3) {
@@ -130,16 +208,12 @@ fn piece(data: &[u8], sum: u32) -> u32 {
             ZEROS.0.as_ptr(),
         );
         // SAFETY: the vector lies in the rest, or it is the zeros.
-        *lanes = add(*lanes, load(unsafe { &*at.cast() }));
+        *lanes = add::<VNNI>(*lanes, load(unsafe { &*at.cast() }));
     }
-    // Behind them fewer than 32 bytes: up to an even length they are the end of a vector that
-    // begins before them and is cleared there; the odd last byte is by itself.
-    let (even, behind) = (data.len() & !1, rest.len() % VECTOR);
-    let end: &[u8; VECTOR] = data[even - VECTOR..even].try_into().expect("a vector's length");
-    let kept: &[u8; VECTOR] = MASKS[behind & !1..][..VECTOR].try_into().expect("a vector's length");
-    sums[3] = add(sums[3], _mm256_and_si256(load(end), load(kept)));
-    let odd = u64::from(data[data.len() - 1]) & (data.len() as u64 & 1).wrapping_neg();
-    fold64(add64(finish(sums), odd + u64::from(sum)))
+    // Behind them fewer than 32 bytes.
+    let (even, behind) = (data.len() & !1, (rest.len() % VECTOR) & !1);
+    sums[3] = add_last::<VNNI>(sums[3], data, even, behind);
+    fold64(add64(finish(sums), odd(data) + u64::from(sum)))
 }
 
 #[target_feature(enable = "avx2")]
@@ -166,7 +240,7 @@ fn copy_vectors<const NT: bool>(source: &[[u8; VECTOR]], destination: &mut [[u8;
             unsafe {
                 if NT { _mm256_stream_si256(to, vector) } else { _mm256_storeu_si256(to, vector) }
             };
-            sums[number % 4] = add(sums[number % 4], vector);
+            sums[number % 4] = add::<false>(sums[number % 4], vector);
         }
         total = add64(total, finish(sums));
     }

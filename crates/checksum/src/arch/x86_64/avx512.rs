@@ -2,7 +2,7 @@
 //!
 //! The frame is the same for both ways of adding vectors up (`wide`, `vnni`), which each come with
 //! a type `Sum` and the functions `none`, `start`, `add`, `add_four`, `join` and `total`, and with
-//! `short` for what fits into one vector.
+//! `short`, `up_to_four` and `up_to_nine` for what fits into so many vectors.
 //!
 //! Packets differ in length from one to the next, and a branch that is predicted wrongly costs as
 //! much as adding up 1 KiB. So there are few classes of lengths, and within a class no branch: what
@@ -24,9 +24,6 @@ pub(crate) use wide::{copy as wide_copy, copy_nt as wide_copy_nt, partial as wid
 const VECTOR: usize = 64;
 /// Bytes of a group of four vectors, which go into four sums that do not wait for each other.
 const GROUP: usize = 4 * VECTOR;
-/// From here on it pays to bring the data to a vector's alignment first.
-const ALIGN_FROM: usize = 8192;
-
 /// Read in place of what the data does not have.
 #[repr(align(64))]
 struct Zeros([u8; GROUP]);
@@ -101,8 +98,8 @@ macro_rules! frame {
     ($features:literal, $section:literal) => {
         use core::hint::select_unpredictable;
 
-        use super::{ALIGN_FROM, GROUP, VECTOR, ZEROS};
-        use super::{copy_short, load, load_last, load_some, store_some};
+        use super::{GROUP, VECTOR, ZEROS};
+        use super::{load, load_last, load_some, store_some};
         use crate::arch::aligned;
         use crate::sum::{add64, csum_block_add, fold64};
 
@@ -125,12 +122,22 @@ macro_rules! frame {
         }
 
         /// Not inlined, as `long`: what it saves and sets up, short data need not pay for.
+        #[cfg_attr(target_os = "linux", unsafe(link_section = $section))]
         #[target_feature(enable = $features)]
         #[inline(never)]
         fn not_short(data: &[u8], sum: u32) -> u32 {
             match data.len() {
-                ..=256 => up_to::<1, 2>(data, sum),
-                ..=576 => up_to::<4, 4>(data, sum),
+                ..=256 => up_to_four(data, sum),
+                ..=576 => up_to_nine(data, sum),
+                _ => many(data, sum),
+            }
+        }
+
+        /// Apart, as it leaves registers behind that a VZEROUPPER must follow, and the others not.
+        #[target_feature(enable = $features)]
+        #[inline(never)]
+        fn many(data: &[u8], sum: u32) -> u32 {
+            match data.len() {
                 ..=1024 => up_to::<9, 6>(data, sum),
                 ..=1536 => up_to::<16, 7>(data, sum),
                 _ => long(data, sum),
@@ -221,7 +228,7 @@ macro_rules! frame {
         #[inline(never)]
         fn long(data: &[u8], sum: u32) -> u32 {
             let before = data.as_ptr().addr().wrapping_neg() % VECTOR;
-            if data.len() < ALIGN_FROM || before == 0 {
+            if data.len() < crate::cpu::align_from() || before == 0 {
                 return in_turns(data, sum);
             }
             let (head, rest) = data.split_at(before);
@@ -254,7 +261,9 @@ macro_rules! frame {
         #[target_feature(enable = $features)]
         pub(crate) fn copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
             match source.len() {
-                0..=VECTOR => copy_short(source, destination, sum),
+                0 => sum,
+                // SAFETY: the lengths are equal, as the kernel's caller has seen to.
+                ..=FEW => unsafe { copy_few(source, destination, sum) },
                 ..=PIECE => copy_piece(source, destination, sum),
                 _ => copy_long(source, destination, sum),
             }
@@ -323,12 +332,11 @@ macro_rules! frame {
             let [to_a, to_b, to_c, to_d] = destination.as_chunks_mut::<VECTOR>().0 else {
                 return sums;
             };
-            [
-                copy_vector::<NT>(sums[0], a, to_a),
-                copy_vector::<NT>(sums[1], b, to_b),
-                copy_vector::<NT>(sums[2], c, to_c),
-                copy_vector::<NT>(sums[3], d, to_d),
-            ]
+            let vectors = [load(a), load(b), load(c), load(d)];
+            for (vector, to) in vectors.iter().zip([to_a, to_b, to_c, to_d]) {
+                store::<NT>(*vector, to);
+            }
+            add_four(sums, vectors)
         }
 
         /// With `NT`, the destination must be aligned to a vector, or the processor faults.
@@ -340,12 +348,18 @@ macro_rules! frame {
             destination: &mut [u8; VECTOR],
         ) -> Sum {
             let vector = load(source);
+            store::<NT>(vector, destination);
+            add(sum, vector)
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn store<const NT: bool>(vector: __m512i, destination: &mut [u8; VECTOR]) {
             let at = destination.as_mut_ptr().cast();
             // SAFETY: a vector's bytes; with NT aligned, as `aligned` has seen to.
             unsafe {
                 if NT { _mm512_stream_si512(at, vector) } else { _mm512_storeu_si512(at, vector) }
             };
-            add(sum, vector)
         }
 
         #[target_feature(enable = $features)]

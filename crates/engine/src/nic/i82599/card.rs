@@ -32,10 +32,10 @@ pub enum CardError {
     #[error("the card does not {0}; it may need a power cycle, or is not what it says it is")]
     Stuck(&'static str),
     /// Its PCI device could not be opened.
-    #[error("{0}")]
+    #[error(transparent)]
     Pci(#[from] crate::nic::pci::PciError),
     /// Memory could not be made reachable for it.
-    #[error("{0}")]
+    #[error(transparent)]
     Dma(#[from] crate::nic::dma::DmaError),
     /// Number of the queue.
     #[error("queue {0} is in use by another app; each app needs its own rxq and txq")]

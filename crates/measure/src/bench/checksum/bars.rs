@@ -44,6 +44,17 @@ const PROMISES: &[Promise] = &[
         )
     },
     promise("hot-4096", Routine("read"), 0.6, "4096 B in the cache, against reading alone"),
+    promise("hot-128", BestRival, 1.0, "128 B in the cache, against the best rival"),
+    promise("hot-256", BestRival, 1.0, "256 B in the cache, against the best rival"),
+    promise("hot-4096-odd", BestRival, 1.0, "4096 B at an odd address, against the best rival"),
+    promise("latency-20", BestRival, 1.0, "20 B, the sum needed at once, against the best rival"),
+    promise("latency-64", BestRival, 1.0, "64 B, the sum needed at once, against the best rival"),
+    promise("latency-128", BestRival, 1.0, "128 B, the sum needed at once, against the best rival"),
+    promise("copy-hot-64", BestRival, 1.0, "copy 64 B in the cache, against the best rival"),
+    promise("copy-hot-256", BestRival, 1.0, "copy 256 B in the cache, against the best rival"),
+    promise("copy-hot-1500", BestRival, 1.0, "copy 1500 B in the cache, against the best rival"),
+    promise("copy-mix-20-1500", BestRival, 1.0, "copy 20 to 1500 B, against the best rival"),
+    promise("copy-mix-imix", BestRival, 1.0, "copy 40, 576 and 1500 B, against the best rival"),
     promise("mix-20-1500", BestRival, 1.0, "20 to 1500 B equally often, against the best rival"),
     promise("mix-imix", BestRival, 1.0, "40, 576 and 1500 B mixed, against the best rival"),
     promise(

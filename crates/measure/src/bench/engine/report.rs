@@ -1,5 +1,6 @@
 //! Rows out of figures: what is compared with what, and the bars.
 
+use super::blaster;
 use super::instances::{KINDS, MANY, ONE, Originals, SAME, alone, memory_of};
 use super::rivals::{LOOP, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
@@ -55,6 +56,10 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         }
     }
     rows.extend(compared(figures, "forward: RawSocket -> RawSocket", None, Bar::None));
+    for [one, many] in blaster::rows() {
+        let against = figures.rates(&many).map(|rates| (many.as_str(), rates));
+        rows.extend(compared(figures, &one, against, Bar::Ratio(0.95)));
+    }
     rows
 }
 

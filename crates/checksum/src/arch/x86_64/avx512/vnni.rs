@@ -4,6 +4,18 @@
 use core::arch::asm;
 use core::arch::x86_64::*;
 
+mod copying;
+mod few;
+
+use few::{up_to_four, up_to_nine};
+
+/// Up to so many bytes are copied by `copy_few`.
+const FEW: usize = 1536;
+
+/// # Safety
+/// Both must have the same length, 1 to `FEW` bytes.
+use copying::copy_few;
+
 super::frame!("avx512f,avx512bw,avx512vl,avx512vnni,bmi2", ".text.csum_vnni");
 
 /// 4096 vectors: in the end a lane holds the sum of 16 words of each, which must stay below 2^32.

@@ -9,6 +9,29 @@ super::frame!("avx512f,avx512bw,avx512vl,bmi2", ".text.csum_wide");
 /// No lane overflows: 2^32 words would be needed. Even, so that the pieces' sums add up.
 const PIECE: usize = 1 << 30;
 
+/// Up to so many bytes are copied by `copy_few`.
+const FEW: usize = super::VECTOR;
+
+/// # Safety
+/// Both must have the same length, up to `FEW` bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[inline]
+unsafe fn copy_few(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
+    super::copy_short(source, destination, sum)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[inline]
+fn up_to_four(data: &[u8], sum: u32) -> u32 {
+    up_to::<1, 2>(data, sum)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+#[inline]
+fn up_to_nine(data: &[u8], sum: u32) -> u32 {
+    up_to::<4, 4>(data, sum)
+}
+
 /// The sum of the words modulo 2^64, and the exact sum of their upper halves. Both together give
 /// the exact sum, with one instruction less for each vector than taking both halves apart.
 #[derive(Clone, Copy)]

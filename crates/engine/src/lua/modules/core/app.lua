@@ -76,6 +76,10 @@ local function describe (new)
    return apps, links, numbers
 end
 
+function instances.drop (name, object)
+   if app_table[name] == object then app_table[name] = nil end
+end
+
 -- Name of an app written in Lua to the number under which the engine knows it.
 numbers_of = {}
 

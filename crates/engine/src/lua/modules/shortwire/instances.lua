@@ -109,14 +109,16 @@ local function reconfigure (old, new)
    return true
 end
 
-local function stop (number)
+-- `drop`: the app found no memory, so that not even the table of apps may keep what it has.
+local function stop (number, drop)
    local object = M.specs[number].object
+   if drop and M.drop then M.drop(M.specs[number].name, object) end
    M.specs[number] = nil
    if object and type(object.stop) == "function" then object:stop() end
 end
 
 function M.start (number) return protect(start, number) end
 function M.reconfigure (old, new) return protect(reconfigure, old, new) end
-function M.stop (number) return protect(stop, number) end
+function M.stop (number, drop) return protect(stop, number, drop) end
 
 return M
