@@ -1,4 +1,5 @@
-// SO_RCVTIMEO with MSG_WAITALL, SO_SNDTIMEO with a slow reader. Plain: some after 1.0s; returned after 1.0s.
+// SO_RCVTIMEO with MSG_WAITALL, SO_SNDTIMEO with a slow reader. Plain: some, returned in time.
+// A limit that began anew with each byte would end after 3 seconds and after 16; a busy machine may be late by one or two.
 #include "t.h"
 static int a, b;
 static void *trickle(void*_)
@@ -31,14 +32,14 @@ int main(int c, char**v)
     pthread_create(&t, 0, trickle, 0);
     char buf[100];
     ssize_t r = recv(a, buf, 100, MSG_WAITALL);
-    printf("WAITALL+RCVTIMEO 1s, 1 byte each 250ms: %s after %.0fs\n", r > 0 && r < 12 ? "some" : "not some", now() - s);
+    printf("WAITALL+RCVTIMEO 1s, 1 byte each 250ms: %s\n", r > 0 && r < 12 && now() - s > 0.9 ? "some" : "not some");
     pthread_join(t, 0);
     while (recv(a, buf, 100, MSG_DONTWAIT) > 0);
     static char big[64 << 20];
     s = now();
     pthread_create(&t, 0, slowread, 0);
     r = send(a, big, sizeof big, 0);
-    printf("send 64M SNDTIMEO 1s, 1MB read each 250ms: returned after %.0fs (%s)\n", now() - s,
+    printf("send 64M SNDTIMEO 1s, 1MB read each 250ms: returned %s (%s)\n", now() - s > 0.9 && now() - s < 8 ? "in time" : "early or late",
            r < 0 ? strerror(errno) : "partial");
     fprintf(stderr, "#   r=%zd\n", r);
     pthread_join(t, 0);
