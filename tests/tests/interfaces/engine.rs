@@ -47,8 +47,18 @@ fn write(dir: &Path, configuration: &str) -> PathBuf {
 }
 
 /// Ends it as Ctrl-C does; it must end well.
-pub fn stop(mut engine: Proc) {
+pub fn stop(engine: Proc) {
+    stop_with(engine, 0);
+}
+
+/// Ends it as Ctrl-C does; it must end with this status.
+pub fn stop_with(mut engine: Proc, expected: i32) {
     engine.signal(Signal::INT);
     let status = engine.wait(secs(20));
-    assert!(status.success(), "the engine ended with {status}: {}", engine.stderr());
+    assert_eq!(
+        status.code(),
+        Some(expected),
+        "the engine ended with {status}: {}",
+        engine.stderr()
+    );
 }
