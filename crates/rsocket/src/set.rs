@@ -11,7 +11,7 @@
 
 mod member;
 
-use crate::socket::{Phase, Socket, last_error};
+use crate::socket::{Socket, last_error};
 use crate::{config, poll, socket, table};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use member::Member;
@@ -20,6 +20,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use shm::Errno;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -146,11 +147,11 @@ fn each_with(fd: RawFd, f: impl Fn(&mut Members)) {
 }
 
 /// What a thread that is about to sleep has prepared.
+#[derive(Default)]
 struct Sleep {
     entered: Vec<&'static Socket>,
     /// Beside the outer set: what rsockets wait for that are being opened.
     openings: Vec<libc::pollfd>,
-    ready: bool,
 }
 
 impl Set {
@@ -274,21 +275,19 @@ impl Set {
         out: &mut [libc::epoll_event],
     ) -> Result<usize, Errno> {
         let mut found = 0;
-        let last = members.last;
-        let (before, behind): (Vec<_>, Vec<_>) = members
-            .all
-            .iter_mut()
-            .filter(|(_, m)| m.is_rsocket())
-            .partition(|(fd, _)| **fd <= last);
-        for (&fd, member) in behind.into_iter().chain(before) {
-            if found == out.len() {
-                break;
-            }
-            let events = member.look(self, fd)?;
-            if events != 0 {
-                out[found] = libc::epoll_event { events, u64: member.data };
-                found += 1;
-                members.last = fd;
+        let begin = members.last;
+        let behind = (Bound::Excluded(begin), Bound::Unbounded);
+        for range in [behind, (Bound::Unbounded, Bound::Included(begin))] {
+            for (&fd, member) in members.all.range_mut(range) {
+                if found == out.len() {
+                    return Ok(found);
+                }
+                let events = member.look(self, fd)?;
+                if events != 0 {
+                    out[found] = libc::epoll_event { events, u64: member.data };
+                    found += 1;
+                    members.last = fd;
+                }
             }
         }
         Ok(found)
@@ -296,9 +295,13 @@ impl Set {
 
     /// Sleeps until something may have changed.
     fn sleep(&self, timeout: Option<Duration>) -> Result<(), Errno> {
-        let sleep = self.prepare()?;
+        let mut sleep = Sleep::default();
         let mut heard = [libc::epoll_event { events: 0, u64: 0 }; HEARD];
-        let slept = self.doze(&sleep, &mut heard, timeout);
+        let slept = match self.prepare(&mut sleep) {
+            Ok(true) => Ok(0),
+            Ok(false) => self.doze(sleep.openings, &mut heard, timeout),
+            Err(e) => Err(e),
+        };
         let heard = &heard[..slept.unwrap_or(0)];
         for socket in sleep.entered {
             let fd = socket.raw();
@@ -315,47 +318,50 @@ impl Set {
 
     fn doze(
         &self,
-        sleep: &Sleep,
+        mut fds: Vec<libc::pollfd>,
         heard: &mut [libc::epoll_event],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
-        let timeout = if sleep.ready { Some(Duration::ZERO) } else { timeout };
-        let mut fds = sleep.openings.clone();
         fds.push(libc::pollfd { fd: self.outer.as_raw_fd(), events: libc::POLLIN, revents: 0 });
         poll::kernel_poll(&mut fds, timeout)?;
         epoll_wait(self.outer.as_fd(), heard, 0)
     }
 
-    /// Asks every stream for an event, unless one is ready.
-    fn prepare(&self) -> Result<Sleep, Errno> {
+    /// Asks every stream for an event. True if there is something to look at instead. Whatever
+    /// comes of it, `sleep` says which streams are to be told when the sleep is over.
+    fn prepare(&self, sleep: &mut Sleep) -> Result<bool, Errno> {
         let mut members = locked(&self.members);
-        // Counted before the members are let go: who changes them afterwards rings.
+        // SYNC: set. Counted before the look at the members and at `closed`: a change behind that
+        // look sees the count and rings, one in front of it is seen here. Else this thread would
+        // sleep on over a member that is new, or in a set that has been closed.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let mut sleep = Sleep { entered: Vec::new(), openings: Vec::new(), ready: false };
+        if self.closed.load(Ordering::SeqCst) {
+            return Ok(true);
+        }
         for (&fd, member) in &mut members.all {
             let Some(socket) = member.waits_for(fd) else { continue };
+            // One that has begun to listen since the last look.
+            if member.watch(self, fd)? {
+                continue;
+            }
             if let Some(stream) = socket.streaming() {
-                if let Err(e) = member.listen(self, fd, stream.event_fd()) {
-                    drop(members);
-                    self.sleepers.fetch_sub(1, Ordering::SeqCst);
-                    return Err(e);
-                }
+                member.listen(self, fd, stream.event_fd())?;
                 if stream.enter(|| member.would_show(stream) != 0) {
-                    sleep.ready = true;
-                    break;
+                    return Ok(true);
                 }
                 sleep.entered.push(socket);
-            } else if !matches!(socket.phase(), Phase::Listening | Phase::Datagram) {
+            } else {
                 let opening = socket.wait_fds().into_iter().filter(|(fd, _)| *fd >= 0);
                 let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
                 sleep.openings.extend(opening.map(entry));
             }
         }
-        Ok(sleep)
+        Ok(false)
     }
 
     /// Who sleeps looks again.
     fn ring(&self) {
+        // SYNC: set. Behind the change that is rung for.
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }

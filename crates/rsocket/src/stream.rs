@@ -287,8 +287,7 @@ impl<E: Endpoint> Stream<E> {
 
     /// What `poll` would say. Processes completions.
     pub fn poll(&self, events: i16) -> i16 {
-        let _ = self.progress.with(|| self.process());
-        self.revents(events)
+        self.poll_news(events).0
     }
 
     /// [`Self::poll`], and what the stream had come to by then.
@@ -321,7 +320,7 @@ impl<E: Endpoint> Stream<E> {
             self.process();
             ready()
         };
-        // What cannot be entered is looked at again.
+        // A handler that interrupted a holder of the lock must not wait for it.
         self.progress.enter(&Events(&self.endpoint), ready).unwrap_or(true)
     }
 
@@ -330,14 +329,10 @@ impl<E: Endpoint> Stream<E> {
     pub fn poll_enter(&self, events: i16) -> i16 {
         let mut revents = 0;
         let ready = || {
-            self.process();
             revents = self.revents(events);
             revents != 0
         };
-        match self.progress.enter(&Events(&self.endpoint), ready) {
-            Ok(_) => revents,
-            Err(_) => libc::POLLERR,
-        }
+        if self.enter(ready) && revents == 0 { libc::POLLERR } else { revents }
     }
 
     /// What to wait on between [`Self::poll_enter`] and [`Self::poll_leave`].

@@ -62,6 +62,18 @@ impl Member {
         }
     }
 
+    /// Whether the kernel watches it, for which it is told if it was not yet.
+    pub fn watch(&mut self, set: &Set, fd: RawFd) -> Result<bool, Errno> {
+        let Kind::Rsocket { socket, watched, .. } = &mut self.kind else { return Ok(true) };
+        if !matches!(socket.phase(), Phase::Listening | Phase::Datagram) {
+            return Ok(false);
+        }
+        if !core::mem::replace(watched, true) {
+            self.tell(set, libc::EPOLL_CTL_ADD, fd)?;
+        }
+        Ok(true)
+    }
+
     /// Tells the kernel what is asked of a descriptor that it watches.
     pub fn tell(&self, set: &Set, operation: i32, fd: RawFd) -> Result<(), Errno> {
         control(&set.inner, operation, fd, self.events, fd as u64)
@@ -104,15 +116,8 @@ impl Member {
 
     /// What it has to tell now; that is then told.
     pub fn look(&mut self, set: &Set, fd: RawFd) -> Result<u32, Errno> {
-        let Kind::Rsocket { socket, watched, .. } = &mut self.kind else { return Ok(0) };
-        let socket = *socket;
-        if self.rests {
-            return Ok(0);
-        }
-        if matches!(socket.phase(), Phase::Listening | Phase::Datagram) {
-            if !core::mem::replace(watched, true) {
-                self.tell(set, libc::EPOLL_CTL_ADD, fd)?;
-            }
+        let Kind::Rsocket { socket, .. } = self.kind else { return Ok(0) };
+        if self.rests || self.watch(set, fd)? {
             return Ok(0);
         }
         let (events, news) = match socket.streaming() {

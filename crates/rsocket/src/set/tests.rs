@@ -271,6 +271,32 @@ fn members_of_all_kinds_wake_a_sleeper() {
     assert_eq!(find(set).err(), Some(Errno::BADF));
 }
 
+/// One that is a member before it listens, while somebody sleeps, and then has a connection.
+#[test]
+fn a_member_may_begin_to_listen() {
+    let idle = socket::open(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    let set = Ours::create();
+    Ours::control(set, libc::EPOLL_CTL_ADD, idle, IN).unwrap();
+    let seen = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| Ours::wait(set, 8, Duration::from_secs(20)));
+        std::thread::sleep(SOON);
+        // Bound to a port that the kernel chooses.
+        socket::listen(idle, 4).unwrap();
+        changed(idle);
+        // SAFETY: open until it is closed below.
+        let kernels = unsafe { BorrowedFd::borrow_raw(idle) };
+        let name = rustix::net::getsockname(kernels).unwrap();
+        let port = std::net::SocketAddr::try_from(name).unwrap().port();
+        let client = scope.spawn(move || RsocketStream::connect(("127.0.0.1", port)));
+        let seen = waits.join().unwrap();
+        close_any(idle).unwrap();
+        drop(client.join().unwrap());
+        seen
+    });
+    assert_eq!(seen, [(idle, IN)]);
+    Ours::close(set);
+}
+
 #[test]
 fn who_sleeps_in_a_set_that_is_closed_is_told() {
     let (end, _other) = pair::<Ours>();
