@@ -169,7 +169,7 @@ fn program(words: &[String]) -> std::io::Result<ExitStatus> {
 /// is at, and the second one the process.
 fn signals() -> Option<Signals> {
     static SIGNALS: OnceLock<Option<Signals>> = OnceLock::new();
-    *SIGNALS.get_or_init(|| Signals::catch_and(engine::lua::interrupt).ok())
+    *SIGNALS.get_or_init(|| engine::lua::catch_signals().ok())
 }
 
 fn stop_requested() -> bool {

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 
 use crate::engine::{Engine, Options};
+use crate::stop::Signals;
 
 mod calls;
 mod direct;
@@ -30,6 +31,7 @@ pub mod traces;
 
 use calls::Calls;
 use host::Host;
+use interrupt::Armed;
 use memory::Memory;
 use sampler::Sampler;
 use traces::TraceFacts;
@@ -94,27 +96,30 @@ pub struct Session {
     host: Rc<Host>,
     /// `protect(f, ...)`: true and values, or false and a sentence.
     protect: Function,
+    armed: Option<Armed>,
     lua: Lua,
     memory: Rc<Memory>,
 }
 
-/// Asks the script of this process to end, for handlers of SIGINT and SIGTERM. A script that is in
+/// As [`Signals::catch`], and SIGINT and SIGTERM also end the script of this process: one that is in
 /// a loop is interrupted a third of a second later; if the loop was compiled the process ends, by
 /// this signal.
-pub fn interrupt(signal: i32) {
-    interrupt::request(signal);
+pub fn catch_signals() -> std::io::Result<Signals> {
+    Signals::catch_and(interrupt::request)
 }
 
 impl Session {
     /// Starts an interpreter with its modules, and an engine without apps.
     pub fn new(settings: Settings) -> Result<Self, ScriptError> {
+        // Made first, it goes last if anything below fails.
+        let memory = Rc::new(Memory::default());
         // Lua's own pcall stays, which is compiled; the other setting replaces it.
         let options = LuaOptions::new().catch_rust_panics(true);
         // SAFETY: scripts get the FFI and can break memory with it. They are the user's own
         // programs, as in any LuaJIT.
         let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, options) };
         let shared = settings.shared;
-        let memory = Memory::take_over(&lua, settings.memory)?;
+        memory.take_over(&lua, settings.memory)?;
         let host = Host::new(&lua, settings)?;
         modules::install(&lua)?;
         lua.load(include_str!("lua/modules/startup.lua")).set_name("@startup.lua").exec()?;
@@ -124,8 +129,8 @@ impl Session {
         let errors: Table = require.call("shortwire.errors")?;
         host.bind(Calls::new(&lua, &instances, &errors.get("sentence")?, &memory)?);
         let protect = errors.get("protect")?;
-        interrupt::arm(&lua)?;
-        Ok(Self { host, protect, lua, memory })
+        let armed = interrupt::arm(&lua)?;
+        Ok(Self { host, protect, armed, lua, memory })
     }
 
     /// Runs a file. `arguments` are what the script gets as `...` and in `main.parameters`.
@@ -243,19 +248,32 @@ impl Session {
         let mut arguments = arguments.into_lua_multi(&self.lua)?;
         arguments.push_front(Value::Function(function));
         let results = self.protect.call::<MultiValue>(arguments);
-        let interrupted = interrupt::calm();
+        let interrupted = interrupt::calm() | self.host.take_interrupted();
+        let failed = match &results {
+            Ok(results) => results.front() != Some(&Value::Boolean(true)),
+            Err(_) => true,
+        };
         if let Some(why) = self.memory.take_exhaustion() {
             // What the script had is garbage now, and others may need it.
             let _ = self.lua.gc_collect();
             self.memory.refill();
-            if !matches!(&results, Ok(results) if results.front() == Some(&Value::Boolean(true))) {
+            // One that the script has caught is not the cause of what failed later.
+            let is_cause = match &results {
+                Ok(results) => matches!(results.get(1), Some(Value::String(sentence))
+                    if sentence.to_string_lossy().contains(memory::ERROR)),
+                Err(_) => true,
+            };
+            if failed && is_cause {
                 return Err(ScriptError::Failed(memory::sentence(&why)));
             }
+        }
+        if failed && interrupted {
+            // It may have been raised in front of the call that turns errors into sentences.
+            return Err(ScriptError::Interrupted);
         }
         let mut results = results?;
         match results.pop_front() {
             Some(Value::Boolean(true)) => Ok(results),
-            _ if interrupted || self.host.was_interrupted() => Err(ScriptError::Interrupted),
             _ => Err(ScriptError::Failed(match results.pop_front() {
                 Some(Value::String(sentence)) => sentence.to_string_lossy(),
                 _ => "an error without a message".to_string(),
@@ -269,7 +287,7 @@ impl Drop for Session {
         self.host.sample(None);
         // Apps in Lua stop while their interpreter is still there.
         self.host.stop();
-        interrupt::disarm();
+        drop(self.armed.take());
         self.memory.give_back(&self.lua);
     }
 }

@@ -37,9 +37,10 @@ static ALSO: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 pub struct Signals(());
 
 impl Signals {
-    /// As [`Self::catch`]; at SIGINT and SIGTERM the handler also calls `also` with the signal, which
-    /// may do what a signal handler may.
-    pub fn catch_and(also: fn(i32)) -> std::io::Result<Self> {
+    /// As [`Self::catch`]; at SIGINT and SIGTERM the handler also calls `also` with the signal,
+    /// which does nothing but what a signal handler may.
+    #[cfg(feature = "lua")]
+    pub(crate) fn catch_and(also: fn(i32)) -> std::io::Result<Self> {
         ALSO.store(also as *mut (), Ordering::Release);
         Self::catch()
     }
@@ -56,7 +57,7 @@ impl Signals {
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
             action.sa_flags = flags | libc::SA_RESTART;
-            // SAFETY: the handler stores to an atomic, which is allowed at any time.
+            // SAFETY: the handler stores to an atomic, and calls what `catch_and` was given.
             if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } != 0 {
                 return Err(std::io::Error::last_os_error());
             }

@@ -61,6 +61,8 @@ fn one_interrupt_ends_a_loop_wherever_it_is() {
         &format!("{in_app} engine.main({{ duration = 1000 }})"),
         "engine.main({ done = function () print('ready') while true do end end })",
         &format!("{} engine.main({{ duration = 1000 }})", app("print('ready')")),
+        // Each run ends well, and the loop around it must end, too.
+        "print('ready') while true do pcall(engine.main, { duration = 1, no_report = true }) end",
     ] {
         let (status, said) = interrupted(&format!("jit.off() {code}"));
         assert_eq!(status.code(), Some(130), "{code}\n{said}");
@@ -116,4 +118,15 @@ fn memory_that_is_refused_can_be_caught() {
     let output = snsh(&["--memory", "48M", "-e", code]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(stdout(&output), "false\tnot enough memory\n1000000\n");
+    // It is not the cause of what fails behind it.
+    let code = "pcall(string.rep, 'x', 2 ^ 30) error('another thing')";
+    let output = snsh(&["--memory", "48M", "-e", code]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("another thing"), "{output:?}");
+    assert!(!stderr(&output).contains("memory"), "{output:?}");
+    let network = app("pcall(string.rep, 'x', 2 ^ 30) error('another thing')");
+    let code = format!("{network} engine.main({{ duration = 0.1, no_report = true }})");
+    let output = snsh(&["--memory", "48M", "-e", &code]);
+    assert!(stderr(&output).contains("another thing"), "{output:?}");
+    assert!(!stderr(&output).contains("memory"), "{output:?}");
 }

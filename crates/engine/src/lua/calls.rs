@@ -136,32 +136,39 @@ impl Calls {
         let stack = self.stack;
         // SAFETY: a stack of the interpreter that is alive as long as `self`, used by this thread
         // only, with room for the two values. Errors of the function end in the handler.
-        let failed = unsafe {
+        let status = unsafe {
             ffi::lua_rawgeti(stack, ffi::LUA_REGISTRYINDEX, self.handler.into());
             ffi::lua_rawgeti(stack, ffi::LUA_REGISTRYINDEX, function.into());
-            ffi::lua_pcall(stack, 0, 0, -2) != 0
+            ffi::lua_pcall(stack, 0, 0, -2)
         };
-        let result = if failed { Err(self.problem()) } else { Ok(()) };
+        let result = if status != 0 { Err(self.problem(status)) } else { Ok(()) };
         // SAFETY: empties the stack.
         unsafe { ffi::lua_settop(stack, 0) };
         result
     }
 
     #[cold]
-    fn problem(&self) -> String {
+    fn problem(&self, status: c_int) -> String {
         // The app's `stop` is called next, which is not to be interrupted.
-        interrupt::calm();
-        if let Some(why) = self.memory.take_exhaustion() {
-            self.starved.set(true);
-            return memory::sentence(&why);
-        }
+        interrupt::calm_raised();
         // SAFETY: the error lies at the top; the text is copied before the stack is emptied.
         let text = unsafe { ffi::lua_tostring(self.stack, -1) };
-        if text.is_null() {
-            return "an error without a message".to_string();
+        let text = if text.is_null() {
+            "an error without a message".to_string()
+        } else {
+            // SAFETY: Lua ends its strings with a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        if let Some(why) = self.memory.take_exhaustion() {
+            // One that some app has caught is not the cause of what failed later, in this one.
+            let told = [ffi::LUA_ERRMEM, ffi::LUA_ERRERR].contains(&status);
+            if told || text.contains(memory::ERROR) {
+                self.starved.set(true);
+                return memory::sentence(&why);
+            }
+            self.memory.refill();
         }
-        // SAFETY: Lua ends its strings with a zero.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        text
     }
 
     /// An app ended in an error.

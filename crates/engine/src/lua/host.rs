@@ -82,8 +82,9 @@ impl Host {
         self.calls.borrow().clone()
     }
 
-    pub fn was_interrupted(&self) -> bool {
-        self.interrupted.get()
+    /// Whether a run, or a program, was interrupted since the last call.
+    pub fn take_interrupted(&self) -> bool {
+        self.interrupted.replace(false)
     }
 
     pub fn failures(&self) -> u64 {
@@ -351,7 +352,7 @@ impl Host {
         self.interrupted.set(interrupted);
         if interrupted {
             // The run has ended as it should, and what the script does at its end is not disturbed.
-            interrupt::calm();
+            interrupt::grant();
         }
         Some(interrupted)
     }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use mlua::{Lua, ffi};
 
@@ -28,52 +28,88 @@ static VMSTATE: AtomicPtr<AtomicI32> = AtomicPtr::new(std::ptr::null_mut());
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Whether errors are raised: until the engine is back in charge.
 static RAISING: AtomicBool = AtomicBool::new(false);
+/// Runs of the engine that the request has ended.
+static GRANTED: AtomicU32 = AtomicU32::new(0);
 
-/// From now on [`request`] is about this interpreter, which this thread runs.
-pub fn arm(lua: &Lua) -> mlua::Result<()> {
+/// The interpreter that is interrupted is this one's, until it is dropped.
+pub struct Armed(());
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        calm();
+        STATE.store(std::ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+/// From now on [`request`] is about this interpreter, which this thread runs. None if it is about
+/// another one, which goes on being so.
+pub fn arm(lua: &Lua) -> mlua::Result<Option<Armed>> {
+    if !STATE.load(Ordering::Relaxed).is_null() {
+        return Ok(None);
+    }
     let mut main = std::ptr::null_mut();
     // SAFETY: the stack is left alone. Hooks are the interpreter's, whichever of its stacks they are
     // set by.
     unsafe { lua.exec_raw::<()>((), |state| main = state)? };
-    VMSTATE.store(vmstate(lua)?.0.cast_mut(), Ordering::Relaxed);
-    // SAFETY: all zeros is a valid sigaction.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_alarm as extern "C" fn(c_int) as libc::sighandler_t;
-    action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler keeps to what a handler may do.
-    if unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) } != 0 {
-        return Err(mlua::Error::external(std::io::Error::last_os_error()));
+    let vmstate = vmstate(lua)?.0.cast_mut();
+    let none = std::ptr::null_mut();
+    if STATE.compare_exchange(none, main, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return Ok(None);
     }
-    THREAD.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
-    STATE.store(main, Ordering::Relaxed);
-    Ok(())
+    VMSTATE.store(vmstate, Ordering::Relaxed);
+    THREAD.store(this_thread(), Ordering::Relaxed);
+    Ok(Some(Armed(())))
 }
 
-/// Before the interpreter goes.
-pub fn disarm() {
-    wind(0, 0);
-    STATE.store(std::ptr::null_mut(), Ordering::Relaxed);
+fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Asks the script to end, from a signal handler.
 pub fn request(signal: c_int) {
     SIGNAL.store(signal, Ordering::Relaxed);
-    if !STATE.load(Ordering::Relaxed).is_null() {
+    GRANTED.store(0, Ordering::Relaxed);
+    // SAFETY: all zeros is a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_alarm as extern "C" fn(c_int) as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART;
+    // Only now: until somebody asks, the alarm is the script's own.
+    // SAFETY: async-signal-safe, and so is what the handler does.
+    if unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) } == 0 {
         wind(PATIENCE, SILENCE);
     }
 }
 
-/// The engine is back in charge: nothing is raised any more. True if something was.
+/// A run of the engine has ended because somebody asked: what the script does at its end is not
+/// disturbed. Once: a script that begins run after run would never end.
+pub fn grant() {
+    match GRANTED.fetch_add(1, Ordering::Relaxed) {
+        0 => drop(calm()),
+        1 if SIGNAL.load(Ordering::Relaxed) != 0 => wind(PATIENCE, SILENCE),
+        _ => {}
+    }
+}
+
+/// The engine is back in charge: nothing is raised any more, and nothing will be. True if something
+/// was.
 pub fn calm() -> bool {
-    let state = STATE.load(Ordering::Relaxed);
-    if state.is_null() {
+    if SIGNAL.load(Ordering::Relaxed) == 0 || THREAD.load(Ordering::Relaxed) != this_thread() {
         return false;
     }
     wind(0, 0);
-    if !RAISING.swap(false, Ordering::Relaxed) {
+    calm_raised()
+}
+
+/// Nothing is raised any more, but an alarm that is still to come does. True if something was.
+pub fn calm_raised() -> bool {
+    let state = STATE.load(Ordering::Relaxed);
+    if state.is_null()
+        || THREAD.load(Ordering::Relaxed) != this_thread()
+        || !RAISING.swap(false, Ordering::Relaxed)
+    {
         return false;
     }
-    // SAFETY: the interpreter lives until `disarm`, and this is its thread.
+    // SAFETY: the interpreter lives as long as `Armed`, and this is its thread.
     unsafe { ffi::lua_sethook(state, None, 0, 0) };
     true
 }
@@ -109,7 +145,7 @@ extern "C" fn on_alarm(signal: c_int) {
         let errno = unsafe { libc::__errno_location() };
         // SAFETY: as above.
         let kept = unsafe { errno.read() };
-        // SAFETY: a word of the interpreter, which lives until `disarm`.
+        // SAFETY: a word of the interpreter, which lives as long as `Armed`.
         let compiled = unsafe { &*VMSTATE.load(Ordering::Relaxed) }.load(Ordering::Relaxed) >= 0;
         let text = if compiled { ENDED } else { HINT };
         // SAFETY: a system call on a constant.

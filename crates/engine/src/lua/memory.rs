@@ -16,6 +16,9 @@ use mlua::{Lua, ffi};
 /// so does the app's `stop`.
 const BALLAST: usize = 1 << 20;
 
+/// What LuaJIT raises.
+pub const ERROR: &str = "not enough memory";
+
 /// What a script's user is told.
 pub fn sentence(why: &str) -> String {
     format!("the script has not enough memory: {why}")
@@ -34,26 +37,26 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes the interpreter's memory over; with a limit, if there is one.
-    pub fn take_over(lua: &Lua, limit: Option<usize>) -> mlua::Result<Rc<Self>> {
-        let memory = Rc::new(Memory::default());
+    /// Takes the interpreter's memory over; with a limit, if there is one. Dropped before the
+    /// interpreter, it would be used after that.
+    pub fn take_over(self: &Rc<Self>, lua: &Lua, limit: Option<usize>) -> mlua::Result<()> {
+        let memory = self;
         memory.used.set(lua.used_memory());
         memory.limit.set(limit.unwrap_or(usize::MAX));
         memory.refill();
         // With a limit of its own mlua expects that any call of the interpreter may fail.
         lua.set_memory_limit(isize::MAX as usize)?;
-        let data = Rc::as_ptr(&memory).cast_mut().cast();
-        // SAFETY: the stack is left alone. `memory` stays where it is until `give_back`; blocks of the
-        // allocator before are of the same heap.
+        let data = Rc::as_ptr(memory).cast_mut().cast();
+        // SAFETY: the stack is left alone. The caller keeps `self` for as long as the interpreter, also
+        // where it fails to start; blocks of the allocator before are of the same heap.
         unsafe {
             lua.exec_raw::<()>((), |state| {
                 let mut theirs = null_mut();
                 let allocator = ffi::lua_getallocf(state, &raw mut theirs);
                 memory.before.set(Some((allocator, theirs)));
                 ffi::lua_setallocf(state, allocate, data);
-            })?;
+            })
         }
-        Ok(memory)
     }
 
     /// Lets mlua have its allocator back, before the interpreter goes.
@@ -114,7 +117,8 @@ unsafe extern "C" fn allocate(
     let (Some(old_layout), Some(new_layout)) = (layout(old), layout(new)) else {
         return memory.refuse();
     };
-    let used = memory.used.get() - old + new;
+    // What is given back at the very end was not all counted when it was taken over.
+    let used = memory.used.get().saturating_sub(old) + new;
     if new > old && used > memory.most.get() {
         return memory.refuse();
     }
