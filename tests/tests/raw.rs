@@ -197,14 +197,17 @@ fn children_in_every_way() {
                 assert_eq!(lines.last(), Some(&"done"), "{said}");
                 // All but the one that starts nothing.
                 assert_eq!(lines.len(), 16, "{} {}: {said}", starter.display(), child.display());
-                let is_led = |line: &&str| line.starts_with(&format!("{by} "));
+                // Started by its descriptor it is just that file, which maps nothing for itself.
+                let by_itself = |line: &str| *by == "raw" && line.starts_with("nothing fexecve");
+                let is_led = |line: &&str| line.starts_with(&format!("{by} ")) || by_itself(line);
                 assert!(lines[..15].iter().all(is_led), "{}: {said}", starter.display());
                 assert!(lines.contains(&&*format!("{by} execl 2 3 4 5 6 7 8")), "{said}");
             }
             let said = c.start("script", raw(&starter).arg(&script)).success(secs(60));
             let line = format!("raw -x y {} execl 2 3 4 5 6 7 8", script.display());
             assert!(said.lines().any(|own| own == line), "{said}");
-            assert_eq!(said.lines().filter(|line| line.starts_with("raw -x y ")).count(), 15);
+            // The kernel opens the file of a script by a descriptor that is closed by then.
+            assert_eq!(said.lines().filter(|line| line.starts_with("raw -x y ")).count(), 14);
         }
         let said = c.start("first", &mut raw(&script)).success(secs(10));
         assert_eq!(said, format!("raw -x y {}\n", script.display()));

@@ -151,7 +151,8 @@ mod x86_64 {
         found(AVX_VNNI, avx2 && seven.eax >= 1 && bit(__cpuid_count(7, 1).eax, 4));
         let avx512 = avx512 && [8, 16, 30, 31].iter().all(|&number| bit(seven.ebx, number));
         found(AVX512, avx512);
-        found(AVX512_VNNI, avx512 && bit(seven.ecx, 11));
+        // Its kernels also move halves of vectors with an instruction of AVX-512 DQ.
+        found(AVX512_VNNI, avx512 && bit(seven.ecx, 11) && bit(seven.ebx, 17));
         features
     }
 

@@ -101,7 +101,7 @@ static KERNELS: &[Kernel] = &[
     #[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
     Kernel {
         name: "avx512vnni",
-        requires: "AVX-512 F, BW, VL and VNNI, and BMI2",
+        requires: "AVX-512 F, BW, DQ, VL and VNNI, and BMI2",
         features: cpu::AVX512_VNNI,
         partial: x86_64::avx512::vnni_partial,
         copy: x86_64::avx512::vnni_copy,

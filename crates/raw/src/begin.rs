@@ -132,7 +132,7 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
         unsafe { programs::keep(environment) };
         if program.loader().is_some() {
             // SAFETY: as above, on this stack.
-            unsafe { hide_library(environment.cast_mut()) };
+            unsafe { programs::hide_library(environment.cast_mut()) };
         }
         fds::init();
         fds::inherit();
@@ -152,34 +152,6 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
     let r = unsafe { programs::start(artefact, path.as_ptr(), rest, environment, &begin) };
     sys::write(2, b"shortwire-raw: the program cannot be started\n");
     sys::exit(if r == -(libc::ENOENT as isize) { 127 } else { 126 });
-}
-
-/// Takes the library out of what the program's loader is to load: it would run beside this artefact,
-/// without the thread memory that it needs. Programs that this one starts are told of it again.
-///
-/// # Safety
-/// Strings that end in a null pointer, on our stack.
-unsafe fn hide_library(environment: *mut *const c_char) {
-    const PRELOAD: &[u8] = b"LD_PRELOAD=";
-    let mut at = environment;
-    // SAFETY: the caller's array, which ends here at the latest.
-    while let Some(string) = unsafe { (*at).as_ref() } {
-        // SAFETY: the caller's string.
-        let bytes = unsafe { CStr::from_ptr(string) }.to_bytes();
-        if let Some(list) = bytes.strip_prefix(PRELOAD) {
-            let is_other = |name: &&[u8]| !name.is_empty() && !name.ends_with(b"/libshortwire.so");
-            let others = list.split(|byte| matches!(byte, b':' | b' ')).filter(is_other);
-            let others = others.collect::<Vec<_>>().join(&b':');
-            // What is behind the array must stay there: in the place of a variable there is another.
-            let word = match others.is_empty() {
-                true => c"SHORTWIRE_RAW=auto".as_ptr(),
-                false => Vec::leak([PRELOAD, &others, b"\0"].concat()).as_ptr().cast(),
-            };
-            // SAFETY: as above.
-            unsafe { *at = word };
-        }
-        at = at.wrapping_add(1);
-    }
 }
 
 fn is_script(path: &CStr) -> bool {

@@ -111,9 +111,13 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
             return Found::Unwanted(number);
         }
         match ordinary::strange(code, at) {
-            0 => {}
-            1..SURELY_DATA => return Found::Undecided(Why::Strange),
-            _ => return Found::Data,
+            [0, 0] => {}
+            // On one side alone that may be a table beside a function: taken for data, a call in there
+            // would pass unseen.
+            [before, behind] if before.min(behind) > 0 && before + behind >= SURELY_DATA => {
+                return Found::Data;
+            }
+            _ => return Found::Undecided(Why::Strange),
         }
     }
     window::choose(code, at, number).map_or(Found::Undecided(Why::Room), Found::Site)

@@ -11,9 +11,10 @@ const LEAD: usize = 64;
 /// How many instructions behind it.
 const BEHIND: usize = 8;
 
-/// How many of the instructions around the `syscall` at `at` nobody would write there. What lies
-/// behind a jump or a return belongs to something else.
-pub fn strange(code: &[u8], at: usize) -> u32 {
+/// How many of the instructions before the `syscall` at `at` nobody would write there, and how many
+/// behind it, up to a jump or a return, behind which is something else. What is before it may be a
+/// table, too, in front of a function that begins just here.
+pub fn strange(code: &[u8], at: usize) -> [u32; 2] {
     let mut n = 0;
     let mut next = at.saturating_sub(BEFORE + LEAD);
     while next < at {
@@ -23,6 +24,7 @@ pub fn strange(code: &[u8], at: usize) -> u32 {
         }
         next += inst.map_or(1, |inst| inst.len);
     }
+    let before = core::mem::take(&mut n);
     next = at + 2;
     for _ in 0..BEHIND {
         let Some(inst) = code.get(next..).and_then(decode) else {
@@ -38,7 +40,7 @@ pub fn strange(code: &[u8], at: usize) -> u32 {
         }
         next += inst.len;
     }
-    n
+    [before, n]
 }
 
 /// Whether nobody uses this instruction near a system call: those of the kernel, of decimal and

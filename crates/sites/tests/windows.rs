@@ -357,3 +357,24 @@ fn a_number_from_further_back_is_known() {
         Found::Site(_)
     ));
 }
+
+/// A table in front of a function that makes calls by any number does not make data of it: such a
+/// call would pass unseen.
+#[test]
+fn a_call_behind_a_table_is_no_data() {
+    // syscall(number, ...) of a library of C: moves of its arguments, the call, a return.
+    const WRAPPER: [u8; 26] = [
+        0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x48, 0x89, 0xca, 0x4d, 0x89, 0xc2,
+        0x4d, 0x89, 0xc8, 0x4c, 0x8b, 0x4c, 0x24, 0x08, 0x0f, 0x05, 0xc3,
+    ];
+    for table in [[0, 0], [0x2f, 0x37], [0xe6, 0x1c]] {
+        for len in [2, 16, 64, 256] {
+            let mut code: Vec<u8> = table.into_iter().cycle().take(len).collect();
+            let at = len + 23;
+            code.extend(WRAPPER);
+            code.resize(code.len() + 64, 0xcc);
+            let found = judge(&code, at, &[true; NUMBERS]);
+            assert!(!matches!(found, Found::Data | Found::Unwanted(_)), "{table:x?} {len}");
+        }
+    }
+}

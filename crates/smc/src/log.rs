@@ -118,7 +118,9 @@ impl fmt::Write for Line {
 pub(crate) fn say(places: &Places, note: &Note) {
     let second = second();
     let Some(more) = places.admit(note.why, second) else { return };
-    put_out(note.why.name(), second, |line| describe(line, note, more));
+    if put_out(note.why.name(), second, |line| describe(line, note, more)) {
+        IS_ON.store(false, Relaxed);
+    }
 }
 
 /// Of the calendar.
@@ -129,10 +131,11 @@ fn second() -> u64 {
     now.tv_sec as u64
 }
 
-fn put_out(reason: &str, second: u64, describe: impl FnOnce(&mut Line)) {
+/// Whether it took so long that no more should be said.
+fn put_out(reason: &str, second: u64, describe: impl FnOnce(&mut Line)) -> bool {
     // SAFETY: see `Path`.
     let path = unsafe { &*PATH.0.get() };
-    let Ok(path) = CStr::from_bytes_until_nul(path) else { return };
+    let Ok(path) = CStr::from_bytes_until_nul(path) else { return false };
     let mut line = Line { bytes: [0; 512], len: 0 };
     let is_journal = path.to_bytes() == JOURNAL;
     if is_journal {
@@ -143,6 +146,8 @@ fn put_out(reason: &str, second: u64, describe: impl FnOnce(&mut Line)) {
         let _ = write!(line, " shortwire[{}] ", sys::getpid());
     }
     describe(&mut line);
+    // Also where the line was cut: the next one would be part of it.
+    line.len = line.len.min(line.bytes.len() - 1);
     let _ = line.write_str("\n");
     let bytes = &line.bytes[..line.len];
     let begun = sys::now_ns();
@@ -157,9 +162,7 @@ fn put_out(reason: &str, second: u64, describe: impl FnOnce(&mut Line)) {
             sys::close(fd);
         }
     }
-    if sys::now_ns().saturating_sub(begun) > SLOW_NS {
-        IS_ON.store(false, Relaxed);
-    }
+    sys::now_ns().saturating_sub(begun) > SLOW_NS
 }
 
 /// Says that a program that was to be followed is started without, if anybody wants to be told. It
@@ -170,8 +173,15 @@ pub fn say_program(path: &CStr, why: &str) {
         return;
     }
     put_out("NOT_FOLLOWED", second(), |line| {
-        let name = core::str::from_utf8(path.to_bytes()).unwrap_or("?");
-        let _ = write!(line, "{name} is started as ever, on TCP: it {why}");
+        // Of a path that is long enough to fill the line the end tells more; and a name may hold
+        // anything, also what would pass for a line or a field of its own.
+        const MOST: usize = 256;
+        let path = path.to_bytes();
+        for byte in &path[path.len().saturating_sub(MOST)..] {
+            let letter = if byte.is_ascii_graphic() || *byte == b' ' { *byte } else { b'?' };
+            let _ = line.write_char(letter.into());
+        }
+        let _ = write!(line, " is started as ever, on TCP: it {why}");
     });
 }
 

@@ -20,7 +20,7 @@ use crate::faulty;
 use environment::Variables;
 use file::{File, Line};
 
-pub use environment::keep;
+pub use environment::{hide_library, keep};
 
 /// Pointers to strings, up to a null pointer.
 pub type Strings = *const *const c_char;
@@ -185,7 +185,8 @@ unsafe fn list_through(
 }
 
 /// The path of what execveat would start, put into `room`; null if there is none by which it could be
-/// opened later. Its own path if that says it.
+/// opened later. Its own path if that says it. None for a file that is asked for by its descriptor:
+/// whoever has looked at what it holds must get just that, and not what has its name by then.
 ///
 /// # Safety
 /// `path` must be a string or a faulty address.
@@ -200,11 +201,11 @@ pub unsafe fn path_at(
     }
     // SAFETY: the caller's string.
     let name = unsafe { CStr::from_ptr(path) };
-    let is_itself = name.is_empty() && flags & AT_EMPTY_PATH != 0;
+    if name.is_empty() {
+        return null();
+    }
     let found = |path: &CStr, flags| sys::stat_path(path, flags).map(|s| (s.st_dev, s.st_ino));
-    let target = if is_itself {
-        sys::stat(folder).map(|stat| (stat.st_dev, stat.st_ino))
-    } else if name.to_bytes().starts_with(b"/") || folder == AT_FDCWD {
+    let target = if name.to_bytes().starts_with(b"/") || folder == AT_FDCWD {
         let may = flags & AT_SYMLINK_NOFOLLOW == 0 || {
             let link = sys::stat_path(name, AT_SYMLINK_NOFOLLOW);
             link.is_some_and(|link| link.st_mode & libc::S_IFMT != libc::S_IFLNK)
@@ -224,16 +225,15 @@ pub unsafe fn path_at(
     }
 }
 
-/// The path of a descriptor, and a name behind it.
+/// The path of a folder, and a name in it.
 fn join(folder: i32, name: &CStr, room: &mut [u8; 4096]) -> Option<()> {
     let link = sys::link_of_descriptor(folder);
     let len = sys::readlink(CStr::from_bytes_until_nul(&link).ok()?, room)?.len();
     let name = name.to_bytes();
     let rest = room.get_mut(len..len + name.len() + 2)?;
-    let slash: &[u8] = if name.is_empty() { b"" } else { b"/" };
-    rest[..slash.len()].copy_from_slice(slash);
-    rest[slash.len()..slash.len() + name.len()].copy_from_slice(name);
-    rest[slash.len() + name.len()] = 0;
+    rest[0] = b'/';
+    rest[1..1 + name.len()].copy_from_slice(name);
+    rest[1 + name.len()] = 0;
     room.starts_with(b"/").then_some(())
 }
 
@@ -343,11 +343,9 @@ mod tests {
         assert_eq!(at(open.as_raw_fd(), c"link", 0), inside("link"));
         assert_eq!(at(open.as_raw_fd(), c"link", AT_SYMLINK_NOFOLLOW), None);
         assert_eq!(at(open.as_raw_fd(), c"none", 0), None);
-        assert_eq!(at(file.as_raw_fd(), c"", AT_EMPTY_PATH), inside("file"));
+        assert_eq!(at(file.as_raw_fd(), c"", AT_EMPTY_PATH), None, "just that file");
         assert_eq!(at(file.as_raw_fd(), c"", 0), None);
         assert_eq!(at(-1, c"/bin/sh", 0), Some("/bin/sh".into()));
         assert_eq!(at(AT_FDCWD, c"a", 0), Some("a".into()));
-        fs::remove_file(folder.0.join("file")).unwrap();
-        assert_eq!(at(file.as_raw_fd(), c"", AT_EMPTY_PATH), None, "it has no name any more");
     }
 }

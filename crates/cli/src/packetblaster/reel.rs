@@ -7,7 +7,7 @@ pub const BATCH: usize = 128;
 
 /// Whatever frame is next, a whole batch lies behind it in one piece: the first frames follow the
 /// last one again. Without that, a capture of one packet would go one packet at a time, at a
-/// tenth of the speed.
+/// twentieth of the speed.
 pub struct Reel {
     packets: Vec<Packet>,
     frames: usize,

@@ -91,8 +91,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-    let empty = c"".as_ptr();
-    let path = |room: &mut Room| unsafe { programs::path_at(fd, empty, libc::AT_EMPTY_PATH, room) };
+    let path = |_: &mut Room| null();
     unsafe { exec(path, argv, envp, |argv, envp| next::fexecve(fd, argv, envp)) }
 }
 

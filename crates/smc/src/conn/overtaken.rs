@@ -57,20 +57,28 @@ impl Conn {
     /// as many of the ring's first bytes take their places, and they the ends of the ring. No
     /// cursor moves, so to the peer nothing has happened. A reset here would hit every connection
     /// that goes back to TCP, for a program that is spawned perhaps, while its reader is kept off
-    /// the processor in the middle of a receive.
+    /// the processor in the middle of a receive. False if there is no memory for it.
     #[cold]
-    pub(super) fn put_in_order(&self, rx: &Rx, mut into: Pieces, at: usize, early: usize) {
+    pub(super) fn put_in_order(&self, rx: &Rx, mut into: Pieces, at: usize, early: usize) -> bool {
         let w = self.window();
         let base = (w.my.load(Relaxed) as *mut u8).wrapping_add(HEADER_LEN as usize);
-        // SAFETY: our DMB has HEADER_LEN + size bytes, and the peer has said that it writes no more.
+        // SAFETY: our DMB has HEADER_LEN + size bytes. The peer has said that it writes no more; if it
+        // does, what it spoils is its own stream.
         let ring = unsafe { Ring::new(base, w.my_size.load(Relaxed)) };
-        let spans = ring.spans(&rx.cons, (rx.prod.pos - rx.cons.pos) as u32);
+        let unread = (rx.prod.pos - rx.cons.pos) as u32;
+        let spans = ring.spans(&rx.cons, unread);
         let mut queue = Vec::new();
+        // An allocation that fails otherwise ends the program.
+        if queue.try_reserve_exact(unread as usize).is_err() {
+            return false;
+        }
+        queue.resize(unread as usize, 0u8);
+        let mut to = queue.as_mut_slice();
         for (from, len) in spans {
-            let old = queue.len();
-            queue.resize(old + len as usize, 0u8);
+            let (part, rest) = to.split_at_mut(len as usize);
             // SAFETY: a part of the ring, and as many bytes of the queue.
-            unsafe { shm::copy(from, queue[old..].as_mut_ptr(), len as usize) };
+            unsafe { shm::copy(from, part.as_mut_ptr(), part.len()) };
+            to = rest;
         }
         into.skip(at);
         into.exchange(&mut queue, early);
@@ -81,5 +89,6 @@ impl Conn {
             unsafe { shm::copy(part.as_ptr(), to, part.len()) };
             from = rest;
         }
+        true
     }
 }

@@ -280,11 +280,12 @@ impl Conn {
                         }
                         got - doorbells
                     }
-                    Some((r, Overtakes::Early { doorbells, behind })) if into.is_some() => {
-                        if let Some(into) = into {
+                    Some((r, Overtakes::Early { doorbells, behind }))
+                        if into.is_some_and(|into| {
                             into.cut(behind, doorbells, got);
-                            self.put_in_order(rx, into, behind, got - doorbells - behind);
-                        }
+                            self.put_in_order(rx, into, behind, got - doorbells - behind)
+                        }) =>
+                    {
                         self.begin_ring(rx, n, r.min(n + u64::from(fix_bells(self.my()))));
                         got - doorbells
                     }

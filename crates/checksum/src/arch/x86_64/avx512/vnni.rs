@@ -16,7 +16,7 @@ const FEW: usize = 1536;
 /// Both must have the same length, 1 to `FEW` bytes.
 use copying::copy_few;
 
-super::frame!("avx512f,avx512bw,avx512vl,avx512vnni,bmi2", ".text.csum_vnni");
+super::frame!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2", ".text.csum_vnni");
 
 /// 4096 vectors: in the end a lane holds the sum of 16 words of each, which must stay below 2^32.
 const PIECE: usize = 2048 * VECTOR;
@@ -106,7 +106,7 @@ static SHORT: [u64; 3] = [u64::MAX, 0x0001_0001_8000_8000, 2 * 0x8000];
 
 /// Up to 64 bytes. In assembly for two reasons: registers above 15, after which no VZEROUPPER is
 /// needed, and constants as operands in memory.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2")]
 #[inline]
 fn short(data: &[u8], sum: u32) -> u32 {
     let (a, b): (u64, u64);

@@ -30,7 +30,7 @@ macro_rules! total {
 ///
 /// # Safety
 /// Both must have the same length, in these bounds.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2")]
 #[inline]
 pub unsafe fn copy_few(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
     // SAFETY: the caller's obligation, and the lengths.
@@ -48,7 +48,7 @@ pub unsafe fn copy_few(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 ///
 /// # Safety
 /// Both must have the same length, in these bounds.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2")]
 #[inline]
 unsafe fn one(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
     let mask = u64::MAX >> (source.len().wrapping_neg() % VECTOR);
@@ -75,7 +75,7 @@ unsafe fn one(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 ///
 /// # Safety
 /// Both must have the same length, in these bounds.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2")]
 #[inline]
 unsafe fn two(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
     let length = source.len();
@@ -112,7 +112,7 @@ unsafe fn two(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 ///
 /// # Safety
 /// Both must have the same length, in these bounds.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2")]
 #[inline]
 unsafe fn four(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
     let length = source.len();
@@ -166,7 +166,7 @@ unsafe fn four(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 ///
 /// # Safety
 /// Both must have the same length, in these bounds.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,bmi2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,bmi2")]
 #[inline]
 unsafe fn more(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
     let length = source.len();

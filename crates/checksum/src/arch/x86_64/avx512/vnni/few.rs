@@ -46,7 +46,7 @@ macro_rules! total {
 }
 
 /// 65 to 256 bytes: the first vector and the last are there.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 pub fn up_to_four(data: &[u8], sum: u32) -> u32 {
     let (end, mask) = last(data);
@@ -81,7 +81,7 @@ pub fn up_to_four(data: &[u8], sum: u32) -> u32 {
 }
 
 /// 257 to 576 bytes: the first four vectors and the last are there.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 pub fn up_to_nine(data: &[u8], sum: u32) -> u32 {
     let (end, mask) = last(data);
