@@ -189,10 +189,22 @@ fn redis_is_switched_off_drained_and_switched_on_under_traffic() {
 }
 
 /// Every byte of a stream in full flow is checked by who receives it, in both directions at once.
+/// How much a machine moves before it is told to drain is not known beforehand: a stream that was through by then showed
+/// nothing, and a longer one takes its place.
 fn streams_are_drained(c: &Case, driver: &str, device: &str) -> Result<(), system_tests::Skip> {
+    for gibibytes in [1u64, 4, 16] {
+        if stream_is_drained(c, driver, device, gibibytes << 30)? {
+            return Ok(());
+        }
+    }
+    panic!("{driver} {device}: 16 GiB each way were through before the drain");
+}
+
+/// Whether it was drained before its end.
+fn stream_is_drained(c: &Case, driver: &str, device: &str, bytes: u64) -> Result<bool, system_tests::Skip> {
     let program = compile("transfer")?;
     let port = Ports::Low.free();
-    let bytes = (2u64 << 30).to_string();
+    let bytes = bytes.to_string();
     let op = if driver == "lockstep" { "send" } else { "vec" };
     let start = |side: &str| {
         let mut command = Side::Run.command(&program);
@@ -202,18 +214,18 @@ fn streams_are_drained(c: &Case, driver: &str, device: &str) -> Result<(), syste
     };
     let mut server = c.serve("server", port, &mut start("server"));
     let mut client = c.start("client", &mut start("client"));
-    wait_for("upgraded", || modes(port, "").0 == 2);
+    wait_for("upgraded", || modes(port, "").0 == 2 || !client.running());
     let pid = server.pid().to_string();
     let text = said(&["off", "--drain", "--wait", "30"], 0);
     println!("{driver} {device} {pid}: {text}");
     assert!(text.contains("No connection is left"), "{text}");
-    assert!(client.running() && server.running(), "drained too late to show anything");
+    let in_full_flow = client.running() && server.running();
     for side in [&mut client, &mut server] {
         let text = side.success(secs(240));
         assert_eq!(text.lines().filter(|line| line.ends_with(" ok")).count(), 1, "{text}");
     }
     said(&["on"], 0);
-    Ok(())
+    Ok(in_full_flow)
 }
 
 #[test]
