@@ -56,22 +56,27 @@ SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if 
 MAIN_ROWS = pingpong,roundtrip,stream,rr,one-cpu,few-rr-1,few-rr-4,short,redis-get,nginx-wrk,nginx-wrk-500,nginx-close,few-haproxy-8,pgbench
 BASE = $(CARGO_TARGET_DIR)/bench-base.json
 
-.PHONY: all build raw demo bench-base bench-gate check quick torture check-guest check-system check-suites check-packages soak guest-kernel packages install uninstall \
+.PHONY: all build programs libraries raw demo bench-base bench-gate check quick torture check-guest check-system check-suites check-packages soak guest-kernel packages install uninstall \
 	deb rpm image release docs clean
 
 all: build
 
-build:
-	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
-	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
+# Each with a profile of its own, so with -j they are built at once: the end of a build is for one processor.
+build: programs libraries $(if $(RAW),raw)
 	install $(addprefix $(LIBRARY)/,$(LIBRARIES)) $(RELEASE)/
 	for name in csum rsocket; do ln -sf libshortwire_$$name.so $(RELEASE)/libshortwire_$$name.so.0 || exit; done
-	$(if $(RAW),$(MAKE) --no-print-directory raw)
 	$(DATED) $(RELEASE)/xtask generate --out $(GENERATED)
+
+programs:
+	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
+
+libraries:
+	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
 
 # Without libc and std, so its crates are built apart from all others.
 raw:
 	RUSTFLAGS="$(RUSTFLAGS) --cfg shortwire_raw" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/raw $(CARGO) build --profile library -p raw
+	mkdir -p $(RELEASE)
 	install $(CARGO_TARGET_DIR)/raw/library/shortwire-raw $(RELEASE)/
 
 demo: build

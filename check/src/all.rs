@@ -8,12 +8,13 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 
 use crate::cargo::{self, Binary};
 use crate::children::{self, Ended};
 use crate::isolate::Isolation;
-use crate::pool::{self, Pool};
+use crate::pool::{self, Pool, Share};
 use crate::screen::Screen;
 use crate::tally::{SKIP_MARK, Tally};
 use crate::{aarch64, publishing, target};
@@ -31,7 +32,7 @@ pub fn system(name: &str) -> Result<bool, String> {
     })
 }
 
-fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
+fn pooled(build: impl FnOnce(&Pool) + Send) -> Result<bool, String> {
     let screen = Screen::new();
     pool::sweep();
     let isolation = Isolation::probe();
@@ -43,10 +44,13 @@ fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
     screen.block(&format!("{} processors; {how}", crate::processors()));
     thread::scope(|scope| {
         for _ in 0..pool.width() {
-            scope.spawn(|| pool.work());
+            scope.spawn(|| pool.work(Share::All));
         }
-        build(&pool);
-        pool.building("");
+        for _ in 0..pool.width() / 2 {
+            scope.spawn(|| pool.work(Share::Sleepers));
+        }
+        // In a thread of its own: what it starts may be made to give way to the tests.
+        let _ = scope.spawn(|| build(&pool)).join();
         pool.close();
     });
     let sum = pool.finish();
@@ -61,26 +65,25 @@ fn pooled(build: impl FnOnce(&Pool)) -> Result<bool, String> {
     Ok(sum.failed == 0)
 }
 
-/// Programs whose tests mostly sleep. They come first, while other things are built.
-const SLEEPERS: &[&str] = &["review"];
-
-/// Builds everything, in the order in which most can run meanwhile: the system tests take longest,
-/// and what they need is built before all else; at once, since the end of either build is for one
-/// processor.
+/// Builds everything at once, since the end of a build is for one processor; first what the system
+/// tests need, which take longest.
 fn build(pool: &Pool) {
     one(pool, "format", cargo::command().args(["fmt", "--all", "--check"]));
     let mut make = Command::new(env::var_os("MAKE").unwrap_or_else(|| "make".into()));
-    make.current_dir(crate::root()).arg("build").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    make.current_dir(crate::root()).args(["-j", "build"]);
+    make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     thread::scope(|scope| {
-        let binaries = scope.spawn(|| tests(pool, "system tests", &["-p", "system-tests"], &[]));
-        if one(pool, "make build", &mut make) {
-            let mut binaries = binaries.join().unwrap_or_default();
-            binaries.sort_by_key(|binary| !SLEEPERS.contains(&binary.name.as_str()));
-            pool.add(binaries);
-        }
+        let (built, wait) = mpsc::channel();
+        scope.spawn(move || {
+            if one(pool, "make build", &mut make) {
+                pool.add(wait.recv().unwrap_or_default());
+            }
+        });
+        let _ = built.send(tests(pool, "system tests", &["-p", "system-tests"], &[]));
+        children::give_way();
+        pool.add(tests(pool, "unit tests", &["--workspace", "--exclude", "system-tests"], &[]));
+        lints_and_models(pool);
     });
-    pool.add(tests(pool, "unit tests", &["--workspace", "--exclude", "system-tests"], &[]));
-    lints_and_models(pool);
 }
 
 fn lints_and_models(pool: &Pool) {
@@ -137,7 +140,7 @@ pub const CLIPPY: &[&str] =
 
 /// A step that is one test.
 fn one(pool: &Pool, name: &str, command: &mut Command) -> bool {
-    pool.building(name);
+    pool.begin(name);
     let ended = children::run(command, None);
     // What was compiled is of interest only if it failed.
     let success = ended.success;
@@ -148,7 +151,7 @@ fn one(pool: &Pool, name: &str, command: &mut Command) -> bool {
 
 /// A step that runs tests and says how many.
 fn several(pool: &Pool, name: &str, command: &mut Command) {
-    pool.building(name);
+    pool.begin(name);
     let ended = children::run(command, None);
     let mut tally = Tally::of(ended.lines.iter().map(String::as_str));
     if !ended.success && tally.failed == 0 {
@@ -158,13 +161,13 @@ fn several(pool: &Pool, name: &str, command: &mut Command) {
 }
 
 /// Builds tests. What can be built is run, even if something cannot.
-fn tests(
+pub fn tests(
     pool: &Pool,
     name: &str,
     arguments: &[&str],
     environment: &[(&str, OsString)],
 ) -> Vec<Binary> {
-    pool.building(&format!("building {name}"));
+    pool.begin(&format!("building {name}"));
     let (ended, binaries) = cargo::build_tests(arguments, environment);
     let (lines, tally) = match ended.success {
         true => (Vec::new(), Tally::default()),

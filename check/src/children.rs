@@ -79,6 +79,13 @@ fn kill_group(group: i32) {
     unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
+/// What this thread starts from now on gets the processor where nothing else wants it, or nearly: a
+/// third of the share of what others start.
+pub fn give_way() {
+    // SAFETY: no memory is involved. The priority is one thread's, and its children's.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+}
+
 pub fn start(command: &mut Command) -> io::Result<Child> {
     let set = ending();
     command.stdin(Stdio::null()).process_group(0);

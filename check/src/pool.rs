@@ -1,11 +1,10 @@
-//! Several tests at once. Jobs come in while others run; then come those in virtual machines; what
-//! must be alone comes last.
+//! Several tests at once. Jobs come in while others run; those in virtual machines wait until nothing
+//! is built any more; what must be alone comes last.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::process::Command;
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::cargo::Binary;
@@ -20,9 +19,19 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// The module of tests that run when nothing else does.
 const ALONE: &str = "alone";
 
-/// The program whose tests are in emulated machines. Their time limits hold where compilers and a
-/// crowd of others do not keep those from the processors.
+/// The program whose tests are in virtual machines. Their time limits hold where compilers and others
+/// of their kind do not keep those from the processors.
 const MACHINES: &str = "guest";
+
+/// Programs whose tests mostly sleep: some run beside those that keep the processors busy.
+const SLEEPERS: &[&str] = &["review", "conformance", "sandbox"];
+
+/// Which jobs a thread takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    All,
+    Sleepers,
+}
 
 /// A program with tests, or one of its tests.
 struct Job {
@@ -47,16 +56,34 @@ struct Report {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
+    sleepers: VecDeque<Job>,
     machines: Vec<Job>,
+    machines_running: usize,
     alone: Vec<Job>,
     reports: Vec<Report>,
     running: BTreeSet<String>,
     /// What else is going on.
-    building: String,
+    building: BTreeSet<String>,
     known: usize,
     done: usize,
     closed: bool,
     sum: Tally,
+}
+
+impl State {
+    fn next(&mut self, share: Share) -> Option<Job> {
+        let others = if share == Share::All { self.waiting.pop_front() } else { None };
+        others.or_else(|| self.sleepers.pop_front())
+    }
+
+    /// One machine at a time beside other tests, and one for each processor behind them.
+    fn next_machine(&mut self, share: Share) -> Option<Job> {
+        let most = if self.waiting.is_empty() { crate::processors() } else { 1 };
+        let may = share == Share::All && self.closed && self.machines_running < most;
+        let job = if may { self.machines.pop() } else { None };
+        self.machines_running += usize::from(job.is_some());
+        job
+    }
 }
 
 pub struct Pool<'a> {
@@ -118,8 +145,10 @@ impl<'a> Pool<'a> {
                 continue;
             }
             let mut state = self.state();
-            let (number, machines) =
-                (state.reports.len(), binary.is_system_test() && binary.name == MACHINES);
+            let number = state.reports.len();
+            let is_one_of =
+                |names: &[&str]| binary.is_system_test() && names.contains(&binary.name.as_str());
+            let (machines, sleepers) = (is_one_of(&[MACHINES]), is_one_of(SLEEPERS));
             state.known += tests.len();
             state.reports.push(Report { binary, open: tests.len(), ended: Vec::new() });
             for test in tests {
@@ -127,6 +156,7 @@ impl<'a> Pool<'a> {
                 match () {
                     () if job.is_alone() => state.alone.push(job),
                     () if machines => state.machines.push(job),
+                    () if sleepers => state.sleepers.push_back(job),
                     () => state.waiting.push_back(job),
                 }
             }
@@ -140,8 +170,9 @@ impl<'a> Pool<'a> {
         self.changed.notify_all();
     }
 
-    pub fn building(&self, what: &str) {
-        self.state().building = what.to_string();
+    /// A step that is no test program has begun.
+    pub fn begin(&self, name: &str) {
+        self.state().building.insert(name.to_string());
         self.tell();
     }
 
@@ -153,45 +184,46 @@ impl<'a> Pool<'a> {
         }
         block += &format!("\n-- {name}: {} ({})", tally.closing_line(), ended.times());
         self.screen.block(&block);
-        self.state().sum.add(tally);
+        let mut state = self.state();
+        state.building.remove(name);
+        state.sum.add(tally);
     }
 
     /// Runs jobs until there are none and will be none. Several threads call it.
-    pub fn work(&self) {
+    pub fn work(&self, share: Share) {
         loop {
             let mut state = self.state();
-            let job = loop {
-                if let Some(job) = state.waiting.pop_front() {
-                    break job;
+            let (job, machine) = loop {
+                if let Some(job) = state.next_machine(share) {
+                    break (job, true);
                 }
-                if state.closed {
+                if let Some(job) = state.next(share) {
+                    break (job, false);
+                }
+                if state.closed && state.machines.is_empty() {
                     return;
                 }
                 state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
             };
             drop(state);
             self.perform(job);
+            if machine {
+                self.state().machines_running -= 1;
+                self.changed.notify_all();
+            }
         }
     }
 
-    /// Runs machines, one for each processor, and what must be alone, and gives all results.
+    /// Runs what must be alone, and gives all results.
     pub fn finish(self) -> Tally {
-        // Not in the condition of the loop, whose guard would be held over the job.
-        let run = |list: fn(&mut State) -> &mut Vec<Job>| {
-            loop {
-                let job = list(&mut self.state()).pop();
-                match job {
-                    Some(job) => self.perform(job),
-                    None => break,
-                }
+        loop {
+            // Not in a condition, whose guard would be held over the job.
+            let job = self.state().alone.pop();
+            match job {
+                Some(job) => self.perform(job),
+                None => break,
             }
-        };
-        thread::scope(|scope| {
-            for _ in 0..self.width().min(crate::processors()) {
-                scope.spawn(|| run(|state| &mut state.machines));
-            }
-        });
-        run(|state| &mut state.alone);
+        }
         self.screen.clear();
         self.state.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).sum
     }
@@ -230,11 +262,10 @@ impl<'a> Pool<'a> {
         if state.sum.failed > 0 {
             text += &format!(", {} failed", state.sum.failed);
         }
-        if !state.building.is_empty() {
-            text += &format!("; {}", state.building);
-        }
-        if !state.running.is_empty() {
-            text += &format!("; {}", state.running.iter().cloned().collect::<Vec<_>>().join(", "));
+        for names in [&state.building, &state.running] {
+            if !names.is_empty() {
+                text += &format!("; {}", names.iter().cloned().collect::<Vec<_>>().join(", "));
+            }
         }
         self.screen.progress(&text);
     }

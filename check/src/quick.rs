@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use crate::all::CLIPPY;
+use crate::all::{CLIPPY, tests};
 use crate::cargo::{self, Binary};
 use crate::children;
 use crate::isolate::Isolation;
-use crate::pool::{self, Pool};
+use crate::pool::{self, Pool, Share};
 use crate::screen::Screen;
 use crate::tally::Tally;
 
@@ -27,7 +27,7 @@ pub fn run() -> Result<bool, String> {
     let selection: Vec<&str> = named.iter().flat_map(|name| ["-p", name]).collect();
     thread::scope(|scope| {
         for _ in 0..pool.width() {
-            scope.spawn(|| pool.work());
+            scope.spawn(|| pool.work(Share::All));
         }
         let mut steps = vec![("format", vec!["fmt", "--all", "--check"])];
         if !selection.is_empty() {
@@ -41,22 +41,16 @@ pub fn run() -> Result<bool, String> {
             steps.push(("clippy", lints.chain(denied.iter().copied()).collect()));
         }
         for (name, arguments) in steps {
-            pool.building(name);
+            pool.begin(name);
             let ended = children::run(cargo::command().args(arguments), None);
             let tally = if ended.success { Tally::one_passed() } else { Tally::one_failed(name) };
             pool.step(name, &ended, tally);
         }
         if !selection.is_empty() {
-            pool.building("building tests");
-            let (ended, binaries) = cargo::build_tests(&selection, &[]);
-            if !ended.success {
-                pool.step("building tests", &ended, Tally::one_failed("building tests"));
-            }
-            pool.add(
-                binaries.into_iter().filter(|binary| !Binary::is_system_test(binary)).collect(),
-            );
+            let mut binaries = tests(&pool, "tests", &selection, &[]);
+            binaries.retain(|binary| !Binary::is_system_test(binary));
+            pool.add(binaries);
         }
-        pool.building("");
         pool.close();
     });
     let sum = pool.finish();

@@ -201,7 +201,12 @@ fn streams_are_drained(c: &Case, driver: &str, device: &str) -> Result<(), syste
 }
 
 /// Whether it was drained before its end.
-fn stream_is_drained(c: &Case, driver: &str, device: &str, bytes: u64) -> Result<bool, system_tests::Skip> {
+fn stream_is_drained(
+    c: &Case,
+    driver: &str,
+    device: &str,
+    bytes: u64,
+) -> Result<bool, system_tests::Skip> {
     let program = compile("transfer")?;
     let port = Ports::Low.free();
     let bytes = bytes.to_string();
