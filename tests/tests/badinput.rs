@@ -37,6 +37,31 @@ fn refused(c: &Case, args: &[&str], status: i32, words: &[&str]) {
 }
 
 #[test]
+fn a_full_disk_behind_standard_output_is_an_error() {
+    tool("full", |c| {
+        for args in [
+            &["info"][..],
+            &["info", "--json"],
+            &["ss"],
+            &["stats"],
+            &["config", "show"],
+            &["devices"],
+            &["linkgroups"],
+            &["ps"],
+            &["seid"],
+        ] {
+            let mut command = Command::new("sh");
+            command.args(["-c", "exec \"$@\" > /dev/full", "sh"]).arg(shortwire()).args(args);
+            let mut run = c.start("full", command.env_remove("LD_PRELOAD"));
+            let (status, said) = (run.wait(secs(20)), run.stderr());
+            let is_told = said.contains("No space left") && !said.contains("panicked");
+            assert!(status.code() == Some(1) && is_told, "{args:?}: {status}: {said}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn unknown_options_and_values() {
     tool("options", |c| {
         refused(c, &["run", "--no-such-option", "--", "true"], 125, &["--no-such-option"]);

@@ -71,11 +71,11 @@ pub fn run(args: &Broker) -> Result<ExitCode> {
     let listener =
         listener(args.listen).with_context(|| format!("cannot listen at {}", args.listen))?;
     signals::catch_interrupts();
-    println!(
+    terminal::outln!(
         "broker: {} bytes shared, listening at {}",
         lease.bar().size(),
         listener.local_addr()?
-    );
+    )?;
     std::io::stdout().flush()?;
 
     let mut calls: Vec<Call> = Vec::new();

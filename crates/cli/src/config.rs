@@ -35,22 +35,24 @@ fn check(args: &Check) -> Result<ExitCode> {
     if args.json {
         let files: Vec<_> = found.files.iter().map(|file| path(&file.path)).collect();
         let report = serde_json::json!({ "files": files, "problems": health.problems, "remarks": health.remarks });
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         for remark in health.problems.iter().chain(&health.remarks) {
-            println!("{remark}");
+            terminal::outln!("{remark}")?;
         }
         for file in &found.files {
             let name = path(&file.path);
             if !health.problems.iter().any(|remark| remark.file == name) {
-                println!("{}: {}", name.display(), count(file));
+                terminal::outln!("{}: {}", name.display(), count(file))?;
             }
         }
         if found.files.is_empty() && found.refused.is_empty() {
-            println!("There is no configuration file ({}).", looked_at(&places()));
+            terminal::outln!("There is no configuration file ({}).", looked_at(&places()))?;
         }
         if !health.problems.is_empty() {
-            println!("Programs that are started now stay on TCP, until this is corrected.");
+            terminal::outln!(
+                "Programs that are started now stay on TCP, until this is corrected."
+            )?;
         }
     }
     Ok(if health.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

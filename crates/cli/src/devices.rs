@@ -64,10 +64,13 @@ pub fn run(args: &Devices) -> Result<ExitCode> {
     let tables = snapshot(|_| true).tables;
     let devices = Kind::ALL.map(|kind| device(kind, &tables));
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "devices": devices }))?);
+        terminal::outln!(
+            "{}",
+            serde_json::to_string_pretty(&serde_json::json!({ "devices": devices }))?
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
-    print!("{}", table(&devices, screen::width()));
+    terminal::out!("{}", table(&devices, screen::width()))?;
     Ok(ExitCode::SUCCESS)
 }
 

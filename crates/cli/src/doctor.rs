@@ -63,9 +63,9 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
     };
     report.findings.extend(machine());
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", text(&report));
+        terminal::out!("{}", text(&report))?;
     }
     let stands_in_the_way = report.findings.iter().any(|finding| finding.level == Level::Obstacle);
     Ok(if stands_in_the_way { ExitCode::FAILURE } else { ExitCode::SUCCESS })

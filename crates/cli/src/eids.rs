@@ -203,11 +203,13 @@ pub fn ueid(args: &Ueid) -> Result<ExitCode> {
     let show = UeidCommand::Show { json: false };
     let enabled = match args.command.as_ref().unwrap_or(&show) {
         UeidCommand::Show { json: true } => {
-            println!("{}", serde_json::to_string_pretty(&eids)?);
+            terminal::outln!("{}", serde_json::to_string_pretty(&eids)?)?;
             return Ok(ExitCode::SUCCESS);
         }
         UeidCommand::Show { json: false } => {
-            eids.ueids.iter().for_each(|ueid| println!("{ueid}"));
+            for ueid in &eids.ueids {
+                terminal::outln!("{ueid}")?;
+            }
             return Ok(ExitCode::SUCCESS);
         }
         UeidCommand::Add { ueid } => eids.add(ueid).map(|()| false)?,
@@ -219,7 +221,7 @@ pub fn ueid(args: &Ueid) -> Result<ExitCode> {
     };
     write(&path, &eids)?;
     if enabled {
-        println!("The system's own EID is enabled again.");
+        terminal::outln!("The system's own EID is enabled again.")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -229,13 +231,13 @@ pub fn seid(args: &Seid) -> Result<ExitCode> {
     match args.command {
         None | Some(SeidCommand::Show { json: false }) => {
             let state = if eids.seid { "enabled" } else { "disabled" };
-            println!("{} [{state}]", Eid::LOOPBACK_SEID);
+            terminal::outln!("{} [{state}]", Eid::LOOPBACK_SEID)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(SeidCommand::Show { json: true }) => {
             let object =
                 serde_json::json!({ "seid": Eid::LOOPBACK_SEID.to_string(), "enabled": eids.seid });
-            println!("{}", serde_json::to_string_pretty(&object)?);
+            terminal::outln!("{}", serde_json::to_string_pretty(&object)?)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(SeidCommand::Enable) => eids.seid = true,

@@ -181,13 +181,13 @@ fn each(which: &Which, act: impl Fn(&str) -> Result<Outcome>) -> Result<ExitCode
         });
         failed |= outcome.done == "refused";
         if !which.json {
-            print!("{}", text(&outcome, which.dry_run));
+            terminal::out!("{}", text(&outcome, which.dry_run))?;
         }
         outcomes.push(outcome);
     }
     if which.json {
         let all = serde_json::json!({ "dry_run": which.dry_run, "subjects": outcomes });
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&all)?)?;
     }
     let changed = outcomes.iter().any(|outcome| outcome.next.is_some());
     if changed && !which.dry_run && !reload(which) {

@@ -68,7 +68,7 @@ const VERSION: u32 = 1;
 
 pub fn run(args: &Gain) -> Result<ExitCode> {
     if args.measure {
-        println!("{}", serde_json::to_string(&cost::here()?)?);
+        terminal::outln!("{}", serde_json::to_string(&cost::here()?)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let folder = tempfile::Builder::new().prefix("shortwire-gain-").tempdir()?;

@@ -78,9 +78,9 @@ pub fn run(args: &Info) -> Result<ExitCode> {
         features: features(),
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", text(&report));
+        terminal::out!("{}", text(&report))?;
     }
     Ok(if report.library.loads { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -46,10 +46,16 @@ pub fn run(args: &Linkgroups) -> Result<ExitCode> {
         .filter(|g| wanted.is_none_or(|id| id == g.id))
         .collect();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "linkgroups": groups }))?);
+        terminal::outln!(
+            "{}",
+            serde_json::to_string_pretty(&serde_json::json!({ "linkgroups": groups }))?
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
-    print!("{}", if args.details { blocks(&groups) } else { table(&groups, screen::width()) });
+    terminal::out!(
+        "{}",
+        if args.details { blocks(&groups) } else { table(&groups, screen::width()) }
+    )?;
     if groups.is_empty() {
         eprintln!("No link groups of programs under `shortwire run`.");
     }

@@ -82,7 +82,7 @@ pub fn off(args: &Off) -> Result<ExitCode> {
     if args.pid.is_none() {
         let path = file();
         make(&path)?;
-        println!("Shortwire is off for {} ({}).", whom(), path.display());
+        terminal::outln!("Shortwire is off for {} ({}).", whom(), path.display())?;
     }
     let wanted = |table: &Table| is_wanted(args.pid, table);
     let before = if args.drain { drain::count(wanted) } else { 0 };
@@ -91,7 +91,7 @@ pub fn off(args: &Off) -> Result<ExitCode> {
     if !args.drain {
         return Ok(outcome(untold == 0));
     }
-    let left = drain::run(Duration::from_secs(args.wait.into()), before, wanted);
+    let left = drain::run(Duration::from_secs(args.wait.into()), before, wanted)?;
     Ok(outcome(untold == 0 && left == 0))
 }
 
@@ -122,7 +122,7 @@ pub fn on(args: &On) -> Result<ExitCode> {
         (!files::is_for(table.uid)).then_some(table.removed & !(OFF | DRAIN))
     })?;
     if args.pid.is_none() {
-        println!("Shortwire is on for {}.", whom());
+        terminal::outln!("Shortwire is on for {}.", whom())?;
     }
     Ok(outcome(untold == 0))
 }

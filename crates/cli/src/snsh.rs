@@ -97,7 +97,7 @@ const INTERRUPTED: u8 = 130;
 
 pub fn run(args: &Snsh) -> Result<ExitCode> {
     if args.apps {
-        list_apps();
+        list_apps()?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.script.is_none()
@@ -184,8 +184,9 @@ fn parse_memory(text: &str) -> Result<u64, String> {
     }
 }
 
-fn list_apps() {
+fn list_apps() -> Result<()> {
     for kind in engine::Registry::standard().kinds() {
-        println!("{:16} {}", kind.name, kind.about);
+        terminal::outln!("{:16} {}", kind.name, kind.about)?;
     }
+    Ok(())
 }

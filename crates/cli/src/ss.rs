@@ -116,15 +116,15 @@ pub fn run(args: &Ss) -> Result<ExitCode> {
         let object = serde_json::json!({
             "version": VERSION, "connections": snapshot.connections, "summary": summary,
         });
-        println!("{}", serde_json::to_string_pretty(&object)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&object)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let width = if args.wide { None } else { screen::width() };
     if !args.summary && !snapshot.connections.is_empty() {
-        print!("{}", table::text(&snapshot.connections, args, width));
-        println!();
+        terminal::out!("{}", table::text(&snapshot.connections, args, width))?;
+        terminal::outln!("")?;
     }
-    print!("{}", wrapped(&summary.text(), width, ""));
+    terminal::out!("{}", wrapped(&summary.text(), width, ""))?;
     if snapshot.connections.is_empty() && args.filter.is_empty() {
         let rest = if args.listening || args.all { "" } else { " (-a also shows listeners)" };
         eprintln!("No connections of programs under `shortwire run`{rest}.");

@@ -102,9 +102,9 @@ pub fn run(args: &Stats) -> Result<ExitCode> {
         object["by_program"] = serde_json::to_value(by_program(&tables, &kept))?;
         let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
         let object = serde_json::json!({ "version": VERSION, "time": time, "SMCD": object });
-        println!("{}", serde_json::to_string_pretty(&object)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&object)?)?;
     } else {
-        print!("{}", text(&sum, args.details));
+        terminal::out!("{}", text(&sum, args.details))?;
         if tables.is_empty() && kept.is_empty() && !kept::is_wanted(own) {
             eprintln!(
                 "No program under `shortwire run` has used TCP; its counters live as long as it does (see --keep)."

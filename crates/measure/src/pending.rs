@@ -15,10 +15,12 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Finds out at once whether `path` can be written.
+    /// Finds out at once whether `path` can be written. Where it is a link, what that leads to is
+    /// replaced, not the link; what is no ordinary file is left alone.
     pub fn create(path: &Path) -> Result<Pending> {
         let is_other = fs::metadata(path).is_ok_and(|there| !there.is_file());
         ensure!(!is_other, "cannot write {}: it is no ordinary file", path.display());
+        let path = &fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file = tempfile::Builder::new()
@@ -36,6 +38,12 @@ impl Pending {
                 .with_context(|| format!("cannot make the directory {}", parent.display()))?;
         }
         Pending::create(path)
+    }
+
+    /// For every user to read, whatever the umask says.
+    pub fn for_all(self) -> Result<Pending> {
+        self.file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+        Ok(self)
     }
 
     pub fn commit(mut self, content: &[u8]) -> Result<()> {
@@ -72,11 +80,22 @@ mod tests {
     }
 
     #[test]
+    fn a_link_stays_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        Pending::create(&link).unwrap().commit(b"new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+    }
+
+    #[test]
     fn a_place_that_cannot_be_written_is_told_at_once() {
         let error = Pending::create(Path::new("/nonexistent/curves.svg")).err().unwrap();
         assert!(error.to_string().contains("/nonexistent/curves.svg"));
         // It would be put in the place of the device.
-        let error = Pending::create(Path::new("/dev/null")).err().unwrap();
+        let error = Pending::create(Path::new("/dev/full")).err().unwrap();
         assert!(error.to_string().contains("no ordinary file"), "{error}");
     }
 }

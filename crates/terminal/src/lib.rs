@@ -2,6 +2,7 @@
 //! tables, Ctrl-C, typos.
 
 pub mod near;
+pub mod output;
 pub mod screen;
 pub mod signals;
 pub mod table;

@@ -75,9 +75,9 @@ pub fn run(args: &Show) -> Result<ExitCode> {
     report.tcp |= !problems.is_empty();
     (report.problems, report.remarks) = (problems, remarks);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", text(&report, &who.places));
+        terminal::out!("{}", text(&report, &who.places))?;
     }
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

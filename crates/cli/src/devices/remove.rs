@@ -47,7 +47,7 @@ pub fn run(device: Device, pid: Option<u32>) -> Result<ExitCode> {
         let names = names(table);
         tell(table, table.removed | kind.bit())
             .with_context(|| format!("cannot take {} from {names}", kind.name()))?;
-        println!("{} is gone from {names}", kind.name());
+        terminal::outln!("{} is gone from {names}", kind.name())?;
     }
     for look in 0..LOOKS {
         if look > 0 {

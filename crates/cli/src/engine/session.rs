@@ -198,24 +198,29 @@ impl<'a> Session<'a> {
             |part| self.args.report.contains(&part) && !self.args.report.contains(&Report::None);
         let (load, links, apps) = (wants(Report::Load), wants(Report::Links), wants(Report::Apps));
         let passed = self.began.elapsed();
+        let mut text = String::new();
         if load {
             let after = self.load();
             let breaths = after.breaths.saturating_sub(self.before.breaths);
-            println!(
-                "{}",
-                report::load(passed, breaths, self.before.pool, after.pool, self.sleep())
-            );
+            text += &report::load(passed, breaths, self.before.pool, after.pool, self.sleep());
+            text.push('\n');
         }
         if links {
-            print!("{}", report::links(self.threads.links().into_iter()));
+            text += &report::links(self.threads.links().into_iter());
         }
         if apps {
             let parts = self.threads.ask_all(|engine| engine.report_apps());
-            let lines = parts.values().flat_map(|part| part.lines().skip(1));
-            println!("apps report:\n{}", lines.collect::<Vec<_>>().join("\n"));
+            text += "apps report:\n";
+            for line in parts.values().flat_map(|part| part.lines().skip(1)) {
+                text += line;
+                text.push('\n');
+            }
         }
         let failed = self.failed();
-        if let Err(error) = self.threads.stop() {
+        let stopped = self.threads.stop();
+        // Only now: it fails where nobody reads any more.
+        terminal::out!("{text}")?;
+        if let Err(error) = stopped {
             bail!("{error}");
         }
         if !failed.is_empty() {

@@ -1,34 +1,20 @@
 //! A file that its readers always see whole.
 
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use measure::pending::Pending;
 
-/// Written beside the file, under a name that node_exporter does not read, and renamed.
+/// Written beside the file, under a name that node_exporter does not read, and renamed. It is for
+/// node_exporter, who is another user.
 pub fn write(path: &Path, text: &str) -> Result<()> {
-    let folder = path
-        .parent()
-        .filter(|folder| *folder != Path::new(""))
-        .map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-    let mut file = tempfile::Builder::new()
-        .prefix(".shortwire-")
-        .suffix(".tmp")
-        .tempfile_in(&folder)
-        .with_context(|| format!("cannot make a file in {}", folder.display()))?;
-    file.write_all(text.as_bytes())?;
-    // node_exporter is another user.
-    // By the file, not its name: the folder may be theirs, and another file there by now.
-    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-    file.persist(path)?;
-    Ok(())
+    Pending::create(path)?.for_all()?.commit(text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

@@ -36,7 +36,7 @@ pub fn count(wanted: impl Fn(&Table) -> bool) -> usize {
 
 /// Until none is left, or the time is over; how many are left. So many were there before programs
 /// were told: a busy one has gone back when it is first looked at.
-pub fn run(wait: Duration, before: usize, wanted: impl Fn(&Table) -> bool) -> usize {
+pub fn run(wait: Duration, before: usize, wanted: impl Fn(&Table) -> bool) -> Result<usize> {
     let begun = Instant::now();
     let mut told = begun;
     let mut most = before;
@@ -45,14 +45,14 @@ pub fn run(wait: Duration, before: usize, wanted: impl Fn(&Table) -> bool) -> us
         let left: usize = tables.iter().map(|table| through_memory(table).count()).sum();
         most = most.max(left);
         if left == 0 {
-            println!(
+            terminal::outln!(
                 "No connection is left in shared memory ({most} were: they are back on TCP, or closed)."
-            );
-            return 0;
+            )?;
+            return Ok(0);
         }
         if begun.elapsed() >= wait {
-            tell(&tables);
-            return left;
+            tell(&tables)?;
+            return Ok(left);
         }
         if told.elapsed() >= TOLD && std::io::stderr().is_terminal() {
             told = Instant::now();
@@ -71,15 +71,16 @@ fn through_memory(table: &Table) -> impl Iterator<Item = &Conn> {
     table.live().filter(|conn| conn.needs_device() && !conn.is_back())
 }
 
-fn tell(tables: &[Table]) {
+fn tell(tables: &[Table]) -> Result<()> {
     let mut left: BTreeMap<String, usize> = BTreeMap::new();
     for table in tables {
         *left.entry(names(table)).or_default() += through_memory(table).count();
     }
     for (names, count) in left.into_iter().filter(|(_, count)| *count > 0) {
         let s = if count == 1 { "" } else { "s" };
-        println!("{count} connection{s} of {names}: back on TCP when used next");
+        terminal::outln!("{count} connection{s} of {names}: back on TCP when used next")?;
     }
+    Ok(())
 }
 
 /// Makes the threads of a process that sleep in epoll look at their connections.

@@ -32,9 +32,9 @@ pub fn run(ours: &Ours, namespace: &str, as_json: bool) -> Result<ExitCode> {
             "patch": change.patch,
             "pod": change.pod,
         });
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&all)?)?;
     } else {
-        print!("{}", words(&change, namespace)?);
+        terminal::out!("{}", words(&change, namespace)?)?;
     }
     Ok(ExitCode::SUCCESS)
 }

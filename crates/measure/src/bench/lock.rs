@@ -213,9 +213,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let names: Vec<_> = locks.iter().map(|lock| lock.name()).collect();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&object(&rows, &names, &machine))?);
+        terminal::outln!("{}", serde_json::to_string_pretty(&object(&rows, &names, &machine))?)?;
     } else {
-        print!("{}", text(&rows, &names, &machine));
+        terminal::out!("{}", text(&rows, &names, &machine))?;
     }
     Ok(ExitCode::SUCCESS)
 }

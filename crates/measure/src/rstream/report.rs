@@ -76,9 +76,9 @@ impl Report {
 
     pub fn print(&self) -> Result<()> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&self.object())?);
+            terminal::outln!("{}", serde_json::to_string_pretty(&self.object())?)?;
         } else {
-            print!("{}", self.text());
+            terminal::out!("{}", self.text())?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ pub fn run(args: &Rstream) -> Result<()> {
     let listener = Listener::bind((args.bind.as_str(), args.port), args.transport, args)
         .with_context(place)?;
     // The parent of a server beside it reads this line.
-    println!("listening on {} port {}", args.bind, listener.port()?);
+    terminal::outln!("listening on {} port {}", args.bind, listener.port()?)?;
     std::io::stdout().flush()?;
     loop {
         let wire = listener.accept(args.mode)?;
