@@ -1,18 +1,22 @@
 /*
- * fault server PORT CONNS [survive]    serves that many connections, one after the other
- * fault client PORT CONNS [survive]    makes them
+ * fault server PORT CONNS [survive|handler]    serves that many connections, one after the other
+ * fault client PORT CONNS [survive|handler]    makes them
  *
  * Each connection carries checked bytes both ways: single exchanges, then bulk, then an orderly end. After the last one
- * the program says what it holds. With "survive" an end of the connection as TCP shows it is no error.
+ * the program says what it holds. With "survive" an end of the connection as TCP shows it is no error. With "handler"
+ * SIGUSR1 may come at any time: its handler uses the connection, too, and sends a mark, which the other end leaves out.
  */
 #include "common.h"
 #include <dirent.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
 enum { ROUNDS = 30, BULK = 200000 };
-static int survive, set = -1, listener = -1;
+enum { MARK = 0xff };
+static int survive, handler, set = -1, listener = -1;
+static volatile int current = -1;
 static jmp_buf lost;
 
 static void gone(const char *what)
@@ -34,10 +38,42 @@ static void await(int fd, uint32_t events)
         die("nothing comes");
 }
 
+/* With a handler no byte of the stream is a mark. */
+static void plain_bytes(unsigned char *buf, size_t len)
+{
+    for (size_t i = 0; handler && i < len; i++)
+        buf[i] &= 0x7f;
+}
+
+/* Leaves the marks out; how much is left. */
+static size_t unmarked(unsigned char *buf, size_t len)
+{
+    size_t to = 0;
+    for (size_t i = 0; i < len; i++)
+        if (!handler || buf[i] != MARK)
+            buf[to++] = buf[i];
+    return to;
+}
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    int fd = current, before = errno;
+    unsigned char mark = MARK, next;
+    if (fd >= 0) {
+        (void)!send(fd, &mark, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)!recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+        struct pollfd p = { .fd = fd, .events = POLLIN | POLLOUT };
+        poll(&p, 1, 0);
+    }
+    errno = before;
+}
+
 static void put(int fd, uint64_t seed, uint64_t from, size_t len)
 {
-    static char buf[BULK];
+    static unsigned char buf[BULK];
     fill(buf, seed, from, len);
+    plain_bytes(buf, len);
     for (size_t at = 0; at < len;) {
         ssize_t n = send(fd, buf + at, len - at, MSG_NOSIGNAL);
         if (n < 0 && errno == EAGAIN && set >= 0)
@@ -51,7 +87,7 @@ static void put(int fd, uint64_t seed, uint64_t from, size_t len)
 
 static void get(int fd, uint64_t seed, size_t len)
 {
-    static char buf[BULK];
+    static unsigned char buf[BULK], wanted[BULK];
     for (size_t at = 0; at < len;) {
         ssize_t n = recv(fd, buf, len - at, 0);
         if (n < 0 && errno == EAGAIN && set >= 0) {
@@ -63,17 +99,22 @@ static void get(int fd, uint64_t seed, size_t len)
                 errno = 0;
             gone("recv");
         }
-        check(buf, seed, at, n, "fault");
+        n = unmarked(buf, n);
+        fill(wanted, seed, at, n);
+        plain_bytes(wanted, n);
+        if (memcmp(buf, wanted, n) != 0)
+            die("wrong bytes within %zd behind offset %zu of %zu", n, at, len);
         at += n;
     }
 }
 
 static void the_end(int fd)
 {
-    char extra;
+    unsigned char extra;
     ssize_t n;
-    while ((n = recv(fd, &extra, 1, 0)) < 0 && errno == EAGAIN && set >= 0)
-        await(fd, EPOLLIN);
+    while (((n = recv(fd, &extra, 1, 0)) == 1 && unmarked(&extra, 1) == 0) || (n < 0 && errno == EAGAIN && set >= 0))
+        if (n < 0)
+            await(fd, EPOLLIN);
     if (n > 0)
         die("bytes behind the end");
     if (n < 0)
@@ -147,14 +188,15 @@ static int begin(int is_server, int port)
 }
 
 /* The client says which of its connections it is: after a death the two would count differently. */
-static void whole(int fd, int is_server, uint32_t number)
+static void whole(int fd, int is_server, unsigned char number)
 {
     ssize_t n;
     if (!is_server)
-        n = send(fd, &number, sizeof number, MSG_NOSIGNAL);
+        n = send(fd, &number, 1, MSG_NOSIGNAL);
     else
-        while ((n = recv(fd, &number, sizeof number, 0)) < 0 && errno == EAGAIN)
-            await(fd, EPOLLIN);
+        while (((n = recv(fd, &number, 1, 0)) == 1 && unmarked(&number, 1) == 0) || (n < 0 && errno == EAGAIN))
+            if (n < 0)
+                await(fd, EPOLLIN);
     if (n == 0)
         errno = 0;
     if (n <= 0)
@@ -168,18 +210,23 @@ int main(int argc, char **argv)
         die("usage: fault server|client PORT CONNS [survive]");
     static int is_server, port, conns, i, fd;
     is_server = strcmp(argv[1], "server") == 0, port = atoi(argv[2]), conns = atoi(argv[3]);
-    survive = argc > 4;
+    survive = argc > 4 && strcmp(argv[4], "survive") == 0;
+    handler = argc > 4 && strcmp(argv[4], "handler") == 0;
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    if (handler)
+        MUST(sigaction(SIGUSR1, &action, NULL));
     limit_life(60);
     if (is_server) {
         listener = listen_on(port);
         set = MUST(epoll_create1(EPOLL_CLOEXEC));
     }
     for (i = 0; i < conns; i++) {
-        fd = begin(is_server, port);
+        current = fd = begin(is_server, port);
         if (setjmp(lost) == 0)
             whole(fd, is_server, i);
         else
             printf("lost %d\n", i);
+        current = -1;
         close(fd);
     }
     static int pipes, sets, files;

@@ -147,10 +147,21 @@ impl<const SHARED: bool> FastLock<SHARED> {
         if cfg!(shortwire_raw) {
             return false;
         }
+        // A handler that came between taking the lock and the note of the frame must not judge by
+        // the frame of the last owner, and so take the lock from the one that it has interrupted.
+        let owner = self.frame.load(Ordering::Relaxed);
         // A handler lies deeper, behind the frame that the kernel has made for it, and on a stack
         // of its own anywhere.
-        self.frame.load(Ordering::Relaxed).wrapping_sub(frame).cast_signed() < SIGNAL_FRAME
+        owner != 0
+            && owner.wrapping_sub(frame).cast_signed() < SIGNAL_FRAME
             && !on_signal_stack()
+    }
+
+    /// Whether its owner is a thread that has died.
+    #[cold]
+    pub fn is_abandoned(&self) -> bool {
+        let owner = self.word.load(Ordering::Relaxed) & !WAITERS;
+        owner != 0 && !Self::owner_lives(owner)
     }
 
     /// Whether anybody does.
@@ -164,6 +175,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
     /// # Safety
     /// No other thread uses the lock: for the child of a fork, which has only one.
     pub unsafe fn reset(&self) {
+        self.frame.store(0, Ordering::Relaxed);
         self.word.store(0, Ordering::Relaxed);
     }
 
@@ -238,6 +250,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
     #[inline]
     fn unlock(&self) {
         let me = thread::thread_id();
+        self.frame.store(0, Ordering::Relaxed);
         // SYNC: lock. Pairs with the acquire of whoever takes it next.
         if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
             self.unlock_contended(me);

@@ -342,6 +342,16 @@ impl Conn {
         Ok(held)
     }
 
+    /// Takes the lock of the receiving side if nobody is inside who lives.
+    fn try_lock_rx(&self) -> Option<Held<'_, Rx>> {
+        let size = || self.window().my_size.load(Relaxed);
+        let (held, left) = self.rx.state.try_lock_recovering(size)?;
+        if left {
+            self.rx.word.store(held.cons.wire(), Relaxed);
+        }
+        Some(held)
+    }
+
     /// Takes the lock of the sending side.
     #[inline(always)]
     fn lock_tx(&self) -> Result<Held<'_, Tx>, Reentered> {

@@ -25,6 +25,8 @@ pub enum Fault {
     Kill,
     /// The process is stopped before it for a while.
     Stop,
+    /// A signal comes before it, whose handler uses the connection.
+    Signal,
     /// Every call of this number fails with this errno, as seccomp or a security module would have
     /// it.
     Forbid(i64, i32),
@@ -154,8 +156,13 @@ pub fn inject(command: &mut Command, at: usize, fault: Fault) -> Watcher {
     let (said, say) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let (go, let_go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let (to, from, steps) = (say.as_raw_fd(), go.as_raw_fd(), filter());
-    // SAFETY: system calls only.
-    unsafe { command.pre_exec(move || install(&steps, to, from)) };
+    // SAFETY: system calls only. Until the program has a handler the signal does nothing.
+    unsafe {
+        command.pre_exec(move || {
+            libc::signal(libc::SIGUSR1, libc::SIG_IGN);
+            install(&steps, to, from)
+        })
+    };
     let seen = Arc::new(Mutex::new(Seen::default()));
     let notes = seen.clone();
     let thread = std::thread::spawn(move || {
@@ -268,6 +275,8 @@ fn strike(pid: i32, call: i64, at: usize, fault: Fault, notes: &Mutex<Seen>) -> 
             // Long enough for the peer to do all that it can do alone.
             sleep(millis(5));
         }
+        // The call begins anew behind the handler.
+        Fault::Signal => drop(kill_process(process, Signal::USR1)),
         Fault::Fail(_) => return Some(errno),
         Fault::None | Fault::Forbid(..) | Fault::Ban(..) => {}
     }

@@ -102,7 +102,11 @@ struct Run {
 /// One run of server and client with the fault on one side.
 fn run(c: &Case, ports: Ports, on_server: bool, at: usize, fault: Fault) -> Result<Run, Skip> {
     let (port, dies) = (ports.free(), fault == Fault::Kill);
-    let rest = if dies { &[CONNS, "survive"][..] } else { &[CONNS] };
+    let rest = match fault {
+        Fault::Kill => &[CONNS, "survive"][..],
+        Fault::Signal => &[CONNS, "handler"],
+        _ => &[CONNS],
+    };
     let (mut server, mut client) = (program("server", port, rest)?, program("client", port, rest)?);
     let watcher = inject(if on_server { &mut server } else { &mut client }, at, fault);
     let mut server = c.start("server", &mut server);
@@ -279,6 +283,13 @@ fn a_sandbox_is_entered_before_each_call() {
 fn killed_before_each_call() {
     walk("kill-server", Ports::Low, true, &[Fault::Kill], 2);
     walk("kill-client", Ports::Low, false, &[Fault::Kill], 2);
+}
+
+/// A handler that sends, looks and peeks on the connection that it has interrupted.
+#[test]
+fn a_handler_comes_before_each_call() {
+    walk("handler-server", Ports::Low, true, &[Fault::Signal], 1);
+    walk("handler-client", Ports::Low, false, &[Fault::Signal], 1);
 }
 
 #[test]

@@ -73,6 +73,18 @@ impl<T: Repair> Locked<T> {
         self.lock.try_lock().map(|guard| Held { _guard: guard, state: self.state.get() })
     }
 
+    /// The state, if nobody is inside who lives; whether it was repaired as by `lock`.
+    pub fn try_lock_recovering(
+        &self,
+        size: impl FnOnce() -> u32,
+    ) -> Option<(Held<'_, T>, bool)> {
+        match self.try_lock() {
+            Some(held) => Some((held, false)),
+            None if self.lock.is_abandoned() => self.lock(size).ok(),
+            None => None,
+        }
+    }
+
     /// The state, if nobody is inside, for a section whose frame lies `nearer` (see
     /// [`FastLock::try_lock_near`]).
     #[inline(always)]

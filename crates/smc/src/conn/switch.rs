@@ -7,6 +7,7 @@ use super::reach::{Reach, each};
 use super::receiver::UNKNOWN;
 use super::*;
 use crate::inet::{Received, TcpInfo, received, received_while_alone};
+use crate::sys::SignalsHeld;
 
 impl Conn {
     /// Moves our sends to the ring if that is possible now. Not once the peer has ended its stream:
@@ -23,7 +24,11 @@ impl Conn {
         if self.is_recalled() {
             self.flush_takeback(fd);
         }
-        let Some(_held) = self.tx.state.try_lock() else { return false };
+        // A handler that sends in the middle of the switch would wait for the switch, and so for the
+        // thread that it has interrupted; one that jumps would leave the switch to nobody.
+        let _quiet = SignalsHeld::new();
+        let size = || self.window().peer_size.load(Relaxed);
+        let Some(_held) = self.tx.state.try_lock_recovering(size) else { return false };
         self.switch_locked(fd, suits)
     }
 
@@ -261,6 +266,7 @@ impl Conn {
             // `switch_due` saw it.
             return got;
         }
+        let _quiet = SignalsHeld::new();
         let payload = match (self.lock_rx(), self.switch_offset()) {
             (Ok(mut held), Some(n)) => {
                 let rx = &mut *held;
@@ -338,7 +344,10 @@ impl Conn {
             self.phase.turn_receives(|at| if at == Receives::Ready { at.back() } else { at });
             return false;
         }
-        let Some(mut held) = self.rx.state.try_lock() else { return false };
+        // As in `switch_tx`. The process that was in the middle of it may have been killed, too: a
+        // child that shares the connection.
+        let _quiet = SignalsHeld::new();
+        let Some(mut held) = self.try_lock_rx() else { return false };
         let mut ok = false;
         if begin_receive_switch(&self.phase, &self.rx.kernel)
             && let Some(n) = self.switch_offset()
