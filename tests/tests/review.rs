@@ -106,6 +106,8 @@ programs! {
     rights_that_are_given_up = "lost_rights" DEFAULT AT_ONCE ISM;
     programs_that_are_spawned_beside_traffic = "spawns" DEFAULT AT_ONCE ISM;
     a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
+    polls_beside_what_is_left_unread = "left_unread" DEFAULT AT_ONCE ISM;
+    a_return_to_tcp_under_a_sleep_for_room = "returns_under_space" DEFAULT AT_ONCE ISM;
     changes_of_sets_beside_closes_forks_and_handlers = "epoll_ctl_races" DEFAULT AT_ONCE ISM;
 }
 

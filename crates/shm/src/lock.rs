@@ -152,9 +152,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
         let owner = self.frame.load(Ordering::Relaxed);
         // A handler lies deeper, behind the frame that the kernel has made for it, and on a stack
         // of its own anywhere.
-        owner != 0
-            && owner.wrapping_sub(frame).cast_signed() < SIGNAL_FRAME
-            && !on_signal_stack()
+        owner != 0 && owner.wrapping_sub(frame).cast_signed() < SIGNAL_FRAME && !on_signal_stack()
     }
 
     /// Whether its owner is a thread that has died.

@@ -209,6 +209,7 @@ fn first_remote(list: &[pollfd]) -> Option<&'static Conn> {
 fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
     let (mut silent, mut held) = (false, false);
     let mut covered = Vec::new();
+    let mut counted = Vec::new();
     if let Some(bell) = &mut bell {
         // As many as have a seat for data (`Asleep::on`).
         let conns = list.iter().filter(|p| p.events as u16 as u32 & IN != 0);
@@ -216,6 +217,10 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
         covered.extend(conns.filter_map(|p| fds::existing(p.fd)));
         bell.only_on(&covered);
         covered.retain(|port| bell.covers(*port));
+        // Before the bell is armed: a doorbell counted afterwards may answer this very arm, for data
+        // that another thread has read since. Taken off as stale, it would leave us asleep with no
+        // arm outstanding.
+        counted.extend(covered.iter().map(|port| port.conn.doorbells_seen()));
         bell.arm();
     }
     for p in list {
@@ -223,8 +228,9 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
             Watched::Conn(c) => {
                 let want = p.events as u16 as u32;
                 held |= c.is_unarmed();
-                let seen = c.doorbells_seen();
-                if !covered.iter().any(|port| core::ptr::eq(port.conn, c)) {
+                let place = covered.iter().position(|port| core::ptr::eq(port.conn, c));
+                let seen = place.map_or_else(|| c.doorbells_seen(), |at| counted[at]);
+                if place.is_none() {
                     c.arm_data();
                 }
                 if want & OUT != 0 && c.sends_on_ring() {
@@ -295,10 +301,14 @@ unsafe fn ask(
             if c.short_of_mark(p.fd) {
                 k.events &= !libc::POLLIN;
             }
-            if p.events as u16 as u32 & (IN | RDHUP) == 0 && c.space_is_silent() {
-                // The kernel would report the peer's end for ever; `arm` has seen to it that we
-                // look by ourselves.
-                k.events &= !(libc::POLLIN | libc::POLLRDHUP);
+            let want = p.events as u16 as u32;
+            if want & IN == 0 && c.space_is_silent() {
+                // The kernel would report payload that is left there, or the peer's end, for ever;
+                // `arm` has seen to it that we look by ourselves.
+                k.events &= !libc::POLLIN;
+                if want & RDHUP == 0 {
+                    k.events &= !libc::POLLRDHUP;
+                }
             }
             if !ph.sends_on_ring() {
                 k.events |= p.events & (OUT as i16);

@@ -78,7 +78,7 @@ fn transmit_own(
             // through the ring.
             settle(port);
             c.freeze();
-            c.leave_tx();
+            c.leave_tx(port.fd, true);
             c.identity.reason.store(why, Relaxed);
             if let Some(t) = smc::table::get() {
                 t.stats.urgent.fetch_add(1, Relaxed);

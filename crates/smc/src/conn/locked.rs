@@ -74,10 +74,7 @@ impl<T: Repair> Locked<T> {
     }
 
     /// The state, if nobody is inside who lives; whether it was repaired as by `lock`.
-    pub fn try_lock_recovering(
-        &self,
-        size: impl FnOnce() -> u32,
-    ) -> Option<(Held<'_, T>, bool)> {
+    pub fn try_lock_recovering(&self, size: impl FnOnce() -> u32) -> Option<(Held<'_, T>, bool)> {
         match self.try_lock() {
             Some(held) => Some((held, false)),
             None if self.lock.is_abandoned() => self.lock(size).ok(),

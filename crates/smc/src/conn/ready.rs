@@ -294,11 +294,11 @@ impl Conn {
     /// ring: its own sends have not left TCP, have gone back to it, or are shut. Or because its
     /// doorbells do not get through.
     pub fn space_is_silent(&self) -> bool {
-        let ph = self.phase();
         let my = self.my();
         self.out_of_reach()
-            || self.is_muffled()
-            || !ph.receives_on_ring()
+            // In front of it a sleep cannot tell a doorbell from what it has seen, and a peer whose
+            // socket is full of such payload does not even send one.
+            || self.has_payload_left()
             || my.cons.load(Acquire) & DONE != 0
             || my.prod.load(Acquire) & REVERTED != 0
     }

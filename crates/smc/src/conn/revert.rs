@@ -12,6 +12,7 @@ use super::mapped::{Mapped, Sleeper, fix_bells};
 use super::reach::{Any, Reach, each};
 use super::*;
 use crate::sys;
+use shm::must_ring;
 use shm::ring::Ring;
 
 /// How long a doorbell that was counted may take to arrive: the sender has only a system call
@@ -180,7 +181,8 @@ impl Conn {
             || self.image().is_some_and(Image::is_linked)
                 && reason == crate::reason::SHARED_FD.code();
         let clean = each!(self.reach(), reach => reach.recall(self, fd, foreign, vanishing));
-        self.leave_tx();
+        // A program that goes on elsewhere has told the peer with the recall.
+        self.leave_tx(fd, !foreign);
         self.flush_takeback(fd);
         self.identity.reason.store(reason, Relaxed);
         if !before.has(p::FROZEN) {
@@ -199,35 +201,42 @@ impl Conn {
     pub fn drain(&self, fd: i32, reason: u32) {
         if self.sends_on_ring() {
             let Ok(mut held) = self.lock_tx() else { return };
-            let tx = &mut *held;
-            // A peer that sleeps is to look, and to do the same. One that does not is spared the
-            // doorbell: killed before it has read that, it would seem to have reset the connection.
-            let sleeper = || each!(self.reach(), reach => Reach::sleeper(reach, self));
-            let at = tx.prod.pos;
-            match self.reach() {
-                Any::Mapped(reach) => {
-                    if self.begins_to_leave(tx, at) {
-                        // Told first, as everything that a peer waits for: it cannot fall asleep
-                        // unseen. Rung before sends are on TCP, where other threads need no lock:
-                        // their bytes and this doorbell would change places.
-                        reach.close_ring();
-                        self.wake_for_return(fd, sleeper());
-                        self.phase.turn_sends(Sends::left);
-                    }
-                }
-                Any::Image(_) => {
-                    // At a distance nothing is rung behind the return. A peer that falls asleep
-                    // between the two lines looks again when its wait does, which is soon while it
-                    // drains too.
-                    self.wake(fd, tx, sleeper(), false);
-                    self.leave_ring(tx, at);
-                }
-            }
+            self.leave_waking(fd, &mut held);
         }
         if self.phase().has(p::RECALLED) {
             self.try_back_to_tcp(fd);
         } else {
             self.go_back(fd, reason, false);
+        }
+    }
+
+    /// Our sends return to TCP, and a peer that sleeps is rung: it is to look, and to do the same, and
+    /// one that waits for room is not told of that any more. One that does not sleep is spared the
+    /// doorbell: killed before it has read that, it would seem to have reset the connection. The tx
+    /// lock is held.
+    fn leave_waking(&self, fd: i32, tx: &mut Tx) {
+        let sleeper = || match each!(self.reach(), reach => Reach::sleeper(reach, self)) {
+            Sleeper::Nobody if must_ring(&self.my().tx_arm, &self.rx.rung) => Sleeper::OnTcp,
+            sleeper => sleeper,
+        };
+        let at = tx.prod.pos;
+        match self.reach() {
+            Any::Mapped(reach) => {
+                if self.begins_to_leave(tx, at) {
+                    // Told first, as everything that a peer waits for: it cannot fall asleep
+                    // unseen. Rung before sends are on TCP, where other threads need no lock: their
+                    // bytes and this doorbell would change places.
+                    reach.close_ring();
+                    self.wake_for_return(fd, sleeper());
+                    self.phase.turn_sends(Sends::left);
+                }
+            }
+            Any::Image(_) => {
+                // At a distance nothing is rung behind the return. A peer that falls asleep between
+                // the two lines looks again when its wait does, which is soon while it drains too.
+                self.wake(fd, tx, sleeper(), false);
+                self.leave_ring(tx, at);
+            }
         }
     }
 
@@ -248,13 +257,13 @@ impl Conn {
         each!(self.reach(), reach => Reach::ring(reach, self, fd, &self.tx.counts, false));
     }
 
-    /// Our sends return to TCP; receives stay where they are.
-    pub fn leave_tx(&self) {
+    /// Our sends return to TCP; receives stay where they are. With `wakes` a peer that sleeps is told.
+    pub fn leave_tx(&self, fd: i32, wakes: bool) {
         let Ok(mut held) = self.lock_tx() else { return };
         if self.sends_on_ring() {
             let tx = &mut *held;
             let at = tx.prod.pos;
-            self.leave_ring(tx, at);
+            if wakes { self.leave_waking(fd, tx) } else { self.leave_ring(tx, at) }
         }
         let was = self.phase.turn_sends(Sends::gone_back);
         if matches!(was, Sends::Ready | Sends::Switching) {
