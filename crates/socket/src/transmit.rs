@@ -78,7 +78,8 @@ fn transmit_own(
             // through the ring.
             settle(port);
             c.freeze();
-            c.leave_tx(port.fd, true);
+            // The urgent byte itself wakes the peer; a doorbell in front of it would seem to be data.
+            c.leave_tx(port.fd, false);
             c.identity.reason.store(why, Relaxed);
             if let Some(t) = smc::table::get() {
                 t.stats.urgent.fetch_add(1, Relaxed);
