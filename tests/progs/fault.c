@@ -207,7 +207,7 @@ static void whole(int fd, int is_server, unsigned char number)
 int main(int argc, char **argv)
 {
     if (argc < 4)
-        die("usage: fault server|client PORT CONNS [survive]");
+        die("usage: fault server|client PORT CONNS [survive|handler]");
     static int is_server, port, conns, i, fd;
     is_server = strcmp(argv[1], "server") == 0, port = atoi(argv[2]), conns = atoi(argv[3]);
     survive = argc > 4 && strcmp(argv[4], "survive") == 0;

@@ -248,6 +248,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
     #[inline]
     fn unlock(&self) {
         let me = thread::thread_id();
+        // Whoever takes the lock next has noted no frame yet: see `was_left`.
         self.frame.store(0, Ordering::Relaxed);
         // SYNC: lock. Pairs with the acquire of whoever takes it next.
         if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
@@ -311,4 +312,43 @@ fn several_cpus() -> bool {
 #[cfg(loom)]
 fn several_cpus() -> bool {
     false
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    fn used_deeper(lock: &FastLock<true>) {
+        let deep = core::hint::black_box([0u8; 4096]);
+        drop(lock.lock().unwrap());
+        core::hint::black_box(deep);
+    }
+
+    /// A handler that comes there must not judge by the frame of the lock's last owner.
+    #[test]
+    fn an_owner_that_has_noted_no_frame_yet_has_not_jumped() {
+        let lock = FastLock::<true>::new();
+        used_deeper(&lock);
+        lock.word.store(thread::thread_id(), Ordering::Relaxed);
+        assert!(lock.is_interrupted() && lock.lock().is_err());
+    }
+
+    #[test]
+    fn only_the_lock_of_a_dead_owner_is_abandoned() {
+        let lock = FastLock::<true>::new();
+        assert!(!lock.is_abandoned(), "free");
+        let held = lock.lock().unwrap();
+        assert!(!lock.is_abandoned(), "held");
+        drop(held);
+        std::thread::scope(|scope| {
+            scope.spawn(|| core::mem::forget(lock.lock().unwrap()));
+        });
+        // The kernel's word on it may come a little after the join.
+        while !lock.is_abandoned() {
+            std::thread::yield_now();
+        }
+        assert!(lock.try_lock().is_none());
+        assert!(lock.lock_recovering().unwrap().1);
+    }
 }

@@ -296,8 +296,9 @@ impl Conn {
     pub fn space_is_silent(&self) -> bool {
         let my = self.my();
         self.out_of_reach()
-            // In front of it a sleep cannot tell a doorbell from what it has seen, and a peer whose
-            // socket is full of such payload does not even send one.
+            // While payload from before the peer's switch is unread the socket is readable anyway, so
+            // a doorbell behind it wakes nobody; and a peer whose socket is full of such payload
+            // cannot even send one.
             || self.has_payload_left()
             || my.cons.load(Acquire) & DONE != 0
             || my.prod.load(Acquire) & REVERTED != 0

@@ -266,6 +266,8 @@ impl Conn {
             // `switch_due` saw it.
             return got;
         }
+        // The switch of receives, within a receive: a handler in the middle of it that receives, too,
+        // would wait for the thread that it has interrupted.
         let _quiet = SignalsHeld::new();
         let payload = match (self.lock_rx(), self.switch_offset()) {
             (Ok(mut held), Some(n)) => {
@@ -344,8 +346,9 @@ impl Conn {
             self.phase.turn_receives(|at| if at == Receives::Ready { at.back() } else { at });
             return false;
         }
-        // As in `switch_tx`. The process that was in the middle of it may have been killed, too: a
-        // child that shares the connection.
+        // A handler that receives in the middle of the switch would wait for the thread that it has
+        // interrupted; one that jumps would leave the switch to nobody. So does the death of a
+        // process that shares the connection: then the lock is taken over.
         let _quiet = SignalsHeld::new();
         let Some(mut held) = self.try_lock_rx() else { return false };
         let mut ok = false;

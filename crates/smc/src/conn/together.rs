@@ -3,6 +3,7 @@
 //! tells offsets and carries doorbells.
 #![allow(unsafe_code)]
 
+use super::inflight::begin_send_switch;
 use super::*;
 use crate::sys;
 use dibs::ism::{Place, WORDS};
@@ -179,6 +180,27 @@ fn what_went_over_tcp_is_read_in_front_of_the_ring() {
             !a.conn.receives_on_ring() && !b.conn.sends_on_ring(),
             "the other direction is where it was"
         );
+    });
+}
+
+#[test]
+fn a_switch_that_a_dead_thread_began_is_made() {
+    over_both(|kind| {
+        let [a, b] = pair(kind);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                core::mem::forget(a.conn.tx.state.try_lock());
+                assert!(begin_send_switch(&a.conn.phase, &a.conn.tx.kernel));
+                core::mem::forget(b.conn.rx.state.try_lock());
+            });
+        });
+        // The kernel's word on the thread's end may come a little after the join.
+        while !a.conn.try_switch_tx(a.fd()) {
+            std::thread::yield_now();
+        }
+        assert_eq!(a.send(b"ring"), Sent::Bytes(4));
+        assert!(b.conn.settle_rx(b.fd()));
+        assert_eq!(b.recv(), Ok(b"ring".to_vec()), "{kind:?}");
     });
 }
 
