@@ -201,7 +201,7 @@ impl Conn {
     pub fn drain(&self, fd: i32, reason: u32) {
         if self.sends_on_ring() {
             let Ok(mut held) = self.lock_tx() else { return };
-            self.leave_waking(fd, &mut held);
+            self.leave_waking(fd, &mut held, true);
         }
         if self.phase().has(p::RECALLED) {
             self.try_back_to_tcp(fd);
@@ -210,12 +210,16 @@ impl Conn {
         }
     }
 
-    /// Our sends return to TCP, and a peer that sleeps is rung: it is to look, and to do the same, and
-    /// one that waits for room is not told of that any more. One that does not sleep is spared the
-    /// doorbell: killed before it has read that, it would seem to have reset the connection. The tx
-    /// lock is held.
-    fn leave_waking(&self, fd: i32, tx: &mut Tx) {
-        let sleeper = || match each!(self.reach(), reach => Reach::sleeper(reach, self)) {
+    /// Our sends return to TCP, and a peer that sleeps for room is rung, because it is not told of that
+    /// any more; with `all` also one that sleeps for data, so that it looks, and returns as well. A
+    /// peer that does not sleep is spared the doorbell: killed before it has read that, it would
+    /// seem to have reset the connection. The tx lock is held.
+    fn leave_waking(&self, fd: i32, tx: &mut Tx, all: bool) {
+        let for_data = || match all {
+            true => each!(self.reach(), reach => Reach::sleeper(reach, self)),
+            false => Sleeper::Nobody,
+        };
+        let sleeper = || match for_data() {
             Sleeper::Nobody if must_ring(&self.my().tx_arm, &self.rx.rung) => Sleeper::OnTcp,
             sleeper => sleeper,
         };
@@ -257,13 +261,14 @@ impl Conn {
         each!(self.reach(), reach => Reach::ring(reach, self, fd, &self.tx.counts, false));
     }
 
-    /// Our sends return to TCP; receives stay where they are. With `wakes` a peer that sleeps is told.
+    /// Our sends return to TCP; receives stay where they are. With `wakes` a peer that sleeps for room
+    /// is told.
     pub fn leave_tx(&self, fd: i32, wakes: bool) {
         let Ok(mut held) = self.lock_tx() else { return };
         if self.sends_on_ring() {
             let tx = &mut *held;
             let at = tx.prod.pos;
-            if wakes { self.leave_waking(fd, tx) } else { self.leave_ring(tx, at) }
+            if wakes { self.leave_waking(fd, tx, false) } else { self.leave_ring(tx, at) }
         }
         let was = self.phase.turn_sends(Sends::gone_back);
         if matches!(was, Sends::Ready | Sends::Switching) {
