@@ -318,6 +318,28 @@ fn what_a_debugger_starts() {
     });
 }
 
+/// A program that opens, looks at or executes its own file gets that, and the kernel's errors.
+#[test]
+fn own_file() {
+    case("raw-itself", |c| {
+        for (compiler, how) in KINDS {
+            let program = in_c(c, "itself.c", compiler, how)?;
+            let plain = c.start("plain", &mut Command::new(&program)).success(secs(20));
+            let said = c.start("raw", &mut raw(&program)).success(secs(20));
+            assert!(said.contains("stat: own"), "{said}");
+            assert_eq!(said, plain, "{compiler} {how:?}");
+        }
+        // What has no name any more is not what has that of the artefact.
+        let program = in_c(c, "itself.c", "cc", &["-static"])?;
+        let mut unnamed = raw(Path::new("/bin/sh"));
+        let script = "ln \"$1\" \"$1-2\"; exec \"$1-2\" gone";
+        unnamed.args(["-c", script, "sh"]).arg(&program);
+        let said = c.start("gone", &mut unnamed).success(secs(20));
+        assert_eq!(said, "open: No such file or directory\nname ends in (deleted): 1\n");
+        Ok(())
+    });
+}
+
 /// Nothing of libc, no thread memory of libc's, no upper half of a vector register.
 #[test]
 fn artefact_is_alone() {

@@ -15,7 +15,7 @@ use socket::programs::{self, Strings};
 
 use crate::load::{Headers, Image};
 use crate::patch::Code;
-use crate::{entry, exec, start};
+use crate::{entry, exec, itself, start};
 
 /// What this artefact is built from, for whoever reads its file: behind a mark.
 static BUILD: &str = concat!("shortwire build: ", env!("SHORTWIRE_BUILD"));
@@ -193,7 +193,7 @@ fn open(path: &CStr) -> Option<(i32, Headers)> {
 fn map(path: &CStr, is_program: bool) -> Option<Image> {
     let (file, headers) = open(path)?;
     if is_program {
-        exec::keep_name(file);
+        itself::keep(file);
     }
     let image = Image::map(file, &headers);
     sys::close(file);

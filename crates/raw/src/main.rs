@@ -25,6 +25,8 @@ mod exec;
 #[cfg(shortwire_raw)]
 mod front;
 #[cfg(shortwire_raw)]
+mod itself;
+#[cfg(shortwire_raw)]
 mod libc_names;
 #[cfg(shortwire_raw)]
 mod load;
