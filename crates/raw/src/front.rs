@@ -13,7 +13,7 @@ use socket::{
     transmit, uring,
 };
 
-use crate::{call, itself};
+use crate::{call, itself, later};
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
 fn ms(timeout: c_int) -> Option<u64> {
@@ -251,6 +251,9 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 rights::leave_for(number, a, b);
                 return None;
             }
+            libc::SYS_mmap => later::map(made),
+            libc::SYS_mprotect => later::protect_as_asked(made),
+            libc::SYS_munmap => later::unmap(made),
             libc::SYS_readlink | libc::SYS_readlinkat => return itself::read_name(made),
             libc::SYS_open
             | libc::SYS_creat

@@ -63,7 +63,7 @@ fn begins(at: usize, with: &[u8]) -> Option<&'static CStr> {
     let at = at as *const u8;
     // Byte by byte: behind its end there may be no memory.
     // SAFETY: the program's string, up to where it differs.
-    let is_so = |(i, byte): (usize, &u8)| unsafe { *at.add(i) } == *byte;
+    let is_so = |(i, byte): (usize, &u8)| unsafe { *at.wrapping_add(i) } == *byte;
     let is_one = !faulty(at) && with.iter().enumerate().all(is_so);
     // SAFETY: as above.
     is_one.then(|| unsafe { CStr::from_ptr(at.cast()) })
@@ -103,7 +103,7 @@ pub fn read_name(call: &Call) -> Option<isize> {
     let mut len = 0;
     for byte in all {
         // SAFETY: the program's buffer, of that length.
-        unsafe { *(to as *mut u8).add(len) = *byte };
+        unsafe { *(to as *mut u8).wrapping_add(len) = *byte };
         len += 1;
     }
     Some(len as isize)

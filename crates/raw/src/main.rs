@@ -19,6 +19,8 @@ mod begin;
 #[cfg(shortwire_raw)]
 mod call;
 #[cfg(shortwire_raw)]
+mod dispatch;
+#[cfg(shortwire_raw)]
 mod entry;
 #[cfg(shortwire_raw)]
 mod exec;
@@ -26,6 +28,8 @@ mod exec;
 mod front;
 #[cfg(shortwire_raw)]
 mod itself;
+#[cfg(shortwire_raw)]
+mod later;
 #[cfg(shortwire_raw)]
 mod libc_names;
 #[cfg(shortwire_raw)]

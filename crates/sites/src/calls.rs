@@ -16,7 +16,7 @@ pub static OF_CONNECTIONS: Wanted = {
 };
 
 /// Those that are to be seen in a program that has no library in it: also those by which a thread ends,
-/// looks for the file of its program or would take GS.
+/// the program's file is looked for, more code is mapped, or GS would be taken.
 pub static OF_PROGRAMS: Wanted = {
     let mut wanted = OF_CONNECTIONS;
     let mut i = 0;
@@ -27,9 +27,12 @@ pub static OF_PROGRAMS: Wanted = {
     wanted
 };
 
-const MORE: [(usize, &str); 14] = [
+const MORE: [(usize, &str); 17] = [
     (2, "open"),
     (4, "stat"),
+    (9, "mmap"),
+    (10, "mprotect"),
+    (11, "munmap"),
     (21, "access"),
     (60, "exit"),
     (85, "creat"),
