@@ -3,6 +3,7 @@
 mod children;
 mod code;
 mod go;
+mod life;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
