@@ -1,11 +1,14 @@
 //! `shortwire doctor`: what would keep a program, or keeps a process, from using shared memory, and
 //! what to do about it.
 
+mod followed;
 mod loaded;
 mod process;
 mod program;
 mod surroundings;
 mod unit;
+
+pub use followed::explain;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 
+use crate::doctor::explain;
 use crate::off;
 use connections::{Connection, Mode, snapshot};
 use terminal::screen::{self, wrapped};
@@ -111,6 +112,7 @@ pub fn run(args: &Ss) -> Result<ExitCode> {
         .map_err(|why| anyhow!("{why}\nSee `shortwire help ss` for what a filter is made of."))?;
     let mut snapshot = snapshot(|_| true);
     snapshot.connections.retain(|connection| is_wanted(connection, args, &filter));
+    explain(&mut snapshot.connections);
     let summary = Summary::of(&snapshot.connections);
     if args.json {
         let object = serde_json::json!({

@@ -60,7 +60,12 @@ pub enum Mode {
     Smcd,
     /// Through shared memory until it was reset, for this reason.
     #[serde(rename = "SMCD")]
-    Reset { reason: u32, reason_name: &'static str, words: Cow<'static, str>, hint: &'static str },
+    Reset {
+        reason: u32,
+        reason_name: &'static str,
+        words: Cow<'static, str>,
+        hint: Cow<'static, str>,
+    },
     #[serde(rename = "TCP")]
     Tcp {
         reason: u32,
@@ -69,7 +74,7 @@ pub enum Mode {
         peer_reason: u32,
         peer_reason_name: &'static str,
         words: Cow<'static, str>,
-        hint: &'static str,
+        hint: Cow<'static, str>,
     },
     #[serde(rename = "LISTEN")]
     Listener,
@@ -158,7 +163,10 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
                 .iter()
                 .find_map(|program| {
                     let told = survey.kept.get(&program.pid);
-                    told.or_else(|| default_reasons.get(&program.pid)).copied()
+                    let is_followed = !survey.unfollowed.contains(&program.pid);
+                    told.or_else(|| default_reasons.get(&program.pid))
+                        .copied()
+                        .or((!is_followed).then_some(reason::NOT_FOLLOWED))
                 })
                 .unwrap_or(reason::NOT_YET);
             let mut connection = undescribed(inode, socket, programs, why);
@@ -203,7 +211,7 @@ fn mode(conn: &Conn) -> Mode {
             reason: local_reason,
             reason_name: why.name(),
             words: why.words().into(),
-            hint: why.hint(),
+            hint: why.hint().into(),
         };
     }
     if phase.is_committed() && !phase.switched() && phase.sends_are_back() && local_reason == 0 {
@@ -295,7 +303,7 @@ fn tcp(local: Reason, peer: u32) -> Mode {
             reason::VERSION => format!("{}: {}", telling.words(), Mismatch::of_word(peer)).into(),
             _ => telling.words().into(),
         },
-        hint: telling.hint(),
+        hint: telling.hint().into(),
     }
 }
 

@@ -1,5 +1,9 @@
 //! What followed programs start, and why what is not followed is not.
 
+use std::ffi::OsStr;
+
+use system_tests::{Deadline, millis};
+
 use super::*;
 
 /// A program that a shell starts takes part as well.
@@ -150,6 +154,62 @@ fn reasons_are_told() {
         }
         Ok(())
     });
+}
+
+/// `ss` names the end that is not followed, and says of it what `run` and `doctor` do; where it was told
+/// to change nothing, that.
+#[test]
+fn the_end_that_is_not_followed_is_named() {
+    case("raw-unfollowed", |c| {
+        let (still, client) = (in_c(c, "many.c", "cc", &["-static"])?, compile("many")?);
+        let doctor = |of: &OsStr| shown(&["doctor".as_ref(), of]);
+        // As much of its name as the kernel keeps.
+        let both = |words: &str| {
+            [
+                format!("NOT_FOLLOWED (0x09991036): many.c-cc-stati {words}"),
+                format!("did not signal SMC; many.c-cc-stati at the other end {words}"),
+            ]
+        };
+        let alone = "is statically linked, so nothing can be loaded into it";
+        let off = "was told to change nothing";
+        for (is_off, expected) in [(false, both(alone)), (true, both(off))] {
+            let port = Ports::Low.free();
+            let number = port.to_string();
+            let mut command = Side::Run.command(&still);
+            if is_off {
+                command.env("SHORTWIRE_DISABLE", "1");
+            }
+            let mut server = c.serve("server", port, command.args(["server", &number]));
+            let mut client = Side::Run.command(&client);
+            let mut client = c.start("client", client.args(["idle", &number, "2", "20"]));
+            client.wait_line("ready", secs(30));
+            let filter = format!("sport = :{port} or dport = :{port}");
+            let end = Deadline::within(secs(30));
+            let [own, peer] = expected;
+            let own = if is_off { "OFF (0x09991000)".into() } else { own };
+            loop {
+                let said = shown(&["ss".as_ref(), filter.as_ref()]);
+                if said.contains(&own) && said.contains(&peer) {
+                    break;
+                }
+                assert!(!end.is_over(), "not said: {own}; {peer}\n{said}");
+                std::thread::sleep(millis(50));
+            }
+            let pid = server.pid().to_string();
+            let words = if is_off { off } else { alone };
+            assert!(is_off || doctor(pid.as_ref()).contains(words));
+            assert!(is_off || server.stderr().contains(words), "{}", server.stderr());
+            client.stop();
+            server.stop();
+        }
+        Ok(())
+    });
+}
+
+/// What the command says on its standard output.
+fn shown(args: &[&OsStr]) -> String {
+    let said = Command::new(shortwire()).args(args).output().expect("starting shortwire");
+    String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
 /// A debugger has read the program's file, and puts its breakpoints where that says.

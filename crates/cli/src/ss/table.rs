@@ -205,7 +205,7 @@ pub fn shortened(cell: &str, width: usize, is_address: bool) -> String {
     cell.chars().take(front).chain("..".chars()).chain(end).collect()
 }
 
-/// Each reason once, in words and with what can be done.
+/// Each reason once, in words and with what can be done; the programs that it may name are told apart.
 fn explain(text: &mut String, connections: &[Connection], width: Option<usize>) {
     let mut reasons = BTreeMap::new();
     for connection in connections {
@@ -214,12 +214,13 @@ fn explain(text: &mut String, connections: &[Connection], width: Option<usize>) 
             Mode::Smcd | Mode::Listener | Mode::Rsocket => continue,
         };
         let codes = codes(&connection.mode);
-        reasons.entry((mode(&connection.mode), codes)).or_insert((words, hint, 0usize)).2 += 1;
+        let said = (mode(&connection.mode), codes, words, hint);
+        *reasons.entry(said).or_insert(0usize) += 1;
     }
     if !reasons.is_empty() {
         text.push('\n');
     }
-    for ((name, codes), (words, hint, count)) in reasons {
+    for ((name, codes, words, hint), count) in reasons {
         *text += &wrapped(&format!("{count} x {name} ({codes}): {words}."), width, "");
         *text += &wrapped(hint, width, "    ");
     }
