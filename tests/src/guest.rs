@@ -86,9 +86,9 @@ impl Guest {
         Ok(guest)
     }
 
-    /// It shares memory, or a network, with another guest. With one thread the emulator leaves out locks and
-    /// fences of instructions: no other processor of its own could tell, one of another emulator
-    /// can. One processor runs, a second would be possible: where none is, an idle guest was seen to
+    /// It shares memory, or a network, with another guest. With one thread the emulator leaves out
+    /// locks and fences of instructions: no other processor of its own could tell, one of another
+    /// emulator can. One processor runs, a second would be possible: where none is, an idle guest was seen to
     /// stand still for minutes, until a packet came.
     pub fn with_others(&mut self) -> &mut Guest {
         self.processors = ["1,maxcpus=2", "tcg,thread=multi"];

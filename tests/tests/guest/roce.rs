@@ -64,12 +64,13 @@ pub fn turn<'a>(said: &'a str, name: &str) -> &'a str {
     rest.split("\n== ").next().unwrap_or(rest)
 }
 
-/// Debian's rstream, and our own with its direct writes, which check what they receive. With librdmacm at the other end: `wire.rs`.
+/// Debian's rstream, and our own with its direct writes, which check what they receive; and sets,
+/// which must show what the kernel's show. With librdmacm at the other end: `wire.rs`.
 #[test]
 fn rsockets_over_verbs_move_verified_data() {
     case("rsockets-over-verbs", |case| {
         let mut guest = machine()?;
-        guest.program(&shortwire()).program(&need("rstream")?);
+        guest.program(&shortwire()).program(&need("rstream")?).program(&compile("repoll")?);
         guest.program(&shortwire().with_file_name("libshortwire_rsocket.so"));
         let ended =
             guest.run(case, "", &[RXE0, include_str!("roce/streams.sh")].concat(), secs(300));
@@ -84,6 +85,8 @@ fn rsockets_over_verbs_move_verified_data() {
         }
         let own = turn(said, "own");
         assert!(own.contains("client: 0") && own.contains("\"riowrite 64 KiB\""), "{own}");
+        let repoll = turn(said, "repoll");
+        assert!(repoll.contains(" steps, 0 wrong") && repoll.contains("ended: 0"), "{repoll}");
         // The kernel ends the connection of a process that dies; rstream then ends with -1.
         let killed = turn(said, "killed");
         assert!(

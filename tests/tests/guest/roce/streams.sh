@@ -38,6 +38,10 @@ meet "shortwire rstream --listen --bind 10.8.0.1 -p 7100" \
 unset SHORTWIRE_PREFER
 kill $server; wait $server 2>/dev/null
 
+echo "== repoll"
+timeout 100 $ours repoll-c 10.8.0.1 7300 2>&1
+echo "ended: $?"
+
 echo "== killed"
 endless="-p 7200 -S 65536 -I 100000 -C 1000"
 $ours rstream -b 10.8.0.1 $endless > /dev/null 2>&1 & server=$!
