@@ -66,7 +66,7 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
     };
     report.findings.extend(machine());
     if args.json {
-        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
+        crate::json::print(&report)?;
     } else {
         terminal::out!("{}", text(&report))?;
     }
