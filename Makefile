@@ -5,6 +5,7 @@
 # make torture TEST=name N=100 LOAD=8   one system test, N times, beside LOAD processes that only compute; without TEST: each, once
 # make check-system   only the whole-system tests (TEST=kill: those with that in their name)
 # make check-guest   only the tests in virtual machines, and what they need
+# make check-wire    rsockets between two of them: every program, mode and size, our library at one end and librdmacm at the other
 # make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
 # make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS LOAD=BUSY_THREADS)
 # make bench-base   before a change that may cost speed: the main rows of bench sockets, kept as $(BASE)
@@ -42,7 +43,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire. Where a name has changed: NAME/OLDER-NAME.
 PACKAGES = openssl python3-yaml nftables iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql mariadb-server netcat-openbsd python3 libpython3-testsuite/libpython3.11-testsuite nodejs \
-	default-jdk-headless golang-go fish zsh groff-base socat openssh-server rsync musl-tools libmemcached-tools prometheus strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config rpm \
+	default-jdk-headless golang-go fish zsh groff-base socat openssh-server rsync musl-tools libmemcached-tools prometheus nats-server caddy etcd-server strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config rpm \
 	$(GUEST_PACKAGES)
 
 # What runs virtual machines, and where the kernel for them is kept.
@@ -56,7 +57,7 @@ SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if 
 MAIN_ROWS = pingpong,roundtrip,stream,rr,one-cpu,few-rr-1,few-rr-4,short,redis-get,nginx-wrk,nginx-wrk-500,nginx-close,few-haproxy-8,pgbench
 BASE = $(CARGO_TARGET_DIR)/bench-base.json
 
-.PHONY: all build programs libraries raw demo bench-base bench-gate check quick torture check-guest check-system check-suites check-packages soak guest-kernel packages install uninstall \
+.PHONY: all build programs libraries raw demo bench-base bench-gate check quick torture check-guest check-wire check-system check-suites check-packages soak guest-kernel packages install uninstall \
 	deb rpm image release docs clean
 
 all: build
@@ -103,6 +104,10 @@ torture: build
 check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
 	@$(CARGO) run --quiet --package check -- system "guest "
+
+check-wire: PACKAGES = $(GUEST_PACKAGES)
+check-wire: packages guest-kernel build
+	$(CARGO) test -p system-tests --test guest -- --ignored --nocapture wire::
 
 check-system: build
 	@$(CARGO) run --quiet --package check -- system "$(TEST)"

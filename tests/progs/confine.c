@@ -1,5 +1,6 @@
 /* Starts a program as a service manager does whose unit has these settings:
- *   confine [families=A,B] [calls=FILE] [mdwe] [users] [noproc] [user=N] [fsize=N] [preload=LIB] -- PROGRAM ARGS
+ *   confine [container] [families=A,B] [calls=FILE] [mdwe] [users] [noproc] [user=N] [fsize=N] [preload=LIB] -- PROGRAM ARGS
+ * container: what the published profile of Docker and containerd refuses a program without capabilities.
  * families: RestrictAddressFamilies (inet, inet6, unix, netlink); calls: SystemCallFilter, the names
  * that are allowed, one a line; mdwe: MemoryDenyWriteExecute; users: PrivateUsers, which knows root
  * and the user alone; noproc: another root directory without /proc; user: User; fsize: LimitFSIZE. */
@@ -99,6 +100,40 @@ static void calls(const char *path) {
     install();
 }
 
+/* Calls that the default profile of container runtimes does not list, those with conditions, and all that are newer. */
+static void container(void) {
+    static const unsigned refused[] = {
+        SYS_acct, SYS_add_key, SYS_bpf, SYS_chroot, SYS_clock_settime, SYS_delete_module, SYS_fanotify_init,
+        SYS_finit_module, SYS_fsconfig, SYS_fsmount, SYS_fsopen, SYS_fspick, SYS_get_mempolicy, SYS_init_module,
+        SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_ioperm, SYS_iopl, SYS_kcmp, SYS_kexec_file_load,
+        SYS_kexec_load, SYS_keyctl, SYS_lookup_dcookie, SYS_mbind, SYS_migrate_pages, SYS_mount, SYS_mount_setattr,
+        SYS_move_mount, SYS_move_pages, SYS_nfsservctl, SYS_open_by_handle_at, SYS_open_tree, SYS_perf_event_open,
+        SYS_personality, SYS_pidfd_getfd, SYS_pivot_root, SYS_process_madvise, SYS_quotactl, SYS_reboot, SYS_request_key,
+        SYS_set_mempolicy, SYS_setdomainname, SYS_sethostname, SYS_setns, SYS_settimeofday, SYS_swapoff, SYS_swapon,
+        SYS_syslog, SYS_umount2, SYS_unshare, SYS_uselib, SYS_userfaultfd, SYS_ustat, SYS_vhangup,
+    };
+    LOAD(nr);
+    for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
+        EQUALS(refused[i], 1);
+        REFUSE(EPERM);
+    }
+    EQUALS(SYS_clone3, 1);
+    REFUSE(ENOSYS);
+    /* The last one that the profile lists is futex_waitv. */
+    add(BPF_JMP | BPF_JGT | BPF_K, 449, 0, 1);
+    REFUSE(EPERM);
+    EQUALS(SYS_clone, 3);
+    LOAD(args[0]);
+    add(BPF_JMP | BPF_JSET | BPF_K, 0x7e020000, 0, 5);
+    REFUSE(EPERM);
+    EQUALS(SYS_socket, 3);
+    LOAD(args[0]);
+    EQUALS(AF_VSOCK, 1);
+    REFUSE(EPERM);
+    RETURN(SECCOMP_RET_ALLOW);
+    install();
+}
+
 static void write_to(int pid, const char *what, const char *text) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/%s", pid, what);
@@ -130,7 +165,7 @@ static void private_users(unsigned user) {
 
 int main(int argc, char **argv) {
     unsigned user = 0;
-    int is_private = 0, denies = 0;
+    int is_private = 0, denies = 0, is_container = 0;
     char *families_of = NULL, *calls_in = NULL, *preload = NULL;
     int i = 1;
     for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -143,7 +178,8 @@ int main(int argc, char **argv) {
         else if (!strncmp(argv[i], "fsize=", 6)) {
             struct rlimit limit = {strtoul(value, NULL, 10), strtoul(value, NULL, 10)};
             if (setrlimit(RLIMIT_FSIZE, &limit) != 0) fail("fsize");
-        } else if (!strcmp(argv[i], "mdwe")) denies = 1;
+        } else if (!strcmp(argv[i], "container")) is_container = 1;
+        else if (!strcmp(argv[i], "mdwe")) denies = 1;
         else if (!strcmp(argv[i], "users")) is_private = 1;
         else if (!strcmp(argv[i], "noproc")) {
             if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0
@@ -159,6 +195,7 @@ int main(int argc, char **argv) {
     if (user && ((!is_private && setgroups(0, NULL) != 0) || setresgid(user, user, user) != 0
                  || setresuid(user, user, user) != 0))
         fail("another user");
+    if (is_container) container();
     if (denies) mdwe();
     if (families_of) families(families_of);
     if (calls_in) calls(calls_in);

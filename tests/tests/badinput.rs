@@ -49,6 +49,9 @@ fn a_full_disk_behind_standard_output_is_an_error() {
             &["linkgroups"],
             &["ps"],
             &["seid"],
+            &["--help"],
+            &["--version"],
+            &["snsh", "-e", "print(1)"],
         ] {
             let mut command = Command::new("sh");
             command.args(["-c", "exec \"$@\" > /dev/full", "sh"]).arg(shortwire()).args(args);
@@ -71,6 +74,13 @@ fn unknown_options_and_values() {
         refused(c, &["rnu"], 2, &["'run'"]);
         refused(c, &["ss", "--pid", "3"], 2, &["`shortwire ss pid ...`"]);
         refused(c, &["bench", "sockets", "--only", "pingpng"], 2, &["'pingpong'"]);
+        refused(c, &["enable", "--set", "AFTRE=4", "x"], 2, &["did you mean AFTER?"]);
+        refused(c, &["webhook", "--dry-run", "--set", "AFTRE=4"], 2, &["did you mean AFTER?"]);
+        refused(c, &["engine", "--metrics", "9090", "x"], 2, &["such as 127.0.0.1:9090"]);
+        refused(c, &["run", "--log", "/nonexistent/x", "--", "true"], 0, &["cannot be written"]);
+        refused(c, &["broker", "--ivshmem", "/tmp"], 1, &["cannot open /tmp: Is a directory"]);
+        refused(c, &["rstream", "--server", "127.0.0.1", "--port", "1"], 1, &["127.0.0.1, port 1"]);
+        refused(c, &["disable", "no-such-unit.service"], 0, &[]);
         refused(c, &["run", "--seid", "off", "--", "true"], 0, &["no enterprise ID"]);
         let (status, said) = shortwire_with(c, &["no-such-command"], |_| {});
         assert!(
@@ -81,6 +91,26 @@ fn unknown_options_and_values() {
             command.env("SHORTWIRE_AFTER", "many");
         });
         assert!(status.code() == Some(125) && said.contains("many"), "{status}: {said}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_gain_is_a_file_of_its_own_or_nothing() {
+    tool("gain", |c| {
+        let path = c.dir().join("gain.json");
+        let file = path.to_str().expect("UTF-8");
+        let (status, said) = shortwire_with(
+            c,
+            &["gain", "--json", "-o", file, "--", "sh", "-c", "echo x >&2"],
+            |_| {},
+        );
+        assert!(status.success() && said == "x\n", "{status}: {said}");
+        let text = fs::read_to_string(&path).expect("a report");
+        assert!(text.starts_with('{') && text.ends_with("}\n"), "{text}");
+        refused(c, &["gain", "-o", "/nonexistent/x", "--", "true"], 125, &["/nonexistent/x"]);
+        let (status, said) = shortwire_with(c, &["gain", "--", "/no/such"], |_| {});
+        assert!(status.code() == Some(127) && said.lines().count() == 1, "{status}: {said}");
         Ok(())
     });
 }

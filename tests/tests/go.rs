@@ -1,6 +1,9 @@
 //! Go programs that have the C library: the system calls that Go makes itself are followed.
 
-use system_tests::{Case, Outcome, Ports, Side, case, compile, secs};
+use std::path::Path;
+use std::process::Command;
+
+use system_tests::{Case, Outcome, Ports, Side, case, compile, need, prog, secs};
 
 /// Server and clients, connected through shared memory for at least `ends` ends.
 fn pair(
@@ -10,7 +13,17 @@ fn pair(
     more: &[&str],
     ends: usize,
 ) -> Outcome {
-    let herd = compile("herd.go")?;
+    pair_of(c, &compile("herd.go")?, settings, modes, more, ends)
+}
+
+fn pair_of(
+    c: &Case,
+    herd: &Path,
+    settings: &[(&str, &str)],
+    modes: [&str; 2],
+    more: &[&str],
+    ends: usize,
+) -> Outcome {
     for ports in [Ports::Low, Ports::High] {
         let (port, program) = (ports.free(), herd.as_os_str());
         let number = port.to_string();
@@ -54,6 +67,25 @@ fn few_goroutines_on_two_processors() {
 #[test]
 fn net_http() {
     case("go-http", |c| pair(c, &[], ["http", "get"], &["1500"], 1));
+}
+
+/// A program that exports Go's names for C, as older versions of Go link all of them: the
+/// names of what it asks libc for are then ends of longer ones.
+#[test]
+fn exported_names() {
+    case("go-exports", |c| {
+        let (go, herd) = (need("go")?, c.dir().join("herd"));
+        let mut build = Command::new(go);
+        build.args(["build", "-p", "2", "-ldflags", "-linkmode=external -extldflags=-rdynamic"]);
+        build
+            .arg("-o")
+            .arg(&herd)
+            .arg(prog("herd.go"))
+            .envs([("CGO_ENABLED", "1"), ("GOFLAGS", "")]);
+        let said = build.output().expect("starting go");
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        pair_of(c, &herd, &[], ["server", "client"], &["20", "600"], 10)
+    });
 }
 
 /// The other end is a C program.

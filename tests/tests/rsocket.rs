@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use system_tests::{count_skip, need, shortwire};
+use system_tests::{compile, count_skip, need, shortwire};
 
 /// Long enough for any machine; what is not done by then hangs.
 const PATIENCE: &str = "300";
@@ -114,6 +114,20 @@ fn riostream() {
             modes("riostream", &[&[&size[..], mode, &["-T", "v"]].concat()]);
         }
     }
+}
+
+/// Sets of rsockets show what the kernel's sets of TCP sockets show.
+#[test]
+fn repoll() {
+    let program = match compile("repoll") {
+        Ok(program) => program,
+        Err(why) => return count_skip("repoll", &why),
+    };
+    let mut command = Command::new("timeout");
+    command.arg(PATIENCE).arg(shortwire()).args(["run", "--rsocket", "--"]).arg(program);
+    let output = command.args(["127.0.0.1", &free_port().to_string()]).output().unwrap();
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains(" steps, 0 wrong"), "{printed}");
 }
 
 /// Ours measures itself, with every byte checked, in each way to wait, and prints what scripts can

@@ -118,6 +118,16 @@ fn ss_shows_what_a_filter_wants() {
 
         let all = json(&["ss", "--json", &format!("dport = :{port}")]);
         assert_eq!((&all["version"], &all["summary"]["smcd"]), (&1.into(), &1.into()), "{all:#}");
+        // Ends join by tokens, and with their link groups, also where numbers are doubles.
+        let (near, other) = (&rows(&format!("sport = :{port}"))[0], &all["connections"][0]);
+        assert_eq!(near["detail"]["token_hex"], other["detail"]["peer_token_hex"], "{near:#}");
+        let groups = json(&["linkgroups", "--json"]);
+        let groups = groups["linkgroups"].as_array().expect("a list");
+        let is_its = |group: &&Value| {
+            group["id"] == near["detail"]["link_group_id"]
+                && group["pid"] == near["programs"][0]["pid"]
+        };
+        assert_eq!(groups.iter().filter(is_its).count(), 1, "{groups:#?}");
         let shown = said(&["ss", &format!("sport = :{far}")]);
         assert!(shown.contains("TCP PEER_NO_SMC") && !shown.contains("TCP 0x"), "{shown}");
         assert!(

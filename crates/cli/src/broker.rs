@@ -67,7 +67,11 @@ pub fn run(args: &Broker) -> Result<ExitCode> {
     if let Some(path) = &args.ivshmem {
         bar::set(std::ffi::OsStr::new(path).as_bytes());
     }
-    let mut lease = Lease::take(Duration::from_secs(args.lease.into()), args.resting_too)?;
+    let mut lease = Lease::take(
+        args.ivshmem.as_deref(),
+        Duration::from_secs(args.lease.into()),
+        args.resting_too,
+    )?;
     let listener =
         listener(args.listen).with_context(|| format!("cannot listen at {}", args.listen))?;
     signals::catch_interrupts();

@@ -35,7 +35,7 @@ fn check(args: &Check) -> Result<ExitCode> {
     if args.json {
         let files: Vec<_> = found.files.iter().map(|file| path(&file.path)).collect();
         let report = serde_json::json!({ "files": files, "problems": health.problems, "remarks": health.remarks });
-        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
+        crate::json::print(&report)?;
     } else {
         for remark in health.problems.iter().chain(&health.remarks) {
             terminal::outln!("{remark}")?;

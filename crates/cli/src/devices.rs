@@ -64,10 +64,7 @@ pub fn run(args: &Devices) -> Result<ExitCode> {
     let tables = snapshot(|_| true).tables;
     let devices = Kind::ALL.map(|kind| device(kind, &tables));
     if args.json {
-        terminal::outln!(
-            "{}",
-            serde_json::to_string_pretty(&serde_json::json!({ "devices": devices }))?
-        )?;
+        crate::json::print(&serde_json::json!({ "devices": devices }))?;
         return Ok(ExitCode::SUCCESS);
     }
     terminal::out!("{}", table(&devices, screen::width()))?;

@@ -1,11 +1,14 @@
 //! `shortwire doctor`: what would keep a program, or keeps a process, from using shared memory, and
 //! what to do about it.
 
+mod followed;
 mod loaded;
 mod process;
 mod program;
 mod surroundings;
 mod unit;
+
+pub use followed::explain;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -63,7 +66,7 @@ pub fn run(args: &Doctor) -> Result<ExitCode> {
     };
     report.findings.extend(machine());
     if args.json {
-        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
+        crate::json::print(&report)?;
     } else {
         terminal::out!("{}", text(&report))?;
     }

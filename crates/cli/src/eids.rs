@@ -203,7 +203,7 @@ pub fn ueid(args: &Ueid) -> Result<ExitCode> {
     let show = UeidCommand::Show { json: false };
     let enabled = match args.command.as_ref().unwrap_or(&show) {
         UeidCommand::Show { json: true } => {
-            terminal::outln!("{}", serde_json::to_string_pretty(&eids)?)?;
+            crate::json::print(&eids)?;
             return Ok(ExitCode::SUCCESS);
         }
         UeidCommand::Show { json: false } => {
@@ -237,7 +237,7 @@ pub fn seid(args: &Seid) -> Result<ExitCode> {
         Some(SeidCommand::Show { json: true }) => {
             let object =
                 serde_json::json!({ "seid": Eid::LOOPBACK_SEID.to_string(), "enabled": eids.seid });
-            terminal::outln!("{}", serde_json::to_string_pretty(&object)?)?;
+            crate::json::print(&object)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(SeidCommand::Enable) => eids.seid = true,

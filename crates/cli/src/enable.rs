@@ -5,12 +5,15 @@ mod place;
 
 use std::env;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use smc::setting::NAMES;
+use terminal::near::nearest;
 
 use crate::finding::{Finding, in_quotes, lines_of, obstacle};
 use crate::run::{compose_preload, find_library, find_program, obstacles};
@@ -59,7 +62,7 @@ pub struct Enable {
   shortwire disable redis-server
   shortwire disable --user redis-benchmark
 
-Exit status: 0 if nothing of it is left; 1 if something could not be removed (the others are), or if systemd could not be told; 2 for a \
+Exit status: 0 if nothing of it is left, or never was; 1 if something could not be removed (the others are), or if systemd could not be told; 2 for a \
 wrong command line.")]
 pub struct Disable {
     #[command(flatten)]
@@ -94,6 +97,17 @@ pub fn parse_setting(text: &str) -> Result<String, String> {
         return Err("NAME=VALUE, such as AFTER=4".into());
     };
     let name = name.strip_prefix("SHORTWIRE_").unwrap_or(name);
+    // Of what it does not know, the library would say nothing.
+    if !NAMES.contains(&name) {
+        let names = NAMES.map(str::to_lowercase);
+        let near = nearest(name, names.iter().map(String::as_str)).join(" or ").to_uppercase();
+        let hint = if near.is_empty() {
+            "; libshortwire(7) lists them".into()
+        } else {
+            format!("; did you mean {}?", near.replace(" OR ", " or "))
+        };
+        return Err(format!("there is no setting {name}{hint}"));
+    }
     match smc::setting::check(name.as_bytes(), value.as_bytes()) {
         Ok(()) => Ok(format!("SHORTWIRE_{name}={value}")),
         Err(expected) => Err(format!("{name} is {expected}")),
@@ -104,13 +118,39 @@ pub fn parse_setting(text: &str) -> Result<String, String> {
 #[derive(Serialize)]
 struct Outcome {
     name: String,
-    /// written, unchanged, removed, absent, refused.
+    /// written, unchanged, removed, absent, refused; of a dry run would_write, would_remove.
     done: &'static str,
     path: Option<PathBuf>,
     text: Option<String>,
     findings: Vec<Finding>,
     /// What is to be done for it to take effect.
     next: Option<String>,
+}
+
+/// There is neither a unit nor a program of a name.
+#[derive(Debug)]
+struct Unknown(String);
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+impl Outcome {
+    /// Nothing of ours is left of what is not there either, such as a package that was removed.
+    fn absent(name: &str, why: &Unknown) -> Self {
+        Outcome {
+            name: name.into(),
+            done: "absent",
+            path: None,
+            text: None,
+            findings: vec![Finding::note(why.to_string(), "Is the name right?")],
+            next: None,
+        }
+    }
 }
 
 /// What a name stands for, and where something of ours is written for it.
@@ -128,11 +168,12 @@ pub fn enable(args: &Enable) -> Result<ExitCode> {
         let done = match &subject {
             Subject { forbidden: true, .. } => "refused",
             subject if subject.place.stands()? => "unchanged",
-            _ => "written",
+            _ if args.which.dry_run => "would_write",
+            subject => {
+                subject.place.put()?;
+                "written"
+            }
         };
-        if done == "written" && !args.which.dry_run {
-            subject.place.put()?;
-        }
         Ok(subject.outcome(done, "From its next start on it shares memory"))
     })
 }
@@ -141,12 +182,20 @@ pub fn disable(args: &Disable) -> Result<ExitCode> {
     each(&args.which, |name| {
         let subject = match subject(&args.which, name, &[]) {
             Ok(subject) => subject,
-            Err(error) => left_of(&args.which, name)?.ok_or(error)?,
+            Err(error) => match (left_of(&args.which, name)?, error.downcast::<Unknown>()) {
+                (Some(subject), _) => subject,
+                (None, Ok(unknown)) => return Ok(Outcome::absent(name, &unknown)),
+                (None, Err(error)) => return Err(error),
+            },
         };
-        let done = if subject.place.is_there()? { "removed" } else { "absent" };
-        if done == "removed" && !args.which.dry_run {
-            subject.place.take()?;
-        }
+        let done = match &subject {
+            subject if !subject.place.is_there()? => "absent",
+            _ if args.which.dry_run => "would_remove",
+            subject => {
+                subject.place.take()?;
+                "removed"
+            }
+        };
         let subject = Subject { findings: Vec::new(), ..subject };
         Ok(subject.outcome(done, "From its next start on it is without the library"))
     })
@@ -154,13 +203,13 @@ pub fn disable(args: &Disable) -> Result<ExitCode> {
 
 impl Subject {
     fn outcome(self, done: &'static str, what: &str) -> Outcome {
-        let changes = matches!(done, "written" | "removed");
+        let changes = matches!(done, "written" | "removed" | "would_write" | "would_remove");
         Outcome {
             name: self.name,
             done,
             path: Some(self.place.path().into()).filter(|_| done != "refused"),
             text: Some(self.place.text().into())
-                .filter(|_| matches!(done, "written" | "unchanged")),
+                .filter(|_| matches!(done, "written" | "would_write" | "unchanged")),
             findings: self.findings,
             next: changes.then(|| format!("{what}: {}", self.restart)),
         }
@@ -181,13 +230,13 @@ fn each(which: &Which, act: impl Fn(&str) -> Result<Outcome>) -> Result<ExitCode
         });
         failed |= outcome.done == "refused";
         if !which.json {
-            terminal::out!("{}", text(&outcome, which.dry_run))?;
+            terminal::out!("{}", text(&outcome))?;
         }
         outcomes.push(outcome);
     }
     if which.json {
         let all = serde_json::json!({ "dry_run": which.dry_run, "subjects": outcomes });
-        terminal::outln!("{}", serde_json::to_string_pretty(&all)?)?;
+        crate::json::print(&all)?;
     }
     let changed = outcomes.iter().any(|outcome| outcome.next.is_some());
     if changed && !which.dry_run && !reload(which) {
@@ -211,21 +260,21 @@ fn reload(which: &Which) -> bool {
     systemctl.arg("daemon-reload").status().is_ok_and(|status| status.success())
 }
 
-fn text(outcome: &Outcome, dry_run: bool) -> String {
+fn text(outcome: &Outcome) -> String {
     let mut text = format!("{}\n", outcome.name);
     let path = outcome.path.as_deref().unwrap_or(Path::new("")).display();
-    text += &match (outcome.done, dry_run) {
-        ("written", true) => format!("  would write {path}\n"),
-        ("written", false) => format!("  wrote {path}\n"),
-        ("removed", true) => format!("  would remove what stands in {path}\n"),
-        ("removed", false) => format!("  removed what stood in {path}\n"),
-        ("unchanged", _) => format!("  enabled already: {path}\n"),
-        ("absent", _) => format!("  was not enabled: nothing of Shortwire in {path}\n"),
+    text += &match outcome.done {
+        "would_write" => format!("  would write {path}\n"),
+        "written" => format!("  wrote {path}\n"),
+        "would_remove" => format!("  would remove what stands in {path}\n"),
+        "removed" => format!("  removed what stood in {path}\n"),
+        "unchanged" => format!("  enabled already: {path}\n"),
+        "absent" if outcome.path.is_none() => "  nothing of Shortwire is left for it\n".into(),
+        "absent" => format!("  was not enabled: nothing of Shortwire in {path}\n"),
         _ => "  is left as it is\n".into(),
     };
-    for line in
-        outcome.text.iter().filter(|_| outcome.done == "written").flat_map(|text| text.lines())
-    {
+    let is_new = matches!(outcome.done, "written" | "would_write");
+    for line in outcome.text.iter().filter(|_| is_new).flat_map(|text| text.lines()) {
         text += &format!("    {line}\n");
     }
     text += &lines_of(&outcome.findings);
@@ -245,7 +294,7 @@ fn subject(which: &Which, name: &str, settings: &[String]) -> Result<Subject> {
             return of_unit(&unit, &scope, but, settings);
         }
         if name.ends_with(".service") || name.contains('@') {
-            bail!("there is no unit {}", full_name(name));
+            return Err(Unknown(format!("there is no unit {}", full_name(name))).into());
         }
     }
     of_program(which, name, settings)
@@ -341,7 +390,10 @@ fn of_program(which: &Which, name: &str, settings: &[String]) -> Result<Subject>
     let others = env::join_paths(others)?;
     let program = match find_program(OsStr::new(name), Some(&others)) {
         Ok(program) => program,
-        Err(error) => bail!("{error}, and there is no unit of this name"),
+        Err(error) => {
+            let why = format!("{error}, and there is no unit of this name");
+            return Err(Unknown(why).into());
+        }
     };
     if program == script || place::is_script(&program) {
         bail!(
@@ -395,5 +447,12 @@ mod tests {
         assert_eq!(parse_setting("SHORTWIRE_SPIN=0"), Ok("SHORTWIRE_SPIN=0".into()));
         assert!(parse_setting("AFTER=x").is_err_and(|why| why.starts_with("AFTER is a number")));
         assert!(parse_setting("AFTER").is_err());
+        for (wrong, said) in [
+            ("AFTRE=4", "no setting AFTRE; did you mean AFTER?"),
+            ("SHORTWIRE_PORT-PROOF=1", "did you mean PORT_PROOF?"),
+            ("FROBNICATE=", "no setting FROBNICATE; libshortwire(7)"),
+        ] {
+            assert!(parse_setting(wrong).is_err_and(|why| why.contains(said)), "{wrong}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use measure::profile;
 use rustix::thread::{CpuSet, sched_setaffinity};
+use terminal::screen::{self, wrapped};
 use terminal::signals;
 use terminal::units::parse_seconds;
 
@@ -54,8 +55,8 @@ Examples:
 
 An app that cannot start is told, and the others run, if one of them brings packets in.
 
-Exit status: 0 after a clean stop; 1 if the network could not start, an app could not start or stop, or a thread crashed; 2 for a \
-wrong command line.")]
+Exit status: 0 after a clean stop; 1 if the network could not start, an app could not start or stop, or a thread crashed, \
+or packets were lost because a file could not be written, or an input was damaged; 2 for a wrong command line.")]
 pub struct Engine {
     #[command(subcommand)]
     pub command: Option<EngineCommand>,
@@ -78,7 +79,7 @@ pub struct Engine {
     )]
     pub report: Vec<Report>,
     /// Serve all counters as Prometheus text over HTTP
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
     pub metrics: Option<SocketAddr>,
     /// Do not run unless all apps start
     #[arg(long)]
@@ -139,7 +140,7 @@ pub fn run(args: &Engine) -> Result<ExitCode> {
     let mut output = std::io::stdout();
     let Some(path) = args.config.as_deref().filter(|_| !args.kinds) else {
         signals::default_sigpipe();
-        output.write_all(kinds().as_bytes())?;
+        terminal::out!("{}", kinds(screen::width()))?;
         return Ok(ExitCode::SUCCESS);
     };
     args.models.apply();
@@ -193,13 +194,16 @@ fn describe(config: &Config) -> String {
     format!("{}, {} on {}", count(apps, "app"), count(links, "link"), count(threads, "thread"))
 }
 
-/// What can be written into a file.
-fn kinds() -> String {
-    let ports = |ports: Ports| match ports {
+fn ports(ports: Ports) -> String {
+    match ports {
         Ports::None => "-".into(),
         Ports::Any => "any".into(),
         Ports::Named(names) => names.join(", "),
-    };
+    }
+}
+
+/// What can be written into a file: a table, or where that does not fit some lines for each.
+fn kinds(width: Option<usize>) -> String {
     let mut table = terminal::table::new(["kind", "inputs", "outputs", "counters", "what it does"]);
     for KindInfo { name, about, inputs, outputs, counters, .. } in Registry::standard().kinds() {
         table.add_row([
@@ -210,7 +214,32 @@ fn kinds() -> String {
             about.to_string(),
         ]);
     }
-    format!("{table}\n")
+    let text = format!("{table}\n");
+    let fits = |width: usize| text.lines().all(|line| line.chars().count() <= width);
+    match width.filter(|&width| !fits(width)) {
+        Some(width) => narrow_kinds(width),
+        None => text,
+    }
+}
+
+fn narrow_kinds(width: usize) -> String {
+    let mut text = String::new();
+    for KindInfo { name, about, inputs, outputs, counters, .. } in Registry::standard().kinds() {
+        text += &wrapped(&format!("{name}: {about}"), Some(width), "");
+        for (what, names) in
+            [("in", ports(*inputs)), ("out", ports(*outputs)), ("counters", counters.join(", "))]
+        {
+            if !names.is_empty() && names != "-" {
+                text += &wrapped(&format!("{what}: {names}"), Some(width), "    ");
+            }
+        }
+    }
+    text
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let hint = || "give an address and a port such as 127.0.0.1:9090".to_string();
+    text.parse().map_err(|_| hint())
 }
 
 /// `1`, `0,2`, `2-5,8`: numbers of processors.
@@ -271,8 +300,18 @@ mod tests {
 
     #[test]
     fn all_kinds_are_listed() {
-        let text = kinds();
-        assert!(Registry::standard().kinds().all(|kind| text.contains(kind.name)));
+        for width in [None, Some(80), Some(1000)] {
+            let text = kinds(width);
+            assert!(Registry::standard().kinds().all(|kind| text.contains(kind.name)));
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(width.is_none_or(|width| widest <= width), "{widest}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_port_alone_is_no_address() {
+        assert!(parse_address("9090").unwrap_err().contains("127.0.0.1:9090"));
+        assert_eq!(parse_address("127.0.0.1:9090"), Ok("127.0.0.1:9090".parse().unwrap()));
     }
 
     #[test]

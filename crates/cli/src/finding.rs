@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::run::{Alone, Obstacle, raw_refusal};
+use crate::run::{Alone, Obstacle, raw_way};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -41,7 +41,7 @@ impl Finding {
 
 /// What is in the way of a program.
 pub fn obstacle(program: &Path, obstacle: &Obstacle) -> Finding {
-    let refusal = obstacle.is_for_raw().then(|| raw_refusal(obstacle.file(program))).flatten();
+    let way = obstacle.is_for_raw().then(|| raw_way(obstacle.file(program)));
     // What can be done if it cannot be followed as it is.
     let (otherwise, is_for_raw) = match obstacle.root() {
         Obstacle::Static => ("use a build of it that is linked dynamically", true),
@@ -58,12 +58,15 @@ pub fn obstacle(program: &Path, obstacle: &Obstacle) -> Finding {
         ),
         Obstacle::Interpreter(..) => ("Use another interpreter.", false),
     };
-    let advice = match refusal {
-        _ if !is_for_raw => otherwise.into(),
-        None => {
+    let advice = match way.filter(|_| is_for_raw) {
+        None => otherwise.into(),
+        Some(Ok(None)) => {
             format!("Start it by `shortwire run --raw auto`, which follows it, or {otherwise}.")
         }
-        Some(why) => {
+        Some(Ok(Some(cost))) => format!(
+            "Start it by `shortwire run --raw auto`, which follows it at a cost, or {otherwise}: it {cost}."
+        ),
+        Some(Err(why)) => {
             format!("`shortwire run --raw auto` cannot follow it, as it {why}; {otherwise}.")
         }
     };

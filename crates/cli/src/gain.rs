@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,13 +13,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use connections::{Totals, kept};
 use measure::bench::tree_of;
+use measure::pending::Pending;
 use rustix::process::{Pid, Signal, getpgrp, kill_process};
 use rustix::termios::tcgetpgrp;
 use smc::reason::Reason;
 use terminal::signals;
 use terminal::units::{bytes, engineering};
 
-use crate::run;
+use crate::{OWN_FAILURE, run};
 
 mod cost;
 mod watch;
@@ -47,14 +49,18 @@ Options of `shortwire run` are given by their variables (SHORTWIRE_AFTER ...).
 Examples:
   shortwire run -- redis-server &
   shortwire gain -- redis-benchmark -t get -n 1000000 -c 3
-  shortwire gain --json -- ./job 2>gain.json
+  shortwire gain --json -o gain.json -- ./job
 
-Exit status: that of PROG, as with `shortwire run`."
+Exit status: that of PROG, as with `shortwire run`; 125 also if FILE cannot be written. Of a program that could not be started nothing \
+is said but why."
 )]
 pub struct Gain {
     /// Say it as one JSON object
     #[arg(long)]
     pub json: bool,
+    /// Write it to a file, whole or not at all, and not among what PROG says on standard error
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
     /// Only say what a message costs in this process
     #[arg(long, hide = true)]
     pub measure: bool,
@@ -66,13 +72,30 @@ pub struct Gain {
 /// Of the JSON object.
 const VERSION: u32 = 1;
 
-pub fn run(args: &Gain) -> Result<ExitCode> {
+/// Statuses by which `shortwire run` says that it could not start the program. It has said why.
+const NOT_STARTED: [i32; 3] = [OWN_FAILURE as i32, 126, 127];
+
+pub fn run(args: &Gain) -> ExitCode {
+    observe(args).unwrap_or_else(|error| own_failure(&error))
+}
+
+fn own_failure(error: &anyhow::Error) -> ExitCode {
+    eprintln!("shortwire gain: {error:#}");
+    ExitCode::from(OWN_FAILURE)
+}
+
+fn observe(args: &Gain) -> Result<ExitCode> {
     if args.measure {
         terminal::outln!("{}", serde_json::to_string(&cost::here()?)?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    // Before the program, which may run for hours.
+    let pending = args.output.as_deref().map(Pending::create).transpose()?;
     let folder = tempfile::Builder::new().prefix("shortwire-gain-").tempdir()?;
     let (status, seconds, seen) = watched(args, folder.path())?;
+    if seen.is_nothing() && status.code().is_some_and(|code| NOT_STARTED.contains(&code)) {
+        return Ok(exit_code(status));
+    }
     // The program has ended: its status counts, whatever becomes of the measurement.
     let this = std::env::current_exe()?;
     let over_tcp = cost::there(&[this.clone().into()]);
@@ -90,8 +113,15 @@ pub fn run(args: &Gain) -> Result<ExitCode> {
     } else {
         text(seconds, &seen, costs)
     };
-    // Whoever reads may have gone.
-    let _ = std::io::stderr().write_all(said.as_bytes());
+    match pending.map(|pending| pending.commit(said.as_bytes())) {
+        // Whoever reads may have gone.
+        None => _ = std::io::stderr().write_all(said.as_bytes()),
+        Some(Ok(())) => {}
+        Some(Err(error)) => {
+            let told = own_failure(&error);
+            return Ok(if status.success() { told } else { exit_code(status) });
+        }
+    }
     Ok(exit_code(status))
 }
 

@@ -21,6 +21,8 @@ const LOADING_TRIAL: &str = "SHORTWIRE_LOADING_TRIAL";
 
 #[derive(Serialize)]
 struct Report {
+    /// By which rules this object is to be read: `version` is that of the program.
+    schema: u32,
     version: &'static str,
     /// What the command was built from.
     build: &'static str,
@@ -64,6 +66,7 @@ pub fn run(args: &Info) -> Result<ExitCode> {
     }
     let eids = eids::of_new_programs()?;
     let report = Report {
+        schema: crate::json::VERSION,
         version: env!("CARGO_PKG_VERSION"),
         build: env!("SHORTWIRE_BUILD"),
         smc_version: format!("2.{RELEASE}"),
@@ -195,6 +198,7 @@ mod tests {
 
     fn report() -> Report {
         Report {
+            schema: 1,
             version: "1",
             build: "0123456789ab",
             smc_version: format!("2.{RELEASE}"),
@@ -240,7 +244,7 @@ mod tests {
     fn json_has_the_names_that_scripts_use() {
         let value = serde_json::to_value(report()).unwrap();
         for key in
-            ["version", "smc_version", "hostname", "seid", "ueids", "library", "kernel", "features"]
+            ["schema", "version", "smc_version", "hostname", "seid", "ueids", "library", "kernel"]
         {
             assert!(value.get(key).is_some(), "{key}");
         }

@@ -19,6 +19,7 @@ mod finding;
 mod gain;
 mod http;
 mod info;
+mod json;
 mod linkgroups;
 mod loadtest;
 mod metrics;
@@ -40,6 +41,7 @@ mod units;
 pub mod variables;
 mod webhook;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use args::{Args, Command};
@@ -62,6 +64,7 @@ pub fn main() -> ExitCode {
     let (name, outcome) = match args.command {
         Command::Run(args) => return run::run(&args),
         Command::TraceClc(args) => return trace::run(&args),
+        Command::Gain(args) => return gain::run(&args),
         Command::Bench(args) => ("bench", bench::run(&args, run::words)),
         Command::Tune(args) => ("tune", tune::run(&args)),
         #[cfg(feature = "lua")]
@@ -72,7 +75,6 @@ pub fn main() -> ExitCode {
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
         Command::Rstream(args) => ("rstream", rstream::run(&args).map(|()| ExitCode::SUCCESS)),
         Command::Broker(args) => ("broker", broker::run(&args)),
-        Command::Gain(args) => ("gain", gain::run(&args)),
         Command::Top(args) => ("top", top::run(&args)),
         Command::Metrics(args) => ("metrics", metrics::run(&args)),
         Command::Webhook(args) => ("webhook", webhook::run(&args)),
@@ -126,7 +128,12 @@ fn usage_error(mut error: clap::Error) -> ExitCode {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     typos::explain(&mut error, &args::command(), &words);
-    let _ = error.print();
+    // Help and version are what was asked for: an end with 0 says that they were had.
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    if let (Err(why), 0) = (printed, error.exit_code()) {
+        eprintln!("shortwire: cannot write to standard output: {why}");
+        return ExitCode::FAILURE;
+    }
     if let Some(variable) = variable_of(&error) {
         eprintln!("\nThe value is that of the environment variable {variable}.");
     }

@@ -46,10 +46,7 @@ pub fn run(args: &Linkgroups) -> Result<ExitCode> {
         .filter(|g| wanted.is_none_or(|id| id == g.id))
         .collect();
     if args.json {
-        terminal::outln!(
-            "{}",
-            serde_json::to_string_pretty(&serde_json::json!({ "linkgroups": groups }))?
-        )?;
+        crate::json::print(&serde_json::json!({ "linkgroups": groups }))?;
         return Ok(ExitCode::SUCCESS);
     }
     terminal::out!(

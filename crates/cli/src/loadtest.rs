@@ -1,6 +1,5 @@
 //! `shortwire loadtest`: the highest rate that passes between two interfaces.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -115,11 +114,10 @@ pub fn run(args: &Loadtest) -> Result<ExitCode> {
         bits_per_second: best.map(|best| best.rate * mean * 8.0),
         trials: &trials,
     };
-    let mut output = std::io::stdout().lock();
     if args.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&outcome)?)?;
+        crate::json::print(&outcome)?;
     } else {
-        output.write_all(plot::text(&outcome).as_bytes())?;
+        terminal::out!("{}", plot::text(&outcome))?;
     }
     if let Some(plot) = plot {
         plot.commit(plot::svg(&trials, best)?.as_bytes())?;

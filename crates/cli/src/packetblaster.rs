@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ::engine::arena;
 use ::engine::clock::monotonic;
+use ::engine::pcap::is_same_file;
 use ::engine::stop::Signals;
 use anyhow::{Context, Result, anyhow, bail};
 use toml::{Table, Value};
@@ -37,7 +38,15 @@ const SETTLE: Duration = Duration::from_millis(300);
 
 pub fn run(args: &Packetblaster) -> Result<ExitCode> {
     let (frames, output, once) = match &args.command {
-        Blast::Replay(args) => (frames::load(&args.file)?, &args.output, args.no_loop),
+        Blast::Replay(args) => {
+            if let Some(pcap) = args.output.pcap.as_deref()
+                && is_same_file(pcap, &args.file)
+            {
+                let (pcap, file) = (pcap.display(), args.file.display());
+                bail!("--pcap {pcap} would empty {file}, which is replayed: give another file");
+            }
+            (frames::load(&args.file)?, &args.output, args.no_loop)
+        }
         Blast::Synth(args) => (frames::synth(&args.frames)?, &args.output, false),
     };
     arena::set_slots(arena::DEFAULT_SLOTS.max(2 * frames.len() + 16384))?;

@@ -1,6 +1,5 @@
 //! `shortwire ps`: which processes run a packet engine.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use ::engine::clock::monotonic;
@@ -58,11 +57,10 @@ pub fn run(args: &Ps) -> Result<ExitCode> {
         dead.iter().filter(|process| !process.path.exists()).map(|process| process.pid).collect();
     let rows = alive.iter().filter_map(row).collect();
     let object = Object { run_directory: root.display().to_string(), processes: rows, removed };
-    let mut output = std::io::stdout().lock();
     if args.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&object)?)?;
+        crate::json::print(&object)?;
     } else {
-        output.write_all(text(&object).as_bytes())?;
+        terminal::out!("{}", text(&object))?;
     }
     Ok(ExitCode::SUCCESS)
 }

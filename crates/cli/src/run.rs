@@ -21,7 +21,7 @@ pub use go::Alone;
 pub use library::{VARIABLES as LIBRARY_VARIABLES, build_of, find as find_library};
 pub use preload::compose as compose_preload;
 pub use program::{Obstacle, find as find_program, interpreter_of, is_go, obstacles};
-pub use raw::refusal as raw_refusal;
+pub use raw::way as raw_way;
 pub use settings::{parse_ivshmem, parse_ueid};
 
 use crate::conffiles::Health;
@@ -51,18 +51,19 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
     let artefact = library.path.with_file_name("shortwire-raw");
     let wants_raw = !args.disable && !args.rsocket && raw::is_wanted(args, &path);
     let doubt = if wants_raw { raw::doubt(&library.path, &artefact) } else { None };
-    let (mut ways, mut raw) = (Vec::new(), None);
+    let (mut ways, mut raw, mut cost) = (Vec::new(), None, None);
     for obstacle in &obstacles {
-        let refusal = obstacle.is_for_raw().then(|| raw::refusal(obstacle.file(&path)));
-        ways.push(match (&refusal, wants_raw) {
+        let way = obstacle.is_for_raw().then(|| raw::way(obstacle.file(&path)));
+        ways.push(match (way, wants_raw) {
             (None, _) => String::new(),
-            (Some(None), true) => {
+            (Some(Ok(said)), true) => {
                 raw = (obstacles.len() == 1 && artefact.exists()).then_some(artefact.clone());
+                cost = said;
                 String::new()
             }
-            (Some(None), false) => " (`--raw auto` follows such programs)".into(),
-            (Some(Some(why)), true) => format!("; `--raw auto` cannot follow it: it {why}"),
-            (Some(Some(_)), false) => String::new(),
+            (Some(Ok(_)), false) => " (`--raw auto` follows such programs)".into(),
+            (Some(Err(why)), true) => format!("; `--raw auto` cannot follow it: it {why}"),
+            (Some(Err(_)), false) => String::new(),
         });
     }
     let forbids_preloading = obstacles.iter().any(program::Obstacle::forbids_preloading);
@@ -72,6 +73,9 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
     if !args.quiet {
         for (obstacle, way) in obstacles.iter().zip(ways) {
             eprintln!("shortwire: warning: {}: {obstacle}{way}", name.to_string_lossy());
+        }
+        if let Some(cost) = cost.filter(|_| raw.is_some()) {
+            eprintln!("shortwire: warning: {} {cost}", name.to_string_lossy());
         }
         if let Some(doubt) = doubt {
             eprintln!("shortwire: warning: {doubt}");

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::{Result, bail};
 use engine::Options;
 use engine::counters::{self, RunDir};
-use engine::lua::{ScriptError, Session, Settings};
+use engine::lua::{Evaluated, ScriptError, Session, Settings};
 use engine::stop::Signals;
 use measure::profile;
 
@@ -142,8 +142,33 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
     match outcome {
         Err(ScriptError::Interrupted) => Ok(ExitCode::from(INTERRUPTED)),
         Err(error) => Err(error.into()),
-        Ok(()) if session.failures() > 0 => Ok(ExitCode::FAILURE),
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        Ok(()) => {
+            flush(&session)?;
+            Ok(if session.failures() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+    }
+}
+
+/// What a script prints waits in a buffer of libc's, which the end of the process empties, without
+/// a word where that fails. Gives the number of the error that there was.
+const FLUSH: &str = r#"(function()
+    local ffi = require("ffi")
+    pcall(ffi.cdef, "int fflush(void *); int ferror(void *);")
+    local is_open, errno = pcall(function()
+        if ffi.C.fflush(io.stdout) ~= 0 then return ffi.errno() end
+        return ffi.C.ferror(io.stdout) ~= 0 and 5 or 0
+    end)
+    return is_open and errno or 0
+end)()"#;
+
+fn flush(session: &Session) -> Result<()> {
+    // A script that has taken these functions away, or closed its output, has its reasons.
+    let Ok(Evaluated::Values(values)) = session.evaluate(FLUSH) else { return Ok(()) };
+    match values.first().and_then(|errno| errno.parse().ok()) {
+        None | Some(0) => Ok(()),
+        Some(errno) => {
+            bail!("cannot write to standard output: {}", std::io::Error::from_raw_os_error(errno))
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 
+use crate::doctor::explain;
 use crate::off;
 use connections::{Connection, Mode, snapshot};
 use terminal::screen::{self, wrapped};
@@ -23,6 +24,8 @@ const VERSION: u32 = 1;
 
 /// What `mode_name` can say.
 pub const MODES: [&str; 4] = ["SMCD", "TCP", "LISTEN", "RSOCKET"];
+
+const AS_ELSEWHERE: &str = "As in iproute2's ss";
 
 #[derive(clap::Args)]
 #[command(about = "Show connections: which use shared memory, why others do not")]
@@ -51,6 +54,7 @@ Examples:
                                             than its shortness
   shortwire ss state established '( sport = :6379 or dport = :6379 )'
   shortwire ss program 'nginx*' dst 10.0.0.0/8
+  shortwire ss -tlnp                        listeners
   shortwire ss -s                           only the sum
   shortwire ss -e                           user, inode, program at the other
                                             end, device, bytes
@@ -88,6 +92,27 @@ pub struct Ss {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// No heading
+    #[arg(short = 'H', long, help_heading = AS_ELSEWHERE)]
+    pub no_header: bool,
+    /// Only connections whose local address is IPv4
+    #[arg(short = '4', long, help_heading = AS_ELSEWHERE)]
+    pub ipv4: bool,
+    /// ... or IPv6
+    #[arg(short = '6', long, help_heading = AS_ELSEWHERE)]
+    pub ipv6: bool,
+    /// Changes nothing: all that is shown is TCP
+    #[arg(short, long, help_heading = AS_ELSEWHERE)]
+    pub tcp: bool,
+    /// Changes nothing: addresses and ports are always numbers
+    #[arg(short, long, help_heading = AS_ELSEWHERE)]
+    pub numeric: bool,
+    /// Changes nothing: programs are always shown
+    #[arg(short, long, help_heading = AS_ELSEWHERE)]
+    pub processes: bool,
+    /// Changes nothing: timers are the kernel's, which `ss -o` shows
+    #[arg(short = 'o', long, help_heading = AS_ELSEWHERE)]
+    pub options: bool,
     /// Which connections, such as `state established dport = :80`
     #[arg(value_name = "FILTER")]
     pub filter: Vec<String>,
@@ -111,6 +136,7 @@ pub fn run(args: &Ss) -> Result<ExitCode> {
         .map_err(|why| anyhow!("{why}\nSee `shortwire help ss` for what a filter is made of."))?;
     let mut snapshot = snapshot(|_| true);
     snapshot.connections.retain(|connection| is_wanted(connection, args, &filter));
+    explain(&mut snapshot.connections);
     let summary = Summary::of(&snapshot.connections);
     if args.json {
         let object = serde_json::json!({
@@ -147,7 +173,11 @@ fn is_wanted(connection: &Connection, args: &Ss, filter: &Filter) -> bool {
     } else {
         args.all || filter.names_states() || !(listens || connection.state == "INIT")
     };
-    usual && filter.wants(connection)
+    let family = match connection.local {
+        Some(local) if args.ipv4 != args.ipv6 => local.is_ipv4() == args.ipv4,
+        _ => true,
+    };
+    usual && family && filter.wants(connection)
 }
 
 /// One of `MODES`.
@@ -254,6 +284,11 @@ mod tests {
         assert_eq!(wanted(&["state", "listening"]), [true, false, false]);
         assert_eq!(wanted(&["state", "all", "mode", "tcp"]), [false, true, true]);
         assert_eq!(wanted(&["mode", "listen"]), [false, false, false]);
+        // As people type it.
+        assert_eq!(wanted(&["-tlnp"]), [true, false, false]);
+        assert_eq!(wanted(&["-Htanpo4"]), [true, true, true]);
+        assert_eq!(wanted(&["-ta6"]), [false, false, false]);
+        assert_eq!(wanted(&["-46"]), [false, true, false]);
         assert_eq!(wanted(&["-a", "( sport = :6379 )"]), [true, true, true]);
     }
 

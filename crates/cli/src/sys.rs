@@ -90,6 +90,13 @@ pub fn has_file_capabilities(path: &Path) -> bool {
         .is_ok_and(|length| length > 0)
 }
 
+/// Whether this kernel sends system calls of a program's own code to a handler of its process.
+pub fn has_user_dispatch() -> bool {
+    const SET_SYSCALL_USER_DISPATCH: i32 = 59;
+    // SAFETY: integers: switches off what nobody has switched on in this thread.
+    unsafe { libc::prctl(SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) == 0 }
+}
+
 /// Whether a process may write to the memory of another one of its user that is not its child:
 /// asked by a child of this one, of this one.
 pub fn may_write_to_others() -> io::Result<()> {

@@ -30,7 +30,10 @@ pub fn explain(error: &mut clap::Error, command: &clap::Command, words: &[String
             let wrong = wrong.clone();
             subcommand(error, command, words, &wrong);
         }
-        (ErrorKind::UnknownArgument, _) => filter_field(error, words),
+        (ErrorKind::UnknownArgument, _) => {
+            filter_field(error, words);
+            letter_of_ss(error, words);
+        }
         _ => {}
     }
 }
@@ -68,6 +71,28 @@ fn filter_field(error: &mut clap::Error, words: &[String]) {
     tip(error, format!("what is shown is chosen without dashes: `shortwire {name} {field} ...`"));
 }
 
+/// `ss -u`, `ss -i`: clap would have the letter passed as a value, which is no filter either.
+fn letter_of_ss(error: &mut clap::Error, words: &[String]) {
+    let (Some("ss"), Some(ContextValue::String(wrong))) =
+        (words.first().map(String::as_str), error.get(ContextKind::InvalidArg))
+    else {
+        return;
+    };
+    let text = match wrong.strip_prefix('-') {
+        Some("u" | "w" | "x" | "S" | "0") => {
+            "here is only TCP: leave the letter out, and ask iproute2's `ss` for other sockets"
+        }
+        Some("i" | "m") => {
+            "`shortwire ss -d` shows buffers, cursors and flags of connections through shared memory"
+        }
+        Some(letter) if letter.chars().count() == 1 => {
+            "`shortwire help ss` has what is known here; iproute2's `ss` shows the kernel's side"
+        }
+        _ => return,
+    };
+    tip(error, text.into());
+}
+
 fn tip(error: &mut clap::Error, text: String) {
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(text)]));
 }
@@ -100,6 +125,9 @@ mod tests {
             ("bench sokcets", "'sockets'"),
             ("version", "`shortwire --version`"),
             ("ss --pid 3", "`shortwire ss pid ...`"),
+            ("ss -tulpn", "only TCP"),
+            ("ss -ti", "`shortwire ss -d`"),
+            ("ss -K", "`shortwire help ss`"),
             ("top --program nginx", "`shortwire top program ...`"),
             ("run --afetr 3 -- ls", "'--after'"),
             ("run --peer-policy verifeid -- ls", "'verified'"),
@@ -108,7 +136,12 @@ mod tests {
             let said = said(line);
             assert!(said.contains(meant), "{line}: {said}");
         }
-        for (line, not) in [("monitor", "'on'"), ("ss --pid 3", "--wide"), ("frobnicate", "tip")] {
+        for (line, not) in [
+            ("monitor", "'on'"),
+            ("ss --pid 3", "--wide"),
+            ("ss -tulpn", "as a value"),
+            ("frobnicate", "tip"),
+        ] {
             let said = said(line);
             assert!(!said.contains(not), "{line}: {said}");
         }

@@ -74,7 +74,7 @@ impl Table {
         let chid = row.chid.load(Relaxed) as u16;
         let pnet = row.pnet();
         Some(LinkGroup {
-            id: id << 8,
+            id: self::id(id),
             vlan: 0,
             connections: connections.len(),
             pnet_id: if pnet == [0; 16] { "n/a".into() } else { PnetId(pnet).to_string() },
@@ -107,6 +107,11 @@ impl Table {
             peer_uid: row.peer_uid.load(Relaxed),
         })
     }
+}
+
+/// The id of the group with this number: in messages the low byte counts something else.
+pub fn id(number: u32) -> u32 {
+    number << 8
 }
 
 fn gid(words: &[std::sync::atomic::AtomicU64; 2]) -> String {

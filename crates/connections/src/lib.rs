@@ -60,7 +60,12 @@ pub enum Mode {
     Smcd,
     /// Through shared memory until it was reset, for this reason.
     #[serde(rename = "SMCD")]
-    Reset { reason: u32, reason_name: &'static str, words: Cow<'static, str>, hint: &'static str },
+    Reset {
+        reason: u32,
+        reason_name: &'static str,
+        words: Cow<'static, str>,
+        hint: Cow<'static, str>,
+    },
     #[serde(rename = "TCP")]
     Tcp {
         reason: u32,
@@ -69,7 +74,7 @@ pub enum Mode {
         peer_reason: u32,
         peer_reason_name: &'static str,
         words: Cow<'static, str>,
-        hint: &'static str,
+        hint: Cow<'static, str>,
     },
     #[serde(rename = "LISTEN")]
     Listener,
@@ -81,9 +86,16 @@ pub enum Mode {
 #[derive(Clone, Serialize)]
 pub struct Detail {
     pub shutdown: String,
+    /// Readers in whose language every number is a double lose the last digits of these.
     pub token: u64,
     pub peer_token: u64,
+    /// The same in hexadecimal: what one end calls `token_hex`, the other calls `peer_token_hex`.
+    pub token_hex: String,
+    pub peer_token_hex: String,
+    /// As the process counts them.
     pub link_group: u32,
+    /// As messages name it: [`LinkGroup::id`].
+    pub link_group_id: u32,
     /// Of the devices, as the census has them; empty if it has not.
     pub gid: String,
     pub peer_gid: String,
@@ -158,7 +170,10 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
                 .iter()
                 .find_map(|program| {
                     let told = survey.kept.get(&program.pid);
-                    told.or_else(|| default_reasons.get(&program.pid)).copied()
+                    let is_followed = !survey.unfollowed.contains(&program.pid);
+                    told.or_else(|| default_reasons.get(&program.pid))
+                        .copied()
+                        .or((!is_followed).then_some(reason::NOT_FOLLOWED))
                 })
                 .unwrap_or(reason::NOT_YET);
             let mut connection = undescribed(inode, socket, programs, why);
@@ -203,7 +218,7 @@ fn mode(conn: &Conn) -> Mode {
             reason: local_reason,
             reason_name: why.name(),
             words: why.words().into(),
-            hint: why.hint(),
+            hint: why.hint().into(),
         };
     }
     if phase.is_committed() && !phase.switched() && phase.sends_are_back() && local_reason == 0 {
@@ -295,7 +310,7 @@ fn tcp(local: Reason, peer: u32) -> Mode {
             reason::VERSION => format!("{}: {}", telling.words(), Mismatch::of_word(peer)).into(),
             _ => telling.words().into(),
         },
-        hint: telling.hint(),
+        hint: telling.hint().into(),
     }
 }
 
@@ -349,15 +364,21 @@ fn detail(table: &Table, conn: &Conn, phase: Phase) -> Detail {
     let shut =
         |shut: bool, open: &'static str, closed: &'static str| if shut { closed } else { open };
     let sent_ends = shut(phase.sends_are_shut(), "00", "80");
+    let tokens =
+        [&conn.identity.my_token, &conn.identity.peer_token].map(|word| word.load(Relaxed));
+    let group = conn.identity.group.load(Relaxed);
     Detail {
         shutdown: format!(
             "{}-{}",
             shut(phase.receives_are_shut(), "<", "R"),
             shut(phase.sends_are_shut(), ">", "W")
         ),
-        token: conn.identity.my_token.load(Relaxed),
-        peer_token: conn.identity.peer_token.load(Relaxed),
-        link_group: conn.identity.group.load(Relaxed),
+        token: tokens[0],
+        peer_token: tokens[1],
+        token_hex: format!("{:016x}", tokens[0]),
+        peer_token_hex: format!("{:016x}", tokens[1]),
+        link_group: group,
+        link_group_id: groups::id(group),
         gid,
         peer_gid,
         device: conn.kind().name(),

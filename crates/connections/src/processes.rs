@@ -89,6 +89,8 @@ pub struct Survey {
     pub hidden: usize,
     /// Those that were told to keep every connection on TCP, and why.
     pub kept: HashMap<u32, Reason>,
+    /// Those that were told to load the library, and have neither it nor what stands for it.
+    pub unfollowed: HashSet<u32>,
     /// Sockets of the rsockets library.
     pub rsockets: HashSet<u64>,
     sockets: HashMap<u64, Vec<Program>>,
@@ -204,8 +206,11 @@ fn look(survey: &mut Survey, pid: u32) {
     }
     let has_something = !table.is_empty() || !rsockets.is_empty();
     if !has_something && (sockets.is_empty() || !has_library(&root)) {
-        survey.strangers.extend(sockets.into_iter().map(|inode| (inode, pid)));
-        return;
+        if sockets.is_empty() || !was_told(&root) {
+            survey.strangers.extend(sockets.into_iter().map(|inode| (inode, pid)));
+            return;
+        }
+        survey.unfollowed.insert(pid);
     }
     let program = Program { pid, name: name(&root) };
     for inode in sockets {
@@ -273,6 +278,14 @@ fn has_library(root: &Path) -> bool {
             .lines()
             .any(|line| line.ends_with(LIBRARY) || line.ends_with(RAW))
     })
+}
+
+/// Whether its environment, as it was at its start, names the library to the loader.
+fn was_told(root: &Path) -> bool {
+    let environment = fs::read(root.join("environ")).unwrap_or_default();
+    let names = |value: &[u8]| value.windows(LIBRARY.len()).any(|part| part == LIBRARY.as_bytes());
+    let mut variables = environment.split(|&byte| byte == 0);
+    variables.any(|variable| variable.strip_prefix(b"LD_PRELOAD=").is_some_and(names))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
@@ -47,6 +48,12 @@ pub trait App: Any {
         None
     }
 
+    /// What keeps the work of this app from being whole, though it runs: packets that were lost at
+    /// the end of the engine, an input that is damaged. Whoever ends an engine ends with an error.
+    fn problem(&self) -> Option<&str> {
+        None
+    }
+
     /// True when nothing will come from this app any more, such as a reader at the end of its file.
     fn finished(&self) -> bool {
         false
@@ -82,6 +89,12 @@ pub trait Kind: App + Sized {
         Ok(())
     }
 
+    /// The file that an instance would read or write. A configuration in which one app writes what
+    /// another reads or writes is refused: the file would be emptied under it.
+    fn file(_args: &Self::Args) -> Option<FileUse> {
+        None
+    }
+
     /// Makes an instance, which owns what it opens. An error is told and leaves the rest of the
     /// network running.
     fn new(args: Self::Args, context: &Context) -> Result<Self, AppError>;
@@ -90,6 +103,15 @@ pub trait Kind: App + Sized {
     fn reconfigure(&mut self, _args: Self::Args) -> Result<Reconfigured, AppError> {
         Ok(Reconfigured::NeedsRestart)
     }
+}
+
+/// A file, as an app uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileUse {
+    /// From its beginning.
+    Reads(PathBuf),
+    /// It is made, or emptied first.
+    Writes(PathBuf),
 }
 
 /// How an app took its new arguments.

@@ -318,6 +318,19 @@ impl Engine {
         self.nodes.iter().filter(|node| node.app.is_none()).map(|node| node.name.as_str())
     }
 
+    /// Apps that run and whose work is not whole, and why.
+    pub fn problems(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.apps().filter_map(|(name, app)| Some((name, app.problem()?)))
+    }
+
+    /// Packets that an app had taken from its links and could not pass on, where there are some.
+    pub fn lost(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.nodes.iter().filter_map(|node| {
+            let lost = crate::report::lost(node.info.counters, node.app.as_deref()?);
+            (lost > 0).then_some((node.name.as_str(), lost))
+        })
+    }
+
     /// How many apps bring packets into the network, and how many of them run.
     pub fn sources(&self) -> (usize, usize) {
         let sources =

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use toml::Table;
 
-use crate::app::{App, AppError, Context, Kind, Ports, Reconfigured};
+use crate::app::{App, AppError, Context, FileUse, Kind, Ports, Reconfigured};
 use crate::args::{self, ArgError};
 
 /// A kind without its type.
@@ -26,6 +26,8 @@ pub struct KindInfo {
     /// Everything that is wrong with arguments: their keys, their types, and what [`Kind::check`]
     /// says.
     pub check: fn(&Table) -> Vec<ArgError>,
+    /// [`Kind::file`]; None also for arguments that are wrong.
+    pub file: fn(&Table) -> Option<FileUse>,
     /// [`Kind::new`].
     pub make: Make,
 }
@@ -74,6 +76,7 @@ impl Registry {
                 problems.extend(args.and_then(|args| K::check(&args).err()));
                 problems
             },
+            file: |table| K::file(&args::parse(table).ok()?),
             make: |table, context| Ok(Box::new(K::new(args::parse(table)?, context)?)),
         };
         self.add(info);

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use crate::app::App;
 use crate::engine::Engine;
 use crate::link::LinkStats;
 use crate::pool::PoolStats;
@@ -36,6 +37,24 @@ pub fn links<'a, L: fmt::Display + 'a>(links: impl Iterator<Item = (L, LinkStats
     out
 }
 
+/// What an app of a kind with these counters lost on its way out of the engine, behind its links.
+pub fn lost(counters: &[&str], app: &(impl App + ?Sized)) -> u64 {
+    let mut values = vec![0; counters.len()];
+    app.counters(&mut values);
+    let lost =
+        counters.iter().zip(values).filter(|(name, _)| matches!(**name, "tx_dropped" | "lost"));
+    lost.map(|(_, value)| value).sum()
+}
+
+/// Further lines of the report of links, for what no link knows of.
+pub fn losses(lost: impl Iterator<Item = (String, u64)>) -> String {
+    let mut out = String::new();
+    for (app, lost) in lost {
+        let _ = writeln!(out, "{:>20} lost by {app}, behind its links", commas(lost));
+    }
+    out
+}
+
 /// The report of load between two moments.
 pub fn load(
     passed: Duration,
@@ -61,7 +80,8 @@ pub fn load(
 impl Engine {
     /// The report of this engine's links.
     pub fn report_links(&self) -> String {
-        links(self.links())
+        let lost = self.lost().map(|(name, lost)| (name.to_string(), lost));
+        links(self.links()) + &losses(lost)
     }
 
     /// What the apps have to say.
@@ -94,6 +114,12 @@ mod tests {
             "link report:\n          37,870,464 sent on if1.tx -> if2.rx (loss rate: 0%)\n\
              \x20                  3 sent on if2.tx -> if1.rx (loss rate: 25%)\n"
         );
+    }
+
+    #[test]
+    fn what_is_lost_behind_the_links_has_lines_of_its_own() {
+        let text = losses([(String::from("out"), 1000)].into_iter());
+        assert_eq!(text, "               1,000 lost by out, behind its links\n");
     }
 
     #[test]

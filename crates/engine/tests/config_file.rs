@@ -57,6 +57,41 @@ fn problems(text: &str) -> String {
 }
 
 #[test]
+fn a_file_is_not_written_where_it_is_read_or_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(at("in.pcap"), "a capture").unwrap();
+    std::os::unix::fs::symlink(at("in.pcap"), at("link.pcap")).unwrap();
+    std::fs::hard_link(at("in.pcap"), at("hard.pcap")).unwrap();
+    let network = |apps: [(&str, &str, &str); 2]| {
+        apps.map(|(name, kind, file)| {
+            format!("[apps.{name}]\nkind = \"{kind}\"\nfile = \"{}\"\n", at(file))
+        })
+        .concat()
+    };
+    for name in ["in.pcap", "link.pcap", "hard.pcap", "../IN/in.pcap"] {
+        let name = name.replace("IN", folder.path().file_name().unwrap().to_str().unwrap());
+        let said = problems(&network([("a", "PcapReader", "in.pcap"), ("b", "PcapWriter", &name)]));
+        for part in ["line 6", "app 'b'", "app 'a' reads", &at("in.pcap"), &at(&name)] {
+            assert!(said.contains(part), "{part} is missing in {said}");
+        }
+    }
+    let twice =
+        problems(&network([("a", "PcapWriter", "new.pcap"), ("b", "PcapWriter", "new.pcap")]));
+    assert!(twice.contains("app 'a' writes") && twice.lines().count() == 1, "{twice}");
+    for apps in [
+        [("a", "PcapReader", "in.pcap"), ("b", "PcapWriter", "new.pcap")],
+        [("a", "PcapReader", "in.pcap"), ("b", "PcapReader", "link.pcap")],
+        [
+            ("a", "PcapWriter", "../../../../../dev/null"),
+            ("b", "PcapWriter", "../../../../../dev/null"),
+        ],
+    ] {
+        Config::from_toml_checked(&network(apps), Registry::standard()).unwrap();
+    }
+}
+
+#[test]
 fn problems_have_lines() {
     for (text, expected) in [
         (

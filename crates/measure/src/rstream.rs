@@ -131,10 +131,15 @@ pub fn run(args: &Rstream) -> Result<()> {
         return serve::run(args);
     }
     signals::catch_interrupts();
-    match &args.server {
+    let outcome = match &args.server {
         Some(server) => elsewhere(args, server),
         None => here(args),
+    };
+    // Ctrl-C reaches the server as well: what fails for want of it is no failure.
+    if outcome.is_err() {
+        signals::go_on_unless_interrupted("")?;
     }
+    outcome
 }
 
 /// A server on another processor, and the client that is connected to it.
@@ -199,6 +204,22 @@ fn here(args: &Rstream) -> Result<()> {
     if let Some((_, client)) = cpus {
         run_on(client)?;
     }
+    let measured = rounds(args, cpus, &cases, &mut pairs, &mut report, &progress);
+    progress.finish();
+    measured?;
+    report.print()?;
+    pairs.into_iter().try_for_each(Pair::end)
+}
+
+/// All measures, again and again.
+fn rounds(
+    args: &Rstream,
+    cpus: Option<(usize, usize)>,
+    cases: &[Case],
+    pairs: &mut [Pair],
+    report: &mut Report,
+    progress: &Progress,
+) -> Result<()> {
     let time = Duration::from_secs_f64(args.seconds);
     for round in 0..args.repeat {
         progress.begin(&format!("round {}", round + 1));
@@ -214,22 +235,23 @@ fn here(args: &Rstream) -> Result<()> {
             if let Some(limit) = limits::run(case, time, cpus)? {
                 report.add(i, report::Path::Limit, limit);
             }
-            if let Err(interrupted) = signals::go_on_unless_interrupted("") {
-                progress.finish();
-                return Err(interrupted.into());
-            }
+            signals::go_on_unless_interrupted("")?;
         }
         progress.end(&format!("round {}", round + 1), "done");
     }
-    progress.finish();
-    report.print()?;
-    pairs.into_iter().try_for_each(Pair::end)
+    Ok(())
 }
 
 fn elsewhere(args: &Rstream, server: &str) -> Result<()> {
     let cases = Case::list(args, args.transport == Transport::Rsocket && !args.fork);
     let mut report = Report::new(args, Machine::describe(None).warned(), &cases);
-    let mut client = Client::new(Wire::connect((server, args.port), args.transport, args)?);
+    let wire = Wire::connect((server, args.port), args.transport, args).with_context(|| {
+        let port = args.port;
+        format!(
+            "cannot connect to {server}, port {port}: does `shortwire rstream --listen` run there?"
+        )
+    })?;
+    let mut client = Client::new(wire);
     let path =
         if args.transport == Transport::Tcp { report::Path::Tcp } else { report::Path::Rsocket };
     for _ in 0..args.repeat {

@@ -89,7 +89,9 @@ impl Program {
         let at = if at < self.moved { at + self.moved } else { at };
         // SAFETY: the loader reads names there, too.
         let names = unsafe { slice::from_raw_parts(at as *const u8, len) };
-        const THREADS: &[u8] = b"\0pthread_create\0";
+        // A name that another one ends in lies there, and not by itself: programs that export Go's
+        // own names have `_cgo_try_pthread_create`.
+        const THREADS: &[u8] = b"pthread_create\0";
         names.windows(THREADS.len()).any(|name| name == THREADS)
     }
 

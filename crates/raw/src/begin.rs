@@ -14,8 +14,8 @@ use socket::fds;
 use socket::programs::{self, Strings};
 
 use crate::load::{Headers, Image};
-use crate::patch::Code;
-use crate::{entry, exec, start};
+use crate::patch::{self, CODE};
+use crate::{dispatch, entry, exec, itself, start};
 
 /// What this artefact is built from, for whoever reads its file: behind a mark.
 static BUILD: &str = concat!("shortwire build: ", env!("SHORTWIRE_BUILD"));
@@ -24,6 +24,8 @@ const MARK: &str = "shortwire build: ";
 /// Words of the stack that the kernel has left: number of arguments, they, a null, the environment, a
 /// null, the auxiliary vector.
 static AUXILIARY: AtomicUsize = AtomicUsize::new(0);
+/// Where this artefact lies.
+static BASE: AtomicUsize = AtomicUsize::new(0);
 
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -98,6 +100,7 @@ fn change(kind: u64, value: usize) {
 unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usize; 2]) -> ! {
     // SAFETY: first of all.
     unsafe { relocate(base, dynamic) };
+    BASE.store(base, Relaxed);
     // SAFETY: as the kernel has left it.
     let n = unsafe { *stack };
     let arguments = stack.wrapping_add(1) as *const *const c_char;
@@ -127,6 +130,9 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
         log::say_program(path, why);
     }
     if let Ok((program, first)) = prepared {
+        if dispatch::is_on() {
+            log::say_dispatched(path);
+        }
         smc::release::built_from(&BUILD[MARK.len()..]);
         // SAFETY: the environment as the kernel has left it.
         unsafe { programs::keep(environment) };
@@ -190,12 +196,12 @@ fn open(path: &CStr) -> Option<(i32, Headers)> {
     Some((file, headers?))
 }
 
-fn map(path: &CStr, is_program: bool) -> Option<Image> {
+fn map(path: &CStr, is_program: bool, place: usize) -> Option<Image> {
     let (file, headers) = open(path)?;
     if is_program {
-        exec::keep_name(file);
+        itself::keep(file);
     }
-    let image = Image::map(file, &headers);
+    let image = Image::map(file, &headers, place);
     sys::close(file);
     image
 }
@@ -207,22 +213,41 @@ fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>>
         return Err(None);
     }
     const MAP: &str = "cannot be mapped as the kernel would, or is none for x86-64";
-    let program = map(path, true).ok_or(MAP)?;
+    patch::lead_to(entry::address());
+    let program = map(path, true, 0).ok_or(MAP)?;
     let loader = match program.loader() {
-        Some(name) => Some(map(name, false).ok_or("has a loader that cannot be mapped")?),
+        Some(name) => Some(map(name, false, 0).ok_or("has a loader that cannot be mapped")?),
         None => None,
     };
     // A loader of musl is its libc, too; that of glibc makes no calls that matter.
     let images = core::iter::once(&program).chain(&loader);
-    let found = |code: Code| code.windows().map(|windows| (code, windows));
     // All of them are known before the first is changed.
-    let all = images.flat_map(Image::code).map(found).collect::<Option<Vec<_>>>();
-    let all = all.ok_or("makes a system call that cannot be told, or cannot be made to jump")?;
-    for (code, windows) in all {
-        code.patch(&windows).ok_or("has code that the kernel does not let be changed")?;
+    let all: Vec<_> = images.flat_map(Image::code).map(|code| (code.judge(), code)).collect();
+    if all.iter().any(|(judged, _)| judged.undecided > 0) {
+        // With a loader it is not known what lies where.
+        const UNTOLD: &str = "makes a system call that cannot be told, or cannot be made to jump";
+        if loader.is_some() {
+            return Err(Some(UNTOLD));
+        }
+        program.unmap();
+        let program = with_net(path).ok_or(UNTOLD)?;
+        let first = program.entry;
+        return Ok((program, (0, first)));
+    }
+    for (judged, code) in all {
+        let changed = code.patch(&judged.windows, CODE);
+        changed.ok_or("has code that the kernel does not let be changed")?;
     }
     let first = loader.map_or((0, program.entry), |loader| (loader.from, loader.entry));
     Ok((program, first))
+}
+
+/// The program where there can be a net under it.
+fn with_net(path: &CStr) -> Option<Image> {
+    let program = map(path, false, dispatch::low_place())?;
+    let ours = [BASE.load(Relaxed), auxiliary(libc::AT_SYSINFO_EHDR) as usize];
+    let is_below = ours.iter().all(|at| *at == 0 || *at >= program.to);
+    (is_below && dispatch::put_under(program.code(), program.to)).then_some(program)
 }
 
 /// Makes stack, names and auxiliary vector the program's, and jumps there.

@@ -16,7 +16,7 @@ use smc::sys;
 use socket::{fds, fork, kernel};
 
 use crate::call::plain;
-use crate::{exec, front, heap};
+use crate::{dispatch, exec, front, heap, later};
 
 /// One stack, whose lowest page ends the program rather than let it run into the next one.
 const STACK: usize = 128 << 10;
@@ -37,13 +37,15 @@ struct Block {
     errno: Cell<c_int>,
     /// Where a clone goes on.
     back: Cell<usize>,
-    /// Registers of a new thread while it sets GS.
-    kept: [Cell<usize>; 2],
+    /// Registers of a new thread while it sets GS and puts the net under itself.
+    kept: [Cell<usize>; 6],
     /// The thread that uses it has ended, or will without coming here again: once `next` is as at
     /// first, the block may serve another.
     is_free: AtomicU32,
     /// A vfork was left to the program, and this may be its child.
     may_be_child: Cell<bool>,
+    /// The program believes that this thread blocks the signal of the net.
+    blocks_signal: Cell<bool>,
     /// The block that the clone under way gives the new thread.
     child: Cell<*const Block>,
     /// The one made before it; blocks are never unmapped.
@@ -53,7 +55,8 @@ struct Block {
 const OWN: usize = core::mem::offset_of!(Block, own);
 const NEXT: usize = core::mem::offset_of!(Block, next);
 const BACK: usize = core::mem::offset_of!(Block, back);
-const KEPT: usize = core::mem::offset_of!(Block, kept);
+/// See `dispatch.rs`.
+pub const KEPT: usize = core::mem::offset_of!(Block, kept);
 const FREE: usize = core::mem::offset_of!(Block, is_free);
 const CHILD: usize = core::mem::offset_of!(Block, child);
 const _: () = assert!(core::mem::offset_of!(Block, words) == shm::words::BLOCK);
@@ -134,6 +137,11 @@ pub fn begin() -> bool {
     unsafe { sys::by_number(libc::SYS_arch_prctl, SET_GS, at, 0, 0, 0, 0) == 0 }
 }
 
+/// Whether the program believes that this thread blocks the signal of the net.
+pub fn blocks_signal() -> &'static Cell<bool> {
+    &own().blocks_signal
+}
+
 fn own() -> &'static Block {
     let at: *const Block;
     // SAFETY: GS leads to the block.
@@ -188,15 +196,18 @@ global_asm!(
     "5:",
     "mov rdi, gs:[{kept}]",
     "mov rsi, gs:[{kept} + 8]",
-    "mov r11, gs:[{back}]",
+    "mov rcx, gs:[{back}]",
     "xor eax, eax",
-    "jmp r11",
+    "cmp qword ptr [rip + {net}], 0",
+    "jne shortwire_raw_told",
+    "jmp rcx",
     ".popsection",
     next = const NEXT,
     back = const BACK,
     kept = const KEPT,
     free = const FREE,
     child = const CHILD,
+    net = sym dispatch::LEN,
     stack = const STACK,
     arch_prctl = const libc::SYS_arch_prctl,
     answer = sym answer,
@@ -233,6 +244,9 @@ fn fork_whole(call: &Call) -> isize {
         }
         // SAFETY: the only thread of the child.
         unsafe { heap::HEAP.lock.reset() };
+        // SAFETY: as above.
+        unsafe { later::after_fork_child() };
+        dispatch::after_fork_child();
         fork::child();
     } else {
         if was_held {
@@ -268,6 +282,7 @@ fn clone(block: &Block, call: &mut Call) {
         child.back.set(call.rcx + 2);
         block.back.set(call.rcx + 2);
         block.child.set(child);
+        child.blocks_signal.set(block.blocks_signal.get());
         call.rcx = shortwire_raw_clone as *const () as usize;
         return;
     }
@@ -287,6 +302,9 @@ fn clone(block: &Block, call: &mut Call) {
     // where no stack of ours is in use.
     fork::before_vfork();
     block.may_be_child.set(is_shared || call.number() == libc::SYS_clone3);
+    if dispatch::is_on() {
+        call.rcx = dispatch::for_child(call.rcx);
+    }
 }
 
 /// Answers a call, or leaves it to the `syscall` to which the entry then returns.
@@ -298,6 +316,11 @@ extern "C" fn answer(call: &mut Call) {
     // its exec looks at.
     let is_child = block.may_be_child.get() && !fds::owner();
     block.may_be_child.set(is_child);
+    if dispatch::is_on()
+        && let Some(result) = dispatch::answer(call, is_child)
+    {
+        return call.done(result);
+    }
     if is_child && !matches!(number, libc::SYS_execve | libc::SYS_execveat) {
         return;
     }

@@ -13,7 +13,7 @@ use socket::{
     transmit, uring,
 };
 
-use crate::{call, exec};
+use crate::{call, itself, later};
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
 fn ms(timeout: c_int) -> Option<u64> {
@@ -251,8 +251,20 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 rights::leave_for(number, a, b);
                 return None;
             }
-            libc::SYS_readlink => return exec::read_name(a, b, c),
-            libc::SYS_readlinkat => return exec::read_name(b, c, d),
+            libc::SYS_mmap => later::map(made),
+            libc::SYS_mprotect => later::protect_as_asked(made),
+            libc::SYS_munmap => later::unmap(made),
+            libc::SYS_readlink | libc::SYS_readlinkat => return itself::read_name(made),
+            libc::SYS_open
+            | libc::SYS_creat
+            | libc::SYS_openat
+            | libc::SYS_openat2
+            | libc::SYS_stat
+            | libc::SYS_newfstatat
+            | libc::SYS_statx
+            | libc::SYS_access
+            | libc::SYS_faccessat
+            | libc::SYS_faccessat2 => return itself::look(made),
             libc::SYS_io_uring_setup => uring::setup(b as _, plain),
             libc::SYS_io_uring_enter => {
                 let enter = |submit: u32, wait: u32, flags: u32| {

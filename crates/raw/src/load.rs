@@ -1,6 +1,7 @@
 //! Maps a program, and the loader that it names, as the kernel would.
 
 use core::ffi::CStr;
+use core::ops::Range;
 
 use libc::{Elf64_Ehdr, Elf64_Phdr};
 use smc::sys;
@@ -57,6 +58,12 @@ impl Headers {
         all.iter().filter(move |segment| segment.p_type == kind)
     }
 
+    /// Where in the file its code is.
+    pub fn code(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let code = self.of_kind(libc::PT_LOAD).filter(|part| part.p_flags & libc::PF_X != 0);
+        code.map(|part| part.p_offset..part.p_offset.saturating_add(part.p_filesz))
+    }
+
     /// The name of its loader; empty: it names none.
     pub fn loader(&self, fd: i32) -> Option<[u8; 256]> {
         let mut name = [0; 256];
@@ -83,15 +90,16 @@ fn map(at: usize, len: usize, access: i32, flags: i32, fd: i32, offset: u64) -> 
 }
 
 impl Image {
-    /// Maps what is in a file. None where that cannot be done; what was mapped until then stays.
-    pub fn map(fd: i32, headers: &Headers) -> Option<Image> {
+    /// Maps what is in a file, at `place` if that is not 0 and the file says nothing else. None where that
+    /// cannot be done; what was mapped until then stays.
+    pub fn map(fd: i32, headers: &Headers, place: usize) -> Option<Image> {
         let loads = || headers.of_kind(libc::PT_LOAD);
         let low = loads().map(|s| s.p_vaddr as usize / PAGE * PAGE).min()?;
         let high = loads().map(|s| (s.p_vaddr + s.p_memsz) as usize).max()?.next_multiple_of(PAGE);
         let align = loads().map(|s| s.p_align as usize).max()?.max(PAGE);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let is_fixed = headers.file.e_type == 2;
-        let (place, slack) = if is_fixed { (low, 0) } else { (0, align) };
+        let (place, slack) = if is_fixed { (low, 0) } else { (place, align) };
         let flags = if is_fixed { nothing | libc::MAP_FIXED_NOREPLACE } else { nothing };
         let at = map(place, high - low + slack, libc::PROT_NONE, flags, -1, 0)?;
         let at = if is_fixed { at } else { at.next_multiple_of(align) };
@@ -158,6 +166,12 @@ impl Image {
             self.n_code += 1;
         }
         Some(())
+    }
+
+    /// Gives its memory back.
+    pub fn unmap(&self) {
+        // SAFETY: mapped by this, and not run.
+        unsafe { sys::unmap(self.from as *mut u8, self.to - self.from) };
     }
 
     /// Its segments with code.

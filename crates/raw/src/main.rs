@@ -19,11 +19,17 @@ mod begin;
 #[cfg(shortwire_raw)]
 mod call;
 #[cfg(shortwire_raw)]
+mod dispatch;
+#[cfg(shortwire_raw)]
 mod entry;
 #[cfg(shortwire_raw)]
 mod exec;
 #[cfg(shortwire_raw)]
 mod front;
+#[cfg(shortwire_raw)]
+mod itself;
+#[cfg(shortwire_raw)]
+mod later;
 #[cfg(shortwire_raw)]
 mod libc_names;
 #[cfg(shortwire_raw)]

@@ -5,13 +5,25 @@
 
 use alloc::vec::Vec;
 use core::slice;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_PROGRAMS, Window};
 use smc::sys;
 
-use crate::entry;
-
 const PAGE: usize = 4096;
+
+/// Where stubs jump to.
+static ENTRY: AtomicU64 = AtomicU64::new(0);
+
+/// Names the entry, before there is any jump.
+pub fn lead_to(entry: u64) {
+    ENTRY.store(entry, Relaxed);
+}
+
+/// Where calls arrive.
+pub fn entry() -> u64 {
+    ENTRY.load(Relaxed)
+}
 
 /// What is in a segment that has been mapped with code.
 pub struct Code {
@@ -20,59 +32,115 @@ pub struct Code {
 }
 
 impl Code {
-    fn bytes(&self) -> &'static [u8] {
-        // SAFETY: mapped by the loader, readable, for good.
+    pub fn bytes(&self) -> &'static [u8] {
+        // SAFETY: mapped and readable, as long as whoever mapped it wants.
         unsafe { slice::from_raw_parts(self.at as *const u8, self.len) }
     }
 
-    /// Where jumps are to be put here; None if a site is undecided. The windows are judged by the
-    /// program as it was: a jump would be taken for code of its own.
-    pub fn windows(&self) -> Option<Vec<Window>> {
-        let window = |found| match found {
-            Found::Data | Found::Unwanted(_) => None,
-            Found::Site(window) => Some(Some(window)),
-            Found::Undecided(_) => Some(None),
-        };
-        sites::find(self.bytes(), &OF_PROGRAMS).filter_map(|(_, found)| window(found)).collect()
+    /// Its system calls, judged by the code as it was mapped: a jump would be taken for code of its own.
+    pub fn judge(&self) -> Judged {
+        let mut judged = Judged::default();
+        let mut end = 0;
+        for (_, found) in sites::find(self.bytes(), &OF_PROGRAMS) {
+            match found {
+                Found::Data | Found::Unwanted(_) => {}
+                Found::Site(window) if window.start >= end => {
+                    end = window.end;
+                    judged.windows.push(window);
+                }
+                // What is moved for one call is not there to be moved for the next one.
+                Found::Site(_) | Found::Undecided(_) => judged.undecided += 1,
+            }
+        }
+        judged
     }
 
-    /// Puts them. None if that cannot be done: the program is then not to be started from this
-    /// memory.
-    pub fn patch(&self, windows: &[Window]) -> Option<()> {
+    /// Puts jumps there; the code may then be used by `access`. The area that they lead to, an empty one
+    /// if there are none; None if that cannot be done: the code is not to be run from this memory then.
+    pub fn patch(&self, windows: &[Window], access: i32) -> Option<Area> {
         if windows.is_empty() {
-            return Some(());
+            return Some(Area { at: 0, len: 0 });
         }
-        let n = windows.len();
-        let len = (AREA_HEAD + n * LONGEST_STUB).next_multiple_of(PAGE);
-        let area = sys::map_near(self.at..self.at + self.len, len)?;
-        put(area, &sites::area_head(entry::address(), &OF_PROGRAMS));
-        let pages = self.at / PAGE * PAGE;
-        let pages = (pages, (self.at + self.len).next_multiple_of(PAGE) - pages);
-        protect(pages, libc::PROT_READ | libc::PROT_WRITE)?;
-        let code = self.bytes();
+        let area = Area::near(self, AREA_HEAD + windows.len() * LONGEST_STUB)?;
+        let is_done = self.put_all(windows, &area, access);
+        if is_done.is_none() {
+            area.unmap();
+        }
+        is_done.map(|()| area)
+    }
+
+    fn put_all(&self, windows: &[Window], area: &Area, access: i32) -> Option<()> {
+        put(area.at, &sites::area_head(entry(), &OF_PROGRAMS));
+        self.protect(libc::PROT_READ | libc::PROT_WRITE)?;
         for (i, window) in windows.iter().enumerate() {
-            let mut bytes = [0; LONGEST_STUB];
-            let stub = area + AREA_HEAD + i * LONGEST_STUB;
-            let base = self.at as u64;
-            let len = sites::stub(code, base, window, area as u64, stub as u64, &mut bytes)?;
-            put(stub, &bytes[..len]);
-            let mut bytes = [0; LONGEST_WINDOW];
-            let bytes = &mut bytes[..window.replaced().len()];
-            sites::jump(base, window, stub as u64, bytes)?;
-            put(self.at + window.start, bytes);
+            put_jump(self, window, area.at, area.at + AREA_HEAD + i * LONGEST_STUB)?;
         }
-        protect(pages, libc::PROT_READ | libc::PROT_EXEC)?;
-        protect((area, len), libc::PROT_READ | libc::PROT_EXEC)
+        protect((area.at, area.len), CODE)?;
+        self.protect(access)
+    }
+
+    /// Its pages may be used so from now on.
+    pub fn protect(&self, how: i32) -> Option<()> {
+        let from = self.at / PAGE * PAGE;
+        protect((from, (self.at + self.len).next_multiple_of(PAGE) - from), how)
     }
 }
 
-fn put(at: usize, bytes: &[u8]) {
+/// Puts one jump in code that is writable now, and what it leads to at `stub` in the area. Where in that
+/// the call is made as ever.
+pub fn put_jump(code: &Code, window: &Window, area: usize, stub: usize) -> Option<usize> {
+    let base = code.at as u64;
+    let mut bytes = [0; LONGEST_STUB];
+    let len = sites::stub(code.bytes(), base, window, area as u64, stub as u64, &mut bytes)?;
+    let plain = sites::plain_in(&bytes[..len])?;
+    put(stub, &bytes[..len]);
+    let mut bytes = [0; LONGEST_WINDOW];
+    let bytes = &mut bytes[..window.replaced().len()];
+    sites::jump(base, window, stub as u64, bytes)?;
+    put(code.at + window.start, bytes);
+    Some(stub + plain)
+}
+
+/// How code is used.
+pub const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
+
+/// What was found in code.
+#[derive(Default)]
+pub struct Judged {
+    /// Where jumps are to be put.
+    pub windows: Vec<Window>,
+    /// How many calls cannot be told, or cannot be made to jump.
+    pub undecided: usize,
+}
+
+/// Memory that jumps lead to.
+pub struct Area {
+    pub at: usize,
+    pub len: usize,
+}
+
+impl Area {
+    /// New and writable, where jumps from that code reach it.
+    pub fn near(code: &Code, len: usize) -> Option<Area> {
+        let len = len.next_multiple_of(PAGE);
+        Some(Area { at: sys::map_near(code.at..code.at + code.len, len)?, len })
+    }
+
+    pub fn unmap(&self) {
+        // SAFETY: the code that jumps there is gone, or has not run.
+        unsafe { sys::unmap(self.at as *mut u8, self.len) };
+    }
+}
+
+/// Puts bytes in an area, or in code that is writable now.
+pub fn put(at: usize, bytes: &[u8]) {
     // SAFETY: in the area, or in code that is writable now and runs later.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 
-fn protect((at, len): (usize, usize), how: i32) -> Option<()> {
-    // SAFETY: pages of the image or of the area, which nobody else uses now.
+/// Pages may be used so from now on.
+pub fn protect((at, len): (usize, usize), how: i32) -> Option<()> {
+    // SAFETY: pages of code or of an area, which nobody else uses now.
     (unsafe { sys::by_number(libc::SYS_mprotect, at, len, how as usize, 0, 0, 0) } == 0)
         .then_some(())
 }

@@ -82,6 +82,10 @@ pub enum Provider {
 }
 
 pub fn provider() -> Provider {
+    #[cfg(test)]
+    if crate::verbs::software::is_chosen() {
+        return Provider::Verbs;
+    }
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     *PROVIDER.get_or_init(|| preferred(&std::env::var(PREFER).unwrap_or_default()))
 }

@@ -18,7 +18,7 @@
 //! ```
 #![allow(unsafe_code)]
 
-mod addr;
+pub(crate) mod addr;
 mod datagram;
 mod set;
 #[cfg(test)]

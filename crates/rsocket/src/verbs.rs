@@ -15,7 +15,7 @@ mod endpoint;
     clippy::multiple_unsafe_ops_per_block,
     reason = "a C interface for tests, whose callers are known"
 )]
-mod software;
+pub mod software;
 #[cfg(test)]
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "calls of a C interface")]
 pub mod tests;
@@ -26,6 +26,15 @@ pub use endpoint::VerbsEndpoint;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{BorrowedFd, RawFd};
 use shm::Errno;
+
+/// What new sockets go over: the system's libraries, or in tests those in software where asked for.
+pub fn api() -> Option<&'static abi::Api> {
+    #[cfg(test)]
+    if software::is_chosen() {
+        return Some(software::api());
+    }
+    abi::Api::system()
+}
 
 /// The errno that a call of these libraries has left.
 fn last_error() -> Errno {

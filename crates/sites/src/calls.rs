@@ -16,7 +16,7 @@ pub static OF_CONNECTIONS: Wanted = {
 };
 
 /// Those that are to be seen in a program that has no library in it: also those by which a thread ends,
-/// asks for the name of its program or would take GS.
+/// the program's file is looked for, more code is mapped, or GS would be taken.
 pub static OF_PROGRAMS: Wanted = {
     let mut wanted = OF_CONNECTIONS;
     let mut i = 0;
@@ -27,8 +27,25 @@ pub static OF_PROGRAMS: Wanted = {
     wanted
 };
 
-const MORE: [(usize, &str); 4] =
-    [(60, "exit"), (89, "readlink"), (158, "arch_prctl"), (267, "readlinkat")];
+const MORE: [(usize, &str); 17] = [
+    (2, "open"),
+    (4, "stat"),
+    (9, "mmap"),
+    (10, "mprotect"),
+    (11, "munmap"),
+    (21, "access"),
+    (60, "exit"),
+    (85, "creat"),
+    (89, "readlink"),
+    (158, "arch_prctl"),
+    (257, "openat"),
+    (262, "newfstatat"),
+    (267, "readlinkat"),
+    (269, "faccessat"),
+    (332, "statx"),
+    (437, "openat2"),
+    (439, "faccessat2"),
+];
 
 const CALLS: [(usize, &str); 57] = [
     (0, "read"),

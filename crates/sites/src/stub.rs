@@ -113,6 +113,15 @@ pub fn stub(
     Some(to.len)
 }
 
+/// Where in a stub the call is made as ever: it comes to the entry with the address of that place.
+pub fn plain_in(stub: &[u8]) -> Option<usize> {
+    let leads_there = |part: &[u8]| {
+        part.starts_with(&[0x48, 0x8d, 0x0d, 6, 0, 0, 0, 0xff, 0x25])
+            && part.ends_with(&[0x0f, 0x05])
+    };
+    stub.windows(7 + 6 + 2).position(leads_there).map(|at| at + 7 + 6)
+}
+
 /// What a window's bytes ([`Window::replaced`], as many as `out`) become: a jump to a stub at
 /// `address`, in code that runs at address `base`. None if it does not reach.
 pub fn jump(base: u64, window: &Window, address: u64, out: &mut [u8]) -> Option<()> {

@@ -62,6 +62,7 @@ impl fmt::Display for Unavailable {
                 f.write_str("no right to open the bar")
             }
             Unavailable::Open(libc::ENOENT) => f.write_str("no such file"),
+            Unavailable::Open(libc::EISDIR) => f.write_str("the bar is a directory"),
             Unavailable::Open(errno) => write!(f, "the bar cannot be opened (errno {errno})"),
             Unavailable::Bar(why) => why.fmt(f),
             Unavailable::NoBroker => f.write_str("no broker runs here: start `shortwire broker`"),

@@ -173,16 +173,44 @@ pub fn say_program(path: &CStr, why: &str) {
         return;
     }
     put_out("NOT_FOLLOWED", second(), |line| {
-        // Of a path that is long enough to fill the line the end tells more; and a name may hold
-        // anything, also what would pass for a line or a field of its own.
-        const MOST: usize = 256;
-        let path = path.to_bytes();
-        for byte in &path[path.len().saturating_sub(MOST)..] {
-            let letter = if byte.is_ascii_graphic() || *byte == b' ' { *byte } else { b'?' };
-            let _ = line.write_char(letter.into());
-        }
+        put_path(line, path);
         let _ = write!(line, " is started as ever, on TCP: it {why}");
     });
+}
+
+/// Says that calls of this program come by signals, likewise.
+#[cold]
+pub fn say_dispatched(path: &CStr) {
+    if is_on() {
+        put_out("DISPATCHED", second(), |line| {
+            put_path(line, path);
+            let _ = line.write_str(
+                " makes system calls that cannot be told, or cannot be made to jump: the kernel sends them by signals",
+            );
+        });
+    }
+}
+
+/// Says that code which this program maps is not followed whole, likewise.
+#[cold]
+pub fn say_code(path: &CStr, why: &str) {
+    if is_on() {
+        put_out("NOT_FOLLOWED", second(), |line| {
+            put_path(line, path);
+            let _ = write!(line, ", which was mapped, makes calls that may pass unseen: {why}");
+        });
+    }
+}
+
+/// Of a path that is long enough to fill the line the end tells more; and a name may hold anything, also
+/// what would pass for a line or a field of its own.
+fn put_path(line: &mut Line, path: &CStr) {
+    const MOST: usize = 256;
+    let path = path.to_bytes();
+    for byte in &path[path.len().saturating_sub(MOST)..] {
+        let letter = if byte.is_ascii_graphic() || *byte == b' ' { *byte } else { b'?' };
+        let _ = line.write_char(letter.into());
+    }
 }
 
 fn describe(line: &mut Line, note: &Note, more: u64) {

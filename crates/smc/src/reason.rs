@@ -318,6 +318,9 @@ reasons! {
     VERSION = 0x0999_1035, "VERSION";
         "the two ends share memory by different releases";
         "Restart the program that loaded the older version of Shortwire.";
+    NOT_FOLLOWED = 0x0999_1036, "NOT_FOLLOWED";
+        "program was started with the library, and is not followed";
+        "`shortwire doctor PID` says why.";
 }
 
 #[cfg(test)]

@@ -8,6 +8,37 @@ use crate::config::{self, CONFIG, IoUring, PeerPolicy};
 use crate::kind::{self, Kind};
 use crate::{bar, broker, directory, log, pnet, run_dir, trace};
 
+/// All names that `check` or `set` knows, without the prefix.
+pub const NAMES: [&str; 27] = [
+    "AFTER",
+    "AFTER_BYTES",
+    "BROKER",
+    "CONFIG",
+    "COPY",
+    "DISABLE",
+    "DMB_SIZE",
+    "GO",
+    "INTEGRITY",
+    "IO_URING",
+    "IVSHMEM",
+    "LOG",
+    "MAX_MEMORY",
+    "MAX_MEMORY_USER",
+    "PARTITION",
+    "PEER_POLICY",
+    "PNETID",
+    "PORT_PROOF",
+    "PREFER",
+    "QUIET",
+    "RAW",
+    "RENDEZVOUS",
+    "RUN_DIR",
+    "SEID",
+    "SPIN",
+    "TRACE_CLC",
+    "UEID",
+];
+
 /// A whole number, with K, M or G behind it of 1024, and perhaps a B or an iB behind that.
 pub fn size(text: &[u8]) -> Option<u64> {
     let split = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
@@ -283,6 +314,24 @@ mod tests {
         ] {
             assert!(refused(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn all_names_are_listed() {
+        // As the two functions above have them: b"NAME" at the beginning of an arm.
+        let arms = include_str!("setting.rs").split("#[cfg(test)]").next().unwrap();
+        let is_name = |word: &&str| {
+            word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        };
+        let mut found: Vec<&str> = arms
+            .split("b\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .filter(is_name)
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found, NAMES);
     }
 
     #[test]

@@ -241,7 +241,9 @@ pub fn mark(fd: i32, kind: Kind) {
     };
     forget_stale(fd, w, now);
     raise_high(fd);
-    if (0..=2).contains(&fd) && matches!(kind, Kind::Tcp | Kind::Conn(_)) {
+    // Where calls are seen by number, stdio's are among them.
+    let is_unseen = !cfg!(shortwire_raw) && (0..=2).contains(&fd);
+    if is_unseen && matches!(kind, Kind::Tcp | Kind::Conn(_)) {
         go_back_for_stdio(fd);
     }
 }

@@ -225,8 +225,8 @@ pub unsafe fn path_at(
     }
 }
 
-/// The path of a folder, and a name in it.
-fn join(folder: i32, name: &CStr, room: &mut [u8; 4096]) -> Option<()> {
+/// The path of a folder, and a name in it, NUL-terminated in `room`. None if they have none.
+pub fn join(folder: i32, name: &CStr, room: &mut [u8; 4096]) -> Option<()> {
     let link = sys::link_of_descriptor(folder);
     let len = sys::readlink(CStr::from_bytes_until_nul(&link).ok()?, room)?.len();
     let name = name.to_bytes();

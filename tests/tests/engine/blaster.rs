@@ -116,6 +116,7 @@ fn what_cannot_be_sent_is_told() {
             (vec!["synth", "--if", "eth77"], "there is no interface"),
             (vec!["synth", "--count", "1", "--pcap", "/nonexistent/x"], "cannot write"),
             (vec!["synth", "--pcap", path], "--count"),
+            (vec!["replay", path, "--pcap", path, "--count", "1"], "would empty"),
             (vec!["synth", "--sink", "--dst", "fd00::1"], "different families"),
         ] {
             let mut blaster = case.start("packetblaster", command(&["packetblaster"]).args(words));
@@ -124,6 +125,7 @@ fn what_cannot_be_sent_is_told() {
             // A cause is told once.
             assert!(blaster.stderr().matches("os error").count() <= 1, "{}", blaster.stderr());
         }
+        assert_eq!(fs::read(path).expect("the file").len(), 34, "what is replayed is left alone");
         Ok(())
     });
 }

@@ -157,6 +157,47 @@ fn an_app_that_cannot_start_is_an_end_with_an_error() {
 }
 
 #[test]
+fn lost_packets_and_damaged_inputs_are_an_end_with_an_error() {
+    case("losses", |case| {
+        let out = case.dir().join("out.pcap");
+        let text = format!(
+            "links = [\"src.output -> out.input\"]\n[apps.src]\nkind = \"Synth\"\npackets = 100000\n\
+             [apps.out]\nkind = \"PcapWriter\"\nfile = \"{}\"\n",
+            out.display()
+        );
+        let path = file(case, &text);
+        // A file that may not grow is a full disk.
+        let mut full = Command::new("sh");
+        full.args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$@\"", "sh"]).arg(shortwire());
+        let mut engine = case.start("full", full.args(["engine", "--until-finished"]).arg(&path));
+        assert_eq!(engine.wait(secs(60)).code(), Some(1));
+        let (report, said) = (engine.stdout(), engine.stderr());
+        assert!(report.contains(" lost by out, behind its links\n"), "{report}");
+        assert!(said.contains("not all packets passed: app 'out': cannot write"), "{said}");
+
+        // The same without the limit, and then what it wrote with its end cut off.
+        let whole = case.start("whole", command(&["engine", "--until-finished"]).arg(&path));
+        let report = { whole }.success(secs(60));
+        assert!(!report.contains("lost by"), "{report}");
+        let capture = fs::read(&out).expect("a capture");
+        fs::write(&out, &capture[..capture.len() - 3]).expect("a shorter one");
+        let text = format!(
+            "links = [\"in.output -> sink.input\"]\n[apps.in]\nkind = \"PcapReader\"\nfile = \"{}\"\n\
+             [apps.sink]\nkind = \"Sink\"\n",
+            out.display()
+        );
+        let damaged = file(case, &text);
+        let mut engine =
+            case.start("damaged", command(&["engine", "--until-finished"]).arg(&damaged));
+        assert_eq!(engine.wait(secs(60)).code(), Some(1));
+        let (report, said) = (engine.stdout(), engine.stderr());
+        assert!(report.contains("99,999 sent on in.output -> sink.input"), "{report}");
+        assert!(said.contains("not all packets passed: app 'in'"), "{said}");
+        Ok(())
+    });
+}
+
+#[test]
 fn counters_are_seen_by_ps_and_top_and_prometheus() {
     case("counters", |case| {
         let mut engine = engine(case, &file(case, SOURCE_TO_SINK), &["--metrics", "127.0.0.1:0"]);
@@ -256,8 +297,10 @@ fn a_full_disk_is_told_and_the_rest_runs_on() {
             link.expect("the link")["packets"].as_f64().expect("a rate")
         };
         let rate = packets();
-        let report = ends_well(engine);
+        engine.signal(Signal::INT);
+        let (status, report) = (engine.wait(secs(20)), engine.stdout());
         let _ = Command::new("umount").arg(&disk).status();
+        assert_eq!(status.code(), Some(1), "packets were lost");
         assert!(said.contains("No space left") && said.contains("x.pcap"), "{said}");
         assert!(rate > 1000.0, "the rest stands still");
         assert!(report.contains("tee.b -> sink.input"), "{report}");
@@ -319,7 +362,8 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
 fn top_and_ps_say_when_there_is_nothing() {
     case("nothing", |case| {
         let mut top = case.start("top", &mut command(&["engine", "top", "--once"]));
-        assert_eq!(top.wait(secs(20)).code(), Some(1));
+        assert_eq!(top.wait(secs(20)).code(), Some(0));
+        assert_eq!(json(case, &["engine", "top", "--json"])["processes"], Value::Array(vec![]));
         assert!(top.stderr().contains("no packet engine runs here"), "{}", top.stderr());
         let said = case.start("ps", &mut command(&["ps"])).success(secs(20));
         assert!(said.contains("no packet engine runs here"), "{said}");

@@ -7,6 +7,7 @@ mod ivshmem;
 mod kernel_smc;
 mod roce;
 mod vhost;
+mod wire;
 
 use std::fs;
 

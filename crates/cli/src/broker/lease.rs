@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use dibs::ivshmem::{Bar, GUESTS, Member};
-use smc::bar;
+use smc::bar::{self, Unavailable};
 
 /// As long as two brokers of one machine need to notice each other.
 const WATCH: Duration = Duration::from_millis(2500);
@@ -39,9 +39,26 @@ pub struct Lease {
     resting_too: bool,
 }
 
+/// Why there is no bar, for who can do something about it.
+fn refusal(path: Option<&str>, why: Unavailable) -> anyhow::Error {
+    match (why, path) {
+        (Unavailable::Open(errno), Some(path)) => {
+            let error = std::io::Error::from_raw_os_error(errno);
+            anyhow!("cannot open {path}: {error}; a bar is the file resource2 of an ivshmem device")
+        }
+        (Unavailable::NoDevice, _) => {
+            anyhow!(
+                "{why}: add an ivshmem device to this machine (doc/virtual-machines.md), or name a bar with --ivshmem"
+            )
+        }
+        _ => anyhow!("{why}"),
+    }
+}
+
 impl Lease {
-    pub fn take(time: Duration, resting_too: bool) -> Result<Lease> {
-        let fd = bar::open().map_err(|why| anyhow!("{why}"))?;
+    /// `path` is that of the bar, if it was named.
+    pub fn take(path: Option<&str>, time: Duration, resting_too: bool) -> Result<Lease> {
+        let fd = bar::open().map_err(|why| refusal(path, why))?;
         // SAFETY: just opened, and nobody else's.
         #[expect(unsafe_code, reason = "the library hands out numbers")]
         let file = unsafe { OwnedFd::from_raw_fd(fd) };

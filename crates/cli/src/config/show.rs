@@ -75,7 +75,7 @@ pub fn run(args: &Show) -> Result<ExitCode> {
     report.tcp |= !problems.is_empty();
     (report.problems, report.remarks) = (problems, remarks);
     if args.json {
-        terminal::outln!("{}", serde_json::to_string_pretty(&report)?)?;
+        crate::json::print(&report)?;
     } else {
         terminal::out!("{}", text(&report, &who.places))?;
     }

@@ -16,10 +16,11 @@ use smc::config::IoUring;
 use smc::reason;
 use smc::table::OFF;
 
+use super::followed::explain;
 use super::loaded::Loaded;
 use super::{Report, program, surroundings};
 use crate::finding::{Finding, in_quotes, obstacle};
-use crate::run::obstacles;
+use crate::run::{is_go, obstacles};
 
 /// What stands for the library in programs that load none.
 const RAW: &str = "shortwire-raw";
@@ -40,6 +41,7 @@ pub fn examine(pid: u32) -> Result<Report> {
     let mut findings = Vec::new();
     if let Some(loaded) = Loaded::find("libshortwire.so", &process.files) {
         findings.extend(loaded.findings(&process.root));
+        findings.extend(process.of_go());
         findings.extend(process.settings());
         findings.extend(process.circumstances());
         findings.extend(surroundings::findings(&process.root, &process.environment));
@@ -65,6 +67,23 @@ pub fn examine(pid: u32) -> Result<Report> {
     // A program may have another name than its file, which several share.
     let name = fs::read_to_string(process.root.join("comm")).unwrap_or_default();
     Ok(Report { subject: format!("{pid} {} ({})", name.trim(), executable.display()), findings })
+}
+
+/// Why a process is not followed although it was told to be, or whose program cannot be as it is; none
+/// also where nothing can be said against it.
+pub fn unfollowed(pid: u32) -> Option<Finding> {
+    let process = Process::read(pid).ok()?;
+    let executable = fs::read_link(process.root.join("exe")).ok()?;
+    if Loaded::find("libshortwire.so", &process.files).is_some() {
+        return process.of_go();
+    }
+    let is_followed = executable.ends_with(RAW)
+        || Loaded::find("libshortwire_rsocket.so", &process.files).is_some();
+    if is_followed {
+        return None;
+    }
+    let told = process.settings().into_iter();
+    told.chain(process.in_the_way(&executable)).next()
 }
 
 impl Process {
@@ -103,7 +122,24 @@ impl Process {
         })
     }
 
-    fn not_loaded(&self, executable: &Path) -> Vec<Finding> {
+    /// Of a Go program that has the library: why its own calls are not followed.
+    fn of_go(&self) -> Option<Finding> {
+        let executable = self.root.join("exe");
+        if !is_go(&executable) {
+            return None;
+        }
+        let mode = self.environment.iter().find_map(|v| v.strip_prefix("SHORTWIRE_GO="));
+        if mode == Some("off") {
+            return Some(Finding::obstacle(
+                "is a Go program, and was told not to be followed; its own connections stay plain TCP",
+                "Start it without --go off and SHORTWIRE_GO.",
+            ));
+        }
+        obstacles(&executable).first().map(|found| obstacle(&executable, found))
+    }
+
+    /// What keeps the library out of the process.
+    fn in_the_way(&self, executable: &Path) -> Vec<Finding> {
         let found: Vec<Finding> =
             obstacles(executable).iter().map(|found| obstacle(executable, found)).collect();
         if !found.is_empty() {
@@ -116,6 +152,14 @@ impl Process {
                 "LD_PRELOAD names the library, but the loader did not take it",
                 "The program gained rights when it started, sees another root directory, where the library must be too, or AppArmor or NoExecPaths keeps it from mapping the library: below /usr/lib most profiles allow it.",
             )];
+        }
+        Vec::new()
+    }
+
+    fn not_loaded(&self, executable: &Path) -> Vec<Finding> {
+        let found = self.in_the_way(executable);
+        if !found.is_empty() {
+            return found;
         }
         if let Some(unit) = self.unit() {
             return vec![Finding::obstacle(
@@ -247,7 +291,8 @@ fn family(pid: u32) -> BTreeSet<u32> {
 
 fn connections(pid: u32) -> Vec<Finding> {
     let snapshot = snapshot(|_| true);
-    let all = snapshot.connections;
+    let mut all = snapshot.connections;
+    explain(&mut all);
     let family = family(pid);
     let whose = match family.len() {
         1 => String::new(),

@@ -207,6 +207,10 @@ impl<'a> Session<'a> {
         }
         if links {
             text += &report::links(self.threads.links().into_iter());
+            let lost = |engine: &mut ::engine::Engine| {
+                engine.lost().map(|(app, lost)| (app.to_string(), lost)).collect::<Vec<_>>()
+            };
+            text += &report::losses(self.threads.ask_all(lost).into_values().flatten());
         }
         if apps {
             let parts = self.threads.ask_all(|engine| engine.report_apps());
@@ -217,6 +221,7 @@ impl<'a> Session<'a> {
             }
         }
         let failed = self.failed();
+        let problems = self.problems();
         let stopped = self.threads.stop();
         // Only now: it fails where nobody reads any more.
         terminal::out!("{text}")?;
@@ -226,6 +231,10 @@ impl<'a> Session<'a> {
         if !failed.is_empty() {
             bail!("{}", could_not_start(&failed));
         }
+        // What happened was told when it did; it may be far above.
+        if !problems.is_empty() {
+            bail!("not all packets passed: {}", problems.join("; "));
+        }
         Ok(if self.crashed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -234,6 +243,14 @@ impl<'a> Session<'a> {
         let failed =
             |engine: &mut ::engine::Engine| engine.failed().map(str::to_string).collect::<Vec<_>>();
         self.threads.ask_all(failed).into_values().flatten().collect()
+    }
+
+    /// Apps that run and whose work is not whole.
+    fn problems(&mut self) -> Vec<String> {
+        let told = |engine: &mut ::engine::Engine| {
+            engine.problems().map(|(app, why)| format!("app '{app}': {why}")).collect::<Vec<_>>()
+        };
+        self.threads.ask_all(told).into_values().flatten().collect()
     }
 
     /// The longest present rest of the engines.

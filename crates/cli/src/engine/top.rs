@@ -1,6 +1,6 @@
 //! `shortwire engine top`: what packet engines do, from the counters that they publish.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,7 +27,9 @@ Examples:
   shortwire engine top                 all engines of this machine
   shortwire engine top 1234            one process
   shortwire engine top --once          one interval, as text
-  shortwire engine top --json | jq '.processes[].links'"
+  shortwire engine top --json | jq '.processes[].links'
+
+Exit status: 0, also where no engine runs; 1 if PID runs none, or if its counters cannot be read; 2 for a wrong command line."
 )]
 pub struct Top {
     /// Only this process
@@ -65,8 +67,9 @@ pub fn run(args: &Top) -> Result<ExitCode> {
             Some(pid) => {
                 bail!("process {pid} runs no packet engine; `shortwire ps` lists those that do")
             }
+            // As for `ps`: none is no error.
             None if !args.json => {
-                bail!("no packet engine runs here (looked into {})", root.display())
+                eprintln!("no packet engine runs here (looked into {})", root.display());
             }
             None => {}
         }
@@ -74,14 +77,13 @@ pub fn run(args: &Top) -> Result<ExitCode> {
         std::thread::sleep(Duration::from_secs_f64(args.interval));
     }
     let rates = read()?.since(&before);
-    let mut output = std::io::stdout().lock();
     if args.json {
-        writeln!(output, "{}", serde_json::to_string_pretty(&rates)?)?;
+        crate::json::print(&rates)?;
         return Ok(ExitCode::SUCCESS);
     }
     for process in &rates.processes {
         let lines = if args.tree { text::tree(process) } else { text::table(process) };
-        output.write_all(text::plain(&lines).as_bytes())?;
+        terminal::out!("{}", text::plain(&lines))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,6 +29,13 @@ pub struct Seen {
     pub tcp: u64,
 }
 
+impl Seen {
+    /// Not even a connection that stayed TCP.
+    pub fn is_nothing(&self) -> bool {
+        self.totals.client + self.totals.server == 0 && self.reasons.is_empty() && self.tcp == 0
+    }
+}
+
 impl Watch {
     /// Looks at these processes.
     pub fn look(&mut self, wanted: impl Fn(u32) -> bool) {

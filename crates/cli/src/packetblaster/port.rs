@@ -93,15 +93,7 @@ impl Port {
 
     /// Packets that the app could not send.
     fn dropped(&self) -> u64 {
-        let names = self.info.counters;
-        let mut values = vec![0; names.len()];
-        self.app.counters(&mut values);
-        names
-            .iter()
-            .zip(values)
-            .filter(|(name, _)| matches!(**name, "tx_dropped" | "lost"))
-            .map(|(_, value)| value)
-            .sum()
+        ::engine::report::lost(self.info.counters, &*self.app)
     }
 
     pub fn close(mut self) -> Result<()> {

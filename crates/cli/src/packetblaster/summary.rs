@@ -1,6 +1,6 @@
 //! What is told while packets go, and at the end.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -114,14 +114,11 @@ impl Summary {
     }
 
     pub fn print(&self, json: bool) -> Result<()> {
-        let mut output = std::io::stdout().lock();
         if json {
-            writeln!(output, "{}", serde_json::to_string_pretty(self)?)?;
-            return Ok(());
+            return crate::json::print(self);
         }
         let commas = ::engine::report::commas;
-        writeln!(
-            output,
+        terminal::outln!(
             "{} packets ({} bytes) sent to {} in {:.2} s: {}pps, {}bit/s on a wire",
             commas(self.packets),
             commas(self.bytes),
@@ -131,8 +128,7 @@ impl Summary {
             engineering(self.bits_per_second),
         )?;
         if let Some(Received { at, packets, lost, loss_percent }) = &self.received {
-            writeln!(
-                output,
+            terminal::outln!(
                 "{} packets received at {at}: {} lost (loss rate: {loss_percent:.3}%)",
                 commas(*packets),
                 commas(*lost)

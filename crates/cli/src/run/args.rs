@@ -182,7 +182,7 @@ pub struct Run {
     /// Check that what a device copies arrives as it was sent
     #[arg(long, env = "SHORTWIRE_INTEGRITY", hide_env_values = true, value_parser = parse_switch)]
     #[arg(
-        long_help = "Checksum what a device copies, from the sender's buffer to the receiver's, where both ends ask for it: a connection whose bytes were damaged on the way is reset (DAMAGED). That is ism; loopback has nothing to check, because nothing is copied between the two ends."
+        long_help = "Checksum what a device copies, from the sender's buffer to the receiver's, where both ends ask for it: a connection whose bytes were damaged on the way is reset (DAMAGED). Those are ism and verbs; loopback has nothing to check, because nothing is copied between the two ends."
     )]
     pub integrity: bool,
     /// Let in an end that shows the connection's port, where users have no names

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rustix::fs::{Access, access};
+
 use super::args::{Run, Switch};
 use super::settings;
 
@@ -40,6 +42,13 @@ pub fn doubts(args: &Run, variables: &[(&'static str, String)]) -> Vec<String> {
             "--ivshmem {bar} is not there: connections to other virtual machines stay TCP (`ls /sys/bus/pci/devices`)"
         ));
     }
+    if let Some(log) = args.log.as_deref().filter(|log| log.as_bytes() != smc::log::JOURNAL)
+        && !can_be_written(Path::new(log))
+    {
+        doubts.push(format!(
+            "--log {log} cannot be written by this user: nothing will tell why connections stay TCP"
+        ));
+    }
     let has_ueid = variables.iter().any(|(name, _)| *name == "SHORTWIRE_UEID");
     if args.seid == Some(Switch::Off) && !has_ueid {
         doubts.push(
@@ -47,6 +56,12 @@ pub fn doubts(args: &Run, variables: &[(&'static str, String)]) -> Vec<String> {
         );
     }
     doubts
+}
+
+/// A file, or the directory in which it will be made.
+fn can_be_written(path: &Path) -> bool {
+    let at = if path.exists() { path } else { path.parent().unwrap_or(path) };
+    (at == path) != at.is_dir() && access(at, Access::WRITE_OK).is_ok()
 }
 
 fn option(variable: &str) -> String {
@@ -72,6 +87,9 @@ mod tests {
             (&["--rendezvous", "/nonexistent"][..], "/nonexistent is no directory"),
             (&["--rendezvous", "/etc/passwd"], "is no directory"),
             (&["--ivshmem", "/nonexistent"], "/nonexistent is not there"),
+            (&["--log", "/nonexistent/log"], "--log /nonexistent/log cannot be written"),
+            (&["--log", "/etc/passwd/log"], "cannot be written"),
+            (&["--log", "/tmp"], "cannot be written"),
             (&["--seid", "off"], "no enterprise ID"),
             (&["--rsocket", "--after", "3", "--integrity"], "--after, --integrity means nothing"),
         ] {
@@ -81,6 +99,9 @@ mod tests {
             &[][..],
             &["--rendezvous", "/tmp"],
             &["--ivshmem", "off"],
+            &["--log", "journald"],
+            &["--log", "/tmp/no-such-log-of-shortwire"],
+            &["--log", "/dev/null"],
             &["--seid", "off", "--ueid", "SHOP.1"],
             &["--seid", "on"],
             &["--rsocket", "--prefer", "verbs", "-q"],

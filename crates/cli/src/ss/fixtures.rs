@@ -27,6 +27,6 @@ pub fn tcp() -> Mode {
         peer_reason: 0,
         peer_reason_name: "",
         words: "peer did not signal SMC".into(),
-        hint: "Start it under `shortwire run` too.",
+        hint: "Start it under `shortwire run` too.".into(),
     }
 }

@@ -65,6 +65,9 @@ pub fn text(connections: &[Connection], args: &Ss, width: Option<usize>) -> Stri
         rows.push(row);
     }
     let mut text = columns(&rows, &kinds, width);
+    if args.no_header {
+        text = text.split_off(text.find('\n').map_or(0, |end| end + 1));
+    }
     explain(&mut text, connections, width);
     text
 }
@@ -133,9 +136,9 @@ fn details(detail: &Detail) -> Vec<String> {
     vec![
         detail.device.into(),
         detail.shutdown.clone(),
-        format!("{:016x}", detail.token),
-        format!("{:016x}", detail.peer_token),
-        format!("{:08x}", detail.link_group << 8),
+        detail.token_hex.clone(),
+        detail.peer_token_hex.clone(),
+        format!("{:08x}", detail.link_group_id),
         detail.peer_pid.to_string(),
         rings.into(),
         format!("{:08x}", detail.rcvbuf),
@@ -156,20 +159,29 @@ fn details(detail: &Detail) -> Vec<String> {
 fn identities(detail: &Detail) -> Vec<String> {
     vec![
         detail.gid.clone(),
-        format!("{:016x}", detail.token),
+        detail.token_hex.clone(),
         detail.peer_gid.clone(),
-        format!("{:016x}", detail.peer_token),
-        format!("{:08x}", detail.link_group << 8),
+        detail.peer_token_hex.clone(),
+        format!("{:08x}", detail.link_group_id),
     ]
 }
 
 /// Left-aligned columns, two spaces apart, the first row their heading. Where they are wider than
-/// `width` the widest that may give way do.
+/// `width` the widest that may give way do, unless that would not be enough: a row that is broken by
+/// the terminal anyway need not be cut as well.
 pub fn columns(rows: &[Vec<String>], kinds: &[Column], width: Option<usize>) -> String {
     let length = |cell: &String| cell.chars().count();
     let mut widths: Vec<usize> = (0..kinds.len())
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0))
         .collect();
+    let narrowest = |widths: &[usize]| {
+        let cells = widths.iter().zip(kinds).map(|(&width, kind)| match kind {
+            Column::Whole => width,
+            Column::Names | Column::Addresses => width.min(NARROWEST),
+        });
+        cells.sum::<usize>() + 2 * (widths.len() - 1)
+    };
+    let width = width.filter(|&width| narrowest(&widths) <= width);
     while let Some(width) = width
         && widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > width
     {
@@ -205,7 +217,7 @@ pub fn shortened(cell: &str, width: usize, is_address: bool) -> String {
     cell.chars().take(front).chain("..".chars()).chain(end).collect()
 }
 
-/// Each reason once, in words and with what can be done.
+/// Each reason once, in words and with what can be done; the programs that it may name are told apart.
 fn explain(text: &mut String, connections: &[Connection], width: Option<usize>) {
     let mut reasons = BTreeMap::new();
     for connection in connections {
@@ -214,12 +226,13 @@ fn explain(text: &mut String, connections: &[Connection], width: Option<usize>) 
             Mode::Smcd | Mode::Listener | Mode::Rsocket => continue,
         };
         let codes = codes(&connection.mode);
-        reasons.entry((mode(&connection.mode), codes)).or_insert((words, hint, 0usize)).2 += 1;
+        let said = (mode(&connection.mode), codes, words, hint);
+        *reasons.entry(said).or_insert(0usize) += 1;
     }
     if !reasons.is_empty() {
         text.push('\n');
     }
-    for ((name, codes), (words, hint, count)) in reasons {
+    for ((name, codes, words, hint), count) in reasons {
         *text += &wrapped(&format!("{count} x {name} ({codes}): {words}."), width, "");
         *text += &wrapped(hint, width, "    ");
     }
@@ -282,8 +295,22 @@ mod tests {
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
-        let narrow = super::text(&list(), &args(&[]), Some(20));
-        assert!(narrow.contains("..:40000") && narrow.contains("TCP PEER_NO_SMC"), "{narrow}");
+    }
+
+    #[test]
+    fn what_cannot_fit_is_not_cut() {
+        for (options, width) in [(&[][..], 20), (&["-e"], 80)] {
+            let text = text(&list(), &args(options), Some(width));
+            let row = text.lines().nth(1).unwrap();
+            assert!(row.contains("[2001:db8:1234:5678:9abc:def0:1234:5678]:40000"), "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_without_a_header() {
+        let all = text(&list(), &args(&[]), None);
+        let bare = text(&list(), &args(&["-H"]), None);
+        assert_eq!(all.split_once('\n').unwrap().1, bare);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn run(ours: &Ours, namespace: &str, as_json: bool) -> Result<ExitCode> {
             "patch": change.patch,
             "pod": change.pod,
         });
-        terminal::outln!("{}", serde_json::to_string_pretty(&all)?)?;
+        crate::json::print(&all)?;
     } else {
         terminal::out!("{}", words(&change, namespace)?)?;
     }

@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
-use crate::app::Ports;
+use crate::app::{FileUse, Ports};
 use crate::args::{ArgError, nearest};
-use crate::config::{Config, LinkSpec, PortSpec};
+use crate::config::{AppSpec, Config, LinkSpec, PortSpec};
+use crate::pcap::is_same_file;
 use crate::registry::Registry;
 
 /// One thing that is wrong.
@@ -28,6 +30,11 @@ pub enum Problem {
     },
     #[error("link '{link}': {direction} '{port}' of app '{app}' has another link already")]
     Taken { link: LinkSpec, app: String, direction: &'static str, port: String },
+    #[error(
+        "app '{app}' would empty {}, which app '{other}' {does}{}: give it another file",
+        .file.display(), other_name(.file, .others)
+    )]
+    SameFile { app: String, file: PathBuf, other: String, others: PathBuf, does: &'static str },
 }
 
 /// Everything that is wrong, one line each.
@@ -50,6 +57,11 @@ impl std::error::Error for Problems {}
 
 fn hint(near: &Option<String>) -> String {
     near.as_ref().map_or_else(String::new, |near| format!("; did you mean '{near}'?"))
+}
+
+/// A link, or the same path in other words.
+fn other_name(file: &Path, other: &Path) -> String {
+    if file == other { String::new() } else { format!(" as {}", other.display()) }
 }
 
 fn has(known: &[&str]) -> String {
@@ -91,7 +103,38 @@ impl Config {
                 }
             }
         }
+        problems.extend(self.same_files(registry));
         if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+    }
+
+    /// Apps that write what others read or write.
+    fn same_files(&self, registry: &Registry) -> Vec<Problem> {
+        let used =
+            |spec: &AppSpec| registry.get(&spec.kind).and_then(|kind| (kind.file)(&spec.args));
+        let files: Vec<(&str, FileUse)> =
+            self.apps().filter_map(|(name, spec)| Some((name, used(spec)?))).collect();
+        let mut problems = Vec::new();
+        for (at, (app, file)) in files.iter().enumerate() {
+            let FileUse::Writes(file) = file else { continue };
+            for (before, (other, theirs)) in files.iter().enumerate() {
+                let (others, does) = match theirs {
+                    FileUse::Reads(path) => (path, "reads"),
+                    // Of two that write each is told once.
+                    FileUse::Writes(path) if before < at => (path, "writes"),
+                    FileUse::Writes(_) => continue,
+                };
+                if is_same_file(file, others) {
+                    problems.push(Problem::SameFile {
+                        app: app.to_string(),
+                        file: file.clone(),
+                        other: other.to_string(),
+                        others: others.clone(),
+                        does,
+                    });
+                }
+            }
+        }
+        problems
     }
 
     fn end_problem(

@@ -315,6 +315,9 @@ impl ConfigFile {
                 .keys
                 .get(&(app.clone(), error.key().to_string()))
                 .or_else(|| lines.apps.get(app)),
+            Problem::SameFile { app, .. } => {
+                lines.keys.get(&(app.clone(), "file".to_string())).or_else(|| lines.apps.get(app))
+            }
             Problem::App { link, .. }
             | Problem::Port { link, .. }
             | Problem::Taken { link, .. } => lines.links.get(&link.to_string()),

@@ -21,6 +21,7 @@ pub fn kind(name: &'static str, pulls: bool, counters: &'static [&'static str]) 
         pulls,
         counters,
         check: |_| Vec::new(),
+        file: |_| None,
         make: |args, _| Ok(Box::new(LuaApp::start(number_in(args))?)),
     }
 }

@@ -46,7 +46,7 @@ fn row(
 }
 
 pub fn all() -> Vec<Case> {
-    [own(), sockperf_and_iperf3(), redis(), web(), others(), few()].concat()
+    [own(), sockperf_and_iperf3(), redis(), web(), others(), few(), go()].concat()
 }
 
 /// What `--only` takes: groups and rows, each once.
@@ -362,6 +362,42 @@ fn few() -> Vec<Case> {
         "pgbouncer" postgres::few_pooled, &["pgbouncer", "postgres", "initdb", "pgbench"], "PgBouncer in front of PostgreSQL, pgbench -S": 8;
         "node" echo::few_node, &["node"], "an echo server in Node.js": 8;
         "java" echo::few_java, &["java", "javac"], "an echo server with a selector in Java": 8;
+    }
+}
+
+/// Programs in Go, by the numbers of connections at which its waits differ.
+fn go() -> Vec<Case> {
+    use tools::go::{caddy, echo, echo_cgo, etcd, pages};
+    let of = |name, what, run: Run, [rate, p99]: [&'static str; 2], bar, needs| {
+        let measure = |name: &'static str, unit: &'static str, better, bar| Measure {
+            name: name.into(),
+            unit: unit.into(),
+            better,
+            bar,
+        };
+        let measures =
+            vec![measure(rate, "1/s", Higher, Some(Ratio(bar))), measure(p99, "us", Lower, None)];
+        let case = Case { measures, free: true, ..row(name, what, PAIR, &[], run) };
+        case.needing(needs).long_only()
+    };
+    macro_rules! rows {
+        ($($name:literal $run:ident, $needs:expr, $what:literal: $($count:literal $bar:literal)*;)*) => {
+            vec![$($(of(
+                concat!("go-", $name, "-", $count),
+                concat!($what, ", connections: ", $count),
+                $run::<$count>,
+                [concat!("Go ", $name, ", ", $count, " connections"), concat!("Go ", $name, ", ", $count, " connections, p99")],
+                $bar,
+                $needs,
+            )),*),*]
+        };
+    }
+    rows! {
+        "echo" echo, &["go"], "64 bytes back and forth between two Go programs without cgo": 1 1.0 4 1.0 10 2.0 100 3.0;
+        "cgo" echo_cgo, &["go", "cc"], "64 bytes back and forth between two Go programs with cgo": 1 1.0 4 1.0 10 2.0 100 3.0;
+        "http" pages, &["go", "wrk"], "Go's net/http without cgo, wrk, a page of 612 bytes": 10 1.3 100 1.3;
+        "caddy" caddy, &["caddy", "wrk"], "Caddy, wrk, a file of 612 bytes": 20 1.0;
+        "etcd" etcd, &["etcd", "wrk"], "etcd, wrk, a value asked for in JSON": 16 1.0;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rows by programs that others wrote, where they are installed.
 
 pub mod echo;
+pub mod go;
 pub mod iperf3;
 pub mod memcached;
 pub mod nginx;

@@ -1,8 +1,10 @@
-//! Sets beside the kernel's own: the same steps on rsockets and on TCP show the same events.
+//! Sets beside the kernel's own: the same steps on rsockets, in shared memory and over verbs in
+//! software, and on TCP show the same events. tests/progs/repoll.c does them over soft-RoCE.
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::net::{RsocketListener, RsocketStream};
+use crate::net::{RsocketListener, RsocketStream, addr};
+use crate::verbs::software::chosen;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
@@ -31,7 +33,39 @@ trait Kind {
 }
 
 struct Ours;
+struct Verbs;
 struct Kernels;
+
+/// Rsockets of either provider.
+trait Rsockets: Kind<Listener = RsocketListener, Stream = RsocketStream> {
+    /// Bound, to a port of its own.
+    fn open() -> RawFd;
+    fn connect_to(address: std::net::SocketAddr) -> std::io::Result<RsocketStream>;
+}
+
+impl Rsockets for Ours {
+    fn open() -> RawFd {
+        let fd = socket::open(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        // SAFETY: a complete address.
+        addr::with(&any, |ptr, len| unsafe { socket::bind(fd, ptr, len) }).unwrap();
+        fd
+    }
+
+    fn connect_to(address: std::net::SocketAddr) -> std::io::Result<RsocketStream> {
+        RsocketStream::connect(address)
+    }
+}
+
+impl Rsockets for Verbs {
+    fn open() -> RawFd {
+        chosen(Ours::open)
+    }
+
+    fn connect_to(address: std::net::SocketAddr) -> std::io::Result<RsocketStream> {
+        chosen(|| RsocketStream::connect(address))
+    }
+}
 
 impl Kind for Ours {
     type Listener = RsocketListener;
@@ -78,6 +112,47 @@ impl Kind for Ours {
 
     fn close(set: RawFd) {
         close(set).unwrap();
+    }
+}
+
+impl Kind for Verbs {
+    type Listener = RsocketListener;
+    type Stream = RsocketStream;
+
+    fn listen() -> RsocketListener {
+        chosen(Ours::listen)
+    }
+
+    fn connect(listener: &RsocketListener) -> RsocketStream {
+        chosen(|| Ours::connect(listener))
+    }
+
+    fn accept(listener: &RsocketListener) -> RsocketStream {
+        Ours::accept(listener)
+    }
+
+    fn end(stream: &RsocketStream) {
+        Ours::end(stream);
+    }
+
+    fn nonblocking(stream: &RsocketStream) {
+        Ours::nonblocking(stream);
+    }
+
+    fn create() -> RawFd {
+        Ours::create()
+    }
+
+    fn control(set: RawFd, operation: i32, fd: RawFd, events: u32) -> Result<(), Errno> {
+        Ours::control(set, operation, fd, events)
+    }
+
+    fn wait(set: RawFd, room: usize, limit: Duration) -> Vec<(RawFd, u32)> {
+        Ours::wait(set, room, limit)
+    }
+
+    fn close(set: RawFd) {
+        Ours::close(set);
     }
 }
 
@@ -190,7 +265,9 @@ fn steps<K: Kind>(asked: u32) -> Vec<String> {
 #[test]
 fn shows_what_the_kernels_sets_show() {
     for asked in [IN, IN | HALF, IN | EDGE, IN | HALF | EDGE, IN | ONCE, IN | EDGE | ONCE, 0] {
-        assert_eq!(steps::<Ours>(asked), steps::<Kernels>(asked), "{asked:x}");
+        let kernels = steps::<Kernels>(asked);
+        assert_eq!(steps::<Ours>(asked), kernels, "{asked:x}");
+        assert_eq!(steps::<Verbs>(asked), kernels, "{asked:x}, over verbs");
     }
 }
 
@@ -221,23 +298,30 @@ fn room<K: Kind>() -> [Vec<u32>; 3] {
 
 #[test]
 fn room_is_an_edge() {
-    assert_eq!(room::<Ours>(), room::<Kernels>());
+    let kernels = room::<Kernels>();
+    assert_eq!(room::<Ours>(), kernels);
+    assert_eq!(room::<Verbs>(), kernels);
 }
 
 #[test]
 fn members_of_all_kinds_wake_a_sleeper() {
-    let listener = RsocketListener::bind("127.0.0.1:0").unwrap();
-    let (end, mut other) = pair::<Ours>();
+    members_wake::<Ours>();
+    members_wake::<Verbs>();
+}
+
+fn members_wake<K: Rsockets>() {
+    let listener = K::listen();
+    let (end, mut other) = pair::<K>();
     let plain = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-    let set = Ours::create();
+    let set = K::create();
     let fds = [listener.as_raw_fd(), end.as_raw_fd(), plain.as_raw_fd()];
     for fd in fds {
-        Ours::control(set, libc::EPOLL_CTL_ADD, fd, IN).unwrap();
+        K::control(set, libc::EPOLL_CTL_ADD, fd, IN).unwrap();
     }
-    assert_eq!(Ours::wait(set, 8, Duration::ZERO), []);
+    assert_eq!(K::wait(set, 8, Duration::ZERO), []);
     let soon = |f: &mut dyn FnMut()| {
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| Ours::wait(set, 8, Duration::from_secs(20)));
+            let waits = scope.spawn(|| K::wait(set, 8, Duration::from_secs(20)));
             std::thread::sleep(SOON);
             f();
             waits.join().unwrap()
@@ -247,7 +331,7 @@ fn members_of_all_kinds_wake_a_sleeper() {
     let seen = soon(&mut || {
         // Refused behind the accept, which does not come: the connection alone is the event.
         let address = listener.local_addr().unwrap();
-        client = Some(std::thread::spawn(move || RsocketStream::connect(address)));
+        client = Some(std::thread::spawn(move || K::connect_to(address)));
     });
     assert_eq!(seen, [(fds[0], IN)]);
     drop(listener.accept().unwrap());
@@ -260,48 +344,53 @@ fn members_of_all_kinds_wake_a_sleeper() {
     );
     rustix::io::read(&plain, &mut [0; 8]).unwrap();
     // What becomes a member while somebody sleeps.
-    let (late, mut far) = pair::<Ours>();
+    let (late, mut far) = pair::<K>();
     far.write_all(b"x").unwrap();
     let fd = late.as_raw_fd();
-    let seen = soon(&mut || Ours::control(set, libc::EPOLL_CTL_ADD, fd, IN).unwrap());
+    let seen = soon(&mut || K::control(set, libc::EPOLL_CTL_ADD, fd, IN).unwrap());
     assert_eq!(seen, [(fd, IN)]);
     drop(late);
-    assert_eq!(Ours::wait(set, 8, Duration::ZERO), [], "a member that was closed");
-    Ours::close(set);
+    assert_eq!(K::wait(set, 8, Duration::ZERO), [], "a member that was closed");
+    K::close(set);
     assert_eq!(find(set).err(), Some(Errno::BADF));
 }
 
-/// One that is a member before it listens, while somebody sleeps, and then has a connection.
 #[test]
 fn a_member_may_begin_to_listen() {
-    let idle = socket::open(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
-    let set = Ours::create();
-    Ours::control(set, libc::EPOLL_CTL_ADD, idle, IN).unwrap();
+    begins_to_listen::<Ours>();
+    begins_to_listen::<Verbs>();
+}
+
+/// One that is a member before it listens, while somebody sleeps, and then has a connection.
+fn begins_to_listen<K: Rsockets>() {
+    let idle = K::open();
+    let set = K::create();
+    K::control(set, libc::EPOLL_CTL_ADD, idle, IN).unwrap();
     let seen = std::thread::scope(|scope| {
-        let waits = scope.spawn(|| Ours::wait(set, 8, Duration::from_secs(20)));
+        let waits = scope.spawn(|| K::wait(set, 8, Duration::from_secs(20)));
         std::thread::sleep(SOON);
-        // Bound to a port that the kernel chooses.
         socket::listen(idle, 4).unwrap();
         changed(idle);
-        // SAFETY: open until it is closed below.
-        let kernels = unsafe { BorrowedFd::borrow_raw(idle) };
-        let name = rustix::net::getsockname(kernels).unwrap();
-        let port = std::net::SocketAddr::try_from(name).unwrap().port();
-        let client = scope.spawn(move || RsocketStream::connect(("127.0.0.1", port)));
+        let client = scope.spawn(move || K::connect_to(addr::local(idle).unwrap()));
         let seen = waits.join().unwrap();
         close_any(idle).unwrap();
         drop(client.join().unwrap());
         seen
     });
     assert_eq!(seen, [(idle, IN)]);
-    Ours::close(set);
+    K::close(set);
 }
 
 #[test]
 fn who_sleeps_in_a_set_that_is_closed_is_told() {
-    let (end, _other) = pair::<Ours>();
-    let set = Ours::create();
-    Ours::control(set, libc::EPOLL_CTL_ADD, end.as_raw_fd(), IN).unwrap();
+    closed_under_sleepers::<Ours>();
+    closed_under_sleepers::<Verbs>();
+}
+
+fn closed_under_sleepers<K: Rsockets>() {
+    let (end, _other) = pair::<K>();
+    let set = K::create();
+    K::control(set, libc::EPOLL_CTL_ADD, end.as_raw_fd(), IN).unwrap();
     std::thread::scope(|scope| {
         let waits = [(); 2].map(|()| {
             scope.spawn(|| {
@@ -310,7 +399,7 @@ fn who_sleeps_in_a_set_that_is_closed_is_told() {
             })
         });
         std::thread::sleep(SOON);
-        Ours::close(set);
+        K::close(set);
         for wait in waits {
             assert_eq!(wait.join().unwrap(), Err(Errno::BADF));
         }
@@ -319,40 +408,50 @@ fn who_sleeps_in_a_set_that_is_closed_is_told() {
 
 #[test]
 fn a_short_array_gets_round_to_all() {
-    let pairs: Vec<_> = (0..4).map(|_| pair::<Ours>()).collect();
+    gets_round::<Ours>();
+    gets_round::<Verbs>();
+}
+
+fn gets_round<K: Rsockets>() {
+    let pairs: Vec<_> = (0..4).map(|_| pair::<K>()).collect();
     let plain = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
-    let set = Ours::create();
-    Ours::control(set, libc::EPOLL_CTL_ADD, plain.as_raw_fd(), IN).unwrap();
+    let set = K::create();
+    K::control(set, libc::EPOLL_CTL_ADD, plain.as_raw_fd(), IN).unwrap();
     for (here, there) in &pairs {
-        Ours::control(set, libc::EPOLL_CTL_ADD, here.as_raw_fd(), IN).unwrap();
+        K::control(set, libc::EPOLL_CTL_ADD, here.as_raw_fd(), IN).unwrap();
         (&mut &*there).write_all(b"x").unwrap();
     }
-    let mut seen: Vec<_> = (0..10).flat_map(|_| Ours::wait(set, 1, SOON)).collect();
+    let mut seen: Vec<_> = (0..10).flat_map(|_| K::wait(set, 1, SOON)).collect();
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), 5, "{seen:?}");
-    Ours::close(set);
+    K::close(set);
 }
 
 #[test]
 fn mistakes_are_named() {
-    let (end, _other) = pair::<Ours>();
+    mistakes::<Ours>();
+    mistakes::<Verbs>();
+}
+
+fn mistakes<K: Rsockets>() {
+    let (end, _other) = pair::<K>();
     let fd = end.as_raw_fd();
-    let (set, another) = (Ours::create(), Ours::create());
+    let (set, another) = (K::create(), K::create());
     assert_eq!(create(1 << 20), Err(Errno::INVAL));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_MOD, fd, IN), Err(Errno::NOENT));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_DEL, fd, IN), Err(Errno::NOENT));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_ADD, fd, IN), Ok(()));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_ADD, fd, IN), Err(Errno::EXIST));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_ADD, -1, IN), Err(Errno::BADF));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_ADD, 1 << 20, IN), Err(Errno::BADF));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_ADD, another, IN), Err(Errno::INVAL));
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_ADD, set, IN), Err(Errno::INVAL));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_MOD, fd, IN), Err(Errno::NOENT));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_DEL, fd, IN), Err(Errno::NOENT));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, fd, IN), Ok(()));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, fd, IN), Err(Errno::EXIST));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, -1, IN), Err(Errno::BADF));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, 1 << 20, IN), Err(Errno::BADF));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, another, IN), Err(Errno::INVAL));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, set, IN), Err(Errno::INVAL));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    assert_eq!(Ours::control(set, libc::EPOLL_CTL_ADD, file.as_raw_fd(), IN), Err(Errno::PERM));
+    assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, file.as_raw_fd(), IN), Err(Errno::PERM));
     assert_eq!(find(fd).err(), Some(Errno::INVAL));
     assert_eq!(find(set).unwrap().wait(&mut [], None), Err(Errno::INVAL));
-    Ours::close(set);
-    Ours::close(another);
+    K::close(set);
+    K::close(another);
     assert_eq!(close(set), Err(Errno::BADF));
 }

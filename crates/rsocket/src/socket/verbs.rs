@@ -4,7 +4,6 @@
 
 use super::lifecycle::adopt;
 use super::{Phase, Socket};
-use crate::verbs::abi::Api;
 use crate::verbs::connect::Connector;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering;
@@ -13,7 +12,7 @@ use rustix::fd::RawFd;
 use shm::Errno;
 
 pub fn open(domain: i32) -> Result<RawFd, Errno> {
-    let api = Api::system().ok_or(Errno::NODEV)?;
+    let api = crate::verbs::api().ok_or(Errno::NODEV)?;
     place(Connector::open(api)?, domain, Phase::Idle).map(Socket::raw)
 }
 

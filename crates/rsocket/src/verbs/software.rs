@@ -12,6 +12,24 @@ mod rdma;
 mod world;
 
 use super::abi::Api;
+use std::cell::Cell;
+
+thread_local! {
+    static CHOSEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What this thread opens meanwhile goes over these functions.
+pub fn chosen<T>(open: impl FnOnce() -> T) -> T {
+    CHOSEN.set(true);
+    let made = open();
+    CHOSEN.set(false);
+    made
+}
+
+/// Whether this thread is inside [`chosen`].
+pub fn is_chosen() -> bool {
+    CHOSEN.get()
+}
 
 /// Its functions, as the system's libraries have them.
 pub fn api() -> &'static Api {

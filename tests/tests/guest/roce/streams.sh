@@ -1,4 +1,4 @@
-# Streams over verbs, ours at one end or both. Each turn prints its name, what both ends printed, and how they ended.
+# Streams over verbs between processes of one guest, ours at both ends. Each turn prints its name, what both ends printed, and how they ended.
 ours="shortwire run --rsocket --prefer verbs --"
 
 # Listeners of RDMA are in no table: a client that comes too early is refused, and tries again.
@@ -14,11 +14,11 @@ meet() {
     echo "client: $status"
 }
 
-# NAME, PROGRAM in front of the server and of the client, OPTIONS of both
+# NAME OPTIONS
 stream() {
     echo "== $1"
     port=$((port + 1))
-    meet "$2 rstream -p $port -b 10.8.0.1 $4" "$3 rstream -p $port -s 10.8.0.1 $4"
+    meet "$ours rstream -p $port -b 10.8.0.1 $2" "$ours rstream -p $port -s 10.8.0.1 $2"
     wait $server
     echo "server: $?"
     cat /tmp/served
@@ -27,13 +27,9 @@ stream() {
 port=7000
 small="-S 64 -I 100 -C 2 -T v"
 large="-S 65536 -I 10 -C 10 -T v"
-stream blocking "$ours" "$ours" "$small -T b"
-stream nonblocking "$ours" "$ours" "$large -T n"
-stream async "$ours" "$ours" "$large -T a"
-stream from-librdmacm "$ours" "" "$small -T b"
-stream to-librdmacm "" "$ours" "$small -T b"
-stream much-from-librdmacm "$ours" "" "$large -T n"
-stream much-to-librdmacm "" "$ours" "$large -T n"
+stream blocking "$small -T b"
+stream nonblocking "$large -T n"
+stream async "$large -T a"
 
 echo "== own"
 export SHORTWIRE_PREFER=verbs
@@ -41,6 +37,10 @@ meet "shortwire rstream --listen --bind 10.8.0.1 -p 7100" \
     "shortwire rstream --server 10.8.0.1 -p 7100 -S 64,64K --verify --repeat 1 --seconds 0.05 --json"
 unset SHORTWIRE_PREFER
 kill $server; wait $server 2>/dev/null
+
+echo "== repoll"
+timeout 100 $ours repoll-c 10.8.0.1 7300 2>&1
+echo "ended: $?"
 
 echo "== killed"
 endless="-p 7200 -S 65536 -I 100000 -C 1000"

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, AppError, Context, Io, Kind, Ports};
+use crate::app::{App, AppError, Context, FileUse, Io, Kind, Ports};
 use crate::arena::MAX_LENGTH;
 use crate::batch::BATCH;
 use crate::packet::Packet;
@@ -40,6 +40,10 @@ impl Kind for PcapReader {
     const PULLS: bool = true;
     const COUNTERS: &'static [&'static str] = &["packets", "too_long", "other_links"];
     type Args = PcapReaderArgs;
+
+    fn file(args: &PcapReaderArgs) -> Option<FileUse> {
+        Some(FileUse::Reads(args.file.clone()))
+    }
 
     fn new(args: PcapReaderArgs, _context: &Context) -> Result<Self, AppError> {
         let path = args.file;
@@ -97,6 +101,10 @@ impl App for PcapReader {
     fn notice(&mut self) -> Option<String> {
         let told = std::mem::replace(&mut self.told, self.problem.is_some());
         self.problem.clone().filter(|_| !told)
+    }
+
+    fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     fn counters(&self, values: &mut [u64]) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, AppError, Context, Io, Kind, Ports};
+use crate::app::{App, AppError, Context, FileUse, Io, Kind, Ports};
 use crate::arena::MAX_LENGTH;
 use crate::pcap::Writer;
 
@@ -41,6 +41,10 @@ impl Kind for PcapWriter {
     const INPUTS: Ports = Ports::Any;
     const COUNTERS: &'static [&'static str] = &["packets", "lost"];
     type Args = PcapWriterArgs;
+
+    fn file(args: &PcapWriterArgs) -> Option<FileUse> {
+        Some(FileUse::Writes(args.file.clone()))
+    }
 
     fn new(args: PcapWriterArgs, _context: &Context) -> Result<Self, AppError> {
         let writer = Writer::create(&args.file, args.snaplen).map_err(|error| {
@@ -98,6 +102,10 @@ impl App for PcapWriter {
 
     fn notice(&mut self) -> Option<String> {
         if std::mem::replace(&mut self.told, true) { None } else { self.problem.clone() }
+    }
+
+    fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
     }
 
     fn counters(&self, values: &mut [u64]) {

@@ -13,7 +13,7 @@ use crate::bench::session::Pin;
 #[command(
     long_about = "Runs pairs of ordinary programs over TCP, over Unix sockets where they can, and under `shortwire run`, one after the \
 other in turn, and prints the medians and their ratio. The programs are shortwire-peers (found beside this executable), and iperf3, sockperf, \
-redis, nginx with wrk, haproxy, memcached, Node.js, Java and PostgreSQL where they are installed. The limit is two processes spinning on a bare \
+redis, nginx with wrk, haproxy, memcached, Node.js, Java, Go, Caddy, etcd and PostgreSQL where they are installed. The limit is two processes spinning on a bare \
 ring in shared memory. Beside figures it prints latencies, the processor time of both sides per request or byte, and, where strace is \
 installed, the system calls of nginx and redis per request, which are counted in short runs of their own.
 

@@ -1,3 +1,4 @@
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path as FilePath;
 
@@ -60,13 +61,26 @@ pub fn wrk(
     address: &str,
     load: Load,
 ) -> Result<Outcome> {
+    wrk_by(session, path, servers, &format!("http://{address}/"), load, &[])
+}
+
+/// For any address, with more words for wrk.
+pub fn wrk_by(
+    session: &Session,
+    path: Path,
+    servers: &[&Process],
+    url: &str,
+    load: Load,
+    more: &[&str],
+) -> Result<Outcome> {
     let duration = format!("{}s", session.whole_seconds());
     let (threads, connections) = (load.threads.to_string(), load.connections.to_string());
     let mut arguments = words(["-t", &threads, "-c", &connections, "-d", &duration, "--latency"]);
     if load.close {
         arguments.extend(words(["-H", "Connection: close"]));
     }
-    arguments.extend(words([&format!("http://{address}/")]));
+    arguments.extend(more.iter().map(OsString::from));
+    arguments.extend(words([url]));
     let client = session.start(Launch::new("wrk", located("wrk")?, arguments, path))?;
     let finished = session.finish_client(path, servers, client, session.whole_seconds() as f64)?;
     figures(finished)

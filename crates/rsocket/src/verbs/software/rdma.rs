@@ -6,6 +6,7 @@ use super::ibv::context;
 use super::world::{Heard, INLINE_MAX, SoftQp, World, new_eventfd, take, world};
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU16, Ordering};
 use libc::sockaddr;
 use std::collections::VecDeque;
 
@@ -43,6 +44,7 @@ pub unsafe extern "C" fn create_id(
 pub unsafe extern "C" fn destroy_id(id: *mut CmId) -> c_int {
     let mut world = world();
     world.listeners.retain(|_, listener| *listener != id as usize);
+    world.refuse_requests(id as usize);
     if let Some(peer) = world.peers.remove(&(id as usize)) {
         world.peers.remove(&peer);
     }
@@ -56,13 +58,20 @@ unsafe fn port(addr: *const sockaddr) -> u16 {
     u16::from_be(unsafe { (*addr.cast::<libc::sockaddr_in>()).sin_port })
 }
 
+/// A port that nobody has asked for.
+fn free_port() -> u16 {
+    static FREE: AtomicU16 = AtomicU16::new(40_000);
+    FREE.fetch_add(1, Ordering::Relaxed).to_be()
+}
+
 pub unsafe extern "C" fn bind_addr(id: *mut CmId, addr: *const sockaddr) -> c_int {
-    // SAFETY: the caller's id and address.
-    unsafe {
-        (&raw mut (*id).src)
-            .cast::<libc::sockaddr_in>()
-            .write(addr.cast::<libc::sockaddr_in>().read())
-    };
+    // SAFETY: the caller's address.
+    let mut name = unsafe { addr.cast::<libc::sockaddr_in>().read() };
+    if name.sin_port == 0 {
+        name.sin_port = free_port();
+    }
+    // SAFETY: the caller's id.
+    unsafe { (&raw mut (*id).src).cast::<libc::sockaddr_in>().write(name) };
     0
 }
 
@@ -149,7 +158,15 @@ pub unsafe extern "C" fn connect(id: *mut CmId, param: *mut ConnParam) -> c_int 
         None => world.tell(id as usize, event::REJECTED, -libc::ECONNREFUSED, 0, &[]),
         Some(listener) => {
             // SAFETY: a live listener.
-            let request = new_id(unsafe { (*(listener as *mut CmId)).channel }) as usize;
+            let request = new_id(unsafe { (*(listener as *mut CmId)).channel });
+            // SAFETY: the caller's id.
+            let mut name = unsafe { (&raw const (*id).dst).cast::<libc::sockaddr_in>().read() };
+            // SAFETY: just made.
+            unsafe { (&raw mut (*request).src).cast::<libc::sockaddr_in>().write(name) };
+            name.sin_port = free_port();
+            // SAFETY: as above.
+            unsafe { (&raw mut (*request).dst).cast::<libc::sockaddr_in>().write(name) };
+            let request = request as usize;
             world.peers.insert(id as usize, request);
             world.peers.insert(request, id as usize);
             // SAFETY: the caller's parameters.

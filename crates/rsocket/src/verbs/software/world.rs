@@ -1,7 +1,7 @@
 //! What there is of a software RDMA, and the rules by which it moves.
 #![allow(unsafe_code)]
 
-use super::super::abi::{CmEvent, CmId, CompChannel, ConnParam, Wc, access, wc};
+use super::super::abi::{CmEvent, CmId, CompChannel, ConnParam, Wc, access, event, wc};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use std::collections::{HashMap, VecDeque};
@@ -193,6 +193,21 @@ impl World {
         self.events.entry(to as usize).or_default().push_back(heard);
         // SAFETY: a channel lives as long as its ids.
         signal(unsafe { (*to).fd });
+    }
+
+    /// A listener goes: who waits for its answer is refused.
+    pub fn refuse_requests(&mut self, listener: usize) {
+        let all = self.events.values().flatten();
+        let requests: Vec<usize> = all
+            .filter(|heard| heard.event.listen_id as usize == listener)
+            .map(|heard| heard.event.id as usize)
+            .collect();
+        for request in requests {
+            if let Some(peer) = self.peers.remove(&request) {
+                self.peers.remove(&peer);
+                self.tell(peer, event::REJECTED, -libc::ECONNREFUSED, 0, &[]);
+            }
+        }
     }
 
     pub fn qp_of(id: usize) -> usize {

@@ -1,160 +1,10 @@
-//! Programs that load no library: they are mapped, and their system calls followed, by shortwire-raw.
+//! What followed programs start, and why what is not followed is not.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::ffi::OsStr;
 
-use system_tests::{Case, Outcome, Ports, Side, Skip, case, compile, need, prog, secs, shortwire};
+use system_tests::{Deadline, millis};
 
-/// A compiler's program, of a source of ours.
-fn built(c: &Case, name: &str, command: &mut Command) -> PathBuf {
-    let program = c.dir().join(name);
-    let said = command.arg("-o").arg(&program).output().expect("starting a compiler");
-    assert!(said.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said.stderr));
-    program
-}
-
-/// A C program, by a compiler and its options.
-fn in_c(c: &Case, source: &str, compiler: &str, how: &[&str]) -> Result<PathBuf, Skip> {
-    let path = need(compiler)?;
-    let mut command = Command::new(path);
-    command.args(["-O2", "-pthread"]).args(how).arg(prog(source));
-    Ok(built(c, &format!("{source}-{compiler}{}", how.concat()), &mut command))
-}
-
-const KINDS: [(&str, &[&str]); 4] =
-    [("cc", &["-static"]), ("cc", &["-static-pie"]), ("musl-gcc", &["-static"]), ("musl-gcc", &[])];
-
-/// How Go programs without the C library are built: static, or with a loader and nothing else.
-const GO_KINDS: [&str; 2] = ["exe", "pie"];
-
-/// A Go program without the C library.
-fn in_go(c: &Case, name: &str, kind: &str) -> Result<PathBuf, Skip> {
-    let go = need("go")?;
-    let text = fs::read_to_string(prog(&format!("{name}.go"))).expect("the source");
-    let source = c.dir().join(format!("{name}.go"));
-    fs::write(&source, text.replace("import \"C\"\n", "")).expect("a source of our own");
-    let program = c.dir().join(format!("{name}-{kind}"));
-    let mut command = Command::new(go);
-    command.args(["build", "-p", "2", "-buildmode", kind, "-o"]).arg(&program).arg(&source);
-    let said = command.envs([("GOFLAGS", ""), ("CGO_ENABLED", "0")]).output().expect("starting go");
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    Ok(program)
-}
-
-fn herd(c: &Case) -> Result<PathBuf, Skip> {
-    in_go(c, "herd", "exe")
-}
-
-fn raw(program: &Path) -> Command {
-    let mut command = Side::Run.command(program);
-    command.env("SHORTWIRE_RAW", "auto");
-    command
-}
-
-/// Server and clients, connected through shared memory for at least `ends` ends, and for long enough
-/// to be seen.
-fn pair(
-    c: &Case,
-    server: &mut Command,
-    client: &mut Command,
-    more: &[&str],
-    ends: usize,
-) -> Outcome {
-    for ports in [Ports::Low, Ports::High] {
-        let port = ports.free();
-        let number = port.to_string();
-        // The words before the port are already there.
-        let add = |command: &mut Command, words: &[&str]| {
-            let mut new = Command::new(command.get_program());
-            new.args(command.get_args()).arg(&number).args(words);
-            for (name, value) in command.get_envs() {
-                match value {
-                    Some(value) => new.env(name, value),
-                    None => new.env_remove(name),
-                };
-            }
-            new
-        };
-        let mut server = c.serve("server", port, &mut add(server, &[]));
-        let watch = c.watch(&[port]);
-        let said = c.start("client", &mut add(client, more)).success(secs(100));
-        assert!(said.contains("done"), "{said}");
-        watch.expect_smcd(ends);
-        assert!(server.running(), "the server has ended: {}", server.stderr());
-        server.stop();
-    }
-    Ok(())
-}
-
-/// Goroutines, collections, signals, children and ending threads, as `herd.go` says.
-#[test]
-fn go_herd() {
-    case("raw-go-herd", |c| {
-        let herd = herd(c)?;
-        pair(c, raw(&herd).arg("server"), raw(&herd).arg("client"), &["100", "200"], 100)
-    });
-}
-
-/// A Go program that has a loader, which loads nothing.
-#[test]
-fn go_pie() {
-    case("raw-go-pie", |c| {
-        let herd = in_go(c, "herd", "pie")?;
-        pair(c, raw(&herd).arg("server"), raw(&herd).arg("client"), &["100", "400"], 20)
-    });
-}
-
-#[test]
-fn go_one_processor_and_no_preemption() {
-    case("raw-go-one", |c| {
-        let herd = herd(c)?;
-        let one = |mode: &str| {
-            let mut command = raw(&herd);
-            command.arg(mode).env("GOMAXPROCS", "1").env("GODEBUG", "asyncpreemptoff=1");
-            command
-        };
-        pair(c, &mut one("server"), &mut one("client"), &["50", "400"], 20)
-    });
-}
-
-#[test]
-fn go_net_http() {
-    case("raw-go-http", |c| {
-        let herd = herd(c)?;
-        pair(c, raw(&herd).arg("http"), raw(&herd).arg("get"), &["6000"], 1)
-    });
-}
-
-/// Each kind of C program as the other end, one of them by the library.
-#[test]
-fn go_and_c() {
-    case("raw-go-and-c", |c| {
-        let herd = herd(c)?;
-        let mut kinds = vec![compile("many")?];
-        for (compiler, how) in KINDS {
-            kinds.push(in_c(c, "many.c", compiler, how)?);
-        }
-        for kind in kinds {
-            pair(c, raw(&kind).arg("server"), raw(&herd).arg("client"), &["20", "600"], 10)?;
-        }
-        Ok(())
-    });
-}
-
-/// Threads, vfork, fork and jumps out of handlers, as `raw_life.c` says.
-#[test]
-fn life_of_c() {
-    case("raw-life", |c| {
-        for (compiler, how) in KINDS {
-            let program = in_c(c, "raw_life.c", compiler, how)?;
-            let said = c.start("life", &mut raw(&program)).success(secs(60));
-            assert_eq!(said, "done\n", "{compiler} {how:?}");
-        }
-        Ok(())
-    });
-}
+use super::*;
 
 /// A program that a shell starts takes part as well.
 #[test]
@@ -306,6 +156,62 @@ fn reasons_are_told() {
     });
 }
 
+/// `ss` names the end that is not followed, and says of it what `run` and `doctor` do; where it was told
+/// to change nothing, that.
+#[test]
+fn the_end_that_is_not_followed_is_named() {
+    case("raw-unfollowed", |c| {
+        let (still, client) = (in_c(c, "many.c", "cc", &["-static"])?, compile("many")?);
+        let doctor = |of: &OsStr| shown(&["doctor".as_ref(), of]);
+        // As much of its name as the kernel keeps.
+        let both = |words: &str| {
+            [
+                format!("NOT_FOLLOWED (0x09991036): many.c-cc-stati {words}"),
+                format!("did not signal SMC; many.c-cc-stati at the other end {words}"),
+            ]
+        };
+        let alone = "is statically linked, so nothing can be loaded into it";
+        let off = "was told to change nothing";
+        for (is_off, expected) in [(false, both(alone)), (true, both(off))] {
+            let port = Ports::Low.free();
+            let number = port.to_string();
+            let mut command = Side::Run.command(&still);
+            if is_off {
+                command.env("SHORTWIRE_DISABLE", "1");
+            }
+            let mut server = c.serve("server", port, command.args(["server", &number]));
+            let mut client = Side::Run.command(&client);
+            let mut client = c.start("client", client.args(["idle", &number, "2", "20"]));
+            client.wait_line("ready", secs(30));
+            let filter = format!("sport = :{port} or dport = :{port}");
+            let end = Deadline::within(secs(30));
+            let [own, peer] = expected;
+            let own = if is_off { "OFF (0x09991000)".into() } else { own };
+            loop {
+                let said = shown(&["ss".as_ref(), filter.as_ref()]);
+                if said.contains(&own) && said.contains(&peer) {
+                    break;
+                }
+                assert!(!end.is_over(), "not said: {own}; {peer}\n{said}");
+                std::thread::sleep(millis(50));
+            }
+            let pid = server.pid().to_string();
+            let words = if is_off { off } else { alone };
+            assert!(is_off || doctor(pid.as_ref()).contains(words));
+            assert!(is_off || server.stderr().contains(words), "{}", server.stderr());
+            client.stop();
+            server.stop();
+        }
+        Ok(())
+    });
+}
+
+/// What the command says on its standard output.
+fn shown(args: &[&OsStr]) -> String {
+    let said = Command::new(shortwire()).args(args).output().expect("starting shortwire");
+    String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
 /// A debugger has read the program's file, and puts its breakpoints where that says.
 #[test]
 fn what_a_debugger_starts() {
@@ -314,27 +220,6 @@ fn what_a_debugger_starts() {
         let mut traced = raw(&strace);
         traced.args(["-f", "-o"]).arg(c.dir().join("calls")).arg(&still);
         assert_eq!(c.start("traced", &mut traced).success(secs(20)), "nothing\n");
-        Ok(())
-    });
-}
-
-/// Nothing of libc, no thread memory of libc's, no upper half of a vector register.
-#[test]
-fn artefact_is_alone() {
-    case("raw-artefact", |_| {
-        let objdump = need("objdump")?;
-        let artefact = shortwire().with_file_name("shortwire-raw");
-        let said = |how: &str| {
-            let said = Command::new(&objdump).arg(how).arg(&artefact).output().expect("objdump");
-            assert!(said.status.success(), "{}: `make raw`", artefact.display());
-            String::from_utf8_lossy(&said.stdout).into_owned()
-        };
-        let code = said("-d");
-        assert!(code.contains("%gs:"), "no code was seen");
-        let bad = |line: &&str| ["%fs:", "%ymm", "%zmm"].iter().any(|name| line.contains(name));
-        assert_eq!(code.lines().filter(bad).collect::<Vec<_>>(), [""; 0]);
-        let names = said("-t");
-        assert_eq!(names.lines().filter(|line| line.contains("*UND*")).count(), 0, "{names}");
         Ok(())
     });
 }

@@ -1,0 +1,117 @@
+//! Programs that load no library: they are mapped, and their system calls followed, by shortwire-raw.
+
+mod children;
+mod code;
+mod go;
+mod life;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use system_tests::{
+    Case, Outcome, Ports, Side, Skip, case, compile, need, prog, secs, shortwire, skip,
+};
+
+/// A compiler's program, of a source of ours.
+fn built(c: &Case, name: &str, command: &mut Command) -> PathBuf {
+    let program = c.dir().join(name);
+    let said = command.arg("-o").arg(&program).output().expect("starting a compiler");
+    assert!(said.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said.stderr));
+    program
+}
+
+/// A C program, by a compiler and its options.
+fn in_c(c: &Case, source: &str, compiler: &str, how: &[&str]) -> Result<PathBuf, Skip> {
+    let path = need(compiler)?;
+    let mut command = Command::new(path);
+    command.args(["-O2", "-pthread"]).args(how).arg(prog(source));
+    Ok(built(c, &format!("{source}-{compiler}{}", how.concat()), &mut command))
+}
+
+const KINDS: [(&str, &[&str]); 4] =
+    [("cc", &["-static"]), ("cc", &["-static-pie"]), ("musl-gcc", &["-static"]), ("musl-gcc", &[])];
+
+/// How Go programs without the C library are built: static, or with a loader and nothing else.
+const GO_KINDS: [&str; 2] = ["exe", "pie"];
+
+/// A Go program without the C library.
+fn in_go(c: &Case, name: &str, kind: &str) -> Result<PathBuf, Skip> {
+    let go = need("go")?;
+    let text = fs::read_to_string(prog(&format!("{name}.go"))).expect("the source");
+    let source = c.dir().join(format!("{name}.go"));
+    fs::write(&source, text.replace("import \"C\"\n", "")).expect("a source of our own");
+    let program = c.dir().join(format!("{name}-{kind}"));
+    let mut command = Command::new(go);
+    command.args(["build", "-p", "2", "-buildmode", kind, "-o"]).arg(&program).arg(&source);
+    let said = command.envs([("GOFLAGS", ""), ("CGO_ENABLED", "0")]).output().expect("starting go");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    Ok(program)
+}
+
+fn herd(c: &Case) -> Result<PathBuf, Skip> {
+    in_go(c, "herd", "exe")
+}
+
+fn raw(program: &Path) -> Command {
+    let mut command = Side::Run.command(program);
+    command.env("SHORTWIRE_RAW", "auto");
+    command
+}
+
+/// Server and clients, connected through shared memory for at least `ends` ends, and for long enough
+/// to be seen.
+fn pair(
+    c: &Case,
+    server: &mut Command,
+    client: &mut Command,
+    more: &[&str],
+    ends: usize,
+) -> Outcome {
+    for ports in [Ports::Low, Ports::High] {
+        let port = ports.free();
+        let number = port.to_string();
+        // The words before the port are already there.
+        let add = |command: &mut Command, words: &[&str]| {
+            let mut new = Command::new(command.get_program());
+            new.args(command.get_args()).arg(&number).args(words);
+            for (name, value) in command.get_envs() {
+                match value {
+                    Some(value) => new.env(name, value),
+                    None => new.env_remove(name),
+                };
+            }
+            new
+        };
+        let mut server = c.serve("server", port, &mut add(server, &[]));
+        let watch = c.watch(&[port]);
+        let said = c.start("client", &mut add(client, more)).success(secs(100));
+        assert!(said.contains("done"), "{said}");
+        watch.expect_smcd(ends);
+        assert!(server.running(), "the server has ended: {}", server.stderr());
+        server.stop();
+    }
+    Ok(())
+}
+
+/// Nothing of libc, no thread memory of libc's, no upper half of a vector register.
+#[test]
+fn artefact_is_alone() {
+    case("raw-artefact", |_| {
+        let objdump = need("objdump")?;
+        let artefact = shortwire().with_file_name("shortwire-raw");
+        let said = |how: &str| {
+            let said = Command::new(&objdump).arg(how).arg(&artefact).output().expect("objdump");
+            assert!(said.status.success(), "{}: `make raw`", artefact.display());
+            String::from_utf8_lossy(&said.stdout).into_owned()
+        };
+        let code = said("-d");
+        assert!(code.contains("%gs:"), "no code was seen");
+        let bad = |line: &&str| ["%fs:", "%ymm", "%zmm"].iter().any(|name| line.contains(name));
+        assert_eq!(code.lines().filter(bad).collect::<Vec<_>>(), [""; 0]);
+        let names = said("-t");
+        assert_eq!(names.lines().filter(|line| line.contains("*UND*")).count(), 0, "{names}");
+        Ok(())
+    });
+}
