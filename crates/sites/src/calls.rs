@@ -30,7 +30,7 @@ pub static OF_PROGRAMS: Wanted = {
 const MORE: [(usize, &str); 4] =
     [(60, "exit"), (89, "readlink"), (158, "arch_prctl"), (267, "readlinkat")];
 
-const CALLS: [(usize, &str); 57] = [
+const CALLS: [(usize, &str); 58] = [
     (0, "read"),
     (1, "write"),
     (3, "close"),
@@ -63,6 +63,7 @@ const CALLS: [(usize, &str); 57] = [
     (117, "setresuid"),
     (126, "capset"),
     (157, "prctl"),
+    (209, "io_submit"),
     (213, "epoll_create"),
     (231, "exit_group"),
     (232, "epoll_wait"),
