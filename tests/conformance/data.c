@@ -207,6 +207,31 @@ CASE(data_names_and_flags)
     close(fd);
 }
 
+/* The mark by its own function, which must count what is unread in front of it. */
+CASE(data_urgent_mark)
+{
+    int fd = fresh();
+    char c = 0;
+    R(sockatmark(fd));
+    tell('w', 4);
+    R(sockatmark(fd));
+    tell('o', 0);
+    struct pollfd p = { .fd = fd, .events = POLLPRI };
+    R(poll(&p, 1, 1000));
+    R(sockatmark(fd));
+    R(take(fd, 3, 0));
+    R(sockatmark(fd));
+    R(take(fd, 100, 0));
+    R(sockatmark(fd));
+    R(recv(fd, &c, 1, MSG_OOB));
+    R(sockatmark(fd));
+    tell('w', 3);
+    R(take(fd, 100, 0));
+    R(sockatmark(fd));
+    R(sockatmark(-1));
+    R(sockatmark(0));
+}
+
 CASE(data_urgent)
 {
     int fd = fresh(), mark = -1;

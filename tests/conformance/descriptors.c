@@ -290,3 +290,60 @@ CASE(rights_to_itself)
     R(close(copy));
     peer_reads_to_end();
 }
+
+/* The same by calls of several messages, before the connection has left TCP: it must be followed to its new number. */
+CASE(rights_many_to_itself)
+{
+    int pair[2], fd = cold();
+    char c[2] = "f", space[2][CMSG_SPACE(sizeof(int))] = { 0 };
+    struct iovec v = { c, 1 };
+    struct mmsghdr m[2];
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+    memset(m, 0, sizeof m);
+    for (int i = 0; i < 2; i++)
+        m[i].msg_hdr = (struct msghdr){ .msg_iov = &v, .msg_iovlen = 1 };
+    m[1].msg_hdr.msg_control = space[1];
+    m[1].msg_hdr.msg_controllen = sizeof space[1];
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m[1].msg_hdr);
+    *h = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) };
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    R(sendmmsg(pair[0], m, 2, 0));
+    for (int i = 0; i < 2; i++) {
+        m[i].msg_hdr.msg_control = space[i];
+        m[i].msg_hdr.msg_controllen = sizeof space[i];
+    }
+    R(recvmmsg(pair[1], m, 2, MSG_CMSG_CLOEXEC, NULL));
+    h = CMSG_FIRSTHDR(&m[1].msg_hdr);
+    say("only the second has one: %d %d", !CMSG_FIRSTHDR(&m[0].msg_hdr), h != NULL);
+    int copy;
+    memcpy(&copy, CMSG_DATA(h), sizeof copy);
+    close(fd);
+    known_as(0, copy);
+    warm_slot(0);
+    tell('w', 10);
+    R(take(copy, 10, 0));
+    R(put(copy, 10, 0));
+    say("the peer reads %ld", tell('r', 10));
+    R(close(copy));
+    peer_reads_to_end();
+}
+
+/* Messages that are not sent take nothing along. */
+CASE(rights_many_not_sent)
+{
+    int pair[2], fd = cold(), n = 0;
+    char c[2] = "f", space[CMSG_SPACE(sizeof(int))] = { 0 };
+    struct iovec v = { c, 1 };
+    struct mmsghdr m = { .msg_hdr = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space } };
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, pair));
+    while (send(pair[0], c, 1, 0) == 1)
+        n++;
+    say("full %d", n > 0);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m.msg_hdr);
+    *h = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) };
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    R(sendmmsg(pair[0], &m, 1, 0));
+    warm_slot(0);
+    tell('w', 10);
+    R(take(fd, 10, 0));
+}

@@ -128,6 +128,24 @@ CASE(exec_fails)
     say("the peer reads %ld", tell('r', 5));
 }
 
+/* What is to be its descriptor is named before it has carried a byte. */
+CASE_PLAN(spawn_named_early, STAYS_TCP)
+{
+    int fd = cold();
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    char *args[] = { "conformance", "echo", "0", NULL };
+    MUST(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fd, 0);
+    posix_spawn_file_actions_adddup2(&actions, fd, 1);
+    warm_slot(0);
+    say("spawned %d", posix_spawn(&child, self_path(), &actions, NULL, args, environ));
+    close(fd);
+    lines(20);
+    reap(child, "program");
+}
+
 static void spawn_as(int fd, int to_stdio)
 {
     posix_spawn_file_actions_t actions;

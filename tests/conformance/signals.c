@@ -2,6 +2,7 @@
 #include "frame.h"
 #include <setjmp.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 
 /* A part was sent when the signal comes. */
 CASE(signals_partial_send)
@@ -128,18 +129,27 @@ static void on_io(int s, siginfo_t *i, void *c)
     hits++;
 }
 
-/* SIGIO for what arrives: the connection must ring the kernel for every message. */
-static void async(int by_ioctl)
+/* SIGIO for what arrives: the connection must ring the kernel for every message. Asked for late, in front of the first byte, or
+ * by an instruction, which nobody sees. */
+enum { BY_FCNTL, BY_IOCTL, EARLY, EARLY_BY_IOCTL, UNSEEN };
+static void async(int way)
 {
-    int fd = fresh(), one = 1;
+    int fd = way < EARLY ? fresh() : cold(), one = 1, by_ioctl = way == BY_IOCTL || way == EARLY_BY_IOCTL;
     struct sigaction a = { .sa_sigaction = on_io, .sa_flags = SA_SIGINFO | SA_RESTART };
     sigaction(SIGIO, &a, NULL);
     R(fcntl(fd, F_SETOWN, getpid()));
     say("owner is right %d", fcntl(fd, F_GETOWN) == getpid());
-    if (by_ioctl)
+    if (way == UNSEEN) {
+        long r;
+        __asm__ volatile("syscall" : "=a"(r) : "a"(SYS_fcntl), "D"(fd), "S"(F_SETFL), "d"(O_ASYNC) : "rcx", "r11", "memory");
+        say("set %ld", r);
+    } else if (by_ioctl) {
         R(ioctl(fd, FIOASYNC, &one));
-    else
-        R(fcntl(fd, F_SETFL, O_ASYNC | O_NONBLOCK));
+    } else {
+        R(fcntl(fd, F_SETFL, O_ASYNC | (way == EARLY ? 0 : O_NONBLOCK)));
+    }
+    if (way >= EARLY)
+        warm_slot(0);
     say("flag %d", (fcntl(fd, F_GETFL) & O_ASYNC) != 0);
     for (int i = 0; i < 4; i++) {
         int before = hits;
@@ -155,8 +165,21 @@ static void async(int by_ioctl)
     say("signalled at the end %d", hits > before);
 }
 
-CASE(signals_async_fcntl) { async(0); }
-CASE(signals_async_ioctl) { async(1); }
+CASE(signals_async_fcntl) { async(BY_FCNTL); }
+CASE(signals_async_ioctl) { async(BY_IOCTL); }
+CASE_PLAN(signals_async_early, STAYS_TCP) { async(EARLY); }
+CASE_PLAN(signals_async_early_ioctl, STAYS_TCP) { async(EARLY_BY_IOCTL); }
+CASE_PLAN(signals_async_unseen, STAYS_TCP) { async(UNSEEN); }
+
+/* What is switched off was not on. */
+CASE(signals_async_off)
+{
+    int fd = fresh(), zero = 0;
+    R(ioctl(fd, FIOASYNC, &zero));
+    R(ioctl(fd, FIOASYNC, (int *)8));
+    tell('w', 5);
+    R(take(fd, 10, 0));
+}
 
 /* Cancellation of each blocking call; the connection must be whole afterwards. */
 static int blocked_fd;

@@ -1,5 +1,6 @@
-/* io_uring on a connection, by the kernel's own interface. */
+/* io_uring and the older io_submit on a connection, by the kernel's own interface. */
 #include "frame.h"
+#include <linux/aio_abi.h>
 #include <linux/io_uring.h>
 #include <sys/syscall.h>
 
@@ -105,4 +106,50 @@ CASE(uring_late)
     int fd = fresh();
     set_up();
     rounds(fd);
+}
+
+/* io_submit: a wait, a receive, a send. */
+static void submitted(int fd)
+{
+    aio_context_t context = 0;
+    struct io_event event;
+    char buf[100];
+    struct iocb wait = { .aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = fd, .aio_buf = POLLIN };
+    struct iocb in = { .aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = fd, .aio_buf = (uintptr_t)buf, .aio_nbytes = sizeof buf };
+    struct iocb out = { .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = fd, .aio_nbytes = 10 };
+    struct iocb *list;
+    if (syscall(SYS_io_setup, 8, &context) < 0)
+        skip_rest("io_setup: %s", ename(errno));
+    for (int i = 0; i < 3; i++) {
+        struct timespec limit = { 10, 0 };
+        list = &wait;
+        R(syscall(SYS_io_submit, context, 1, &list));
+        tell('w', 10);
+        R(syscall(SYS_io_getevents, context, 1, 1, &event, &limit));
+        say("events %s", mask_names(event.res));
+        list = &in;
+        R(syscall(SYS_io_submit, context, 1, &list));
+        R(syscall(SYS_io_getevents, context, 1, 1, &event, &limit));
+        say("received %lld", (long long)event.res);
+        took(buf, event.res);
+        list = &out;
+        out.aio_buf = (uintptr_t)to_send(10);
+        R(syscall(SYS_io_submit, context, 1, &list));
+        R(syscall(SYS_io_getevents, context, 1, 1, &event, &limit));
+        say("sent %lld", (long long)event.res);
+        sent(event.res);
+        say("the peer reads %ld", tell('r', 10));
+    }
+    R(put(fd, 10, 0));
+    say("the peer reads %ld", tell('r', 10));
+}
+
+CASE(aio_by_number_late) { submitted(fresh()); }
+
+CASE_PLAN(aio_by_number_first, STAYS_TCP)
+{
+    int fd = cold();
+    submitted(fd);
+    warm_slot(0);
+    submitted(fd);
 }

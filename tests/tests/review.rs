@@ -2,6 +2,7 @@
 //! prints the same on plain TCP and upgraded.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use system_tests::{Outcome, Side, case, compile, need, plain, secs, skip};
@@ -108,7 +109,31 @@ programs! {
     a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
     polls_beside_what_is_left_unread = "left_unread" DEFAULT AT_ONCE ISM;
     a_return_to_tcp_under_a_sleep_for_room = "returns_under_space" DEFAULT AT_ONCE ISM;
+    devices_that_are_sent_from = "sendfile_devices" DEFAULT AT_ONCE ISM;
+    a_peer_that_reads_nothing_in_time = "user_timeout" DEFAULT AT_ONCE ISM;
+    options_of_the_listener = "inherited_options" DEFAULT AT_ONCE ISM;
     changes_of_sets_beside_closes_forks_and_handlers = "epoll_ctl_races" DEFAULT AT_ONCE ISM;
+}
+
+/// Few machines have a libc with these functions: a stand-in for them is preloaded behind the library.
+#[test]
+fn programs_that_are_spawned_by_pidfd() {
+    case("review-spawns_pidfd", |c| {
+        let program = compile("review/spawns_pidfd")?;
+        let stand_in = c.dir().join("stand-in.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("progs/review/spawns_pidfd.c");
+        let how = ["-w", "-DSTAND_IN", "-shared", "-fPIC", "-o"];
+        let made = Command::new(need("cc")?).args(how).arg(&stand_in).arg(source).status();
+        assert!(made.expect("cc").success());
+        let expected = "spawned: 0\ngot hello\nand ended with 0\n".repeat(2);
+        for side in [Side::Plain, Side::Run] {
+            let mut command = side.command(&program);
+            command.env("LD_PRELOAD", &stand_in);
+            let said = c.start(&format!("{side:?}"), &mut command).success(secs(40));
+            assert_eq!(said, expected, "{side:?}");
+        }
+        Ok(())
+    });
 }
 
 /// They may be there to keep programs apart: what is not understood shares memory with nobody, and

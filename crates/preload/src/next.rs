@@ -69,6 +69,32 @@ fn find(slot: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     p
 }
 
+/// Functions that return an errno and that most programs have no use for, nor older libcs: they are
+/// looked up when somebody calls them.
+macro_rules! late {
+    ($($name:ident ( $($arg:ident : $ty:ty),* );)*) => {
+        $(pub unsafe fn $name($($arg: $ty),*) -> c_int {
+            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+            let mut p = FOUND.load(Relaxed);
+            if p.is_null() {
+                p = find(&FOUND, concat!(stringify!($name), "\0"));
+            }
+            if core::ptr::eq(p, missing as *const c_void) {
+                return libc::ENOSYS;
+            }
+            // SAFETY: the name's C signature is the one given here.
+            let next = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> c_int>(p) };
+            // SAFETY: forwarded.
+            unsafe { next($($arg),*) }
+        })*
+    };
+}
+
+late! {
+    pidfd_spawn(pidfd: *mut c_int, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char);
+    pidfd_spawnp(pidfd: *mut c_int, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char);
+}
+
 next! {
     aio_read(cb: *mut aiocb) -> c_int;
     aio_write(cb: *mut aiocb) -> c_int;

@@ -9,8 +9,8 @@ use socket::pieces::{one, slice};
 use socket::select::Selected;
 use socket::wait::duration;
 use socket::{
-    descriptors, endpoint, epoll, faulty, fds, file, option, pass, poll, receive, rights, select,
-    transmit, uring,
+    aio, descriptors, endpoint, epoll, faulty, fds, file, option, pass, poll, receive, rights,
+    select, transmit, uring,
 };
 
 use crate::{call, itself, later};
@@ -43,7 +43,6 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
             | libc::SYS_pwritev2
             | libc::SYS_recvfrom
             | libc::SYS_sendto
-            | libc::SYS_recvmmsg
                 if is_other() =>
             {
                 return None;
@@ -99,23 +98,16 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 r
             }
             libc::SYS_sendmsg => transmit::sendmsg(fd, b as _, c as c_int),
+            libc::SYS_recvmmsg if is_other() => pass::recvmmsg(b as _, plain),
             libc::SYS_recvmmsg => {
                 receive::recvmmsg(fd, b as _, c as u32, d as c_int, e as *mut timespec, plain)
             }
             libc::SYS_sendmmsg => {
                 let v = b as *mut mmsghdr;
-                if faulty(v) {
-                    return None;
-                }
-                if fds::port(fd).is_some() {
+                if !faulty(v) && fds::port(fd).is_some() {
                     transmit::sendmmsg(fd, v, c as u32, d as c_int)
                 } else {
-                    for i in 0..c {
-                        if (*v.add(i)).msg_hdr.msg_controllen > 0 {
-                            pass::before(&raw const (*v.add(i)).msg_hdr);
-                        }
-                    }
-                    return None;
+                    pass::sendmmsg(v, c as u32, plain)
                 }
             }
             libc::SYS_close => descriptors::close(fd, plain),
@@ -265,6 +257,10 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
             | libc::SYS_access
             | libc::SYS_faccessat
             | libc::SYS_faccessat2 => return itself::look(made),
+            libc::SYS_io_submit => {
+                aio::before_submit(b as isize, c as _);
+                return None;
+            }
             libc::SYS_io_uring_setup => uring::setup(b as _, plain),
             libc::SYS_io_uring_enter => {
                 let enter = |submit: u32, wait: u32, flags: u32| {

@@ -47,7 +47,7 @@ const MORE: [(usize, &str); 17] = [
     (439, "faccessat2"),
 ];
 
-const CALLS: [(usize, &str); 57] = [
+const CALLS: [(usize, &str); 58] = [
     (0, "read"),
     (1, "write"),
     (3, "close"),
@@ -80,6 +80,7 @@ const CALLS: [(usize, &str); 57] = [
     (117, "setresuid"),
     (126, "capset"),
     (157, "prctl"),
+    (209, "io_submit"),
     (213, "epoll_create"),
     (231, "exit_group"),
     (232, "epoll_wait"),

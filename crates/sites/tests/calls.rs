@@ -16,7 +16,7 @@ fn the_calls_that_concern_connections_have_their_numbers() {
         SYS_ppoll SYS_unshare SYS_splice SYS_epoll_pwait SYS_accept4 SYS_epoll_create1 SYS_dup3
         SYS_recvmmsg SYS_sendmmsg SYS_seccomp SYS_execveat SYS_preadv2 SYS_pwritev2
         SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register SYS_clone3 SYS_close_range
-        SYS_epoll_pwait2 SYS_landlock_restrict_self
+        SYS_epoll_pwait2 SYS_landlock_restrict_self SYS_io_submit
     );
     named.sort_unstable();
     let listed: Vec<i64> =

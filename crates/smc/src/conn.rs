@@ -25,6 +25,7 @@ mod locked;
 mod mapped;
 mod options;
 mod overtaken;
+mod patience;
 pub mod phase;
 mod pieces;
 mod place;

@@ -8,6 +8,7 @@
 mod broker;
 mod client;
 mod directory;
+pub mod inherited;
 mod lane;
 mod mark;
 mod messages;
@@ -351,6 +352,13 @@ fn eligible(conn: &Conn, fd: i32) -> Option<Next> {
     };
     if inline != 0 {
         return Some(Next::Tcp(reason::URGENT));
+    }
+    if inherited::look(conn, fd) {
+        return Some(Next::Tcp(reason::SOCK_OPT));
+    }
+    // Set where nobody saw it, by another process that has the socket or before an exec.
+    if sys::fcntl(fd, libc::F_GETFL, 0) & libc::O_ASYNC as isize != 0 {
+        return Some(Next::Tcp(reason::ASYNC_IO));
     }
     if low > 1 && conn.identity.user_rcvlowat.load(Relaxed) <= 1 && conn.rx.kernel.count() > 0 {
         // A mark inherited from the listener. The receive keeps to it, and would sleep over our

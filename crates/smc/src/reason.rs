@@ -220,8 +220,8 @@ reasons! {
         "program uses stdio on the socket";
         "Use read and write on the socket instead of FILE streams.";
     ASYNC_IO = 0x0999_1009, "ASYNC_IO";
-        "program uses POSIX asynchronous I/O on the socket";
-        "Use read and write on the socket instead of aio calls.";
+        "program uses asynchronous I/O on the socket (aio calls, io_submit), or has signals sent for it (O_ASYNC)";
+        "Use read and write on the socket, and epoll to wait for it.";
     URGENT = 0x0999_100a, "URGENT";
         "urgent data is in use";
         "Avoid MSG_OOB in the program.";
@@ -321,6 +321,9 @@ reasons! {
     NOT_FOLLOWED = 0x0999_1036, "NOT_FOLLOWED";
         "program was started with the library, and is not followed";
         "`shortwire doctor PID` says why.";
+    TIMED_OUT = 0x0999_1037, "TIMED_OUT";
+        "peer read nothing for as long as TCP_USER_TIMEOUT lets it, and the connection was ended";
+        "Look why the program at the other end does not read; without Shortwire TCP ends such a connection, too.";
 }
 
 #[cfg(test)]

@@ -110,15 +110,18 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize, plain: impl FnOnce() -> isize) -> is
     if r >= 0 && (cmd == libc::F_DUPFD || cmd == libc::F_DUPFD_CLOEXEC) && fds::owner() {
         fds::share(fd, r as i32);
     }
-    if r >= 0
-        && cmd == libc::F_SETFL
-        && arg as i32 & libc::O_ASYNC != 0
-        && let Some(port) = fds::existing(fd)
-    {
-        // SIGIO comes from the kernel's socket: its readiness must be the whole truth.
-        fds::go_back(port, reason::ASYNC_IO.code());
+    if r >= 0 && cmd == libc::F_SETFL && arg as i32 & libc::O_ASYNC != 0 {
+        leave_for_signals(fd);
     }
     r
+}
+
+/// SIGIO comes from the kernel's socket: its readiness must be the whole truth, from the first byte on.
+#[cold]
+fn leave_for_signals(fd: i32) {
+    if let Some(port) = fds::port(fd) {
+        fds::go_back(port, reason::ASYNC_IO.code());
+    }
 }
 
 /// ioctl; `plain` is the application's own call.
@@ -126,11 +129,15 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize, plain: impl FnOnce() -> isize) -> is
 /// # Safety
 /// `arg` must be what the application gives to ioctl.
 pub unsafe fn ioctl(fd: i32, req: u64, arg: usize, plain: impl FnOnce() -> isize) -> isize {
-    let Some(port) = fds::existing(fd) else { return plain() };
-    if req == libc::FIOASYNC {
-        fds::go_back(port, reason::ASYNC_IO.code());
-    }
     let told = arg as *mut c_int;
+    if req == libc::FIOASYNC {
+        // SAFETY: the application gives an int.
+        if !faulty(told) && unsafe { *told } != 0 {
+            leave_for_signals(fd);
+        }
+        return plain();
+    }
+    let Some(port) = fds::existing(fd) else { return plain() };
     // What the kernel would refuse is left to it.
     match if faulty(told) { None } else { queued(port, req) } {
         Some(n) => {

@@ -33,6 +33,7 @@ pub fn accepted(listener: i32, fd: isize) -> isize {
         // A listener from before our time, by exec or SCM_RIGHTS: ask what it is.
         _ => {
             let mut proto = 0i32;
+            meet::inherited::note_all();
             sys::getsockopt(fd as i32, libc::SOL_SOCKET, libc::SO_PROTOCOL, &mut proto);
             proto == libc::IPPROTO_TCP
         }

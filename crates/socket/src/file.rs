@@ -11,6 +11,7 @@ use crate::epoll;
 use crate::fds::{self, Port};
 use crate::kernel::poll_one;
 use crate::settle::{after_op, settle};
+use crate::transmit::failed;
 use crate::wait::{self, Stay};
 use crate::{fail, faulty};
 
@@ -66,6 +67,58 @@ fn fill_directly(
     Ok(got)
 }
 
+/// What is no file and can be sent from all the same, since Linux 6.0 (/dev/zero, /dev/urandom): what
+/// the kernel gives of it goes through a pipe. To read it instead would be to send from devices that
+/// the kernel does not send from.
+struct Device {
+    pipe: [i32; 2],
+}
+
+impl Device {
+    /// The error where the kernel refuses, which is `call`'s of nothing: of more it would put
+    /// something into its own stream, where that would pass for doorbells.
+    #[cold]
+    fn new(input: i32, call: &dyn Fn(usize) -> isize) -> Result<Self, isize> {
+        match call(0) {
+            // The ring's lock is not held over a sleep.
+            0 if sys::poll_now(input, libc::POLLIN) & libc::POLLIN == 0 => Err(fail(libc::EINVAL)),
+            0 => Ok(Self { pipe: sys::pipe().map_err(fail)? }),
+            refused => Err(refused),
+        }
+    }
+
+    fn fill(
+        &self,
+        fd: i32,
+        off: &mut Option<&mut off_t>,
+        dst: *mut u8,
+        len: usize,
+    ) -> Result<usize, i32> {
+        // As much as a pipe holds for sure.
+        const MOST: usize = 4096;
+        let [from, to] = self.pipe;
+        let place = off.as_deref_mut().map_or(0, |o| core::ptr::from_mut(o) as usize);
+        // SAFETY: the place is null or live.
+        let n = unsafe {
+            sys::by_number(libc::SYS_sendfile, to as usize, fd as usize, place, len.min(MOST), 0, 0)
+        };
+        if n <= 0 {
+            return if n < 0 { Err(-n as i32) } else { Ok(0) };
+        }
+        // SAFETY: `dst` has `len` bytes.
+        let r = unsafe { sys::read_into(from, dst, n as usize, None) };
+        if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        for end in self.pipe {
+            sys::close(end);
+        }
+    }
+}
+
 /// sendfile; `call` is the front's, for at most so many bytes. `splice` is the front's, see there.
 ///
 /// # Safety
@@ -116,11 +169,16 @@ pub unsafe fn sendfile(
             return r;
         }
     }
-    // The kernel refuses whatever is not a file, and says how.
-    if !matches!(sys::kind_of(input), libc::S_IFREG | libc::S_IFBLK)
-        || (!off.is_null() && faulty(off))
-    {
+    let kind = sys::kind_of(input);
+    if kind == libc::S_IFDIR || (!off.is_null() && faulty(off)) {
         return call(n);
+    }
+    let mut device = None;
+    if !matches!(kind, libc::S_IFREG | libc::S_IFBLK) {
+        match Device::new(input, call) {
+            Ok(it) => device = Some(it),
+            Err(refused) => return refused,
+        }
     }
     // SAFETY: the caller's obligation.
     let mut at = unsafe { off.as_mut() };
@@ -128,7 +186,11 @@ pub unsafe fn sendfile(
     let mut done = 0usize;
     let mut stay = Stay::new(port);
     while done < want {
-        match c.send_from(stay.fd(), want - done, |dst, len| fill(input, &mut at, dst, len)) {
+        let from = |dst, len| match &device {
+            None => fill(input, &mut at, dst, len),
+            Some(device) => device.fill(input, &mut at, dst, len),
+        };
+        match c.send_from(stay.fd(), want - done, from) {
             // End of the file.
             Sent::Bytes(0) => break,
             Sent::Bytes(k) => done += k,
@@ -144,7 +206,7 @@ pub unsafe fn sendfile(
             }
             Sent::Err(_) | Sent::Held if done > 0 => break,
             Sent::Held => return fail(libc::EAGAIN),
-            Sent::Err(e) => return fail(e.errno()),
+            Sent::Err(e) => return failed(c, e),
         }
     }
     done as isize
@@ -299,7 +361,7 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
                 return plain();
             }
             Sent::Held => return fail(libc::EAGAIN),
-            Sent::Err(e) => return fail(e.errno()),
+            Sent::Err(e) => return failed(c, e),
         }
     }
 }

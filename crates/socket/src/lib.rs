@@ -15,6 +15,7 @@
 
 extern crate alloc;
 
+pub mod aio;
 pub mod descriptors;
 pub mod endpoint;
 #[allow(clippy::multiple_unsafe_ops_per_block)]

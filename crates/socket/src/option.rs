@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::socklen_t;
 use smc::conn::{Conn, RDHUP};
+use smc::meet::inherited;
 use smc::{reason, sys};
 
 use crate::bell::LIMITS;
@@ -14,9 +15,6 @@ use crate::fds::{self, Port};
 use crate::pass::{cmsg_len, cmsg_space};
 
 // Not in the libc crate.
-const SO_TIMESTAMP_NEW: c_int = 63;
-const SO_TIMESTAMPNS_NEW: c_int = 64;
-const SO_TIMESTAMPING_NEW: c_int = 65;
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_BUF_LOCK: c_int = 72;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
@@ -24,21 +22,7 @@ const TCP_INQ: c_int = 36;
 
 /// What only the kernel's stream can give: from then on the connection is TCP.
 fn is_for_tcp(level: c_int, name: c_int) -> bool {
-    match level {
-        libc::IPPROTO_TCP => name == libc::TCP_REPAIR,
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_ZEROCOPY
-                | libc::SO_TIMESTAMPING
-                | libc::SO_TIMESTAMP
-                | libc::SO_TIMESTAMPNS
-                | SO_TIMESTAMP_NEW
-                | SO_TIMESTAMPNS_NEW
-                | SO_TIMESTAMPING_NEW
-                | libc::SO_PEEK_OFF
-        ),
-        _ => false,
-    }
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_REPAIR) || inherited::is_for_tcp(level, name)
 }
 
 /// The int that an option is set to.
@@ -62,8 +46,10 @@ pub unsafe fn set(
 ) -> isize {
     // SAFETY: the caller's obligation.
     let value = || unsafe { int(v, l) };
+    // On whatever socket: a listener's come to be those of its connections.
+    inherited::note(level, name);
     let tracked = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if value() == Some(-1) => return plain(),
+        _ if value().is_some_and(|v| inherited::is_unset(level, name, v as u32)) => return plain(),
         (libc::IPPROTO_TCP, libc::TCP_ULP | TCP_INQ) | (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
             fds::port(fd)
         }
@@ -97,6 +83,15 @@ pub unsafe fn set(
                 && let Some(on) = value()
             {
                 c.identity.user_inq.store(on as u32, Relaxed);
+            }
+            r
+        }
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+            let r = plain();
+            if r == 0
+                && let Some(ms) = value()
+            {
+                c.set_patience(ms as u32);
             }
             r
         }

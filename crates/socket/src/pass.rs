@@ -1,7 +1,7 @@
 //! Descriptors that travel in messages of Unix sockets.
 #![allow(unsafe_code)]
 
-use libc::msghdr;
+use libc::{mmsghdr, msghdr};
 use smc::reason;
 
 use crate::fds::{self, Port};
@@ -70,6 +70,46 @@ pub unsafe fn undo(msg: *const msghdr) {
     };
     // SAFETY: forwarded.
     unsafe { each_passed(msg, undo) }
+}
+
+/// The kernel takes no more messages in one call.
+const MOST: u32 = 1024;
+
+/// sendmmsg on a socket that is none of ours; `plain` is the application's own call.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn sendmmsg(v: *mut mmsghdr, n: u32, plain: impl FnOnce() -> isize) -> isize {
+    if crate::faulty(v) {
+        return plain();
+    }
+    let n = n.min(MOST) as usize;
+    // SAFETY: one of `n` messages.
+    let passes = |i: &usize| unsafe { (*v.wrapping_add(*i)).msg_hdr.msg_controllen } > 0;
+    // SAFETY: as above.
+    (0..n).filter(passes).for_each(|i| unsafe { before(v.wrapping_add(i).cast()) });
+    let r = plain();
+    let sent = r.max(0) as usize;
+    // SAFETY: as above; the header is what a message begins with.
+    (sent..n).filter(passes).for_each(|i| unsafe { undo(v.wrapping_add(i).cast()) });
+    r
+}
+
+/// recvmmsg on a socket that is none of ours; `plain` is the application's own call.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn recvmmsg(v: *mut mmsghdr, plain: impl FnOnce() -> isize) -> isize {
+    let r = plain();
+    for i in 0..r.max(0) as usize {
+        let m = v.wrapping_add(i);
+        // SAFETY: a message that the kernel has filled in.
+        if unsafe { (*m).msg_hdr.msg_controllen } > 0 {
+            // SAFETY: as above.
+            unsafe { after(m.cast()) };
+        }
+    }
+    r
 }
 
 /// Descriptors that have come over a Unix socket.

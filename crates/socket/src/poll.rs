@@ -146,13 +146,13 @@ pub unsafe fn wait(list: &mut [pollfd], timeout: Option<u64>, mask: *const sigse
         // Before arming, see `Seat::sleeps`.
         let asleep = Asleep::on(list);
         let mut bell = if with_bell { Sleep::begin() } else { None };
-        let (silent, held) = arm(list, bell.as_mut());
+        let (silent, held, soonest) = arm(list, bell.as_mut());
         if look(list) > 0 {
             continue;
         }
         let mut left = end.map(|e| e.saturating_sub(kernel::get().now_ns()));
         let nap = if silent || held { Some(SILENT_NS) } else { rest::before_sleep().or(drains) };
-        if let Some(nap) = nap {
+        for nap in nap.into_iter().chain(soonest) {
             left = Some(left.unwrap_or(nap).min(nap));
         }
         let slept = now_us();
@@ -205,9 +205,10 @@ fn first_remote(list: &[pollfd]) -> Option<&'static Conn> {
 }
 
 /// Asks for doorbells; whether some peer cannot ring, and whether a stale doorbell had to be left
-/// or a low-water mark is not reached: both to be looked at again soon.
-fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
-    let (mut silent, mut held) = (false, false);
+/// or a low-water mark is not reached: both to be looked at again soon. And when a peer must have
+/// made room, at the latest.
+fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool, Option<u64>) {
+    let (mut silent, mut held, mut soonest) = (false, false, None::<u64>);
     let mut covered = Vec::new();
     let mut counted = Vec::new();
     if let Some(bell) = &mut bell {
@@ -236,6 +237,7 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
                 if want & OUT != 0 && c.sends_on_ring() {
                     c.arm_space();
                     silent |= c.space_is_silent() && c.ready(p.fd) & OUT == 0;
+                    soonest = soonest.into_iter().chain(c.patience(p.fd)).min();
                 }
                 if events_of(c, p) == 0 {
                     held |= want & IN != 0 && c.short_of_mark(p.fd);
@@ -246,7 +248,7 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool) {
             Watched::Kernel => {}
         }
     }
-    (silent, held)
+    (silent, held, soonest)
 }
 
 /// What poll is about to sleep on.

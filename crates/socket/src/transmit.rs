@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr};
-use smc::conn::{Pieces, Sent};
+use smc::conn::{Conn, Pieces, SendError, Sent};
 use smc::{meet, reason, sys, witness};
 
 use crate::fds::{self, Port};
@@ -143,7 +143,8 @@ fn transmit_own(
                 }
                 continue;
             }
-            Sent::Err(e) => return if done > 0 { done as isize } else { fail(e.errno()) },
+            Sent::Err(_) if done > 0 => return done as isize,
+            Sent::Err(e) => return failed(c, e),
             Sent::Held => {
                 // Where the caller would wait, the bytes wait.
                 let kept = if dontwait || stay.is_nonblocking() {
@@ -182,6 +183,12 @@ fn transmit_own(
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
         }
     }
+}
+
+/// The error of a send, for the application.
+pub(crate) fn failed(c: &Conn, error: SendError) -> isize {
+    c.tells(error);
+    fail(error.errno())
 }
 
 /// Sends the first `len` bytes of `from`, or fewer if they lie in many pieces.

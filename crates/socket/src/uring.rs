@@ -20,6 +20,7 @@ pub mod library;
 mod submission;
 mod version;
 
+pub(crate) use submission::give_for;
 use submission::{Look, give_all};
 
 pub use crate::fds::rings::Params;

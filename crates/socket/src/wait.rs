@@ -15,6 +15,7 @@ use smc::conn::{Conn, Got, IN, OUT, rest};
 use smc::sys;
 
 use crate::bell::{LIMITS, Sleep, Woken};
+use crate::epoll;
 use crate::fds::{self, Port, drain};
 use crate::kernel::{self, poll_one};
 use crate::spin::{self, Spin};
@@ -407,6 +408,9 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
         // Armed, because whoever learns that there is no room waits for it next.
         conn.arm_space();
         conn.keep_bells_flowing(fd);
+        if conn.began_to_wait() {
+            epoll::on_more_room(smc::table::index_of(conn) as u32);
+        }
         return if conn.ready(fd) & OUT != 0 { Ok(()) } else { Err(libc::EAGAIN) };
     }
     // Not armed yet: the peer would ring for somebody who looks anyway.
@@ -437,6 +441,9 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
         let seen = conn.doorbells_seen();
         conn.arm_space();
         if conn.ready(fd) & OUT != 0 {
+            return Ok(());
+        }
+        if conn.patience(fd).is_none() && conn.is_broken() {
             return Ok(());
         }
         let held = conn.clear_stale(fd, seen, false, true);

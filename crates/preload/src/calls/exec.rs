@@ -265,6 +265,8 @@ struct Spawned {
     name: *const c_char,
     actions: *const c_void,
     attributes: *const c_void,
+    /// The function that is given a path.
+    by_path: Spawn,
 }
 
 impl Spawned {
@@ -285,7 +287,7 @@ impl Spawned {
         let begin = |other: *const c_char, argv: Strings, envp: Strings| {
             let (argv, envp) = (argv.cast(), envp.cast());
             let (how, name): (Spawn, _) =
-                if other.is_null() { (plain, self.name) } else { (next::posix_spawn, other) };
+                if other.is_null() { (plain, self.name) } else { (self.by_path, other) };
             unsafe { how(self.pid, name, self.actions, self.attributes, argv, envp) as isize }
         };
         let path = path(&mut [0; _]);
@@ -295,8 +297,9 @@ impl Spawned {
     }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
+/// A program by its path.
+unsafe fn spawn(
+    how: Spawn,
     pid: *mut pid_t,
     path: *const c_char,
     actions: *const c_void,
@@ -304,18 +307,19 @@ pub unsafe extern "C" fn posix_spawn(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    let spawned = Spawned { pid, name: path, actions, attributes };
+    let spawned = Spawned { pid, name: path, actions, attributes, by_path: how };
     let _kept = fds::go_back_for_spawn();
     if !programs::are_followed() {
-        return unsafe { next::posix_spawn(pid, path, actions, attributes, argv, envp) };
+        return unsafe { how(pid, path, actions, attributes, argv, envp) };
     }
     let is_seen = !socket::faulty(path) && spawned.may(unsafe { CStr::from_ptr(path) }.to_bytes());
     let seen = if is_seen { path } else { null() };
-    unsafe { spawned.lead(|_| seen, argv, envp, next::posix_spawn) }
+    unsafe { spawned.lead(|_| seen, argv, envp, how) }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
+/// A program that is looked for; `by_path` is the function for one that was found.
+unsafe fn spawn_found(
+    [how, by_path]: [Spawn; 2],
     pid: *mut pid_t,
     file: *const c_char,
     actions: *const c_void,
@@ -323,13 +327,37 @@ pub unsafe extern "C" fn posix_spawnp(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    let spawned = Spawned { pid, name: file, actions, attributes };
+    let spawned = Spawned { pid, name: file, actions, attributes, by_path };
     let _kept = fds::go_back_for_spawn();
     if !programs::are_followed() {
-        return unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) };
+        return unsafe { how(pid, file, actions, attributes, argv, envp) };
     }
     let path = |room: &mut Room| search(file, room, |path| spawned.may(path));
-    unsafe { spawned.lead(path, argv, envp, next::posix_spawnp) }
+    unsafe { spawned.lead(path, argv, envp, how) }
+}
+
+/// What spawns, under the name of one of libc's functions.
+macro_rules! spawns {
+    ($($name:ident = $spawn:ident($how:expr);)*) => {
+        $(#[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut pid_t,
+            name: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: *const *mut c_char,
+            envp: *const *mut c_char,
+        ) -> c_int {
+            unsafe { $spawn($how, pid, name, actions, attributes, argv, envp) }
+        })*
+    };
+}
+spawns! {
+    posix_spawn = spawn(next::posix_spawn);
+    posix_spawnp = spawn_found([next::posix_spawnp, next::posix_spawn]);
+    // These put a descriptor of the process where the others put its number: an int, too.
+    pidfd_spawn = spawn(next::pidfd_spawn);
+    pidfd_spawnp = spawn_found([next::pidfd_spawnp, next::pidfd_spawn]);
 }
 
 /// A socket that a spawned program will find under another number.
@@ -339,7 +367,8 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     new: c_int,
 ) -> c_int {
-    if let Some(port) = fds::existing(fd) {
+    // Also one that has carried nothing yet: when the program is spawned it may be on a ring.
+    if let Some(port) = fds::port(fd) {
         fds::go_back_for_others(port, reason::INHERITED.code());
     }
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }

@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use libc::{FILE, aiocb};
 use smc::{hidden, reason, sys};
 use socket::fds::{self, Kind};
-use socket::{descriptors, fork, rights, uring};
+use socket::{aio, descriptors, fork, rights, uring};
 
 use crate::{next, tell, told};
 
@@ -88,6 +88,14 @@ pub unsafe extern "C" fn ioctl(fd: c_int, req: c_ulong, arg: usize) -> c_int {
     unsafe {
         tell(descriptors::ioctl(fd, req, arg, || told(next::ioctl(fd, req, arg) as isize))) as c_int
     }
+}
+
+/// libc's makes the system call inside itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
+    const SIOCATMARK: c_ulong = 0x8905;
+    let mut is_at: c_int = 0;
+    if unsafe { ioctl(fd, SIOCATMARK, &raw mut is_at as usize) } < 0 { -1 } else { is_at }
 }
 
 /// stdio reads and writes the descriptor past every hook.
@@ -270,6 +278,10 @@ pub unsafe extern "C" fn syscall(
             | libc::SYS_capset
             | libc::SYS_landlock_restrict_self => {
                 rights::leave_for(n, a, b);
+                next::syscall(n, a, b, c, d, e, f)
+            }
+            libc::SYS_io_submit => {
+                aio::before_submit(b as isize, c as _);
                 next::syscall(n, a, b, c, d, e, f)
             }
             libc::SYS_io_uring_setup => {

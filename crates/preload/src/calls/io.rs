@@ -114,8 +114,10 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     t: *mut timespec,
 ) -> c_int {
-    watched!(fd, unsafe { next::recvmmsg(fd, v, n, flags, t) });
     unsafe {
+        if fds::kind(fd) == fds::Kind::Other {
+            return pass::recvmmsg(v, || next::recvmmsg(fd, v, n, flags, t) as isize) as c_int;
+        }
         tell(receive::recvmmsg(fd, v, n, flags, t, || {
             told(next::recvmmsg(fd, v, n, flags, t) as isize)
         })) as c_int
@@ -207,18 +209,10 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
     unsafe {
-        if socket::faulty(v) {
-            return next::sendmmsg(fd, v, n, flags);
-        }
-        if fds::port(fd).is_some() {
+        if !socket::faulty(v) && fds::port(fd).is_some() {
             return tell(transmit::sendmmsg(fd, v, n, flags)) as c_int;
         }
-        for i in 0..n as usize {
-            if (*v.add(i)).msg_hdr.msg_controllen > 0 {
-                pass::before(&raw const (*v.add(i)).msg_hdr);
-            }
-        }
-        next::sendmmsg(fd, v, n, flags)
+        tell(pass::sendmmsg(v, n, || told(next::sendmmsg(fd, v, n, flags) as isize))) as c_int
     }
 }
 

@@ -1,14 +1,16 @@
-//! liburing's functions, which enter the kernel by instruction. By number: `syscall`.
+//! Functions of liburing, and one of libaio, which enter the kernel by instruction. By number:
+//! `syscall`.
 #![allow(unsafe_code)]
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
+use socket::aio;
 use socket::uring::{self, library};
 
 type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
 
-/// A function of liburing. It is looked up at its first use, for few programs have any.
+/// A function of such a library. It is looked up at its first use, for few programs have any.
 struct Next {
     name: &'static CStr,
     found: AtomicPtr<()>,
@@ -28,7 +30,7 @@ impl Next {
         if p.is_null() {
             p = self.find();
         }
-        // SAFETY: a function of liburing, or `missing`: all take integers and pointers, six at most.
+        // SAFETY: a function of theirs, or `missing`: all take integers and pointers, six at most.
         unsafe { core::mem::transmute::<*mut (), Any>(p) }
     }
 
@@ -122,8 +124,8 @@ fn is_ours(function: *mut libc::c_void) -> bool {
 }
 
 /// Each function with what comes before it, which may refuse with a negative error number, as
-/// liburing has it.
-macro_rules! liburing {
+/// both libraries have it.
+macro_rules! in_libraries {
     ($($name:ident: $before:expr;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
@@ -192,7 +194,13 @@ fn enter(next: &Next, [ring, submit, wait, flags, e, f]: [usize; 6]) -> Step {
     Step::Done(r as c_int)
 }
 
-liburing! {
+in_libraries! {
+    // libaio's.
+    io_submit: |_, [_, n, list, ..]| {
+        // SAFETY: the application's list.
+        unsafe { aio::before_submit(n as isize, list as _) };
+        Step::On
+    };
     io_uring_queue_init: |_, [_, _, flags, ..]| set_up(flags as u32);
     io_uring_queue_init_params: set_up_with;
     io_uring_queue_init_mem: set_up_with;

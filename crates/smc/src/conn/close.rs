@@ -78,6 +78,9 @@ impl Conn {
     /// SO_ERROR as the kernel has just told it, and the program may hear it: without that reset it
     /// is none.
     pub fn error_heard(&self, error: i32) -> i32 {
+        if error == 0 && self.has_timed_out() && !self.set(p::ENDED).has(p::ENDED) {
+            return libc::ETIMEDOUT;
+        }
         let reset = error == libc::ECONNRESET || error == libc::EPIPE;
         if !reset || !self.is_reset_by_doorbell() || self.phase().has(p::SHUT_RD | p::SHUT_WR) {
             return error;
@@ -159,13 +162,14 @@ impl Conn {
 
     /// Whether the connection ended without a word of the peer, as one does whose process was
     /// killed. Not so if our own kernel reset it, as it does when something arrives after
-    /// shutdown(SHUT_RDWR): the peer would go on with the link group, and its next connection would
-    /// not be upgraded.
+    /// shutdown(SHUT_RDWR), or we have lost patience with it: the peer would go on with the link
+    /// group, and its next connection would not be upgraded.
     pub fn peer_died(&self) -> bool {
         let ph = self.phase();
         ph.is_exposed()
             && ph.has(p::DEAD | p::ENDED)
             && !(ph.has(p::SHUT_RD) && ph.has(p::SHUT_WR))
+            && !self.has_timed_out()
             && self.my().cons.load(Acquire) & (ENDS | LEFT) == 0
             && self.my().prod.load(Acquire) & REVERTED == 0
     }

@@ -352,7 +352,11 @@ impl Conn {
     /// It was broken before, which is told once, whatever the receive that found out has told.
     #[cold]
     fn reset_by_us(&self) -> Got {
-        if !self.set(p::ENDED).has(p::ENDED) { RESET } else { Got::Eof }
+        match (self.set(p::ENDED).has(p::ENDED), self.has_timed_out()) {
+            (true, _) => Got::Eof,
+            (_, true) => Got::Err(RecvError::Kernel(libc::ETIMEDOUT)),
+            _ => RESET,
+        }
     }
 
     /// The ring is empty: is that the end?

@@ -36,6 +36,8 @@ pub enum SendError {
     Source(i32),
     /// The device refused to carry them, with this errno, though the peer is within its reach.
     Device(i32),
+    /// The peer has read nothing for as long as the application would wait (`patience`).
+    TimedOut,
 }
 
 impl SendError {
@@ -44,6 +46,7 @@ impl SendError {
         match self {
             Self::Reset => libc::ECONNRESET,
             Self::Source(errno) | Self::Device(errno) => errno,
+            Self::TimedOut => libc::ETIMEDOUT,
         }
     }
 }
@@ -216,6 +219,9 @@ impl Conn {
                 }
             }
         }
+        if free == 0 {
+            self.is_full();
+        }
         if done > 0 {
             self.tx.counts.call(done);
             return Sent::Bytes(done);
@@ -240,7 +246,8 @@ impl Conn {
             return self.send_past(fd, ph, want);
         }
         if ph.has(p::BROKEN) {
-            return Sent::Err(SendError::Reset);
+            let is_news = self.has_timed_out() && !ph.has(p::ENDED);
+            return Sent::Err(if is_news { SendError::TimedOut } else { SendError::Reset });
         }
         // Whoever took them back to TCP left the section by a jump, or was killed.
         self.end_ring();

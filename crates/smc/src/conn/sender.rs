@@ -8,6 +8,7 @@ use shm::cursor::Cursor;
 
 use super::inflight::Inflight;
 use super::locked::{Locked, Repair};
+use super::patience::Patience;
 use super::ringing::Ringing;
 use crate::stats::Counts;
 use crate::sys;
@@ -64,6 +65,7 @@ pub struct Sender {
     pub(super) state: Locked<Tx>,
     /// Sent through shared memory.
     pub counts: Counts,
+    pub(super) patience: Patience,
 }
 
 impl Sender {
@@ -110,5 +112,6 @@ impl Sender {
         self.ringing.reset();
         self.state.reset();
         self.counts.reset();
+        self.patience.reset();
     }
 }

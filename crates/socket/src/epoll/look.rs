@@ -17,6 +17,8 @@ use crate::fds;
 /// over, and of a cold one every message is rung for over TCP.
 const COLD_AFTER: u32 = 64;
 const COLD_TICKS: u64 = 10;
+/// Longest sleep while a connection waits for space that its peer cannot announce.
+pub(super) const SILENT_NS: u64 = 2_000_000;
 /// So often, in `sys::TICKS`, a look goes into every registration, calm or not: for what a kernel
 /// tells only who asks.
 const ALL_EVERY: u64 = 10;
@@ -195,11 +197,12 @@ impl Held {
             .any(|spot| entry(spot.index).is_some_and(|e| fds::conn(e.conn()).peer_elsewhere()))
     }
 
-    /// Arms everything hot, so that the next publication on any of it wakes the set. True when some
-    /// connection must be looked at from time to time because its peer cannot ring for space.
-    pub fn arm(&mut self) -> bool {
+    /// Arms everything hot, so that the next publication on any of it wakes the set. Nanoseconds after
+    /// which must be looked again, if so: because some connection's peer cannot ring for space, or
+    /// may let no more time pass before it makes some.
+    pub fn arm(&mut self) -> Option<u64> {
         let mut pages = Pages { list: [None; PAGES], used: 0 };
-        let (mut silent, mut at) = (false, 0);
+        let (mut silent, mut at, mut soonest) = (false, 0, u64::MAX);
         let (wait, epfd, ticks) =
             (self.set.wait.load(Relaxed), self.set.epfd.load(Relaxed), self.ticks());
         while let Some(spot) = self.hot().list.get_mut(at) {
@@ -232,6 +235,10 @@ impl Held {
                 c.arm_space();
                 waits_in_silence = c.space_is_silent();
                 silent |= waits_in_silence;
+                if let Some(left) = c.patience(io_fd(e)) {
+                    waits_in_silence = true;
+                    soonest = soonest.min(left);
+                }
             }
             if st.events & IN != 0 && c.short_of_mark(io_fd(e)) {
                 waits_in_silence = true;
@@ -268,7 +275,8 @@ impl Held {
             self.ears().listen(epfd, wait, c, page);
             page.sleep(wait);
         }
-        silent
+        let soonest = if silent { soonest.min(SILENT_NS) } else { soonest };
+        (soonest < u64::MAX).then_some(soonest)
     }
 
     /// Nobody sleeps on the set any more: peers need not ring.

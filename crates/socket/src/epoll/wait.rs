@@ -10,6 +10,7 @@ use smc::conn::rest;
 use smc::conn::wakeups::now_us;
 use smc::sys;
 
+use super::look::SILENT_NS;
 use super::set::{Held, SHARE, Set, held};
 use super::table::set;
 use crate::fds::{self, Kind, drain};
@@ -35,8 +36,6 @@ const BUSIEST: u32 = 256;
 const SLEPT: u32 = 8;
 /// Events of rings that one answer has in the kernel's order.
 const IN_ORDER: usize = 16;
-/// Longest sleep while a connection waits for space that its peer cannot announce.
-const SILENT_NS: u64 = 2_000_000;
 
 fn now() -> u64 {
     kernel::get().now_ns()
@@ -344,7 +343,7 @@ impl Wait {
         // afterwards sees a sleeper, and who leaves it does not take the arms back.
         self.set.sleepers.enter();
         // From here on whoever publishes rings.
-        let silent = self.held().is_none_or(|mut h| h.arm());
+        let again = self.held().map_or(Some(SILENT_NS), |mut h| h.arm());
         // SAFETY: forwarded.
         let n = unsafe { self.look(0) };
         if n > 0 {
@@ -353,7 +352,11 @@ impl Wait {
             return n as isize;
         }
         let mut left = end.map(|e| e.saturating_sub(now()));
-        let nap = if silent { Some(SILENT_NS) } else { rest::before_sleep().or(drains) };
+        let nap = match again {
+            Some(nap) if nap <= SILENT_NS => Some(nap),
+            // No rest is begun by who looks again that soon.
+            _ => rest::before_sleep().or(drains).into_iter().chain(again).min(),
+        };
         if let Some(nap) = nap {
             left = Some(left.unwrap_or(nap).min(nap));
         }
@@ -444,9 +447,10 @@ impl Wait {
             return;
         }
         if let Some(mut h) = self.held() {
-            let silent = h.arm();
-            // In silence one of them must look by itself.
-            let any = if silent { h.hot().list.first().map(|spot| spot.index) } else { None };
+            let again = h.arm();
+            // One of them must look by itself.
+            let any =
+                if again.is_some() { h.hot().list.first().map(|spot| spot.index) } else { None };
             if let Some(i) = h.first_due().or(any) {
                 h.kick(i);
             }

@@ -109,6 +109,7 @@ pub fn receive(fd: i32) {
 /// a descriptor of it, too, it counts among those who hold it.
 fn take_on(fd: i32, inode: u32) {
     let Some(note) = ledger::takes_on(inode) else { return };
+    smc::meet::inherited::note_all();
     mark(fd, Kind::Tcp);
     let Some(port) = port(fd) else {
         // With an object of its own it would pass for one that nobody else has.

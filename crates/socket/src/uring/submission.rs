@@ -125,7 +125,8 @@ pub(super) fn give(fd: i32) {
     give_for(fd, reason::IO_URING.code());
 }
 
-fn give_for(fd: i32, why: u32) {
+/// The same, for a reason.
+pub(crate) fn give_for(fd: i32, why: u32) {
     match fds::kind(fd) {
         Kind::Other => {}
         Kind::Epoll(set) => epoll::nest(set),

@@ -1,0 +1,124 @@
+//! How long a peer may leave unread what is sent to it: TCP_USER_TIMEOUT.
+//!
+//! In TCP the option bounds how long bytes wait for the peer's kernel, which takes them as long as
+//! its buffer has room. A ring is that buffer, and what is in it has arrived: only bytes that found
+//! it full wait, and the time counts from then on until the peer has read something. The kernel
+//! itself has nothing to count, because doorbells are always acknowledged.
+
+use super::*;
+use crate::sys;
+use shm::cursor::CURSOR_MASK;
+
+/// See the module documentation.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// The option, in milliseconds; 0: it waits for ever.
+    limit: AtomicU32,
+    /// 1: it came to an end, and with it the connection.
+    over: AtomicU32,
+    /// 1: the ring is full since a moment ago, and waits that began before do not know yet.
+    news: AtomicU32,
+    /// What the peer had read when a send has filled the ring, or found it full.
+    read: AtomicU64,
+    /// When that was, in monotonic nanoseconds; 0: it has read since, or the ring never was.
+    since: AtomicU64,
+}
+
+impl Patience {
+    /// For a connection that takes the slot.
+    pub(super) fn reset(&self) {
+        for word in [&self.limit, &self.over, &self.news] {
+            word.store(0, Relaxed);
+        }
+        self.read.store(0, Relaxed);
+        self.since.store(0, Relaxed);
+    }
+}
+
+impl Conn {
+    /// The application sets TCP_USER_TIMEOUT, or its listener had it, in milliseconds.
+    pub fn set_patience(&self, ms: u32) {
+        self.tx.patience.limit.store(ms, Relaxed);
+    }
+
+    /// A send has filled the ring, or found it full; the tx lock is held.
+    #[inline]
+    pub(super) fn is_full(&self) {
+        if self.tx.patience.limit.load(Relaxed) != 0 {
+            self.begin_to_wait();
+        }
+    }
+
+    #[cold]
+    fn begin_to_wait(&self) {
+        let patience = &self.tx.patience;
+        let read = self.my().cons.load(Relaxed) & CURSOR_MASK;
+        if patience.since.load(Relaxed) == 0 || patience.read.load(Relaxed) != read {
+            patience.read.store(read, Relaxed);
+            patience.since.store(sys::now_ns(), Relaxed);
+            patience.news.store(1, Relaxed);
+        }
+    }
+
+    /// Whether the time began to count since this was asked last: who sleeps until there is room has
+    /// to wake once, to sleep no longer than that.
+    #[inline]
+    pub fn began_to_wait(&self) -> bool {
+        let news = &self.tx.patience.news;
+        news.load(Relaxed) != 0 && news.swap(0, Relaxed) != 0
+    }
+
+    /// Nanoseconds after which a wait for room has to look again, None if nothing counts. If the
+    /// time is over, the connection has ended when this returns.
+    #[inline]
+    pub fn patience(&self, fd: i32) -> Option<u64> {
+        let patience = &self.tx.patience;
+        let limit = patience.limit.load(Relaxed);
+        if limit == 0 || patience.since.load(Relaxed) == 0 {
+            return None;
+        }
+        self.patience_left(fd, limit)
+    }
+
+    #[cold]
+    fn patience_left(&self, fd: i32, limit: u32) -> Option<u64> {
+        let patience = &self.tx.patience;
+        if !self.phase().sends_freely() {
+            return None;
+        }
+        let since = patience.since.load(Relaxed);
+        let read = self.my().cons.load(Relaxed) & CURSOR_MASK;
+        if read != patience.read.load(Relaxed) || self.has_space() {
+            // A send that found the ring full again just now begins anew.
+            let _ = patience.since.compare_exchange(since, 0, Relaxed, Relaxed);
+            return None;
+        }
+        let end = since.saturating_add(u64::from(limit) * 1_000_000);
+        match end.saturating_sub(sys::now_ns()) {
+            0 => {
+                patience.over.store(1, Relaxed);
+                // The peer may live and read one day: what it has is whole, and no end of the stream
+                // follows.
+                self.tell_gone(fd);
+                self.break_for(fd, reason::TIMED_OUT);
+                None
+            }
+            left => Some(left),
+        }
+    }
+
+    /// The application is told of it, which happens once. A send that has taken some bytes has yet to
+    /// tell.
+    #[cold]
+    pub fn tells(&self, error: SendError) {
+        if error == SendError::TimedOut {
+            self.set(p::ENDED);
+        }
+    }
+
+    /// Whether it is this that broke the connection.
+    pub(super) fn has_timed_out(&self) -> bool {
+        self.tx.patience.over.load(Relaxed) != 0
+    }
+}
