@@ -20,12 +20,13 @@ use crate::shared::meet::{Answer, Request};
 use crate::stream::{Config, Stream};
 use crate::verbs::connect::Connector;
 use crate::wire::ConnData;
-use crate::{config, table};
+use crate::{census, config, table};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, RawFd};
+use shm::rsockets::Row;
 use shm::{Errno, FastLock};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +90,8 @@ pub struct Socket {
     error: AtomicI32,
     /// Processes that have it: it ends with the last.
     holders: AtomicU32,
+    /// Where it is shown. Mapped at the same place in the child of a fork.
+    row: AtomicPtr<Row>,
     born: u32,
     /// Where the stream and its private memory are mapped: in this era, and its forks.
     begun: AtomicU64,
@@ -128,6 +131,7 @@ impl Socket {
             status_flags: AtomicI32::new(libc::O_RDWR),
             error: AtomicI32::new(0),
             holders: AtomicU32::new(1),
+            row: AtomicPtr::default(),
             born: table::forks(),
             begun: AtomicU64::new(0),
             options,
@@ -168,6 +172,17 @@ impl Socket {
 
     fn is_nonblocking(&self) -> bool {
         self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
+    }
+
+    /// Where it is shown, or a row that nobody sees.
+    fn row(&self) -> &'static Row {
+        // SAFETY: null, or a row that is never unmapped.
+        unsafe { self.row.load(Ordering::Relaxed).as_ref() }.unwrap_or_else(census::unseen)
+    }
+
+    /// Shows it.
+    fn show(&self, row: &'static Row) {
+        self.row.store(core::ptr::from_ref(row).cast_mut(), Ordering::Relaxed);
     }
 
     pub fn raw(&self) -> RawFd {
@@ -338,7 +353,16 @@ impl Socket {
             self.give_up(e);
             return Err(e);
         }
+        let row = self.row();
+        met.endpoint.note(row);
+        let buffers = [met.config.rbuf, met.config.sbuf];
+        census::connected(row, met.endpoint.is_verbs(), met.endpoint.peer_pid(), buffers);
         let stream = Stream::new(met.endpoint, met.config, &met.peer, private, lifecycle::spin());
+        let stream = stream.noted(row);
+        // SAFETY: under `setup`.
+        if let Some(connector) = unsafe { self.connector() } {
+            census::name(row, &[connector.address(false), connector.address(true)]);
+        }
         // SAFETY: the phase, which changes under `setup` only, says that there is none yet.
         unsafe { (*self.stream.get()).write(stream) };
         self.set_phase(Phase::Streaming);
@@ -352,6 +376,9 @@ impl Socket {
             Meeting::Request(mut request) => request.cancel(),
             Meeting::Answer(mut answer) => answer.cancel(),
             Meeting::None => {}
+        }
+        if self.phase().is_opening() && error != Errno::BADF {
+            census::failed();
         }
         self.error.store(error.raw_os_error(), Ordering::Relaxed);
         self.set_phase(Phase::Failed);

@@ -64,7 +64,11 @@ pub fn open(domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
     // SAFETY: makes a new descriptor.
     let fd = check(unsafe { libc::socket(domain, kind, protocol) })?;
     let phase = if kind == libc::SOCK_STREAM { Phase::Idle } else { Phase::Datagram };
-    adopt(fd, domain, phase).map(|socket| socket.raw())
+    let socket = adopt(fd, domain, phase)?;
+    if phase == Phase::Idle {
+        socket.show(census::enter(Some(socket.kernel())));
+    }
+    Ok(fd)
 }
 
 /// Makes a kernel socket an rsocket; closes it if that fails.
@@ -73,9 +77,6 @@ pub(super) fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Soc
     let guard = unsafe { OwnedFd::from_raw_fd(fd) };
     let socket = Socket::create(fd, domain, phase)?;
     table::insert(fd, socket)?;
-    if phase == Phase::Idle {
-        census::enter(guard.as_fd());
-    }
     let _ = guard.into_raw_fd();
     Ok(socket)
 }
@@ -173,7 +174,7 @@ fn take_in(listener: &Socket, fd: RawFd) -> Result<RawFd, Errno> {
         socket.give_up(e);
         return Err(e);
     }
-    census::enter(guard.as_fd());
+    socket.show(census::enter(Some(guard.as_fd())));
     Ok(guard.into_raw_fd())
 }
 
@@ -265,7 +266,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         socket.set_phase(Phase::Closed);
         verbs::close(socket);
         socket.release_private();
-        census::leave(socket.kernel());
+        census::leave(socket.row());
     }
     // SAFETY: the kernel's socket under our number, which the application gives up.
     unsafe { libc::close(fd) };

@@ -4,6 +4,7 @@
 
 use super::lifecycle::adopt;
 use super::{Phase, Socket};
+use crate::census;
 use crate::verbs::abi::Api;
 use crate::verbs::connect::Connector;
 use core::ptr::null_mut;
@@ -22,6 +23,7 @@ fn place(mut connector: Connector, domain: i32, phase: Phase) -> Result<&'static
         Ok(socket) => {
             // SYNC: connector. Behind its making; nobody has the number yet.
             socket.connector.store(Box::into_raw(Box::new(connector)), Ordering::Release);
+            socket.show(census::enter(None));
             Ok(socket)
         }
         Err(e) => {
@@ -60,7 +62,10 @@ pub unsafe fn bind(socket: &Socket, addr: *const libc::sockaddr, len: u32) -> Re
 pub fn listen(socket: &Socket, backlog: i32) -> Result<(), Errno> {
     let _held = socket.setup.lock().map_err(|_| Errno::AGAIN)?;
     // SAFETY: under `setup`.
-    unsafe { socket.connector() }.ok_or(Errno::BADF)?.listen(backlog)?;
+    let connector = unsafe { socket.connector() }.ok_or(Errno::BADF)?;
+    connector.listen(backlog)?;
+    socket.row().listens.store(1, Ordering::Relaxed);
+    census::name(socket.row(), &[connector.address(false), connector.address(true)]);
     socket.set_phase(Phase::Listening);
     Ok(())
 }
