@@ -12,7 +12,9 @@ mod options;
 mod transfer;
 mod verbs;
 
-pub use lifecycle::{accept, bind, close, connect, last_error, listen, open, shutdown};
+pub use lifecycle::{
+    accept, accept_either, bind, close, connect, last_error, listen, open, shutdown, take_over,
+};
 pub use transfer::{map, recv, recv_from, send, send_to, unmap, write_mapped};
 
 use crate::provider::{Any, Endpoint};
@@ -20,7 +22,7 @@ use crate::shared::meet::{Answer, Request};
 use crate::stream::{Config, Stream};
 use crate::verbs::connect::Connector;
 use crate::wire::ConnData;
-use crate::{census, config, table};
+use crate::{census, config, kernel, table};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -90,6 +92,8 @@ pub struct Socket {
     error: AtomicI32,
     /// Processes that have it: it ends with the last.
     holders: AtomicU32,
+    /// Of a listener; -1: none (`sockets`).
+    beacon: AtomicI32,
     /// Where it is shown. Mapped at the same place in the child of a fork.
     row: AtomicPtr<Row>,
     born: u32,
@@ -131,6 +135,7 @@ impl Socket {
             status_flags: AtomicI32::new(libc::O_RDWR),
             error: AtomicI32::new(0),
             holders: AtomicU32::new(1),
+            beacon: AtomicI32::new(-1),
             row: AtomicPtr::default(),
             born: table::forks(),
             begun: AtomicU64::new(0),
@@ -178,6 +183,11 @@ impl Socket {
     fn row(&self) -> &'static Row {
         // SAFETY: null, or a row that is never unmapped.
         unsafe { self.row.load(Ordering::Relaxed).as_ref() }.unwrap_or_else(census::unseen)
+    }
+
+    /// The descriptor of its beacon, in place of the one that is given back.
+    pub fn swap_beacon(&self, beacon: RawFd) -> RawFd {
+        self.beacon.swap(beacon, Ordering::Relaxed)
     }
 
     /// Shows it.
@@ -420,14 +430,14 @@ impl Socket {
     fn wait_to_advance(&self) -> Result<(), Errno> {
         // Another thread that takes the last step in the meantime leaves nothing to wait for, or
         // takes what would have woken us: look again before long.
-        const LOOK_AGAIN_MS: i32 = 20;
+        const LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
         let mut fds = self.wait_fds().map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
         if fds.iter().all(|entry| entry.fd < 0) {
             return Ok(());
         }
         // SAFETY: two valid entries.
-        match unsafe { libc::poll(fds.as_mut_ptr(), 2, LOOK_AGAIN_MS) } {
-            -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        match unsafe { kernel::ppoll(fds.as_mut_ptr(), 2, &LOOK_AGAIN) } {
+            -1 => Err(last_error()),
             _ => Ok(()),
         }
     }

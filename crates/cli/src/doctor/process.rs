@@ -23,6 +23,8 @@ use crate::run::obstacles;
 
 /// What stands for the library in programs that load none.
 const RAW: &str = "shortwire-raw";
+/// Libraries of rsockets.
+const RSOCKETS: [&str; 2] = ["libshortwire_rsocket.so", "libshortwire_rspreload.so"];
 /// Peers named in a finding.
 const MOST_NAMES: usize = 5;
 
@@ -50,7 +52,7 @@ pub fn examine(pid: u32) -> Result<Report> {
         findings.extend(process.circumstances());
         findings.extend(surroundings::findings(&process.root, &process.environment));
         findings.extend(connections(pid));
-    } else if Loaded::find("libshortwire_rsocket.so", &process.files).is_some() {
+    } else if RSOCKETS.iter().any(|name| Loaded::find(name, &process.files).is_some()) {
         findings.push(Finding::good("the library for rsockets is loaded"));
         findings.extend(rsockets(pid));
     } else {

@@ -4,9 +4,9 @@
 
 use super::lifecycle::adopt;
 use super::{Phase, Socket};
-use crate::census;
 use crate::verbs::abi::Api;
 use crate::verbs::connect::Connector;
+use crate::{census, kernel};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering;
 use rustix::event::{PollFd, PollFlags};
@@ -139,13 +139,14 @@ impl Socket {
         len: *mut u32,
     ) -> Result<(), Errno> {
         if !self.is_verbs() {
-            let get = if peer { libc::getpeername } else { libc::getsockname };
             // SAFETY: by the contract.
-            return if unsafe { get(self.raw(), addr, len) } == 0 {
-                Ok(())
-            } else {
-                Err(super::last_error())
+            let done = match peer {
+                // SAFETY: by the contract.
+                true => unsafe { kernel::getpeername(self.raw(), addr, len) },
+                // SAFETY: by the contract.
+                false => unsafe { kernel::getsockname(self.raw(), addr, len) },
             };
+            return if done == 0 { Ok(()) } else { Err(super::last_error()) };
         }
         let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
         // SAFETY: under `setup`.
