@@ -29,7 +29,7 @@ CARGO_TARGET_DIR ?= target
 RELEASE = $(CARGO_TARGET_DIR)/release
 # Where cargo leaves the libraries for C programs; `make build` puts them beside the command.
 LIBRARY = $(CARGO_TARGET_DIR)/library
-LIBRARIES = libshortwire.so libshortwire_rsocket.so libshortwire_rsocket.a libshortwire_csum.so libshortwire_csum.a
+LIBRARIES = libshortwire.so libshortwire_rsocket.so libshortwire_rsocket.a libshortwire_rspreload.so libshortwire_csum.so libshortwire_csum.a
 ROOT = $(DESTDIR)$(PREFIX)
 LIBS = $(ROOT)/$(LIBDIR)
 CAPI = crates/checksum/capi
@@ -72,7 +72,7 @@ programs:
 	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
 
 libraries:
-	$(CARGO) build --profile library -p preload -p rsocket -p checksum-capi
+	$(CARGO) build --profile library -p preload -p rsocket -p rspreload -p checksum-capi
 
 # Without libc and std, so its crates are built apart from all others.
 raw:
@@ -158,6 +158,7 @@ install:
 	install -D $(STRIP) -m 755 $(RELEASE)/shortwire-checksum-bench $(ROOT)/lib/shortwire/shortwire-checksum-bench
 	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire_csum.so $(LIBS)/libshortwire_csum.so.0
 	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire_rsocket.so $(LIBS)/libshortwire_rsocket.so.0
+	install -D $(STRIP) -m 644 $(RELEASE)/libshortwire_rspreload.so $(ROOT)/lib/shortwire/libshortwire_rspreload.so
 	ln -sf libshortwire_csum.so.0 $(LIBS)/libshortwire_csum.so
 	ln -sf libshortwire_rsocket.so.0 $(LIBS)/libshortwire_rsocket.so
 	ln -srf $(LIBS)/libshortwire_rsocket.so.0 $(ROOT)/lib/shortwire/libshortwire_rsocket.so

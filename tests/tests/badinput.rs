@@ -414,7 +414,8 @@ fn the_doctor_is_not_misled() {
         run.args(["run", "--rsocket", "--"]).arg(&sleep).arg("100");
         let mut with_rsockets = c.start("rsockets", &mut run);
         let maps = format!("/proc/{}/maps", with_rsockets.pid());
-        let is_loaded = || fs::read_to_string(&maps).is_ok_and(|all| all.contains("_rsocket.so"));
+        let is_loaded =
+            || fs::read_to_string(&maps).is_ok_and(|all| all.contains("libshortwire_rs"));
         while !is_loaded() && with_rsockets.running() {
             std::thread::sleep(millis(5));
         }

@@ -176,7 +176,7 @@ fn rsockets_are_listed() {
         let number = port.to_string();
         let start = |name: &str, more: &[&str]| {
             let mut command = ask(&["run", "--rsocket", "--", "rstream", "-p", &number]);
-            c.start(name, command.args(["-S", "64", "-C", "2000000", "-T", "b"]).args(more))
+            c.start(name, command.args(["-S", "64", "-C", "200000000", "-T", "b"]).args(more))
         };
         let mut server = start("server", &[]);
         let listens = || rows(&format!("state listening src *:{port}")).len() == 1;
@@ -189,6 +189,35 @@ fn rsockets_are_listed() {
         while found().len() < 2 {
             assert!(!ended.is_over() && client.running(), "{:#?}", found());
         }
+        // What carries it, who is at the other end, and how much.
+        let seen = found();
+        for end in &seen {
+            assert_eq!(end["stream"]["device"], "loopback", "{end:#}");
+            assert_eq!(end["peer_programs"][0]["name"], "rstream", "{end:#}");
+        }
+        let count = |end: &Value, name: &str| end["stream"][name].as_u64().unwrap_or(0);
+        let moved = |end: &Value| count(end, "rx_bytes") + count(end, "tx_bytes") > 64;
+        while !found().iter().all(moved) {
+            assert!(!ended.is_over() && client.running(), "{:#?}", found());
+        }
+        let says = |name: &str, words: &[&str], wanted: &str| {
+            let said = c.start(name, &mut ask(words)).success(secs(60));
+            assert!(said.contains(wanted), "{words:?}: {wanted} is missing in\n{said}");
+        };
+        says("stats", &["stats"], "Rsockets");
+        says("stats-json", &["stats", "--json"], "\"RSOCKET\"");
+        says("top", &["top", "--once", "mode", "rsocket"], "RSOCKET");
+        says(
+            "doctor",
+            &["doctor", &server.pid().to_string()],
+            "rsockets that go through shared memory: 1",
+        );
+        let file = c.dir().join("rsockets.prom");
+        let name = file.to_str().expect("a name");
+        c.start("metrics", &mut ask(&["metrics", "--textfile", name])).success(secs(60));
+        let written = std::fs::read_to_string(&file).expect("metrics");
+        let line = "shortwire_rsocket_streams_total{program=\"rstream\"";
+        assert!(written.contains(line), "{written}");
         for mut process in [client, server] {
             process.signal(rustix::process::Signal::KILL);
             process.wait(secs(10));

@@ -25,6 +25,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("preload", &["socket", "sites", "old-glibc", "build-id"]),
     ("raw", &["socket", "sites", "build-id"]),
     ("rsocket", &["dibs", "old-glibc"]),
+    // A front of it: the names of sockets.
+    ("rspreload", &["rsocket", "old-glibc"]),
     ("engine", &["shm", "shortwire-checksum"]),
     // What commands print and are told; sizes are read as the library reads them.
     ("terminal", &["smc"]),

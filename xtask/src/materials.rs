@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The packages of this workspace that become files of a package.
 const SHIPPED: &[&str] =
-    &["shortwire", "preload", "rsocket", "checksum-capi", "bench", "bench-checksum"];
+    &["shortwire", "preload", "rsocket", "rspreload", "checksum-capi", "bench", "bench-checksum"];
 /// Needed to build only, as cargo sees it, but compiled into the command.
 const COMPILED_IN: &[&str] = &["luajit-src"];
 

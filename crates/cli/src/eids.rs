@@ -169,7 +169,7 @@ pub fn of_new_programs() -> Result<Eids> {
 /// environment goes before. A table that cannot be read is an error: it may be there to keep
 /// programs apart.
 pub fn variables(args: &Run) -> Result<Vec<(&'static str, String)>> {
-    if args.rsocket || args.disable || (!args.ueid.is_empty() && args.seid.is_some()) {
+    if args.rsocket.is_some() || args.disable || (!args.ueid.is_empty() && args.seid.is_some()) {
         return Ok(Vec::new());
     }
     Ok(additions(&in_force(&places())?, args))

@@ -37,19 +37,18 @@ pub fn run(args: &Run) -> ExitCode {
 
 /// The same with further variables in the program's environment.
 pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
-    let library =
-        match library::find_named(if args.rsocket { library::RSOCKET } else { library::SOCKETS }) {
-            Ok(library) => library,
-            Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
-        };
     let name = &args.program[0];
     let path = match program::find(name, env::var_os("PATH").as_deref()) {
         Ok(path) => path,
         Err(error) => return fail(error.exit_status(), &error.to_string()),
     };
+    let library = match library::find_named(library_for(args, &path)) {
+        Ok(library) => library,
+        Err(error) => return fail(OWN_FAILURE, &format!("{error:#}")),
+    };
     let mut obstacles = program::obstacles(&path);
     let artefact = library.path.with_file_name("shortwire-raw");
-    let wants_raw = !args.disable && !args.rsocket && raw::is_wanted(args, &path);
+    let wants_raw = !args.disable && args.rsocket.is_none() && raw::is_wanted(args, &path);
     let doubt = if wants_raw { raw::doubt(&library.path, &artefact) } else { None };
     let (mut ways, mut raw, mut cost) = (Vec::new(), None, None);
     for obstacle in &obstacles {
@@ -80,7 +79,7 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         if let Some(doubt) = doubt {
             eprintln!("shortwire: warning: {doubt}");
         }
-        if !args.disable && !args.rsocket {
+        if !args.disable && args.rsocket.is_none() {
             for problem in Health::here(args.config.as_deref()).problems() {
                 eprintln!("shortwire: warning: {problem}; {} stays TCP", name.to_string_lossy());
             }
@@ -111,6 +110,23 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         }
         None => start(&path, &args.program, &environment),
     }
+}
+
+/// Which library the program is to load.
+fn library_for(args: &Run, path: &Path) -> library::Name {
+    match args.rsocket {
+        None => library::SOCKETS,
+        Some(args::Rsocket::Api) => library::RSOCKET,
+        Some(args::Rsocket::Sockets) => library::RSPRELOAD,
+        Some(args::Rsocket::Auto) if needs(path, "librdmacm.so") => library::RSOCKET,
+        Some(args::Rsocket::Auto) => library::RSPRELOAD,
+    }
+}
+
+/// Whether a program is linked to a library of that name.
+fn needs(path: &Path, library: &str) -> bool {
+    let elf = std::fs::File::open(path).and_then(|file| elf::read(&file));
+    elf.ok().flatten().is_some_and(|elf| elf.needs.iter().any(|name| name.starts_with(library)))
 }
 
 /// The present environment with our variables in place of any of the same name.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use smc::reason::Reason;
 
 use connections::kept::{self, Kept};
-use connections::{Flow, Table, Totals, snapshot};
+use connections::{Flow, StreamTotals, Streams, Table, Totals, snapshot};
 use terminal::units::bytes;
 
 #[derive(clap::Args)]
@@ -58,6 +58,13 @@ const VERSION: u32 = 1;
 /// Where the baseline has the sum of everything. Tables have other names.
 const SUM: &str = "sum";
 
+/// What had been counted at the last `--reset`, by the identity of the memory.
+#[derive(Default, serde::Serialize, serde::Deserialize)]
+struct Baseline {
+    sockets: BTreeMap<String, Totals>,
+    rsockets: BTreeMap<String, StreamTotals>,
+}
+
 /// What the programs of a user count, by name.
 #[derive(serde::Serialize)]
 struct Row {
@@ -83,11 +90,13 @@ pub fn run(args: &Stats) -> Result<ExitCode> {
         kept::forget(own).with_context(|| format!("cannot remove {}", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (tables, kept) = look();
+    let (tables, streams, kept) = look();
     if args.reset {
-        return reset(&tables, &kept);
+        return reset(&tables, &streams, &kept);
     }
-    let baseline = if args.absolute { BTreeMap::new() } else { baseline() };
+    let Baseline { sockets: baseline, rsockets: earlier } =
+        if args.absolute { Baseline::default() } else { baseline() };
+    let carried = stream_sum(&streams, &earlier);
     let sum = match baseline.get(SUM).filter(|_| !kept.is_empty()) {
         // What has ended since the reset stands among what is kept.
         Some(earlier) => {
@@ -101,11 +110,20 @@ pub fn run(args: &Stats) -> Result<ExitCode> {
         let mut object = json(&sum, &tables);
         object["by_program"] = serde_json::to_value(by_program(&tables, &kept))?;
         let time = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
-        let object = serde_json::json!({ "version": VERSION, "time": time, "SMCD": object });
+        let rsockets = serde_json::json!({
+            "programs": streams.iter().flat_map(|family| &family.programs).collect::<Vec<_>>(),
+            "sum": carried,
+        });
+        let object = serde_json::json!({
+            "version": VERSION, "time": time, "SMCD": object, "RSOCKET": rsockets,
+        });
         terminal::outln!("{}", serde_json::to_string_pretty(&object)?)?;
     } else {
         terminal::out!("{}", text(&sum, args.details))?;
-        if tables.is_empty() && kept.is_empty() && !kept::is_wanted(own) {
+        if !streams.is_empty() {
+            terminal::out!("{}", stream_text(&carried))?;
+        }
+        if tables.is_empty() && streams.is_empty() && kept.is_empty() && !kept::is_wanted(own) {
             eprintln!(
                 "No program under `shortwire run` has used TCP; its counters live as long as it does (see --keep)."
             );
@@ -116,16 +134,17 @@ pub fn run(args: &Stats) -> Result<ExitCode> {
 
 /// Living programs, and what is kept of those that have ended: both of one moment, since a program
 /// that ends in between would be in both or in none.
-fn look() -> (Vec<Table>, Vec<Kept>) {
+fn look() -> (Vec<Table>, Vec<Streams>, Vec<Kept>) {
     let totals = |kept: &[Kept]| kept.iter().map(|kept| kept.totals.clone()).collect::<Vec<_>>();
     for _ in 0..3 {
         let before = kept::kept();
-        let tables = snapshot(|_| true).tables;
+        let seen = snapshot(|_| true);
         if totals(&kept::kept()) == totals(&before) {
-            return (tables, before);
+            return (seen.tables, seen.streams, before);
         }
     }
-    (snapshot(|_| true).tables, kept::kept())
+    let seen = snapshot(|_| true);
+    (seen.tables, seen.streams, kept::kept())
 }
 
 fn sum(tables: &[Table], kept: &[Kept], baseline: &BTreeMap<String, Totals>) -> Totals {
@@ -138,6 +157,19 @@ fn sum(tables: &[Table], kept: &[Kept], baseline: &BTreeMap<String, Totals>) -> 
         }
         if !kept.is_empty() {
             totals.since(&table.given);
+        }
+        sum.add(&totals);
+    }
+    sum
+}
+
+/// Of living programs: what an ended one has counted went with it.
+fn stream_sum(streams: &[Streams], earlier: &BTreeMap<String, StreamTotals>) -> StreamTotals {
+    let mut sum = StreamTotals::default();
+    for family in streams {
+        let mut totals = family.totals.clone();
+        if let Some(earlier) = earlier.get(&family.identity) {
+            totals.since(earlier);
         }
         sum.add(&totals);
     }
@@ -163,15 +195,16 @@ fn by_program(tables: &[Table], kept: &[Kept]) -> Vec<Row> {
 
 /// The library's counters belong to its programs and only grow: what they are now is remembered and
 /// subtracted later.
-fn reset(tables: &[Table], kept: &[Kept]) -> Result<ExitCode> {
+fn reset(tables: &[Table], streams: &[Streams], kept: &[Kept]) -> Result<ExitCode> {
     let path = baseline_path()
         .context("cannot remember the counters: neither XDG_CACHE_HOME nor HOME is set")?;
     let all = sum(tables, kept, &BTreeMap::new());
-    let values: BTreeMap<&str, &Totals> = tables
-        .iter()
-        .map(|table| (table.identity.as_str(), &table.totals))
-        .chain([(SUM, &all)])
-        .collect();
+    let sockets = tables.iter().map(|table| (table.identity.clone(), table.totals.clone()));
+    let rsockets = streams.iter().map(|family| (family.identity.clone(), family.totals.clone()));
+    let values = Baseline {
+        sockets: sockets.chain([(SUM.to_string(), all)]).collect(),
+        rsockets: rsockets.collect(),
+    };
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
@@ -181,7 +214,7 @@ fn reset(tables: &[Table], kept: &[Kept]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn baseline() -> BTreeMap<String, Totals> {
+fn baseline() -> Baseline {
     baseline_path()
         .and_then(|path| fs::read(path).ok())
         .and_then(|content| serde_json::from_slice(&content).ok())
@@ -274,6 +307,23 @@ fn text(sum: &Totals, details: bool) -> String {
     text
 }
 
+fn stream_text(sum: &StreamTotals) -> String {
+    let mut text = String::from("\nRsockets\n");
+    for (name, value) in [
+        ("Connections made", sum.streams),
+        ("Connections failed", sum.failed),
+        ("Data received (Bytes)", sum.rx_bytes),
+        ("Data transmitted (Bytes)", sum.tx_bytes),
+        ("Receives", sum.rx_calls),
+        ("Sends", sum.tx_calls),
+        ("Doorbells", sum.doorbells),
+        ("Sleeps", sum.slept),
+    ] {
+        line(&mut text, 2, name, value);
+    }
+    text
+}
+
 fn flow(text: &mut String, title: &str, data: &str, flow: &Flow) {
     let _ = writeln!(text, "\n{title}");
     line(text, 2, &format!("{data} (Bytes)"), format!("{} ({})", flow.bytes, bytes(flow.bytes)));
@@ -348,6 +398,12 @@ mod tests {
         assert_eq!((rows[0].program.as_str(), rows[0].uid, rows[0].totals.client), ("redis", 7, 3));
         let flat = serde_json::to_value(&rows[0]).unwrap();
         assert_eq!((&flat["uid"], &flat["client"]), (&7.into(), &3.into()));
+    }
+
+    #[test]
+    fn rsockets_have_a_section() {
+        let text = stream_text(&StreamTotals { tx_bytes: 4711, ..StreamTotals::default() });
+        assert!(text.contains("Rsockets") && text.contains("4711"), "{text}");
     }
 
     #[test]

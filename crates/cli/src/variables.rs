@@ -29,6 +29,11 @@ const OTHERS: &[(&str, &str, &str)] = &[
         "The same of the rsockets library, for `shortwire run --rsocket`.",
     ),
     (
+        LIBRARY_VARIABLES[2],
+        "PATH",
+        "The same of the library that makes TCP sockets rsockets, for the same.",
+    ),
+    (
         "SHORTWIRE_RUN_DIR",
         "DIR",
         "Where the processes of a user find what they have in common: accounts of --max-memory-user, counters of `shortwire stats --keep` \

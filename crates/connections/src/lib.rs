@@ -12,6 +12,7 @@ mod kernel;
 mod numbers;
 pub mod policy;
 mod processes;
+mod rsockets;
 mod tables;
 
 use std::borrow::Cow;
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
+use shm::rsockets::{NO_INODE, Row};
 use smc::conn::Conn;
 use smc::conn::phase::Phase;
 use smc::reason::{self, Reason};
@@ -28,6 +30,7 @@ use smc::release::Mismatch;
 pub use diag::Carried;
 pub use groups::LinkGroup;
 pub use processes::{Program, descriptor_of};
+pub use rsockets::{HeldStreams, Stream, StreamTotals, Streams};
 pub use tables::{Flow, Held, Table, Totals, Wakeups};
 
 /// Beside `Wakeups::complaint`.
@@ -51,6 +54,8 @@ pub struct Connection {
     pub tcp: Option<Carried>,
     /// Of an upgraded connection.
     pub detail: Option<Detail>,
+    /// Of an rsocket.
+    pub stream: Option<Stream>,
 }
 
 #[derive(Clone, Serialize)]
@@ -122,13 +127,15 @@ pub struct Detail {
 pub struct Snapshot {
     pub connections: Vec<Connection>,
     pub tables: Vec<Table>,
+    pub streams: Vec<Streams>,
     /// Processes that could not be looked into, for want of permission.
     pub hidden: usize,
 }
 
 /// Looks at all processes, or only at those that `wanted` accepts by their id.
 pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
-    let survey = processes::survey(wanted);
+    let mut survey = processes::survey(wanted);
+    let streams: Vec<Streams> = std::mem::take(&mut survey.rsockets).into_values().collect();
     let tables: Vec<Table> =
         survey.tables.iter().filter_map(|found| tables::read(found).ok()).collect();
     let mut kernel = HashMap::new();
@@ -177,11 +184,16 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
                 })
                 .unwrap_or(reason::NOT_YET);
             let mut connection = undescribed(inode, socket, programs, why);
-            if survey.rsockets.contains(&inode) && !socket.is_listener() {
+            connection.stream = stream_of(&streams, inode, &connection.programs);
+            if connection.stream.is_some() && !socket.is_listener() {
                 connection.mode = Mode::Rsocket;
             }
             connections.push(connection);
         }
+    }
+    for family in &streams {
+        let rows = family.rows().filter(|(key, _)| *key >= NO_INODE);
+        connections.extend(rows.map(|(_, row)| without_tcp(family, row)));
     }
     for connection in &mut connections {
         connection.tcp = carried.get(&connection.inode).copied();
@@ -191,13 +203,17 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
         connection.peer_programs = match other {
             Some(&inode) => survey.holders_or_strangers(inode),
             // In another network namespace, or the kernel does not know it any more.
-            None => survey.program(connection.detail.as_ref().map_or(0, |detail| detail.peer_pid)),
+            None => {
+                let by_detail = connection.detail.as_ref().map(|detail| detail.peer_pid);
+                let by_stream = connection.stream.as_ref().map(|stream| stream.peer_pid);
+                survey.program(by_detail.or(by_stream).unwrap_or(0))
+            }
         };
     }
     connections.sort_by_key(|connection| {
         (connection.programs.first().map(|program| program.pid), connection.inode)
     });
-    Snapshot { connections, tables, hidden: survey.hidden }
+    Snapshot { connections, tables, streams, hidden: survey.hidden }
 }
 
 /// Only how the connections of the processes go that `wanted` accepts, by the library's own notes:
@@ -268,6 +284,7 @@ fn described(
         mode: mode(conn),
         tcp: None,
         detail: attached.then(|| detail(table, conn, phase)),
+        stream: None,
     }
 }
 
@@ -290,6 +307,38 @@ fn undescribed(
         mode: if socket.is_listener() { Mode::Listener } else { tcp(why, 0) },
         tcp: None,
         detail: None,
+        stream: None,
+    }
+}
+
+/// What an rsocket says of itself. A process can only say it of sockets that it holds.
+fn stream_of(streams: &[Streams], inode: u64, holders: &[Program]) -> Option<Stream> {
+    let theirs = |family: &&Streams| family.programs.iter().any(|one| holders.contains(one));
+    let mut rows = streams.iter().filter(theirs).flat_map(Streams::rows);
+    rows.find(|(key, _)| *key == inode).map(|(_, row)| Stream::of(row))
+}
+
+/// An rsocket over RDMA, which the kernel's list does not have.
+fn without_tcp(family: &Streams, row: &Row) -> Connection {
+    let stream = Stream::of(row);
+    let listens = row.listens.load(Relaxed) != 0;
+    let state = match (listens, stream.device) {
+        (true, _) => "LISTEN",
+        (false, "") => "INIT",
+        (false, _) => "ACTIVE",
+    };
+    Connection {
+        state,
+        uid: family.uid,
+        inode: row.key.load(Relaxed),
+        local: rsockets::name(row, false),
+        peer: rsockets::name(row, true).filter(|_| !listens),
+        programs: family.owner(row),
+        peer_programs: Vec::new(),
+        mode: if listens { Mode::Listener } else { Mode::Rsocket },
+        tcp: None,
+        detail: None,
+        stream: Some(stream),
     }
 }
 

@@ -5,12 +5,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// What `smc` defines for its shared table: no other memory is read so.
+/// What `smc` defines for its shared table, and `shm` for rsockets: no other memory is read so.
 pub trait Numbers {}
 impl Numbers for smc::table::Header {}
 impl Numbers for smc::conn::Conn {}
 impl Numbers for smc::census::Row {}
 impl Numbers for smc::kept::File {}
+impl Numbers for shm::rsockets::Head {}
+impl Numbers for shm::rsockets::Row {}
 
 /// Reads `count` values from `offset` on. What lies behind the end of the file reads as zero.
 pub fn read<T: Numbers>(file: &File, offset: u64, count: usize) -> io::Result<Box<[T]>> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,13 +12,12 @@ use serde::Serialize;
 use smc::reason::Reason;
 
 use crate::policy;
+use crate::rsockets::Streams;
 
 /// What the links of the descriptors read by which the library shows the files of its table.
 const TABLE_LINK: &[u8] = b"/memfd:shortwire-table (deleted)";
-/// The same of the rsockets library: a list of inodes (`census.rs` of the crate `rsocket`).
+/// The same of the rsockets library (`shm::rsockets`).
 const RSOCKETS_LINK: &[u8] = b"/memfd:shortwire-rsockets (deleted)";
-/// Bytes of that list.
-const RSOCKETS_LENGTH: u64 = 4096 * 8;
 const LIBRARY: &str = "/libshortwire.so";
 /// What stands for it in programs that load none.
 const RAW: &str = "/shortwire-raw";
@@ -91,8 +90,8 @@ pub struct Survey {
     pub kept: HashMap<u32, Reason>,
     /// Those that were told to load the library, and have neither it nor what stands for it.
     pub unfollowed: HashSet<u32>,
-    /// Sockets of the rsockets library.
-    pub rsockets: HashSet<u64>,
+    /// Files of the rsockets library, by device and inode.
+    pub rsockets: BTreeMap<(u64, u64), Streams>,
     sockets: HashMap<u64, Vec<Program>>,
     /// Sockets of processes that are not under Shortwire, and one process that holds each.
     strangers: HashMap<u64, u32>,
@@ -183,7 +182,7 @@ fn look(survey: &mut Survey, pid: u32) {
     };
     let mut table = Vec::new();
     let mut sockets = Vec::new();
-    let mut rsockets = HashSet::new();
+    let mut rsockets = Vec::new();
     for path in descriptors.flatten().map(|entry| entry.path()) {
         let Ok(link) = fs::read_link(&path) else {
             continue;
@@ -199,7 +198,7 @@ fn look(survey: &mut Survey, pid: u32) {
                     .map(|meta| FoundFile { identity: (meta.dev(), meta.ino()), path }),
             );
         } else if link == RSOCKETS_LINK {
-            rsockets.extend(inodes(&path));
+            rsockets.extend(fs::metadata(&path).map(|meta| ((meta.dev(), meta.ino()), path)));
         } else {
             sockets.extend(socket_inode(link));
         }
@@ -214,10 +213,6 @@ fn look(survey: &mut Survey, pid: u32) {
     }
     let program = Program { pid, name: name(&root) };
     for inode in sockets {
-        // A process can only say it of its own.
-        if rsockets.contains(&inode) {
-            survey.rsockets.insert(inode);
-        }
         let holders = survey.sockets.entry(inode).or_default();
         if !holders.contains(&program) {
             holders.push(program.clone());
@@ -229,23 +224,36 @@ fn look(survey: &mut Survey, pid: u32) {
     if let Ok(namespace) = fs::read_link(root.join("ns/net")) {
         survey.namespaces.entry(namespace).or_insert(pid);
     }
+    for (identity, path) in rsockets {
+        add_rsockets(&mut survey.rsockets, identity, &path, &program);
+    }
     if !table.is_empty() {
         add_table(&mut survey.tables, table, program);
+    }
+}
+
+/// A process and what it forked have one file.
+fn add_rsockets(
+    known: &mut BTreeMap<(u64, u64), Streams>,
+    identity: (u64, u64),
+    path: &Path,
+    program: &Program,
+) {
+    if let Some(streams) = known.get_mut(&identity) {
+        if !streams.programs.contains(program) {
+            streams.programs.push(program.clone());
+        }
+        return;
+    }
+    let opened = reopened(path, RSOCKETS_LINK, Some(identity), false);
+    if let Ok(streams) = opened.and_then(|file| Streams::read(file, vec![program.clone()])) {
+        known.insert(identity, streams);
     }
 }
 
 /// The link of a descriptor has the rights of its file.
 fn is_writable(descriptor: &Path) -> bool {
     fs::symlink_metadata(descriptor).is_ok_and(|meta| meta.mode() & 0o200 != 0)
-}
-
-fn inodes(list: &Path) -> Vec<u64> {
-    let mut bytes = Vec::new();
-    let read = reopened(list, RSOCKETS_LINK, None, false)
-        .and_then(|file| file.take(RSOCKETS_LENGTH).read_to_end(&mut bytes));
-    let words =
-        bytes.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes));
-    if read.is_ok() { words.filter(|inode| *inode != 0).collect() } else { Vec::new() }
 }
 
 /// A process joins the family that has one of its files.

@@ -7,9 +7,11 @@
 #![deny(missing_docs)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 
+mod beacon;
 pub mod capi;
 mod census;
 mod config;
+mod kernel;
 pub mod net;
 mod poll;
 mod progress;
@@ -17,6 +19,7 @@ pub mod provider;
 mod set;
 pub mod shared;
 mod socket;
+pub mod sockets;
 pub mod stream;
 mod table;
 mod verbs;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::socket::{Phase, Socket, last_error};
-use crate::{config, table};
+use crate::{config, kernel, table};
 use shm::Errno;
 use std::time::{Duration, Instant};
 
@@ -121,9 +121,7 @@ pub fn kernel_poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Resul
     });
     let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: a slice of entries, and a time or null.
-    let n = unsafe {
-        libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, core::ptr::null())
-    };
+    let n = unsafe { kernel::ppoll(fds.as_mut_ptr(), fds.len(), timeout) };
     usize::try_from(n).map_err(|_| last_error())
 }
 

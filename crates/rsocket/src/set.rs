@@ -12,8 +12,8 @@
 mod member;
 
 use crate::socket::{Socket, last_error};
-use crate::{config, poll, socket, table};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::{config, kernel, poll, socket, table};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use member::Member;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
@@ -89,7 +89,14 @@ pub fn create(flags: i32) -> Result<RawFd, Errno> {
         members: Mutex::default(),
     };
     MADE.fetch_add(1, Ordering::Relaxed);
-    if let Some(old) = sets().insert(number, Arc::new(set))
+    // Not within the condition, which would hold the table's lock while descriptors are closed.
+    let old = sets().insert(number, Arc::new(set));
+    let generation = table::generation() as u32;
+    if KNOWN_IN.swap(generation, Ordering::Relaxed) != generation {
+        KNOWN.clear();
+    }
+    KNOWN.mark(number, true);
+    if let Some(old) = old
         && let Ok(old) = Arc::try_unwrap(old)
     {
         // It was closed by the kernel's name, and its number is the new one's.
@@ -102,13 +109,14 @@ pub fn create(flags: i32) -> Result<RawFd, Errno> {
 pub fn find(fd: RawFd) -> Result<Arc<Set>, Errno> {
     sets().get(&fd).cloned().ok_or_else(|| {
         // SAFETY: only asks.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 { Errno::BADF } else { Errno::INVAL }
+        if unsafe { kernel::fcntl(fd, libc::F_GETFD, 0) } < 0 { Errno::BADF } else { Errno::INVAL }
     })
 }
 
 /// Ends a set; its members go on. EBADF if there is none.
 pub fn close(fd: RawFd) -> Result<(), Errno> {
     let set = sets().remove(&fd).ok_or(Errno::BADF)?;
+    KNOWN.mark(fd, false);
     // Who sleeps in it keeps the number until it has seen that.
     set.closed.store(true, Ordering::SeqCst);
     set.ring();
@@ -143,6 +151,64 @@ fn each_with(fd: RawFd, f: impl Fn(&mut Members)) {
             f(&mut members);
             set.ring();
         }
+    }
+}
+
+/// A TCP socket of this number has become an rsocket: where it is a member, the kernel has watched
+/// it until now.
+pub fn taken_over(fd: RawFd, socket: &'static Socket) {
+    if MADE.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for set in sets().values() {
+        if let Some(member) = locked(&set.members).all.get_mut(&fd) {
+            member.take_over(set, fd, socket);
+            set.ring();
+        }
+    }
+}
+
+/// Whether it is a set of this process. Without the table's lock, which a thread may hold that
+/// closes a descriptor.
+pub fn is_known(fd: RawFd) -> bool {
+    let generation = table::generation() as u32;
+    KNOWN_IN.load(Ordering::Relaxed) == generation && KNOWN.has(fd)
+}
+
+/// Those of all sets.
+pub fn numbers() -> Vec<RawFd> {
+    sets().keys().copied().collect()
+}
+
+/// A bit for each number; sets with higher ones are not told from other descriptors.
+struct Known([AtomicU64; 1 << 14]);
+
+/// The generation whose sets they are: a child of a fork has none of its parent's.
+static KNOWN_IN: AtomicU32 = AtomicU32::new(0);
+static KNOWN: Known = Known([const { AtomicU64::new(0) }; 1 << 14]);
+
+impl Known {
+    fn word(&self, fd: RawFd) -> Option<(&AtomicU64, u64)> {
+        let fd = usize::try_from(fd).ok()?;
+        Some((self.0.get(fd / 64)?, 1 << (fd % 64)))
+    }
+
+    fn mark(&self, fd: RawFd, is_set: bool) {
+        match (self.word(fd), is_set) {
+            (Some((word, bit)), true) => drop(word.fetch_or(bit, Ordering::Relaxed)),
+            (Some((word, bit)), false) => drop(word.fetch_and(!bit, Ordering::Relaxed)),
+            (None, _) => {}
+        }
+    }
+
+    fn has(&self, fd: RawFd) -> bool {
+        self.word(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    fn clear(&self) {
+        // What was never written is not to be: it would be memory.
+        let used = self.0.iter().filter(|word| word.load(Ordering::Relaxed) != 0);
+        used.for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 
@@ -374,7 +440,7 @@ fn epoll_wait(set: BorrowedFd, out: &mut [libc::epoll_event], millis: i32) -> Re
         return Ok(0);
     }
     // SAFETY: a slice of entries.
-    let n = unsafe { libc::epoll_wait(set.as_raw_fd(), out.as_mut_ptr(), room, millis) };
+    let n = unsafe { kernel::epoll_wait(set.as_raw_fd(), out.as_mut_ptr(), room, millis) };
     usize::try_from(n).map_err(|_| last_error())
 }
 

@@ -26,12 +26,13 @@ pub use exposed::after_fork_child;
 
 use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use dibs::{Device as _, Dmb, Loopback};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::net::{RecvFlags, SendFlags};
 use shm::Errno;
+use shm::rsockets::Row;
 
 /// The device of this process. One slot per arena: memory ends with its connection.
 pub static DEVICE: Loopback = Loopback::with_limits(1, 65536);
@@ -139,6 +140,8 @@ pub(crate) struct QueuePair {
     met_pid: i32,
     gone: AtomicBool,
     rung: AtomicU32,
+    /// Where doorbells are counted; null: nowhere.
+    row: AtomicPtr<Row>,
     next_key: AtomicU32,
     exposed: exposed::Exposed,
     windows: remote::Windows,
@@ -174,6 +177,7 @@ impl QueuePair {
             peer_pid: pids[1],
             gone: AtomicBool::new(false),
             rung: AtomicU32::new(0),
+            row: AtomicPtr::default(),
             next_key: AtomicU32::new(0),
             exposed: Default::default(),
             windows: Default::default(),
@@ -233,7 +237,19 @@ impl QueuePair {
         unsafe { BorrowedFd::borrow_raw(self.socket.load(Ordering::Relaxed)) }
     }
 
+    pub fn peer_pid(&self) -> i32 {
+        self.peer_pid
+    }
+
+    pub fn note(&self, row: &'static Row) {
+        self.row.store(core::ptr::from_ref(row).cast_mut(), Ordering::Relaxed);
+    }
+
     fn ring(&self) {
+        // SAFETY: null, or a row that is never unmapped.
+        if let Some(row) = unsafe { self.row.load(Ordering::Relaxed).as_ref() } {
+            row.tx.doorbells.add(1);
+        }
         // A full socket holds a doorbell already; a broken one is found by whoever waits on it.
         let _ = rustix::net::send(self.socket(), &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }

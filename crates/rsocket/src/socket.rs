@@ -12,7 +12,9 @@ mod options;
 mod transfer;
 mod verbs;
 
-pub use lifecycle::{accept, bind, close, connect, last_error, listen, open, shutdown};
+pub use lifecycle::{
+    accept, accept_either, bind, close, connect, last_error, listen, open, shutdown, take_over,
+};
 pub use transfer::{map, recv, recv_from, send, send_to, unmap, write_mapped};
 
 use crate::provider::{Any, Endpoint};
@@ -20,12 +22,13 @@ use crate::shared::meet::{Answer, Request};
 use crate::stream::{Config, Stream};
 use crate::verbs::connect::Connector;
 use crate::wire::ConnData;
-use crate::{config, table};
+use crate::{census, config, kernel, table};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, RawFd};
+use shm::rsockets::Row;
 use shm::{Errno, FastLock};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +92,10 @@ pub struct Socket {
     error: AtomicI32,
     /// Processes that have it: it ends with the last.
     holders: AtomicU32,
+    /// Of a listener; -1: none (`sockets`).
+    beacon: AtomicI32,
+    /// Where it is shown. Mapped at the same place in the child of a fork.
+    row: AtomicPtr<Row>,
     born: u32,
     /// Where the stream and its private memory are mapped: in this era, and its forks.
     begun: AtomicU64,
@@ -128,6 +135,8 @@ impl Socket {
             status_flags: AtomicI32::new(libc::O_RDWR),
             error: AtomicI32::new(0),
             holders: AtomicU32::new(1),
+            beacon: AtomicI32::new(-1),
+            row: AtomicPtr::default(),
             born: table::forks(),
             begun: AtomicU64::new(0),
             options,
@@ -168,6 +177,22 @@ impl Socket {
 
     fn is_nonblocking(&self) -> bool {
         self.status_flags.load(Ordering::Relaxed) & libc::O_NONBLOCK != 0
+    }
+
+    /// Where it is shown, or a row that nobody sees.
+    fn row(&self) -> &'static Row {
+        // SAFETY: null, or a row that is never unmapped.
+        unsafe { self.row.load(Ordering::Relaxed).as_ref() }.unwrap_or_else(census::unseen)
+    }
+
+    /// The descriptor of its beacon, in place of the one that is given back.
+    pub fn swap_beacon(&self, beacon: RawFd) -> RawFd {
+        self.beacon.swap(beacon, Ordering::Relaxed)
+    }
+
+    /// Shows it.
+    fn show(&self, row: &'static Row) {
+        self.row.store(core::ptr::from_ref(row).cast_mut(), Ordering::Relaxed);
     }
 
     pub fn raw(&self) -> RawFd {
@@ -338,7 +363,16 @@ impl Socket {
             self.give_up(e);
             return Err(e);
         }
+        let row = self.row();
+        met.endpoint.note(row);
+        let buffers = [met.config.rbuf, met.config.sbuf];
+        census::connected(row, met.endpoint.is_verbs(), met.endpoint.peer_pid(), buffers);
         let stream = Stream::new(met.endpoint, met.config, &met.peer, private, lifecycle::spin());
+        let stream = stream.noted(row);
+        // SAFETY: under `setup`.
+        if let Some(connector) = unsafe { self.connector() } {
+            census::name(row, &[connector.address(false), connector.address(true)]);
+        }
         // SAFETY: the phase, which changes under `setup` only, says that there is none yet.
         unsafe { (*self.stream.get()).write(stream) };
         self.set_phase(Phase::Streaming);
@@ -352,6 +386,9 @@ impl Socket {
             Meeting::Request(mut request) => request.cancel(),
             Meeting::Answer(mut answer) => answer.cancel(),
             Meeting::None => {}
+        }
+        if self.phase().is_opening() && error != Errno::BADF {
+            census::failed();
         }
         self.error.store(error.raw_os_error(), Ordering::Relaxed);
         self.set_phase(Phase::Failed);
@@ -393,14 +430,14 @@ impl Socket {
     fn wait_to_advance(&self) -> Result<(), Errno> {
         // Another thread that takes the last step in the meantime leaves nothing to wait for, or
         // takes what would have woken us: look again before long.
-        const LOOK_AGAIN_MS: i32 = 20;
+        const LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
         let mut fds = self.wait_fds().map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
         if fds.iter().all(|entry| entry.fd < 0) {
             return Ok(());
         }
         // SAFETY: two valid entries.
-        match unsafe { libc::poll(fds.as_mut_ptr(), 2, LOOK_AGAIN_MS) } {
-            -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        match unsafe { kernel::ppoll(fds.as_mut_ptr(), 2, &LOOK_AGAIN) } {
+            -1 => Err(last_error()),
             _ => Ok(()),
         }
     }

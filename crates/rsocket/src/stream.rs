@@ -25,6 +25,7 @@ use crate::provider::Endpoint;
 use crate::wire::{ConnData, Iomap, Sge};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use shm::rsockets::Row;
 use shm::{CachePadded, Errno, FastLock};
 use std::time::{Duration, Instant};
 
@@ -127,6 +128,8 @@ pub struct Stream<E> {
     rmsg: *mut u32,
     sbuf: *mut u8,
     memory: *mut u8,
+    /// Where its counters are.
+    row: &'static Row,
     send: CachePadded<send::Sender>,
     recv: CachePadded<recv::Receiver>,
     progress: CachePadded<Progress>,
@@ -154,7 +157,7 @@ impl<T> Guarded<T> {
     }
 }
 
-struct Events<'a, E>(&'a E);
+struct Events<'a, E>(&'a E, &'static Row);
 
 impl<E: Endpoint> Event for Events<'_, E> {
     fn request(&self) {
@@ -162,6 +165,7 @@ impl<E: Endpoint> Event for Events<'_, E> {
     }
 
     fn wait(&self) -> Result<(), Errno> {
+        self.1.slept.add(1);
         self.0.await_event()
     }
 
@@ -209,6 +213,7 @@ impl<E: Endpoint> Stream<E> {
             rmsg: private.cast(),
             sbuf: private.wrapping_add(config.rmsgs() as usize * 4),
             memory: memory.ptr,
+            row: crate::census::unseen(),
             send: CachePadded::new(send::Sender::new(peer.data_buf)),
             recv: CachePadded::default(),
             progress: CachePadded::default(),
@@ -217,6 +222,11 @@ impl<E: Endpoint> Stream<E> {
             endpoint,
             config,
         }
+    }
+
+    /// With its counters in this row.
+    pub fn noted(self, row: &'static Row) -> Self {
+        Self { row, ..self }
     }
 
     /// Bits of [`state`], as of now: completions that wait are not processed.
@@ -255,7 +265,7 @@ impl<E: Endpoint> Stream<E> {
 
     /// Processes completions until `ready`: at once, or after a short busy wait, or asleep.
     fn complete(&self, block: bool, mut ready: impl FnMut() -> bool) -> Result<(), Errno> {
-        let event = Events(&self.endpoint);
+        let event = Events(&self.endpoint, self.row);
         let mut step = || {
             self.process();
             let ready = ready();
@@ -321,7 +331,7 @@ impl<E: Endpoint> Stream<E> {
             ready()
         };
         // A handler that interrupted a holder of the lock must not wait for it.
-        self.progress.enter(&Events(&self.endpoint), ready).unwrap_or(true)
+        self.progress.enter(&Events(&self.endpoint, self.row), ready).unwrap_or(true)
     }
 
     /// Prepares a wait in `poll`: the events that are there already, or none and then
@@ -343,7 +353,10 @@ impl<E: Endpoint> Stream<E> {
     /// Ends a wait that [`Self::poll_enter`] prepared. `has_event`: [`Self::event_fd`] was found
     /// readable.
     pub fn poll_leave(&self, has_event: bool) {
-        self.progress.leave(&Events(&self.endpoint), has_event);
+        if has_event {
+            self.row.slept.add(1);
+        }
+        self.progress.leave(&Events(&self.endpoint, self.row), has_event);
     }
 
     fn revents(&self, events: i16) -> i16 {

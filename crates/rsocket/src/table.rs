@@ -91,6 +91,9 @@ pub fn insert(fd: RawFd, socket: &'static Socket) -> Result<(), Errno> {
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(Some(before_fork), None, Some(after_fork_child));
     });
+    if OWNER.load(Ordering::Relaxed) == 0 {
+        OWNER.store(std::process::id(), Ordering::Relaxed);
+    }
     let (high, low) = (fd as usize / CHUNK, fd as usize % CHUNK);
     let place = CHUNKS.get(high).ok_or(Errno::MFILE)?;
     let mut chunk = place.load(Ordering::Acquire);
@@ -111,6 +114,28 @@ pub fn insert(fd: RawFd, socket: &'static Socket) -> Result<(), Errno> {
     let chunk = unsafe { &*chunk };
     chunk[low].store(core::ptr::from_ref(socket).cast_mut(), Ordering::Release);
     Ok(())
+}
+
+/// The process whose table this is.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// False in the child of a `vfork`.
+pub fn is_own_process() -> bool {
+    matches!(OWNER.load(Ordering::Relaxed), 0)
+        || OWNER.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// The numbers of all sockets.
+pub fn each_number(mut f: impl FnMut(RawFd)) {
+    for (high, chunk) in CHUNKS.iter().enumerate() {
+        // SAFETY: null, or never freed.
+        let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };
+        for (low, entry) in chunk.iter().enumerate() {
+            if !entry.load(Ordering::Acquire).is_null() {
+                f((high * CHUNK + low) as RawFd);
+            }
+        }
+    }
 }
 
 /// Only who gets it may take it apart.
@@ -186,6 +211,7 @@ extern "C" fn after_fork_child() {
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) as usize;
     PAST[generation % GENERATIONS].store(FORKED.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     ERA.store(0, Ordering::Relaxed);
+    OWNER.store(std::process::id(), Ordering::Relaxed);
     dibs::Device::after_fork_child(&crate::shared::DEVICE);
     crate::shared::after_fork_child();
 }

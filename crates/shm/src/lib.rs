@@ -26,6 +26,8 @@ pub mod guarded;
 pub mod letters;
 pub mod lock;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod rsockets;
 pub mod segment;
 pub mod sync;
 pub mod thread;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use connections::policy::keeps_on_tcp;
-use connections::{Connection, LATE_HINT, Mode, Table, Wakeups, other_ends, snapshot};
+use connections::{Connection, LATE_HINT, Mode, Program, Table, Wakeups, other_ends, snapshot};
 use rustix::process::getuid;
 use smc::config::IoUring;
 use smc::reason;
@@ -24,6 +24,8 @@ use crate::run::{is_go, obstacles};
 
 /// What stands for the library in programs that load none.
 const RAW: &str = "shortwire-raw";
+/// Libraries of rsockets.
+const RSOCKETS: [&str; 2] = ["libshortwire_rsocket.so", "libshortwire_rspreload.so"];
 /// Peers named in a finding.
 const MOST_NAMES: usize = 5;
 
@@ -52,12 +54,9 @@ pub fn examine(pid: u32) -> Result<Report> {
         findings.extend(process.circumstances());
         findings.extend(surroundings::findings(&process.root, &process.environment));
         findings.extend(connections(pid));
-    } else if Loaded::find("libshortwire_rsocket.so", &process.files).is_some() {
+    } else if RSOCKETS.iter().any(|name| Loaded::find(name, &process.files).is_some()) {
         findings.push(Finding::good("the library for rsockets is loaded"));
-        findings.push(Finding::note(
-            "its rsockets are in no list of connections",
-            "Ask the program itself how they go.",
-        ));
+        findings.extend(rsockets(pid));
     } else {
         findings.extend(process.not_loaded(&executable));
     }
@@ -352,6 +351,54 @@ fn connections(pid: u32) -> Vec<Finding> {
         };
         Finding::note(format!("{count} TCP: {words}{}", others(pid, &ends)), hint)
     }));
+    findings
+}
+
+/// How its rsockets go, and those of what it started.
+fn rsockets(pid: u32) -> Vec<Finding> {
+    let all = snapshot(|_| true);
+    let family = family(pid);
+    let is_its = |programs: &[Program]| programs.iter().any(|one| family.contains(&one.pid));
+    let own: Vec<&Connection> = all
+        .connections
+        .iter()
+        .filter(|one| is_its(&one.programs) && matches!(one.mode, Mode::Rsocket))
+        .collect();
+    let mut findings = Vec::new();
+    let (mut devices, mut opening) = (BTreeMap::<&str, usize>::new(), 0);
+    for stream in own.iter().filter_map(|one| one.stream.as_ref()) {
+        match stream.device {
+            "" => opening += 1,
+            device => *devices.entry(device).or_default() += 1,
+        }
+    }
+    for (device, count) in devices {
+        findings.push(Finding::good(match device {
+            "verbs" => format!("rsockets that go over RDMA: {count}"),
+            _ => format!("rsockets that go through shared memory: {count}"),
+        }));
+    }
+    if opening > 0 {
+        findings.push(Finding::note(
+            format!("rsockets that are not connected: {opening}"),
+            "The other end must use rsockets, too, and accept the connection.",
+        ));
+    }
+    let failed: u64 = all
+        .streams
+        .iter()
+        .filter(|family| is_its(&family.programs))
+        .map(|family| family.totals.failed)
+        .sum();
+    if failed > 0 {
+        findings.push(Finding::note(
+            format!("connections of rsockets that could not be made: {failed}"),
+            "Was the other end started under `shortwire run --rsocket`, on this machine and in this network namespace?",
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::good("has no connected rsockets at present"));
+    }
     findings
 }
 

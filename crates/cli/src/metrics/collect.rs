@@ -9,7 +9,9 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use connections::{Connection, Held, Mode, Program, Snapshot, Totals, snapshot};
+use connections::{
+    Connection, Held, HeldStreams, Mode, Program, Snapshot, StreamTotals, Totals, snapshot,
+};
 use serde::Serialize;
 
 use crate::ss::{Summary, mode_name};
@@ -41,6 +43,8 @@ pub struct View {
     pub pairs: Vec<Pair>,
     #[serde(skip)]
     pub programs: BTreeMap<Owner, Totals>,
+    #[serde(skip)]
+    pub streams: BTreeMap<Owner, StreamTotals>,
     /// By program, mode and reason: ends of connections.
     #[serde(skip)]
     pub ends: BTreeMap<(Owner, &'static str, &'static str), u64>,
@@ -80,6 +84,9 @@ pub struct Collector {
     families: HashMap<String, Family>,
     /// Of programs that have ended.
     ended: BTreeMap<Owner, Totals>,
+    /// The same of rsockets.
+    streams: HashMap<String, StreamFamily>,
+    streams_ended: BTreeMap<Owner, StreamTotals>,
     /// What each connection had moved, by inode.
     moved: HashMap<u64, Moved>,
     pairs: BTreeMap<(String, String), Pair>,
@@ -91,6 +98,14 @@ struct Family {
     totals: Totals,
     held: Option<(Held, usize)>,
     /// Looks that did not find it.
+    missed: u32,
+}
+
+/// Programs that share a file of rsockets.
+struct StreamFamily {
+    owner: Owner,
+    totals: StreamTotals,
+    held: Option<HeldStreams>,
     missed: u32,
 }
 
@@ -126,16 +141,21 @@ impl Collector {
 
     fn take(&mut self, snapshot: Snapshot, seconds: f64) {
         self.count_tables(&snapshot);
+        self.count_streams(&snapshot);
         self.count_pairs(&snapshot.connections, seconds);
         let mut view = View {
             summary: Summary::of(&snapshot.connections),
             hidden: snapshot.hidden,
             pairs: self.pairs.values().cloned().collect(),
             programs: self.ended.clone(),
+            streams: self.streams_ended.clone(),
             ..View::default()
         };
         for family in self.families.values() {
             view.programs.entry(family.owner.clone()).or_default().add(&family.totals);
+        }
+        for family in self.streams.values() {
+            view.streams.entry(family.owner.clone()).or_default().add(&family.totals);
         }
         for connection in &snapshot.connections {
             let owner = Owner::new(&connection.programs, connection.uid);
@@ -186,13 +206,50 @@ impl Collector {
         }
     }
 
+    fn count_streams(&mut self, snapshot: &Snapshot) {
+        let mut before = mem::take(&mut self.streams);
+        for streams in &snapshot.streams {
+            let mut totals = streams.totals.clone();
+            let room = self.streams.len() < MOST_FILES;
+            let family = match before.remove(&streams.identity) {
+                Some(known) => {
+                    totals.at_least(&known.totals);
+                    StreamFamily { totals, missed: 0, ..known }
+                }
+                None => StreamFamily {
+                    owner: self.owner(&streams.programs, streams.uid),
+                    totals,
+                    held: streams.hold().filter(|_| room),
+                    missed: 0,
+                },
+            };
+            self.streams.insert(streams.identity.clone(), family);
+        }
+        for (identity, mut family) in before {
+            if let Some(mut last) = family.held.as_ref().and_then(HeldStreams::totals) {
+                last.at_least(&family.totals);
+                family.totals = last;
+            }
+            family.missed += 1;
+            if family.missed < ENDED {
+                self.streams.insert(identity, family);
+            } else {
+                self.streams_ended.entry(family.owner).or_default().add(&family.totals);
+            }
+        }
+    }
+
     /// Whose a table is. Programs can give themselves any number of names: beyond so many owners all new
     /// ones are one.
     fn owner(&self, programs: &[Program], uid: u32) -> Owner {
         let owner = Owner::new(programs, uid);
         let is_known = self.ended.contains_key(&owner)
-            || self.families.values().any(|family| family.owner == owner);
-        match is_known || self.ended.len() + self.families.len() < MOST_OWNERS {
+            || self.streams_ended.contains_key(&owner)
+            || self.families.values().any(|family| family.owner == owner)
+            || self.streams.values().any(|family| family.owner == owner);
+        let known = self.ended.len() + self.families.len();
+        let known = known + self.streams_ended.len() + self.streams.len();
+        match is_known || known < MOST_OWNERS {
             true => owner,
             false => Owner { program: OTHERS.into(), uid: OTHERS.into() },
         }
@@ -280,7 +337,8 @@ mod tests {
     }
 
     fn look(collector: &mut Collector, connections: Vec<Connection>) -> Arc<View> {
-        collector.take(Snapshot { connections, tables: Vec::new(), hidden: 0 }, 2.0);
+        let (tables, streams) = (Vec::new(), Vec::new());
+        collector.take(Snapshot { connections, tables, streams, hidden: 0 }, 2.0);
         collector.view()
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use connections::Totals;
+use connections::{StreamTotals, Totals};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
@@ -32,6 +32,10 @@ type Single = (&'static str, &'static str, fn(&Totals) -> u64);
 /// The same in both directions.
 type Double = (&'static str, &'static str, fn(&Totals) -> [u64; 2]);
 
+/// Both of rsockets.
+type StreamSingle = (&'static str, &'static str, fn(&StreamTotals) -> u64);
+type StreamDouble = (&'static str, &'static str, fn(&StreamTotals) -> [u64; 2]);
+
 const SINGLES: [Single; 6] = [
     ("link_groups", "Link groups made", |t| t.link_groups),
     ("handshake_errors", "Handshakes that broke off", |t| t.handshake_errors),
@@ -52,6 +56,7 @@ impl Collector for Source {
         let view = &*self.0;
         now(&mut encoder, view)?;
         programs(&mut encoder, view)?;
+        streams(&mut encoder, view)?;
         pairs(&mut encoder, &view.pairs)
     }
 }
@@ -113,6 +118,33 @@ fn programs(encoder: &mut DescriptorEncoder, view: &View) -> fmt::Result {
     counter(encoder, "fallbacks", "Connections that stayed TCP, or went back to it", fallbacks)
 }
 
+fn streams(encoder: &mut DescriptorEncoder, view: &View) -> fmt::Result {
+    let singles: [StreamSingle; 4] = [
+        ("rsocket_streams", "Connections of rsockets that were made", |t| t.streams),
+        ("rsocket_failures", "Connections of rsockets that could not be made", |t| t.failed),
+        ("rsocket_doorbells", "Doorbells that rsockets sent", |t| t.doorbells),
+        ("rsocket_sleeps", "Sleeps of rsockets that a doorbell ended", |t| t.slept),
+    ];
+    for (name, help, value) in singles {
+        let values = view.streams.iter().map(|(o, totals)| (labels(o, &[]), value(totals)));
+        counter(encoder, name, help, values)?;
+    }
+    let doubles: [StreamDouble; 2] = [
+        ("rsocket_bytes", "Payload bytes of rsockets", |t| [t.rx_bytes, t.tx_bytes]),
+        ("rsocket_calls", "Calls that moved them", |t| [t.rx_calls, t.tx_calls]),
+    ];
+    for (name, help, value) in doubles {
+        let values = view.streams.iter().flat_map(|(owner, totals)| {
+            ["rx", "tx"]
+                .into_iter()
+                .zip(value(totals))
+                .map(|(direction, value)| (labels(owner, &[("direction", direction)]), value))
+        });
+        counter(encoder, name, help, values)?;
+    }
+    Ok(())
+}
+
 fn pairs(encoder: &mut DescriptorEncoder, pairs: &[Pair]) -> fmt::Result {
     let values = pairs.iter().flat_map(|pair| {
         [("memory", pair.memory), ("tcp", pair.tcp)].map(|(path, bytes)| {
@@ -141,6 +173,8 @@ mod tests {
         view.programs.insert(owner("re\"dis\\"), totals);
         view.ends.insert((owner("nginx"), "TCP", "NOT_YET"), 2);
         view.listeners.insert(owner("nginx"), 1);
+        let streams = StreamTotals { tx_bytes: 99, ..StreamTotals::default() };
+        view.streams.insert(owner("rstream"), streams);
         view.pairs.push(Pair { from: "a".into(), to: "b".into(), memory: 5, ..Pair::default() });
         Arc::new(view)
     }
@@ -152,6 +186,7 @@ mod tests {
             "shortwire_connections{program=\"nginx\",uid=\"33\",mode=\"TCP\",reason=\"NOT_YET\"} 2.0",
             "shortwire_pair_bytes_total{from=\"a\",to=\"b\",path=\"memory\"} 5",
             "# TYPE shortwire_memory_bytes counter",
+            "shortwire_rsocket_bytes_total{program=\"rstream\",uid=\"33\",direction=\"tx\"} 99",
             "# EOF",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");

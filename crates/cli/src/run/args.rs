@@ -28,6 +28,7 @@ Each option has an environment variable that the library reads, so a setting can
                                               nothing
   shortwire run --rsocket -- rstream          a program for rsockets, without
                                               RDMA hardware
+  shortwire run --rsocket -- iperf3 -s        TCP sockets over rsockets
 
 Exit status: that of PROG; 125 if shortwire itself failed, 126 if PROG cannot be executed, 127 if it is not found.
 
@@ -197,13 +198,21 @@ pub struct Run {
         long_help = "A line for a connection that stays TCP, goes back to it or is reset, with the reason: appended to a file, or sent to the journal (`journalctl -t shortwire`). No more than one line a minute has the same reason; the next says how many it stands for. Short connections (NOT_YET) are not told of."
     )]
     pub log: Option<String>,
-    /// Load the rsockets library, for a program that is linked to librdmacm
-    #[arg(long)]
+    /// Carry PROG's streams over rsockets (`--rsocket=sockets`, `--rsocket=api`)
     #[arg(
-        long_help = "Load the rsockets library (libshortwire_rsocket.so) in place of the one for TCP: PROG's calls of rsocket, rconnect, ... then \
-go through shared memory, without an RDMA device. Both ends must run so. Of the other options, only --prefer has an effect on it."
+        long,
+        value_name = "WHAT",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "auto"
     )]
-    pub rsocket: bool,
+    #[arg(
+        long_help = "Load an rsockets library in place of the one for TCP. Without an RDMA device streams go through shared memory. A program that is linked \
+to librdmacm gets the functions of rsockets (`api`: rsocket, rconnect, ...); for any other its TCP sockets become rsockets where both ends run so, \
+and stay TCP where they do not (`sockets`, doc/rsocket.md). Of the other options, only --prefer has an effect."
+    )]
+    pub rsocket: Option<Rsocket>,
     /// Print no warnings
     #[arg(short, long, env = "SHORTWIRE_QUIET", hide_env_values = true, value_parser = parse_switch)]
     pub quiet: bool,
@@ -249,6 +258,16 @@ pub enum IoUring {
     Stay,
     /// A refusal, so that programs which can do without use ordinary calls
     Deny,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rsocket {
+    /// What the program is linked to tells
+    Auto,
+    /// TCP sockets of any program
+    Sockets,
+    /// The functions of librdmacm's rsockets
+    Api,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -10,7 +10,7 @@ use super::settings;
 /// Sentences for a person, with what to do. `variables` is what the program will be given.
 pub fn doubts(args: &Run, variables: &[(&'static str, String)]) -> Vec<String> {
     let mut doubts = Vec::new();
-    if args.rsocket {
+    if args.rsocket.is_some() {
         let idle: Vec<String> = settings::variables(args)
             .iter()
             .filter(|(name, _)| !["SHORTWIRE_PREFER", "SHORTWIRE_QUIET"].contains(name))

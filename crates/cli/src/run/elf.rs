@@ -6,11 +6,18 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
 const ET_DYN: u16 = 3;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_NOTE: u32 = 4;
 const MOST_HEADERS: u16 = 1024;
 const LONGEST_INTERPRETER: u64 = 4096;
 const LONGEST_NOTE: u64 = 64 << 10;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+/// Bytes of the dynamic section, and of a library's name.
+const MOST_DYNAMIC: u64 = 64 << 10;
+const LONGEST_NAME: usize = 256;
 
 #[cfg(target_arch = "x86_64")]
 const NATIVE_MACHINE: u16 = 62;
@@ -28,6 +35,8 @@ pub struct Elf {
     pub interpreter: Option<String>,
     /// Carries the note that the Go linker leaves.
     pub is_go: bool,
+    /// Libraries that it is linked to (DT_NEEDED).
+    pub needs: Vec<String>,
 }
 
 impl Elf {
@@ -56,7 +65,9 @@ pub fn read(file: &File) -> io::Result<Option<Elf>> {
         is_shared: layout.number(&head[16..18]) as u16 == ET_DYN,
         interpreter: None,
         is_go: false,
+        needs: Vec::new(),
     };
+    let (mut loads, mut dynamic) = (Vec::new(), None);
     let (table, size_at) = if layout.is_64_bit { (32..40, 54) } else { (28..32, 42) };
     let table = layout.number(&head[table]);
     let entry_size = layout.number(&head[size_at..size_at + 2]) as u16;
@@ -73,6 +84,11 @@ pub fn read(file: &File) -> io::Result<Option<Elf>> {
         file.read_exact_at(entry, at)?;
         let (offset, size) = layout.segment(entry);
         match layout.number(&entry[..4]) as u32 {
+            PT_LOAD if layout.is_64_bit => {
+                let address = layout.number(&entry[16..24]);
+                loads.push((address, offset, size));
+            }
+            PT_DYNAMIC if layout.is_64_bit => dynamic = Some((offset, size)),
             PT_INTERP => elf.interpreter = Some(interpreter(file, offset, size)?),
             PT_NOTE if size <= LONGEST_NOTE => {
                 elf.is_go |= has_go_note(&bytes(file, offset, size)?, layout)
@@ -80,7 +96,43 @@ pub fn read(file: &File) -> io::Result<Option<Elf>> {
             _ => {}
         }
     }
+    if let Some((offset, size)) = dynamic {
+        elf.needs = needs(file, layout, &loads, offset, size);
+    }
     Ok(Some(elf))
+}
+
+/// Names of libraries, as far as they can be read: what is damaged here is for the loader to say.
+fn needs(
+    file: &File,
+    layout: Layout,
+    loads: &[(u64, u64, u64)],
+    offset: u64,
+    size: u64,
+) -> Vec<String> {
+    let Ok(table) = bytes(file, offset, size.min(MOST_DYNAMIC)) else { return Vec::new() };
+    let entries: Vec<(u64, u64)> = table
+        .chunks_exact(16)
+        .map(|entry| (layout.number(&entry[..8]), layout.number(&entry[8..])))
+        .take_while(|&(tag, _)| tag != 0)
+        .collect();
+    let strings = entries.iter().find(|&&(tag, _)| tag == DT_STRTAB).and_then(|&(_, address)| {
+        let holds = |&&(start, _, size): &&(u64, u64, u64)| {
+            address.checked_sub(start).is_some_and(|within| within < size)
+        };
+        let &(start, at, _) = loads.iter().find(holds)?;
+        at.checked_add(address - start)
+    });
+    let Some(strings) = strings else { return Vec::new() };
+    let names = entries.iter().filter(|&&(tag, _)| tag == DT_NEEDED);
+    names
+        .filter_map(|&(_, name)| {
+            let mut text = [0u8; LONGEST_NAME];
+            let n = file.read_at(&mut text, strings.checked_add(name)?).ok()?;
+            let end = text[..n].iter().position(|&byte| byte == 0)?;
+            Some(String::from_utf8_lossy(&text[..end]).into_owned())
+        })
+        .collect()
 }
 
 fn interpreter(file: &File, offset: u64, size: u64) -> io::Result<String> {

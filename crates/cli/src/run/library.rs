@@ -21,8 +21,12 @@ pub const SOCKETS: Name = Name { file: "libshortwire.so", variable: "SHORTWIRE_L
 pub const RSOCKET: Name =
     Name { file: "libshortwire_rsocket.so", variable: "SHORTWIRE_RSOCKET_LIB" };
 
-/// The variables of both.
-pub const VARIABLES: [&str; 2] = [SOCKETS.variable, RSOCKET.variable];
+/// Makes TCP sockets rsockets.
+pub const RSPRELOAD: Name =
+    Name { file: "libshortwire_rspreload.so", variable: "SHORTWIRE_RSPRELOAD_LIB" };
+
+/// The variables of all.
+pub const VARIABLES: [&str; 3] = [SOCKETS.variable, RSOCKET.variable, RSPRELOAD.variable];
 
 pub struct Library {
     pub path: PathBuf,

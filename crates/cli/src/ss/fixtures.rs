@@ -17,6 +17,7 @@ pub fn connection(state: &'static str, mode: Mode) -> Connection {
         mode,
         tcp: None,
         detail: None,
+        stream: None,
     }
 }
 

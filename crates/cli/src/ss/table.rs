@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use connections::{Connection, Detail, LATE_HINT, Mode, Program, Wakeups};
+use connections::{Connection, Detail, LATE_HINT, Mode, Program, Stream, Wakeups};
 use terminal::screen::wrapped;
 use terminal::units::bytes;
 
@@ -57,7 +57,11 @@ pub fn text(connections: &[Connection], args: &Ss, width: Option<usize>) -> Stri
         }
         let detail = connection.detail.as_ref();
         if args.details {
-            row.extend(detail.map_or_else(|| vec![String::new(); DETAIL_HEADER.len()], details));
+            row.extend(match (detail, &connection.stream) {
+                (Some(detail), _) => details(detail),
+                (None, Some(stream)) if !stream.device.is_empty() => stream_details(stream),
+                _ => vec![String::new(); DETAIL_HEADER.len()],
+            });
         }
         if args.smcd {
             row.extend(detail.map(identities).unwrap_or_default());
@@ -95,13 +99,17 @@ const EXTENDED_HEADER: [(&str, Column); 6] = [
 
 fn extended(connection: &Connection) -> Vec<String> {
     let detail = connection.detail.as_ref();
+    let stream = connection.stream.as_ref().filter(|stream| !stream.device.is_empty());
     let amounts = |rx, tx| format!("{}/{}", bytes(rx), bytes(tx));
+    let device = detail.map(|detail| detail.device).or(stream.map(|stream| stream.device));
+    let memory = detail.map(|detail| amounts(detail.rx_bytes, detail.tx_bytes));
+    let memory = memory.or(stream.map(|stream| amounts(stream.rx_bytes, stream.tx_bytes)));
     vec![
         connection.uid.to_string(),
         connection.inode.to_string(),
         programs(&connection.peer_programs),
-        detail.map_or("-", |detail| detail.device).into(),
-        detail.map_or_else(|| "-".into(), |detail| amounts(detail.rx_bytes, detail.tx_bytes)),
+        device.unwrap_or("-").into(),
+        memory.unwrap_or_else(|| "-".into()),
         connection.tcp.map_or_else(|| "-".into(), |tcp| amounts(tcp.rx, tcp.tx)),
     ]
 }
@@ -152,6 +160,24 @@ fn details(detail: &Detail) -> Vec<String> {
         format!("{}/{}", detail.rx_bytes, detail.tx_bytes),
         format!("{}/{}", detail.wakeups.late, detail.wakeups.all),
     ]
+}
+
+/// What an rsocket has of the same; its protocol has no tokens, groups and cursors.
+fn stream_details(stream: &Stream) -> Vec<String> {
+    let mut cells = vec!["-".to_string(); DETAIL_HEADER.len()];
+    let known = [
+        ("Device", stream.device.into()),
+        ("Peer-Pid", stream.peer_pid.to_string()),
+        ("Rcvbuf", format!("{:08x}", stream.rcvbuf)),
+        ("rx/tx-Bytes", format!("{}/{}", stream.rx_bytes, stream.tx_bytes)),
+        ("Late/Wakeups", format!("-/{}", stream.slept)),
+    ];
+    for (name, cell) in known {
+        if let Some(at) = DETAIL_HEADER.iter().position(|column| *column == name) {
+            cells[at] = cell;
+        }
+    }
+    cells
 }
 
 /// The last columns of smcss -D; the link group's number as `shortwire linkgroups` and messages
@@ -320,6 +346,17 @@ mod tests {
         one.tcp = Some(connections::Carried { rx: 800, tx: 64 << 10 });
         let text = text(&[one], &args(&["-e"]), None);
         for part in ["Peer program", "77/wrk", "4711", "33", "800/64.0K"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn rsockets_say_what_carries_them() {
+        let mut one = connection("ACTIVE", Mode::Rsocket);
+        let stream = Stream { device: "verbs", rx_bytes: 700, peer_pid: 4242, ..Stream::default() };
+        one.stream = Some(stream);
+        let text = text(&[one], &args(&["-e", "-d"]), None);
+        for part in ["RSOCKET", "verbs", "700/0", "4242"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
     }

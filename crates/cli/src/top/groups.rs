@@ -162,7 +162,7 @@ fn row(name: String, other: String, here: &[&Step], there: &[&Step], seconds: f6
         doorbells_per_message: per(all.doorbells, all.tx_calls),
         woken_per_message: woken,
         waits: match woken {
-            _ if counted.smcd == 0 => "-",
+            _ if counted.smcd + counted.rsocket == 0 => "-",
             None => "idle",
             Some(share) if share < 0.05 => "spins",
             Some(share) if share < 0.5 => "mixed",

@@ -18,7 +18,7 @@ pub struct Look {
 /// What an end of a connection has moved, in all or between two looks.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Moved {
-    /// Payload bytes through memory.
+    /// Payload bytes through memory; of an rsocket over RDMA, those too.
     pub memory_rx: u64,
     pub memory_tx: u64,
     /// Bytes that the kernel has carried.
@@ -89,6 +89,14 @@ impl Moved {
             moved.tx_calls = detail.tx_calls;
             moved.doorbells = detail.doorbells;
             moved.woken = detail.wakeups.all;
+        }
+        if let Some(stream) = &end.stream {
+            moved.memory_rx = stream.rx_bytes;
+            moved.memory_tx = stream.tx_bytes;
+            moved.rx_calls = stream.rx_calls;
+            moved.tx_calls = stream.tx_calls;
+            moved.doorbells = stream.doorbells;
+            moved.woken = stream.slept;
         }
         moved
     }
@@ -188,6 +196,15 @@ pub mod tests {
         assert_eq!(first.since(&second).steps[0].moved, Moved::default(), "nothing runs backwards");
         let empty = Look { ends: Vec::new(), ..look(begin, 0) };
         assert_eq!(second.since(&empty).steps[0].moved, Moved::default(), "new ones have no rate");
+    }
+
+    #[test]
+    fn an_rsocket_moves_what_it_says() {
+        let mut one = connection("ACTIVE", Mode::Rsocket);
+        one.stream =
+            Some(connections::Stream { rx_bytes: 7, tx_calls: 3, slept: 2, ..Default::default() });
+        let moved = Moved::of(&one);
+        assert_eq!((moved.memory_rx, moved.tx_calls, moved.woken), (7, 3, 2));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::shared::QueuePair;
 use crate::verbs::VerbsEndpoint;
 use rustix::fd::RawFd;
 use shm::Errno;
+use shm::rsockets::Row;
 
 #[expect(clippy::large_enum_variant, reason = "lives in memory that has room for either")]
 pub enum Any {
@@ -23,6 +24,25 @@ macro_rules! each {
 }
 
 impl Any {
+    pub fn is_verbs(&self) -> bool {
+        matches!(self, Self::Verbs(_))
+    }
+
+    /// The process at the other end, 0 where that is elsewhere.
+    pub fn peer_pid(&self) -> i32 {
+        match self {
+            Self::Shared(end) => end.peer_pid(),
+            Self::Verbs(_) => 0,
+        }
+    }
+
+    /// Where its doorbells are counted.
+    pub fn note(&self, row: &'static Row) {
+        if let Self::Shared(end) = self {
+            end.note(row);
+        }
+    }
+
     /// Lets go of what belongs to this process; nobody may be inside.
     pub fn close(&self, last: bool) {
         match self {

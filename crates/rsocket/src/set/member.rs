@@ -5,7 +5,7 @@ use super::Set;
 use crate::provider::Any;
 use crate::socket::{Phase, Socket, last_error};
 use crate::stream::{News, Stream};
-use crate::{poll, table};
+use crate::{kernel, poll, table};
 use rustix::fd::{AsRawFd, RawFd};
 use shm::Errno;
 
@@ -72,6 +72,14 @@ impl Member {
             self.tell(set, libc::EPOLL_CTL_ADD, fd)?;
         }
         Ok(true)
+    }
+
+    /// It has become an rsocket.
+    pub fn take_over(&mut self, set: &Set, fd: RawFd, socket: &'static Socket) {
+        if !self.is_rsocket() {
+            let _ = control(&set.inner, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            *self = Self::new(Some(socket), self.events, self.data);
+        }
     }
 
     /// Tells the kernel what is asked of a descriptor that it watches.
@@ -175,7 +183,7 @@ fn control(
 ) -> Result<(), Errno> {
     let mut event = libc::epoll_event { events, u64: data };
     // SAFETY: an event of our own.
-    match unsafe { libc::epoll_ctl(set.as_raw_fd(), operation, fd, &raw mut event) } {
+    match unsafe { kernel::epoll_ctl(set.as_raw_fd(), operation, fd, &raw mut event) } {
         0 => Ok(()),
         _ => Err(last_error()),
     }

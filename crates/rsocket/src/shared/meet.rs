@@ -19,7 +19,8 @@
 
 mod bytes;
 
-use bytes::{Reader, Writer, borrow, close, park, receive_whole, send_whole};
+pub(crate) use bytes::park;
+use bytes::{Reader, Writer, borrow, close, receive_whole, send_whole};
 
 use super::exposed::pid;
 use super::{DEVICE, Layout, MEMORY_KEY, QueuePair};
@@ -29,7 +30,7 @@ use crate::wire::{ConnData, ConnError};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use dibs::{Device, Dmb, Gid};
-use rustix::event::Timespec;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
@@ -295,6 +296,21 @@ impl Answer {
     /// Closes this process's descriptor; another that has it by fork goes on.
     pub fn leave(&self) {
         close(self.unix);
+    }
+}
+
+/// Whether the first bytes of a connection that was just accepted are a request. Who has connected
+/// and said nothing is no rsocket: the kernel holds back a connection until it has bytes, or for a
+/// second.
+pub fn has_request(tcp: BorrowedFd<'_>) -> bool {
+    const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    let mut fds = [PollFd::new(&tcp, PollFlags::IN)];
+    let _ = rustix::event::poll(&mut fds, Some(&MOMENT));
+    let mut bytes = [0; MAGIC.len()];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    match rustix::net::recv(tcp, &mut bytes[..], flags) {
+        Ok((_, n)) => n == MAGIC.len() && bytes == MAGIC,
+        Err(_) => false,
     }
 }
 

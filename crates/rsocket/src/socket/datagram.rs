@@ -7,6 +7,7 @@
 
 use super::Socket;
 use super::lifecycle::last_error;
+use crate::kernel;
 use shm::Errno;
 
 /// A datagram over a UD queue pair is one packet.
@@ -35,7 +36,7 @@ pub unsafe fn send(
     }
     // SAFETY: by the contract; a message that is too long, or no address, is the kernel's to
     // refuse.
-    let n = unsafe { libc::sendmsg(socket.raw(), &message, flags | libc::MSG_NOSIGNAL) };
+    let n = unsafe { kernel::sendmsg(socket.raw(), &message, flags | libc::MSG_NOSIGNAL) };
     usize::try_from(n).map_err(|_| last_error())
 }
 
@@ -59,7 +60,7 @@ pub unsafe fn recv(
         (message.msg_name, message.msg_namelen) = (addr.cast(), unsafe { len.read() });
     }
     // SAFETY: by the contract.
-    let n = unsafe { libc::recvmsg(socket.raw(), &mut message, flags) };
+    let n = unsafe { kernel::recvmsg(socket.raw(), &mut message, flags) };
     if n >= 0 && named {
         // SAFETY: by the contract.
         unsafe { len.write(message.msg_namelen) };

@@ -3,11 +3,11 @@
 
 use super::{Meeting, Phase, Socket, verbs};
 use crate::config::Provider;
-use crate::shared::meet::Answer;
+use crate::shared::meet::{self, Answer};
 use crate::stream::How;
-use crate::{census, config, table};
+use crate::{census, config, kernel, table};
 use core::sync::atomic::Ordering;
-use rustix::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use shm::Errno;
 use std::time::Duration;
 
@@ -62,9 +62,13 @@ pub fn open(domain: i32, kind: i32, protocol: i32) -> Result<RawFd, Errno> {
         }
     }
     // SAFETY: makes a new descriptor.
-    let fd = check(unsafe { libc::socket(domain, kind, protocol) })?;
+    let fd = check(unsafe { kernel::socket(domain, kind, protocol) })?;
     let phase = if kind == libc::SOCK_STREAM { Phase::Idle } else { Phase::Datagram };
-    adopt(fd, domain, phase).map(|socket| socket.raw())
+    let socket = adopt(fd, domain, phase)?;
+    if phase == Phase::Idle {
+        socket.show(census::enter(Some(socket.kernel())));
+    }
+    Ok(fd)
 }
 
 /// Makes a kernel socket an rsocket; closes it if that fails.
@@ -73,10 +77,19 @@ pub(super) fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Soc
     let guard = unsafe { OwnedFd::from_raw_fd(fd) };
     let socket = Socket::create(fd, domain, phase)?;
     table::insert(fd, socket)?;
-    if phase == Phase::Idle {
-        census::enter(guard.as_fd());
-    }
     let _ = guard.into_raw_fd();
+    Ok(socket)
+}
+
+/// Makes a TCP socket of the application's an rsocket that is not connected. It stays what it was if
+/// that fails.
+pub fn take_over(fd: RawFd, domain: i32) -> Result<&'static Socket, Errno> {
+    let socket = Socket::create(fd, domain, Phase::Idle)?;
+    // SAFETY: no pointers.
+    let flags = check(unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) })?;
+    socket.status_flags.store(flags & !libc::O_ACCMODE | libc::O_RDWR, Ordering::Relaxed);
+    table::insert(fd, socket)?;
+    socket.show(census::enter(Some(socket.kernel())));
     Ok(socket)
 }
 
@@ -92,7 +105,7 @@ pub unsafe fn bind(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Result<(
         return unsafe { verbs::bind(socket, addr, len) };
     }
     // SAFETY: by the contract.
-    check(unsafe { libc::bind(fd, addr, len) }).map(drop)
+    check(unsafe { kernel::bind(fd, addr, len) }).map(drop)
 }
 
 pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
@@ -111,10 +124,10 @@ pub fn listen(fd: RawFd, backlog: i32) -> Result<(), Errno> {
     let option = libc::TCP_DEFER_ACCEPT;
     // SAFETY: the option is an int.
     check(unsafe {
-        libc::setsockopt(fd, libc::IPPROTO_TCP, option, value.cast(), size_of::<i32>() as u32)
+        kernel::setsockopt(fd, libc::IPPROTO_TCP, option, value.cast(), size_of::<i32>() as u32)
     })?;
     // SAFETY: no pointers.
-    check(unsafe { libc::listen(fd, backlog) })?;
+    check(unsafe { kernel::listen(fd, backlog) })?;
     socket.set_phase(Phase::Listening);
     Ok(())
 }
@@ -147,10 +160,45 @@ pub unsafe fn accept(fd: RawFd, addr: *mut libc::sockaddr, len: *mut u32) -> Res
             unsafe { len.write(room) };
         }
         // SAFETY: as above.
-        let fd = check(unsafe { libc::accept4(fd, addr, len, libc::SOCK_CLOEXEC) })?;
+        let fd = check(unsafe { kernel::accept4(fd, addr, len, libc::SOCK_CLOEXEC) })?;
         match take_in(listener, fd) {
             Ok(fd) => return Ok(fd),
             // Out of our means, which is for the application to know; else not one of us: the next.
+            Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => return Err(e),
+            Err(_) => {}
+        }
+    }
+}
+
+/// The next connection, of our protocol or plain TCP, and whether it is ours.
+///
+/// # Safety
+/// As `accept`.
+pub unsafe fn accept_either(
+    fd: RawFd,
+    addr: *mut libc::sockaddr,
+    len: *mut u32,
+) -> Result<(RawFd, bool), Errno> {
+    let listener = table::get(fd)?;
+    if listener.phase() != Phase::Listening {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: by the contract, here and below.
+    let room = if len.is_null() { 0 } else { unsafe { len.read() } };
+    loop {
+        if !len.is_null() {
+            // SAFETY: as above.
+            unsafe { len.write(room) };
+        }
+        // SAFETY: as above.
+        let fd = check(unsafe { kernel::accept4(fd, addr, len, libc::SOCK_CLOEXEC) })?;
+        // SAFETY: new, and nobody else's.
+        if !meet::has_request(unsafe { BorrowedFd::borrow_raw(fd) }) {
+            return Ok((fd, false));
+        }
+        match take_in(listener, fd) {
+            Ok(fd) => return Ok((fd, true)),
+            // As above.
             Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => return Err(e),
             Err(_) => {}
         }
@@ -173,7 +221,7 @@ fn take_in(listener: &Socket, fd: RawFd) -> Result<RawFd, Errno> {
         socket.give_up(e);
         return Err(e);
     }
-    census::enter(guard.as_fd());
+    socket.show(census::enter(Some(guard.as_fd())));
     Ok(guard.into_raw_fd())
 }
 
@@ -183,7 +231,7 @@ pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Resul
     let socket = table::get(fd)?;
     match socket.phase() {
         // SAFETY: by the contract.
-        Phase::Datagram => return check(unsafe { libc::connect(fd, addr, len) }).map(drop),
+        Phase::Datagram => return check(unsafe { kernel::connect(fd, addr, len) }).map(drop),
         Phase::Idle => {}
         Phase::Streaming => return Err(Errno::ISCONN),
         Phase::Connecting | Phase::Requested | Phase::Accepting => {
@@ -206,7 +254,7 @@ pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Resul
         } else {
             // SAFETY: by the contract. The kernel's socket is nonblocking if the application wants
             // it so.
-            match check(unsafe { libc::connect(fd, addr, len) }) {
+            match check(unsafe { kernel::connect(fd, addr, len) }) {
                 // Interrupted, it goes on by itself, as POSIX has it.
                 Ok(_) | Err(Errno::INPROGRESS) => socket.set_phase(Phase::Connecting),
                 Err(Errno::INTR) => {
@@ -238,7 +286,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
     match socket.phase() {
         Phase::Streaming => socket.streaming().map_or(Ok(()), |stream| stream.shutdown(how)),
         // SAFETY: no pointers.
-        Phase::Datagram => check(unsafe { libc::shutdown(fd, how as i32) }).map(drop),
+        Phase::Datagram => check(unsafe { kernel::shutdown(fd, how as i32) }).map(drop),
         _ => Err(Errno::NOTCONN),
     }
 }
@@ -265,10 +313,16 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         socket.set_phase(Phase::Closed);
         verbs::close(socket);
         socket.release_private();
-        census::leave(socket.kernel());
+        census::leave(socket.row());
+    }
+    let beacon = socket.beacon.load(Ordering::Relaxed);
+    if beacon >= 0 {
+        // SAFETY: ours; each process that has the listener has a descriptor of it, and closes it
+        // once.
+        unsafe { kernel::close(beacon) };
     }
     // SAFETY: the kernel's socket under our number, which the application gives up.
-    unsafe { libc::close(fd) };
+    unsafe { kernel::close(fd) };
     if last {
         table::release(socket);
     }

@@ -4,6 +4,7 @@
 use super::lifecycle::last_error;
 use super::{Phase, Socket};
 use crate::config::{BUFFER_MAX, BUFFER_MIN, QUEUE_MAX, QUEUE_MIN};
+use crate::kernel;
 use crate::wire;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shm::Errno;
@@ -123,7 +124,7 @@ impl Socket {
         }
         // SAFETY: `value` is readable for its length.
         match unsafe {
-            libc::setsockopt(self.raw(), level, name, value.as_ptr().cast(), value.len() as u32)
+            kernel::setsockopt(self.raw(), level, name, value.as_ptr().cast(), value.len() as u32)
         } {
             0 => Ok(()),
             _ => Err(last_error()),
@@ -199,7 +200,7 @@ impl Socket {
         let mut len = out.len() as u32;
         // SAFETY: `out` is writable for its length.
         match unsafe {
-            libc::getsockopt(self.raw(), level, name, out.as_mut_ptr().cast(), &mut len)
+            kernel::getsockopt(self.raw(), level, name, out.as_mut_ptr().cast(), &mut len)
         } {
             0 => Ok(len as usize),
             _ => Err(last_error()),
@@ -213,7 +214,7 @@ impl Socket {
                 let flags = argument as i32;
                 // The kernel's socket follows: accept and connect wait in the kernel.
                 // SAFETY: no pointers.
-                if unsafe { libc::fcntl(self.raw(), libc::F_SETFL, flags) } < 0 {
+                if unsafe { kernel::fcntl(self.raw(), libc::F_SETFL, flags.into()) } < 0 {
                     return Err(last_error());
                 }
                 self.status_flags.store(flags & !libc::O_ACCMODE | libc::O_RDWR, Ordering::Relaxed);
@@ -221,7 +222,7 @@ impl Socket {
             }
             libc::F_GETFD | libc::F_SETFD => {
                 // SAFETY: no pointers.
-                match unsafe { libc::fcntl(self.raw(), command, argument) } {
+                match unsafe { kernel::fcntl(self.raw(), command, argument) } {
                     -1 => Err(last_error()),
                     n => Ok(n),
                 }

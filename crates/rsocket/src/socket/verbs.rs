@@ -5,6 +5,7 @@
 use super::lifecycle::adopt;
 use super::{Phase, Socket};
 use crate::verbs::connect::Connector;
+use crate::{census, kernel};
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering;
 use rustix::event::{PollFd, PollFlags};
@@ -21,6 +22,7 @@ fn place(mut connector: Connector, domain: i32, phase: Phase) -> Result<&'static
         Ok(socket) => {
             // SYNC: connector. Behind its making; nobody has the number yet.
             socket.connector.store(Box::into_raw(Box::new(connector)), Ordering::Release);
+            socket.show(census::enter(None));
             Ok(socket)
         }
         Err(e) => {
@@ -59,7 +61,10 @@ pub unsafe fn bind(socket: &Socket, addr: *const libc::sockaddr, len: u32) -> Re
 pub fn listen(socket: &Socket, backlog: i32) -> Result<(), Errno> {
     let _held = socket.setup.lock().map_err(|_| Errno::AGAIN)?;
     // SAFETY: under `setup`.
-    unsafe { socket.connector() }.ok_or(Errno::BADF)?.listen(backlog)?;
+    let connector = unsafe { socket.connector() }.ok_or(Errno::BADF)?;
+    connector.listen(backlog)?;
+    socket.row().listens.store(1, Ordering::Relaxed);
+    census::name(socket.row(), &[connector.address(false), connector.address(true)]);
     socket.set_phase(Phase::Listening);
     Ok(())
 }
@@ -133,13 +138,14 @@ impl Socket {
         len: *mut u32,
     ) -> Result<(), Errno> {
         if !self.is_verbs() {
-            let get = if peer { libc::getpeername } else { libc::getsockname };
             // SAFETY: by the contract.
-            return if unsafe { get(self.raw(), addr, len) } == 0 {
-                Ok(())
-            } else {
-                Err(super::last_error())
+            let done = match peer {
+                // SAFETY: by the contract.
+                true => unsafe { kernel::getpeername(self.raw(), addr, len) },
+                // SAFETY: by the contract.
+                false => unsafe { kernel::getsockname(self.raw(), addr, len) },
             };
+            return if done == 0 { Ok(()) } else { Err(super::last_error()) };
         }
         let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
         // SAFETY: under `setup`.

@@ -160,7 +160,10 @@ impl<E: Endpoint> Stream<E> {
         }
         match (len - source.left, result) {
             (0, Err(e)) => Err(e),
-            (n, _) => Ok(n),
+            (n, _) => {
+                self.row.tx.count(n);
+                Ok(n)
+            }
         }
     }
 

@@ -238,6 +238,7 @@ impl<E: Endpoint> Stream<E> {
         // SYNC: consumed. After the copy: from here on the peer may be allowed to write there
         // again.
         self.recv.consumed.store(consumed + n as u64, Ordering::Release);
+        self.row.rx.count(n);
         // SYNC: rmsg.
         self.recv.head.store(head, Ordering::Release);
         if self.grant_due() {

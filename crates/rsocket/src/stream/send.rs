@@ -127,6 +127,7 @@ impl<E: Endpoint> Stream<E> {
         inner.addr = inner.addr.wrapping_add(len as u64);
         self.send.left.store(left - len as u32, Ordering::Relaxed);
         self.spend_credit();
+        self.row.tx.count(len);
         Some(len)
     }
 
@@ -139,7 +140,10 @@ impl<E: Endpoint> Stream<E> {
         let result = self.send_iomaps(block).and_then(|()| self.send_all(&mut source, block));
         match (total - source.left, result) {
             (0, Err(e)) => Err(e),
-            (n, _) => Ok(n),
+            (n, _) => {
+                self.row.tx.count(n);
+                Ok(n)
+            }
         }
     }
 

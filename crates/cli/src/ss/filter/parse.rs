@@ -287,7 +287,9 @@ fn names(programs: &[connections::Program]) -> Vec<String> {
 }
 
 fn devices(connection: &Connection) -> Vec<String> {
-    connection.detail.iter().map(|detail| detail.device.into()).collect()
+    let upgraded = connection.detail.iter().map(|detail| detail.device);
+    let streams = connection.stream.iter().map(|stream| stream.device);
+    upgraded.chain(streams).map(String::from).collect()
 }
 
 /// Own reason and the peer's, each by its name and its code.

@@ -36,7 +36,7 @@ pub(super) fn receive_whole(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), 
 }
 
 /// Moves a descriptor out of the application's way, as far as its limit allows.
-pub(super) fn park(fd: OwnedFd) -> RawFd {
+pub(crate) fn park(fd: OwnedFd) -> RawFd {
     let limit =
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let floor = (limit / 4 * 3).min(768);

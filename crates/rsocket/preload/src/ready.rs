@@ -1,0 +1,161 @@
+//! poll and select. Where no rsocket is among the descriptors it is the kernel's call.
+
+use crate::next;
+use core::ffi::c_int;
+use core::ptr::null_mut;
+use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use shortwire_rsocket::{capi, sockets};
+
+/// # Safety
+/// As `poll`.
+unsafe fn has_rsockets(fds: *const pollfd, count: nfds_t) -> bool {
+    if fds.is_null() || count == 0 {
+        return false;
+    }
+    // SAFETY: by the contract.
+    let fds = unsafe { core::slice::from_raw_parts(fds, count as usize) };
+    fds.iter().any(|entry| sockets::is_rsocket(entry.fd))
+}
+
+/// # Safety
+/// As `poll`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the caller's obligation, as for the function of libc; so in this whole file.
+    match unsafe { has_rsockets(fds, count) } {
+        // SAFETY: as above.
+        true => unsafe { capi::rpoll(fds, count, timeout) },
+        // SAFETY: as above.
+        false => unsafe { next::poll(fds, count, timeout) },
+    }
+}
+
+/// # Safety
+/// As `poll`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    // SAFETY: as above.
+    match unsafe { has_rsockets(fds, count) } && room / size_of::<pollfd>() >= count as usize {
+        // SAFETY: as above.
+        true => unsafe { capi::rpoll(fds, count, timeout) },
+        // SAFETY: as above.
+        false => unsafe { next::__poll_chk(fds, count, timeout, room) },
+    }
+}
+
+/// # Safety
+/// As `ppoll`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: as above.
+    if !unsafe { has_rsockets(fds, count) } {
+        // SAFETY: as above.
+        return unsafe { next::ppoll(fds, count, timeout, mask) };
+    }
+    // SAFETY: as above.
+    let millis = unsafe { timeout.as_ref() }.map_or(-1, millis);
+    // SAFETY: as above.
+    let wait = || unsafe { capi::rpoll(fds, count, millis) };
+    // SAFETY: as above.
+    unsafe { masked(mask, wait) }
+}
+
+/// Rounded up: nobody is to be woken before his time.
+pub fn millis(time: &timespec) -> c_int {
+    let nanos = time.tv_nsec.clamp(0, 999_999_999);
+    let millis = time.tv_sec.saturating_mul(1000).saturating_add((nanos + 999_999) / 1_000_000);
+    c_int::try_from(millis).unwrap_or(c_int::MAX)
+}
+
+/// Runs a wait under another mask of signals. A signal that comes between the change and the wait
+/// is handled and does not end the wait, other than the kernel has it.
+///
+/// # Safety
+/// `mask` is null or a set of signals.
+pub unsafe fn masked(mask: *const sigset_t, wait: impl FnOnce() -> c_int) -> c_int {
+    if mask.is_null() {
+        return wait();
+    }
+    // SAFETY: zero is a set.
+    let mut before: sigset_t = unsafe { core::mem::zeroed() };
+    // SAFETY: two sets.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &mut before) };
+    let result = wait();
+    // SAFETY: it has no obligation.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's own errno.
+    let errno = unsafe { place.read() };
+    // SAFETY: the set from above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut()) };
+    // SAFETY: as above.
+    unsafe { place.write(errno) };
+    result
+}
+
+/// # Safety
+/// As `select`.
+unsafe fn selects_rsockets(count: c_int, sets: [*mut fd_set; 3]) -> bool {
+    if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
+        return false;
+    }
+    (0..count).any(|fd| {
+        sockets::is_rsocket(fd)
+            // SAFETY: as above: null, or a set of FD_SETSIZE bits.
+            && sets.iter().any(|set| !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) })
+    })
+}
+
+/// # Safety
+/// As `select`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: as above.
+    match unsafe { selects_rsockets(count, [read, write, except]) } {
+        // SAFETY: as above.
+        true => unsafe { capi::rselect(count, read, write, except, timeout) },
+        // SAFETY: as above.
+        false => unsafe { next::select(count, read, write, except, timeout) },
+    }
+}
+
+/// # Safety
+/// As `pselect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: as above.
+    if !unsafe { selects_rsockets(count, [read, write, except]) } {
+        // SAFETY: as above.
+        return unsafe { next::pselect(count, read, write, except, timeout, mask) };
+    }
+    // SAFETY: as above.
+    let mut time = unsafe { timeout.as_ref() }
+        .map(|t| timeval { tv_sec: t.tv_sec, tv_usec: (t.tv_nsec + 999) / 1000 });
+    let time = time.as_mut().map_or(null_mut(), |time| &raw mut *time);
+    // SAFETY: as above.
+    let wait = || unsafe { capi::rselect(count, read, write, except, time) };
+    // SAFETY: as above.
+    unsafe { masked(mask, wait) }
+}
