@@ -81,7 +81,7 @@ fn a_reader_does_not_eat_the_doorbell_of_a_writer() {
     let mut reader = a.conn.sleepers.enter();
     reader.sleeps(READS);
     let seen = a.conn.doorbells_seen();
-    a.conn.arm_data();
+    assert!(a.conn.arm_data());
     assert_eq!(a.conn.ready(a.fd) & IN, 0);
     port.clear_stale(seen, true, false);
     // All of it is read.
@@ -103,7 +103,7 @@ fn a_writer_does_not_eat_the_doorbell_of_a_reader() {
     let port = Port { conn: a.conn, fd: a.fd };
     let mut reader = a.conn.sleepers.enter_as(ANOTHER);
     reader.sleeps(READS);
-    a.conn.arm_data();
+    assert!(a.conn.arm_data());
     assert_eq!(b.send(&[1; 10]), Ok(10));
     assert_eq!(a.recv(&mut [0; 10], 0), Ok(10));
     // The writer.
@@ -242,7 +242,7 @@ fn sleep_on(works: &[(Option<Sender>, Option<Receiver>)], wait: u32) {
         seat.sleeps_too(if receives { READS } else { 0 } | if sends { WRITES } else { 0 });
         seats.push(seat);
         if wait == 0 {
-            p.conn.arm_data();
+            assert!(p.conn.arm_data());
         }
         if sends {
             p.conn.arm_space();

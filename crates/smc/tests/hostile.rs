@@ -94,7 +94,7 @@ fn use_it(end: &End) {
             let _ = recv(end, &mut buf[..9000], flags);
         }
         let _ = end.send(&[1; 5000]);
-        c.arm_data();
+        let _ = c.arm_data();
         c.arm_space();
         c.cover(3);
         c.drain_doorbells(fd, c.doorbells_seen());

@@ -232,7 +232,7 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool, Option<u64
                 let place = covered.iter().position(|port| core::ptr::eq(port.conn, c));
                 let seen = place.map_or_else(|| c.doorbells_seen(), |at| counted[at]);
                 if place.is_none() {
-                    c.arm_data();
+                    held |= !c.arm_data();
                 }
                 if want & OUT != 0 && c.sends_on_ring() {
                     c.arm_space();

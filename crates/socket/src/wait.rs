@@ -242,7 +242,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
     loop {
         let unarmed = conn.is_unarmed();
         let seen = conn.doorbells_seen();
-        conn.arm_data();
+        let unarmed = !conn.arm_data() || unarmed;
         if there() {
             return true;
         }
@@ -326,7 +326,7 @@ fn sleep_by_bell(stay: &mut Stay, bell: &mut Sleep, port: Port) -> Result<Woken,
 fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     let conn = stay.conn;
     // Looked at before arming, which comes to nothing in that state.
-    let unarmed = conn.is_unarmed();
+    let mut unarmed = conn.is_unarmed();
     let seen = conn.doorbells_seen();
     let port = stay.port(smc::table::index_of(conn) as u32);
     let mut bell = Sleep::begin().filter(Sleep::restarts).and_then(|mut bell| {
@@ -335,7 +335,7 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     });
     match &mut bell {
         Some(bell) => bell.arm(),
-        None => conn.arm_data(),
+        None => unarmed |= !conn.arm_data(),
     }
     if conn.ready(fd) & IN != 0 {
         return Ok(None);

@@ -353,10 +353,10 @@ impl Reach for Image<'_> {
         self.tell(&[CONS]);
     }
 
-    fn arm_data(self) {
+    fn arm_data(self) -> bool {
         shm::arm(&self.header().rx_arm);
         // How far we have read goes along.
-        self.tell(&[CONS, RX_ARM]);
+        self.tell(&[CONS, RX_ARM])
     }
 
     fn arm_space(self) {

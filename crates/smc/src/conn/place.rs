@@ -55,8 +55,9 @@ impl Reach for Mapped<'_> {
         Mapped::confirm_now(self, cpu);
     }
 
-    fn arm_data(self) {
+    fn arm_data(self) -> bool {
         Mapped::arm_data(self);
+        true
     }
 
     fn arm_space(self) {

@@ -33,8 +33,8 @@ pub(super) trait Reach: Copy {
     fn confirm(self, cons: u64);
     /// Makes that arrive, behind our `cpu` word if that has changed.
     fn confirm_now(self, cpu: Option<u32>);
-    /// Asks for a doorbell at the next data.
-    fn arm_data(self);
+    /// Asks for a doorbell at the next data; false when the peer cannot be told now.
+    fn arm_data(self) -> bool;
     /// Asks for a doorbell at the next space.
     fn arm_space(self);
     /// Lets the wait numbered `wait` (0: none) stand for our arms, if one can.

@@ -256,11 +256,12 @@ impl Conn {
             && (w.far.load(Relaxed) == 0 || !self.out_of_reach())
     }
 
-    /// Asks for a doorbell at the next data. The caller looks again before it sleeps.
-    pub fn arm_data(&self) {
-        if self.is_committed() {
-            each!(self.reach(), reach => reach.arm_data());
-        }
+    /// Asks for a doorbell at the next data. The caller looks again before it sleeps. False when the
+    /// peer cannot be told: its process has ended, and the child that goes on with the connection has
+    /// not told its name yet. It would ring for nobody, so a wait must ask again from time to time.
+    #[must_use]
+    pub fn arm_data(&self) -> bool {
+        !self.is_committed() || each!(self.reach(), reach => Reach::arm_data(reach))
     }
 
     /// Whether the peer has left TCP and cannot be asked for doorbells yet. Whoever sleeps then
@@ -319,8 +320,9 @@ impl Conn {
             // The others' arms may be spent on the very bytes that are about to be taken: the peer
             // rang early, or a third thread was faster. Renewed they bring bytes that `seen` does
             // not count.
-            if readers {
-                self.arm_data();
+            // Where they cannot be renewed now, the byte that is left wakes the others.
+            if readers && !self.arm_data() {
+                return true;
             }
             if writers {
                 self.arm_space();

@@ -38,7 +38,7 @@ impl Port {
     fn sleep_for_data(self) {
         let (c, fd) = (self.conn, self.fd);
         let seen = c.doorbells_seen();
-        c.arm_data();
+        assert!(c.arm_data());
         if c.ready(fd) & IN != 0 {
             return;
         }

@@ -258,16 +258,17 @@ impl Held {
             let is_held =
                 !is_muffled && (may_stay || recent) && !page.is_null() && pages.hold(page, c);
             if may_stay || is_held {
-                if !is_held && !is_muffled {
-                    c.arm_data();
+                if !is_held && !is_muffled && !c.arm_data() {
+                    silent = true;
                 }
                 at += 1;
                 continue;
             }
             self.cool(i);
-            c.arm_data();
-            // What came in between would ring nobody: keep it hot.
-            if c.has_news() {
+            let is_armed = c.arm_data();
+            silent |= !is_armed;
+            // What came in between would ring nobody, nor does a peer that cannot be told: keep it hot.
+            if !is_armed || c.has_news() {
                 self.heat(i);
             }
         }
