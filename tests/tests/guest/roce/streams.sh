@@ -1,5 +1,5 @@
 # Streams over verbs between processes of one guest, ours at both ends. Each turn prints its name, what both ends printed, and how they ended.
-ours="shortwire run --rsocket --prefer verbs --"
+ours="shortwire run --rsocket=api --prefer verbs --"
 
 # Listeners of RDMA are in no table: a client that comes too early is refused, and tries again.
 meet() {
