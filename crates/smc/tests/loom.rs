@@ -330,7 +330,7 @@ fn a_ring_that_was_taken_back_stays_as_it_is() {
         let writer = thread::spawn(move || {
             for from in 0..2u64 {
                 if !writer.writer().publish(from << 16, (from + 1) << 16) {
-                    writer.writer().close_ring();
+                    let _ = writer.writer().close_ring();
                     return;
                 }
                 if writer.writer().count_bell() {
@@ -345,6 +345,48 @@ fn a_ring_that_was_taken_back_stays_as_it_is() {
         assert_eq!(owner.my.prod.load(Acquire) & CURSOR_MASK, before);
         assert_eq!(conn.stream.lock().unwrap().len(), bells as usize);
         assert_eq!(fix_bells(owner.my), bells);
+    });
+}
+
+/// The writer returns to TCP while the owner of the ring claims what it has not read: that goes in
+/// front of all that the writer's threads send over TCP, or the owner knows that it cannot have it.
+#[test]
+fn what_is_claimed_goes_in_front() {
+    const AGAIN: u8 = b'a';
+    model(3, || {
+        let conn = Conn::new();
+        conn.phase.turn_sends(|_| Sends::Switching);
+        conn.phase.turn_sends(|_| Sends::Ring);
+        assert!(conn.writer().publish(0, 7 << 16));
+        let sends = |conn: &Conn| {
+            if enter_send(&conn.phase, &conn.kernel) {
+                conn.send(PAYLOAD);
+                conn.kernel.leave();
+            }
+        };
+        let returns = conn.clone();
+        let returns = thread::spawn(move || {
+            returns.phase.turn_sends(|_| Sends::Leaving);
+            if returns.writer().close_ring() {
+                returns.phase.set(phase::RESEND);
+            }
+            returns.phase.turn_sends(Sends::left);
+            if returns.phase().has(phase::RESEND) {
+                assert_eq!(returns.writer().claimed(), Some(7));
+                returns.send(AGAIN);
+                returns.phase.clear(phase::RESEND);
+            }
+            sends(&returns);
+        });
+        let other = conn.clone();
+        let other = thread::spawn(move || sends(&other));
+        conn.owner().revoke();
+        let has_claimed = conn.owner().claim(3);
+        returns.join().unwrap();
+        other.join().unwrap();
+        let stream = conn.stream.lock().unwrap();
+        assert_eq!(stream.iter().position(|&byte| byte == AGAIN), has_claimed.then_some(0));
+        assert!(stream.contains(&PAYLOAD));
     });
 }
 

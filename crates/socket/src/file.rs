@@ -141,12 +141,13 @@ pub unsafe fn sendfile(
         return call(n);
     };
     let c = port.conn;
-    settle(port);
-    if !c.sends_on_ring() {
-        while !c.flush_takeback(out) {
-            if let Err(e) = wait::for_space(&mut Stay::new(port), false, false) {
-                return fail(e);
-            }
+    loop {
+        settle(port);
+        if c.sends_on_ring() {
+            break;
+        }
+        if let Err(e) = wait_in_order(port) {
+            return fail(e);
         }
         if c.enter_kernel_send() {
             let stake = meet::stake(c, out, n, 0);
@@ -199,6 +200,15 @@ pub unsafe fn sendfile(
                 Err(_) if done > 0 => break,
                 Err(e) => return fail(e),
             },
+            Sent::Kernel if c.sends_are_back() => {
+                epoll::on_reverted(port.index);
+                if done > 0 {
+                    break;
+                }
+                // Not at once: what lies unread in the ring goes there first.
+                // SAFETY: the caller's obligation.
+                return unsafe { sendfile(out, input, off, n, call, splice) };
+            }
             Sent::Kernel if done > 0 => break,
             Sent::Kernel => {
                 c.sends_past_ring();
@@ -226,7 +236,7 @@ pub fn splice(
     // What the kernel refuses, it refuses before a byte moves.
     let odd = || n == 0 || flags > 0xf || !io.is_null() || !oo.is_null();
     if let Some(port) = fds::port(o) {
-        if let Some(r) = into_kernel(port, || call(n)) {
+        if let Some(r) = into_kernel(port, nonblock, || call(n)) {
             return r;
         }
         if odd() || sys::kind_of(i) != libc::S_IFIFO {
@@ -256,13 +266,27 @@ pub fn splice(
     }
 }
 
+/// Waits until what is to be sent again over TCP is there, in front of what is sent now.
+fn wait_in_order(port: Port) -> Result<(), i32> {
+    while !port.conn.flush_takeback(port.fd) {
+        wait::for_space(&mut Stay::new(port), false, false)?;
+    }
+    Ok(())
+}
+
 /// Pipe to the kernel's stream; None where sends are not the kernel's.
-fn into_kernel(port: Port, plain: impl Fn() -> isize) -> Option<isize> {
+fn into_kernel(port: Port, nonblock: bool, plain: impl Fn() -> isize) -> Option<isize> {
     let c = port.conn;
     loop {
         settle(port);
         if c.sends_on_ring() {
             return None;
+        }
+        if nonblock && !c.flush_takeback(port.fd) {
+            return Some(fail(libc::EAGAIN));
+        }
+        if let Err(e) = wait_in_order(port) {
+            return Some(fail(e));
         }
         if c.enter_kernel_send() {
             break;
@@ -354,6 +378,12 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
             Sent::Full => {
                 if let Err(e) = wait::for_space(&mut stay, nonblock, false) {
                     return fail(e);
+                }
+            }
+            Sent::Kernel if c.sends_are_back() => {
+                epoll::on_reverted(port.index);
+                if let Some(r) = into_kernel(port, nonblock, &plain) {
+                    return r;
                 }
             }
             Sent::Kernel => {

@@ -2,7 +2,7 @@
 //!
 //! Every word of a `DmbHeader` is written by the peer and read by the owner of the DMB, so each of
 //! its cache lines travels one way. The owner writes four things there: the first `rx_arm`, in the
-//! peer's stead; the two REVOKED bits, by which it takes its ring back (`revert.rs`); and 0 over
+//! peer's stead; `CLAIMED` and the two REVOKED bits, by which it takes its ring back (`revert.rs`); and 0 over
 //! the time of a ring in `kind` that it has counted (`wakeups.rs`).
 
 use shm::sync::{AtomicU32, AtomicU64, Ordering::*, fence};
@@ -15,7 +15,7 @@ pub struct DmbHeader {
     /// Low byte 0xFE, the CDC type: the peer has attached. Upper 56 bits: over ism and verbs the
     /// address of its image of this header; over loopback the time of its last ring.
     pub kind: AtomicU64,
-    /// The peer's producer cursor in this DMB, with `REVERTED` and `REVOKED`.
+    /// The peer's producer cursor in this DMB, with `REVERTED`, `REVOKED` and `CLAIMED`.
     pub prod: AtomicU64,
     /// The peer's consumer cursor in the DMB that we write, with its state flags.
     pub cons: AtomicU64,
@@ -58,6 +58,9 @@ impl DmbHeader {
 pub const REVERTED: u64 = 1 << 48;
 /// In `prod`: the owner of the ring takes no more; the writer's next publication fails.
 pub const REVOKED: u64 = 1 << 49;
+/// In `prod`: the owner of the ring wants what it has not read sent again over TCP, from where
+/// `takeback` says; never set behind `REVERTED`.
+pub const CLAIMED: u64 = 1 << 50;
 /// In `rung`: no further doorbell may be sent.
 pub const RUNG_REVOKED: u32 = 1 << 31;
 /// CDC state flag in `cons`: the peer is done writing.

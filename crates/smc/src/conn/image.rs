@@ -459,6 +459,10 @@ impl Reach for Image<'_> {
         self.recall_by_asking(fd, foreign, vanishing)
     }
 
+    fn takeback(self, of: &Conn) -> u64 {
+        of.my().takeback.load(Acquire)
+    }
+
     fn fetch(self, of: &Conn, tx: &Tx, word: u64) -> bool {
         if of.phase().has(p::TAKEN_BACK) {
             return true;

@@ -3,7 +3,7 @@
 use shm::doorbell::{arm, must_ring};
 use shm::sync::{AtomicU32, Ordering::*, fence};
 
-use super::header::{DmbHeader, REVERTED, REVOKED, RUNG_REVOKED, WAITS, Waits};
+use super::header::{CLAIMED, DmbHeader, REVERTED, REVOKED, RUNG_REVOKED, WAITS, Waits};
 
 /// Who has asked for a doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,10 +132,37 @@ impl<'a> Mapped<'a> {
         self.peer.switch.store(n << 1 | 1, SeqCst);
     }
 
-    /// Says that nothing follows in the peer's ring.
-    pub fn close_ring(self) {
-        // SYNC: prod. Behind all data; pairs with `refresh_rx`.
-        self.peer.prod.fetch_or(REVERTED, SeqCst);
+    /// Says that nothing follows in the peer's ring. True if the peer has claimed what it has not
+    /// read: that goes over TCP first.
+    #[must_use]
+    pub fn close_ring(self) -> bool {
+        // SYNC: prod. Behind all data; pairs with `refresh_rx`, and with `claim`: of a return and a
+        // claim the later one knows of the other.
+        self.peer.prod.fetch_or(REVERTED, SeqCst) & CLAIMED != 0
+    }
+
+    /// Claims the bytes from position `from` on of our ring, which was taken back before. False when
+    /// the peer has returned to TCP by itself: what it has sent there since would come in front of
+    /// them.
+    #[must_use]
+    pub fn claim(self, from: u64) -> bool {
+        let takeback = &self.peer.takeback;
+        takeback.store(super::takeback::from(from), Relaxed);
+        let claimed = |word| (word & REVERTED == 0).then_some(word | CLAIMED);
+        // SYNC: prod. Behind the takeback, which whoever sees the claim acts on; pairs with
+        // `close_ring` and `claimed`.
+        let done = self.my.prod.fetch_update(SeqCst, SeqCst, claimed).is_ok();
+        if !done {
+            takeback.store(0, Relaxed);
+        }
+        done
+    }
+
+    /// The peer's takeback, if it has claimed what it has not read.
+    pub fn claimed(self) -> Option<u64> {
+        // SYNC: prod. Acquire of the takeback; pairs with `claim`.
+        let is_claimed = self.peer.prod.load(Acquire) & CLAIMED != 0;
+        is_claimed.then(|| self.my.takeback.load(Relaxed)).filter(|word| word & 1 != 0)
     }
 
     /// Takes our ring back: the peer's next publication fails. Its producer word before.
@@ -190,8 +217,28 @@ mod tests {
         assert!(writer.publish(0, 7 << 16));
         assert_eq!(owner.revoke(), 7 << 16);
         assert!(!writer.publish(7 << 16, 9 << 16));
-        writer.close_ring();
+        assert!(!writer.close_ring());
         assert_eq!(owner.my.prod.load(Relaxed), 7 << 16 | REVOKED | REVERTED);
+    }
+
+    #[test]
+    fn what_was_not_read_is_claimed_in_front_of_a_return_only() {
+        for is_first in [true, false] {
+            let pair = Pair::default();
+            let [writer, owner] = pair.ends();
+            assert!(writer.publish(0, 7 << 16));
+            owner.revoke();
+            let claims = |is| assert_eq!(owner.claim(3), is);
+            let returns = |is| assert_eq!(writer.close_ring(), is);
+            if is_first {
+                claims(true);
+                returns(true);
+            } else {
+                returns(false);
+                claims(false);
+            }
+            assert_eq!(writer.claimed(), is_first.then_some(7));
+        }
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub(crate) const RECALLED: u32 = 1 << 15;
 pub(crate) const TAKEN: u32 = 1 << 16;
 /// The peer's takeback has been taken up.
 pub(crate) const TAKEN_BACK: u32 = 1 << 17;
-/// Bytes in the ring that were not published are to go over TCP.
+/// Bytes in the ring that were not published, or that the peer wants back, are to go over TCP first.
 pub(crate) const RESEND: u32 = 1 << 18;
 /// What passes over TCP is looked at, to tell the connection from others (`witness.rs`).
 pub(crate) const WITNESS: u32 = 1 << 19;
@@ -230,7 +230,9 @@ impl Phase {
     /// Whether a thread may enter a kernel send.
     #[inline]
     pub(crate) const fn kernel_sends(self) -> bool {
+        // Payload in front of what is to be sent again would change places with that.
         !matches!(self.sends(), Sends::Switching | Sends::Ring | Sends::Leaving)
+            && !self.has(RESEND)
     }
 
     /// Whether a thread may enter a kernel receive, beside others or (`alone`) as the only one.

@@ -41,7 +41,10 @@ impl Reach for Mapped<'_> {
 
     /// Before other threads of ours send over TCP: the peer would take that for doorbells.
     fn end_ring(self, of: &Conn) {
-        self.close_ring();
+        if self.close_ring() {
+            // Nor may they send there in front of what the peer has claimed.
+            of.set(p::RESEND);
+        }
         of.phase.turn_sends(Sends::left);
     }
 
@@ -162,6 +165,10 @@ impl Reach for Mapped<'_> {
 
     fn recall(self, of: &Conn, fd: i32, foreign: bool, _vanishing: bool) -> bool {
         of.recall_by_store(self, fd, foreign)
+    }
+
+    fn takeback(self, _of: &Conn) -> u64 {
+        self.claimed().unwrap_or(0)
     }
 
     fn fetch(self, _of: &Conn, _tx: &Tx, _word: u64) -> bool {

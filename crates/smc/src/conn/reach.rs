@@ -71,6 +71,8 @@ pub(super) trait Reach: Copy {
 
     /// Takes our ring back; whether the stream is, or will be, in order.
     fn recall(self, of: &Conn, fd: i32, foreign: bool, vanishing: bool) -> bool;
+    /// The peer's takeback (`takeback::from`); 0 as long as there is none.
+    fn takeback(self, of: &Conn) -> u64;
     /// Brings what the peer gives back within reach, for `resend`; false when it cannot be had.
     fn fetch(self, of: &Conn, tx: &Tx, word: u64) -> bool;
     /// The bytes of the peer's ring as they are to be sent again, from its first; null when they

@@ -49,6 +49,11 @@ impl Conn {
         true
     }
 
+    /// From where on the peer wants its ring sent again (`takeback::from`); 0 as long as it does not.
+    fn takeback(&self) -> u64 {
+        each!(self.reach(), reach => Reach::takeback(reach, self))
+    }
+
     /// Tells the peer that nothing follows in its ring; then sends are on TCP. The tx lock is held.
     #[cold]
     pub(super) fn end_ring(&self) {
@@ -61,9 +66,8 @@ impl Conn {
     pub fn flush_takeback(&self, fd: i32) -> bool {
         let ph = self.phase();
         let recalled = self.is_recalled();
-        if !ph.is_exposed()
-            || (self.my().takeback.load(Acquire) & 1 == 0 && !ph.has(p::RESEND) && !recalled)
-        {
+        let is_asked = || ph.is_exposed() && (self.takeback() & 1 != 0 || recalled);
+        if !ph.has(p::RESEND) && !is_asked() {
             return true;
         }
         let Ok(mut held) = self.lock_tx() else { return false };
@@ -73,14 +77,27 @@ impl Conn {
     /// `flush_takeback` under the tx lock.
     #[cold]
     pub(super) fn resend(&self, fd: i32, tx: &mut Tx) -> bool {
+        let done = self.send_again(fd, tx);
+        if done {
+            // Also where it cannot be sent: new bytes must meet the kernel's answer, not wait for ever.
+            self.clear(p::RESEND);
+        }
+        done
+    }
+
+    fn send_again(&self, fd: i32, tx: &mut Tx) -> bool {
         let at = tx.prod.pos;
-        let word = self.my().takeback.load(Acquire);
+        let word = self.takeback();
         if word & 1 != 0 && !each!(self.reach(), reach => reach.fetch(self, tx, word)) {
             self.broken(fd);
             return true;
         }
+        if word & 1 != 0 && !self.phase().has(p::TAKEN_BACK) {
+            // Before sends are on TCP, where other threads need no lock: theirs come behind.
+            self.set(p::RESEND);
+        }
         self.leave_ring(tx, at);
-        let word = self.my().takeback.load(Acquire);
+        let word = self.takeback();
         if word & 1 != 0 && !self.set(p::TAKEN_BACK).has(p::TAKEN_BACK) {
             let from = word >> 1;
             // The peer gives back what it has not read: never from before what it said it has, nor
@@ -115,7 +132,6 @@ impl Conn {
             }
             tx.resend += r as u64;
         }
-        self.clear(p::RESEND);
         true
     }
 
@@ -230,7 +246,9 @@ impl Conn {
                     // Told first, as everything that a peer waits for: it cannot fall asleep
                     // unseen. Rung before sends are on TCP, where other threads need no lock: their
                     // bytes and this doorbell would change places.
-                    reach.close_ring();
+                    if reach.close_ring() {
+                        self.set(p::RESEND);
+                    }
                     self.wake_for_return(fd, sleeper());
                     self.phase.turn_sends(Sends::left);
                 }
@@ -329,7 +347,9 @@ impl Conn {
             if before & REVERTED != 0 || rx.ends & ENDS != 0 || !self.sends_on_ring() {
                 return false;
             }
-            self.peer().takeback.store(takeback::from(rx.cons.pos), SeqCst);
+            if !reach.claim(rx.cons.pos) {
+                return false;
+            }
             rx.cons = rx.prod;
             self.rx.word.store(rx.cons.wire(), Relaxed);
             self.ring(fd, &self.tx.counts);
