@@ -1,5 +1,6 @@
 //! Go programs that have the C library: the system calls that Go makes itself are followed.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -131,6 +132,25 @@ fn alone_or_off() {
             watch.expect_tcp();
             server.stop();
         }
+        Ok(())
+    });
+}
+
+/// The code of the program is one part of its memory, as without the library: profilers look functions up by
+/// where in the file the part of the map begins that they are in.
+#[test]
+fn map_of_code_is_one_part() {
+    case("go-map", |c| {
+        let (herd, port) = (compile("herd.go")?, Ports::Low.free());
+        let number = port.to_string();
+        let mut server = Side::Run.command(&herd);
+        let mut server = c.serve("server", port, server.args(["server", &number]));
+        let map = fs::read_to_string(format!("/proc/{}/maps", server.pid())).expect("a map");
+        let name = herd.to_string_lossy();
+        let is_code = |line: &&str| line.contains(" r-xp ") && line.ends_with(&*name);
+        assert_eq!(map.lines().filter(is_code).count(), 1, "{map}");
+        assert!(map.contains("libshortwire.so"), "{map}");
+        server.stop();
         Ok(())
     });
 }

@@ -179,10 +179,10 @@ impl Plan {
             unsafe { sys::unmap(area as *mut u8, len) };
             return None;
         }
-        let first = self.windows.first()?.start;
-        let last = self.windows.last()?.end;
+        // The whole segment: the kernel does not join the parts of it again, and profilers that read the map would
+        // take functions of the later ones for others.
         let pages =
-            (self.base() + first) / PAGE * PAGE..(self.base() + last).next_multiple_of(PAGE);
+            self.base() / PAGE * PAGE..(self.base() + self.code.len()).next_multiple_of(PAGE);
         if !protect(pages.start, pages.len(), PROT_READ | PROT_WRITE) {
             return None;
         }

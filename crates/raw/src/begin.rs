@@ -13,6 +13,7 @@ use smc::{log, sys};
 use socket::fds;
 use socket::programs::{self, Strings};
 
+use crate::candidates::{self, Candidate};
 use crate::load::{Headers, Image};
 use crate::patch::{self, CODE};
 use crate::{dispatch, entry, exec, itself, start};
@@ -196,14 +197,18 @@ fn open(path: &CStr) -> Option<(i32, Headers)> {
     Some((file, headers?))
 }
 
-fn map(path: &CStr, is_program: bool, place: usize) -> Option<Image> {
+/// An image, with what of each of its segments with code may be a system call.
+type Mapped = (Image, Vec<Vec<Candidate>>);
+
+fn map(path: &CStr, is_program: bool) -> Option<Mapped> {
     let (file, headers) = open(path)?;
     if is_program {
         itself::keep(file);
     }
-    let image = Image::map(file, &headers, place);
+    let image = Image::map(file, &headers, 0);
+    let candidates: Option<_> = headers.code().map(|part| candidates::read(file, part)).collect();
     sys::close(file);
-    image
+    Some((image?, candidates?))
 }
 
 /// The program, ready to run, and where it begins: in its loader if it names one; or why it cannot be
@@ -214,15 +219,20 @@ fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>>
     }
     const MAP: &str = "cannot be mapped as the kernel would, or is none for x86-64";
     patch::lead_to(entry::address());
-    let program = map(path, true, 0).ok_or(MAP)?;
+    let (program, candidates) = map(path, true).ok_or(MAP)?;
     let loader = match program.loader() {
-        Some(name) => Some(map(name, false, 0).ok_or("has a loader that cannot be mapped")?),
+        Some(name) => Some(map(name, false).ok_or("has a loader that cannot be mapped")?),
         None => None,
     };
     // A loader of musl is its libc, too; that of glibc makes no calls that matter.
-    let images = core::iter::once(&program).chain(&loader);
+    let of_loader = loader.iter().flat_map(|(image, all)| image.code().zip(all));
     // All of them are known before the first is changed.
-    let all: Vec<_> = images.flat_map(Image::code).map(|code| (code.judge(), code)).collect();
+    let all: Vec<_> = program
+        .code()
+        .zip(&candidates)
+        .chain(of_loader)
+        .map(|(code, all)| (code.judge_only(all), code))
+        .collect();
     if all.iter().any(|(judged, _)| judged.undecided > 0) {
         // With a loader it is not known what lies where.
         const UNTOLD: &str = "makes a system call that cannot be told, or cannot be made to jump";
@@ -230,7 +240,7 @@ fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>>
             return Err(Some(UNTOLD));
         }
         program.unmap();
-        let program = with_net(path).ok_or(UNTOLD)?;
+        let program = with_net(path, &candidates).ok_or(UNTOLD)?;
         let first = program.entry;
         return Ok((program, (0, first)));
     }
@@ -238,16 +248,19 @@ fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>>
         let changed = code.patch(&judged.windows, CODE);
         changed.ok_or("has code that the kernel does not let be changed")?;
     }
-    let first = loader.map_or((0, program.entry), |loader| (loader.from, loader.entry));
+    let first = loader.map_or((0, program.entry), |(loader, _)| (loader.from, loader.entry));
     Ok((program, first))
 }
 
 /// The program where there can be a net under it.
-fn with_net(path: &CStr) -> Option<Image> {
-    let program = map(path, false, dispatch::low_place())?;
+fn with_net(path: &CStr, candidates: &[Vec<Candidate>]) -> Option<Image> {
+    let (file, headers) = open(path)?;
+    let program = Image::map(file, &headers, dispatch::low_place());
+    sys::close(file);
+    let program = program?;
     let ours = [BASE.load(Relaxed), auxiliary(libc::AT_SYSINFO_EHDR) as usize];
     let is_below = ours.iter().all(|at| *at == 0 || *at >= program.to);
-    (is_below && dispatch::put_under(program.code(), program.to)).then_some(program)
+    (is_below && dispatch::put_under(program.code().zip(candidates), program.to)).then_some(program)
 }
 
 /// Makes stack, names and auxiliary vector the program's, and jumps there.

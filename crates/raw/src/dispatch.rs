@@ -19,6 +19,7 @@ use smc::sys;
 use socket::faulty;
 
 use crate::call::plain;
+use crate::candidates::{self, Candidate};
 use crate::patch::{self, Area, CODE, Code, protect, put, put_jump};
 use crate::{entry, front};
 
@@ -90,10 +91,10 @@ pub fn low_place() -> usize {
 
 /// Puts jumps in the code of a program that has no loader, and the net under the rest of what lies below
 /// `end`. False if that cannot be done: the program is then not to be started from this memory.
-pub fn put_under(code: impl Iterator<Item = Code>, end: usize) -> bool {
+pub fn put_under<'a>(code: impl Iterator<Item = (Code, &'a Vec<Candidate>)>, end: usize) -> bool {
     let mut all = Vec::new();
-    for code in code {
-        let Some(area) = put_in(&code, &mut all) else { return false };
+    for (code, candidates) in code {
+        let Some(area) = put_in(&code, candidates, &mut all) else { return false };
         if area.at < end {
             return false;
         }
@@ -105,8 +106,8 @@ pub fn put_under(code: impl Iterator<Item = Code>, end: usize) -> bool {
     listen() && here()
 }
 
-fn put_in(code: &Code, all: &mut Vec<Place>) -> Option<Area> {
-    let found: Vec<_> = sites::find(code.bytes(), &MADE_TO_JUMP).collect();
+fn put_in(code: &Code, candidates: &[Candidate], all: &mut Vec<Place>) -> Option<Area> {
+    let found: Vec<_> = candidates::judge(code.bytes(), candidates, &MADE_TO_JUMP).collect();
     const SLOT: usize = LONGEST_STUB + TAIL;
     let area = Area::near(code, AREA_HEAD + found.len() * SLOT)?;
     put(area.at, &sites::area_head(patch::entry(), &WANTED));

@@ -158,6 +158,7 @@ global_asm!(
     ".globl shortwire_raw_entry",
     ".hidden shortwire_raw_entry",
     "shortwire_raw_entry:",
+    socket::leave_unwatched!(),
     // Taken before it is looked at: a handler that comes between the two puts it back.
     "add qword ptr gs:[{next}], {stack}",
     "mov r11, qword ptr gs:[{next}]",
@@ -208,6 +209,8 @@ global_asm!(
     free = const FREE,
     child = const CHILD,
     net = sym dispatch::LEN,
+    limit = sym fds::LIMIT,
+    words = sym fds::WORDS,
     stack = const STACK,
     arch_prctl = const libc::SYS_arch_prctl,
     answer = sym answer,

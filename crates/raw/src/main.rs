@@ -19,6 +19,8 @@ mod begin;
 #[cfg(shortwire_raw)]
 mod call;
 #[cfg(shortwire_raw)]
+mod candidates;
+#[cfg(shortwire_raw)]
 mod dispatch;
 #[cfg(shortwire_raw)]
 mod entry;

@@ -10,6 +10,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_PROGRAMS, Window};
 use smc::sys;
 
+use crate::candidates::{self, Candidate};
+
 const PAGE: usize = 4096;
 
 /// Where stubs jump to.
@@ -39,20 +41,12 @@ impl Code {
 
     /// Its system calls, judged by the code as it was mapped: a jump would be taken for code of its own.
     pub fn judge(&self) -> Judged {
-        let mut judged = Judged::default();
-        let mut end = 0;
-        for (_, found) in sites::find(self.bytes(), &OF_PROGRAMS) {
-            match found {
-                Found::Data | Found::Unwanted(_) => {}
-                Found::Site(window) if window.start >= end => {
-                    end = window.end;
-                    judged.windows.push(window);
-                }
-                // What is moved for one call is not there to be moved for the next one.
-                Found::Site(_) | Found::Undecided(_) => judged.undecided += 1,
-            }
-        }
-        judged
+        Judged::of(sites::find(self.bytes(), &OF_PROGRAMS))
+    }
+
+    /// The same of those of which it is known where they may be.
+    pub fn judge_only(&self, all: &[Candidate]) -> Judged {
+        Judged::of(candidates::judge(self.bytes(), all, &OF_PROGRAMS))
     }
 
     /// Puts jumps there; the code may then be used by `access`. The area that they lead to, an empty one
@@ -111,6 +105,25 @@ pub struct Judged {
     pub windows: Vec<Window>,
     /// How many calls cannot be told, or cannot be made to jump.
     pub undecided: usize,
+}
+
+impl Judged {
+    fn of(all: impl Iterator<Item = (usize, Found)>) -> Judged {
+        let mut judged = Judged::default();
+        let mut end = 0;
+        for (_, found) in all {
+            match found {
+                Found::Data | Found::Unwanted(_) => {}
+                Found::Site(window) if window.start >= end => {
+                    end = window.end;
+                    judged.windows.push(window);
+                }
+                // What is moved for one call is not there to be moved for the next one.
+                Found::Site(_) | Found::Undecided(_) => judged.undecided += 1,
+            }
+        }
+        judged
+    }
 }
 
 /// Memory that jumps lead to.

@@ -14,15 +14,19 @@
 mod calls;
 mod entry;
 mod inst;
+mod lengths;
 mod ordinary;
 mod stub;
 mod window;
 
 use core::ops::Range;
 
+use lengths::Lengths;
+
 pub use calls::{OF_CONNECTIONS, OF_PROGRAMS};
 pub use entry::Call;
 pub use inst::{Flow, Inst, decode};
+pub use lengths::{BEFORE, BEHIND};
 pub use stub::{AREA_HEAD, LONGEST_STUB, area_head, jump, plain_in, stub};
 pub use window::{Kind, LONGEST as LONGEST_WINDOW, Window};
 
@@ -60,9 +64,6 @@ pub enum Why {
 pub const VOTES: u32 = 32;
 /// So many strange instructions are not around any call.
 const SURELY_DATA: u32 = 3;
-/// How far before a place the last of them begins, and so the first 31 bytes before that. A chain
-/// that begins in the middle of an instruction is in step with the code after a few of them.
-const LEAST_RUN: usize = 65;
 
 /// Each place in `code` where the two bytes stand, with what is there. `code` must begin where an
 /// instruction does.
@@ -91,13 +92,13 @@ pub fn places(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
 
 /// What is at a place of the two bytes.
 pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
-    let votes = votes(code, at);
-    match votes {
+    let mut near = Lengths::before(code, at);
+    match near.votes(at) {
         0 => return Found::Data,
         VOTES => {}
         some => return Found::Undecided(Why::Votes(some)),
     }
-    let number = window::number(code, at);
+    let number = window::number(code, at, &mut near);
     if let Some((number, _)) = number
         && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
     {
@@ -105,7 +106,7 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
     }
     if number.is_none() {
         // A register that has a constant since a while is no place for a jump, but tells the number.
-        if let Some(number) = window::number_before(code, at)
+        if let Some(number) = window::number_before(code, at, &mut near)
             && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
         {
             return Found::Unwanted(number);
@@ -120,7 +121,7 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
             _ => return Found::Undecided(Why::Strange),
         }
     }
-    window::choose(code, at, number).map_or(Found::Undecided(Why::Room), Found::Site)
+    window::choose(code, at, number, &mut near).map_or(Found::Undecided(Why::Room), Found::Site)
 }
 
 /// Whether the function around `at` uses more than 128 bits of a vector register. If it does not, it
@@ -158,14 +159,5 @@ pub fn is_among_wide(code: &[u8], at: usize) -> bool {
 /// one that begins at `at`. Those that would begin before the code begin where it does. What is no
 /// instruction is passed byte by byte.
 pub fn votes(code: &[u8], at: usize) -> u32 {
-    const FARTHEST: usize = LEAST_RUN + VOTES as usize - 1;
-    // Whether a chain that begins so far before `at` comes there. From the near end: what is begun
-    // further away has become one of those, so each place is looked at once.
-    let mut comes = [false; FARTHEST + 1];
-    comes[0] = true;
-    for back in 1..=FARTHEST.min(at) {
-        let len = decode(&code[at - back..]).map_or(1, |inst| inst.len);
-        comes[back] = back.checked_sub(len).is_some_and(|rest| comes[rest]);
-    }
-    (LEAST_RUN..=FARTHEST).filter(|&back| comes[back.min(at)]).count() as u32
+    Lengths::before(code, at).votes(at)
 }

@@ -2,12 +2,15 @@
 
 use core::ops::Range;
 
+use crate::lengths::Lengths;
 use crate::{Flow, decode, votes};
 
 /// How long a jump is.
 pub const JUMP: usize = 5;
 /// How many instructions before or behind a site are looked at.
 const NEIGHBOURS: usize = 6;
+/// How far before a site its neighbours are told apart.
+pub const REACH: usize = 32;
 /// How far around a window is looked for jumps into it: a short one reaches 128 bytes; a long one is
 /// looked for as far as functions are long.
 const FUNCTION: usize = 8 << 10;
@@ -49,23 +52,22 @@ pub enum Kind {
 
 /// The number that the `syscall` at `at` always has, if a move of a constant to eax or rax directly
 /// before it says so, and where that begins.
-pub fn number(code: &[u8], at: usize) -> Option<(u32, usize)> {
+pub fn number(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<(u32, usize)> {
     const MOVES: [&[u8]; 3] = [&[0xb8], &[0xc7, 0xc0], &[0x48, 0xc7, 0xc0]];
     MOVES.iter().rev().find_map(|opcode| {
         let start = at.checked_sub(opcode.len() + 4)?;
         let number = code[start..at].strip_prefix(*opcode)?;
         // A prefix would belong to it, and make something else of it.
-        let is_one = votes(code, start) == crate::VOTES && !is_entered(code, start..at + 1);
+        let is_one = near.votes(start) == crate::VOTES && !is_entered(code, start..at + 1);
         is_one.then_some((u32::from_le_bytes(number.try_into().ok()?), start))
     })
 }
 
 /// The number that the `syscall` at `at` always has, if a move of a constant to eax is followed by
 /// nothing but instructions that leave eax alone.
-pub fn number_before(code: &[u8], at: usize) -> Option<u32> {
-    const FAR: usize = 32;
-    let mut next = at.saturating_sub(FAR);
-    while next < at && votes(code, next) != crate::VOTES {
+pub fn number_before(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<u32> {
+    let mut next = at.saturating_sub(REACH);
+    while next < at && near.votes(next) != crate::VOTES {
         next += 1;
     }
     let mut found = None;
@@ -103,11 +105,16 @@ fn keeps_eax(bytes: &[u8]) -> bool {
 }
 
 /// The window of the site at `at`, whose number is known, or not.
-pub fn choose(code: &[u8], at: usize, number: Option<(u32, usize)>) -> Option<Window> {
+pub fn choose(
+    code: &[u8],
+    at: usize,
+    number: Option<(u32, usize)>,
+    near: &mut Lengths<'_>,
+) -> Option<Window> {
     if let Some((number, start)) = number {
         return Some(Window { at, start, end: at + 2, kind: Kind::Number(number) });
     }
-    forward(code, at).or_else(|| backward(code, at))
+    forward(code, at).or_else(|| backward(code, at, near))
 }
 
 /// The `syscall` and what follows it.
@@ -144,12 +151,12 @@ fn forward(code: &[u8], at: usize) -> Option<Window> {
 }
 
 /// What precedes the `syscall`, and it.
-fn backward(code: &[u8], at: usize) -> Option<Window> {
+fn backward(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<Window> {
     // The instructions before it, by the chain that each chain ends up in.
     let mut starts = [0; 2 * LEAD];
     let mut count = 0;
     let mut next = at.saturating_sub(LEAD);
-    while next > 0 && votes(code, next) != crate::VOTES {
+    while next > 0 && next < at && near.votes(next) != crate::VOTES {
         next += 1;
     }
     while next < at && count < starts.len() {
@@ -225,11 +232,18 @@ fn long_ones<'a>(
         let wanted = first.wrapping_sub(at as u16);
         u16::from_le_bytes(low).wrapping_sub(wanted) < inside
     };
-    // The lower halves, of a known number and without a way out, so that many are compared at once.
+    // The lower halves, of a known number and without a way out, so that many are compared at once: first those
+    // at even distances, then those between, as only neighbours are loaded together.
+    let has_one = move |bytes: &[u8; BLOCK], start: usize| {
+        let (pairs, _) = bytes.as_chunks::<2>();
+        let is_one = |(i, low): (usize, &[u8; 2])| u16::from(may(*low, start + 2 * i));
+        pairs.iter().enumerate().map(is_one).fold(0, |any, one| any | one) != 0
+    };
     let has_any = move |block: &Range<usize>| {
         let Some(bytes) = code[block.start..].first_chunk::<{ BLOCK + 1 }>() else { return true };
-        let is_one = |i: usize| u16::from(may([bytes[i], bytes[i + 1]], block.start + i));
-        (0..BLOCK).fold(0, |any, i| any | is_one(i)) != 0
+        let [even, odd] = [bytes.first_chunk::<BLOCK>(), bytes.last_chunk::<BLOCK>()];
+        even.is_some_and(|bytes| has_one(bytes, block.start))
+            || odd.is_some_and(|bytes| has_one(bytes, block.start + 1))
     };
     (range.start..end)
         .step_by(BLOCK)

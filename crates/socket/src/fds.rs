@@ -70,8 +70,36 @@ const TAG_ASTRAY: u64 = 4 << 56;
 const TAG_RING: u64 = 5 << 56;
 const TAG_MASK: u64 = 0xff << 56;
 
-static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
-static LIMIT: AtomicU32 = AtomicU32::new(0);
+/// A word for each descriptor below `LIMIT`, 0 for what is not ours. For `leave_unwatched` and this module alone.
+pub static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// See `WORDS`.
+pub static LIMIT: AtomicU32 = AtomicU32::new(0);
+
+/// Assembly for a front whose entry comes from a stub of `sites`: a read or write of a descriptor that is
+/// not ours goes on at rcx, before there is a stack for it or a register to keep. Programs copy files in
+/// small blocks, of which each would pay for both. Wants `{limit}` and `{words}`, both `sym`; touches r11 and
+/// the flags.
+#[cfg(target_arch = "x86_64")]
+#[macro_export]
+macro_rules! leave_unwatched {
+    () => {
+        concat!(
+            // read is 0, write 1.
+            "cmp eax, 1\n",
+            "ja 9f\n",
+            // Set after the pointer to the words; the processor keeps that order.
+            "cmp edi, dword ptr [rip + {limit}]\n",
+            "jae 8f\n",
+            "mov r11d, edi\n",
+            "shl r11, 3\n",
+            "add r11, qword ptr [rip + {words}]\n",
+            "cmp qword ptr [r11], 0\n",
+            "jne 9f\n",
+            "8: jmp rcx\n",
+            "9:\n",
+        )
+    };
+}
 /// One above the highest descriptor ever marked.
 static HIGH: AtomicU32 = AtomicU32::new(0);
 /// The process that owns this memory; a vfork child shares it and must not change it.

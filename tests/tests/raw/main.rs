@@ -4,6 +4,7 @@ mod children;
 mod code;
 mod go;
 mod life;
+mod others;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -84,6 +84,7 @@ global_asm!(
     ".hidden shortwire_go_entry",
     ".type shortwire_go_entry, @function",
     "shortwire_go_entry:",
+    socket::leave_unwatched!(),
     "mov r11, qword ptr [rip + shortwire_go_thread@GOTTPOFF]",
     "cmp qword ptr fs:[r11], 0",
     "je 2f",
@@ -165,6 +166,8 @@ global_asm!(
     access = const libc::PROT_READ | libc::PROT_WRITE,
     flags = const libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
     answer = sym answer,
+    limit = sym fds::LIMIT,
+    words = sym fds::WORDS,
 );
 
 unsafe extern "C" {
