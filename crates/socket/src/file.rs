@@ -146,7 +146,7 @@ pub unsafe fn sendfile(
         if c.sends_on_ring() {
             break;
         }
-        if let Err(e) = wait_in_order(port) {
+        if let Err(e) = wait::for_order(port, false) {
             return fail(e);
         }
         if c.enter_kernel_send() {
@@ -266,14 +266,6 @@ pub fn splice(
     }
 }
 
-/// Waits until what is to be sent again over TCP is there, in front of what is sent now.
-fn wait_in_order(port: Port) -> Result<(), i32> {
-    while !port.conn.flush_takeback(port.fd) {
-        wait::for_space(&mut Stay::new(port), false, false)?;
-    }
-    Ok(())
-}
-
 /// Pipe to the kernel's stream; None where sends are not the kernel's.
 fn into_kernel(port: Port, nonblock: bool, plain: impl Fn() -> isize) -> Option<isize> {
     let c = port.conn;
@@ -282,10 +274,7 @@ fn into_kernel(port: Port, nonblock: bool, plain: impl Fn() -> isize) -> Option<
         if c.sends_on_ring() {
             return None;
         }
-        if nonblock && !c.flush_takeback(port.fd) {
-            return Some(fail(libc::EAGAIN));
-        }
-        if let Err(e) = wait_in_order(port) {
+        if let Err(e) = wait::for_order(port, nonblock) {
             return Some(fail(e));
         }
         if c.enter_kernel_send() {

@@ -79,20 +79,14 @@ fn transmit_own(
             settle(port);
             c.freeze();
             let dontwait = flags & libc::MSG_DONTWAIT != 0;
-            let in_order = || {
-                while !c.flush_takeback(port.fd) {
-                    wait::for_space(&mut Stay::new(port), dontwait, false)?;
-                }
-                Ok(())
-            };
             // What the peer wants sent again goes first, and over ism only before we leave by ourselves.
-            if let Err(e) = in_order() {
+            if let Err(e) = wait::for_order(port, dontwait) {
                 return fail(e);
             }
             // The urgent byte itself wakes the peer; a doorbell in front of it would seem to be data.
             c.leave_tx(port.fd, false);
             c.identity.reason.store(why, Relaxed);
-            if let Err(e) = in_order() {
+            if let Err(e) = wait::for_order(port, dontwait) {
                 return fail(e);
             }
             if let Some(t) = smc::table::get() {

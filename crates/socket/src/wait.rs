@@ -427,6 +427,16 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
     r
 }
 
+/// Waits until what is to be sent again over TCP is there, in front of what is sent now.
+#[cold]
+#[inline(never)]
+pub fn for_order(port: Port, dontwait: bool) -> Result<(), i32> {
+    while !port.conn.flush_takeback(port.fd) {
+        for_space(&mut Stay::new(port), dontwait, false)?;
+    }
+    Ok(())
+}
+
 /// Longest sleep of a writer: another thread may shut the socket, of which the kernel does not tell
 /// who waits for doorbells.
 const WRITER_NS: u64 = 20_000_000;

@@ -65,6 +65,11 @@ int main(int n, char **args)
 {
     setvbuf(stdout, 0, _IOLBF, 0);
     alarm(55);
+    // The kernel begins to note times some while after the first socket has asked for them.
+    int stamped = socket(AF_INET, SOCK_DGRAM, 0);
+    unsigned times = 1 << 3 | 1 << 4;
+    setsockopt(stamped, SOL_SOCKET, SO_TIMESTAMPING, &times, sizeof times);
+    ms(200);
     int last = n > 1 ? atoi(args[1]) : ALL - 1;
     for (int i = n > 1 ? last : 0; i <= last; i++) {
         pairup(&a, &b);

@@ -210,7 +210,7 @@ pub struct Run {
     #[arg(
         long_help = "Load an rsockets library in place of the one for TCP. Without an RDMA device streams go through shared memory. A program that is linked \
 to librdmacm gets the functions of rsockets (`api`: rsocket, rconnect, ...); for any other its TCP sockets become rsockets where both ends run so, \
-and stay TCP where they do not (`sockets`, doc/rsocket.md). Of the other options, only --prefer has an effect."
+and stay TCP where they do not (`sockets`, doc/rsocket-programs.md). Of the other options, only --prefer has an effect."
     )]
     pub rsocket: Option<Rsocket>,
     /// Print no warnings

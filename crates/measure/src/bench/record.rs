@@ -256,8 +256,9 @@ pub mod tests {
 
     #[test]
     fn what_was_written_is_read_again_whole() {
-        let read = parse(&written()).unwrap();
-        assert_eq!(serde_json::to_string_pretty(&object(&read)).unwrap(), written());
+        let text = written();
+        let read = parse(&text).unwrap();
+        assert_eq!(serde_json::to_string_pretty(&object(&read)).unwrap(), text);
         assert_eq!(read.rows[0].values[&Path::Unix], [Some(140_000.0), None]);
     }
 
