@@ -110,6 +110,7 @@ programs! {
     polls_beside_what_is_left_unread = "left_unread" DEFAULT AT_ONCE ISM;
     a_return_to_tcp_under_a_sleep_for_room = "returns_under_space" DEFAULT AT_ONCE ISM;
     a_child_that_is_slow_to_take_over = "named_late" DEFAULT AT_ONCE ISM;
+    streams_that_are_signed = "signed" DEFAULT AT_ONCE ISM;
     what_is_taken_back_in_front_of_more = "claimed" DEFAULT AT_ONCE ISM;
     devices_that_are_sent_from = "sendfile_devices" DEFAULT AT_ONCE ISM;
     a_peer_that_reads_nothing_in_time = "user_timeout" DEFAULT AT_ONCE ISM;

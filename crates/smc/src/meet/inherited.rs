@@ -16,6 +16,8 @@ const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 const TCP_INQ: c_int = 36;
 const TCP_TX_DELAY: c_int = 37;
+const TCP_MD5SIG_EXT: c_int = 32;
+const TCP_AO_ADD_KEY: c_int = 38;
 
 /// An option, with the value that it has where nobody has set it.
 struct Named {
@@ -33,7 +35,7 @@ const fn tcp(name: c_int) -> Named {
 }
 
 /// Those that only the kernel's stream can give.
-const FOR_TCP: [Named; 12] = [
+const FOR_TCP: [Named; 15] = [
     socket(libc::SO_ZEROCOPY, 0),
     socket(libc::SO_TIMESTAMP, 0),
     socket(libc::SO_TIMESTAMPNS, 0),
@@ -46,12 +48,18 @@ const FOR_TCP: [Named; 12] = [
     tcp(TCP_TX_DELAY),
     socket(libc::SO_ATTACH_FILTER, 0),
     socket(libc::SO_ATTACH_BPF, 0),
+    tcp(libc::TCP_MD5SIG),
+    tcp(TCP_MD5SIG_EXT),
+    tcp(TCP_AO_ADD_KEY),
 ];
+/// The last of them, which sign every segment of a stream (RFC 2385, RFC 5925).
+const KEYS: usize = 3;
 /// Those that are kept to on a ring: what is left behind a receive, and how long a peer may leave
 /// something unread.
 const KEPT: [Named; 2] = [tcp(TCP_INQ), tcp(libc::TCP_USER_TIMEOUT)];
 const INQ: u32 = 1 << FOR_TCP.len();
 const USER_TIMEOUT: u32 = INQ << 1;
+const KEY_BITS: u32 = ((1 << KEYS) - 1) << (FOR_TCP.len() - KEYS);
 
 /// Options that were set somewhere, by their places in `FOR_TCP` and behind that in `KEPT`.
 static SET: AtomicU32 = AtomicU32::new(0);
@@ -63,6 +71,11 @@ impl Named {
 
     /// Whether the socket has it.
     fn is_set(&self, fd: c_int) -> bool {
+        if self.is_key() {
+            // The kernel tells nobody which connections of a listener have one; a stream whose peer
+            // must sign it does not leave its signatures.
+            return true;
+        }
         if self.is_filter() {
             // Its length is told to who has no room for it; one of eBPF cannot be told, which is an
             // error.
@@ -71,6 +84,10 @@ impl Named {
         let mut value = self.unset;
         sys::getsockopt(fd, self.level, self.name, &mut value);
         value != self.unset
+    }
+
+    fn is_key(&self) -> bool {
+        FOR_TCP[FOR_TCP.len() - KEYS..].iter().any(|key| key.is(self.level, self.name))
     }
 
     fn is_filter(&self) -> bool {
@@ -86,7 +103,8 @@ pub fn is_for_tcp(level: c_int, name: c_int) -> bool {
 
 /// Whether this value of one of those says that the program does without it.
 pub fn is_unset(level: c_int, name: c_int, value: u32) -> bool {
-    let does_without = |option: &Named| !option.is_filter() && option.unset == value;
+    let does_without =
+        |option: &Named| !option.is_filter() && !option.is_key() && option.unset == value;
     FOR_TCP.iter().any(|option| option.is(level, name) && does_without(option))
 }
 
@@ -98,9 +116,9 @@ pub fn note(level: c_int, name: c_int) {
     }
 }
 
-/// A socket comes from another program, which may have set anything.
+/// A socket comes from another program, which may have set anything; of keys nobody can be asked.
 pub fn note_all() {
-    note_bits((USER_TIMEOUT << 1) - 1);
+    note_bits(((USER_TIMEOUT << 1) - 1) & !KEY_BITS);
 }
 
 fn note_bits(bits: u32) {
