@@ -97,6 +97,25 @@ int main()
         close(set);
     }
 
+    // Room is waited for before each send, so none ever finds too little.
+    ready();
+    limit(a);
+    p.fd = a;
+    while ((n = poll(&p, 1, 15000)) == 1 && p.revents == POLLOUT)
+        send(a, junk, 4096, MSG_DONTWAIT | MSG_NOSIGNAL);
+    printf("poll in front of each send: %d %x\n", n, p.revents);
+    end("poll in front");
+
+    // The peer reads once, and less than makes room.
+    ready();
+    limit(a);
+    fill();
+    ms(150);
+    recv(b, junk, 1000, 0);
+    n = poll(&p, 1, 15000);
+    printf("a short read: %d %x\n", n, p.revents);
+    end("a short read");
+
     // The set is waited for before the buffers are full.
     ready();
     limit(a);

@@ -1,9 +1,10 @@
 //! How long a peer may leave unread what is sent to it: TCP_USER_TIMEOUT.
 //!
 //! In TCP the option bounds how long bytes wait for the peer's kernel, which takes them as long as
-//! its buffer has room. A ring is that buffer, and what is in it has arrived: only bytes that found
-//! it full wait, and the time counts from then on until the peer has read something. The kernel
-//! itself has nothing to count, because doorbells are always acknowledged.
+//! its buffer has room. A ring is that buffer, and what is in it has arrived: only who found too
+//! little room waits, and the time counts from then on until there is room. It begins anew whenever
+//! the peer has read something. The kernel itself has nothing to count, because doorbells are always
+//! acknowledged.
 
 use super::*;
 use crate::sys;
@@ -19,9 +20,9 @@ pub struct Patience {
     over: AtomicU32,
     /// 1: the ring is full since a moment ago, and waits that began before do not know yet.
     news: AtomicU32,
-    /// What the peer had read when a send has filled the ring, or found it full.
+    /// What the peer had read when a send or a wait found too little room.
     read: AtomicU64,
-    /// When that was, in monotonic nanoseconds; 0: it has read since, or the ring never was.
+    /// When that was, in monotonic nanoseconds; 0: there has been room since, or always.
     since: AtomicU64,
 }
 
@@ -53,12 +54,21 @@ impl Conn {
     #[cold]
     fn begin_to_wait(&self) {
         let patience = &self.tx.patience;
-        let read = self.my().cons.load(Relaxed) & CURSOR_MASK;
-        if patience.since.load(Relaxed) == 0 || patience.read.load(Relaxed) != read {
-            patience.read.store(read, Relaxed);
-            patience.since.store(sys::now_ns(), Relaxed);
+        if patience.since.load(Relaxed) == 0 || patience.read.load(Relaxed) != self.read_there() {
+            self.count_from_now();
             patience.news.store(1, Relaxed);
         }
+    }
+
+    /// How far the peer says that it has read.
+    fn read_there(&self) -> u64 {
+        self.my().cons.load(Relaxed) & CURSOR_MASK
+    }
+
+    /// Two threads may do so at the same time, and then mean the same.
+    fn count_from_now(&self) {
+        self.tx.patience.read.store(self.read_there(), Relaxed);
+        self.tx.patience.since.store(sys::now_ns(), Relaxed);
     }
 
     /// Whether the time began to count since this was asked last: who sleeps until there is room has
@@ -73,12 +83,16 @@ impl Conn {
     /// time is over, the connection has ended when this returns.
     #[inline]
     pub fn patience(&self, fd: i32) -> Option<u64> {
-        let patience = &self.tx.patience;
-        let limit = patience.limit.load(Relaxed);
-        if limit == 0 || patience.since.load(Relaxed) == 0 {
-            return None;
+        let limit = self.tx.patience.limit.load(Relaxed);
+        if limit == 0 { None } else { self.patience_left(fd, limit) }
+    }
+
+    /// The same for who does not wait for room: ends the connection where the time is over, and begins
+    /// no count. A program that waits for an answer may leave its peer as much to read as it likes.
+    pub(super) fn look_at_patience(&self, fd: i32) {
+        if self.tx.patience.since.load(Relaxed) != 0 {
+            self.patience(fd);
         }
-        self.patience_left(fd, limit)
     }
 
     #[cold]
@@ -88,13 +102,19 @@ impl Conn {
             return None;
         }
         let since = patience.since.load(Relaxed);
-        let read = self.my().cons.load(Relaxed) & CURSOR_MASK;
-        if read != patience.read.load(Relaxed) || self.has_space() {
+        if self.has_space() {
             // A send that found the ring full again just now begins anew.
             let _ = patience.since.compare_exchange(since, 0, Relaxed, Relaxed);
             return None;
         }
-        let end = since.saturating_add(u64::from(limit) * 1_000_000);
+        let limit = u64::from(limit) * 1_000_000;
+        if since == 0 || self.read_there() != patience.read.load(Relaxed) {
+            // A program may wait for room before any send of its has found too little; and a peer
+            // that reads once, and less than makes room, would otherwise be waited for without end.
+            self.count_from_now();
+            return Some(limit);
+        }
+        let end = since.saturating_add(limit);
         match end.saturating_sub(sys::now_ns()) {
             0 => {
                 patience.over.store(1, Relaxed);

@@ -441,7 +441,7 @@ impl Conn {
         let over = if ph.sends_on_ring() && !ph.has(p::SHUT_WR) { 0 } else { p::ENDED };
         if self.switched() && !ph.has(p::DEAD | p::BROKEN | p::CLOSED | over) {
             self.prod_half_closed(fd);
-            self.patience(fd);
+            self.look_at_patience(fd);
             self.ended_behind_shutdown(fd, ph);
             self.kernel_end(sys::poll_now(fd, libc::POLLRDHUP) as u16 as u32);
         }
