@@ -335,7 +335,11 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     });
     match &mut bell {
         Some(bell) => bell.arm(),
-        None => unarmed |= !conn.arm_data(),
+        // Who cannot be told may have been killed, which the kernel knows at once.
+        None if !conn.arm_data() => {
+            unarmed = !conn.kernel_end(sys::poll_now(fd, libc::POLLRDHUP) as u16 as u32);
+        }
+        None => {}
     }
     if conn.ready(fd) & IN != 0 {
         return Ok(None);
