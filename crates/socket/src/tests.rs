@@ -191,6 +191,12 @@ pub fn connected() -> Pair {
 /// A connection with both directions on rings and nothing under way.
 pub fn upgraded() -> Pair {
     let pair = connected();
+    upgrade(&pair);
+    pair
+}
+
+/// Passes bytes until both directions are on rings.
+pub fn upgrade(pair: &Pair) {
     let end = Instant::now() + Duration::from_secs(20);
     let on_rings = |fd| port(fd).conn.sends_on_ring() && port(fd).conn.receives_on_ring();
     while !on_rings(pair.0) || !on_rings(pair.1) {
@@ -206,7 +212,6 @@ pub fn upgraded() -> Pair {
         }
         thread::sleep(Duration::from_millis(1));
     }
-    pair
 }
 
 pub fn port(fd: i32) -> Port {

@@ -178,6 +178,7 @@ fn add(
             withdraw(note, set_index);
         }
         s.underway.end();
+        known.inspect(|note| catch_up(*note, set_index, s, conn));
         return r;
     }
     s.underway.end();
@@ -331,7 +332,24 @@ fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) ->
         withdraw(note, set_index);
     }
     s.underway.end();
+    if r < 0 {
+        known.inspect(|note| catch_up(*note, set_index, s, conn));
+    }
     r
+}
+
+/// The kernel has refused a change of a registration, which therefore is as it was. A switch that
+/// met the change has left it alone.
+#[cold]
+fn catch_up((i, e): (u32, &Entry), set_index: u32, s: &'static Set, conn: u32) {
+    if !fds::conn(conn).switched() {
+        return;
+    }
+    // A close may have taken it away. It is no other one: that would have needed the turn.
+    let is_seen = tables().is_some_and(|_tables| !e.is_in(set_index) || hook(set_index, s, i));
+    if !is_seen {
+        go_back(conn, fds::local(conn).fd.load(Relaxed) as i32);
+    }
 }
 
 /// Takes dormant registrations of a connection out of the kernel's sets.
@@ -432,8 +450,12 @@ pub fn registered_as(conn: u32, fd: i32) -> bool {
 /// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is
 /// held.
 pub(super) fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
+    // What an epoll_ctl is in the middle of adding or removing it hooks itself, if it then has it:
+    // a thread that removes and adds a connection over and over would else meet the switch now and
+    // then, and keep the connection on TCP for good. SYNC: underway. It looks at the switch behind
+    // `Underway::end`.
     if s.underway.is(index) {
-        return false;
+        return true;
     }
     let Some(mut h) = held(set_index, s) else { return false };
     if s.wait.load(Relaxed) == 0

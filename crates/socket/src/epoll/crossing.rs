@@ -23,8 +23,8 @@ pub fn on_switched(conn: u32) {
     };
     if !all {
         // A registration whose descriptor was closed while another one lives cannot be changed any
-        // more, nor can one that a thread is in the middle of adding or removing, nor any in a
-        // signal handler that interrupted a change: the kernel's readiness must stay the truth.
+        // more, nor can any in a signal handler that interrupted a change: the kernel's readiness
+        // must stay the truth.
         go_back(conn, fds::local(conn).fd.load(Relaxed) as i32);
     }
 }

@@ -2,8 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::epoll::on_switched;
-use crate::tests::{Epoll, connected, port, recv, send, serial, upgraded};
+use crate::tests::{Epoll, connected, port, recv, send, serial, upgrade, upgraded};
 use std::thread;
 
 fn known(fd: i32) -> usize {
@@ -126,18 +125,43 @@ fn what_the_kernel_takes_in_place_of_what_was_meant_stays_on_tcp() {
     assert_eq!(port(pair.1).conn.identity.reason.load(Relaxed), reason::UNSEEN.code());
 }
 
+/// The change hooks what the kernel then has.
 #[test]
-fn who_leaves_tcp_while_it_is_added_or_removed_goes_back() {
+fn who_leaves_tcp_while_it_is_added_or_removed_stays_in_shared_memory() {
     let _turn = serial();
-    for op in [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_DEL] {
+    let refused = -(libc::EEXIST as isize);
+    for (had, op, answer) in [
+        (false, libc::EPOLL_CTL_ADD, 0),
+        (true, libc::EPOLL_CTL_ADD, refused),
+        (true, libc::EPOLL_CTL_DEL, 0),
+    ] {
         let (pair, ep) = (connected(), Epoll::new());
-        if op == libc::EPOLL_CTL_DEL {
+        if had {
             ep.add(pair.1, libc::EPOLLIN);
         }
-        let index = port(pair.1).index;
-        assert_eq!(control_beside(&ep, op, pair.1, || on_switched(index), || ()), 0);
-        assert_eq!(port(pair.1).conn.identity.reason.load(Relaxed), reason::UNSEEN.code());
+        assert_eq!(control_beside(&ep, op, pair.1, || upgrade(&pair), || ()), answer);
+        let (has, c) = (op == libc::EPOLL_CTL_ADD, port(pair.1).conn);
+        assert_eq!(known(pair.1), usize::from(has));
+        send(pair.0, b"1", 0);
+        if has {
+            assert_eq!(ep.wait(Some(10_000_000_000)), Ok(vec![(pair.1, libc::EPOLLIN as u32)]));
+        }
+        assert!(ep.now().len() == usize::from(has) && c.receives_on_ring());
+        assert_ne!(c.identity.reason.load(Relaxed), reason::UNSEEN.code());
     }
+}
+
+/// What the kernel refuses to remove, because others have removed it unseen, cannot be hooked.
+#[test]
+fn who_leaves_tcp_beside_a_change_that_the_kernel_refuses_goes_back() {
+    let _turn = serial();
+    let (pair, ep) = (connected(), Epoll::new());
+    ep.add(pair.1, libc::EPOLLIN);
+    let none = epoll_event { events: 0, u64: 0 };
+    assert_eq!(smc::sys::epoll_ctl(ep.0, libc::EPOLL_CTL_DEL, pair.1, &none), 0);
+    let removed = control_beside(&ep, libc::EPOLL_CTL_DEL, pair.1, || upgrade(&pair), || ());
+    assert_eq!(removed, -(libc::ENOENT as isize));
+    assert_eq!(port(pair.1).conn.identity.reason.load(Relaxed), reason::UNSEEN.code());
 }
 
 /// A sleeper is woken by another registration if that of the change is being removed.
