@@ -73,7 +73,8 @@ fn message(from: &End, to: &End) {
 /// first time.
 fn bell(from: &End, to: &End) -> (u32, Option<i32>) {
     to.conn.cover(WAIT);
-    let number = page(to).ask_for_bell(WAIT);
+    let number = bells::number();
+    page(to).ask_for_bell(WAIT, number);
     // The first message rings what every connection begins with.
     for _ in 0..2 {
         message(from, to);
@@ -130,7 +131,8 @@ fn a_full_bell_is_taken_away_and_another_one_given() {
     message(&from, &to);
     assert_eq!((set.told(), doorbells(&to)), (None, before + 1));
     hidden::close(bell);
-    let number = page(&to).ask_for_bell(WAIT);
+    let number = bells::number();
+    page(&to).ask_for_bell(WAIT, number);
     message(&from, &to);
     let bell = bells::fetch(to.conn, WAIT, number).expect("another one");
     let set = Set::new(bell);
@@ -183,7 +185,8 @@ fn a_hostile_peer_delays_nobody() {
 fn what_is_no_pipe_is_not_fetched() {
     let _serial = serial();
     let (_from, to) = acquainted();
-    let number = page(&to).ask_for_bell(WAIT);
+    let number = bells::number();
+    page(&to).ask_for_bell(WAIT, number);
     let mut label = arena_of(to.conn.identity.peer_token.load(Relaxed)).to_ne_bytes().to_vec();
     label.extend_from_slice(&WAIT.to_ne_bytes());
     label.extend_from_slice(&number.to_ne_bytes());

@@ -116,12 +116,9 @@ impl Waits {
         w.store(w.load(Relaxed) & !1, Relaxed);
     }
 
-    /// A wait asks for a bell, and listens to none until it has it: the bell's number.
-    pub fn ask_for_bell(&self, wait: u32) -> u32 {
-        let word = &self.bell[wait as usize];
-        let number = ((word.load(Relaxed) >> 1) + 1) & (u32::MAX >> 1);
-        word.store(number << 1, Relaxed);
-        number
+    /// A wait asks for the bell of this number, and listens to none until it has it.
+    pub fn ask_for_bell(&self, wait: u32, number: u32) {
+        self.bell[wait as usize].store(number << 1, Relaxed);
     }
 
     /// The bell that a wait has asked for last, whether it listens to it or not.

@@ -184,8 +184,13 @@ pub enum Source {
     Nowhere,
 }
 
-/// The last number of a bell made here. A peer can write to where those that it makes are numbered.
-static MADE: AtomicU32 = AtomicU32::new(0);
+/// A number for a bell of ours, made here or asked for: never that of one before, which the peer
+/// may have refused by now, or may still have. It would go on ringing that one, where nobody
+/// listens any more. Nor is it taken from the page, where another bell's may have been.
+pub fn number() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Relaxed) % (u32::MAX >> 1) + 1
+}
 
 /// Makes a bell for a wait that is to be rung by the peer of a connection that it covers, if that
 /// is another user's, and the wait sleeps `often`.
@@ -207,8 +212,7 @@ pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
             return None;
         }
         let [read, write] = sys::unix_pair().ok()?;
-        // Never that of the one before, which the peer may have refused by now.
-        let number = MADE.fetch_add(1, Relaxed) % (u32::MAX >> 1) + 1;
+        let number = number();
         let label = Label { arena: arena_of(token), wait, number };
         // Where the kernel does not know how to keep descriptors off, the peer could keep us in the
         // close of what it has sent.

@@ -126,7 +126,11 @@ impl Ears {
             Source::Made(fd, number) => {
                 watch(epfd, fd, data(number)).map(|handle| (number, Bell::Own(handle, 0)))
             }
-            Source::Peer => Some((page.ask_for_bell(wait), Bell::Asked(SELDOM))),
+            Source::Peer => {
+                let number = group::bells::number();
+                page.ask_for_bell(wait, number);
+                Some((number, Bell::Asked(SELDOM)))
+            }
             Source::Later | Source::Nowhere => None,
         };
         let (number, bell) = made.unwrap_or_else(|| {
