@@ -225,6 +225,26 @@ CASE(pieces_limits)
     R(recvmsg(fd, (struct msghdr *)8, MSG_DONTWAIT));
 }
 
+/* Programs ask in this way what flags there are. */
+CASE(pieces_flags)
+{
+    int fd = fresh();
+    struct iovec in = { space, 10 }, out = { to_send(50), 10 };
+    tell('w', 40);
+    R(preadv2(fd, &in, 1, -1, 0x4000));
+    R(pwritev2(fd, &out, 1, -1, 0x40000000));
+    R(syscall(SYS_preadv2, fd, &in, 1L, -1L, -1L, 0x4000L));
+    for (int flag = 1; flag <= 16; flag *= 2) {
+        say("flag %d", flag);
+        sent(R(pwritev2(fd, &out, 1, -1, flag)));
+        out.iov_base = (char *)out.iov_base + 10;
+        if (flag < 16)
+            took(space, R(preadv2(fd, &in, 1, -1, flag)));
+    }
+    R(preadv2(fd, &in, 1, -1, RWF_NOWAIT));
+    say("the peer reads %ld", tell('r', 50));
+}
+
 /* Holes, empty pieces, a bad piece behind good ones. */
 CASE(pieces_mixed)
 {

@@ -138,6 +138,27 @@ CASES(ready_at_once, ALL, name_of, UPGRADES)
     all_of(arg, fd, "space again");
 }
 
+CASE(ready_limits)
+{
+    int fd = fresh();
+    fd_set none;
+    FD_ZERO(&none);
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    R(select(fd + 1, &none, NULL, NULL, &(struct timeval){ -1, 0 }));
+    R(select(fd + 1, &none, NULL, NULL, &(struct timeval){ 0, -5 }));
+    FD_SET(fd, &none);
+    R(select(fd + 1, &none, NULL, NULL, &(struct timeval){ 0, -5 }));
+    R(syscall(SYS_select, fd + 1, &none, NULL, NULL, &(struct timeval){ -1, 0 }));
+    R(ppoll(&p, 1, &(struct timespec){ -1, 0 }, NULL));
+    R(ppoll(&p, 1, &(struct timespec){ 0, 1000000000 }, NULL));
+    struct timespec left = { 0, 20000000 };
+    R(syscall(SYS_ppoll, &p, 1L, &left, NULL, 8L));
+    say("left %ld %ld", (long)left.tv_sec, left.tv_nsec);
+    left.tv_nsec = 20000000;
+    R(ppoll(&p, 1, &left, NULL));
+    say("left %ld %ld", (long)left.tv_sec, left.tv_nsec);
+}
+
 CASES(ready_at_ends, ALL, name_of, UPGRADES)
 {
     int fd = fresh();

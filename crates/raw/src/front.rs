@@ -67,14 +67,20 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 if !is_here || v.iter().all(|piece| piece.iov_len == 0) {
                     return None;
                 }
-                receive::recv(fd, v, now(number, f), plain)
+                match vector_flags(number, f) {
+                    Ok(flags) => receive::recv(fd, v, flags, plain),
+                    Err(e) => e,
+                }
             }
             libc::SYS_writev | libc::SYS_pwritev2 => {
                 let v = slice(b as *const iovec, c as isize)?;
                 if number == libc::SYS_pwritev2 && d as i64 != -1 {
                     return None;
                 }
-                transmit::send(fd, v, now(number, f), plain)
+                match vector_flags(number, f) {
+                    Ok(flags) => transmit::send(fd, v, flags, plain),
+                    Err(e) => e,
+                }
             }
             libc::SYS_recvmsg if is_other() => {
                 let r = plain();
@@ -187,12 +193,13 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
             }
             libc::SYS_select => {
                 let t = e as *mut timeval;
-                if !t.is_null() && faulty(t) {
+                // Of a negative time the kernel tells that it is none.
+                if !t.is_null() && (faulty(t) || (*t).tv_sec < 0 || (*t).tv_usec < 0) {
                     return None;
                 }
                 let limit = t.as_ref().map(|t| {
-                    let whole = (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
-                    whole.saturating_add(t.tv_usec.max(0) as u64 * 1000)
+                    let whole = (t.tv_sec as u64).saturating_mul(1_000_000_000);
+                    whole.saturating_add((t.tv_usec as u64).saturating_mul(1000))
                 });
                 let start = sys::now_ns();
                 let sets = [b as _, c as _, d as _];
@@ -276,10 +283,12 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
     Some(result)
 }
 
-/// The flags of recv or send that stand for those of preadv2 or pwritev2.
-fn now(number: i64, flags: usize) -> c_int {
-    let has_flags = matches!(number, libc::SYS_preadv2 | libc::SYS_pwritev2);
+/// The flags of recv or send that stand for those of preadv2 or pwritev2; an error where Linux
+/// refuses them.
+fn vector_flags(number: i64, flags: usize) -> Result<c_int, isize> {
     // On x86-64 the offset takes two of its arguments, the upper half unused: flags are the sixth.
-    let is_now = has_flags && flags as c_int & libc::RWF_NOWAIT != 0;
-    if is_now { libc::MSG_DONTWAIT } else { 0 }
+    match number {
+        libc::SYS_preadv2 | libc::SYS_pwritev2 => socket::pieces::flags(flags as c_int),
+        _ => Ok(0),
+    }
 }

@@ -519,4 +519,15 @@ mod tests {
             assert!(calls.borrow().iter().all(|range| !range.contains(&(fd as u32))), "{fd}");
         }
     }
+
+    /// The only thread that could send them again may be the one that reads them.
+    #[test]
+    fn what_is_unread_at_a_way_back_is_sent_again_by_an_end_in_the_same_process() {
+        let _turn = serial();
+        let pair = upgraded();
+        assert_eq!(send(pair.1, b"pending", 0), 7);
+        go_back_for_others(found(pair.0), reason::PASSED_FD.code());
+        assert_eq!(smc::sys::ioctl_int(pair.0, libc::FIONREAD), Ok(7));
+        assert_eq!(recv(pair.0, 9, 0), Ok(b"pending".to_vec()));
+    }
 }

@@ -87,3 +87,15 @@ pub fn within_most<R>(iov: &[iovec], f: impl FnOnce(&[iovec]) -> R) -> R {
         .collect();
     f(&cut)
 }
+
+/// The flags of recv or send that stand for those of preadv2 or pwritev2, or the negative errno
+/// with which Linux refuses them on a socket: programs ask so what there is.
+pub fn flags(of: i32) -> Result<i32, isize> {
+    // NOAPPEND is of Linux 6.9.
+    const NOAPPEND: i32 = 0x20;
+    let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+    if of & !(known | libc::RWF_APPEND | NOAPPEND) != 0 {
+        return Err(-(libc::EOPNOTSUPP as isize));
+    }
+    Ok(if of & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 })
+}

@@ -4,7 +4,7 @@
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{FILE, aiocb};
-use smc::{hidden, reason, sys};
+use smc::{hidden, reason};
 use socket::fds::{self, Kind};
 use socket::{aio, descriptors, fork, rights, uring};
 
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
         (first..limit.rlim_cur.min(1 << 20) as c_int).filter(|fd| !hidden::contains(*fd)).for_each(
             |fd| {
-                sys::close(fd);
+                unsafe { close(fd) };
             },
         );
     }
@@ -241,7 +241,9 @@ pub unsafe extern "C" fn syscall(
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => c_long::from(ready::poll(a as _, b as u64, c as c_int)),
-            libc::SYS_ppoll => c_long::from(ready::ppoll(a as _, b as u64, c as _, d as _)),
+            libc::SYS_ppoll => {
+                c_long::from(ready::ppoll_by_number(a as _, b as u64, c as _, d as _))
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => c_long::from(ready::select(fd, b as _, c as _, d as _, e as _)),
             libc::SYS_pselect6 => {

@@ -84,7 +84,10 @@ pub unsafe extern "C" fn preadv2(
         match slice(iov, n as isize) {
             // As for readv: of nothing it never waits.
             Some(v) if off == -1 && v.iter().any(|e| e.iov_len > 0) => {
-                let fl = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+                let fl = match socket::pieces::flags(flags) {
+                    Ok(fl) => fl,
+                    Err(e) => return tell(e),
+                };
                 tell(receive::recv(fd, v, fl, || told(next::preadv2(fd, iov, n, off, flags))))
             }
             _ => next::preadv2(fd, iov, n, off, flags),
@@ -178,7 +181,10 @@ pub unsafe extern "C" fn pwritev2(
     unsafe {
         match slice(iov, n as isize) {
             Some(v) if off == -1 => {
-                let fl = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+                let fl = match socket::pieces::flags(flags) {
+                    Ok(fl) => fl,
+                    Err(e) => return tell(e),
+                };
                 tell(transmit::send(fd, v, fl, || told(next::pwritev2(fd, iov, n, off, flags))))
             }
             _ => next::pwritev2(fd, iov, n, off, flags),

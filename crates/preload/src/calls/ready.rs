@@ -46,6 +46,31 @@ unsafe extern "C" {
     fn __chk_fail() -> !;
 }
 
+/// The system call, which leaves the time that was left.
+pub unsafe fn ppoll_by_number(
+    fds: *mut pollfd,
+    n: nfds_t,
+    t: *mut timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let start = smc::sys::now_ns();
+    // SAFETY: forwarded.
+    unsafe {
+        let limit = duration(t);
+        let r = ppoll(fds, n, t, mask);
+        if let (Some(t), Ok(Some(limit))) = (t.as_mut(), limit) {
+            leave(t, limit.saturating_sub(smc::sys::now_ns() - start));
+        }
+        r
+    }
+}
+
+/// Notes what is left of a time limit.
+fn leave(t: &mut timespec, left: u64) {
+    t.tv_sec = (left / 1_000_000_000) as i64;
+    t.tv_nsec = (left % 1_000_000_000) as i64;
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __poll_chk(
     fds: *mut pollfd,
@@ -86,13 +111,14 @@ pub unsafe extern "C" fn select(
     t: *mut timeval,
 ) -> c_int {
     unsafe {
-        if !t.is_null() && faulty(t) {
+        // Of a negative time the kernel tells that it is none.
+        if !t.is_null() && (faulty(t) || (*t).tv_sec < 0 || (*t).tv_usec < 0) {
             return next::select(n, r, w, e, t);
         }
         let limit = t.as_ref().map(|t| {
-            (t.tv_sec.max(0) as u64)
+            (t.tv_sec as u64)
                 .saturating_mul(1_000_000_000)
-                .saturating_add(t.tv_usec.max(0) as u64 * 1000)
+                .saturating_add((t.tv_usec as u64).saturating_mul(1000))
         });
         let start = smc::sys::now_ns();
         match sets::select(n, [r, w, e], limit, core::ptr::null()) {
@@ -160,9 +186,7 @@ pub unsafe fn pselect6(
         let mask = mask.as_ref().map_or(core::ptr::null(), |m| m[0] as *const sigset_t);
         let Selected::Here(got) = sets::select(n, sets, limit, mask) else { return None };
         if let (Some(t), Some(limit)) = (t.as_mut(), limit) {
-            let left = limit.saturating_sub(smc::sys::now_ns() - start);
-            t.tv_sec = (left / 1_000_000_000) as i64;
-            t.tv_nsec = (left % 1_000_000_000) as i64;
+            leave(t, limit.saturating_sub(smc::sys::now_ns() - start));
         }
         Some(tell(got) as c_int)
     }

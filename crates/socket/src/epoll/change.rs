@@ -9,7 +9,7 @@ use libc::epoll_event;
 use smc::{reason, table as connections};
 
 use super::set::{Entry, SHARE, Set, held};
-use super::table::{Tables, of_conn, set, slot, tables, turn};
+use super::table::{Tables, entry, of_conn, set, slot, tables, turn};
 use crate::fail;
 use crate::fds::{self, Kind};
 
@@ -177,8 +177,10 @@ fn add(
         if let (None, Some(note)) = (known, entry) {
             withdraw(note, set_index);
         }
-        s.underway.end();
-        known.inspect(|note| catch_up(*note, set_index, s, conn));
+        if !stays(entry.filter(|_| known.is_some()), set_index, s, conn) {
+            drop(turn);
+            go_back_now(conn);
+        }
         return r;
     }
     s.underway.end();
@@ -211,7 +213,7 @@ fn add(
 #[cold]
 fn leave_unnoted(conn: u32, generation: u32, fd: i32) {
     if fds::conn(conn).identity.gen_.load(Acquire) == generation {
-        go_back(conn, fds::local(conn).fd.load(Relaxed) as i32);
+        go_back_now(conn);
     }
     if !fds::names(fd, conn) {
         fds::astray(fd);
@@ -303,7 +305,7 @@ const DORMANT_AFTER: u32 = 4;
 /// epoll_ctl(DEL); `kernel` is the call.
 fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) -> isize {
     let Some(s) = set(set_index) else { return kernel() };
-    let Some(_turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
+    let Some(turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
     let known = {
         let Some(t) = tables() else { return fail(libc::ENOMEM) };
         let known = t.find(set_index, conn, fd);
@@ -331,25 +333,32 @@ fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) ->
     if let (0, Some(note)) = (r, known) {
         withdraw(note, set_index);
     }
-    s.underway.end();
-    if r < 0 {
-        known.inspect(|note| catch_up(*note, set_index, s, conn));
+    if r == 0 {
+        s.underway.end();
+    } else if !stays(known, set_index, s, conn) {
+        drop(turn);
+        go_back_now(conn);
     }
     r
 }
 
-/// The kernel has refused a change of a registration, which therefore is as it was. A switch that
-/// met the change has left it alone.
+/// The kernel has refused a change of what is noted, which therefore stays as it was: what a switch
+/// has left to the change is done here. False if the connection must go back to TCP.
 #[cold]
-fn catch_up((i, e): (u32, &Entry), set_index: u32, s: &'static Set, conn: u32) {
-    if !fds::conn(conn).switched() {
-        return;
-    }
+#[inline(never)]
+fn stays(known: Option<(u32, &Entry)>, set_index: u32, s: &'static Set, conn: u32) -> bool {
+    s.underway.end();
     // A close may have taken it away. It is no other one: that would have needed the turn.
-    let is_seen = tables().is_some_and(|_tables| !e.is_in(set_index) || hook(set_index, s, i));
-    if !is_seen {
-        go_back(conn, fds::local(conn).fd.load(Relaxed) as i32);
-    }
+    known.is_none_or(|(i, e)| {
+        !fds::conn(conn).switched()
+            || tables().is_some_and(|_tables| !e.is_in(set_index) || hook(set_index, s, i))
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn go_back_now(conn: u32) {
+    go_back(conn, fds::local(conn).fd.load(Relaxed) as i32);
 }
 
 /// Takes dormant registrations of a connection out of the kernel's sets.
@@ -449,13 +458,17 @@ pub fn registered_as(conn: u32, fd: i32) -> bool {
 
 /// Changes the kernel's registration to ours; false when that is not possible. The tables' lock is
 /// held.
+#[cold]
+#[inline(never)]
 pub(super) fn hook(set_index: u32, s: &'static Set, index: u32) -> bool {
     // What an epoll_ctl is in the middle of adding or removing it hooks itself, if it then has it:
     // a thread that removes and adds a connection over and over would else meet the switch now and
     // then, and keep the connection on TCP for good. SYNC: underway. It looks at the switch behind
-    // `Underway::end`.
+    // `Underway::end`. A signal handler that has interrupted that very epoll_ctl may wait for the
+    // connection itself, a jump out of one leaves nobody who looks, and a thread that has ended
+    // does not, either.
     if s.underway.is(index) {
-        return true;
+        return s.turn.is_locked() && !s.turn.is_mine() && !s.turn.is_abandoned();
     }
     let Some(mut h) = held(set_index, s) else { return false };
     if s.wait.load(Relaxed) == 0
@@ -479,13 +492,24 @@ pub fn before_fork() {
 /// In a fork child. The tables' lock was held over the fork and is free again.
 pub fn after_fork_child() {
     let Some(t) = tables() else { return };
+    let mut unseen = Vec::new();
     for (index, s) in t.sets() {
+        let underway = s.underway.index();
         // SAFETY: the only thread of the child.
         unsafe { s.reset_locks() };
         if let Some(mut h) = held(index, s) {
             h.start_over(t.of_set(s).map(|(i, _)| i));
         }
+        // The thread that was to look whether its connection has left TCP is the parent's.
+        if let Some((i, e)) = underway.and_then(|i| Some((i, entry(i)?)))
+            && e.is_in(index)
+            && !hook(index, s, i)
+        {
+            unseen.push(e.conn());
+        }
     }
+    drop(t);
+    unseen.into_iter().for_each(go_back_now);
 }
 
 #[cfg(test)]

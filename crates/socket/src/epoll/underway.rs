@@ -33,8 +33,13 @@ impl Underway {
         fence(SeqCst);
     }
 
+    /// The registration, if there is one.
+    pub fn index(&self) -> Option<u32> {
+        self.0.load(Relaxed).checked_sub(1)
+    }
+
     /// Whether nobody knows what the kernel has of it. The tables' lock is held.
     pub fn is(&self, index: u32) -> bool {
-        self.0.load(Relaxed) == index + 1
+        self.index() == Some(index)
     }
 }

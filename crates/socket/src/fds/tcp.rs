@@ -74,7 +74,25 @@ fn take_back(port: Port, back: impl FnOnce(&Conn, i32) -> bool) {
     smc::meet::identify(conn, fd);
     smc::meet::abandon(conn, fd);
     back(conn, fd);
+    serve_other_end(conn);
     crate::epoll::on_reverted(index);
+}
+
+/// What was given back to the other end it sends again with its next call. If it is this process's,
+/// too, that call may be the one which waits for those bytes.
+fn serve_other_end(conn: &Conn) {
+    let own = conn.identity.pid.load(Relaxed);
+    let [mine, theirs] = conn.tokens();
+    if conn.identity.peer_pid.load(Relaxed) != own || own == 0 || mine == 0 {
+        return;
+    }
+    each(|fd, k| {
+        if let Kind::Conn(i) = k
+            && self::conn(i).tokens() == [theirs, mine]
+        {
+            while_held(i, fd, |port| _ = port.conn.flush_takeback(port.fd));
+        }
+    });
 }
 
 /// Takes a connection back to TCP, for good. Our hooks go on serving it, and read what is left in

@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::tests::{Epoll, connected, port, recv, send, serial, upgrade, upgraded};
+use crate::tests::{Epoll, Pair, connected, port, recv, send, serial, upgrade, upgraded};
 use std::thread;
+use std::time::{Duration, Instant};
 
 fn known(fd: i32) -> usize {
     of_conn(port(fd).index).count()
@@ -139,7 +140,8 @@ fn who_leaves_tcp_while_it_is_added_or_removed_stays_in_shared_memory() {
         if had {
             ep.add(pair.1, libc::EPOLLIN);
         }
-        assert_eq!(control_beside(&ep, op, pair.1, || upgrade(&pair), || ()), answer);
+        let beside = || thread::scope(|scope| _ = scope.spawn(|| upgrade(&pair)));
+        assert_eq!(control_beside(&ep, op, pair.1, beside, || ()), answer);
         let (has, c) = (op == libc::EPOLL_CTL_ADD, port(pair.1).conn);
         assert_eq!(known(pair.1), usize::from(has));
         send(pair.0, b"1", 0);
@@ -159,9 +161,37 @@ fn who_leaves_tcp_beside_a_change_that_the_kernel_refuses_goes_back() {
     ep.add(pair.1, libc::EPOLLIN);
     let none = epoll_event { events: 0, u64: 0 };
     assert_eq!(smc::sys::epoll_ctl(ep.0, libc::EPOLL_CTL_DEL, pair.1, &none), 0);
-    let removed = control_beside(&ep, libc::EPOLL_CTL_DEL, pair.1, || upgrade(&pair), || ());
+    let beside = || thread::scope(|scope| _ = scope.spawn(|| upgrade(&pair)));
+    let removed = control_beside(&ep, libc::EPOLL_CTL_DEL, pair.1, beside, || ());
     assert_eq!(removed, -(libc::ENOENT as isize));
     assert_eq!(port(pair.1).conn.identity.reason.load(Relaxed), reason::UNSEEN.code());
+}
+
+/// A handler that has interrupted the change may wait for the connection itself.
+#[test]
+fn who_leaves_tcp_in_the_thread_of_the_change_goes_back() {
+    let _turn = serial();
+    for op in [libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_DEL] {
+        let (pair, ep) = (connected(), Epoll::new());
+        if op == libc::EPOLL_CTL_DEL {
+            ep.add(pair.1, libc::EPOLLIN);
+        }
+        assert_eq!(control_beside(&ep, op, pair.1, || switch_once(&pair), || ()), 0);
+        assert_eq!(port(pair.1).conn.identity.reason.load(Relaxed), reason::UNSEEN.code());
+    }
+}
+
+/// Its upgrade begins, and may not last.
+fn switch_once(pair: &Pair) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while port(pair.1).conn.identity.reason.load(Relaxed) != reason::UNSEEN.code() {
+        assert!(Instant::now() < end, "no upgrade");
+        for (from, to) in [(pair.0, pair.1), (pair.1, pair.0)] {
+            assert_eq!(send(from, b"x", 0), 1);
+            assert_eq!(recv(to, 1, 0), Ok(b"x".to_vec()));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A sleeper is woken by another registration if that of the change is being removed.

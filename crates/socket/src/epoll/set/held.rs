@@ -158,7 +158,9 @@ impl Held {
     pub fn hook(&mut self, index: u32) -> bool {
         let s = self.set;
         let Some((e, st)) = self.state(index) else { return true };
-        if st.hooked || st.dormant {
+        // One that is back on TCP by now nobody would unhook again. The tables' lock is held, which
+        // `on_reverted` takes behind that.
+        if st.hooked || st.dormant || !fds::conn(e.conn()).switched() {
             return true;
         }
         s.tagged.store(true, Relaxed);
