@@ -205,7 +205,7 @@ uninstall:
 	rm -rf $(ROOT)/lib/shortwire $(ROOT)/include/shortwire $(ROOT)/share/shortwire $(ROOT)/share/doc/shortwire
 
 deb: build
-	$(DATED) packaging/deb $(RELEASE) $(PACKAGES_OUT)
+	$(DATED) TARGET=$(TARGET) CROSS=$(CROSS) packaging/deb $(RELEASE) $(PACKAGES_OUT)
 
 rpm: build
 	$(DATED) packaging/rpm $(RELEASE) $(PACKAGES_OUT)
