@@ -14,6 +14,8 @@
 # make deb       packages for Debian and its kin, in target/packages; make rpm: for RHEL and its kin
 # make check-packages   the packages in fresh systems of several Debian releases, which debootstrap fetches
 # make docs      the documents as a site, in target/docs/book, by mdBook
+# make TARGET=aarch64-unknown-linux-gnu   as make build, for arm64 from another machine; with it `make install` too, and `make deb`
+# make check-arm64   builds for arm64 and runs by emulation what can be: the crates' tests, and two C programs with the library
 # make image     a container image, by docker, podman or buildah
 
 CARGO ?= cargo
@@ -21,14 +23,24 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Where below PREFIX the loader looks for libraries. The ones that are preloaded are in lib/shortwire whatever this is.
 LIBDIR ?= lib
-# What runs programs without libc is there for x86-64 alone.
-RAW := $(filter x86_64,$(shell uname -m))
-# Packages keep debug symbols apart, and leave this empty.
-STRIP ?= --strip
 CARGO_TARGET_DIR ?= target
-RELEASE = $(CARGO_TARGET_DIR)/release
+# What it is built for, as Rust has the name; empty: this machine.
+TARGET =
+MACHINE := $(or $(firstword $(subst -, ,$(TARGET))),$(shell uname -m))
+# Tools for another architecture have its name in front, as Debian has them (gcc-aarch64-linux-gnu, libc6-dev-arm64-cross).
+CROSS := $(if $(TARGET),$(MACHINE)-linux-gnu-)
+ifneq ($(TARGET),)
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
+FOR = --target $(TARGET)
+endif
+BUILT = $(CARGO_TARGET_DIR)$(if $(TARGET),/$(TARGET))
+# What runs programs without libc is there for x86-64 alone.
+RAW := $(filter x86_64,$(MACHINE))
+# Packages keep debug symbols apart, and leave this empty.
+STRIP ?= --strip --strip-program=$(CROSS)strip
+RELEASE = $(BUILT)/release
 # Where cargo leaves the libraries for C programs; `make build` puts them beside the command.
-LIBRARY = $(CARGO_TARGET_DIR)/library
+LIBRARY = $(BUILT)/library
 LIBRARIES = libshortwire.so libshortwire_rsocket.so libshortwire_rsocket.a libshortwire_rspreload.so libshortwire_csum.so libshortwire_csum.a
 ROOT = $(DESTDIR)$(PREFIX)
 LIBS = $(ROOT)/$(LIBDIR)
@@ -57,7 +69,7 @@ SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if 
 MAIN_ROWS = pingpong,roundtrip,stream,rr,one-cpu,few-rr-1,few-rr-4,short,redis-get,nginx-wrk,nginx-wrk-500,nginx-close,few-haproxy-8,pgbench
 BASE = $(CARGO_TARGET_DIR)/bench-base.json
 
-.PHONY: all build programs libraries raw demo bench-base bench-gate check quick torture check-guest check-wire check-system check-suites check-packages soak guest-kernel packages install uninstall \
+.PHONY: check-arm64 all build programs libraries raw demo bench-base bench-gate check quick torture check-guest check-wire check-system check-suites check-packages soak guest-kernel packages install uninstall \
 	deb rpm image release docs clean
 
 all: build
@@ -66,13 +78,14 @@ all: build
 build: programs libraries $(if $(RAW),raw)
 	install $(addprefix $(LIBRARY)/,$(LIBRARIES)) $(RELEASE)/
 	for name in csum rsocket; do ln -sf libshortwire_$$name.so $(RELEASE)/libshortwire_$$name.so.0 || exit; done
-	$(DATED) $(RELEASE)/xtask generate --out $(GENERATED)
+	$(DATED) $(CARGO_TARGET_DIR)/release/xtask generate --out $(GENERATED)
 
 programs:
-	$(CARGO) build --release -p shortwire -p bench -p bench-checksum -p xtask
+	$(CARGO) build $(FOR) --release -p shortwire -p bench -p bench-checksum
+	$(CARGO) build --release -p xtask
 
 libraries:
-	$(CARGO) build --profile library -p preload -p rsocket -p rspreload -p checksum-capi
+	$(CARGO) build $(FOR) --profile library -p preload -p rsocket -p rspreload -p checksum-capi
 
 # Without libc and std, so its crates are built apart from all others.
 raw:
@@ -104,6 +117,10 @@ torture: build
 check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
 	@$(CARGO) run --quiet --package check -- system "guest "
+
+check-arm64: PACKAGES = qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+check-arm64: packages
+	@$(CARGO) run --quiet --package check -- arm64
 
 check-wire: PACKAGES = $(GUEST_PACKAGES)
 check-wire: packages guest-kernel build
@@ -188,7 +205,7 @@ uninstall:
 	rm -rf $(ROOT)/lib/shortwire $(ROOT)/include/shortwire $(ROOT)/share/shortwire $(ROOT)/share/doc/shortwire
 
 deb: build
-	$(DATED) packaging/deb $(RELEASE) $(PACKAGES_OUT)
+	$(DATED) TARGET=$(TARGET) CROSS=$(CROSS) packaging/deb $(RELEASE) $(PACKAGES_OUT)
 
 rpm: build
 	$(DATED) packaging/rpm $(RELEASE) $(PACKAGES_OUT)

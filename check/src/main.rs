@@ -1,4 +1,4 @@
-//! `make check`, `make quick`, `make check-system` and `make torture`: what they run, where, and
+//! `make check`, `make quick`, `make check-arm64`, `make check-system` and `make torture`: what they run, where, and
 //! how many at once.
 //!
 //! Tests are found in what cargo builds; there is no list of them. A system test is a process of
@@ -20,8 +20,7 @@ mod torture;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: check all | check quick | check system [NAME] | check torture NAME TIMES LOAD";
+const USAGE: &str = "usage: check all | check quick | check arm64 | check system [NAME] | check torture NAME TIMES LOAD";
 
 fn main() -> ExitCode {
     children::end_with_us();
@@ -30,6 +29,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["all"] => all::run(),
         ["quick"] => quick::run(),
+        ["arm64"] => all::arm64(),
         ["system"] => all::system(""),
         ["system", name] => all::system(name),
         ["torture", name, times, load] => match (times.parse(), load.parse()) {

@@ -18,7 +18,9 @@ mod luajit {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
         let shared = shared(&out);
         println!("cargo:rustc-link-search=native={}", shared.join("lib").display());
-        println!("cargo:rustc-link-lib=static=luajit");
+        // All of it: what mlua asks for stands behind this crate on the command line, and a linker that
+        // goes through archives once (GNU ld) would have left that out.
+        println!("cargo:rustc-link-lib=static:+whole-archive=luajit");
         println!("cargo:rerun-if-changed=src/lua/vmstate.c");
         cc::Build::new()
             .file("src/lua/vmstate.c")

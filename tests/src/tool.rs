@@ -102,9 +102,15 @@ fn age(path: &Path) -> Option<SystemTime> {
 /// line "// cc: OPTIONS" in a C program gives further options. A Go program that imports "C" gets the C
 /// library.
 pub fn compile(name: &str) -> Result<PathBuf, Skip> {
+    compile_for(name, "cc")
+}
+
+/// As `compile`, by another C compiler, for another architecture perhaps.
+pub fn compile_for(name: &str, compiler: &str) -> Result<PathBuf, Skip> {
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
-    let program = build_directory().join(format!("{}-{kind}", stem.replace('/', "-")));
+    let by = if compiler == "cc" { String::new() } else { format!("-{compiler}") };
+    let program = build_directory().join(format!("{}-{kind}{by}", stem.replace('/', "-")));
     let _one = making(&program);
     let all = |dir: &Path| {
         fs::read_dir(dir).expect("tests/progs").flatten().map(|f| f.path()).collect::<Vec<_>>()
@@ -130,7 +136,7 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
             .env("GOFLAGS", "");
         go
     } else {
-        let mut cc = Command::new(need("cc")?);
+        let mut cc = Command::new(need(compiler)?);
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&unfinished).arg(&source);
         let text = fs::read_to_string(&source).expect("the source");
         cc.args(

@@ -3,7 +3,9 @@
 
 use crate::event::Absent;
 use crate::sum::Role::Rival;
-use crate::sum::{Routine, from_complement, from_native};
+#[cfg(c_rivals)]
+use crate::sum::from_native;
+use crate::sum::{Routine, from_complement};
 
 pub fn all() -> (Vec<Routine>, Vec<Absent>) {
     let (mut routines, absent) = in_c();

@@ -11,7 +11,9 @@ use anyhow::{Result, ensure};
 
 use crate::pin;
 use crate::random::Random;
-use crate::region::{LINE, Region};
+#[cfg(target_arch = "x86_64")]
+use crate::region::LINE;
+use crate::region::Region;
 
 const LENGTH: usize = 256 << 20;
 const STEP: usize = 64 << 10;

@@ -10,7 +10,8 @@ pub fn monotonic() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The cycle counter, or nanoseconds where the processor has none that user space may read.
+/// The processor's counter: cycles of its nominal clock on x86-64; on arm64 the generic timer, which
+/// counts 24 million to a thousand million times a second. Elsewhere nanoseconds.
 #[inline(always)]
 pub fn cycles() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -18,14 +19,41 @@ pub fn cycles() -> u64 {
     unsafe {
         std::arch::x86_64::_rdtsc()
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        let ticks: u64;
+        // SAFETY: reads a register, which Linux lets programs read. It may be read a few instructions
+        // early, as that of x86-64.
+        unsafe {
+            std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
+        };
+        ticks
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     monotonic()
+}
+
+/// Between two reads of the counter nothing came that takes more time than this; a clock that takes
+/// a system call is as far off.
+fn close() -> u64 {
+    #[cfg(target_arch = "aarch64")]
+    {
+        let per_second: u64;
+        // SAFETY: reads a register, in which the firmware has put the counter's frequency.
+        unsafe {
+            std::arch::asm!("mrs {}, cntfrq_el0", out(reg) per_second, options(nomem, nostack, preserves_flags))
+        };
+        // A microsecond, and at least what two reads may be apart where the counter is slow.
+        (per_second / 1_000_000).max(2)
+    }
+    #[cfg(not(target_arch = "aarch64"))]
+    2000
 }
 
 /// Both clocks at one moment. Whoever is preempted between the two reads has them apart by as long,
 /// and a rate measured from there is wrong by far: the closest pair of a few tries counts.
 fn pair() -> (u64, u64) {
-    let (mut best, mut closest) = ((0, 0), u64::MAX);
+    let (close, mut best, mut closest) = (close(), (0, 0), u64::MAX);
     for _ in 0..TRIES {
         let before = cycles();
         let nanos = monotonic();
@@ -33,7 +61,7 @@ fn pair() -> (u64, u64) {
         if apart < closest {
             (best, closest) = ((before, nanos), apart);
         }
-        if apart < CLOSE {
+        if apart < close {
             break;
         }
     }
@@ -53,9 +81,6 @@ pub struct Clock {
 const SPAN: u64 = 500_000;
 /// Longest time that the counter alone tells.
 const FAR: u64 = SPAN * 1000;
-/// Cycles between two reads that nothing came between; a clock that takes a system call is as far
-/// off.
-const CLOSE: u64 = 2000;
 const TRIES: usize = 8;
 
 impl Clock {

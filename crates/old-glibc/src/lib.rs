@@ -112,7 +112,9 @@ fn stand_ins(out: &Path, loader: &str) -> Result<bool, String> {
         "start.c",
     ]))?;
     fs::remove_file(out.join("libnewer.a")).ok();
-    said(Command::new("ar").current_dir(out).args(["cr", "libnewer.a", "stat.o", "start.o"]))?;
+    // The compiler's own, for an archiver of another architecture makes no index of what it does not know.
+    let ar = said(Command::new(&cc).arg("-print-prog-name=ar"))?;
+    said(Command::new(ar.trim()).current_dir(out).args(["cr", "libnewer.a", "stat.o", "start.o"]))?;
     let place = |name: &str| out.join(name).display().to_string();
     let [stands, loader, rest] = [
         LIBRARIES

@@ -23,6 +23,13 @@ use rustix::process::{Resource, getrlimit};
 /// Lengths are multiples of it, also where the kernel's pages are larger.
 pub const PAGE: usize = 4096;
 
+/// The kernel's pages: 4096 bytes on x86-64, and 4, 16 or 64 KiB on arm64. Only places and lengths
+/// that the kernel is told have to do with it; the layout of what is shared never has.
+#[inline]
+pub fn kernel_page() -> usize {
+    if cfg!(target_arch = "x86_64") { PAGE } else { rustix::param::page_size() }
+}
+
 const NOT_RESIZABLE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// The file system behind memfds. The other one with seals, hugetlbfs, can raise SIGBUS.
 const TMPFS_MAGIC: u32 = 0x0102_1994;
@@ -67,6 +74,8 @@ impl From<Errno> for OpenError {
 pub struct Segment {
     base: *mut u8,
     len: usize,
+    /// Bytes that are mapped in front of it, for where a part of a file begins in the middle of a page.
+    front: usize,
     fd: Option<Arc<Fd>>,
 }
 
@@ -75,6 +84,8 @@ pub struct Segment {
 pub struct Retired {
     base: *mut u8,
     len: usize,
+    /// As that of the segment.
+    front: usize,
 }
 
 impl Retired {
@@ -94,7 +105,7 @@ impl Retired {
     /// Gives up the addresses too. No thread may be on its way out of them any more.
     pub fn unmap(self) {
         // SAFETY: our own mapping, of which the caller says that nobody uses it.
-        unsafe { address::unmap(self.base.cast(), self.len) };
+        unsafe { address::unmap(self.base.wrapping_sub(self.front).cast(), self.len + self.front) };
     }
 }
 
@@ -191,7 +202,7 @@ impl Segment {
         fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::SEAL)?;
         let base = map(fd.raw, len, ProtFlags::READ | ProtFlags::WRITE)?;
         fd.park();
-        Ok(Self { base, len, fd: Some(Arc::new(fd)) })
+        Ok(Self { base, len, front: 0, fd: Some(Arc::new(fd)) })
     }
 
     /// As [`Self::create`], but whoever else maps it gets to read only.
@@ -199,7 +210,7 @@ impl Segment {
         let mut fd = memfd(name, len)?;
         // FUTURE_WRITE spares mappings that exist: ours must come first.
         let base = map(fd.raw, len, ProtFlags::READ | ProtFlags::WRITE)?;
-        let mut segment = Self { base, len, fd: None };
+        let mut segment = Self { base, len, front: 0, fd: None };
         fcntl_add_seals(fd.borrow(), NOT_RESIZABLE | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         fd.park();
         segment.fd = Some(Arc::new(fd));
@@ -241,7 +252,7 @@ impl Segment {
         if len == 0 || len < min || len > max || !len.is_multiple_of(PAGE) {
             return Err(bad);
         }
-        Ok(Self { base: map(fd, len, prot)?, len, fd: None })
+        Ok(Self { base: map(fd, len, prot)?, len, front: 0, fd: None })
     }
 
     /// Maps `len` bytes at `offset` of memory that is no memfd: a bar of a PCI device. That it
@@ -250,11 +261,10 @@ impl Segment {
         if fd < 0 || len == 0 || !len.is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE as u64) {
             return Err(Errno::INVAL);
         }
-        Ok(Self {
-            base: map_at(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)?,
-            len,
-            fd: None,
-        })
+        let front = (offset % kernel_page() as u64) as usize;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let mapped = map_at(fd, offset - front as u64, len + front, prot)?;
+        Ok(Self { base: mapped.wrapping_add(front), len, front, fd: None })
     }
 
     /// Where the segment is mapped.
@@ -271,12 +281,27 @@ impl Segment {
     }
 
     /// Gives back the pages of a part of it, for every process that maps it: they read as zeros
-    /// from now on. False, and nothing changed, if the kernel refuses, as it does when the part is
-    /// not whole pages of its own size.
+    /// from now on. Where it begins or ends in the middle of a page of the kernel's, that much is
+    /// written over with zeros: the kernel would round up and take what lies behind the part. False,
+    /// and nothing changed, if the kernel refuses, or no page lies within.
     pub fn discard(&self, offset: usize, len: usize) -> bool {
         debug_assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
-        // SAFETY: a part of our own mapping, to which only raw pointers exist.
-        unsafe { madvise(self.base.wrapping_add(offset).cast(), len, Advice::LinuxRemove) }.is_ok()
+        let page = kernel_page();
+        let (begin, end) = (self.base.addr() + offset, self.base.addr() + offset + len);
+        let (first, last) = (begin.next_multiple_of(page), end / page * page);
+        if first >= last {
+            return false;
+        }
+        let at = |addr: usize| self.base.with_addr(addr);
+        // SAFETY: pages of our own mapping, to which only raw pointers exist.
+        let given = unsafe { madvise(at(first).cast(), last - first, Advice::LinuxRemove) }.is_ok();
+        if given {
+            // SAFETY: in front of the pages and within the part, which the caller gives up.
+            unsafe { at(begin).write_bytes(0, first - begin) };
+            // SAFETY: behind them, likewise.
+            unsafe { at(last).write_bytes(0, end - last) };
+        }
+        given
     }
 
     /// The descriptor to hand to a peer, if there is one and nobody closed it behind our back.
@@ -301,18 +326,19 @@ impl Segment {
         let mut this = core::mem::ManuallyDrop::new(self);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        let (base, len) = (this.base.wrapping_sub(this.front), this.len + this.front);
         // SAFETY: replaces exactly our own mapping, to which only raw pointers exist. If it fails,
         // the mapping stays, which is as safe.
-        let _ = unsafe { mmap_anonymous(this.base.cast(), this.len, prot, flags) };
+        let _ = unsafe { mmap_anonymous(base.cast(), len, prot, flags) };
         this.fd = None;
-        Retired { base: this.base, len: this.len }
+        Retired { base: this.base, len: this.len, front: this.front }
     }
 
     /// Moves to the addresses of a segment that was retired long enough ago, so that they are not
     /// used up. Pointers into this segment that were taken before are not valid any more. Does
-    /// nothing if the lengths differ.
+    /// nothing if the lengths differ, or one of the two begins within a page.
     pub fn settle_on(&mut self, place: Retired) {
-        if place.len != self.len {
+        if place.len != self.len || place.front + self.front != 0 {
             return;
         }
         let flags = MremapFlags::MAYMOVE;
@@ -336,7 +362,7 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: our own mapping; whoever still has a raw pointer was to `retire` it.
-        unsafe { address::unmap(self.base.cast(), self.len) };
+        unsafe { address::unmap(self.base.wrapping_sub(self.front).cast(), self.len + self.front) };
     }
 }
 

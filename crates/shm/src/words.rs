@@ -104,7 +104,60 @@ mod imp {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+mod imp {
+    // As above.
+    core::arch::global_asm!(
+        ".pushsection .tbss,\"awT\",%nobits",
+        ".hidden shortwire_thread_words",
+        ".globl shortwire_thread_words",
+        ".type shortwire_thread_words,%object",
+        ".size shortwire_thread_words, 16",
+        ".balign 8",
+        "shortwire_thread_words: .zero 16",
+        ".popsection"
+    );
+
+    impl<const AT: usize> super::Word<AT> {
+        /// Its value in this thread.
+        #[inline(always)]
+        pub fn get(&self) -> u32 {
+            let value: u32;
+            // SAFETY: `AT` lies in the 16 bytes above, of which each thread has its own.
+            unsafe {
+                core::arch::asm!(
+                    "adrp {at}, :gottprel:shortwire_thread_words",
+                    "ldr {at}, [{at}, :gottprel_lo12:shortwire_thread_words]",
+                    "mrs {own}, tpidr_el0",
+                    "add {at}, {at}, {own}",
+                    "ldr {value:w}, [{at}, #{offset}]",
+                    at = out(reg) _, own = out(reg) _, value = lateout(reg) value, offset = const AT,
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+            value
+        }
+
+        /// Changes it in this thread.
+        #[inline(always)]
+        pub fn set(&self, value: u32) {
+            // SAFETY: as in `get`.
+            unsafe {
+                core::arch::asm!(
+                    "adrp {at}, :gottprel:shortwire_thread_words",
+                    "ldr {at}, [{at}, :gottprel_lo12:shortwire_thread_words]",
+                    "mrs {own}, tpidr_el0",
+                    "add {at}, {at}, {own}",
+                    "str {value:w}, [{at}, #{offset}]",
+                    at = out(reg) _, own = out(reg) _, value = in(reg) value, offset = const AT,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod imp {
     use core::cell::Cell;
 

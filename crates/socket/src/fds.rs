@@ -108,7 +108,7 @@ static PID: AtomicU32 = AtomicU32::new(0);
 /// The handlers of pthread_atfork do not run for all of them.
 static HOME: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// Where vfork and clone are not among our entry points, such a child would go unseen.
-const UNSEEN_SHARING: bool = !cfg!(target_arch = "x86_64");
+const UNSEEN_SHARING: bool = !cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 /// A child that shares this memory was made, or may have been: from then on only the kernel knows
 /// who is who.
 pub static SHARED: AtomicBool = AtomicBool::new(UNSEEN_SHARING);
@@ -178,6 +178,7 @@ pub fn init() {
     }
     LOCALS.store(locals.cast(), Release);
     WORDS.store(words.cast(), Release);
+    // SYNC: words. Behind them; pairs with `word`.
     LIMIT.store(n as u32, Release);
     settle_down();
 }
@@ -202,7 +203,8 @@ fn settle_down() {
 #[inline]
 fn word(fd: i32) -> Option<&'static AtomicU64> {
     // A negative number becomes a large one and fails the same test.
-    if fd as u32 >= LIMIT.load(Relaxed) {
+    // SYNC: words. Acquire: a processor that reads ahead would find no words below a limit yet.
+    if fd as u32 >= LIMIT.load(Acquire) {
         return None;
     }
     // SAFETY: below LIMIT, which is set after WORDS.

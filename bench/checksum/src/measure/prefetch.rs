@@ -11,6 +11,7 @@ use crate::deck::{Deck, Order};
 use crate::lengths::Lengths;
 use crate::rounds::Contender;
 use crate::sum::{Loops, Role};
+#[cfg(c_rivals)]
 use crate::{bound, ours};
 
 /// In bytes. The source thread's own setting is 5 lines, 320 bytes.

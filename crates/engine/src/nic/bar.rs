@@ -73,6 +73,12 @@ impl Bar for MappedBar {
         // What the device put into memory before it set what was read must not have been read
         // earlier.
         fence(Ordering::Acquire);
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: a barrier has no operands. The fence above orders what other processors wrote, this
+        // one what a device did, which need not be in the same domain of shared memory.
+        unsafe {
+            std::arch::asm!("dmb oshld", options(nostack, preserves_flags));
+        }
         u32::from_le(value)
     }
 

@@ -154,7 +154,7 @@ fn search(file: *const c_char, room: &mut Room, may: impl Fn(&[u8]) -> bool) -> 
 }
 
 /// The functions with as many arguments as the program likes: they are put together from where the
-/// caller has left them, six in registers and the others on its stack.
+/// caller has left them, six or eight in registers and the others on its stack.
 macro_rules! listed {
     ($($name:ident: $taken:ident;)*) => {
         $(#[cfg(target_arch = "x86_64")]
@@ -170,6 +170,25 @@ macro_rules! listed {
                 "ret",
                 taken = sym $taken,
             )
+        }
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            // The registers come to lie right below the words that the caller has put on its stack.
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x0, sp, #16",
+                "bl {taken}",
+                "ldp x29, x30, [sp], #80",
+                "ret",
+                taken = sym $taken,
+            )
         })*
     };
 }
@@ -179,17 +198,17 @@ listed! {
     execle: taken_environment;
 }
 
-/// Arguments of such a function, as words behind one another but for the address of return.
-#[cfg(target_arch = "x86_64")]
+/// Arguments of such a function, as words behind one another but for the address of return that
+/// x86-64 has on the stack.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Taken(*const usize);
 
-#[cfg(target_arch = "x86_64")]
 impl Taken {
     fn get(self, i: usize) -> usize {
         const IN_REGISTERS: usize = 6;
-        let at = if i < IN_REGISTERS { i } else { i + 1 };
+        let is_behind_it = cfg!(target_arch = "x86_64") && i >= IN_REGISTERS;
+        let at = if is_behind_it { i + 1 } else { i };
         // SAFETY: the caller has put a null pointer behind them, and nobody reads further.
         unsafe { *self.0.add(at) }
     }
@@ -219,19 +238,16 @@ impl Taken {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 extern "C" fn taken_path(taken: Taken) -> c_int {
     let path = taken.get(0) as *const c_char;
     taken.with_list(|list, _| unsafe { execv(path, list) })
 }
 
-#[cfg(target_arch = "x86_64")]
 extern "C" fn taken_file(taken: Taken) -> c_int {
     let file = taken.get(0) as *const c_char;
     taken.with_list(|list, _| unsafe { execvp(file, list) })
 }
 
-#[cfg(target_arch = "x86_64")]
 extern "C" fn taken_environment(taken: Taken) -> c_int {
     let path = taken.get(0) as *const c_char;
     taken.with_list(|list, behind| unsafe { execve(path, list, taken.get(behind) as Strings) })

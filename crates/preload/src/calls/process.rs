@@ -180,6 +180,31 @@ macro_rules! variadic {
                 name = sym $name::NAME,
                 prepare = sym $prepare,
             )
+        }
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            // As above. x16 is the register that a procedure linkage table jumps by, too.
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-224]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                "str x8, [sp, #80]",
+                "stp q0, q1, [sp, #96]", "stp q2, q3, [sp, #128]", "stp q4, q5, [sp, #160]", "stp q6, q7, [sp, #192]",
+                "mov x1, x0",
+                "adrp x0, {name}",
+                "add x0, x0, :lo12:{name}",
+                "bl {prepare}",
+                "mov x16, x0",
+                "ldp q0, q1, [sp, #96]", "ldp q2, q3, [sp, #128]", "ldp q4, q5, [sp, #160]", "ldp q6, q7, [sp, #192]",
+                "ldr x8, [sp, #80]",
+                "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+                "ldp x29, x30, [sp], #224",
+                "br x16",
+                name = sym $name::NAME,
+                prepare = sym $prepare,
+            )
         })*
         $(mod $name {
             pub static NAME: [u8; 16] = {

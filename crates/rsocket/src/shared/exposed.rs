@@ -19,7 +19,6 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed}
 use shm::{Errno, Segment};
 use std::sync::Mutex;
 
-const PAGE: usize = shm::segment::PAGE;
 /// Buffers of one connection whose pages can be shared.
 pub const SLOTS: usize = 96;
 /// Where the peer's entries lie in the header of a DMB.
@@ -163,7 +162,8 @@ pub fn inode(fd: RawFd) -> Option<u64> {
 
 /// Puts shared pages in place of the whole pages within the buffer, if those are ordinary memory.
 fn share_pages(ptr: usize, len: usize) -> Option<Pages> {
-    let (start, end) = (ptr.next_multiple_of(PAGE), (ptr + len) / PAGE * PAGE);
+    let page = shm::segment::kernel_page();
+    let (start, end) = (ptr.next_multiple_of(page), (ptr + len) / page * page);
     if start >= end
         || !covered(start, end, |map| {
             map.writable && map.private && map.inode == 0 && map.is_plain()
@@ -260,33 +260,36 @@ fn parse(line: &str) -> Option<(usize, usize, Map<'_>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shm::segment::kernel_page;
 
     #[test]
     fn pages_are_shared_in_place_and_given_back() {
-        let mut buffer: Vec<u8> = (0..10 * PAGE).map(|i| (i / 7) as u8).collect();
+        let page = kernel_page();
+        let mut buffer: Vec<u8> = (0..10 * page).map(|i| (i / 7) as u8).collect();
         let before = buffer.clone();
         let (at, len) = (buffer.as_mut_ptr() as usize, buffer.len());
         let pages = share_pages(at, len).expect("plain memory");
-        assert!(pages.start >= at && pages.start + pages.len <= at + len && pages.len >= 8 * PAGE);
+        assert!(pages.start >= at && pages.start + pages.len <= at + len && pages.len >= 8 * page);
         assert!(buffer == before, "the same content");
         assert!(covered(pages.start, pages.start + pages.len, |map| map.inode == pages.inode
             && !map.private));
         assert!(share_pages(pages.start, pages.len).is_none(), "not twice");
         make_private(pages.start, pages.len, pages.inode + 1);
-        buffer[5 * PAGE] ^= 1;
+        buffer[5 * page] ^= 1;
         make_private(pages.start, pages.len, pages.inode);
         assert!(covered(pages.start, pages.start + pages.len, |map| map.inode == 0 && map.private));
-        buffer[5 * PAGE] ^= 1;
+        buffer[5 * page] ^= 1;
         assert!(buffer == before);
         SHARED.lock().unwrap().retain(|entry| entry.0 != pages.start);
     }
 
     #[test]
     fn other_memory_is_left_alone() {
-        assert!(share_pages(slot_of as *const () as usize, 10 * PAGE).is_none(), "code");
+        let page = kernel_page();
+        assert!(share_pages(slot_of as *const () as usize, 10 * page).is_none(), "code");
         let small = [0u8; 100];
         assert!(share_pages(small.as_ptr() as usize, 100).is_none(), "no whole page");
-        assert!(share_pages(PAGE, 2 * PAGE).is_none(), "nothing");
+        assert!(share_pages(page, 2 * page).is_none(), "nothing");
     }
 
     #[test]

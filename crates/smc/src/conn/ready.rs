@@ -419,7 +419,7 @@ impl Conn {
     /// Whether it is time for that.
     #[inline(always)]
     pub(super) fn is_to_look(&self, ticks: u64) -> bool {
-        ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::TICKS
+        ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::span()
     }
 
     /// The same about ten times a second: of a connection that the kernel watches beside many
@@ -427,7 +427,7 @@ impl Conn {
     /// or another process.
     #[inline]
     pub fn look_at_times(&self, fd: i32, ticks: u64) {
-        if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > 10 * sys::TICKS {
+        if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > 10 * sys::span() {
             self.look_for_end(fd, ticks);
         }
     }

@@ -73,7 +73,7 @@ fn sweep() -> bool {
     moved
 }
 
-/// Unit in which memory is given back. The first page holds the header too and stays.
+/// So much of the buffer stays: the header, and what short messages need.
 const PAGE: u32 = 4096;
 
 impl Conn {
@@ -97,11 +97,10 @@ impl Conn {
             return;
         }
         tx.rested = tx.prod.pos;
-        let (first, len) =
-            ((w.peer.load(Relaxed) as usize) + PAGE as usize, size + HEADER_LEN - PAGE);
-        // SAFETY: pages of the peer's DMB, mapped here, which hold no byte that anybody will read:
-        // the ring is empty, and nobody writes to it without the tx lock. Where pages are larger
-        // the kernel refuses.
-        unsafe { sys::advise(first as *mut _, len as usize, libc::MADV_REMOVE) };
+        let first = w.peer.load(Relaxed).cast::<u8>().wrapping_add(PAGE as usize);
+        let len = (size + HEADER_LEN - PAGE) as usize;
+        // SAFETY: a part of the peer's DMB, mapped here, which holds no byte that anybody will read:
+        // the ring is empty, and nobody writes to it without the tx lock.
+        unsafe { sys::give_back_pages(first, len) };
     }
 }

@@ -13,8 +13,11 @@ use super::raw::syscall;
 #[inline(always)]
 pub fn faulty(p: *const u8) -> bool {
     const LOWEST: usize = 1 << 16;
-    const END: usize = (1 << 47) - 4096;
-    !(LOWEST..END).contains(&(p as usize))
+    // On arm64 stacks and libraries lie right below 1 << 48, who asks for it gets up to 1 << 52, and
+    // the processor ignores the highest byte, in which sanitizers and MTE keep a tag.
+    const END: usize = if cfg!(target_arch = "aarch64") { 1 << 52 } else { (1 << 47) - 4096 };
+    const ADDRESS: usize = if cfg!(target_arch = "aarch64") { (1 << 56) - 1 } else { usize::MAX };
+    !(LOWEST..END).contains(&(p as usize & ADDRESS))
 }
 
 /// Memory from the kernel, zeroed, reserved only; null when there is none.
@@ -102,6 +105,21 @@ pub fn map_near(code: Range<usize>, len: usize) -> Option<usize> {
         }
         at > 0 && at as usize == place
     })
+}
+
+/// Gives the whole pages of this part of shared memory back; the rest stays. The kernel's own
+/// rounding would take what lies behind the part as well.
+///
+/// # Safety
+/// Nobody may count on what is in the part.
+pub unsafe fn give_back_pages(first: *mut u8, len: usize) {
+    let page = shm::segment::kernel_page();
+    let begin = first.addr().next_multiple_of(page);
+    let end = (first.addr() + len) / page * page;
+    if begin < end {
+        // SAFETY: forwarded: pages of the part.
+        unsafe { advise(first.with_addr(begin).cast(), end - begin, libc::MADV_REMOVE) };
+    }
 }
 
 /// `madvise`.

@@ -32,6 +32,28 @@ fn noted_cpu() -> u32 {
     if cpu < 0 { 0 } else { (cpu as u32 & 0xfff) + 1 }
 }
 
+/// The same of arm64, where the thread's pointer is a register. A C library before 2.35 has no such
+/// area, and then a processor cannot be told cheaply: nobody busy-waits.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn noted_cpu() -> u32 {
+    let offset = RSEQ.load(Relaxed);
+    if offset == 0 {
+        return 0;
+    }
+    let cpu: i32;
+    // SAFETY: the thread's own memory, by what libc has said; its second word is the processor, or
+    // negative.
+    unsafe {
+        core::arch::asm!(
+            "mrs {at}, tpidr_el0", "add {at}, {at}, {offset}", "ldr {cpu:w}, [{at}, #4]",
+            at = out(reg) _, cpu = lateout(reg) cpu, offset = in(reg) offset,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    if cpu < 0 { 0 } else { (cpu as u32 & 0xfff) + 1 }
+}
+
 /// Without libc nobody registers an rseq area, and FS is the program's.
 #[cfg(all(target_arch = "x86_64", shortwire_raw))]
 fn noted_cpu() -> u32 {
@@ -57,7 +79,11 @@ pub fn cpu_and_ticks() -> (u32, u64) {
         };
         ((aux & 0xfff) + 1, u64::from(high) << 32 | u64::from(low))
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        (noted_cpu(), ticks())
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
         (0, ticks())
     }
@@ -76,7 +102,7 @@ pub fn cpu() -> u32 {
     cpu_and_ticks().0
 }
 
-/// A clock that costs next to nothing, of which `TICKS` are 8 to 30 milliseconds.
+/// A clock that costs next to nothing, of which `span` are 8 to 30 milliseconds.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -84,12 +110,38 @@ pub fn ticks() -> u64 {
     unsafe {
         core::arch::x86_64::_rdtsc()
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        let ticks: u64;
+        // SAFETY: reads the generic timer, which Linux lets programs read.
+        unsafe {
+            core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags))
+        };
+        ticks
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     coarse_ns()
 }
 
 /// What `ticks` counts in 8 to 30 milliseconds.
-pub const TICKS: u64 = if cfg!(target_arch = "x86_64") { 1 << 25 } else { 1 << 24 };
+#[inline(always)]
+pub fn span() -> u64 {
+    #[cfg(target_arch = "aarch64")]
+    {
+        let per_second: u64;
+        // SAFETY: reads the timer's frequency, which the firmware has put there: from 24 MHz to 1 GHz
+        // on machines of today, so it cannot be guessed.
+        unsafe {
+            core::arch::asm!("mrs {}, cntfrq_el0", out(reg) per_second, options(nomem, nostack, preserves_flags))
+        };
+        per_second >> 6
+    }
+    #[cfg(not(target_arch = "aarch64"))]
+    {
+        const SPAN: u64 = if cfg!(target_arch = "x86_64") { 1 << 25 } else { 1 << 24 };
+        SPAN
+    }
+}
 
 /// Monotonic nanoseconds, by the vDSO through libc: a name that we do not export.
 #[inline]

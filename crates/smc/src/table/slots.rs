@@ -24,15 +24,21 @@ use core::sync::atomic::{
 use shm::lock::FastLock;
 
 use super::own::Own;
-use super::{CAPACITY, Header, MAGIC, SLOTS_AT, VERSION, waits};
+use super::{CAPACITY, Header, LARGEST_PAGE, MAGIC, SLOTS_AT, VERSION, waits};
 use crate::conn::Conn;
 use crate::{hidden, sys};
 
-/// Slots of a chunk: whole pages, whatever the size of a slot, which is a multiple of 64.
-const CHUNK: u32 = 64;
+/// Slots of a chunk: whole pages, however large these are and a slot is.
+const CHUNK: u32 = {
+    let mut slots = 64;
+    while !(slots as usize * size_of::<Conn>()).is_multiple_of(LARGEST_PAGE) {
+        slots *= 2;
+    }
+    slots
+};
 const CHUNKS: usize = (CAPACITY / CHUNK) as usize;
 const CHUNK_LEN: usize = CHUNK as usize * size_of::<Conn>();
-const _: () = assert!(CHUNK_LEN.is_multiple_of(4096) && SLOTS_AT.is_multiple_of(4096));
+const _: () = assert!(SLOTS_AT.is_multiple_of(LARGEST_PAGE));
 
 /// Numbers of files: none, the first, and that of a place which an inherited chunk had.
 const NONE: u16 = 0;

@@ -13,13 +13,13 @@ use super::table::{entry, set};
 use crate::fds;
 
 /// Empty looks in front of a sleep after which a registration goes cold, if so long has passed,
-/// too, in `sys::TICKS`: with hundreds of connections and a sleep for each message those are soon
+/// too, in `sys::span`: with hundreds of connections and a sleep for each message those are soon
 /// over, and of a cold one every message is rung for over TCP.
 const COLD_AFTER: u32 = 64;
 const COLD_TICKS: u64 = 10;
 /// Longest sleep while a connection waits for space that its peer cannot announce.
 pub(super) const SILENT_NS: u64 = 2_000_000;
-/// So often, in `sys::TICKS`, a look goes into every registration, calm or not: for what a kernel
+/// So often, in `sys::span`, a look goes into every registration, calm or not: for what a kernel
 /// tells only who asks.
 const ALL_EVERY: u64 = 10;
 
@@ -76,7 +76,7 @@ impl Held {
     pub unsafe fn look(&mut self, out: *mut epoll_event, max: usize, told: &[u32]) -> usize {
         let ticks = self.ticks();
         let len = self.hot().list.len();
-        if ticks.wrapping_sub(self.hot().all) > ALL_EVERY * sys::TICKS {
+        if ticks.wrapping_sub(self.hot().all) > ALL_EVERY * sys::span() {
             (self.hot().all, self.hot().left) = (ticks, len);
         }
         let mut at = if self.hot().next < len { self.hot().next } else { 0 };
@@ -208,7 +208,7 @@ impl Held {
         while let Some(spot) = self.hot().list.get_mut(at) {
             let (i, page) = (spot.index, spot.page);
             spot.idle = spot.idle.saturating_add(1);
-            let recent = ticks.wrapping_sub(spot.since) <= COLD_TICKS * sys::TICKS;
+            let recent = ticks.wrapping_sub(spot.since) <= COLD_TICKS * sys::span();
             if let Some(calm) = &spot.calm
                 && (spot.idle <= COLD_AFTER || recent)
                 && calm.lasts()

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::param::page_size;
 
 use super::guard::Guard;
 use super::{Address, MappedBar, PciError};
@@ -146,10 +147,10 @@ fn too_few(wanted: usize) -> String {
 fn physical(byte: NonNull<u8>) -> Result<u64, DmaError> {
     const PRESENT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
-    let address = byte.as_ptr().addr() as u64;
+    let (address, page) = (byte.as_ptr().addr() as u64, page_size() as u64);
     let mut entry = [0; 8];
     let read = File::open("/proc/self/pagemap")
-        .and_then(|file| file.read_exact_at(&mut entry, address / 4096 * 8));
+        .and_then(|file| file.read_exact_at(&mut entry, address / page * 8));
     let entry = u64::from_le_bytes(entry);
     // Without the capability the kernel shows frame 0.
     if read.is_err() || entry & PRESENT == 0 || entry & FRAME == 0 {
@@ -158,7 +159,7 @@ fn physical(byte: NonNull<u8>) -> Result<u64, DmaError> {
                 .into(),
         ));
     }
-    Ok((entry & FRAME) * 4096 + address % 4096)
+    Ok((entry & FRAME) * page + address % page)
 }
 
 #[cfg(test)]
