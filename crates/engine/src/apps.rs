@@ -7,6 +7,7 @@ pub mod bridge;
 pub mod checksum;
 pub mod forwarder;
 pub mod headers;
+pub mod memif;
 mod mmsg;
 pub mod neighbour;
 pub mod pcap;
@@ -28,6 +29,7 @@ pub(crate) fn register(registry: &mut Registry) {
     bridge::register(registry);
     checksum::register(registry);
     forwarder::register(registry);
+    memif::register(registry);
     neighbour::register(registry);
     pcap::register(registry);
     rate_limiter::register(registry);

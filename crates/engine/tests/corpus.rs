@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 #[path = "../../../fuzz/bodies/capture.rs"]
 mod capture;
+#[path = "../../../fuzz/bodies/memif.rs"]
+mod memif;
 #[cfg(feature = "vhost-user")]
 #[path = "../../../fuzz/bodies/vhost_user.rs"]
 mod vhost_user;
@@ -33,6 +35,19 @@ fn front_ends() {
     for file in files {
         println!("{}", file.display());
         let packets = vhost_user::front_end(&fs::read(&file).unwrap());
+        let sound = file.file_name().unwrap().to_string_lossy().starts_with("sound");
+        assert_eq!(packets > 0, sound, "{packets} packets");
+    }
+}
+
+/// As for front ends: peers of both roles.
+#[test]
+fn peers_of_memif() {
+    let files = corpus("memif");
+    assert!(files.len() > 10, "the corpus is missing");
+    for file in files {
+        println!("{}", file.display());
+        let packets = memif::peer(&fs::read(&file).unwrap());
         let sound = file.file_name().unwrap().to_string_lossy().starts_with("sound");
         assert_eq!(packets > 0, sound, "{packets} packets");
     }

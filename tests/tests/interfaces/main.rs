@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use system_tests::{Case, Deadline, Outcome, Proc, case, millis, need, recording, secs};
 
 mod engine;
+mod memif;
 mod middle;
 mod objects;
 mod talk;
@@ -160,6 +161,11 @@ fn at_path(case: &Case, listen: bool) -> String {
 #[test]
 fn engines_join_through_shared_memory() {
     joined("shm-link", "ShmLink", at_path);
+}
+
+#[test]
+fn engines_join_through_memif() {
+    joined("memif", "Memif", at_path);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::blaster;
 use super::instances::{KINDS, MANY, ONE, Originals, SAME, alone, memory_of};
-use super::rivals::{LOOP, NULL, RINGS};
+use super::rivals::{LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
 
 /// What the issue of figures promises, for packets of 60 bytes.
@@ -36,6 +36,12 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         figures,
         LOOP,
         figures.rates(RINGS).map(|rates| (RINGS, rates)),
+        Bar::Ratio(1.0),
+    ));
+    rows.extend(compared(
+        figures,
+        MEMIF,
+        figures.rates(MEMIF_DPDK).map(|rates| (MEMIF_DPDK, rates)),
         Bar::Ratio(1.0),
     ));
     instances(figures, &mut rows);

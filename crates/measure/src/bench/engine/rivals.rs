@@ -26,12 +26,16 @@ pub const RINGS: &str = "testpmd: csum over rings";
 /// Ours to [`RINGS`]: packets that circle between two apps, each of which fills their checksums in.
 pub const LOOP: &str = "Checksum -> Checksum in a loop, 60 B";
 
+pub const MEMIF_DPDK: &str = "testpmd: two net_memif joined";
+/// Ours to [`MEMIF_DPDK`], with one more copy, of the source.
+pub const MEMIF: &str = "Source -> Memif, Memif -> Sink, 60 B";
+
 /// Both ports together, of which each receives what the other sends: the packets that our sources
 /// send, or our apps take.
 pub fn testpmd() -> Result<Vec<Run>> {
-    let mut runs = vec![Run::new(LOOP, looped)];
+    let mut runs = vec![Run::new(LOOP, looped), Run::new(MEMIF, memif)];
     let program = tools::locate("dpdk-testpmd").context(
-        "dpdk-testpmd is not installed (packages dpdk-dev, librte-net-null23, librte-net-ring23)",
+        "dpdk-testpmd is not installed (packages dpdk-dev, librte-net-null23, librte-net-ring23, librte-net-memif23)",
     )?;
     let (first, second) = two_cpus().context("needs two processors")?;
     for (name, devices, mode) in [
@@ -45,6 +49,17 @@ pub fn testpmd() -> Result<Vec<Run>> {
         let program = program.clone();
         runs.push(Run::new(name, move |_| measure(&program, first, second, devices, mode)));
     }
+    runs.push(Run::new(MEMIF_DPDK, move |_| {
+        let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+        let path = folder.path().join("memif");
+        let port = |number: usize, role: &str| {
+            let socket = path.display();
+            format!("--vdev=net_memif{number},role={role},socket={socket},socket-abstract=no")
+        };
+        let devices = [port(0, "server"), port(1, "client")];
+        let devices = [devices[0].as_str(), devices[1].as_str()];
+        measure(&program, first, second, devices, &["--forward-mode=io", "--tx-first"])
+    }));
     Ok(runs)
 }
 
@@ -72,6 +87,22 @@ fn looped(seconds: f64) -> Result<f64> {
     ];
     links.iter().try_for_each(|link| config.link(link).map(drop))?;
     memory::rate(&config, |link| matches!(link.to.app.as_str(), "one" | "two"), seconds)
+}
+
+/// Two apps of one engine with shared memory between them: a packet is copied into it and out of it.
+fn memif(seconds: f64) -> Result<f64> {
+    let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let path = Value::String(folder.path().join("memif").display().to_string());
+    let mut config = Config::new();
+    for (name, listen) in [("one", false), ("two", true)] {
+        let args = [("path".to_string(), path.clone()), ("listen".to_string(), listen.into())];
+        config.app(name, "Memif", Table::from_iter(args))?;
+    }
+    config.app("src", "Source", Table::from_iter([("size".to_string(), Value::Integer(60))]))?;
+    config.app("sink", "Sink", ())?.link("src.output -> one.rx")?.link("two.tx -> sink.input")?;
+    let rate = memory::rate(&config, |link| link.from.app == "two", seconds)?;
+    anyhow::ensure!(rate > 0.0, "nothing came through the shared memory");
+    Ok(rate)
 }
 
 fn measure(

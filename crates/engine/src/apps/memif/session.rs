@@ -1,0 +1,332 @@
+//! One connection: messages over the socket until the rings are joined, then only its end.
+//!
+//! A client lays memory and rings out and hands them over; a server says what it can take, checks
+//! what it is given, and maps it. Messages come rarely; all that is read is checked, and nothing
+//! waits.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use super::message::{AddRing, Hello, Init, LARGEST_RING, LENGTH, Message, VERSION, field, text};
+use super::region::Region;
+use super::ring::{self, Buffers, Ring};
+use super::{MAX_QUEUES, MemifArgs};
+
+/// Why a peer was left.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    #[error("{0}")]
+    Protocol(&'static str),
+    #[error("cannot use its memory: {0}")]
+    Map(Errno),
+    #[error("its socket fails: {0}")]
+    Socket(Errno),
+    #[error(
+        "its memory can be cut off under us, or is of huge pages, and either could kill this engine: have it share a \
+         sealed memory file (VPP, DPDK: without zero-copy), or trust it with `unsealed = true`"
+    )]
+    Unsealed,
+    #[error("it has not finished its greeting within {} seconds", PATIENCE / 1_000_000_000)]
+    Slow,
+    #[error("it has ended")]
+    Ended,
+    #[error("it says: {0}")]
+    Left(String),
+}
+
+impl Broken {
+    /// The peer has broken a rule, and has not only left.
+    pub fn is_violation(&self) -> bool {
+        !matches!(self, Self::Ended | Self::Left(_) | Self::Socket(_))
+    }
+}
+
+/// Nanoseconds from the connection to joined rings. A peer that says nothing would keep others out.
+const PATIENCE: u64 = 5_000_000_000;
+/// Most regions: a peer without copies has one for each piece of its packet memory.
+const MOST_REGIONS: u16 = 256;
+/// Messages per look, so that a peer that talks without end does not stop the engine.
+const PER_LOOK: usize = 64;
+const ETHERNET: u8 = 0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Of a client: for the server's hello. Of a server: for the client's init.
+    Greeting,
+    /// Of a client: everything is sent. Of a server: memory and rings come.
+    Building,
+    Joined,
+}
+
+pub struct Session {
+    socket: OwnedFd,
+    stage: Stage,
+    deadline: u64,
+    pub regions: Vec<Region>,
+    /// By index: rings that this end reads, and that it writes.
+    pub receive: Vec<Ring>,
+    pub transmit: Vec<Ring>,
+    /// The other end, as it calls itself.
+    pub peer: String,
+}
+
+impl Session {
+    pub fn new(socket: OwnedFd, args: &MemifArgs, now: u64) -> Result<Session, Broken> {
+        let this = Session {
+            socket,
+            stage: Stage::Greeting,
+            deadline: now.saturating_add(PATIENCE),
+            regions: Vec::new(),
+            receive: Vec::new(),
+            transmit: Vec::new(),
+            peer: String::new(),
+        };
+        if args.listen {
+            let last = args.queues - 1;
+            let hello = Hello {
+                name: field("Shortwire"),
+                min_version: VERSION,
+                max_version: VERSION,
+                max_region: MOST_REGIONS - 1,
+                max_to_client: last,
+                max_to_server: last,
+                max_log2: LARGEST_RING,
+            };
+            this.say(&Message::Hello(hello), None)?;
+        }
+        Ok(this)
+    }
+
+    #[inline]
+    pub fn is_joined(&self) -> bool {
+        self.stage == Stage::Joined
+    }
+
+    /// Answers what has come.
+    pub fn poll(&mut self, args: &MemifArgs, now: u64) -> Result<(), Broken> {
+        for _ in 0..PER_LOOK {
+            match self.read()? {
+                Some((message, file)) => self.handle(&message, file, args)?,
+                None if self.stage != Stage::Joined && now > self.deadline => {
+                    return Err(Broken::Slow);
+                }
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer why it is left, if it listens.
+    pub fn leave(&self, why: &str) {
+        let _ = self.say(&Message::Disconnect { code: 0, reason: field(why) }, None);
+    }
+
+    /// A message and what came with it. None: there is none now.
+    fn read(&self) -> Result<Option<(Message, Option<OwnedFd>)>, Broken> {
+        let mut bytes = [0; LENGTH];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        let got = match recvmsg(&self.socket, parts, &mut ancillary, flags) {
+            Ok(message) => message.bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(Errno::CONNRESET) => 0,
+            Err(errno) => return Err(Broken::Socket(errno)),
+        };
+        // Those that nobody asked for are closed here.
+        let files = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(files) => Some(files),
+            _ => None,
+        });
+        let file = files.flatten().last();
+        match got {
+            0 => Err(Broken::Ended),
+            LENGTH => {
+                let message = Message::decode(&bytes);
+                let message = message.ok_or(Broken::Protocol("a message that is none of memif"))?;
+                Ok(Some((message, file)))
+            }
+            _ => Err(Broken::Protocol("a message that is not of 128 bytes")),
+        }
+    }
+
+    fn say(&self, message: &Message, file: Option<BorrowedFd>) -> Result<(), Broken> {
+        let bytes = message.encode();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let files = file.map(|file| [file]);
+        if let Some(files) = &files {
+            ancillary.push(SendAncillaryMessage::ScmRights(files));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
+            Ok(_) => Ok(()),
+            Err(Errno::AGAIN) => Err(Broken::Protocol("it does not take answers")),
+            Err(errno) => Err(Broken::Socket(errno)),
+        }
+    }
+
+    fn handle(
+        &mut self,
+        message: &Message,
+        file: Option<OwnedFd>,
+        args: &MemifArgs,
+    ) -> Result<(), Broken> {
+        match (message, self.stage, args.listen) {
+            (Message::Disconnect { reason, .. }, ..) => Err(Broken::Left(text(reason))),
+            (Message::Hello(hello), Stage::Greeting, false) => self.hand_over(hello, args),
+            (Message::Ack, Stage::Building, false) => Ok(()),
+            (Message::Connected(name), Stage::Building, false) => self.join(name),
+            (Message::Init(init), Stage::Greeting, true) => self.greet(init, args),
+            (Message::AddRegion { index, size }, Stage::Building, true) => {
+                let file = file.ok_or(Broken::Protocol("a region without a descriptor"))?;
+                if usize::from(*index) != self.regions.len() || *index >= MOST_REGIONS {
+                    return Err(Broken::Protocol("a region out of turn"));
+                }
+                self.regions.push(Region::map(&file, *size, args.unsealed)?);
+                self.say(&Message::Ack, None)
+            }
+            (Message::AddRing(ring), Stage::Building, true) => {
+                self.add(ring, file, args)?;
+                self.say(&Message::Ack, None)
+            }
+            (Message::Connect(name), Stage::Building, true) => {
+                self.join(name)?;
+                self.say(&Message::Connected(field("Shortwire")), None)
+            }
+            _ => Err(Broken::Protocol("a message out of turn")),
+        }
+    }
+
+    /// Of a client: memory and rings as the server can take them.
+    fn hand_over(&mut self, hello: &Hello, args: &MemifArgs) -> Result<(), Broken> {
+        if !(hello.min_version..=hello.max_version).contains(&VERSION) {
+            return Err(Broken::Protocol("another version of memif than 2.0"));
+        }
+        let count = |most: u16| usize::from(args.queues.min(most.saturating_add(1)));
+        let to_server = count(hello.max_to_server);
+        let to_client = count(hello.max_to_client);
+        let log2 = (args.ring.ilog2() as u8).min(hello.max_log2);
+        let (entries, rings) = (1_usize << log2, to_server + to_client);
+        let ring_bytes = ring::bytes(entries);
+        // Buffers begin at a line of their own.
+        let buffers = (rings * ring_bytes).next_multiple_of(64);
+        let region = Region::create(buffers + rings * entries * args.buffer as usize)?;
+        let mut add = Vec::new();
+        for number in 0..rings {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+            let bell = bell.map_err(Broken::Map)?;
+            let own = Buffers {
+                offset: (buffers + number * entries * args.buffer as usize) as u32,
+                size: args.buffer,
+            };
+            let writes = number < to_server;
+            let offset = (number * ring_bytes) as u32;
+            let copy = bell.try_clone().map_err(|_| Broken::Map(Errno::MFILE))?;
+            let mut ring = Ring::place(&region, offset, log2, !writes, Some(own), bell)?;
+            ring.lay_out();
+            let (list, index) = match writes {
+                true => (&mut self.transmit, number),
+                false => (&mut self.receive, number - to_server),
+            };
+            list.push(ring);
+            let index = index as u16;
+            let told =
+                AddRing { to_server: writes, index, region: 0, offset, log2, private_header: 0 };
+            add.push((Message::AddRing(told), copy));
+        }
+        let init = Init {
+            version: VERSION,
+            id: args.id,
+            mode: ETHERNET,
+            secret: field(&args.secret),
+            name: field("Shortwire"),
+        };
+        self.say(&Message::Init(init), None)?;
+        let size = region.length() as u64;
+        let file = region.file().ok_or(Broken::Map(Errno::BADF))?;
+        self.say(&Message::AddRegion { index: 0, size }, Some(file))?;
+        for (message, bell) in &add {
+            self.say(message, Some(bell.as_fd()))?;
+        }
+        self.say(&Message::Connect(field("Shortwire")), None)?;
+        self.regions.push(region);
+        self.stage = Stage::Building;
+        Ok(())
+    }
+
+    /// Of a server: whether this is the client for this app.
+    fn greet(&mut self, init: &Init, args: &MemifArgs) -> Result<(), Broken> {
+        if init.version != VERSION {
+            return Err(Broken::Protocol("another version of memif than 2.0"));
+        }
+        if init.id != args.id {
+            return Err(Broken::Protocol("another interface (`id`) than this one"));
+        }
+        if init.mode != ETHERNET {
+            return Err(Broken::Protocol("another mode than Ethernet"));
+        }
+        let wanted = field::<24>(&args.secret);
+        // In a time that says nothing about how much was right.
+        let differs = wanted.iter().zip(&init.secret).fold(0, |all, (a, b)| all | (a ^ b));
+        if !args.secret.is_empty() && std::hint::black_box(differs) != 0 {
+            return Err(Broken::Protocol("a wrong secret"));
+        }
+        self.peer = text(&init.name);
+        self.stage = Stage::Building;
+        self.say(&Message::Ack, None)
+    }
+
+    /// Of a server: a ring in the client's memory.
+    fn add(
+        &mut self,
+        add: &AddRing,
+        bell: Option<OwnedFd>,
+        args: &MemifArgs,
+    ) -> Result<(), Broken> {
+        let bell = bell.ok_or(Broken::Protocol("a ring without a descriptor"))?;
+        if !is_eventfd(&bell) {
+            return Err(Broken::Protocol("a ring whose descriptor is no eventfd"));
+        }
+        let list = if add.to_server { &mut self.receive } else { &mut self.transmit };
+        if usize::from(add.index) != list.len() || add.index >= args.queues.min(MAX_QUEUES) {
+            return Err(Broken::Protocol("a ring out of turn, or more than were offered"));
+        }
+        if add.log2 > LARGEST_RING {
+            return Err(Broken::Protocol("a ring of impossible size"));
+        }
+        let region = self.regions.get(usize::from(add.region));
+        let region = region.ok_or(Broken::Protocol("a ring in a region that is not there"))?;
+        list.push(Ring::place(region, add.offset, add.log2, add.to_server, None, bell)?);
+        Ok(())
+    }
+
+    fn join(&mut self, name: &[u8]) -> Result<(), Broken> {
+        for ring in self.receive.iter_mut().chain(&mut self.transmit) {
+            ring.start()?;
+        }
+        if self.peer.is_empty() {
+            self.peer = text(name);
+        }
+        self.stage = Stage::Joined;
+        Ok(())
+    }
+}
+
+/// A write to anything else could wait, or do who knows what. It does not wait from here on, nor in
+/// the peer, whose eventfd it is as well: memif's are made so.
+fn is_eventfd(file: &OwnedFd) -> bool {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
+        && fcntl_getfl(file).is_ok_and(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK).is_ok())
+}

@@ -1,0 +1,132 @@
+//! memif with DPDK's net_memif, which has nothing of ours, at the other end: in both roles, with
+//! several queues, and after an end of either program by a signal that it cannot catch.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use rustix::process::Signal;
+use system_tests::{Case, Outcome, Proc, Skip, case, need, recording, secs, skip};
+
+use super::{FRAMES, cables, engine};
+use crate::wire::{End, Namespace};
+
+/// Forwards what comes at one of its two ports out of the other one.
+fn testpmd(case: &Case, dpdk_listens: bool, queues: u16) -> Result<Proc, Skip> {
+    let program = need("dpdk-testpmd")?;
+    let role = if dpdk_listens { "server" } else { "client" };
+    let mut command = Command::new(program);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let lcores = format!("--lcores=(0-1)@({})", if cpus > 1 { "0-1" } else { "0" });
+    command.args(["--in-memory", "--no-huge", "--no-pci", "-m", "256", &lcores]);
+    for (number, name) in ["a", "b"].into_iter().enumerate() {
+        let socket = case.dir().join(name);
+        command.arg(format!(
+            "--vdev=net_memif{number},role={role},id={number},socket={},socket-abstract=no,secret=hush",
+            socket.display()
+        ));
+    }
+    let queues = queues.to_string();
+    command.args(["--", "--total-num-mbufs=8192", "--stats-period=1", "--forward-mode=io"]);
+    command.args(["--rxq", &queues, "--txq", &queues]);
+    let mut testpmd = case.start("testpmd", &mut command);
+    std::thread::sleep(system_tests::millis(300));
+    match testpmd.poll() {
+        None => Ok(testpmd),
+        Some(status) => {
+            skip(format!("dpdk-testpmd has no net_memif here: {status}, {}", testpmd.stderr()))
+        }
+    }
+}
+
+/// An interface and a memif for each of DPDK's ports.
+fn network(case: &Case, listen: bool, queues: u16) -> String {
+    let mut apps = String::new();
+    for (id, name) in ["a", "b"].into_iter().enumerate() {
+        let path = case.dir().join(name);
+        let _ = writeln!(apps, "port-{name} = {{ kind = \"RawSocket\", interface = \"{name}1\" }}");
+        let _ = writeln!(
+            apps,
+            "memif-{name} = {{ kind = \"Memif\", path = \"{}\", listen = {listen}, id = {id}, secret = \"hush\", \
+             queues = {queues}, ring = 512 }}",
+            path.display()
+        );
+    }
+    format!(
+        "links = [\"port-a.tx -> memif-a.rx\", \"memif-a.tx -> port-a.rx\", \"port-b.tx -> memif-b.rx\", \
+         \"memif-b.tx -> port-b.rx\"]\n[apps]\n{apps}"
+    )
+}
+
+/// As `carries`, but where there are several queues packets of different flows may change places.
+fn carries(case: &Case, engine: &Proc, namespace: &Namespace, queues: u16) {
+    let (a, b) = (End::of(namespace, "a0"), End::of(namespace, "b0"));
+    if queues == 1 {
+        return super::carries(case, engine, &a, &b);
+    }
+    a.reach(&b, || engine.stderr());
+    let mut frames = recording::frames(FRAMES);
+    // Flows of their own, with checksums that nobody looks at.
+    for (number, frame) in frames.iter_mut().enumerate() {
+        let ip = if frame[12..14] == [0x81, 0] { 18 } else { 14 };
+        frame[ip + 15] = (number % 50) as u8;
+    }
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        let mut arrived = from.replay(to, &frames);
+        let mut sent = frames.clone();
+        // In each flow as they were sent: a stable order by flow.
+        let flow = |frame: &Vec<u8>| frame[12..34].to_vec();
+        assert_eq!(arrived.len(), sent.len(), "the engine says: {}", engine.stderr());
+        let key = |frame: &Vec<u8>| match frame[12..14] {
+            // The engine keeps what is not IP in order by its Ethernet addresses alone.
+            [0x81, 0] => Vec::new(),
+            _ => flow(frame)[14..].to_vec(),
+        };
+        arrived.sort_by_key(key);
+        sent.sort_by_key(key);
+        assert!(arrived == sent, "other frames, or in another order within a flow");
+    }
+}
+
+fn with_dpdk(name: &str, listen: bool, queues: u16) {
+    case(name, |case| -> Outcome {
+        need("dpdk-testpmd")?;
+        let namespace = cables()?;
+        let configuration = network(case, listen, queues);
+        let mut engine = engine::start(case, &namespace, &configuration)?;
+        engine.wait_line("running:", secs(20));
+        let mut dpdk = testpmd(case, !listen, queues)?;
+        carries(case, &engine, &namespace, queues);
+        dpdk.signal(Signal::KILL);
+        dpdk.wait(secs(20));
+        let mut again = testpmd(case, !listen, queues)?;
+        carries(case, &engine, &namespace, queues);
+        engine.signal(Signal::KILL);
+        engine.wait(secs(20));
+        let engine = engine::start(case, &namespace, &configuration)?;
+        carries(case, &engine, &namespace, queues);
+        engine::stop(engine);
+        again.signal(Signal::INT);
+        again.wait(secs(20));
+        Ok(())
+    });
+}
+
+#[test]
+fn dpdk_connects_to_memif() {
+    with_dpdk("memif-dpdk-client", true, 1);
+}
+
+#[test]
+fn memif_connects_to_dpdk() {
+    with_dpdk("memif-dpdk-server", false, 1);
+}
+
+#[test]
+fn dpdk_connects_to_memif_with_three_queues() {
+    with_dpdk("memif-dpdk-client-queues", true, 3);
+}
+
+#[test]
+fn memif_connects_to_dpdk_with_three_queues() {
+    with_dpdk("memif-dpdk-server-queues", false, 3);
+}
