@@ -29,7 +29,7 @@ pub use budget::Budget;
 use frames::ON_WIRE;
 use port::Port;
 pub use rate::{Rate, parse_rate};
-use reel::{BATCH, Reel};
+pub use reel::{BATCH, Reel};
 use summary::{Progress, Summary};
 use xdp::Transmitter;
 
