@@ -25,12 +25,14 @@ mod order;
 mod pace;
 mod publish;
 mod run;
+mod solo;
 mod timers;
 
 pub use configure::{ConfigureError, StartError};
 pub use order::push_order;
 pub use pace::Pace;
 pub use run::{Ended, Until};
+pub use solo::{Solo, SoloError};
 pub use timers::{TimerId, Timers};
 
 /// How an engine behaves.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ::engine::Batch;
 use ::engine::clock::monotonic;
 use ::engine::histogram::Histogram;
+use ::engine::link::LinkStats;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use terminal::units::engineering;
@@ -15,6 +16,7 @@ use terminal::units::engineering;
 use super::Loadtest;
 use crate::packetblaster::frames::{stamp, stamped};
 use crate::packetblaster::port::Port;
+use crate::packetblaster::shown::{Shown, passed};
 use crate::packetblaster::{BATCH, Budget, Reel};
 
 /// Between two packets that carry the time, in nanoseconds.
@@ -46,12 +48,14 @@ pub struct Latency {
 struct Seen {
     packets: u64,
     latency: Histogram,
+    /// Packets and bytes over all trials.
+    all: (u64, u64),
 }
 
 /// Both interfaces, open over all trials.
 pub struct Bed {
     /// With what it sends.
-    sender: Mutex<(Port, Reel)>,
+    sender: Mutex<(Port, Reel, Shown)>,
     offset: usize,
     seen: Arc<Mutex<Seen>>,
     stop: Arc<AtomicBool>,
@@ -78,12 +82,16 @@ impl Bed {
             receiver.join().map_err(|_| anyhow!("the receiver crashed"))??;
             bail!("cannot receive at {}", args.to);
         }
-        let sender = Mutex::new((Port::xdp(&args.from, 0)?, reel));
+        let shown = Shown::open("loadtest", Some((&args.from, "XDP")), Some((&args.to, "XDP")));
+        let sender = Mutex::new((Port::xdp(&args.from, 0)?, reel, shown));
         Ok(Bed { sender, offset, seen, stop, receiver })
     }
 
     pub fn trial(&self, rate: f64, seconds: f64) -> Result<Trial> {
-        *lock(&self.seen) = Seen::default();
+        {
+            let mut seen = lock(&self.seen);
+            *seen = Seen { all: seen.all, ..Seen::default() };
+        }
         let asked = (rate < super::UNLIMITED).then_some(rate);
         let (sent, took) = self.send(Budget::new(asked, None), seconds)?;
         std::thread::sleep(SETTLE);
@@ -110,10 +118,16 @@ impl Bed {
         })
     }
 
+    /// What came in so far, in all trials.
+    fn received(&self) -> LinkStats {
+        let seen = lock(&self.seen);
+        passed(seen.all.0, seen.all.1)
+    }
+
     /// Gives how many packets were sent, and how long it took.
     fn send(&self, mut budget: Budget, seconds: f64) -> Result<(u64, f64)> {
         let mut sender = lock(&self.sender);
-        let (port, reel) = &mut *sender;
+        let (port, reel, shown) = &mut *sender;
         let (before, began) = (port.sent(), monotonic());
         let end = began + (seconds * 1e9) as u64;
         let mut probe = began;
@@ -141,6 +155,7 @@ impl Bed {
                 bail!("{notice}");
             }
             port.received().discard();
+            shown.turn(now, || [port.to_send().stats(), self.received()]);
         }
         let took = (monotonic() - began) as f64 / 1e9;
         while port.waiting() > 0 && monotonic() < end + SETTLE.as_nanos() as u64 {
@@ -153,7 +168,7 @@ impl Bed {
     pub fn close(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.receiver.join().map_err(|_| anyhow!("the receiver crashed"))??;
-        let (port, _) = self.sender.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (port, ..) = self.sender.into_inner().unwrap_or_else(PoisonError::into_inner);
         port.close()
     }
 }
@@ -174,6 +189,8 @@ fn receive(port: &mut Port, offset: usize, seen: &Mutex<Seen>) -> Result<()> {
     }
     let mut seen = lock(seen);
     for packet in batch.iter() {
+        seen.all.0 += 1;
+        seen.all.1 += packet.length() as u64;
         match packet.get(offset..).and_then(stamped) {
             // Somebody else's packet.
             None => {}
