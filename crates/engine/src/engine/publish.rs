@@ -142,6 +142,11 @@ impl Engine {
         let links = self.links.keys().map(|spec| (spec.clone(), side(spec))).collect();
         self.publisher.follow(&links, &self.nodes.iter().collect::<Vec<_>>());
         self.publish();
+        if let Some(dir) = &self.publisher.dir
+            && let Ok(folder) = dir.object("engine", &self.publisher.thread.to_string())
+        {
+            self.watch.listen(&folder);
+        }
         if let Some(warning) =
             self.publisher.warning.as_mut().map(std::mem::take).filter(|text| !text.is_empty())
         {
