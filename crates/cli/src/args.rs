@@ -10,7 +10,7 @@ use measure::{bench, rstream, tune};
 #[cfg(feature = "lua")]
 use crate::snsh;
 use crate::{
-    broker, config, devices, doctor, eids, enable, engine, gain, info, linkgroups, loadtest,
+    broker, config, devices, doctor, eids, enable, engine, gain, info, linkgroups, loadtest, look,
     metrics, off, packetblaster, ps, run, ss, stats, top, trace, webhook,
 };
 
@@ -66,6 +66,8 @@ pub enum Command {
     Engine(Box<engine::Engine>),
     Packetblaster(Box<packetblaster::Packetblaster>),
     Loadtest(Box<loadtest::Loadtest>),
+    Capture(look::capture::Capture),
+    TracePackets(look::ways::TracePackets),
     Rstream(Box<rstream::Rstream>),
     Ps(ps::Ps),
     #[cfg(feature = "lua")]
@@ -87,7 +89,17 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     ("Streams: the rsockets API (programs: run --rsocket)", &["rstream", "bench lock"]),
     (
         "Packets: apps joined by links",
-        &["engine", "engine top", "ps", "snsh", "packetblaster", "loadtest", "bench engine"],
+        &[
+            "engine",
+            "engine top",
+            "ps",
+            "capture",
+            "trace-packets",
+            "snsh",
+            "packetblaster",
+            "loadtest",
+            "bench engine",
+        ],
     ),
     ("Checksum", &["bench checksum", "tune"]),
     ("First look, and figures", &["demo", "bench"]),

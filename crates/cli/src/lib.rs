@@ -22,6 +22,7 @@ mod info;
 mod json;
 mod linkgroups;
 mod loadtest;
+mod look;
 mod metrics;
 mod models;
 mod off;
@@ -72,6 +73,8 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => ("demo", bench::demo(&args, run::words)),
         Command::Engine(args) => ("engine", self::engine::run(&args)),
         Command::Packetblaster(args) => ("packetblaster", packetblaster::run(&args)),
+        Command::Capture(args) => ("capture", look::capture::run(&args)),
+        Command::TracePackets(args) => ("trace-packets", look::ways::run(&args)),
         Command::Loadtest(args) => ("loadtest", loadtest::run(&args)),
         Command::Rstream(args) => ("rstream", rstream::run(&args).map(|()| ExitCode::SUCCESS)),
         Command::Broker(args) => ("broker", broker::run(&args)),

@@ -8,7 +8,7 @@ use ::engine::stop::Signals;
 use anyhow::{Context, Result, bail, ensure};
 use measure::pending::Pending;
 use serde::Serialize;
-use terminal::units::parse_seconds;
+use terminal::units::{engineering, parse_seconds};
 
 use crate::packetblaster::frames::{self, Frames};
 use crate::packetblaster::{Rate, packets_per_second, parse_rate};
@@ -46,8 +46,8 @@ time at which they were sent."
   shortwire loadtest --from eth1 --to eth2 --max 10Gb/s --loss 0.1 \\
       --sizes 512 --plot load.svg
 
-The first trial runs at --max, or without it as fast as the interface takes packets. A rate that the sender itself cannot reach is \
-reported as such.")]
+The first trial runs at --max, or without it as fast as the interface takes packets. A trial that \
+passes although fewer packets were sent than it asked for, by more than --precision, is repeated, and then refused.")]
 pub struct Loadtest {
     /// Interface to send into
     #[arg(long, value_name = "NAME")]
@@ -98,7 +98,8 @@ pub fn run(args: &Loadtest) -> Result<ExitCode> {
     let plot = args.plot.as_deref().map(Pending::create).transpose()?;
     let bed = Bed::open(args, &built, offset)?;
     let highest = args.max.map_or(UNLIMITED, |rate| packets_per_second(rate, &built));
-    let trials = search(args, highest, &signals, |rate| bed.trial(rate, args.duration))?;
+    let trials =
+        search(args, highest, || signals.stop_requested(), |rate| bed.trial(rate, args.duration))?;
     bed.close()?;
     let best = trials
         .iter()
@@ -125,22 +126,39 @@ pub fn run(args: &Loadtest) -> Result<ExitCode> {
     Ok(if best.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn refusal(args: &Loadtest, trial: &Trial) -> String {
+    let asked = engineering(trial.asked.unwrap_or(trial.rate));
+    let (from, reached) = (&args.from, engineering(trial.rate));
+    format!(
+        "only {reached}pps of {asked}pps could be sent into {from}, without too much loss: what lies beyond was not tried. \
+Leave --max out, or give {reached}pps, to search up to what the sender reaches; or give it a processor of its own (taskset), \
+or longer trials (--duration)"
+    )
+}
+
 /// A trial at the highest rate, then by halves.
 fn search(
     args: &Loadtest,
     highest: f64,
-    signals: &Signals,
+    stopped: impl Fn() -> bool,
     trial: impl Fn(f64) -> Result<Trial>,
 ) -> Result<Vec<Trial>> {
     let mut trials: Vec<Trial> = Vec::new();
     let mut attempt = |rate: f64| -> Result<(f64, bool)> {
         for retry in 0..=args.retries {
             let trial = trial(rate)?;
-            if signals.stop_requested() {
+            if stopped() {
                 bail!("interrupted");
             }
             eprintln!("{}", trial.sentence());
             let (reached, passed) = (trial.rate, trial.loss_percent <= args.loss);
+            // One that lost too much at a lower rate than asked has failed all the same.
+            if passed && trial.fell_short(args.precision / 100.0) {
+                if retry < args.retries {
+                    continue;
+                }
+                bail!(refusal(args, &trial));
+            }
             trials.push(trial);
             if passed || retry == args.retries {
                 return Ok((reached, passed));
@@ -158,4 +176,83 @@ fn search(
         }
     }
     Ok(trials)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Loadtest,
+    }
+
+    fn args(more: &[&str]) -> Loadtest {
+        let words = ["loadtest", "--from", "a", "--to", "b"];
+        Line::parse_from(words.iter().chain(more)).args
+    }
+
+    /// A sender that reaches so much, and a way that lets so much through.
+    fn searched(args: &Loadtest, highest: f64, sender: f64, way: f64) -> Result<Vec<Trial>> {
+        search(
+            args,
+            highest,
+            || false,
+            |asked| {
+                let rate = asked.min(sender);
+                let loss_percent = (1.0 - way / rate).max(0.0) * 100.0;
+                let asked = (asked < UNLIMITED).then_some(asked);
+                let (sent, received) = (rate as u64, rate.min(way) as u64);
+                Ok(Trial { asked, rate, sent, received, loss_percent, latency_us: None })
+            },
+        )
+    }
+
+    #[test]
+    fn a_trial_that_offered_less_than_asked_is_refused() {
+        let refused = searched(&args(&[]), 150e3, 62.2e3, 1e9).err().map(|e| e.to_string());
+        let refused = refused.expect("an error");
+        assert!(refused.contains("62.2kpps of 150kpps") && refused.contains("--max"), "{refused}");
+        // Within the precision, without a limit, and where the loss speaks for itself it is not.
+        assert_eq!(searched(&args(&[]), 150e3, 148e3, 1e9).unwrap().len(), 1);
+        assert_eq!(searched(&args(&[]), UNLIMITED, 62.2e3, 1e9).unwrap().len(), 1);
+        let trials = searched(&args(&[]), 150e3, 62.2e3, 30e3).unwrap();
+        let best = trials.iter().filter(|trial| trial.loss_percent == 0.0);
+        let best = best.map(|trial| trial.rate).fold(0.0, f64::max);
+        assert!((28e3..=30e3).contains(&best), "{best}");
+    }
+
+    #[test]
+    fn one_stall_of_the_sender_is_repeated_and_not_counted() {
+        let calls = std::cell::Cell::new(0);
+        let trials = search(
+            &args(&["--retries", "1"]),
+            1000.0,
+            || false,
+            |asked| {
+                calls.set(calls.get() + 1);
+                let sent = if calls.get() == 1 { 500 } else { 1000 };
+                let rate = sent as f64;
+                let asked = Some(asked);
+                Ok(Trial { asked, rate, sent, received: sent, loss_percent: 0.0, latency_us: None })
+            },
+        );
+        assert_eq!((calls.get(), trials.unwrap().len()), (2, 1));
+    }
+
+    #[test]
+    fn the_packet_that_was_about_to_go_makes_no_trial_short() {
+        let trial = |sent: u64| Trial {
+            asked: Some(10.0),
+            rate: sent as f64,
+            sent,
+            received: sent,
+            loss_percent: 0.0,
+            latency_us: None,
+        };
+        assert!(!trial(9).fell_short(0.0) && trial(8).fell_short(0.0));
+    }
 }

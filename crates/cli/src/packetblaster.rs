@@ -20,6 +20,7 @@ pub mod frames;
 pub mod port;
 mod rate;
 mod reel;
+pub mod shown;
 mod summary;
 mod xdp;
 
@@ -29,7 +30,8 @@ pub use budget::Budget;
 use frames::ON_WIRE;
 use port::Port;
 pub use rate::{Rate, parse_rate};
-use reel::{BATCH, Reel};
+pub use reel::{BATCH, Reel};
+use shown::{Shown, passed};
 use summary::{Progress, Summary};
 use xdp::Transmitter;
 
@@ -59,12 +61,17 @@ pub fn run(args: &Packetblaster) -> Result<ExitCode> {
     let both = output.receive.as_ref() == Some(&target);
     let receiver = output.receive.as_deref().filter(|_| !both).map(Receiver::start).transpose()?;
     let endless = blast.is_endless();
+    let kind = kind(output);
+    let shown = Shown::open("packetblaster", Some((&target, kind)), None);
     let done = match &output.interface {
         Some(interface) if !both => {
-            blast.transmit(&signals, Transmitter::open(interface, output.queue, &frames)?)?
+            let transmitter = Transmitter::open(interface, output.queue, &frames)?;
+            blast.transmit(&signals, transmitter, &frames, shown)?
         }
-        Some(interface) => blast.through(&signals, Port::xdp(interface, output.queue)?, &frames)?,
-        None => blast.through(&signals, open(output, endless)?, &frames)?,
+        Some(interface) => {
+            blast.through(&signals, Port::xdp(interface, output.queue)?, &frames, shown)?
+        }
+        None => blast.through(&signals, open(output, kind, endless)?, &frames, shown)?,
     };
     let mut summary = Summary::new(target, done.seconds, done.sent, &lengths);
     if let Some(at) = &output.receive {
@@ -97,22 +104,34 @@ fn target(output: &Output) -> String {
     names.or(file).unwrap_or_else(|| "memory".into())
 }
 
-/// The app that takes packets where there is no AF_XDP.
-fn open(output: &Output, endless: bool) -> Result<Port> {
+/// The kind of app that takes packets.
+fn kind(output: &Output) -> &'static str {
+    match output {
+        Output { interface: Some(_), .. } => "XDP",
+        Output { pci: Some(_), .. } => "Intel82599",
+        Output { raw: Some(_), .. } => "RawSocket",
+        Output { tap: Some(_), .. } => "Tap",
+        Output { pcap: Some(_), .. } => "PcapWriter",
+        _ => "Sink",
+    }
+}
+
+/// It, where it is not AF_XDP.
+fn open(output: &Output, kind: &str, endless: bool) -> Result<Port> {
     let one = |key: &str, value: &str| Table::from_iter([(key.to_string(), Value::from(value))]);
     let text =
         |path: &Path| path.to_str().map(str::to_string).context("the file's name is not UTF-8");
     match output {
-        Output { pci: Some(address), .. } => Port::open("Intel82599", one("pciaddr", address)),
-        Output { raw: Some(interface), .. } => Port::open("RawSocket", one("interface", interface)),
-        Output { tap: Some(interface), .. } => Port::open("Tap", one("interface", interface)),
+        Output { pci: Some(address), .. } => Port::open(kind, one("pciaddr", address)),
+        Output { raw: Some(interface), .. } => Port::open(kind, one("interface", interface)),
+        Output { tap: Some(interface), .. } => Port::open(kind, one("interface", interface)),
         Output { pcap: Some(path), .. } => {
             if endless {
                 bail!("a file that grows for ever: give --count or --duration");
             }
-            Port::open("PcapWriter", one("file", &text(path)?))
+            Port::open(kind, one("file", &text(path)?))
         }
-        _ => Port::open("Sink", Table::new()),
+        _ => Port::open(kind, Table::new()),
     }
 }
 
@@ -166,7 +185,15 @@ impl Plan {
         late || self.budget.is_spent() || signals.stop_requested()
     }
 
-    fn transmit(mut self, signals: &Signals, mut transmitter: Transmitter) -> Result<Done> {
+    fn transmit(
+        mut self,
+        signals: &Signals,
+        mut transmitter: Transmitter,
+        frames: &[Vec<u8>],
+        mut shown: Shown,
+    ) -> Result<Done> {
+        // Frames go in turn: their mean is right to less than a turn.
+        let mean = frames.iter().map(Vec::len).sum::<usize>() as f64 / frames.len() as f64;
         let mut progress = Progress::new(self.count);
         let began = monotonic();
         loop {
@@ -178,13 +205,23 @@ impl Plan {
             let count = self.budget.grant(now, room);
             transmitter.send(count)?;
             progress.show(now, || transmitter.sent());
+            shown.turn(now, || {
+                let sent = transmitter.sent();
+                [passed(sent, (sent as f64 * mean) as u64)]
+            });
         }
         transmitter.settle(SETTLE);
         progress.finish();
         Ok(Done { sent: transmitter.sent(), received: 0, seconds: since(began) })
     }
 
-    fn through(mut self, signals: &Signals, mut port: Port, frames: &[Vec<u8>]) -> Result<Done> {
+    fn through(
+        mut self,
+        signals: &Signals,
+        mut port: Port,
+        frames: &[Vec<u8>],
+        mut shown: Shown,
+    ) -> Result<Done> {
         let mut reel = Reel::new(frames).context("not enough memory for packets")?;
         let mut progress = Progress::new(self.count);
         let began = monotonic();
@@ -208,6 +245,7 @@ impl Plan {
             }
             port.received().discard();
             progress.show(now, || port.sent());
+            shown.turn(now, || [port.to_send().stats()]);
         }
         progress.finish();
         let seconds = since(began);

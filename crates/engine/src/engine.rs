@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::app::Io;
 use crate::clock::{Clock, cycles};
 use crate::config::{AppSpec, Config, LinkSpec};
-use crate::counters::RunDir;
+use crate::counters::{self, RunDir};
 use crate::crossing::{Receiver, Sender};
 use crate::histogram::Histogram;
 use crate::link::{Link, LinkStats};
@@ -19,18 +19,22 @@ use crate::registry::{Instance, KindInfo, Registry};
 use crate::stop::Stop;
 use pace::Pacer;
 use publish::Publisher;
+use watch::Watch;
 
 mod configure;
 mod order;
 mod pace;
 mod publish;
 mod run;
+mod solo;
 mod timers;
+mod watch;
 
 pub use configure::{ConfigureError, StartError};
 pub use order::push_order;
 pub use pace::Pace;
 pub use run::{Ended, Until};
+pub use solo::{Solo, SoloError};
 pub use timers::{TimerId, Timers};
 
 /// How an engine behaves.
@@ -108,6 +112,7 @@ pub struct Engine {
     calling: Option<usize>,
     notices: Vec<String>,
     publisher: Publisher,
+    watch: Watch,
     pacer: Pacer,
     stop: Stop,
 }
@@ -144,6 +149,7 @@ impl Engine {
             latency: Histogram::default(),
             calling: None,
             notices: Vec::new(),
+            watch: Watch::default(),
             pacer: Pacer::default(),
             stop: Stop::new(),
         }
@@ -171,10 +177,19 @@ impl Engine {
 
     /// One round: pulls, pushes, and the ticks that are due.
     pub fn breathe(&mut self) {
+        if self.watch.is_idle() { self.breath::<false>() } else { self.breath::<true>() }
+    }
+
+    /// `WATCHED` if others look at packets.
+    #[inline(always)]
+    fn breath<const WATCHED: bool>(&mut self) {
         let began = cycles();
         let now = self.clock.at(began);
         if !self.crossings.is_empty() {
             self.cross(true);
+            if WATCHED {
+                self.show_crossed(now);
+            }
         }
         let mut before = began;
         for group in &self.groups {
@@ -185,15 +200,24 @@ impl Engine {
                 if let Some(app) = &mut node.app {
                     app.pull(&node.io);
                 }
+                if WATCHED {
+                    self.watch.after(place, node, self.clock.at(cycles()));
+                }
                 before = node.spent(self.options.cycles, before);
             }
             for &place in &group.pushes {
                 self.calling = Some(place);
                 let node = &mut self.nodes[place];
                 node.io.now = now;
+                if WATCHED {
+                    self.watch.before(place, node);
+                }
                 match &mut node.app {
                     Some(app) => app.push(&node.io),
                     None => node.discard_inputs(),
+                }
+                if WATCHED {
+                    self.watch.after(place, node, self.clock.at(cycles()));
                 }
                 before = node.spent(self.options.cycles, before);
             }
@@ -224,8 +248,18 @@ impl Engine {
     }
 
     #[cold]
+    fn show_crossed(&mut self, now: u64) {
+        for (crossing, link) in self.crossings.values().zip(&self.crossing_links) {
+            if let (Crossing::In(_), Some(link)) = (crossing, link) {
+                self.watch.crossed(link, now);
+            }
+        }
+    }
+
+    #[cold]
     fn tick(&mut self) {
         let now = self.clock.set();
+        self.look_for_lookers(now);
         // Ticks that were missed are not made up for.
         self.next_tick = now + 1_000_000_000 / u64::from(self.options.tick.max(1));
         for (place, node) in self.nodes.iter_mut().enumerate() {
@@ -415,6 +449,16 @@ fn first_of(group: &mut [usize], mut place: usize) -> usize {
 }
 
 impl Node {
+    /// The counters of its kind.
+    fn own_counters(&self) -> [u64; counters::MOST] {
+        let mut values = [0; counters::MOST];
+        let count = self.info.counters.len().min(values.len());
+        if let Some(app) = &self.app {
+            app.counters(&mut values[..count]);
+        }
+        values
+    }
+
     #[cold]
     fn discard_inputs(&self) {
         for input in self.io.inputs() {

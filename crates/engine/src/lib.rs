@@ -20,6 +20,7 @@ pub mod depot;
 pub mod engine;
 pub mod histogram;
 pub mod link;
+pub mod look;
 pub mod lpm;
 #[cfg(feature = "lua")]
 pub mod lua;

@@ -191,6 +191,17 @@ impl Link {
         self.consumed(count, bytes);
     }
 
+    /// Shows the last `count` of the waiting packets, or all. `see` must not touch this link.
+    #[cold]
+    pub(crate) fn each_of_last(&self, count: usize, mut see: impl FnMut(&Packet)) {
+        let count = count.min(self.length());
+        for back in (1..=count as u32).rev() {
+            let place = self.place(self.write.get().wrapping_sub(back));
+            // SAFETY: a packet waits there, and stays while it is looked at.
+            see(unsafe { &*place });
+        }
+    }
+
     #[cold]
     fn bytes_waiting(&self, first: usize, rest: usize) -> u64 {
         // SAFETY: that many packets wait; nothing moves while they are looked at.

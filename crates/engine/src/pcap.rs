@@ -1,5 +1,5 @@
 //! Capture files: classic pcap in its four variants (byte orders, microseconds and nanoseconds) and
-//! pcapng, read; classic pcap, written. Formats: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
+//! pcapng; both are read and written. Formats: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,9 +7,11 @@ use std::path::Path;
 
 mod classic;
 mod ng;
+mod ng_write;
 mod read;
 mod write;
 
+pub use ng_write::NgWriter;
 pub use read::{Damage, PcapError, Reader, Record};
 pub use write::Writer;
 

@@ -147,8 +147,11 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
         let plot = case.dir().join("load.svg");
         let mut command = namespace.command(&shortwire());
         let words = "loadtest --from a0 --to b0 --max 80kpps --loss 10 --precision 10 --duration 500ms --json --plot";
-        let text =
-            case.start("loadtest", command.args(words.split(' ')).arg(&plot)).success(secs(60));
+        let mut loadtest = case.start("loadtest", command.args(words.split(' ')).arg(&plot));
+        // Counters in the run directory are seen from any namespace.
+        let row = seen_link(case, "loadtest.output -> a0.input");
+        assert_eq!(row["total"]["drops"], 0, "{row}");
+        let text = loadtest.success(secs(60));
         let found: Value = serde_json::from_str(&text).expect("JSON");
         let rate = found["packets_per_second"].as_f64().expect("a rate");
         // The limit and its bucket let 20,000 to 22,000 per second through, and a tenth more may be
@@ -163,6 +166,54 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
         assert!(fs::read_to_string(&plot).expect("a plot").contains("<svg"));
         ends_well(engine);
         assert!(!namespace.has_xdp("a0") && !namespace.has_xdp("b0"));
+        Ok(())
+    });
+}
+
+/// Waits until `ps` knows a process that has moved packets.
+fn seen(case: &Case, pid: i32) -> Value {
+    let end = Deadline::within(secs(20));
+    loop {
+        let found = json(case, &["ps", "--json"]);
+        let rows = found["processes"].as_array().expect("processes");
+        let row = rows.iter().find(|row| row["pid"] == pid && row["packets"].as_u64() > Some(0));
+        if let Some(row) = row {
+            return row.clone();
+        }
+        assert!(!end.is_over(), "{found}");
+        std::thread::sleep(millis(20));
+    }
+}
+
+/// Waits until `top` shows a link that packets have passed.
+fn seen_link(case: &Case, name: &str) -> Value {
+    let end = Deadline::within(secs(20));
+    loop {
+        let found = json(case, &["engine", "top", "--json", "--interval", "50ms"]);
+        let processes = found["processes"].as_array().expect("processes");
+        let links = processes.iter().flat_map(|process| process["links"].as_array()).flatten();
+        let mut links = links.filter(|link| link["total"]["packets"].as_u64() > Some(0));
+        if let Some(link) = links.find(|link| link["name"] == name) {
+            return link.clone();
+        }
+        assert!(!end.is_over(), "{found}");
+    }
+}
+
+#[test]
+fn a_blaster_is_seen_by_ps_and_top_and_leaves_nothing() {
+    case("blaster-seen", |case| {
+        let words = ["packetblaster", "synth", "--sink"];
+        let blaster = case.start("blaster", &mut command(&words));
+        let row = seen(case, blaster.pid());
+        assert_eq!((&row["apps"], &row["links"]), (&2.into(), &1.into()), "{row}");
+        let pid = blaster.pid().to_string();
+        let top = json(case, &["engine", "top", &pid, "--json", "--interval", "200ms"]);
+        let link = &top["processes"][0]["links"][0];
+        assert_eq!(link["name"], "packetblaster.output -> memory.input", "{top}");
+        assert!(link["packets"].as_f64() > Some(0.0), "{top}");
+        ends_well(blaster);
+        assert_eq!(fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count), 0);
         Ok(())
     });
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use system_tests::{Case, Deadline, Proc, case, millis, recording, secs, shortwire};
 
 mod blaster;
+mod look;
 mod reload;
 mod scripts;
 mod top;

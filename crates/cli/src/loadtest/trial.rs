@@ -5,19 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ::engine::Batch;
 use ::engine::clock::monotonic;
 use ::engine::histogram::Histogram;
-use ::engine::{Batch, Packet};
+use ::engine::link::LinkStats;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use terminal::units::engineering;
 
 use super::Loadtest;
-use crate::packetblaster::Budget;
 use crate::packetblaster::frames::{stamp, stamped};
 use crate::packetblaster::port::Port;
+use crate::packetblaster::shown::{Shown, passed};
+use crate::packetblaster::{BATCH, Budget, Reel};
 
-const BATCH: usize = 64;
 /// Between two packets that carry the time, in nanoseconds.
 const PROBE: u64 = 100_000;
 /// How long packets may take from one interface to the other.
@@ -47,12 +48,14 @@ pub struct Latency {
 struct Seen {
     packets: u64,
     latency: Histogram,
+    /// Packets and bytes over all trials.
+    all: (u64, u64),
 }
 
 /// Both interfaces, open over all trials.
 pub struct Bed {
-    sender: Mutex<Port>,
-    packets: Vec<Packet>,
+    /// With what it sends.
+    sender: Mutex<(Port, Reel, Shown)>,
     offset: usize,
     seen: Arc<Mutex<Seen>>,
     stop: Arc<AtomicBool>,
@@ -61,9 +64,7 @@ pub struct Bed {
 
 impl Bed {
     pub fn open(args: &Loadtest, frames: &[Vec<u8>], offset: usize) -> Result<Bed> {
-        let packets: Option<Vec<Packet>> =
-            frames.iter().map(|frame| Packet::from_slice(frame)).collect();
-        let packets = packets.context("not enough memory for packets")?;
+        let reel = Reel::new(frames).context("not enough memory for packets")?;
         let (seen, stop) =
             (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicBool::new(false)));
         let (name, told, stopped) = (args.to.clone(), Arc::clone(&seen), Arc::clone(&stop));
@@ -81,12 +82,16 @@ impl Bed {
             receiver.join().map_err(|_| anyhow!("the receiver crashed"))??;
             bail!("cannot receive at {}", args.to);
         }
-        let sender = Mutex::new(Port::xdp(&args.from, 0)?);
-        Ok(Bed { sender, packets, offset, seen, stop, receiver })
+        let shown = Shown::open("loadtest", Some((&args.from, "XDP")), Some((&args.to, "XDP")));
+        let sender = Mutex::new((Port::xdp(&args.from, 0)?, reel, shown));
+        Ok(Bed { sender, offset, seen, stop, receiver })
     }
 
     pub fn trial(&self, rate: f64, seconds: f64) -> Result<Trial> {
-        *lock(&self.seen) = Seen::default();
+        {
+            let mut seen = lock(&self.seen);
+            *seen = Seen { all: seen.all, ..Seen::default() };
+        }
         let asked = (rate < super::UNLIMITED).then_some(rate);
         let (sent, took) = self.send(Budget::new(asked, None), seconds)?;
         std::thread::sleep(SETTLE);
@@ -113,36 +118,44 @@ impl Bed {
         })
     }
 
+    /// What came in so far, in all trials.
+    fn received(&self) -> LinkStats {
+        let seen = lock(&self.seen);
+        passed(seen.all.0, seen.all.1)
+    }
+
     /// Gives how many packets were sent, and how long it took.
     fn send(&self, mut budget: Budget, seconds: f64) -> Result<(u64, f64)> {
-        let mut port = lock(&self.sender);
+        let mut sender = lock(&self.sender);
+        let (port, reel, shown) = &mut *sender;
         let (before, began) = (port.sent(), monotonic());
         let end = began + (seconds * 1e9) as u64;
-        let (mut next, mut probe) = (0, began);
+        let mut probe = began;
         loop {
             let now = monotonic();
             if now >= end {
                 break;
             }
-            let wanted = BATCH.min(port.room()).min(self.packets.len() - next);
-            let granted = budget.grant(now, wanted);
+            let granted = budget.grant(now, BATCH.min(port.room()));
+            let upcoming = reel.upcoming(granted);
             let mut queued = 0;
             // Only a packet that leaves at once tells how long it takes from there.
             if granted > 0 && now >= probe && port.waiting() == 0 {
                 probe = now + PROBE;
-                if let Some(mut packet) = self.packets[next].duplicate() {
+                if let Some(mut packet) = upcoming[0].duplicate() {
                     stamp(&mut packet[self.offset..], now);
                     port.queue_one(packet);
                     queued = 1;
                 }
             }
-            queued += port.queue(&self.packets[next + queued..next + granted]);
+            queued += port.queue(&upcoming[queued..]);
             budget.give_back(granted - queued);
-            next = (next + queued) % self.packets.len();
+            reel.advance(queued);
             if let Some(notice) = port.step(now) {
                 bail!("{notice}");
             }
             port.received().discard();
+            shown.turn(now, || [port.to_send().stats(), self.received()]);
         }
         let took = (monotonic() - began) as f64 / 1e9;
         while port.waiting() > 0 && monotonic() < end + SETTLE.as_nanos() as u64 {
@@ -155,7 +168,8 @@ impl Bed {
     pub fn close(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.receiver.join().map_err(|_| anyhow!("the receiver crashed"))??;
-        self.sender.into_inner().unwrap_or_else(PoisonError::into_inner).close()
+        let (port, ..) = self.sender.into_inner().unwrap_or_else(PoisonError::into_inner);
+        port.close()
     }
 }
 
@@ -175,6 +189,8 @@ fn receive(port: &mut Port, offset: usize, seen: &Mutex<Seen>) -> Result<()> {
     }
     let mut seen = lock(seen);
     for packet in batch.iter() {
+        seen.all.0 += 1;
+        seen.all.1 += packet.length() as u64;
         match packet.get(offset..).and_then(stamped) {
             // Somebody else's packet.
             None => {}
@@ -189,6 +205,15 @@ fn receive(port: &mut Port, offset: usize, seen: &Mutex<Seen>) -> Result<()> {
 }
 
 impl Trial {
+    /// Fewer packets were offered than asked for, by more than this share and the packet that was
+    /// about to go. What passed then says nothing of the rate asked for.
+    pub fn fell_short(&self, share: f64) -> bool {
+        self.asked.is_some_and(|asked| {
+            let due = asked * self.sent as f64 / self.rate;
+            (self.sent as f64) < due * (1.0 - share) - 1.0
+        })
+    }
+
     pub fn sentence(&self) -> String {
         let latency = self.latency_us.map_or_else(String::new, |latency| {
             format!(", latency {:.0} / {:.0} / {:.0} us", latency.p50, latency.p99, latency.max)

@@ -86,6 +86,11 @@ impl Port {
         self.input.length()
     }
 
+    /// What was queued.
+    pub fn to_send(&self) -> &Link {
+        &self.input
+    }
+
     /// What came in.
     pub fn received(&self) -> &Link {
         &self.output

@@ -84,6 +84,7 @@ impl Engine {
         self.configs += 1;
         self.arrange();
         self.publish_objects();
+        self.renew_watch();
         if failures.is_empty() { Ok(()) } else { Err(ConfigureError::Apps(failures)) }
     }
 

@@ -11,7 +11,7 @@ use crate::engine::{Crossing, Engine, Node, Options};
 use crate::link::LinkStats;
 use crate::pool;
 
-const ENGINE: &[&str] = &[
+pub(super) const ENGINE: &[&str] = &[
     "breaths",
     "configs",
     "frees",
@@ -24,10 +24,10 @@ const ENGINE: &[&str] = &[
     "started_ns",
 ];
 /// A link within a thread. Of one between threads each side shows its half.
-const LINK: &[&str] = &["txpackets", "txbytes", "txdrop", "rxpackets", "rxbytes"];
+pub(super) const LINK: &[&str] = &["txpackets", "txbytes", "txdrop", "rxpackets", "rxbytes"];
 const SENDING: usize = 3;
 /// Of every app, before its own.
-const APP: &[&str] = &["ns", "running"];
+pub(super) const APP: &[&str] = &["ns", "running"];
 
 /// Records of links, and of apps, at most. Each is a file, which is made at the start and written a
 /// thousand times a second: with twenty thousand of them an engine does nothing else.
@@ -47,7 +47,7 @@ pub struct Publisher {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Side {
+pub(super) enum Side {
     Both,
     Sending,
     Receiving,
@@ -142,6 +142,11 @@ impl Engine {
         let links = self.links.keys().map(|spec| (spec.clone(), side(spec))).collect();
         self.publisher.follow(&links, &self.nodes.iter().collect::<Vec<_>>());
         self.publish();
+        if let Some(dir) = &self.publisher.dir
+            && let Ok(folder) = dir.object("engine", &self.publisher.thread.to_string())
+        {
+            self.watch.listen(&folder);
+        }
         if let Some(warning) =
             self.publisher.warning.as_mut().map(std::mem::take).filter(|text| !text.is_empty())
         {
@@ -203,7 +208,7 @@ impl Node {
     }
 }
 
-fn link_values(stats: &LinkStats, side: Side) -> [u64; MOST] {
+pub(super) fn link_values(stats: &LinkStats, side: Side) -> [u64; MOST] {
     let all = [stats.txpackets, stats.txbytes, stats.txdrop, stats.rxpackets, stats.rxbytes];
     match side {
         Side::Both => values(&all),
@@ -212,7 +217,7 @@ fn link_values(stats: &LinkStats, side: Side) -> [u64; MOST] {
     }
 }
 
-fn values(first: &[u64]) -> [u64; MOST] {
+pub(super) fn values(first: &[u64]) -> [u64; MOST] {
     let mut values = [0; MOST];
     values[..first.len()].copy_from_slice(first);
     values

@@ -16,7 +16,7 @@ use crate::clock::monotonic;
 use crate::config::Config;
 use crate::engine::{ConfigureError, Ended, Engine, Pace, Until};
 use crate::lua::calls::Calls;
-use crate::lua::sampler::Sampler;
+use crate::lua::sampler::{self, Sampler};
 use crate::lua::{Program, Settings};
 use crate::lua::{direct, instance, interrupt, tables};
 use crate::pool::{self, PoolStats};
@@ -127,6 +127,7 @@ impl Host {
         let host = Rc::downgrade(self);
         let samples = move |_: &Lua, ()| Ok(with(&host, Self::samples).unwrap_or_default());
         module.set("samples", lua.create_function(samples)?)?;
+        module.set("recorded", sampler::recorded(lua)?)?;
         let near = |_: &Lua, (word, known): (String, Vec<String>)| {
             Ok(nearest(&word, known.iter().map(String::as_str)).map(str::to_string))
         };

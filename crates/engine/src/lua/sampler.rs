@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mlua::{Lua, ffi};
+use mlua::{LightUserData, Lua, ffi};
 
 unsafe extern "C" {
     fn shortwire_vmstate(state: *mut ffi::lua_State) -> *const AtomicI32;
+    fn shortwire_recorded(state: *mut ffi::lua_State) -> *const u32;
 }
 
 /// How often each state was seen: numbers of traces, or complements of what else LuaJIT can be
@@ -37,6 +38,14 @@ pub fn vmstate(lua: &Lua) -> mlua::Result<State> {
     // SAFETY: a field of the interpreter's global state; the stack is left alone.
     unsafe { lua.exec_raw::<()>((), |state| address = shortwire_vmstate(state))? };
     Ok(State(address))
+}
+
+/// Where the compiler says how far it has recorded, for scripts to read through the FFI.
+pub fn recorded(lua: &Lua) -> mlua::Result<LightUserData> {
+    let mut address = std::ptr::null();
+    // SAFETY: a field of the interpreter's global state; the stack is left alone.
+    unsafe { lua.exec_raw::<()>((), |state| address = shortwire_recorded(state))? };
+    Ok(LightUserData(address.cast_mut().cast()))
 }
 
 // SAFETY: read through an atomic; `Sampler::drop` ends the thread before the interpreter goes.

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+mod costs;
 mod findings;
 
 pub use findings::{Finding, findings};
@@ -18,6 +19,8 @@ pub struct TraceFacts {
     pub aborts: Vec<Abort>,
     /// Values of foreign types that instances hold.
     pub fields: Vec<Field>,
+    /// Lines that ask for memory in traces, and in functions that could not be compiled.
+    pub allocations: Vec<Allocation>,
     /// How often all traces were thrown away.
     pub flushes: u64,
     /// Samples by what was going on; those of traces are theirs.
@@ -57,6 +60,10 @@ pub struct Trace {
     pub link: Option<u64>,
     /// What follows its end, in LuaJIT's words: `loop`, `root`, `return`, `interpreter` and so on.
     pub link_kind: String,
+    /// Where its recording ended: for one that is stitched, the call that is not compiled.
+    pub end_file: Option<String>,
+    /// The line there.
+    pub end_line: Option<i64>,
     /// It ends where it starts.
     pub looping: bool,
     /// Of the intermediate representation.
@@ -118,6 +125,51 @@ pub struct Abort {
     pub reason: String,
     /// Times that it happened.
     pub count: u64,
+}
+
+/// A line that makes something for the collector to find.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Allocation {
+    /// Where.
+    pub file: String,
+    /// The line there.
+    pub line: i64,
+    /// The instance whose copy of the code it is.
+    pub app: Option<String>,
+    /// What it makes, such as `a table`.
+    pub what: String,
+    /// The trace that does it; none: the interpreter.
+    pub trace: Option<u64>,
+}
+
+/// What it means that a recording was given up, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// LuaJIT cannot compile what stands there.
+    NotCompiled,
+    /// Recording failed for what it met.
+    Failed,
+    /// A loop or function that failed so often that it is not tried again: the cause is another
+    /// line.
+    Blacklisted,
+    /// Happens on the way to a good trace, as with each function that contains a loop.
+    Harmless,
+}
+
+impl Abort {
+    /// How bad the reason is.
+    pub fn weight(&self) -> Weight {
+        match self.reason.as_str() {
+            reason if reason.starts_with("NYI") => Weight::NotCompiled,
+            "blacklisted" => Weight::Blacklisted,
+            "inner loop in root trace"
+            | "leaving loop in root trace"
+            | "retry recording"
+            | "down-recursion, restarting" => Weight::Harmless,
+            _ => Weight::Failed,
+        }
+    }
 }
 
 /// A value of a foreign type by its name in instances of one class.

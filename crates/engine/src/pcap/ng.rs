@@ -5,14 +5,15 @@ use std::io::Read;
 use crate::pcap::LONGEST;
 use crate::pcap::read::{Bytes, Damage, Order, PcapError, Record};
 
-const SECTION: u32 = 0x0a0d_0d0a;
-const INTERFACE: u32 = 1;
+pub(super) const SECTION: u32 = 0x0a0d_0d0a;
+pub(super) const INTERFACE: u32 = 1;
 const OLD_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
-const ENHANCED_PACKET: u32 = 6;
-const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+pub(super) const STATISTICS: u32 = 5;
+pub(super) const ENHANCED_PACKET: u32 = 6;
+pub(super) const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 /// Option of an interface: the unit of its times.
-const IF_TSRESOL: u16 = 9;
+pub(super) const IF_TSRESOL: u16 = 9;
 
 /// No block that is kept is longer; others are read and forgotten up to the same length.
 const LONGEST_BLOCK: u32 = 16 << 20;

@@ -13,26 +13,35 @@ use super::{percent, short};
 
 const LINE: usize = 36;
 const INDENT: usize = 46;
-const BOX: usize = 430;
 const MARGIN: usize = 24;
-/// Room at the right for the lines that lead on from the end of a trace.
-const LANES: usize = 180;
+/// Of the whole picture, at least.
+const WIDTH: usize = 900;
+/// Of a character of the text in a box, on the wide side.
+const CHARACTER: usize = 7;
+/// How far the line of a trace that goes on elsewhere may bend.
+const BEND: usize = 150;
 /// Characters of a line of text in the head.
-const WIDTH: usize = 118;
+const LETTERS: usize = 118;
 
 /// Where a trace stands.
 struct Place<'a> {
     trace: &'a Trace,
     depth: usize,
     row: usize,
+    /// Where its box ends: the same for all, so that shares of time can be compared, and the whole
+    /// picture is used.
+    right: usize,
 }
 
 pub fn draw(facts: &TraceFacts, found: &[Finding], script: &str) -> String {
-    let places = arrange(facts);
+    let mut places = arrange(facts);
+    let right = right_edge(&places, facts.samples());
+    for place in &mut places {
+        place.right = right;
+    }
     let head = head(facts, found, script);
     let top = MARGIN + head.len() * 18 + 16;
-    let deepest = places.iter().map(|place| place.depth).max().unwrap_or(0);
-    let width = (MARGIN * 2 + deepest * INDENT + BOX + LANES).max(900);
+    let width = right + lanes(&places) + MARGIN;
     let height = top + places.len() * LINE + MARGIN;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
@@ -66,7 +75,7 @@ fn head(facts: &TraceFacts, found: &[Finding], script: &str) -> Vec<(String, &'s
     let mut lines = vec![(format!("Traces of {script}"), "font-size=\"16\" font-weight=\"bold\"")];
     lines.push((
         format!(
-            "{} traces; {:.1} % of the time in the engine, {:.1} % in the interpreter. Round: looping. Red: hot. A number at a line: the exit.",
+            "{} traces; {:.1} % of the time in the engine, {:.1} % in the interpreter. Round: looping. Red: its share of the time. A number at a line: the exit.",
             facts.traces.len(),
             percent(facts.engine, facts.samples()),
             percent(facts.interpreter, facts.samples())
@@ -93,7 +102,7 @@ fn wrap(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         match lines.last_mut() {
-            Some(line) if line.is_empty() || line.len() + word.len() < WIDTH => {
+            Some(line) if line.is_empty() || line.len() + word.len() < LETTERS => {
                 if !line.is_empty() {
                     line.push(' ');
                 }
@@ -121,11 +130,33 @@ fn arrange(facts: &TraceFacts) -> Vec<Place<'_>> {
     let mut places = Vec::new();
     let mut waiting: Vec<(&Trace, usize)> = roots.into_iter().rev().map(|root| (root, 0)).collect();
     while let Some((trace, depth)) = waiting.pop() {
-        places.push(Place { trace, depth, row: places.len() });
+        places.push(Place { trace, depth, row: places.len(), right: 0 });
         let next = children.get(&trace.id).into_iter().flatten().rev();
         waiting.extend(next.map(|child| (*child, depth + 1)));
     }
     places
+}
+
+/// Where boxes end, so that each has room for its text and the lines at the right have theirs.
+fn right_edge(places: &[Place], samples: u64) -> usize {
+    let text = |place: &Place| label(place.trace, samples).chars().count() * CHARACTER + 24;
+    let needed = places.iter().map(|place| place.x() + text(place)).max().unwrap_or(0);
+    needed.max(WIDTH - MARGIN - lanes(places))
+}
+
+/// Room at the right for the lines that lead on from the end of a trace.
+fn lanes(places: &[Place]) -> usize {
+    let rows: HashMap<u64, usize> =
+        places.iter().map(|place| (place.trace.id, place.row)).collect();
+    let bends = places.iter().filter_map(|place| {
+        let target = rows.get(&place.trace.link?)?;
+        Some(bend(place.row.abs_diff(*target)))
+    });
+    bends.max().unwrap_or(0)
+}
+
+fn bend(rows: usize) -> usize {
+    14 + (rows * 5).min(BEND)
 }
 
 /// Samples of a trace and all that its exits lead to.
@@ -167,8 +198,8 @@ fn entry(out: &mut String, place: &Place, by_id: &HashMap<u64, &Place>, top: usi
 fn onward(out: &mut String, place: &Place, by_id: &HashMap<u64, &Place>, top: usize) {
     let Some(target) = place.trace.link.and_then(|link| by_id.get(&link)) else { return };
     let (from, to) = (place.y(top) + 19, target.y(top) + 10);
-    let (right, left) = (place.x() + BOX, target.x() + BOX);
-    let reach = right.max(left) + 14 + (place.row.abs_diff(target.row) * 5).min(LANES - 30);
+    let (right, left) = (place.right, target.right);
+    let reach = right + bend(place.row.abs_diff(target.row));
     let _ = writeln!(
         out,
         "<path d=\"M{right} {from}C{reach} {from} {reach} {to} {left} {to}\" fill=\"none\" stroke=\"#89a\" \
@@ -178,33 +209,41 @@ fn onward(out: &mut String, place: &Place, by_id: &HashMap<u64, &Place>, top: us
 
 fn node(out: &mut String, place: &Place, samples: u64, top: usize) {
     let (trace, x, y) = (place.trace, place.x(), place.y(top));
+    let width = place.right - x;
     let share = percent(trace.samples, samples);
     let pale = (255.0 - (share * 6.0).min(170.0)) as u8;
     let round = if trace.looping { 15 } else { 3 };
-    let app = trace.app.as_deref().map(|app| format!(" \u{b7} {app}")).unwrap_or_default();
-    let mut notes = String::new();
-    if trace.falls() > 0 {
-        let _ = write!(notes, " \u{2193}{}", trace.falls());
-    }
-    if let Some(link) = trace.link {
-        let _ = write!(notes, " \u{2192}{link}");
-    } else if !trace.looping {
-        let _ = write!(notes, " \u{2192}{}", trace.link_kind);
-    }
+    // The whole width stands for the time of the run, whatever the depth.
+    let bar = (share / 100.0 * (place.right - MARGIN) as f64).min(width as f64);
     let _ = writeln!(
         out,
-        "<g><title>{}</title><rect x=\"{x}\" y=\"{y}\" width=\"{BOX}\" height=\"30\" rx=\"{round}\" \
-         fill=\"rgb(255,{pale},{pale})\" stroke=\"#345\"/>\
-         <text x=\"{}\" y=\"{}\"><tspan font-weight=\"bold\">{}</tspan>  {:.1} %  {}{}{}</text></g>",
+        "<g><title>{}</title><rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"30\" rx=\"{round}\" \
+         fill=\"#fbfbfb\" stroke=\"#345\"/><rect x=\"{x}\" y=\"{}\" width=\"{bar:.1}\" height=\"28\" rx=\"{round}\" \
+         fill=\"rgb(255,{pale},{pale})\"/><text x=\"{}\" y=\"{}\"><tspan font-weight=\"bold\">{}</tspan>{}</text></g>",
         escape(&title(trace)),
+        y + 1,
         x + 12,
         y + 19,
         trace.id,
-        share,
-        escape(&format!("{}:{}", short(&trace.file), trace.line)),
-        escape(&app),
-        escape(&notes)
+        escape(label(trace, samples).trim_start_matches(|c: char| c.is_ascii_digit())),
     );
+}
+
+/// What stands in the box of a trace.
+fn label(trace: &Trace, samples: u64) -> String {
+    let share = percent(trace.samples, samples);
+    let app = trace.app.as_deref().map(|app| format!(" \u{b7} {app}")).unwrap_or_default();
+    let mut text =
+        format!("{}  {share:.1} %  {}:{}{app}", trace.id, short(&trace.file), trace.line);
+    if trace.falls() > 0 {
+        let _ = write!(text, " \u{2193}{}", trace.falls());
+    }
+    if let Some(link) = trace.link {
+        let _ = write!(text, " \u{2192}{link}");
+    } else if !trace.looping {
+        let _ = write!(text, " \u{2192}{}", trace.link_kind);
+    }
+    text
 }
 
 /// What a viewer shows when one points at a trace.
@@ -252,5 +291,42 @@ mod tests {
         assert_eq!((places[0].trace.id, places[1].depth), (97, 1));
         let picture = draw(&facts, &[], "test.lua");
         assert!(picture.contains("a&lt;b&gt;.lua") && !picture.contains("a<b>"));
+    }
+
+    /// Numbers behind each `name="`.
+    fn numbers(picture: &str, name: &str) -> Vec<f64> {
+        let start = format!(" {name}=\"");
+        let parts = picture.split(&start).skip(1);
+        parts.filter_map(|part| part.split('"').next()?.parse().ok()).collect()
+    }
+
+    #[test]
+    fn boxes_and_bars_use_the_width() {
+        let trace = |id, link, file: &str| Trace {
+            id,
+            link,
+            file: file.into(),
+            samples: 50,
+            ..Trace::default()
+        };
+        let mut facts = TraceFacts {
+            traces: vec![trace(1, None, "a.lua"), trace(2, None, "a.lua")],
+            ..TraceFacts::default()
+        };
+        let picture = draw(&facts, &[], "test.lua");
+        let widths = numbers(&picture, "width");
+        // The picture, two boxes from margin to margin, and a bar of half of each.
+        let inside = (WIDTH - 2 * MARGIN) as f64;
+        assert!(widths.contains(&(WIDTH as f64)), "{widths:?}");
+        assert_eq!(widths.iter().filter(|&&width| width == inside).count(), 2, "{widths:?}");
+        assert_eq!(widths.iter().filter(|&&width| width == inside / 2.0).count(), 2, "{widths:?}");
+        // A long name, and room for a line that leads on, make it wider.
+        facts.traces.push(trace(3, Some(1), &format!("{}.lua", "x".repeat(200))));
+        let picture = draw(&facts, &[], "test.lua");
+        let whole = numbers(&picture, "width")[0];
+        assert!(
+            whole > 200.0 * CHARACTER as f64 && picture.contains("stroke-dasharray"),
+            "{whole}"
+        );
     }
 }

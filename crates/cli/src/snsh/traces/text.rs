@@ -88,7 +88,9 @@ fn traces(out: &mut String, facts: &TraceFacts, most: usize) -> std::fmt::Result
 
 fn aborts(out: &mut String, facts: &TraceFacts, most: usize) -> std::fmt::Result {
     let mut aborts: Vec<_> = facts.aborts.iter().collect();
-    aborts.sort_by(|a, b| (b.count, &a.file, a.line).cmp(&(a.count, &b.file, b.line)));
+    aborts.sort_by(|a, b| {
+        (a.weight(), b.count, &a.file, a.line).cmp(&(b.weight(), a.count, &b.file, b.line))
+    });
     if !aborts.is_empty() {
         writeln!(out, "{:>6}  GIVEN UP AT", "TIMES")?;
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Field, FieldOf, Guard, Trace, TraceFacts};
+use super::{Field, FieldOf, Guard, Trace, TraceFacts, costs};
 
 /// Something worth changing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -15,12 +15,6 @@ pub struct Finding {
     pub advice: String,
 }
 
-/// A quarter of the script's time in the interpreter is worth a word; the start of a run and calls
-/// into apps are less.
-const INTERPRETED: u64 = 4;
-/// Fewer samples than this say nothing.
-const ENOUGH: u64 = 200;
-
 /// All findings; none for a script that compiles well.
 pub fn findings(facts: &TraceFacts) -> Vec<Finding> {
     let mut found: Vec<Finding> =
@@ -28,7 +22,7 @@ pub fn findings(facts: &TraceFacts) -> Vec<Finding> {
     if found.is_empty() {
         found.extend(side_types(facts));
     }
-    found.extend(interpreted(facts));
+    found.extend(costs::costs(facts));
     found
 }
 
@@ -153,27 +147,7 @@ fn side_finding(place: &str, call: &str, pairs: &BTreeSet<Meeting>) -> Finding {
     }
 }
 
-/// Code that stays in the interpreter, with the reason.
-fn interpreted(facts: &TraceFacts) -> Option<Finding> {
-    let all = facts.script_samples();
-    let worst = facts.aborts.iter().max_by_key(|abort| abort.count)?;
-    if all < ENOUGH || facts.interpreter < all / INTERPRETED {
-        return None;
-    }
-    Some(Finding {
-        what: format!(
-            "{} % of the script's time passes in the interpreter; at {}:{} recording was given up {} times: {}",
-            facts.interpreter * 100 / all,
-            worst.file,
-            worst.line,
-            worst.count,
-            worst.reason
-        ),
-        advice: "Move what cannot be compiled out of the loop over packets.".to_string(),
-    })
-}
-
-fn list(words: &[impl AsRef<str>]) -> String {
+pub(super) fn list(words: &[impl AsRef<str>]) -> String {
     match words {
         [] => String::new(),
         [one] => one.as_ref().to_string(),

@@ -82,9 +82,81 @@ local function guards_of (tr, info)
    return guards
 end
 
+-- The bytecodes of the recording under way, each with the first instruction of the intermediate representation that is made
+-- from it or later.
+local steps = {}
+local recorded = ffi.cast("const uint32_t *", host.recorded)
+local FIRST = 0x8000
+
+local function on_record (tr, func, pc)
+   if pc >= 0 then steps[#steps + 1] = { ref = recorded[0] - FIRST, func = func, pc = pc } end
+end
+
+-- The line from which an instruction was made.
+local function step_of (ref)
+   local low, high = 1, #steps
+   while low < high do
+      local middle = math.ceil((low + high) / 2)
+      if steps[middle].ref <= ref then low = middle else high = middle - 1 end
+   end
+   return steps[low]
+end
+
+-- Instructions that ask for memory, in LuaJIT's names, and for what.
+local ALLOCATES = {
+   TNEW = "a table", TDUP = "a table", CNEW = "a value of a C type", CNEWI = "a boxed number of a C type",
+   SNEW = "a string", XSNEW = "a string", BUFSTR = "a string", TOSTR = "a string",
+}
+-- The same for bytecodes, which is all there is of code that was not compiled. (A call's result is not seen there.)
+local MAKES = { TNEW = "a table", TDUP = "a table", CAT = "a string", FNEW = "a closure" }
+
+local allocations, scanned = {}, {}
+
+local function allocation (what, trace, func, pc)
+   local file, line, app = position(func, pc)
+   local key = table.concat({ file, line, what, app or "", trace or 0 }, "\0")
+   allocations[key] = { file = file, line = line, app = app, what = what, trace = trace }
+end
+
+-- What a trace asks memory for each time that it runs: what the compiler could do without is marked as sunk, and what stands
+-- only in front of the loop happens once.
+local function allocations_of (tr, trace, info)
+   local found, again, loop = {}, {}, nil
+   for ref = 1, info.nins do
+      local _, ot, _, _, registers = jutil.traceir(tr, ref)
+      local op = opcode(ot)
+      local register = bit.band(registers or 0, 255)
+      local sunk = register == 253 or register == 254
+      if op == "LOOP" then
+         loop = ref
+      elseif ALLOCATES[op] and not sunk then
+         if loop then again[op] = true else found[#found + 1] = { ref = ref, op = op } end
+      end
+   end
+   for _, one in ipairs(found) do
+      local step = step_of(one.ref)
+      if step and (not loop or again[one.op]) then allocation(ALLOCATES[one.op], trace.id, step.func, step.pc) end
+   end
+end
+
+-- The lines of a function that stays in the interpreter which make something.
+local function scan (func)
+   local info = jutil.funcinfo(func)
+   if not info.proto or scanned[info.proto] then return end
+   scanned[info.proto] = true
+   for pc = 1, info.bytecodes - 1 do
+      local instruction = jutil.funcbc(func, pc)
+      if not instruction then break end
+      local op = bit.band(instruction, 255)
+      local what = MAKES[(vmdef.bcnames:sub(6 * op + 1, 6 * op + 6):gsub("%s+$", ""))]
+      if what then allocation(what, nil, func, pc) end
+   end
+end
+
 local function on_start (tr, func, pc, parent, exit)
    local file, line, app = position(func, pc)
    local parent_trace = parent and current[parent]
+   steps = {}
    current[tr] = {
       number = tr, file = file, line = line, app = app or parent_trace and parent_trace.app,
       parent = parent and parent_trace and parent_trace.id or nil, exit = exit,
@@ -103,6 +175,10 @@ local function on_stop (tr)
    local code = jutil.tracemc(tr)
    trace.bytes = code and #code or 0
    trace.guards = guards_of(tr, info)
+   allocations_of(tr, trace, info)
+   local last = steps[#steps]
+   if last then trace.end_file, trace.end_line = position(last.func, last.pc) end
+   steps = {}
 end
 
 local function reason (code, info)
@@ -129,6 +205,8 @@ local function on_abort (tr, func, pc, code, info)
       aborts[key] = abort
    end
    abort.count = abort.count + 1
+   if why:find("^NYI") then scan(func) end
+   steps = {}
    current[tr] = nil
 end
 
@@ -226,6 +304,7 @@ function M.start ()
    watch_ctypes()
    instances.look = M.look
    jit.attach(on_trace, "trace")
+   jit.attach(on_record, "record")
    jit.attach(on_exit, "texit")
 end
 
@@ -245,6 +324,7 @@ end
 -- Everything, as plain tables.
 function M.facts ()
    jit.attach(on_trace)
+   jit.attach(on_record)
    jit.attach(on_exit)
    M.look()
    settle_samples()
@@ -268,7 +348,7 @@ function M.facts ()
    -- The complements of LuaJIT's states (lj_obj.h): interpreter, C, collector, exit, recorder, optimizer, assembler.
    local function state (n) return M.states[-1 - n] or 0 end
    return {
-      traces = traces, aborts = values(aborts), fields = names, flushes = flushes,
+      traces = traces, aborts = values(aborts), fields = names, allocations = values(allocations), flushes = flushes,
       interpreter = state(0), engine = state(1), collector = state(2), exiting = state(3),
       compiler = state(4) + state(5) + state(6), shared = instances.shared,
    }
