@@ -25,7 +25,7 @@ const PRODUCTS: &[&str] =
 /// What is left out of the tests of `shm`, `dibs`, `smc` and `engine`, for the reasons above.
 const NOT_EMULATED: &[&str] = &[
     "address::",
-    "a_discarded_part_is_zeros",
+    "discarded_part",
     "ism::",
     "verbs::",
     "conn::together",

@@ -130,3 +130,28 @@ pub unsafe fn advise(memory: *mut c_void, len: usize, advice: c_int) -> isize {
     // SAFETY: forwarded.
     unsafe { syscall(libc::SYS_madvise, memory as usize, len, advice as usize, 0, 0, 0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that a program has itself is where something can be mapped.
+    #[test]
+    fn what_is_mapped_is_not_faulty() {
+        static DATA: u8 = 1;
+        let (stack, heap) = (1u8, alloc::boxed::Box::new(1u8));
+        let mapped: [*const u8; 5] = [
+            &raw const stack,
+            &raw const *heap,
+            &raw const DATA,
+            faulty as *const u8,
+            libc::getpid as *const u8,
+        ];
+        assert!(mapped.iter().all(|&p| !faulty(p)));
+        assert!(faulty(core::ptr::null()) && faulty(100 as *const u8));
+        assert!(faulty(usize::MAX as *const u8) && faulty((1usize << 55) as *const u8));
+        // Where arm64 has its stacks, and such a place with a tag.
+        let high = [(1usize << 48) - 4096, (0xa5 << 56) | ((1usize << 48) - 4096)];
+        assert_eq!(high.map(|p| faulty(p as *const u8)), [!cfg!(target_arch = "aarch64"); 2]);
+    }
+}
