@@ -177,7 +177,18 @@ impl Engine {
 
     /// One round: pulls, pushes, and the ticks that are due.
     pub fn breathe(&mut self) {
-        if self.watch.is_idle() { self.breath::<false>() } else { self.breath::<true>() }
+        if self.watch.is_idle() {
+            self.breath::<false>();
+        } else {
+            self.breathe_watched();
+        }
+    }
+
+    /// Out of the way of the usual breath.
+    #[cold]
+    #[inline(never)]
+    fn breathe_watched(&mut self) {
+        self.breath::<true>();
     }
 
     /// `WATCHED` if others look at packets.
