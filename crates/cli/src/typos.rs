@@ -14,7 +14,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ("doctor", &["check", "why", "diagnose", "explain", "debug"]),
     ("run", &["exec", "start", "preload", "launch", "smc_run"]),
     ("off", &["stop", "kill"]),
-    ("trace-clc", &["trace", "record", "capture"]),
+    ("trace-clc", &["trace", "record"]),
     ("metrics", &["prometheus", "exporter", "serve"]),
     ("bench", &["measure", "perf"]),
     ("engine", &["snabb"]),

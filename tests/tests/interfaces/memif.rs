@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::process::Command;
 
 use rustix::process::Signal;
-use system_tests::{Case, Outcome, Proc, Skip, case, need, recording, secs, skip};
+use system_tests::{Case, Outcome, Proc, Skip, case, need, recording, secs};
 
 use super::{FRAMES, cables, engine};
 use crate::wire::{End, Namespace};
@@ -17,9 +17,13 @@ fn testpmd(case: &Case, dpdk_listens: bool, queues: u16) -> Result<Proc, Skip> {
     let mut command = Command::new(program);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let lcores = format!("--lcores=(0-1)@({})", if cpus > 1 { "0-1" } else { "0" });
-    command.args(["--in-memory", "--no-huge", "--no-pci", "-m", "256", &lcores]);
+    command.args(["--no-huge", "--no-shconf", "--no-pci", "-m", "256", &lcores]);
     for (number, name) in ["a", "b"].into_iter().enumerate() {
         let socket = case.dir().join(name);
+        if dpdk_listens {
+            // It does not take the place of one that was killed.
+            let _ = std::fs::remove_file(&socket);
+        }
         command.arg(format!(
             "--vdev=net_memif{number},role={role},id={number},socket={},socket-abstract=no,secret=hush",
             socket.display()
@@ -29,13 +33,8 @@ fn testpmd(case: &Case, dpdk_listens: bool, queues: u16) -> Result<Proc, Skip> {
     command.args(["--", "--total-num-mbufs=8192", "--stats-period=1", "--forward-mode=io"]);
     command.args(["--rxq", &queues, "--txq", &queues]);
     let mut testpmd = case.start("testpmd", &mut command);
-    std::thread::sleep(system_tests::millis(300));
-    match testpmd.poll() {
-        None => Ok(testpmd),
-        Some(status) => {
-            skip(format!("dpdk-testpmd has no net_memif here: {status}, {}", testpmd.stderr()))
-        }
-    }
+    testpmd.wait_line("testpmd: preferred mempool ops", secs(30));
+    Ok(testpmd)
 }
 
 /// An interface and a memif for each of DPDK's ports.
@@ -43,17 +42,17 @@ fn network(case: &Case, listen: bool, queues: u16) -> String {
     let mut apps = String::new();
     for (id, name) in ["a", "b"].into_iter().enumerate() {
         let path = case.dir().join(name);
-        let _ = writeln!(apps, "port-{name} = {{ kind = \"RawSocket\", interface = \"{name}1\" }}");
+        let _ = writeln!(apps, "port_{name} = {{ kind = \"RawSocket\", interface = \"{name}1\" }}");
         let _ = writeln!(
             apps,
-            "memif-{name} = {{ kind = \"Memif\", path = \"{}\", listen = {listen}, id = {id}, secret = \"hush\", \
+            "memif_{name} = {{ kind = \"Memif\", path = \"{}\", listen = {listen}, id = {id}, secret = \"hush\", \
              queues = {queues}, ring = 512 }}",
             path.display()
         );
     }
     format!(
-        "links = [\"port-a.tx -> memif-a.rx\", \"memif-a.tx -> port-a.rx\", \"port-b.tx -> memif-b.rx\", \
-         \"memif-b.tx -> port-b.rx\"]\n[apps]\n{apps}"
+        "links = [\"port_a.tx -> memif_a.rx\", \"memif_a.tx -> port_a.rx\", \"port_b.tx -> memif_b.rx\", \
+         \"memif_b.tx -> port_b.rx\"]\n[apps]\n{apps}"
     )
 }
 
@@ -102,7 +101,14 @@ fn with_dpdk(name: &str, listen: bool, queues: u16) {
         carries(case, &engine, &namespace, queues);
         engine.signal(Signal::KILL);
         engine.wait(secs(20));
-        let engine = engine::start(case, &namespace, &configuration)?;
+        let mut engine = engine::start(case, &namespace, &configuration)?;
+        if listen {
+            // As a client DPDK connects again only when somebody asks it for the state of the link.
+            again.signal(Signal::KILL);
+            again.wait(secs(20));
+            engine.wait_line("running:", secs(20));
+            again = testpmd(case, !listen, queues)?;
+        }
         carries(case, &engine, &namespace, queues);
         engine::stop(engine);
         again.signal(Signal::INT);
