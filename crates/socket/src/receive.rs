@@ -194,10 +194,18 @@ fn from_kernel(
 ) -> Option<isize> {
     let (c, fd) = (stay.conn, stay.fd());
     let dontwait = |stay: &mut Stay| flags & libc::MSG_DONTWAIT != 0 || stay.is_nonblocking();
+    let mut owes = false;
     if !c.flush_takeback(fd) && !dontwait(stay) {
         // Bytes the peer took its ring back for are still to be sent again, and the socket is full.
         // The peer may wait for them, so wait for room before receiving.
-        return wait::for_kernel(stay, libc::POLLOUT, false).err().map(fail);
+        if let Err(e) = wait::for_kernel(stay, libc::POLLOUT, false) {
+            return Some(fail(e));
+        }
+        // What has come is received all the same: the peer may read on only when that is gone.
+        if !wait::is_readable(fd) {
+            return None;
+        }
+        owes = true;
     }
     if !c.enter_kernel_recv() {
         if c.receives_on_ring() {
@@ -215,7 +223,7 @@ fn from_kernel(
     }
     stay.is_inside();
     let mut there = *into;
-    let mut now = flags;
+    let mut now = if owes { flags | libc::MSG_DONTWAIT } else { flags };
     let low = c.identity.user_rcvlowat.load(Relaxed) as usize;
     if low > 1 && !dontwait(stay) {
         // A receive that has begun keeps to the mark it began with, and would sleep over a
@@ -234,7 +242,8 @@ fn from_kernel(
     if let Some(n @ 1..) = ended {
         into.skip(n as usize);
     }
-    ended
+    // Another thread was quicker.
+    ended.filter(|n| !owes || *n != -(libc::EAGAIN as isize))
 }
 
 /// What a kernel receive that brought `r` into `into` gives the caller; None when the ring has what

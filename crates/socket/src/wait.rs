@@ -216,6 +216,11 @@ pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> Result<(), i32> {
     }
 }
 
+/// Whether the kernel's socket has bytes, or has ended.
+pub fn is_readable(fd: i32) -> bool {
+    poll_one(fd, libc::POLLIN | libc::POLLRDHUP, Some(0)) != Ok(0)
+}
+
 /// A short sleep of a call in front of bytes that are too few for it; false when no more of them
 /// will come in time, or a signal did.
 pub fn for_a_while(stay: &mut Stay) -> bool {
