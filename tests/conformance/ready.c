@@ -138,6 +138,11 @@ CASES(ready_at_once, ALL, name_of, UPGRADES)
     all_of(arg, fd, "space again");
 }
 
+static void nothing(int sig)
+{
+    (void)sig;
+}
+
 CASE(ready_limits)
 {
     int fd = fresh();
@@ -151,10 +156,17 @@ CASE(ready_limits)
     R(syscall(SYS_select, fd + 1, &none, NULL, NULL, &(struct timeval){ -1, 0 }));
     R(ppoll(&p, 1, &(struct timespec){ -1, 0 }, NULL));
     R(ppoll(&p, 1, &(struct timespec){ 0, 1000000000 }, NULL));
-    struct timespec left = { 0, 20000000 };
+    static const struct timespec constant = { 0, 20000000 };
+    struct sixth x = { NULL, 8 };
+    R(syscall(SYS_ppoll, &p, 1L, &constant, NULL, 8L));
+    FD_SET(fd, &none);
+    R(syscall(SYS_pselect6, fd + 1, &none, NULL, NULL, &constant, &x));
+    struct timespec left = { 1000, 0 };
+    on(SIGUSR1, nothing, 0);
+    when_asleep('k', SIGUSR1, 0);
     R(syscall(SYS_ppoll, &p, 1L, &left, NULL, 8L));
-    say("left %ld %ld", (long)left.tv_sec, left.tv_nsec);
-    left.tv_nsec = 20000000;
+    say("some is left: %d", left.tv_sec > 500 && left.tv_sec < 1000);
+    left = (struct timespec){ 0, 20000000 };
     R(ppoll(&p, 1, &left, NULL));
     say("left %ld %ld", (long)left.tv_sec, left.tv_nsec);
 }

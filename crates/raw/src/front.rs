@@ -184,11 +184,7 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 let limit = duration(t).ok()?;
                 let start = sys::now_ns();
                 let r = poll::poll(a as _, b as u64, limit, d as *const sigset_t, plain);
-                if let (Some(t), Some(limit)) = (t.as_mut(), limit) {
-                    let left = limit.saturating_sub(sys::now_ns() - start);
-                    t.tv_sec = (left / 1_000_000_000) as i64;
-                    t.tv_nsec = (left % 1_000_000_000) as i64;
-                }
+                leave(t, limit, start, r);
                 r
             }
             libc::SYS_select => {
@@ -226,11 +222,7 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 let mask = mask.as_ref().map_or(core::ptr::null(), |m| m[0] as *const sigset_t);
                 match select::select(fd, [b as _, c as _, d as _], limit, mask) {
                     Selected::Here(got) => {
-                        if let (Some(t), Some(limit)) = (t.as_mut(), limit) {
-                            let left = limit.saturating_sub(sys::now_ns() - start);
-                            t.tv_sec = (left / 1_000_000_000) as i64;
-                            t.tv_nsec = (left % 1_000_000_000) as i64;
-                        }
+                        leave(t, limit, start, got);
                         got
                     }
                     Selected::Kernel(n) => sys::by_number(number, n as usize, b, c, d, e, f),
@@ -281,6 +273,22 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
         }
     };
     Some(result)
+}
+
+/// Notes what is left of a time limit when a signal has ended the call `r`: nobody waits again after
+/// any other end, and a limit in read-only memory, which the kernel tolerates, would be our crash.
+///
+/// # Safety
+/// `t` is null or what the program gave the system call.
+unsafe fn leave(t: *mut timespec, limit: Option<u64>, start: u64, r: isize) {
+    // SAFETY: the caller's obligation; `limit` was read there.
+    if let (Some(t), Some(limit)) = (unsafe { t.as_mut() }, limit)
+        && r == -(libc::EINTR as isize)
+    {
+        let left = limit.saturating_sub(sys::now_ns() - start);
+        t.tv_sec = (left / 1_000_000_000) as i64;
+        t.tv_nsec = (left % 1_000_000_000) as i64;
+    }
 }
 
 /// The flags of recv or send that stand for those of preadv2 or pwritev2; an error where Linux

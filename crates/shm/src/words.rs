@@ -106,7 +106,9 @@ mod imp {
 
 #[cfg(target_arch = "aarch64")]
 mod imp {
-    // As above.
+    // Of the initial-exec model, at a fixed distance from the thread's pointer, for which the dynamic
+    // linker keeps room also where the library is loaded late: any other model would call libc's
+    // __tls_get_addr, which may allocate.
     core::arch::global_asm!(
         ".pushsection .tbss,\"awT\",%nobits",
         ".hidden shortwire_thread_words",

@@ -76,9 +76,10 @@ pub fn child() {
     fds::after_fork_child();
     fds::drain::after_fork_child();
     smc::after_fork_child();
-    epoll::after_fork_child();
     fds::rings::after_fork_child();
     bell::after_fork_child();
+    // Behind all others: it may take a connection back to TCP.
+    epoll::after_fork_child();
 }
 
 /// What clone3 is told, as far as we look at it.

@@ -156,7 +156,8 @@ fn take(
             }
         }
         // An engine that is faster than this reader never leaves it idle.
-        if ends || over && signals::interrupted() {
+        let late = end.is_some_and(|end| Instant::now() >= end);
+        if ends || over && (late || signals::interrupted()) {
             return Ok(Passed::All);
         }
         if idle {
@@ -184,6 +185,20 @@ struct Target {
     sound: Option<u64>,
 }
 
+/// As `write_all`, which would go on over every Ctrl-C while a pipe that nobody reads is full.
+fn write_whole(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            Err(error) if signals::interrupted() => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 impl Target {
     fn open(path: Option<&Path>) -> Result<Self> {
         let (file, name) = match path {
@@ -205,7 +220,7 @@ impl Target {
 
     /// Writes whole blocks. A file ends behind one also where the disk is full.
     fn pass_on(&mut self, blocks: &mut Vec<u8>) -> Result<Passed> {
-        let written = self.file.write_all(blocks);
+        let written = write_whole(&mut self.file, blocks);
         let length = std::mem::take(blocks).len() as u64;
         match (written, &mut self.sound) {
             (Ok(()), sound) => {

@@ -185,7 +185,8 @@ macro_rules! variadic {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
-            // As above. x16 is the register that a procedure linkage table jumps by, too.
+            // Keeps the argument registers over the call that prepares, then jumps: the stack is as
+            // the caller left it. x16 may be lost at any call, as linkage tables jump by it, too.
             core::arch::naked_asm!(
                 "stp x29, x30, [sp, #-224]!",
                 "mov x29, sp",

@@ -46,7 +46,7 @@ unsafe extern "C" {
     fn __chk_fail() -> !;
 }
 
-/// The system call, which leaves the time that was left.
+/// The system call, which leaves the time that was left when a signal ended it.
 pub unsafe fn ppoll_by_number(
     fds: *mut pollfd,
     n: nfds_t,
@@ -58,7 +58,12 @@ pub unsafe fn ppoll_by_number(
     unsafe {
         let limit = duration(t);
         let r = ppoll(fds, n, t, mask);
-        if let (Some(t), Ok(Some(limit))) = (t.as_mut(), limit) {
+        // Nobody waits again after any other end, and a time limit in read-only memory, which the
+        // kernel tolerates, would be our crash.
+        if let (Some(t), Ok(Some(limit))) = (t.as_mut(), limit)
+            && r < 0
+            && *libc::__errno_location() == libc::EINTR
+        {
             leave(t, limit.saturating_sub(smc::sys::now_ns() - start));
         }
         r
@@ -185,7 +190,11 @@ pub unsafe fn pselect6(
         let limit = duration(t).ok()?;
         let mask = mask.as_ref().map_or(core::ptr::null(), |m| m[0] as *const sigset_t);
         let Selected::Here(got) = sets::select(n, sets, limit, mask) else { return None };
-        if let (Some(t), Some(limit)) = (t.as_mut(), limit) {
+        // Only where somebody may wait again: the kernel tolerates a time limit in read-only memory,
+        // where a write would be our crash.
+        if let (Some(t), Some(limit)) = (t.as_mut(), limit)
+            && got == -(libc::EINTR as isize)
+        {
             leave(t, limit.saturating_sub(smc::sys::now_ns() - start));
         }
         Some(tell(got) as c_int)

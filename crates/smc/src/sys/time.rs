@@ -32,7 +32,8 @@ fn noted_cpu() -> u32 {
     if cpu < 0 { 0 } else { (cpu as u32 & 0xfff) + 1 }
 }
 
-/// The same of arm64, where the thread's pointer is a register. A C library before 2.35 has no such
+/// The processor that the kernel has noted in the thread's rseq area, plus one; 0: there is none.
+/// On arm64 the thread's pointer is a register. A C library before 2.35 has no such
 /// area, and then a processor cannot be told cheaply: nobody busy-waits.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
