@@ -7,7 +7,14 @@ use std::path::Path;
 /// What Shortwire's things are called, wherever they have names.
 const NAME: &str = "shortwire";
 
-fn parents() -> HashMap<i32, i32> {
+/// A process that lives: its parent and its process group.
+struct Alive {
+    pid: i32,
+    parent: i32,
+    group: i32,
+}
+
+fn alive() -> impl Iterator<Item = Alive> {
     let pids = fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -18,10 +25,16 @@ fn parents() -> HashMap<i32, i32> {
         // The name in parentheses may contain anything.
         let rest = stat.rsplit_once(')')?.1;
         let mut fields = rest.split_whitespace();
-        let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
-        (state != "Z").then_some((pid, parent))
+        let state = fields.next()?;
+        let [parent, group] = [fields.next()?, fields.next()?].map(|n| n.parse().ok());
+        (state != "Z").then_some(Alive { pid, parent: parent?, group: group? })
     })
-    .collect()
+}
+
+/// Whether a process of the group has files open. One that has been killed closes them first, but
+/// the first process of a container lives until all the others of it have been waited for.
+pub fn group_holds_files(group: i32) -> bool {
+    alive().any(|process| process.group == group && open_files(process.pid) > 0)
 }
 
 /// All live processes that this test started, however far removed: orphans come back to us, who are
@@ -36,7 +49,7 @@ pub fn family(pid: i32) -> Vec<i32> {
 }
 
 fn below(ancestor: i32) -> Vec<i32> {
-    let parents = parents();
+    let parents: HashMap<i32, i32> = alive().map(|one| (one.pid, one.parent)).collect();
     let is_below = |&pid: &i32| {
         let mut at = pid;
         for _ in 0..64 {
@@ -135,7 +148,7 @@ fn names() -> Vec<String> {
     }
     let own: BTreeSet<i32> = descendants().into_iter().chain([std::process::id() as i32]).collect();
     let strangers: BTreeSet<String> =
-        parents().into_keys().filter(|pid| !own.contains(pid)).flat_map(links).collect();
+        alive().map(|one| one.pid).filter(|pid| !own.contains(pid)).flat_map(links).collect();
     bound
         .into_iter()
         .filter(|(inode, _)| !strangers.contains(inode))

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::deadline::Deadline;
-use crate::{millis, plain, report, secs, shortwire};
+use crate::{leak, millis, plain, report, secs, shortwire};
 
 /// On which side of the experiment a program stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +210,12 @@ impl Drop for Proc {
         if self.poll().is_none() {
             let _ = kill_process_group(pid(self.pid()), Signal::KILL);
             let _ = self.child.wait();
+            // What our child started (nsenter starts the program that it is given) holds its port
+            // for a moment longer: the next server's would seem to be open.
+            let end = Deadline::within(secs(5));
+            while leak::group_holds_files(self.pid()) && !end.is_over() {
+                sleep(millis(2));
+            }
         }
     }
 }
