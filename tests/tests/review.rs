@@ -112,6 +112,7 @@ programs! {
     a_child_that_is_slow_to_take_over = "named_late" DEFAULT AT_ONCE ISM;
     streams_that_are_signed = "signed" DEFAULT AT_ONCE ISM;
     what_is_taken_back_in_front_of_more = "claimed" DEFAULT AT_ONCE ISM;
+    waits_with_more_taken_back_than_a_socket_takes = "owed" DEFAULT AT_ONCE;
     devices_that_are_sent_from = "sendfile_devices" DEFAULT AT_ONCE ISM;
     a_peer_that_reads_nothing_in_time = "user_timeout" DEFAULT AT_ONCE ISM;
     options_of_the_listener = "inherited_options" DEFAULT AT_ONCE ISM;

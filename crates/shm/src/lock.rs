@@ -136,7 +136,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
     #[inline]
     pub fn is_interrupted(&self) -> bool {
         let mark = 0;
-        self.is_mine() && !self.was_left(here(&mark))
+        self.is_locked() && self.is_mine() && !self.was_left(here(&mark))
     }
 
     /// Whether the calling thread, which owns it, has left its section by a jump.

@@ -57,6 +57,7 @@ pub use pieces::Pieces;
 pub use ready::{ERR, HUP, IN, OUT, RDHUP};
 pub use receiver::{Receiver, Rx};
 pub use recv::{Got, RecvError};
+pub use revert::Flushed;
 pub use send::{SendError, Sent};
 pub use sender::{Sender, Tx};
 pub use upgrade::Upgrade;

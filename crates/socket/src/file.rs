@@ -12,7 +12,7 @@ use crate::fds::{self, Port};
 use crate::kernel::poll_one;
 use crate::settle::{after_op, settle};
 use crate::transmit::failed;
-use crate::wait::{self, Stay};
+use crate::wait::{self, Ahead, Stay};
 use crate::{fail, faulty};
 
 /// Reads from `fd` into memory: at `*off` and moving it, or at the file's own position.
@@ -251,7 +251,16 @@ pub fn splice(
     loop {
         if settle(port) {
             count_splice();
-            return out_of_ring(port, o, n, nonblock, || call(n));
+            match out_of_ring(port, o, n, nonblock) {
+                Some(r) => return r,
+                None => epoll::on_reverted(port.index),
+            }
+            continue;
+        }
+        match wait::for_owed(&mut Stay::new(port), nonblock) {
+            Ok(Ahead::Clear | Ahead::Owed) => {}
+            Ok(Ahead::Again) => continue,
+            Err(e) => return fail(e),
         }
         if port.conn.enter_kernel_recv() {
             if let Some(r) = out_of_kernel(port, n, &call) {
@@ -385,23 +394,17 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
     }
 }
 
-/// Connection to pipe.
-fn out_of_ring(
-    port: Port,
-    pipe: i32,
-    n: usize,
-    nonblock: bool,
-    plain: impl Fn() -> isize,
-) -> isize {
+/// Connection to pipe; None once receives are the kernel's again.
+fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool) -> Option<isize> {
     let c = port.conn;
     let mut stay = Stay::new(port);
     loop {
         if sys::poll_now(pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
             if nonblock {
-                return fail(libc::EAGAIN);
+                return Some(fail(libc::EAGAIN));
             }
             if let Err(e) = poll_one(pipe, libc::POLLOUT, None) {
-                return fail(e);
+                return Some(fail(e));
             }
         }
         // A write of at most PIPE_BUF to a writable pipe never sleeps; more is written only as far
@@ -413,17 +416,17 @@ fn out_of_ring(
             if r < 0 { Err(-r as i32) } else { Ok(r as usize) }
         });
         match got {
-            Got::Bytes(k) => return k as isize,
-            Got::Eof => return 0,
-            Got::Kernel => return plain(),
-            Got::Held => return fail(libc::EAGAIN),
-            Got::Err(e) => return fail(e.errno()),
+            Got::Bytes(k) => return Some(k as isize),
+            Got::Eof => return Some(0),
+            Got::Kernel => return None,
+            Got::Held => return Some(fail(libc::EAGAIN)),
+            Got::Err(e) => return Some(fail(e.errno())),
             // SPLICE_F_NONBLOCK is about the pipe; of the socket its own O_NONBLOCK decides.
             Got::Empty => match wait::for_data(&mut stay, false) {
                 Ok(None) => {}
-                Ok(Some(Got::Err(e))) => return fail(e.errno()),
-                Ok(Some(_)) => return 0,
-                Err(e) => return fail(e),
+                Ok(Some(Got::Err(e))) => return Some(fail(e.errno())),
+                Ok(Some(_)) => return Some(0),
+                Err(e) => return Some(fail(e)),
             },
         }
     }

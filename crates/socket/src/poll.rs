@@ -39,7 +39,7 @@ fn watched(fd: i32) -> Watched {
             let c = fds::conn(i);
             settle(fds::port_at(i, fd));
             let marked = c.is_exposed() && c.identity.user_rcvlowat.load(Relaxed) > 1;
-            if c.switched() || marked { Watched::Conn(c) } else { Watched::Kernel }
+            if c.needs_us() || marked { Watched::Conn(c) } else { Watched::Kernel }
         }
         Kind::Epoll(i) if epoll::hooked(i) => Watched::Set(i),
         _ => Watched::Kernel,
@@ -299,7 +299,10 @@ unsafe fn ask(
         *k = pollfd { fd: p.fd, events: p.events, revents: 0 };
         if let Watched::Conn(c) = watched(p.fd) {
             let ph = c.phase();
-            k.events = libc::POLLIN | libc::POLLRDHUP | p.events & libc::POLLPRI;
+            k.events = p.events & (libc::POLLPRI | libc::POLLIN | libc::POLLRDHUP);
+            if !c.receives_are_back() {
+                k.events |= libc::POLLIN | libc::POLLRDHUP;
+            }
             if c.short_of_mark(p.fd) {
                 k.events &= !libc::POLLIN;
             }
@@ -314,6 +317,10 @@ unsafe fn ask(
             }
             if !ph.sends_on_ring() {
                 k.events |= p.events & (OUT as i16);
+            }
+            if c.owes() {
+                // The next look sends what there is room for then.
+                k.events |= libc::POLLOUT;
             }
         }
     }
@@ -334,6 +341,10 @@ fn merge(list: &mut [pollfd], asked: &[pollfd]) -> isize {
                 // The kernel's view may rest on a doorbell whose data is gone: the application's
                 // look at the set, which finds nothing, clears that.
                 p.revents = if epoll::set_ready(i) { p.events & (IN as i16) } else { k.revents };
+            }
+            // It has come back to TCP since: it was asked about for our own ends, too.
+            Watched::Kernel if k.events != p.events => {
+                p.revents = sys::poll_now(p.fd, p.events);
             }
             Watched::Kernel => p.revents = k.revents,
         }

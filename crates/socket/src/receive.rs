@@ -12,7 +12,7 @@ use crate::fds::{self, Port};
 use crate::pieces::{empty_msg, of_message, with_rest, within_most};
 use crate::settle::{after_op, finish_upgrade, settle};
 use crate::spin::{self, Soon};
-use crate::wait::{self, Stay};
+use crate::wait::{self, Ahead, Stay};
 use crate::{epoll, fail, kernel, option};
 
 /// A receive on a connection. `kernel` is the plain call with the given flags.
@@ -95,12 +95,14 @@ fn receive(
                 }
             }
         };
-        if got.is_none() && (done >= all || peek || into.left() == 0) {
+        if got.is_none() {
             // What came behind the peer's return to TCP belongs to it, as far as it is there.
             if !peek && into.left() > 0 && c.turns_to_tcp(stay.fd()) {
                 continue;
             }
-            return done as isize;
+            if done >= all || peek || into.left() == 0 {
+                return done as isize;
+            }
         }
         if done > 0 {
             // A signal ends a receive that has something, also where it would restart one that has
@@ -169,7 +171,7 @@ fn peek_all(
         // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for
         // bytes that go elsewhere.
         let held = !c.is_exposed() && c.hold_upgrade();
-        if held || !c.is_exposed() || c.receives_are_back() {
+        if held || !c.is_exposed() || c.receives_are_back() && !c.owes() {
             let r = kernel(&mut into, flags);
             if held {
                 c.release_upgrade();
@@ -194,19 +196,12 @@ fn from_kernel(
 ) -> Option<isize> {
     let (c, fd) = (stay.conn, stay.fd());
     let dontwait = |stay: &mut Stay| flags & libc::MSG_DONTWAIT != 0 || stay.is_nonblocking();
-    let mut owes = false;
-    if !c.flush_takeback(fd) && !dontwait(stay) {
-        // Bytes the peer took its ring back for are still to be sent again, and the socket is full.
-        // The peer may wait for them, so wait for room before receiving.
-        if let Err(e) = wait::for_kernel(stay, libc::POLLOUT, false) {
-            return Some(fail(e));
-        }
-        // What has come is received all the same: the peer may read on only when that is gone.
-        if !wait::is_readable(fd) {
-            return None;
-        }
-        owes = true;
-    }
+    let owes = match wait::for_owed(stay, flags & libc::MSG_DONTWAIT != 0) {
+        Ok(Ahead::Clear) => false,
+        Ok(Ahead::Owed) => !dontwait(stay),
+        Ok(Ahead::Again) => return None,
+        Err(e) => return Some(fail(e)),
+    };
     if !c.enter_kernel_recv() {
         if c.receives_on_ring() {
             return None;

@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr};
-use smc::conn::{Conn, Pieces, SendError, Sent};
+use smc::conn::{Conn, Flushed, Pieces, SendError, Sent};
 use smc::{meet, reason, sys, witness};
 
 use crate::fds::{self, Port};
@@ -111,11 +111,13 @@ fn transmit_own(
             if c.sends_on_ring() {
                 continue;
             }
-            if !c.flush_takeback(fd) {
-                match wait::for_space(&mut stay, dontwait, done > 0) {
+            match c.flush_takeback(fd) {
+                Flushed::All => {}
+                Flushed::Full => match wait::for_space(&mut stay, dontwait, done > 0) {
                     Ok(()) => continue,
                     Err(e) => return if done > 0 { done as isize } else { fail(e) },
-                }
+                },
+                Flushed::Held => return held(&mut stay, index, &mut from, dontwait, done),
             }
             if !c.enter_kernel_send() {
                 continue;
@@ -153,16 +155,7 @@ fn transmit_own(
             }
             Sent::Err(_) if done > 0 => return done as isize,
             Sent::Err(e) => return failed(c, e),
-            Sent::Held => {
-                // Where the caller would wait, the bytes wait.
-                let kept = if dontwait || stay.is_nonblocking() {
-                    0
-                } else {
-                    deferred::keep(index, &mut from)
-                };
-                done += kept;
-                return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
-            }
+            Sent::Held => return held(&mut stay, index, &mut from, dontwait, done),
             Sent::Kernel => {
                 if c.sends_are_back() {
                     epoll::on_reverted(index);
@@ -191,6 +184,15 @@ fn transmit_own(
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
         }
     }
+}
+
+/// The end of a send in a signal handler that has interrupted another one, behind `done` bytes:
+/// where the caller would wait, the bytes wait.
+#[cold]
+fn held(stay: &mut Stay, index: u32, from: &mut Pieces, dontwait: bool, done: usize) -> isize {
+    let waits = !dontwait && !stay.is_nonblocking();
+    let done = done + if waits { deferred::keep(index, from) } else { 0 };
+    if done > 0 { done as isize } else { fail(libc::EAGAIN) }
 }
 
 /// The error of a send, for the application.

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::*;
 
 use smc::conn::sleepers::{READS, Seat, WRITES};
 use smc::conn::wakeups::now_us;
-use smc::conn::{Conn, Got, IN, OUT, rest};
+use smc::conn::{Conn, Flushed, Got, IN, OUT, rest};
 use smc::sys;
 
 use crate::bell::{LIMITS, Sleep, Woken};
@@ -217,7 +217,7 @@ pub fn for_kernel(stay: &mut Stay, also: i16, any: bool) -> Result<(), i32> {
 }
 
 /// Whether the kernel's socket has bytes, or has ended.
-pub fn is_readable(fd: i32) -> bool {
+fn is_readable(fd: i32) -> bool {
     poll_one(fd, libc::POLLIN | libc::POLLRDHUP, Some(0)) != Ok(0)
 }
 
@@ -257,6 +257,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             return false;
         }
         let held = conn.clear_stale(fd, seen, true, false) || unarmed;
+        let held = held || conn.flush_takeback(fd) != Flushed::All;
         let left = limit.map(|l| l.saturating_sub(now()));
         if left == Some(0) {
             return false;
@@ -349,7 +350,9 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     if conn.ready(fd) & IN != 0 {
         return Ok(None);
     }
-    if unarmed {
+    // The peer has taken its ring back, and is about to return to TCP itself. It does not ring for
+    // that, and may wait for the bytes first.
+    if unarmed || conn.owes() {
         return nap_unarmed(stay);
     }
     if conn.clear_stale(fd, seen, true, false) {
@@ -440,10 +443,43 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
 #[cold]
 #[inline(never)]
 pub fn for_order(port: Port, dontwait: bool) -> Result<(), i32> {
-    while !port.conn.flush_takeback(port.fd) {
-        for_space(&mut Stay::new(port), dontwait, false)?;
+    loop {
+        match port.conn.flush_takeback(port.fd) {
+            Flushed::All => return Ok(()),
+            Flushed::Held => return Err(libc::EAGAIN),
+            Flushed::Full => for_space(&mut Stay::new(port), dontwait, false)?,
+        }
     }
-    Ok(())
+}
+
+/// What stands in front of a receive by the kernel.
+pub enum Ahead {
+    /// Nothing.
+    Clear,
+    /// Bytes that are to be sent again, and there is something to receive, or the call must not
+    /// wait: it must not sleep in the kernel.
+    Owed,
+    /// The same, and something has changed: the caller looks anew.
+    Again,
+}
+
+/// Sends what the peer gave back, in front of a receive by the kernel. The peer may answer only
+/// when it has that, and may read on only when what it sent is received: so this waits for either.
+pub fn for_owed(stay: &mut Stay, dontwait: bool) -> Result<Ahead, i32> {
+    let fd = stay.fd();
+    let owed = stay.conn.owes();
+    match stay.conn.flush_takeback(fd) {
+        Flushed::All => {
+            if owed {
+                epoll::on_reverted(smc::table::index_of(stay.conn) as u32);
+            }
+            Ok(Ahead::Clear)
+        }
+        // Whoever was interrupted sends on only when the handler has ended.
+        Flushed::Held => Ok(Ahead::Clear),
+        Flushed::Full if dontwait || stay.is_nonblocking() || is_readable(fd) => Ok(Ahead::Owed),
+        Flushed::Full => for_kernel(stay, libc::POLLOUT, false).map(|()| Ahead::Again),
+    }
 }
 
 /// Longest sleep of a writer: another thread may shut the socket, of which the kernel does not tell

@@ -281,6 +281,11 @@ queries! {
     /// Whether any direction uses a ring, so that kernel readiness does not tell the truth about
     /// it.
     switched: now => now.sends_on_ring() || now.receives_on_ring();
+    /// Whether a wait cannot be left to the kernel: for that reason, or because bytes are left that
+    /// are to be sent again over TCP.
+    needs_us: now => !now.is_untouched() && (now.switched() || now.has(RESEND));
+    /// Whether bytes are to be sent again over TCP.
+    owes: now => now.has(RESEND);
     /// Whether our buffer is exposed, or was.
     is_exposed: now => !matches!(now.receives(), Receives::Tcp | Receives::Exposing);
     /// Whether the peer's buffer is at hand and both ends have attached, or had.

@@ -21,6 +21,18 @@ pub(super) const IN_FLIGHT_MS: u64 = 1000;
 /// How long an end waits for a peer that reads nothing.
 const UNREAD_MS: u64 = 3000;
 
+/// How far bytes that go over TCP instead of the ring have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// Nothing is left of them.
+    All,
+    /// The socket is full.
+    Full,
+    /// This is a signal handler that has interrupted their sending: as long as it runs they get no
+    /// further.
+    Held,
+}
+
 impl Conn {
     /// Our sends return to TCP; bytes in the ring from `unpublished` on go there first. The tx lock
     /// is held.
@@ -61,17 +73,18 @@ impl Conn {
     }
 
     /// Sends over TCP what is in the ring but will not be read there: what the peer gave back when
-    /// it took its ring, and what had been placed when it did. True when nothing of that is left,
-    /// so that new bytes may follow.
-    pub fn flush_takeback(&self, fd: i32) -> bool {
+    /// it took its ring, and what had been placed when it did. New bytes may follow when nothing of
+    /// that is left. As long as something is, each wait on the connection has to come back here
+    /// when the socket has room (`needs_us`): the peer may be waiting for those bytes.
+    pub fn flush_takeback(&self, fd: i32) -> Flushed {
         let ph = self.phase();
         let recalled = self.is_recalled();
         let is_asked = || ph.is_exposed() && (self.takeback() & 1 != 0 || recalled);
         if !ph.has(p::RESEND) && !is_asked() {
-            return true;
+            return Flushed::All;
         }
-        let Ok(mut held) = self.lock_tx() else { return false };
-        self.resend(fd, &mut held)
+        let Ok(mut held) = self.lock_tx() else { return Flushed::Held };
+        if self.resend(fd, &mut held) { Flushed::All } else { Flushed::Full }
     }
 
     /// `flush_takeback` under the tx lock.
@@ -140,7 +153,12 @@ impl Conn {
     /// is left: the end must not pass for that of the whole.
     pub(super) fn flush_before_end(&self, fd: i32) -> bool {
         let (mut last, mut since) = (self.tx.resend(), sys::now_ns());
-        while !self.flush_takeback(fd) {
+        loop {
+            match self.flush_takeback(fd) {
+                Flushed::All => return true,
+                Flushed::Held => return false,
+                Flushed::Full => {}
+            }
             let now = sys::now_ns();
             if core::mem::replace(&mut last, self.tx.resend()) != last {
                 since = now;
@@ -149,7 +167,6 @@ impl Conn {
             }
             sys::nap();
         }
-        true
     }
 
     /// Gives the connection back to TCP in both directions. With `foreign`, code that knows nothing
@@ -196,10 +213,13 @@ impl Conn {
         let vanishing = given
             || self.image().is_some_and(Image::is_linked)
                 && reason == crate::reason::SHARED_FD.code();
-        let clean = each!(self.reach(), reach => reach.recall(self, fd, foreign, vanishing));
+        let mut clean = each!(self.reach(), reach => reach.recall(self, fd, foreign, vanishing));
         // A program that goes on elsewhere has told the peer with the recall.
         self.leave_tx(fd, !foreign);
-        self.flush_takeback(fd);
+        // Who has it next sends behind what is there, and knows of nothing that is missing.
+        let whole =
+            if given { self.flush_before_end(fd) } else { self.flush_takeback(fd) == Flushed::All };
+        clean &= whole || !given;
         self.identity.reason.store(reason, Relaxed);
         if !before.has(p::FROZEN) {
             self.tell(crate::reason::Reason(reason));

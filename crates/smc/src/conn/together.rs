@@ -270,7 +270,7 @@ fn what_lies_unread_in_a_ring_that_is_recalled_comes_over_tcp() {
         assert!(b.conn.go_back(b.fd(), crate::reason::STDIO.code(), true), "{kind:?}");
         assert!(b.conn.sends_are_back() && b.conn.phase().receives_are_back());
         // The peer learns of it with its next call.
-        assert!(a.conn.flush_takeback(a.fd()));
+        assert_eq!(a.conn.flush_takeback(a.fd()), Flushed::All);
         assert_eq!(a.send(b"next"), Sent::Kernel);
         assert!(a.conn.sends_are_back());
         a.send_over_tcp(b", next");

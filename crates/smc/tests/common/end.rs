@@ -135,7 +135,7 @@ impl End {
                 if self.conn.sends_on_ring() {
                     continue;
                 }
-                if !self.conn.flush_takeback(self.fd) {
+                if self.conn.flush_takeback(self.fd) != smc::conn::Flushed::All {
                     return or_done(done, libc::EAGAIN);
                 }
                 if !self.conn.enter_kernel_send() {

@@ -9,7 +9,7 @@ use libc::epoll_event;
 use smc::{reason, table as connections};
 
 use super::set::{Entry, SHARE, Set, held};
-use super::table::{Tables, entry, of_conn, set, slot, tables, turn};
+use super::table::{Tables, Turn, entry, of_conn, set, slot, tables, turn};
 use crate::fail;
 use crate::fds::{self, Kind};
 
@@ -177,10 +177,7 @@ fn add(
         if let (None, Some(note)) = (known, entry) {
             withdraw(note, set_index);
         }
-        if !stays(entry.filter(|_| known.is_some()), set_index, s, conn) {
-            drop(turn);
-            go_back_now(conn);
-        }
+        refused(entry.filter(|_| known.is_some()), set_index, s, conn, turn);
         return r;
     }
     s.underway.end();
@@ -193,12 +190,11 @@ fn add(
     // Another thread may have closed the number meanwhile, or put something else there: then that
     // is what the kernel has.
     fds::settle_over();
-    let is_noted = entry.is_some_and(|(i, e)| {
-        e.is_in(set_index)
+    let is_noted = entry.is_some_and(|note| {
+        note.1.is_in(set_index)
             && fds::names(fd, conn)
             && c.identity.gen_.load(Acquire) == generation
-            && (!c.switched()
-                || tables().is_some_and(|_tables| e.is_in(set_index) && hook(set_index, s, i)))
+            && (!c.needs_us() || hook_new(set_index, s, note))
     });
     if !is_noted {
         known.or(entry).inspect(|note| withdraw(*note, set_index));
@@ -335,24 +331,35 @@ fn delete(set_index: u32, conn: u32, fd: i32, kernel: impl FnOnce() -> isize) ->
     }
     if r == 0 {
         s.underway.end();
-    } else if !stays(known, set_index, s, conn) {
-        drop(turn);
-        go_back_now(conn);
+    } else {
+        refused(known, set_index, s, conn, turn);
     }
     r
 }
 
 /// The kernel has refused a change of what is noted, which therefore stays as it was: what a switch
-/// has left to the change is done here. False if the connection must go back to TCP.
+/// has left to the change is done here.
 #[cold]
 #[inline(never)]
-fn stays(known: Option<(u32, &Entry)>, set_index: u32, s: &'static Set, conn: u32) -> bool {
+fn refused(note: Option<(u32, &Entry)>, set_index: u32, s: &'static Set, conn: u32, turn: Turn) {
     s.underway.end();
     // A close may have taken it away. It is no other one: that would have needed the turn.
-    known.is_none_or(|(i, e)| {
-        !fds::conn(conn).switched()
+    let stays = note.is_none_or(|(i, e)| {
+        !fds::conn(conn).needs_us()
             || tables().is_some_and(|_tables| !e.is_in(set_index) || hook(set_index, s, i))
-    })
+    });
+    drop(turn);
+    if !stays {
+        go_back_now(conn);
+    }
+}
+
+/// A registration that the kernel has taken is of a connection that is off TCP; false if it cannot
+/// be hooked, or is none any more.
+#[cold]
+#[inline(never)]
+fn hook_new(set_index: u32, s: &'static Set, (i, e): (u32, &Entry)) -> bool {
+    tables().is_some_and(|_tables| e.is_in(set_index) && hook(set_index, s, i))
 }
 
 #[cold]

@@ -57,7 +57,7 @@ pub fn on_reverted(conn: u32) {
         return;
     }
     let Some(_tables) = tables() else { return };
-    if fds::conn(conn).switched() {
+    if fds::conn(conn).needs_us() {
         return;
     }
     for (i, e) in of_conn(conn) {

@@ -43,7 +43,8 @@ fn due(e: &Entry, st: &State, c: &Conn, ticks: u64) -> Due {
     let edge = st.is(libc::EPOLLET);
     // Before the readiness: what comes in between is then an edge of its own.
     let (read, space) = if edge { (c.read_stamp(), c.space_epoch()) } else { (0, 0) };
-    let mut ready = c.ready(fd);
+    // The urgent byte of one on TCP is told once to who asked for edges, as of any other.
+    let mut ready = c.ready(fd) & !(libc::EPOLLPRI as u32);
     // Level-triggered as long as the kernel has it, and told together with the rest.
     let urgent = (st.urgent || !edge && st.events & libc::EPOLLPRI as u32 != 0)
         && sys::poll_now(fd, libc::POLLPRI) & libc::POLLPRI != 0;
@@ -230,6 +231,11 @@ impl Held {
                 self.cool(i);
                 continue;
             }
+            // Its way back to TCP has come to its end in a look.
+            if !c.needs_us() && self.revert(i) {
+                continue;
+            }
+            let Some((e, st)) = self.state(i) else { break };
             let mut waits_in_silence = false;
             if st.events & OUT != 0 && c.sends_on_ring() && c.ready(io_fd(e)) & OUT == 0 {
                 c.arm_space();

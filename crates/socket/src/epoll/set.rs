@@ -300,6 +300,7 @@ impl Set {
     }
 
     /// Whether this is a signal handler that interrupted the holder of the lock.
+    #[inline]
     pub fn is_interrupted(&self) -> bool {
         self.lock.is_interrupted()
     }

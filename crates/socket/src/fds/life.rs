@@ -233,7 +233,7 @@ pub(super) fn drop_ref(index: u32, fd: i32) {
         let other = (0..high()).find(|&f| kind(f) == Kind::Conn(index));
         l.fd.store(other.unwrap_or(-1) as u32, Relaxed);
     }
-    if here > 0 && !c.switched() && crate::epoll::registered_as(index, fd) {
+    if here > 0 && !c.needs_us() && crate::epoll::registered_as(index, fd) {
         // The kernel's registration lives on with the other descriptors, but can't be changed any
         // more.
         go_back(port_at(index, fd), reason::UNSEEN.code());

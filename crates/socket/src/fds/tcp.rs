@@ -36,7 +36,7 @@ pub fn stop_for_good(why: u32) {
         };
         // What the peer has yet to give back, and an event that only we can put a name to, are
         // still served.
-        let waiting = conn(i).switched() || local(i).regs.load(Relaxed) != 0;
+        let waiting = conn(i).needs_us() || local(i).regs.load(Relaxed) != 0;
         if !waiting && let Some(w) = word(fd) {
             w.store(0, Release);
             drop_ref(i, -1);

@@ -131,7 +131,7 @@ pub(crate) fn give_for(fd: i32, why: u32) {
         Kind::Other => {}
         Kind::Epoll(set) => epoll::nest(set),
         Kind::Tcp | Kind::Conn(_) => match fds::port(fd) {
-            Some(port) if port.conn.is_frozen() && !port.conn.switched() => {}
+            Some(port) if port.conn.is_frozen() && !port.conn.needs_us() => {}
             Some(port) => fds::go_back_for_others(port, why),
             // No place for it: what is not watched is not upgraded.
             None => {

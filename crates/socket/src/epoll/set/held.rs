@@ -160,7 +160,7 @@ impl Held {
         let Some((e, st)) = self.state(index) else { return true };
         // One that is back on TCP by now nobody would unhook again. The tables' lock is held, which
         // `on_reverted` takes behind that.
-        if st.hooked || st.dormant || !fds::conn(e.conn()).switched() {
+        if st.hooked || st.dormant || !fds::conn(e.conn()).needs_us() {
             return true;
         }
         s.tagged.store(true, Relaxed);
@@ -181,23 +181,26 @@ impl Held {
 
     /// Gives the kernel's registration back to the application. Where that is not possible, because
     /// its number was closed and another one lives, it stays hooked and is served from the kernel's
-    /// readiness.
-    pub fn revert(&mut self, index: u32) {
+    /// readiness. Whether it is off the hot list.
+    pub fn revert(&mut self, index: u32) -> bool {
         let s = self.set;
-        let Some((e, st)) = self.state(index) else { return };
+        let Some((e, st)) = self.state(index) else { return false };
         if st.dormant {
-            return self.bury(index);
+            self.bury(index);
+            return true;
         }
         if !st.hooked || !e.is_named() {
-            return;
+            return false;
         }
         let u64 = if st.is(libc::EPOLLONESHOT) { e.tag(index) } else { st.data };
         // Nothing enabled is not to be had: ERR and HUP always are. `Held::kernel_event` drops
         // them.
         let events = if st.enabled { st.events } else { libc::EPOLLONESHOT as u32 };
-        if s.control(libc::EPOLL_CTL_MOD, e.fd(), epoll_event { events, u64 }) >= 0 {
+        let is_theirs = s.control(libc::EPOLL_CTL_MOD, e.fd(), epoll_event { events, u64 }) >= 0;
+        if is_theirs {
             self.unhook(index);
         }
+        is_theirs
     }
 
     /// Wakes a sleeper of the set: changing a registration of a writable socket fires its edge.

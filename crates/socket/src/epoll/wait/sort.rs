@@ -148,7 +148,7 @@ impl Held {
             return Told::Off;
         }
         // Hooked by another process, over fork.
-        if !st.hooked && e.current().is_some_and(Conn::switched) && !self.hook(index) {
+        if !st.hooked && e.current().is_some_and(Conn::needs_us) && !self.hook(index) {
             return Told::Off;
         }
         let Some((e, st)) = self.state(index) else { return Told::Off };
