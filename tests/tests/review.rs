@@ -22,13 +22,18 @@ fn words(said: &str) -> String {
         .collect()
 }
 
+/// Runs on plain TCP by which an answer is judged that was none of the first one's: beside other work
+/// TCP itself answers otherwise now and then, where a program gives its threads some milliseconds.
+const PLAIN_RUNS: usize = 5;
+
 fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
     case(&format!("review-{name}"), |c| {
         if plain() {
             return skip("there is nothing to compare with");
         }
         let program = compile(&format!("review/{name}"))?;
-        let expected = words(&c.start("plain", &mut Command::new(&program)).success(secs(60)));
+        let on_tcp = || words(&c.start("plain", &mut Command::new(&program)).success(secs(60)));
+        let mut expected = vec![on_tcp()];
         for setting in settings {
             // One after the other: each gives its threads some milliseconds to get to their calls.
             for run in 0..runs() {
@@ -38,7 +43,14 @@ fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
                 let mut command = Side::Run.command(&program);
                 let mut run =
                     c.start("run", command.envs(setting.iter().copied()).current_dir(own));
-                assert_eq!(words(&run.success(secs(60))), expected, "with {setting:?}");
+                let said = words(&run.success(secs(60)));
+                while !expected.contains(&said) && expected.len() < PLAIN_RUNS {
+                    expected.push(on_tcp());
+                }
+                assert!(
+                    expected.contains(&said),
+                    "with {setting:?}:\n{said}\non TCP:\n{expected:#?}"
+                );
             }
         }
         Ok(()) as Outcome
