@@ -248,6 +248,7 @@ pub fn splice(
     let Some(port) = fds::port(i).filter(|_| !odd() && sys::kind_of(o) == libc::S_IFIFO) else {
         return call(n);
     };
+    let mut stay = Stay::new(port);
     loop {
         if settle(port) {
             count_splice();
@@ -257,10 +258,14 @@ pub fn splice(
             }
             continue;
         }
-        match wait::for_owed(&mut Stay::new(port), nonblock) {
+        match wait::for_owed(&mut stay, nonblock) {
             Ok(Ahead::Clear | Ahead::Owed) => {}
             Ok(Ahead::Again) => continue,
             Err(e) => return fail(e),
+        }
+        if stay.is_over() {
+            // In another thread, while this one waited: the number may be another's by now.
+            return fail(libc::EBADF);
         }
         if port.conn.enter_kernel_recv() {
             if let Some(r) = out_of_kernel(port, n, &call) {

@@ -231,7 +231,16 @@ fn from_kernel(
         }
         now |= libc::MSG_DONTWAIT;
     }
-    let r = kernel(&mut there, now);
+    let r = if stay.is_over() {
+        // Closed in another thread while this call waited: the number is nobody's, or another's.
+        with_rest(&there, |v, n| {
+            let mut m = empty_msg(v, n);
+            // SAFETY: the application's buffers.
+            unsafe { kernel::get().recvmsg(stay.fd(), &raw mut m, now) }
+        })
+    } else {
+        kernel(&mut there, now)
+    };
     let seen = (flags & libc::MSG_TRUNC == 0).then_some(*into);
     let ended = after_kernel(stay.port(index), r, flags & libc::MSG_PEEK != 0, seen);
     if let Some(n @ 1..) = ended {

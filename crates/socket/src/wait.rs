@@ -443,11 +443,12 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
 #[cold]
 #[inline(never)]
 pub fn for_order(port: Port, dontwait: bool) -> Result<(), i32> {
+    let mut stay = Stay::new(port);
     loop {
-        match port.conn.flush_takeback(port.fd) {
+        match port.conn.flush_takeback(stay.fd()) {
             Flushed::All => return Ok(()),
             Flushed::Held => return Err(libc::EAGAIN),
-            Flushed::Full => for_space(&mut Stay::new(port), dontwait, false)?,
+            Flushed::Full => for_space(&mut stay, dontwait, false)?,
         }
     }
 }
@@ -459,26 +460,35 @@ pub enum Ahead {
     /// Bytes that are to be sent again, and there is something to receive, or the call must not
     /// wait: it must not sleep in the kernel.
     Owed,
-    /// The same, and something has changed: the caller looks anew.
+    /// The same, and receives come from the ring by now.
     Again,
 }
 
 /// Sends what the peer gave back, in front of a receive by the kernel. The peer may answer only
 /// when it has that, and may read on only when what it sent is received: so this waits for either.
 pub fn for_owed(stay: &mut Stay, dontwait: bool) -> Result<Ahead, i32> {
-    let fd = stay.fd();
-    let owed = stay.conn.owes();
-    match stay.conn.flush_takeback(fd) {
-        Flushed::All => {
-            if owed {
-                epoll::on_reverted(smc::table::index_of(stay.conn) as u32);
+    let (conn, owed) = (stay.conn, stay.conn.owes());
+    loop {
+        match conn.flush_takeback(stay.fd()) {
+            Flushed::All => {
+                if owed {
+                    epoll::on_reverted(smc::table::index_of(conn) as u32);
+                }
+                return Ok(Ahead::Clear);
             }
-            Ok(Ahead::Clear)
+            // Whoever was interrupted sends on only when the handler has ended.
+            Flushed::Held => return Ok(Ahead::Clear),
+            Flushed::Full => {}
         }
-        // Whoever was interrupted sends on only when the handler has ended.
-        Flushed::Held => Ok(Ahead::Clear),
-        Flushed::Full if dontwait || stay.is_nonblocking() || is_readable(fd) => Ok(Ahead::Owed),
-        Flushed::Full => for_kernel(stay, libc::POLLOUT, false).map(|()| Ahead::Again),
+        // A close in another thread takes effect when this call has ended.
+        stay.is_inside();
+        if dontwait || stay.is_nonblocking() || is_readable(stay.fd()) {
+            return Ok(Ahead::Owed);
+        }
+        for_kernel(stay, libc::POLLOUT, false)?;
+        if conn.receives_on_ring() {
+            return Ok(Ahead::Again);
+        }
     }
 }
 

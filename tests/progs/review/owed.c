@@ -1,4 +1,4 @@
-// More lies unread in a ring than a socket takes when the reader's descriptor goes to a program of another kind. The writer sends the rest while it waits for the answer, by whatever call it waits.
+// More lies unread in a ring than a socket takes when the reader's descriptor goes to a program of another kind. The writer sends the rest while it waits for the answer, by whatever call it waits, in front of what others send, and before it ends.
 #include "t.h"
 #include <spawn.h>
 #include <sys/select.h>
@@ -18,7 +18,7 @@ static int take(int s, int n)
             return 0;
     return 1;
 }
-enum { POLL, POLL_ROOM, SELECT, EPOLL, EDGE, ONESHOT, RECV, ALL, PEEK_ALL, SPLICE, SEND, CLOSE, HOWS };
+enum { POLL, POLL_ROOM, SELECT, EPOLL, EDGE, ONESHOT, RECV, ALL, PEEK_ALL, SPLICE, SEND, DPRINTF, FGETS, RESET, CLOSE, HOWS };
 /* Waits for the answer of ten bytes; how many of them came. */
 static int answer(int s, int how, int set)
 {
@@ -60,6 +60,20 @@ static int answer(int s, int how, int set)
             for (r = 0; r < 10;)
                 r += splice(s, 0, p[1], 0, 10, 0);
             return r;
+        case DPRINTF:
+            dprintf(s, "end");
+            return recv(s, at, 10, MSG_WAITALL);
+        case FGETS: {
+            char line[11];
+            FILE *file = fdopen(s, "r+");
+            return fgets(line, 11, file) ? strlen(line) : -1;
+        }
+        case RESET: {
+            struct pollfd f = {s, POLLIN, 0};
+            poll(&f, 1, -1);
+            r = f.revents & POLLERR ? 5 : 0;
+            return recv(s, at, 10, 0) < 0 && errno == ECONNRESET ? r + 5 : r;
+        }
         case SEND:
             while (send(s, "end", 3, 0) < 0)
                 ;
@@ -126,14 +140,23 @@ static void round_of(int size, int how)
     static char got[MOST + 16];
     struct timeval limit = {20, 0};
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    int n = 0, r = 1, wrong = 0, more = how == SEND ? 3 : 0;
+    int n = 0, r = 1, wrong = 0, more = how == SEND || how == DPRINTF ? 3 : 0;
+    if (how == RESET) {
+        struct linger hard = {1, 0};
+        setsockopt(s, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        close(s);
+        n = sent;
+        memcpy(got, buf, n);
+    }
     while (n < sent + more && (r = recv(s, got + n, sent + more - n, 0)) > 0)
         n += r;
     for (int i = 0; i < n && i < sent; i++)
         wrong += got[i] != buf[i];
+    for (int i = sent; i < n; i++)
+        wrong += got[i] != "end"[i - sent];
     if (how == CLOSE)
         r = recv(s, got, 1, 0);
-    else
+    else if (how != RESET)
         send(s, "0123456789", 10, 0);
     waitpid(p, &end, 0);
     printf("%d %d: %s, %d wrong, end %s, answer %d, signal %d\n", size, how, n == sent + more ? "all" : "not all", wrong,
@@ -145,10 +168,72 @@ static void round_of(int size, int how)
         close(back[i]);
     }
 }
-int main()
+/* The first process of a family writes, and ends without a call behind the return; with `hard` by _exit. */
+static int ends(int hard)
+{
+    int l = socket(AF_INET, SOCK_STREAM, 0), there[2], back[2], n = 0, r, size = 65536;
+    struct sockaddr_in a = {AF_INET, 0, {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof a;
+    bind(l, (void *)&a, len);
+    listen(l, 1);
+    getsockname(l, (void *)&a, &len);
+    pipe2(there, O_CLOEXEC);
+    pipe2(back, O_CLOEXEC);
+    if (fork() == 0) {
+        int s = accept(l, 0, 0), sent, wrong = 0;
+        for (int i = 0; i < 20; i++) {
+            take(s, 8);
+            send(s, buf, 8, 0);
+        }
+        read(there[0], &sent, sizeof sent);
+        char *args[] = {"true", 0};
+        pid_t q;
+        posix_spawnp(&q, "true", 0, 0, args, environ);
+        waitpid(q, 0, 0);
+        write(back[1], "x", 1);
+        usleep(100000);
+        static char got[MOST];
+        while ((r = recv(s, got + n, MOST - n, 0)) > 0)
+            n += r;
+        for (int i = 0; i < n; i++)
+            wrong += got[i] != buf[i];
+        printf("ends %d: %s, %d wrong, end %s\n", hard, n == sent ? "all" : "not all", wrong, r == 0 ? "clean" : "none");
+        exit(0);
+    }
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    connect(s, (void *)&a, sizeof a);
+    for (int i = 0; i < 20; i++) {
+        send(s, buf, 8, 0);
+        take(s, 8);
+    }
+    while (n < MOST && (r = send(s, buf + n, MOST - n, MSG_DONTWAIT)) > 0)
+        n += r;
+    write(there[1], &n, sizeof n);
+    read(back[0], &r, 1);
+    if (hard)
+        _exit(0);
+    return 0;
+}
+int main(int count, char **args)
 {
     pattern();
     setlinebuf(stdout);
+    if (count > 1)
+        return ends(atoi(args[1]));
+    for (int hard = 0; hard < 2; hard++) {
+        int done[2];
+        char *again[] = {args[0], hard ? "1" : "0", 0}, none;
+        pipe(done);
+        if (fork() == 0) {
+            close(done[0]);
+            execv("/proc/self/exe", again);
+        }
+        close(done[1]);
+        /* Until the reader has ended, too. */
+        read(done[0], &none, 1);
+        wait(0);
+    }
     for (int how = 0; how < HOWS; how++)
         round_of(65536, how);
     /* With the size that the kernel chooses the ring is larger, too. */

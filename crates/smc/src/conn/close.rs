@@ -123,8 +123,7 @@ impl Conn {
         // One that was given away goes on elsewhere; what was drained has stayed here.
         let given = self.phase().has(p::RECALLED) && self.reason() != crate::reason::DRAINED;
         if !given && (hard || unread) || torn {
-            self.publish_ends(ABORT, 0);
-            sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
+            self.tear(fd);
             return;
         }
         self.publish_ends(DONE | CLOSED, 0);
@@ -141,6 +140,12 @@ impl Conn {
                 left -= 1;
             }
         }
+    }
+
+    /// Makes the kernel's close a reset.
+    pub(super) fn tear(&self, fd: i32) {
+        self.publish_ends(ABORT, 0);
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
     }
 
     fn ring_unread(&self) -> bool {

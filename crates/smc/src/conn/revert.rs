@@ -12,6 +12,7 @@ use super::mapped::{Mapped, Sleeper, fix_bells};
 use super::reach::{Any, Reach, each};
 use super::*;
 use crate::sys;
+use crate::sys::SignalsHeld;
 use shm::must_ring;
 use shm::ring::Ring;
 
@@ -83,6 +84,9 @@ impl Conn {
         if !ph.has(p::RESEND) && !is_asked() {
             return Flushed::All;
         }
+        // A handler that sends meanwhile could only leave its bytes to us, and what comes behind may
+        // be a wait of the program's.
+        let _quiet = SignalsHeld::new();
         let Ok(mut held) = self.lock_tx() else { return Flushed::Held };
         if self.resend(fd, &mut held) { Flushed::All } else { Flushed::Full }
     }
@@ -132,6 +136,11 @@ impl Conn {
         // header.
         let ring = unsafe { Ring::new(base.cast_mut(), size) };
         while tx.resend < tx.prod.pos {
+            // A reset is the program's to hear, once: a send would fetch it from the kernel.
+            const RESET: i16 = libc::POLLERR | libc::POLLHUP;
+            if sys::poll_now(fd, 0) & RESET == RESET {
+                return true;
+            }
             let mut at = tx.cons;
             at.advance(tx.resend.saturating_sub(at.pos).min(u64::from(size)) as u32, size);
             let [(src, len), _] =
@@ -148,25 +157,33 @@ impl Conn {
         true
     }
 
-    /// `flush_takeback` in front of an end of our stream, behind which nothing can be sent. Where
-    /// the kernel would go on by itself this waits, as long as the peer reads. False when something
-    /// is left: the end must not pass for that of the whole.
+    /// `flush_takeback` in front of what is sent or ended past us, behind which nothing can be sent.
+    /// False when something is left: the stream must not pass for a whole one.
     pub(super) fn flush_before_end(&self, fd: i32) -> bool {
-        let (mut last, mut since) = (self.tx.resend(), sys::now_ns());
-        loop {
-            match self.flush_takeback(fd) {
-                Flushed::All => return true,
-                Flushed::Held => return false,
-                Flushed::Full => {}
-            }
-            let now = sys::now_ns();
-            if core::mem::replace(&mut last, self.tx.resend()) != last {
-                since = now;
-            } else if now - since > UNREAD_MS * 1_000_000 {
-                return false;
-            }
-            sys::nap();
+        flush_all(&[(self, fd)])
+    }
+
+    /// What must precede an end of the process that closes nothing: the kernel would end in good
+    /// order also a stream of which something is missing.
+    pub fn end_of_process(of: &[(&Conn, i32)]) {
+        if flush_all(of) {
+            return;
         }
+        for &(conn, fd) in of {
+            if conn.flush_takeback(fd) != Flushed::All {
+                conn.tear(fd);
+            }
+        }
+    }
+
+    /// Lets the socket take all that is left at once, if the process may.
+    fn widen(&self, fd: i32) {
+        let left = self.tx.prod().pos.saturating_sub(self.tx.resend()).min(1 << 30) as i32;
+        let mut now = [0i32];
+        sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut now);
+        // The kernel doubles what it is told, for what it needs beside the bytes.
+        let more = now[0] / 2 + left;
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &[more]);
     }
 
     /// Gives the connection back to TCP in both directions. With `foreign`, code that knows nothing
@@ -213,13 +230,18 @@ impl Conn {
         let vanishing = given
             || self.image().is_some_and(Image::is_linked)
                 && reason == crate::reason::SHARED_FD.code();
+        // Over ism a peer that has taken its ring back gives us what is to be sent again only before
+        // we leave by ourselves.
+        self.flush_takeback(fd);
         let mut clean = each!(self.reach(), reach => reach.recall(self, fd, foreign, vanishing));
         // A program that goes on elsewhere has told the peer with the recall.
         self.leave_tx(fd, !foreign);
-        // Who has it next sends behind what is there, and knows of nothing that is missing.
-        let whole =
-            if given { self.flush_before_end(fd) } else { self.flush_takeback(fd) == Flushed::All };
-        clean &= whole || !given;
+        if foreign {
+            // It sends behind what is there, and knows of nothing that is missing.
+            clean &= self.flush_before_end(fd);
+        } else {
+            self.flush_takeback(fd);
+        }
         self.identity.reason.store(reason, Relaxed);
         if !before.has(p::FROZEN) {
             self.tell(crate::reason::Reason(reason));
@@ -448,5 +470,37 @@ impl Conn {
                 self.skip_doorbells(fd, rx);
             }
         }
+    }
+}
+
+/// Sends what is left of all these; false when something still is. Where the kernel would go on by
+/// itself this waits, as long as any peer reads.
+fn flush_all(of: &[(&Conn, i32)]) -> bool {
+    let (mut last, mut since) = (None, 0);
+    loop {
+        let (mut full, mut sent) = (false, 0u64);
+        for &(conn, fd) in of {
+            match conn.flush_takeback(fd) {
+                Flushed::All => {}
+                Flushed::Held => return false,
+                Flushed::Full => {
+                    full = true;
+                    if last.is_none() {
+                        conn.widen(fd);
+                    }
+                }
+            }
+            sent = sent.wrapping_add(conn.tx.resend());
+        }
+        if !full {
+            return true;
+        }
+        let now = sys::now_ns();
+        if last.replace(sent) != Some(sent) {
+            since = now;
+        } else if now - since > UNREAD_MS * 1_000_000 {
+            return false;
+        }
+        sys::nap();
     }
 }

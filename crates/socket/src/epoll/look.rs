@@ -126,7 +126,14 @@ impl Held {
     pub fn report(&mut self, index: u32) -> Option<epoll_event> {
         let (ticks, rung) = (self.ticks(), self.rung);
         let (e, st) = self.state(index)?;
-        let c = e.current().filter(|_| st.enabled)?;
+        let c = e.current()?;
+        if !st.enabled {
+            // Nothing is to be told, but the thread may sleep here, and nowhere else.
+            if c.owes() {
+                c.flush_takeback(io_fd(e));
+            }
+            return None;
+        }
         c.settle_rx(io_fd(e));
         c.keep_bells_flowing(io_fd(e));
         let due = due(e, st, c, ticks);

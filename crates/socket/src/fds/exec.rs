@@ -25,6 +25,15 @@ pub fn before_exec() {
     }
     ledger::before_exec();
     let mut kept = Vec::new();
+    let mut ending = Vec::new();
+    each(|fd, k| {
+        if let Kind::Conn(i) = k
+            && cloexec(fd)
+        {
+            ending.push((conn(i), fd));
+        }
+    });
+    Conn::end_of_process(&ending);
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
         if cloexec(fd) {
@@ -92,6 +101,20 @@ pub fn before_exit() {
         for fd in 0..high() {
             if let Kind::Conn(_) = kind(fd) {
                 before_close(fd);
+            }
+        }
+    } else {
+        let mut ending = Vec::new();
+        each(|fd, k| {
+            if let Kind::Conn(i) = k {
+                ending.push((conn(i), fd));
+            }
+        });
+        Conn::end_of_process(&ending);
+        for (conn, fd) in ending {
+            // The kernel would reset it for a doorbell that is left unread.
+            if conn.sends_are_back() && !conn.is_broken() {
+                conn.try_back_to_tcp(fd);
             }
         }
     }
