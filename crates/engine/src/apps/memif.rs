@@ -18,6 +18,7 @@ use crate::link::Link;
 use crate::packet::Packet;
 use crate::registry::Registry;
 
+use super::peer::{Leaving, Peer};
 use super::unix_socket::meet::{Meeting, Role};
 use super::vnet;
 
@@ -82,6 +83,7 @@ fn buffer_size() -> u32 {
 pub struct Memif {
     args: MemifArgs,
     meeting: Meeting,
+    leaving: Leaving,
     session: Option<Session>,
     pieces: Vec<Piece>,
     /// A packet for which its ring had no room.
@@ -147,6 +149,7 @@ impl Kind for Memif {
         Ok(Self {
             args,
             meeting,
+            leaving: Leaving::default(),
             session: None,
             pieces: Vec::new(),
             waiting: None,
@@ -162,9 +165,11 @@ impl Memif {
     /// Looks at the socket.
     fn look(&mut self, now: u64) {
         let result = match &mut self.session {
+            None if !self.leaving.is_room() => return,
             None => match self.meeting.poll(now) {
                 None => return,
                 Some(socket) => {
+                    let socket = Peer::new(socket, &self.leaving, self.args.unsealed);
                     Session::new(socket, &self.args, now).map(|new| self.session = Some(new))
                 }
             },
@@ -188,8 +193,9 @@ impl Memif {
         let Some(session) = self.session.take() else { return };
         if error.is_violation() {
             self.counters.violations += 1;
-            session.leave(&error.to_string());
+            session.tell(&error.to_string());
         }
+        session.leave();
         self.counters.tx_dropped += u64::from(self.waiting.take().is_some());
         let told = error.to_string();
         if told != self.told {
@@ -341,7 +347,8 @@ impl App for Memif {
 
     fn stop(&mut self) -> Result<(), AppError> {
         if let Some(session) = self.session.take() {
-            session.leave("the engine ends");
+            session.tell("the engine ends");
+            session.leave();
         }
         self.waiting = None;
         self.meeting.stop();

@@ -17,6 +17,7 @@ use crate::link::Link;
 use crate::packet::Packet;
 use crate::registry::Registry;
 
+use super::peer::{Leaving, Peer};
 use super::unix_socket::meet::{Meeting, Role};
 use super::vnet;
 
@@ -51,6 +52,7 @@ pub struct VhostUserArgs {
 pub struct VhostUser {
     args: VhostUserArgs,
     meeting: Meeting,
+    leaving: Leaving,
     session: Option<Session>,
     pieces: Vec<Piece>,
     counters: Counters,
@@ -89,7 +91,16 @@ impl Kind for VhostUser {
         let role = if args.connect { Role::ConnectStream } else { Role::ListenStream };
         let meeting = Meeting::new(role, &args.path, None)?;
         let counters = Counters::default();
-        Ok(Self { args, meeting, session: None, pieces: Vec::new(), counters, notice: None })
+        let leaving = Leaving::default();
+        Ok(Self {
+            args,
+            meeting,
+            leaving,
+            session: None,
+            pieces: Vec::new(),
+            counters,
+            notice: None,
+        })
     }
 }
 
@@ -97,7 +108,10 @@ impl VhostUser {
     /// Looks at the socket.
     fn look(&mut self, now: u64) {
         let Some(session) = &mut self.session else {
-            if let Some(socket) = self.meeting.poll(now) {
+            if self.leaving.is_room()
+                && let Some(socket) = self.meeting.poll(now)
+            {
+                let socket = Peer::new(socket, &self.leaving, self.args.unsealed);
                 self.counters.connections += 1;
                 self.session = Some(Session::new(socket, self.args.unsealed));
             }
@@ -105,15 +119,21 @@ impl VhostUser {
         };
         match session.poll() {
             Ok(true) => {}
-            Ok(false) => self.session = None,
+            Ok(false) => self.end(),
             Err(error) => self.part(&error),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.leave();
         }
     }
 
     #[cold]
     fn part(&mut self, error: &Broken) {
         self.counters.violations += 1;
-        self.session = None;
+        self.end();
         self.notice =
             Some(format!("the front end at {} is left: {error}", self.args.path.display()));
     }
@@ -316,7 +336,7 @@ impl App for VhostUser {
     }
 
     fn stop(&mut self) -> Result<(), AppError> {
-        self.session = None;
+        self.end();
         self.meeting.stop();
         Ok(())
     }

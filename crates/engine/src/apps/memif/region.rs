@@ -5,7 +5,7 @@
 //! access behind its end would be a SIGBUS.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
@@ -40,7 +40,7 @@ impl Region {
     }
 
     /// The first `size` bytes of a peer's file.
-    pub fn map(file: &OwnedFd, size: u64, unsealed: bool) -> Result<Region, Broken> {
+    pub fn map(file: impl AsFd + Copy, size: u64, unsealed: bool) -> Result<Region, Broken> {
         let length = usize::try_from(size)
             .ok()
             .filter(|length| (1..=isize::MAX as usize).contains(length))
@@ -51,7 +51,7 @@ impl Region {
             return Err(Broken::Unsealed);
         }
         // Behind the look at the seals: from there on the file gets no shorter.
-        let stat = fstat(file.as_fd()).map_err(Broken::Map)?;
+        let stat = fstat(file).map_err(Broken::Map)?;
         if u64::try_from(stat.st_size).is_ok_and(|there| there < size) {
             return Err(Broken::Protocol("a region that is longer than its file"));
         }
@@ -106,6 +106,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use std::os::fd::OwnedFd;
 
     fn file(size: u64, seals: SealFlags) -> OwnedFd {
         let file = memfd_create(c"peer", MemfdFlags::ALLOW_SEALING).unwrap();

@@ -8,17 +8,13 @@
 //! what the peer does to it in memory changes nothing.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::message::COOKIE;
 use super::region::Region;
 use super::session::Broken;
+use crate::apps::peer::bell::Bell;
 
 const FLAGS: usize = 4;
 const HEAD: usize = 6;
@@ -62,7 +58,7 @@ pub struct Ring {
     ready: u16,
     /// What was done and is not shown to the peer yet.
     unshown: bool,
-    bell: File,
+    bell: Bell,
 }
 
 // SAFETY: a pointer into a mapping of this process, which its session keeps as long as the ring.
@@ -76,14 +72,13 @@ impl Ring {
         log2: u8,
         reads: bool,
         own: Option<Buffers>,
-        bell: OwnedFd,
+        bell: Bell,
     ) -> Result<Ring, Broken> {
         let entries = 1_u16 << log2;
         let at = region
             .at(offset, bytes(entries.into()) as u32)
             .filter(|at| at.as_ptr().addr().is_multiple_of(8))
             .ok_or(Broken::Protocol("a ring that is not in its region"))?;
-        let bell = File::from(bell);
         Ok(Ring { at, entries, reads, own, next: 0, ready: 0, unshown: false, bell })
     }
 
@@ -202,18 +197,7 @@ impl Ring {
         // us sees the other.
         fence(Ordering::SeqCst);
         if self.word(FLAGS).load(Ordering::Relaxed) & NO_INTERRUPT == 0 {
-            self.ring();
-        }
-    }
-
-    /// Not if its counter is full: the peer has been told then, and a write would wait for it.
-    #[cold]
-    fn ring(&mut self) {
-        let mut fds = [PollFd::new(&self.bell, PollFlags::OUT)];
-        if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
-            && fds[0].revents() == PollFlags::OUT
-        {
-            let _ = self.bell.write(&1_u64.to_ne_bytes());
+            self.bell.ring();
         }
     }
 

@@ -5,7 +5,7 @@
 //! the regions at each use.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
@@ -18,6 +18,11 @@ pub enum Broken {
     Protocol(&'static str),
     #[error("cannot map its memory: {0}")]
     Map(rustix::io::Errno),
+    #[error(
+        "the kernel gives us no way to wake it without waiting for it (io_setup: {0}; see `sysctl fs.aio-max-nr`, or the filter of a \
+         container)"
+    )]
+    Bell(rustix::io::Errno),
     #[error("its socket fails: {0}")]
     Socket(rustix::io::Errno),
     #[error(
@@ -53,9 +58,13 @@ pub struct Memory(Vec<Region>);
 unsafe impl Send for Region {}
 
 impl Memory {
-    pub fn map(places: &[(Place, OwnedFd)], unsealed: bool) -> Result<Memory, Broken> {
-        let regions = places.iter().map(|(place, file)| Region::map(*place, file, unsealed));
+    pub fn map(places: &[(Place, BorrowedFd)], unsealed: bool) -> Result<Memory, Broken> {
+        let regions = places.iter().map(|(place, file)| Region::map(*place, *file, unsealed));
         Ok(Memory(regions.collect::<Result<_, _>>()?))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// `length` bytes at an address of the guest.
@@ -71,7 +80,7 @@ impl Memory {
 }
 
 impl Region {
-    fn map(place: Place, file: &OwnedFd, unsealed: bool) -> Result<Region, Broken> {
+    fn map(place: Place, file: BorrowedFd, unsealed: bool) -> Result<Region, Broken> {
         let end = place
             .offset
             .checked_add(place.size)
@@ -89,7 +98,7 @@ impl Region {
         if !sealed && !unsealed {
             return Err(Broken::Unsealed);
         }
-        if fstat(file.as_fd()).map_err(Broken::Map)?.st_size < end as i64 {
+        if fstat(file).map_err(Broken::Map)?.st_size < end as i64 {
             return Err(Broken::Protocol("a region that is longer than its file"));
         }
         // From the start of the file: huge pages can be mapped at their own bounds only.
@@ -124,6 +133,8 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::{AsFd, OwnedFd};
+
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     fn file(size: u64, sealed: bool) -> OwnedFd {
@@ -139,7 +150,7 @@ mod tests {
 
     #[test]
     fn addresses_outside_of_all_regions_are_nowhere() {
-        let memory = Memory::map(&[(PLACE, file(0x3000, true))], false).unwrap();
+        let memory = Memory::map(&[(PLACE, file(0x3000, true).as_fd())], false).unwrap();
         let start = memory.guest(0x1000, 0x2000).unwrap();
         assert_eq!(memory.user(0x7000_0000, 1), Some(start));
         assert_eq!(
@@ -156,11 +167,11 @@ mod tests {
     #[test]
     fn memory_that_can_vanish_is_refused() {
         assert_eq!(
-            Memory::map(&[(PLACE, file(0x3000, false))], false).err(),
+            Memory::map(&[(PLACE, file(0x3000, false).as_fd())], false).err(),
             Some(Broken::Unsealed)
         );
-        assert!(Memory::map(&[(PLACE, file(0x3000, false))], true).is_ok());
-        let short = Memory::map(&[(PLACE, file(0x2fff, true))], false);
+        assert!(Memory::map(&[(PLACE, file(0x3000, false).as_fd())], true).is_ok());
+        let short = Memory::map(&[(PLACE, file(0x2fff, true).as_fd())], false);
         assert!(matches!(
             short.err(),
             Some(Broken::Protocol("a region that is longer than its file"))
@@ -171,7 +182,7 @@ mod tests {
             Place { guest: u64::MAX - 1, ..PLACE },
             Place { offset: u64::MAX, ..PLACE },
         ] {
-            let region = Memory::map(&[(place, file(0x3000, true))], false);
+            let region = Memory::map(&[(place, file(0x3000, true).as_fd())], false);
             assert!(matches!(region.err(), Some(Broken::Protocol(_))), "{place:?}");
         }
     }

@@ -1,12 +1,11 @@
 //! The device's side of a split virtqueue: virtio 1.2 section 2.7.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io::Write;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use super::memory::{Broken, Memory};
+use crate::apps::peer::bell::Bell;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -50,7 +49,7 @@ unsafe impl Send for Rings {}
 pub struct Queue {
     size: u16,
     pub addresses: Option<Addresses>,
-    pub call: Option<File>,
+    pub call: Option<Bell>,
     /// Between the first kick and the end of the queue.
     pub started: bool,
     pub enabled: bool,
@@ -218,10 +217,9 @@ impl Queue {
         // us sees the other.
         fence(Ordering::SeqCst);
         if word(rings.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0
-            && let Some(call) = &mut self.call
+            && let Some(call) = &self.call
         {
-            // A counter that is full has been told already.
-            let _ = call.write(&1_u64.to_ne_bytes());
+            call.ring();
         }
     }
 }

@@ -5,16 +5,14 @@
 //! nothing waits.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{SendFlags, send};
 
 use super::memory::{Broken, Memory, Place};
 use super::queue::{Addresses, LARGEST, Queue};
+use crate::apps::peer::bell::Bell;
+use crate::apps::peer::{Foreign, MOST_FILES, Peer, Refused};
 
 /// Requests by their numbers.
 mod request {
@@ -51,16 +49,17 @@ const REPLY: u32 = 4;
 const NEED_REPLY: u32 = 8;
 /// Longest message that is understood: a table of eight regions.
 const LONGEST: usize = 8 + 8 * 32;
-const MOST_FILES: usize = 8;
+/// Messages per look, so that a front end that talks without end does not stop the engine.
+const PER_LOOK: usize = 64;
 /// In the number with a kick: there is no descriptor.
 const NO_FILE: u64 = 1 << 8;
 
 /// What the front end made of the device.
 pub struct Session {
-    socket: OwnedFd,
+    socket: Peer,
     /// The beginning of a message, and what came with it.
     message: Vec<u8>,
-    files: VecDeque<OwnedFd>,
+    files: VecDeque<Foreign>,
     features: u64,
     protocol: u64,
     unsealed: bool,
@@ -70,7 +69,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(socket: OwnedFd, unsealed: bool) -> Self {
+    pub fn new(socket: Peer, unsealed: bool) -> Self {
         Self {
             socket,
             message: Vec::new(),
@@ -106,13 +105,15 @@ impl Session {
 
     /// Answers what has come. `Ok(false)`: the front end has left.
     pub fn poll(&mut self) -> Result<bool, Broken> {
-        loop {
+        // A message is two reads at least.
+        for _ in 0..2 * PER_LOOK {
             match self.read() {
                 Ok(Some(true)) => {}
                 Ok(Some(false)) => return Ok(true),
                 Ok(None) => return Ok(false),
-                Err(Errno::CONNRESET) => return Ok(false),
-                Err(errno) => return Err(Broken::Socket(errno)),
+                Err(Refused::Socket(Errno::CONNRESET)) => return Ok(false),
+                Err(Refused::Socket(errno)) => return Err(Broken::Socket(errno)),
+                Err(Refused::Files) => return Err(Broken::Protocol(Refused::FILES)),
             }
             if self.message.len() >= HEADER && self.message.len() == HEADER + self.expected()? {
                 let message = std::mem::take(&mut self.message);
@@ -120,6 +121,13 @@ impl Session {
                 self.files.clear();
             }
         }
+        Ok(true)
+    }
+
+    /// The end, where it holds nobody: what is the front end's may take its time.
+    pub fn leave(self) {
+        let leaving = self.socket.leaving().clone();
+        leaving.drop(self);
     }
 
     /// Bytes of the message behind its header.
@@ -129,7 +137,7 @@ impl Session {
     }
 
     /// Some of a message: false if there is nothing now, None at the end.
-    fn read(&mut self) -> Result<Option<bool>, Errno> {
+    fn read(&mut self) -> Result<Option<bool>, Refused> {
         let have = self.message.len();
         let wanted = if have < HEADER {
             HEADER - have
@@ -138,18 +146,16 @@ impl Session {
         };
         let mut bytes = [0; HEADER + LONGEST];
         let part = &mut bytes[..wanted.min(HEADER + LONGEST)];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = match recvmsg(&self.socket, &mut [IoSliceMut::new(part)], &mut ancillary, flags) {
-            Ok(message) => message.bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Some(false)),
-            Err(errno) => return Err(errno),
+        // Memory that was given up may pile up no further.
+        if !self.socket.leaving().is_room() {
+            return Ok(Some(false));
+        }
+        let Some((got, files)) = self.socket.receive(part, MOST_FILES)? else {
+            return Ok(Some(false));
         };
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                self.files.extend(files);
-            }
+        self.files.extend(files);
+        if self.files.len() > MOST_FILES {
+            return Err(Refused::Files);
         }
         self.message.extend_from_slice(&bytes[..got]);
         Ok((got > 0).then_some(true))
@@ -224,7 +230,8 @@ impl Session {
                 let word = long(body, 0)?;
                 let index = self.index((word & 0xff) as u32)?;
                 let file = self.files.pop_front().filter(|_| word & NO_FILE == 0);
-                self.queues[index].call = file.map(File::from);
+                let bell = file.map(|file| file.into_bell().ok_or(NO_BELL)).transpose()?;
+                self.queues[index].call = bell.map(Bell::new).transpose().map_err(Broken::Bell)?;
             }
             request::SET_VRING_ERR => {}
             request::SET_VRING_ENABLE => {
@@ -255,17 +262,23 @@ impl Session {
         if count > MOST_FILES || self.files.len() < count {
             return Err(Broken::Protocol("a table of memory without the memory"));
         }
+        let files: Vec<Foreign> = self.files.drain(..count).collect();
         let mut places = Vec::new();
-        for (i, file) in self.files.drain(..count).enumerate() {
+        for (i, file) in files.iter().enumerate() {
             let at = |field: usize| long(body, 8 + i * 32 + field * 8);
-            places
-                .push((Place { guest: at(0)?, size: at(1)?, user: at(2)?, offset: at(3)? }, file));
+            let place = Place { guest: at(0)?, size: at(1)?, user: at(2)?, offset: at(3)? };
+            let file = file.memory().ok_or(Broken::Protocol("a region that is no memory"))?;
+            places.push((place, file));
         }
         let memory = Memory::map(&places, self.unsealed)?;
+        files.into_iter().for_each(Foreign::close_copy);
         for queue in &mut self.queues {
             queue.place(&memory)?;
         }
-        self.memory = memory;
+        let old = std::mem::replace(&mut self.memory, memory);
+        if !old.is_empty() {
+            self.socket.leaving().drop(old);
+        }
         Ok(())
     }
 
@@ -294,6 +307,7 @@ impl Session {
     }
 }
 
+const NO_BELL: Broken = Broken::Protocol("a queue whose descriptor is no eventfd");
 const SHORT: Broken = Broken::Protocol("a message that is too short");
 
 /// The word at a place that is there.
@@ -309,15 +323,17 @@ fn long(bytes: &[u8], at: usize) -> Result<u64, Broken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apps::peer::Leaving;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, recv, socketpair};
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+    use std::os::fd::OwnedFd;
 
     fn pair() -> (OwnedFd, Session) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (front, back) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        (front, Session::new(back, false))
+        (front, Session::new(Peer::new(back, &Leaving::default(), false), false))
     }
 
     fn message(number: u32, flags: u32, body: &[u8]) -> Vec<u8> {

@@ -7,6 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 
 const LOG2: u8 = 3;
 const BUFFERS: Buffers = Buffers { offset: 0x1000, size: 64 };
@@ -19,8 +20,10 @@ fn bell() -> OwnedFd {
 fn ends(client_reads: bool) -> (Vec<Region>, Ring, Ring, OwnedFd) {
     let region = Region::create(0x2000).unwrap();
     let bell = bell();
-    let ring =
-        |reads, own| Ring::place(&region, 0, LOG2, reads, own, bell.try_clone().unwrap()).unwrap();
+    let ring = |reads, own| {
+        Ring::place(&region, 0, LOG2, reads, own, Bell::new(bell.try_clone().unwrap()).unwrap())
+            .unwrap()
+    };
     let mut client = ring(client_reads, Some(BUFFERS));
     let mut server = ring(!client_reads, None);
     client.lay_out();
