@@ -18,7 +18,8 @@ use crate::link::Link;
 use crate::packet::Packet;
 use crate::registry::Registry;
 
-use super::peer::{Leaving, Peer};
+use super::peer::notices::Notices;
+use super::peer::{Leaving, MOST_PIECES, Peer};
 use super::unix_socket::meet::{Meeting, Role};
 use super::vnet;
 
@@ -91,14 +92,12 @@ pub struct Memif {
     /// The ring to be read first, so that none starves.
     first: usize,
     counters: Counters,
-    notice: Option<String>,
-    /// As it was last told: a peer that fails again and again does so for one reason.
-    told: String,
+    notices: Notices,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
-    /// Packets longer than the engine's, or empty.
+    /// Packets longer than the engine's, empty, or in too many pieces.
     rx_oversize: u64,
     /// Packets for which there was no memory.
     rx_dropped: u64,
@@ -155,8 +154,7 @@ impl Kind for Memif {
             waiting: None,
             first: 0,
             counters: Counters::default(),
-            notice: None,
-            told: String::new(),
+            notices: Notices::default(),
         })
     }
 }
@@ -178,18 +176,18 @@ impl Memif {
                 let result = session.poll(&self.args, now);
                 if !was && session.is_joined() {
                     self.counters.connections += 1;
-                    self.told.clear();
+                    self.notices.forget();
                 }
                 result
             }
         };
         if let Err(error) = result {
-            self.part(&error);
+            self.part(&error, now);
         }
     }
 
     #[cold]
-    fn part(&mut self, error: &Broken) {
+    fn part(&mut self, error: &Broken, now: u64) {
         let Some(session) = self.session.take() else { return };
         if error.is_violation() {
             self.counters.violations += 1;
@@ -197,11 +195,9 @@ impl Memif {
         }
         session.leave();
         self.counters.tx_dropped += u64::from(self.waiting.take().is_some());
-        let told = error.to_string();
-        if told != self.told {
-            self.notice = Some(format!("the peer at {} is left: {told}", self.args.path.display()));
-            self.told = told;
-        }
+        self.notices.tell(now, &error.reason(), || {
+            format!("the peer at {} is left: {error}", self.args.path.display())
+        });
     }
 
     /// Packets from the peer.
@@ -217,15 +213,18 @@ impl Memif {
             let ring = &mut session.receive[(self.first + turn) % count];
             while room > 0 && result.is_ok() {
                 match ring.take(&session.regions, &mut self.pieces) {
-                    Ok(true) => match copy_out(&self.pieces) {
-                        Copied::Packet(packet) => drop(batch.push(packet)),
-                        Copied::Unfit => self.counters.rx_oversize += 1,
-                        Copied::NoMemory => self.counters.rx_dropped += 1,
-                    },
-                    Ok(false) => break,
+                    Ok(0) => break,
+                    // A long chain is the work of several packets.
+                    Ok(count) => {
+                        room = room.saturating_sub(count.div_ceil(MOST_PIECES));
+                        match copy_out(&self.pieces) {
+                            Copied::Packet(packet) => drop(batch.push(packet)),
+                            Copied::Unfit => self.counters.rx_oversize += 1,
+                            Copied::NoMemory => self.counters.rx_dropped += 1,
+                        }
+                    }
                     Err(error) => result = Err(error),
                 }
-                room -= 1;
             }
             ring.show();
         }
@@ -303,14 +302,14 @@ impl App for Memif {
     fn pull(&mut self, io: &Io) {
         let Some(output) = io.output(0) else { return };
         if let Err(error) = self.receive(output) {
-            self.part(&error);
+            self.part(&error, io.now());
         }
     }
 
     fn push(&mut self, io: &Io) {
         let Some(input) = io.input(0) else { return };
         if let Err(error) = self.send(input) {
-            self.part(&error);
+            self.part(&error, io.now());
         }
     }
 
@@ -319,7 +318,7 @@ impl App for Memif {
     }
 
     fn notice(&mut self) -> Option<String> {
-        self.notice.take()
+        self.notices.take()
     }
 
     fn counters(&self, values: &mut [u64]) {

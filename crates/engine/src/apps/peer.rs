@@ -18,9 +18,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 pub(super) mod bell;
+pub(super) mod notices;
 
 /// Most descriptors of a message: a table of memory has eight.
 pub(super) const MOST_FILES: usize = 8;
+/// Most pieces of a packet: one of a standard frame that is in more makes work for nobody's use.
+pub(super) const MOST_PIECES: usize = 64;
 /// Closes of one interface that may be under way when another peer is met.
 const MOST_LEAVING: usize = 16;
 

@@ -17,6 +17,7 @@ use crate::link::Link;
 use crate::packet::Packet;
 use crate::registry::Registry;
 
+use super::peer::notices::Notices;
 use super::peer::{Leaving, Peer};
 use super::unix_socket::meet::{Meeting, Role};
 use super::vnet;
@@ -56,12 +57,12 @@ pub struct VhostUser {
     session: Option<Session>,
     pieces: Vec<Piece>,
     counters: Counters,
-    notice: Option<String>,
+    notices: Notices,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
-    /// Packets longer than the engine's, or shorter than their header.
+    /// Packets longer than the engine's, shorter than their header, or in too many pieces.
     rx_oversize: u64,
     /// Packets for which there was no memory.
     rx_dropped: u64,
@@ -99,7 +100,7 @@ impl Kind for VhostUser {
             session: None,
             pieces: Vec::new(),
             counters,
-            notice: None,
+            notices: Notices::default(),
         })
     }
 }
@@ -118,9 +119,10 @@ impl VhostUser {
             return;
         };
         match session.poll() {
+            Ok(true) if session.is_running() => self.notices.forget(),
             Ok(true) => {}
             Ok(false) => self.end(),
-            Err(error) => self.part(&error),
+            Err(error) => self.part(&error, now),
         }
     }
 
@@ -131,11 +133,12 @@ impl VhostUser {
     }
 
     #[cold]
-    fn part(&mut self, error: &Broken) {
+    fn part(&mut self, error: &Broken, now: u64) {
         self.counters.violations += 1;
         self.end();
-        self.notice =
-            Some(format!("the front end at {} is left: {error}", self.args.path.display()));
+        self.notices.tell(now, &error.to_string(), || {
+            format!("the front end at {} is left: {error}", self.args.path.display())
+        });
     }
 
     /// Packets from the guest.
@@ -296,14 +299,14 @@ impl App for VhostUser {
     fn pull(&mut self, io: &Io) {
         let Some(output) = io.output(0) else { return };
         if let Err(error) = self.receive(output) {
-            self.part(&error);
+            self.part(&error, io.now());
         }
     }
 
     fn push(&mut self, io: &Io) {
         let Some(input) = io.input(0) else { return };
         if let Err(error) = self.send(input) {
-            self.part(&error);
+            self.part(&error, io.now());
         }
     }
 
@@ -312,7 +315,7 @@ impl App for VhostUser {
     }
 
     fn notice(&mut self) -> Option<String> {
-        self.notice.take()
+        self.notices.take()
     }
 
     fn counters(&self, values: &mut [u64]) {

@@ -18,6 +18,9 @@ use super::session::Broken;
 /// left.
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 
+/// What places of 32 bits, and lengths of as many from there on, can reach.
+const REACH: u64 = 1 << 33;
+
 pub enum Region {
     /// Ours, as a client.
     Own(Segment),
@@ -39,7 +42,7 @@ impl Region {
         Segment::create(c"memif", whole).map(Region::Own).map_err(Broken::Map)
     }
 
-    /// The first `size` bytes of a peer's file.
+    /// The first `size` bytes of a peer's file, of which no more is mapped than can be reached.
     pub fn map(file: impl AsFd + Copy, size: u64, unsealed: bool) -> Result<Region, Broken> {
         let length = usize::try_from(size)
             .ok()
@@ -55,6 +58,7 @@ impl Region {
         if u64::try_from(stat.st_size).is_ok_and(|there| there < size) {
             return Err(Broken::Protocol("a region that is longer than its file"));
         }
+        let length = length.min(REACH as usize);
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping, which replaces none.
         let base = unsafe {
@@ -122,6 +126,8 @@ mod tests {
         assert!(Region::map(&open, 0x3000, true).is_ok());
         let disk: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
         assert_eq!(Region::map(&disk, 0x1000, false).err(), Some(Broken::Unsealed));
+        let large = file(REACH + 0x1000, SealFlags::SHRINK);
+        assert_eq!(Region::map(&large, REACH + 0x1000, false).unwrap().length() as u64, REACH);
         let sealed = file(0x3000, SealFlags::SHRINK);
         let region = Region::map(&sealed, 0x2001, false).unwrap();
         assert!(ftruncate(&sealed, 0x1000).is_err());

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 use super::message::COOKIE;
 use super::region::Region;
 use super::session::Broken;
+use crate::apps::peer::MOST_PIECES;
 use crate::apps::peer::bell::Bell;
 
 const FLAGS: usize = 4;
@@ -126,37 +127,42 @@ impl Ring {
         Ok(self.ready)
     }
 
-    /// Takes the pieces of the next packet out, which stay until [`Self::show`]. False if there is
-    /// none.
+    /// Takes the pieces of the next packet out, which stay until [`Self::show`]; none of one that
+    /// is in too many. How many descriptors it had, 0 if there is no packet.
     #[inline]
-    pub fn take(&mut self, regions: &[Region], pieces: &mut Vec<Piece>) -> Result<bool, Broken> {
+    pub fn take(&mut self, regions: &[Region], pieces: &mut Vec<Piece>) -> Result<usize, Broken> {
         pieces.clear();
         if self.ready()? == 0 {
-            return Ok(false);
+            return Ok(0);
         }
-        loop {
+        for count in 1.. {
             // An end shows whole packets only; so a chain is never longer than the ring.
             if self.ready == 0 {
                 return Err(Broken::Protocol("a packet that does not end"));
             }
             let (piece, flags) = self.piece(regions)?;
-            if piece.length > 0 {
+            if piece.length > 0 && count <= MOST_PIECES {
                 pieces.push(piece);
             }
             self.step();
             if flags & NEXT == 0 {
-                return Ok(true);
+                if count > MOST_PIECES {
+                    pieces.clear();
+                }
+                return Ok(count);
             }
         }
+        Ok(0)
     }
 
     /// Puts a packet into free buffers. `Ok(None)`: they are too few now. `Ok(Some(false))`: it has
-    /// no room even in all of them.
+    /// no room even in all of them, or in too many.
     #[inline]
     pub fn put(&mut self, regions: &[Region], packet: &[u8]) -> Result<Option<bool>, Broken> {
         let (next, free) = (self.next, self.ready()?);
-        let mut rest = packet;
-        while self.ready > 0 {
+        let (mut rest, mut count) = (packet, 0);
+        while self.ready > 0 && count < MOST_PIECES {
+            count += 1;
             let (piece, _) = self.piece(regions)?;
             if piece.length == 0 {
                 return Err(Broken::Protocol("a buffer without room"));
@@ -176,7 +182,8 @@ impl Ring {
         // at what was free now would wait for ever. The buffers were filled whole, so that the
         // lengths in their descriptors are still those of their room.
         (self.next, self.ready) = (next, 0);
-        Ok((free == self.entries).then_some(false))
+        let never = free == self.entries || count == MOST_PIECES;
+        Ok(never.then_some(false))
     }
 
     /// Shows the peer all that was done, and wakes it if it sleeps.

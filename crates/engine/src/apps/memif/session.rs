@@ -47,6 +47,11 @@ pub enum Broken {
 }
 
 impl Broken {
+    /// Without what is the peer's text.
+    pub fn reason(&self) -> String {
+        if matches!(self, Self::Left(_)) { "it says".into() } else { self.to_string() }
+    }
+
     /// The peer has broken a rule, and has not only left.
     pub fn is_violation(&self) -> bool {
         !matches!(self, Self::Ended | Self::Left(_) | Self::Socket(_))
@@ -59,6 +64,8 @@ const PATIENCE: u64 = 5_000_000_000;
 const MOST_REGIONS: u16 = 256;
 /// Messages per look, so that a peer that talks without end does not stop the engine.
 const PER_LOOK: usize = 64;
+/// Bytes that all regions of a peer have at most: room for addresses is the engine's, too.
+const MOST_MEMORY: usize = 1 << 40;
 const ETHERNET: u8 = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,7 +203,13 @@ impl Session {
                 }
                 let memory = file.memory();
                 let memory = memory.ok_or(Broken::Protocol("a region that is no memory"))?;
-                self.regions.push(Region::map(memory, *size, args.unsealed)?);
+                let region = Region::map(memory, *size, args.unsealed)?;
+                let all = self.regions.iter().map(Region::length).sum::<usize>() + region.length();
+                if all > MOST_MEMORY {
+                    self.socket.leaving().drop(region);
+                    return Err(Broken::Protocol("more memory than a tebibyte"));
+                }
+                self.regions.push(region);
                 file.close_copy();
                 self.say(&Message::Ack, None)
             }

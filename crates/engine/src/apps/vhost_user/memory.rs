@@ -50,6 +50,9 @@ struct Region {
     length: usize,
 }
 
+/// Bytes that all regions map at most: room for addresses is the engine's, too.
+const MOST: u64 = 1 << 42;
+
 /// All regions.
 #[derive(Default)]
 pub struct Memory(Vec<Region>);
@@ -59,6 +62,10 @@ unsafe impl Send for Region {}
 
 impl Memory {
     pub fn map(places: &[(Place, BorrowedFd)], unsealed: bool) -> Result<Memory, Broken> {
+        let sizes = places.iter().map(|(place, _)| place.offset.saturating_add(place.size));
+        if sizes.fold(0, u64::saturating_add) > MOST {
+            return Err(Broken::Protocol("more memory than four tebibytes"));
+        }
         let regions = places.iter().map(|(place, file)| Region::map(*place, *file, unsealed));
         Ok(Memory(regions.collect::<Result<_, _>>()?))
     }
@@ -176,6 +183,11 @@ mod tests {
             short.err(),
             Some(Broken::Protocol("a region that is longer than its file"))
         ));
+        let large = file(MOST / 2, true);
+        let half = Place { size: MOST / 2, offset: 0, ..PLACE };
+        let places = |count| vec![(half, large.as_fd()); count];
+        assert!(Memory::map(&places(2), false).is_ok());
+        assert!(matches!(Memory::map(&places(3), false).err(), Some(Broken::Protocol(_))));
         for place in [
             Place { size: 0, ..PLACE },
             Place { size: u64::MAX, ..PLACE },

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use super::memory::{Broken, Memory};
+use crate::apps::peer::MOST_PIECES;
 use crate::apps::peer::bell::Bell;
 
 const NEXT: u16 = 1;
@@ -120,8 +121,8 @@ impl Queue {
         self.started && self.enabled && self.rings.is_some()
     }
 
-    /// Takes the next buffer: its pieces, and by which number it is given back. `write` says in
-    /// which direction it must be.
+    /// Takes the next buffer: its pieces, of which one in too many has none, and by which number it
+    /// is given back. `write` says in which direction it must be.
     #[inline]
     pub fn take(
         &mut self,
@@ -183,6 +184,11 @@ impl Queue {
             let at = memory
                 .guest(address, length)
                 .ok_or(Broken::Protocol("a descriptor of what is not its memory"))?;
+            if out.len() == MOST_PIECES {
+                // What it goes on with, a circle may be, is not even looked at.
+                out.clear();
+                return Ok(());
+            }
             out.push(Piece { at, length });
             if flags & NEXT == 0 {
                 return Ok(());

@@ -235,3 +235,29 @@ fn a_guest_whose_counter_is_full_is_not_waited_for() {
     assert_eq!(rustix::io::read(&file, &mut count), Ok(8));
     assert_eq!(u64::from_ne_bytes(count), u64::MAX, "it was told");
 }
+
+/// A buffer in more pieces than any packet needs is given back unused, and its end is not looked for.
+#[test]
+fn a_chain_without_end_is_no_packet() {
+    let memory = memory();
+    let addresses = Addresses { descriptors: USER, available: USER + 0x2000, used: USER + 0x3000 };
+    let mut queue = Queue {
+        size: 256,
+        addresses: Some(addresses),
+        started: true,
+        enabled: true,
+        ..Queue::default()
+    };
+    queue.place(&memory).unwrap();
+    for index in 0..256 {
+        descriptor(&memory, index, GUEST + 0x4000, 1, NEXT, (index as u16 + 1) % 256);
+    }
+    put(&memory, 0x2004, [0_u16, 193]);
+    put(&memory, 0x2002, 2_u16);
+    let mut pieces = Vec::new();
+    assert_eq!(queue.take(&memory, false, &mut pieces), Ok(Some(0)));
+    assert!(pieces.is_empty() && pieces.capacity() <= MOST_PIECES);
+    descriptor(&memory, 0, GUEST + 0x4000, 1, 0, 0);
+    assert_eq!(queue.take(&memory, false, &mut pieces), Ok(Some(193)));
+    assert_eq!(pieces.len(), 64);
+}
