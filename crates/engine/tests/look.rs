@@ -228,7 +228,11 @@ struct Port;
 
 impl App for Port {
     fn pull(&mut self, io: &Io) {
-        io.output(0).unwrap().transmit(Packet::from_slice(&[9; 77]).unwrap());
+        let output = io.output(0).unwrap();
+        // As many as the source has sent, and some: all slots of those are used again.
+        for _ in 0..512 {
+            output.transmit(Packet::from_slice(&[9; 77]).unwrap());
+        }
     }
 
     fn push(&mut self, io: &Io) {
