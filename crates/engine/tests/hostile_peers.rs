@@ -13,8 +13,8 @@ use engine::apps::memif::{Memif, MemifArgs};
 use engine::apps::vhost_user::{VhostUser, VhostUserArgs};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, connect, listen, sendmsg, socket_with,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, connect, listen, sendmsg, shutdown, socket_with,
 };
 
 /// A connection with bytes that nobody takes: its last close waits for an hour, or for the end of
@@ -92,6 +92,23 @@ fn a_client_of_memif_hands_a_socket_that_lingers() {
     let (file, _late_end) = lingering();
     hand(&late, &[0; 128], file);
     drop(late);
+    app.stop().unwrap();
+}
+
+/// The greeting fails before there is a session.
+#[test]
+fn a_client_of_memif_hands_a_socket_that_lingers_and_hears_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let mut app = memif(&path, true);
+    let (file, _other_end) = lingering();
+    let peer = reach(&path, SocketType::SEQPACKET);
+    hand(&peer, &[&[3, 0][..], &[0; 126]].concat(), file);
+    shutdown(&peer, Shutdown::Read).unwrap();
+    drop(peer);
+    for step in 0..4 {
+        app.tick(&Io::new(vec![None], vec![None], step));
+    }
     app.stop().unwrap();
 }
 

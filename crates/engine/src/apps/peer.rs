@@ -142,10 +142,10 @@ impl Drop for Foreign {
     }
 }
 
-/// The socket to a peer.
+/// The socket to a peer. Messages that were not read may hold descriptors: it is closed elsewhere.
 #[derive(Debug)]
 pub(super) struct Peer {
-    socket: OwnedFd,
+    socket: Option<OwnedFd>,
     leaving: Leaving,
     /// Files of any file system are taken for memory: their owner is trusted.
     trusted: bool,
@@ -153,7 +153,7 @@ pub(super) struct Peer {
 
 impl Peer {
     pub fn new(socket: OwnedFd, leaving: &Leaving, trusted: bool) -> Self {
-        Self { socket, leaving: leaving.clone(), trusted }
+        Self { socket: Some(socket), leaving: leaving.clone(), trusted }
     }
 
     pub fn leaving(&self) -> &Leaving {
@@ -190,12 +190,11 @@ impl Peer {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC | how;
-        let message =
-            match recvmsg(&self.socket, &mut [IoSliceMut::new(part)], &mut ancillary, flags) {
-                Ok(message) => message,
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-                Err(errno) => return Err(Refused::Socket(errno)),
-            };
+        let message = match recvmsg(self, &mut [IoSliceMut::new(part)], &mut ancillary, flags) {
+            Ok(message) => message,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(Refused::Socket(errno)),
+        };
         let files = ancillary.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(files) => Some(files),
             _ => None,
@@ -215,7 +214,18 @@ impl Peer {
 
 impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.socket {
+            Some(socket) => socket.as_fd(),
+            None => unreachable!("taken by the drop alone"),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            self.leaving.drop(socket);
+        }
     }
 }
 
