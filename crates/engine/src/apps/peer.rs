@@ -18,7 +18,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 pub(super) mod bell;
+mod broken;
 pub(super) mod notices;
+pub(super) mod seat;
+
+pub use broken::Broken;
+pub(super) use broken::PATIENCE;
 
 /// Most descriptors of a message: a table of memory has eight.
 pub(super) const MOST_FILES: usize = 8;
@@ -29,7 +34,7 @@ const MOST_LEAVING: usize = 16;
 
 /// What a peer has left behind and is still being closed, of one interface.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Leaving(Arc<AtomicUsize>);
+pub struct Leaving(Arc<AtomicUsize>);
 
 impl Leaving {
     /// Whether another peer may be met, or another message be read.
@@ -59,15 +64,10 @@ impl Leaving {
 
 /// Why a peer's descriptors are not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub enum Refused {
     Socket(Errno),
     /// Too many, or of a kind that has no use here.
     Files,
-}
-
-impl Refused {
-    pub const FILES: &'static str =
-        "more descriptors than belong to its message, or such as are neither memory nor eventfds";
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl Kind {
 
 /// A descriptor that a peer has handed over.
 #[derive(Debug)]
-pub(super) struct Foreign {
+pub struct Foreign {
     file: Option<OwnedFd>,
     kind: Kind,
     leaving: Leaving,
@@ -144,7 +144,7 @@ impl Drop for Foreign {
 
 /// The socket to a peer. Messages that were not read may hold descriptors: it is closed elsewhere.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub struct Peer {
     socket: Option<OwnedFd>,
     leaving: Leaving,
     /// Files of any file system are taken for memory: their owner is trusted.

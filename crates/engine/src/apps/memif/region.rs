@@ -12,12 +12,14 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use shm::Segment;
 
-use super::session::Broken;
+use crate::apps::peer::Broken;
 
 /// The file system behind memfds of ordinary pages. In huge pages an access faults where none is
 /// left.
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 
+const UNSEALED: &str = "can be cut off under us, or is of huge pages, and either could kill this engine: have it share a sealed \
+     memory file (VPP, DPDK: without zero-copy)";
 /// What places of 32 bits, and lengths of as many from there on, can reach.
 const REACH: u64 = 1 << 33;
 
@@ -51,7 +53,7 @@ impl Region {
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
             && fstatfs(file).is_ok_and(|system| system.f_type as u32 == TMPFS_MAGIC);
         if !sealed && !unsealed {
-            return Err(Broken::Unsealed);
+            return Err(Broken::Unsealed(UNSEALED));
         }
         // Behind the look at the seals: from there on the file gets no shorter.
         let stat = fstat(file).map_err(Broken::Map)?;
@@ -122,10 +124,10 @@ mod tests {
     #[test]
     fn a_file_that_its_owner_could_cut_off_is_refused() {
         let open = file(0x3000, SealFlags::GROW);
-        assert_eq!(Region::map(&open, 0x3000, false).err(), Some(Broken::Unsealed));
+        assert_eq!(Region::map(&open, 0x3000, false).err(), Some(Broken::Unsealed(UNSEALED)));
         assert!(Region::map(&open, 0x3000, true).is_ok());
         let disk: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
-        assert_eq!(Region::map(&disk, 0x1000, false).err(), Some(Broken::Unsealed));
+        assert_eq!(Region::map(&disk, 0x1000, false).err(), Some(Broken::Unsealed(UNSEALED)));
         let large = file(REACH + 0x1000, SealFlags::SHRINK);
         assert_eq!(Region::map(&large, REACH + 0x1000, false).unwrap().length() as u64, REACH);
         let sealed = file(0x3000, SealFlags::SHRINK);

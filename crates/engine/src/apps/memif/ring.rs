@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
 use super::message::COOKIE;
 use super::region::Region;
-use super::session::Broken;
+use crate::apps::peer::Broken;
 use crate::apps::peer::MOST_PIECES;
 use crate::apps::peer::bell::Bell;
 

@@ -17,49 +17,8 @@ use super::region::Region;
 use super::ring::{self, Buffers, Ring};
 use super::{MAX_QUEUES, MemifArgs};
 use crate::apps::peer::bell::Bell;
-use crate::apps::peer::{Foreign, Peer, Refused};
+use crate::apps::peer::{Broken, Foreign, PATIENCE, Peer};
 
-/// Why a peer was left.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    #[error("{0}")]
-    Protocol(&'static str),
-    #[error("cannot use its memory: {0}")]
-    Map(Errno),
-    #[error(
-        "the kernel gives us no way to wake it without waiting for it (io_setup: {0}; see `sysctl fs.aio-max-nr`, or the filter of a \
-         container)"
-    )]
-    Bell(Errno),
-    #[error("its socket fails: {0}")]
-    Socket(Errno),
-    #[error(
-        "its memory can be cut off under us, or is of huge pages, and either could kill this engine: have it share a \
-         sealed memory file (VPP, DPDK: without zero-copy), or trust it with `unsealed = true`"
-    )]
-    Unsealed,
-    #[error("it has not finished its greeting within {} seconds", PATIENCE / 1_000_000_000)]
-    Slow,
-    #[error("it has ended")]
-    Ended,
-    #[error("it says: {0}")]
-    Left(String),
-}
-
-impl Broken {
-    /// Without what is the peer's text.
-    pub fn reason(&self) -> String {
-        if matches!(self, Self::Left(_)) { "it says".into() } else { self.to_string() }
-    }
-
-    /// The peer has broken a rule, and has not only left.
-    pub fn is_violation(&self) -> bool {
-        !matches!(self, Self::Ended | Self::Left(_) | Self::Socket(_))
-    }
-}
-
-/// Nanoseconds from the connection to joined rings. A peer that says nothing would keep others out.
-const PATIENCE: u64 = 5_000_000_000;
 /// Most regions: a peer without copies has one for each piece of its packet memory.
 const MOST_REGIONS: u16 = 256;
 /// Messages per look, so that a peer that talks without end does not stop the engine.
@@ -122,7 +81,7 @@ impl Session {
     }
 
     /// Answers what has come.
-    pub fn poll(&mut self, args: &MemifArgs, now: u64) -> Result<(), Broken> {
+    pub fn answer(&mut self, args: &MemifArgs, now: u64) -> Result<(), Broken> {
         for _ in 0..PER_LOOK {
             match self.read(usize::from(args.listen))? {
                 Some((message, file)) => self.handle(&message, file, args)?,
@@ -136,26 +95,14 @@ impl Session {
     }
 
     /// Tells the peer why it is left, if it listens.
-    pub fn tell(&self, why: &str) {
+    pub fn say_why(&self, why: &str) {
         let _ = self.say(&Message::Disconnect { code: 0, reason: field(why) }, None);
-    }
-
-    /// The end, where it holds nobody: what is the peer's may take its time.
-    pub fn leave(self) {
-        let leaving = self.socket.leaving().clone();
-        leaving.drop(self);
     }
 
     /// A message and what came with it: of a server nothing comes. None: there is none now.
     fn read(&self, most: usize) -> Result<Option<(Message, Option<Foreign>)>, Broken> {
         let mut bytes = [0; LENGTH];
-        let (got, files) = match self.socket.receive(&mut bytes, most) {
-            Ok(None) => return Ok(None),
-            Ok(Some(got)) => got,
-            Err(Refused::Socket(Errno::CONNRESET)) => return Err(Broken::Ended),
-            Err(Refused::Socket(errno)) => return Err(Broken::Socket(errno)),
-            Err(Refused::Files) => return Err(Broken::Protocol(Refused::FILES)),
-        };
+        let Some((got, files)) = self.socket.receive(&mut bytes, most)? else { return Ok(None) };
         let file = files.into_iter().next();
         match got {
             0 => Err(Broken::Ended),

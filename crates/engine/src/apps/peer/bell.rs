@@ -105,7 +105,7 @@ impl Ringer {
 }
 
 /// The eventfd by which a peer is woken.
-pub(in crate::apps) struct Bell {
+pub struct Bell {
     file: OwnedFd,
     ringer: &'static Ringer,
 }

@@ -19,7 +19,7 @@ use crate::apps::peer::Leaving;
 const RETRY: u64 = 200_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::apps) enum Role {
+pub enum Role {
     ListenPacket,
     ConnectPacket,
     ListenStream,

@@ -11,26 +11,10 @@ use std::ptr::{self, NonNull};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Why a front end was left.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    #[error("{0}")]
-    Protocol(&'static str),
-    #[error("cannot map its memory: {0}")]
-    Map(rustix::io::Errno),
-    #[error(
-        "the kernel gives us no way to wake it without waiting for it (io_setup: {0}; see `sysctl fs.aio-max-nr`, or the filter of a \
-         container)"
-    )]
-    Bell(rustix::io::Errno),
-    #[error("its socket fails: {0}")]
-    Socket(rustix::io::Errno),
-    #[error(
-        "its memory can be cut off under us, which would kill this engine: share it as a sealed memory file \
-         (QEMU: `-object memory-backend-memfd,share=on`), or trust it with `unsealed = true`"
-    )]
-    Unsealed,
-}
+use crate::apps::peer::Broken;
+
+const UNSEALED: &str = "can be cut off under us, which would kill this engine: share it as a sealed memory file (QEMU: \
+     `-object memory-backend-memfd,share=on`)";
 
 /// What `SET_MEM_TABLE` says of a region.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +87,7 @@ impl Region {
             .ok_or(Broken::Protocol("a region behind the end of memory"))?;
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !sealed && !unsealed {
-            return Err(Broken::Unsealed);
+            return Err(Broken::Unsealed(UNSEALED));
         }
         if fstat(file).map_err(Broken::Map)?.st_size < end as i64 {
             return Err(Broken::Protocol("a region that is longer than its file"));
@@ -175,7 +159,7 @@ mod tests {
     fn memory_that_can_vanish_is_refused() {
         assert_eq!(
             Memory::map(&[(PLACE, file(0x3000, false).as_fd())], false).err(),
-            Some(Broken::Unsealed)
+            Some(Broken::Unsealed(UNSEALED))
         );
         assert!(Memory::map(&[(PLACE, file(0x3000, false).as_fd())], true).is_ok());
         let short = Memory::map(&[(PLACE, file(0x2fff, true).as_fd())], false);

@@ -4,9 +4,9 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-use super::memory::{Broken, Memory};
-use crate::apps::peer::MOST_PIECES;
+use super::memory::Memory;
 use crate::apps::peer::bell::Bell;
+use crate::apps::peer::{Broken, MOST_PIECES};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;

@@ -6,13 +6,12 @@
 
 use std::collections::VecDeque;
 
-use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::memory::{Broken, Memory, Place};
+use super::memory::{Memory, Place};
 use super::queue::{Addresses, LARGEST, Queue};
 use crate::apps::peer::bell::Bell;
-use crate::apps::peer::{Foreign, MOST_FILES, Peer, Refused};
+use crate::apps::peer::{Broken, Foreign, MOST_FILES, Peer};
 
 /// Requests by their numbers.
 mod request {
@@ -94,8 +93,13 @@ impl Session {
     }
 
     /// The guest's driver has started both queues.
-    pub fn is_running(&self) -> bool {
+    pub fn is_started(&self) -> bool {
         self.queues.iter().all(Queue::is_running)
+    }
+
+    #[inline]
+    pub fn takes_packets(&self) -> bool {
+        self.queues[0].is_running()
     }
 
     /// The guest finishes checksums that we leave open.
@@ -103,17 +107,12 @@ impl Session {
         self.features & GUEST_CSUM != 0
     }
 
-    /// Answers what has come. `Ok(false)`: the front end has left.
-    pub fn poll(&mut self) -> Result<bool, Broken> {
+    /// Answers what has come.
+    pub fn answer_all(&mut self) -> Result<(), Broken> {
         // A message is two reads at least.
         for _ in 0..2 * PER_LOOK {
-            match self.read() {
-                Ok(Some(true)) => {}
-                Ok(Some(false)) => return Ok(true),
-                Ok(None) => return Ok(false),
-                Err(Refused::Socket(Errno::CONNRESET)) => return Ok(false),
-                Err(Refused::Socket(errno)) => return Err(Broken::Socket(errno)),
-                Err(Refused::Files) => return Err(Broken::Protocol(Refused::FILES)),
+            if !self.read()? {
+                return Ok(());
             }
             if self.message.len() >= HEADER && self.message.len() == HEADER + self.expected()? {
                 let message = std::mem::take(&mut self.message);
@@ -121,13 +120,7 @@ impl Session {
                 self.files.clear();
             }
         }
-        Ok(true)
-    }
-
-    /// The end, where it holds nobody: what is the front end's may take its time.
-    pub fn leave(self) {
-        let leaving = self.socket.leaving().clone();
-        leaving.drop(self);
+        Ok(())
     }
 
     /// Bytes of the message behind its header.
@@ -136,8 +129,8 @@ impl Session {
         if size > LONGEST { Err(Broken::Protocol("a message that is too long")) } else { Ok(size) }
     }
 
-    /// Some of a message: false if there is nothing now, None at the end.
-    fn read(&mut self) -> Result<Option<bool>, Refused> {
+    /// Some of a message: false if there is nothing now.
+    fn read(&mut self) -> Result<bool, Broken> {
         let have = self.message.len();
         let wanted = if have < HEADER {
             HEADER - have
@@ -148,17 +141,20 @@ impl Session {
         let part = &mut bytes[..wanted.min(HEADER + LONGEST)];
         // Memory that was given up may pile up no further.
         if !self.socket.leaving().is_room() {
-            return Ok(Some(false));
+            return Ok(false);
         }
         let Some((got, files)) = self.socket.receive(part, MOST_FILES)? else {
-            return Ok(Some(false));
+            return Ok(false);
         };
         self.files.extend(files);
         if self.files.len() > MOST_FILES {
-            return Err(Refused::Files);
+            return Err(Broken::Protocol("more descriptors than belong to a message"));
+        }
+        if got == 0 {
+            return Err(Broken::Ended);
         }
         self.message.extend_from_slice(&bytes[..got]);
-        Ok((got > 0).then_some(true))
+        Ok(true)
     }
 
     fn handle(&mut self, message: &[u8]) -> Result<(), Broken> {
@@ -351,7 +347,7 @@ mod tests {
         ];
         for byte in all.concat() {
             send(&front, &[byte], SendFlags::empty()).unwrap();
-            assert_eq!(session.poll(), Ok(true));
+            assert_eq!(session.answer_all(), Ok(()));
         }
         let mut answers = [0; 256];
         let (length, _) = recv(&front, &mut answers, RecvFlags::DONTWAIT).unwrap();
@@ -359,7 +355,7 @@ mod tests {
         assert_eq!(long(&answers, HEADER), Ok(FEATURES));
         assert_eq!((word(&answers, 20), long(&answers, 32)), (request::SET_OWNER, Ok(0)));
         drop(front);
-        assert_eq!(session.poll(), Ok(false));
+        assert_eq!(session.answer_all(), Err(Broken::Ended));
     }
 
     proptest! {
@@ -372,8 +368,8 @@ mod tests {
             for (number, asks, body) in said {
                 let flags = if asks { VERSION | NEED_REPLY } else { VERSION };
                 send(&front, &message(number, flags, &body), SendFlags::empty()).unwrap();
-                match session.poll() {
-                    Ok(there) => prop_assert!(there && !session.is_running(), "it has no memory to run in"),
+                match session.answer_all() {
+                    Ok(()) => prop_assert!(!session.is_started(), "it has no memory to run in"),
                     Err(_) => return Ok(()),
                 }
             }
@@ -404,7 +400,7 @@ mod tests {
         ] {
             let (front, mut session) = pair();
             send(&front, &bytes, SendFlags::empty()).unwrap();
-            let error = session.poll().unwrap_err().to_string();
+            let error = session.answer_all().unwrap_err().to_string();
             assert!(error.contains(what), "{what}: {error}");
         }
     }
