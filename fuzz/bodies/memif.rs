@@ -1,9 +1,7 @@
 //! What the memif target does with its input: a peer of either role that says what it likes, hands
 //! memory over that it likes, and writes into it what it likes.
 
-use engine::app::{App, Context, Io, Kind};
 use engine::apps::memif::{Memif, MemifArgs};
-use engine::{Link, Packet, pool};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
@@ -16,7 +14,11 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::rc::Rc;
+
+#[path = "table.rs"]
+mod table;
+
+use table::{Script, Table};
 
 const MEMORY: u64 = 1 << 14;
 /// Entries of the rings of an honest client, and where they and their buffers lie.
@@ -25,24 +27,6 @@ const RING: u32 = 128 + 16 * 8;
 const BUFFERS: u32 = 0x1000;
 const BUFFER: u32 = 256;
 const COOKIE: u32 = 0x03e3_1f20;
-
-/// The input, from its front on.
-struct Script<'a>(&'a [u8]);
-
-impl<'a> Script<'a> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let count = usize::from(self.byte()?).min(self.0.len());
-        let (some, rest) = self.0.split_at(count);
-        self.0 = rest;
-        Some(some)
-    }
-}
 
 /// The other side of the app.
 struct Peer {
@@ -188,11 +172,10 @@ impl Peer {
 /// Whatever is said and written, the app goes on, sends nothing but whole packets, and loses none
 /// of its own. Returns how many packets came from the peer.
 pub fn peer(bytes: &[u8]) -> usize {
-    let before = pool::stats().live;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let (first, rest) = bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest));
-    let (serves, mut script, mut packets) = (first & 1 != 0, Script(rest), 0);
+    let (serves, mut script) = (first & 1 != 0, Script(rest));
     let mut peer = Peer::new(&path, serves);
     let args = MemifArgs {
         path: path.clone(),
@@ -204,10 +187,7 @@ pub fn peer(bytes: &[u8]) -> usize {
         buffer: 256,
         unsealed: false,
     };
-    let mut app = Memif::new(args, &Context { name: "memif".into(), thread: 0 }).expect("a socket");
-    let (input, output) = (Rc::new(Link::new()), Rc::new(Link::new()));
-    // Time goes on, as the app tries to connect from time to time and waits so long for a greeting.
-    let mut now = 0;
+    let mut table = Table::<Memif>::new(args);
     while let Some(step) = script.byte() {
         peer.meet(&path);
         match step {
@@ -226,16 +206,10 @@ pub fn peer(bytes: &[u8]) -> usize {
             }
             // The peer writes into the memory.
             5 => {
-                let (Some(high), Some(low)) = (script.byte(), script.byte()) else { break };
-                let Some(bytes) = script.bytes() else { break };
-                peer.write(u16::from_be_bytes([high, low]).into(), bytes);
+                let Some((at, bytes)) = script.place() else { break };
+                peer.write(at, bytes);
             }
-            6 => {
-                let length = usize::from(script.byte().unwrap_or(60));
-                Packet::from_slice(&vec![0; length.max(1)])
-                    .into_iter()
-                    .for_each(|packet| input.transmit(packet));
-            }
+            6 => table.send(usize::from(script.byte().unwrap_or(60)).max(1)),
             // An honest word: so many entries more are sent, by whichever index is the peer's.
             7 => {
                 let at: u64 = if serves { u64::from(RING) + 64 } else { 6 };
@@ -248,27 +222,12 @@ pub fn peer(bytes: &[u8]) -> usize {
             // The file is cut off, as far as its seals let it.
             9 => drop(ftruncate(&peer.memory, 0)),
             _ => {
-                now += 300_000_000;
-                let io = Io::new(vec![Some(input.clone())], vec![Some(output.clone())], now);
-                app.tick(&io);
+                table.tick();
                 peer.meet(&path);
                 peer.read();
-                app.pull(&io);
-                app.push(&io);
-                while let Some(packet) = output.receive() {
-                    assert!(
-                        !packet.is_empty() && packet.length() + packet.headroom() < 2048,
-                        "{}",
-                        packet.length()
-                    );
-                    packets += 1;
-                }
+                table.breathe();
             }
         }
     }
-    app.stop().expect("an end");
-    input.discard();
-    drop(app);
-    assert_eq!(pool::stats().live, before, "packets lost or made");
-    packets
+    table.end()
 }

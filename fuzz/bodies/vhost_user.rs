@@ -1,9 +1,7 @@
 //! What the vhost-user target does with its input: a front end and a guest that say and write what
 //! they like.
 
-use engine::app::{App, Context, Io, Kind};
 use engine::apps::vhost_user::{VhostUser, VhostUserArgs};
-use engine::{Link, Packet, pool};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -13,7 +11,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::rc::Rc;
+
+#[path = "table.rs"]
+mod table;
+
+use table::{Script, Table};
 
 /// The guest's memory, its address there and in the emulator.
 const MEMORY: u64 = 1 << 16;
@@ -22,24 +24,6 @@ const USER: u64 = 0x7f00_0000;
 /// Entries of both queues of an honest start, and where the second queue lies.
 const ENTRIES: u32 = 8;
 const TRANSMITQ: u64 = 0x1000;
-
-/// The input, from its front on.
-struct Script<'a>(&'a [u8]);
-
-impl<'a> Script<'a> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let count = usize::from(self.byte()?).min(self.0.len());
-        let (some, rest) = self.0.split_at(count);
-        self.0 = rest;
-        Some(some)
-    }
-}
 
 /// The other side of the app.
 struct FrontEnd {
@@ -98,17 +82,13 @@ fn connect(path: &Path) -> UnixStream {
 /// Whatever is said and written, the app goes on, sends nothing but whole packets, and loses none
 /// of its own. Returns how many packets came from the guest.
 pub fn front_end(bytes: &[u8]) -> usize {
-    let before = pool::stats().live;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let args = VhostUserArgs { path: path.clone(), connect: false, unsealed: false };
-    let mut app =
-        VhostUser::new(args, &Context { name: "guest".into(), thread: 0 }).expect("a socket");
-    let (input, output) = (Rc::new(Link::new()), Rc::new(Link::new()));
-    let io = Io::new(vec![Some(input.clone())], vec![Some(output.clone())], 0);
+    let mut table = Table::<VhostUser>::new(args);
     let mut peer = FrontEnd::new(&path);
-    let (mut script, mut packets) = (Script(bytes), 0);
-    app.tick(&io);
+    let mut script = Script(bytes);
+    table.tick();
     while let Some(step) = script.byte() {
         let there = match step {
             0 => peer.start(),
@@ -122,43 +102,26 @@ pub fn front_end(bytes: &[u8]) -> usize {
             3 => script.bytes().is_none_or(|bytes| peer.send(bytes, false)),
             // The guest writes into its memory.
             4 => {
-                let (Some(high), Some(low)) = (script.byte(), script.byte()) else { break };
-                let Some(some) = script.bytes() else { break };
-                let at = u64::from(u16::from_be_bytes([high, low]));
+                let Some((at, some)) = script.place() else { break };
                 let fitting = some.len().min((MEMORY - at) as usize);
                 peer.memory.write_all_at(&some[..fitting], at).expect("within memory");
                 true
             }
             5 => {
-                let length = usize::from(script.byte().unwrap_or(60));
-                Packet::from_slice(&vec![0; length])
-                    .into_iter()
-                    .for_each(|packet| input.transmit(packet));
+                table.send(usize::from(script.byte().unwrap_or(60)));
                 true
             }
             _ => {
-                app.tick(&io);
-                app.pull(&io);
-                app.push(&io);
-                while let Some(packet) = output.receive() {
-                    assert!(
-                        !packet.is_empty() && packet.length() + packet.headroom() < 2048,
-                        "{}",
-                        packet.length()
-                    );
-                    packets += 1;
-                }
+                table.tick();
+                table.breathe();
                 true
             }
         };
         if !there {
-            app.tick(&io);
+            table.tick();
             peer.socket = connect(&path);
-            app.tick(&io);
+            table.tick();
         }
     }
-    app.stop().expect("an end");
-    input.discard();
-    assert_eq!(pool::stats().live, before, "packets lost or made");
-    packets
+    table.end()
 }

@@ -11,6 +11,7 @@ pub mod memif;
 mod mmsg;
 pub mod neighbour;
 pub mod pcap;
+mod peer;
 pub(crate) mod presence;
 pub mod rate_limiter;
 pub mod raw_socket;

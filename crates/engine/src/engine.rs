@@ -282,6 +282,10 @@ impl Engine {
                     self.notices.push(format!("app '{}': {notice}", node.name));
                 }
             }
+            // What was sent here may be taken before this app has its turn.
+            if !self.watch.is_idle() {
+                self.watch.after(place, node, now);
+            }
         }
         self.calling = None;
         self.timers.run(now);

@@ -9,6 +9,8 @@
 
 mod client;
 mod listener;
+#[doc(hidden)]
+pub mod order;
 mod ring;
 
 pub use client::{Entry, Filter, FilterError, Look, LookError};

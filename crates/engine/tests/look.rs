@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use engine::app::{App, AppError, Context, Io, Kind as AppKind, Ports};
 use engine::counters::{Process, RunDir, processes};
 use engine::look::{Entry, Kind, Look, LookError};
-use engine::{Engine, Options, Stop, Until};
+use engine::{Engine, Options, Packet, Stop, Until};
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, send,
+    socket_with,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -199,4 +201,120 @@ fn a_link_that_is_gone_ends_its_capture() {
     assert!(!look.is_over());
     engine.configure(&engine::Config::new()).unwrap();
     assert!(look.is_over());
+}
+
+/// Sends at each tick, and is never called otherwise.
+struct Ticker;
+
+impl App for Ticker {
+    fn tick(&mut self, io: &Io) {
+        io.output(0).unwrap().transmit(Packet::from_slice(&[9; 77]).unwrap());
+    }
+}
+
+impl AppKind for Ticker {
+    const NAME: &'static str = "Ticker";
+    const ABOUT: &'static str = "sends at each tick";
+    const OUTPUTS: Ports = Ports::Named(&["out"]);
+    type Args = ();
+
+    fn new((): (), _context: &Context) -> Result<Self, AppError> {
+        Ok(Self)
+    }
+}
+
+/// An interface: what it takes has left, and what comes from it is in the slot of that.
+struct Port;
+
+impl App for Port {
+    fn pull(&mut self, io: &Io) {
+        let output = io.output(0).unwrap();
+        // As many as the source has sent, and some: all slots of those are used again.
+        for _ in 0..512 {
+            output.transmit(Packet::from_slice(&[9; 77]).unwrap());
+        }
+    }
+
+    fn push(&mut self, io: &Io) {
+        io.input(0).unwrap().discard();
+    }
+}
+
+impl AppKind for Port {
+    const NAME: &'static str = "Port";
+    const ABOUT: &'static str = "takes packets, and has others";
+    const INPUTS: Ports = Ports::Named(&["in"]);
+    const OUTPUTS: Ports = Ports::Named(&["out"]);
+    const PULLS: bool = true;
+    type Args = ();
+
+    fn new((): (), _context: &Context) -> Result<Self, AppError> {
+        Ok(Self)
+    }
+}
+
+/// An engine that breathes in this thread, and what another one gets by asking it.
+fn ask<R: Send + 'static>(
+    network: &str,
+    question: impl FnOnce(Process) -> R + Send + 'static,
+) -> (Engine, R, tempfile::TempDir) {
+    let root = tempfile::tempdir().unwrap();
+    let run_dir = Some(Arc::new(RunDir::create(root.path()).unwrap()));
+    let mut engine = Engine::new(Options { run_dir, ..Options::default() });
+    engine.registry_mut().register::<Ticker>();
+    engine.registry_mut().register::<Port>();
+    engine.configure(&engine::Config::from_toml(network).unwrap().config).unwrap();
+    let process = processes(root.path()).unwrap().remove(0);
+    let asker = std::thread::spawn(move || question(process));
+    let end = Instant::now() + LIMIT;
+    while !asker.is_finished() {
+        engine.breathe();
+        assert!(Instant::now() < end, "no answer");
+    }
+    (engine, asker.join().unwrap(), root)
+}
+
+/// Breathes until so many entries are there.
+fn breathe_until(engine: &mut Engine, look: &mut Look, count: usize) -> Vec<Entry> {
+    let (mut all, end) = (Vec::new(), Instant::now() + LIMIT);
+    while all.len() < count {
+        assert!(Instant::now() < end, "{} of {count}", all.len());
+        engine.breathe();
+        all.extend(std::iter::from_fn(|| look.next_entry()));
+    }
+    all
+}
+
+#[test]
+fn what_is_sent_at_a_tick_is_captured() {
+    let network = "links = [\"ticks.out -> sink.input\"]\n[apps.ticks]\nkind = \"Ticker\"\n[apps.sink]\nkind = \"Sink\"\n";
+    let (mut engine, look, _root) =
+        ask(network, |process| Look::capture(&process, "ticks.out -> sink.input"));
+    let seen = breathe_until(&mut engine, &mut look.unwrap(), 5);
+    assert!(seen.iter().all(|entry| entry.packet() == [9; 77]));
+}
+
+#[test]
+fn a_slot_that_is_used_again_is_another_packet() {
+    let network = "links = [\"src.output -> port.in\", \"port.out -> sink.input\"]\n[apps.src]\nkind = \"Source\"\n\
+        [apps.port]\nkind = \"Port\"\n[apps.sink]\nkind = \"Sink\"\n";
+    let (mut engine, looks, _root) = ask(network, |process| Look::trace(&process, 500));
+    let seen = breathe_until(&mut engine, &mut looks.unwrap().remove(0), 1000);
+    let count = |kind| seen.iter().filter(|entry| entry.kind == kind).count();
+    assert_eq!((count(Kind::Entered), count(Kind::Moved)), (500, 0));
+}
+
+#[test]
+fn a_thread_that_does_not_answer_hides_no_other() {
+    let running = Running::start(NETWORK);
+    let process = running.process();
+    let folder = process.path.join("engine/7");
+    std::fs::create_dir(&folder).unwrap();
+    let stuck = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let stuck = stuck.unwrap();
+    bind(&stuck, &SocketAddrUnix::new(folder.join("look")).unwrap()).unwrap();
+    listen(&stuck, 1).unwrap();
+    let looks = Look::trace(&process, 1).unwrap();
+    assert_eq!(looks.len(), 1);
+    running.ends_well();
 }

@@ -1,13 +1,15 @@
-//! Every interleaving of the two structures that threads share without a lock.
+//! Every interleaving of the structures that threads, and processes, share without a lock.
 //! `RUSTFLAGS="--cfg loom" cargo test -p engine --test loom --release`
 #![allow(unsafe_code)]
 #![cfg(loom)]
 
 use engine::crossing::crossing;
 use engine::depot::Depot;
+use engine::look::order;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use shm::sync::{AtomicU64, Ordering};
 
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -84,5 +86,46 @@ fn a_chunk_has_one_owner() {
         let mut left = [depot.pop(), depot.pop()];
         left.sort_unstable();
         assert_eq!((left, depot.pop()), ([Some(0), Some(1)], None));
+    });
+}
+
+/// Two places for three entries, of two words each, and the count.
+struct Look {
+    count: AtomicU64,
+    places: [[AtomicU64; 3]; 2],
+}
+
+/// A looker copies whole entries, those that were overwritten meanwhile show, and what the count
+/// tells of is there or newer.
+#[test]
+fn no_entry_of_a_look_is_torn() {
+    model(3, || {
+        let word = || AtomicU64::new(0);
+        let look = Arc::new(Look {
+            count: word(),
+            places: std::array::from_fn(|_| std::array::from_fn(|_| word())),
+        });
+        let engine = look.clone();
+        let writer = thread::spawn(move || {
+            for number in 0..3 {
+                let [sequence, first, second] = &engine.places[number as usize % 2];
+                order::write(sequence, &engine.count, number, || {
+                    first.store(number + 10, Ordering::Relaxed);
+                    second.store(number + 10, Ordering::Relaxed);
+                });
+            }
+        });
+        for number in 0..order::written(&look.count) {
+            let [sequence, first, second] = &look.places[number as usize % 2];
+            let copied = order::read(sequence, number, || {
+                [second.load(Ordering::Relaxed), first.load(Ordering::Relaxed)]
+            });
+            match copied {
+                Some(copied) => assert_eq!(copied, [number + 10; 2]),
+                None => assert!(number == 0, "nothing comes behind entry {number} in its place"),
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(order::written(&look.count), 3);
     });
 }

@@ -7,18 +7,20 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, AppError, Context, Io, Kind, Ports};
+use crate::app::{AppError, Context, Kind, Ports};
 use crate::args::ArgError;
 use crate::batch::{BATCH, Batch};
 use crate::link::Link;
 use crate::packet::Packet;
 use crate::registry::Registry;
 
-use super::unix_socket::meet::{Meeting, Role};
+use super::peer::seat::{Copied, Counters, Hosted, Seat, Talk};
+use super::peer::{Broken, MOST_PIECES, Peer};
+use super::unix_socket::meet::Role;
 use super::vnet;
 
 mod flow;
@@ -28,7 +30,7 @@ mod ring;
 mod session;
 
 use ring::Piece;
-use session::{Broken, Session};
+use session::Session;
 
 /// Most queues of a direction.
 const MAX_QUEUES: u16 = 64;
@@ -79,33 +81,16 @@ fn buffer_size() -> u32 {
 }
 
 /// See the module documentation.
-pub struct Memif {
-    args: MemifArgs,
-    meeting: Meeting,
-    session: Option<Session>,
+pub type Memif = Hosted<Session>;
+
+/// What stays when a peer leaves.
+#[derive(Default)]
+pub struct Desk {
     pieces: Vec<Piece>,
     /// A packet for which its ring had no room.
     waiting: Option<Packet>,
     /// The ring to be read first, so that none starves.
     first: usize,
-    counters: Counters,
-    notice: Option<String>,
-    /// As it was last told: a peer that fails again and again does so for one reason.
-    told: String,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Counters {
-    /// Packets longer than the engine's, or empty.
-    rx_oversize: u64,
-    /// Packets for which there was no memory.
-    rx_dropped: u64,
-    /// Packets that came while there was no peer, or that do not fit in a whole ring of its.
-    tx_dropped: u64,
-    /// Peers whose rings were joined.
-    connections: u64,
-    /// Times that a peer broke the rules.
-    violations: u64,
 }
 
 impl Kind for Memif {
@@ -114,8 +99,7 @@ impl Kind for Memif {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] =
-        &["rx_oversize", "rx_dropped", "tx_dropped", "connections", "violations"];
+    const COUNTERS: &'static [&'static str] = Counters::NAMES;
     type Args = MemifArgs;
 
     fn check(args: &MemifArgs) -> Result<(), ArgError> {
@@ -142,134 +126,119 @@ impl Kind for Memif {
     }
 
     fn new(args: MemifArgs, _context: &Context) -> Result<Self, AppError> {
-        let role = if args.listen { Role::ListenPacket } else { Role::ConnectPacket };
-        let meeting = Meeting::new(role, &args.path, None)?;
-        Ok(Self {
-            args,
-            meeting,
-            session: None,
-            pieces: Vec::new(),
-            waiting: None,
-            first: 0,
-            counters: Counters::default(),
-            notice: None,
-            told: String::new(),
-        })
+        Self::open(args)
     }
 }
 
-impl Memif {
-    /// Looks at the socket.
-    fn look(&mut self, now: u64) {
-        let result = match &mut self.session {
-            None => match self.meeting.poll(now) {
-                None => return,
-                Some(socket) => {
-                    Session::new(socket, &self.args, now).map(|new| self.session = Some(new))
-                }
-            },
-            Some(session) => {
-                let was = session.is_joined();
-                let result = session.poll(&self.args, now);
-                if !was && session.is_joined() {
-                    self.counters.connections += 1;
-                    self.told.clear();
-                }
-                result
-            }
-        };
-        if let Err(error) = result {
-            self.part(&error);
-        }
+impl Talk for Session {
+    type Args = MemifArgs;
+    type Desk = Desk;
+    const WHO: &'static str = "the peer";
+
+    fn role(args: &MemifArgs) -> Role {
+        if args.listen { Role::ListenPacket } else { Role::ConnectPacket }
     }
 
-    #[cold]
-    fn part(&mut self, error: &Broken) {
-        let Some(session) = self.session.take() else { return };
-        if error.is_violation() {
-            self.counters.violations += 1;
-            session.leave(&error.to_string());
-        }
-        self.counters.tx_dropped += u64::from(self.waiting.take().is_some());
-        let told = error.to_string();
-        if told != self.told {
-            self.notice = Some(format!("the peer at {} is left: {told}", self.args.path.display()));
-            self.told = told;
-        }
+    fn path(args: &MemifArgs) -> &Path {
+        &args.path
     }
 
-    /// Packets from the peer.
-    fn receive(&mut self, output: &Link) -> Result<(), Broken> {
-        let Some(session) = self.session.as_mut().filter(|session| session.is_joined()) else {
+    fn is_trusting(args: &MemifArgs) -> bool {
+        args.unsealed
+    }
+
+    fn start(socket: Peer, args: &MemifArgs, now: u64) -> Result<Self, Broken> {
+        Session::new(socket, args, now)
+    }
+
+    fn poll(&mut self, args: &MemifArgs, now: u64) -> Result<(), Broken> {
+        self.answer(args, now)
+    }
+
+    fn is_met(&self) -> bool {
+        self.is_joined()
+    }
+
+    fn is_running(&self) -> bool {
+        self.is_joined() && !self.transmit.is_empty()
+    }
+
+    fn tell(&self, why: &str) {
+        self.say_why(why);
+    }
+
+    fn receive(&mut self, at: &mut Seat<'_, Self>, output: &Link) -> Result<(), Broken> {
+        if !self.is_joined() {
             return Ok(());
-        };
+        }
+        let Desk { pieces, first, .. } = &mut *at.desk;
         let mut batch = Batch::new();
         let mut room = output.room().min(BATCH);
         let mut result = Ok(());
-        let count = session.receive.len();
+        let count = self.receive.len();
         for turn in 0..count {
-            let ring = &mut session.receive[(self.first + turn) % count];
+            let ring = &mut self.receive[(*first + turn) % count];
             while room > 0 && result.is_ok() {
-                match ring.take(&session.regions, &mut self.pieces) {
-                    Ok(true) => match copy_out(&self.pieces) {
-                        Copied::Packet(packet) => drop(batch.push(packet)),
-                        Copied::Unfit => self.counters.rx_oversize += 1,
-                        Copied::NoMemory => self.counters.rx_dropped += 1,
-                    },
-                    Ok(false) => break,
+                match ring.take(&self.regions, pieces) {
+                    Ok(0) => break,
+                    // A long chain is the work of several packets.
+                    Ok(count) => {
+                        room = room.saturating_sub(count.div_ceil(MOST_PIECES));
+                        if let Some(packet) = copy_out(pieces).counted(at.counters) {
+                            drop(batch.push(packet));
+                        }
+                    }
                     Err(error) => result = Err(error),
                 }
-                room -= 1;
             }
             ring.show();
         }
-        self.first = (self.first + 1) % count.max(1);
+        *first = (*first + 1) % count.max(1);
         if !batch.is_empty() {
             output.transmit_batch(&mut batch);
         }
         result
     }
 
-    /// Packets to the peer. What it has no buffers for waits in the link.
-    fn send(&mut self, input: &Link) -> Result<(), Broken> {
-        let session = self.session.as_mut();
-        let Some(session) =
-            session.filter(|session| session.is_joined() && !session.transmit.is_empty())
-        else {
-            self.counters.tx_dropped += input.discard() as u64;
-            return Ok(());
-        };
+    fn send(&mut self, at: &mut Seat<'_, Self>, input: &Link) -> Result<(), Broken> {
         let result = loop {
-            let next = self.waiting.take().or_else(|| {
+            let next = at.desk.waiting.take().or_else(|| {
                 let mut packet = input.receive()?;
                 vnet::finish(&mut packet);
                 Some(packet)
             });
             let Some(packet) = next else { break Ok(()) };
-            let queues = session.transmit.len();
+            let queues = self.transmit.len();
             // Packets of a flow stay in order: they take one ring.
             let queue = if queues == 1 { 0 } else { flow::hash(&packet) as usize % queues };
-            match session.transmit[queue].put(&session.regions, &packet) {
+            match self.transmit[queue].put(&self.regions, &packet) {
                 Ok(Some(true)) => {}
-                Ok(Some(false)) => self.counters.tx_dropped += 1,
+                Ok(Some(false)) => at.counters.tx_dropped += 1,
                 Ok(None) => {
-                    self.waiting = Some(packet);
+                    at.desk.waiting = Some(packet);
                     break Ok(());
                 }
                 Err(error) => break Err(error),
             }
         };
-        session.transmit.iter_mut().for_each(ring::Ring::show);
+        self.transmit.iter_mut().for_each(ring::Ring::show);
         result
     }
-}
 
-/// What became of a packet of the peer.
-enum Copied {
-    Packet(Packet),
-    /// Too long, or nothing.
-    Unfit,
-    NoMemory,
+    fn clear(desk: &mut Desk) -> u64 {
+        u64::from(desk.waiting.take().is_some())
+    }
+
+    fn describe(talk: Option<&Self>, out: &mut dyn fmt::Write) -> fmt::Result {
+        match talk {
+            None => write!(out, "waiting for a peer"),
+            Some(talk) if talk.is_joined() => {
+                let (from, to) = (talk.receive.len(), talk.transmit.len());
+                write!(out, "joined with {}, {from} rings from it, {to} to it", talk.peer)
+            }
+            Some(_) => write!(out, "connected; the rings are not joined yet"),
+        }
+    }
 }
 
 fn copy_out(pieces: &[Piece]) -> Copied {
@@ -291,60 +260,4 @@ fn copy_out(pieces: &[Piece]) -> Copied {
     }
     // SAFETY: `length` bytes were copied behind `offset`, where there is room for them.
     Copied::Packet(unsafe { Packet::from_slot(packet.into_slot(), offset, length) })
-}
-
-impl App for Memif {
-    fn pull(&mut self, io: &Io) {
-        let Some(output) = io.output(0) else { return };
-        if let Err(error) = self.receive(output) {
-            self.part(&error);
-        }
-    }
-
-    fn push(&mut self, io: &Io) {
-        let Some(input) = io.input(0) else { return };
-        if let Err(error) = self.send(input) {
-            self.part(&error);
-        }
-    }
-
-    fn tick(&mut self, io: &Io) {
-        self.look(io.now());
-    }
-
-    fn notice(&mut self) -> Option<String> {
-        self.notice.take()
-    }
-
-    fn counters(&self, values: &mut [u64]) {
-        let Counters { rx_oversize, rx_dropped, tx_dropped, connections, violations } =
-            self.counters;
-        values.copy_from_slice(&[rx_oversize, rx_dropped, tx_dropped, connections, violations]);
-    }
-
-    fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        write!(out, "{}: ", self.args.path.display())?;
-        match &self.session {
-            None => writeln!(out, "waiting for a peer")?,
-            Some(session) if session.is_joined() => {
-                let (from, to) = (session.receive.len(), session.transmit.len());
-                writeln!(out, "joined with {}, {from} rings from it, {to} to it", session.peer)?;
-            }
-            Some(_) => writeln!(out, "connected; the rings are not joined yet")?,
-        }
-        let Counters { rx_oversize, rx_dropped, tx_dropped, .. } = self.counters;
-        writeln!(
-            out,
-            "dropped: {rx_dropped} without memory, {rx_oversize} of impossible length, {tx_dropped} to send"
-        )
-    }
-
-    fn stop(&mut self) -> Result<(), AppError> {
-        if let Some(session) = self.session.take() {
-            session.leave("the engine ends");
-        }
-        self.waiting = None;
-        self.meeting.stop();
-        Ok(())
-    }
 }

@@ -7,24 +7,26 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, AppError, Context, Io, Kind, Ports};
+use crate::app::{AppError, Context, Kind, Ports};
 use crate::batch::{BATCH, Batch};
 use crate::link::Link;
 use crate::packet::Packet;
 use crate::registry::Registry;
 
-use super::unix_socket::meet::{Meeting, Role};
+use super::peer::seat::{Copied, Counters, Hosted, Seat, Talk};
+use super::peer::{Broken, Peer};
+use super::unix_socket::meet::Role;
 use super::vnet;
 
 mod memory;
 mod queue;
 mod session;
 
-use memory::{Broken, Memory};
+use memory::Memory;
 use queue::{Piece, Queue};
 use session::Session;
 
@@ -48,27 +50,7 @@ pub struct VhostUserArgs {
 }
 
 /// See the module documentation.
-pub struct VhostUser {
-    args: VhostUserArgs,
-    meeting: Meeting,
-    session: Option<Session>,
-    pieces: Vec<Piece>,
-    counters: Counters,
-    notice: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Counters {
-    /// Packets longer than the engine's, or shorter than their header.
-    rx_oversize: u64,
-    /// Packets for which there was no memory.
-    rx_dropped: u64,
-    /// Packets that came while there was no guest, or for which its buffers were too small.
-    tx_dropped: u64,
-    connections: u64,
-    /// Times that the front end or the guest broke the rules.
-    violations: u64,
-}
+pub type VhostUser = Hosted<Session>;
 
 /// `struct virtio_net_hdr_v1`: the header that the kernel uses, and a number of buffers, always
 /// one.
@@ -81,59 +63,60 @@ impl Kind for VhostUser {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] =
-        &["rx_oversize", "rx_dropped", "tx_dropped", "connections", "violations"];
+    const COUNTERS: &'static [&'static str] = Counters::NAMES;
     type Args = VhostUserArgs;
 
     fn new(args: VhostUserArgs, _context: &Context) -> Result<Self, AppError> {
-        let role = if args.connect { Role::ConnectStream } else { Role::ListenStream };
-        let meeting = Meeting::new(role, &args.path, None)?;
-        let counters = Counters::default();
-        Ok(Self { args, meeting, session: None, pieces: Vec::new(), counters, notice: None })
+        Self::open(args)
     }
 }
 
-impl VhostUser {
-    /// Looks at the socket.
-    fn look(&mut self, now: u64) {
-        let Some(session) = &mut self.session else {
-            if let Some(socket) = self.meeting.poll(now) {
-                self.counters.connections += 1;
-                self.session = Some(Session::new(socket, self.args.unsealed));
-            }
-            return;
-        };
-        match session.poll() {
-            Ok(true) => {}
-            Ok(false) => self.session = None,
-            Err(error) => self.part(&error),
-        }
+impl Talk for Session {
+    type Args = VhostUserArgs;
+    type Desk = Vec<Piece>;
+    const WHO: &'static str = "the front end";
+
+    fn role(args: &VhostUserArgs) -> Role {
+        if args.connect { Role::ConnectStream } else { Role::ListenStream }
     }
 
-    #[cold]
-    fn part(&mut self, error: &Broken) {
-        self.counters.violations += 1;
-        self.session = None;
-        self.notice =
-            Some(format!("the front end at {} is left: {error}", self.args.path.display()));
+    fn path(args: &VhostUserArgs) -> &Path {
+        &args.path
     }
 
-    /// Packets from the guest.
-    fn receive(&mut self, output: &Link) -> Result<(), Broken> {
-        let Some(session) = &mut self.session else { return Ok(()) };
-        let (queue, memory) = session.transmitq();
+    fn is_trusting(args: &VhostUserArgs) -> bool {
+        args.unsealed
+    }
+
+    fn start(socket: Peer, args: &VhostUserArgs, _now: u64) -> Result<Self, Broken> {
+        Ok(Session::new(socket, args.unsealed))
+    }
+
+    fn poll(&mut self, _args: &VhostUserArgs, _now: u64) -> Result<(), Broken> {
+        self.answer_all()
+    }
+
+    fn is_met(&self) -> bool {
+        true
+    }
+
+    /// Packets can be sent: a guest may start its queues one by one.
+    fn is_running(&self) -> bool {
+        self.takes_packets()
+    }
+
+    fn receive(&mut self, at: &mut Seat<'_, Self>, output: &Link) -> Result<(), Broken> {
+        let (queue, memory) = self.transmitq();
         if !queue.is_running() {
             return Ok(());
         }
         let mut batch = Batch::new();
         let mut result = Ok(());
         for _ in 0..output.room().min(BATCH) {
-            match queue.take(memory, false, &mut self.pieces) {
+            match queue.take(memory, false, at.desk) {
                 Ok(Some(head)) => {
-                    match copy_out(&self.pieces) {
-                        Copied::Packet(packet) => drop(batch.push(packet)),
-                        Copied::Unfit => self.counters.rx_oversize += 1,
-                        Copied::NoMemory => self.counters.rx_dropped += 1,
+                    if let Some(packet) = copy_out(at.desk).counted(at.counters) {
+                        drop(batch.push(packet));
                     }
                     queue.give(head, 0);
                 }
@@ -151,19 +134,20 @@ impl VhostUser {
         result
     }
 
-    /// Packets to the guest. What it has no buffers for waits in the link.
-    fn send(&mut self, input: &Link) -> Result<(), Broken> {
-        let open = self.session.as_ref().is_some_and(Session::takes_open_checksums);
-        let Some((queue, memory)) =
-            self.session.as_mut().map(Session::receiveq).filter(|(queue, _)| queue.is_running())
-        else {
-            self.counters.tx_dropped += input.discard() as u64;
-            return Ok(());
-        };
-        let result =
-            send(queue, memory, input, open, &mut self.pieces, &mut self.counters.tx_dropped);
+    fn send(&mut self, at: &mut Seat<'_, Self>, input: &Link) -> Result<(), Broken> {
+        let open = self.takes_open_checksums();
+        let (queue, memory) = self.receiveq();
+        let result = send(queue, memory, input, open, at.desk, &mut at.counters.tx_dropped);
         queue.show();
         result
+    }
+
+    fn describe(talk: Option<&Self>, out: &mut dyn fmt::Write) -> fmt::Result {
+        out.write_str(match talk {
+            None => "waiting for a front end",
+            Some(talk) if talk.is_started() => "a guest's driver is at work",
+            Some(_) => "connected; the guest's driver has not started",
+        })
     }
 }
 
@@ -197,14 +181,6 @@ fn send(
         queue.give(head, (HEADER + packet.length()) as u32);
     }
     Ok(())
-}
-
-/// What became of a buffer of the guest.
-enum Copied {
-    Packet(Packet),
-    /// Too long, or shorter than its header.
-    Unfit,
-    NoMemory,
 }
 
 fn copy_out(pieces: &[Piece]) -> Copied {
@@ -269,55 +245,5 @@ impl<'a> Cursor<'a> {
                 (self.pieces, self.done) = (rest, 0);
             }
         }
-    }
-}
-
-impl App for VhostUser {
-    fn pull(&mut self, io: &Io) {
-        let Some(output) = io.output(0) else { return };
-        if let Err(error) = self.receive(output) {
-            self.part(&error);
-        }
-    }
-
-    fn push(&mut self, io: &Io) {
-        let Some(input) = io.input(0) else { return };
-        if let Err(error) = self.send(input) {
-            self.part(&error);
-        }
-    }
-
-    fn tick(&mut self, io: &Io) {
-        self.look(io.now());
-    }
-
-    fn notice(&mut self) -> Option<String> {
-        self.notice.take()
-    }
-
-    fn counters(&self, values: &mut [u64]) {
-        let Counters { rx_oversize, rx_dropped, tx_dropped, connections, violations } =
-            self.counters;
-        values.copy_from_slice(&[rx_oversize, rx_dropped, tx_dropped, connections, violations]);
-    }
-
-    fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let state = match &self.session {
-            None => "waiting for a front end",
-            Some(session) if session.is_running() => "a guest's driver is at work",
-            Some(_) => "connected; the guest's driver has not started",
-        };
-        let Counters { rx_oversize, rx_dropped, tx_dropped, .. } = self.counters;
-        writeln!(out, "{}: {state}", self.args.path.display())?;
-        writeln!(
-            out,
-            "dropped: {rx_dropped} without memory, {rx_oversize} of impossible length, {tx_dropped} to send"
-        )
-    }
-
-    fn stop(&mut self) -> Result<(), AppError> {
-        self.session = None;
-        self.meeting.stop();
-        Ok(())
     }
 }

@@ -16,6 +16,8 @@ mod follow;
 
 use follow::Follow;
 
+/// Requests that are answered at one look: who asks without end does not keep the engine.
+const PER_LOOK: usize = 4;
 /// Nanoseconds between looks for who wants to see something, and whether they still do.
 const PERIOD: u64 = 30_000_000;
 
@@ -124,9 +126,11 @@ impl Engine {
         self.watch.next = now + PERIOD;
         self.watch.captures.retain(|capture| !capture.peer.is_gone());
         self.watch.follows.retain(|(peer, _)| !peer.is_gone());
-        while let Some((peer, request)) =
-            self.watch.listener.as_mut().and_then(|listener| listener.poll(now))
-        {
+        for _ in 0..PER_LOOK {
+            let listener = self.watch.listener.as_mut();
+            let Some((peer, request)) = listener.and_then(|listener| listener.poll(now)) else {
+                return;
+            };
             if is_room(self.watch.captures.len() + self.watch.follows.len()) {
                 self.serve(peer, &request);
             } else {
@@ -136,8 +140,13 @@ impl Engine {
     }
 
     fn serve(&mut self, peer: Peer, request: &Request) {
-        let Ok(mut ring) = Writer::create() else {
-            return peer.refuse("the engine has no memory for this");
+        // Memory is made for what is there.
+        let memory = |peer: Peer| match Writer::create() {
+            Ok(ring) => Some((peer, ring)),
+            Err(_) => {
+                peer.refuse("the engine has no memory for this");
+                None
+            }
         };
         match request {
             Request::Capture(name) => {
@@ -147,12 +156,14 @@ impl Engine {
                 let (Some(spec), Some(link), Some(from)) = (spec, link, from) else {
                     return peer.refuse(&format!("no such link: {name}"));
                 };
+                let Some((peer, mut ring)) = memory(peer) else { return };
                 if peer.grant(&mut ring).is_ok() {
                     let seen = link.stats().txpackets;
                     self.watch.captures.push(Capture { peer, ring, spec, link, from, seen });
                 }
             }
             Request::Trace(count) => {
+                let Some((peer, mut ring)) = memory(peer) else { return };
                 if peer.grant(&mut ring).is_ok() {
                     let follow = Follow::new(ring, *count, &self.links);
                     self.watch.follows.push((peer, follow));

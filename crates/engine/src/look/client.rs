@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSliceMut};
@@ -120,10 +120,10 @@ fn ask(process: &Process, request: &Request) -> Result<(Vec<Look>, Vec<String>),
     let threads = std::fs::read_dir(process.path.join("engine")).into_iter().flatten().flatten();
     for thread in threads {
         match reach(&thread.path()) {
-            Ok(socket) => {
-                send(&socket, request.to_text().as_bytes(), SendFlags::NOSIGNAL).map_err(os)?;
-                asked.push(socket);
-            }
+            Ok(socket) => match send(&socket, request.to_text().as_bytes(), SendFlags::NOSIGNAL) {
+                Ok(_) => asked.push(socket),
+                Err(errno) => problem = os(errno),
+            },
             // A thread that ended, or an engine without.
             Err(Errno::NOENT | Errno::CONNREFUSED) => {}
             Err(Errno::ACCESS | Errno::PERM) => problem = LookError::Denied(pid),
@@ -134,19 +134,30 @@ fn ask(process: &Process, request: &Request) -> Result<(Vec<Look>, Vec<String>),
     if asked.is_empty() {
         return Err(problem);
     }
-    let (mut looks, mut refused) = (Vec::new(), Vec::new());
+    let (mut looks, mut refused, mut failed) = (Vec::new(), Vec::new(), None);
+    // All together have so long: a thread that is stuck does not hide the others.
+    let end = Instant::now() + PATIENCE;
     for socket in asked {
-        match answer(socket, pid)? {
-            Ok(look) => looks.push(look),
-            Err(why) => refused.push(why),
+        match answer(socket, pid, end.saturating_duration_since(Instant::now())) {
+            Ok(Ok(look)) => looks.push(look),
+            Ok(Err(why)) => refused.push(why),
+            Err(error) => failed = Some(error),
         }
     }
-    Ok((looks, refused))
+    match failed {
+        Some(error) if looks.is_empty() => Err(error),
+        _ => Ok((looks, refused)),
+    }
 }
 
-fn answer(socket: OwnedFd, pid: u32) -> Result<Result<Look, String>, LookError> {
+fn answer(
+    socket: OwnedFd,
+    pid: u32,
+    patience: Duration,
+) -> Result<Result<Look, String>, LookError> {
     let os = |errno: Errno| LookError::Os(pid, errno.into());
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let patience =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     let mut waits = [PollFd::new(&socket, PollFlags::IN)];
     match poll(&mut waits, Some(&patience)) {
         Ok(0) => return Err(LookError::Silent(pid)),

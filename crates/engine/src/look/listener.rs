@@ -26,6 +26,8 @@ pub(super) const GRANTED: &[u8] = b"ok";
 pub(super) const MESSAGE: usize = 4096;
 /// Lookers that a thread serves at once; each costs it a copy of what it looks at, and 16 MiB.
 const MOST: usize = 4;
+/// Most packets of which one looker sees the ways: one with a filter follows many and shows few.
+pub(crate) const MOST_TRACED: u32 = 1_000_000;
 /// Nanoseconds that a looker may take to say what it wants.
 const PATIENCE: u64 = 2_000_000_000;
 
@@ -50,7 +52,9 @@ impl Request {
         let rest = std::str::from_utf8(bytes).ok()?.strip_prefix(HELLO)?.strip_prefix(' ')?;
         match rest.split_once(' ')? {
             ("capture", link) => Some(Self::Capture(link.to_string())),
-            ("trace", count) => count.parse().ok().map(Self::Trace),
+            ("trace", count) => {
+                count.parse().ok().filter(|count| *count <= MOST_TRACED).map(Self::Trace)
+            }
             _ => None,
         }
     }
@@ -131,7 +135,9 @@ impl Listener {
                     let peer = Peer(self.guests.swap_remove(place).socket);
                     match Request::parse(&message[..length.min(MESSAGE)]) {
                         Some(request) => return Some((peer, request)),
-                        None => peer.refuse("this engine is of another version"),
+                        None => peer.refuse(
+                            "not understood, or too much: is this engine of another version?",
+                        ),
                     }
                 }
                 _ => drop(self.guests.swap_remove(place)),
@@ -179,4 +185,19 @@ impl Peer {
 /// Whether there is room for one more.
 pub(crate) fn is_room(served: usize) -> bool {
     served < MOST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_as_it_is_written_and_has_bounds() {
+        for request in [Request::Capture("a.x -> b.y".into()), Request::Trace(MOST_TRACED)] {
+            assert_eq!(Request::parse(request.to_text().as_bytes()), Some(request));
+        }
+        for text in ["trace 1000001", "trace 4294967296", "trace -1", "trace", "show 1", ""] {
+            assert_eq!(Request::parse(format!("{HELLO} {text}").as_bytes()), None, "{text}");
+        }
+    }
 }

@@ -9,14 +9,15 @@
 //! ```
 //!
 //! The looker maps it read-only. It copies an entry and then looks whether the sequence is still the
-//! same. That is the order of [`shm::Snapshot`], whose model is in `shm/tests/loom.rs`. What was overwritten meanwhile counts as missed.
+//! same (`order.rs`). What was overwritten meanwhile counts as missed.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use shm::{Errno, OpenError, Segment};
 
+use super::order;
 use crate::arena::{MAX_LENGTH, SLOT};
 
 const CONTROL: usize = 4096;
@@ -89,29 +90,24 @@ impl Writer {
         let label = &head.label.as_bytes()[..head.label.len().min(LABEL)];
         let bytes = &packet[..packet.len().min(ROOM - label.len())];
         let pair = |low: usize, high: usize| low as u64 | (high as u64) << 32;
-        let sequence = self.word(at);
-        sequence.store(2 * self.next + 1, Ordering::Relaxed);
-        // SYNC: look. Who finds new bytes below finds the odd number, too.
-        fence(Ordering::Release);
-        for (offset, value) in [
-            (8, head.time),
-            (16, pair(packet.len(), bytes.len())),
-            (24, pair(head.kind as usize, head.number as usize)),
-            (32, pair(label.len(), head.parent as usize)),
-        ] {
-            self.word(at + offset).store(value, Ordering::Relaxed);
-        }
-        let to = self.segment.base().wrapping_add(at + HEAD);
-        // SAFETY: an entry has this much room behind its head; only this process writes there.
-        unsafe { to.copy_from_nonoverlapping(label.as_ptr(), label.len()) };
-        // SAFETY: as above, behind the label.
-        unsafe {
-            to.wrapping_add(label.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        };
-        // SYNC: look. The entry comes before its even number, and that before the count.
-        sequence.store(2 * self.next + 2, Ordering::Release);
+        order::write(self.word(at), self.word(0), self.next, || {
+            for (offset, value) in [
+                (8, head.time),
+                (16, pair(packet.len(), bytes.len())),
+                (24, pair(head.kind as usize, head.number as usize)),
+                (32, pair(label.len(), head.parent as usize)),
+            ] {
+                self.word(at + offset).store(value, Ordering::Relaxed);
+            }
+            let to = self.segment.base().wrapping_add(at + HEAD);
+            // SAFETY: an entry has this much room behind its head; only this process writes there.
+            unsafe { to.copy_from_nonoverlapping(label.as_ptr(), label.len()) };
+            // SAFETY: as above, behind the label.
+            unsafe {
+                to.wrapping_add(label.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+            };
+        });
         self.next += 1;
-        self.word(0).store(self.next, Ordering::Release);
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -150,8 +146,7 @@ impl Reader {
     /// The next entry; None if there is none, or what stands there makes no sense.
     pub fn next(&mut self) -> Option<Copied> {
         loop {
-            // SYNC: look. The entries come before the count.
-            let head = self.word(0).load(Ordering::Acquire);
+            let head = order::written(self.word(0));
             if head.wrapping_sub(self.next) > ENTRIES {
                 // Half of the circle is skipped, or the writer would be here again at once.
                 let next = head.saturating_sub(ENTRIES / 2).max(self.next);
@@ -173,23 +168,19 @@ impl Reader {
     /// None if it was overwritten; an inner None if it cannot be one.
     fn copy(&self, number: u64) -> Option<Option<Copied>> {
         let at = CONTROL + (number % ENTRIES) as usize * SLOT;
-        let sequence = self.word(at);
-        if sequence.load(Ordering::Acquire) != 2 * number + 2 {
-            return None;
-        }
-        let load = |offset| self.word(at + offset).load(Ordering::Relaxed);
-        let [time, lengths, kind, label] = [8, 16, 24, 32].map(load);
+        let (words, bytes) = order::read(self.word(at), number, || {
+            let words =
+                [8, 16, 24, 32].map(|offset| self.word(at + offset).load(Ordering::Relaxed));
+            let (label, here) = (words[3] as u32 as usize, (words[1] >> 32) as usize);
+            let mut bytes = vec![0; (label + here).min(ROOM)];
+            let from = self.segment.base().wrapping_add(at + HEAD);
+            // SAFETY: inside of the entry; the writer may race, and then the copy is thrown away.
+            unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, bytes.len()) };
+            (words, bytes)
+        })?;
+        let [time, lengths, kind, label] = words;
         let (label, parent) = (label as u32 as usize, (label >> 32) as u32);
         let here = (lengths >> 32) as usize;
-        let mut bytes = vec![0; (label + here).min(ROOM)];
-        let from = self.segment.base().wrapping_add(at + HEAD);
-        // SAFETY: inside of the entry; the writer may race, and then the copy is thrown away.
-        unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, bytes.len()) };
-        // SYNC: look. If a byte of a later entry was copied, its odd number is seen below.
-        fence(Ordering::Acquire);
-        if sequence.load(Ordering::Relaxed) != 2 * number + 2 {
-            return None;
-        }
         let known = Kind::ALL.get(kind as u32 as usize).copied();
         let sound = label <= LABEL && label + here <= ROOM && here <= MAX_LENGTH;
         Some(known.filter(|_| sound).map(|kind_of| Copied {

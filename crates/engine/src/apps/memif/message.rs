@@ -184,10 +184,12 @@ pub fn field<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// The text of a peer's field, for people: without what would move a terminal's cursor.
+/// The text of a peer's field, for people: no more than it can hold, and without what would move a
+/// terminal's cursor, turn the order of letters, or look like another line.
 pub fn text(field: &[u8]) -> String {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).chars().filter(|c| !c.is_control()).collect()
+    let shown = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '?' };
+    field[..end].iter().map(shown).collect()
 }
 
 struct Writer {
@@ -308,7 +310,8 @@ mod tests {
     #[test]
     fn text_of_a_peer_moves_no_cursor() {
         assert_eq!(text(&field::<8>("too long to fit")), "too lon");
-        assert_eq!(text(b"a\x1b[2Jb\0c"), "a[2Jb");
-        assert_eq!(text(&[0xff; 2]), "\u{fffd}\u{fffd}");
+        assert_eq!(text(b"a\x1b[2Jb\nd\0c"), "a?[2Jb?d");
+        assert_eq!(text("\u{202e}".as_bytes()), "???");
+        assert_eq!(text(&[0xff; 96]).len(), 96);
     }
 }

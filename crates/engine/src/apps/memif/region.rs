@@ -5,18 +5,23 @@
 //! access behind its end would be a SIGBUS.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use shm::Segment;
 
-use super::session::Broken;
+use crate::apps::peer::Broken;
 
 /// The file system behind memfds of ordinary pages. In huge pages an access faults where none is
 /// left.
 const TMPFS_MAGIC: u32 = 0x0102_1994;
+
+const UNSEALED: &str = "can be cut off under us, or is of huge pages, and either could kill this engine: have it share a sealed \
+     memory file (VPP, DPDK: without zero-copy)";
+/// What places of 32 bits, and lengths of as many from there on, can reach.
+const REACH: u64 = 1 << 33;
 
 pub enum Region {
     /// Ours, as a client.
@@ -39,8 +44,8 @@ impl Region {
         Segment::create(c"memif", whole).map(Region::Own).map_err(Broken::Map)
     }
 
-    /// The first `size` bytes of a peer's file.
-    pub fn map(file: &OwnedFd, size: u64, unsealed: bool) -> Result<Region, Broken> {
+    /// The first `size` bytes of a peer's file, of which no more is mapped than can be reached.
+    pub fn map(file: impl AsFd + Copy, size: u64, unsealed: bool) -> Result<Region, Broken> {
         let length = usize::try_from(size)
             .ok()
             .filter(|length| (1..=isize::MAX as usize).contains(length))
@@ -48,13 +53,14 @@ impl Region {
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
             && fstatfs(file).is_ok_and(|system| system.f_type as u32 == TMPFS_MAGIC);
         if !sealed && !unsealed {
-            return Err(Broken::Unsealed);
+            return Err(Broken::Unsealed(UNSEALED));
         }
         // Behind the look at the seals: from there on the file gets no shorter.
-        let stat = fstat(file.as_fd()).map_err(Broken::Map)?;
+        let stat = fstat(file).map_err(Broken::Map)?;
         if u64::try_from(stat.st_size).is_ok_and(|there| there < size) {
             return Err(Broken::Protocol("a region that is longer than its file"));
         }
+        let length = length.min(REACH as usize);
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping, which replaces none.
         let base = unsafe {
@@ -106,6 +112,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use std::os::fd::OwnedFd;
 
     fn file(size: u64, seals: SealFlags) -> OwnedFd {
         let file = memfd_create(c"peer", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -117,10 +124,12 @@ mod tests {
     #[test]
     fn a_file_that_its_owner_could_cut_off_is_refused() {
         let open = file(0x3000, SealFlags::GROW);
-        assert_eq!(Region::map(&open, 0x3000, false).err(), Some(Broken::Unsealed));
+        assert_eq!(Region::map(&open, 0x3000, false).err(), Some(Broken::Unsealed(UNSEALED)));
         assert!(Region::map(&open, 0x3000, true).is_ok());
         let disk: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
-        assert_eq!(Region::map(&disk, 0x1000, false).err(), Some(Broken::Unsealed));
+        assert_eq!(Region::map(&disk, 0x1000, false).err(), Some(Broken::Unsealed(UNSEALED)));
+        let large = file(REACH + 0x1000, SealFlags::SHRINK);
+        assert_eq!(Region::map(&large, REACH + 0x1000, false).unwrap().length() as u64, REACH);
         let sealed = file(0x3000, SealFlags::SHRINK);
         let region = Region::map(&sealed, 0x2001, false).unwrap();
         assert!(ftruncate(&sealed, 0x1000).is_err());

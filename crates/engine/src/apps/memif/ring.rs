@@ -8,17 +8,14 @@
 //! what the peer does to it in memory changes nothing.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use super::message::COOKIE;
 use super::region::Region;
-use super::session::Broken;
+use crate::apps::peer::Broken;
+use crate::apps::peer::MOST_PIECES;
+use crate::apps::peer::bell::Bell;
 
 const FLAGS: usize = 4;
 const HEAD: usize = 6;
@@ -62,7 +59,7 @@ pub struct Ring {
     ready: u16,
     /// What was done and is not shown to the peer yet.
     unshown: bool,
-    bell: File,
+    bell: Bell,
 }
 
 // SAFETY: a pointer into a mapping of this process, which its session keeps as long as the ring.
@@ -76,14 +73,13 @@ impl Ring {
         log2: u8,
         reads: bool,
         own: Option<Buffers>,
-        bell: OwnedFd,
+        bell: Bell,
     ) -> Result<Ring, Broken> {
         let entries = 1_u16 << log2;
         let at = region
             .at(offset, bytes(entries.into()) as u32)
             .filter(|at| at.as_ptr().addr().is_multiple_of(8))
             .ok_or(Broken::Protocol("a ring that is not in its region"))?;
-        let bell = File::from(bell);
         Ok(Ring { at, entries, reads, own, next: 0, ready: 0, unshown: false, bell })
     }
 
@@ -131,37 +127,42 @@ impl Ring {
         Ok(self.ready)
     }
 
-    /// Takes the pieces of the next packet out, which stay until [`Self::show`]. False if there is
-    /// none.
+    /// Takes the pieces of the next packet out, which stay until [`Self::show`]; none of one that
+    /// is in too many. How many descriptors it had, 0 if there is no packet.
     #[inline]
-    pub fn take(&mut self, regions: &[Region], pieces: &mut Vec<Piece>) -> Result<bool, Broken> {
+    pub fn take(&mut self, regions: &[Region], pieces: &mut Vec<Piece>) -> Result<usize, Broken> {
         pieces.clear();
         if self.ready()? == 0 {
-            return Ok(false);
+            return Ok(0);
         }
-        loop {
+        for count in 1.. {
             // An end shows whole packets only; so a chain is never longer than the ring.
             if self.ready == 0 {
                 return Err(Broken::Protocol("a packet that does not end"));
             }
             let (piece, flags) = self.piece(regions)?;
-            if piece.length > 0 {
+            if piece.length > 0 && count <= MOST_PIECES {
                 pieces.push(piece);
             }
             self.step();
             if flags & NEXT == 0 {
-                return Ok(true);
+                if count > MOST_PIECES {
+                    pieces.clear();
+                }
+                return Ok(count);
             }
         }
+        Ok(0)
     }
 
     /// Puts a packet into free buffers. `Ok(None)`: they are too few now. `Ok(Some(false))`: it has
-    /// no room even in all of them.
+    /// no room even in all of them, or in too many.
     #[inline]
     pub fn put(&mut self, regions: &[Region], packet: &[u8]) -> Result<Option<bool>, Broken> {
         let (next, free) = (self.next, self.ready()?);
-        let mut rest = packet;
-        while self.ready > 0 {
+        let (mut rest, mut count) = (packet, 0);
+        while self.ready > 0 && count < MOST_PIECES {
+            count += 1;
             let (piece, _) = self.piece(regions)?;
             if piece.length == 0 {
                 return Err(Broken::Protocol("a buffer without room"));
@@ -181,7 +182,8 @@ impl Ring {
         // at what was free now would wait for ever. The buffers were filled whole, so that the
         // lengths in their descriptors are still those of their room.
         (self.next, self.ready) = (next, 0);
-        Ok((free == self.entries).then_some(false))
+        let never = free == self.entries || count == MOST_PIECES;
+        Ok(never.then_some(false))
     }
 
     /// Shows the peer all that was done, and wakes it if it sleeps.
@@ -202,18 +204,7 @@ impl Ring {
         // us sees the other.
         fence(Ordering::SeqCst);
         if self.word(FLAGS).load(Ordering::Relaxed) & NO_INTERRUPT == 0 {
-            self.ring();
-        }
-    }
-
-    /// Not if its counter is full: the peer has been told then, and a write would wait for it.
-    #[cold]
-    fn ring(&mut self) {
-        let mut fds = [PollFd::new(&self.bell, PollFlags::OUT)];
-        if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
-            && fds[0].revents() == PollFlags::OUT
-        {
-            let _ = self.bell.write(&1_u64.to_ne_bytes());
+            self.bell.ring();
         }
     }
 

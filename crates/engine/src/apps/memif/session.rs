@@ -4,58 +4,27 @@
 //! what it is given, and maps it. Messages come rarely; all that is read is checked, and nothing
 //! waits.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::message::{AddRing, Hello, Init, LARGEST_RING, LENGTH, Message, VERSION, field, text};
 use super::region::Region;
 use super::ring::{self, Buffers, Ring};
 use super::{MAX_QUEUES, MemifArgs};
+use crate::apps::peer::bell::Bell;
+use crate::apps::peer::{Broken, Foreign, PATIENCE, Peer};
 
-/// Why a peer was left.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    #[error("{0}")]
-    Protocol(&'static str),
-    #[error("cannot use its memory: {0}")]
-    Map(Errno),
-    #[error("its socket fails: {0}")]
-    Socket(Errno),
-    #[error(
-        "its memory can be cut off under us, or is of huge pages, and either could kill this engine: have it share a \
-         sealed memory file (VPP, DPDK: without zero-copy), or trust it with `unsealed = true`"
-    )]
-    Unsealed,
-    #[error("it has not finished its greeting within {} seconds", PATIENCE / 1_000_000_000)]
-    Slow,
-    #[error("it has ended")]
-    Ended,
-    #[error("it says: {0}")]
-    Left(String),
-}
-
-impl Broken {
-    /// The peer has broken a rule, and has not only left.
-    pub fn is_violation(&self) -> bool {
-        !matches!(self, Self::Ended | Self::Left(_) | Self::Socket(_))
-    }
-}
-
-/// Nanoseconds from the connection to joined rings. A peer that says nothing would keep others out.
-const PATIENCE: u64 = 5_000_000_000;
 /// Most regions: a peer without copies has one for each piece of its packet memory.
 const MOST_REGIONS: u16 = 256;
 /// Messages per look, so that a peer that talks without end does not stop the engine.
 const PER_LOOK: usize = 64;
+/// Bytes that all regions of a peer have at most: room for addresses is the engine's, too.
+const MOST_MEMORY: usize = 1 << 40;
 const ETHERNET: u8 = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +37,7 @@ enum Stage {
 }
 
 pub struct Session {
-    socket: OwnedFd,
+    socket: Peer,
     stage: Stage,
     deadline: u64,
     pub regions: Vec<Region>,
@@ -80,7 +49,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(socket: OwnedFd, args: &MemifArgs, now: u64) -> Result<Session, Broken> {
+    pub fn new(socket: Peer, args: &MemifArgs, now: u64) -> Result<Session, Broken> {
         let this = Session {
             socket,
             stage: Stage::Greeting,
@@ -112,9 +81,9 @@ impl Session {
     }
 
     /// Answers what has come.
-    pub fn poll(&mut self, args: &MemifArgs, now: u64) -> Result<(), Broken> {
+    pub fn answer(&mut self, args: &MemifArgs, now: u64) -> Result<(), Broken> {
         for _ in 0..PER_LOOK {
-            match self.read()? {
+            match self.read(usize::from(args.listen))? {
                 Some((message, file)) => self.handle(&message, file, args)?,
                 None if self.stage != Stage::Joined && now > self.deadline => {
                     return Err(Broken::Slow);
@@ -126,29 +95,15 @@ impl Session {
     }
 
     /// Tells the peer why it is left, if it listens.
-    pub fn leave(&self, why: &str) {
+    pub fn say_why(&self, why: &str) {
         let _ = self.say(&Message::Disconnect { code: 0, reason: field(why) }, None);
     }
 
-    /// A message and what came with it. None: there is none now.
-    fn read(&self) -> Result<Option<(Message, Option<OwnedFd>)>, Broken> {
+    /// A message and what came with it: of a server nothing comes. None: there is none now.
+    fn read(&self, most: usize) -> Result<Option<(Message, Option<Foreign>)>, Broken> {
         let mut bytes = [0; LENGTH];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
-        let parts = &mut [IoSliceMut::new(&mut bytes)];
-        let got = match recvmsg(&self.socket, parts, &mut ancillary, flags) {
-            Ok(message) => message.bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(Errno::CONNRESET) => 0,
-            Err(errno) => return Err(Broken::Socket(errno)),
-        };
-        // Those that nobody asked for are closed here.
-        let files = ancillary.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(files) => Some(files),
-            _ => None,
-        });
-        let file = files.flatten().last();
+        let Some((got, files)) = self.socket.receive(&mut bytes, most)? else { return Ok(None) };
+        let file = files.into_iter().next();
         match got {
             0 => Err(Broken::Ended),
             LENGTH => {
@@ -179,7 +134,7 @@ impl Session {
     fn handle(
         &mut self,
         message: &Message,
-        file: Option<OwnedFd>,
+        file: Option<Foreign>,
         args: &MemifArgs,
     ) -> Result<(), Broken> {
         match (message, self.stage, args.listen) {
@@ -193,7 +148,16 @@ impl Session {
                 if usize::from(*index) != self.regions.len() || *index >= MOST_REGIONS {
                     return Err(Broken::Protocol("a region out of turn"));
                 }
-                self.regions.push(Region::map(&file, *size, args.unsealed)?);
+                let memory = file.memory();
+                let memory = memory.ok_or(Broken::Protocol("a region that is no memory"))?;
+                let region = Region::map(memory, *size, args.unsealed)?;
+                let all = self.regions.iter().map(Region::length).sum::<usize>() + region.length();
+                if all > MOST_MEMORY {
+                    self.socket.leaving().drop(region);
+                    return Err(Broken::Protocol("more memory than a tebibyte"));
+                }
+                self.regions.push(region);
+                file.close_copy();
                 self.say(&Message::Ack, None)
             }
             (Message::AddRing(ring), Stage::Building, true) => {
@@ -233,6 +197,7 @@ impl Session {
             let writes = number < to_server;
             let offset = (number * ring_bytes) as u32;
             let copy = bell.try_clone().map_err(|_| Broken::Map(Errno::MFILE))?;
+            let bell = Bell::new(bell).map_err(Broken::Bell)?;
             let mut ring = Ring::place(&region, offset, log2, !writes, Some(own), bell)?;
             ring.lay_out();
             let (list, index) = match writes {
@@ -291,13 +256,13 @@ impl Session {
     fn add(
         &mut self,
         add: &AddRing,
-        bell: Option<OwnedFd>,
+        bell: Option<Foreign>,
         args: &MemifArgs,
     ) -> Result<(), Broken> {
         let bell = bell.ok_or(Broken::Protocol("a ring without a descriptor"))?;
-        if !is_eventfd(&bell) {
-            return Err(Broken::Protocol("a ring whose descriptor is no eventfd"));
-        }
+        let bell = bell.into_bell();
+        let bell = bell.ok_or(Broken::Protocol("a ring whose descriptor is no eventfd"))?;
+        let bell = Bell::new(bell).map_err(Broken::Bell)?;
         let list = if add.to_server { &mut self.receive } else { &mut self.transmit };
         if usize::from(add.index) != list.len() || add.index >= args.queues.min(MAX_QUEUES) {
             return Err(Broken::Protocol("a ring out of turn, or more than were offered"));
@@ -321,12 +286,4 @@ impl Session {
         self.stage = Stage::Joined;
         Ok(())
     }
-}
-
-/// A write to anything else could wait, or do who knows what. It does not wait from here on, nor in
-/// the peer, whose eventfd it is as well: memif's are made so.
-fn is_eventfd(file: &OwnedFd) -> bool {
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
-        && fcntl_getfl(file).is_ok_and(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK).is_ok())
 }

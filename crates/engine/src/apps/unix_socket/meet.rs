@@ -13,12 +13,13 @@ use rustix::net::{
 };
 
 use crate::app::AppError;
+use crate::apps::peer::Leaving;
 
 /// Nanoseconds between tries to connect.
 const RETRY: u64 = 200_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::apps) enum Role {
+pub enum Role {
     ListenPacket,
     ConnectPacket,
     ListenStream,
@@ -128,7 +129,10 @@ impl Meeting {
     }
 
     pub fn stop(&mut self) {
-        self.listener = None;
+        // Those that were not met yet may have sent descriptors whose close sleeps.
+        if let Some(listener) = self.listener.take() {
+            Leaving::default().drop(listener);
+        }
         if let Some(path) = self.own.take() {
             let _ = fs::remove_file(path);
         }

@@ -5,27 +5,16 @@
 //! the regions at each use.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Why a front end was left.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    #[error("{0}")]
-    Protocol(&'static str),
-    #[error("cannot map its memory: {0}")]
-    Map(rustix::io::Errno),
-    #[error("its socket fails: {0}")]
-    Socket(rustix::io::Errno),
-    #[error(
-        "its memory can be cut off under us, which would kill this engine: share it as a sealed memory file \
-         (QEMU: `-object memory-backend-memfd,share=on`), or trust it with `unsealed = true`"
-    )]
-    Unsealed,
-}
+use crate::apps::peer::Broken;
+
+const UNSEALED: &str = "can be cut off under us, which would kill this engine: share it as a sealed memory file (QEMU: \
+     `-object memory-backend-memfd,share=on`)";
 
 /// What `SET_MEM_TABLE` says of a region.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +34,9 @@ struct Region {
     length: usize,
 }
 
+/// Bytes that all regions map at most: room for addresses is the engine's, too.
+const MOST: u64 = 1 << 42;
+
 /// All regions.
 #[derive(Default)]
 pub struct Memory(Vec<Region>);
@@ -53,9 +45,17 @@ pub struct Memory(Vec<Region>);
 unsafe impl Send for Region {}
 
 impl Memory {
-    pub fn map(places: &[(Place, OwnedFd)], unsealed: bool) -> Result<Memory, Broken> {
-        let regions = places.iter().map(|(place, file)| Region::map(*place, file, unsealed));
+    pub fn map(places: &[(Place, BorrowedFd)], unsealed: bool) -> Result<Memory, Broken> {
+        let sizes = places.iter().map(|(place, _)| place.offset.saturating_add(place.size));
+        if sizes.fold(0, u64::saturating_add) > MOST {
+            return Err(Broken::Protocol("more memory than four tebibytes"));
+        }
+        let regions = places.iter().map(|(place, file)| Region::map(*place, *file, unsealed));
         Ok(Memory(regions.collect::<Result<_, _>>()?))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// `length` bytes at an address of the guest.
@@ -71,7 +71,7 @@ impl Memory {
 }
 
 impl Region {
-    fn map(place: Place, file: &OwnedFd, unsealed: bool) -> Result<Region, Broken> {
+    fn map(place: Place, file: BorrowedFd, unsealed: bool) -> Result<Region, Broken> {
         let end = place
             .offset
             .checked_add(place.size)
@@ -87,9 +87,9 @@ impl Region {
             .ok_or(Broken::Protocol("a region behind the end of memory"))?;
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !sealed && !unsealed {
-            return Err(Broken::Unsealed);
+            return Err(Broken::Unsealed(UNSEALED));
         }
-        if fstat(file.as_fd()).map_err(Broken::Map)?.st_size < end as i64 {
+        if fstat(file).map_err(Broken::Map)?.st_size < end as i64 {
             return Err(Broken::Protocol("a region that is longer than its file"));
         }
         // From the start of the file: huge pages can be mapped at their own bounds only.
@@ -124,6 +124,8 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::{AsFd, OwnedFd};
+
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     fn file(size: u64, sealed: bool) -> OwnedFd {
@@ -139,7 +141,7 @@ mod tests {
 
     #[test]
     fn addresses_outside_of_all_regions_are_nowhere() {
-        let memory = Memory::map(&[(PLACE, file(0x3000, true))], false).unwrap();
+        let memory = Memory::map(&[(PLACE, file(0x3000, true).as_fd())], false).unwrap();
         let start = memory.guest(0x1000, 0x2000).unwrap();
         assert_eq!(memory.user(0x7000_0000, 1), Some(start));
         assert_eq!(
@@ -156,22 +158,27 @@ mod tests {
     #[test]
     fn memory_that_can_vanish_is_refused() {
         assert_eq!(
-            Memory::map(&[(PLACE, file(0x3000, false))], false).err(),
-            Some(Broken::Unsealed)
+            Memory::map(&[(PLACE, file(0x3000, false).as_fd())], false).err(),
+            Some(Broken::Unsealed(UNSEALED))
         );
-        assert!(Memory::map(&[(PLACE, file(0x3000, false))], true).is_ok());
-        let short = Memory::map(&[(PLACE, file(0x2fff, true))], false);
+        assert!(Memory::map(&[(PLACE, file(0x3000, false).as_fd())], true).is_ok());
+        let short = Memory::map(&[(PLACE, file(0x2fff, true).as_fd())], false);
         assert!(matches!(
             short.err(),
             Some(Broken::Protocol("a region that is longer than its file"))
         ));
+        let large = file(MOST / 2, true);
+        let half = Place { size: MOST / 2, offset: 0, ..PLACE };
+        let places = |count| vec![(half, large.as_fd()); count];
+        assert!(Memory::map(&places(2), false).is_ok());
+        assert!(matches!(Memory::map(&places(3), false).err(), Some(Broken::Protocol(_))));
         for place in [
             Place { size: 0, ..PLACE },
             Place { size: u64::MAX, ..PLACE },
             Place { guest: u64::MAX - 1, ..PLACE },
             Place { offset: u64::MAX, ..PLACE },
         ] {
-            let region = Memory::map(&[(place, file(0x3000, true))], false);
+            let region = Memory::map(&[(place, file(0x3000, true).as_fd())], false);
             assert!(matches!(region.err(), Some(Broken::Protocol(_))), "{place:?}");
         }
     }

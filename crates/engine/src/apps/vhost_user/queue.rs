@@ -1,12 +1,12 @@
 //! The device's side of a split virtqueue: virtio 1.2 section 2.7.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io::Write;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-use super::memory::{Broken, Memory};
+use super::memory::Memory;
+use crate::apps::peer::bell::Bell;
+use crate::apps::peer::{Broken, MOST_PIECES};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -50,7 +50,7 @@ unsafe impl Send for Rings {}
 pub struct Queue {
     size: u16,
     pub addresses: Option<Addresses>,
-    pub call: Option<File>,
+    pub call: Option<Bell>,
     /// Between the first kick and the end of the queue.
     pub started: bool,
     pub enabled: bool,
@@ -121,8 +121,8 @@ impl Queue {
         self.started && self.enabled && self.rings.is_some()
     }
 
-    /// Takes the next buffer: its pieces, and by which number it is given back. `write` says in
-    /// which direction it must be.
+    /// Takes the next buffer: its pieces, of which one in too many has none, and by which number it
+    /// is given back. `write` says in which direction it must be.
     #[inline]
     pub fn take(
         &mut self,
@@ -184,6 +184,11 @@ impl Queue {
             let at = memory
                 .guest(address, length)
                 .ok_or(Broken::Protocol("a descriptor of what is not its memory"))?;
+            if out.len() == MOST_PIECES {
+                // What it goes on with, a circle may be, is not even looked at.
+                out.clear();
+                return Ok(());
+            }
             out.push(Piece { at, length });
             if flags & NEXT == 0 {
                 return Ok(());
@@ -218,10 +223,9 @@ impl Queue {
         // us sees the other.
         fence(Ordering::SeqCst);
         if word(rings.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0
-            && let Some(call) = &mut self.call
+            && let Some(call) = &self.call
         {
-            // A counter that is full has been told already.
-            let _ = call.write(&1_u64.to_ne_bytes());
+            call.ring();
         }
     }
 }

@@ -5,16 +5,13 @@
 //! nothing waits.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{SendFlags, send};
 
-use super::memory::{Broken, Memory, Place};
+use super::memory::{Memory, Place};
 use super::queue::{Addresses, LARGEST, Queue};
+use crate::apps::peer::bell::Bell;
+use crate::apps::peer::{Broken, Foreign, MOST_FILES, Peer};
 
 /// Requests by their numbers.
 mod request {
@@ -51,16 +48,17 @@ const REPLY: u32 = 4;
 const NEED_REPLY: u32 = 8;
 /// Longest message that is understood: a table of eight regions.
 const LONGEST: usize = 8 + 8 * 32;
-const MOST_FILES: usize = 8;
+/// Messages per look, so that a front end that talks without end does not stop the engine.
+const PER_LOOK: usize = 64;
 /// In the number with a kick: there is no descriptor.
 const NO_FILE: u64 = 1 << 8;
 
 /// What the front end made of the device.
 pub struct Session {
-    socket: OwnedFd,
+    socket: Peer,
     /// The beginning of a message, and what came with it.
     message: Vec<u8>,
-    files: VecDeque<OwnedFd>,
+    files: VecDeque<Foreign>,
     features: u64,
     protocol: u64,
     unsealed: bool,
@@ -70,7 +68,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(socket: OwnedFd, unsealed: bool) -> Self {
+    pub fn new(socket: Peer, unsealed: bool) -> Self {
         Self {
             socket,
             message: Vec::new(),
@@ -95,8 +93,13 @@ impl Session {
     }
 
     /// The guest's driver has started both queues.
-    pub fn is_running(&self) -> bool {
+    pub fn is_started(&self) -> bool {
         self.queues.iter().all(Queue::is_running)
+    }
+
+    #[inline]
+    pub fn takes_packets(&self) -> bool {
+        self.queues[0].is_running()
     }
 
     /// The guest finishes checksums that we leave open.
@@ -104,15 +107,12 @@ impl Session {
         self.features & GUEST_CSUM != 0
     }
 
-    /// Answers what has come. `Ok(false)`: the front end has left.
-    pub fn poll(&mut self) -> Result<bool, Broken> {
-        loop {
-            match self.read() {
-                Ok(Some(true)) => {}
-                Ok(Some(false)) => return Ok(true),
-                Ok(None) => return Ok(false),
-                Err(Errno::CONNRESET) => return Ok(false),
-                Err(errno) => return Err(Broken::Socket(errno)),
+    /// Answers what has come.
+    pub fn answer_all(&mut self) -> Result<(), Broken> {
+        // A message is two reads at least.
+        for _ in 0..2 * PER_LOOK {
+            if !self.read()? {
+                return Ok(());
             }
             if self.message.len() >= HEADER && self.message.len() == HEADER + self.expected()? {
                 let message = std::mem::take(&mut self.message);
@@ -120,6 +120,7 @@ impl Session {
                 self.files.clear();
             }
         }
+        Ok(())
     }
 
     /// Bytes of the message behind its header.
@@ -128,8 +129,8 @@ impl Session {
         if size > LONGEST { Err(Broken::Protocol("a message that is too long")) } else { Ok(size) }
     }
 
-    /// Some of a message: false if there is nothing now, None at the end.
-    fn read(&mut self) -> Result<Option<bool>, Errno> {
+    /// Some of a message: false if there is nothing now.
+    fn read(&mut self) -> Result<bool, Broken> {
         let have = self.message.len();
         let wanted = if have < HEADER {
             HEADER - have
@@ -138,21 +139,22 @@ impl Session {
         };
         let mut bytes = [0; HEADER + LONGEST];
         let part = &mut bytes[..wanted.min(HEADER + LONGEST)];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = match recvmsg(&self.socket, &mut [IoSliceMut::new(part)], &mut ancillary, flags) {
-            Ok(message) => message.bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Some(false)),
-            Err(errno) => return Err(errno),
+        // Memory that was given up may pile up no further.
+        if !self.socket.leaving().is_room() {
+            return Ok(false);
+        }
+        let Some((got, files)) = self.socket.receive(part, MOST_FILES)? else {
+            return Ok(false);
         };
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                self.files.extend(files);
-            }
+        self.files.extend(files);
+        if self.files.len() > MOST_FILES {
+            return Err(Broken::Protocol("more descriptors than belong to a message"));
+        }
+        if got == 0 {
+            return Err(Broken::Ended);
         }
         self.message.extend_from_slice(&bytes[..got]);
-        Ok((got > 0).then_some(true))
+        Ok(true)
     }
 
     fn handle(&mut self, message: &[u8]) -> Result<(), Broken> {
@@ -224,7 +226,8 @@ impl Session {
                 let word = long(body, 0)?;
                 let index = self.index((word & 0xff) as u32)?;
                 let file = self.files.pop_front().filter(|_| word & NO_FILE == 0);
-                self.queues[index].call = file.map(File::from);
+                let bell = file.map(|file| file.into_bell().ok_or(NO_BELL)).transpose()?;
+                self.queues[index].call = bell.map(Bell::new).transpose().map_err(Broken::Bell)?;
             }
             request::SET_VRING_ERR => {}
             request::SET_VRING_ENABLE => {
@@ -255,17 +258,23 @@ impl Session {
         if count > MOST_FILES || self.files.len() < count {
             return Err(Broken::Protocol("a table of memory without the memory"));
         }
+        let files: Vec<Foreign> = self.files.drain(..count).collect();
         let mut places = Vec::new();
-        for (i, file) in self.files.drain(..count).enumerate() {
+        for (i, file) in files.iter().enumerate() {
             let at = |field: usize| long(body, 8 + i * 32 + field * 8);
-            places
-                .push((Place { guest: at(0)?, size: at(1)?, user: at(2)?, offset: at(3)? }, file));
+            let place = Place { guest: at(0)?, size: at(1)?, user: at(2)?, offset: at(3)? };
+            let file = file.memory().ok_or(Broken::Protocol("a region that is no memory"))?;
+            places.push((place, file));
         }
         let memory = Memory::map(&places, self.unsealed)?;
+        files.into_iter().for_each(Foreign::close_copy);
         for queue in &mut self.queues {
             queue.place(&memory)?;
         }
-        self.memory = memory;
+        let old = std::mem::replace(&mut self.memory, memory);
+        if !old.is_empty() {
+            self.socket.leaving().drop(old);
+        }
         Ok(())
     }
 
@@ -294,6 +303,7 @@ impl Session {
     }
 }
 
+const NO_BELL: Broken = Broken::Protocol("a queue whose descriptor is no eventfd");
 const SHORT: Broken = Broken::Protocol("a message that is too short");
 
 /// The word at a place that is there.
@@ -309,15 +319,17 @@ fn long(bytes: &[u8], at: usize) -> Result<u64, Broken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apps::peer::Leaving;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, recv, socketpair};
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+    use std::os::fd::OwnedFd;
 
     fn pair() -> (OwnedFd, Session) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (front, back) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        (front, Session::new(back, false))
+        (front, Session::new(Peer::new(back, &Leaving::default(), false), false))
     }
 
     fn message(number: u32, flags: u32, body: &[u8]) -> Vec<u8> {
@@ -335,7 +347,7 @@ mod tests {
         ];
         for byte in all.concat() {
             send(&front, &[byte], SendFlags::empty()).unwrap();
-            assert_eq!(session.poll(), Ok(true));
+            assert_eq!(session.answer_all(), Ok(()));
         }
         let mut answers = [0; 256];
         let (length, _) = recv(&front, &mut answers, RecvFlags::DONTWAIT).unwrap();
@@ -343,7 +355,7 @@ mod tests {
         assert_eq!(long(&answers, HEADER), Ok(FEATURES));
         assert_eq!((word(&answers, 20), long(&answers, 32)), (request::SET_OWNER, Ok(0)));
         drop(front);
-        assert_eq!(session.poll(), Ok(false));
+        assert_eq!(session.answer_all(), Err(Broken::Ended));
     }
 
     proptest! {
@@ -356,8 +368,8 @@ mod tests {
             for (number, asks, body) in said {
                 let flags = if asks { VERSION | NEED_REPLY } else { VERSION };
                 send(&front, &message(number, flags, &body), SendFlags::empty()).unwrap();
-                match session.poll() {
-                    Ok(there) => prop_assert!(there && !session.is_running(), "it has no memory to run in"),
+                match session.answer_all() {
+                    Ok(()) => prop_assert!(!session.is_started(), "it has no memory to run in"),
                     Err(_) => return Ok(()),
                 }
             }
@@ -388,7 +400,7 @@ mod tests {
         ] {
             let (front, mut session) = pair();
             send(&front, &bytes, SendFlags::empty()).unwrap();
-            let error = session.poll().unwrap_err().to_string();
+            let error = session.answer_all().unwrap_err().to_string();
             assert!(error.contains(what), "{what}: {error}");
         }
     }

@@ -10,13 +10,16 @@ use std::rc::Rc;
 
 use super::Node;
 use crate::config::LinkSpec;
-use crate::counters::MOST;
+use crate::counters;
 use crate::link::Link;
 use crate::look::{Head, Kind, Writer};
 use crate::packet::Packet;
 
 /// Packets that are picked from what comes in at once: one burst is not the traffic.
 const AT_ONCE: u32 = 2;
+
+/// Packets that are followed at once, of which each has a copy here.
+const MOST: usize = 1000;
 
 /// Where a packet is.
 #[derive(Clone, Copy, PartialEq)]
@@ -55,7 +58,7 @@ pub(super) struct Follow {
     waiting: Vec<usize>,
     /// All slots that waited beside them: these are no copies, even where packets are all alike.
     present: HashSet<usize>,
-    counters: [u64; MOST],
+    counters: [u64; counters::MOST],
 }
 
 /// The slot is the 2048 bytes at a multiple of 2048 around the data.
@@ -73,7 +76,7 @@ impl Follow {
             alive: HashMap::new(),
             waiting: Vec::new(),
             present: HashSet::new(),
-            counters: [0; MOST],
+            counters: [0; counters::MOST],
         };
         follow.renew(links);
         follow
@@ -155,7 +158,7 @@ impl Follow {
     }
 
     fn pick(&mut self, link: &Rc<Link>, slot: usize, bytes: Vec<u8>, now: u64) {
-        if self.left == 0 {
+        if self.left == 0 || !self.is_room() {
             return;
         }
         self.left -= 1;
@@ -164,6 +167,15 @@ impl Follow {
         self.say(Kind::Entered, now, (number, 0), &name, &bytes);
         let at = At::Link(Rc::as_ptr(link));
         self.alive.insert(slot, Alive { number, at, bytes, copied_to: Vec::new() });
+    }
+
+    /// Those that have ended are forgotten when there are too many: one that an app still holds is
+    /// not seen again then.
+    fn is_room(&mut self) -> bool {
+        if self.alive.len() >= MOST {
+            self.alive.retain(|_, alive| matches!(alive.at, At::Link(_)));
+        }
+        self.alive.len() < MOST
     }
 
     fn number(&mut self) -> u32 {
@@ -207,8 +219,11 @@ impl Follow {
     ) {
         let on = At::Link(Rc::as_ptr(link));
         let name = self.name(link);
-        let through = self.waiting.contains(&slot)
-            || self.alive.get(&slot).is_some_and(|alive| alive.at == At::App(place));
+        // What an interface took has left the engine, and the slot is the first to be used for what
+        // comes from there; an app that also pulls and held it back has not changed it.
+        let goes_on =
+            |alive: &Alive| alive.at == At::App(place) && (!pulls || alive.bytes == bytes);
+        let through = self.waiting.contains(&slot) || self.alive.get(&slot).is_some_and(goes_on);
         if through && let Some(alive) = self.alive.get_mut(&slot) {
             (alive.at, alive.bytes) = (on, bytes.clone());
             let number = alive.number;
@@ -223,6 +238,7 @@ impl Follow {
                 alive.bytes == bytes && !alive.copied_to.contains(&Rc::as_ptr(link))
             })
         });
+        let original = original.filter(|_| self.is_room());
         if let Some(alive) = original.and_then(|original| self.alive.get_mut(&original)) {
             alive.copied_to.push(Rc::as_ptr(link));
             let parent = alive.number;
@@ -265,5 +281,34 @@ impl Follow {
             }
         }
         label
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets that never end, and then such as an app has taken for good.
+    #[test]
+    fn what_is_followed_at_once_is_bounded() {
+        let spec: LinkSpec = "a.x -> b.y".parse().unwrap();
+        let link = Rc::new(Link::new());
+        let links = BTreeMap::from([(spec, Rc::clone(&link))]);
+        let mut follow = Follow::new(Writer::create().unwrap(), 1_000_000, &links);
+        let mut kept = Vec::new();
+        let mut come = |follow: &mut Follow| {
+            for _ in 0..2 * MOST {
+                link.transmit(Packet::from_slice(&[1; 60]).unwrap());
+                follow.crossed(&link, 0);
+                kept.extend(link.receive());
+            }
+        };
+        come(&mut follow);
+        assert_eq!((follow.alive.len(), follow.next as usize), (MOST, MOST + 1));
+        for alive in follow.alive.values_mut() {
+            alive.at = At::App(3);
+        }
+        come(&mut follow);
+        assert_eq!((follow.alive.len(), follow.next as usize), (MOST, 2 * MOST + 1));
     }
 }

@@ -5,6 +5,7 @@ use super::super::memory::Place;
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -17,8 +18,8 @@ pub fn memory() -> Memory {
     let file = memfd_create(c"guest", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, 0x1_0000).unwrap();
     fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    Memory::map(&[(Place { guest: GUEST, size: 0x1_0000, user: USER, offset: 0 }, file)], false)
-        .unwrap()
+    let place = Place { guest: GUEST, size: 0x1_0000, user: USER, offset: 0 };
+    Memory::map(&[(place, file.as_fd())], false).unwrap()
 }
 
 fn queue(memory: &Memory) -> Queue {
@@ -215,4 +216,48 @@ fn descriptors_that_change_under_the_walk_lead_nowhere_else() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// The emulator's eventfd may be full and without O_NONBLOCK: a `write` would never end.
+#[test]
+fn a_guest_whose_counter_is_full_is_not_waited_for() {
+    let memory = memory();
+    let mut queue = queue(&memory);
+    let file = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    queue.call = Some(Bell::new(file.try_clone().unwrap()).unwrap());
+    descriptor(&memory, 0, GUEST + 0x1000, 64, 0, 0);
+    offer(&memory, &[0]);
+    let head = queue.take(&memory, false, &mut Vec::new()).unwrap().unwrap();
+    queue.give(head, 0);
+    queue.show();
+    let mut count = [0; 8];
+    assert_eq!(rustix::io::read(&file, &mut count), Ok(8));
+    assert_eq!(u64::from_ne_bytes(count), u64::MAX, "it was told");
+}
+
+/// A buffer in more pieces than any packet needs is given back unused, and its end is not looked for.
+#[test]
+fn a_chain_without_end_is_no_packet() {
+    let memory = memory();
+    let addresses = Addresses { descriptors: USER, available: USER + 0x2000, used: USER + 0x3000 };
+    let mut queue = Queue {
+        size: 256,
+        addresses: Some(addresses),
+        started: true,
+        enabled: true,
+        ..Queue::default()
+    };
+    queue.place(&memory).unwrap();
+    for index in 0..256 {
+        descriptor(&memory, index, GUEST + 0x4000, 1, NEXT, (index as u16 + 1) % 256);
+    }
+    put(&memory, 0x2004, [0_u16, 193]);
+    put(&memory, 0x2002, 2_u16);
+    let mut pieces = Vec::new();
+    assert_eq!(queue.take(&memory, false, &mut pieces), Ok(Some(0)));
+    assert!(pieces.is_empty() && pieces.capacity() <= MOST_PIECES);
+    descriptor(&memory, 0, GUEST + 0x4000, 1, 0, 0);
+    assert_eq!(queue.take(&memory, false, &mut pieces), Ok(Some(193)));
+    assert_eq!(pieces.len(), 64);
 }

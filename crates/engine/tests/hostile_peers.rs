@@ -1,0 +1,145 @@
+//! Peers of interfaces that try to hold the engine's thread: if one can, its test does not end.
+
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use engine::app::{App, Context, Io, Kind};
+use engine::apps::memif::{Memif, MemifArgs};
+#[cfg(feature = "vhost-user")]
+use engine::apps::vhost_user::{VhostUser, VhostUserArgs};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, connect, listen, sendmsg, shutdown, socket_with,
+};
+
+/// A connection with bytes that nobody takes: its last close waits for an hour, or for the end of
+/// the other end, which is given as well.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while ours.write(&[0; 1 << 16]).is_ok() {}
+    ours.set_nonblocking(false).unwrap();
+    set_socket_linger(&ours, Some(Duration::from_secs(3600))).unwrap();
+    (ours.into(), theirs)
+}
+
+fn hand(socket: &OwnedFd, bytes: &[u8], file: OwnedFd) {
+    let files = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()).unwrap();
+}
+
+fn socket(kind: SocketType) -> OwnedFd {
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn reach(path: &Path, kind: SocketType) -> OwnedFd {
+    let socket = socket(kind);
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+fn memif(path: &Path, listen: bool) -> Memif {
+    let args = MemifArgs {
+        path: path.to_path_buf(),
+        listen,
+        id: 0,
+        secret: String::new(),
+        queues: 1,
+        ring: 8,
+        buffer: 256,
+        unsealed: false,
+    };
+    Memif::new(args, &context()).unwrap()
+}
+
+fn context() -> Context {
+    Context { name: "hostile".into(), thread: 0 }
+}
+
+/// The app goes on while the close that it has caused is under way: nobody has ended the other end.
+fn is_left<A: App + Kind>(app: &mut A, now: u64) {
+    let place = A::COUNTERS.iter().position(|name| *name == "violations").unwrap();
+    let mut counters = vec![0; A::COUNTERS.len()];
+    for step in 0..4 {
+        app.tick(&Io::new(vec![None], vec![None], now + step));
+    }
+    app.counters(&mut counters);
+    assert_eq!(counters[place], 1, "{:?}", app.notice());
+}
+
+#[test]
+fn a_client_of_memif_hands_a_socket_that_lingers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let mut app = memif(&path, true);
+    let peer = reach(&path, SocketType::SEQPACKET);
+    let (file, _other_end) = lingering();
+    // INIT, with which none comes.
+    hand(&peer, &[&[3, 0][..], &[0; 126]].concat(), file);
+    is_left(&mut app, 0);
+    // And one that is not met before the end.
+    let late = reach(&path, SocketType::SEQPACKET);
+    let (file, _late_end) = lingering();
+    hand(&late, &[0; 128], file);
+    drop(late);
+    app.stop().unwrap();
+}
+
+/// The greeting fails before there is a session.
+#[test]
+fn a_client_of_memif_hands_a_socket_that_lingers_and_hears_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let mut app = memif(&path, true);
+    let (file, _other_end) = lingering();
+    let peer = reach(&path, SocketType::SEQPACKET);
+    hand(&peer, &[&[3, 0][..], &[0; 126]].concat(), file);
+    shutdown(&peer, Shutdown::Read).unwrap();
+    drop(peer);
+    for step in 0..4 {
+        app.tick(&Io::new(vec![None], vec![None], step));
+    }
+    app.stop().unwrap();
+}
+
+#[test]
+fn a_server_of_memif_hands_a_socket_that_lingers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = socket(SocketType::SEQPACKET);
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 1).unwrap();
+    let mut app = memif(&path, false);
+    app.tick(&Io::new(vec![None], vec![None], 1_000_000_000));
+    let peer = accept_with(&listener, SocketFlags::CLOEXEC).unwrap();
+    let (file, _other_end) = lingering();
+    hand(&peer, &[&[2, 0][..], &[0; 126]].concat(), file);
+    is_left(&mut app, 1_000_000_001);
+    app.stop().unwrap();
+}
+
+#[cfg(feature = "vhost-user")]
+#[test]
+fn a_front_end_hands_a_socket_that_lingers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let args = VhostUserArgs { path: path.clone(), connect: false, unsealed: false };
+    let mut app = VhostUser::new(args, &context()).unwrap();
+    let peer = reach(&path, SocketType::STREAM);
+    let (file, _other_end) = lingering();
+    // SET_VRING_CALL.
+    let message = [13_u32, 1, 8, 0, 0].map(u32::to_ne_bytes).concat();
+    hand(&peer, &message, file);
+    is_left(&mut app, 0);
+    app.stop().unwrap();
+}
