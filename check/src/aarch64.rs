@@ -3,8 +3,9 @@
 //!
 //! What it cannot: it answers getsockopt(TCP_INFO) with four bytes, without which no connection
 //! leaves TCP, so tests of connections would wait for ever; it has no process_vm_writev, of which the
-//! devices that copy are made; madvise(MADV_REMOVE) does nothing there; and it refuses a limit on
-//! address space that it would break itself. Threads run one access after the other as x86-64 has
+//! devices that copy are made; madvise(MADV_REMOVE) does nothing there; it has no io_setup, by which
+//! peers of Memif and VhostUser are woken; and it refuses a limit on address space that it would break
+//! itself. Threads run one access after the other as x86-64 has
 //! them: orderings are for the models (loom).
 
 use std::ffi::OsString;
@@ -31,6 +32,8 @@ const NOT_EMULATED: &[&str] = &[
     "conn::together",
     "meet::tests",
     "owner::tests",
+    "memif::ring::",
+    "peer::bell::",
 ];
 
 /// What of `socket` makes no connection.

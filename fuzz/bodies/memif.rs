@@ -15,10 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-#[path = "table.rs"]
-mod table;
-
-use table::{Script, Table};
+use super::table::{Script, Table};
 
 const MEMORY: u64 = 1 << 14;
 /// Entries of the rings of an honest client, and where they and their buffers lie.

@@ -12,10 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-#[path = "table.rs"]
-mod table;
-
-use table::{Script, Table};
+use super::table::{Script, Table};
 
 /// The guest's memory, its address there and in the emulator.
 const MEMORY: u64 = 1 << 16;

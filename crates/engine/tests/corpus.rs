@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 mod capture;
 #[path = "../../../fuzz/bodies/memif.rs"]
 mod memif;
+#[path = "../../../fuzz/bodies/table.rs"]
+mod table;
 #[cfg(feature = "vhost-user")]
 #[path = "../../../fuzz/bodies/vhost_user.rs"]
 mod vhost_user;
