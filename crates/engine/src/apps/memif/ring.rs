@@ -135,12 +135,25 @@ impl Ring {
         if self.ready()? == 0 {
             return Ok(0);
         }
-        for count in 1.. {
+        let (piece, flags) = self.piece(regions)?;
+        if piece.length > 0 {
+            pieces.push(piece);
+        }
+        self.step();
+        if flags & NEXT == 0 { Ok(1) } else { self.take_rest(regions, pieces) }
+    }
+
+    /// The pieces of a packet behind its first one.
+    #[inline(never)]
+    fn take_rest(&mut self, regions: &[Region], pieces: &mut Vec<Piece>) -> Result<usize, Broken> {
+        let mut count = 1;
+        loop {
             // An end shows whole packets only; so a chain is never longer than the ring.
             if self.ready == 0 {
                 return Err(Broken::Protocol("a packet that does not end"));
             }
             let (piece, flags) = self.piece(regions)?;
+            count += 1;
             if piece.length > 0 && count <= MOST_PIECES {
                 pieces.push(piece);
             }
@@ -152,7 +165,6 @@ impl Ring {
                 return Ok(count);
             }
         }
-        Ok(0)
     }
 
     /// Puts a packet into free buffers. `Ok(None)`: they are too few now. `Ok(Some(false))`: it has

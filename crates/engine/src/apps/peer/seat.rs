@@ -42,7 +42,7 @@ pub enum Copied {
 
 impl Copied {
     /// The packet; what is none is counted.
-    #[inline]
+    #[inline(always)]
     pub fn counted(self, counters: &mut Counters) -> Option<Packet> {
         match self {
             Copied::Packet(packet) => return Some(packet),
