@@ -290,6 +290,17 @@ fn start(conn: &Conn, fd: i32) -> Next {
     found_peer(conn, fd, found)
 }
 
+/// Why a socket that was made as TCP's is none: what was loaded behind us (mptcpize, smc_run) has
+/// made another one of it. The kernel's SMC calls its protocol 0 or 1, where it is a family of its own,
+/// and 256.
+fn of_another_protocol(proto: i32) -> Option<Reason> {
+    match proto {
+        libc::IPPROTO_TCP => None,
+        libc::IPPROTO_MPTCP => Some(reason::MPTCP),
+        _ => Some(reason::KERNEL_SMC),
+    }
+}
+
 /// Why the connection is not to be upgraded, or not yet.
 fn eligible(conn: &Conn, fd: i32) -> Option<Next> {
     conn.upgrade.era.store(lanes::era(), Relaxed);
@@ -309,8 +320,8 @@ fn eligible(conn: &Conn, fd: i32) -> Option<Next> {
     }
     let mut proto = 0i32;
     sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, &mut proto);
-    if proto != libc::IPPROTO_TCP {
-        return Some(Next::Tcp(reason::MPTCP));
+    if let Some(why) = of_another_protocol(proto) {
+        return Some(Next::Tcp(why));
     }
     let names = conn.identity.names();
     // Whoever has a peer is connected, and on one machine the handshake itself looks whether still

@@ -324,6 +324,9 @@ reasons! {
     TIMED_OUT = 0x0999_1037, "TIMED_OUT";
         "peer read nothing for as long as TCP_USER_TIMEOUT lets it, and the connection was ended";
         "Look why the program at the other end does not read; without Shortwire TCP ends such a connection, too.";
+    KERNEL_SMC = 0x0999_1038, "KERNEL_SMC";
+        "socket is the kernel's SMC";
+        "Nothing: the kernel moves it off TCP itself, as `smcss` shows. For Shortwire start the program without smc_run.";
 }
 
 #[cfg(test)]

@@ -585,3 +585,12 @@ fn a_client_that_is_not_answered_looks_elsewhere() {
     assert!(client.is_tcp());
     assert_eq!(client.conn.reason(), reason::RENDEZVOUS);
 }
+
+#[test]
+fn sockets_that_are_not_tcps_say_what_they_are() {
+    let of = |proto| of_another_protocol(proto).map(Reason::name);
+    assert_eq!(
+        [6, 262, 0, 1, 256].map(of),
+        [None, Some("MPTCP"), Some("KERNEL_SMC"), Some("KERNEL_SMC"), Some("KERNEL_SMC")]
+    );
+}
