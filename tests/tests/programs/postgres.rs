@@ -60,6 +60,7 @@ pub fn start(c: &Case, ports: Ports) -> Result<Database, Skip> {
         "unix_socket_directories=",
         "listen_addresses=127.0.0.1",
         "shared_buffers=32MB",
+        "log_line_prefix=",
     ];
     let mut command = Side::Run.command(&postgres);
     command
@@ -67,7 +68,9 @@ pub fn start(c: &Case, ports: Ports) -> Result<Database, Skip> {
         .arg(&data)
         .args(["-p", &port.to_string()])
         .args(settings.iter().flat_map(|s| ["-c", s]));
-    let server = c.serve("postgres", port, user.run(&mut command));
+    let mut server = c.serve("postgres", port, user.run(&mut command));
+    // It listens before that, and turns clients away.
+    server.wait_line("LOG:  database system is ready to accept connections", secs(60));
     Ok(Database { user, server, port })
 }
 
