@@ -257,6 +257,7 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             return false;
         }
         let held = conn.clear_stale(fd, seen, true, false) || unarmed;
+        // The peer may send the rest only when it has what it gave back, and rings for none of that.
         let held = held || conn.flush_takeback(fd) != Flushed::All;
         let left = limit.map(|l| l.saturating_sub(now()));
         if left == Some(0) {
@@ -457,10 +458,10 @@ pub fn for_order(port: Port, dontwait: bool) -> Result<(), i32> {
 pub enum Ahead {
     /// Nothing.
     Clear,
-    /// Bytes that are to be sent again, and there is something to receive, or the call must not
-    /// wait: it must not sleep in the kernel.
+    /// Bytes that are to be sent again, for which the socket has no room. There is something to
+    /// receive, or the call must not wait: it must not sleep in the kernel.
     Owed,
-    /// The same, and receives come from the ring by now.
+    /// Such bytes, and receives come from the ring by now.
     Again,
 }
 

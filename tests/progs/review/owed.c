@@ -87,17 +87,20 @@ static int answer(int s, int how, int set)
         }
     }
 }
-static void writer(struct sockaddr_in *a, int size, int how, int out, int in)
+static int listener(struct sockaddr_in *a)
 {
-    int s = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0), n = 0, r;
-    if (size)
-        setsockopt(s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    if (connect(s, (void *)a, sizeof *a))
-        exit(3);
-    struct epoll_event e = {.events = EPOLLIN};
-    e.events |= how == EDGE ? EPOLLET : how == ONESHOT ? EPOLLONESHOT : 0;
-    if (how >= EPOLL && how <= ONESHOT)
-        epoll_ctl(set, EPOLL_CTL_ADD, s, &e);
+    int l = socket(AF_INET, SOCK_STREAM, 0);
+    *a = (struct sockaddr_in){AF_INET, 0, {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof *a;
+    bind(l, (void *)a, len);
+    listen(l, 1);
+    getsockname(l, (void *)a, &len);
+    return l;
+}
+/* Sends as much as is taken, says so, and waits until the reader's end has been given away. */
+static void pours(int s, int out, int in)
+{
+    int n = 0, r;
     for (int i = 0; i < 20; i++) {
         send(s, buf, 8, 0);
         take(s, 8);
@@ -106,6 +109,37 @@ static void writer(struct sockaddr_in *a, int size, int how, int out, int in)
         n += r;
     write(out, &n, sizeof n);
     read(in, &r, 1);
+}
+/* The reader's side of that; how many bytes it was. */
+static int gives_away(int s, int in, int out)
+{
+    int sent;
+    pid_t q;
+    char *args[] = {"true", 0};
+    for (int i = 0; i < 20; i++) {
+        take(s, 8);
+        send(s, buf, 8, 0);
+    }
+    read(in, &sent, sizeof sent);
+    posix_spawnp(&q, "true", 0, 0, args, environ);
+    waitpid(q, 0, 0);
+    write(out, "x", 1);
+    /* The writer is to sleep before it is read from. */
+    usleep(100000);
+    return sent;
+}
+static void writer(struct sockaddr_in *a, int size, int how, int out, int in)
+{
+    int s = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0);
+    if (size)
+        setsockopt(s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    if (connect(s, (void *)a, sizeof *a))
+        exit(3);
+    struct epoll_event e = {.events = EPOLLIN};
+    e.events |= how == EDGE ? EPOLLET : how == ONESHOT ? EPOLLONESHOT : 0;
+    if (how >= EPOLL && how <= ONESHOT)
+        epoll_ctl(set, EPOLL_CTL_ADD, s, &e);
+    pours(s, out, in);
     if (how == CLOSE) {
         close(s);
         exit(10);
@@ -114,29 +148,15 @@ static void writer(struct sockaddr_in *a, int size, int how, int out, int in)
 }
 static void round_of(int size, int how)
 {
-    int l = socket(AF_INET, SOCK_STREAM, 0), there[2], back[2], sent, end;
-    struct sockaddr_in a = {AF_INET, 0, {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof a;
-    bind(l, (void *)&a, len);
-    listen(l, 1);
-    getsockname(l, (void *)&a, &len);
+    struct sockaddr_in a;
+    int l = listener(&a), there[2], back[2], sent, end;
     pipe2(there, O_CLOEXEC);
     pipe2(back, O_CLOEXEC);
-    pid_t p = fork(), q;
+    pid_t p = fork();
     if (p == 0)
         writer(&a, size, how, there[1], back[0]);
     int s = accept(l, 0, 0);
-    for (int i = 0; i < 20; i++) {
-        take(s, 8);
-        send(s, buf, 8, 0);
-    }
-    read(there[0], &sent, sizeof sent);
-    char *args[] = {"true", 0};
-    posix_spawnp(&q, "true", 0, 0, args, environ);
-    waitpid(q, 0, 0);
-    write(back[1], "x", 1);
-    /* The writer is to sleep before it is read from. */
-    usleep(100000);
+    sent = gives_away(s, there[0], back[1]);
     static char got[MOST + 16];
     struct timeval limit = {20, 0};
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -171,27 +191,13 @@ static void round_of(int size, int how)
 /* The first process of a family writes, and ends without a call behind the return; with `hard` by _exit. */
 static int ends(int hard)
 {
-    int l = socket(AF_INET, SOCK_STREAM, 0), there[2], back[2], n = 0, r, size = 65536;
-    struct sockaddr_in a = {AF_INET, 0, {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof a;
-    bind(l, (void *)&a, len);
-    listen(l, 1);
-    getsockname(l, (void *)&a, &len);
+    struct sockaddr_in a;
+    int l = listener(&a), there[2], back[2], n = 0, r, size = 65536;
     pipe2(there, O_CLOEXEC);
     pipe2(back, O_CLOEXEC);
     if (fork() == 0) {
         int s = accept(l, 0, 0), sent, wrong = 0;
-        for (int i = 0; i < 20; i++) {
-            take(s, 8);
-            send(s, buf, 8, 0);
-        }
-        read(there[0], &sent, sizeof sent);
-        char *args[] = {"true", 0};
-        pid_t q;
-        posix_spawnp(&q, "true", 0, 0, args, environ);
-        waitpid(q, 0, 0);
-        write(back[1], "x", 1);
-        usleep(100000);
+        sent = gives_away(s, there[0], back[1]);
         static char got[MOST];
         while ((r = recv(s, got + n, MOST - n, 0)) > 0)
             n += r;
@@ -203,14 +209,7 @@ static int ends(int hard)
     int s = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(s, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     connect(s, (void *)&a, sizeof a);
-    for (int i = 0; i < 20; i++) {
-        send(s, buf, 8, 0);
-        take(s, 8);
-    }
-    while (n < MOST && (r = send(s, buf + n, MOST - n, MSG_DONTWAIT)) > 0)
-        n += r;
-    write(there[1], &n, sizeof n);
-    read(back[0], &r, 1);
+    pours(s, there[1], back[0]);
     if (hard)
         _exit(0);
     return 0;

@@ -68,7 +68,8 @@ pub fn written<W: Word>(count: &W) -> u64 {
 /// What `copy` makes of entry `number`; None if another one has taken its place.
 #[inline]
 pub fn read<W: Word, R>(sequence: &W, number: u64, copy: impl FnOnce() -> R) -> Option<R> {
-    // SYNC: look.
+    // SYNC: look. The even number comes behind the entry that it stands for: else bytes of an older
+    // one would be copied under it.
     if sequence.load(Ordering::Acquire) != 2 * number + 2 {
         return None;
     }

@@ -281,8 +281,8 @@ queries! {
     /// Whether any direction uses a ring, so that kernel readiness does not tell the truth about
     /// it.
     switched: now => now.sends_on_ring() || now.receives_on_ring();
-    /// Whether a wait cannot be left to the kernel: for that reason, or because bytes are left that
-    /// are to be sent again over TCP.
+    /// Whether a wait cannot be left to the kernel: a direction uses a ring, or bytes are left that
+    /// are to be sent again over TCP, and the peer may wait for them.
     needs_us: now => !now.is_untouched() && (now.switched() || now.has(RESEND));
     /// Whether bytes are to be sent again over TCP.
     owes: now => now.has(RESEND);

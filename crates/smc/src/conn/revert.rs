@@ -84,8 +84,8 @@ impl Conn {
         if !ph.has(p::RESEND) && !is_asked() {
             return Flushed::All;
         }
-        // A handler that sends meanwhile could only leave its bytes to us, and what comes behind may
-        // be a wait of the program's.
+        // A signal handler that sends meanwhile could only leave its bytes to the next send, and the
+        // program may be about to wait for the answer to them.
         let _quiet = SignalsHeld::new();
         let Ok(mut held) = self.lock_tx() else { return Flushed::Held };
         if self.resend(fd, &mut held) { Flushed::All } else { Flushed::Full }

@@ -238,7 +238,8 @@ impl Held {
                 self.cool(i);
                 continue;
             }
-            // Its way back to TCP has come to its end in a look.
+            // A connection may come back to TCP for good in a look. The kernel's registration would
+            // stay ours, and each wait a look into it.
             if !c.needs_us() && self.revert(i) {
                 continue;
             }

@@ -25,15 +25,7 @@ pub fn before_exec() {
     }
     ledger::before_exec();
     let mut kept = Vec::new();
-    let mut ending = Vec::new();
-    each(|fd, k| {
-        if let Kind::Conn(i) = k
-            && cloexec(fd)
-        {
-            ending.push((conn(i), fd));
-        }
-    });
-    Conn::end_of_process(&ending);
+    end_streams(cloexec);
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
         if cloexec(fd) {
@@ -90,6 +82,21 @@ pub fn inherit() {
     }
 }
 
+/// Before the kernel closes descriptors that we see no close of: what is to be sent again of their
+/// streams is sent. The connections, with those.
+fn end_streams(which: impl Fn(i32) -> bool) -> Vec<(&'static Conn, i32)> {
+    let mut ending = Vec::new();
+    each(|fd, k| {
+        if let Kind::Conn(i) = k
+            && which(fd)
+        {
+            ending.push((conn(i), fd));
+        }
+    });
+    Conn::end_of_process(&ending);
+    ending
+}
+
 /// The process ends without closing. In a fork child, whose family goes on, what it held must be
 /// given up in the table.
 pub fn before_exit() {
@@ -104,14 +111,7 @@ pub fn before_exit() {
             }
         }
     } else {
-        let mut ending = Vec::new();
-        each(|fd, k| {
-            if let Kind::Conn(i) = k {
-                ending.push((conn(i), fd));
-            }
-        });
-        Conn::end_of_process(&ending);
-        for (conn, fd) in ending {
+        for (conn, fd) in end_streams(|_| true) {
             // The kernel would reset it for a doorbell that is left unread.
             if conn.sends_are_back() && !conn.is_broken() {
                 conn.try_back_to_tcp(fd);
