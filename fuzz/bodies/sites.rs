@@ -1,7 +1,8 @@
 //! What the target for `syscall` sites does with its input: code of some other program.
 
 use sites::{
-    Flow, Found, Kind, LONGEST_STUB, NUMBERS, VOTES, Wanted, Why, decode, find, jump, places, stub,
+    Flow, Found, Kind, LONGEST_STUB, NUMBERS, Plain, Stub, VOTES, Wanted, Why, decode, find, jump,
+    places, stub,
 };
 
 /// Each place gets an answer; a window is made of whole instructions around its site, and what it
@@ -24,18 +25,19 @@ pub fn sites(code: &[u8]) {
             Found::Site(window) => {
                 assert!(window.at == at && window.start <= at && window.end >= at + 2);
                 assert!(window.end - window.start >= 5 && window.end <= code.len());
-                follow(code, &window);
+                follow(code, &window, Plain::InStub);
+                follow(code, &window, Plain::InPlace);
             }
         }
     }
 }
 
-fn follow(code: &[u8], window: &sites::Window) {
+fn follow(code: &[u8], window: &sites::Window, plain: Plain) {
     // Anywhere, as long as one reaches the other.
     let (base, area) = (0x40_0000, 0x1000_0000);
     let address = area + sites::AREA_HEAD as u64;
     let mut out = [0; LONGEST_STUB];
-    let Some(len) = stub(code, base, window, area, address, &mut out) else {
+    let Some(Stub { len, .. }) = stub(code, base, window, area, address, plain, &mut out) else {
         // Only a jump of the program's own, to very far away, is out of reach.
         return assert!(window.kind == Kind::Around);
     };
@@ -46,7 +48,8 @@ fn follow(code: &[u8], window: &sites::Window) {
         at += inst.len;
         last = inst.flow;
     }
-    assert!(at == len && calls == 1, "{:02x?}", &out[..len]);
+    let is_in_place = plain == Plain::InPlace && window.kind != Kind::Around;
+    assert!(at == len && calls == usize::from(!is_in_place), "{:02x?}", &out[..len]);
     assert!(matches!(last, Flow::Jump(_) | Flow::Away));
     let mut patched = code.to_vec();
     jump(base, window, address, &mut patched[window.replaced()]).expect("it is near");

@@ -13,7 +13,7 @@ use core::ops::Range;
 use core::slice;
 
 use libc::{Elf64_Phdr, PROT_EXEC, PROT_READ, PROT_WRITE};
-use sites::{AREA_HEAD, Found, Kind, LONGEST_STUB, LONGEST_WINDOW, OF_CONNECTIONS, Window};
+use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_CONNECTIONS, Plain, Window};
 use smc::config::CONFIG;
 use smc::sys;
 
@@ -124,14 +124,14 @@ impl Plan {
                 Found::Data | Found::Unwanted(_) => {}
                 // The upper halves of vector registers are not kept.
                 Found::Site(_) if sites::is_among_wide(code, at) => return None,
-                Found::Site(window) if window.kind == Kind::Around && !is_gos(code, at) => {
+                Found::Site(window) if !window.has_number() && !is_gos(code, at) => {
                     return None;
                 }
                 Found::Site(window) => windows.push(window),
                 Found::Undecided(_) => return None,
             }
         }
-        let has_any = windows.iter().any(|window| window.kind == Kind::Around);
+        let has_any = !windows.iter().all(Window::has_number);
         has_any.then_some(Plan { code, offset: segment.p_offset as i64, windows })
     }
 
@@ -217,8 +217,9 @@ impl Plan {
             let mut bytes = [0; LONGEST_STUB];
             let at = area + AREA_HEAD + i * LONGEST_STUB;
             let base = self.base() as u64;
-            let n = sites::stub(self.code, base, window, area as u64, at as u64, &mut bytes)?;
-            put(at, &bytes[..n]);
+            let (area, made) = (area as u64, Plain::InPlace);
+            let stub = sites::stub(self.code, base, window, area, at as u64, made, &mut bytes)?;
+            put(at, &bytes[..stub.len]);
             stubs.push(at as u64);
         }
         Some(())

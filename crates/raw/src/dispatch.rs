@@ -14,7 +14,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
-use sites::{AREA_HEAD, Call, Found, LONGEST_STUB, NUMBERS, OF_PROGRAMS, Wanted};
+use sites::{AREA_HEAD, Call, Found, LONGEST_STUB, NUMBERS, OF_PROGRAMS, Plain, Wanted};
 use smc::sys;
 use socket::faulty;
 
@@ -123,7 +123,8 @@ fn put_in(code: &Code, candidates: &[Candidate], all: &mut Vec<Place>) -> Option
             && window.start >= last
         {
             last = window.end;
-            plain = put_jump(code, &window, area.at, slot)?;
+            // The net lets pass what is made above the program alone.
+            plain = put_jump(code, &window, area.at, slot, Plain::InStub)?;
             // The instruction behind a jump in the place of its number may be jumped to by itself.
             is_left = !window.replaced().contains(&at);
         } else {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_PROGRAMS, Window};
+use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_PROGRAMS, Plain, Stub, Window};
 use smc::sys;
 
 use crate::candidates::{self, Candidate};
@@ -67,7 +67,8 @@ impl Code {
         put(area.at, &sites::area_head(entry(), &OF_PROGRAMS));
         self.protect(libc::PROT_READ | libc::PROT_WRITE)?;
         for (i, window) in windows.iter().enumerate() {
-            put_jump(self, window, area.at, area.at + AREA_HEAD + i * LONGEST_STUB)?;
+            let stub = area.at + AREA_HEAD + i * LONGEST_STUB;
+            put_jump(self, window, area.at, stub, Plain::InPlace)?;
         }
         protect((area.at, area.len), CODE)?;
         self.protect(access)
@@ -80,19 +81,25 @@ impl Code {
     }
 }
 
-/// Puts one jump in code that is writable now, and what it leads to at `stub` in the area. Where in that
-/// the call is made as ever.
-pub fn put_jump(code: &Code, window: &Window, area: usize, stub: usize) -> Option<usize> {
+/// Puts one jump in code that is writable now, and what it leads to at `stub` in the area. Where a call
+/// is made that is left to the program.
+pub fn put_jump(
+    code: &Code,
+    window: &Window,
+    area: usize,
+    stub: usize,
+    made: Plain,
+) -> Option<usize> {
     let base = code.at as u64;
     let mut bytes = [0; LONGEST_STUB];
-    let len = sites::stub(code.bytes(), base, window, area as u64, stub as u64, &mut bytes)?;
-    let plain = sites::plain_in(&bytes[..len])?;
+    let (text, area, at) = (code.bytes(), area as u64, stub as u64);
+    let Stub { len, plain } = sites::stub(text, base, window, area, at, made, &mut bytes)?;
     put(stub, &bytes[..len]);
     let mut bytes = [0; LONGEST_WINDOW];
     let bytes = &mut bytes[..window.replaced().len()];
     sites::jump(base, window, stub as u64, bytes)?;
     put(code.at + window.start, bytes);
-    Some(stub + plain)
+    Some(plain as usize)
 }
 
 /// How code is used.

@@ -27,7 +27,7 @@ pub use calls::{OF_CONNECTIONS, OF_PROGRAMS};
 pub use entry::Call;
 pub use inst::{Flow, Inst, decode};
 pub use lengths::{BEFORE, BEHIND};
-pub use stub::{AREA_HEAD, LONGEST_STUB, area_head, jump, plain_in, stub};
+pub use stub::{AREA_HEAD, LONGEST_STUB, Plain, Stub, area_head, jump, stub};
 pub use window::{Kind, LONGEST as LONGEST_WINDOW, Window};
 
 /// The system calls that are wanted have numbers below this one.

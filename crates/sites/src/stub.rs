@@ -2,7 +2,7 @@
 //!
 //! Stubs lie in an *area* within 2 GiB of the code, behind a head that all share: the address of the
 //! entry, and the table of wanted numbers. A stub comes to the entry with rcx holding the address of
-//! a `syscall` of its own, and everything else but r11 and the flags as the program had it. The
+//! a `syscall`, and everything else but r11 and the flags as the program had it. The
 //! entry jumps to what rcx holds to have the call made, or two bytes behind it with its result in rax.
 //! Nobody writes to the program's stack.
 
@@ -53,27 +53,51 @@ impl Writer<'_> {
     }
 }
 
+/// Where a call is made that is left to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plain {
+    /// By the program's own instruction, if that is not moved.
+    InPlace,
+    /// Always by one in the stub.
+    InStub,
+}
+
+/// What [`stub`] has written.
+#[derive(Clone, Copy, Debug)]
+pub struct Stub {
+    /// How long it is.
+    pub len: usize,
+    /// Where a call is made that is left to the program.
+    pub plain: u64,
+}
+
 /// The stub of a window in `code`, which runs at address `base`, for the place `address` in the area
-/// at `area`. How long it is; None if it cannot be reached from there.
+/// at `area`. None if it cannot be reached from there.
 pub fn stub(
     code: &[u8],
     base: u64,
     window: &Window,
     area: u64,
     address: u64,
+    made: Plain,
     out: &mut [u8; LONGEST_STUB],
-) -> Option<usize> {
+) -> Option<Stub> {
     let mut to = Writer { out, len: 0, address };
     let at = |offset: usize| base + offset as u64;
+    let is_in_place = made == Plain::InPlace && window.kind != Kind::Around;
+    // lea plain(%rip), %rcx; jmp *entry(%rip)
+    let enter = |to: &mut Writer<'_>| {
+        let behind = to.here() + 7 + 6;
+        to.relative(&[0x48, 0x8d, 0x0d], if is_in_place { at(window.at) } else { behind })?;
+        to.relative(&[0xff, 0x25], area)
+    };
     match window.kind {
         Kind::Number(number) => {
             to.put(&[0xb8])?; // mov $number, %eax
             to.put(&number.to_le_bytes())?;
-            let plain = to.here() + 7 + 6;
-            to.relative(&[0x48, 0x8d, 0x0d], plain)?; // lea plain(%rip), %rcx
-            to.relative(&[0xff, 0x25], area)?; // jmp *entry(%rip)
+            enter(&mut to)?;
         }
-        Kind::Around => {
+        Kind::Before | Kind::Around => {
             to.put(&code[window.start..window.at])?;
             to.put(&[0x89, 0xc1])?; // mov %eax, %ecx
             to.put(&[0x81, 0xf9])?; // cmp $NUMBERS, %ecx
@@ -82,12 +106,16 @@ pub fn stub(
             to.relative(&[0x4c, 0x8d, 0x1d], area + TABLE as u64)?; // lea table(%rip), %r11
             to.put(&[0x41, 0x80, 0x3c, 0x0b, 0])?; // cmpb $0, (%r11,%rcx)
             to.put(&[0x74, 7 + 6])?; // je plain
-            let plain = to.here() + 7 + 6;
-            to.relative(&[0x48, 0x8d, 0x0d], plain)?; // lea plain(%rip), %rcx
-            to.relative(&[0xff, 0x25], area)?; // jmp *entry(%rip)
+            enter(&mut to)?;
         }
     }
-    to.put(&[0x0f, 0x05])?; // plain:
+    // plain:
+    if is_in_place {
+        to.relative(&[0xe9], at(window.at))?;
+        return Some(Stub { len: to.len, plain: at(window.at) });
+    }
+    let plain = to.here();
+    to.put(&[0x0f, 0x05])?;
     let mut next = window.at + 2;
     while next < window.end {
         let inst = decode(&code[next..])?;
@@ -99,27 +127,18 @@ pub fn stub(
             }
             Flow::Jump(distance) => {
                 to.relative(&[0xe9], target(distance))?;
-                return Some(to.len);
+                return Some(Stub { len: to.len, plain });
             }
             Flow::Away => {
                 to.put(&code[next..behind])?;
-                return Some(to.len);
+                return Some(Stub { len: to.len, plain });
             }
             Flow::Next => to.put(&code[next..behind])?,
         }
         next = behind;
     }
     to.relative(&[0xe9], at(window.end))?;
-    Some(to.len)
-}
-
-/// Where in a stub the call is made as ever: it comes to the entry with the address of that place.
-pub fn plain_in(stub: &[u8]) -> Option<usize> {
-    let leads_there = |part: &[u8]| {
-        part.starts_with(&[0x48, 0x8d, 0x0d, 6, 0, 0, 0, 0xff, 0x25])
-            && part.ends_with(&[0x0f, 0x05])
-    };
-    stub.windows(7 + 6 + 2).position(leads_there).map(|at| at + 7 + 6)
+    Some(Stub { len: to.len, plain })
 }
 
 /// What a window's bytes ([`Window::replaced`], as many as `out`) become: a jump to a stub at

@@ -32,9 +32,14 @@ impl Window {
     /// The bytes that the jump takes the place of: no more than [`LONGEST`].
     pub fn replaced(&self) -> Range<usize> {
         match self.kind {
-            Kind::Number(_) => self.start..self.at,
+            Kind::Number(_) | Kind::Before => self.start..self.at,
             Kind::Around => self.start..self.end,
         }
+    }
+
+    /// Whether the call's number is known.
+    pub fn has_number(&self) -> bool {
+        matches!(self.kind, Kind::Number(_))
     }
 }
 
@@ -46,6 +51,8 @@ pub const LONGEST: usize = 19;
 pub enum Kind {
     /// A move of the number to eax, directly before the `syscall`, which stays where it is.
     Number(u32),
+    /// Other instructions there, which are moved.
+    Before,
     /// The `syscall`, and instructions around it that are moved.
     Around,
 }
@@ -114,7 +121,18 @@ pub fn choose(
     if let Some((number, start)) = number {
         return Some(Window { at, start, end: at + 2, kind: Kind::Number(number) });
     }
-    forward(code, at).or_else(|| backward(code, at, near))
+    // First the one that leaves the call in the program's own function: a signal that arrives in it finds
+    // there what it expects, and a report of a crash names the function.
+    before(code, at, near)
+        .or_else(|| forward(code, at))
+        .or_else(|| backward(code, at, near, at + 2, Kind::Around))
+}
+
+/// What precedes the `syscall`.
+fn before(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<Window> {
+    // Another call's window may hold what lies between the two.
+    let is_one_near = code[at.saturating_sub(LEAD)..at].windows(2).any(|two| two == [0x0f, 0x05]);
+    if is_one_near { None } else { backward(code, at, near, at, Kind::Before) }
 }
 
 /// The `syscall` and what follows it.
@@ -123,7 +141,8 @@ fn forward(code: &[u8], at: usize) -> Option<Window> {
     let mut goes_on = true;
     for _ in 0..NEIGHBOURS {
         if end - at >= JUMP {
-            return free(code, at, at, end);
+            let window = Window { at, start: at, end, kind: Kind::Around };
+            return (!is_entered(code, at..end)).then_some(window);
         }
         if !goes_on {
             // Nobody comes here: what fills the space up to the next function.
@@ -150,8 +169,14 @@ fn forward(code: &[u8], at: usize) -> Option<Window> {
     None
 }
 
-/// What precedes the `syscall`, and it.
-fn backward(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<Window> {
+/// The last instructions before the `syscall` with which the jump has room up to `end`.
+fn backward(
+    code: &[u8],
+    at: usize,
+    near: &mut Lengths<'_>,
+    end: usize,
+    kind: Kind,
+) -> Option<Window> {
     // The instructions before it, by the chain that each chain ends up in.
     let mut starts = [0; 2 * LEAD];
     let mut count = 0;
@@ -172,22 +197,19 @@ fn backward(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<Window> {
         if inst.flow != Flow::Next || inst.is_rip_relative {
             return None;
         }
-        if at + 2 - start >= JUMP {
+        if end - start >= JUMP {
             // An instruction before that calls something comes back to the window's start: so does
-            // a jump, and both find ours there.
-            return free(code, at, start, at + 2);
+            // a jump, and both find ours there. Whoever jumps to a call that stays where it is passes
+            // ours by.
+            let window = Window { at, start, end: at + 2, kind };
+            return (!is_entered(code, start..end.max(at + 1))).then_some(window);
         }
     }
     None
 }
 
-/// How many bytes before a site are looked at: five hold the jump, less the site's own.
+/// How many bytes before a site are looked at.
 const LEAD: usize = 24;
-
-fn free(code: &[u8], at: usize, start: usize, end: usize) -> Option<Window> {
-    let window = Window { at, start, end, kind: Kind::Around };
-    (!is_entered(code, start..end)).then_some(window)
-}
 
 /// Whether anything nearby that may be a jump or a call leads into the window, to another place than
 /// its start.

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use sites::{
-    AREA_HEAD, Flow, Found, Kind, LONGEST_STUB, NUMBERS, VOTES, Wanted, Window, area_head, decode,
-    judge, jump, stub, votes,
+    AREA_HEAD, Flow, Found, Kind, LONGEST_STUB, NUMBERS, Plain, VOTES, Wanted, Window, area_head,
+    decode, judge, jump, stub, votes,
 };
 
 const WINDOWS: usize = 10_000;
@@ -214,7 +214,7 @@ fn patched_and_unpatched_do_the_same() {
     // The entry counts, and has the call made.
     let counter = (memory.base() + COUNTER as u64).to_le_bytes();
     memory.put(ENTRY, &[&[0x49, 0xbb][..], &counter, &[0x49, 0xff, 0x03, 0xff, 0xe1]].concat());
-    let mut kinds = [0; 4];
+    let mut kinds = [0; 5];
     for round in 0..WINDOWS {
         let made = make(&mut random);
         let mut wanted: Wanted = [false; NUMBERS];
@@ -238,16 +238,24 @@ fn patched_and_unpatched_do_the_same() {
             }
             Found::Data => panic!("round {round}: it is one"),
         };
-        kinds[usize::from(window.kind == Kind::Around)] += 1;
+        kinds[match window.kind {
+            Kind::Number(_) => 0,
+            Kind::Around => 1,
+            Kind::Before => 4,
+        }] += 1;
         check_window(&made, &window);
         let mut code = made.code.clone();
         let mut out = [0; LONGEST_STUB];
         let (area, at) = (memory.base() + AREA as u64, AREA + AREA_HEAD);
         let address = memory.base() + at as u64;
-        let len = stub(&code, memory.base(), &window, area, address, &mut out).unwrap();
+        let how = random.of(&[Plain::InPlace, Plain::InStub]);
+        let written = stub(&code, memory.base(), &window, area, address, how, &mut out).unwrap();
+        // A call that stays where it is is the program's own.
+        let is_in_place = how == Plain::InPlace && window.kind != Kind::Around;
+        assert_eq!(written.plain == memory.base() + window.at as u64, is_in_place, "round {round}");
         jump(memory.base(), &window, address, &mut code[window.replaced()]).unwrap();
         memory.put(AREA, &area_head(memory.base() + ENTRY as u64, &wanted));
-        memory.put(at, &out[..len]);
+        memory.put(at, &out[..written.len]);
         memory.put(0, &code);
         let (mut patched, counted) = (before, memory.counted());
         memory.run(&mut patched);
@@ -255,17 +263,18 @@ fn patched_and_unpatched_do_the_same() {
         assert_eq!(memory.counted() - counted, u64::from(is_wanted), "round {round}");
     }
     println!(
-        "{} by number, {} around, {} undecided, {} unwanted",
-        kinds[0], kinds[1], kinds[2], kinds[3]
+        "{} by number, {} around, {} undecided, {} unwanted, {} before",
+        kinds[0], kinds[1], kinds[2], kinds[3], kinds[4]
     );
-    assert!(kinds[0] > WINDOWS / 20 && kinds[1] > WINDOWS / 3 && kinds[2] > 10 && kinds[3] > 100);
+    assert!(kinds[0] > WINDOWS / 20 && kinds[1] > WINDOWS / 10 && kinds[4] > WINDOWS / 10);
+    assert!(kinds[2] > 10 && kinds[3] > 100);
 }
 
 /// No jump that the window does not begin with leads into it, and it is made of whole instructions.
 fn check_window(made: &Made, window: &Window) {
     let patched = match window.kind {
         // Who jumps to the call itself, which stays where it is, has another number.
-        Kind::Number(_) => window.start..window.at + 1,
+        Kind::Number(_) | Kind::Before => window.start..window.at + 1,
         Kind::Around => window.start..window.end,
     };
     assert!((5..=sites::LONGEST_WINDOW).contains(&window.replaced().len()));
@@ -308,7 +317,7 @@ fn a_long_jump_into_a_window_is_seen() {
                 panic!("{to}: {found:?}");
             };
             let safe = match window.kind {
-                Kind::Number(_) => window.start + 1..window.at + 1,
+                Kind::Number(_) | Kind::Before => window.start + 1..window.at + 1,
                 Kind::Around => window.start + 1..window.end,
             };
             assert!(!safe.contains(&(FAR + to)), "{to}: {window:?}");

@@ -89,3 +89,21 @@ fn go_herd_with_a_net() {
         pair(c, raw(&herd).arg("server"), raw(&program).arg("client"), &["100", "200"], 100)
     });
 }
+
+/// A signal that arrives in a call finds the program's own function there, of which Go can tell.
+#[test]
+fn go_crash_names_its_function() {
+    case("raw-go-crash", |c| {
+        let mut kinds = vec![compile("crash.go")?];
+        for kind in GO_KINDS {
+            kinds.push(in_go(c, "crash", kind)?);
+        }
+        for program in kinds {
+            let mut crashed = c.start("crash", &mut raw(&program));
+            assert_eq!(crashed.wait(secs(30)).code(), Some(2));
+            let said = crashed.stderr();
+            assert!(said.contains("Syscall6(") && !said.contains("unknown pc"), "{said}");
+        }
+        Ok(())
+    });
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags};
-use sites::{Found, Kind, OF_CONNECTIONS};
+use sites::{Found, OF_CONNECTIONS};
 
 /// Why a Go program stays on plain TCP.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -33,7 +33,7 @@ pub fn alone(program: &Path) -> Option<Alone> {
         match found {
             Found::Undecided(_) => return Some(Alone::Undecided),
             Found::Site(_) if sites::is_among_wide(code, at) => return Some(Alone::Undecided),
-            Found::Site(window) => has_any |= window.kind == Kind::Around,
+            Found::Site(window) => has_any |= !window.has_number(),
             Found::Data | Found::Unwanted(_) => {}
         }
     }

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// A `sockaddr` of AF_UNSPEC: connected to that, a socket of TCP resets its connection.
+const UNSPECIFIED: [u8; 16] = [0; 16];
+
 impl Conn {
     /// Whether it is upgraded, and not back on TCP in both directions.
     pub fn needs_device(&self) -> bool {
@@ -69,10 +72,14 @@ impl Conn {
             self.set_reason(why);
             self.tell(why);
             crate::sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &[1i32, 0]);
-            // A peer that was told and woken is not to have a FIN, which would pass for an orderly
-            // end.
+            // A peer is not to have a FIN, which would pass for the end of a whole stream: one that was
+            // told and woken needs nothing more, and another one gets the kernel's reset.
             let told = self.ending.said() & GONE != 0 && self.sends_on_ring();
-            crate::sys::shutdown(fd, if told { libc::SHUT_RD } else { libc::SHUT_RDWR });
+            if told {
+                crate::sys::shutdown(fd, libc::SHUT_RD);
+            } else if crate::sys::connect(fd, &UNSPECIFIED) < 0 {
+                crate::sys::shutdown(fd, libc::SHUT_RDWR);
+            }
         }
         first
     }
