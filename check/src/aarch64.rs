@@ -70,10 +70,9 @@ pub fn steps() -> Result<Vec<Step>, String> {
         "--test",
         "configure",
     ];
-    let library = target().join(TARGET).join("debug/libshortwire.so");
     let mut programs = cargo::command();
     programs.args(["test", "-p", "system-tests", "--test", "arm64", "--", "--ignored"]);
-    programs.env("SHORTWIRE_ARM64_LIBRARY", library);
+    programs.env("SHORTWIRE_ARM64", target().join(TARGET).join("debug"));
     Ok(vec![
         Step {
             name: "build for arm64",
