@@ -60,6 +60,11 @@ pub struct Ended {
     pub out: PathBuf,
 }
 
+/// Where `make check-arm64` puts what guests of arm64 are made of.
+pub fn arm64_folder() -> PathBuf {
+    ARM64.folder()
+}
+
 impl Guest {
     /// A guest with nothing but busybox, and the modules that the harness itself uses.
     pub fn new() -> Result<Guest, Skip> {

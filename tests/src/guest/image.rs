@@ -21,7 +21,7 @@ for module in $(cat /modules); do modprobe $module || echo "cannot load $module"
 [ ! -e /system-disk ] || {
     mkdir -p /system; mount -t ext4 /dev/vdb /system
     mkdir -p /system/out /system/applets /system/lib/modules
-    cp /busybox /last /script /system/; cp -r /lib/modules/* /system/lib/modules/
+    for file in /busybox /last /script /all; do [ ! -e $file ] || cp $file /system/; done; cp -r /lib/modules/* /system/lib/modules/
     for at in dev proc sys run; do mount --move /$at /system/$at; done
     exec switch_root /system /busybox sh /last
 }

@@ -1,10 +1,12 @@
 //! In a guest with a kernel of its own, where connections leave TCP.
 
+use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use system_tests::guest::Guest;
-use system_tests::{Case, Skip, case, compile_for, need, secs};
+use system_tests::guest::{self, Guest};
+use system_tests::{Case, Skip, case, compile_conformance_for, compile_for, need, secs, skip};
 
 use crate::{COMPILER, SYSROOT, products};
 
@@ -50,6 +52,81 @@ fn connections_are_in_shared_memory() {
             let rows = turn.lines().filter(|row| row.starts_with("ss: "));
             assert_eq!(rows.filter(|row| row.contains(" SMCD")).count(), 2, "{turn}");
         }
+        Ok(())
+    });
+}
+
+/// Programs of `progs` that those tests run.
+const PROGRAMS: [&str; 8] =
+    ["transfer", "storm", "many", "orphans", "worker", "proc_fork", "proc_exec", "proc_fd"];
+
+/// What is built here for whole-system tests, as they look for it in a tree of sources: programs by
+/// their names without the compiler's, the command where `make build` leaves it, tests where
+/// cargo does.
+fn tree(tests: &[PathBuf], top: &Path) -> Result<(), Skip> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let copy = |from: &Path, to: &Path| {
+        let to = top.join(to);
+        fs::create_dir_all(to.parent().expect("a file in the tree")).expect("a folder of the tree");
+        // With its time: what is newer than its source is not compiled again.
+        let copied = Command::new("cp").arg("-a").args([from, to.as_path()]).status();
+        assert!(copied.is_ok_and(|status| status.success()), "cannot copy {}", from.display());
+    };
+    copy(sources, Path::new("tests"));
+    for name in ["shortwire", "libshortwire.so"] {
+        copy(&products()?.join(name), &Path::new("target/release").join(name));
+    }
+    for test in tests {
+        copy(test, &Path::new("target/debug/deps").join(test.file_name().expect("a program")));
+    }
+    let built = Path::new("target/tmp/progs");
+    for name in PROGRAMS {
+        copy(&compile_for(name, COMPILER)?, &built.join(format!("{name}-c")));
+    }
+    let (program, fixed) = compile_conformance_for(COMPILER)?;
+    let object = program.with_file_name(format!("conformance.o-{COMPILER}"));
+    copy(&object, &built.join("conformance.o"));
+    copy(&program, &built.join("conformance"));
+    if let Some(fixed) = fixed {
+        copy(&fixed, &built.join("conformance-static"));
+    }
+    Ok(())
+}
+
+/// A disk with an ext4 file system of what is in a folder.
+fn disk(folder: &Path, disk: &Path) -> Result<(), Skip> {
+    let mut make = Command::new(need("mke2fs")?);
+    make.args(["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d"]).args([folder, disk]);
+    assert!(make.arg("1500M").status().is_ok_and(|status| status.success()), "{make:?} failed");
+    Ok(())
+}
+
+/// The tests of SHORTWIRE_ARM64_TESTS, programs with tests, each in namespaces of its own; of them
+/// those with SHORTWIRE_ARM64_ONLY in "PROGRAM TEST". What they print is printed.
+#[test]
+#[ignore = "by make check-arm64"]
+fn whole_system_tests() {
+    case("arm64-all", |c| {
+        let Some(tests) = env::var_os("SHORTWIRE_ARM64_TESTS") else {
+            return skip("SHORTWIRE_ARM64_TESTS does not say where tests for arm64 are");
+        };
+        let system = guest::arm64_folder().join("system.ext4");
+        if !system.is_file() {
+            return skip(format!("there is no {}: make check-arm64", system.display()));
+        }
+        let (top, image) = (c.dir().join("tree"), c.dir().join("tree.ext4"));
+        tree(&env::split_paths(&tests).collect::<Vec<_>>(), &top)?;
+        disk(&top, &image)?;
+        fs::remove_dir_all(&top).expect("the tree is on the disk");
+        let mut guest = Guest::arm64()?;
+        guest.system(&system).disk(&image).modules(&["tcp_diag", "tun", "veth", "dummy"]);
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lie in the tree");
+        let only = env::var("SHORTWIRE_ARM64_ONLY").unwrap_or_default();
+        let begin = format!("tree='{}' only='{only}'\n", place.display());
+        guest.file("/all", begin + include_str!("all.sh"));
+        let ended = guest.run(c, "", "exec /bin/bash /all", secs(6 * 3600));
+        println!("{}", ended.output);
+        assert_eq!(ended.status, Some(0), "the script's status; console:\n{}", ended.console);
         Ok(())
     });
 }
