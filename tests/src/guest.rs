@@ -102,7 +102,7 @@ impl Guest {
     pub fn system(&mut self, disk: &Path) -> &mut Guest {
         self.image.file("/system-disk", 0o644, Vec::new());
         self.memory = MEMORY_OF_SYSTEM;
-        self.modules(&["ext4"]).disk(disk)
+        self.modules(&["crc32c_generic", "ext4"]).disk(disk)
     }
 
     /// Another disk, /dev/vdc behind that of the system; what is written there is forgotten.
