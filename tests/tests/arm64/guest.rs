@@ -11,7 +11,14 @@ use system_tests::{Case, Skip, case, compile_conformance_for, compile_for, need,
 use crate::{COMPILER, SYSROOT, products};
 
 /// Of the C library that the compiler for arm64 brings along.
-const LIBRARIES: [&str; 4] = ["ld-linux-aarch64.so.1", "libc.so.6", "libm.so.6", "libgcc_s.so.1"];
+const LIBRARIES: [&str; 6] = [
+    "ld-linux-aarch64.so.1",
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "libgcc_s.so.1",
+];
 
 /// A guest that has nothing but busybox, the command, its library, and a program.
 fn small(case: &Case, program: &str) -> Result<Guest, Skip> {
@@ -28,7 +35,7 @@ fn small(case: &Case, program: &str) -> Result<Guest, Skip> {
     ];
     for (path, name) in files {
         // Debug information is most of it, and an emulated processor unpacks the file system.
-        let short: PathBuf = case.dir().join(name);
+        let short = case.dir().join("stripped");
         let status = Command::new(&strip).arg("-o").arg(&short).arg(&path).status();
         assert!(status.is_ok_and(|status| status.success()), "cannot strip {}", path.display());
         guest.place(&short, &format!("/bin/{name}"));
