@@ -16,7 +16,7 @@
 # make docs      the documents as a site, in target/docs/book, by mdBook
 # make TARGET=aarch64-unknown-linux-gnu   as make build, for arm64 from another machine; with it `make install` too, and `make deb`
 # make check-arm64   builds for arm64 and runs by emulation what can be: the crates' tests, and whole-system tests in a guest, which
-#                    take an hour or more (TEST=kill: only those with that in their name, and nothing else)
+#                    take an hour or more (TEST=kill: only those whose names fit this pattern, and nothing else)
 # make image     a container image, by docker, podman or buildah
 
 CARGO ?= cargo
@@ -129,6 +129,7 @@ check-guest: packages guest-kernel build
 check-arm64: PACKAGES = $(ARM64_PACKAGES)
 check-arm64: packages
 	@tests/arm64-system $(ARM64_GUEST) $(ARM64_SUITE) linux-image-arm64 $(ARM64_PROGRAMS)
+	@tests/arm64-system $(ARM64_GUEST)-16k trixie linux-image-arm64-16k
 	@$(CARGO) run --quiet --package check -- arm64 "$(TEST)"
 
 check-wire: PACKAGES = $(GUEST_PACKAGES)

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::{Case, Proc, Skip, need, skip};
 use image::Image;
 use kernel::Kernel;
-use machine::{ARM64, Machine, X86_64};
+use machine::{ARM64, ARM64_WITH_PAGES_OF_16_KIB, Machine, X86_64};
 
 /// Megabytes of memory of a guest.
 const MEMORY: u32 = 1024;
@@ -78,6 +78,11 @@ impl Guest {
     /// added as files.
     pub fn arm64() -> Result<Guest, Skip> {
         Guest::of(&ARM64)
+    }
+
+    /// The same, with another kernel.
+    pub fn arm64_with_pages_of_16_kib() -> Result<Guest, Skip> {
+        Guest::of(&ARM64_WITH_PAGES_OF_16_KIB)
     }
 
     fn of(machine: &'static Machine) -> Result<Guest, Skip> {

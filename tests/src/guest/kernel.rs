@@ -161,6 +161,10 @@ fn unpack(package: &Path, root: &Path) {
         "cannot unpack {}",
         package.display()
     );
+    // Later releases have modules below /usr.
+    if !unfinished.join("lib").exists() {
+        std::os::unix::fs::symlink("usr/lib", unfinished.join("lib")).expect("a link to modules");
+    }
     let versions = fs::read_dir(unfinished.join("lib/modules")).expect("modules in the package");
     for version in versions.flatten() {
         let mut depmod = Command::new(need("depmod").expect("looked for before"));

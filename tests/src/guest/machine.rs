@@ -54,6 +54,9 @@ pub static ARM64: Machine = Machine {
     append: "",
 };
 
+/// Debian has no kernel with pages of 64 KiB.
+pub static ARM64_WITH_PAGES_OF_16_KIB: Machine = Machine { folder: "guest-arm64-16k", ..ARM64 };
+
 impl Machine {
     pub fn folder(&self) -> PathBuf {
         target().join(self.folder)

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use system_tests::guest::{self, Guest};
-use system_tests::{Case, Skip, case, compile_conformance_for, compile_for, need, secs, skip};
+use system_tests::{
+    Case, Outcome, Skip, case, compile_conformance_for, compile_for, need, secs, skip,
+};
 
 use crate::{COMPILER, SYSROOT, products};
 
@@ -108,32 +110,43 @@ fn disk(folder: &Path, disk: &Path) -> Result<(), Skip> {
     Ok(())
 }
 
-/// The tests of SHORTWIRE_ARM64_TESTS, programs with tests, each in namespaces of its own; of them
-/// those with SHORTWIRE_ARM64_ONLY in "PROGRAM TEST". What they print is printed.
+/// The tests of SHORTWIRE_ARM64_TESTS, programs with tests, each in namespaces of its own: those with one of
+/// `names` in "PROGRAM TEST", to which SHORTWIRE_ARM64_ONLY, an extended regular expression, fits. What they
+/// print is printed.
+fn run(c: &Case, mut guest: Guest, names: &[&str]) -> Outcome {
+    let Some(tests) = env::var_os("SHORTWIRE_ARM64_TESTS") else {
+        return skip("SHORTWIRE_ARM64_TESTS does not say where tests for arm64 are");
+    };
+    let system = guest::arm64_folder().join("system.ext4");
+    if !system.is_file() {
+        return skip(format!("there is no {}: make check-arm64", system.display()));
+    }
+    let (top, image) = (c.dir().join("tree"), c.dir().join("tree.ext4"));
+    tree(&env::split_paths(&tests).collect::<Vec<_>>(), &top)?;
+    disk(&top, &image)?;
+    fs::remove_dir_all(&top).expect("the tree is on the disk");
+    guest.system(&system).disk(&image).modules(&["tcp_diag", "tun", "veth", "dummy"]);
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lie in the tree");
+    let only = env::var("SHORTWIRE_ARM64_ONLY").unwrap_or_default();
+    let begin = format!("tree='{}' only='{only}' names='{}'\n", place.display(), names.join("|"));
+    guest.file("/all", begin + include_str!("all.sh"));
+    let ended = guest.run(c, "", "exec /bin/bash /all", secs(6 * 3600));
+    println!("{}", ended.output);
+    assert_eq!(ended.status, Some(0), "the script's status; console:\n{}", ended.console);
+    Ok(())
+}
+
 #[test]
 #[ignore = "by make check-arm64"]
 fn whole_system_tests() {
-    case("arm64-all", |c| {
-        let Some(tests) = env::var_os("SHORTWIRE_ARM64_TESTS") else {
-            return skip("SHORTWIRE_ARM64_TESTS does not say where tests for arm64 are");
-        };
-        let system = guest::arm64_folder().join("system.ext4");
-        if !system.is_file() {
-            return skip(format!("there is no {}: make check-arm64", system.display()));
-        }
-        let (top, image) = (c.dir().join("tree"), c.dir().join("tree.ext4"));
-        tree(&env::split_paths(&tests).collect::<Vec<_>>(), &top)?;
-        disk(&top, &image)?;
-        fs::remove_dir_all(&top).expect("the tree is on the disk");
-        let mut guest = Guest::arm64()?;
-        guest.system(&system).disk(&image).modules(&["tcp_diag", "tun", "veth", "dummy"]);
-        let place = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lie in the tree");
-        let only = env::var("SHORTWIRE_ARM64_ONLY").unwrap_or_default();
-        let begin = format!("tree='{}' only='{only}'\n", place.display());
-        guest.file("/all", begin + include_str!("all.sh"));
-        let ended = guest.run(c, "", "exec /bin/bash /all", secs(6 * 3600));
-        println!("{}", ended.output);
-        assert_eq!(ended.status, Some(0), "the script's status; console:\n{}", ended.console);
-        Ok(())
+    case("arm64-all", |c| run(c, Guest::arm64()?, &[""]));
+}
+
+/// What maps and lays out memory.
+#[test]
+#[ignore = "by make check-arm64"]
+fn whole_system_tests_with_pages_of_16_kib() {
+    case("arm64-16k", |c| {
+        run(c, Guest::arm64_with_pages_of_16_kib()?, &["transfer ", "conformance upgraded_at_both"])
     });
 }
