@@ -15,7 +15,8 @@
 # make check-packages   the packages in fresh systems of several Debian releases, which debootstrap fetches
 # make docs      the documents as a site, in target/docs/book, by mdBook
 # make TARGET=aarch64-unknown-linux-gnu   as make build, for arm64 from another machine; with it `make install` too, and `make deb`
-# make check-arm64   builds for arm64 and runs by emulation what can be: the crates' tests, and two C programs with the library
+# make check-arm64   builds for arm64 and runs by emulation what can be: the crates' tests, and whole-system tests in a guest, which
+#                    take an hour or more (TEST=kill: only those whose names fit this pattern, and nothing else)
 # make image     a container image, by docker, podman or buildah
 
 CARGO ?= cargo
@@ -55,12 +56,18 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire. Where a name has changed: NAME/OLDER-NAME.
 PACKAGES = openssl python3-yaml nftables iperf3 sockperf redis-server memcached nginx wrk haproxy curl postgresql mariadb-server netcat-openbsd python3 libpython3-testsuite/libpython3.11-testsuite nodejs \
-	default-jdk-headless golang-go fish zsh groff-base socat openssh-server rsync musl-tools libmemcached-tools prometheus nats-server caddy etcd-server strace tshark libpcap0.8 qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config rpm dpdk-dev librte-net-memif25/librte-net-memif23 \
-	$(GUEST_PACKAGES)
+	default-jdk-headless golang-go fish zsh groff-base socat openssh-server rsync musl-tools libmemcached-tools prometheus nats-server caddy etcd-server strace tshark libpcap0.8 pkg-config rpm dpdk-dev librte-net-memif25/librte-net-memif23 \
+	$(GUEST_PACKAGES) $(ARM64_PACKAGES)
 
 # What runs virtual machines, and where the kernel for them is kept.
 GUEST_PACKAGES = qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers rdmacm-utils
 GUEST = $(CARGO_TARGET_DIR)/guest
+
+# What builds for arm64 and emulates it; of which Debian, and with which programs, a guest of arm64 is made, and where.
+ARM64_PACKAGES = qemu-user qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross kmod e2fsprogs
+ARM64_PROGRAMS = redis-server nginx postgresql iperf3 wrk python3 libpython3-stdlib iproute2 sockperf memcached haproxy curl openssl kmod nftables
+ARM64_SUITE = bookworm
+ARM64_GUEST = $(CARGO_TARGET_DIR)/guest-arm64
 
 # What the recipes in tests/suites need beside that.
 SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if $(shell command -v npm),,npm)
@@ -105,6 +112,7 @@ bench-gate: build
 	$(RELEASE)/shortwire bench sockets --only $(MAIN_ROWS) --seconds 1 --compare $(BASE) --gate
 
 check: packages guest-kernel
+	@tests/arm64-system $(ARM64_GUEST) $(ARM64_SUITE) linux-image-arm64
 	@$(CARGO) run --quiet --package check -- all
 
 # Before a commit: format, lints and unit tests of the packages that differ from main.
@@ -118,9 +126,11 @@ check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
 	@$(CARGO) run --quiet --package check -- system "guest "
 
-check-arm64: PACKAGES = qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+check-arm64: PACKAGES = $(ARM64_PACKAGES)
 check-arm64: packages
-	@$(CARGO) run --quiet --package check -- arm64
+	@tests/arm64-system $(ARM64_GUEST) $(ARM64_SUITE) linux-image-arm64 $(ARM64_PROGRAMS)
+	@tests/arm64-system $(ARM64_GUEST)-16k trixie linux-image-arm64-16k
+	@$(CARGO) run --quiet --package check -- arm64 "$(TEST)"
 
 check-wire: PACKAGES = $(GUEST_PACKAGES)
 check-wire: packages guest-kernel build

@@ -1,7 +1,8 @@
 //! `make check-arm64`, and a step of `make check`: everything is built for arm64, and what user
-//! emulation (qemu) can run is run.
+//! emulation (qemu) can run is run; and two programs in a guest are seen to share memory. `make check-arm64`
+//! runs whole-system tests in a guest, too.
 //!
-//! What it cannot: it answers getsockopt(TCP_INFO) with four bytes, without which no connection
+//! What user emulation cannot: it answers getsockopt(TCP_INFO) with four bytes, without which no connection
 //! leaves TCP, so tests of connections would wait for ever; it has no process_vm_writev, of which the
 //! devices that copy are made; madvise(MADV_REMOVE) does nothing there; it has no io_setup, by which
 //! peers of Memif and VhostUser are woken; and it refuses a limit on address space that it would break
@@ -11,10 +12,12 @@
 use std::ffi::OsString;
 use std::process::Command;
 
+use crate::cargo::Binary;
 use crate::{cargo, children, target};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
+const LINKER_OF_CARGO: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
 const QEMU: &str = "qemu-aarch64";
 /// Where Debian's cross packages put the C library.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
@@ -38,6 +41,13 @@ const NOT_EMULATED: &[&str] = &[
 
 /// What of `socket` makes no connection.
 const WITHOUT_CONNECTIONS: &[&str] = &["spin::", "programs::", "fork::"];
+
+/// Whole-system tests that need neither a device nor a program that Debian has not for arm64.
+const IN_A_GUEST: &[&str] =
+    &["transfer", "process", "kill", "hostile", "languages", "programs", "conformance"];
+
+/// Of the programs that are emulated, the test that takes an hour.
+const ALL_IN_A_GUEST: &str = "guest::whole_system_tests";
 
 /// A step: its name, and the command.
 pub struct Step {
@@ -70,10 +80,10 @@ pub fn steps() -> Result<Vec<Step>, String> {
         "--test",
         "configure",
     ];
-    let library = target().join(TARGET).join("debug/libshortwire.so");
     let mut programs = cargo::command();
     programs.args(["test", "-p", "system-tests", "--test", "arm64", "--", "--ignored"]);
-    programs.env("SHORTWIRE_ARM64_LIBRARY", library);
+    programs.args(["--skip", ALL_IN_A_GUEST]);
+    programs.env("SHORTWIRE_ARM64", target().join(TARGET).join("debug"));
     Ok(vec![
         Step {
             name: "build for arm64",
@@ -107,6 +117,33 @@ pub fn steps() -> Result<Vec<Step>, String> {
     ])
 }
 
+/// What `make TARGET=...` builds is what runs in a guest, optimised as it is shipped.
+pub fn release() -> Command {
+    let mut make = Command::new(std::env::var_os("MAKE").unwrap_or_else(|| "make".into()));
+    make.current_dir(crate::root()).arg(format!("TARGET={TARGET}"));
+    make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    make
+}
+
+/// What cargo is told to build those tests for a guest.
+pub fn tests() -> (Vec<&'static str>, [(&'static str, OsString); 1]) {
+    let named = IN_A_GUEST.iter().flat_map(|name| ["--test", *name]);
+    let arguments = ["--target", TARGET, "-p", "system-tests"].into_iter().chain(named).collect();
+    (arguments, [(LINKER_OF_CARGO, LINKER.into())])
+}
+
+/// Runs them there; with a name only those that have it in "PROGRAM TEST".
+pub fn in_a_guest(binaries: &[Binary], name: &str) -> Command {
+    let mut command = cargo::command();
+    command.args(["test", "-p", "system-tests", "--test", "arm64", "--"]);
+    command.args(["--ignored", "--nocapture", ALL_IN_A_GUEST]);
+    let paths = std::env::join_paths(binaries.iter().map(|binary| &binary.path));
+    command.env("SHORTWIRE_ARM64", target().join(TARGET).join("release"));
+    command.env("SHORTWIRE_ARM64_TESTS", paths.unwrap_or_default());
+    command.env("SHORTWIRE_ARM64_ONLY", name);
+    command
+}
+
 /// Cargo, for that target.
 fn cross<'a>(what: &str, arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = cargo::command();
@@ -114,7 +151,7 @@ fn cross<'a>(what: &str, arguments: impl IntoIterator<Item = &'a str>) -> Comman
     command
         .args([what, "--target", TARGET])
         .args(arguments)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
+        .env(LINKER_OF_CARGO, LINKER)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
     command
 }

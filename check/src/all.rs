@@ -121,25 +121,39 @@ fn lints_and_models(pool: &Pool) {
     on_arm64(pool);
 }
 
-/// `make check-arm64`.
-pub fn arm64() -> Result<bool, String> {
-    pooled(on_arm64)
+/// `make check-arm64`; of the whole-system tests in a guest those with `name` in "BINARY TEST", and with a
+/// name nothing else.
+pub fn arm64(name: &str) -> Result<bool, String> {
+    pooled(|pool| {
+        if name.is_empty() && !on_arm64(pool) {
+            return;
+        }
+        if one(pool, "release build for arm64", &mut aarch64::release()) {
+            let (arguments, environment) = aarch64::tests();
+            let binaries = tests(pool, "system tests for arm64", &arguments, &environment);
+            several(pool, "arm64 guest", &mut aarch64::in_a_guest(&binaries, name));
+        }
+    })
 }
 
-fn on_arm64(pool: &Pool) {
-    match aarch64::steps() {
-        Ok(steps) => {
-            for mut step in steps {
-                match step.counts {
-                    true => several(pool, step.name, &mut step.command),
-                    // What follows runs what is built here.
-                    false if !one(pool, step.name, &mut step.command) => return,
-                    false => {}
-                }
-            }
+/// False if there is nothing to go on with.
+fn on_arm64(pool: &Pool) -> bool {
+    let steps = match aarch64::steps() {
+        Ok(steps) => steps,
+        Err(why) => {
+            skipped(pool, AARCH64, &why);
+            return false;
         }
-        Err(why) => skipped(pool, AARCH64, &why),
+    };
+    for mut step in steps {
+        match step.counts {
+            true => several(pool, step.name, &mut step.command),
+            // What follows runs what is built here.
+            false if !one(pool, step.name, &mut step.command) => return false,
+            false => {}
+        }
     }
+    true
 }
 
 /// A step that cannot be done here.

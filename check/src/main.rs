@@ -20,7 +20,7 @@ mod torture;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: check all | check quick | check arm64 | check system [NAME] | check torture NAME TIMES LOAD";
+const USAGE: &str = "usage: check all | check quick | check arm64 [NAME] | check system [NAME] | check torture NAME TIMES LOAD";
 
 fn main() -> ExitCode {
     children::end_with_us();
@@ -29,7 +29,8 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["all"] => all::run(),
         ["quick"] => quick::run(),
-        ["arm64"] => all::arm64(),
+        ["arm64"] => all::arm64(""),
+        ["arm64", name] => all::arm64(name),
         ["system"] => all::system(""),
         ["system", name] => all::system(name),
         ["torture", name, times, load] => match (times.parse(), load.parse()) {

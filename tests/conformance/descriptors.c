@@ -12,13 +12,20 @@ static int by_dup3(int fd) { return dup3(fd, 101, O_CLOEXEC); }
 static int by_F_DUPFD(int fd) { return fcntl(fd, F_DUPFD, 102); }
 static int by_F_DUPFD_CLOEXEC(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 103); }
 static int by_SYS_dup(int fd) { return syscall(SYS_dup, fd); }
+#ifdef SYS_dup2 /* Not on arm64. */
 static int by_SYS_dup2(int fd) { return syscall(SYS_dup2, fd, 104); }
+#endif
 static int by_SYS_dup3(int fd) { return syscall(SYS_dup3, fd, 105, 0); }
 static int by_SYS_fcntl(int fd) { return syscall(SYS_fcntl, fd, F_DUPFD, 106L); }
 
 static const struct { const char *name; int (*call)(int); } ways[] = {
 #define W(name) { #name, by_##name }
-    W(dup), W(dup2), W(dup3), W(F_DUPFD), W(F_DUPFD_CLOEXEC), W(SYS_dup), W(SYS_dup2), W(SYS_dup3), W(SYS_fcntl) };
+    W(dup), W(dup2), W(dup3), W(F_DUPFD), W(F_DUPFD_CLOEXEC), W(SYS_dup), W(SYS_dup3), W(SYS_fcntl),
+#ifdef SYS_dup2
+    W(SYS_dup2),
+#endif
+};
+enum { WAYS = sizeof ways / sizeof *ways };
 
 static const char *name_of(const char *id, int way)
 {
@@ -27,7 +34,7 @@ static const char *name_of(const char *id, int way)
     return text;
 }
 
-CASES(duplicate, 9, name_of, UPGRADES)
+CASES(duplicate, WAYS, name_of, UPGRADES)
 {
     int fd = fresh(), copy = MUST(ways[arg].call(fd));
     say("close on exec %d", fcntl(copy, F_GETFD));

@@ -21,7 +21,9 @@ WAY(by___poll, ONE; POLLED(__poll(&p, 1, q->ms)))
 WAY(by___poll_chk, ONE; POLLED(__poll_chk(&p, 1, q->ms, sizeof p)))
 WAY(by_ppoll, ONE; LIMIT; POLLED(ppoll(&p, 1, limit, q->mask)))
 WAY(by___ppoll_chk, ONE; LIMIT; POLLED(__ppoll_chk(&p, 1, limit, q->mask, sizeof p)))
+#ifdef SYS_poll /* arm64 has none of the calls that have a later form. */
 WAY(by_SYS_poll, ONE; POLLED(syscall(SYS_poll, &p, 1L, q->ms)))
+#endif
 WAY(by_SYS_ppoll, ONE; LIMIT; POLLED(syscall(SYS_ppoll, &p, 1L, limit, q->mask, 8L)))
 
 /* The three sets of select stand for IN, OUT and PRI. */
@@ -54,7 +56,9 @@ struct sixth { const sigset_t *mask; size_t len; };
 WAY(by_select, SETS; VAL; return selected(q, &s, select(q->fd + 1, &s.in, &s.out, &s.ex, limit));)
 WAY(by___select, SETS; VAL; return selected(q, &s, __select(q->fd + 1, &s.in, &s.out, &s.ex, limit));)
 WAY(by_pselect, SETS; LIMIT; return selected(q, &s, pselect(q->fd + 1, &s.in, &s.out, &s.ex, limit, q->mask));)
+#ifdef SYS_select
 WAY(by_SYS_select, SETS; VAL; return selected(q, &s, syscall(SYS_select, q->fd + 1, &s.in, &s.out, &s.ex, limit));)
+#endif
 WAY(by_SYS_pselect6, SETS; LIMIT; struct sixth x = { q->mask, 8 };
     return selected(q, &s, syscall(SYS_pselect6, q->fd + 1, &s.in, &s.out, &s.ex, limit, &x));)
 
@@ -78,15 +82,20 @@ static int ask_set(struct question *q, struct epoll_event *e)
 WAY(by_epoll_wait, EVENT; TOLD(epoll_wait(set, &e, 1, q->ms)))
 WAY(by_epoll_pwait, EVENT; TOLD(epoll_pwait(set, &e, 1, q->ms, q->mask)))
 WAY(by_epoll_pwait2, EVENT; LIMIT; TOLD(epoll_pwait2(set, &e, 1, limit, q->mask)))
+#ifdef SYS_epoll_wait
 WAY(by_SYS_epoll_wait, EVENT; TOLD(syscall(SYS_epoll_wait, set, &e, 1, q->ms)))
+#endif
 WAY(by_SYS_epoll_pwait, EVENT; TOLD(syscall(SYS_epoll_pwait, set, &e, 1, q->ms, q->mask, 8L)))
 WAY(by_SYS_epoll_pwait2, EVENT; LIMIT; TOLD(syscall(SYS_epoll_pwait2, set, &e, 1, limit, q->mask, 8L)))
 
 static const struct { const char *name; ask_fn *call; } ways[] = {
 #define W(name) { #name, by_##name }
     W(ppoll), W(__ppoll_chk), W(SYS_ppoll), W(pselect), W(SYS_pselect6), W(epoll_pwait), W(epoll_pwait2),
-    W(SYS_epoll_pwait), W(SYS_epoll_pwait2), W(poll), W(__poll), W(__poll_chk), W(SYS_poll), W(select), W(__select),
-    W(SYS_select), W(epoll_wait), W(SYS_epoll_wait) };
+    W(SYS_epoll_pwait), W(SYS_epoll_pwait2), W(poll), W(__poll), W(__poll_chk), W(select), W(__select), W(epoll_wait),
+#ifdef SYS_poll
+    W(SYS_poll), W(SYS_select), W(SYS_epoll_wait),
+#endif
+};
 enum { WITH_MASK = 9, ALL = sizeof ways / sizeof *ways };
 
 static const char *name_of(const char *id, int way)
@@ -153,7 +162,9 @@ CASE(ready_limits)
     R(select(fd + 1, &none, NULL, NULL, &(struct timeval){ 0, -5 }));
     FD_SET(fd, &none);
     R(select(fd + 1, &none, NULL, NULL, &(struct timeval){ 0, -5 }));
+#ifdef SYS_select
     R(syscall(SYS_select, fd + 1, &none, NULL, NULL, &(struct timeval){ -1, 0 }));
+#endif
     R(ppoll(&p, 1, &(struct timespec){ -1, 0 }, NULL));
     R(ppoll(&p, 1, &(struct timespec){ 0, 1000000000 }, NULL));
     static const struct timespec constant = { 0, 20000000 };

@@ -4,7 +4,11 @@
 #include <sys/syscall.h>
 
 ssize_t __write(int, const void *, size_t);
+#ifdef __aarch64__
+#define __send send /* There the name is for programs that were linked long ago. */
+#else
 ssize_t __send(int, const void *, size_t, int);
+#endif
 
 typedef ssize_t send_fn(int fd, void *buf, size_t len, int flags);
 

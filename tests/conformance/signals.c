@@ -140,9 +140,7 @@ static void async(int way)
     R(fcntl(fd, F_SETOWN, getpid()));
     say("owner is right %d", fcntl(fd, F_GETOWN) == getpid());
     if (way == UNSEEN) {
-        long r;
-        __asm__ volatile("syscall" : "=a"(r) : "a"(SYS_fcntl), "D"(fd), "S"(F_SETFL), "d"(O_ASYNC) : "rcx", "r11", "memory");
-        say("set %ld", r);
+        say("set %ld", unseen(SYS_fcntl, fd, F_SETFL, O_ASYNC, 0));
     } else if (by_ioctl) {
         R(ioctl(fd, FIOASYNC, &one));
     } else {

@@ -34,13 +34,7 @@ static void set_up(void)
 /* Inline, as liburing does it: nobody sees these calls. */
 static long enter(unsigned submit, unsigned want)
 {
-    long r;
-    register long r10 __asm__("r10") = want ? IORING_ENTER_GETEVENTS : 0, r8 __asm__("r8") = 0, r9 __asm__("r9") = 0;
-    __asm__ volatile("syscall"
-                     : "=a"(r)
-                     : "a"(SYS_io_uring_enter), "D"(ring.fd), "S"(submit), "d"(want), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return r;
+    return unseen(SYS_io_uring_enter, ring.fd, submit, want, want ? IORING_ENTER_GETEVENTS : 0);
 }
 
 static void submit(int op, int fd, void *buf, unsigned len)

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread::sleep;
-use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process, set_child_subreaper};
 
@@ -98,10 +97,10 @@ impl Case {
     }
 
     fn clean_up(&self) -> Vec<String> {
-        let end = Instant::now() + secs(3);
+        let end = Deadline::within(secs(3));
         reap();
         let mut left = leak::left_behind(&self.files, &self.dir);
-        while !left.is_empty() && Instant::now() < end {
+        while !left.is_empty() && !end.is_over() {
             sleep(millis(20));
             reap();
             left = leak::left_behind(&self.files, &self.dir);

@@ -8,6 +8,7 @@
 
 mod image;
 mod kernel;
+mod machine;
 pub mod pair;
 
 use std::fs;
@@ -18,21 +19,23 @@ use std::time::Duration;
 use crate::{Case, Proc, Skip, need, skip};
 use image::Image;
 use kernel::Kernel;
+use machine::{ARM64, ARM64_WITH_PAGES_OF_16_KIB, Machine, X86_64};
 
 /// Megabytes of memory of a guest.
 const MEMORY: u32 = 1024;
+/// Of one with a system of its own.
+const MEMORY_OF_SYSTEM: u32 = 2048;
 /// Bytes of the disk on which `/out` comes back.
 const OUT: u64 = 64 << 20;
 
-/// One thread for all processors: with one for each a guest was seen to stand still, a processor
-/// spinning and the other halted, and the tests took five times as long.
-const TWO: [&str; 2] = ["2", "tcg,thread=single"];
-
 /// A guest to be.
 pub struct Guest {
+    machine: &'static Machine,
     kernel: Kernel,
     image: Image,
     qemu: Command,
+    memory: u32,
+    disks: Vec<PathBuf>,
     /// Processors, and the emulator's threads for them.
     processors: [&'static str; 2],
 }
@@ -57,33 +60,60 @@ pub struct Ended {
     pub out: PathBuf,
 }
 
+/// Where `make check-arm64` puts what guests of arm64 are made of.
+pub fn arm64_folder() -> PathBuf {
+    ARM64.folder()
+}
+
 impl Guest {
     /// A guest with nothing but busybox, and the modules that the harness itself uses.
     pub fn new() -> Result<Guest, Skip> {
         if !cfg!(target_arch = "x86_64") {
             return skip("guests are written for x86-64");
         }
-        let mut qemu = Command::new(need("qemu-system-x86_64")?);
-        // The emulated IOMMU remaps interrupts only with the machine's interrupt controllers in one
-        // place.
-        qemu.args(["-machine", "q35,kernel-irqchip=split", "-cpu", "max"]);
-        qemu.args([
-            "-m",
-            &MEMORY.to_string(),
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-no-reboot",
-        ]);
+        Guest::of(&X86_64)
+    }
+
+    /// The same for arm64, on any machine. Programs are those that are built for it: their libraries are to be
+    /// added as files.
+    pub fn arm64() -> Result<Guest, Skip> {
+        Guest::of(&ARM64)
+    }
+
+    /// The same, with another kernel.
+    pub fn arm64_with_pages_of_16_kib() -> Result<Guest, Skip> {
+        Guest::of(&ARM64_WITH_PAGES_OF_16_KIB)
+    }
+
+    fn of(machine: &'static Machine) -> Result<Guest, Skip> {
+        let mut qemu = Command::new(need(machine.emulator)?);
+        qemu.args(machine.options);
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let mut guest = Guest {
-            kernel: Kernel::find()?,
-            image: Image::new(&need("busybox")?),
+            machine,
+            kernel: Kernel::find(machine)?,
+            image: Image::new(&machine.busybox()?, machine.script),
             qemu,
-            processors: TWO,
+            memory: MEMORY,
+            disks: Vec::new(),
+            processors: machine.processors,
         };
         guest.modules(&["virtio_pci", "virtio_blk"]);
         Ok(guest)
+    }
+
+    /// A disk with an ext4 file system becomes its root in front of the script; what is written there is
+    /// forgotten.
+    pub fn system(&mut self, disk: &Path) -> &mut Guest {
+        self.image.file("/system-disk", 0o644, Vec::new());
+        self.memory = MEMORY_OF_SYSTEM;
+        self.modules(&["crc32c_generic", "ext4"]).disk(disk)
+    }
+
+    /// Another disk, /dev/vdc behind that of the system; what is written there is forgotten.
+    pub fn disk(&mut self, disk: &Path) -> &mut Guest {
+        self.disks.push(disk.to_path_buf());
+        self
     }
 
     /// It shares memory, or a network, with another guest. With one thread the emulator leaves out
@@ -124,6 +154,13 @@ impl Guest {
         self
     }
 
+    /// A file of this machine, at another place in the guest, and without its libraries.
+    pub fn place(&mut self, path: &Path, inside: &str) -> &mut Guest {
+        let content = fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        self.image.file(inside, 0o755, content);
+        self
+    }
+
     /// A file of the guest.
     pub fn file(&mut self, path: &str, content: impl Into<Vec<u8>>) -> &mut Guest {
         self.image.file(path, 0o644, content.into());
@@ -144,10 +181,10 @@ impl Guest {
         self.image.write(&dir.join("initrd"), &self.kernel);
         let disk = fs::File::create(dir.join("disk")).and_then(|file| file.set_len(OUT));
         disk.expect("a disk for the guest");
-        // On a busy machine the emulated timers look broken to a kernel that checks them.
-        // The others save a third of the emulated boot.
+        // All but the machine's own save a third of the emulated boot.
         let spared = "quiet nokaslr mitigations=off cryptomgr.notests";
-        let line = format!("console=ttyS0 panic=-1 no_timer_check {spared} {append}");
+        let Machine { console, append: of_machine, .. } = self.machine;
+        let line = format!("console={console} panic=-1 {of_machine} {spared} {append}");
         self.qemu
             .arg("-kernel")
             .arg(self.kernel.image())
@@ -156,12 +193,18 @@ impl Guest {
             .args(["-append", &line]);
         let [processors, accelerator] = self.processors;
         self.qemu.args(["-smp", processors, "-accel", accelerator]);
+        self.qemu.args(["-m", &self.memory.to_string()]);
         self.qemu
             .arg("-drive")
             .arg(format!("if=none,id=out,format=raw,file={}", dir.join("disk").display()));
         self.qemu.args(["-device", "virtio-blk-pci,drive=out"]);
+        for (number, disk) in self.disks.iter().enumerate() {
+            let options = format!("if=none,id=disk{number},format=raw,snapshot=on");
+            self.qemu.arg("-drive").arg(format!("{options},file={}", disk.display()));
+            self.qemu.args(["-device", &format!("virtio-blk-pci,drive=disk{number}")]);
+        }
         self.qemu.arg("-serial").arg(format!("file:{}", dir.join("console").display()));
-        self.qemu.args(["-chardev", "stdio,id=script,signal=off", "-serial", "chardev:script"]);
+        self.qemu.args(["-chardev", "stdio,id=script,signal=off"]).args(self.machine.script_device);
         Running { emulator: case.start(name, &mut self.qemu), dir }
     }
 

@@ -7,7 +7,8 @@
 //!
 //! Also from the environment: `SHORTWIRE_BIN`, the command under test (else the release build);
 //! `SHORTWIRE_KEEP`, leave the directories of the tests; `SHORTWIRE_TEST_MIB`, what each transfer
-//! moves; `SHORTWIRE_TEST_SEED`, other random plans; `SHORTWIRE_SOAK`, seconds.
+//! moves; `SHORTWIRE_TEST_SEED`, other random plans; `SHORTWIRE_TEST_PATIENCE`, how many times longer
+//! than usual anything may take; `SHORTWIRE_SOAK`, seconds.
 
 mod case;
 pub mod container;
@@ -33,8 +34,8 @@ pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, count as count_skip, skip};
 pub use ss::{Connection, Watch, connections};
 pub use tool::{
-    compile, compile_conformance, compile_for, need, need_library, plain, prog, python, shared,
-    shortwire,
+    compile, compile_conformance, compile_conformance_for, compile_for, need, need_library, plain,
+    prog, python, shared, shortwire,
 };
 pub use transcript::{Variant, same_transcript};
 

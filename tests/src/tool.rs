@@ -105,11 +105,16 @@ pub fn compile(name: &str) -> Result<PathBuf, Skip> {
     compile_for(name, "cc")
 }
 
+/// Of what another compiler has built.
+fn suffix(compiler: &str) -> String {
+    if compiler == "cc" { String::new() } else { format!("-{compiler}") }
+}
+
 /// As `compile`, by another C compiler, for another architecture perhaps.
 pub fn compile_for(name: &str, compiler: &str) -> Result<PathBuf, Skip> {
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
-    let by = if compiler == "cc" { String::new() } else { format!("-{compiler}") };
+    let by = suffix(compiler);
     let program = build_directory().join(format!("{}-{kind}{by}", stem.replace('/', "-")));
     let _one = making(&program);
     let all = |dir: &Path| {
@@ -176,8 +181,14 @@ pub fn shared(name: &str, make: impl FnOnce() -> String) -> String {
 /// Builds `tests/conformance`: the program, and the same as a static one where there is a static
 /// libc.
 pub fn compile_conformance() -> Result<(PathBuf, Option<PathBuf>), Skip> {
+    compile_conformance_for("cc")
+}
+
+/// As `compile_conformance`, by another C compiler.
+pub fn compile_conformance_for(compiler: &str) -> Result<(PathBuf, Option<PathBuf>), Skip> {
+    let by = suffix(compiler);
     let [program, fixed, object] = ["conformance", "conformance-static", "conformance.o"]
-        .map(|name| build_directory().join(name));
+        .map(|name| build_directory().join(format!("{name}{by}")));
     let _one = making(&program);
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
     let mut sources: Vec<_> =
@@ -185,13 +196,15 @@ pub fn compile_conformance() -> Result<(PathBuf, Option<PathBuf>), Skip> {
     let newest = sources.iter().chain(&[prog("common.h")]).filter_map(|path| age(path)).max();
     sources.retain(|path| path.extension().is_some_and(|e| e == "c"));
     sources.sort();
-    let cc = need("cc")?;
+    if age(&program) <= newest {
+        need(compiler)?;
+    }
     let build = |result: &Path, how: &[&str], from: &[PathBuf]| -> Result<(), String> {
         if age(result) > newest {
             return Ok(());
         }
         let unfinished = result.with_extension("new");
-        let said = Command::new(&cc).args(how).arg("-o").arg(&unfinished).args(from).output();
+        let said = Command::new(compiler).args(how).arg("-o").arg(&unfinished).args(from).output();
         let said = said.map_err(|e| e.to_string())?;
         if !said.status.success() {
             return Err(String::from_utf8_lossy(&said.stderr).into_owned());

@@ -146,7 +146,7 @@ impl Netdev {
         self.ioctl(libc::SIOCGIFHWADDR, &mut request, "read the address")?;
         // SAFETY: SIOCGIFHWADDR has filled in this member.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr };
-        Ok(std::array::from_fn(|i| address.sa_data[i] as u8))
+        Ok(std::array::from_fn(|i| byte(address.sa_data[i])))
     }
 
     /// Receive frames for all addresses until the result is dropped. The kernel counts who wants
@@ -234,9 +234,14 @@ pub(crate) fn named_request(name: &str) -> libc::ifreq {
     request
 }
 
+/// A `char` of C, which has a sign on x86-64 and none on arm64.
+fn byte(char: libc::c_char) -> u8 {
+    u8::from_ne_bytes(char.to_ne_bytes())
+}
+
 /// The name in an `ifreq` that the kernel has filled in.
 pub(crate) fn request_name(request: &libc::ifreq) -> String {
-    let bytes: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).collect();
+    let bytes: Vec<u8> = request.ifr_name.iter().map(|&c| byte(c)).collect();
     CStr::from_bytes_until_nul(&bytes)
         .map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
 }

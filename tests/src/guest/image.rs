@@ -15,9 +15,22 @@ const INIT: &str = r#"#!/busybox sh
 export PATH=/bin:/applets HOME=/tmp
 mount -t proc none /proc; mount -t sysfs none /sys; mount -t devtmpfs none /dev; mount -t tmpfs none /run
 mkdir -p /dev/shm; mount -t tmpfs none /dev/shm
-stty -F /dev/ttyS1 raw
-exec </dev/null >/dev/ttyS1 2>&1
+stty -F /dev/SCRIPT raw
+exec </dev/null >/dev/SCRIPT 2>&1
 for module in $(cat /modules); do modprobe $module || echo "cannot load $module"; done
+[ ! -e /system-disk ] || {
+    mkdir -p /system; mount -t ext4 /dev/vdb /system
+    mkdir -p /system/out /system/applets /system/lib/modules
+    for file in /busybox /last /script /all; do [ ! -e $file ] || cp $file /system/; done; cp -r /lib/modules/* /system/lib/modules/
+    for at in dev proc sys run; do mount --move /$at /system/$at; done
+    exec switch_root /system /busybox sh /last
+}
+exec /busybox sh /last
+"#;
+
+/// The root is what it stays; what runs last in a guest.
+const LAST: &str = r#"
+/busybox --install -s /applets
 cd /tmp
 /busybox sh /script
 echo $? > /out/status
@@ -33,11 +46,13 @@ pub struct Image {
 }
 
 impl Image {
-    pub fn new(busybox: &Path) -> Image {
+    /// `script`: the terminal on which the script's output leaves.
+    pub fn new(busybox: &Path, script: &str) -> Image {
         let mut image = Image { files: BTreeMap::new(), modules: Vec::new() };
         image.file("/busybox", 0o755, fs::read(busybox).expect("busybox"));
         image.libraries(busybox);
-        image.file("/init", 0o755, INIT.into());
+        image.file("/init", 0o755, INIT.replace("SCRIPT", script).into());
+        image.file("/last", 0o755, LAST.into());
         image
     }
 

@@ -1,16 +1,18 @@
-//! Debian's kernel, out of its package: `make check-guest` puts one into `target/guest`.
+//! Debian's kernel, out of its package: `make check-guest` puts one into `target/guest`, `make check-arm64` one for
+//! arm64 into `target/guest-arm64`.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::tool::{making, target};
+use super::machine::Machine;
+use crate::tool::making;
 use crate::{Skip, need, skip};
 
 /// Most of the modules' bytes are for what no guest has. Of file systems, librdmacm's half in the
-/// kernel needs configfs.
-const LEFT_OUT: [&str; 4] = ["*/drivers/gpu/*", "*/drivers/media/*", "*/sound/*", "*/fs/[!c]*"];
+/// kernel needs configfs, and a disk ext4 with jbd2 and mbcache.
+const LEFT_OUT: [&str; 4] = ["*/drivers/gpu/*", "*/drivers/media/*", "*/sound/*", "*/fs/[!cejm]*"];
 
 /// An unpacked kernel package.
 pub struct Kernel {
@@ -20,16 +22,17 @@ pub struct Kernel {
 
 impl Kernel {
     /// The newest package, unpacked beside itself at the first use.
-    pub fn find() -> Result<Kernel, Skip> {
+    pub fn find(machine: &Machine) -> Result<Kernel, Skip> {
         need("depmod")?;
-        let folder = target().join("guest");
+        let folder = machine.folder();
         let packages =
             fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let newest = packages.filter(|path| path.extension().is_some_and(|e| e == "deb")).max();
         let Some(package) = newest else {
             return skip(format!(
-                "no kernel package in {}; `make check-guest` fetches one",
-                folder.display()
+                "no kernel package in {}; `{}` fetches one",
+                folder.display(),
+                machine.fetched_by
             ));
         };
         let root = package.with_extension("unpacked");
@@ -106,7 +109,7 @@ impl Kernel {
 
 /// The kernel itself out of its image, which an emulated processor takes half of its boot to
 /// unpack. See "Details of the real-mode header" in the kernel's Documentation/arch/x86/boot.rst.
-/// None if that cannot be had, then the image serves.
+/// None if that cannot be had, then the image serves; on arm64 Debian's is not compressed.
 fn uncompressed(image: &[u8]) -> Option<Vec<u8>> {
     let word =
         |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
@@ -158,6 +161,10 @@ fn unpack(package: &Path, root: &Path) {
         "cannot unpack {}",
         package.display()
     );
+    // Later releases have modules below /usr.
+    if !unfinished.join("lib").exists() {
+        std::os::unix::fs::symlink("usr/lib", unfinished.join("lib")).expect("a link to modules");
+    }
     let versions = fs::read_dir(unfinished.join("lib/modules")).expect("modules in the package");
     for version in versions.flatten() {
         let mut depmod = Command::new(need("depmod").expect("looked for before"));

@@ -1,8 +1,10 @@
-//! C programs of arm64 with the library in front of them, under qemu's user emulation:
-//! `make check-arm64` builds the library first.
+//! What is built for arm64, run by emulation: C programs with the library in front of them under
+//! qemu's user emulation, and guests with a kernel of arm64. `make check-arm64` builds it first.
 //!
-//! That emulation answers getsockopt(TCP_INFO) with four bytes, and a connection that does not know
-//! how many bytes went over TCP stays there: no ring is to be had in this way.
+//! User emulation answers getsockopt(TCP_INFO) with four bytes, and a connection that does not know
+//! how many bytes went over TCP stays there: no ring is to be had in this way, but in a guest.
+
+mod guest;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,12 +14,18 @@ use system_tests::{Ports, Skip, case, compile_for, need, secs, skip};
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 
+/// Where command and libraries for arm64 are.
+fn products() -> Result<PathBuf, Skip> {
+    match std::env::var_os("SHORTWIRE_ARM64") {
+        Some(place) => Ok(place.into()),
+        None => skip("SHORTWIRE_ARM64 does not say where what is built for arm64 is"),
+    }
+}
+
 /// `NAME.c` of progs under the emulator, with the library.
 fn emulated(name: &str) -> Result<Command, Skip> {
     let qemu = need("qemu-aarch64")?;
-    let Some(library) = std::env::var_os("SHORTWIRE_ARM64_LIBRARY").map(PathBuf::from) else {
-        return skip("SHORTWIRE_ARM64_LIBRARY does not say where the library for arm64 is");
-    };
+    let library = products()?.join("libshortwire.so");
     assert!(library.exists(), "there is no {}", library.display());
     let mut command = Command::new(qemu);
     command.args(["-L", SYSROOT, "-E"]).arg(format!("LD_PRELOAD={}", library.display()));
