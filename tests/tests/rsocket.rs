@@ -100,8 +100,36 @@ fn rstream() {
             &["-T", "f", "-T", "b"],
             &["-B", "32768", "-T", "v"],
             &["-k", "5"],
+            // Addresses by rdma_getaddrinfo.
+            &["-T", "r", "-T", "v"],
+            &["-T", "r", "-f", "ip", "-S", "64"],
         ],
     );
+}
+
+/// A program that manages devices and queue pairs itself gets no rsockets: it fails as it does
+/// without Shortwire, which says why in front of it. One for rsockets is not warned of.
+#[test]
+fn programs_for_devices_are_told_why_they_cannot() {
+    if !is_installed("rping") || !is_installed("rstream") {
+        return;
+    }
+    let words = "it manages RDMA devices itself";
+    let run = |program: &str, options: &[&str]| {
+        let mut command = Command::new(shortwire());
+        let output = command.args(options).arg(program).args(["-h"]).output().unwrap();
+        text(&output)
+    };
+    let rping = run("rping", &["run", "--rsocket", "--"]);
+    assert!(rping.contains(words) && rping.contains("usage"), "{rping}");
+    assert!(!run("rping", &["run", "--rsocket", "--quiet", "--"]).contains(words));
+    assert!(!run("rstream", &["run", "--rsocket", "--"]).contains(words));
+    let doctor = |program| {
+        let output = Command::new(shortwire()).args(["doctor", program]).output().unwrap();
+        text(&output)
+    };
+    assert!(doctor("rping").contains(words));
+    assert!(doctor("rstream").contains("shortwire run --rsocket -- rstream"));
 }
 
 /// Both ends look at their memory without a pause, and on a busy machine each look lasts as long as

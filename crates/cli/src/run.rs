@@ -8,6 +8,7 @@ mod library;
 mod preload;
 mod program;
 mod raw;
+mod rdma;
 mod settings;
 
 use std::env;
@@ -22,6 +23,7 @@ pub use library::{VARIABLES as LIBRARY_VARIABLES, build_of, find as find_library
 pub use preload::compose as compose_preload;
 pub use program::{Obstacle, find as find_program, interpreter_of, is_go, obstacles};
 pub use raw::way as raw_way;
+pub use rdma::{Calls, calls_of, needs_device};
 pub use settings::{parse_ivshmem, parse_ueid};
 
 use crate::conffiles::Health;
@@ -78,6 +80,12 @@ pub fn run_with(args: &Run, more: &[(&'static str, OsString)]) -> ExitCode {
         }
         if let Some(doubt) = doubt {
             eprintln!("shortwire: warning: {doubt}");
+        }
+        if matches!(args.rsocket, Some(args::Rsocket::Auto | args::Rsocket::Api))
+            && rdma::calls_of(&path) == Some(rdma::Calls::Devices)
+        {
+            let (why, advice) = rdma::needs_device();
+            eprintln!("shortwire: warning: {}: {why}. {advice}", name.to_string_lossy());
         }
         if !args.disable && args.rsocket.is_none() {
             for problem in Health::here(args.config.as_deref()).problems() {

@@ -1,8 +1,10 @@
 //! The C interface: the names and semantics of `rdma/rsocket.h`. Errors are -1 and errno.
 #![allow(unsafe_code)]
 
+mod resolve;
 mod transfer;
 
+pub use resolve::*;
 pub use transfer::*;
 
 use crate::poll::Selected;

@@ -14,8 +14,10 @@ use libc::sockaddr;
 #[cfg(not(shortwire_raw))]
 use std::sync::OnceLock;
 
+mod addrinfo;
 mod structs;
 
+pub use addrinfo::{AddrInfo, PS_UDP, QPT_UD, rai};
 pub use structs::*;
 
 /// `RDMA_PS_TCP`: the port space of reliable connections.
@@ -215,6 +217,12 @@ api! {
     rdmacm rdma_migrate_id(*mut CmId, *mut EventChannel) -> c_int;
 }
 
+api! {
+    /// The functions of librdmacm that find addresses.
+    Resolver:
+    rdmacm rdma_getaddrinfo(*const c_char, *const c_char, *const AddrInfo, *mut *mut AddrInfo) -> c_int;
+}
+
 fn symbol(library: *mut c_void, name: &[u8]) -> Option<*mut c_void> {
     // SAFETY: an open library, and a name that ends with NUL. The default version is the one of the
     // header.
@@ -248,6 +256,19 @@ impl Ibv {
         let load = || {
             let library = open(c"libibverbs.so.1");
             if library.is_null() { None } else { Ibv::load(library, null_mut()) }
+        };
+        SYSTEM.get_or_init(load).as_ref()
+    }
+}
+
+#[cfg(not(shortwire_raw))]
+impl Resolver {
+    /// The system's library; None if it is missing.
+    pub fn system() -> Option<&'static Self> {
+        static SYSTEM: OnceLock<Option<Resolver>> = OnceLock::new();
+        let load = || {
+            let library = open(c"librdmacm.so.1");
+            if library.is_null() { None } else { Resolver::load(null_mut(), library) }
         };
         SYSTEM.get_or_init(load).as_ref()
     }

@@ -332,6 +332,7 @@ fn expected() -> Vec<(String, usize)> {
         QpInitAttr "struct ibv_qp_init_attr": send_cq, recv_cq, max_send_wr = "cap.max_send_wr", max_inline_data = "cap.max_inline_data", qp_type, sq_sig_all;
         CmId "struct rdma_cm_id": verbs, channel, qp, src = "route.addr.src_storage", dst = "route.addr.dst_storage";
         ConnParam "struct rdma_conn_param": private_data_len, retry_count, rnr_retry_count, qp_num;
+        AddrInfo "struct rdma_addrinfo": flags = "ai_flags", family = "ai_family", qp_type = "ai_qp_type", port_space = "ai_port_space", src_len = "ai_src_len", dst_len = "ai_dst_len", src_addr = "ai_src_addr", dst_addr = "ai_dst_addr", src_canonname = "ai_src_canonname", dst_canonname = "ai_dst_canonname", route_len = "ai_route_len", route = "ai_route", connect_len = "ai_connect_len", connect = "ai_connect", next = "ai_next";
         CmEvent "struct rdma_cm_event": id, listen_id, event, status, conn = "param.conn.private_data";
     };
     let sizes = [
@@ -343,10 +344,17 @@ fn expected() -> Vec<(String, usize)> {
         ("struct ibv_wc", size_of::<Wc>()),
         ("struct ibv_qp_init_attr", size_of::<QpInitAttr>()),
         ("struct rdma_conn_param", size_of::<ConnParam>()),
+        ("struct rdma_addrinfo", size_of::<AddrInfo>()),
     ];
     all.extend(sizes.map(|(name, size)| (format!("sizeof({name})"), size)));
     let constants = [
         ("RDMA_PS_TCP", PS_TCP),
+        ("RDMA_PS_UDP", PS_UDP),
+        ("IBV_QPT_UD", QPT_UD),
+        ("RAI_PASSIVE", rai::PASSIVE),
+        ("RAI_NUMERICHOST", rai::NUMERICHOST),
+        ("RAI_NOROUTE", rai::NOROUTE),
+        ("RAI_FAMILY", rai::FAMILY),
         ("IBV_QPT_RC", QPT_RC),
         ("IBV_TRANSPORT_IWARP", TRANSPORT_IWARP),
         ("IBV_ACCESS_REMOTE_WRITE", access::REMOTE_WRITE),

@@ -12,7 +12,7 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use super::Report;
 use crate::conffiles::Health;
 use crate::finding::{Finding, obstacle};
-use crate::run::{find_program, is_go, obstacles};
+use crate::run::{Calls, calls_of, find_program, is_go, needs_device, obstacles};
 
 /// For who looks at a program that makes three calls, and finds TCP.
 const BEGINS: &str = "connections leave TCP after 8 sends and receives (--after), so short ones stay; where another one of the same two processes led before, with the second answer";
@@ -34,7 +34,17 @@ pub fn examine(name: &OsStr) -> Result<Report> {
                 "it is a Go program with the C library: the system calls that Go makes itself are followed, too",
             ));
         }
-        findings.push(Finding::good(BEGINS));
+        findings.push(match calls_of(&path) {
+            Some(Calls::Rsockets) => Finding::note(
+                "it is written to rsockets, which this library for TCP does not carry",
+                format!("Start it by `shortwire run --rsocket -- {}`.", name.to_string_lossy()),
+            ),
+            Some(Calls::Devices) => {
+                let (why, advice) = needs_device();
+                Finding::note(why, advice)
+            }
+            None => Finding::good(BEGINS),
+        });
         findings.extend(habits(&files_of(&path)));
     }
     findings.extend(Health::here(None).problems().map(|problem| {
