@@ -46,8 +46,19 @@ pub unsafe fn set(
 ) -> isize {
     // SAFETY: the caller's obligation.
     let value = || unsafe { int(v, l) };
-    // On whatever socket: a listener's come to be those of its connections.
-    inherited::note(level, name);
+    // On whatever socket: a listener's come to be those of its connections. Nobody can be asked later
+    // whether there is a key, so one that the kernel refuses would keep all connections on TCP.
+    let is_key = inherited::is_key(level, name);
+    if !is_key {
+        inherited::note(level, name);
+    }
+    let plain = || {
+        let r = plain();
+        if is_key && r == 0 {
+            inherited::note(level, name);
+        }
+        r
+    };
     let tracked = match (level, name) {
         _ if value().is_some_and(|v| inherited::is_unset(level, name, v as u32)) => return plain(),
         (libc::IPPROTO_TCP, libc::TCP_ULP | TCP_INQ) | (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {

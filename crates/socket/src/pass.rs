@@ -17,7 +17,12 @@ pub(crate) unsafe fn each_passed(msg: *const msghdr, mut f: impl FnMut(i32)) {
     while let Some(header) = unsafe { at.as_ref() } {
         if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             let data = at.cast::<u8>().wrapping_add(cmsg_len(0)).cast::<i32>();
-            let n = header.cmsg_len.saturating_sub(cmsg_len(0)) / size_of::<i32>();
+            // SAFETY: the caller's obligation.
+            let message = unsafe { &*msg };
+            let end = message.msg_control.addr() + message.msg_controllen;
+            // The kernel refuses a message whose header promises more than there is.
+            let len = header.cmsg_len.min(end - at.addr());
+            let n = len.saturating_sub(cmsg_len(0)) / size_of::<i32>();
             // SAFETY: so many numbers stand behind the header.
             (0..n).for_each(|i| f(unsafe { data.wrapping_add(i).read_unaligned() }));
         }

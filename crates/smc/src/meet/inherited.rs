@@ -87,13 +87,18 @@ impl Named {
     }
 
     fn is_key(&self) -> bool {
-        FOR_TCP[FOR_TCP.len() - KEYS..].iter().any(|key| key.is(self.level, self.name))
+        is_key(self.level, self.name)
     }
 
     fn is_filter(&self) -> bool {
         self.level == libc::SOL_SOCKET
             && matches!(self.name, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF)
     }
+}
+
+/// Whether this option gives a key by which a stream is signed.
+pub fn is_key(level: c_int, name: c_int) -> bool {
+    FOR_TCP[FOR_TCP.len() - KEYS..].iter().any(|key| key.is(level, name))
 }
 
 /// Whether only the kernel's stream can give this option.
