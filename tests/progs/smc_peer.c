@@ -82,6 +82,11 @@ int main(int argc, char **argv)
 	int s = socket(smc ? AF_SMC : AF_INET, SOCK_STREAM, 0), one = 1;
 	if (s < 0)
 		err(1, "socket");
+	int domain = 0;
+	socklen_t domain_len = sizeof domain;
+	if (getsockopt(s, SOL_SOCKET, SO_DOMAIN, &domain, &domain_len))
+		err(1, "domain");
+	printf("domain %d\n", domain);
 	if (!strcmp(argv[1], "server")) {
 		setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 		if (bind(s, (void *)&a, sizeof a) || listen(s, 1))

@@ -23,14 +23,15 @@ pub use table::shortened;
 const VERSION: u32 = 1;
 
 /// What `mode_name` can say.
-pub const MODES: [&str; 4] = ["SMCD", "TCP", "LISTEN", "RSOCKET"];
+pub const MODES: [&str; 5] = ["SMCD", "TCP", "LISTEN", "RSOCKET", "KERNEL_SMC"];
 
 const AS_ELSEWHERE: &str = "As in iproute2's ss";
 
 #[derive(clap::Args)]
 #[command(about = "Show connections: which use shared memory, why others do not")]
 #[command(
-    after_help = "Mode is SMCD for a connection through shared memory, RSOCKET for one of the rsockets library, or TCP with the reason \
+    after_help = "Mode is SMCD for a connection through shared memory, RSOCKET for one of the rsockets library, KERNEL_SMC for one \
+that the kernel's own SMC carries, or TCP with the reason \
 of this end (and behind a slash that of the peer); below the table each reason is explained once, with what can be done, and the last \
 line sums up.
 
@@ -44,7 +45,7 @@ FILTER is as in iproute2: tests joined by `and`, `or`, `not` and brackets, in qu
   pid | uid OP NUMBER
   program | peer NAME    program at this end, and at the other; * stands for
                          anything
-  mode NAME              smcd, tcp, listen, rsocket
+  mode NAME              smcd, tcp, listen, rsocket, kernel_smc
   reason NAME            such as NOT_YET, or a code such as 0x09991001
   device NAME            loopback, ism, ivshmem, verbs
 
@@ -126,6 +127,8 @@ pub struct Summary {
     pub smcd: usize,
     pub tcp: usize,
     pub rsocket: usize,
+    /// Carried by the kernel's own SMC.
+    pub kernel_smc: usize,
     pub listeners: usize,
     /// Names of reasons, and how many are on TCP for each.
     pub reasons: BTreeMap<&'static str, usize>,
@@ -187,6 +190,7 @@ pub fn mode_name(mode: &Mode) -> &'static str {
         Mode::Tcp { .. } => "TCP",
         Mode::Listener => "LISTEN",
         Mode::Rsocket => "RSOCKET",
+        Mode::KernelSmc { .. } => "KERNEL_SMC",
     }
 }
 
@@ -195,6 +199,7 @@ pub fn mode(mode: &Mode) -> String {
     match mode {
         Mode::Smcd | Mode::Rsocket => mode_name(mode).into(),
         Mode::Reset { reason_name, .. } => format!("SMCD {reason_name}"),
+        Mode::KernelSmc { variant, .. } => format!("KERNEL_SMC {variant}"),
         Mode::Listener => "-".into(),
         Mode::Tcp { reason_name, peer_reason: 0, .. } => format!("TCP {reason_name}"),
         Mode::Tcp { reason_name, peer_reason_name, .. } => {
@@ -214,6 +219,7 @@ impl Summary {
                 }
                 Mode::Smcd | Mode::Reset { .. } => sum.smcd += 1,
                 Mode::Rsocket => sum.rsocket += 1,
+                Mode::KernelSmc { .. } => sum.kernel_smc += 1,
                 Mode::Tcp { reason_name, .. } => {
                     sum.tcp += 1;
                     *sum.reasons.entry(reason_name).or_default() += 1;
@@ -243,6 +249,9 @@ impl Summary {
         }
         if self.rsocket > 0 {
             text += &format!(", {}", plural(self.rsocket, "rsocket"));
+        }
+        if self.kernel_smc > 0 {
+            text += &format!(", {} of the kernel's SMC", self.kernel_smc);
         }
         if self.listeners > 0 {
             text += &format!("; {}", plural(self.listeners, "listener"));

@@ -9,10 +9,12 @@ mod diag;
 mod groups;
 pub mod kept;
 mod kernel;
+mod netlink;
 mod numbers;
 pub mod policy;
 mod processes;
 mod rsockets;
+pub mod smc_diag;
 mod tables;
 
 use std::borrow::Cow;
@@ -31,6 +33,7 @@ pub use diag::Carried;
 pub use groups::LinkGroup;
 pub use processes::{Program, descriptor_of};
 pub use rsockets::{HeldStreams, Stream, StreamTotals, Streams};
+use smc_diag::Carrier;
 pub use tables::{Flow, Held, Table, Totals, Wakeups};
 
 /// Beside `Wakeups::complaint`.
@@ -86,6 +89,14 @@ pub enum Mode {
     /// A socket of the rsockets library.
     #[serde(rename = "RSOCKET")]
     Rsocket,
+    /// Carried by the kernel's own SMC, and left alone.
+    #[serde(rename = "KERNEL_SMC")]
+    KernelSmc {
+        /// `SMCR` or `SMCD`.
+        variant: &'static str,
+        /// Of RDMA its name, of shared memory its GID.
+        kernel_device: String,
+    },
 }
 
 #[derive(Clone, Serialize)]
@@ -141,12 +152,18 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
     let mut kernel = HashMap::new();
     let mut ends = HashMap::new();
     let mut carried = HashMap::new();
+    let mut kernel_smc = HashMap::new();
     for (namespace, &pid) in survey.namespaces.values().enumerate() {
         for (inode, socket) in kernel::sockets(pid) {
             ends.insert((namespace, socket.local, socket.peer), inode);
             kernel.insert(inode, (namespace, socket));
         }
         carried.extend(diag::carried(pid));
+        for socket in smc_diag::sockets(pid) {
+            // In place of the TCP socket beneath, which nobody holds.
+            ends.insert((namespace, socket.local, socket.peer), socket.inode);
+            kernel_smc.insert(socket.inode, (namespace, socket));
+        }
     }
     let mut seen = HashSet::new();
     let mut connections = Vec::new();
@@ -157,7 +174,7 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
             // A table is its programs' own: of a socket that they do not hold it has nothing to say.
             let is_theirs = programs.is_empty()
                 || programs.iter().any(|program| table.programs.contains(program));
-            if inode != 0 && is_theirs && seen.insert(inode) {
+            if inode != 0 && is_theirs && !kernel_smc.contains_key(&inode) && seen.insert(inode) {
                 connections.push(match kernel.get(&inode).map(|(_, socket)| socket) {
                     // What was noted of it, say EPOLLEXCLUSIVE, does not keep what it accepts from
                     // shared memory.
@@ -191,15 +208,23 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
             connections.push(connection);
         }
     }
+    for (_, socket) in kernel_smc.values() {
+        let programs = survey.holders(socket.inode);
+        if !programs.is_empty() && seen.insert(socket.inode) {
+            connections.push(of_the_kernel(socket, programs));
+        }
+    }
     for family in &streams {
         let rows = family.rows().filter(|(key, _)| *key >= NO_INODE);
         connections.extend(rows.map(|(_, row)| without_tcp(family, row)));
     }
     for connection in &mut connections {
         connection.tcp = carried.get(&connection.inode).copied();
-        let other = kernel
-            .get(&connection.inode)
-            .and_then(|(namespace, socket)| ends.get(&(*namespace, socket.peer, socket.local)));
+        let inode = &connection.inode;
+        let place = kernel.get(inode).map(|(namespace, one)| (*namespace, one.peer, one.local));
+        let place = place
+            .or_else(|| kernel_smc.get(inode).map(|(space, one)| (*space, one.peer, one.local)));
+        let other = place.and_then(|place| ends.get(&place));
         connection.peer_programs = match other {
             Some(&inode) => survey.holders_or_strangers(inode),
             // In another network namespace, or the kernel does not know it any more.
@@ -305,6 +330,29 @@ fn undescribed(
         programs,
         peer_programs: Vec::new(),
         mode: if socket.is_listener() { Mode::Listener } else { tcp(why, 0) },
+        tcp: None,
+        detail: None,
+        stream: None,
+    }
+}
+
+/// A socket of the kernel's own SMC.
+fn of_the_kernel(socket: &smc_diag::Socket, programs: Vec<Program>) -> Connection {
+    let carried_by = |variant| Mode::KernelSmc { variant, kernel_device: socket.device.clone() };
+    Connection {
+        state: socket.state,
+        uid: socket.uid,
+        inode: socket.inode,
+        local: Some(socket.local),
+        peer: Some(socket.peer).filter(|_| !socket.is_listener()),
+        programs,
+        peer_programs: Vec::new(),
+        mode: match socket.carrier {
+            _ if socket.is_listener() => Mode::Listener,
+            Carrier::Smcr => carried_by("SMCR"),
+            Carrier::Smcd => carried_by("SMCD"),
+            Carrier::Tcp { reason, .. } => tcp(reason::KERNEL_SMC, reason),
+        },
         tcp: None,
         detail: None,
         stream: None,

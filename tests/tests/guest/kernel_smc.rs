@@ -24,6 +24,8 @@ fn kernel_smc_and_ours_fall_back_to_tcp() {
         let program = case.dir().join("smc_peer");
         std::fs::copy(peer, &program).expect("the program under its name");
         guest.program(&program).program(&shortwire());
+        let preload = std::fs::read(compile("smc_preload")?).expect("the library");
+        guest.file("/tmp/libsmc-preload.so", preload);
         guest.program(&shortwire().with_file_name("libshortwire.so"));
         let ended = guest.run(case, "", include_str!("kernel_smc.sh"), secs(500));
         let said = ended.success();
@@ -33,7 +35,7 @@ fn kernel_smc_and_ours_fall_back_to_tcp() {
             "kernel-client-under-run",
             "kernel-server-under-run",
         ];
-        for name in names.iter().chain(&["kernel-both-under-run", "ours-both"]) {
+        for name in names.iter().chain(&["kernel-both-under-run", "ours-both", "run-and-smc_run"]) {
             let turn = turn(said, name);
             for line in ["server: 0", "client: 0", "to client: intact", "to server: intact"] {
                 assert!(
@@ -69,6 +71,16 @@ fn kernel_smc_and_ours_fall_back_to_tcp() {
             "{both}"
         );
         assert!(!both.contains(&format!("reason {PEER_NO_SMC}")), "{both}");
+        // The kernel's list is joined to what programs hold: of sockets of its own, it says why it gave
+        // them back.
+        let rows = |name| turn(said, name).lines().filter(|line| line.starts_with("ss: "));
+        let is_kernels = |row: &&str| row.ends_with("TCP KERNEL_SMC/PEER_NO_SMC");
+        assert!(rows("kernel-client-under-run").any(|row| is_kernels(&row)), "{said}");
+        // Whichever of the two was asked for first, a program that asks for TCP gets the kernel's SMC,
+        // which is left alone.
+        let composed = turn(said, "run-and-smc_run");
+        assert_eq!(composed.matches("said: domain 43").count(), 2, "{composed}");
+        assert!(rows("run-and-smc_run").any(|row| row.contains("TCP KERNEL_SMC")), "{composed}");
         // And where both ends are ours, the same programs do share memory.
         let ours = turn(said, "ours-both");
         assert_eq!(

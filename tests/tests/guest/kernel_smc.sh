@@ -34,3 +34,11 @@ exchange kernel-client-under-run tcp "$run" smc "$run"
 exchange kernel-server-under-run smc "$run" tcp "$run"
 exchange kernel-both-under-run smc "$run" smc "$run"
 exchange ours-both tcp "$run" tcp "$run"
+# Both ends asked for both, in either order. What smc_run does with its library, which needs a shell of its own.
+cat > /tmp/smc_run <<'end'
+#!/bin/sh
+export LD_PRELOAD=$LD_PRELOAD:/tmp/libsmc-preload.so
+exec "$@"
+end
+chmod +x /tmp/smc_run
+exchange run-and-smc_run tcp "$run /tmp/smc_run" tcp "/tmp/smc_run $run"

@@ -312,7 +312,7 @@ fn reason(mode: &Mode) -> Option<&'static str> {
     match mode {
         Mode::Listener => None,
         Mode::Tcp { reason_name, .. } => Some(reason_name),
-        Mode::Smcd | Mode::Reset { .. } | Mode::Rsocket => Some(""),
+        Mode::Smcd | Mode::Reset { .. } | Mode::Rsocket | Mode::KernelSmc { .. } => Some(""),
     }
 }
 

@@ -102,6 +102,10 @@ fn extended(connection: &Connection) -> Vec<String> {
     let stream = connection.stream.as_ref().filter(|stream| !stream.device.is_empty());
     let amounts = |rx, tx| format!("{}/{}", bytes(rx), bytes(tx));
     let device = detail.map(|detail| detail.device).or(stream.map(|stream| stream.device));
+    let device = device.or(match &connection.mode {
+        Mode::KernelSmc { kernel_device, .. } => Some(&**kernel_device),
+        _ => None,
+    });
     let memory = detail.map(|detail| amounts(detail.rx_bytes, detail.tx_bytes));
     let memory = memory.or(stream.map(|stream| amounts(stream.rx_bytes, stream.tx_bytes)));
     vec![
@@ -249,7 +253,7 @@ fn explain(text: &mut String, connections: &[Connection], width: Option<usize>) 
     for connection in connections {
         let (words, hint) = match &connection.mode {
             Mode::Tcp { words, hint, .. } | Mode::Reset { words, hint, .. } => (words, hint),
-            Mode::Smcd | Mode::Listener | Mode::Rsocket => continue,
+            Mode::Smcd | Mode::Listener | Mode::Rsocket | Mode::KernelSmc { .. } => continue,
         };
         let codes = codes(&connection.mode);
         let said = (mode(&connection.mode), codes, words, hint);
@@ -348,6 +352,16 @@ mod tests {
         for part in ["Peer program", "77/wrk", "4711", "33", "800/64.0K"] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_kernel_s_smc_says_its_device() {
+        let mode = Mode::KernelSmc { variant: "SMCR", kernel_device: "rxe0".into() };
+        let one = connection("ACTIVE", mode);
+        let summary = super::super::Summary::of([&one]).text();
+        assert!(summary.ends_with("0 TCP, 1 of the kernel's SMC"), "{summary}");
+        let text = text(&[one], &args(&["-e"]), None);
+        assert!(text.contains("KERNEL_SMC SMCR") && text.contains("rxe0"), "{text}");
     }
 
     #[test]
