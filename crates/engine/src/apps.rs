@@ -6,7 +6,7 @@ pub mod basic;
 pub mod bridge;
 pub mod checksum;
 pub mod forwarder;
-mod fragment;
+pub mod fragment;
 pub mod headers;
 mod icmp;
 pub mod memif;
@@ -32,6 +32,7 @@ pub(crate) fn register(registry: &mut Registry) {
     bridge::register(registry);
     checksum::register(registry);
     forwarder::register(registry);
+    fragment::register(registry);
     memif::register(registry);
     neighbour::register(registry);
     pcap::register(registry);

@@ -1,168 +1,149 @@
-//! Packets in pieces: RFC 791 for IPv4.
+//! Fragments: made by [`Fragmenter`], put together by [`Reassembler`].
 
-use crate::packet::{NEEDS_CHECKSUM, Packet};
-use checksum::{csum_fold, csum_partial};
+use serde::{Deserialize, Serialize};
 
-/// More fragments follow.
+use crate::app::{App, AppError, Context, Io, Kind, Ports, Reconfigured};
+use crate::apps::headers::{IPV4, IPV6, be16, payload};
+use crate::args::ArgError;
+use crate::batch::Batch;
+use crate::link::Link;
+use crate::packet::Packet;
+use crate::registry::Registry;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+mod reassemble;
+mod split;
+
+pub use reassemble::{Reassembler, ReassemblerArgs};
+pub(super) use split::split_v4;
+use split::split_v6;
+
+/// More fragments follow (IPv4).
 const MORE: u16 = 0x2000;
-/// The offset of a fragment, in units of eight bytes.
+/// The offset of a fragment, in units of eight bytes (IPv4).
 const OFFSET: u16 = 0x1fff;
 
-/// Sends the IPv4 packet that starts at `at` in the frame in pieces of at most `mtu` bytes each;
-/// what stands before it is in front of each piece. The packet may be a fragment itself. False, and
-/// less than all of it sent, if it is malformed, `mtu` has no room for eight bytes of data, or all
-/// packets are in use.
-pub(super) fn split_v4(
-    frame: &mut Packet,
-    at: usize,
-    mtu: usize,
-    mut emit: impl FnMut(Packet),
-) -> bool {
-    if frame.flags & NEEDS_CHECKSUM != 0 {
-        // The checksum is one over all pieces. Where it cannot be filled in, the packet goes as it
-        // is, as it would in one piece.
-        let _ = checksum::packet::fill(&mut frame[at..]);
-        frame.flags = 0;
-    }
-    let (before, ip) = frame.split_at(at.min(frame.length()));
-    let Some(start) = ip.first_chunk::<20>() else { return false };
-    let header = usize::from(start[0] & 15) * 4;
-    let total = usize::from(u16::from_be_bytes([start[2], start[3]]));
-    if header < 20 || total < header || total > ip.len() || mtu < header + 8 {
-        return false;
-    }
-    let (mut later, mut later_length) = ([0; 60], 20);
-    later[..20].copy_from_slice(start);
-    // Options of which the first bit is set are in all pieces, the others in the first one.
-    let mut options = &ip[20..header];
-    while let [kind, rest @ ..] = options {
-        let length = match (kind, rest.first()) {
-            (0, _) => break,
-            (1, _) => 1,
-            (_, Some(length @ 2..)) if usize::from(*length) <= options.len() => {
-                usize::from(*length)
-            }
-            _ => return false,
-        };
-        if kind & 0x80 != 0 {
-            later[later_length..later_length + length].copy_from_slice(&options[..length]);
-            later_length += length;
-        }
-        options = &options[length..];
-    }
-    later_length = later_length.next_multiple_of(4);
-    later[0] = 0x40 | (later_length / 4) as u8;
-
-    let word = u16::from_be_bytes([start[6], start[7]]);
-    let (flags, first) = (word & !(OFFSET | MORE), usize::from(word & OFFSET));
-    let payload = &ip[header..total];
-    let mut done = 0;
-    while done < payload.len() {
-        let header = if done == 0 { &ip[..header] } else { &later[..later_length] };
-        let room = (mtu - header.len()) & !7;
-        let last = payload.len() - done <= mtu - header.len();
-        let piece = if last { &payload[done..] } else { &payload[done..done + room] };
-        let offset = first + done / 8;
-        if offset > usize::from(OFFSET) {
-            return false;
-        }
-        let Some(mut packet) = Packet::allocate() else { return false };
-        packet.append(before);
-        packet.append(header);
-        packet.append(piece);
-        let more = if last { word & MORE } else { MORE };
-        let fields = &mut packet[at..at + header.len()];
-        fields[2..4].copy_from_slice(&((header.len() + piece.len()) as u16).to_be_bytes());
-        fields[6..8].copy_from_slice(&(flags | more | offset as u16).to_be_bytes());
-        fields[10..12].fill(0);
-        let sum = csum_fold(csum_partial(fields, 0));
-        fields[10..12].copy_from_slice(&sum.to_ne_bytes());
-        emit(packet);
-        done += piece.len();
-    }
-    true
+pub(super) fn register(registry: &mut Registry) {
+    registry.register::<Fragmenter>();
+    registry.register::<Reassembler>();
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
+/// Cuts IP packets that are too long for what follows. IPv4 packets that must not be cut are
+/// discarded and counted; IPv6 packets are cut as their source would, which is for the entry of a
+/// tunnel and for hosts, not for routers.
+pub struct Fragmenter {
+    mtu: usize,
+    /// State of the generator of IPv6 identifications.
+    random: u64,
+    fragmented: u64,
+    pieces: u64,
+    refused: u64,
+}
 
-    /// The payload of all pieces, each put where its header says, and whether the last one is
-    /// among them; checks what each must be.
-    fn joined(pieces: &[Vec<u8>], mtu: usize) -> (Vec<u8>, usize, bool) {
-        let (mut payload, mut count, mut last) = (vec![0; 65536], 0, false);
-        for piece in pieces {
-            let ip = &piece[14..];
-            let header = usize::from(ip[0] & 15) * 4;
-            assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip.len());
-            assert!(ip.len() <= mtu, "{} bytes for {mtu}", ip.len());
-            assert_eq!(checksum::checksum(&ip[..header]), 0);
-            let word = u16::from_be_bytes([ip[6], ip[7]]);
-            let at = usize::from(word & 0x1fff) * 8;
-            payload[at..at + ip.len() - header].copy_from_slice(&ip[header..]);
-            count += ip.len() - header;
-            last |= word & 0x2000 == 0;
+/// Arguments of [`Fragmenter`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FragmenterArgs {
+    /// Longest IP packet that passes whole, in bytes: 68 or more.
+    pub mtu: u16,
+}
+
+impl Kind for Fragmenter {
+    const NAME: &'static str = "Fragmenter";
+    const ABOUT: &'static str = "cuts IPv4 and IPv6 packets that are longer than an MTU";
+    const INPUTS: Ports = Ports::Named(&["input"]);
+    const OUTPUTS: Ports = Ports::Named(&["output"]);
+    const COUNTERS: &'static [&'static str] = &["fragmented", "pieces", "refused"];
+    type Args = FragmenterArgs;
+
+    fn check(args: &FragmenterArgs) -> Result<(), ArgError> {
+        if args.mtu < 68 {
+            return Err(ArgError::wrong("mtu", "is a number of bytes, 68 or more"));
         }
-        (payload, count, last)
+        Ok(())
     }
 
-    proptest! {
-        #[test]
-        fn pieces_are_the_packet(
-            length in 1usize..1800,
-            options in prop::collection::vec(prop_oneof![Just(vec![1u8]), Just(vec![0x94, 4, 0, 0]), Just(vec![7, 7, 4, 0, 0, 0, 0])], 0..5),
-            first in prop_oneof![Just(0u16), 0u16..0x1e00],
-            more in any::<bool>(),
-            mtu in 0usize..900,
-        ) {
-            let mut options = options.concat();
-            options.resize(options.len().next_multiple_of(4), 0);
-            let header = 20 + options.len();
-            let data: Vec<u8> = (0..length).map(|byte| (byte * 7) as u8).collect();
-            let word = first | if more { MORE } else { 0 };
-            let mut ip = vec![0x40 | (header / 4) as u8, 3, 0, 0, 0xab, 0xcd, 0, 0, 9, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-            ip[2..4].copy_from_slice(&((header + length) as u16).to_be_bytes());
-            ip[6..8].copy_from_slice(&word.to_be_bytes());
-            ip.extend(&options);
-            ip.extend(&data);
-            let mut frame = Packet::from_slice(&[&[9; 14][..], &ip, &[0xee; 5]].concat()).unwrap();
-            let mut pieces = Vec::new();
-            let done = split_v4(&mut frame, 14, mtu, |piece| pieces.push(piece.to_vec()));
-            prop_assert_eq!(done, mtu >= header + 8);
-            if done {
-                let (payload, count, last) = joined(&pieces, mtu);
-                let at = usize::from(first) * 8;
-                prop_assert_eq!(&payload[at..at + length], &data[..]);
-                prop_assert_eq!(count, length);
-                prop_assert_eq!(last, !more);
-                for (number, piece) in pieces.iter().enumerate() {
-                    prop_assert_eq!(&piece[..14], &[9; 14][..]);
-                    prop_assert_eq!(&piece[18..20], &[0xab, 0xcd][..]);
-                    // Of the options, router alert (0x94) is in each piece, record route (7) in the first.
-                    let header = usize::from(piece[14] & 15) * 4;
-                    let options = &piece[34..14 + header];
-                    prop_assert!(number == 0 || !options.windows(2).any(|two| two == [7, 7]));
+    fn new(args: FragmenterArgs, _context: &Context) -> Result<Self, AppError> {
+        let mut seed = [0; 8];
+        getrandom(&mut seed, GetRandomFlags::empty())
+            .map_err(|error| AppError::os("a random number", error))?;
+        let random = u64::from_ne_bytes(seed) | 1;
+        Ok(Self { mtu: args.mtu.into(), random, fragmented: 0, pieces: 0, refused: 0 })
+    }
+
+    fn reconfigure(&mut self, args: FragmenterArgs) -> Result<Reconfigured, AppError> {
+        self.mtu = args.mtu.into();
+        Ok(Reconfigured::Done)
+    }
+}
+
+impl Fragmenter {
+    /// Identifications that nobody foretells (RFC 7739): xorshift64*.
+    fn id(&mut self) -> u32 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
+    }
+
+    #[cold]
+    fn cut(&mut self, mut packet: Packet, v6: bool, at: usize, output: &Link) {
+        let mut pieces = 0;
+        let emit = |piece| {
+            pieces += 1;
+            output.transmit(piece);
+        };
+        let done = if v6 {
+            let id = self.id();
+            split_v6(&mut packet, at, self.mtu, id, emit)
+        } else {
+            // Do not fragment.
+            packet[at + 6] & 0x40 == 0 && split_v4(&mut packet, at, self.mtu, emit)
+        };
+        self.fragmented += u64::from(done);
+        self.refused += u64::from(!done);
+        self.pieces += pieces;
+    }
+}
+
+/// The version of the IP packet in a frame, where it starts and how long it says to be.
+#[inline]
+fn ip_of(frame: &[u8]) -> Option<(bool, usize, usize)> {
+    match payload(frame)? {
+        (IPV4, at) => Some((false, at, be16(frame, at + 2)?.into())),
+        (IPV6, at) => Some((true, at, 40 + usize::from(be16(frame, at + 4)?))),
+        _ => None,
+    }
+}
+
+impl App for Fragmenter {
+    fn push(&mut self, io: &Io) {
+        let Some(input) = io.input(0) else { return };
+        let Some(output) = io.output(0) else {
+            input.discard();
+            return;
+        };
+        let mut waiting = input.length();
+        let (mut batch, mut passed) = (Batch::new(), Batch::new());
+        while waiting > 0 {
+            waiting = waiting.saturating_sub(input.receive_batch(&mut batch));
+            for packet in batch.drain() {
+                match ip_of(&packet) {
+                    Some((v6, at, total)) if total > self.mtu && packet.length() >= at + 20 => {
+                        // What came before goes before.
+                        output.transmit_batch(&mut passed);
+                        self.cut(packet, v6, at, output);
+                    }
+                    _ => {
+                        passed.push_towards(output, packet);
+                    }
                 }
             }
         }
+        output.transmit_batch(&mut passed);
     }
 
-    #[test]
-    fn what_cannot_be_cut_is_refused() {
-        let refused = |bytes: &[u8], at: usize| {
-            let mut frame = Packet::from_slice(bytes).unwrap();
-            !split_v4(&mut frame, at, 100, |_| {})
-        };
-        let mut ip = vec![0; 300];
-        ip[..4].copy_from_slice(&[0x46, 0, 1, 44]);
-        for (option, length) in [(0x94, 0), (0x94, 1), (0x94, 9), (2, 5)] {
-            (ip[20], ip[21]) = (option, length);
-            assert!(refused(&ip, 0), "option {option} {length}");
-        }
-        ip[0] = 0x44;
-        assert!(refused(&ip, 0) && refused(&ip[..19], 0) && refused(&[], 14));
-        ip[0] = 0x45;
-        assert!(refused(&ip[..299], 0));
+    fn counters(&self, values: &mut [u64]) {
+        values.copy_from_slice(&[self.fragmented, self.pieces, self.refused]);
     }
 }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use engine::{Config, Engine, Options, Registry};
 
+mod fragments;
 mod icmp;
+mod mirror;
 
 /// How long anything may take before a test gives up on it.
 const LIMIT: Duration = Duration::from_secs(20);
