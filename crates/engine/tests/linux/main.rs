@@ -13,6 +13,7 @@ use engine::{Config, Engine, Options, Registry};
 mod fragments;
 mod icmp;
 mod mirror;
+mod tunnels;
 
 /// How long anything may take before a test gives up on it.
 const LIMIT: Duration = Duration::from_secs(20);
