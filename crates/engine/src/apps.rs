@@ -6,7 +6,9 @@ pub mod basic;
 pub mod bridge;
 pub mod checksum;
 pub mod forwarder;
+pub mod fragment;
 pub mod headers;
+mod icmp;
 pub mod memif;
 mod mmsg;
 pub mod neighbour;
@@ -15,9 +17,11 @@ mod peer;
 pub(crate) mod presence;
 pub mod rate_limiter;
 pub mod raw_socket;
+pub mod rss;
 mod segment;
 pub mod shm_link;
 pub mod tap;
+pub mod tunnel;
 pub mod unix_socket;
 #[cfg(feature = "vhost-user")]
 pub mod vhost_user;
@@ -30,13 +34,16 @@ pub(crate) fn register(registry: &mut Registry) {
     bridge::register(registry);
     checksum::register(registry);
     forwarder::register(registry);
+    fragment::register(registry);
     memif::register(registry);
     neighbour::register(registry);
     pcap::register(registry);
     rate_limiter::register(registry);
     raw_socket::register(registry);
+    rss::register(registry);
     shm_link::register(registry);
     tap::register(registry);
+    tunnel::register(registry);
     unix_socket::register(registry);
     #[cfg(feature = "vhost-user")]
     vhost_user::register(registry);

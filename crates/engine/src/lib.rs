@@ -18,6 +18,7 @@ pub mod counters;
 pub mod crossing;
 pub mod depot;
 pub mod engine;
+mod flow_table;
 pub mod histogram;
 pub mod link;
 pub mod look;

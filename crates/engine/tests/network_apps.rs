@@ -10,54 +10,11 @@ use engine::apps::neighbour::NeighbourArgs;
 use engine::apps::pcap::PcapFilterArgs;
 use engine::apps::vlan::TagArgs;
 use engine::engine::ConfigureError;
-use engine::{Config, Engine, Options, Packet};
-use serde::Serialize;
+use engine::{Config, Engine, Options};
 
-/// One app, `x`, with links at these inputs and outputs: fed by hand, and kept for a look.
-struct Rig(Engine);
+mod rig;
 
-impl Rig {
-    fn new(kind: &str, args: impl Serialize, inputs: &[&str], outputs: &[&str]) -> Self {
-        let mut config = Config::new();
-        config.app("x", kind, args).unwrap();
-        for port in inputs {
-            config.app(&format!("in_{port}"), "Repeater", ()).unwrap();
-            config.link(&format!("in_{port}.output -> x.{port}")).unwrap();
-        }
-        for port in outputs {
-            config
-                .app(&format!("out_{port}"), "DelayedStart", BTreeMap::from([("delay", 1e9)]))
-                .unwrap();
-            config.link(&format!("x.{port} -> out_{port}.input")).unwrap();
-        }
-        let mut engine = Engine::new(Options::default());
-        engine.configure(&config).unwrap();
-        Self(engine)
-    }
-
-    fn send(&mut self, port: &str, frame: &[u8]) -> &mut Self {
-        let link = self.0.link(&format!("in_{port}.output -> x.{port}")).unwrap();
-        link.transmit(Packet::from_slice(frame).unwrap());
-        self.0.breathe();
-        self
-    }
-
-    fn take(&mut self, port: &str) -> Vec<Vec<u8>> {
-        let link = self.0.link(&format!("x.{port} -> out_{port}.input")).unwrap();
-        std::iter::from_fn(|| link.receive()).map(|packet| packet.to_vec()).collect()
-    }
-
-    /// The only frame that came out.
-    fn one(&mut self, port: &str) -> Vec<u8> {
-        let mut all = self.take(port);
-        assert_eq!(all.len(), 1, "frames at {port}");
-        all.remove(0)
-    }
-
-    fn count(&mut self, ports: &[&str]) -> Vec<usize> {
-        ports.iter().map(|port| self.take(port).len()).collect()
-    }
-}
+use rig::Rig;
 
 fn frame(to: u8, from: u8, rest: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, to][..], &[2, 0, 0, 0, 0, from], rest].concat()
@@ -213,7 +170,8 @@ fn router() -> Rig {
         mac: mac(last),
     };
     let args = ForwarderArgs {
-        ports: BTreeMap::from([("a".into(), mac(0xa)), ("b".into(), mac(0xb))]),
+        ports: BTreeMap::from([("a".into(), mac(0xa).into()), ("b".into(), mac(0xb).into())]),
+        icmp_rate: 1000.0,
         routes: vec![
             route("10.0.0.0/8", "b", 1),
             route("10.1.0.0/16", "a", 2),
@@ -281,10 +239,10 @@ fn what_is_not_forwarded_is_counted() {
         router.send("a", frame);
     }
     assert_eq!(router.count(&["a", "b"]), [0, 0]);
-    let mut values = [0; 7];
+    let mut values = [0; 13];
     let (_, app) = router.0.apps().find(|(name, _)| *name == "x").unwrap();
     app.counters(&mut values);
-    assert_eq!(values, [0, 1, 1, 1, 2, 1, 1]);
+    assert_eq!(values, [0, 1, 1, 1, 2, 1, 1, 0, 0, 0, 0, 0, 0]);
 }
 
 /// Frames with right checksums, by another implementation.
