@@ -27,6 +27,14 @@ mod luajit {
             .include(shared.join("luajit-build/src"))
             .warnings(false)
             .compile("vmstate");
+        println!("cargo:rerun-if-changed=src/lua/dynasm.c");
+        if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+            cc::Build::new()
+                .file("src/lua/dynasm.c")
+                .include(shared.join("luajit-build/dynasm"))
+                .warnings(false)
+                .compile("dynasm");
+        }
         embed(&shared.join("luajit-build/src/jit"), &out.join("jit_modules.rs"));
     }
 
