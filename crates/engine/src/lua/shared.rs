@@ -10,6 +10,8 @@ use mlua::{LightUserData, Lua, Table};
 
 /// Adds the functions to `shortwire.host`. `folder` is that of this process, if it has one.
 pub fn functions(lua: &Lua, module: &Table, folder: Option<&Path>) -> mlua::Result<()> {
+    // Without that folder objects cannot be made, which is told then.
+    let _ = folder.map(|folder| fs::create_dir(folder.join("shm")));
     module.set("run_folder", folder.map(|folder| folder.display().to_string()))?;
     let map = |_: &Lua, (path, size, create, readonly): (String, usize, bool, bool)| match map(
         Path::new(&path),
@@ -21,11 +23,6 @@ pub fn functions(lua: &Lua, module: &Table, folder: Option<&Path>) -> mlua::Resu
         Err(error) => Ok((None, Some(error.to_string()))),
     };
     module.set("map_file", lua.create_function(map)?)?;
-    let unmap = |_: &Lua, (place, size): (LightUserData, usize)| {
-        // SAFETY: a system call; that nobody uses the object any more is the script's to know.
-        Ok(unsafe { libc::munmap(place.0, size) } == 0)
-    };
-    module.set("unmap", lua.create_function(unmap)?)?;
     let make_folder = |_: &Lua, path: String| {
         let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
         Ok(made.err().map(|error| error.to_string()))

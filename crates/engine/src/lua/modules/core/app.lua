@@ -192,6 +192,7 @@ function configure (new)
    problems = {}
    local done, problem = host.configure(apps, links, function () detach(new) end)
    if not done then error(problem, 0) end
+   config.applied[new] = true
    take_links(new)
    configuration = { apps = lib.shallow(new.apps), links = lib.shallow(new.links) }
    take_apps(new, numbers)

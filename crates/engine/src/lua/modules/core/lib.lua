@@ -238,11 +238,21 @@ function hexundump (text, count, problem)
    return table.concat(bytes)
 end
 
+-- An array of bytes as a type of its own per length: one of variable length cannot become a field such as `uint8_t mac[6]`.
+local array_types = {}
+local function bytes_of (count)
+   array_types[count] = array_types[count] or ffi.typeof("uint8_t[$]", count)
+   return ffi.new(array_types[count])
+end
+
 function random_bytes (count)
    local file = assert(io.open("/dev/urandom"))
-   local text = file:read(count)
+   local text = count > 0 and file:read(count) or ""
    file:close()
-   return ffi.new("uint8_t[?]", count, text)
+   local bytes = bytes_of(count)
+   -- Not as its initializer, with which LuaJIT writes a zero behind an array of variable length.
+   ffi.copy(bytes, text, count)
+   return bytes
 end
 
 function random_data (length) return ffi.string(random_bytes(length), length) end
@@ -252,7 +262,7 @@ function randomseed (seed)
    seed = tonumber(seed)
    if seed then
       function random_bytes (count)
-         local bytes = ffi.new("uint8_t[?]", count)
+         local bytes = bytes_of(count)
          for i = 0, count - 1 do bytes[i] = math.random(0, 255) end
          return bytes
       end

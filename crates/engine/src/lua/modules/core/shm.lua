@@ -6,6 +6,8 @@ module(..., package.seeall)
 local ffi = require("ffi")
 local host = require("shortwire.host")
 
+ffi.cdef "int munmap(void *place, size_t length);"
+
 -- Folder of all processes, and the name of this one's there.
 root = host.run_folder and host.run_folder:match("^(.*)/") or "/nonexistent"
 local process = host.run_folder and host.run_folder:match("([^/]+)$") or ""
@@ -57,7 +59,7 @@ function unmap (object)
    if not size then error("shm: this is not a mapped object", 2) end
    sizes[number] = nil
    -- A mapping has a byte at least.
-   host.unmap(ffi.cast("void *", object), math.max(size, 1))
+   ffi.C.munmap(ffi.cast("void *", object), math.max(size, 1))
 end
 
 -- Removes an object, or a folder with all in it.

@@ -79,7 +79,7 @@ local function find (module, ending)
    return package.searchpath(module, paths)
 end
 
--- `lib.checksum_h` and `lib.virtio.virtio.h` are C headers: they are declared. `core.engine_events` is a text.
+-- `lib.checksum_h` and `lib.virtio.virtio.h` are C headers: they are declared.
 local function header (name)
    local module = name:match("^(.*)[_.]h$")
    local path, problem = module and find(module, ".h"), nil
@@ -94,11 +94,13 @@ local function header (name)
    end
 end
 
-local function events (name)
-   local module = name:match("^(.*)_events$")
-   local path, problem
-   if not module then return nil end
-   path, problem = find(module, ".events")
+-- `core.engine_events` and `lib.yang.ietf_yang_types_yang` are texts, the latter in `lib/yang/ietf-yang-types.yang`.
+local function text (name)
+   local module, ending = name:match("^(.*)_(%l+)$")
+   if ending ~= "events" and ending ~= "yang" and ending ~= "inc" then return nil end
+   local folder, file = module:match("^(.*%.)([^.]*)$")
+   local path, problem = find(module, "."..ending)
+   if not path and file then path = find(folder..file:gsub("_", "-"), "."..ending) end
    return path and function () return read(path) end or problem
 end
 
@@ -112,4 +114,13 @@ local function assembler (name)
    end
 end
 
-for _, loader in ipairs { header, events, assembler } do table.insert(package.loaders, loader) end
+-- Snabb loads ljsyscall at its start, and pflua takes its declarations for granted.
+local BEFORE = { ["pf"] = "syscall", ["pf.types"] = "syscall" }
+
+local function before (name)
+   if BEFORE[name] then require(BEFORE[name]) end
+   return nil
+end
+
+table.insert(package.loaders, 2, before)
+for _, loader in ipairs { header, text, assembler } do table.insert(package.loaders, loader) end
