@@ -27,6 +27,14 @@ mod luajit {
             .include(shared.join("luajit-build/src"))
             .warnings(false)
             .compile("vmstate");
+        println!("cargo:rerun-if-changed=src/lua/dynasm.c");
+        if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+            cc::Build::new()
+                .file("src/lua/dynasm.c")
+                .include(shared.join("luajit-build/dynasm"))
+                .warnings(false)
+                .compile("dynasm");
+        }
         embed(&shared.join("luajit-build/src/jit"), &out.join("jit_modules.rs"));
     }
 
@@ -36,7 +44,7 @@ mod luajit {
         // OUT_DIR is TARGET/[TRIPLE/]PROFILE/build/PACKAGE/out.
         let target = out.ancestors().nth(4).expect("a target folder");
         let triple = env::var("TARGET").expect("cargo sets TARGET");
-        let folder = target.join(format!("luajit-{}-{triple}", version()));
+        let folder = target.join(format!("luajit-{}-52-{triple}", version()));
         fs::create_dir_all(&folder).expect("a writable target folder");
         // Another profile may be building it.
         let lock = fs::File::create(folder.join("lock")).expect("a writable target folder");
@@ -49,7 +57,12 @@ mod luajit {
             }
             // Its assertions would slow every breath of a debug build, and abort on what is an
             // error otherwise.
-            luajit_src::Build::new().debug(false).out_dir(&folder).build();
+            // As Snabb's: `#` and `pairs` ask metatables, which libraries count on.
+            luajit_src::Build::new()
+                .debug(false)
+                .lua52compat(true)
+                .out_dir(&folder)
+                .build();
             fs::write(whole, "").expect("a writable target folder");
         }
         folder

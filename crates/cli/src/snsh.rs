@@ -79,6 +79,9 @@ interpreter; recordings that were given up, with the reason; and findings: what 
     /// Most memory of the script, packets not counted, such as 256M; what is beyond is an error of it
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<u64>,
+    /// Find the libraries in this folder of Snabb's sources, too: lib.protocol.ipv6, apps.ipv4.arp ...
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub snabb: Option<PathBuf>,
     #[command(flatten)]
     pub models: crate::models::Models,
     /// List the kinds of apps of the engine
@@ -127,6 +130,9 @@ pub fn run(args: &Snsh) -> Result<ExitCode> {
         program: Some(program),
     };
     let session = Session::new(settings)?;
+    if let Some(folder) = &args.snabb {
+        session.search_in_snabb(folder)?;
+    }
     if let Some(target) = &args.traces {
         target.check()?;
         session.watch_traces()?;

@@ -18,6 +18,7 @@ use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 use crate::engine::{Engine, Options};
 use crate::stop::Signals;
 
+mod c_parts;
 mod calls;
 mod direct;
 mod host;
@@ -26,6 +27,7 @@ mod interrupt;
 mod memory;
 mod modules;
 mod sampler;
+mod shared;
 mod tables;
 pub mod traces;
 
@@ -205,6 +207,22 @@ impl Session {
     /// Apps in Lua that ended in an error so far.
     pub fn failures(&self) -> u64 {
         self.host.failures()
+    }
+
+    /// The libraries in Snabb's sources are found by `require`, behind all others: those that came with
+    /// it, too. Anything else but a folder of these sources is an error.
+    pub fn search_in_snabb(&self, folder: &Path) -> Result<(), ScriptError> {
+        let source = folder.join("src");
+        if let Err(error) = std::fs::metadata(source.join("dynasm.lua")) {
+            let file = folder.display().to_string();
+            return Err(ScriptError::Read { file: format!("{file}/src/dynasm.lua"), error });
+        }
+        let package: Table = self.lua.globals().get("package")?;
+        let mut path: String = package.get("path")?;
+        for part in ["src", "lib/ljsyscall", "lib/pflua/src"] {
+            path.push_str(&format!(";{}/?.lua", folder.join(part).display()));
+        }
+        Ok(package.set("path", path)?)
     }
 
     /// Modules under this folder are found by `require`.

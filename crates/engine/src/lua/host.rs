@@ -14,11 +14,13 @@ use mlua::{Function, LightUserData, Lua, Table};
 use crate::args::nearest;
 use crate::clock::monotonic;
 use crate::config::Config;
+use crate::counters::RunDir;
+use crate::link::Link;
 use crate::engine::{ConfigureError, Ended, Engine, Pace, Until};
 use crate::lua::calls::Calls;
 use crate::lua::sampler::{self, Sampler};
 use crate::lua::{Program, Settings};
-use crate::lua::{direct, instance, interrupt, tables};
+use crate::lua::{c_parts, direct, instance, interrupt, shared, tables};
 use crate::pool::{self, PoolStats};
 use crate::report;
 
@@ -137,6 +139,21 @@ impl Host {
             Ok(with(&host, |host| host.run_program(&words)).flatten())
         };
         module.set("run_program", lua.create_function(program)?)?;
+        let c_parts = lua.create_table()?;
+        for (name, prototype, address) in c_parts::functions() {
+            let part = lua.create_table()?;
+            part.set("type", prototype)?;
+            part.set("address", LightUserData(address))?;
+            c_parts.set(name, part)?;
+        }
+        module.set("c_parts", c_parts)?;
+        let dynasm = lua.create_table()?;
+        for (name, address) in c_parts::dynasm() {
+            dynasm.set(name, LightUserData(address))?;
+        }
+        module.set("dynasm", dynasm)?;
+        let folder = self.engine.borrow_mut().options_mut().run_dir.clone();
+        shared::functions(lua, &module, folder.as_deref().map(RunDir::path))?;
         Ok(module)
     }
 
@@ -151,6 +168,8 @@ impl Host {
         let host = Rc::downgrade(self);
         let link = move |_: &Lua, name: String| Ok(with(&host, |host| host.link(&name)).flatten());
         module.set("link", lua.create_function(link)?)?;
+        let new_link = |_: &Lua, ()| Ok(LightUserData(direct::hold(&Rc::new(Link::new()))));
+        module.set("new_link", lua.create_function(new_link)?)?;
         let host = Rc::downgrade(self);
         let has_kind = move |_: &Lua, name: String| {
             Ok(with(&host, |host| {

@@ -2,21 +2,39 @@
 
 use mlua::{Function, Lua};
 
+/// A module that libraries require, of which everything is there without it: C declarations of
+/// what this engine declares itself, and a check of globals that is not for other people's scripts.
+const NOTHING: &str = "";
+
 /// Name and source. The file name, which messages and traces show, is the name with slashes.
 const OURS: &[(&str, &str)] = &[
     ("core.app", include_str!("modules/core/app.lua")),
     ("core.config", include_str!("modules/core/config.lua")),
+    ("core.clib_h", NOTHING),
     ("core.counter", include_str!("modules/core/counter.lua")),
+    ("core.counter_h", NOTHING),
     ("core.lib", include_str!("modules/core/lib.lua")),
+    ("core.lib_h", NOTHING),
     ("core.link", include_str!("modules/core/link.lua")),
+    ("core.link_h", NOTHING),
     ("core.main", include_str!("modules/core/main.lua")),
+    ("core.memory", include_str!("modules/core/memory.lua")),
+    ("core.memory_h", NOTHING),
     ("core.memory_layout", include_str!("modules/core/memory_layout.lua")),
     ("core.packet", include_str!("modules/core/packet.lua")),
+    ("core.packet_h", NOTHING),
+    ("core.shm", include_str!("modules/core/shm.lua")),
     ("core.timer", include_str!("modules/core/timer.lua")),
+    ("dasm", include_str!("modules/dasm.lua")),
+    ("lib.checksum", include_str!("modules/lib/checksum.lua")),
+    ("lib.lua.class", include_str!("modules/lib/lua/class.lua")),
+    ("lib.lua.strict", NOTHING),
     ("shortwire.classes", include_str!("modules/shortwire/classes.lua")),
     ("shortwire.copies", include_str!("modules/shortwire/copies.lua")),
     ("shortwire.errors", include_str!("modules/shortwire/errors.lua")),
     ("shortwire.instances", include_str!("modules/shortwire/instances.lua")),
+    ("shortwire.mac_table", include_str!("modules/shortwire/mac_table.lua")),
+    ("shortwire.prelude", include_str!("modules/shortwire/prelude.lua")),
     ("shortwire.traces", include_str!("modules/shortwire/traces.lua")),
     ("apps.basic.basic_apps", include_str!("modules/apps/basic_apps.lua")),
     ("apps.intel.intel_app", include_str!("modules/apps/intel_app.lua")),

@@ -1,11 +1,15 @@
 -- What a script finds without `require`.
 
+require("shortwire.prelude")
 _G.config = require("core.config")
 _G.engine = require("core.app")
+_G.memory = require("core.memory")
 _G.link = require("core.link")
 _G.packet = require("core.packet")
 _G.timer = require("core.timer")
 _G.main = require("core.main")
+-- A library, if there is one.
+_G.timeline = setmetatable({}, { __index = function (_, name) return require("core.timeline")[name] end })
 
 -- Interfaces are released, however a script ends.
 local exit = os.exit

@@ -24,6 +24,8 @@ maxsleep = 100
 Hz = false
 tick_Hz = 1000
 pull_npackets = 128
+-- The exit status of a test that had to be skipped.
+test_skipped_code = 43
 
 configuration = config.new()
 -- Name to app; of the engine's own apps what there is to know about them.
@@ -38,6 +40,14 @@ configs = layout.counter_t(0)
 
 -- Seconds since some point in the past.
 function now () return host.monotonic() / 1e9 end
+
+local log
+
+-- Where libraries log events, which `core.timeline` of theirs makes. The engine itself logs none.
+function timeline ()
+   log = log or require("core.timeline").new("events.timeline")
+   return log
+end
 
 -- The name of a link by the engine's own names of ports.
 local function engine_name (spec, apps)
@@ -182,6 +192,7 @@ function configure (new)
    problems = {}
    local done, problem = host.configure(apps, links, function () detach(new) end)
    if not done then error(problem, 0) end
+   config.applied[new] = true
    take_links(new)
    configuration = { apps = lib.shallow(new.apps), links = lib.shallow(new.links) }
    take_apps(new, numbers)

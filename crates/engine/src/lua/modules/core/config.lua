@@ -9,6 +9,9 @@ jit.off(true, true)
 local lib = require("core.lib")
 local classes = require("shortwire.classes")
 
+-- Those that engine.configure has taken over: there an app of the same name is a new version, elsewhere a mistake.
+applied = setmetatable({}, { __mode = "k" })
+
 function new ()
    return { apps = {}, links = {} }
 end
@@ -26,7 +29,7 @@ function app (c, name, class, arg)
    if type(name) ~= "string" or not name:match("^[%w_]+$") then
       error("config.app: '"..tostring(name).."' is not a name of an app: letters, digits and '_' make one", 2)
    end
-   if c.apps[name] then
+   if c.apps[name] and not applied[c] then
       error("config.app: there is an app named '"..name.."' already", 2)
    end
    if type(class) == "string" then class = classes.native(class) end

@@ -31,7 +31,11 @@ function shallow (t)
    return copy
 end
 
-array_copy = shallow
+function array_copy (array)
+   local copy = {}
+   for i = 1, #array do copy[i] = array[i] end
+   return copy
+end
 
 function deepcopy (value)
    if type(value) ~= "table" then return value end
@@ -40,11 +44,15 @@ function deepcopy (value)
    return setmetatable(copy, getmetatable(value))
 end
 
--- Deep equality of tables; of cdata that of their bytes' values where these compare.
+-- Deep equality of tables; of cdata of one type that of their bytes.
 function equal (x, y)
    if type(x) ~= type(y) then return false end
-   if type(x) ~= "table" then return x == y end
    if x == y then return true end
+   if type(x) == "cdata" then
+      local size = ffi.sizeof(x)
+      return ffi.typeof(x) == ffi.typeof(y) and size == ffi.sizeof(y) and ffi.string(x, size) == ffi.string(y, size)
+   end
+   if type(x) ~= "table" then return false end
    for key, value in pairs(x) do
       if not equal(value, y[key]) then return false end
    end
@@ -108,8 +116,8 @@ end
 
 function load_conf (name) return load_string(readfile(name):gsub("^%s*return%s", "")) end
 
--- A table as text that `load_conf` reads.
-function store_conf (name, value)
+-- A value as text that `load_string` reads.
+function print_object (value, stream)
    local function write (item, indent)
       if type(item) ~= "table" then return type(item) == "string" and ("%q"):format(item) or tostring(item) end
       local lines = {}
@@ -119,14 +127,75 @@ function store_conf (name, value)
       end
       return "{\n"..table.concat(lines)..indent.."}"
    end
-   writefile(name, "return "..write(value, "").."\n")
+   stream = stream or io.stdout
+   stream:write(write(value, ""), "\n")
+end
+
+-- As text that `load_conf` reads.
+function store_conf (name, value)
+   local file = assert(io.open(name, "w"))
+   file:write("return ")
+   print_object(value, file)
+   assert(file:close())
 end
 
 function basename (path) return path:match("([^/]+)/*$") or path end
 function dirname (path) return path:match("^(.*[^/])/+[^/]*$") or (path:match("^/") and "/" or ".") end
-function getenv (name) return os.getenv(name) end
-function have_module (name) return package.loaded[name] ~= nil or package.preload[name] ~= nil
-   or package.searchpath(name, package.path) ~= nil end
+-- Nil also if it is empty.
+function getenv (name)
+   local value = os.getenv(name)
+   return value ~= "" and value or nil
+end
+
+function have_module (name)
+   if package.loaded[name] then return true end
+   for _, loader in ipairs(package.loaders) do
+      if type(loader(name)) == "function" then return true end
+   end
+   return false
+end
+
+-- What a shell command prints, read as `what` says.
+function readcmd (command, what)
+   local pipe = assert(io.popen(command))
+   local text = pipe:read(what or "*a")
+   pipe:close()
+   return text
+end
+
+-- The first name in a folder.
+function firstfile (folder)
+   local names = host.children(folder)
+   table.sort(names)
+   return names[1]
+end
+
+-- Where a symbolic link leads; nil and the number of the error if it is none.
+function readlink (path)
+   local target = ffi.new("char[?]", 4096)
+   local length = ffi.C.readlink(path, target, 4096)
+   if length < 0 then return nil, ffi.errno() end
+   return ffi.string(target, length)
+end
+
+-- Whether the kernel has a network interface of that name.
+function is_iface (name) return can_read("/sys/class/net/"..name.."/ifindex") end
+
+function root_check (message)
+   if can_write("/proc/self/oom_score_adj") and readfile("/proc/self/status"):match("Uid:%s+%d+%s+0%s") then return end
+   print(message or "error: must run as root")
+   os.exit(1)
+end
+
+-- Handles options by `actions`, as lib.lua.alt_getopt finds them; gives the other arguments.
+function dogetopt (arguments, actions, short, long)
+   local names, rest, values = require("lib.lua.alt_getopt").get_ordered_opts(arguments, short, long)
+   for i, name in ipairs(names) do
+      if not actions[name] then error("unimplemented option: "..name) end
+      actions[name](values[i])
+   end
+   return { unpack(arguments, rest) }
+end
 
 -- The parts of a string between matches of a pattern.
 function split (pattern, text)
@@ -141,43 +210,87 @@ function split (pattern, text)
    return parts
 end
 
--- 1234567 as 1,234,567
+-- 1234567 as 1,234,567; also of 64 bits.
 function comma_value (number)
-   local left, digits, right = tostring(number):match("^([^%d]*%d)(%d*)(.-)$")
-   return left..digits:reverse():gsub("(%d%d%d)", "%1,"):reverse()..right:gsub("ULL$", "")
+   if number ~= number then return "NaN" end
+   local left, digits, right = tostring(number):gsub("U?LL$", ""):match("^([^%d]*%d)(%d*)(.-)$")
+   return left..digits:reverse():gsub("(%d%d%d)", "%1,"):reverse()..right
 end
 
 function hexdump (text)
    return (text:gsub(".", function (char) return ("%02X "):format(char:byte()) end):gsub(" $", ""))
 end
 
--- Bytes from hexadecimal digits, `count` of them if given; blanks do not count.
-function hexundump (text, count)
+-- Bytes from hexadecimal digits, `count` of them if given; blanks do not count. Too few are an error, with that sentence if there
+-- is one; with `false` zeros follow.
+function hexundump (text, count, problem)
    local bytes = {}
    for digits in text:gmatch("%x%x") do
       if count and #bytes == count then break end
       bytes[#bytes + 1] = string.char(tonumber(digits, 16))
    end
-   if count and #bytes < count then error("hexundump: only "..#bytes.." of "..count.." bytes in the text", 2) end
+   if count and #bytes < count then
+      if problem ~= false then
+         error(problem or "hexundump: only "..#bytes.." of "..count.." bytes in the text", 2)
+      end
+      bytes[#bytes + 1] = ("\0"):rep(count - #bytes)
+   end
    return table.concat(bytes)
+end
+
+-- An array of bytes as a type of its own per length: one of variable length cannot become a field such as `uint8_t mac[6]`.
+local array_types = {}
+local function bytes_of (count)
+   array_types[count] = array_types[count] or ffi.typeof("uint8_t[$]", count)
+   return ffi.new(array_types[count])
 end
 
 function random_bytes (count)
    local file = assert(io.open("/dev/urandom"))
-   local text = file:read(count)
+   local text = count > 0 and file:read(count) or ""
    file:close()
-   return ffi.new("uint8_t[?]", count, text)
+   local bytes = bytes_of(count)
+   -- Not as its initializer, with which LuaJIT writes a zero behind an array of variable length.
+   ffi.copy(bytes, text, count)
+   return bytes
 end
 
--- A bit field of `value`, or of `struct[name]`, or that with new content.
+function random_data (length) return ffi.string(random_bytes(length), length) end
+
+-- From `math.random` instead of the system with a seed, so that the same comes again.
+function randomseed (seed)
+   seed = tonumber(seed)
+   if seed then
+      function random_bytes (count)
+         local bytes = bytes_of(count)
+         for i = 0, count - 1 do bytes[i] = math.random(0, 255) end
+         return bytes
+      end
+   else
+      seed = ffi.cast("uint32_t *", random_bytes(4))[0]
+   end
+   math.randomseed(seed)
+   return seed
+end
+
+-- Letters, digits, '-' and '_', with so many bits of chance.
+function random_printable_string (entropy)
+   local letters = {}
+   for i, char in ipairs { random_data(math.ceil((entropy or 160) / 6)):byte(1, -1) } do
+      letters[i] = ("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"):sub(char % 64 + 1, char % 64 + 1)
+   end
+   return table.concat(letters)
+end
+
+-- A bit field of `struct[member]`, which is in network byte order, or that with new content. Bits count from the upper end.
 function bitfield (size, struct, member, offset, count, value)
-   local field = type(struct) == "number" and struct or struct[member]
-   local mask = bit.lshift(2 ^ count - 1, size - count - offset)
+   local swap = size == 16 and ntohs or size == 32 and ntohl
+   local word = swap and swap(struct[member]) or struct[member]
    local shift = size - count - offset
-   local bits = size == 32 and field or (size == 16 and ntohs(field) or field)
-   if value == nil then return bit.rshift(bit.band(bits, mask), shift) end
-   local new = bit.bor(bit.band(bits, bit.bnot(mask)), bit.band(bit.lshift(value, shift), mask))
-   struct[member] = size == 16 and htons(new) or new
+   local mask = bit.lshift(2 ^ count - 1, shift)
+   if value == nil then return bit.rshift(bit.band(word, mask), shift) end
+   word = bit.bor(bit.band(word, bit.bnot(mask)), bit.band(bit.lshift(value, shift), mask))
+   struct[member] = swap and swap(word) or word
 end
 
 -- A word with these bits set: `bits { enable = 25, eop = 24 }`.
@@ -190,10 +303,10 @@ end
 function bitset (value, n) return bit.band(value, bit.lshift(1, n)) ~= 0 end
 
 if ffi.abi("le") then
-   function htonl (word) return bit.bswap(word) end
+   function htonl (word) return (tonumber(ffi.cast("uint32_t", bit.bswap(word)))) end
    function htons (word) return bit.rshift(bit.bswap(word), 16) end
 else
-   function htonl (word) return bit.tobit(word) end
+   function htonl (word) return word end
    function htons (word) return bit.band(word, 0xffff) end
 end
 ntohl, ntohs = htonl, htons
@@ -201,8 +314,6 @@ ntohl, ntohs = htonl, htons
 function align (value, size)
    return value % size == 0 and value or value + size - value % size
 end
-
-ffi.cdef "int usleep(unsigned int microseconds);"
 
 -- Asks until the condition holds; false after so many attempts. The interval is in microseconds.
 function waitfor (condition, attempts, interval)
@@ -213,6 +324,14 @@ function waitfor (condition, attempts, interval)
       attempts = attempts - 1
    until attempts <= 0
    return false
+end
+
+-- As `waitfor`, and says so; an error if it takes too long.
+function waitfor2 (name, condition, attempts, interval)
+   io.write("Waiting for "..name.."...")
+   io.flush()
+   if not waitfor(condition, attempts, interval) then error("timeout waiting for "..name, 2) end
+   print(" ok")
 end
 
 function yesno (flag) return flag and "yes" or "no" end
@@ -250,14 +369,27 @@ function set (...)
    return members
 end
 
--- The Internet checksum of some bytes (RFC 1071), in network byte order as a number.
-function csum (pointer, length, initial)
-   local bytes = ffi.cast("const uint8_t *", pointer)
-   local sum = initial or 0
-   for i = 0, length - 2, 2 do sum = sum + bytes[i] * 256 + bytes[i + 1] end
-   if length % 2 == 1 then sum = sum + bytes[length - 1] * 256 end
+-- The Internet checksum of some bytes (RFC 1071), as a number in the byte order of the machine.
+function csum (pointer, length, initial) return ffi.C.cksum_generic(pointer, length, initial or 0) end
+
+-- In parts: a sum that begins with 0, and what it is a checksum of at the end. A part before another one has an even length.
+function update_csum (pointer, length, sum)
+   return (sum or 0) + 0xffff - ffi.C.cksum_generic(pointer, length, 0)
+end
+
+function finish_csum (sum)
+   sum = tonumber(sum)
    while sum > 0xffff do sum = sum % 0x10000 + math.floor(sum / 0x10000) end
    return 0xffff - sum
+end
+
+-- No load or store is moved across by the compiler.
+function compiler_barrier () ffi.C.nop() end
+
+-- Room for a value of that C type, which stays as long as the process.
+function malloc (ctype)
+   ctype = ffi.typeof(ctype)
+   return ffi.cast(ffi.typeof("$ *", ctype), require("core.memory").dma_alloc(ffi.sizeof(ctype)))
 end
 
 -- An array that checks its indices. One type per element type: a new one for each array would be a trap for the compiler.

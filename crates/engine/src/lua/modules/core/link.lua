@@ -12,7 +12,8 @@ local packet = require("core.packet")
 
 local band, rshift, tobit, cast = bit.band, bit.rshift, bit.tobit, ffi.cast
 local packet_t, handle_t, HELD = layout.packet_t, layout.handle_t, layout.HELD
-local free = packet.free
+local free_packet = packet.free
+local host = require("shortwire.host")
 
 max = layout.RING
 -- Locals, since these are constants for the compiler.
@@ -62,7 +63,7 @@ function transmit (l, p)
    local stats = l.stats
    if tobit(write - l.read) >= MAX then
       stats.txdrop.c = stats.txdrop.c + 1
-      return free(p)
+      return free_packet(p)
    end
    if p.held ~= HELD then
       error("this packet was transmitted or freed already: it belongs to somebody else now", 2)
@@ -91,3 +92,7 @@ function stats (l)
       rxpackets = tonumber(s.rxpackets.c), rxbytes = tonumber(s.rxbytes.c),
    }
 end
+
+-- A link of nobody's, for a test of an app without an engine: `app.input.input = link.new("in")`. What is left in it goes with it.
+function new () return ffi.gc(cast(layout.link_t, host.new_link()), layout.release_link) end
+function free (l) layout.discard(l) end

@@ -10,11 +10,13 @@ local layout = require("core.memory_layout")
 local band, lshift, rshift, cast, copy, fill = bit.band, bit.lshift, bit.rshift, ffi.cast, ffi.copy, ffi.fill
 local pool, packet_t, HELD = layout.pool, layout.packet_t, layout.HELD
 local SLOT, CONTROL = layout.SLOT, layout.CONTROL
+local memmove = ffi.C.memmove
 local uint64_t, bytes_t = ffi.typeof("uint64_t"), ffi.typeof("uint8_t *")
 local ARENA, VIEWS = layout.ARENA, layout.VIEWS
 
 max_payload = layout.MAX_LENGTH
 preferred_headroom = 256 - CONTROL
+default_headroom, packet_alignment = preferred_headroom, SLOT
 
 -- The slot of a packet. A view has 32 bytes, a slot 2048.
 local function slot_of (p)
@@ -68,7 +70,7 @@ local function make_room (p, front, back)
       error("packet too long: "..(p.length + front + back).." bytes, at most "..max_payload, 3)
    end
    local to = cast(bytes_t, slot_of(p)) + CONTROL + front + math.floor(spare / 2)
-   ffi.C.memmove(to, p.data, p.length)
+   memmove(to, p.data, p.length)
    p.data = to
 end
 

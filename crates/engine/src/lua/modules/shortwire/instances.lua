@@ -52,7 +52,8 @@ end]]
 
 local function method (object, name)
    local code
-   if name == "push" and type(object.push_link) == "table" and next(object.push_link) then
+   -- Perhaps it is filled only when links come.
+   if name == "push" and type(object.push_link) == "table" then
       code = EACH_LINK
    elseif type(object[name]) == "function" then
       code = TRAMPOLINE:format(name)
@@ -67,11 +68,22 @@ end
 local function attach_counters (object, class)
    local names = counters_of(class)
    local values = ffi.new("struct counter[?]", math.max(#names, 1))
-   object.shm = object.shm or {}
+   -- The object's own, not what it inherits: that is the class's description.
+   local shm = rawget(object, "shm")
+   if not shm then
+      shm = {}
+      object.shm = shm
+   end
    for i, name in ipairs(names) do
       local kind = class.shm[name]
       values[i - 1].c = type(kind) == "table" and kind[2] or 0
-      object.shm[name] = values + (i - 1)
+      shm[name] = values + (i - 1)
+   end
+   -- Of other types: their modules make them, where other processes find them.
+   for name, kind in lib.sorted(class.shm or {}) do
+      if shm[name] == nil and type(kind) == "table" and type(kind[1]) == "table" and kind[1].create then
+         shm[name] = kind[1].create(("apps/%s/%s.%s"):format(object.appname, name, kind[1].type), unpack(kind, 2))
+      end
    end
    return values, #names
 end
