@@ -58,11 +58,7 @@ mod luajit {
             // Its assertions would slow every breath of a debug build, and abort on what is an
             // error otherwise.
             // As Snabb's: `#` and `pairs` ask metatables, which libraries count on.
-            luajit_src::Build::new()
-                .debug(false)
-                .lua52compat(true)
-                .out_dir(&folder)
-                .build();
+            luajit_src::Build::new().debug(false).lua52compat(true).out_dir(&folder).build();
             fs::write(whole, "").expect("a writable target folder");
         }
         folder

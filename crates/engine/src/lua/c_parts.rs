@@ -12,11 +12,30 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use checksum::{csum_fold, csum_partial};
+use mlua::{LightUserData, Lua, Table};
 
 use crate::clock::monotonic;
+use crate::lua::shared;
+
+/// Adds them to `shortwire.host`, each with its type; and DynASM's encoder.
+pub fn install(lua: &Lua, module: &Table) -> mlua::Result<()> {
+    let parts = lua.create_table()?;
+    for (name, prototype, address) in functions() {
+        let part = lua.create_table()?;
+        part.set("type", prototype)?;
+        part.set("address", LightUserData(address))?;
+        parts.set(name, part)?;
+    }
+    module.set("c_parts", parts)?;
+    let encoder = lua.create_table()?;
+    for (name, address) in dynasm() {
+        encoder.set(name, LightUserData(address))?;
+    }
+    module.set("dynasm", encoder)
+}
 
 /// Name, type for LuaJIT's FFI, address.
-pub fn functions() -> Vec<(&'static str, &'static str, *mut c_void)> {
+fn functions() -> Vec<(&'static str, &'static str, *mut c_void)> {
     vec![
         ("get_time_ns", "uint64_t (*)(void)", get_time_ns as *mut c_void),
         ("get_monotonic_time", "double (*)(void)", get_monotonic_time as *mut c_void),
@@ -70,9 +89,9 @@ pub fn functions() -> Vec<(&'static str, &'static str, *mut c_void)> {
             "uint64_t (*)(uint32_t, uint32_t, uint64_t, uint8_t *, uint32_t)",
             track_seq_no as *mut c_void,
         ),
-        ("shmem_attach", "char *(*)(void *, size_t)", shmem_attach as *mut c_void),
-        ("shmem_grow", "char *(*)(void *, void *, size_t, size_t)", shmem_grow as *mut c_void),
-        ("shmem_unmap", "bool (*)(void *, size_t)", shmem_unmap as *mut c_void),
+        ("shmem_attach", "char *(*)(void *, size_t)", shared::attach as *mut c_void),
+        ("shmem_grow", "char *(*)(void *, void *, size_t, size_t)", shared::grow as *mut c_void),
+        ("shmem_unmap", "bool (*)(void *, size_t)", shared::unmap as *mut c_void),
     ]
 }
 
@@ -80,7 +99,7 @@ const CKSUM: &str = "uint16_t (*)(const void *, size_t, uint16_t)";
 
 /// DynASM's encoder, by the names under which `modules/dasm.lua` knows it. Empty for processors
 /// whose code it does not make.
-pub fn dynasm() -> Vec<(&'static str, *mut c_void)> {
+fn dynasm() -> Vec<(&'static str, *mut c_void)> {
     #[cfg(target_arch = "x86_64")]
     {
         unsafe extern "C" {
@@ -356,48 +375,4 @@ unsafe extern "C" fn track_seq_no(
     // SAFETY: the caller's.
     unsafe { window.set(number, true) };
     highest.max(number)
-}
-
-/// Maps a file of the script; null where the system refuses.
-///
-/// # Safety
-/// `file` is an open `FILE`.
-unsafe extern "C" fn shmem_attach(file: *mut libc::FILE, length: usize) -> *mut c_void {
-    // SAFETY: the caller's.
-    let fd = unsafe { libc::fileno(file) };
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, where the kernel finds room.
-    let place =
-        unsafe { libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED, fd, 0) };
-    if place == libc::MAP_FAILED { std::ptr::null_mut() } else { place }
-}
-
-/// # Safety
-/// `old` is null or a mapping of `old_length` bytes that nobody uses any more.
-unsafe extern "C" fn shmem_grow(
-    file: *mut libc::FILE,
-    old: *mut c_void,
-    old_length: usize,
-    length: usize,
-) -> *mut c_void {
-    // SAFETY: the caller's.
-    if !old.is_null() && !unsafe { shmem_unmap(old, old_length) } {
-        return std::ptr::null_mut();
-    }
-    let Ok(size) = libc::off_t::try_from(length) else { return std::ptr::null_mut() };
-    // SAFETY: the caller's.
-    let fd = unsafe { libc::fileno(file) };
-    // SAFETY: a system call.
-    if unsafe { libc::ftruncate(fd, size) } != 0 {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the caller's.
-    unsafe { shmem_attach(file, length) }
-}
-
-/// # Safety
-/// `place` is a mapping of `length` bytes that nobody uses any more.
-unsafe extern "C" fn shmem_unmap(place: *mut c_void, length: usize) -> bool {
-    // SAFETY: the caller's.
-    unsafe { libc::munmap(place, length) == 0 }
 }

@@ -15,8 +15,8 @@ use crate::args::nearest;
 use crate::clock::monotonic;
 use crate::config::Config;
 use crate::counters::RunDir;
-use crate::link::Link;
 use crate::engine::{ConfigureError, Ended, Engine, Pace, Until};
+use crate::link::Link;
 use crate::lua::calls::Calls;
 use crate::lua::sampler::{self, Sampler};
 use crate::lua::{Program, Settings};
@@ -139,19 +139,7 @@ impl Host {
             Ok(with(&host, |host| host.run_program(&words)).flatten())
         };
         module.set("run_program", lua.create_function(program)?)?;
-        let c_parts = lua.create_table()?;
-        for (name, prototype, address) in c_parts::functions() {
-            let part = lua.create_table()?;
-            part.set("type", prototype)?;
-            part.set("address", LightUserData(address))?;
-            c_parts.set(name, part)?;
-        }
-        module.set("c_parts", c_parts)?;
-        let dynasm = lua.create_table()?;
-        for (name, address) in c_parts::dynasm() {
-            dynasm.set(name, LightUserData(address))?;
-        }
-        module.set("dynasm", dynasm)?;
+        c_parts::install(lua, &module)?;
         let folder = self.engine.borrow_mut().options_mut().run_dir.clone();
         shared::functions(lua, &module, folder.as_deref().map(RunDir::path))?;
         Ok(module)
@@ -223,6 +211,16 @@ impl Host {
         let host = Rc::downgrade(self);
         let app = move |_: &Lua, name: String| Ok(with(&host, |host| host.report_app(&name)));
         module.set("report_app", lua.create_function(app)?)?;
+        let host = Rc::downgrade(self);
+        let finished = move |_: &Lua, name: String| {
+            let ask = |host: &Host| {
+                let engine = host.engine.try_borrow().ok()?;
+                let app = engine.apps().find(|(other, _)| *other == name);
+                Some(app.is_some_and(|(_, app)| app.finished()))
+            };
+            Ok(with(&host, ask).flatten())
+        };
+        module.set("app_finished", lua.create_function(finished)?)?;
         let host = Rc::downgrade(self);
         let failed = move |_: &Lua, (name, problem): (String, String)| {
             eprintln!("shortwire: app '{name}': {problem}");

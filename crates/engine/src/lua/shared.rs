@@ -1,10 +1,12 @@
 //! Objects of scripts in files that other processes can map: what `modules/core/shm.lua` builds on.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::ptr::null_mut;
 
 use mlua::{LightUserData, Lua, Table};
 
@@ -65,11 +67,53 @@ fn map(path: &Path, size: usize, create: bool, readonly: bool) -> std::io::Resul
     // An object without bytes has a place all the same.
     let size = size.max(1);
     // SAFETY: a new mapping, where the kernel finds room.
-    let place = unsafe {
-        libc::mmap(std::ptr::null_mut(), size, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
+    let place =
+        unsafe { libc::mmap(null_mut(), size, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     if place == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
     Ok(LightUserData(place))
+}
+
+/// For `ffi.C`: maps a file of the script; null where the system refuses.
+///
+/// # Safety
+/// `file` is an open `FILE`.
+pub unsafe extern "C" fn attach(file: *mut libc::FILE, length: usize) -> *mut c_void {
+    // SAFETY: the caller's.
+    let fd = unsafe { libc::fileno(file) };
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, where the kernel finds room.
+    let place = unsafe { libc::mmap(null_mut(), length, access, libc::MAP_SHARED, fd, 0) };
+    if place == libc::MAP_FAILED { null_mut() } else { place }
+}
+
+/// # Safety
+/// `old` is null or a mapping of `old_length` bytes that nobody uses any more.
+pub unsafe extern "C" fn grow(
+    file: *mut libc::FILE,
+    old: *mut c_void,
+    old_length: usize,
+    length: usize,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    if !old.is_null() && !unsafe { unmap(old, old_length) } {
+        return null_mut();
+    }
+    let Ok(size) = libc::off_t::try_from(length) else { return null_mut() };
+    // SAFETY: the caller's.
+    let fd = unsafe { libc::fileno(file) };
+    // SAFETY: a system call.
+    if unsafe { libc::ftruncate(fd, size) } != 0 {
+        return null_mut();
+    }
+    // SAFETY: the caller's.
+    unsafe { attach(file, length) }
+}
+
+/// # Safety
+/// `place` is a mapping of `length` bytes that nobody uses any more.
+pub unsafe extern "C" fn unmap(place: *mut c_void, length: usize) -> bool {
+    // SAFETY: the caller's.
+    unsafe { libc::munmap(place, length) == 0 }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 mod costs;
 mod findings;
 
+pub use costs::too_short;
 pub use findings::{Finding, findings};
 
 /// Everything about one run.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use engine::lua::traces::{Finding, Trace, TraceFacts};
+use engine::lua::traces::{Finding, Trace, TraceFacts, too_short};
 
 use super::{percent, short};
 
@@ -45,6 +45,13 @@ fn write(out: &mut String, facts: &TraceFacts, found: &[Finding], most: usize) -
     }
     if found.is_empty() {
         writeln!(out, "findings: none")?;
+    }
+    if too_short(facts) {
+        let samples = facts.script_samples();
+        writeln!(
+            out,
+            "        {samples} samples of its time are too few to say where it goes: let it run longer"
+        )?;
     }
     Ok(())
 }

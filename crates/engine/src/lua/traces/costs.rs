@@ -13,19 +13,25 @@ const KNOWN: u64 = 5;
 const COLLECTED: u64 = 10;
 /// The same for the interpreter without such a cause: a breath enters and leaves each app, which
 /// takes a tenth where apps do next to nothing.
-const INTERPRETED: u64 = 15;
+const INTERPRETED: u64 = 12;
 /// A recording that was given up less often is the start of the script.
 const OFTEN: u64 = 3;
 /// Lines that one finding names.
 const LINES: usize = 3;
 
+/// Whether the script ran too shortly for findings about time: on a busy machine, or with a run of
+/// less than a second, there are fewer samples than they need.
+pub fn too_short(facts: &TraceFacts) -> bool {
+    facts.script_samples() < ENOUGH
+}
+
 /// Findings about time, what costs most by its kind first: code that cannot be compiled, calls
 /// between compiled code and C, garbage, and the interpreter without any of these.
 pub(super) fn costs(facts: &TraceFacts) -> Vec<Finding> {
-    let all = facts.script_samples();
-    if all < ENOUGH {
+    if too_short(facts) {
         return Vec::new();
     }
+    let all = facts.script_samples();
     let share = |samples: u64| samples * 100 / all;
     let outside = share(facts.interpreter + facts.exiting);
     let mut found = Vec::new();
@@ -253,6 +259,6 @@ mod tests {
     #[test]
     fn a_short_run_says_nothing() {
         let facts = TraceFacts { interpreter: 150, collector: 40, ..TraceFacts::default() };
-        assert!(costs(&facts).is_empty());
+        assert!(costs(&facts).is_empty() && too_short(&facts));
     }
 }

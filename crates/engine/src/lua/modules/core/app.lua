@@ -143,6 +143,14 @@ local function take_links (new)
    end
 end
 
+-- `engine.app_table.reader.done`: whether nothing will come from an app of the engine's any more.
+local native = {
+   __index = function (app, name)
+      if name == "done" then return host.app_finished(app.appname) end
+      return nil
+   end,
+}
+
 local function take_apps (new, numbers)
    local old = app_table
    app_table = {}
@@ -151,7 +159,7 @@ local function take_apps (new, numbers)
       if app.class.kind then
          local before = old[name]
          object = before and before.kind == app.class.kind and before
-            or { appname = name, kind = app.class.kind, input = {}, output = {} }
+            or setmetatable({ appname = name, kind = app.class.kind, input = {}, output = {} }, native)
       else
          object = instances.specs[numbers[name]] and instances.get(numbers[name])
       end

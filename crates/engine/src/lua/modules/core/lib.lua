@@ -163,6 +163,15 @@ function readcmd (command, what)
    return text
 end
 
+-- The process becomes another program, whose words begin with its name; what it has open stays open if it asked for that. Comes back
+-- with a sentence only where the system refuses.
+function execv (path, words)
+   local list = ffi.new("const char *[?]", #words + 1)
+   for i, word in ipairs(words) do list[i - 1] = word end
+   ffi.C.execv(path, list)
+   return nil, "cannot run "..path..": error "..ffi.errno()
+end
+
 -- The first name in a folder.
 function firstfile (folder)
    local names = host.children(folder)

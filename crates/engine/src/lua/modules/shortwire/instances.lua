@@ -65,27 +65,41 @@ local function method (object, name)
    return call
 end
 
-local function attach_counters (object, class)
+-- Turns the description `shm` of a class, or of an object that its `new` gave one, into counters and other objects. Those that the
+-- class names are published by the engine; others are files of their own (core.shm).
+local function attach_counters (object, class, made)
    local names = counters_of(class)
    local values = ffi.new("struct counter[?]", math.max(#names, 1))
-   -- The object's own, not what it inherits: that is the class's description.
-   local shm = rawget(object, "shm")
-   if not shm then
-      shm = {}
-      object.shm = shm
-   end
+   local shm = {}
    for i, name in ipairs(names) do
       local kind = class.shm[name]
       values[i - 1].c = type(kind) == "table" and kind[2] or 0
       shm[name] = values + (i - 1)
    end
-   -- Of other types: their modules make them, where other processes find them.
-   for name, kind in lib.sorted(class.shm or {}) do
-      if shm[name] == nil and type(kind) == "table" and type(kind[1]) == "table" and kind[1].create then
-         shm[name] = kind[1].create(("apps/%s/%s.%s"):format(object.appname, name, kind[1].type), unpack(kind, 2))
+   for name, kind in pairs(object.shm or {}) do
+      if type(kind) ~= "table" or type(kind[1]) ~= "table" then
+         -- What is no description is there already.
+         shm[name] = shm[name] or kind
+      elseif not shm[name] then
+         local file = ("apps/%s/%s.%s"):format(object.appname, name, kind[1].type)
+         shm[name] = kind[1].create(file, unpack(kind, 2))
+         made[file] = { module = kind[1], object = shm[name] }
       end
    end
+   object.shm = shm
    return values, #names
+end
+
+local function remove (made)
+   for file, one in pairs(made or {}) do
+      if rawget(one.module, "delete") then
+         one.module.delete(file)
+      else
+         local shm = require("core.shm")
+         shm.unmap(one.object)
+         shm.unlink(file)
+      end
+   end
 end
 
 -- Makes the instance, and returns what the engine calls: push, pull, tick; then where its counters are.
@@ -105,7 +119,8 @@ local function start (number)
    object.appname = spec.name
    object.input, object.output = object.input or {}, object.output or {}
    spec.object = object
-   local counters, count = attach_counters(object, spec.class)
+   spec.made = {}
+   local counters, count = attach_counters(object, spec.class, spec.made)
    spec.counters = counters
    return method(object, "push"), method(object, "pull"), method(object, "tick"),
       tonumber(ffi.cast("uintptr_t", counters)), count
@@ -116,17 +131,18 @@ local function reconfigure (old, new)
    local object = M.specs[old].object
    if type(object.reconfig) ~= "function" then return false end
    object:reconfig(M.specs[new].arg)
-   M.specs[new].object, M.specs[new].counters = object, M.specs[old].counters
+   M.specs[new].object, M.specs[new].counters, M.specs[new].made = object, M.specs[old].counters, M.specs[old].made
    M.specs[old] = nil
    return true
 end
 
 -- `drop`: the app found no memory, so that not even the table of apps may keep what it has.
 local function stop (number, drop)
-   local object = M.specs[number].object
+   local object, made = M.specs[number].object, M.specs[number].made
    if drop and M.drop then M.drop(M.specs[number].name, object) end
    M.specs[number] = nil
    if object and type(object.stop) == "function" then object:stop() end
+   remove(made)
 end
 
 function M.start (number) return protect(start, number) end

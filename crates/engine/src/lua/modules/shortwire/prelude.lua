@@ -57,6 +57,7 @@ ssize_t write(int fd, const void *bytes, size_t length);
 ssize_t pread(int fd, void *bytes, size_t length, int64_t offset);
 ssize_t pwrite(int fd, const void *bytes, size_t length, int64_t offset);
 int close(int fd);
+int execv(const char *path, const char **words);
 ssize_t readlink(const char *path, char *target, size_t length);
 int inet_pton(int family, const char *text, void *address);
 const char *inet_ntop(int family, const void *address, char *text, unsigned int length);
