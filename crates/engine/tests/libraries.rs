@@ -340,9 +340,9 @@ fn one_module() {
     let session = session(runs.path());
     session.search_in_snabb(Path::new(&folder)).expect("Snabb's sources");
     let code = format!(
-        "io.stdout:setvbuf('no') local module = require('{module}') io.stdout:write('\\nloaded\\n') \
+        "local out = io.stdout out:setvbuf('no') local module = require('{module}') out:write('\\nloaded\\n') \
          module = type(module) == 'table' and module or package.loaded['{module}'] \
-         if os.getenv('SHORTWIRE_TEST_SELFTEST') then module.selftest() io.stdout:write('\\npassed\\n') end"
+         if os.getenv('SHORTWIRE_TEST_SELFTEST') then module.selftest() out:write('\\npassed\\n') end"
     );
     if let Err(error) = session.run_code(&code, &[]) {
         panic!("{error}");
