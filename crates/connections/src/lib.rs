@@ -165,6 +165,8 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
             kernel_smc.insert(socket.inode, (namespace, socket));
         }
     }
+    // What the kernel's SMC has given back to TCP may be in shared memory, as the table knows.
+    let is_the_kernels = |inode: u64| kernel_smc.get(&inode).is_some_and(|(_, one)| !one.is_tcp());
     let mut seen = HashSet::new();
     let mut connections = Vec::new();
     for table in &tables {
@@ -174,7 +176,7 @@ pub fn snapshot(wanted: impl Fn(u32) -> bool) -> Snapshot {
             // A table is its programs' own: of a socket that they do not hold it has nothing to say.
             let is_theirs = programs.is_empty()
                 || programs.iter().any(|program| table.programs.contains(program));
-            if inode != 0 && is_theirs && !kernel_smc.contains_key(&inode) && seen.insert(inode) {
+            if inode != 0 && is_theirs && !is_the_kernels(inode) && seen.insert(inode) {
                 connections.push(match kernel.get(&inode).map(|(_, socket)| socket) {
                     // What was noted of it, say EPOLLEXCLUSIVE, does not keep what it accepts from
                     // shared memory.

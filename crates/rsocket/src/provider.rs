@@ -138,6 +138,19 @@ pub trait Endpoint {
         false
     }
 
+    /// Whether the peer, as far as can be told, runs on the processor that the calling thread has: it
+    /// does nothing before that thread sleeps.
+    fn peer_needs_this_processor(&self) -> bool {
+        false
+    }
+
+    /// From here to [`Self::release_events`] events for writes on the stream lane may be held back
+    /// from a peer that cannot use them before. Under the lock of sends.
+    fn hold_events(&self) {}
+
+    /// Ends that, before the caller returns or sleeps. Under any lock, or none.
+    fn release_events(&self) {}
+
     /// Finds out whether the peer is gone, for who polls without ever sleeping.
     fn probe(&self);
 

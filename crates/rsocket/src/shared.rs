@@ -44,6 +44,8 @@ pub const MEMORY_KEY: u32 = 1;
 const CLOSED: RawFd = RawFd::MAX;
 const HEADER: usize = 4096;
 const ARM: usize = 0;
+/// Beside it: the processor on which the peer asked for its doorbell, plus one. A hint.
+const SLEPT_ON: usize = 4;
 const POSTED: [usize; 2] = [64, 68];
 /// Set by a peer that has closed in order while others still held its end.
 const LEFT: usize = 128;
@@ -140,6 +142,9 @@ pub(crate) struct QueuePair {
     met_pid: i32,
     gone: AtomicBool,
     rung: AtomicU32,
+    /// Between `hold_events` and `release_events`, and whether a doorbell is due.
+    holds: AtomicBool,
+    held: AtomicBool,
     /// Where doorbells are counted; null: nowhere.
     row: AtomicPtr<Row>,
     next_key: AtomicU32,
@@ -177,6 +182,8 @@ impl QueuePair {
             peer_pid: pids[1],
             gone: AtomicBool::new(false),
             rung: AtomicU32::new(0),
+            holds: AtomicBool::new(false),
+            held: AtomicBool::new(false),
             row: AtomicPtr::default(),
             next_key: AtomicU32::new(0),
             exposed: Default::default(),
@@ -310,6 +317,15 @@ impl QueuePair {
         // (doorbell).
         slot.swap(u64::from(*count) << 32 | u64::from(imm), Ordering::SeqCst);
         if shm::must_ring(Self::word(self.own, ARM), &self.rung) {
+            self.ring_or_hold(lane);
+        }
+    }
+
+    #[cold]
+    fn ring_or_hold(&self, lane: Lane) {
+        if lane == Lane::Stream && self.holds.load(Ordering::Relaxed) {
+            self.held.store(true, Ordering::Relaxed);
+        } else {
             self.ring();
         }
     }
@@ -408,6 +424,9 @@ impl Endpoint for QueuePair {
     }
 
     fn request_event(&self) {
+        let cpu = rustix::thread::sched_getcpu() as u32;
+        // In front of the arm word, which orders it; who reads another one is only slower.
+        Self::word(self.peer, SLEPT_ON).store(cpu.wrapping_add(1), Ordering::Relaxed);
         shm::arm(Self::word(self.peer, ARM));
     }
 
@@ -451,6 +470,26 @@ impl Endpoint for QueuePair {
 
     fn conceal(&self, region: Region) {
         self.conceal_buffer(&region);
+    }
+
+    fn peer_needs_this_processor(&self) -> bool {
+        let peer = Self::word(self.own, SLEPT_ON).load(Ordering::Relaxed);
+        peer != 0 && peer.wrapping_sub(1) == rustix::thread::sched_getcpu() as u32
+    }
+
+    /// A peer that is woken for the first of many pieces, and takes this very processor, finds that
+    /// piece only, waits for the next, and sleeps again: two changes of process for each piece.
+    fn hold_events(&self) {
+        self.holds.store(self.peer_needs_this_processor(), Ordering::Relaxed);
+    }
+
+    fn release_events(&self) {
+        if self.holds.load(Ordering::Relaxed) {
+            self.holds.store(false, Ordering::Relaxed);
+        }
+        if self.held.load(Ordering::Relaxed) && self.held.swap(false, Ordering::Relaxed) {
+            self.ring();
+        }
     }
 
     fn probe(&self) {

@@ -283,8 +283,11 @@ impl<E: Endpoint> Stream<E> {
                 return done;
             }
         }
+        // Also where a signal handler waits that came in the middle of a send.
+        self.endpoint.release_events();
+        let is_in_vain = self.spin.is_zero() || self.endpoint.peer_needs_this_processor();
         let start = Instant::now();
-        while !self.spin.is_zero() && start.elapsed() < self.spin {
+        while !is_in_vain && start.elapsed() < self.spin {
             for _ in 0..16 {
                 core::hint::spin_loop();
                 if self.progress.run(&event, false, &mut step).is_ok() {
@@ -330,6 +333,7 @@ impl<E: Endpoint> Stream<E> {
             self.process();
             ready()
         };
+        self.endpoint.release_events();
         // A handler that interrupted a holder of the lock must not wait for it.
         self.progress.enter(&Events(&self.endpoint, self.row), ready).unwrap_or(true)
     }

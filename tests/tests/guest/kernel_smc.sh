@@ -36,7 +36,7 @@ exchange kernel-both-under-run smc "$run" smc "$run"
 exchange ours-both tcp "$run" tcp "$run"
 # Both ends asked for both, in either order. What smc_run does with its library, which needs a shell of its own.
 cat > /tmp/smc_run <<'end'
-#!/bin/sh
+#!/applets/sh
 export LD_PRELOAD=$LD_PRELOAD:/tmp/libsmc-preload.so
 exec "$@"
 end

@@ -26,7 +26,7 @@ impl Seen {
                     seen.tcp += 1;
                     *seen.reasons.entry(words.to_string()).or_default() += 1;
                 }
-                Mode::Listener | Mode::Rsocket => {}
+                Mode::Listener | Mode::Rsocket | Mode::KernelSmc { .. } => {}
             }
         }
         seen

@@ -130,6 +130,18 @@ impl Endpoint for Any {
         each!(self, end => end.has_left())
     }
 
+    fn peer_needs_this_processor(&self) -> bool {
+        each!(self, end => end.peer_needs_this_processor())
+    }
+
+    fn hold_events(&self) {
+        each!(self, end => end.hold_events());
+    }
+
+    fn release_events(&self) {
+        each!(self, end => end.release_events());
+    }
+
     fn probe(&self) {
         each!(self, end => end.probe());
     }

@@ -181,6 +181,18 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         self.inner.has_left()
     }
 
+    fn peer_needs_this_processor(&self) -> bool {
+        self.inner.peer_needs_this_processor()
+    }
+
+    fn hold_events(&self) {
+        self.inner.hold_events();
+    }
+
+    fn release_events(&self) {
+        self.inner.release_events();
+    }
+
     fn probe(&self) {
         self.inner.probe();
     }

@@ -43,6 +43,61 @@ fn conforms_with_late_completions() {
     conformance::run(&a, &b);
 }
 
+/// The doorbell for the pieces of one send waits for the last of them, if the peer would take the
+/// processor from the sender; those of the other lane do not, nor those for a peer elsewhere.
+#[test]
+fn a_peer_on_the_same_processor_is_woken_behind_the_last_piece() {
+    let [a, b] = pair([64, 64], [8192, 8192]);
+    let post = |lane| {
+        let to = Remote { addr: b.memory().addr, key: b.memory().key };
+        // SAFETY: bytes of a constant; nobody else posts.
+        unsafe { a.post_write(lane, &[(b"piece".as_ptr(), 5)], to, Some(1), 1) }.unwrap();
+    };
+    let rung = || {
+        let mut fds = [PollFd::from_borrowed_fd(b.socket(), PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+    };
+    // The peer's word: it has asked for its doorbell on this processor, or on another.
+    let asks_on = |cpu: u32| {
+        b.take_event();
+        b.request_event();
+        QueuePair::word(a.own, SLEPT_ON).store(cpu + 1, Ordering::Relaxed);
+    };
+    // A thread on one processor, so that it stays the same one.
+    let cpu = rustix::thread::sched_getcpu();
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(cpu);
+    rustix::thread::sched_setaffinity(None, &only).unwrap();
+    let here = cpu as u32;
+
+    asks_on(here);
+    assert!(a.peer_needs_this_processor());
+    a.hold_events();
+    post(Lane::Stream);
+    post(Lane::Stream);
+    assert!(!rung());
+    a.release_events();
+    assert!(rung());
+
+    asks_on(here);
+    a.hold_events();
+    post(Lane::Control);
+    assert!(rung());
+    a.release_events();
+
+    asks_on(here + 1);
+    assert!(!a.peer_needs_this_processor());
+    a.hold_events();
+    post(Lane::Stream);
+    assert!(rung());
+    a.release_events();
+
+    // Without a send of many pieces, as ever.
+    asks_on(here);
+    post(Lane::Stream);
+    assert!(rung());
+}
+
 #[test]
 fn layouts_of_a_peer_are_checked() {
     let good = Layout::new(384, 1 << 20).unwrap();

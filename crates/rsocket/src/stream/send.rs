@@ -137,7 +137,11 @@ impl<E: Endpoint> Stream<E> {
     unsafe fn send_slowly(&self, bufs: &[(*const u8, usize)], block: bool) -> Result<usize, Errno> {
         let mut source = Source::new(bufs);
         let total = source.left;
-        let result = self.send_iomaps(block).and_then(|()| self.send_all(&mut source, block));
+        let result = self.send_iomaps(block).and_then(|()| {
+            self.endpoint.hold_events();
+            self.send_all(&mut source, block)
+        });
+        self.endpoint.release_events();
         match (total - source.left, result) {
             (0, Err(e)) => Err(e),
             (n, _) => {
@@ -310,6 +314,7 @@ impl<E: Endpoint> Stream<E> {
                     if !self.is(state::WRITABLE) {
                         return Err(Errno::CONNRESET);
                     }
+                    self.endpoint.release_events();
                     // The peer's queue has no doorbell of its own: credits keep it from being full.
                     std::thread::sleep(PAUSE);
                     self.endpoint.probe();
