@@ -34,7 +34,7 @@ impl Deadline {
 }
 
 /// How much longer than on a machine anything may take on an emulated one: SHORTWIRE_TEST_PATIENCE.
-fn patience() -> u32 {
+pub fn patience() -> u32 {
     let asked = std::env::var("SHORTWIRE_TEST_PATIENCE").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(1).max(1)
 }

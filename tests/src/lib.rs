@@ -27,7 +27,7 @@ mod tool;
 mod transcript;
 
 pub use case::{Case, case};
-pub use deadline::Deadline;
+pub use deadline::{Deadline, patience};
 pub use leak::{family, mapped_memory, open_files, pipes, resident_memory, unix_sockets};
 pub use net::{Ports, bytes_received, bytes_sent, expect_silence};
 pub use run::{Proc, Side};

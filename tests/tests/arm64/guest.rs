@@ -23,8 +23,7 @@ const LIBRARIES: [&str; 6] = [
 ];
 
 /// A guest that has nothing but busybox, the command, its library, and a program.
-fn small(case: &Case, program: &str) -> Result<Guest, Skip> {
-    let mut guest = Guest::arm64()?;
+fn small(case: &Case, mut guest: Guest, program: &str) -> Result<Guest, Skip> {
     for library in LIBRARIES {
         guest.place(&Path::new(SYSROOT).join("lib").join(library), &format!("/lib/{library}"));
     }
@@ -45,24 +44,33 @@ fn small(case: &Case, program: &str) -> Result<Guest, Skip> {
     Ok(guest)
 }
 
+/// Two programs exchange files, over each device; both ends are in mode SMCD then.
+fn exchange(case: &Case, guest: Guest) -> Outcome {
+    let ended = small(case, guest, "smc_peer")?.run(case, "", include_str!("one.sh"), secs(300));
+    let said = ended.success();
+    assert!(said.lines().any(|line| line.starts_with("aarch64 ")), "{said}");
+    for name in ["loopback", "copied", "ism"] {
+        let turn = said.split("== ").find(|turn| turn.starts_with(&format!("{name}\n")));
+        let turn = turn.unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
+        for line in ["server: 0", "client: 0", "to client: intact", "to server: intact"] {
+            assert!(turn.lines().any(|said| said == line), "{line} is missing in\n{turn}");
+        }
+        let rows = turn.lines().filter(|row| row.starts_with("ss: "));
+        assert_eq!(rows.filter(|row| row.contains(" SMCD")).count(), 2, "{turn}");
+    }
+    Ok(())
+}
+
 #[test]
 #[ignore = "by make check-arm64"]
 fn connections_are_in_shared_memory() {
-    case("arm64-one", |c| {
-        let ended = small(c, "smc_peer")?.run(c, "", include_str!("one.sh"), secs(300));
-        let said = ended.success();
-        assert!(said.lines().any(|line| line == "aarch64"), "{said}");
-        for name in ["loopback", "copied", "ism"] {
-            let turn = said.split("== ").find(|turn| turn.starts_with(&format!("{name}\n")));
-            let turn = turn.unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
-            for line in ["server: 0", "client: 0", "to client: intact", "to server: intact"] {
-                assert!(turn.lines().any(|said| said == line), "{line} is missing in\n{turn}");
-            }
-            let rows = turn.lines().filter(|row| row.starts_with("ss: "));
-            assert_eq!(rows.filter(|row| row.contains(" SMCD")).count(), 2, "{turn}");
-        }
-        Ok(())
-    });
+    case("arm64-one", |c| exchange(c, Guest::arm64()?));
+}
+
+#[test]
+#[ignore = "by make check-arm64"]
+fn connections_are_in_shared_memory_with_pages_of_16_kib() {
+    case("arm64-one-16k", |c| exchange(c, Guest::arm64_with_pages_of_16_kib()?));
 }
 
 /// Programs of `progs` that those tests run.

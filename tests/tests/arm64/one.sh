@@ -28,7 +28,7 @@ exchange() {
     [ $(sum /tmp/server-sends) = $(sum /tmp/client-got) ] && echo "to client: intact"
     [ $(sum /tmp/client-sends) = $(sum /tmp/server-got) ] && echo "to server: intact"
 }
-uname -m
+echo "$(uname -m) $(grep -m 1 KernelPageSize /proc/self/smaps)"
 exchange loopback
 exchange copied --copy
 exchange ism --prefer ism

@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, accept, bind, connect, listen, recv};
 use system_tests::stream::{Random, bytes, mix};
 use system_tests::{
     Case, Outcome, Ports, Proc, Side, Skip, case, compile, expect_silence, millis, open_files,
-    plain, secs, skip,
+    patience, plain, secs, skip,
 };
 
 use crate::channel::{address, hear, memory, name, nonsense, say, seqpacket};
@@ -42,7 +42,7 @@ fn echo_rounds(conn: &mut TcpStream, from: u64, to: u64) -> u64 {
 fn dial(port: u16) -> TcpStream {
     let conn = TcpStream::connect(("127.0.0.1", port)).expect("connecting");
     conn.set_nodelay(true).expect("TCP_NODELAY");
-    conn.set_read_timeout(Some(secs(10))).expect("a time limit");
+    conn.set_read_timeout(Some(secs(10) * patience())).expect("a time limit");
     conn
 }
 

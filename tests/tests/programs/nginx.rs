@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use system_tests::{Case, Ports, Proc, Side, Skip, case, need, secs};
+use system_tests::{Case, Ports, Proc, Side, Skip, case, need, patience, secs};
 
 use crate::{big_file, sha256};
 
@@ -41,8 +41,15 @@ fn under_wrk(name: &str, ports: Ports, listen: &str, http: &str) {
         let mut server = nginx(c, port, listen, http)?;
         let watch = c.watch(&[port]);
         let url = format!("http://127.0.0.1:{port}/small");
-        let said = c.client("wrk", Side::Run, &wrk, &["-t2", "-c100", "-d2s", &url]);
-        assert!(requests(&said) > 1000, "{said}");
+        let longer = u64::from(patience());
+        let [lasts, limit] = ["-d", "--timeout="].map(|name| format!("{name}{}s", 2 * longer));
+        let said = c.client(
+            "wrk",
+            Side::Run,
+            &wrk,
+            &["-t2", "-c100", lasts.as_str(), limit.as_str(), &url],
+        );
+        assert!(requests(&said) > 1000 / longer, "{said}");
         assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
         watch.expect_smcd(100);
         server.stop();

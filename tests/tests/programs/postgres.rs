@@ -3,7 +3,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use system_tests::{Case, Ports, Proc, Side, Skip, case, need, secs, skip};
+use system_tests::{Case, Ports, Proc, Side, Skip, case, need, patience, secs, skip};
 
 /// PostgreSQL refuses to run as root; then everything runs as its own user.
 struct User(Option<(u32, u32)>);
@@ -105,8 +105,9 @@ fn postgres_and_pgbench() {
             database.client(c, &pgbench, &["-i", "-q", "-s", "1"]);
             for mode in [&["-S"][..], &[], &["-S", "-M", "prepared", "-j", "2"]] {
                 let watch = c.watch(&[database.port]);
-                let said =
-                    database.client(c, &pgbench, &[&["-n", "-c", "4", "-T", "1"], mode].concat());
+                let seconds = patience().to_string();
+                let usual = ["-n", "-c", "4", "-T", seconds.as_str()];
+                let said = database.client(c, &pgbench, &[&usual[..], mode].concat());
                 assert!(
                     said.contains("number of failed transactions: 0 ") && said.contains("tps ="),
                     "{said}"
