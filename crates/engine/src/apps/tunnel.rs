@@ -17,15 +17,19 @@ use crate::packet::{NEEDS_CHECKSUM, Packet};
 use crate::registry::Registry;
 use checksum::{UDP, csum_fold, csum_ipv6_magic, csum_partial, csum_tcpudp_magic};
 
+mod esp;
 mod gre;
 mod l2tp;
+mod replay;
 mod vxlan;
 
+pub use esp::{Association, Esp, EspArgs};
 pub use gre::{Gre, GreArgs, Mode};
 pub use l2tp::{Carrier, L2tpv3, L2tpv3Args};
 pub use vxlan::{Vxlan, VxlanArgs};
 
 pub(super) fn register(registry: &mut Registry) {
+    registry.register::<Esp>();
     registry.register::<Gre>();
     registry.register::<L2tpv3>();
     registry.register::<Vxlan>();
@@ -49,9 +53,12 @@ enum Refused {
     NotOurs = 3,
     /// Cut off, or of a form that the protocol does not have.
     Malformed = 4,
+    /// Or what stands for one and shows who made it.
     BadChecksum = 5,
-    /// Older than one that has come, where numbers are kept.
+    /// Older than one that has come, or come before, where numbers are kept.
     OutOfOrder = 6,
+    /// No number is left to send with.
+    Exhausted = 7,
 }
 
 type Counts = [u64; COUNTERS.len()];
@@ -62,7 +69,7 @@ trait Encapsulation {
     fn wrap(&mut self, packet: &mut Packet) -> Result<(), Refused>;
     /// Takes them off.
     fn unwrap(&mut self, packet: &mut Packet) -> Result<(), Refused>;
-    fn counts(&mut self) -> &mut Counts;
+    fn counts(&mut self) -> &mut [u64];
 }
 
 /// All that waits, in both directions.

@@ -174,7 +174,7 @@ impl Encapsulation for Gre {
         Ok(())
     }
 
-    fn counts(&mut self) -> &mut Counts {
+    fn counts(&mut self) -> &mut [u64] {
         &mut self.counts
     }
 }

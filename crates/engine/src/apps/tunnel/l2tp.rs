@@ -172,7 +172,7 @@ impl Encapsulation for L2tpv3 {
         Ok(())
     }
 
-    fn counts(&mut self) -> &mut Counts {
+    fn counts(&mut self) -> &mut [u64] {
         &mut self.counts
     }
 }
