@@ -34,7 +34,7 @@ send = { spi = 256, key = '000102030405060708090a0b0c0d0e0f00010203' }
 receive = { spi = 257, key = '0f0102030405060708090a0b0c0d0e0f00010203' }";
 const NEIGHBOUR: &str = "mac = '02:00:00:00:00:01'\naddresses = ['192.0.2.7', 'fd00::1']";
 const OUTER: &str = "
-[outer]
+[apps.x.outer]
 local = '192.0.2.7'
 remote = '192.0.2.8'
 mac = '02:00:00:00:00:01'
@@ -46,19 +46,23 @@ next_hop = '02:00:00:00:00:02'";
 pub fn frames(input: &[u8]) -> usize {
     let Some((first, mut rest)) = input.split_first() else { return 0 };
     let (kind, inputs, outputs, args) = APPS[usize::from(*first) % APPS.len()];
-    let text = format!("{args}{}", if inputs == TUNNEL { OUTER } else { "" });
-    let mut config = Config::new();
-    let table: toml::Table = toml::from_str(&text).expect("arguments");
-    config.app("x", kind, table).expect("a kind");
-    for port in inputs {
-        config.app(&format!("in_{port}"), "Repeater", ()).expect("an app");
-        config.link(&format!("in_{port}.output -> x.{port}")).expect("a link");
-    }
-    for port in outputs {
-        let closed: toml::Table = toml::from_str("delay = 1e9").expect("arguments");
-        config.app(&format!("out_{port}"), "DelayedStart", closed).expect("an app");
-        config.link(&format!("x.{port} -> out_{port}.input")).expect("a link");
-    }
+    let each = |ports: &[&str], line: &dyn Fn(&str) -> String| -> String {
+        ports.iter().map(|port| line(port)).collect()
+    };
+    let links = [
+        each(inputs, &|port| format!("'in_{port}.output -> x.{port}',")),
+        each(outputs, &|port| format!("'x.{port} -> out_{port}.input',")),
+    ]
+    .concat();
+    let around = [
+        each(inputs, &|port| format!("in_{port} = 'Repeater'\n")),
+        each(outputs, &|port| format!("out_{port} = {{ kind = 'DelayedStart', delay = 1e9 }}\n")),
+    ]
+    .concat();
+    let outer = if inputs == TUNNEL { OUTER } else { "" };
+    let text =
+        format!("links = [{links}]\n[apps]\n{around}[apps.x]\nkind = '{kind}'\n{args}{outer}");
+    let config = Config::from_toml(&text).expect("a configuration").config;
     let before = pool::stats().live;
     let mut engine = Engine::new(Options::default());
     engine.configure(&config).expect("it starts");

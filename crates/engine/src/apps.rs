@@ -10,6 +10,7 @@ pub mod forwarder;
 pub mod fragment;
 pub mod headers;
 mod icmp;
+pub mod ipfix;
 pub mod memif;
 mod mmsg;
 pub mod nat;
@@ -39,6 +40,7 @@ pub(crate) fn register(registry: &mut Registry) {
     checksum::register(registry);
     forwarder::register(registry);
     fragment::register(registry);
+    ipfix::register(registry);
     memif::register(registry);
     nat::register(registry);
     neighbour::register(registry);

@@ -162,7 +162,8 @@ impl<V: Default, const AGES: usize> FlowTable<V, AGES> {
         self.entries[at as usize].age as usize
     }
 
-    #[cfg(test)]
+    /// What it is known by.
+    #[inline]
     pub(crate) fn key(&self, at: u32) -> &Key {
         &self.entries[at as usize].key
     }

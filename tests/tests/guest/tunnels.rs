@@ -7,7 +7,7 @@ use std::process::Command;
 use system_tests::guest::Guest;
 use system_tests::{case, need, secs};
 
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 17] = [
     "tun",
     "vxlan",
     "ip_gre",
@@ -20,6 +20,8 @@ const MODULES: [&str; 15] = [
     "xfrm_user",
     "xfrm_interface",
     "gcm",
+    "ghash-generic",
+    "aesni-intel",
     "ctr",
     "seqiv",
     "echainiv",

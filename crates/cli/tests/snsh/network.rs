@@ -13,11 +13,8 @@ fn fragments_are_cut_and_joined() {
     assert!(joined > 0 && cut >= 3 * joined, "{text}");
 }
 
-#[test]
-fn flows_are_spread() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("flows.pcap");
-    // A capture of datagrams of 64 flows.
+/// A capture of datagrams of 64 flows.
+fn flows(folder: &Path) -> String {
     let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
     bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0]);
     for port in 0..64 {
@@ -26,12 +23,30 @@ fn flows_are_spread() {
         bytes.extend([0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         bytes.extend([0, port, 0, 53, 0, 8, 0, 0]);
     }
+    let path = folder.join("flows.pcap");
     std::fs::write(&path, bytes).expect("a writable folder");
-    let output = snsh(&[&example("spread.lua"), path.to_str().expect("UTF-8"), "0.3"]);
+    path.to_str().expect("UTF-8").to_string()
+}
+
+#[test]
+fn flows_are_spread() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let output = snsh(&[&example("spread.lua"), &flows(folder.path()), "0.3"]);
     let text = stdout(&output);
     assert!(output.status.success(), "{text}{}", stderr(&output));
     let (a, b) = (sent(&text, "rss.a -> one.input"), sent(&text, "rss.b -> other.input"));
     assert!(a > (a + b) / 5 && b > (a + b) / 5, "{text}");
+}
+
+#[test]
+fn flows_are_told() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let told = folder.path().join("told.pcap").to_str().expect("UTF-8").to_string();
+    let output = snsh(&[&example("flows.lua"), &flows(folder.path()), &told, "1"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}{}", stderr(&output));
+    // Templates, and records of 47 bytes, 25 in a message.
+    assert!(sent(&text, "flows.export -> writer.input") >= 4, "{text}");
 }
 
 #[test]

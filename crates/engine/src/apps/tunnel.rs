@@ -46,7 +46,7 @@ const RECEIVED: usize = 1;
 
 /// Why a packet does not go through: the place of its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refused {
+pub(in crate::apps) enum Refused {
     /// With the tunnel's headers it would exceed what a packet holds.
     TooLong = 2,
     /// Of another tunnel, or of none, or what the tunnel does not carry.
@@ -118,20 +118,21 @@ fn ttl() -> u8 {
 }
 
 impl OuterArgs {
-    fn check(&self) -> Result<(), ArgError> {
+    /// `key` is the argument that holds them.
+    pub(in crate::apps) fn check(&self, key: &str) -> Result<(), ArgError> {
         if self.local.is_ipv4() != self.remote.is_ipv4() {
             let problem = "local and remote are addresses of one version of IP";
-            return Err(ArgError::wrong("outer", problem));
+            return Err(ArgError::wrong(key, problem));
         }
         if self.ttl == 0 {
-            return Err(ArgError::wrong("outer", "ttl is a number from 1 to 255"));
+            return Err(ArgError::wrong(key, "ttl is a number from 1 to 255"));
         }
         Ok(())
     }
 }
 
 /// Ethernet and IP headers, made once.
-struct Outer {
+pub(in crate::apps) struct Outer {
     /// As they are sent, but for lengths, identification and checksum.
     template: [u8; ETHERNET + 40],
     length: usize,
@@ -142,7 +143,7 @@ struct Outer {
 }
 
 impl Outer {
-    fn new(args: &OuterArgs, protocol: u8) -> Self {
+    pub(in crate::apps) fn new(args: &OuterArgs, protocol: u8) -> Self {
         let mut template = [0; ETHERNET + 40];
         template[..6].copy_from_slice(&args.next_hop.0);
         template[6..12].copy_from_slice(&args.mac.0);
@@ -196,7 +197,11 @@ impl Outer {
 
     /// As [`Self::wrap`], behind a UDP header. The checksum is left out over IPv4, as the protocols
     /// of tunnels allow, and put in over IPv6.
-    fn wrap_udp(&mut self, packet: &mut Packet, ports: [u16; 2]) -> Result<(), Refused> {
+    pub(in crate::apps) fn wrap_udp(
+        &mut self,
+        packet: &mut Packet,
+        ports: [u16; 2],
+    ) -> Result<(), Refused> {
         let length = (packet.length() + 8) as u16;
         let [[a, b], [c, d], [e, f]] = [ports[0], ports[1], length].map(u16::to_be_bytes);
         if !packet.prepend(&[a, b, c, d, e, f, 0, 0]) {

@@ -144,7 +144,7 @@ fn l2tpv3() {
     let tunnel =
         "l2tp add tunnel tunnel_id 1 peer_tunnel_id 1 encap ip local 10.9.0.2 remote 10.9.0.1";
     let session = "l2tp add session name tun tunnel_id 1 session_id 9 peer_session_id 7 \
-                   cookie fedcba98 peer_cookie 0011223344556677 l2spec_type none";
+                   cookie 0011223344556677 peer_cookie fedcba98 l2spec_type none";
     carries("l2tpv3", "L2tpv3", SESSION, false, &[tunnel, session]);
 }
 
@@ -153,7 +153,7 @@ fn l2tpv3_over_ipv6() {
     let tunnel =
         "l2tp add tunnel tunnel_id 1 peer_tunnel_id 1 encap ip local fd09::2 remote fd09::1";
     let session = "l2tp add session name tun tunnel_id 1 session_id 9 peer_session_id 7 \
-                   cookie fedcba98 peer_cookie 0011223344556677 l2spec_type none";
+                   cookie 0011223344556677 peer_cookie fedcba98 l2spec_type none";
     carries("l2tpv3_over_ipv6", "L2tpv3", SESSION, true, &[tunnel, session]);
 }
 

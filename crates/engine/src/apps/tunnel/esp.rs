@@ -149,7 +149,7 @@ impl Kind for Esp {
     type Args = EspArgs;
 
     fn check(args: &EspArgs) -> Result<(), ArgError> {
-        args.outer.check()?;
+        args.outer.check("outer")?;
         Cipher::new("send", &args.send)?;
         Cipher::new("receive", &args.receive)?;
         if args.send.key.eq_ignore_ascii_case(&args.receive.key) {

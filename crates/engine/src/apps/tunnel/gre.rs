@@ -78,7 +78,7 @@ impl Kind for Gre {
     type Args = GreArgs;
 
     fn check(args: &GreArgs) -> Result<(), ArgError> {
-        args.outer.check()
+        args.outer.check("outer")
     }
 
     fn new(args: GreArgs, _context: &Context) -> Result<Self, AppError> {
