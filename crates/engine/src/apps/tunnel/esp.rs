@@ -227,7 +227,7 @@ impl Encapsulation for Esp {
         {
             return Err(Refused::NotOurs);
         }
-        if esp.len() < HEADER + IV + 4 + ICV || esp.len() % 4 != 0 {
+        if esp.len() < HEADER + IV + 4 + ICV || !esp.len().is_multiple_of(4) {
             return Err(Refused::Malformed);
         }
         let low = u32::from_be_bytes([esp[4], esp[5], esp[6], esp[7]]);
