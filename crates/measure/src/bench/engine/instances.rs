@@ -2,7 +2,6 @@
 //! engine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ::engine::batch::BATCH;
 use ::engine::pcap::Writer;
@@ -64,32 +63,12 @@ const HOPS: [Hop; MANY] = [
     hop("Crash", "packets = 9223372036854775807"),
 ];
 
-const OUTER: &str = "outer = { local = '203.0.113.1', remote = '203.0.113.2', \
-     mac = '02:00:00:00:00:01', next_hop = '02:00:00:00:00:02' }\n";
-
-/// Kinds that do more with a packet, twice each in an engine of sixteen.
-const FURTHER_HOPS: [(Hop, &str); MANY / 2] = [
-    (hop("Fragmenter", "mtu = 1500"), ""),
-    (hop("Reassembler", ""), ""),
-    (hop("Rss", ""), ""),
-    (between("Acl", "default = 'allow'", "inside", "outside"), ""),
-    (between("Nat", "address = '203.0.113.1'", "inside", "outside"), ""),
-    (between("Gre", "key = 1", "inner", "outer"), OUTER),
-    (between("Vxlan", "vni = 1", "inner", "outer"), OUTER),
-    (between("Esp", ESP, "inner", "outer"), OUTER),
-];
-
-const ESP: &str = "send = { spi = 256, key = '000102030405060708090a0b0c0d0e0f00010203' }\n\
-     receive = { spi = 257, key = '0f0102030405060708090a0b0c0d0e0f00010203' }\n\
-     esn = true";
-
 /// It takes frames with a tag.
 const UNTAGGER: &str = "Untagger";
 
 pub const ONE: &str = "one instance alone";
 pub const SAME: &str = "16 instances of one kind";
 pub const KINDS: &str = "16 instances of 16 kinds";
-pub const FURTHER: &str = "16 instances of 8 further kinds";
 
 /// What the networks send copies of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,8 +77,6 @@ pub enum Originals {
     Template,
     /// A batch of packets, as `Repeater` does with a recording.
     Recording,
-    /// As the former, beside the further kinds: measured again, in their turns.
-    Further,
 }
 
 /// What memory alone costs, by the number of networks.
@@ -107,7 +84,6 @@ pub fn memory_of(count: usize, originals: Originals) -> String {
     match originals {
         Originals::Template => format!("memory of {count} without apps"),
         Originals::Recording => format!("memory of {count} with recordings, without apps"),
-        Originals::Further => format!("memory of {count} beside further kinds, without apps"),
     }
 }
 
@@ -116,15 +92,9 @@ pub fn alone() -> impl Iterator<Item = String> {
     HOPS.iter().map(|hop| format!("{} alone", hop.kind))
 }
 
-/// Those of the further kinds.
-pub fn further_alone() -> impl Iterator<Item = String> {
-    FURTHER_HOPS.iter().map(|(hop, _)| format!("{} alone", hop.kind))
-}
-
 /// One run for one kind and one for the kinds, in each of which all that is compared takes turns.
 pub fn runs() -> Result<Vec<Run>> {
-    let recording = Arc::new(Recording::new()?);
-    let again = recording.clone();
+    let recording = Recording::new()?;
     let same = |seconds: f64| {
         let chains = |count: usize| {
             network(|config| (0..count).try_for_each(|number| chain(config, 60, number, &[HOP])))
@@ -133,32 +103,17 @@ pub fn runs() -> Result<Vec<Run>> {
         measure(networks, Originals::Template, seconds)
     };
     let kinds = move |seconds: f64| {
-        let through =
-            |number: usize| network(|config| recording.through(config, number, &HOPS[number], ""));
+        let through = |number: usize| network(|config| recording.through(config, number));
         let mut networks = alone()
             .enumerate()
             .map(|(number, name)| Ok((name, through(number)?)))
             .collect::<Result<Vec<_>>>()?;
-        let all = network(|config| {
-            (0..MANY).try_for_each(|number| recording.through(config, number, &HOPS[number], ""))
-        })?;
+        let all =
+            network(|config| (0..MANY).try_for_each(|number| recording.through(config, number)))?;
         networks.push((KINDS.to_string(), all));
         measure(networks, Originals::Recording, seconds)
     };
-    let further = move |seconds: f64| {
-        let through = |config: &mut Config, number: usize| {
-            let (hop, more) = &FURTHER_HOPS[number % FURTHER_HOPS.len()];
-            again.through(config, number, hop, more)
-        };
-        let mut networks = further_alone()
-            .enumerate()
-            .map(|(number, name)| Ok((name, network(|config| through(config, number))?)))
-            .collect::<Result<Vec<_>>>()?;
-        let all = network(|config| (0..MANY).try_for_each(|number| through(config, number)))?;
-        networks.push((FURTHER.to_string(), all));
-        measure(networks, Originals::Further, seconds)
-    };
-    Ok(vec![Run::several(SAME, same), Run::several(KINDS, kinds), Run::several(FURTHER, further)])
+    Ok(vec![Run::several(SAME, same), Run::several(KINDS, kinds)])
 }
 
 fn network(fill: impl FnOnce(&mut Config) -> Result<()>) -> Result<Config> {
@@ -214,22 +169,22 @@ impl Recording {
         self.folder.path().join(if tagged { "tagged.pcap" } else { "plain.pcap" })
     }
 
-    /// A repeated recording, a hop with more arguments, and a sink.
-    fn through(&self, config: &mut Config, number: usize, hop: &Hop, more: &str) -> Result<()> {
-        let Hop { kind, args, input, output } = hop;
-        let args = format!("{more}{args}");
+    /// A repeated recording, a hop and a sink.
+    fn through(&self, config: &mut Config, number: usize) -> Result<()> {
+        let Hop { kind, args, input, output } = HOPS[number];
         let [reader, source, hop, sink] =
             ["reader", "src", "hop", "sink"].map(|name| format!("{name}{number}"));
-        let file = self.path(*kind == UNTAGGER).display().to_string();
+        let file = self.path(kind == UNTAGGER).display().to_string();
         config.app(
             &reader,
             "PcapReader",
             Table::from_iter([("file".to_string(), Value::String(file))]),
         )?;
-        config
-            .app(&source, "Repeater", ())?
-            .app(&hop, kind, toml::from_str::<Table>(&args)?)?
-            .app(&sink, "Sink", ())?;
+        config.app(&source, "Repeater", ())?.app(&hop, kind, toml::from_str::<Table>(args)?)?.app(
+            &sink,
+            "Sink",
+            (),
+        )?;
         config.link(&format!("{reader}.output -> {source}.input"))?;
         config
             .link(&format!("{source}.output -> {hop}.{input}"))?
@@ -264,7 +219,7 @@ fn bare_links(count: usize, originals: Originals) -> Rounds {
         for (first, second, packets) in &networks {
             match originals {
                 Originals::Template => first.transmit_copies(&packets[0], BATCH),
-                _ => first.transmit_copies_of(packets),
+                Originals::Recording => first.transmit_copies_of(packets),
             };
             first.forward(second, usize::MAX);
             second.discard();
@@ -302,16 +257,12 @@ mod tests {
             return;
         }
         let recording = Recording::new().unwrap();
-        let further = FURTHER_HOPS.iter().map(|(hop, more)| (hop, *more));
-        let all: Vec<(&Hop, &str)> = HOPS.iter().map(|hop| (hop, "")).chain(further).collect();
         let mut config = Config::new();
-        for (number, (hop, more)) in all.iter().enumerate() {
-            recording.through(&mut config, number, hop, more).unwrap();
-        }
+        (0..MANY).for_each(|number| recording.through(&mut config, number).unwrap());
         let mut engine = Engine::new(Options::default());
         engine.configure(&config).unwrap();
         (0..20).for_each(|_| engine.breathe());
-        for (number, (hop, _)) in all.iter().enumerate() {
+        for (number, hop) in HOPS.iter().enumerate() {
             let arrived =
                 engine.links().find(|(link, _)| link.to.app == format!("sink{number}")).unwrap().1;
             let sent =
@@ -323,8 +274,8 @@ mod tests {
             );
         }
         assert_eq!(
-            all.iter().map(|(hop, _)| hop.kind).collect::<std::collections::HashSet<_>>().len(),
-            all.len()
+            HOPS.iter().map(|hop| hop.kind).collect::<std::collections::HashSet<_>>().len(),
+            MANY
         );
     }
 

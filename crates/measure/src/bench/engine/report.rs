@@ -1,9 +1,7 @@
 //! Rows out of figures: what is compared with what, and the bars.
 
 use super::blaster;
-use super::instances::{
-    FURTHER, KINDS, MANY, ONE, Originals, SAME, alone, further_alone, memory_of,
-};
+use super::instances::{KINDS, MANY, ONE, Originals, SAME, alone, memory_of};
 use super::rivals::{LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
 
@@ -120,16 +118,10 @@ fn instances(figures: &Figures, rows: &mut Vec<Row>) {
         };
     let cost = |name: &str| figures.combine([name], |[rate]| 1e3 / rate);
     push("one instance: cost per packet", cost(ONE), None, Bar::None);
-    for name in further_alone() {
-        push(&format!("{name}: cost per packet"), cost(&name), None, Bar::None);
-    }
     let ratio = Bar::Ratio(1.0 / 1.05);
-    let (kinds, further) = (mean(figures, alone()), mean(figures, further_alone()));
-    for (many, alone, originals) in [
-        (SAME, cost(ONE), Originals::Template),
-        (KINDS, kinds, Originals::Recording),
-        (FURTHER, further, Originals::Further),
-    ] {
+    for (many, alone, originals) in
+        [(SAME, cost(ONE), Originals::Template), (KINDS, mean_alone(figures), Originals::Recording)]
+    {
         let bare = [memory_of(1, originals), memory_of(MANY, originals)];
         let part = |one: f64, many: f64| 1e3 / many - 1e3 / one;
         let memory = figures.combine([&bare[0], &bare[1]], |[one, many]| part(one, many));
@@ -149,12 +141,15 @@ fn instances(figures: &Figures, rows: &mut Vec<Row>) {
     }
 }
 
-/// The mean cost of these rows, each a kind alone.
-fn mean(figures: &Figures, names: impl Iterator<Item = String>) -> Option<Vec<f64>> {
-    let columns: Vec<Vec<f64>> = names.map(|name| figures.rates(&name)).collect::<Option<_>>()?;
+/// The mean cost of the kinds, each alone.
+fn mean_alone(figures: &Figures) -> Option<Vec<f64>> {
+    let columns: Vec<Vec<f64>> = alone().map(|name| figures.rates(&name)).collect::<Option<_>>()?;
     let rounds = columns.iter().map(Vec::len).min()?;
-    let cost = |round: usize| columns.iter().map(|rates| 1e3 / rates[round]).sum::<f64>();
-    Some((0..rounds).map(|round| cost(round) / columns.len() as f64).collect())
+    Some(
+        (0..rounds)
+            .map(|round| columns.iter().map(|rates| 1e3 / rates[round]).sum::<f64>() / MANY as f64)
+            .collect(),
+    )
 }
 
 /// What the numbers are.
