@@ -7,7 +7,7 @@ use std::process::Command;
 use system_tests::guest::Guest;
 use system_tests::{case, need, secs};
 
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 19] = [
     "tun",
     "vxlan",
     "ip_gre",
@@ -23,6 +23,8 @@ const MODULES: [&str; 17] = [
     "ghash-generic",
     "aesni-intel",
     "ctr",
+    "drbg",
+    "sha512_generic",
     "seqiv",
     "echainiv",
 ];
