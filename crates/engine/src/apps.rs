@@ -2,6 +2,7 @@
 
 use crate::registry::Registry;
 
+pub mod acl;
 pub mod basic;
 pub mod bridge;
 pub mod checksum;
@@ -9,8 +10,10 @@ pub mod forwarder;
 pub mod fragment;
 pub mod headers;
 mod icmp;
+pub mod ipfix;
 pub mod memif;
 mod mmsg;
+pub mod nat;
 pub mod neighbour;
 pub mod pcap;
 mod peer;
@@ -21,6 +24,7 @@ pub mod rss;
 mod segment;
 pub mod shm_link;
 pub mod tap;
+mod transport;
 pub mod tunnel;
 pub mod unix_socket;
 #[cfg(feature = "vhost-user")]
@@ -30,12 +34,15 @@ pub(crate) mod vnet;
 pub mod xdp;
 
 pub(crate) fn register(registry: &mut Registry) {
+    acl::register(registry);
     basic::register(registry);
     bridge::register(registry);
     checksum::register(registry);
     forwarder::register(registry);
     fragment::register(registry);
+    ipfix::register(registry);
     memif::register(registry);
+    nat::register(registry);
     neighbour::register(registry);
     pcap::register(registry);
     rate_limiter::register(registry);

@@ -71,7 +71,10 @@ impl<V: Default, const AGES: usize> FlowTable<V, AGES> {
         }
     }
 
-    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -153,6 +156,13 @@ impl<V: Default, const AGES: usize> FlowTable<V, AGES> {
         Some((at, self.entries.get(at as usize)?.time))
     }
 
+    /// The age that the flow has.
+    #[inline]
+    pub(crate) fn age(&self, at: u32) -> usize {
+        self.entries[at as usize].age as usize
+    }
+
+    /// What it is known by.
     #[inline]
     pub(crate) fn key(&self, at: u32) -> &Key {
         &self.entries[at as usize].key

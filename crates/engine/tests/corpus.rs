@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 mod capture;
 #[path = "../../../fuzz/bodies/memif.rs"]
 mod memif;
+#[path = "../../../fuzz/bodies/network_apps.rs"]
+mod network_apps;
 #[path = "../../../fuzz/bodies/table.rs"]
 mod table;
 #[cfg(feature = "vhost-user")]
@@ -50,6 +52,19 @@ fn peers_of_memif() {
     for file in files {
         println!("{}", file.display());
         let packets = memif::peer(&fs::read(&file).unwrap());
+        let sound = file.file_name().unwrap().to_string_lossy().starts_with("sound");
+        assert_eq!(packets > 0, sound, "{packets} packets");
+    }
+}
+
+/// Files of frames that an app must let through say so in their name.
+#[test]
+fn apps_that_look_into_packets() {
+    let files = corpus("network_apps");
+    assert!(files.len() > 12, "the corpus is missing");
+    for file in files {
+        println!("{}", file.display());
+        let packets = network_apps::frames(&fs::read(&file).unwrap());
         let sound = file.file_name().unwrap().to_string_lossy().starts_with("sound");
         assert_eq!(packets > 0, sound, "{packets} packets");
     }

@@ -65,7 +65,7 @@ struct Model {
 impl Model {
     /// The data, if it is complete.
     fn add(&mut self, offset: usize, more: bool, data: &[u8]) -> Option<Vec<u8>> {
-        if data.is_empty() || (more && data.len() % 8 != 0) || self.dead {
+        if data.is_empty() || (more && !data.len().is_multiple_of(8)) || self.dead {
             return None;
         }
         let end = offset + data.len();

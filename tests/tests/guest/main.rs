@@ -6,6 +6,7 @@ mod cards;
 mod ivshmem;
 mod kernel_smc;
 mod roce;
+mod tunnels;
 mod vhost;
 mod wire;
 

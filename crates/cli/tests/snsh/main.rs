@@ -4,6 +4,7 @@
 mod apps;
 mod ends;
 mod interfaces;
+mod network;
 mod programs;
 mod traces;
 

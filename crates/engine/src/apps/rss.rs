@@ -212,7 +212,7 @@ impl Rss {
         self.others += u64::from(length == 0);
         self.flows += u64::from(length != 0);
         // The upper half of the product: all of the hash counts, and no division is needed.
-        (u64::from(self.hash.hash(&flow[..length])) * outputs as u64 >> 32) as usize
+        ((u64::from(self.hash.hash(&flow[..length])) * outputs as u64) >> 32) as usize
     }
 }
 

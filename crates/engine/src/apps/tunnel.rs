@@ -17,15 +17,19 @@ use crate::packet::{NEEDS_CHECKSUM, Packet};
 use crate::registry::Registry;
 use checksum::{UDP, csum_fold, csum_ipv6_magic, csum_partial, csum_tcpudp_magic};
 
+mod esp;
 mod gre;
 mod l2tp;
+mod replay;
 mod vxlan;
 
+pub use esp::{Association, Esp, EspArgs};
 pub use gre::{Gre, GreArgs, Mode};
 pub use l2tp::{Carrier, L2tpv3, L2tpv3Args};
 pub use vxlan::{Vxlan, VxlanArgs};
 
 pub(super) fn register(registry: &mut Registry) {
+    registry.register::<Esp>();
     registry.register::<Gre>();
     registry.register::<L2tpv3>();
     registry.register::<Vxlan>();
@@ -42,16 +46,19 @@ const RECEIVED: usize = 1;
 
 /// Why a packet does not go through: the place of its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refused {
+pub(in crate::apps) enum Refused {
     /// With the tunnel's headers it would exceed what a packet holds.
     TooLong = 2,
     /// Of another tunnel, or of none, or what the tunnel does not carry.
     NotOurs = 3,
     /// Cut off, or of a form that the protocol does not have.
     Malformed = 4,
+    /// Or what stands for one and shows who made it.
     BadChecksum = 5,
-    /// Older than one that has come, where numbers are kept.
+    /// Older than one that has come, or come before, where numbers are kept.
     OutOfOrder = 6,
+    /// No number is left to send with.
+    Exhausted = 7,
 }
 
 type Counts = [u64; COUNTERS.len()];
@@ -62,7 +69,7 @@ trait Encapsulation {
     fn wrap(&mut self, packet: &mut Packet) -> Result<(), Refused>;
     /// Takes them off.
     fn unwrap(&mut self, packet: &mut Packet) -> Result<(), Refused>;
-    fn counts(&mut self) -> &mut Counts;
+    fn counts(&mut self) -> &mut [u64];
 }
 
 /// All that waits, in both directions.
@@ -111,20 +118,21 @@ fn ttl() -> u8 {
 }
 
 impl OuterArgs {
-    fn check(&self) -> Result<(), ArgError> {
+    /// `key` is the argument that holds them.
+    pub(in crate::apps) fn check(&self, key: &str) -> Result<(), ArgError> {
         if self.local.is_ipv4() != self.remote.is_ipv4() {
             let problem = "local and remote are addresses of one version of IP";
-            return Err(ArgError::wrong("outer", problem));
+            return Err(ArgError::wrong(key, problem));
         }
         if self.ttl == 0 {
-            return Err(ArgError::wrong("outer", "ttl is a number from 1 to 255"));
+            return Err(ArgError::wrong(key, "ttl is a number from 1 to 255"));
         }
         Ok(())
     }
 }
 
 /// Ethernet and IP headers, made once.
-struct Outer {
+pub(in crate::apps) struct Outer {
     /// As they are sent, but for lengths, identification and checksum.
     template: [u8; ETHERNET + 40],
     length: usize,
@@ -135,7 +143,7 @@ struct Outer {
 }
 
 impl Outer {
-    fn new(args: &OuterArgs, protocol: u8) -> Self {
+    pub(in crate::apps) fn new(args: &OuterArgs, protocol: u8) -> Self {
         let mut template = [0; ETHERNET + 40];
         template[..6].copy_from_slice(&args.next_hop.0);
         template[6..12].copy_from_slice(&args.mac.0);
@@ -189,7 +197,11 @@ impl Outer {
 
     /// As [`Self::wrap`], behind a UDP header. The checksum is left out over IPv4, as the protocols
     /// of tunnels allow, and put in over IPv6.
-    fn wrap_udp(&mut self, packet: &mut Packet, ports: [u16; 2]) -> Result<(), Refused> {
+    pub(in crate::apps) fn wrap_udp(
+        &mut self,
+        packet: &mut Packet,
+        ports: [u16; 2],
+    ) -> Result<(), Refused> {
         let length = (packet.length() + 8) as u16;
         let [[a, b], [c, d], [e, f]] = [ports[0], ports[1], length].map(u16::to_be_bytes);
         if !packet.prepend(&[a, b, c, d, e, f, 0, 0]) {

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use engine::{Config, Engine, Options, Registry};
 
+mod connections;
 mod fragments;
 mod icmp;
 mod mirror;
 mod tunnels;
 
 /// How long anything may take before a test gives up on it.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A fresh namespace that this thread enters, with nothing in it; false, said on the real standard
 /// error, where that cannot be.

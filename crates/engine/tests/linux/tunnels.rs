@@ -83,7 +83,8 @@ fn carries(name: &str, kind: &str, args: &str, v6: bool, commands: &[&str]) {
             });
         }
     }
-    for bad in ["too_long", "malformed", "bad_checksum", "out_of_order"] {
+    let counters = Registry::standard().get(kind).expect("the kind").counters;
+    for bad in counters.iter().filter(|name| !["sent", "received", "not_ours"].contains(name)) {
         assert_eq!(counter(&engine, "tunnel", kind, bad), 0, "{bad}");
     }
     let (sent, received) =
@@ -143,7 +144,7 @@ fn l2tpv3() {
     let tunnel =
         "l2tp add tunnel tunnel_id 1 peer_tunnel_id 1 encap ip local 10.9.0.2 remote 10.9.0.1";
     let session = "l2tp add session name tun tunnel_id 1 session_id 9 peer_session_id 7 \
-                   cookie fedcba98 peer_cookie 0011223344556677 l2spec_type none";
+                   cookie 0011223344556677 peer_cookie fedcba98 l2spec_type none";
     carries("l2tpv3", "L2tpv3", SESSION, false, &[tunnel, session]);
 }
 
@@ -152,7 +153,7 @@ fn l2tpv3_over_ipv6() {
     let tunnel =
         "l2tp add tunnel tunnel_id 1 peer_tunnel_id 1 encap ip local fd09::2 remote fd09::1";
     let session = "l2tp add session name tun tunnel_id 1 session_id 9 peer_session_id 7 \
-                   cookie fedcba98 peer_cookie 0011223344556677 l2spec_type none";
+                   cookie 0011223344556677 peer_cookie fedcba98 l2spec_type none";
     carries("l2tpv3_over_ipv6", "L2tpv3", SESSION, true, &[tunnel, session]);
 }
 
@@ -164,4 +165,57 @@ fn l2tpv3_over_udp_with_a_sublayer() {
     let args = "session = 7\npeer_session = 9\nsublayer = true\ncarrier = 'udp'\n\
                 port = 1703\npeer_port = 1702";
     carries("l2tpv3_over_udp_with_a_sublayer", "L2tpv3", args, false, &[tunnel, session]);
+}
+
+/// An ESP tunnel, at the kernel's end an interface of its own.
+fn esp(name: &str, key: &str, esn: bool, v6: bool) {
+    let (kernel, engine) = if v6 { ("fd09::2", "fd09::1") } else { ("10.9.0.2", "10.9.0.1") };
+    let (one, other) = (format!("{key}01020304"), format!("{key}05060708"));
+    let flags = if esn { "af-unspec esn" } else { "af-unspec" };
+    // Only with extended numbers does the kernel want its window in this form.
+    let window = if esn { "replay-oseq 0 replay-window 128" } else { "replay-window 32" };
+    let state = |from: &str, to: &str, spi: u32, key: &str| {
+        format!(
+            "xfrm state add src {from} dst {to} proto esp spi {spi} reqid 7 mode tunnel \
+             if_id 42 {window} flag {flags} aead rfc4106(gcm(aes)) 0x{key} 128"
+        )
+    };
+    let policy = |any: &str, direction: &str, from: &str, to: &str| {
+        format!(
+            "xfrm policy add src {any} dst {any} dir {direction} if_id 42 \
+             tmpl src {from} dst {to} proto esp reqid 7 mode tunnel"
+        )
+    };
+    let mut commands = vec![
+        "link add tun type xfrm dev tap0 if_id 42".to_string(),
+        state(kernel, engine, 4097, &one),
+        state(engine, kernel, 4098, &other),
+    ];
+    for any in ["0.0.0.0/0", "::/0"] {
+        commands.push(policy(any, "out", kernel, engine));
+        commands.push(policy(any, "in", engine, kernel));
+    }
+    let args = format!(
+        "esn = {esn}\nfrom = '02:00:00:00:00:0a'\nto = '02:00:00:00:00:20'\n\
+         receive = {{ spi = 4097, key = '{one}' }}\nsend = {{ spi = 4098, key = '{other}' }}"
+    );
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    carries(name, "Esp", &args, v6, &commands);
+}
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f";
+
+#[test]
+fn esp_with_aes_128() {
+    esp("esp_with_aes_128", KEY, false, false);
+}
+
+#[test]
+fn esp_with_aes_256_and_extended_numbers() {
+    esp("esp_with_aes_256_and_extended_numbers", &KEY.repeat(2), true, false);
+}
+
+#[test]
+fn esp_over_ipv6() {
+    esp("esp_over_ipv6", KEY, false, true);
 }

@@ -152,7 +152,7 @@ impl Reassembler {
     /// Takes a fragment; true if the packet in its place is whole now.
     fn take(&mut self, frame: &mut Packet, fragment: &Fragment) -> Result<bool, Refused> {
         let length = fragment.end - fragment.data;
-        if length == 0 || (fragment.more && length % 8 != 0) {
+        if length == 0 || (fragment.more && !length.is_multiple_of(8)) {
             return Err(Refused::Malformed);
         }
         let found = self.datagrams.find(&fragment.key);

@@ -78,7 +78,7 @@ impl Kind for Gre {
     type Args = GreArgs;
 
     fn check(args: &GreArgs) -> Result<(), ArgError> {
-        args.outer.check()
+        args.outer.check("outer")
     }
 
     fn new(args: GreArgs, _context: &Context) -> Result<Self, AppError> {
@@ -174,7 +174,7 @@ impl Encapsulation for Gre {
         Ok(())
     }
 
-    fn counts(&mut self) -> &mut Counts {
+    fn counts(&mut self) -> &mut [u64] {
         &mut self.counts
     }
 }

@@ -121,7 +121,7 @@ impl Kind for L2tpv3 {
         }
         cookie("cookie", &args.cookie)?;
         cookie("peer_cookie", &args.peer_cookie)?;
-        args.outer.check()
+        args.outer.check("outer")
     }
 
     fn new(args: L2tpv3Args, _context: &Context) -> Result<Self, AppError> {
@@ -172,7 +172,7 @@ impl Encapsulation for L2tpv3 {
         Ok(())
     }
 
-    fn counts(&mut self) -> &mut Counts {
+    fn counts(&mut self) -> &mut [u64] {
         &mut self.counts
     }
 }

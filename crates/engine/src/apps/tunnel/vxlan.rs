@@ -54,7 +54,7 @@ impl Kind for Vxlan {
         if args.port == 0 {
             return Err(ArgError::wrong("port", "is a number from 1 to 65535"));
         }
-        args.outer.check()
+        args.outer.check("outer")
     }
 
     fn new(args: VxlanArgs, _context: &Context) -> Result<Self, AppError> {
@@ -94,7 +94,7 @@ impl Encapsulation for Vxlan {
         Ok(())
     }
 
-    fn counts(&mut self) -> &mut Counts {
+    fn counts(&mut self) -> &mut [u64] {
         &mut self.counts
     }
 }

@@ -1,0 +1,62 @@
+//! Tunnels against a kernel that has all of them: the engine's own tests of its apps beside the
+//! kernel's run in a guest, where none may be skipped.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use system_tests::guest::Guest;
+use system_tests::{case, need, secs};
+
+const MODULES: [&str; 19] = [
+    "tun",
+    "vxlan",
+    "ip_gre",
+    "ip6_gre",
+    "l2tp_eth",
+    "l2tp_ip",
+    "l2tp_ip6",
+    "esp4",
+    "esp6",
+    "xfrm_user",
+    "xfrm_interface",
+    "gcm",
+    "ghash-generic",
+    "aesni-intel",
+    "ctr",
+    "drbg",
+    "sha512_generic",
+    "seqiv",
+    "echainiv",
+];
+
+/// The program of the tests, as cargo builds it.
+fn program() -> PathBuf {
+    let arguments = ["test", "--quiet", "--package", "engine", "--test", "linux", "--no-run"];
+    let said = Command::new(env!("CARGO"))
+        .args(arguments)
+        .args(["--message-format", "json"])
+        .output()
+        .expect("cargo runs");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let text = String::from_utf8_lossy(&said.stdout);
+    let names = text.split("\"executable\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    names.last().map(PathBuf::from).expect("the name of a program")
+}
+
+#[test]
+fn the_kernels_tunnels_are_the_other_end() {
+    case("tunnels", |case| {
+        let ip = need("ip")?;
+        let program = program();
+        let name = program.file_name().expect("a name").to_string_lossy().into_owned();
+        let mut guest = Guest::new()?;
+        guest.modules(&MODULES).program(&ip).program(&program);
+        // Each test has a namespace of its own; the emulator has one processor to spare.
+        let script = format!("ip link set lo up; {name} --test-threads=1 2>&1");
+        let ended = guest.run(case, "", &script, secs(600));
+        ended.success();
+        assert!(ended.output.contains("test tunnels::gretap ... ok"), "{}", ended.output);
+        assert!(!ended.output.contains("skipped: "), "{}", ended.output);
+        Ok(())
+    });
+}
