@@ -140,6 +140,10 @@ fn a_full_table_keeps_what_is_established() {
     assert!(passes(&mut acl, "outside", &tcp(OUT, (IN.0, 99), "SA")));
 }
 
+/// Allowed; from inside (0), outside (1) or both (2); address and mask of source and destination; TCP (0),
+/// UDP (1) or any (3); ports of the destination.
+type Rule = (bool, u8, (u32, u32), (u32, u32), u8, Option<(u16, u16)>);
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// The first rule that fits, word by word.
@@ -178,7 +182,7 @@ proptest! {
             let mut acl = rig("Acl", &text);
             let ends = ((address(source).to_be_bytes(), 9), (address(destination).to_be_bytes(), port));
             let frame = if is_tcp { tcp(ends.0, ends.1, "S") } else { udp(ends.0, ends.1) };
-            let fits = |(_, from, s, d, protocol, ports): &&(bool, u8, (u32, u32), (u32, u32), u8, Option<(u16, u16)>)| {
+            let fits = |(_, from, s, d, protocol, ports): &&Rule| {
                 (*from == 2 || (*from == 0) == inside)
                     && address(source) & s.1 == s.0
                     && address(destination) & d.1 == d.0

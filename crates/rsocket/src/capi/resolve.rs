@@ -45,7 +45,9 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         }
     }
     // SAFETY: as above.
-    match unsafe { resolve(node, service, hints.as_ref()) } {
+    let hints = unsafe { hints.as_ref() };
+    // SAFETY: as above.
+    match unsafe { resolve(node, service, hints) } {
         Ok(found) => {
             // SAFETY: as above.
             unsafe { res.write(found) };
