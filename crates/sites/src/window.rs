@@ -121,18 +121,22 @@ pub fn choose(
     if let Some((number, start)) = number {
         return Some(Window { at, start, end: at + 2, kind: Kind::Number(number) });
     }
-    // First the one that leaves the call in the program's own function: a signal that arrives in it finds
-    // there what it expects, and a report of a crash names the function.
     before(code, at, near)
         .or_else(|| forward(code, at))
         .or_else(|| backward(code, at, near, at + 2, Kind::Around))
 }
 
-/// What precedes the `syscall`.
+/// What precedes the `syscall` of a function of Go's: the call stays in that, so that a signal that arrives in
+/// it finds there what Go expects, and a report of a crash names the function.
 fn before(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<Window> {
+    // cmp $-4095, %rax: elsewhere what follows the call is moved, where hardly anybody comes from afar.
+    const BEHIND: [u8; 6] = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff];
     // Another call's window may hold what lies between the two.
     let is_one_near = code[at.saturating_sub(LEAD)..at].windows(2).any(|two| two == [0x0f, 0x05]);
-    if is_one_near { None } else { backward(code, at, near, at, Kind::Before) }
+    if is_one_near || !code[at + 2..].starts_with(&BEHIND) {
+        return None;
+    }
+    backward(code, at, near, at, Kind::Before)
 }
 
 /// The `syscall` and what follows it.
@@ -194,7 +198,11 @@ fn backward(
     }
     for &start in starts[..count].iter().rev() {
         let inst = decode(&code[start..])?;
-        if inst.flow != Flow::Next || inst.is_rip_relative {
+        // A function may begin behind padding, and be entered from where nobody looks.
+        if inst.flow != Flow::Next
+            || inst.is_rip_relative
+            || is_between(&code[start..start + inst.len])
+        {
             return None;
         }
         if end - start >= JUMP {
@@ -206,6 +214,13 @@ fn backward(
         }
     }
     None
+}
+
+/// Whether an instruction is one that stands between functions, or where one begins: `nop` of any length, `int3`
+/// or `endbr64`.
+fn is_between(inst: &[u8]) -> bool {
+    let prefixes = inst.iter().take_while(|byte| matches!(byte, 0x66 | 0x2e | 0x40..=0x4f)).count();
+    matches!(inst[prefixes..], [0x90 | 0xcc] | [0x0f, 0x1f, ..] | [0xf3, 0x0f, 0x1e, ..])
 }
 
 /// How many bytes before a site are looked at.

@@ -266,7 +266,7 @@ fn patched_and_unpatched_do_the_same() {
         "{} by number, {} around, {} undecided, {} unwanted, {} before",
         kinds[0], kinds[1], kinds[2], kinds[3], kinds[4]
     );
-    assert!(kinds[0] > WINDOWS / 20 && kinds[1] > WINDOWS / 10 && kinds[4] > WINDOWS / 10);
+    assert!(kinds[0] > WINDOWS / 20 && kinds[1] > WINDOWS / 4 && kinds[4] > WINDOWS / 100);
     assert!(kinds[2] > 10 && kinds[3] > 100);
 }
 
@@ -384,6 +384,42 @@ fn a_call_behind_a_table_is_no_data() {
             code.resize(code.len() + 64, 0xcc);
             let found = judge(&code, at, &[true; NUMBERS]);
             assert!(!matches!(found, Found::Data | Found::Unwanted(_)), "{table:x?} {len}");
+        }
+    }
+}
+
+/// A function that begins with its call, behind the padding of another one: whoever enters it by a pointer
+/// is to find its first instruction.
+#[test]
+fn a_function_behind_padding_is_entered_at_its_beginning() {
+    let endings: [&[u8]; 3] = [
+        &[0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x77, 0x01, 0xc3, 0xc3],
+        &[0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x01, 0xc3, 0xc3],
+        &[0xc3],
+    ];
+    let paddings: [&[u8]; 5] = [
+        &[0x90],
+        &[0x66, 0x90],
+        &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+        &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+        &[0xf3, 0x0f, 0x1e, 0xfa],
+    ];
+    for beginning in [&[0x31, 0xc0][..], &[0x48, 0x89, 0xf8], &[0x49, 0x89, 0xca]] {
+        for padding in paddings {
+            for behind in endings {
+                let mut code = vec![0x48, 0x89, 0xd6].repeat(40);
+                code.extend(padding);
+                let entry = code.len();
+                code.extend(beginning);
+                let at = code.len();
+                code.extend([0x0f, 0x05]);
+                code.extend(behind);
+                code.resize(code.len() + 64, 0xcc);
+                if let Found::Site(window) = judge(&code, at, &[true; NUMBERS]) {
+                    let replaced = window.replaced();
+                    assert!(entry <= replaced.start || entry >= replaced.end, "{window:?} {entry}");
+                }
+            }
         }
     }
 }

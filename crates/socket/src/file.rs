@@ -399,12 +399,33 @@ fn into_ring(port: Port, pipe: i32, n: usize, nonblock: bool, plain: impl Fn() -
     }
 }
 
+/// Whether nobody reads a pipe: the program has SIGPIPE then. Asked with a pipe that is empty and stays so:
+/// a reader that comes meanwhile finds nothing in its own.
+#[cold]
+fn has_no_reader(pipe: i32) -> bool {
+    let Ok([empty, end]) = sys::pipe() else { return false };
+    sys::close(end);
+    let (from, to, flags) = (empty as usize, pipe as usize, libc::SPLICE_F_NONBLOCK as usize);
+    // SAFETY: integers and null.
+    let r = unsafe { sys::by_number(libc::SYS_splice, from, 0, to, 0, 1, flags) };
+    sys::close(empty);
+    r == -(libc::EPIPE as isize)
+}
+
 /// Connection to pipe; None once receives are the kernel's again.
 fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool) -> Option<isize> {
     let c = port.conn;
     let mut stay = Stay::new(port);
     loop {
-        if sys::poll_now(pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
+        let room = sys::poll_now(pipe, libc::POLLOUT);
+        // The kernel refuses both before it looks at the connection, which may never have anything.
+        if room & libc::POLLERR != 0 && has_no_reader(pipe) {
+            return Some(fail(libc::EPIPE));
+        }
+        if room & (libc::POLLOUT | libc::POLLERR) == 0 {
+            if sys::fcntl(pipe, libc::F_GETFL, 0) & libc::O_ACCMODE as isize == 0 {
+                return Some(fail(libc::EBADF));
+            }
             if nonblock {
                 return Some(fail(libc::EAGAIN));
             }
@@ -457,6 +478,18 @@ mod tests {
 
     fn spliced(from: i32, to: i32, n: usize) -> isize {
         splice(from, core::ptr::null(), to, core::ptr::null(), n, 0, |_| panic!("it is upgraded"))
+    }
+
+    /// As the kernel has it, in front of a wait for bytes that may never come.
+    #[test]
+    fn a_pipe_that_cannot_be_written_is_refused() {
+        let _turn = serial();
+        let (pair, [read, write]) = (upgraded(), pipe());
+        assert_eq!(spliced(pair.0, read, 5), -(libc::EBADF as isize));
+        // The signal of it is ignored by Rust's runtime.
+        sys::close(read);
+        assert_eq!(spliced(pair.0, write, 5), -(libc::EPIPE as isize));
+        sys::close(write);
     }
 
     #[test]
