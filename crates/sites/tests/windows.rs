@@ -407,7 +407,7 @@ fn a_function_behind_padding_is_entered_at_its_beginning() {
     for beginning in [&[0x31, 0xc0][..], &[0x48, 0x89, 0xf8], &[0x49, 0x89, 0xca]] {
         for padding in paddings {
             for behind in endings {
-                let mut code = vec![0x48, 0x89, 0xd6].repeat(40);
+                let mut code = [0x48, 0x89, 0xd6].repeat(40);
                 code.extend(padding);
                 let entry = code.len();
                 code.extend(beginning);
