@@ -16,6 +16,7 @@ use crate::processors::two_cpus;
 
 mod bare;
 mod blaster;
+mod cost;
 mod instances;
 mod interfaces;
 mod memory;
@@ -62,7 +63,7 @@ pub enum EngineGroup {
     Memory,
     /// One app alone, and beside instances of itself and of other kinds
     Instances,
-    /// AF_XDP on veth pairs beside the kernel's own ceiling
+    /// AF_XDP on veth pairs beside the kernel's own ceiling, and the processor time of checksums there
     Interfaces,
     /// dpdk-testpmd with devices in memory
     Rivals,
@@ -71,9 +72,10 @@ pub enum EngineGroup {
 }
 
 /// One thing to run: millions of packets per second of one network, or of several in turns, over so
-/// many seconds.
+/// many seconds; or what has another unit.
 struct Run {
     name: String,
+    unit: &'static str,
     measure: Box<dyn Fn(f64) -> Result<Rates>>,
 }
 
@@ -87,7 +89,11 @@ impl Run {
     }
 
     fn several(name: impl Into<String>, measure: impl Fn(f64) -> Result<Rates> + 'static) -> Run {
-        Run { name: name.into(), measure: Box::new(measure) }
+        Run { name: name.into(), unit: "Mpps", measure: Box::new(measure) }
+    }
+
+    fn in_unit(self, unit: &'static str) -> Run {
+        Run { unit, ..self }
     }
 }
 
@@ -118,6 +124,7 @@ pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     }
     if wants(EngineGroup::Interfaces) {
         add("interfaces", interfaces::runs());
+        add("time per KB", cost::runs());
     }
     if wants(EngineGroup::Blaster) {
         add("packetblaster in memory", blaster::in_memory());
@@ -159,7 +166,7 @@ fn measure(runs: &[Run], rounds: u32, seconds: f64) -> Result<Figures> {
                 Ok(rates) => {
                     let told: Vec<String> =
                         rates.iter().map(|(_, rate)| format!("{rate:.2}")).collect();
-                    progress.end(&label, &format!("{} Mpps", told.join(" ")));
+                    progress.end(&label, &format!("{} {}", told.join(" "), run.unit));
                     rates.iter().for_each(|(name, rate)| figures.add(name, *rate));
                 }
                 Err(error) => {

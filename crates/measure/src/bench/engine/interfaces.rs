@@ -16,14 +16,10 @@ use super::bare;
 use super::namespace::{received, with_cables};
 use crate::processors::{run_on, two_cpus};
 
-const WARM_UP: Duration = Duration::from_millis(150);
+pub const WARM_UP: Duration = Duration::from_millis(150);
 
 pub fn runs() -> Result<Vec<Run>> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "needs root, to make network namespaces and attach XDP programs"
-    );
-    two_cpus().context("needs two processors: one for the generator")?;
+    needs()?;
     let row = |name: &str, measure: fn(f64) -> Result<f64>| {
         Run::new(name, move |s| with_cables(|| measure(s)))
     };
@@ -62,6 +58,16 @@ pub fn runs() -> Result<Vec<Run>> {
             forward("RawSocket", seconds)
         }),
     ])
+}
+
+/// What measurements on interfaces cannot do without.
+pub fn needs() -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "needs root, to make network namespaces and attach XDP programs"
+    );
+    two_cpus().context("needs two processors: one for the generator")?;
+    Ok(())
 }
 
 pub fn index(name: &str) -> Result<u32> {
@@ -109,7 +115,7 @@ fn breathe(config: &Config, stop: &AtomicBool, count: &AtomicU64) -> Result<()> 
 }
 
 /// Runs `body` beside `work` on the second processor, until `body` is done.
-fn beside<R>(
+pub fn beside<R>(
     work: impl FnOnce(&AtomicBool) -> Result<()> + Send,
     body: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
@@ -118,8 +124,13 @@ fn beside<R>(
 
 /// Runs `body` while the kernel sends from the first processor into a0, which arrives at a1.
 fn under_load<R>(body: impl FnOnce() -> Result<R>) -> Result<R> {
+    under_load_of(frame(), body)
+}
+
+/// The same with frames of one's own.
+pub fn under_load_of<R>(frame: Vec<u8>, body: impl FnOnce() -> Result<R>) -> Result<R> {
     let to = index("a0")?;
-    aside(0, move |stop| Ok(Source::new(to, &frame())?.run(stop)?), body)
+    aside(0, move |stop| Ok(Source::new(to, &frame)?.run(stop)?), body)
 }
 
 fn aside<R>(

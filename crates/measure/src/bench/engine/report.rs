@@ -1,6 +1,7 @@
 //! Rows out of figures: what is compared with what, and the bars.
 
 use super::blaster;
+use super::cost;
 use super::instances::{KINDS, MANY, ONE, Originals, SAME, alone, memory_of};
 use super::rivals::{LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
@@ -62,6 +63,14 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         }
     }
     rows.extend(compared(figures, "forward: RawSocket -> RawSocket", None, Bar::None));
+    for [checksum, whole] in cost::rows() {
+        let all = figures.rates(&whole).map(|values| (whole.clone(), values));
+        for (name, against) in [(checksum, all), (whole, None)] {
+            if let Some(values) = figures.rates(&name) {
+                rows.push(Row { name, unit: "ns", values, against, bar: Bar::None });
+            }
+        }
+    }
     for [one, many] in blaster::rows() {
         let against = figures.rates(&many).map(|rates| (many.as_str(), rates));
         rows.extend(compared(figures, &one, against, Bar::Ratio(0.95)));
