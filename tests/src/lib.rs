@@ -34,8 +34,8 @@ pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, count as count_skip, skip};
 pub use ss::{Connection, Watch, connections};
 pub use tool::{
-    compile, compile_conformance, compile_conformance_for, compile_for, need, need_library, plain,
-    prog, python, shared, shortwire,
+    compile, compile_conformance, compile_conformance_for, compile_for, compile_pure_go, need,
+    need_library, plain, prog, python, shared, shortwire,
 };
 pub use transcript::{Variant, same_transcript};
 

@@ -115,8 +115,7 @@ pub fn compile_for(name: &str, compiler: &str) -> Result<PathBuf, Skip> {
     let (stem, kind) = name.rsplit_once('.').unwrap_or((name, "c"));
     let source = prog(&format!("{stem}.{kind}"));
     let by = suffix(compiler);
-    let program = build_directory().join(format!("{}-{kind}{by}", stem.replace('/', "-")));
-    let _one = making(&program);
+    let name = format!("{}-{kind}{by}", stem.replace('/', "-"));
     let all = |dir: &Path| {
         fs::read_dir(dir).expect("tests/progs").flatten().map(|f| f.path()).collect::<Vec<_>>()
     };
@@ -126,31 +125,59 @@ pub fn compile_for(name: &str, compiler: &str) -> Result<PathBuf, Skip> {
     let newest =
         beside.iter().filter(|path| **path == source || path.extension().is_some_and(|e| e == "h"));
     let newest = newest.filter_map(|path| age(path)).max();
-    if age(&program) > newest {
-        return Ok(program);
-    }
-    let unfinished = program.with_extension("new");
-    let mut command = if kind == "go" {
-        let mut go = Command::new(need("go")?);
+    built_once(&name, newest, |unfinished| {
         let text = fs::read_to_string(&source).expect("the source");
-        let has_c = text.lines().any(|line| line == "import \"C\"");
-        go.args(["build", "-p", "2", "-o"])
-            .arg(&unfinished)
-            .arg(&source)
-            .env("CGO_ENABLED", if has_c { "1" } else { "0" })
-            .env("GOFLAGS", "");
-        go
-    } else {
+        if kind == "go" {
+            let has_c = text.lines().any(|line| line == "import \"C\"");
+            let mut go = Command::new(need("go")?);
+            go.args(["build", "-p", "2", "-o"])
+                .arg(unfinished)
+                .arg(&source)
+                .env("CGO_ENABLED", if has_c { "1" } else { "0" })
+                .env("GOFLAGS", "");
+            return Ok(go);
+        }
         let mut cc = Command::new(need(compiler)?);
-        cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&unfinished).arg(&source);
-        let text = fs::read_to_string(&source).expect("the source");
+        cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(unfinished).arg(&source);
         cc.args(
             text.lines()
                 .filter_map(|line| line.strip_prefix("// cc: "))
                 .flat_map(str::split_whitespace),
         );
-        cc
-    };
+        Ok(cc)
+    })
+}
+
+/// `progs/NAME.go` without the C library, also where it imports "C", linked as `kind` says: what `go build
+/// -buildmode` takes.
+pub fn compile_pure_go(name: &str, kind: &str) -> Result<PathBuf, Skip> {
+    let (source, program) = (prog(&format!("{name}.go")), format!("{name}-go-{kind}"));
+    built_once(&program, age(&source), |unfinished| {
+        let text = fs::read_to_string(&source).expect("the source");
+        // Go takes a file for source by its name.
+        let pure = build_directory().join(format!("{program}.go"));
+        fs::write(&pure, text.replace("import \"C\"\n", "")).expect("a source without C");
+        let mut go = Command::new(need("go")?);
+        go.args(["build", "-p", "2", "-buildmode", kind, "-o"]).arg(unfinished).arg(pure);
+        go.envs([("GOFLAGS", ""), ("CGO_ENABLED", "0")]);
+        Ok(go)
+    })
+}
+
+/// A program that several tests run: the first builds it, by a command that is told where it is to be,
+/// the others wait and find it. It is built anew if something that it is made of is newer.
+fn built_once(
+    name: &str,
+    newest: Option<SystemTime>,
+    command: impl FnOnce(&Path) -> Result<Command, Skip>,
+) -> Result<PathBuf, Skip> {
+    let program = build_directory().join(name);
+    let _one = making(&program);
+    if age(&program) > newest {
+        return Ok(program);
+    }
+    let unfinished = program.with_extension("new");
+    let mut command = command(&unfinished)?;
     let said = command.output().expect("starting a compiler");
     assert!(
         said.status.success(),

@@ -2,6 +2,7 @@
 //! several queues, and after an end of either program by a signal that it cannot catch.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -21,9 +22,11 @@ fn testpmd(case: &Case, dpdk_listens: bool, queues: u16) -> Result<Proc, Skip> {
     let lcores = format!("--lcores=(0-1)@({})", if cpus > 1 { "0-1" } else { "0" });
     command.args(["--no-huge", "--no-shconf", "--no-pci", "-m", "256", &lcores]);
     for (number, name) in ["a", "b"].into_iter().enumerate() {
-        let socket = case.dir().join(name);
+        let mut socket = case.dir().join(name);
         if dpdk_listens {
             // It does not take the place of one that was killed.
+            let _ = std::fs::remove_file(&socket);
+            socket = listening(&socket);
             let _ = std::fs::remove_file(&socket);
         }
         command.arg(format!(
@@ -36,7 +39,8 @@ fn testpmd(case: &Case, dpdk_listens: bool, queues: u16) -> Result<Proc, Skip> {
     command.args(["--rxq", &queues, "--txq", &queues]);
     let mut testpmd = case.start("testpmd", &mut command);
     let end = Deadline::within(secs(30));
-    while !testpmd.stderr().contains("testpmd: preferred mempool ops") {
+    // What it prints first when all of its ports are started.
+    while !testpmd.stdout().contains("NIC statistics for port 1") {
         let ended = testpmd.poll();
         let said = testpmd.stderr();
         // DPDK says so of a kind of device for which it has no driver.
@@ -46,7 +50,18 @@ fn testpmd(case: &Case, dpdk_listens: bool, queues: u16) -> Result<Proc, Skip> {
         assert!(ended.is_none() && !end.is_over(), "dpdk-testpmd does not start: {said}");
         std::thread::sleep(millis(20));
     }
+    if dpdk_listens {
+        for socket in ["a", "b"].map(|name| case.dir().join(name)) {
+            std::os::unix::fs::symlink(listening(&socket), &socket).expect("a name for the socket");
+        }
+    }
     Ok(testpmd)
+}
+
+/// Where DPDK listens. The engine is led there when DPDK's ports are started: of a client that it meets
+/// before, DPDK takes some packets and then no more.
+fn listening(socket: &Path) -> PathBuf {
+    socket.with_extension("dpdk")
 }
 
 /// An interface and a memif for each of DPDK's ports.

@@ -10,7 +10,7 @@ use super::*;
 #[test]
 fn child_of_a_shell() {
     case("raw-shell", |c| {
-        let herd = herd(c)?;
+        let herd = herd()?;
         let script = c.dir().join("client.sh");
         let text = format!("#!/bin/sh\n\"{}\" client \"$@\"\nexit $?\n", herd.display());
         fs::write(&script, text).expect("a script");
@@ -74,7 +74,7 @@ fn children_of_go() {
         let with_libc = compile("start.go")?;
         let mut kinds = vec![(with_libc, "library")];
         for kind in GO_KINDS {
-            kinds.push((in_go(c, "start", kind)?, "raw"));
+            kinds.push((compile_pure_go("start", kind)?, "raw"));
         }
         let sh = c.dir().join("sh");
         fs::write(&sh, "\"$@\"\nexit $?\n").expect("a script");
@@ -88,7 +88,7 @@ fn children_of_go() {
             }
         }
         // A shell, a Go program, and a client that has the library.
-        let (herd, client) = (herd(c)?, compile("herd.go")?);
+        let (herd, client) = (herd()?, compile("herd.go")?);
         let mut chain = raw(Path::new("/bin/sh"));
         chain.arg(&sh).arg(&kinds[1].0).arg(client).arg("client");
         pair(c, raw(&herd).arg("server"), &mut chain, &["20", "600"], 10)

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn go_herd() {
     case("raw-go-herd", |c| {
-        let herd = herd(c)?;
+        let herd = herd()?;
         pair(c, raw(&herd).arg("server"), raw(&herd).arg("client"), &["100", "200"], 100)
     });
 }
@@ -15,7 +15,7 @@ fn go_herd() {
 #[test]
 fn go_pie() {
     case("raw-go-pie", |c| {
-        let herd = in_go(c, "herd", "pie")?;
+        let herd = compile_pure_go("herd", "pie")?;
         pair(c, raw(&herd).arg("server"), raw(&herd).arg("client"), &["100", "400"], 20)
     });
 }
@@ -23,7 +23,7 @@ fn go_pie() {
 #[test]
 fn go_one_processor_and_no_preemption() {
     case("raw-go-one", |c| {
-        let herd = herd(c)?;
+        let herd = herd()?;
         let one = |mode: &str| {
             let mut command = raw(&herd);
             command.arg(mode).env("GOMAXPROCS", "1").env("GODEBUG", "asyncpreemptoff=1");
@@ -36,7 +36,7 @@ fn go_one_processor_and_no_preemption() {
 #[test]
 fn go_net_http() {
     case("raw-go-http", |c| {
-        let herd = herd(c)?;
+        let herd = herd()?;
         pair(c, raw(&herd).arg("http"), raw(&herd).arg("get"), &["6000"], 1)
     });
 }
@@ -45,7 +45,7 @@ fn go_net_http() {
 #[test]
 fn go_and_c() {
     case("raw-go-and-c", |c| {
-        let herd = herd(c)?;
+        let herd = herd()?;
         let mut kinds = vec![compile("many")?];
         for (compiler, how) in KINDS {
             kinds.push(in_c(c, "many.c", compiler, how)?);
@@ -84,7 +84,7 @@ fn go_herd_with_a_net() {
             return skip("no Syscall User Dispatch in this kernel");
         }
         assert!(help.stderr().contains("Syscall User Dispatch"), "{}", help.stderr());
-        let herd = herd(c)?;
+        let herd = herd()?;
         pair(c, raw(&program).arg("server"), raw(&herd).arg("client"), &["100", "200"], 100)?;
         pair(c, raw(&herd).arg("server"), raw(&program).arg("client"), &["100", "200"], 100)
     });
@@ -96,7 +96,7 @@ fn go_crash_names_its_function() {
     case("raw-go-crash", |c| {
         let mut kinds = vec![compile("crash.go")?];
         for kind in GO_KINDS {
-            kinds.push(in_go(c, "crash", kind)?);
+            kinds.push(compile_pure_go("crash", kind)?);
         }
         for program in kinds {
             let mut crashed = c.start("crash", &mut raw(&program));

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use system_tests::{
-    Case, Outcome, Ports, Side, Skip, case, compile, need, prog, secs, shortwire, skip,
+    Case, Outcome, Ports, Side, Skip, case, compile, compile_pure_go, need, prog, secs, shortwire,
+    skip,
 };
 
 /// A compiler's program, of a source of ours.
@@ -37,22 +38,8 @@ const KINDS: [(&str, &[&str]); 4] =
 /// How Go programs without the C library are built: static, or with a loader and nothing else.
 const GO_KINDS: [&str; 2] = ["exe", "pie"];
 
-/// A Go program without the C library.
-fn in_go(c: &Case, name: &str, kind: &str) -> Result<PathBuf, Skip> {
-    let go = need("go")?;
-    let text = fs::read_to_string(prog(&format!("{name}.go"))).expect("the source");
-    let source = c.dir().join(format!("{name}.go"));
-    fs::write(&source, text.replace("import \"C\"\n", "")).expect("a source of our own");
-    let program = c.dir().join(format!("{name}-{kind}"));
-    let mut command = Command::new(go);
-    command.args(["build", "-p", "2", "-buildmode", kind, "-o"]).arg(&program).arg(&source);
-    let said = command.envs([("GOFLAGS", ""), ("CGO_ENABLED", "0")]).output().expect("starting go");
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    Ok(program)
-}
-
-fn herd(c: &Case) -> Result<PathBuf, Skip> {
-    in_go(c, "herd", "exe")
+fn herd() -> Result<PathBuf, Skip> {
+    compile_pure_go("herd", "exe")
 }
 
 fn raw(program: &Path) -> Command {

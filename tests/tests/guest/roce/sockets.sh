@@ -2,12 +2,15 @@
 over="timeout 90 shortwire run --prefer verbs --"
 
 # SECONDS, and of which port the upgraded connections are to be shown, when there are any: device and switched directions.
+# A machine that emulates may take seconds for the switch, so one of which no direction has left TCP is looked at again.
 look() {
     sleep $1
-    for try in 1 2 3 4 5 6; do
+    : > /tmp/seen
+    for try in 1 2 3 4 5 6 7 8 9 10 11 12; do
         shortwire ss -d -W 2> /dev/null |
-            awk -v port=":$2\$" '$5 == "SMCD" && ($2 ~ port || $3 ~ port) { print "upgraded:", $6, $12 }' > /tmp/seen
-        [ -s /tmp/seen ] && break
+            awk -v port=":$2\$" '$5 == "SMCD" && ($2 ~ port || $3 ~ port) { print "upgraded:", $6, $12 }' > /tmp/now
+        [ -s /tmp/now ] && cp /tmp/now /tmp/seen
+        grep -qv none /tmp/now && break
     done
     cat /tmp/seen
 }
