@@ -139,16 +139,16 @@ fn a_lock_orders_what_it_guards() {
     struct Count(FastLock<true>, UnsafeCell<u64>);
     // SAFETY: the lock guards it, which is what the test is about.
     unsafe impl Sync for Count {}
-    let count = Count(FastLock::new(), UnsafeCell::new(0));
-    let add = || {
-        for _ in 0..ROUNDS {
-            let _guard = count.0.lock().expect("no handler");
+    impl Count {
+        fn add(&self) {
+            let _guard = self.0.lock().expect("no handler");
             // SAFETY: under the lock.
-            unsafe { *count.1.get() += 1 };
+            unsafe { *self.1.get() += 1 };
         }
-    };
+    }
+    let count = Count(FastLock::new(), UnsafeCell::new(0));
     scope(|scope| {
-        (0..3).for_each(|_| drop(scope.spawn(add)));
+        (0..3).for_each(|_| drop(scope.spawn(|| (0..ROUNDS).for_each(|_| count.add()))));
     });
     assert_eq!(count.1.into_inner(), 3 * ROUNDS);
 }

@@ -199,9 +199,7 @@ fn children() -> impl Iterator<Item = &'static Ledger> {
     let top = TOP.load(Acquire);
     let pool = POOL.load(Relaxed);
     // SAFETY: below TOP, in a pool that stays mapped.
-    (0..top)
-        .filter(|&at| is_in_use(at))
-        .map(move |at| unsafe { &*pool.wrapping_add(at) })
+    (0..top).filter(|&at| is_in_use(at)).map(move |at| unsafe { &*pool.wrapping_add(at) })
 }
 
 fn is_in_use(at: usize) -> bool {

@@ -14,8 +14,7 @@ fn time_counts_from_what_was_read_last() {
     model(3, || {
         const EARLIER: u32 = 1;
         const NOW: u32 = 2;
-        let words =
-            Arc::new([AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(EARLIER)]);
+        let words = Arc::new([AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(EARLIER)]);
         let peer = {
             let words = words.clone();
             thread::spawn(move || words[0].store(1, Release))
