@@ -47,7 +47,7 @@ fn rows(document: &str) -> Vec<(&str, &str)> {
     let cells = table.take_while(|line| line.starts_with('|')).map(|line| {
         let mut cells = line.trim_matches(['|', ' ']).split(" | ");
         let first = cells.next().expect("a column");
-        (first, cells.next_back().unwrap_or_default())
+        (first, cells.last().unwrap_or_default())
     });
     cells.collect()
 }
