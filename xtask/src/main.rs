@@ -7,6 +7,8 @@ mod documents;
 mod layering;
 mod man;
 mod materials;
+#[cfg(test)]
+mod orderings;
 mod roff;
 
 use std::path::{Path, PathBuf};

@@ -96,8 +96,9 @@ fn read(folder: &Path, uid: u32) -> io::Result<Vec<Kept>> {
     if !meta.is_file() || meta.uid() != uid || meta.len() != size_of::<File>() as u64 {
         return Err(not_ours());
     }
-    let all = numbers::read::<File>(&file, 0, 1)?;
-    let file = all.first().ok_or_else(not_ours)?;
+    let [earlier, file] = numbers::read_twice::<File>(&file)?;
+    let (earlier, file) = earlier.first().zip(file.first()).ok_or_else(not_ours)?;
+    file.rows.iter().zip(&earlier.rows).for_each(|(row, then)| row.stats.is_behind(&then.stats));
     let words = [&file.magic, &file.version, &file.row_size].map(|word| word.load(Relaxed));
     if words != [MAGIC, VERSION, size_of::<Row>() as u64] {
         return Err(not_ours());

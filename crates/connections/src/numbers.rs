@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{Ordering::Acquire, fence};
 
 /// What `smc` defines for its shared table, and `shm` for rsockets: no other memory is read so.
 pub trait Numbers {}
@@ -31,4 +32,13 @@ pub fn read<T: Numbers>(file: &File, offset: u64, count: usize) -> io::Result<Bo
     // SAFETY: the implementors of `Numbers` consist of integers, atomics and pointers that are not
     // followed: any bytes are a value of them.
     Ok(unsafe { values.assume_init() })
+}
+
+/// Reads the value at the beginning twice: nothing in the second copy is older than what is in the
+/// first, although each by itself is made in any order.
+pub fn read_twice<T: Numbers>(file: &File) -> io::Result<[Box<[T]>; 2]> {
+    let earlier = read(file, 0, 1)?;
+    // SYNC: reasons. The fence of who reads without the kernel in between.
+    fence(Acquire);
+    Ok([earlier, read(file, 0, 1)?])
 }

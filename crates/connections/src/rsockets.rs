@@ -5,7 +5,10 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
 
 use serde::{Deserialize, Serialize};
 use shm::rsockets::{Flow, Head, LOOPBACK, MAGIC, ROWS, Row, VERBS};
@@ -101,6 +104,8 @@ fn look(file: &File) -> io::Result<(StreamTotals, Vec<Row>)> {
     if head.magic.load(Relaxed) != MAGIC {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "of another version of Shortwire"));
     }
+    // SYNC: row. The sums in front of the rows: what a row has given to them it does not have any more.
+    fence(Acquire);
     let used = head.used.load(Relaxed).min(ROWS as u64) as usize;
     let rows = numbers::read::<Row>(file, size_of::<Head>() as u64, used)?.into_vec();
     let mut totals = StreamTotals {

@@ -101,8 +101,10 @@ pub fn read(found: &FoundTable) -> Result<Table> {
 /// The slots of a file, and the table that it is the first file of, without its slots.
 fn read_file(found: &FoundTable, at: &FoundFile) -> Result<(Option<Table>, Box<[Conn]>)> {
     let file = at.open(false).with_context(|| format!("cannot open {}", at.path.display()))?;
-    let header: Box<[Header]> = numbers::read(&file, 0, 1)?;
-    let header = header.first().context("the table is empty")?;
+    let [earlier, header] = numbers::read_twice::<Header>(&file)?;
+    let (earlier, header) = earlier.first().zip(header.first()).context("the table is empty")?;
+    header.stats.is_behind(&earlier.stats);
+    header.given.is_behind(&earlier.given);
     ensure!(header.magic.load(Relaxed) == MAGIC, "the table is not complete");
     ensure!(
         header.version.load(Relaxed) == VERSION

@@ -446,14 +446,13 @@ impl Verbs {
     }
 
     fn number_of(&self, group: u32) -> Option<u32> {
-        let of = |slot: &&Slot| {
-            slot.number.load(Ordering::Acquire) != 0 && slot.group.load(Ordering::Relaxed) == group
-        };
-        self.links
-            .iter()
-            .find(of)
-            .map(|slot| slot.number.load(Ordering::Relaxed))
-            .filter(|n| *n != 0)
+        self.links.iter().find_map(|slot| {
+            let number = slot.number.load(Ordering::Acquire);
+            // SYNC: link. Between two looks at the number: of a slot that was emptied and taken again
+            // meanwhile, the group would be another link's. Pairs with `link_of`.
+            let is_its = number != 0 && slot.group.load(Ordering::Acquire) == group;
+            (is_its && slot.number.load(Ordering::Relaxed) == number).then_some(number)
+        })
     }
 
     /// The group's link, made if there is none.
@@ -472,7 +471,8 @@ impl Verbs {
                 let turn = self.turn.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
                 let number = turn.max(1) * LINKS as u32 + i as u32;
                 *place = inner.take();
-                slot.group.store(group, Ordering::Relaxed);
+                // SYNC: link. Behind the emptying of the slot, and in front of its number.
+                slot.group.store(group, Ordering::Release);
                 slot.number.store(number, Ordering::Release);
                 Some(number)
             });

@@ -184,9 +184,7 @@ impl Bare {
             // SAFETY: a chunk of ours, which the list forgets.
             unsafe { self.socket.fill(chunk) };
         }
-        if room > 0 {
-            self.socket.flush_fill();
-        }
+        self.socket.flush_fill();
     }
 
     fn close(self, free: &mut Vec<u64>) {

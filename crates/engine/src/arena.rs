@@ -174,6 +174,7 @@ impl Arena {
         if matches!(result, Err(HugeError::Refused(_))) {
             self.kind.store(ORDINARY, Ordering::Release);
         }
+        // SYNC: fresh. Behind the change of pages.
         fresh.fetch_sub(all, Ordering::Release);
         result
     }
@@ -219,7 +220,9 @@ impl Arena {
             unsafe { into.copy_from_nonoverlapping(list, count) };
             return count;
         }
-        let first = self.fresh.fetch_add(CHUNK as u32, Ordering::Relaxed) as usize;
+        // SYNC: fresh. Pages that were changed are those that the caller touches; pairs with
+        // `use_huge_pages`.
+        let first = self.fresh.fetch_add(CHUNK as u32, Ordering::Acquire) as usize;
         if first >= self.slots {
             // Undone, so that the counter cannot wrap however often an empty arena is asked.
             self.fresh.fetch_sub(CHUNK as u32, Ordering::Relaxed);

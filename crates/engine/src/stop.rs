@@ -74,7 +74,8 @@ impl Signals {
 
     /// Whether SIGINT or SIGTERM has come.
     pub fn stop_requested(&self) -> bool {
-        STOPPED.load(Ordering::Relaxed)
+        // SYNC: stop. In front of what is done about it.
+        STOPPED.load(Ordering::Acquire)
     }
 
     /// True once per request.
@@ -84,12 +85,17 @@ impl Signals {
 }
 
 extern "C" fn on_signal(signal: libc::c_int) {
-    let flag = if signal == libc::SIGHUP { &RELOAD } else { &STOPPED };
-    flag.store(true, Ordering::Relaxed);
+    if signal == libc::SIGHUP {
+        RELOAD.store(true, Ordering::Relaxed);
+        return;
+    }
     let also = ALSO.load(Ordering::Acquire);
-    if signal != libc::SIGHUP && !also.is_null() {
+    if !also.is_null() {
         // SAFETY: `catch_and` stores functions of this type and nothing else.
         let also = unsafe { std::mem::transmute::<*mut (), fn(i32)>(also) };
         also(signal);
     }
+    // SYNC: stop. Behind what else the signal does: whoever hears of it, on any thread, finds that
+    // done. Pairs with `stop_requested`.
+    STOPPED.store(true, Ordering::Release);
 }

@@ -375,10 +375,14 @@ impl Set {
                 stream.poll_leave(heard.iter().any(|event| event.u64 == fd as u64));
             }
         }
-        // The last one out silences the bell: until then it is for others, too.
+        // SYNC: set. The last one out silences the bell: until then it is for others, too. Under the
+        // lock, as `prepare` counts: a ring that is taken here came for no thread that has counted
+        // itself since, and what it was rung for is seen there.
+        let members = locked(&self.members);
         if self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
+        drop(members);
         slept.map(drop)
     }
 

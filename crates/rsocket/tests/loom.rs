@@ -133,3 +133,69 @@ fn a_poller_takes_nobodys_event() {
         p.join().unwrap();
     });
 }
+
+/// A set of descriptors as far as its bell goes: what is a member, who sleeps, and the bell.
+#[derive(Default)]
+struct Set {
+    changed: Mutex<bool>,
+    sleepers: AtomicU32,
+    bell: (Mutex<bool>, Condvar),
+}
+
+impl Set {
+    /// `Set::prepare` and a sleep.
+    fn wait(&self) {
+        let seen = {
+            let changed = self.changed.lock().unwrap();
+            // SYNC: set.
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            *changed
+        };
+        if !seen {
+            let mut rung = self.bell.0.lock().unwrap();
+            while !*rung {
+                rung = self.bell.1.wait(rung).unwrap();
+            }
+        }
+        self.leave();
+    }
+
+    /// The end of `Set::sleep`. Without the lock it would take a ring that came for a thread which
+    /// has counted itself since: that one would sleep for ever.
+    fn leave(&self) {
+        let _changed = self.changed.lock().unwrap();
+        if self.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            *self.bell.0.lock().unwrap() = false;
+        }
+    }
+
+    fn change(&self) {
+        let mut changed = self.changed.lock().unwrap();
+        *changed = true;
+        // SYNC: set.
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            *self.bell.0.lock().unwrap() = true;
+            self.bell.1.notify_all();
+        }
+    }
+}
+
+/// A thread leaves a set and silences its bell while another one begins to sleep in it.
+#[test]
+fn who_leaves_a_set_takes_nobodys_ring() {
+    model(3, || {
+        let set = Arc::new(Set::default());
+        set.sleepers.store(1, Ordering::Relaxed);
+        let leaves = thread::spawn({
+            let set = set.clone();
+            move || set.leave()
+        });
+        let sleeper = thread::spawn({
+            let set = set.clone();
+            move || set.wait()
+        });
+        set.change();
+        leaves.join().unwrap();
+        sleeper.join().unwrap();
+    });
+}

@@ -7,7 +7,11 @@
 //! likes, and is only shown.
 
 use crate::Counter;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Relaxed, Release},
+    fence,
+};
 
 /// Of the file, as the links of descriptors show it.
 pub const NAME: &core::ffi::CStr = c"shortwire-rsockets";
@@ -119,6 +123,10 @@ impl Row {
         let counted = [&self.rx, &self.tx].map(|flow| flow.fields().map(Counter::get));
         let slept = self.slept.get();
         self.key.store(0, Relaxed);
+        self.clear();
+        // SYNC: row. Who finds the sums finds the row free, or the next socket's counts in it; pairs
+        // with a reader's fence between the head and the rows.
+        fence(Release);
         for (sums, counts) in head.ended.iter().zip(counted) {
             sums.fields().into_iter().zip(counts).for_each(|(sum, count)| sum.add(count));
         }

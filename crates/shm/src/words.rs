@@ -21,7 +21,7 @@ pub const BLOCK: usize = 16;
 /// A word at `AT` bytes of the thread's own memory.
 pub struct Word<const AT: usize>;
 
-#[cfg(all(target_arch = "x86_64", not(shortwire_raw)))]
+#[cfg(all(target_arch = "x86_64", not(shortwire_raw), not(miri)))]
 mod imp {
     // Of the initial-exec model: at a fixed distance from the thread's pointer. The dynamic linker
     // keeps room for that much, also for a library that is loaded late.
@@ -104,7 +104,7 @@ mod imp {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 mod imp {
     // Of the initial-exec model, at a fixed distance from the thread's pointer, for which the dynamic
     // linker keeps room also where the library is loaded late: any other model would call libc's
@@ -159,7 +159,7 @@ mod imp {
     }
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod imp {
     use core::cell::Cell;
 

@@ -383,3 +383,31 @@ fn a_letter_too_late_is_not_heard() {
         assert_eq!(matches!(second.look(&words[1]), Look::Letter { .. }), answered == 2);
     });
 }
+
+/// A socket closes and gives what it has counted to the sums, and the next one takes its row: who
+/// looks from outside finds no byte twice. As `shm::rsockets::Row::close`, and its readers.
+#[test]
+fn what_a_row_has_given_is_not_counted_in_it_again() {
+    model(3, || {
+        let words = Arc::new([AtomicU64::new(7), AtomicU64::new(5), AtomicU64::new(0)]);
+        let closes = {
+            let words = words.clone();
+            thread::spawn(move || {
+                let [key, bytes, sum] = &*words;
+                key.store(0, Ordering::Relaxed);
+                bytes.store(0, Ordering::Relaxed);
+                fence(Ordering::Release);
+                sum.fetch_add(5, Ordering::Relaxed);
+                key.store(8, Ordering::Relaxed);
+            })
+        };
+        let [key, bytes, sum] = &*words;
+        let mut all = sum.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        if key.load(Ordering::Relaxed) != 0 {
+            all += bytes.load(Ordering::Relaxed);
+        }
+        assert!(all <= 5, "{all}");
+        closes.join().unwrap();
+    });
+}

@@ -3,7 +3,10 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use crate::clc::Eid;
 use crate::kind::Kind;
@@ -174,12 +177,14 @@ impl Config {
 
     /// Connections stay TCP until `resume`.
     pub fn pause(&self) {
-        self.policy.fetch_or(PAUSED, Relaxed);
+        // SYNC: proven. In front of the look whether it is needed still.
+        self.policy.fetch_or(PAUSED, SeqCst);
     }
 
     /// Connections are upgraded again, unless that is off.
     pub fn resume(&self) {
-        self.policy.fetch_and(!PAUSED, Relaxed);
+        // SYNC: proven. Behind the word that says that nobody needs to pause.
+        self.policy.fetch_and(!PAUSED, SeqCst);
     }
 
     /// What a program that uses io_uring gets.

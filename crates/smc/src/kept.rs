@@ -140,17 +140,18 @@ impl Stats {
     }
 
     /// Adds what `now` has beyond `given`, and notes that it was given. Two processes of a family
-    /// may do so at once: each word is given by one of them.
+    /// may do so at once: each count is given by one of them, also where one looks first and notes
+    /// last.
     fn take(&self, now: &Stats, given: &Stats) {
         let more = |now: &AtomicU64, given: &AtomicU64| {
             let now = now.load(Relaxed);
-            now.saturating_sub(given.swap(now, Relaxed))
+            now.saturating_sub(given.fetch_max(now, Relaxed))
         };
         // Reasons before connections, see `Stats::count_fallback`.
         for (now, given) in now.reasons.iter().zip(&given.reasons) {
             let now = now.load(Relaxed);
             let (reason, count) = ((now >> 32) as u32, now & u64::from(u32::MAX));
-            let before = given.swap(now, Relaxed) & u64::from(u32::MAX);
+            let before = given.fetch_max(now, Relaxed) & u64::from(u32::MAX);
             self.add_reason(reason, count.saturating_sub(before));
         }
         for ((sum, now), given) in self.words().zip(now.words()).zip(given.words()) {

@@ -32,8 +32,8 @@ pub fn admit(bytes: u64) -> bool {
     let Some(own) = place() else { return false };
     let sheet = sheet();
     let before = sheet[own].swap(bytes, SeqCst);
-    // Noted before the others are looked at: of two that ask for the last of it at most one gets
-    // it.
+    // SYNC: quota. Noted before the others are looked at: of two that ask for the last of it at most
+    // one gets it.
     let others =
         (0..PLACES).filter(|&at| at != own).fold(0u64, |sum, at| match sheet[at].load(SeqCst) {
             n if n == 0 || is_free(at) => sum,

@@ -94,14 +94,14 @@ impl Stats {
         if reason != NOT_YET.code() {
             self.add_reason(reason, 1);
         }
-        // Behind its reason, so that `by_reason` takes no connection for one of `NOT_YET`.
+        // SYNC: reasons. Behind its reason, so that `by_reason` takes no connection for one of `NOT_YET`.
         self.fallback.fetch_add(1, Release);
     }
 
     /// Reason codes, and how many connections stayed TCP for each. `NOT_YET` has what no cell has
     /// counted: also reasons that came when all `REASONS` cells had another one.
     pub fn by_reason(&self) -> Vec<(u32, u64)> {
-        // In this order, the other way round than they are counted: a connection that ends meanwhile
+        // SYNC: reasons. In this order, the other way round than they are counted: a connection that ends meanwhile
         // may be missing from `NOT_YET` in this look, and is never one too many there.
         let all = self.fallback.load(Acquire);
         let cells = self.reasons.iter().map(|cell| cell.load(Relaxed));
@@ -116,6 +116,13 @@ impl Stats {
             found.push((NOT_YET.code(), rest));
         }
         found
+    }
+
+    /// For a copy of counters that others count in, made in any order: `fallback` becomes that of a
+    /// copy which was made earlier, with an acquire fence in between.
+    pub fn is_behind(&self, earlier: &Stats) {
+        // SYNC: reasons. As `by_reason` reads them where they are counted.
+        self.fallback.store(earlier.fallback.load(Relaxed), Relaxed);
     }
 
     /// Counts a reason so many times more.

@@ -23,6 +23,8 @@ mod ringing;
 mod steps;
 #[path = "../src/conn/takeback.rs"]
 mod takeback;
+#[path = "loom/words.rs"]
+mod words;
 
 use header::{DmbHeader, WAITS, Waits};
 use inflight::*;

@@ -96,6 +96,7 @@ pub fn before_fork(fork: u32) {
     };
     if let Some(at) = free().or_else(renewed) {
         SINCE[at].store(fork, Relaxed);
+        // SYNC: pool. Behind the pool itself; pairs with `children` and `reap`.
         TOP.fetch_max(at + 1, AcqRel);
         NEXT.store(at, Relaxed);
     }
@@ -193,11 +194,12 @@ fn note(f: impl Fn(u32) -> u32) {
 
 /// The ledgers of children that may live.
 fn children() -> impl Iterator<Item = &'static Ledger> {
+    // SYNC: pool. In this order: whoever finds a number of ledgers finds where they are, in the middle
+    // of the first fork as well.
+    let top = TOP.load(Acquire);
     let pool = POOL.load(Relaxed);
     // SAFETY: below TOP, in a pool that stays mapped.
-    (0..TOP.load(Acquire))
-        .filter(|&at| is_in_use(at))
-        .map(move |at| unsafe { &*pool.wrapping_add(at) })
+    (0..top).filter(|&at| is_in_use(at)).map(move |at| unsafe { &*pool.wrapping_add(at) })
 }
 
 fn is_in_use(at: usize) -> bool {
@@ -242,6 +244,7 @@ pub fn is_let_go(number: u32, inode: u32) -> bool {
 pub fn reap(all: bool, mut lost: impl FnMut(u32, u32, u32)) {
     // Whoever is at it already, on another thread or below this signal handler, does it for us.
     let Some(_guard) = REAPING.try_lock() else { return };
+    // SYNC: pool. In this order.
     let (top, pool) = (TOP.load(Acquire), POOL.load(Acquire));
     let from = if all { 0 } else { LOOKED_AT.fetch_add(AT_A_TIME, Relaxed) };
     for at in (0..top.min(if all { top } else { AT_A_TIME })).map(|i| from.wrapping_add(i) % top) {

@@ -72,6 +72,7 @@ pub unsafe fn set(
     let switched = c.switched();
     if level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) {
         let r = plain();
+        // SYNC: limits. Behind the setting.
         LIMITS.fetch_add(1, Release);
         return r;
     }

@@ -305,6 +305,7 @@ fn time_left(stay: &mut Stay) -> Result<Option<u64>, i32> {
 
 /// A sleep of a receive that a bell may end.
 fn sleep_by_bell(stay: &mut Stay, bell: &mut Sleep, port: Port) -> Result<Woken, i32> {
+    // SYNC: limits. In front of the question: what is set behind the answer changes the number.
     let (limits, slept) = (LIMITS.load(Acquire), now_us());
     // What the call has asked before stays what it was: for the next one it may have changed since.
     let asked = stay.limit.is_some();

@@ -327,3 +327,28 @@ fn what_is_closed_while_it_is_added_leaves_no_note() {
         assert!(!*c.noted.lock().unwrap(), "the next connection at its place would have it");
     });
 }
+
+/// `fds::rings`: a thread proves that rings are entered where we see it, while others doubt it and
+/// pause the upgrades.
+#[test]
+fn a_proof_ends_every_pause() {
+    model(|| {
+        const PAUSED: u32 = 1;
+        let words = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+        let doubts = [(); 2].map(|()| {
+            let words = words.clone();
+            thread::spawn(move || {
+                let (proven, policy) = &*words;
+                policy.fetch_or(PAUSED, SeqCst);
+                if proven.load(SeqCst) == 1 {
+                    policy.fetch_and(!PAUSED, SeqCst);
+                }
+            })
+        });
+        let (proven, policy) = &*words;
+        proven.store(1, SeqCst);
+        policy.fetch_and(!PAUSED, SeqCst);
+        doubts.into_iter().for_each(|doubt| doubt.join().unwrap());
+        assert_eq!(policy.load(Relaxed), 0, "nothing would be upgraded for good");
+    });
+}

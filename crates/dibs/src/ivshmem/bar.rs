@@ -168,7 +168,9 @@ impl Bar {
 
     /// Whoever comes first decides on each word, and all others find it decided.
     fn format(&self) -> Result<(), BarError> {
-        let zero = |at: usize| self.word(at).load(Relaxed) == 0;
+        // SYNC: magic. Behind the magic come words of guests: who finds one of those finds the magic when it
+        // looks again. Pairs with the exchange below, which every guest has seen.
+        let zero = |at: usize| self.word(at).load(Acquire) == 0;
         if zero(word::MAGIC) {
             // But for the words that another may be deciding on at this moment.
             let rest = word::SECRET + 16;

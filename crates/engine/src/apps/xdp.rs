@@ -248,7 +248,6 @@ impl Queue {
         }
         let base = arena().base().as_ptr().addr();
         let socket = &mut self.socket;
-        let mut given = false;
         pool::with(|pool| {
             loop {
                 let room = socket.fill_room(target).min(crate::arena::CHUNK as u32);
@@ -262,12 +261,9 @@ impl Queue {
                     // SAFETY: a slot of the arena, which is the UMEM, just taken.
                     unsafe { socket.fill((slot.addr() - base) as u64) };
                 }
-                given = true;
             }
         });
-        if given {
-            self.socket.flush_fill();
-        }
+        self.socket.flush_fill();
     }
 
     #[inline]

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{Ordering::Acquire, fence};
 
 use crate::counters::record::{LABEL, Latency, Layout, MAGIC, MOST, NAME, VALUES};
 use crate::counters::tree::alive;
@@ -112,16 +113,25 @@ fn folders(path: &Path) -> Vec<(String, PathBuf)> {
 /// the reader.
 fn object(path: &Path) -> Option<Object> {
     let file = File::open(path).ok()?;
+    let version = || {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, VALUES as u64).ok()?;
+        Some(u64::from_ne_bytes(bytes))
+    };
     let mut bytes = [0; size_of::<Layout>()];
+    let mut before = version()?;
     for _ in 0..100 {
+        // SYNC: snapshot. As in `shm::Snapshot::read`: even and unchanged means that the words between
+        // belong together. The version is read by itself on both sides of them, for one call copies
+        // in any order.
+        fence(Acquire);
         file.read_exact_at(&mut bytes, 0).ok()?;
-        let before = word(&bytes, VALUES);
-        let mut after = [0; 8];
-        file.read_exact_at(&mut after, VALUES as u64).ok()?;
-        // As in `shm::Snapshot`: even and unchanged means that the words between belong together.
-        if before.is_multiple_of(2) && before == u64::from_ne_bytes(after) {
+        fence(Acquire);
+        let after = version()?;
+        if before.is_multiple_of(2) && before == after {
             return parse(&bytes);
         }
+        before = after;
     }
     None
 }

@@ -148,7 +148,7 @@ extern "C" fn sleep_ns(nanoseconds: c_int) {
 }
 
 extern "C" fn full_memory_barrier() {
-    // SYNC: the script's own, with whoever shares memory with it.
+    // SYNC: script. The script's own pairs, with whoever shares memory with it.
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 

@@ -37,7 +37,10 @@ pub struct Armed(());
 impl Drop for Armed {
     fn drop(&mut self) {
         calm();
-        STATE.store(std::ptr::null_mut(), Ordering::Relaxed);
+        // An alarm that is still to come, or was sent on to this thread, finds nobody.
+        THREAD.store(0, Ordering::Relaxed);
+        // SYNC: alarm. Behind that: who arms next names its own thread.
+        STATE.store(std::ptr::null_mut(), Ordering::Release);
     }
 }
 
@@ -53,11 +56,14 @@ pub fn arm(lua: &Lua) -> mlua::Result<Option<Armed>> {
     unsafe { lua.exec_raw::<()>((), |state| main = state)? };
     let vmstate = vmstate(lua)?.0.cast_mut();
     let none = std::ptr::null_mut();
-    if STATE.compare_exchange(none, main, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+    // SYNC: alarm. Pairs with the end of the one before.
+    if STATE.compare_exchange(none, main, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return Ok(None);
     }
     VMSTATE.store(vmstate, Ordering::Relaxed);
-    THREAD.store(this_thread(), Ordering::Relaxed);
+    // SYNC: alarm. Last: an alarm, which any thread may get, finds the others set; pairs with
+    // `on_alarm`.
+    THREAD.store(this_thread(), Ordering::Release);
     Ok(Some(Armed(())))
 }
 
@@ -126,8 +132,10 @@ fn wind(first: i64, second: i64) {
 }
 
 extern "C" fn on_alarm(signal: c_int) {
-    let (state, owner) = (STATE.load(Ordering::Relaxed), THREAD.load(Ordering::Relaxed));
-    if state.is_null() {
+    // SYNC: alarm. First, see `arm`.
+    let owner = THREAD.load(Ordering::Acquire);
+    let state = STATE.load(Ordering::Relaxed);
+    if owner == 0 || state.is_null() {
         return;
     }
     // SAFETY: a system call.

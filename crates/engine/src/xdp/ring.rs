@@ -77,11 +77,10 @@ impl<T: Entry> Mapping<T> {
         self.word(self.offsets.consumer)
     }
 
-    fn needs_wakeup(&self) -> bool {
-        // Without flags (Linux before 5.4) the kernel always wants to be called.
-        self.offsets
-            .flags
-            .is_none_or(|offset| self.word(offset).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
+    /// None without flags (Linux before 5.4).
+    fn needs_wakeup(&self) -> Option<bool> {
+        let flags = self.offsets.flags?;
+        Some(self.word(flags).load(Ordering::Relaxed) & NEED_WAKEUP != 0)
     }
 
     fn entry(&self, index: u32) -> NonNull<T> {
@@ -169,9 +168,13 @@ impl<T: Entry> Producer<T> {
         }
     }
 
-    /// Whether the kernel will not look at the ring by itself.
+    /// Whether the kernel will not look at the ring by itself; None if it does not tell.
+    ///
+    /// SYNC: wakeup. Nothing orders this look behind `publish`, nor the kernel's look at the ring
+    /// behind what it says here: each may miss the other once. So whoever has entries pending looks
+    /// again in every breath.
     #[inline]
-    pub fn needs_wakeup(&self) -> bool {
+    pub fn needs_wakeup(&self) -> Option<bool> {
         self.ring.needs_wakeup()
     }
 }

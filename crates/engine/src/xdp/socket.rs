@@ -280,11 +280,14 @@ impl Socket {
         self.filled += 1;
     }
 
-    /// Shows the kernel what [`Self::fill`] gave, and wakes the driver if it asks for that.
+    /// Shows the kernel what [`Self::fill`] gave, and wakes the driver if it asks for that. To be
+    /// called again and again, also when nothing was given: the driver may ask just when the call
+    /// before this one has looked.
     #[inline]
     pub fn flush_fill(&mut self) {
         self.fill.publish();
-        if self.fill.needs_wakeup() {
+        // SYNC: wakeup. Looked at in every breath.
+        if self.fill.needs_wakeup() == Some(true) && self.fill.pending() > 0 {
             // Reading nothing makes the driver look at the fill ring; what it answers does not
             // matter.
             let _ = rustix::net::recv(&self.fd, &mut [0u8; 0], RecvFlags::DONTWAIT);
@@ -353,7 +356,8 @@ impl Socket {
     pub fn flush_send(&mut self) -> Result<(), Errno> {
         self.tx.publish();
         let mut pending = self.tx.pending();
-        while pending > 0 && self.tx.needs_wakeup() {
+        // SYNC: wakeup. Looked at in every breath. A kernel that does not tell wants to be called.
+        while pending > 0 && self.tx.needs_wakeup() != Some(false) {
             let result = rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT);
             let left = self.tx.pending();
             match result {

@@ -196,8 +196,9 @@ impl Bells {
 impl Bell {
     /// One byte, of a thread that is counted as inside.
     fn write(&self) -> isize {
-        let write = self.write.load(Relaxed) - 1;
-        if self.read.load(Relaxed) != 0 {
+        // SYNC: inside. Behind the count: `moved_fd` waits for this thread, or it sees the new number.
+        let write = self.write.load(SeqCst) - 1;
+        if self.read.load(SeqCst) != 0 {
             return sys::write(write, &[0]);
         }
         let byte = 0u8;
@@ -264,7 +265,7 @@ pub(crate) fn moved_fd(from: i32, to: i32) {
         let moves =
             |end: &AtomicI32| end.compare_exchange(from + 1, to + 1, SeqCst, Relaxed).is_ok();
         moves(&bell.read);
-        // Not one byte may go to what the application puts under the old number.
+        // SYNC: inside. Not one byte may go to what the application puts under the old number.
         if moves(&bell.write) {
             bell.is_left_alone(PATIENCE);
         }

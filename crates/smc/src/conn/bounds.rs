@@ -9,6 +9,7 @@
 use super::reach::{Reach, each};
 use super::*;
 use crate::sys;
+use core::sync::atomic::fence;
 
 /// Says which of the two buffers the application has set (Linux 5.14). Not in the libc crate.
 const SO_BUF_LOCK: i32 = 72;
@@ -101,9 +102,12 @@ impl Conn {
         )
     }
 
-    /// Asks the kernel what the application has set, after the exposure (SYNC: options) and
-    /// whenever it sets one. True when there may be more room now.
+    /// Asks the kernel what the application has set, after the exposure and whenever it sets one. True
+    /// when there may be more room now.
     pub fn keep_bounds(&self, fd: i32) -> bool {
+        // SYNC: options. Of an exposure and a call that sets an option at the same moment one comes
+        // here behind both, whatever order the kernel's own words have.
+        fence(SeqCst);
         let ph = self.phase.now_in_order();
         if !ph.is_exposed() {
             return false;

@@ -29,13 +29,15 @@ pub struct Calm {
 impl Calm {
     /// None if more than that has to be looked at.
     pub fn of(conn: &'static Conn) -> Option<Self> {
+        // First: what follows is of this connection, or `lasts` finds another one.
+        let generation = conn.identity.gen_.load(Acquire);
         let phase = conn.phase();
         let Any::Mapped(reach) = conn.reach() else { return None };
         let calm = Self {
             conn,
             my: reach.my,
             peer: reach.peer,
-            generation: conn.identity.gen_.load(Relaxed),
+            generation,
             phase,
             prod: reach.my.prod.load(Acquire),
             rung: reach.my.rung.load(Relaxed),

@@ -84,7 +84,8 @@ impl Conn {
         w.far_pid.store(far.pid as u32, Relaxed);
         w.far_base.store(far.place.base, Relaxed);
         w.far_proof.store(far.place.proof, Relaxed);
-        w.far_seen.store(sys::coarse_ns(), Relaxed);
+        // SYNC: far. As in `find`.
+        w.far_seen.store(sys::coarse_ns(), Release);
         w.far_lost.store(0, Relaxed);
         w.far.store(far.addr, Release);
         image_in(far.words)
@@ -206,7 +207,9 @@ impl Image<'_> {
     fn far_call<T>(self, mut call: impl FnMut(i32) -> Result<T, Errno>) -> Result<T, Errno> {
         let w = self.window;
         let now = sys::coarse_ns();
-        let mut known = now.saturating_sub(w.far_seen.load(Relaxed)) < TRUST_NS;
+        // SYNC: far. In front of the look at the process: what is trusted because somebody looked is
+        // the one that was found then, not one before it whose number has come round.
+        let mut known = now.saturating_sub(w.far_seen.load(Acquire)) < TRUST_NS;
         loop {
             if !known && !self.find() {
                 break self.unreached(now, Errno::SRCH);
@@ -238,7 +241,8 @@ impl Image<'_> {
         for pid in [pid, kin] {
             if pid != 0 && ism::found(pid as i32, place) {
                 w.far_pid.store(pid, Relaxed);
-                w.far_seen.store(sys::coarse_ns(), Relaxed);
+                // SYNC: far. Behind the process that was found; pairs with `far_call`.
+                w.far_seen.store(sys::coarse_ns(), Release);
                 return true;
             }
         }
@@ -490,8 +494,9 @@ fn image_in(words: *mut u8) -> *mut DmbHeader {
 pub(super) fn after_fork_child(c: &Conn) {
     let live = c.identity.gen_.load(Relaxed) % 2 == 1 && c.is_committed() && !c.is_closed();
     if let Some(image) = c.image().filter(|image| live && !image.is_linked()) {
-        let kin = &image.header().kin;
-        kin.store(kin.load(Relaxed) & RECALL | sys::getpid(), Relaxed);
+        // The image is our parent's as well, which may set `RECALL` at this moment.
+        let named = |kin| Some(kin & RECALL | sys::getpid());
+        let _ = image.header().kin.fetch_update(Relaxed, Relaxed, named);
         image.tell(&[KIN]);
     }
 }

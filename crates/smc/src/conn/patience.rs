@@ -67,8 +67,10 @@ impl Conn {
 
     /// Two threads may do so at the same time, and then mean the same.
     fn count_from_now(&self) {
-        self.tx.patience.read.store(self.read_there(), Relaxed);
+        let read = self.read_there();
         self.tx.patience.since.store(sys::now_ns(), Relaxed);
+        // SYNC: patience. Behind the new beginning; pairs with `patience_left`.
+        self.tx.patience.read.store(read, Release);
     }
 
     /// Whether the time began to count since this was asked last: who sleeps until there is room has
@@ -101,6 +103,10 @@ impl Conn {
         if !self.phase().sends_freely() {
             return None;
         }
+        // SYNC: patience. In this order: where the peer has read nothing since this value, the time
+        // counts from when it was noted, or from later. With the beginning before that, a connection
+        // would end whose peer has read just now.
+        let read = patience.read.load(Acquire);
         let since = patience.since.load(Relaxed);
         if self.has_space() {
             // A send that found the ring full again just now begins anew.
@@ -108,7 +114,7 @@ impl Conn {
             return None;
         }
         let limit = u64::from(limit) * 1_000_000;
-        if since == 0 || self.read_there() != patience.read.load(Relaxed) {
+        if since == 0 || self.read_there() != read {
             // A program may wait for room before any send of its has found too little; and a peer
             // that reads once, and less than makes room, would otherwise be waited for without end.
             self.count_from_now();

@@ -53,8 +53,9 @@ fn take_slowly() -> Option<Verdict> {
     };
     let taken = group.or_else(device);
     if taken.is_some() {
-        // There may be more.
-        NEWS.store(true, SeqCst);
+        // SYNC: verdict. There may be more, and it may have been noted just now: an exchange, so that
+        // who takes this mark sees what the mark before it was set for.
+        NEWS.swap(true, SeqCst);
     }
     taken
 }
@@ -68,7 +69,7 @@ pub(crate) fn end_group(id: u32) {
     }
     if GROUPS.iter().any(|group| group.compare_exchange(0, id, Relaxed, Relaxed).is_ok()) {
         // SYNC: verdict. Behind the number; pairs with the exchange in `take_slowly`.
-        NEWS.store(true, SeqCst);
+        NEWS.swap(true, SeqCst);
     }
     end_all(|conn| conn.link_group() == id, false);
 }
@@ -77,7 +78,7 @@ pub(crate) fn end_group(id: u32) {
 pub(crate) fn end_device(kind: Kind) {
     DEVICES.fetch_or(kind.bit(), Relaxed);
     // SYNC: verdict. Behind the bit; pairs with the exchange in `take_slowly`.
-    NEWS.store(true, SeqCst);
+    NEWS.swap(true, SeqCst);
     end_all(|conn| conn.kind() == kind, true);
 }
 

@@ -28,7 +28,8 @@ impl Conn {
             return;
         }
         let kind = &self.peer().kind;
-        kind.store(kind.load(Relaxed) & image::KIND_TYPE | now_us() << TIME_AT, Relaxed);
+        // SYNC: kind. As the store that it follows, in whose place it is found from now on.
+        kind.store(kind.load(Relaxed) & image::KIND_TYPE | now_us() << TIME_AT, Release);
     }
 
     /// When the peer rang for this connection after a sleep had begun at `slept_us`, if that has

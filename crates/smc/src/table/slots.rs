@@ -201,6 +201,7 @@ pub fn free(index: u32) {
 /// Others use it on. What this thread reads next it reads behind that.
 pub fn leave(index: u32) {
     end(index, false);
+    // SYNC: held. Between the leave and the look at who holds it.
     fence(SeqCst);
 }
 

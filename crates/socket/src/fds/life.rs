@@ -1,7 +1,7 @@
 //! A connection from its first call to its last descriptor, in this process and those that share
 //! it.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{Ordering::*, fence};
 
 use smc::conn::Conn;
 use smc::{group, reason, sys, table};
@@ -105,9 +105,14 @@ pub fn share(old: i32, new: i32) {
 /// Notes another descriptor of a connection, counted already; false if this process has nothing of
 /// it any more.
 pub(super) fn held_here(index: u32) -> bool {
-    // Another thread may have closed what was here the only one, and left the rest to other
-    // processes.
-    held(index).fetch_add(1, SeqCst) > 0 || table::get().is_some_and(|table| table.enter(index))
+    if held(index).fetch_add(1, SeqCst) > 0 {
+        return true;
+    }
+    // SYNC: held. Another thread may have closed what was here the only one, and left the rest to
+    // other processes: it finds the count behind its leave, or this enters behind that leave. Pairs
+    // with `slots::leave`.
+    fence(SeqCst);
+    table::get().is_some_and(|table| table.enter(index))
 }
 
 /// As `share`, where the kernel has already closed what `new` named before.
@@ -125,6 +130,7 @@ static OVER: AtomicU32 = AtomicU32::new(0);
 
 /// Something is about to be put over a number that names a connection.
 pub(crate) fn begin_over() {
+    // SYNC: over. In front of the kernel's change; pairs with `settle_over`.
     OVER.fetch_add(1, SeqCst);
 }
 
@@ -143,6 +149,7 @@ pub(super) fn forget_over() {
 /// call.
 #[inline]
 pub(crate) fn settle_over() {
+    // SYNC: over. Behind the call by which this thread has learnt of the change.
     if OVER.load(SeqCst) != 0 {
         wait_for_settlement();
     }
@@ -281,7 +288,7 @@ pub(super) fn left_to_others(index: u32) {
     if let Some(t) = table::get() {
         t.leave(index);
         if held(index).load(Acquire) > 0 {
-            // Another thread was in the middle of `held_here`.
+            // SYNC: held. Another thread was in the middle of `held_here`.
             t.enter(index);
         }
     }

@@ -260,6 +260,7 @@ fn doubt(go_back_all: impl FnOnce()) {
     }
     CONFIG.pause();
     go_back_all();
+    // SYNC: proven. Behind the pause: this look finds the proof, or its `resume` finds the pause.
     if PROVEN.load(SeqCst) {
         CONFIG.resume();
     }
@@ -269,6 +270,7 @@ fn doubt(go_back_all: impl FnOnce()) {
 #[inline]
 pub(crate) fn prove() {
     if !PROVEN.load(Relaxed) {
+        // SYNC: proven. In front of `resume`; pairs with `doubt` and `end_doubt`.
         PROVEN.store(true, SeqCst);
         CONFIG.resume();
     }
@@ -280,7 +282,8 @@ fn end_doubt() {
         return;
     }
     CONFIG.resume();
-    // Another thread may have made a ring in the meantime, and paused what was resumed just now.
+    // SYNC: proven. Another thread may have made a ring in the meantime, and paused what was resumed
+    // just now.
     if UNPROVEN.load(SeqCst) != 0 && !PROVEN.load(SeqCst) {
         CONFIG.pause();
         if PROVEN.load(SeqCst) {

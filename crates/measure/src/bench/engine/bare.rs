@@ -37,16 +37,12 @@ impl Port {
 
     /// Gives the kernel as many chunks as it takes.
     fn fill(&mut self, chunks: &mut Chunks) {
-        let mut given = false;
         for _ in 0..self.socket.fill_room(RING) {
             let Some(chunk) = chunks.0.pop() else { break };
             // SAFETY: a chunk of ours, which the list forgets.
             unsafe { self.socket.fill(chunk) };
-            given = true;
         }
-        if given {
-            self.socket.flush_fill();
-        }
+        self.socket.flush_fill();
     }
 
     fn close(self, chunks: &mut Chunks) {

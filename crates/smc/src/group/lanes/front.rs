@@ -57,9 +57,9 @@ impl Fronts {
 
     /// Puts a hash into the peer's front; 0 takes it out.
     pub fn announce(&self, at: usize, hash: u64) {
-        // SAFETY: an area lies in an arena's mapping, which stays in place. Only a hint, so no
-        // order.
-        unsafe { &(&(*self.theirs).announced)[at] }.store(hash, Relaxed);
+        // SYNC: announced. Behind the letter that it announces: whoever finds the hash finds that.
+        // SAFETY: an area lies in an arena's mapping, which stays in place.
+        unsafe { &(&(*self.theirs).announced)[at] }.store(hash, Release);
     }
 
     /// Lanes in which the peer has announced what `is`.
@@ -69,8 +69,9 @@ impl Fronts {
         is: F,
     ) -> impl Iterator<Item = usize> + use<F> {
         let own = self.own;
+        // SYNC: announced. In front of the look into the letterbox.
         // SAFETY: an area lies in an arena's mapping, which stays in place.
-        within.filter(move |at| is(unsafe { &(&(*own).announced)[*at] }.load(Relaxed)))
+        within.filter(move |at| is(unsafe { &(&(*own).announced)[*at] }.load(Acquire)))
     }
 
     /// Writes a message into our letterbox, ahead of its word.
