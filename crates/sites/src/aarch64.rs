@@ -13,7 +13,7 @@ mod stub;
 use core::ops::Range;
 
 use crate::{NUMBERS, Plain, Stub, Wanted, What, Why};
-use registers::{Flow, flow, is_dead, may_use};
+use registers::{Flow, flow, is_dead, is_movable, may_use};
 
 pub use calls::{OF_CONNECTIONS, OF_PROGRAMS};
 pub use stub::{AREA_HEAD, LONGEST_STUB, POINTER, area_head, jump, stub};
@@ -54,7 +54,7 @@ const BEFORE_CALL: usize = 8;
 pub struct Window {
     /// Where it is.
     pub at: usize,
-    /// The same: where the window begins.
+    /// Where the window begins: there, or one instruction before it, which is moved.
     pub start: usize,
     /// Where it ends, and the program goes on.
     pub end: usize,
@@ -69,7 +69,7 @@ impl Window {
 
     /// The bytes that the jump takes the place of.
     pub fn replaced(&self) -> Range<usize> {
-        self.start..self.end
+        self.start..self.start + 4
     }
 
     /// Whether the call's number is known.
@@ -161,7 +161,19 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
     if !is_last && !FREE.iter().all(|register| is_dead(code, at + 4, *register)) {
         return Found::Undecided(Why::Room);
     }
-    Found::Site(Window::new(at, Kind::Call(number)))
+    let start = if stays(code, at) { at - 4 } else { at };
+    Found::Site(Window { start, ..Window::new(at, Kind::Call(number)) })
+}
+
+/// Whether a call is better left where it is, with the jump in the place of what precedes it: in functions of
+/// Go's, so that a signal that arrives in it finds there what Go expects, and a report of a crash names the function.
+fn stays(code: &[u8], at: usize) -> bool {
+    /// `cmn x0, #4095`: elsewhere hardly anybody has what follows the call in this form.
+    const BEHIND: u32 = 0xb13f_fc1f;
+    let before = at.checked_sub(4).and_then(|at| word(code, at));
+    word(code, at + 4) == Some(BEHIND)
+        && before.is_some_and(|word| is_movable(word) && !is_place(word))
+        && !is_entered(code, at..at + 4)
 }
 
 /// The number that the call at `at` always has, if a constant is put into its register before it, and

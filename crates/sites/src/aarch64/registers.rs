@@ -118,6 +118,21 @@ fn overwrites(word: u32, register: u32) -> bool {
     }
 }
 
+/// Whether an instruction is one that does the same elsewhere: arithmetic without an address that counts from its
+/// own, and plain loads and stores. No `nop` is one, behind which a function may begin.
+pub fn is_movable(word: u32) -> bool {
+    match word >> 25 & 15 {
+        8 | 9 => word >> 24 & 31 != 0x10,
+        5 | 13 => true,
+        // Of a pair, and those with an address in one register and a constant.
+        4 | 6 | 12 | 14 => {
+            matches!((word >> 28 & 3, word >> 24 & 3), (2, _) | (3, 1))
+                || word >> 28 & 3 == 3 && word >> 24 & 3 == 0 && word >> 21 & 1 == 0
+        }
+        _ => false,
+    }
+}
+
 /// How many instructions are looked at, and how many ways through them.
 const STEPS: usize = 2000;
 const WAYS: usize = 48;

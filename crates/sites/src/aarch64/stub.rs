@@ -1,12 +1,11 @@
 //! What is put into a window of arm64, and what that leads to.
 //!
 //! Stubs lie in an *area* within 128 MiB of the code, behind a head that all share: the address of the entry, the
-//! table of wanted numbers, and a jump to the entry. A stub comes there with x16 holding the address of a `svc` of
-//! its own; x17 is free, and all else, also the flags, is as the program had it. The entry jumps to what x16 holds to have the
+//! table of wanted numbers, and a jump to the entry. A stub comes there with x16 holding the address of a `svc`; x17 is free, and all else, also the flags, is as the program had it. The entry jumps to what x16 holds to have the
 //! call made, or four bytes behind it with its result in x0. Nobody writes to the program's stack, but where a
 //! program sets its thread pointer, which only libraries of C do.
 
-use super::{CALL, Kind, NUMBERS, Plain, READ, Stub, Wanted, Window};
+use super::{CALL, Kind, NUMBERS, Plain, READ, Stub, Wanted, Window, word};
 
 /// Where in the head the table is, and where the jump.
 const TABLE: usize = 16;
@@ -14,7 +13,7 @@ const ENTER: usize = TABLE + NUMBERS;
 /// How long the head of an area is; stubs come behind it.
 pub const AREA_HEAD: usize = ENTER + 16;
 /// No stub is longer.
-pub const LONGEST_STUB: usize = 36;
+pub const LONGEST_STUB: usize = 40;
 /// Where in what the thread pointer leads to the program's own is kept.
 pub const POINTER: usize = 8;
 
@@ -63,6 +62,15 @@ impl Writer<'_> {
         let (low, high) = (distance & 3, distance >> 2 & 0x7_ffff);
         self.put(0x1000_0000 | low << 29 | high << 5 | register)
     }
+
+    /// adrp, add
+    fn far_address_to(&mut self, register: u32, to: u64) -> Option<()> {
+        let pages = (to >> 12).wrapping_sub(self.here() >> 12).cast_signed();
+        let pages = i32::try_from(pages).ok().filter(|n| (-(1 << 20)..1 << 20).contains(n))?;
+        let (low, high) = (pages.cast_unsigned() & 3, pages.cast_unsigned() >> 2 & 0x7_ffff);
+        self.put(0x9000_0000 | low << 29 | high << 5 | register)?;
+        self.put(0x9100_0000 | ((to & 0xfff) as u32) << 10 | register << 5 | register)
+    }
 }
 
 fn branch(from: u64, to: u64) -> Option<u32> {
@@ -72,9 +80,10 @@ fn branch(from: u64, to: u64) -> Option<u32> {
 }
 
 /// The stub of a window in `code`, which runs at address `base`, for the place `address` in the area
-/// at `area`. None if it cannot be reached from there. Calls are made in it, whatever `made` says.
+/// at `area`. None if it cannot be reached from there. A call that is not moved is made in place, whatever `made`
+/// says.
 pub fn stub(
-    _code: &[u8],
+    code: &[u8],
     base: u64,
     window: &Window,
     area: u64,
@@ -99,21 +108,34 @@ pub fn stub(
             to.put(0xf841_07e0 | other)?; // ldr xO, [sp], #16
         }
         Kind::Call(number) => {
+            let stays = window.start < window.at;
+            if stays {
+                to.put(word(code, window.start)?)?;
+            }
+            // How far it is to where the call is made, or to the branch there.
+            let behind = to.len + 4 * (if number.is_none() { 7 } else { 2 } + usize::from(stays));
             if number.is_none() {
                 // Flags stay as they are.
                 const { assert!(NUMBERS == 1 << 9) };
-                let behind = to.len + 5 * 4;
-                let ahead = |to: &Writer<'_>| (((behind + 8 - to.len) / 4) as u32) << 5;
+                let ahead = |to: &Writer<'_>| (((behind - to.len) / 4) as u32) << 5;
                 to.put(0x5309_7d11)?; // lsr w17, w8, #9
                 to.put(0x3500_0011 | ahead(&to))?; // cbnz w17, plain
                 to.address_to(16, area + TABLE as u64)?; // adr x16, table
                 to.put(0x3868_4a11)?; // ldrb w17, [x16, w8, uxtw]
                 to.put(0x3400_0011 | ahead(&to))?; // cbz w17, plain
             }
-            plain = to.here() + 8;
-            to.address_to(16, plain)?;
+            if stays {
+                to.far_address_to(16, plain)?;
+            } else {
+                plain = address + behind as u64;
+                to.address_to(16, plain)?;
+            }
             to.branch(area + ENTER as u64)?;
             // plain:
+            if stays {
+                to.branch(plain)?;
+                return Some(Stub { len: to.len, plain });
+            }
             to.put(CALL)?;
         }
     }
