@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use sites::Call;
 use smc::sys;
-use socket::faulty;
+use socket::{faulty, fds};
 
 use crate::call::plain;
 use crate::entry::{Block, STACKS, answer};
@@ -223,6 +223,8 @@ global_asm!(
     "stp x30, x0, [x17, #160]",
     "mov x0, sp",
     "str x0, [x17, #{program}]",
+    "ldr x0, [x17, #8]",
+    socket::leave_unwatched!(),
     "shortwire_raw_vectors stp",
     // From here on a handler finds the program's registers by where the stack is.
     "mov sp, x17",
@@ -231,6 +233,7 @@ global_asm!(
     "bl {answer}",
     "mov x17, sp",
     "shortwire_raw_vectors ldp",
+    "5:",
     "ldp x30, x0, [x17, #160]",
     "msr nzcv, x0",
     "shortwire_raw_general ldp",
@@ -295,6 +298,8 @@ global_asm!(
     child = const offset_of!(Block, child),
     free = const offset_of!(Block, is_free),
     handlers = sym HANDLERS,
+    limit = sym fds::LIMIT,
+    words = sym fds::WORDS,
     answer = sym answer,
 );
 

@@ -1,7 +1,7 @@
 # In the guest: programs that load no library, under shortwire run --raw auto.
 
 ip link set lo up
-[ -e /bin/echo ] || ln -s /applets/echo /bin/echo
+for name in echo true sh; do [ -e /bin/$name ] || ln -s /applets/$name /bin/$name; done
 export SHORTWIRE_AFTER=4 SHORTWIRE_RAW=auto
 uname -m
 echo "life: $(shortwire run -- life 2>&1)"
@@ -37,7 +37,7 @@ echo "== herd"
 shortwire run -- herd server 6000 > /tmp/server 2>&1 &
 server=$!
 tries=0
-until shortwire ss -l 2> /dev/null | grep -q :6000 || nc -z 127.0.0.1 6000 2> /dev/null; do
+until grep -q ":1770 " /proc/net/tcp; do
     tries=$((tries + 1)); [ $tries -lt 300 ] && [ -d /proc/$server ] || break
     sleep 0.1
 done
