@@ -1,5 +1,5 @@
-//! arm64: `svc #0` is one word, a branch another one that reaches 128 MiB, so a jump takes the place of the
-//! instruction alone. What is to be had at each is two registers that its function does not need any more
+//! arm64: `svc #0` is one word, a branch another one that reaches 128 MiB, so a jump takes the place of one
+//! instruction: of what precedes the call, or of the call. What is to be had at each is two registers that its function does not need any more
 //! (`registers.rs`): the kernel leaves the program all of them.
 //!
 //! A thread's own pointer, `tpidr_el0`, is the one register that programs leave to the front that follows them, if
@@ -44,8 +44,10 @@ const FREE: [u32; 2] = [16, 17];
 /// `xzr`, or none.
 const NONE: u32 = 31;
 
-/// How far around a place is looked for what leads there, or loads it as data.
-const NEAR: usize = 8 << 10;
+/// How far around a place is looked for what leads there: as far as functions are long.
+const FUNCTION: usize = 32 << 10;
+/// How far for what loads it as data: constants lie beside their function.
+const CONSTANTS: usize = 4 << 10;
 /// How many instructions before a call its number is looked for.
 const BEFORE_CALL: usize = 8;
 
@@ -165,14 +167,12 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
     Found::Site(Window { start, ..Window::new(at, Kind::Call(number)) })
 }
 
-/// Whether a call is better left where it is, with the jump in the place of what precedes it: in functions of
-/// Go's, so that a signal that arrives in it finds there what Go expects, and a report of a crash names the function.
+/// Whether a call can be left where it is, with the jump in the place of what precedes it: a signal that arrives in
+/// it finds there what Go, an unwinder or musl's pthread_cancel expects, and a report of a crash names the function.
+/// No function begins at such a call, as what precedes it goes on there.
 fn stays(code: &[u8], at: usize) -> bool {
-    /// `cmn x0, #4095`: elsewhere hardly anybody has what follows the call in this form.
-    const BEHIND: u32 = 0xb13f_fc1f;
     let before = at.checked_sub(4).and_then(|at| word(code, at));
-    word(code, at + 4) == Some(BEHIND)
-        && before.is_some_and(|word| is_movable(word) && !is_place(word))
+    before.is_some_and(|word| is_movable(word) && !is_place(word))
         && !is_entered(code, at..at + 4)
 }
 
@@ -219,37 +219,49 @@ fn constant(word: u32) -> Option<u32> {
     Some(value as u32)
 }
 
-/// The words around a place, with where they are.
-fn around(code: &[u8], at: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
-    let near = at.saturating_sub(NEAR) / 4 * 4..(at + NEAR).min(code.len());
-    let (words, _) = code[near.clone()].as_chunks::<4>();
-    near.step_by(4).zip(words).map(|(at, bytes)| (at, u32::from_le_bytes(*bytes)))
+/// Whether an instruction nearby is one, by its word and by how many words further on `at` is. All of a block are
+/// asked, without a way out, so that many are compared at once.
+fn is_any_near(
+    code: &[u8],
+    at: usize,
+    reach: usize,
+    is_one: impl Fn(u32, u32) -> bool,
+) -> bool {
+    const BLOCK: usize = 16;
+    let from = at.saturating_sub(reach);
+    let (words, _) = code[from..(at + reach).min(code.len())].as_chunks::<4>();
+    let (blocks, rest) = words.as_chunks::<BLOCK>();
+    let ahead = ((at - from) / 4) as u32;
+    let has_one = |words: &[[u8; 4]], ahead: u32| {
+        let all = words.iter().zip(0..).map(|(word, i)| (u32::from_le_bytes(*word), i));
+        all.fold(false, |any, (word, i)| any | is_one(word, ahead.wrapping_sub(i)))
+    };
+    let behind = |i: usize| ahead.wrapping_sub((i * BLOCK) as u32);
+    blocks.iter().enumerate().any(|(i, block)| has_one(block, behind(i)))
+        || has_one(rest, behind(blocks.len()))
 }
 
 /// Whether a branch nearby leads into `range`.
 fn is_entered(code: &[u8], range: Range<usize>) -> bool {
-    around(code, range.start).any(|(from, word)| {
-        let is_branch = word & 0x7c00_0000 == 0x1400_0000
-            || word & 0x7c00_0000 == 0x3400_0000
-            || word >> 24 == 0x54;
-        let to = |distance: i32| from.wrapping_add_signed(distance as isize);
-        is_branch
-            && match flow(word) {
-                Flow::If(distance) | Flow::Jump(distance) | Flow::Call(distance) => {
-                    range.contains(&to(distance))
-                }
-                _ => false,
-            }
+    let n = (range.len() / 4) as u32;
+    is_any_near(code, range.start, FUNCTION, |word, ahead| {
+        let leads = |distance: u32, bits: u32| {
+            distance.wrapping_sub(ahead) << (32 - bits) >> (32 - bits) < n
+        };
+        let near = word & 0x7e00_0000 == 0x3400_0000 || word >> 24 == 0x54;
+        (word & 0x7c00_0000 == 0x1400_0000) & leads(word, 26)
+            | near & leads(word >> 5, 19)
+            | (word & 0x7e00_0000 == 0x3600_0000) & leads(word >> 5, 14)
     })
 }
 
 /// Whether an instruction nearby loads the word from where it is: it is data then.
 fn is_loaded(code: &[u8], at: usize) -> bool {
-    around(code, at).any(|(from, word)| {
-        let distance = (((word << 8).cast_signed() >> 13) * 4) as isize;
-        let len = if word >> 26 & 1 == 1 { 4 << (word >> 30) } else { 4 << (word >> 30 & 1) };
-        let to = from.wrapping_add_signed(distance);
-        word & 0x3b00_0000 == 0x1800_0000 && at >= to && at - to < len
+    is_any_near(code, at, CONSTANTS, |word, ahead| {
+        // How far into what is loaded, and how long that is: one, two or four words.
+        let (to, size) = (ahead.wrapping_sub(word >> 5) & 0x7_ffff, word >> 30 & (1 | word >> 25 & 2));
+        let is_in = (to < 1) | (to < 2) & (size > 0) | (to < 4) & (size > 1);
+        (word & 0x3b00_0000 == 0x1800_0000) & is_in
     })
 }
 

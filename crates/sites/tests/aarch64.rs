@@ -42,7 +42,7 @@ const OF_C: [u32; 13] = [
 #[test]
 fn calls_of_c_and_of_go() {
     let code = OF_C;
-    assert_eq!(told(&code, &OF_PROGRAMS), call(8, 8, Some(63)));
+    assert_eq!(told(&code, &OF_PROGRAMS), call(8, 4, Some(63)));
     assert_eq!(told(&code, &[false; NUMBERS]), Found::Unwanted(63));
     let mut futex = code;
     futex[1] = FUTEX;
@@ -135,7 +135,7 @@ fn a_call_without_free_registers_is_not_touched() {
     // Behind the end of a thread, or of all of them, comes nothing: mov x8, #93; #94.
     for (number, word) in [(93, 0xd280_0ba8), (94, 0xd280_0bc8)] {
         let code = [NOP, word, SVC, 0x8b10_0000, RET];
-        assert_eq!(told(&code, &OF_PROGRAMS), call(8, 8, Some(number)));
+        assert_eq!(told(&code, &OF_PROGRAMS), call(8, 4, Some(number)));
     }
 }
 
@@ -224,7 +224,7 @@ fn stubs_lead_to_the_entry_and_back() {
     };
     let place = |i: usize| address + 4 * i as u64;
     // By a known number: adr x16, the call; b; svc; b back.
-    let (words, plain, window) = made(&OF_C);
+    let (words, plain, window) = made(&[READ, NOP, SVC, AS_IN_C, RET]);
     assert_eq!((words.len(), words[2], plain), (4, SVC, place(2)));
     assert_eq!((target(place(0), words[0]), words[0] & 31), (place(2), 16));
     assert_eq!(target(place(1), words[1]), enter);
@@ -243,6 +243,10 @@ fn stubs_lead_to_the_entry_and_back() {
     assert_eq!((target(place(8), words[8]), target(place(9), words[9])), (enter, plain));
     assert_eq!(words[7], 0x9100_0210 | 4 << 10);
     assert_eq!(window.replaced(), 0..4);
+    // The same by a known number.
+    let (words, plain, _) = made(&OF_C);
+    assert_eq!((words.len(), words[0], plain), (5, READ, base + 8));
+    assert_eq!((target(place(3), words[3]), target(place(4), words[4])), (enter, plain));
     // The thread pointer: mrs x1; ldr x1, [x1, #POINTER]; b.
     let (words, _, _) = made(&[0xd53b_d041, RET]);
     assert_eq!(words[..2], [0xd53b_d041, 0xf940_0021 | (POINTER as u32 / 8) << 10]);
