@@ -5,8 +5,6 @@
 //! does not need. One holds where it goes on, and with the other one alone a stack is found and taken: who has taken
 //! one says so by a word at its top.
 
-#![allow(non_upper_case_globals)]
-
 use core::arch::{asm, global_asm, naked_asm};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicUsize, Ordering::*};

@@ -52,7 +52,8 @@ impl Headers {
         let at = file.e_phoff;
         is_one.then(|| read_at(fd, headers.segments.as_mut_ptr(), len, at)).flatten()?;
         // Its instructions lie where they are looked for.
-        headers.code().all(|part| part.start.is_multiple_of(sites::ALIGN)).then_some(headers)
+        let is_aligned = headers.code().all(|part| part.start.is_multiple_of(sites::ALIGN));
+        is_aligned.then_some(headers)
     }
 
     fn of_kind(&self, kind: u32) -> impl Iterator<Item = &Elf64_Phdr> {

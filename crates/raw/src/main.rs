@@ -7,6 +7,8 @@
 //! names.
 #![cfg_attr(shortwire_raw, no_std, no_main)]
 #![allow(unsafe_code)]
+// Names of system calls are those of libc.
+#![allow(non_upper_case_globals)]
 
 #[cfg(shortwire_raw)]
 extern crate alloc;
