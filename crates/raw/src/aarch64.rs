@@ -60,7 +60,8 @@ unsafe extern "C" {
 /// First of all, behind relocation: what the compiler's own library has to know of the processor, whether it has
 /// atomic instructions.
 pub fn begin() {
-    let (mut at, end) = ((&raw const __init_array_start).addr(), (&raw const __init_array_end).addr());
+    let (mut at, end) =
+        ((&raw const __init_array_start).addr(), (&raw const __init_array_end).addr());
     while at < end {
         // SAFETY: the linker's list of functions.
         let function = unsafe { *(at as *const extern "C" fn()) };
@@ -117,7 +118,9 @@ pub fn is_code(at: usize, len: usize) {
 /// This thread's block is that from here on.
 pub fn set_own(block: &Block) -> bool {
     // SAFETY: the program has not begun, and what is its own then leads elsewhere.
-    unsafe { asm!("msr tpidr_el0, {}", in(reg) core::ptr::from_ref(block), options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("msr tpidr_el0, {}", in(reg) core::ptr::from_ref(block), options(nostack, preserves_flags))
+    };
     true
 }
 
@@ -148,7 +151,10 @@ impl Block {
 
     /// None of them is from here on.
     pub fn leave_all(&self) {
-        self.tops().map(taken).filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
+        self.tops()
+            .map(taken)
+            .filter(|word| word.load(Relaxed) != 0)
+            .for_each(|word| word.store(0, Relaxed));
     }
 
     /// The stack that a call has arrived on counts as left, or no longer.
@@ -354,7 +360,8 @@ struct Action {
 
 /// Where above a handler's stack the kernel puts the stack pointer of what was interrupted: a `siginfo_t`, and a
 /// `ucontext_t` with its `sp`.
-const INTERRUPTED: usize = 128 + offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, sp);
+const INTERRUPTED: usize =
+    128 + offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, sp);
 
 /// The program's handlers, by signal.
 static HANDLERS: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];

@@ -204,7 +204,8 @@ fn clone(block: &Block, call: &mut Call) {
     // Without its parent's memory the child of a namespace could be told from it, but not without
     // that by its number, which both see as their own.
     let is_shared = is_clone && call.given[0] & THREAD != 0 || call.number() == SYS_vfork;
-    let is_apart = is_clone && call.given[0] & libc::CLONE_NEWPID as usize != 0 || sys::getpid() == 1;
+    let is_apart =
+        is_clone && call.given[0] & libc::CLONE_NEWPID as usize != 0 || sys::getpid() == 1;
     if is_clone && is_shared && is_apart && !has_stack {
         call.given[0] &= !(THREAD | VFORK);
     }

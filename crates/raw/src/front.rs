@@ -13,7 +13,10 @@ use socket::{
     select, transmit, uring,
 };
 
-use crate::arch::{SYS_access, SYS_creat, SYS_dup2, SYS_epoll_create, SYS_epoll_wait, SYS_open, SYS_poll, SYS_readlink, SYS_select, SYS_stat};
+use crate::arch::{
+    SYS_access, SYS_creat, SYS_dup2, SYS_epoll_create, SYS_epoll_wait, SYS_open, SYS_poll,
+    SYS_readlink, SYS_select, SYS_stat,
+};
 use crate::{call, itself, later};
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
@@ -154,9 +157,7 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 option::set(fd, b as c_int, c as c_int, d as _, e as u32, plain)
             }
             libc::SYS_getsockopt => option::get(fd, b as c_int, c as c_int, d as _, e as _, plain),
-            SYS_epoll_create | libc::SYS_epoll_create1 => {
-                epoll::open(plain() as c_int) as isize
-            }
+            SYS_epoll_create | libc::SYS_epoll_create1 => epoll::open(plain() as c_int) as isize,
             libc::SYS_epoll_ctl => {
                 let own = d as *mut epoll_event;
                 let change = |other: Option<&mut epoll_event>| {

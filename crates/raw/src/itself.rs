@@ -93,7 +93,9 @@ fn is_asked(folder: c_int, at: usize) -> bool {
 /// The answer to readlink or readlinkat if it asks for the program's own name.
 pub fn read_name(call: &Call) -> Option<isize> {
     let (folder, at, to, room) = match call.number() {
-        libc::SYS_readlinkat => (call.given[0] as c_int, call.given[1], call.given[2], call.given[3]),
+        libc::SYS_readlinkat => {
+            (call.given[0] as c_int, call.given[1], call.given[2], call.given[3])
+        }
         _ => (libc::AT_FDCWD, call.given[0], call.given[1], call.given[2]),
     };
     if !is_asked(folder, at) || faulty(to as *const u8) || (room as i32) <= 0 {
@@ -133,8 +135,7 @@ pub fn to_execute(call: &Call) -> *const c_char {
 /// The answer to a call that names a file to look at or to open, if it is the program's own.
 pub fn look(call: &Call) -> Option<isize> {
     let number = call.number();
-    let is_by_folder =
-        !matches!(number, SYS_open | SYS_creat | SYS_stat | SYS_access);
+    let is_by_folder = !matches!(number, SYS_open | SYS_creat | SYS_stat | SYS_access);
     let (folder, at) = match is_by_folder {
         true => (call.given[0] as c_int, call.given[1]),
         false => (libc::AT_FDCWD, call.given[0]),

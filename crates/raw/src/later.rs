@@ -92,7 +92,10 @@ fn remember(code: Range<usize>, area: Area) {
 pub fn unmap(call: &Call) -> isize {
     let result = plain(call);
     if result == 0 {
-        forget(&(call.given[0]..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page())));
+        forget(
+            &(call.given[0]
+                ..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page())),
+        );
     }
     result
 }
@@ -135,7 +138,8 @@ pub fn map(call: &Call) -> isize {
     if changed.is_none() {
         // As it was: the program runs it as ever.
         let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
-        let arguments = [at, call.given[1], call.given[2], flags as usize, call.given[4], call.given[5]];
+        let arguments =
+            [at, call.given[1], call.given[2], flags as usize, call.given[4], call.given[5]];
         // SAFETY: the program's own call, to which the kernel has given this place.
         unsafe { sys::by_list(libc::SYS_mmap, arguments) };
         log::say_code(path, "the kernel does not let it be changed");
@@ -190,7 +194,8 @@ pub fn protect_as_asked(call: &Call) -> isize {
     if result != 0 || !is_code || fds::has_stopped() {
         return result;
     }
-    let range = call.given[0]..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page());
+    let range =
+        call.given[0]..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page());
     let part = |file: &mut Range<usize>| {
         let (at, end) = (file.start.max(range.start), file.end.min(range.end));
         // Code with jumps in it is not to be judged again.

@@ -172,8 +172,7 @@ pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
 /// No function begins at such a call, as what precedes it goes on there.
 fn stays(code: &[u8], at: usize) -> bool {
     let before = at.checked_sub(4).and_then(|at| word(code, at));
-    before.is_some_and(|word| is_movable(word) && !is_place(word))
-        && !is_entered(code, at..at + 4)
+    before.is_some_and(|word| is_movable(word) && !is_place(word)) && !is_entered(code, at..at + 4)
 }
 
 /// The number that the call at `at` always has, if a constant is put into its register before it, and
@@ -221,12 +220,7 @@ fn constant(word: u32) -> Option<u32> {
 
 /// Whether an instruction nearby is one, by its word and by how many words further on `at` is. All of a block are
 /// asked, without a way out, so that many are compared at once.
-fn is_any_near(
-    code: &[u8],
-    at: usize,
-    reach: usize,
-    is_one: impl Fn(u32, u32) -> bool,
-) -> bool {
+fn is_any_near(code: &[u8], at: usize, reach: usize, is_one: impl Fn(u32, u32) -> bool) -> bool {
     const BLOCK: usize = 16;
     let from = at.saturating_sub(reach);
     let (words, _) = code[from..(at + reach).min(code.len())].as_chunks::<4>();
@@ -259,7 +253,8 @@ fn is_entered(code: &[u8], range: Range<usize>) -> bool {
 fn is_loaded(code: &[u8], at: usize) -> bool {
     is_any_near(code, at, CONSTANTS, |word, ahead| {
         // How far into what is loaded, and how long that is: one, two or four words.
-        let (to, size) = (ahead.wrapping_sub(word >> 5) & 0x7_ffff, word >> 30 & (1 | word >> 25 & 2));
+        let (to, size) =
+            (ahead.wrapping_sub(word >> 5) & 0x7_ffff, word >> 30 & (1 | word >> 25 & 2));
         let is_in = (to < 1) | (to < 2) & (size > 0) | (to < 4) & (size > 1);
         (word & 0x3b00_0000 == 0x1800_0000) & is_in
     })

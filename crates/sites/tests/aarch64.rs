@@ -2,8 +2,8 @@
 //! lead. What both do is run in `aarch64_run.rs`.
 
 use sites::aarch64::{
-    AREA_HEAD, Found, Kind, LONGEST_STUB, OF_PROGRAMS, POINTER, Window, area_head, find, jump,
-    judge, stub,
+    AREA_HEAD, Found, Kind, LONGEST_STUB, OF_PROGRAMS, POINTER, Window, area_head, find, judge,
+    jump, stub,
 };
 use sites::{NUMBERS, Plain, Wanted, Why};
 
@@ -35,8 +35,19 @@ fn call(at: usize, start: usize, number: Option<u32>) -> Found {
 /// read of glibc 2.36, where there is one thread: mov x0, x19; mov x8, #63; svc; mov x19, x0; cmn; b.hi;
 /// mov x0, x19; ldp x19, x20, [sp, #16]; ldp x29, x30, [sp], #48; ret
 const OF_C: [u32; 13] = [
-    0xaa13_03e0, READ, SVC, 0xaa00_03f3, AS_IN_C, 0x5400_00a8, 0xaa13_03e0, 0xa941_53f3,
-    0xa8c3_7bfd, RET, NOP, NOP, RET,
+    0xaa13_03e0,
+    READ,
+    SVC,
+    0xaa00_03f3,
+    AS_IN_C,
+    0x5400_00a8,
+    0xaa13_03e0,
+    0xa941_53f3,
+    0xa8c3_7bfd,
+    RET,
+    NOP,
+    NOP,
+    RET,
 ];
 
 #[test]
@@ -49,8 +60,19 @@ fn calls_of_c_and_of_go() {
     assert_eq!(told(&futex, &OF_PROGRAMS), Found::Unwanted(98));
     // Syscall6: ldr x5, [sp, #56]; svc; cmn x0, #4095; b.cc; mov x4, #-1; str; str; neg; str; ret; and so on.
     let go = [
-        0xf940_1fe5, SVC, AS_IN_GO, 0x5400_00e3, 0x9280_0004, 0xf900_23e4, 0xf900_27ff, 0xcb00_03e0,
-        0xf900_2be0, RET, 0xf900_23e0, 0xf900_27e1, RET,
+        0xf940_1fe5,
+        SVC,
+        AS_IN_GO,
+        0x5400_00e3,
+        0x9280_0004,
+        0xf900_23e4,
+        0xf900_27ff,
+        0xcb00_03e0,
+        0xf900_2be0,
+        RET,
+        0xf900_23e0,
+        0xf900_27e1,
+        RET,
     ];
     assert_eq!(told(&go, &OF_PROGRAMS), call(4, 0, None));
     // What precedes it may not be moved: adr x5, .; nop; or it is a call itself.
@@ -77,21 +99,38 @@ fn a_number_is_known_from_a_constant_before_the_call_alone() {
     };
     // What assemblers make of `mov`, or of `orr` with a constant.
     for (word, value) in [
-        (0xd280_07e8, 63), (0x5280_3728, 441), (0xb240_03e8, 1), (0x3200_03e8, 1), (0xb27f_03e8, 2),
-        (0xb240_07e8, 3), (0xb27f_07e8, 6), (0xb27e_07e8, 12), (0xb27d_07e8, 24), (0x321d_07e8, 24),
-        (0xb27e_0fe8, 60), (0xb27f_13e8, 62), (0xb240_17e8, 63), (0x3200_17e8, 63), (0xb27a_03e8, 64),
-        (0x321a_03e8, 64), (0xb27b_07e8, 96), (0xb27c_0be8, 112), (0xb27a_07e8, 192), (0xb27b_0be8, 224),
-        (0xb279_07e8, 384), (0xb200_c3e8, 0x0101_0101),
+        (0xd280_07e8, 63),
+        (0x5280_3728, 441),
+        (0xb240_03e8, 1),
+        (0x3200_03e8, 1),
+        (0xb27f_03e8, 2),
+        (0xb240_07e8, 3),
+        (0xb27f_07e8, 6),
+        (0xb27e_07e8, 12),
+        (0xb27d_07e8, 24),
+        (0x321d_07e8, 24),
+        (0xb27e_0fe8, 60),
+        (0xb27f_13e8, 62),
+        (0xb240_17e8, 63),
+        (0x3200_17e8, 63),
+        (0xb27a_03e8, 64),
+        (0x321a_03e8, 64),
+        (0xb27b_07e8, 96),
+        (0xb27c_0be8, 112),
+        (0xb27a_07e8, 192),
+        (0xb27b_0be8, 224),
+        (0xb279_07e8, 384),
+        (0xb200_c3e8, 0x0101_0101),
     ] {
         assert_eq!(number(&[word]), Some(value), "{word:#x}");
         // mov x0, x1; ldr x2, [x3, #8]
         assert_eq!(number(&[word, 0xaa01_03e0, 0xf940_0462]), Some(value), "{word:#x}");
     }
     for other in [
-        0xf280_07e8,  // movk x8, #63
-        0xd280_07e9,  // mov x9, #63
-        0xd2a0_0028,  // mov x8, #0x10000
-        0x2a00_03e8,  // mov w8, w0
+        0xf280_07e8, // movk x8, #63
+        0xd280_07e9, // mov x9, #63
+        0xd2a0_0028, // mov x8, #0x10000
+        0x2a00_03e8, // mov w8, w0
     ] {
         assert_eq!(number(&[NOP, other]), None, "{other:#x}");
         assert_eq!(number(&[NOP, READ, other]), if other == 0xd280_07e9 { Some(63) } else { None });
@@ -157,13 +196,14 @@ fn data_is_told_from_calls() {
 #[test]
 fn the_thread_pointer_is_found() {
     // mrs x1, tpidr_el0; msr tpidr_el0, x9; mrs xzr; msr tpidr_el0, xzr; mrs x1, tpidrro_el0; mrs x1, tpidr2_el0
-    let code = [
-        0xd53b_d041, 0xd51b_d049, 0xd53b_d05f, 0xd51b_d05f, 0xd53b_d061, 0xd53b_d0a1, RET,
-    ];
+    let code = [0xd53b_d041, 0xd51b_d049, 0xd53b_d05f, 0xd51b_d05f, 0xd53b_d061, 0xd53b_d0a1, RET];
     let found: Vec<_> = find(&bytes(&code), &OF_PROGRAMS).collect();
     let site = |at, kind| (at, Found::Site(Window { at, start: at, end: at + 4, kind }));
     let all = [
-        site(0, Kind::Read(1)), site(4, Kind::Write(9)), (8, Found::Data), site(12, Kind::Write(31)),
+        site(0, Kind::Read(1)),
+        site(4, Kind::Write(9)),
+        (8, Found::Data),
+        site(12, Kind::Write(31)),
     ];
     assert_eq!(found, all);
 }
@@ -187,9 +227,8 @@ fn places_are_where_the_words_are() {
 
 /// Where a branch, or an address that counts from the instruction's own, leads.
 fn target(at: u64, word: u32) -> u64 {
-    let signed = |value: u32, bits: u32| {
-        i64::from((value << (32 - bits)).cast_signed() >> (32 - bits))
-    };
+    let signed =
+        |value: u32, bits: u32| i64::from((value << (32 - bits)).cast_signed() >> (32 - bits));
     at.wrapping_add_signed(match word >> 24 {
         0x14..=0x17 => signed(word & 0x3ff_ffff, 26) * 4,
         0x34 | 0x35 | 0x58 => signed(word >> 5 & 0x7_ffff, 19) * 4,

@@ -5,9 +5,7 @@
 
 use core::arch::global_asm;
 
-use sites::aarch64::{
-    AREA_HEAD, Found, Kind, LONGEST_STUB, POINTER, area_head, find, jump, stub,
-};
+use sites::aarch64::{AREA_HEAD, Found, Kind, LONGEST_STUB, POINTER, area_head, find, jump, stub};
 use sites::{NUMBERS, Plain, Wanted};
 
 // Each function takes the address of 32 words: x0 to x30, of which x16 to x18 are of no meaning, and the flags.
@@ -148,7 +146,9 @@ impl Memory {
     fn run(&self, mut state: [u64; 32]) -> [u64; 32] {
         for line in (0..MAPPED).step_by(16) {
             // SAFETY: lines of the mapping.
-            unsafe { core::arch::asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", in(reg) self.0.add(line)) };
+            unsafe {
+                core::arch::asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", in(reg) self.0.add(line))
+            };
         }
         // SAFETY: orders.
         unsafe { core::arch::asm!("dsb ish", "isb") };

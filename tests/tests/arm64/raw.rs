@@ -95,7 +95,8 @@ fn raw_answers_calls_of_c_and_of_go() {
         for (server, client) in [(&herd, &herd), (&many, &herd)] {
             let port = Ports::High.free().to_string();
             let mut command = followed(server)?;
-            let mut server = c.serve("server", port.parse().expect("a port"), command.args(["server", &port]));
+            let mut server =
+                c.serve("server", port.parse().expect("a port"), command.args(["server", &port]));
             let mut command = followed(client)?;
             command.args(["client", &port, "10", "40"]);
             let said = c.start("client", &mut command).success(secs(300));

@@ -270,7 +270,15 @@ extern "C" fn answer(call: &mut Call) {
             set_errno(0);
             // SAFETY: the program's own call, by its number.
             let result = unsafe {
-                syscall(number, call.given[0], call.given[1], call.given[2], call.given[3], call.given[4], call.given[5])
+                syscall(
+                    number,
+                    call.given[0],
+                    call.given[1],
+                    call.given[2],
+                    call.given[3],
+                    call.given[4],
+                    call.given[5],
+                )
             } as isize;
             let failed = result == -1 && errno() != 0;
             call.done(if failed { -(errno() as isize) } else { result });

@@ -95,8 +95,8 @@ fn overwrites(word: u32, register: u32) -> bool {
             _ => is_d && n != register,
         },
         5 | 13 => {
-            let is_plain = matches!(word >> 24 & 31, 0x0a | 0x0b)
-                || matches!(word >> 21 & 255, 0xd4 | 0xd6);
+            let is_plain =
+                matches!(word >> 24 & 31, 0x0a | 0x0b) || matches!(word >> 21 & 255, 0xd4 | 0xd6);
             let others = [n, m];
             match word >> 24 & 31 {
                 0x1b => is_d && a != register && !others.contains(&register),
