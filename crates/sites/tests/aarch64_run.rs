@@ -124,8 +124,8 @@ fn counted() -> u64 {
 /// Code, and behind it the area.
 struct Memory(*mut u8);
 
-const MAPPED: usize = 1 << 16;
-const AREA: usize = 1 << 15;
+const MAPPED: usize = 8192;
+const AREA: usize = 4096;
 
 impl Memory {
     fn new() -> Memory {
@@ -144,11 +144,16 @@ impl Memory {
     }
 
     fn run(&self, mut state: [u64; 32]) -> [u64; 32] {
-        for line in (0..MAPPED).step_by(16) {
-            // SAFETY: lines of the mapping.
-            unsafe {
-                core::arch::asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", in(reg) self.0.add(line))
-            };
+        let lines = || (0..MAPPED).step_by(16);
+        for line in lines() {
+            // SAFETY: a line of the mapping.
+            unsafe { core::arch::asm!("dc cvau, {}", in(reg) self.0.add(line)) };
+        }
+        // SAFETY: an order.
+        unsafe { core::arch::asm!("dsb ish") };
+        for line in lines() {
+            // SAFETY: as above.
+            unsafe { core::arch::asm!("ic ivau, {}", in(reg) self.0.add(line)) };
         }
         // SAFETY: orders.
         unsafe { core::arch::asm!("dsb ish", "isb") };

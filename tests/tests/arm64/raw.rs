@@ -108,6 +108,19 @@ fn raw_answers_calls_of_c_and_of_go() {
     });
 }
 
+/// A signal that arrives in a call finds the program's own function there, of which Go can tell.
+#[test]
+#[ignore = "by make check-arm64"]
+fn raw_crash_names_its_function() {
+    case("arm64-raw-crash", |c| {
+        let mut crashed = c.start("crash", &mut followed(&in_go(c, "crash")?)?);
+        assert_eq!(crashed.wait(secs(60)).code(), Some(2));
+        let said = crashed.stderr();
+        assert!(said.contains("Syscall6(") && !said.contains("unknown pc"), "{said}");
+        Ok(())
+    });
+}
+
 #[test]
 #[ignore = "by make check-arm64"]
 fn raw_programs_are_in_shared_memory() {
