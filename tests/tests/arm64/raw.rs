@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use system_tests::guest::Guest;
-use system_tests::{Case, Ports, Skip, case, need, prog, secs};
+use system_tests::{Case, Outcome, Ports, Skip, case, need, prog, secs};
 
 use crate::guest::small;
 use crate::{COMPILER, products};
@@ -131,38 +131,46 @@ fn raw_crash_names_its_function() {
 #[test]
 #[ignore = "by make check-arm64"]
 fn raw_programs_are_in_shared_memory() {
-    case("arm64-raw-guest", |c| {
-        let mut guest = small(c, Guest::arm64()?, "smc_peer")?;
-        let strip = need("aarch64-linux-gnu-strip")?;
-        let programs = [
-            (artefact()?, "shortwire-raw"),
-            (in_c(c, "smc_peer", "-static")?, "still_peer"),
-            (in_c(c, "raw_life", "-static")?, "life"),
-            (in_go(c, "herd")?, "herd"),
-        ];
-        for (path, name) in programs {
-            let short = c.dir().join("stripped");
-            let status = Command::new(&strip).arg("-o").arg(&short).arg(&path).status();
-            assert!(status.is_ok_and(|status| status.success()), "cannot strip {}", path.display());
-            guest.place(&short, &format!("/bin/{name}"));
+    case("arm64-raw-guest", |c| in_a_guest(c, Guest::arm64()?));
+}
+
+#[test]
+#[ignore = "by make check-arm64"]
+fn raw_programs_are_in_shared_memory_with_pages_of_16_kib() {
+    case("arm64-raw-16k", |c| in_a_guest(c, Guest::arm64_with_pages_of_16_kib()?));
+}
+
+fn in_a_guest(c: &Case, guest: Guest) -> Outcome {
+    let mut guest = small(c, guest, "smc_peer")?;
+    let strip = need("aarch64-linux-gnu-strip")?;
+    let programs = [
+        (artefact()?, "shortwire-raw"),
+        (in_c(c, "smc_peer", "-static")?, "still_peer"),
+        (in_c(c, "raw_life", "-static")?, "life"),
+        (in_go(c, "herd")?, "herd"),
+    ];
+    for (path, name) in programs {
+        let short = c.dir().join("stripped");
+        let status = Command::new(&strip).arg("-o").arg(&short).arg(&path).status();
+        assert!(status.is_ok_and(|status| status.success()), "cannot strip {}", path.display());
+        guest.place(&short, &format!("/bin/{name}"));
+    }
+    let ended = guest.run(c, "", include_str!("raw.sh"), secs(900));
+    let said = ended.success();
+    assert!(said.lines().any(|line| line == "life: done"), "{said}");
+    for name in ["both", "server", "client"] {
+        let turn = said.split("== ").find(|turn| turn.starts_with(&format!("{name}\n")));
+        let turn = turn.unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
+        for line in ["server: 0", "client: 0", "to client: intact", "to server: intact"] {
+            assert!(turn.lines().any(|said| said == line), "{line} is missing in\n{turn}");
         }
-        let ended = guest.run(c, "", include_str!("raw.sh"), secs(900));
-        let said = ended.success();
-        assert!(said.lines().any(|line| line == "life: done"), "{said}");
-        for name in ["both", "server", "client"] {
-            let turn = said.split("== ").find(|turn| turn.starts_with(&format!("{name}\n")));
-            let turn = turn.unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
-            for line in ["server: 0", "client: 0", "to client: intact", "to server: intact"] {
-                assert!(turn.lines().any(|said| said == line), "{line} is missing in\n{turn}");
-            }
-            let rows = turn.lines().filter(|row| row.starts_with("ss: "));
-            assert_eq!(rows.filter(|row| row.contains(" SMCD")).count(), 2, "{turn}");
-        }
-        let herd = said.split("== ").find(|turn| turn.starts_with("herd\n"));
-        let herd = herd.unwrap_or_else(|| panic!("no turn herd:\n{said}"));
-        assert!(herd.lines().any(|line| line == "herd said: done"), "{herd}");
-        let smcd = |line: &&str| line.starts_with("ss: ") && line.contains(" SMCD");
-        assert!(herd.lines().filter(smcd).count() >= 10, "{herd}");
-        Ok(())
-    });
+        let rows = turn.lines().filter(|row| row.starts_with("ss: "));
+        assert_eq!(rows.filter(|row| row.contains(" SMCD")).count(), 2, "{turn}");
+    }
+    let herd = said.split("== ").find(|turn| turn.starts_with("herd\n"));
+    let herd = herd.unwrap_or_else(|| panic!("no turn herd:\n{said}"));
+    assert!(herd.lines().any(|line| line == "herd said: done"), "{herd}");
+    let smcd = |line: &&str| line.starts_with("ss: ") && line.contains(" SMCD");
+    assert!(herd.lines().filter(smcd).count() >= 10, "{herd}");
+    Ok(())
 }
