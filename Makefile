@@ -35,8 +35,8 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
 FOR = --target $(TARGET)
 endif
 BUILT = $(CARGO_TARGET_DIR)$(if $(TARGET),/$(TARGET))
-# What runs programs without libc is there for x86-64 alone.
-RAW := $(filter x86_64,$(MACHINE))
+# For these machines there is what runs programs without libc.
+RAW := $(filter x86_64 aarch64,$(MACHINE))
 # Packages keep debug symbols apart, and leave this empty.
 STRIP ?= --strip --strip-program=$(CROSS)strip
 RELEASE = $(BUILT)/release
@@ -96,9 +96,9 @@ libraries:
 
 # Without libc and std, so its crates are built apart from all others.
 raw:
-	RUSTFLAGS="$(RUSTFLAGS) --cfg shortwire_raw" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/raw $(CARGO) build --profile library -p raw
+	RUSTFLAGS="$(RUSTFLAGS) --cfg shortwire_raw" CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/raw $(CARGO) build $(FOR) --profile library -p raw
 	mkdir -p $(RELEASE)
-	install $(CARGO_TARGET_DIR)/raw/library/shortwire-raw $(RELEASE)/
+	install $(CARGO_TARGET_DIR)/raw$(if $(TARGET),/$(TARGET))/library/shortwire-raw $(RELEASE)/
 
 demo: build
 	$(RELEASE)/shortwire demo

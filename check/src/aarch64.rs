@@ -84,11 +84,19 @@ pub fn steps() -> Result<Vec<Step>, String> {
     programs.args(["test", "-p", "system-tests", "--test", "arm64", "--", "--ignored"]);
     programs.args(["--skip", ALL_IN_A_GUEST]);
     programs.env("SHORTWIRE_ARM64", target().join(TARGET).join("debug"));
+    let mut raw = release();
+    raw.arg("raw");
     Ok(vec![
         Step {
             name: "build for arm64",
             command: cross("build", PRODUCTS.iter().flat_map(|name| ["-p", name])),
             counts: false,
+        },
+        Step { name: "shortwire-raw for arm64", command: raw, counts: false },
+        Step {
+            name: "system calls on arm64 (qemu)",
+            command: cross("test", ["-p", "sites", "--tests"]),
+            counts: true,
         },
         Step {
             name: "checksum on arm64 (qemu)",

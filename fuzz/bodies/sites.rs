@@ -8,6 +8,7 @@ use sites::{
 /// Each place gets an answer; a window is made of whole instructions around its site, and what it
 /// leads to is made of whole instructions, too, and comes back behind it.
 pub fn sites(code: &[u8]) {
+    on_arm64(code);
     let mut wanted: Wanted = [false; NUMBERS];
     wanted.iter_mut().enumerate().for_each(|(number, wanted)| *wanted = number % 3 != 2);
     let mut asked = places(code);
@@ -60,4 +61,35 @@ fn follow(code: &[u8], window: &sites::Window, plain: Plain) {
     );
     let outside = |code: &[u8]| (code[..window.start].to_vec(), code[window.end..].to_vec());
     assert_eq!(outside(code), outside(&patched));
+}
+
+/// The same for arm64: of each place there is an answer, and where it is a site the stub leads back behind it.
+fn on_arm64(code: &[u8]) {
+    use sites::aarch64::{AREA_HEAD, Found, LONGEST_STUB, OF_PROGRAMS, find, jump, places, stub};
+    let (base, area) = (0x40_0000, 0x100_0000);
+    let mut asked = places(code);
+    for (at, found) in find(code, &OF_PROGRAMS) {
+        assert_eq!(asked.next(), Some(at));
+        match found {
+            Found::Data | Found::Undecided(Why::Room | Why::Strange) => {}
+            Found::Undecided(Why::Votes(_)) => panic!("nobody votes"),
+            Found::Unwanted(number) => {
+                assert!(!OF_PROGRAMS.get(number as usize).is_some_and(|wanted| *wanted));
+            }
+            Found::Site(window) => {
+                assert!(window.at == at && window.end == at + 4 && at - window.start <= 4);
+                let address = area + AREA_HEAD as u64;
+                let mut out = [0; LONGEST_STUB];
+                let stub = stub(code, base, &window, area, address, Plain::InPlace, &mut out);
+                let len = stub.expect("it is near").len;
+                assert!(len % 4 == 0 && len >= 12);
+                let last = u32::from_le_bytes(out[len - 4..len].try_into().expect("a word"));
+                let distance = (last << 6).cast_signed() >> 4;
+                let to = (address + len as u64 - 4).wrapping_add_signed(distance.into());
+                let is_left = window.start < at;
+                assert_eq!(to, base + if is_left { at } else { window.end } as u64);
+                jump(base, &window, address, &mut [0; 4]).expect("it is near");
+            }
+        }
+    }
 }

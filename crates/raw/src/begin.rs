@@ -3,7 +3,6 @@
 //! `shortwire-raw PROGRAM ARGUMENT0 ARGUMENT...`
 
 use alloc::vec::Vec;
-use core::arch::naked_asm;
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -16,7 +15,7 @@ use socket::programs::{self, Strings};
 use crate::candidates::{self, Candidate};
 use crate::load::{Headers, Image};
 use crate::patch::{self, CODE};
-use crate::{dispatch, entry, exec, itself, start};
+use crate::{arch, dispatch, entry, exec, itself, start};
 
 /// What this artefact is built from, for whoever reads its file: behind a mark.
 static BUILD: &str = concat!("shortwire build: ", env!("SHORTWIRE_BUILD"));
@@ -27,21 +26,6 @@ const MARK: &str = "shortwire build: ";
 static AUXILIARY: AtomicUsize = AtomicUsize::new(0);
 /// Where this artefact lies.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-unsafe extern "C" fn _start() -> ! {
-    naked_asm!(
-        "xor ebp, ebp",
-        "mov rdi, rsp",
-        "lea rsi, [rip + __ehdr_start]",
-        "lea rdx, [rip + _DYNAMIC]",
-        "and rsp, -16",
-        "call {begin}",
-        "ud2",
-        begin = sym begin,
-    )
-}
 
 /// Adds to each address in this image where it lies.
 ///
@@ -98,7 +82,8 @@ fn change(kind: u64, value: usize) {
     }
 }
 
-unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usize; 2]) -> ! {
+/// Where the machine's first instructions lead.
+pub unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usize; 2]) -> ! {
     // SAFETY: first of all.
     unsafe { relocate(base, dynamic) };
     BASE.store(base, Relaxed);
@@ -112,6 +97,7 @@ unsafe extern "C" fn begin(stack: *mut usize, base: usize, dynamic: *const [usiz
         end = end.wrapping_add(1);
     }
     AUXILIARY.store(end.wrapping_add(1).addr(), Relaxed);
+    arch::begin();
     if n < 3 {
         sys::write(2, b"shortwire-raw: is started by `shortwire run`\n");
         sys::exit(2);
@@ -217,8 +203,8 @@ fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>>
     if is_script(path) {
         return Err(None);
     }
-    const MAP: &str = "cannot be mapped as the kernel would, or is none for x86-64";
-    patch::lead_to(entry::address());
+    const MAP: &str = "cannot be mapped as the kernel would, or is none for this machine";
+    patch::lead_to(arch::entry_address());
     let (program, candidates) = map(path, true).ok_or(MAP)?;
     let loader = match program.loader() {
         Some(name) => Some(map(name, false).ok_or("has a loader that cannot be mapped")?),
@@ -254,6 +240,7 @@ fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>>
 
 /// The program where there can be a net under it.
 fn with_net(path: &CStr, candidates: &[Vec<Candidate>]) -> Option<Image> {
+    dispatch::IS_THERE.then_some(())?;
     let (file, headers) = open(path)?;
     let program = Image::map(file, &headers, dispatch::low_place());
     sys::close(file);
@@ -285,17 +272,7 @@ unsafe fn become_it(
     unsafe { *stack = n - 2 };
     tell_arguments(stack, program);
     // SAFETY: the program's first instruction.
-    unsafe {
-        core::arch::asm!(
-            "mov rsp, {stack}",
-            "xor edx, edx",
-            "xor ebp, ebp",
-            "jmp {first}",
-            stack = in(reg) stack,
-            first = in(reg) first,
-            options(noreturn)
-        )
-    }
+    unsafe { arch::leave_to(stack, first) }
 }
 
 /// `struct prctl_mm_map`.

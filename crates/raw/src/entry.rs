@@ -1,12 +1,11 @@
 //! Where the program's system calls arrive: on a stack of ours, and from there in `front.rs`.
 //!
-//! Each thread has a block, found through GS, which no program uses, and stacks behind it: one for a
-//! call, and one for each signal handler that interrupts it and makes calls itself. Nothing is written
+//! Each thread has a block, found through a register that no program uses (`x86_64.rs`, `aarch64.rs`), and stacks
+//! behind it: one for a call, and one for each signal handler that interrupts it and makes calls itself. Nothing is written
 //! to the program's stack, which may be a goroutine's with no room for us. What the kernel keeps over
 //! a call is kept: general registers, and the lower 128 bits of vector registers, to the upper ones
 //! of which nothing here is compiled to reach.
 
-use core::arch::global_asm;
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
@@ -15,56 +14,52 @@ use sites::Call;
 use smc::sys;
 use socket::{fds, fork, kernel};
 
+use crate::arch::{self, PAGE, STACK, SYS_fork, SYS_vfork};
 use crate::call::plain;
 use crate::{dispatch, exec, front, heap, later};
 
-/// One stack, whose lowest page ends the program rather than let it run into the next one.
-const STACK: usize = 128 << 10;
-const STACKS: usize = 4;
-const PAGE: usize = 4096;
+/// How many stacks a thread has. The lowest page of each ends the program rather than let it run into the next one.
+pub const STACKS: usize = 4;
 /// The block's page, the stacks, and as much again that nobody may touch: a vfork child that is killed
 /// inside a call leaves its parent's thread one stack further up.
 const MAPPED: usize = PAGE + (STACKS + 1) * STACK;
 
-/// What a thread has: GS leads to it.
+/// What a thread has.
 #[repr(C)]
-struct Block {
-    own: Cell<*const Block>,
+pub struct Block {
+    pub own: Cell<*const Block>,
     /// Where the next stack begins.
-    next: Cell<usize>,
+    #[cfg(target_arch = "x86_64")]
+    pub next: Cell<usize>,
+    /// The thread pointer that the program has set, or believes to.
+    #[cfg(target_arch = "aarch64")]
+    pub pointer: Cell<usize>,
     /// The words of `shm::words`.
     words: [Cell<u32>; 4],
     errno: Cell<c_int>,
     /// Where a clone goes on.
-    back: Cell<usize>,
-    /// Registers of a new thread while it sets GS and puts the net under itself.
-    kept: [Cell<usize>; 6],
-    /// The thread that uses it has ended, or will without coming here again: once `next` is as at
-    /// first, the block may serve another.
-    is_free: AtomicU32,
+    pub back: Cell<usize>,
+    /// Registers of a thread that makes another one, or of a new one until it has what it needs.
+    pub kept: [Cell<usize>; 6],
+    /// The thread that uses it has ended, or will without coming here again: once no stack is in use,
+    /// the block may serve another.
+    pub is_free: AtomicU32,
     /// A vfork was left to the program, and this may be its child.
     may_be_child: Cell<bool>,
     /// The program believes that this thread blocks the signal of the net.
     blocks_signal: Cell<bool>,
     /// The block that the clone under way gives the new thread.
-    child: Cell<*const Block>,
+    pub child: Cell<*const Block>,
     /// The one made before it; blocks are never unmapped.
     older: Cell<*const Block>,
 }
 
-const OWN: usize = core::mem::offset_of!(Block, own);
-const NEXT: usize = core::mem::offset_of!(Block, next);
-const BACK: usize = core::mem::offset_of!(Block, back);
-/// See `dispatch.rs`.
-pub const KEPT: usize = core::mem::offset_of!(Block, kept);
-const FREE: usize = core::mem::offset_of!(Block, is_free);
-const CHILD: usize = core::mem::offset_of!(Block, child);
 const _: () = assert!(core::mem::offset_of!(Block, words) == shm::words::BLOCK);
 
 static NEWEST: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Block {
-    fn first_stack(&self) -> usize {
+    pub fn first_stack(&self) -> usize {
         core::ptr::from_ref(self).addr() + PAGE
     }
 
@@ -87,7 +82,7 @@ impl Block {
         // SAFETY: zeros are a valid block, and it is never unmapped.
         let block = unsafe { &*(at as *const Block) };
         block.own.set(block);
-        block.next.set(block.first_stack());
+        block.leave_all();
         let mut newest = NEWEST.load(Acquire);
         loop {
             block.older.set(newest);
@@ -111,7 +106,7 @@ impl Block {
     fn take() -> Option<&'static Block> {
         let is_left = |block: &&Block| {
             block.is_free.load(Acquire) == 1
-                && block.next.get() == block.first_stack()
+                && block.has_left()
                 && block.is_free.compare_exchange(1, 0, AcqRel, Relaxed).is_ok()
         };
         let block = Block::all().find(is_left);
@@ -130,100 +125,18 @@ pub fn errno() -> *mut c_int {
 
 /// Gives the first thread its block. False without memory.
 pub fn begin() -> bool {
-    const SET_GS: usize = 0x1001;
-    let Some(block) = Block::map() else { return false };
-    let at = core::ptr::from_ref(block).addr();
-    // SAFETY: GS is ours from here on.
-    unsafe { sys::by_number(libc::SYS_arch_prctl, SET_GS, at, 0, 0, 0, 0) == 0 }
+    Block::map().is_some_and(arch::set_own)
 }
 
 /// Whether the program believes that this thread blocks the signal of the net.
+#[cfg(target_arch = "x86_64")]
 pub fn blocks_signal() -> &'static Cell<bool> {
     &own().blocks_signal
 }
 
 fn own() -> &'static Block {
-    let at: *const Block;
-    // SAFETY: GS leads to the block.
-    unsafe {
-        core::arch::asm!("mov {}, gs:[{own}]", out(reg) at, own = const OWN, options(nostack, readonly))
-    };
     // SAFETY: this thread's, never unmapped.
-    unsafe { &*at }
-}
-
-global_asm!(
-    ".pushsection .text.shortwire_raw, \"ax\", @progbits",
-    ".balign 64",
-    ".globl shortwire_raw_entry",
-    ".hidden shortwire_raw_entry",
-    "shortwire_raw_entry:",
-    socket::leave_unwatched!(),
-    // Taken before it is looked at: a handler that comes between the two puts it back.
-    "add qword ptr gs:[{next}], {stack}",
-    "mov r11, qword ptr gs:[{next}]",
-    sites::keep_registers!(),
-    // Given back when it is no longer stood on.
-    "sub qword ptr gs:[{next}], {stack}",
-    "jmp rcx",
-    // A new thread: made off our stacks, as both go on from here. The new one has its creator's GS at
-    // first, and finds the address of its own block below its stack.
-    ".globl shortwire_raw_clone",
-    ".hidden shortwire_raw_clone",
-    "shortwire_raw_clone:",
-    "syscall",
-    "test rax, rax",
-    "jz 2f",
-    "js 3f",
-    "4:",
-    "mov r11, gs:[{back}]",
-    "jmp r11",
-    "3:",
-    "mov r11, gs:[{child}]",
-    "mov dword ptr [r11 + {free}], 1",
-    "jmp 4b",
-    "2:",
-    "mov r11, [rsp - 8]",
-    "mov [r11 + {kept}], rdi",
-    "mov [r11 + {kept} + 8], rsi",
-    "mov rsi, r11",
-    "mov edi, 0x1001",
-    "mov eax, {arch_prctl}",
-    "syscall",
-    // A filter of the program's may refuse that: two threads on one stack would be worse than an end.
-    "test rax, rax",
-    "jz 5f",
-    "ud2",
-    "5:",
-    "mov rdi, gs:[{kept}]",
-    "mov rsi, gs:[{kept} + 8]",
-    "mov rcx, gs:[{back}]",
-    "xor eax, eax",
-    "cmp qword ptr [rip + {net}], 0",
-    "jne shortwire_raw_told",
-    "jmp rcx",
-    ".popsection",
-    next = const NEXT,
-    back = const BACK,
-    kept = const KEPT,
-    free = const FREE,
-    child = const CHILD,
-    net = sym dispatch::LEN,
-    limit = sym fds::LIMIT,
-    words = sym fds::WORDS,
-    stack = const STACK,
-    arch_prctl = const libc::SYS_arch_prctl,
-    answer = sym answer,
-);
-
-unsafe extern "C" {
-    fn shortwire_raw_entry();
-    fn shortwire_raw_clone();
-}
-
-/// Where stubs jump to.
-pub fn address() -> u64 {
-    shortwire_raw_entry as *const () as u64
+    unsafe { &*arch::own() }
 }
 
 /// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its
@@ -242,7 +155,7 @@ fn fork_whole(call: &Call) -> isize {
     if result == 0 {
         // The other threads are not in the child.
         for block in Block::all().filter(|block| !core::ptr::eq(*block, own())) {
-            block.next.set(block.first_stack());
+            block.leave_all();
             block.is_free.store(1, Relaxed);
         }
         // SAFETY: the only thread of the child.
@@ -269,49 +182,57 @@ fn clone(block: &Block, call: &mut Call) {
     if call.number() == libc::SYS_clone3 {
         // Its arguments are behind a pointer. What asks for a stack has another way, which libraries
         // of C and Go take; without one it is a fork or a vfork.
-        let (args, len) = (call.rdi as *const u64, call.rsi);
+        let (args, len) = (call.given[0] as *const [u64; 8], call.given[1]);
+        if socket::faulty(args) || len < size_of::<[u64; 8]>() {
+            return call.done(-(libc::ENOSYS as isize));
+        }
         // SAFETY: the program's own arguments, of the length that it says.
-        if socket::faulty(args) || len < 64 || unsafe { *args.add(5) } != 0 {
+        let [flags, _, _, _, _, stack, ..] = unsafe { *args };
+        if stack != 0 || flags & arch::SETS_OURS != 0 {
             return call.done(-(libc::ENOSYS as isize));
         }
     }
-    let has_stack = is_clone && call.rsi != 0;
-    if is_clone && call.rdi & (THREAD | VFORK) == THREAD {
+    let has_stack = is_clone && call.given[1] != 0;
+    if is_clone && call.given[0] & (THREAD | VFORK) == THREAD {
         let Some(child) = has_stack.then(Block::take).flatten() else {
             return call.done(-(libc::EAGAIN as isize));
         };
-        // SAFETY: below the stack that the program gives its new thread.
-        unsafe { (call.rsi as *mut usize).sub(1).write(core::ptr::from_ref(child).addr()) };
-        child.back.set(call.rcx + 2);
-        block.back.set(call.rcx + 2);
-        block.child.set(child);
         child.blocks_signal.set(block.blocks_signal.get());
-        call.rcx = shortwire_raw_clone as *const () as usize;
+        arch::make_thread(block, child, call);
         return;
     }
     // Without its parent's memory the child of a namespace could be told from it, but not without
     // that by its number, which both see as their own.
-    let is_shared = is_clone && call.rdi & THREAD != 0 || call.number() == libc::SYS_vfork;
-    let is_apart = is_clone && call.rdi & libc::CLONE_NEWPID as usize != 0 || sys::getpid() == 1;
+    let is_shared = is_clone && call.given[0] & THREAD != 0 || call.number() == SYS_vfork;
+    let is_apart =
+        is_clone && call.given[0] & libc::CLONE_NEWPID as usize != 0 || sys::getpid() == 1;
     if is_clone && is_shared && is_apart && !has_stack {
-        call.rdi &= !(THREAD | VFORK);
+        call.given[0] &= !(THREAD | VFORK);
     }
+    let pointer = arch::take_pointer(call);
     // SAFETY: the arguments of such a call.
-    if !has_stack && unsafe { fork::is_fork(call.number(), call.rdi, call.rsi) } {
+    if !has_stack && unsafe { fork::is_fork(call.number(), call.given[0], call.given[1]) } {
         let result = fork_whole(call);
+        if let Some(pointer) = pointer.filter(|_| result == 0) {
+            arch::set_pointer(block, pointer);
+        }
         return call.done(result);
+    }
+    // Its block is this thread's for the time.
+    if pointer.is_some() {
+        return call.done(-(libc::ENOSYS as isize));
     }
     // The child runs in this memory, or on another stack, and returns by itself: the call is made
     // where no stack of ours is in use.
     fork::before_vfork();
     block.may_be_child.set(is_shared || call.number() == libc::SYS_clone3);
     if dispatch::is_on() {
-        call.rcx = dispatch::for_child(call.rcx);
+        call.next = dispatch::for_child(call.next);
     }
 }
 
 /// Answers a call, or leaves it to the `syscall` to which the entry then returns.
-extern "C" fn answer(call: &mut Call) {
+pub extern "C" fn answer(call: &mut Call) {
     let block = own();
     let number = call.number();
     // A vfork child runs with what its parent's thread has, but its descriptors are its own: what it
@@ -328,35 +249,32 @@ extern "C" fn answer(call: &mut Call) {
         return;
     }
     match number {
-        libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => clone(block, call),
+        SYS_fork | SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => clone(block, call),
         libc::SYS_execve | libc::SYS_execveat => {
             fds::before_exec();
             // A vfork child does not come back from it, and its parent goes on with what it left.
-            let left = if is_child { STACK } else { 0 };
-            block.next.set(block.next.get() - left);
+            if is_child {
+                block.leave(call, true);
+            }
             let result = exec::exec(call);
-            block.next.set(block.next.get() + left);
+            if is_child {
+                block.leave(call, false);
+            }
             fds::undo_exec();
             call.done(result);
         }
         // The block serves another thread when this one has left its stack.
         libc::SYS_exit => block.is_free.store(1, Release),
-        libc::SYS_exit_group => fork::exit(call.rdi as c_int),
+        libc::SYS_exit_group => fork::exit(call.given[0] as c_int),
         libc::SYS_rt_sigaction => {
-            let result = plain(call);
+            let result = arch::action(call);
             kernel::handlers_changed();
             call.done(result);
         }
-        // GS is ours.
-        libc::SYS_arch_prctl => {
-            const SET_GS: usize = 0x1001;
-            if call.rdi == SET_GS {
-                call.done(-(libc::EPERM as isize));
-            }
-        }
         _ => {
             // SAFETY: the program's own call.
-            if let Some(result) = unsafe { front::answer(call) } {
+            let result = arch::answer_own(call).or_else(|| unsafe { front::answer(call) });
+            if let Some(result) = result {
                 call.done(result);
             }
         }

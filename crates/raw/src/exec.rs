@@ -12,7 +12,7 @@ pub const OWN: &CStr = c"/proc/self/exe";
 
 /// A call of execve or execveat, and its result: it has failed.
 pub fn exec(call: &Call) -> isize {
-    let given = [call.rdi, call.rsi, call.rdx, call.r10, call.r8];
+    let [given @ .., _] = call.given;
     // By its own name the program would start this artefact.
     let own = itself::to_execute(call);
     // SAFETY: the program's own call.

@@ -13,6 +13,10 @@ use socket::{
     select, transmit, uring,
 };
 
+use crate::arch::{
+    SYS_access, SYS_creat, SYS_dup2, SYS_epoll_create, SYS_epoll_wait, SYS_open, SYS_poll,
+    SYS_readlink, SYS_select, SYS_stat,
+};
 use crate::{call, itself, later};
 
 /// Nanoseconds of a limit in milliseconds; None: for ever.
@@ -27,7 +31,7 @@ fn ms(timeout: c_int) -> Option<u64> {
 // One obligation for all of it, which is forwarded.
 #[expect(clippy::multiple_unsafe_ops_per_block)]
 pub unsafe fn answer(made: &Call) -> Option<isize> {
-    let (a, b, c, d, e, f) = (made.rdi, made.rsi, made.rdx, made.r10, made.r8, made.r9);
+    let [a, b, c, d, e, f] = made.given;
     let fd = a as c_int;
     let number = made.number();
     let plain = || call::plain(made);
@@ -123,8 +127,8 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 })
             }
             libc::SYS_dup => descriptors::dup(fd, plain),
-            libc::SYS_dup2 if a == b => return None,
-            libc::SYS_dup2 | libc::SYS_dup3 => descriptors::dup_over(fd, b as c_int, plain),
+            SYS_dup2 if a == b => return None,
+            SYS_dup2 | libc::SYS_dup3 => descriptors::dup_over(fd, b as c_int, plain),
             libc::SYS_fcntl => descriptors::fcntl(fd, b as c_int, c, plain),
             libc::SYS_ioctl => descriptors::ioctl(fd, b as u64, c, plain),
             libc::SYS_shutdown => endpoint::shutdown(fd, b as c_int, plain),
@@ -153,9 +157,7 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 option::set(fd, b as c_int, c as c_int, d as _, e as u32, plain)
             }
             libc::SYS_getsockopt => option::get(fd, b as c_int, c as c_int, d as _, e as _, plain),
-            libc::SYS_epoll_create | libc::SYS_epoll_create1 => {
-                epoll::open(plain() as c_int) as isize
-            }
+            SYS_epoll_create | libc::SYS_epoll_create1 => epoll::open(plain() as c_int) as isize,
             libc::SYS_epoll_ctl => {
                 let own = d as *mut epoll_event;
                 let change = |other: Option<&mut epoll_event>| {
@@ -164,7 +166,7 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 };
                 epoll::control(fd, b as c_int, c as c_int, own, change)
             }
-            libc::SYS_epoll_wait => {
+            SYS_epoll_wait => {
                 let limit = ms(d as c_int);
                 epoll::wait(fd, b as _, c as c_int, limit, core::ptr::null(), plain)
             }
@@ -175,7 +177,7 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 let limit = duration(d as *const timespec).ok()?;
                 epoll::wait(fd, b as _, c as c_int, limit, e as *const sigset_t, plain)
             }
-            libc::SYS_poll => {
+            SYS_poll => {
                 let limit = ms(c as c_int);
                 poll::poll(a as *mut pollfd, b as u64, limit, core::ptr::null(), plain)
             }
@@ -187,7 +189,7 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
                 leave(t, limit, start, r);
                 r
             }
-            libc::SYS_select => {
+            SYS_select => {
                 let t = e as *mut timeval;
                 // Of a negative time the kernel tells that it is none.
                 if !t.is_null() && (faulty(t) || (*t).tv_sec < 0 || (*t).tv_usec < 0) {
@@ -245,15 +247,15 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
             libc::SYS_mmap => later::map(made),
             libc::SYS_mprotect => later::protect_as_asked(made),
             libc::SYS_munmap => later::unmap(made),
-            libc::SYS_readlink | libc::SYS_readlinkat => return itself::read_name(made),
-            libc::SYS_open
-            | libc::SYS_creat
+            SYS_readlink | libc::SYS_readlinkat => return itself::read_name(made),
+            SYS_open
+            | SYS_creat
             | libc::SYS_openat
             | libc::SYS_openat2
-            | libc::SYS_stat
+            | SYS_stat
             | libc::SYS_newfstatat
             | libc::SYS_statx
-            | libc::SYS_access
+            | SYS_access
             | libc::SYS_faccessat
             | libc::SYS_faccessat2 => return itself::look(made),
             libc::SYS_io_submit => {
@@ -294,7 +296,7 @@ unsafe fn leave(t: *mut timespec, limit: Option<u64>, start: u64, r: isize) {
 /// The flags of recv or send that stand for those of preadv2 or pwritev2; an error where Linux
 /// refuses them.
 fn vector_flags(number: i64, flags: usize) -> Result<c_int, isize> {
-    // On x86-64 the offset takes two of its arguments, the upper half unused: flags are the sixth.
+    // The offset takes two of its arguments, the upper half unused: flags are the sixth.
     match number {
         libc::SYS_preadv2 | libc::SYS_pwritev2 => socket::pieces::flags(flags as c_int),
         _ => Ok(0),

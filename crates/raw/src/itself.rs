@@ -10,6 +10,8 @@ use sites::Call;
 use smc::sys;
 use socket::{faulty, programs};
 
+use crate::arch::{SYS_access, SYS_creat, SYS_open, SYS_stat};
+
 /// The path of the program, NUL-terminated.
 struct Name(UnsafeCell<[u8; 4096]>);
 // SAFETY: written once, before the program runs.
@@ -91,8 +93,10 @@ fn is_asked(folder: c_int, at: usize) -> bool {
 /// The answer to readlink or readlinkat if it asks for the program's own name.
 pub fn read_name(call: &Call) -> Option<isize> {
     let (folder, at, to, room) = match call.number() {
-        libc::SYS_readlinkat => (call.rdi as c_int, call.rsi, call.rdx, call.r10),
-        _ => (libc::AT_FDCWD, call.rdi, call.rsi, call.rdx),
+        libc::SYS_readlinkat => {
+            (call.given[0] as c_int, call.given[1], call.given[2], call.given[3])
+        }
+        _ => (libc::AT_FDCWD, call.given[0], call.given[1], call.given[2]),
     };
     if !is_asked(folder, at) || faulty(to as *const u8) || (room as i32) <= 0 {
         return None;
@@ -121,8 +125,8 @@ fn with_path(call: &Call, is_by_folder: bool, path: &CStr) -> isize {
 /// the program's name by then is executed: a program that is to be replaced does so by this.
 pub fn to_execute(call: &Call) -> *const c_char {
     let (folder, at, flags) = match call.number() {
-        libc::SYS_execveat => (call.rdi as c_int, call.rsi, call.r8 as c_int),
-        _ => (libc::AT_FDCWD, call.rdi, 0),
+        libc::SYS_execveat => (call.given[0] as c_int, call.given[1], call.given[4] as c_int),
+        _ => (libc::AT_FDCWD, call.given[0], 0),
     };
     let is_led = flags & libc::AT_SYMLINK_NOFOLLOW == 0 && is_asked(folder, at);
     if is_led { name().as_ptr() } else { null() }
@@ -131,15 +135,14 @@ pub fn to_execute(call: &Call) -> *const c_char {
 /// The answer to a call that names a file to look at or to open, if it is the program's own.
 pub fn look(call: &Call) -> Option<isize> {
     let number = call.number();
-    let is_by_folder =
-        !matches!(number, libc::SYS_open | libc::SYS_creat | libc::SYS_stat | libc::SYS_access);
+    let is_by_folder = !matches!(number, SYS_open | SYS_creat | SYS_stat | SYS_access);
     let (folder, at) = match is_by_folder {
-        true => (call.rdi as c_int, call.rsi),
-        false => (libc::AT_FDCWD, call.rdi),
+        true => (call.given[0] as c_int, call.given[1]),
+        false => (libc::AT_FDCWD, call.given[0]),
     };
     let flags = match number {
-        libc::SYS_newfstatat | libc::SYS_faccessat2 => call.r10,
-        libc::SYS_statx => call.rdx,
+        libc::SYS_newfstatat | libc::SYS_faccessat2 => call.given[3],
+        libc::SYS_statx => call.given[2],
         _ => 0,
     };
     if flags as c_int & libc::AT_SYMLINK_NOFOLLOW != 0 || !is_asked(folder, at) {
@@ -150,14 +153,14 @@ pub fn look(call: &Call) -> Option<isize> {
         return Some(-(libc::ENOENT as isize));
     }
     match number {
-        libc::SYS_open => open(call, is_by_folder, call.rsi),
-        libc::SYS_openat => open(call, is_by_folder, call.rdx),
-        libc::SYS_creat => {
+        SYS_open => open(call, is_by_folder, call.given[1]),
+        libc::SYS_openat => open(call, is_by_folder, call.given[2]),
+        SYS_creat => {
             let how = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
             open(call, is_by_folder, how as usize)
         }
         libc::SYS_openat2 => {
-            let (how, len) = (call.rdx as *const [u64; 3], call.r10);
+            let (how, len) = (call.given[2] as *const [u64; 3], call.given[3]);
             if faulty(how) || len < size_of::<[u64; 3]>() {
                 return None;
             }

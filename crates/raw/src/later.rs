@@ -10,6 +10,7 @@ use core::ops::Range;
 
 use alloc::vec::Vec;
 use shm::lock::FastLock;
+use shm::segment::kernel_page;
 use sites::Call;
 use smc::{log, sys};
 use socket::fds;
@@ -17,8 +18,6 @@ use socket::fds;
 use crate::call::plain;
 use crate::load::Headers;
 use crate::patch::{Area, CODE, Code, Judged, protect};
-
-const PAGE: usize = 4096;
 
 /// So many are remembered, the last ones.
 const MOST: usize = 64;
@@ -93,7 +92,10 @@ fn remember(code: Range<usize>, area: Area) {
 pub fn unmap(call: &Call) -> isize {
     let result = plain(call);
     if result == 0 {
-        forget(&(call.rdi..call.rdi.saturating_add(call.rsi).next_multiple_of(PAGE)));
+        forget(
+            &(call.given[0]
+                ..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page())),
+        );
     }
     result
 }
@@ -102,7 +104,7 @@ pub fn unmap(call: &Call) -> isize {
 pub fn map(call: &Call) -> isize {
     let result = plain(call);
     let Ok(at) = usize::try_from(result) else { return result };
-    let range = at..(at + call.rsi).next_multiple_of(PAGE);
+    let range = at..(at + call.given[1]).next_multiple_of(kernel_page());
     forget(&range);
     let [_, _, access, flags, file, offset] = call.arguments();
     let (access, flags, file) = (access as c_int, flags as c_int, file as c_int);
@@ -124,7 +126,7 @@ pub fn map(call: &Call) -> isize {
         return result;
     }
     let parts = parts(file, &range, offset);
-    let changed = change(&parts, range.start / PAGE * PAGE..range.end, access);
+    let changed = change(&parts, range.start / kernel_page() * kernel_page()..range.end, access);
     if changed == Some(false) {
         return result;
     }
@@ -136,7 +138,8 @@ pub fn map(call: &Call) -> isize {
     if changed.is_none() {
         // As it was: the program runs it as ever.
         let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
-        let arguments = [at, call.rsi, call.rdx, flags as usize, call.r8, call.r9];
+        let arguments =
+            [at, call.given[1], call.given[2], flags as usize, call.given[4], call.given[5]];
         // SAFETY: the program's own call, to which the kernel has given this place.
         unsafe { sys::by_list(libc::SYS_mmap, arguments) };
         log::say_code(path, "the kernel does not let it be changed");
@@ -163,7 +166,7 @@ fn parts(file: c_int, range: &Range<usize>, offset: usize) -> Vec<Code> {
 /// cannot be told; None if it cannot be changed.
 fn change(parts: &[Code], pages: Range<usize>, access: c_int) -> Option<bool> {
     let is_readable = access & libc::PROT_READ != 0;
-    let pages = (pages.start, pages.len().next_multiple_of(PAGE));
+    let pages = (pages.start, pages.len().next_multiple_of(kernel_page()));
     if parts.is_empty() || !is_readable && protect(pages, CODE).is_none() {
         return Some(false);
     }
@@ -186,12 +189,13 @@ fn change(parts: &[Code], pages: Range<usize>, access: c_int) -> Option<bool> {
 /// A call of mprotect, and its result.
 pub fn protect_as_asked(call: &Call) -> isize {
     let result = plain(call);
-    let access = call.rdx as c_int;
+    let access = call.given[2] as c_int;
     let is_code = access & (libc::PROT_EXEC | libc::PROT_WRITE) == libc::PROT_EXEC;
     if result != 0 || !is_code || fds::has_stopped() {
         return result;
     }
-    let range = call.rdi..call.rdi.saturating_add(call.rsi).next_multiple_of(PAGE);
+    let range =
+        call.given[0]..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page());
     let part = |file: &mut Range<usize>| {
         let (at, end) = (file.start.max(range.start), file.end.min(range.end));
         // Code with jumps in it is not to be judged again.

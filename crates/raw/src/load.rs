@@ -4,11 +4,12 @@ use core::ffi::CStr;
 use core::ops::Range;
 
 use libc::{Elf64_Ehdr, Elf64_Phdr};
+use shm::segment::kernel_page;
 use smc::sys;
 
+use crate::arch;
 use crate::patch::Code;
 
-const PAGE: usize = 4096;
 /// More segments than any program has.
 const MOST: usize = 64;
 
@@ -43,14 +44,16 @@ impl Headers {
         read_at(fd, &raw mut headers.file, size_of::<Elf64_Ehdr>(), 0)?;
         let file = &headers.file;
         let is_one = file.e_ident[..7] == *b"\x7fELF\x02\x01\x01"
-            && file.e_machine == 62
+            && file.e_machine == arch::MACHINE
             && matches!(file.e_type, 2 | 3)
             && usize::from(file.e_phentsize) == size_of::<Elf64_Phdr>()
             && (1..=MOST).contains(&usize::from(file.e_phnum));
         let len = usize::from(file.e_phnum) * size_of::<Elf64_Phdr>();
         let at = file.e_phoff;
         is_one.then(|| read_at(fd, headers.segments.as_mut_ptr(), len, at)).flatten()?;
-        Some(headers)
+        // Its instructions lie where they are looked for.
+        let is_aligned = headers.code().all(|part| part.start.is_multiple_of(sites::ALIGN));
+        is_aligned.then_some(headers)
     }
 
     fn of_kind(&self, kind: u32) -> impl Iterator<Item = &Elf64_Phdr> {
@@ -93,10 +96,10 @@ impl Image {
     /// Maps what is in a file, at `place` if that is not 0 and the file says nothing else. None where that
     /// cannot be done; what was mapped until then stays.
     pub fn map(fd: i32, headers: &Headers, place: usize) -> Option<Image> {
-        let loads = || headers.of_kind(libc::PT_LOAD);
-        let low = loads().map(|s| s.p_vaddr as usize / PAGE * PAGE).min()?;
-        let high = loads().map(|s| (s.p_vaddr + s.p_memsz) as usize).max()?.next_multiple_of(PAGE);
-        let align = loads().map(|s| s.p_align as usize).max()?.max(PAGE);
+        let (loads, page) = (|| headers.of_kind(libc::PT_LOAD), kernel_page());
+        let low = loads().map(|s| s.p_vaddr as usize / page * page).min()?;
+        let high = loads().map(|s| (s.p_vaddr + s.p_memsz) as usize).max()?.next_multiple_of(page);
+        let align = loads().map(|s| s.p_align as usize).max()?.max(page);
         let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let is_fixed = headers.file.e_type == 2;
         let (place, slack) = if is_fixed { (low, 0) } else { (place, align) };
@@ -136,18 +139,19 @@ impl Image {
             | bit(libc::PF_X, libc::PROT_EXEC);
         let at = self.moved.wrapping_add(segment.p_vaddr as usize);
         let (file_end, end) = (at + segment.p_filesz as usize, at + segment.p_memsz as usize);
-        let before = at % PAGE;
+        let page = kernel_page();
+        let before = at % page;
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
         if segment.p_filesz > 0 {
             let offset = segment.p_offset.checked_sub(before as u64)?;
             map(at - before, file_end - at + before, access, flags, fd, offset)?;
         }
         let mut filled = if segment.p_filesz > 0 { file_end } else { at - before };
-        if end > file_end && !filled.is_multiple_of(PAGE) {
+        if end > file_end && !filled.is_multiple_of(page) {
             if segment.p_flags & libc::PF_W == 0 {
                 return None;
             }
-            let next = filled.next_multiple_of(PAGE);
+            let next = filled.next_multiple_of(page);
             // To the page's end: the first memory that ld.so gives away lies behind its data.
             // SAFETY: the rest of the last page of a writable segment.
             unsafe { core::ptr::write_bytes(filled as *mut u8, 0, next - filled) };
@@ -155,7 +159,7 @@ impl Image {
         }
         if end > filled {
             let flags = flags | libc::MAP_ANONYMOUS;
-            map(filled, (end - filled).next_multiple_of(PAGE), access, flags, -1, 0)?;
+            map(filled, (end - filled).next_multiple_of(page), access, flags, -1, 0)?;
         }
         if segment.p_flags & libc::PF_X != 0 {
             // What may be written is not to be found as it was judged.

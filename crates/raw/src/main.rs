@@ -3,9 +3,12 @@
 //! It is a program without libc itself. It maps the other one as the kernel would (`load.rs`), puts a
 //! jump in the place of each system call that may concern a connection (`patch.rs`) and jumps to the
 //! program. Those calls then arrive at `entry.rs`, on a stack of ours, and are answered in `front.rs`
-//! by the socket library. FS and the program's own stacks are never touched.
+//! by the socket library. What is the machine's own is in `x86_64.rs` and `aarch64.rs`, and in the folders of these
+//! names.
 #![cfg_attr(shortwire_raw, no_std, no_main)]
 #![allow(unsafe_code)]
+// Names of system calls are those of libc.
+#![allow(non_upper_case_globals)]
 
 #[cfg(shortwire_raw)]
 extern crate alloc;
@@ -15,12 +18,18 @@ extern crate alloc;
 mod heap;
 
 #[cfg(shortwire_raw)]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod arch;
+#[cfg(shortwire_raw)]
 mod begin;
 #[cfg(shortwire_raw)]
 mod call;
 #[cfg(shortwire_raw)]
 mod candidates;
 #[cfg(shortwire_raw)]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/dispatch.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/dispatch.rs")]
 mod dispatch;
 #[cfg(shortwire_raw)]
 mod entry;
@@ -37,7 +46,14 @@ mod libc_names;
 #[cfg(shortwire_raw)]
 mod load;
 #[cfg(shortwire_raw)]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/memory.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/memory.rs")]
+mod memory;
+#[cfg(shortwire_raw)]
 mod patch;
+#[cfg(all(shortwire_raw, target_arch = "aarch64"))]
+#[path = "aarch64/signals.rs"]
+mod signals;
 #[cfg(shortwire_raw)]
 #[path = "../../preload/src/start.rs"]
 mod start;

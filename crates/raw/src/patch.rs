@@ -7,12 +7,12 @@ use alloc::vec::Vec;
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use shm::segment::kernel_page;
 use sites::{AREA_HEAD, Found, LONGEST_STUB, LONGEST_WINDOW, OF_PROGRAMS, Plain, Stub, Window};
 use smc::sys;
 
+use crate::arch;
 use crate::candidates::{self, Candidate};
-
-const PAGE: usize = 4096;
 
 /// Where stubs jump to.
 static ENTRY: AtomicU64 = AtomicU64::new(0);
@@ -70,14 +70,18 @@ impl Code {
             let stub = area.at + AREA_HEAD + i * LONGEST_STUB;
             put_jump(self, window, area.at, stub, Plain::InPlace)?;
         }
+        arch::is_code(area.at, area.len);
+        let jumps = windows.iter().map(Window::replaced);
+        jumps.for_each(|jump| arch::is_code(self.at + jump.start, jump.len()));
         protect((area.at, area.len), CODE)?;
         self.protect(access)
     }
 
     /// Its pages may be used so from now on.
     pub fn protect(&self, how: i32) -> Option<()> {
-        let from = self.at / PAGE * PAGE;
-        protect((from, (self.at + self.len).next_multiple_of(PAGE) - from), how)
+        let page = kernel_page();
+        let from = self.at / page * page;
+        protect((from, (self.at + self.len).next_multiple_of(page) - from), how)
     }
 }
 
@@ -142,7 +146,7 @@ pub struct Area {
 impl Area {
     /// New and writable, where jumps from that code reach it.
     pub fn near(code: &Code, len: usize) -> Option<Area> {
-        let len = len.next_multiple_of(PAGE);
+        let len = len.next_multiple_of(kernel_page());
         Some(Area { at: sys::map_near(code.at..code.at + code.len, len)?, len })
     }
 

@@ -27,7 +27,15 @@ pub const PAGE: usize = 4096;
 /// that the kernel is told have to do with it; the layout of what is shared never has.
 #[inline]
 pub fn kernel_page() -> usize {
-    if cfg!(target_arch = "x86_64") { PAGE } else { rustix::param::page_size() }
+    if cfg!(target_arch = "x86_64") {
+        return PAGE;
+    }
+    // Without libc this name is the front's own, and needs neither /proc nor memory.
+    // SAFETY: a look into what the kernel has told the program.
+    #[cfg(shortwire_raw)]
+    return unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
+    #[cfg(not(shortwire_raw))]
+    rustix::param::page_size()
 }
 
 const NOT_RESIZABLE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);

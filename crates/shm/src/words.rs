@@ -13,7 +13,7 @@ pub static SET: Word<8> = Word;
 /// The epoll set whose turn of epoll_ctl the thread has, likewise, see `epoll::table`.
 pub static TURN: Word<12> = Word;
 
-/// Where the words lie in the block that GS leads to, where there is no libc. There are 16 bytes of
+/// Where the words lie in the block that a register leads to, where there is no libc. There are 16 bytes of
 /// them, all zero in a new thread.
 #[cfg(shortwire_raw)]
 pub const BLOCK: usize = 16;
@@ -71,7 +71,7 @@ mod imp {
 
 /// Without libc FS is the program's, and nothing of ours lies behind it. GS leads to a block that the
 /// front gives each thread, in which the words have a place of their own.
-#[cfg(shortwire_raw)]
+#[cfg(all(target_arch = "x86_64", shortwire_raw))]
 mod imp {
     impl<const AT: usize> super::Word<AT> {
         /// Its value in this thread.
@@ -104,7 +104,43 @@ mod imp {
     }
 }
 
-#[cfg(all(target_arch = "aarch64", not(miri)))]
+/// Without libc the thread's pointer leads to that block: the program's own lies in there.
+#[cfg(all(target_arch = "aarch64", shortwire_raw))]
+mod imp {
+    impl<const AT: usize> super::Word<AT> {
+        /// Its value in this thread.
+        #[inline(always)]
+        pub fn get(&self) -> u32 {
+            let value: u32;
+            // SAFETY: the front has set the register before anything else runs.
+            unsafe {
+                core::arch::asm!(
+                    "mrs {own}, tpidr_el0",
+                    "ldr {value:w}, [{own}, #{offset}]",
+                    own = out(reg) _, value = lateout(reg) value, offset = const super::BLOCK + AT,
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+            value
+        }
+
+        /// Changes it in this thread.
+        #[inline(always)]
+        pub fn set(&self, value: u32) {
+            // SAFETY: as in `get`.
+            unsafe {
+                core::arch::asm!(
+                    "mrs {own}, tpidr_el0",
+                    "str {value:w}, [{own}, #{offset}]",
+                    own = out(reg) _, value = in(reg) value, offset = const super::BLOCK + AT,
+                    options(nostack, preserves_flags)
+                );
+            }
+        }
+    }
+}
+
+#[cfg(all(target_arch = "aarch64", not(shortwire_raw), not(miri)))]
 mod imp {
     // Of the initial-exec model, at a fixed distance from the thread's pointer, for which the dynamic
     // linker keeps room also where the library is loaded late: any other model would call libc's

@@ -1,34 +1,24 @@
-//! The `syscall` instructions of x86-64 machine code: where they are, and how each can be made to
-//! jump somewhere else first.
+//! The system calls in the machine code of a program: where they are, and how each can be made to jump somewhere
+//! else first.
 //!
-//! A program that makes system calls without libc has few such instructions, among many places where
-//! the same two bytes are a part of something else. [`find`] tells them apart, leaves alone those
-//! that only ever make calls that nobody wants, finds for each other one a window of five bytes
-//! for a jump, and says of which it cannot tell. [`stub`] writes what the jump leads to. Nothing
+//! A program that makes system calls without libc has few instructions for it. `find` tells them from what only
+//! looks like one, leaves alone those that only ever make calls that nobody wants, finds for each other one what a
+//! jump can take the place of, and says of which it cannot tell. `stub` writes what the jump leads to. Nothing
 //! here changes code: that is for whoever has mapped it.
 //!
 //! A program is to be left as it is if one of its wanted sites is undecided: a read that is seen
 //! beside a write that is not is worse than neither.
+//!
+//! Both machines are there on each of them; the names without a path are those of the one that this is built for.
 #![no_std]
 
-mod calls;
-mod entry;
-mod inst;
-mod lengths;
-mod ordinary;
-mod stub;
-mod window;
+pub mod aarch64;
+pub mod x86_64;
 
-use core::ops::Range;
-
-use lengths::Lengths;
-
-pub use calls::{OF_CONNECTIONS, OF_PROGRAMS};
-pub use entry::Call;
-pub use inst::{Flow, Inst, decode};
-pub use lengths::{BEFORE, BEHIND};
-pub use stub::{AREA_HEAD, LONGEST_STUB, Plain, Stub, area_head, jump, stub};
-pub use window::{Kind, LONGEST as LONGEST_WINDOW, Window};
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
+#[cfg(not(target_arch = "aarch64"))]
+pub use x86_64::*;
 
 /// The system calls that are wanted have numbers below this one.
 pub const NUMBERS: usize = 512;
@@ -36,15 +26,15 @@ pub const NUMBERS: usize = 512;
 /// Numbers of system calls: true for those that are to be seen.
 pub type Wanted = [bool; NUMBERS];
 
-/// What is at two bytes that read `syscall`.
+/// What is at a place, with windows of one machine or the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum What<W> {
     /// A part of another instruction, or data.
     Data,
     /// An instruction whose number is always this one, which is not wanted.
     Unwanted(u32),
     /// An instruction that can be made to jump.
-    Site(Window),
+    Site(W),
     /// Nobody can tell, or nothing can be done about it.
     Undecided(Why),
 }
@@ -52,112 +42,68 @@ pub enum Found {
 /// Why a site cannot be decided on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// So many of [`VOTES`] chains of instructions met it.
+    /// So many of `VOTES` chains of instructions met it.
     Votes(u32),
-    /// No five bytes around it can be moved.
+    /// Nothing around it can be moved, or no register is to be had.
     Room,
-    /// All of them did, but instructions stand around it that hardly anybody uses.
+    /// What stands around it hardly anybody writes around a call.
     Strange,
 }
 
-/// How many chains of instructions are asked.
-pub const VOTES: u32 = 32;
-/// So many strange instructions are not around any call.
-const SURELY_DATA: u32 = 3;
-
-/// Each place in `code` where the two bytes stand, with what is there. `code` must begin where an
-/// instruction does.
-pub fn find<'a>(code: &'a [u8], wanted: &'a Wanted) -> impl Iterator<Item = (usize, Found)> + 'a {
-    places(code).map(move |at| (at, judge(code, at, wanted)))
+/// Where a call is made that is left to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plain {
+    /// By the program's own instruction, if that is not moved.
+    InPlace,
+    /// Always by one in the stub.
+    InStub,
 }
 
-/// Each place of the two bytes.
-pub fn places(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
-    const BLOCK: usize = 64;
-    let end = code.len().saturating_sub(1);
-    // Of a known length and without a way out, so that many bytes are compared at once: a program has
-    // megabytes.
-    let has_any = |block: &Range<usize>| {
-        let Some(bytes) = code[block.start..].first_chunk::<{ BLOCK + 1 }>() else { return true };
-        let is_one = |i: usize| u8::from((bytes[i] == 0x0f) & (bytes[i + 1] == 0x05));
-        (0..BLOCK).fold(0, |any, i| any | is_one(i)) != 0
-    };
-    (0..end)
-        .step_by(BLOCK)
-        .map(move |at| at..(at + BLOCK).min(end))
-        .filter(has_any)
-        .flatten()
-        .filter(|&at| code[at..at + 2] == [0x0f, 0x05])
+/// What `stub` has written.
+#[derive(Clone, Copy, Debug)]
+pub struct Stub {
+    /// How long it is.
+    pub len: usize,
+    /// Where a call is made that is left to the program.
+    pub plain: u64,
 }
 
-/// What is at a place of the two bytes.
-pub fn judge(code: &[u8], at: usize, wanted: &Wanted) -> Found {
-    let mut near = Lengths::before(code, at);
-    match near.votes(at) {
-        0 => return Found::Data,
-        VOTES => {}
-        some => return Found::Undecided(Why::Votes(some)),
+/// A call of the program, as an entry to which stubs lead puts it down.
+#[repr(C)]
+pub struct Call {
+    /// The number; on x86-64 the result, too.
+    number: usize,
+    /// The arguments; on arm64 the first is the result, too.
+    pub given: [usize; 6],
+    /// Where it goes on: at the instruction, or behind that.
+    pub next: usize,
+}
+
+impl Call {
+    /// The kernel looks at no more of it.
+    pub fn number(&self) -> i64 {
+        i64::from(self.number as u32)
     }
-    let number = window::number(code, at, &mut near);
-    if let Some((number, _)) = number
-        && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
-    {
-        return Found::Unwanted(number);
+
+    /// What the kernel would be told.
+    pub fn arguments(&self) -> [usize; 6] {
+        self.given
     }
-    if number.is_none() {
-        // A register that has a constant since a while is no place for a jump, but tells the number.
-        if let Some(number) = window::number_before(code, at, &mut near)
-            && !wanted.get(number as usize).is_some_and(|wanted| *wanted)
-        {
-            return Found::Unwanted(number);
-        }
-        match ordinary::strange(code, at) {
-            [0, 0] => {}
-            // On one side alone that may be a table beside a function: taken for data, a call in there
-            // would pass unseen.
-            [before, behind] if before.min(behind) > 0 && before + behind >= SURELY_DATA => {
-                return Found::Data;
-            }
-            _ => return Found::Undecided(Why::Strange),
+
+    /// The same call, of other arguments.
+    pub fn with(&self, given: [usize; 6]) -> Call {
+        Call { given, ..*self }
+    }
+
+    /// The result is known.
+    pub fn done(&mut self, result: isize) {
+        let result = result.cast_unsigned();
+        if cfg!(target_arch = "aarch64") {
+            self.given[0] = result;
+            self.next += 4;
+        } else {
+            self.number = result;
+            self.next += 2;
         }
     }
-    window::choose(code, at, number, &mut near).map_or(Found::Undecided(Why::Room), Found::Site)
-}
-
-/// Whether the function around `at` uses more than 128 bits of a vector register. If it does not, it
-/// keeps nothing in their upper halves, and neither can those that have called it: by the rules of C
-/// and of Go each function may use them. A function ends for this in a jump, return or trap with
-/// padding behind it.
-pub fn is_among_wide(code: &[u8], at: usize) -> bool {
-    const NEAR: usize = 4096;
-    let mut from = at.saturating_sub(NEAR);
-    while from > 0 && from < at && votes(code, from) != VOTES {
-        from += 1;
-    }
-    let (mut is_wide, mut has_ended) = (false, false);
-    while from < (at + NEAR).min(code.len()) {
-        let Some(inst) = decode(&code[from..]) else {
-            from += 1;
-            continue;
-        };
-        let is_padding = matches!(&code[from..from + inst.len], [0xcc] | [0x90])
-            || code[from..from + inst.len].windows(2).any(|two| two == [0x0f, 0x1f]);
-        if has_ended && is_padding {
-            if from > at {
-                break;
-            }
-            is_wide = false;
-        }
-        is_wide |= inst.is_wide;
-        has_ended = matches!(inst.flow, Flow::Away | Flow::Jump(_)) || has_ended && is_padding;
-        from += inst.len;
-    }
-    is_wide
-}
-
-/// How many of [`VOTES`] chains of instructions, begun at each of as many places before `at`, have
-/// one that begins at `at`. Those that would begin before the code begin where it does. What is no
-/// instruction is passed byte by byte.
-pub fn votes(code: &[u8], at: usize) -> u32 {
-    Lengths::before(code, at).votes(at)
 }

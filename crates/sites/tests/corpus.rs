@@ -1,4 +1,5 @@
 //! Runs every file of the fuzz corpus through the body of the fuzz target.
+#![cfg(target_arch = "x86_64")]
 
 #[path = "../../../fuzz/bodies/sites.rs"]
 mod bodies;

@@ -1,5 +1,6 @@
 //! Every program and library of this machine: lengths as a whole decoder has them, and no place of
 //! the two bytes that the chains do not agree on.
+#![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -100,6 +100,31 @@ macro_rules! leave_unwatched {
         )
     };
 }
+/// The same for arm64, where some registers are kept before: the first argument is in w0, the number in w8. Goes on
+/// at the label 5 if the call is not ours; touches x0, x1 and the flags.
+#[cfg(target_arch = "aarch64")]
+#[macro_export]
+macro_rules! leave_unwatched {
+    () => {
+        concat!(
+            // read is 63, write 64.
+            "sub w1, w8, #63\n",
+            "cmp w1, #1\n",
+            "b.hi 9f\n",
+            // Set after the pointer to the words, and read before it. SYNC: words.
+            "adrp x1, {limit}\n",
+            "add x1, x1, :lo12:{limit}\n",
+            "ldar w1, [x1]\n",
+            "cmp w0, w1\n",
+            "b.hs 5f\n",
+            "adrp x1, {words}\n",
+            "ldr x1, [x1, :lo12:{words}]\n",
+            "ldr x1, [x1, w0, uxtw #3]\n",
+            "cbz x1, 5f\n",
+            "9:\n",
+        )
+    };
+}
 /// One above the highest descriptor ever marked.
 static HIGH: AtomicU32 = AtomicU32::new(0);
 /// The process that owns this memory; a vfork child shares it and must not change it.

@@ -23,7 +23,7 @@ const LIBRARIES: [&str; 6] = [
 ];
 
 /// A guest that has nothing but busybox, the command, its library, and a program.
-fn small(case: &Case, mut guest: Guest, program: &str) -> Result<Guest, Skip> {
+pub fn small(case: &Case, mut guest: Guest, program: &str) -> Result<Guest, Skip> {
     for library in LIBRARIES {
         guest.place(&Path::new(SYSROOT).join("lib").join(library), &format!("/lib/{library}"));
     }

@@ -5,6 +5,7 @@
 //! how many bytes went over TCP stays there: no ring is to be had in this way, but in a guest.
 
 mod guest;
+mod raw;
 
 use std::path::PathBuf;
 use std::process::Command;

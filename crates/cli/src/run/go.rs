@@ -24,6 +24,10 @@ pub fn alone(program: &Path) -> Option<Alone> {
     if !symbols.any(|symbol| symbol.name() == Ok("pthread_create")) {
         return Some(Alone::NoLibc);
     }
+    // Where C and Go are linked together the library looks for Go's calls on x86-64 alone.
+    if cfg!(not(target_arch = "x86_64")) {
+        return Some(Alone::Undecided);
+    }
     let is_code = |flags: SegmentFlags| matches!(flags, SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
     let mut code = file.segments().filter(|segment| is_code(segment.flags()));
     let (Some(segment), None) = (code.next(), code.next()) else { return Some(Alone::Undecided) };

@@ -19,8 +19,8 @@ const MOST_CODE: usize = 4;
 /// How it follows a program, which `obstacles` said is one for it: what that costs, if there is something
 /// to say; or why it cannot. Both begin with what the program is or does.
 pub fn way(program: &Path) -> Result<Option<String>, String> {
-    if cfg!(not(target_arch = "x86_64")) {
-        return Err("is not for x86-64, for which alone shortwire-raw is there".into());
+    if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
+        return Err("is not for x86-64 or arm64, for which alone shortwire-raw is there".into());
     }
     let Ok(meta) = program.metadata() else { return Err("cannot be looked at".into()) };
     if meta.mode() & 0o6000 != 0 {
@@ -43,7 +43,7 @@ pub fn way(program: &Path) -> Result<Option<String>, String> {
     match () {
         () if loader.is_some() => Err(calls),
         () if !sys::has_user_dispatch() => Err(format!(
-            "{calls}, and this kernel does not send those to others (Syscall User Dispatch, since Linux 5.11)"
+            "{calls}, and this kernel does not send those to others (Syscall User Dispatch, on x86-64 since Linux 5.11)"
         )),
         () => Ok(Some(format!(
             "{calls}, so the kernel sends those to Shortwire by a signal (Syscall User Dispatch): some microseconds for each, and 0.04 for any other call"

@@ -52,7 +52,7 @@ struct Thread {
 
 fn is_fork(call: &Call) -> bool {
     // SAFETY: the arguments of such a call.
-    unsafe { fork::is_fork(call.number(), call.rdi, call.rsi) }
+    unsafe { fork::is_fork(call.number(), call.given[0], call.given[1]) }
 }
 
 /// Makes of a vfork whose child would have its parent's number in another namespace an ordinary
@@ -60,13 +60,13 @@ fn is_fork(call: &Call) -> bool {
 /// Go's child does nothing that it could not do in a copy of the memory.
 fn keep_apart(call: &mut Call) {
     const BOTH: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
-    let is_new = call.rdi & libc::CLONE_NEWPID as usize != 0;
+    let is_new = call.given[0] & libc::CLONE_NEWPID as usize != 0;
     if call.number() == libc::SYS_clone
-        && call.rdi & BOTH == BOTH
-        && call.rsi == 0
+        && call.given[0] & BOTH == BOTH
+        && call.given[1] == 0
         && (is_new || std::process::id() == 1)
     {
-        call.rdi &= !BOTH;
+        call.given[0] &= !BOTH;
     }
 }
 
@@ -252,14 +252,14 @@ extern "C" fn answer(call: &mut Call) {
             // A vfork child does not come back from it, and its parent goes on with what it left.
             let left = if is_child { STACK } else { 0 };
             thread.next.set(thread.next.get() - left);
-            let given = [call.rdi, call.rsi, call.rdx, call.r10, call.r8];
+            let given = [call.given[0], call.given[1], call.given[2], call.given[3], call.given[4]];
             // SAFETY: the program's own call.
             let result = unsafe { programs::exec(artefact::path(), number, given, null()) };
             thread.next.set(thread.next.get() + left);
             fds::undo_exec();
             call.done(result);
         }
-        libc::SYS_exit_group => fork::exit(call.rdi as c_int),
+        libc::SYS_exit_group => fork::exit(call.given[0] as c_int),
         libc::SYS_rt_sigaction => {
             // SAFETY: the program's own call.
             let result = unsafe { sys::by_list(number, call.arguments()) };
@@ -270,7 +270,15 @@ extern "C" fn answer(call: &mut Call) {
             set_errno(0);
             // SAFETY: the program's own call, by its number.
             let result = unsafe {
-                syscall(number, call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9)
+                syscall(
+                    number,
+                    call.given[0],
+                    call.given[1],
+                    call.given[2],
+                    call.given[3],
+                    call.given[4],
+                    call.given[5],
+                )
             } as isize;
             let failed = result == -1 && errno() != 0;
             call.done(if failed { -(errno() as isize) } else { result });

@@ -85,11 +85,12 @@ pub unsafe fn unmap(memory: *mut u8, len: usize) {
 /// New memory, writable, that each byte of `code` reaches by a jump, and the other way round: behind
 /// it, where the program's heap will not grow into it, or in front.
 pub fn map_near(code: Range<usize>, len: usize) -> Option<usize> {
-    const PAGE: usize = 4096;
-    const STEP: usize = 16 << 20;
-    const FAR: usize = 1 << 30;
-    let behind = (code.end + FAR).next_multiple_of(PAGE);
-    let front = code.start / PAGE * PAGE;
+    // A jump reaches 2 GiB, and 128 MiB on arm64.
+    const STEP: usize = if cfg!(target_arch = "aarch64") { 1 << 20 } else { 16 << 20 };
+    const FAR: usize = if cfg!(target_arch = "aarch64") { 16 << 20 } else { 1 << 30 };
+    let page = shm::segment::kernel_page();
+    let behind = (code.end + FAR).next_multiple_of(page);
+    let front = code.start / page * page;
     let places = (0..32).map(|i| behind + i * STEP);
     let places = places.chain((1..32).filter_map(|i| front.checked_sub(len + (i - 1) * STEP)));
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

@@ -118,7 +118,10 @@ fn may_execute(path: &CStr) -> bool {
     (unsafe { sys::by_number(libc::SYS_faccessat, folder, at, libc::X_OK as usize, 0, 0, 0) }) == 0
 }
 
-/// Whether an open file is a program of x86-64 that has no C library, or musl's.
+/// Programs for this machine have this number.
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+
+/// Whether an open file is a program of this machine that has no C library, or musl's.
 fn is_alone(file: i32) -> bool {
     // SAFETY: zeros are a valid header.
     let mut head: Elf64_Ehdr = unsafe { core::mem::zeroed() };
@@ -128,7 +131,7 @@ fn is_alone(file: i32) -> bool {
     };
     if !read((&raw mut head).cast(), size_of::<Elf64_Ehdr>(), 0)
         || head.e_ident[..6] != *b"\x7fELF\x02\x01"
-        || head.e_machine != 62
+        || head.e_machine != MACHINE
         || !matches!(head.e_type, 2 | 3)
     {
         return false;

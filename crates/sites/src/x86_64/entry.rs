@@ -1,48 +1,8 @@
 //! Where stubs lead to: what every front does there alike, before and behind a function of its own.
 
-/// Registers of the program at a call, in the order in which [`crate::keep_registers`] puts them
-/// down.
-#[repr(C)]
-pub struct Call {
-    /// The number; the result.
-    pub rax: usize,
-    /// The first argument.
-    pub rdi: usize,
-    /// The second.
-    pub rsi: usize,
-    /// The third.
-    pub rdx: usize,
-    /// The fourth.
-    pub r10: usize,
-    /// The fifth.
-    pub r8: usize,
-    /// The sixth.
-    pub r9: usize,
-    /// Where it goes on: at a `syscall`, or behind that.
-    pub rcx: usize,
-}
-
-impl Call {
-    /// The kernel looks at no more of it.
-    pub fn number(&self) -> i64 {
-        i64::from(self.rax as u32)
-    }
-
-    /// What the kernel would be told.
-    pub fn arguments(&self) -> [usize; 6] {
-        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
-    }
-
-    /// The result is known.
-    pub fn done(&mut self, result: isize) {
-        self.rax = result.cast_unsigned();
-        self.rcx += 2;
-    }
-}
-
 /// Assembly: with the end of a stack of ours in r11 it goes there, keeps what the kernel keeps over a
 /// call (general registers, and the lower 128 bits of vector registers), calls `{answer}` with a
-/// [`Call`], and comes back to the program's stack. Where the program goes on is in rcx then.
+/// [`Call`](crate::Call), and comes back to the program's stack. Where the program goes on is in rcx then.
 #[macro_export]
 macro_rules! keep_registers {
     () => {

@@ -1,7 +1,7 @@
 //! How long the instructions before a place are, should one begin at any byte there: each is decoded
 //! once, however many places the chains of them are asked about.
 
-use crate::{VOTES, decode, window};
+use super::{VOTES, decode, window};
 
 /// How far before a place the last chain begins that is asked, and so the first 31 bytes before that. A chain
 /// that begins in the middle of an instruction is in step with the code after a few of them.
@@ -30,7 +30,7 @@ impl<'a> Lengths<'a> {
         Lengths { code, from: at.saturating_sub(MOST), of: [0; MOST] }
     }
 
-    /// As [`crate::votes`].
+    /// As [`super::votes`].
     pub fn votes(&mut self, at: usize) -> u32 {
         const UNKNOWN: u8 = 0;
         const COMES: u8 = 1;

@@ -6,8 +6,8 @@
 //! entry jumps to what rcx holds to have the call made, or two bytes behind it with its result in rax.
 //! Nobody writes to the program's stack.
 
-use crate::window::JUMP;
-use crate::{Flow, Kind, NUMBERS, Wanted, Window, decode};
+use super::window::JUMP;
+use super::{Flow, Kind, NUMBERS, Plain, Stub, Wanted, Window, decode};
 
 /// How long the head of an area is; stubs come behind it.
 pub const AREA_HEAD: usize = 16 + NUMBERS;
@@ -51,24 +51,6 @@ impl Writer<'_> {
         self.put(opcode)?;
         self.put(&distance.to_le_bytes())
     }
-}
-
-/// Where a call is made that is left to the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Plain {
-    /// By the program's own instruction, if that is not moved.
-    InPlace,
-    /// Always by one in the stub.
-    InStub,
-}
-
-/// What [`stub`] has written.
-#[derive(Clone, Copy, Debug)]
-pub struct Stub {
-    /// How long it is.
-    pub len: usize,
-    /// Where a call is made that is left to the program.
-    pub plain: u64,
 }
 
 /// The stub of a window in `code`, which runs at address `base`, for the place `address` in the area

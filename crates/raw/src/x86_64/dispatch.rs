@@ -21,7 +21,7 @@ use socket::faulty;
 use crate::call::plain;
 use crate::candidates::{self, Candidate};
 use crate::patch::{self, Area, CODE, Code, protect, put, put_jump};
-use crate::{entry, front};
+use crate::{arch, entry, front};
 
 /// Those that are to be seen: also those that block signals.
 static WANTED: Wanted = {
@@ -69,6 +69,9 @@ fn places() -> &'static [Place] {
     // SAFETY: null, or a list that stays.
     unsafe { at.as_ref() }.map_or(&[], |places| places)
 }
+
+/// Whether the kernel may have one.
+pub const IS_THERE: bool = true;
 
 /// Whether the net is there.
 pub fn is_on() -> bool {
@@ -186,7 +189,7 @@ global_asm!(
     "mov eax, {sigreturn}",
     "syscall",
     ".popsection",
-    kept = const entry::KEPT,
+    kept = const arch::KEPT,
     set = const SET_DISPATCH,
     on = const ON,
     from = sym FROM,
@@ -349,9 +352,9 @@ unsafe fn for_program(number: c_int, info: *mut libc::siginfo_t, context: *mut l
 /// child's asks for nothing of its parent's.
 pub fn answer(call: &Call, is_child: bool) -> Option<isize> {
     match call.number() {
-        libc::SYS_rt_sigaction if call.r10 == 8 => Some(action(call, is_child)),
-        libc::SYS_rt_sigprocmask if call.r10 == 8 => Some(mask(call, is_child)),
-        libc::SYS_prctl if call.rdi == SET_DISPATCH => Some(-(libc::EINVAL as isize)),
+        libc::SYS_rt_sigaction if call.given[3] == 8 => Some(action(call, is_child)),
+        libc::SYS_rt_sigprocmask if call.given[3] == 8 => Some(mask(call, is_child)),
+        libc::SYS_prctl if call.given[0] == SET_DISPATCH => Some(-(libc::EINVAL as isize)),
         libc::SYS_rt_sigsuspend => waits(call, 0, is_child),
         libc::SYS_ppoll => waits(call, 3, is_child),
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => waits(call, 4, is_child),
@@ -378,8 +381,8 @@ fn waits_by_pair(call: &Call, is_child: bool) -> Option<isize> {
     Some(made_with(call, given, is_child))
 }
 
-fn made_with(call: &Call, [rdi, rsi, rdx, r10, r8, r9]: [usize; 6], is_child: bool) -> isize {
-    let call = Call { rax: call.rax, rdi, rsi, rdx, r10, r8, r9, rcx: call.rcx };
+fn made_with(call: &Call, given: [usize; 6], is_child: bool) -> isize {
+    let call = call.with(given);
     if is_child {
         return plain(&call);
     }

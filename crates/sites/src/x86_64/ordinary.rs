@@ -2,7 +2,7 @@
 //! instructions soon has some that nobody uses. Nearly every byte begins an instruction, so chains
 //! that begin in a table agree with each other as those in code do.
 
-use crate::{Flow, decode};
+use super::{Flow, decode};
 
 /// How far before a place instructions are looked at.
 const BEFORE: usize = 32;

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
-use crate::lengths::Lengths;
-use crate::{Flow, decode, votes};
+use super::lengths::Lengths;
+use super::{Flow, decode, votes};
 
 /// How long a jump is.
 pub const JUMP: usize = 5;
@@ -65,7 +65,7 @@ pub fn number(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<(u32, us
         let start = at.checked_sub(opcode.len() + 4)?;
         let number = code[start..at].strip_prefix(*opcode)?;
         // A prefix would belong to it, and make something else of it.
-        let is_one = near.votes(start) == crate::VOTES && !is_entered(code, start..at + 1);
+        let is_one = near.votes(start) == super::VOTES && !is_entered(code, start..at + 1);
         is_one.then_some((u32::from_le_bytes(number.try_into().ok()?), start))
     })
 }
@@ -74,7 +74,7 @@ pub fn number(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<(u32, us
 /// nothing but instructions that leave eax alone.
 pub fn number_before(code: &[u8], at: usize, near: &mut Lengths<'_>) -> Option<u32> {
     let mut next = at.saturating_sub(REACH);
-    while next < at && near.votes(next) != crate::VOTES {
+    while next < at && near.votes(next) != super::VOTES {
         next += 1;
     }
     let mut found = None;
@@ -185,7 +185,7 @@ fn backward(
     let mut starts = [0; 2 * LEAD];
     let mut count = 0;
     let mut next = at.saturating_sub(LEAD);
-    while next > 0 && next < at && near.votes(next) != crate::VOTES {
+    while next > 0 && next < at && near.votes(next) != super::VOTES {
         next += 1;
     }
     while next < at && count < starts.len() {
