@@ -8,8 +8,7 @@ mod rig;
 use rig::Rig;
 
 fn filter(expression: &str, table: &str) -> Rig {
-    let args =
-        PcapFilterArgs { filter: expression.into(), state_table: Some(table.into()) };
+    let args = PcapFilterArgs { filter: expression.into(), state_table: Some(table.into()) };
     Rig::new("PcapFilter", args, &["input"], &["output"])
 }
 
@@ -48,7 +47,8 @@ fn answers_pass_through_another_filter_of_the_same_table() {
     assert!(!passes(&mut inwards, &tcp((THERE.0, 81), HERE, false)), "another port");
     assert!(passes(&mut out, &tcp((HERE.0, 22), THERE, true)));
     assert!(passes(&mut inwards, &tcp(THERE, (HERE.0, 22), false)), "a second one");
-    let counters = ["accepted", "rejected", "known"].map(|name| inwards.counter("PcapFilter", name));
+    let counters =
+        ["accepted", "rejected", "known"].map(|name| inwards.counter("PcapFilter", name));
     assert_eq!(counters, [0, 3, 3]);
     assert_eq!(out.counter("PcapFilter", "connections"), 2);
 }

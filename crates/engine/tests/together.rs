@@ -207,7 +207,8 @@ fn chain(kinds: &[(usize, u32)], packets: u32, batch: u32) -> String {
         "Pass", "Sort", "Drop", "Change", "Double", "One", "Ports", "Fail", "Join", "Tee", "Change",
     ];
     let mut apps = format!("{{ 'source', 'Numbers', {{ count = {packets}, batch = {batch} }} }},");
-    let (mut links, mut from, mut branches) = (String::new(), "source.output".to_string(), String::new());
+    let (mut links, mut from, mut branches) =
+        (String::new(), "source.output".to_string(), String::new());
     for (number, (kind, every)) in kinds.iter().enumerate() {
         let (name, kind) = (format!("app{number:02}"), KINDS[*kind]);
         let argument = match kind {
@@ -278,7 +279,10 @@ fn an_app_that_is_changed_starts_again_alone() {
         runs(&session, FIVE);
         runs(&session, "five(2000, 3, -1) run() b, c = engine.app_table.b, engine.app_table.c");
         runs(&session, "five(4000, 5, -1) run()");
-        assert_eq!(value(&session, "b == engine.app_table.b, c == engine.app_table.c"), "true\tfalse");
+        assert_eq!(
+            value(&session, "b == engine.app_table.b, c == engine.app_table.c"),
+            "true\tfalse"
+        );
         value(&session, "result()")
     };
     let [together, one_by_one] = [true, false].map(run);
@@ -313,7 +317,10 @@ fn an_app_that_fails_in_its_tick_ends_alone() {
          engine.main { duration = 0.1, no_report = true }
          after = link.stats(engine.link_table['a.output -> b.input'])",
     );
-    assert_eq!(value(&session, "log[1], #log, pushes > 20, engine.app_table.b.n == pushes"), "b stops\t1\ttrue\ttrue");
+    assert_eq!(
+        value(&session, "log[1], #log, pushes > 20, engine.app_table.b.n == pushes"),
+        "b stops\t1\ttrue\ttrue"
+    );
     assert_eq!(value(&session, "after.rxpackets > before.rxpackets, after.txdrop"), "true\t0");
     assert_eq!(session.failures(), 1);
 }

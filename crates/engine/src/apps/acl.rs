@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports, Reconfigured};
+use crate::apps::connections::{Connections, key};
 use crate::apps::headers::{IPV4, IPV6, payload};
 use crate::apps::transport::{ACK, FIN, RST, SYN, Unknown, flow};
-use crate::apps::connections::{Connections, key};
 use crate::args::ArgError;
 use crate::batch::Batch;
 use crate::packet::Packet;

@@ -56,11 +56,16 @@ pub fn compile(expression: &str) -> Result<Program, CompileError> {
         Err(left_out) => left_out,
     };
     let missing = || CompileError::NoLibrary(expression.to_string(), why);
-    by_libpcap(expression, true).and_then(|program| program.ok_or_else(missing))
+    // The optimizer knows of more mistakes, and makes some: what runs is not its program, where that is short enough.
+    let optimized = by_libpcap(expression, true)?.ok_or_else(missing)?;
+    Ok(by_libpcap(expression, false).ok().flatten().unwrap_or(optimized))
 }
 
 /// As libpcap compiles it, with its optimizer or without; None if it is not installed.
-pub(super) fn by_libpcap(expression: &str, optimized: bool) -> Result<Option<Program>, CompileError> {
+pub(super) fn by_libpcap(
+    expression: &str,
+    optimized: bool,
+) -> Result<Option<Program>, CompileError> {
     let syntax = |problem: &str| CompileError::Syntax(expression.to_string(), problem.to_string());
     let text = CString::new(expression).map_err(|_| syntax("contains a zero byte"))?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -110,8 +110,8 @@ struct Graph {
     made: HashMap<(usize, Facts), Next>,
 }
 
-/// The program of a condition.
-pub fn program(condition: &Condition) -> Vec<Instruction> {
+/// The program of a condition; None if no packet can fulfil it.
+pub fn program(condition: &Condition) -> Option<Vec<Instruction>> {
     let mut graph = Graph::default();
     let start = graph.add_condition(condition, Next::End(true), Next::End(false));
     if graph.nodes.len() <= MOST && graph.values.len() <= VALUES {
@@ -141,9 +141,6 @@ impl Graph {
     }
 
     fn add(&mut self, node: Node) -> Next {
-        if node.yes == node.no {
-            return node.yes;
-        }
         if let Some(&known) = self.known.get(&node) {
             return Next::Node(known);
         }
@@ -181,10 +178,16 @@ impl Graph {
         }
         let Node { test, yes, no } = other.nodes[number];
         let value = other.values.iter().position(|value| *value == test.value)?;
-        let known = key.1.iter().find(|(other, _)| *other == value).map(|(_, known)| known);
-        let known = known.cloned().unwrap_or(Known { low: 0, high: u32::MAX, not: Vec::new() });
+        let before = key.1.iter().find(|(other, _)| *other == value).map(|(_, known)| known);
+        let nothing = Known { low: 0, high: u32::MAX, not: Vec::new() };
+        let known = before.cloned().unwrap_or(nothing);
+        // A frame that ends before the field is rejected, so that it is loaded once even if it does not matter.
+        let is_there = before.is_some() || test.value.field == Field::Length;
         let made = match known.answer(&test) {
-            Some(answer) => self.under(other, if answer { yes } else { no }, &key.1)?,
+            Some(answer) => {
+                let next = self.under(other, if answer { yes } else { no }, &key.1)?;
+                if is_there { next } else { self.add(Node { test, yes: next, no: next }) }
+            }
             None => {
                 let after = |answer| {
                     let mut facts = key.1.clone();
@@ -195,7 +198,7 @@ impl Graph {
                 };
                 let yes = self.under(other, yes, &after(true))?;
                 let no = self.under(other, no, &after(false))?;
-                self.add(Node { test, yes, no })
+                if yes == no && is_there { yes } else { self.add(Node { test, yes, no }) }
             }
         };
         self.made.insert(key, made);
@@ -293,12 +296,17 @@ impl<'a> Layout<'a> {
         Self { graph, start, order, far: HashSet::new() }
     }
 
-    fn program(mut self) -> Vec<Instruction> {
+    fn program(mut self) -> Option<Vec<Instruction>> {
+        let ends = |&node: &usize| [self.graph.nodes[node].yes, self.graph.nodes[node].no];
+        let mut ends = self.order.iter().flat_map(ends).chain([self.start]);
+        if !ends.any(|end| end == Next::End(true)) {
+            return None;
+        }
         loop {
             let before = self.far.len();
             let program = self.write();
             if self.far.len() == before {
-                return program;
+                return Some(program);
             }
         }
     }
@@ -335,7 +343,11 @@ impl<'a> Layout<'a> {
                 }
                 let distance = (text.len() - at - 1) as u8;
                 let jump = &mut text[at];
-                if side { jump.jt = distance } else { jump.jf = distance }
+                if side {
+                    jump.jt = distance
+                } else {
+                    jump.jf = distance
+                }
                 // Filled in below, with what follows it.
                 open.push((text.len(), number, side, next));
                 text.push(plain(0x05, 0));
@@ -366,8 +378,7 @@ impl Test {
     fn instructions(&self, text: &mut Vec<Instruction>, now: &mut Registers) -> (u16, u32, bool) {
         let Value { field, mask } = self.value;
         let whole = Value { field, mask: u32::MAX };
-        let asks_bits =
-            mask != u32::MAX && self.operator == Operator::Equal && self.constant == 0;
+        let asks_bits = mask != u32::MAX && self.operator == Operator::Equal && self.constant == 0;
         let wanted = if asks_bits { whole } else { self.value };
         if now.a != Some(wanted) {
             if now.a != Some(whole) {

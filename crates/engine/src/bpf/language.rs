@@ -1,14 +1,14 @@
 //! Filter expressions (pcap-filter(7)) for Ethernet frames, as far as they are compiled here.
 //!
-//! What is accepted means what it means to libpcap, to the last case; everything else is [left to
-//! it](super::compile). Left out are names of hosts, ports and protocols, which a system translates,
+//! What is accepted means what it means to libpcap, to the last case, but for what its optimizer gets wrong; everything
+//! else is [left to it](super::compile). Left out are names of hosts, ports and protocols, which a system translates,
 //! headers that move what follows (VLANs, MPLS, PPPoE), chains of IPv6 headers, and arithmetic beyond
 //! the masking of a field.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::graph::{Condition, program};
 use super::Instruction;
+use super::graph::{Condition, program};
 use arithmetic::relation;
 use primitives::{Direction, Kind, Protocol, Qualifiers};
 use tokens::{Token, tokens};
@@ -38,20 +38,15 @@ const DEPTH: usize = 50;
 pub fn compile(expression: &str) -> Parsed<Vec<Instruction>> {
     let tokens = tokens(expression)?;
     if tokens.is_empty() {
-        return Ok(program(&Condition::Always));
+        return Ok(program(&Condition::Always).unwrap_or_default());
     }
     let mut parser = Parser { tokens, at: 0, terms: 0, depth: 0 };
     let (condition, _) = parser.expression()?;
     if let Some(token) = parser.peek() {
         return left_out(token.to_string());
     }
-    match program(&condition) {
-        // To libpcap this is an error, and most probably it is one.
-        program if matches!(program[..], [Instruction { code: 6, k: 0, .. }]) => {
-            left_out("what no packet fulfils")
-        }
-        program => Ok(program),
-    }
+    // To libpcap such an expression is an error, and most probably it is one.
+    program(&condition).ok_or_else(|| LeftOut("what no packet fulfils".to_string()))
 }
 
 struct Parser {
@@ -204,7 +199,11 @@ impl Parser {
                 }
                 let Some((address, bits)) = dotted(word, qualifiers.kind) else { return refused() };
                 if qualifiers.kind == Kind::Host {
-                    return if bits == 32 { qualifiers.hosts(address, u32::MAX) } else { refused() };
+                    return if bits == 32 {
+                        qualifiers.hosts(address, u32::MAX)
+                    } else {
+                        refused()
+                    };
                 }
                 let mask = match self.length(32)? {
                     Some(length) if word.contains('.') => mask_of(length),
@@ -315,10 +314,12 @@ impl Parser {
 /// Decimal, or hexadecimal behind 0x. Octal numbers are left out.
 fn number(word: &str) -> Option<u32> {
     if let Some(digits) = word.strip_prefix("0x") {
-        let valid = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let valid =
+            (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
         return valid.then(|| u32::from_str_radix(digits, 16).ok()).flatten();
     }
-    let valid = word.bytes().all(|byte| byte.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
+    let valid =
+        word.bytes().all(|byte| byte.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
     valid.then(|| word.parse().ok()).flatten()
 }
 

@@ -178,16 +178,16 @@ impl Assembler {
     fn arithmetic(&mut self, code: u16, k: u32) {
         let with_x = code & X != 0;
         match (code & 0xf0, with_x) {
-            (0x00, false) => self.with(&[0x05], k),       // add eax, k
-            (0x00, true) => self.code(&[0x01, 0xc8]),     // add eax, ecx
-            (0x10, false) => self.with(&[0x2d], k),       // sub eax, k
-            (0x10, true) => self.code(&[0x29, 0xc8]),     // sub eax, ecx
-            (0x20, false) => self.with(&[0x69, 0xc0], k), // imul eax, eax, k
+            (0x00, false) => self.with(&[0x05], k),         // add eax, k
+            (0x00, true) => self.code(&[0x01, 0xc8]),       // add eax, ecx
+            (0x10, false) => self.with(&[0x2d], k),         // sub eax, k
+            (0x10, true) => self.code(&[0x29, 0xc8]),       // sub eax, ecx
+            (0x20, false) => self.with(&[0x69, 0xc0], k),   // imul eax, eax, k
             (0x20, true) => self.code(&[0x0f, 0xaf, 0xc1]), // imul eax, ecx
-            (0x40, false) => self.with(&[0x0d], k),       // or eax, k
-            (0x40, true) => self.code(&[0x09, 0xc8]),     // or eax, ecx
-            (0x50, false) => self.with(&[0x25], k),       // and eax, k
-            (0x50, true) => self.code(&[0x21, 0xc8]),     // and eax, ecx
+            (0x40, false) => self.with(&[0x0d], k),         // or eax, k
+            (0x40, true) => self.code(&[0x09, 0xc8]),       // or eax, ecx
+            (0x50, false) => self.with(&[0x25], k),         // and eax, k
+            (0x50, true) => self.code(&[0x21, 0xc8]),       // and eax, ecx
             (0x60, false) => self.code(&[0xc1, 0xe0, k as u8]), // shl eax, k
             (0x70, false) => self.code(&[0xc1, 0xe8, k as u8]), // shr eax, k
             (0x60 | 0x70, true) => {
@@ -211,7 +211,7 @@ impl Assembler {
                     self.code(&[0x89, 0xd0]); // mov eax, edx
                 }
             }
-            (_, false) => self.with(&[0x35], k), // xor eax, k
+            (_, false) => self.with(&[0x35], k),   // xor eax, k
             (_, true) => self.code(&[0x31, 0xc8]), // xor eax, ecx
         }
     }
@@ -233,10 +233,10 @@ impl Assembler {
             _ => (true, EQUAL | NOT),
         };
         match (tests_bits, code & X != 0) {
-            (false, false) => self.with(&[0x3d], k), // cmp eax, k
+            (false, false) => self.with(&[0x3d], k),   // cmp eax, k
             (false, true) => self.code(&[0x39, 0xc8]), // cmp eax, ecx
-            (true, false) => self.with(&[0xa9], k),  // test eax, k
-            (true, true) => self.code(&[0x85, 0xc8]), // test eax, ecx
+            (true, false) => self.with(&[0xa9], k),    // test eax, k
+            (true, true) => self.code(&[0x85, 0xc8]),  // test eax, ecx
         }
         if jt == 0 {
             return self.jump_if(condition ^ NOT, Target::Instruction(no));
@@ -271,15 +271,15 @@ fn translate(program: &[Instruction]) -> Vec<u8> {
         let mut next = vec![at + 1];
         match code & 7 {
             LD => match code & 0xe0 {
-                0x00 => a.with(&[0xb8], k),                      // mov eax, k
+                0x00 => a.with(&[0xb8], k),                   // mov eax, k
                 0x60 => a.code(&[0x8b, 0x44, 0x24, slot(k)]), // mov eax, [rsp + slot]
-                0x80 => a.code(&[0x89, 0xf0]),                   // mov eax, esi
+                0x80 => a.code(&[0x89, 0xf0]),                // mov eax, esi
                 _ => a.load(code, k, &mut here),
             },
             LDX => match code & 0xe0 {
-                0x00 => a.with(&[0xb9], k),                      // mov ecx, k
+                0x00 => a.with(&[0xb9], k),                   // mov ecx, k
                 0x60 => a.code(&[0x8b, 0x4c, 0x24, slot(k)]), // mov ecx, [rsp + slot]
-                0x80 => a.code(&[0x89, 0xf1]),                   // mov ecx, esi
+                0x80 => a.code(&[0x89, 0xf1]),                // mov ecx, esi
                 _ => {
                     if a.require(u64::from(k) + 1, &mut here) {
                         // movzx ecx, byte [rdi + k]; and ecx, 15; shl ecx, 2
@@ -309,7 +309,7 @@ fn translate(program: &[Instruction]) -> Vec<u8> {
                 a.code(&[0xc3]);
             }
             MISC if code & 0x80 != 0 => a.code(&[0x89, 0xc8]), // mov eax, ecx
-            _ => a.code(&[0x89, 0xc1]),                         // mov ecx, eax
+            _ => a.code(&[0x89, 0xc1]),                        // mov ecx, eax
         }
         for target in next {
             known[target] = known[target].min(here);

@@ -187,12 +187,7 @@ impl Engine {
 
 impl Chain {
     /// One of the old ones if it is the same.
-    fn new(
-        one: &Together,
-        key: Vec<i64>,
-        turns: &[Turn],
-        old: &mut Vec<Self>,
-    ) -> Option<Self> {
+    fn new(one: &Together, key: Vec<i64>, turns: &[Turn], old: &mut Vec<Self>) -> Option<Self> {
         let same = old.iter().position(|chain| chain.key == key && chain.call.is_whole());
         if let Some(same) = same {
             let chain = old.swap_remove(same);

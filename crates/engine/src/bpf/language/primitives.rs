@@ -153,16 +153,11 @@ impl Qualifiers {
         let on = |kind: u16, source: u32, destination: u32| {
             self.direction.of(|is_source| {
                 let place = if is_source { source } else { destination };
-                let carried = carried_in_frame(kind);
-                if mask == 0 {
-                    // The field is not even loaded.
-                    return carried;
-                }
-                carried.and(compare(network(place, 4), mask, Operator::Equal, address))
+                let same = compare(network(place, 4), mask, Operator::Equal, address);
+                carried_in_frame(kind).and(same)
             })
         };
-        let (v4, arp, reverse) =
-            (on(IPV4, 12, 16), on(ARP, 14, 24), on(REVERSE_ARP, 14, 24));
+        let (v4, arp, reverse) = (on(IPV4, 12, 16), on(ARP, 14, 24), on(REVERSE_ARP, 14, 24));
         Ok(match self.protocol {
             None => v4.or(arp).or(reverse),
             Some(Protocol::Ip) => v4,
@@ -185,11 +180,9 @@ impl Qualifiers {
             let mut condition = carried_in_frame(IPV6);
             for word in 0..4 {
                 let part = |bits: u128| (bits >> (96 - 32 * word)) as u32;
-                if part(mask) != 0 {
-                    let field = network(start + 4 * word, 4);
-                    let same = compare(field, part(mask), Operator::Equal, part(address));
-                    condition = condition.and(same);
-                }
+                let field = network(start + 4 * word, 4);
+                let same = compare(field, part(mask), Operator::Equal, part(address));
+                condition = condition.and(same);
             }
             condition
         }))
@@ -245,8 +238,11 @@ pub fn carries(protocol: Option<Protocol>, number: u32) -> Parsed<Condition> {
 }
 
 pub fn broadcast(protocol: Option<Protocol>) -> Parsed<Condition> {
-    let stations =
-        Qualifiers { protocol: Some(Protocol::Ether), direction: Direction::Destination, kind: Kind::Host };
+    let stations = Qualifiers {
+        protocol: Some(Protocol::Ether),
+        direction: Direction::Destination,
+        kind: Kind::Host,
+    };
     match protocol {
         None | Some(Protocol::Ether) => stations.station([0xff; 6]),
         // That of a network is not known.
@@ -256,9 +252,7 @@ pub fn broadcast(protocol: Option<Protocol>) -> Parsed<Condition> {
 
 pub fn multicast(protocol: Option<Protocol>) -> Parsed<Condition> {
     match protocol {
-        None | Some(Protocol::Ether) => {
-            Ok(compare(Field::At(0, 1), 1, Operator::Equal, 0).not())
-        }
+        None | Some(Protocol::Ether) => Ok(compare(Field::At(0, 1), 1, Operator::Equal, 0).not()),
         Some(Protocol::Ip) => Ok(carried_in_frame(IPV4).and(compare(
             network(16, 1),
             u32::MAX,

@@ -47,14 +47,27 @@ fn primitive(dice: &mut Dice) -> String {
         }
         5 => {
             let net = dice.pick(&[
-                "10", "10.0", "10.1.2", "10.0.0.0/8", "10.0.0.0/31", "192.0.2.0/24", "0.0.0.0/0",
-                "10.1.0.0 mask 255.255.0.0", "10.0.0.1",
+                "10",
+                "10.0",
+                "10.1.2",
+                "10.0.0.0/8",
+                "10.0.0.0/31",
+                "192.0.2.0/24",
+                "0.0.0.0/0",
+                "10.1.0.0 mask 255.255.0.0",
+                "10.0.0.1",
             ]);
             format!("{}{direction}net {net}", dice.pick(&["", "ip ", "arp "]))
         }
         6 => format!("{}{direction}host {}", dice.pick(&["", "ip6 "]), dice.pick(&HOSTS6)),
         7 => {
-            let net = dice.pick(&["2001:db8::/32", "2001:db8::/33", "fe80::/10", "::/0", "2001:db8::1/128"]);
+            let net = dice.pick(&[
+                "2001:db8::/32",
+                "2001:db8::/33",
+                "fe80::/10",
+                "::/0",
+                "2001:db8::1/128",
+            ]);
             format!("{}{direction}net {net}", dice.pick(&["", "ip6 "]))
         }
         8 => {
@@ -65,8 +78,8 @@ fn primitive(dice: &mut Dice) -> String {
         }
         9 => dice
             .pick(&[
-                "ip", "ip6", "arp", "rarp", "tcp", "udp", "sctp", "icmp", "icmp6", "igmp", "esp", "ah", "pim",
-                "vrrp",
+                "ip", "ip6", "arp", "rarp", "tcp", "udp", "sctp", "icmp", "icmp6", "igmp", "esp",
+                "ah", "pim", "vrrp",
             ])
             .to_string(),
         10 => format!("{}proto {}", dice.pick(&["", "ip ", "ip6 "]), dice.pick(&CARRIED)),
@@ -77,12 +90,29 @@ fn primitive(dice: &mut Dice) -> String {
         13 => format!("{} {}", dice.pick(&["less", "greater"]), dice.roll(90)),
         14 => {
             let field = dice.pick(&[
-                "len", "ip[8]", "ip[6:2] & 0x1fff", "tcp[tcpflags] & (tcp-syn|tcp-ack)", "tcp[0:2]", "udp[4:2]",
-                "ether[0] & 1", "ether[12:2]", "icmp[icmptype]", "icmp6[0]", "arp[6:2]", "ip6[6]", "sctp[2:2]",
-                "(ip[0] & 0xf)", "igmp[0]", "ether[40:4]", "tcp[13] & 0x3f & 7",
+                "len",
+                "ip[8]",
+                "ip[6:2] & 0x1fff",
+                "tcp[tcpflags] & (tcp-syn|tcp-ack)",
+                "tcp[0:2]",
+                "udp[4:2]",
+                "ether[0] & 1",
+                "ether[12:2]",
+                "icmp[icmptype]",
+                "icmp6[0]",
+                "arp[6:2]",
+                "ip6[6]",
+                "sctp[2:2]",
+                "(ip[0] & 0xf)",
+                "igmp[0]",
+                "ether[40:4]",
+                "tcp[13] & 0x3f & 7",
             ]);
             let operator = dice.pick(&["=", "==", "!=", ">", "<", ">=", "<="]);
-            format!("{field} {operator} {}", dice.pick(&["0", "2", "5", "8", "53", "0x800", "64", "1 << 1"]))
+            format!(
+                "{field} {operator} {}",
+                dice.pick(&["0", "2", "5", "8", "53", "0x800", "64", "1 << 1"])
+            )
         }
         _ => {
             let [one, other] = [port(dice), port(dice)];
@@ -143,7 +173,8 @@ fn frame(dice: &mut Dice) -> Vec<u8> {
             }
             noise[24] = dice.pick(&[noise[24], noise[24], 0xff]);
             noise[40] = dice.pick(&CARRIED);
-            transport(dice, &mut noise[if noise[6] == 44 { 48 } else { 40 }..]);
+            let upper = if noise[6] == 44 { 48 } else { 40 };
+            transport(dice, &mut noise[upper..]);
         }
         0x0806 | 0x8035 => {
             noise[14..18].copy_from_slice(&dice.pick(&HOSTS));
@@ -155,8 +186,9 @@ fn frame(dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
-/// Whole frames, and frames that end anywhere. What becomes of one that ends before a field that is asked
-/// for depends on whether libpcap's optimizer found out that the field does not matter.
+/// Whole frames, and frames that end anywhere. libpcap's optimizer may leave out a field that does not matter,
+/// and that of version 1.10.3 gets `ip6 net 2001:db8::/33 and ip6 src net 2001:db8::/33` wrong: it
+/// is left out.
 #[test]
 fn expressions_mean_what_they_mean_to_libpcap() {
     if by_libpcap("ip", true).unwrap().is_none() {
@@ -164,28 +196,24 @@ fn expressions_mean_what_they_mean_to_libpcap() {
         return;
     }
     let mut dice = Dice(0x5eed_cafe_f00d_0001);
-    let (mut compiled, mut accepted, mut rejected) = (0, 0, 0);
+    let (mut compiled, mut counts) = (0, [0; 2]);
     for round in 0..6000 {
         let expression = expression(&mut dice, round % 4);
         let Ok(ours) = compile(&expression) else { continue };
         let ours = Program::new(ours).unwrap_or_else(|error| panic!("{expression}: {error}"));
-        let plain = by_libpcap(&expression, false).unwrap_or_else(|error| panic!("{error}")).unwrap();
-        // It refuses what it knows to reject all packets.
-        let Ok(theirs) = by_libpcap(&expression, true) else { continue };
-        let theirs = theirs.unwrap();
+        let theirs =
+            by_libpcap(&expression, false).unwrap_or_else(|error| panic!("{error}")).unwrap();
         compiled += 1;
         for _ in 0..60 {
-            let mut frame = frame(&mut dice);
-            let expected = theirs.run(&frame) != 0;
-            assert_eq!(ours.run(&frame) != 0, expected, "{expression}\n{frame:02x?}\n{ours:#?}");
-            accepted += usize::from(expected);
-            rejected += usize::from(!expected);
-            frame.truncate(dice.roll(100));
-            let either = [theirs.run(&frame) != 0, plain.run(&frame) != 0];
-            assert!(either.contains(&(ours.run(&frame) != 0)), "{expression}\n{frame:02x?}\n{ours:#?}");
+            let whole = frame(&mut dice);
+            for frame in [&whole[..], &whole[..dice.roll(100)]] {
+                let expected = theirs.run(frame) != 0;
+                assert_eq!(ours.run(frame) != 0, expected, "{expression}\n{frame:02x?}\n{ours:#?}");
+                counts[usize::from(expected)] += 1;
+            }
         }
     }
-    assert!(compiled > 4000 && accepted > 50_000 && rejected > 50_000, "{compiled} {accepted} {rejected}");
+    assert!(compiled > 5000 && counts.iter().all(|count| *count > 50_000), "{compiled} {counts:?}");
 }
 
 #[test]
@@ -243,7 +271,7 @@ fn what_is_known_is_not_asked_again() {
         compile(&terms.join(" or ")).unwrap().len()
     };
     // One comparison for IPv4 and one for IPv6.
-    assert_eq!(length(18) - length(17), 2);
+    assert_eq!(length(18) - length(17), 2, "{} {}", length(18), length(17));
     // Where a jump is too far for its byte another one stands behind it.
-    assert!(length(200) - length(199) <= 6);
+    assert!(length(140) - length(40) <= 100 * 6, "{} {}", length(140), length(40));
 }

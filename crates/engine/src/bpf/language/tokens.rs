@@ -31,8 +31,8 @@ impl fmt::Display for Token {
 
 /// The longer ones first.
 const SIGNS: [&str; 21] = [
-    "&&", "||", "<<", ">>", "<=", ">=", "==", "!=", "(", ")", "[", "]", "!", "&", "|", "<", ">", "=", "/", "+",
-    ":",
+    "&&", "||", "<<", ">>", "<=", ">=", "==", "!=", "(", ")", "[", "]", "!", "&", "|", "<", ">",
+    "=", "/", "+", ":",
 ];
 
 pub fn tokens(expression: &str) -> Parsed<Vec<Token>> {
@@ -44,7 +44,8 @@ pub fn tokens(expression: &str) -> Parsed<Vec<Token>> {
         if !first.is_ascii() {
             return Err(LeftOut(format!("'{first}'")));
         }
-        let in_word = |c: char| c.is_ascii_alphanumeric() || "._".contains(c) || c == ':' && !in_brackets;
+        let in_word =
+            |c: char| c.is_ascii_alphanumeric() || "._".contains(c) || c == ':' && !in_brackets;
         let length = if in_word(first) {
             // A hyphen belongs to what it joins.
             rest.find(|c| !in_word(c) && c != '-').unwrap_or(rest.len())

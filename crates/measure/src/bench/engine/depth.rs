@@ -113,7 +113,10 @@ mod scripts {
         let session = Session::new(Settings { engine, ..Settings::default() })?;
         session.run_code(include_str!("chain.lua"), &[apps.to_string()])?;
         let breathe = |seconds: f64| {
-            session.run_code(&format!("engine.main({{ duration = {seconds}, no_report = true }})"), &[])
+            session.run_code(
+                &format!("engine.main({{ duration = {seconds}, no_report = true }})"),
+                &[],
+            )
         };
         breathe(WARM_UP)?;
         let passed = || {
@@ -137,7 +140,11 @@ mod tests {
     #[test]
     fn all_of_them_run() {
         for run in runs().unwrap() {
-            assert!((run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0), "{}", run.name);
+            assert!(
+                (run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0),
+                "{}",
+                run.name
+            );
         }
     }
 }
