@@ -346,7 +346,7 @@ fn mask_of(bits: u32) -> u32 {
 fn mac(word: &str) -> Option<[u8; 6]> {
     let parts: Vec<&str> = word.split(':').collect();
     let digits = |part: &&str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if parts.len() != 6 || !parts.iter().all(|part| digits(&part)) {
+    if parts.len() != 6 || !parts.iter().all(digits) {
         return None;
     }
     let bytes = parts.iter().map(|part| u8::from_str_radix(part, 16).ok());
