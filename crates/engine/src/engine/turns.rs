@@ -59,7 +59,7 @@ impl Engine {
     }
 
     /// All turns of a breath. `WATCHED` if others look at packets: then each app is looked at
-    /// before and after its turn. Returns nothing that is not in the nodes.
+    /// before and after its turn, which is its own.
     #[inline(always)]
     pub(super) fn take_turns<const WATCHED: bool>(&mut self, now: u64, began: u64) {
         let mut before = began;

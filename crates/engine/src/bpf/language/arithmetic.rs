@@ -1,9 +1,8 @@
 //! Comparisons of numbers in a packet: `tcp[tcpflags] & (tcp-syn|tcp-fin) != 0`, `len > 100`.
 
-use super::primitives::{Protocol, carried_in_frame, no_later_fragment};
+use super::primitives::{IPV4, IPV6, Protocol, carried_in_frame, no_later_fragment};
 use super::tokens::Token;
 use super::{Parsed, Parser, left_out, number};
-use crate::apps::headers::{IPV4, IPV6};
 use crate::bpf::graph::{Condition, Field, NETWORK, Operator, Test, Value};
 
 /// Farther than any packet goes.

@@ -4,10 +4,14 @@
 use std::net::Ipv6Addr;
 
 use super::{Parsed, left_out};
-use crate::apps::headers::{ARP, IPV4, IPV6};
 use crate::bpf::graph::{Condition, Field, NETWORK, Operator, Test, Value};
 
+// Types of Ethernet frames.
+pub const IPV4: u16 = 0x0800;
+pub const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
 const REVERSE_ARP: u16 = 0x8035;
+// Protocols of IP.
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 const SCTP: u32 = 132;
