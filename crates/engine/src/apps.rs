@@ -6,6 +6,7 @@ pub mod acl;
 pub mod basic;
 pub mod bridge;
 pub mod checksum;
+mod connections;
 pub mod forwarder;
 pub mod fragment;
 pub mod headers;

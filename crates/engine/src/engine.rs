@@ -19,6 +19,7 @@ use crate::registry::{Instance, KindInfo, Registry};
 use crate::stop::Stop;
 use pace::Pacer;
 use publish::Publisher;
+use turns::{Turn, Turns};
 use watch::Watch;
 
 mod configure;
@@ -28,6 +29,7 @@ mod publish;
 mod run;
 mod solo;
 mod timers;
+mod turns;
 mod watch;
 
 pub use configure::{ConfigureError, StartError};
@@ -50,6 +52,9 @@ pub struct Options {
     pub cycles: bool,
     /// Keep a histogram of the durations of breaths.
     pub latency: bool,
+    /// Take turns of apps that follow each other by one call, where they can be (see
+    /// [`together`](crate::together)). False, to compare: one by one.
+    pub together: bool,
     /// Where counters are published; None: nowhere.
     pub run_dir: Option<Arc<RunDir>>,
 }
@@ -62,6 +67,7 @@ impl Default for Options {
             thread: 0,
             cycles: true,
             latency: true,
+            together: true,
             run_dir: None,
         }
     }
@@ -78,15 +84,6 @@ struct Node {
     cycles: u64,
 }
 
-/// Apps that links join, directly or not, by their places in `nodes`. One group breathes after the
-/// other, so that the packets of one are out of the way, and of the cache, before the next begins:
-/// a network is no slower beside others.
-#[derive(Default)]
-struct Group {
-    pulls: Vec<usize>,
-    pushes: Vec<usize>,
-}
-
 /// A network at work.
 pub struct Engine {
     options: Options,
@@ -98,8 +95,7 @@ pub struct Engine {
     crossings: BTreeMap<LinkSpec, Crossing>,
     /// Their near halves, in the same order.
     crossing_links: Vec<Option<Rc<Link>>>,
-    /// The steps of a breath.
-    groups: Vec<Group>,
+    turns: Turns,
     clock: Clock,
     next_tick: u64,
     timers: Timers,
@@ -139,7 +135,7 @@ impl Engine {
             links: BTreeMap::new(),
             crossings: BTreeMap::new(),
             crossing_links: Vec::new(),
-            groups: Vec::new(),
+            turns: Turns::default(),
             clock: Clock::new(),
             next_tick: 0,
             timers: Timers::default(),
@@ -202,38 +198,7 @@ impl Engine {
                 self.show_crossed(now);
             }
         }
-        let mut before = began;
-        for group in &self.groups {
-            for &place in &group.pulls {
-                self.calling = Some(place);
-                let node = &mut self.nodes[place];
-                node.io.now = now;
-                if let Some(app) = &mut node.app {
-                    app.pull(&node.io);
-                }
-                if WATCHED {
-                    self.watch.after(place, node, self.clock.at(cycles()));
-                }
-                before = node.spent(self.options.cycles, before);
-            }
-            for &place in &group.pushes {
-                self.calling = Some(place);
-                let node = &mut self.nodes[place];
-                node.io.now = now;
-                if WATCHED {
-                    self.watch.before(place, node);
-                }
-                match &mut node.app {
-                    Some(app) => app.push(&node.io),
-                    None => node.discard_inputs(),
-                }
-                if WATCHED {
-                    self.watch.after(place, node, self.clock.at(cycles()));
-                }
-                before = node.spent(self.options.cycles, before);
-            }
-        }
-        self.calling = None;
+        self.take_turns::<WATCHED>(now, began);
         if !self.crossings.is_empty() {
             self.cross(false);
         }
@@ -441,14 +406,18 @@ impl Engine {
                 group[from.max(to)] = from.min(to);
             }
         }
-        let mut groups: BTreeMap<usize, Group> = BTreeMap::new();
+        // One group breathes after the other, so that the packets of one are out of the way, and of the
+        // cache, before the next begins: a network is no slower beside others.
+        let mut groups: BTreeMap<usize, [Vec<Turn>; 2]> = BTreeMap::new();
         for (place, _) in self.nodes.iter().enumerate().filter(|(_, node)| node.info.pulls) {
-            groups.entry(first_of(&mut group, place)).or_default().pulls.push(place);
+            let [pulls, _] = groups.entry(first_of(&mut group, place)).or_default();
+            pulls.push(Turn { place, pulls: true });
         }
         for place in pushes {
-            groups.entry(first_of(&mut group, place)).or_default().pushes.push(place);
+            let [_, pushes] = groups.entry(first_of(&mut group, place)).or_default();
+            pushes.push(Turn { place, pulls: false });
         }
-        self.groups = groups.into_values().collect();
+        self.set_turns(groups.into_values().flatten().flatten().collect());
         self.crossing_links =
             self.crossings.keys().map(|spec| self.links.get(spec).cloned()).collect();
     }

@@ -36,6 +36,7 @@ pub mod report;
 pub mod stop;
 mod sync;
 pub mod threads;
+pub mod together;
 pub mod xdp;
 
 pub use app::{App, AppError, Context, Direction, Io, Kind, Ports, Reconfigured};

@@ -20,6 +20,7 @@ use crate::stop::Signals;
 
 mod c_parts;
 mod calls;
+mod chain;
 mod direct;
 mod host;
 mod instance;

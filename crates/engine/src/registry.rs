@@ -7,6 +7,7 @@ use toml::Table;
 
 use crate::app::{App, AppError, Context, FileUse, Kind, Ports, Reconfigured};
 use crate::args::{self, ArgError};
+use crate::together::Together;
 
 /// A kind without its type.
 #[derive(Clone, Copy)]
@@ -39,6 +40,15 @@ pub type Make = fn(&Table, &Context) -> Result<Box<dyn Instance>, AppError>;
 pub trait Instance: App {
     /// [`Kind::reconfigure`], behind the check of keys and types.
     fn reconfigure_from(&mut self, args: &Table) -> Result<Reconfigured, AppError>;
+
+    /// How the app can take its turn together with those of others: one in which it `pulls`, or
+    /// else pushes. None: it is called by itself.
+    fn together(&self, _pulls: bool) -> Option<Together> {
+        None
+    }
+
+    /// A turn that was taken together with others ended in this error.
+    fn turn_failed(&mut self, _problem: String) {}
 }
 
 impl<K: Kind> Instance for K {

@@ -323,7 +323,7 @@ fn filters_are_those_of_tcpdump() {
         packet[11] = 6;
         frame(1, 2, &packet)
     });
-    let args = |filter: &str| PcapFilterArgs { filter: filter.into() };
+    let args = |filter: &str| PcapFilterArgs { filter: filter.into(), state_table: None };
     let mut config = Config::new();
     config.app("x", "PcapFilter", args("udp prot 53")).unwrap();
     let Err(ConfigureError::Refused(problems)) = Engine::new(Options::default()).configure(&config)

@@ -24,6 +24,24 @@ fn app(pull: &str) -> String {
     )
 }
 
+/// A chain of apps that are entered by one call; the one in the middle does this with its packets.
+fn chain(push: &str) -> String {
+    format!(
+        "local basic = require('apps.basic.basic_apps')
+         local function class (push) local t = {{ push = push }} t.__index = t
+            function t:new () return setmetatable({{}}, t) end function t:stop () print(self.appname .. ' released') end return t end
+         local function pass (self) local i, o = self.input.input, self.output.output
+            while not link.empty(i) do link.transmit(o, link.receive(i)) end end
+         Pass, Middle = class(pass), class(function (self) {push} end)
+         local c = config.new()
+         for name, class in pairs {{ a = basic.Source, b = Pass, c = Middle, d = Pass, e = basic.Sink }} do config.app(c, name, class) end
+         for _, spec in ipairs {{ 'a.output -> b.input', 'b.output -> c.input', 'c.output -> d.input', 'd.output -> e.input' }} do
+            config.link(c, spec)
+         end
+         engine.configure(c)"
+    )
+}
+
 /// Runs a script that prints `ready` and goes on for ever, and interrupts it there, once. Gives its
 /// end, and what it said.
 fn interrupted(code: &str) -> (ExitStatus, String) {
@@ -59,6 +77,10 @@ fn one_interrupt_ends_a_loop_wherever_it_is() {
         "print('ready') while true do pcall(function () while true do end end) end",
         "print('ready') coroutine.wrap(function () while true do end end)()",
         &format!("{in_app} engine.main({{ duration = 1000 }})"),
+        &format!(
+            "{} engine.main({{ duration = 1000 }})",
+            chain("print('ready') while true do end")
+        ),
         "engine.main({ done = function () print('ready') while true do end end })",
         &format!("{} engine.main({{ duration = 1000 }})", app("print('ready')")),
         // Each run ends well, and the loop around it must end, too.
@@ -67,14 +89,19 @@ fn one_interrupt_ends_a_loop_wherever_it_is() {
         let (status, said) = interrupted(&format!("jit.off() {code}"));
         assert_eq!(status.code(), Some(130), "{code}\n{said}");
         assert!(!code.contains("'released'") || said.contains("released"), "{code}\n{said}");
+        // The app in whose turn it was, and no other.
+        assert!(!code.contains("Middle") || said.contains("app 'c': "), "{said}");
+        assert!(!said.contains("app 'b'") && !said.contains("app 'd'"), "{said}");
     }
 }
 
 #[test]
 fn one_interrupt_ends_a_compiled_loop_with_the_process() {
     let in_app = app("print('ready') local n = 0 while true do n = n + 1 end");
+    let in_chain = chain("print('ready') local n = 0 while true do n = n + 1 end");
     for code in [
         "print('ready') while true do end",
+        &format!("{in_chain} engine.main({{ duration = 1000 }})"),
         &format!("{in_app} engine.main({{ duration = 1000 }})"),
     ] {
         let (status, said) = interrupted(code);

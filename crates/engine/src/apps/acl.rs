@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports, Reconfigured};
+use crate::apps::connections::{Connections, key};
 use crate::apps::headers::{IPV4, IPV6, payload};
-use crate::apps::transport::{ACK, FIN, Flow, RST, SYN, Unknown, flow};
+use crate::apps::transport::{ACK, FIN, RST, SYN, Unknown, flow};
 use crate::args::ArgError;
 use crate::batch::Batch;
-use crate::flow_table::{FlowTable, Key};
 use crate::packet::Packet;
 use crate::registry::Registry;
-use checksum::{ICMP, ICMPV6, TCP, UDP};
+use checksum::{ICMP, ICMPV6, TCP};
 use rule::Test;
 
 mod rule;
@@ -25,7 +25,7 @@ pub(super) fn register(registry: &mut Registry) {
 pub struct Acl {
     rules: Vec<Test>,
     default: Action,
-    connections: FlowTable<State, AGES>,
+    connections: Connections,
     now: u64,
     counts: [u64; COUNTERS.len()],
 }
@@ -52,11 +52,6 @@ fn connections() -> usize {
 
 const INSIDE: usize = 0;
 const OUTSIDE: usize = 1;
-
-/// How long a connection is known without packets, by its age: begun, ending or ICMP; answered
-/// datagrams; established TCP (RFC 5382, REQ-5).
-const AGES: usize = 3;
-const LIVES: [u64; AGES] = [30_000_000_000, 120_000_000_000, 7_440_000_000_000];
 
 const COUNTERS: &[&str] = &[
     "allowed",
@@ -97,15 +92,6 @@ impl Verdict {
     }
 }
 
-/// What is known of a connection.
-#[derive(Debug, Clone, Copy, Default)]
-struct State {
-    from_inside: bool,
-    answered: bool,
-    /// By [`INSIDE`] and [`OUTSIDE`].
-    ended: [bool; 2],
-}
-
 impl Kind for Acl {
     const NAME: &'static str = "Acl";
     const ABOUT: &'static str =
@@ -126,7 +112,7 @@ impl Kind for Acl {
         Ok(Self {
             rules: args.rules.iter().map(Test::new).collect(),
             default: args.default,
-            connections: FlowTable::new(args.connections),
+            connections: Connections::new(args.connections),
             now: 0,
             counts: [0; COUNTERS.len()],
         })
@@ -141,23 +127,6 @@ impl Kind for Acl {
         self.default = args.default;
         Ok(Reconfigured::Done)
     }
-}
-
-/// What a connection is known by: the same for both directions.
-fn key(flow: &Flow, from: usize) -> Key {
-    let (inside, outside) = match from {
-        INSIDE => (&flow.source, &flow.destination),
-        _ => (&flow.destination, &flow.source),
-    };
-    let (near, far) = if from == INSIDE { (0, 1) } else { (1, 0) };
-    let mut key = [0; 40];
-    key[..16].copy_from_slice(inside);
-    key[16..32].copy_from_slice(outside);
-    key[32..34].copy_from_slice(&flow.ports[near].to_be_bytes());
-    key[34..36].copy_from_slice(&flow.ports[far].to_be_bytes());
-    key[36] = flow.protocol;
-    key[37] = u8::from(flow.v6);
-    key
 }
 
 impl Acl {
@@ -180,7 +149,8 @@ impl Acl {
         }
         let key = key(&packet, from);
         if let Some(at) = self.connections.find(&key) {
-            return self.goes_on(at, &packet, from);
+            self.connections.go_on(at, &packet, from, self.now);
+            return Verdict::Known;
         }
         // Neighbour discovery and the like belong to no connection.
         let stateless = matches!(packet.protocol, ICMP | ICMPV6) && !packet.begins;
@@ -193,56 +163,8 @@ impl Acl {
         match fits.map_or(self.default, |rule| rule.action) {
             Action::Deny => Verdict::Denied,
             Action::Allow if stateless => Verdict::Allowed,
-            Action::Allow => self.begins(key, from),
-        }
-    }
-
-    fn begins(&mut self, key: Key, from: usize) -> Verdict {
-        if self.connections.is_full() {
-            let Some((oldest, _)) = self.connections.oldest(0) else { return Verdict::Full };
-            self.connections.remove(oldest);
-        }
-        let state = State { from_inside: from == INSIDE, ..State::default() };
-        match self.connections.insert(key, state, 0, self.now) {
-            Some(_) => Verdict::Allowed,
-            None => Verdict::Full,
-        }
-    }
-
-    fn goes_on(&mut self, at: u32, packet: &Flow, from: usize) -> Verdict {
-        let now = self.now;
-        let state = self.connections.value_mut(at);
-        let answers = state.from_inside != (from == INSIDE);
-        let age = match packet.protocol {
-            TCP => {
-                if packet.flags & RST != 0 {
-                    state.ended = [true; 2];
-                } else if packet.flags & (SYN | ACK) == SYN && state.ended == [true; 2] {
-                    // The same ports again, for another connection.
-                    *state = State { from_inside: from == INSIDE, ..State::default() };
-                } else if packet.flags & FIN != 0 {
-                    state.ended[from] = true;
-                }
-                state.answered |= answers && packet.flags & (SYN | ACK) == (SYN | ACK);
-                if state.answered && state.ended != [true; 2] { 2 } else { 0 }
-            }
-            UDP => {
-                state.answered |= answers;
-                usize::from(state.answered)
-            }
-            _ => 0,
-        };
-        self.connections.touch(at, age, now);
-        Verdict::Known
-    }
-
-    fn expire(&mut self) {
-        for (age, life) in LIVES.iter().enumerate() {
-            while let Some((at, time)) = self.connections.oldest(age)
-                && self.now.saturating_sub(time) >= *life
-            {
-                self.connections.remove(at);
-            }
+            Action::Allow if self.connections.begin(key, from, self.now) => Verdict::Allowed,
+            Action::Allow => Verdict::Full,
         }
     }
 }
@@ -271,7 +193,7 @@ impl App for Acl {
 
     fn tick(&mut self, io: &Io) {
         self.now = io.now();
-        self.expire();
+        self.connections.expire(self.now);
     }
 
     fn counters(&self, values: &mut [u64]) {

@@ -1,13 +1,15 @@
-//! Filter expressions (pcap-filter(7)) to programs, by libpcap.
+//! Filter expressions (pcap-filter(7)) to programs: by our own [compiler](super::language), and what that
+//! leaves out by libpcap.
 //!
-//! The library is opened when the first expression is compiled, so that it is needed only then;
-//! neither rights nor an interface are. What it compiles runs in our own interpreter.
+//! The library is opened when the first such expression is compiled, so that it is needed only then;
+//! neither rights nor an interface are.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
+use crate::bpf::language::{self, LeftOut};
 use crate::bpf::{Instruction, Program, Refused};
 use crate::pcap::ETHERNET;
 
@@ -17,9 +19,9 @@ pub enum CompileError {
     #[error("'{0}': {1}")]
     Syntax(String, String),
     #[error(
-        "filter expressions need libpcap, which is not installed (Debian: apt install libpcap0.8)"
+        "'{0}': {1} is compiled by libpcap, which is not installed (Debian: apt install libpcap0.8)"
     )]
-    NoLibrary,
+    NoLibrary(String, String),
     #[error("libpcap made a program that is not understood: {0}")]
     Program(Refused),
 }
@@ -48,10 +50,26 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Compiles an expression for Ethernet frames.
 pub fn compile(expression: &str) -> Result<Program, CompileError> {
+    let LeftOut(why) = match language::compile(expression).map(Program::new) {
+        Ok(Ok(program)) => return Ok(program),
+        Ok(Err(_)) => LeftOut("so long a filter".to_string()),
+        Err(left_out) => left_out,
+    };
+    let missing = || CompileError::NoLibrary(expression.to_string(), why);
+    // The optimizer knows of more mistakes, and makes some: what runs is not its program, where that is short enough.
+    let optimized = by_libpcap(expression, true)?.ok_or_else(missing)?;
+    Ok(by_libpcap(expression, false).ok().flatten().unwrap_or(optimized))
+}
+
+/// As libpcap compiles it, with its optimizer or without; None if it is not installed.
+pub(super) fn by_libpcap(
+    expression: &str,
+    optimized: bool,
+) -> Result<Option<Program>, CompileError> {
     let syntax = |problem: &str| CompileError::Syntax(expression.to_string(), problem.to_string());
     let text = CString::new(expression).map_err(|_| syntax("contains a zero byte"))?;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let library = open().ok_or(CompileError::NoLibrary)?;
+    let Some(library) = open() else { return Ok(None) };
     // SAFETY: takes two numbers.
     let handle = unsafe { (library.open_dead)(ETHERNET as c_int, 65535) };
     if handle.is_null() {
@@ -60,7 +78,9 @@ pub fn compile(expression: &str) -> Result<Program, CompileError> {
     let mut compiled = Compiled { length: 0, instructions: null_mut() };
     // SAFETY: an open handle, a place for the result and a terminated string; PCAP_NETMASK_UNKNOWN
     // at the end.
-    let result = unsafe { (library.compile)(handle, &mut compiled, text.as_ptr(), 1, u32::MAX) };
+    let result = unsafe {
+        (library.compile)(handle, &mut compiled, text.as_ptr(), optimized.into(), u32::MAX)
+    };
     let instructions = if result == 0 {
         // SAFETY: the library says that so many instructions are there; their layout is
         // `struct bpf_insn`.
@@ -77,7 +97,7 @@ pub fn compile(expression: &str) -> Result<Program, CompileError> {
     };
     // SAFETY: opened above, used no more.
     unsafe { (library.close)(handle) };
-    Program::new(instructions?).map_err(CompileError::Program)
+    Program::new(instructions?).map(Some).map_err(CompileError::Program)
 }
 
 fn open() -> Option<Library> {

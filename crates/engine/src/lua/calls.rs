@@ -4,12 +4,13 @@
 //! whenever the engine runs, whatever the script was doing when it called the engine.
 #![allow(unsafe_code)]
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_int};
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value, ffi};
 
+use crate::lua::chain::Chains;
 use crate::lua::interrupt;
 use crate::lua::memory::{self, Memory};
 
@@ -45,7 +46,11 @@ pub struct Calls {
     start: Function,
     stop: Function,
     reconfigure: Function,
-    lua: Lua,
+    /// Makes one function of several.
+    pub chain: Function,
+    /// Those that it has made.
+    pub chains: RefCell<Chains>,
+    pub lua: Lua,
     stack: *mut ffi::lua_State,
     failures: Cell<u64>,
     /// Turns what was raised into a sentence.
@@ -75,6 +80,8 @@ impl Calls {
             start: instances.get("start")?,
             stop: instances.get("stop")?,
             reconfigure: instances.get("reconfigure")?,
+            chain: instances.get("chain")?,
+            chains: RefCell::default(),
             lua: lua.clone(),
             stack,
             failures: Cell::new(0),
@@ -171,6 +178,22 @@ impl Calls {
         text
     }
 
+    /// What is [kept](keep).
+    pub fn kept(&self, reference: c_int) -> mlua::Result<Function> {
+        // SAFETY: puts one value on the stack, which is taken from there.
+        unsafe {
+            self.lua.exec_raw((), |state| {
+                ffi::lua_rawgeti(state, ffi::LUA_REGISTRYINDEX, reference.into());
+            })
+        }
+    }
+
+    /// Gives up what was kept, once.
+    pub fn release(&self, reference: c_int) {
+        // SAFETY: a reference made by `keep`; a table of the registry changes, and no memory is needed.
+        unsafe { ffi::luaL_unref(self.stack, ffi::LUA_REGISTRYINDEX, reference) };
+    }
+
     /// An app ended in an error.
     pub fn count_failure(&self) {
         self.failures.set(self.failures.get() + 1);
@@ -184,8 +207,8 @@ impl Calls {
     pub fn forget(&self, started: &mut Started) {
         for function in [&mut started.push, &mut started.pull, &mut started.tick] {
             let Some(reference) = function.take() else { continue };
-            // SAFETY: a reference made by `keep`, given up once.
-            unsafe { ffi::luaL_unref(self.stack, ffi::LUA_REGISTRYINDEX, reference) };
+            self.chains.borrow_mut().break_off(reference);
+            self.release(reference);
         }
         // The array may be collected from now on.
         started.count = 0;
@@ -197,7 +220,8 @@ impl Calls {
     }
 }
 
-fn keep(lua: &Lua, function: &Function) -> mlua::Result<c_int> {
+/// Keeps a function in Lua's registry.
+pub fn keep(lua: &Lua, function: &Function) -> mlua::Result<c_int> {
     let mut reference = 0;
     // SAFETY: takes the argument off the stack into the registry.
     unsafe {

@@ -9,6 +9,7 @@ use crate::arena::{SLOT, arena};
 use crate::link::Link;
 use crate::packet::Packet;
 use crate::pool;
+use crate::together::Marks;
 
 /// Bytes of a script's view of a packet.
 const VIEW: usize = 32;
@@ -22,7 +23,7 @@ fn views() -> *mut c_void {
 }
 
 /// Addresses under the names by which `modules/core/memory_layout.lua` knows them.
-pub fn addresses() -> [(&'static str, *mut c_void); 8] {
+pub fn addresses() -> [(&'static str, *mut c_void); 9] {
     [
         ("arena", arena().base().as_ptr().cast()),
         ("views", views()),
@@ -32,6 +33,7 @@ pub fn addresses() -> [(&'static str, *mut c_void); 8] {
         ("release_link", release_link as *mut c_void),
         ("forward", forward as *mut c_void),
         ("discard", discard as *mut c_void),
+        ("mark", mark as *mut c_void),
     ]
 }
 
@@ -70,6 +72,13 @@ unsafe extern "C" fn forward(from: *const Link, to: *const Link, most: u32) -> u
 unsafe extern "C" fn discard(link: *const Link) -> u32 {
     // SAFETY: the caller's.
     unsafe { link.as_ref() }.map_or(0, |link| link.discard() as u32)
+}
+
+/// # Safety
+/// `marks` are those of the chain that calls.
+unsafe extern "C" fn mark(marks: *const Marks) {
+    // SAFETY: the caller's.
+    unsafe { &*marks }.mark();
 }
 
 // What `modules/core/memory_layout.lua` takes for granted; more in `link.rs`.

@@ -20,7 +20,7 @@ use crate::link::Link;
 use crate::lua::calls::Calls;
 use crate::lua::sampler::{self, Sampler};
 use crate::lua::{Program, Settings};
-use crate::lua::{c_parts, direct, instance, interrupt, shared, tables};
+use crate::lua::{c_parts, chain, direct, instance, interrupt, shared, tables};
 use crate::pool::{self, PoolStats};
 use crate::report;
 
@@ -130,6 +130,7 @@ impl Host {
         let samples = move |_: &Lua, ()| Ok(with(&host, Self::samples).unwrap_or_default());
         module.set("samples", lua.create_function(samples)?)?;
         module.set("recorded", sampler::recorded(lua)?)?;
+        module.set("open_to_traces", chain::open_to_traces(lua)?)?;
         let near = |_: &Lua, (word, known): (String, Vec<String>)| {
             Ok(nearest(&word, known.iter().map(String::as_str)).map(str::to_string))
         };

@@ -7,6 +7,7 @@ use crate::app::{App, AppError, Io, Ports, Reconfigured};
 use crate::lua::calls::{Calls, Started};
 use crate::lua::host::Host;
 use crate::registry::{Instance, KindInfo};
+use crate::together::{Caller, Together};
 
 /// The only argument that the engine sees: under which number the script knows the app.
 pub const NUMBER: &str = "number";
@@ -137,6 +138,21 @@ impl Instance for LuaApp {
         }
         self.number = new;
         Ok(Reconfigured::Done)
+    }
+
+    fn together(&self, pulls: bool) -> Option<Together> {
+        if self.failure.is_some() {
+            return None;
+        }
+        let turn = if pulls { self.methods.pull } else { self.methods.push }?;
+        let caller: Rc<dyn Caller> = self.calls.clone();
+        Some(Together { caller, turn: turn.into() })
+    }
+
+    fn turn_failed(&mut self, problem: String) {
+        if self.failure.is_none() {
+            self.fail(problem);
+        }
     }
 }
 

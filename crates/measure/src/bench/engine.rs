@@ -17,6 +17,7 @@ use crate::processors::two_cpus;
 mod bare;
 mod blaster;
 mod cost;
+mod depth;
 mod instances;
 mod interfaces;
 mod memory;
@@ -69,6 +70,8 @@ pub enum EngineGroup {
     Rivals,
     /// The packet blaster on a capture of one packet
     Blaster,
+    /// Apps in Lua in a row, entered together and one by one, and filters by their length
+    Depth,
 }
 
 /// One thing to run: millions of packets per second of one network, or of several in turns, over so
@@ -129,6 +132,9 @@ pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     if wants(EngineGroup::Blaster) {
         add("packetblaster in memory", blaster::in_memory());
         add("packetblaster on interfaces", blaster::to_interfaces());
+    }
+    if wants(EngineGroup::Depth) {
+        add("apps in Lua and filters", depth::runs());
     }
     let mut figures = measure(&runs, rounds, seconds)?;
     figures.skipped.extend(skipped);

@@ -2,6 +2,7 @@
 
 use super::blaster;
 use super::cost;
+use super::depth::{CHAINS, UNFILTERED, chain_name, filters};
 use super::instances::{KINDS, MANY, ONE, Originals, SAME, alone, memory_of};
 use super::rivals::{LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
@@ -71,6 +72,7 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
             }
         }
     }
+    depth(figures, &mut rows);
     for [one, many] in blaster::rows() {
         let against = figures.rates(&many).map(|rates| (many.as_str(), rates));
         rows.extend(compared(figures, &one, against, Bar::Ratio(0.95)));
@@ -113,6 +115,28 @@ fn memory(figures: &Figures, size: usize, rows: &mut Vec<Row>) {
         }
     }
     rows.extend(compared(figures, &sized("two threads"), limit(), promised(Bar::Value(40.0))));
+}
+
+/// Apps in Lua against the same one by one, and what each further one costs; filters.
+fn depth(figures: &Figures, rows: &mut Vec<Row>) {
+    for apps in CHAINS {
+        let alone = chain_name(apps, false);
+        let against = figures.rates(&alone).map(|rates| (alone.as_str(), rates));
+        rows.extend(compared(figures, &chain_name(apps, true), against, Bar::None));
+    }
+    for [few, many] in [[1, 4], [4, 8], [8, 16]] {
+        let names = [few, many].map(|apps| chain_name(apps, true));
+        let further = |[one, other]: [f64; 2]| (1e3 / other - 1e3 / one) / (many - few) as f64;
+        if let Some(values) = figures.combine([&names[0], &names[1]], further) {
+            let name = format!("each further app in Lua, {few} to {many}");
+            rows.push(Row { name, unit: "ns", values, against: None, bar: Bar::Value(2.0) });
+        }
+    }
+    rows.extend(compared(figures, UNFILTERED, None, Bar::None));
+    for name in filters() {
+        let against = figures.rates(UNFILTERED).map(|rates| (UNFILTERED, rates));
+        rows.extend(compared(figures, &name, against, Bar::None));
+    }
 }
 
 /// Cost per packet of many instances, less what the memory of many costs by itself: of so many

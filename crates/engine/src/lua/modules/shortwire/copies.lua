@@ -9,20 +9,50 @@
 jit.off(true, true)
 
 local jutil = require("jit.util")
+local host = require("shortwire.host")
 local M = {}
 
 -- Function prototype to the name of the app whose copy it is, for whoever looks at traces.
 M.owner = setmetatable({}, { __mode = "k" })
+-- Name of an app that runs to the set of the prototypes that it runs.
+M.of = {}
+
+local function add (prototype, app)
+   local set = M.of[app]
+   if not set then
+      set = setmetatable({}, { __mode = "k" })
+      M.of[app] = set
+   end
+   set[prototype] = true
+end
 
 -- Says that a function, and those inside of it, are of this app.
 function M.claim (f, app)
    local info = jutil.funcinfo(f)
    if not info.proto and type(f) ~= "proto" then return end
    M.owner[info.proto or f] = app
+   add(info.proto or f, app)
    for i = -1, -(info.gcconsts or 0), -1 do
       local constant = jutil.funck(f, i)
       if type(constant) == "proto" then M.claim(constant, app) end
    end
+end
+
+-- Says that an app runs the functions of its class, though they are not its own.
+function M.note (class, app)
+   for _, value in pairs(class) do
+      local prototype = type(value) == "function" and jutil.funcinfo(value).proto
+      if prototype then add(prototype, app) end
+   end
+end
+
+-- The app whose function this is.
+function M.name (f) return M.owner[jutil.funcinfo(f).proto] end
+
+-- Lets traces that come from elsewhere go on into the code of the app whose function this is. The compiler begins none at a
+-- function with a loop in it, and after some tries it forbids that function to all traces.
+function M.open (f)
+   for prototype in pairs(M.of[M.name(f)] or {}) do host.open_to_traces(prototype) end
 end
 
 local function source_of (f)

@@ -2,8 +2,10 @@
 
 local M = {}
 
--- Whether a source is one of the modules that come with the engine: their files exist nowhere.
+-- Whether a source is one of the modules that come with the engine, whose files exist nowhere, or what calls apps one after
+-- the other (shortwire/instances.lua).
 local function ours (source)
+   if source:find("^=%(from ") then return true end
    local name = source:match("^@?(.-)%.lua$")
    return name == "startup" or name ~= nil and package.preload[(name:gsub("/", "."))] ~= nil
 end

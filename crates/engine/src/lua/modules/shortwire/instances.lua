@@ -7,6 +7,7 @@ local ffi = require("ffi")
 local copies = require("shortwire.copies")
 local classes = require("shortwire.classes")
 local lib = require("core.lib")
+local host = require("shortwire.host")
 local protect = require("shortwire.errors").protect
 
 local M = {}
@@ -38,11 +39,13 @@ local function counters_of (class)
 end
 M.counters_of = counters_of
 
--- What the engine calls: a function of its own for each instance and method, so that these, too, have own traces.
-local TRAMPOLINE = "local app = ... return function () return app:%s() end"
+-- What the engine calls: a function of its own for each instance and method, so that these, too, have own traces. It finds the
+-- instance in a box: traces of other apps that lead here keep the function, and must not keep an app that was stopped.
+local TRAMPOLINE = "local box = ... return function () local app = box.app return app:%s() end"
 local EACH_LINK = [[
-local app = ...
+local box = ...
 return function ()
+   local app = box.app
    for name, push in pairs(app.push_link) do
       local link = app.input[name]
       if link then push(app, link) end
@@ -50,7 +53,7 @@ return function ()
    if app.push then app:push() end
 end]]
 
-local function method (object, name)
+local function method (object, name, box)
    local code
    -- Perhaps it is filled only when links come.
    if name == "push" and type(object.push_link) == "table" then
@@ -60,9 +63,27 @@ local function method (object, name)
    else
       return nil
    end
-   local call = loadstring(code, "=("..name.." of "..object.appname..")")(object)
+   local call = loadstring(code, "=("..name.." of "..object.appname..")")(box)
    copies.claim(call, object.appname)
+   -- It may be a function of another file, of which there is no copy.
+   copies.note({ object[name] }, object.appname)
    return call
+end
+
+local mark = ffi.cast("void (*)(void *)", host.mark)
+
+-- One function for what the engine calls of apps that follow each other; after each it sets a mark in `place`. In a function
+-- without a loop the compiler follows the end of one app's loop to the beginning of the next one's.
+function M.chain (place, calls)
+   local names, steps = {}, {}
+   for i, call in ipairs(calls) do
+      copies.open(call)
+      names[i], steps[i] = "call"..i, "call"..i.."() mark(place)"
+   end
+   local code = ("local mark, place, %s = ... return function () %s end"):format(
+      table.concat(names, ", "), table.concat(steps, " "))
+   local first, last = copies.name(calls[1]), copies.name(calls[#calls])
+   return loadstring(code, "=(from "..first.." to "..last..")")(mark, ffi.cast("void *", place), unpack(calls))
 end
 
 -- Turns the description `shm` of a class, or of an object that its `new` gave one, into counters and other objects. Those that the
@@ -122,7 +143,10 @@ local function start (number)
    spec.made = {}
    local counters, count = attach_counters(object, spec.class, spec.made)
    spec.counters = counters
-   return method(object, "push"), method(object, "pull"), method(object, "tick"),
+   local box = { app = object }
+   spec.box = box
+   if shared then copies.note(spec.class, spec.name) end
+   return method(object, "push", box), method(object, "pull", box), method(object, "tick", box),
       tonumber(ffi.cast("uintptr_t", counters)), count
 end
 
@@ -131,16 +155,19 @@ local function reconfigure (old, new)
    local object = M.specs[old].object
    if type(object.reconfig) ~= "function" then return false end
    object:reconfig(M.specs[new].arg)
-   M.specs[new].object, M.specs[new].counters, M.specs[new].made = object, M.specs[old].counters, M.specs[old].made
+   for _, key in ipairs { "object", "counters", "made", "box" } do M.specs[new][key] = M.specs[old][key] end
    M.specs[old] = nil
    return true
 end
 
 -- `drop`: the app found no memory, so that not even the table of apps may keep what it has.
 local function stop (number, drop)
-   local object, made = M.specs[number].object, M.specs[number].made
-   if drop and M.drop then M.drop(M.specs[number].name, object) end
+   local spec = M.specs[number]
+   local object, made = spec.object, spec.made
+   if drop and M.drop then M.drop(spec.name, object) end
    M.specs[number] = nil
+   copies.of[spec.name] = nil
+   if spec.box then spec.box.app = nil end
    if object and type(object.stop) == "function" then object:stop() end
    remove(made)
 end
