@@ -82,7 +82,7 @@ fn on_arm64(code: &[u8]) {
                 let mut out = [0; LONGEST_STUB];
                 let stub = stub(code, base, &window, area, address, Plain::InPlace, &mut out);
                 let len = stub.expect("it is near").len;
-                assert!(len % 4 == 0 && len >= 12);
+                assert!(len.is_multiple_of(4) && len >= 12);
                 let last = u32::from_le_bytes(out[len - 4..len].try_into().expect("a word"));
                 let distance = (last << 6).cast_signed() >> 4;
                 let to = (address + len as u64 - 4).wrapping_add_signed(distance.into());

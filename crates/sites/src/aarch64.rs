@@ -211,7 +211,7 @@ fn constant(word: u32) -> Option<u32> {
     let ones = (ones & mask) + 1;
     let (turn, all) = (turn & mask, u64::MAX >> (64 - size));
     let pattern = u64::MAX >> (64 - ones);
-    let turned = (pattern >> turn | pattern << (size - turn) % 64) & all;
+    let turned = (pattern >> turn | pattern << ((size - turn) % 64)) & all;
     let pattern = if turn == 0 { pattern } else { turned };
     let value = (0..64 / size).fold(0, |value, i| value | pattern << (i * size));
     // The upper half is of no interest: the kernel looks at no more of it.

@@ -214,7 +214,7 @@ fn places_are_where_the_words_are() {
     for len in 0..200 {
         let words: Vec<u32> = (0..len)
             .map(|_| {
-                state = state.wrapping_mul(0x0001_9660_d).wrapping_add(0x3c6e_f35f);
+                state = state.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
                 [NOP, SVC, 0xd53b_d041, 0xd51b_d041, 0xd53b_d061][(state >> 24) as usize % 5]
             })
             .collect();
