@@ -146,7 +146,7 @@ impl Block {
 
     /// None of its stacks is in use.
     pub fn has_left(&self) -> bool {
-        self.tops().all(|top| taken(top).load(Relaxed) == 0)
+        self.tops().all(|top| taken(top).load(Acquire) == 0)
     }
 
     /// None of them is from here on.
@@ -246,8 +246,10 @@ global_asm!(
     "ldr x8, [x17]",
     "ldr x16, [x17, #56]",
     "ldp x0, x1, [x17, #8]",
-    // Given back when it is no longer stood on, and nothing is to be read there.
-    "str xzr, [x17, #{taken}]",
+    // Given back when it is no longer stood on, and all is read that was there: another thread may take the block of
+    // one that ends.
+    "add x17, x17, #{taken}",
+    "stlr xzr, [x17]",
     "br x16",
     // A new thread: made off our stacks, as both go on from here. The kernel gives it its thread pointer.
     ".globl shortwire_raw_clone",
@@ -262,8 +264,9 @@ global_asm!(
     "br x17",
     "3:",
     "ldr x17, [x16, #{child}]",
+    "add x17, x17, #{free}",
     "mov w3, #1",
-    "str w3, [x17, #{free}]",
+    "stlr w3, [x17]",
     "b 2b",
     // A signal's handler: the program's own is told what the kernel would leave it of its registers, if the signal
     // has come in the middle of a call. Go keeps what it is doing in x28.

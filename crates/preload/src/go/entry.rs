@@ -252,7 +252,7 @@ extern "C" fn answer(call: &mut Call) {
             // A vfork child does not come back from it, and its parent goes on with what it left.
             let left = if is_child { STACK } else { 0 };
             thread.next.set(thread.next.get() - left);
-            let given = [call.given[0], call.given[1], call.given[2], call.given[3], call.given[4]];
+            let [given @ .., _] = call.given;
             // SAFETY: the program's own call.
             let result = unsafe { programs::exec(artefact::path(), number, given, null()) };
             thread.next.set(thread.next.get() + left);
@@ -268,18 +268,9 @@ extern "C" fn answer(call: &mut Call) {
         }
         _ => {
             set_errno(0);
+            let [a, b, c, d, e, f] = call.given;
             // SAFETY: the program's own call, by its number.
-            let result = unsafe {
-                syscall(
-                    number,
-                    call.given[0],
-                    call.given[1],
-                    call.given[2],
-                    call.given[3],
-                    call.given[4],
-                    call.given[5],
-                )
-            } as isize;
+            let result = unsafe { syscall(number, a, b, c, d, e, f) } as isize;
             let failed = result == -1 && errno() != 0;
             call.done(if failed { -(errno() as isize) } else { result });
         }
