@@ -12,7 +12,7 @@ config.app(c, "arp", "Neighbour", { mac = "02:00:00:00:00:10", addresses = { "10
 config.app(c, "tunnel", "Vxlan", {
    vni = 77,
    outer = {
-      ["local"] = "10.9.0.1", remote = "10.9.0.2", mac = "02:00:00:00:00:10", next_hop = "02:00:00:00:00:01",
+      ["local"] = "10.9.0.1", remote = "10.9.0.2", mac = "02:00:00:00:00:10",
    },
 })
 config.link(c, "underlay.tx -> arp.south")

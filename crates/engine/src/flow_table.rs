@@ -156,6 +156,14 @@ impl<V: Default, const AGES: usize> FlowTable<V, AGES> {
         Some((at, self.entries.get(at as usize)?.time))
     }
 
+    /// The flows of an age, the one that was not of use for longest first.
+    pub(crate) fn of_age(&self, age: usize) -> impl Iterator<Item = u32> {
+        let known = |at: u32| (at != NONE).then_some(at);
+        std::iter::successors(known(self.ages[age].oldest), move |at| {
+            known(self.entries[*at as usize].younger)
+        })
+    }
+
     /// The age that the flow has.
     #[inline]
     pub(crate) fn age(&self, at: u32) -> usize {
@@ -250,6 +258,9 @@ mod tests {
                     let found = table.oldest(age);
                     prop_assert_eq!(found.map(|(_, time)| time), oldest.map(|entry| entry.3));
                     prop_assert_eq!(found.map(|(at, _)| table.key(at)[39]), oldest.map(|entry| entry.0));
+                    let all: Vec<u8> = table.of_age(age).map(|at| table.key(at)[39]).collect();
+                    let same = model.iter().filter(|entry| entry.2 == age).map(|entry| entry.0);
+                    prop_assert_eq!(all, same.collect::<Vec<_>>());
                 }
             }
         }

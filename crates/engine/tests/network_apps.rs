@@ -6,7 +6,7 @@ use engine::apps::basic::{SampleArgs, SynthArgs, TruncateArgs};
 use engine::apps::checksum::{ChecksumArgs, Mode};
 use engine::apps::forwarder::{ForwarderArgs, Route};
 use engine::apps::headers::Mac;
-use engine::apps::neighbour::NeighbourArgs;
+use engine::apps::neighbour::{NeighbourArgs, NextHop};
 use engine::apps::pcap::PcapFilterArgs;
 use engine::apps::vlan::TagArgs;
 use engine::engine::ConfigureError;
@@ -98,11 +98,23 @@ fn the_bridge_learns() {
     assert_eq!(bridge.send("a", b"short").count(&ports), [0, 0, 0]);
 }
 
+fn neighbour(addresses: &[&str], routes: &[(&str, &str)]) -> NeighbourArgs {
+    let route = |(prefix, via): &(&str, &str)| NextHop {
+        prefix: prefix.parse().unwrap(),
+        via: via.parse().ok(),
+    };
+    NeighbourArgs {
+        mac: mac(9),
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        routes: routes.iter().map(route).collect(),
+        neighbours: 4,
+    }
+}
+
 #[test]
 fn arp_is_answered() {
-    let args = NeighbourArgs { mac: mac(9), addresses: vec!["10.0.0.9".parse().unwrap()] };
     let ports = ["south", "north"];
-    let mut neighbour = Rig::new("Neighbour", args, &ports, &ports);
+    let mut neighbour = Rig::new("Neighbour", neighbour(&["10.0.0.9"], &[]), &ports, &ports);
     let ask = |target: u8| {
         let arp = [
             &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1][..],
@@ -128,9 +140,8 @@ fn arp_is_answered() {
 fn solicitations_are_answered() {
     let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
     let (us, them, group) = (address("fd00::9"), address("fd00::1"), address("ff02::1:ff00:9"));
-    let args = NeighbourArgs { mac: mac(9), addresses: vec!["fd00::9".parse().unwrap()] };
     let ports = ["south", "north"];
-    let mut neighbour = Rig::new("Neighbour", args, &ports, &ports);
+    let mut neighbour = Rig::new("Neighbour", neighbour(&["fd00::9"], &[]), &ports, &ports);
     let sum = |source: &[u8], destination: &[u8], message: &[u8]| {
         naive(
             &[source, destination, &[0, 0, 0, message.len() as u8, 0, 0, 0, 58], message].concat(),
@@ -161,6 +172,89 @@ fn solicitations_are_answered() {
         (&[0x33, 0x33, 0, 0, 0, 1][..], &address("ff02::1")[..])
     );
     assert_eq!(sum(&us, &address("ff02::1"), &answer[54..]), 0);
+}
+
+/// A UDP packet, without a station that it goes to.
+fn datagram(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let headers = etherparse::PacketBuilder::ethernet2([0; 6], [0; 6]).ipv4(from, to, 64);
+    headers.udp(1, 2).write(&mut frame, b"data").unwrap();
+    frame
+}
+
+fn arp(operation: u8, from: (u8, [u8; 4]), to: (u8, [u8; 4])) -> Vec<u8> {
+    let known = |last: u8| if last == 0 { [0; 6] } else { mac(last).0 };
+    let message =
+        [&[8, 6, 0, 1, 8, 0, 6, 4, 0, operation][..], &known(from.0), &from.1, &known(to.0), &to.1];
+    let mut frame = [&[0xff; 6][..], &known(from.0), &message.concat()].concat();
+    if to.0 != 0 {
+        frame[..6].copy_from_slice(&mac(to.0).0);
+    }
+    frame.resize(60, 0);
+    frame
+}
+
+#[test]
+fn frames_wait_for_their_next_hop() {
+    let (us, host, router) = ([10, 0, 0, 9], [10, 0, 0, 1], [10, 0, 0, 2]);
+    let args =
+        neighbour(&["192.0.2.1", "10.0.0.9"], &[("10.0.0.0/24", ""), ("192.0.2.0/24", "10.0.0.2")]);
+    let ports = ["south", "north"];
+    let mut neighbour = Rig::new("Neighbour", args, &ports, &ports);
+    let (near, far) = (datagram(us, host), datagram(us, [192, 0, 2, 77]));
+    // One question for all that wait; who is behind a router is not asked for.
+    assert_eq!(neighbour.send("north", &near).one("south"), arp(1, (9, us), (0, host)));
+    assert_eq!(neighbour.send("north", &near).count(&ports), [0, 0]);
+    assert_eq!(neighbour.send("north", &far).one("south"), arp(1, (9, us), (0, router)));
+    let sent = |frame: &[u8], to: u8| [&mac(to).0[..], &mac(9).0, &frame[12..]].concat();
+    // The answer ends here, and what waited goes.
+    neighbour.send("south", &arp(2, (1, host), (9, us)));
+    assert_eq!(neighbour.take("south"), [sent(&near, 1), sent(&near, 1)]);
+    assert_eq!(neighbour.count(&["north"]), [0]);
+    assert_eq!(neighbour.send("north", &near).one("south"), sent(&near, 1));
+    // A question is as good as an answer.
+    neighbour.send("south", &arp(1, (2, router), (0, us)));
+    assert_eq!(neighbour.take("south"), [sent(&far, 2), arp(2, (9, us), (2, router))]);
+    // Somebody takes the address over and says so; the announcement passes.
+    neighbour.send("south", &arp(1, (3, host), (0, host)));
+    assert_eq!(neighbour.count(&ports), [0, 1]);
+    assert_eq!(neighbour.send("north", &near).one("south"), sent(&near, 3));
+    // What nobody asked for changes nothing.
+    neighbour.send("south", &arp(2, (4, [10, 0, 0, 4]), (9, us)));
+    assert_eq!(neighbour.count(&ports), [0, 1]);
+    // No station, no route, no IP, and no frame without a destination.
+    assert_eq!(neighbour.send("north", &datagram(us, [203, 0, 113, 1])).count(&ports), [0, 0]);
+    assert_eq!(neighbour.send("north", &[0; 60]).count(&ports), [0, 0]);
+    assert_eq!(neighbour.counter("Neighbour", "no_route"), 2);
+    assert_eq!(neighbour.send("north", &sent(&near, 5)).one("south"), sent(&near, 5));
+    let group = neighbour.send("north", &datagram(us, [224, 0, 0, 251])).one("south");
+    assert_eq!(group[..6], [1, 0, 0x5e, 0, 0, 251]);
+    assert_eq!(neighbour.counter("Neighbour", "asked"), 2);
+    assert_eq!(neighbour.counter("Neighbour", "resolved"), 6);
+}
+
+#[test]
+fn few_frames_wait_and_the_first_go() {
+    let args = neighbour(&["10.0.0.9"], &[]);
+    let ports = ["south", "north"];
+    let mut neighbour = Rig::new("Neighbour", args, &ports, &ports);
+    let us = [10, 0, 0, 9];
+    for number in 0..20 {
+        let mut frame = datagram(us, [10, 0, 0, 1]);
+        frame[42] = number;
+        neighbour.send("north", &frame);
+    }
+    assert_eq!(neighbour.count(&["south"]), [1]);
+    neighbour.send("south", &arp(2, (1, [10, 0, 0, 1]), (9, us)));
+    let numbers: Vec<u8> = neighbour.take("south").iter().map(|frame| frame[42]).collect();
+    assert_eq!(numbers, (4..20).collect::<Vec<_>>());
+    assert_eq!(neighbour.counter("Neighbour", "dropped"), 4);
+    // Half of four neighbours may be those that do not answer.
+    for host in 2..6 {
+        neighbour.send("north", &datagram(us, [10, 0, 0, host]));
+    }
+    assert_eq!(neighbour.count(&["south"]), [2]);
+    assert_eq!(neighbour.counter("Neighbour", "dropped"), 6);
 }
 
 fn router() -> Rig {

@@ -1,8 +1,9 @@
 //! An IP router: longest prefix match, hop limits, checksums updated in place, fragments where a
 //! packet is too long for its next link and may be cut (IPv4 only), and ICMP.
 //!
-//! Next hops are configured with their MAC address. Errors and answers go back to the station that
-//! the packet came from, so that they need no route.
+//! Next hops are configured with their MAC address, or a [`Neighbour`](super::neighbour::Neighbour)
+//! behind the port finds it. Errors and answers go back to the station that the packet came from, so
+//! that they need no route.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -113,7 +114,9 @@ pub struct Route {
     pub prefix: Prefix,
     /// The port that they leave by, one of [`ForwarderArgs::ports`].
     pub port: String,
-    /// The next hop.
+    /// The next hop; without it a `Neighbour` behind the port finds the destination or the router
+    /// that leads to it.
+    #[serde(default)]
     pub mac: Mac,
 }
 

@@ -21,6 +21,8 @@ const BEFORE_V6: usize = 48;
 pub(super) enum Message {
     /// No route to the destination.
     NoRoute,
+    /// The destination, or the router that leads to it, does not answer on its link.
+    Host,
     /// Nothing listens at a port of the router itself.
     Port,
     /// The next link carries packets of this many bytes only.
@@ -33,6 +35,7 @@ impl Message {
     fn v4(self) -> [u8; 8] {
         let (kind, code, mtu) = match self {
             Self::NoRoute => (3, 0, 0),
+            Self::Host => (3, 1, 0),
             Self::Port => (3, 3, 0),
             Self::TooBig(mtu) => (3, 4, mtu),
             Self::Expired => (11, 0, 0),
@@ -44,6 +47,7 @@ impl Message {
     fn v6(self) -> [u8; 8] {
         let (kind, code, mtu) = match self {
             Self::NoRoute => (1, 0, 0),
+            Self::Host => (1, 3, 0),
             Self::Port => (1, 4, 0),
             Self::TooBig(mtu) => (2, 0, mtu),
             Self::Expired => (3, 0, 0),

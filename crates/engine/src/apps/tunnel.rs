@@ -106,7 +106,9 @@ pub struct OuterArgs {
     pub remote: IpAddr,
     /// Our MAC address.
     pub mac: Mac,
-    /// The MAC address of the other end, or of the router that leads there.
+    /// The MAC address of the other end, or of the router that leads there; without it a
+    /// `Neighbour` behind `outer` finds it.
+    #[serde(default)]
     pub next_hop: Mac,
     /// Hop limit of what is sent.
     #[serde(default = "ttl")]

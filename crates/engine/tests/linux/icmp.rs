@@ -64,7 +64,8 @@ fn tells(engine: &mut Engine, ours: &str, router: &str, beyond: &str, nowhere: &
     assert_eq!(get(&long, level, mtu), 1300, "path MTU");
 }
 
-fn echo(engine: &mut Engine, router: &str, length: usize) {
+/// An echo request to this address, and its answer.
+pub fn echo(engine: &mut Engine, router: &str, length: usize) {
     let v6 = router.contains(':');
     let (family, protocol, kinds) = if v6 {
         (AddressFamily::INET6, ipproto::ICMPV6, [128, 129])

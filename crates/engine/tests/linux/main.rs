@@ -6,6 +6,8 @@ use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use engine::{Config, Engine, Options, Registry};
@@ -14,6 +16,8 @@ mod connections;
 mod fragments;
 mod icmp;
 mod mirror;
+mod nat;
+mod neighbours;
 mod tunnels;
 
 /// How long anything may take before a test gives up on it.
@@ -40,6 +44,60 @@ fn namespace(test: &str) -> bool {
 fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split_whitespace()).status().expect("ip runs");
     assert!(status.success(), "ip {arguments}");
+}
+
+/// Another host: a thread in a namespace of its own, which does one thing after the other.
+struct Host {
+    thread: i32,
+    tasks: Sender<Box<dyn FnOnce() + Send>>,
+}
+
+impl Host {
+    fn new() -> Host {
+        let (tell, told) = channel();
+        let (tasks, todo) = channel::<Box<dyn FnOnce() + Send>>();
+        thread::spawn(move || {
+            assert!(namespace("another host"));
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("it is waited for");
+            todo.into_iter().for_each(|task| task());
+        });
+        Host { thread: told.recv().expect("the other namespace"), tasks }
+    }
+
+    /// An interface of this namespace is the host's from now on.
+    fn take(&self, interface: &str) {
+        ip(&format!("link set {interface} netns {}", self.thread));
+    }
+
+    fn begin<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+        let (tell, told) = channel();
+        let task = Box::new(move || drop(tell.send(task())));
+        self.tasks.send(task).expect("the host is there");
+        Task(told)
+    }
+
+    /// Does something that needs no engine.
+    fn run<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> T {
+        self.begin(task).0.recv().expect("the host's task ends")
+    }
+
+    fn ip(&self, lines: &'static [&'static str]) {
+        self.run(|| lines.iter().for_each(|line| ip(line)));
+    }
+}
+
+/// What a host does while the engine runs.
+struct Task<T>(Receiver<T>);
+
+impl<T> Task<T> {
+    /// Its result, if there is one.
+    fn ended(&self) -> Option<T> {
+        match self.0.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => panic!("what a host did has failed"),
+        }
+    }
 }
 
 /// An engine with this configuration, as a file would have it.
