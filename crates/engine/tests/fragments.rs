@@ -195,6 +195,13 @@ fn overlaps_end_a_packet() {
         rig.send("input", &cut(is_v6, 9, 0, true, &[1; 16]));
         assert_eq!(rig.count(&["output"]), [0]);
         assert_eq!(rig.counter(KIND, "overlaps"), 4);
+        // The same bytes again, but the packet ends with them now.
+        let mut rig = reassembler(ReassemblerArgs::default());
+        rig.send("input", &cut(is_v6, 9, 16, false, &[1; 57]));
+        rig.send("input", &cut(is_v6, 9, 16, false, &[1; 24]));
+        rig.send("input", &cut(is_v6, 9, 0, true, &[1; 16]));
+        assert_eq!(rig.count(&["output"]), [0]);
+        assert_eq!(rig.counter(KIND, "overlaps"), 2);
     }
 }
 
@@ -230,7 +237,8 @@ fn damaged_fragments_are_counted() {
 #[test]
 fn memory_and_time_are_limited() {
     let live = || engine::pool::stats().live;
-    let mut rig = reassembler(ReassemblerArgs { datagrams: 4, timeout: 0.05 });
+    let args = ReassemblerArgs { datagrams: 4, ..ReassemblerArgs::default() };
+    let mut rig = reassembler(args.clone());
     let before = live();
     for id in 0..100 {
         rig.send("input", &v4(id, 0, true, &[1; 8]));
@@ -239,6 +247,11 @@ fn memory_and_time_are_limited() {
     assert_eq!(rig.counter(KIND, "evicted"), 96);
     // The youngest four are there still.
     assert_eq!(rig.send("input", &v4(99, 8, false, b"x")).take("output").len(), 1);
+    drop(rig);
+    let mut rig = reassembler(ReassemblerArgs { timeout: 0.05, ..args });
+    for id in 0..3 {
+        rig.send("input", &v4(id, 0, true, &[1; 8]));
+    }
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while rig.counter(KIND, "timeouts") < 3 {
         assert!(std::time::Instant::now() < end, "they stay for ever");
@@ -246,5 +259,5 @@ fn memory_and_time_are_limited() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     assert_eq!(live(), before);
-    assert_eq!(rig.send("input", &v4(98, 8, false, b"x")).count(&["output"]), [0]);
+    assert_eq!(rig.send("input", &v4(2, 8, false, b"x")).count(&["output"]), [0]);
 }

@@ -204,7 +204,9 @@ impl Datagram {
         let there = units.clone().filter(|unit| self.units[unit / 64] >> (unit % 64) & 1 != 0);
         let there = there.count();
         let fits = match self.end {
-            Some(end) => last < end || (last == end && !fragment.more),
+            Some(end) if fragment.more => last < end,
+            // Two ends in different places are no packet that was sent.
+            Some(end) => last == end,
             None => fragment.more,
         };
         if there == units.len() && fits && buffer[place.clone()] == *data {
