@@ -1,4 +1,5 @@
-"""memcached_client.py PORT OPERATIONS: the text protocol on four plain sockets at once, every answer checked."""
+"""memcached_client.py PORT OPERATIONS: the text protocol on four plain sockets at once, every answer checked.
+They stay open until there is a line, or the end, at standard input."""
 import random
 import socket
 import sys
@@ -6,6 +7,7 @@ import threading
 
 port, operations = int(sys.argv[1]), int(sys.argv[2])
 failures = []
+talked, leave = threading.Semaphore(0), threading.Event()
 
 
 def talk(number):
@@ -47,6 +49,8 @@ def talk(number):
                 assert head[:2] == [b"VALUE", key], head
                 assert exactly(int(head[3])) == known[key]
                 assert exactly(2) == b"\r\n" and line() == b"END"
+        talked.release()
+        leave.wait()
 
 
 def guarded(number):
@@ -54,13 +58,19 @@ def guarded(number):
         talk(number)
     except BaseException as error:
         failures.append(f"{number}: {error!r}")
+        talked.release()
 
 
 threads = [threading.Thread(target=guarded, args=(n,)) for n in range(4)]
 for t in threads:
     t.start()
 for t in threads:
+    talked.acquire()
+if not failures:
+    print("done", operations * 4, flush=True)
+    sys.stdin.readline()
+leave.set()
+for t in threads:
     t.join()
 if failures:
     sys.exit("; ".join(failures))
-print("done", operations * 4)

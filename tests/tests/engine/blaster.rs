@@ -137,16 +137,16 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
         let namespace = Namespace::new()?;
         namespace.cable("a0", "a1");
         namespace.cable("b0", "b1");
-        // 20,000 packets of 60 bytes per second.
+        // 5,000 packets of 60 bytes per second: a busy machine can send that many.
         let text = "links = [\"a.tx -> limit.input\", \"limit.output -> b.rx\"]\n[apps.a]\nkind = \"XDP\"\ninterface = \"a1\"\n\
-                    [apps.b]\nkind = \"XDP\"\ninterface = \"b1\"\n[apps.limit]\nkind = \"RateLimiter\"\nrate = 9600000.0\nburst = 60000\n";
+                    [apps.b]\nkind = \"XDP\"\ninterface = \"b1\"\n[apps.limit]\nkind = \"RateLimiter\"\nrate = 2400000.0\nburst = 15000\n";
         let path = file(case, text);
         let mut engine =
             case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
         engine.wait_line("running:", secs(20));
         let plot = case.dir().join("load.svg");
         let mut command = namespace.command(&shortwire());
-        let words = "loadtest --from a0 --to b0 --max 80kpps --loss 10 --precision 10 --duration 500ms --json --plot";
+        let words = "loadtest --from a0 --to b0 --max 20kpps --loss 10 --precision 10 --duration 500ms --json --plot";
         let mut loadtest = case.start("loadtest", command.args(words.split(' ')).arg(&plot));
         // Counters in the run directory are seen from any namespace.
         let row = seen_link(case, "loadtest.output -> a0.input");
@@ -154,9 +154,9 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
         let text = loadtest.success(secs(60));
         let found: Value = serde_json::from_str(&text).expect("JSON");
         let rate = found["packets_per_second"].as_f64().expect("a rate");
-        // The limit and its bucket let 20,000 to 22,000 per second through, and a tenth more may be
+        // The limit and its bucket let 5,000 to 5,500 per second through, and a tenth more may be
         // lost.
-        assert!((5_000.0..26_000.0).contains(&rate), "{found}");
+        assert!((1_250.0..6_500.0).contains(&rate), "{found}");
         let trials = found["trials"].as_array().expect("trials");
         assert!(trials.len() >= 3 && trials[0]["loss_percent"].as_f64() > Some(10.0), "{found}");
         assert!(

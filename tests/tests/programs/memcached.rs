@@ -35,9 +35,9 @@ fn memcached_with_a_checking_client() {
                 "client",
                 Side::Run.command(&python).arg(prog("memcached_client.py")).args([&number, "600"]),
             );
-            let said = client.success(secs(60));
-            assert!(said.contains("done 2400"), "{said}");
-            watch.expect_smcd(8);
+            client.wait_line("done 2400", secs(60));
+            watch.wait_smcd(8, secs(10));
+            client.success(secs(20));
             server.stop();
             Ok(())
         });
