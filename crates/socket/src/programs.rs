@@ -299,7 +299,7 @@ mod tests {
         };
         let mut image = b"\x7fELF\x02\x01\x01".to_vec();
         image.resize(16, 0);
-        image.extend([2, 0, 62, 0]);
+        image.extend([2, file::MACHINE].map(u16::to_le_bytes).concat());
         image.resize(64, 0);
         let program = put("program", &image);
         let inner = put("inner", format!("#! {program} \t-x y \nrest").as_bytes());

@@ -119,7 +119,7 @@ fn may_execute(path: &CStr) -> bool {
 }
 
 /// Programs for this machine have this number.
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+pub(super) const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// Whether an open file is a program of this machine that has no C library, or musl's.
 fn is_alone(file: i32) -> bool {
