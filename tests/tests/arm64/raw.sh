@@ -41,7 +41,7 @@ until grep -q ":1770 " /proc/net/tcp; do
     tries=$((tries + 1)); [ $tries -lt 300 ] && [ -d /proc/$server ] || break
     sleep 0.1
 done
-shortwire run -- herd client 6000 10 60 > /tmp/client 2>&1 &
+shortwire run -- herd client 6000 10 150 > /tmp/client 2>&1 &
 client=$!
 # They are looked at while they run, until all are seen.
 tries=0
@@ -49,7 +49,6 @@ while [ -d /proc/$client ] && [ $tries -lt 600 ]; do
     tries=$((tries + 1))
     shortwire ss -W | grep 127.0.0.1:6000 > /tmp/now
     [ ! -s /tmp/seen ] || [ $(grep -c ' SMCD' /tmp/now) -gt $(grep -c ' SMCD' /tmp/seen) ] && cp /tmp/now /tmp/seen
-    sleep 0.2
 done
 wait $client; echo "client: $?"
 sed 's/^/ss: /' /tmp/seen
