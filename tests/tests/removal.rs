@@ -31,7 +31,7 @@ threading.Thread(target=accept, daemon=True).start()
 sys.stdin.readline()
 ";
 /// Makes connections when it is told to, each for another way to sleep on it, and says how each
-/// ended.
+/// ended. A reset is told once: later there is the end, and a broken pipe.
 const CLIENT: &str = "
 import os, select, socket, sys, threading
 say = lambda what: os.write(1, what.encode() + b'\\n')
@@ -58,6 +58,11 @@ def run(wait, c):
         say('got %r' % wait(c))
     except OSError as e:
         say(type(e).__name__)
+    try:
+        say('later %r' % c.recv(1))
+        c.send(b'x')
+    except OSError as e:
+        say('later ' + type(e).__name__)
 kept = []
 for line in sys.stdin:
     if line == 'end\\n': break
@@ -129,7 +134,13 @@ fn more(client: &mut Proc, rounds: usize, port: u16, device: &str) {
     client.wait_lines("ready", rounds, secs(20));
     let end = Deadline::within(secs(5));
     while in_use(port) != vec![device.to_string(); if device.is_empty() { 0 } else { 8 }] {
-        assert!(!end.is_over(), "{device}: {:?}\n{}", in_use(port), client.stderr());
+        assert!(
+            !end.is_over(),
+            "{device}: {:?}\n{:#}\n{}",
+            in_use(port),
+            shown(&["ss", "--json"]),
+            client.stderr()
+        );
         std::thread::sleep(millis(20));
     }
 }
@@ -161,6 +172,9 @@ fn connections_are_reset_and_the_next_device_is_used() {
                             "{}",
                             end.stdout()
                         );
+                    }
+                    for later in ["later b''", "later BrokenPipeError"] {
+                        client.wait_lines(later, 4 * (round + 1), secs(10));
                     }
                     let from = if from_server { server.pid() } else { client.pid() };
                     assert!(

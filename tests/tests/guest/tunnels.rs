@@ -1,5 +1,5 @@
-//! Tunnels against a kernel that has all of them: the engine's own tests of its apps beside the
-//! kernel's run in a guest, where none may be skipped.
+//! Tunnels and translation against a kernel that has all of them: the engine's own tests of its apps
+//! beside the kernel's run in a guest, where none may be skipped.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,8 +7,9 @@ use std::process::Command;
 use system_tests::guest::Guest;
 use system_tests::{case, need, secs};
 
-const MODULES: [&str; 19] = [
+const MODULES: [&str; 26] = [
     "tun",
+    "veth",
     "vxlan",
     "ip_gre",
     "ip6_gre",
@@ -27,6 +28,12 @@ const MODULES: [&str; 19] = [
     "sha512_generic",
     "seqiv",
     "echainiv",
+    "crc32c_generic",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_masq",
+    "nft_nat",
+    "nft_objref",
 ];
 
 /// The program of the tests, as cargo builds it.
@@ -46,16 +53,18 @@ fn program() -> PathBuf {
 #[test]
 fn the_kernels_tunnels_are_the_other_end() {
     case("tunnels", |case| {
-        let ip = need("ip")?;
+        let (ip, nft) = (need("ip")?, need("nft")?);
         let program = program();
         let name = program.file_name().expect("a name").to_string_lossy().into_owned();
         let mut guest = Guest::new()?;
-        guest.modules(&MODULES).program(&ip).program(&program);
+        guest.modules(&MODULES).program(&ip).program(&nft).program(&program);
         // Each test has a namespace of its own; the emulator has one processor to spare.
         let script = format!("ip link set lo up; {name} --test-threads=1 2>&1");
         let ended = guest.run(case, "", &script, secs(600));
         ended.success();
-        assert!(ended.output.contains("test tunnels::gretap ... ok"), "{}", ended.output);
+        for last in ["tunnels::gretap", "nat::nftables_behind_nat"] {
+            assert!(ended.output.contains(&format!("test {last} ... ok")), "{}", ended.output);
+        }
         assert!(!ended.output.contains("skipped: "), "{}", ended.output);
         Ok(())
     });

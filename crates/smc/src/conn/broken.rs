@@ -3,7 +3,7 @@
 use super::*;
 
 /// A `sockaddr` of AF_UNSPEC: connected to that, a socket of TCP resets its connection.
-const UNSPECIFIED: [u8; 16] = [0; 16];
+pub(super) const UNSPECIFIED: [u8; 16] = [0; 16];
 
 impl Conn {
     /// Whether it is upgraded, and not back on TCP in both directions.
@@ -33,10 +33,7 @@ impl Conn {
     pub(crate) fn break_now(&self, tell: bool) {
         // Its number is the application's and noted nowhere below it.
         if let Some(fd) = crate::sys::another_descriptor_of(self.own().inode.load(Relaxed)) {
-            if tell {
-                self.tell_gone(fd);
-            }
-            self.broken(fd);
+            self.broken_and_told(fd, tell);
             crate::sys::close(fd);
         }
     }
@@ -46,6 +43,10 @@ impl Conn {
     /// more, all connections of the link group end with it.
     #[cold]
     pub(crate) fn broken(&self, fd: i32) {
+        self.broken_and_told(fd, false);
+    }
+
+    fn broken_and_told(&self, fd: i32, tell: bool) {
         let damaged = self.phase().has(p::DAMAGED);
         let removed = table::is_removed(self.kind());
         let why = match (damaged, removed) {
@@ -53,19 +54,23 @@ impl Conn {
             (_, true) => reason::REMOVED,
             _ => reason::VIOLATION,
         };
-        if self.break_for(fd, why)
+        if self.break_for(fd, why, tell)
             && let Some(t) = table::get().filter(|_| damaged || !removed)
         {
             if damaged { &t.stats.damaged } else { &t.stats.violations }.fetch_add(1, Relaxed);
         }
     }
 
-    /// Ends it with ECONNRESET for a reason that need not be the peer's fault; false if it was
-    /// broken before.
+    /// Ends it with ECONNRESET for a reason that need not be the peer's fault, of which the peer is
+    /// told through the ring if that is wanted; false if it was broken before.
     #[cold]
-    pub(crate) fn break_for(&self, fd: i32, why: Reason) -> bool {
+    pub(crate) fn break_for(&self, fd: i32, why: Reason, tell: bool) -> bool {
         let first = !self.set(p::BROKEN).has(p::BROKEN);
         if first {
+            // A peer that is told disconnects, which before the mark could pass for an end here.
+            if tell {
+                self.tell_gone(fd);
+            }
             if self.cut_off() {
                 verdict::end_group(self.link_group());
             }

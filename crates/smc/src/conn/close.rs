@@ -45,7 +45,7 @@ impl Conn {
             self.flush_takeback(fd);
         } else if !self.flush_before_end(fd) {
             // It went back to TCP for the reason that it has, and the peer reads nothing.
-            self.break_for(fd, self.reason());
+            self.break_for(fd, self.reason(), false);
         }
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
             if self.sends_on_ring() {
@@ -78,8 +78,12 @@ impl Conn {
     /// SO_ERROR as the kernel has just told it, and the program may hear it: without that reset it
     /// is none.
     pub fn error_heard(&self, error: i32) -> i32 {
-        if error == 0 && self.has_timed_out() && !self.set(p::ENDED).has(p::ENDED) {
-            return libc::ETIMEDOUT;
+        if self.phase().has(p::BROKEN) || self.is_reset_by_word() {
+            return match (self.set(p::ENDED).has(p::ENDED), self.has_timed_out()) {
+                (true, _) => 0,
+                (_, true) => libc::ETIMEDOUT,
+                _ => libc::ECONNRESET,
+            };
         }
         let reset = error == libc::ECONNRESET || error == libc::EPIPE;
         if !reset || !self.is_reset_by_doorbell() || self.phase().has(p::SHUT_RD | p::SHUT_WR) {

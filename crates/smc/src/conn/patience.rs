@@ -126,20 +126,19 @@ impl Conn {
                 patience.over.store(1, Relaxed);
                 // The peer may live and read one day: what it has is whole, and no end of the stream
                 // follows.
-                self.tell_gone(fd);
-                self.break_for(fd, reason::TIMED_OUT);
+                self.break_for(fd, reason::TIMED_OUT, true);
                 None
             }
             left => Some(left),
         }
     }
 
-    /// The application is told of it, which happens once. A send that has taken some bytes has yet to
-    /// tell.
+    /// The application is told of a reset, which happens once. A send that has taken some bytes has
+    /// yet to tell.
     #[cold]
     pub fn tells(&self, error: SendError) {
-        if error == SendError::TimedOut {
-            self.set(p::ENDED);
+        if matches!(error, SendError::TimedOut | SendError::Reset) {
+            self.set(if self.is_reset_by_word() { p::ENDED | p::DEAD } else { p::ENDED });
         }
     }
 

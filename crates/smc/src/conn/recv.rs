@@ -83,6 +83,9 @@ impl Conn {
     /// A blocking kernel receive, used as a wait, failed with `errno`: what that means for the
     /// stream.
     pub fn kernel_error(&self, errno: i32) -> Got {
+        if self.phase().has(p::BROKEN) || self.has_no_device() {
+            return self.reset_by_us();
+        }
         let ends = self.my().cons.load(Acquire) & ENDS;
         // Looks that may be torn, for a decision that a race cannot make wrong: the peer is gone.
         let (sent, unread) = (self.tx.prod(), self.rx.cons().wire());
@@ -443,10 +446,16 @@ impl Conn {
         }
     }
 
-    /// Whether the peer's device went away, which nobody was told yet.
+    /// Whether the peer has said that it can go on no more, of which the kernel may know nothing.
+    #[cold]
+    pub(super) fn is_reset_by_word(&self) -> bool {
+        self.phase().is_exposed() && self.my().cons.load(Acquire) & (ABORT | GONE) == ABORT | GONE
+    }
+
+    /// The same, and the program was not told yet.
     #[cold]
     pub(super) fn peer_aborted(&self) -> bool {
-        self.my().cons.load(Acquire) & (ABORT | GONE) == ABORT | GONE && !self.phase().has(p::ENDED)
+        self.is_reset_by_word() && !self.phase().has(p::ENDED)
     }
 
     fn ended(&self, got: Got) -> Got {

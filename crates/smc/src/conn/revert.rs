@@ -193,14 +193,14 @@ impl Conn {
     pub fn go_back_or_break(&self, fd: i32, reason: u32, foreign: bool) -> bool {
         let clean = self.go_back(fd, reason, foreign);
         if !clean {
-            self.break_for(fd, Reason(reason));
+            self.break_for(fd, Reason(reason), false);
         }
         clean
     }
 
     /// The program that this process becomes would read what nobody can put in order.
     pub fn reset_by_exec(&self, fd: i32) {
-        self.break_for(fd, crate::reason::INHERITED);
+        self.break_for(fd, crate::reason::INHERITED, false);
     }
 
     /// `go_back_or_break` without the break: while it is not clean, only our own receives find the

@@ -1,6 +1,7 @@
 //! Application bytes into the peer's ring.
 #![allow(unsafe_code)]
 
+use super::broken::UNSPECIFIED;
 use super::image::Image;
 use super::mapped::Sleeper;
 use super::pieces::{Filled, Source};
@@ -242,12 +243,12 @@ impl Conn {
     /// What becomes of a send that may not go to the ring. The tx lock is held.
     #[cold]
     fn send_none(&self, fd: i32, ph: Phase, want: usize) -> Sent {
-        if !ph.sends_on_ring() || ph.has(p::SHUT_WR | p::DEAD) {
-            return self.send_past(fd, ph, want);
+        let shut = !ph.sends_on_ring() || ph.has(p::SHUT_WR);
+        if !shut && (ph.has(p::BROKEN) || self.is_reset_by_word()) {
+            return self.send_reset(fd);
         }
-        if ph.has(p::BROKEN) {
-            let is_news = self.has_timed_out() && !ph.has(p::ENDED);
-            return Sent::Err(if is_news { SendError::TimedOut } else { SendError::Reset });
+        if shut || ph.has(p::DEAD) {
+            return self.send_past(fd, ph, want);
         }
         // Whoever took them back to TCP left the section by a jump, or was killed.
         self.end_ring();
@@ -298,12 +299,25 @@ impl Conn {
         Sent::Bytes(want)
     }
 
+    /// A reset is told once. A send behind that gets EPIPE, and its signal, of the kernel: which may
+    /// have, or still get, an error of its own of the same reset, or, where one end has only told
+    /// the other, would take bytes that nobody reads. Not so on a socket that is disconnected.
+    #[cold]
+    fn send_reset(&self, fd: i32) -> Sent {
+        if !self.phase().has(p::ENDED) {
+            let timed_out = self.has_timed_out();
+            return Sent::Err(if timed_out { SendError::TimedOut } else { SendError::Reset });
+        }
+        sys::connect(fd, &UNSPECIFIED);
+        sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut 0i32);
+        Sent::Kernel
+    }
+
     /// The peer's socket is gone: the kernel knows best which errno and signal that deserves.
     #[cold]
     fn send_to_gone(&self, fd: i32, want: usize) -> Sent {
-        if self.peer_aborted() {
-            self.set(p::ENDED);
-            return Sent::Err(SendError::Reset);
+        if self.is_reset_by_word() {
+            return self.send_reset(fd);
         }
         if self.is_reset_by_doorbell()
             && crate::inet::TcpInfo::of(fd).is_some_and(|info| info.is_closed())

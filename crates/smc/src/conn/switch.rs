@@ -203,7 +203,7 @@ impl Conn {
     /// Nobody can tell payload from doorbells: a reset is better than a guess.
     #[cold]
     fn break_unreadable(&self, fd: i32) {
-        self.break_for(fd, crate::reason::SYSTEM);
+        self.break_for(fd, crate::reason::SYSTEM, false);
         self.phase
             .turn_receives(|at| if at == Receives::Back { Receives::Ring } else { at.followed() });
     }
