@@ -2,6 +2,7 @@
 //! others.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -18,6 +19,7 @@ mod bare;
 mod blaster;
 mod cost;
 mod depth;
+mod further;
 mod instances;
 mod interfaces;
 mod memory;
@@ -34,7 +36,7 @@ const QUICK_ROUNDS: u32 = 3;
 #[command(
     long_about = "Measures networks of apps in memory (in millions of packets per second that sources send), one app alone and beside others, and \
 interfaces in a network namespace of its own beside what the kernel itself can move there. dpdk-testpmd runs in the same round where it \
-is installed."
+is installed, and Snabb where its program is named."
 )]
 #[command(after_help = "Examples:
   shortwire bench engine
@@ -53,6 +55,9 @@ pub struct BenchEngine {
     /// 3 rounds of 0.3 s
     #[arg(long)]
     pub quick: bool,
+    /// Snabb's program, to forward between the same interfaces
+    #[arg(long, value_name = "PROGRAM", env = "SHORTWIRE_SNABB_PROGRAM")]
+    pub snabb: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -120,6 +125,7 @@ pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     }
     if wants(EngineGroup::Instances) {
         add("instances", instances::runs());
+        add("apps at work", Ok(further::runs()));
     }
     // Beside the shapes that they are compared with.
     if wants(EngineGroup::Rivals) {
@@ -127,6 +133,7 @@ pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     }
     if wants(EngineGroup::Interfaces) {
         add("interfaces", interfaces::runs());
+        add("Snabb", interfaces::snabb(args.snabb.as_deref()));
         add("time per KB", cost::runs());
     }
     if wants(EngineGroup::Blaster) {

@@ -2,6 +2,7 @@
 //! engine.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ::engine::batch::BATCH;
 use ::engine::pcap::Writer;
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use etherparse::PacketBuilder;
 use toml::{Table, Value};
 
+use super::further::FURTHER_HOPS;
 use super::memory::{HOP, Rounds, chain, in_turns, rounds_of};
 use super::{Rates, Run};
 use crate::processors::pinned;
@@ -18,27 +20,31 @@ use crate::processors::pinned;
 pub const MANY: usize = 16;
 
 /// An app that lets the recorded frames pass, and works on them as it does on any.
-struct Hop {
-    kind: &'static str,
-    args: &'static str,
-    input: &'static str,
-    output: &'static str,
+pub struct Hop {
+    /// What it is called in rows: its kind, and what it does where a kind is there more than once.
+    pub name: &'static str,
+    pub kind: &'static str,
+    pub args: &'static str,
+    /// Arguments that several have.
+    pub more: &'static str,
+    pub input: &'static str,
+    pub output: &'static str,
 }
 
-const fn hop(kind: &'static str, args: &'static str) -> Hop {
-    Hop { kind, args, input: "input", output: "output" }
+pub const fn hop(kind: &'static str, args: &'static str) -> Hop {
+    between(kind, args, "input", "output")
 }
 
-const fn between(
+pub const fn between(
     kind: &'static str,
     args: &'static str,
     input: &'static str,
     output: &'static str,
 ) -> Hop {
-    Hop { kind, args, input, output }
+    Hop { name: kind, kind, args, more: "", input, output }
 }
 
-const HOPS: [Hop; MANY] = [
+static HOPS: [Hop; MANY] = [
     hop("Join", ""),
     hop("Sample", "every = 1"),
     hop("Split", ""),
@@ -69,6 +75,7 @@ const UNTAGGER: &str = "Untagger";
 pub const ONE: &str = "one instance alone";
 pub const SAME: &str = "16 instances of one kind";
 pub const KINDS: &str = "16 instances of 16 kinds";
+pub const FURTHER: &str = "16 instances that do more";
 
 /// What the networks send copies of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,6 +84,8 @@ pub enum Originals {
     Template,
     /// A batch of packets, as `Repeater` does with a recording.
     Recording,
+    /// As the former, beside those that do more: measured again, in their turns.
+    Further,
 }
 
 /// What memory alone costs, by the number of networks.
@@ -84,17 +93,23 @@ pub fn memory_of(count: usize, originals: Originals) -> String {
     match originals {
         Originals::Template => format!("memory of {count} without apps"),
         Originals::Recording => format!("memory of {count} with recordings, without apps"),
+        Originals::Further => format!("memory of {count} beside those that do more, without apps"),
     }
 }
 
 /// The rows of the kinds, each alone.
 pub fn alone() -> impl Iterator<Item = String> {
-    HOPS.iter().map(|hop| format!("{} alone", hop.kind))
+    HOPS.iter().map(|hop| format!("{} alone", hop.name))
 }
 
-/// One run for one kind and one for the kinds, in each of which all that is compared takes turns.
+/// Those of the hops that do more.
+pub fn further_alone() -> impl Iterator<Item = String> {
+    FURTHER_HOPS.iter().map(|hop| format!("{} alone", hop.name))
+}
+
+/// One run for one kind and two for the kinds, in each of which all that is compared takes turns.
 pub fn runs() -> Result<Vec<Run>> {
-    let recording = Recording::new()?;
+    let recording = Arc::new(Recording::new()?);
     let same = |seconds: f64| {
         let chains = |count: usize| {
             network(|config| (0..count).try_for_each(|number| chain(config, 60, number, &[HOP])))
@@ -102,18 +117,31 @@ pub fn runs() -> Result<Vec<Run>> {
         let networks = vec![(ONE.to_string(), chains(1)?), (SAME.to_string(), chains(MANY)?)];
         measure(networks, Originals::Template, seconds)
     };
-    let kinds = move |seconds: f64| {
-        let through = |number: usize| network(|config| recording.through(config, number));
-        let mut networks = alone()
-            .enumerate()
-            .map(|(number, name)| Ok((name, through(number)?)))
-            .collect::<Result<Vec<_>>>()?;
-        let all =
-            network(|config| (0..MANY).try_for_each(|number| recording.through(config, number)))?;
-        networks.push((KINDS.to_string(), all));
-        measure(networks, Originals::Recording, seconds)
+    let kinds = |all: &'static str, hops: &'static [Hop; MANY], originals| {
+        let recording = recording.clone();
+        Run::several(all, move |seconds| {
+            let through = |config: &mut Config, number: usize| {
+                recording.through(config, number, &hops[number])
+            };
+            let mut networks = hops
+                .iter()
+                .enumerate()
+                .map(|(number, hop)| {
+                    let name = format!("{} alone", hop.name);
+                    Ok((name, network(|config| through(config, number))?))
+                })
+                .collect::<Result<Vec<_>>>()?;
+            let together =
+                network(|config| (0..MANY).try_for_each(|number| through(config, number)))?;
+            networks.push((all.to_string(), together));
+            measure(networks, originals, seconds)
+        })
     };
-    Ok(vec![Run::several(SAME, same), Run::several(KINDS, kinds)])
+    Ok(vec![
+        Run::several(SAME, same),
+        kinds(KINDS, &HOPS, Originals::Recording),
+        kinds(FURTHER, &FURTHER_HOPS, Originals::Further),
+    ])
 }
 
 fn network(fill: impl FnOnce(&mut Config) -> Result<()>) -> Result<Config> {
@@ -170,27 +198,27 @@ impl Recording {
     }
 
     /// A repeated recording, a hop and a sink.
-    fn through(&self, config: &mut Config, number: usize) -> Result<()> {
-        let Hop { kind, args, input, output } = HOPS[number];
-        let [reader, source, hop, sink] =
-            ["reader", "src", "hop", "sink"].map(|name| format!("{name}{number}"));
-        let file = self.path(kind == UNTAGGER).display().to_string();
-        config.app(
-            &reader,
-            "PcapReader",
-            Table::from_iter([("file".to_string(), Value::String(file))]),
-        )?;
-        config.app(&source, "Repeater", ())?.app(&hop, kind, toml::from_str::<Table>(args)?)?.app(
-            &sink,
-            "Sink",
-            (),
-        )?;
-        config.link(&format!("{reader}.output -> {source}.input"))?;
-        config
-            .link(&format!("{source}.output -> {hop}.{input}"))?
-            .link(&format!("{hop}.{output} -> {sink}.input"))?;
-        Ok(())
+    fn through(&self, config: &mut Config, number: usize, hop: &Hop) -> Result<()> {
+        through(config, &self.path(hop.kind == UNTAGGER), number, hop)
     }
+}
+
+/// A capture that is repeated, a hop and a sink.
+pub fn through(config: &mut Config, capture: &Path, number: usize, hop: &Hop) -> Result<()> {
+    let Hop { kind, args, more, input, output, .. } = hop;
+    let [reader, source, hop, sink] =
+        ["reader", "src", "hop", "sink"].map(|name| format!("{name}{number}"));
+    let file = Value::String(capture.display().to_string());
+    config.app(&reader, "PcapReader", Table::from_iter([("file".to_string(), file)]))?;
+    config
+        .app(&source, "Repeater", ())?
+        .app(&hop, kind, toml::from_str::<Table>(&format!("{more}{args}"))?)?
+        .app(&sink, "Sink", ())?;
+    config
+        .link(&format!("{reader}.output -> {source}.input"))?
+        .link(&format!("{source}.output -> {hop}.{input}"))?
+        .link(&format!("{hop}.{output} -> {sink}.input"))?;
+    Ok(())
 }
 
 /// A capture of `count` times the same frame.
@@ -219,7 +247,7 @@ fn bare_links(count: usize, originals: Originals) -> Rounds {
         for (first, second, packets) in &networks {
             match originals {
                 Originals::Template => first.transmit_copies(&packets[0], BATCH),
-                Originals::Recording => first.transmit_copies_of(packets),
+                _ => first.transmit_copies_of(packets),
             };
             first.forward(second, usize::MAX);
             second.discard();
@@ -257,12 +285,15 @@ mod tests {
             return;
         }
         let recording = Recording::new().unwrap();
+        let all: Vec<&Hop> = HOPS.iter().chain(&FURTHER_HOPS).collect();
         let mut config = Config::new();
-        (0..MANY).for_each(|number| recording.through(&mut config, number).unwrap());
+        for (number, hop) in all.iter().enumerate() {
+            recording.through(&mut config, number, hop).unwrap();
+        }
         let mut engine = Engine::new(Options::default());
         engine.configure(&config).unwrap();
         (0..20).for_each(|_| engine.breathe());
-        for (number, hop) in HOPS.iter().enumerate() {
+        for (number, hop) in all.iter().enumerate() {
             let arrived =
                 engine.links().find(|(link, _)| link.to.app == format!("sink{number}")).unwrap().1;
             let sent =
@@ -270,13 +301,11 @@ mod tests {
             assert!(
                 arrived.rxpackets > 0 && arrived.rxpackets == sent.rxpackets,
                 "{}: {arrived:?}",
-                hop.kind
+                hop.name
             );
         }
-        assert_eq!(
-            HOPS.iter().map(|hop| hop.kind).collect::<std::collections::HashSet<_>>().len(),
-            MANY
-        );
+        let names: std::collections::HashSet<_> = all.iter().map(|hop| hop.name).collect();
+        assert_eq!(names.len(), 2 * MANY);
     }
 
     #[test]

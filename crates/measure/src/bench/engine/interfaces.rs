@@ -2,6 +2,8 @@
 //! is what the kernel's path to user space gives, and beside what the kernel moves without user
 //! space.
 
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +12,9 @@ use ::engine::netdev::Netdev;
 use ::engine::xdp::live_frames::{Source, drop_all, forward_all, pass_all};
 use ::engine::{Config, Engine, Options};
 use anyhow::{Context, Result, anyhow, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use terminal::signals;
 
 use super::Run;
 use super::bare;
@@ -17,6 +22,11 @@ use super::namespace::{received, with_cables};
 use crate::processors::{run_on, two_cpus};
 
 pub const WARM_UP: Duration = Duration::from_millis(150);
+
+/// Forwarding by three programs: ours by AF_XDP and by packet sockets, and Snabb's.
+pub const XDP: &str = "forward: XDP -> XDP";
+pub const RAW_SOCKET: &str = "forward: RawSocket -> RawSocket";
+pub const SNABB: &str = "forward: Snabb's XDP -> XDP";
 
 pub fn runs() -> Result<Vec<Run>> {
     needs()?;
@@ -51,13 +61,85 @@ pub fn runs() -> Result<Vec<Run>> {
             let _sink = drop_all(index("b0")?)?;
             beside(bare::forward, || under_load(|| rate("b0", seconds)))
         }),
-        row("forward: XDP -> XDP", |seconds| forward("XDP", seconds)),
-        row("forward: RawSocket -> RawSocket", |seconds| {
+        row(XDP, |seconds| forward("XDP", seconds)),
+        row(RAW_SOCKET, |seconds| {
             // The generator's frames arrive only at an interface with a program.
             let _pass = pass_all(index("a1")?)?;
             forward("RawSocket", seconds)
         }),
     ])
+}
+
+/// The row of Snabb's AF_XDP apps between the same interfaces: its program is `snabb`.
+pub fn snabb(snabb: Option<&Path>) -> Result<Vec<Run>> {
+    let program =
+        snabb.context("--snabb, or SHORTWIRE_SNABB_PROGRAM, does not name its program")?;
+    needs()?;
+    let program = program.canonicalize().with_context(|| format!("{}", program.display()))?;
+    Ok(vec![Run::new(SNABB, move |seconds| {
+        with_cables(|| {
+            let _sink = drop_all(index("b0")?)?;
+            let _running = Snabb::start(&program)?;
+            under_load(|| {
+                let patience = Instant::now() + START;
+                while received("b0")? == 0 {
+                    ensure!(Instant::now() < patience, "Snabb forwards nothing");
+                    ensure!(!signals::interrupted(), "interrupted");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                rate("b0", seconds)
+            })
+        })
+    })])
+}
+
+/// How long Snabb may take to start: it pins 800 MB for each interface.
+const START: Duration = Duration::from_secs(60);
+
+/// What it is to do, as its users write it.
+const SHUNT: &str = "local xdp = require('apps.xdp.xdp')
+xdp.snabb_enable_xdp()
+local c = config.new()
+config.app(c, 'a1', xdp.XDP, { ifname = 'a1' })
+config.app(c, 'b1', xdp.XDP, { ifname = 'b1' })
+config.link(c, 'a1.output -> b1.input')
+engine.configure(c)
+engine.busywait = true
+engine.main({ duration = 600, no_report = true })
+";
+
+/// A running Snabb, with the files of its own.
+struct Snabb {
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Snabb {
+    fn start(program: &Path) -> Result<Snabb> {
+        // Its counters and logs are for memory: on a disk the last of them takes minutes to go.
+        let folder =
+            tempfile::tempdir_in("/dev/shm").context("cannot make a directory in /dev/shm")?;
+        let script = folder.path().join("shunt.lua");
+        std::fs::write(&script, SHUNT)?;
+        // It looks for interfaces in /sys and pins its programs there: those of this namespace.
+        let mounts = "mount -t sysfs sysfs /sys && mount -t bpf bpf /sys/fs/bpf && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", mounts, "sh"]);
+        command.arg(program).arg("snsh").arg(&script);
+        command.env("SNABB_SHM_ROOT", folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        crate::sys::at_start(&mut command, two_cpus().map(|(_, second)| second));
+        let child = command.spawn().context("cannot run unshare (package util-linux)")?;
+        Ok(Snabb { child, _folder: folder })
+    }
+}
+
+impl Drop for Snabb {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
 }
 
 /// What measurements on interfaces cannot do without.

@@ -3,7 +3,11 @@
 use super::blaster;
 use super::cost;
 use super::depth::{CHAINS, UNFILTERED, chain_name, filters};
-use super::instances::{KINDS, MANY, ONE, Originals, SAME, alone, memory_of};
+use super::further;
+use super::instances::{
+    FURTHER, KINDS, MANY, ONE, Originals, SAME, alone, further_alone, memory_of,
+};
+use super::interfaces;
 use super::rivals::{LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
 
@@ -18,7 +22,7 @@ const SHAPES: [(&str, Bar); 5] = [
 const INTERFACES: [(&str, &str, f64); 3] = [
     ("receive: XDP -> Sink", "receive", 0.95),
     ("transmit: Source -> XDP", "transmit", 0.95),
-    ("forward: XDP -> XDP", "forward", 0.90),
+    (interfaces::XDP, "forward", 0.90),
 ];
 
 pub fn rows(figures: &Figures) -> Vec<Row> {
@@ -47,6 +51,10 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
         Bar::Ratio(1.0),
     ));
     instances(figures, &mut rows);
+    for [name, limit] in further::rows() {
+        let against = figures.rates(limit).map(|rates| (limit, rates));
+        rows.extend(compared(figures, name, against, Bar::None));
+    }
     for (name, group, bar) in INTERFACES {
         let bare = format!("{group}: bare AF_XDP loop");
         rows.extend(compared(
@@ -63,7 +71,13 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
             rows.extend(compared(figures, name, Some((alone, rates)), Bar::None));
         }
     }
-    rows.extend(compared(figures, "forward: RawSocket -> RawSocket", None, Bar::None));
+    for rival in [interfaces::RAW_SOCKET, interfaces::SNABB] {
+        let against = figures.rates(rival).map(|rates| (rival, rates));
+        if against.is_some() {
+            rows.extend(compared(figures, interfaces::XDP, against, Bar::Ratio(1.0)));
+        }
+        rows.extend(compared(figures, rival, None, Bar::None));
+    }
     for [checksum, whole] in cost::rows() {
         let all = figures.rates(&whole).map(|values| (whole.clone(), values));
         for (name, against) in [(checksum, all), (whole, None)] {
@@ -151,10 +165,16 @@ fn instances(figures: &Figures, rows: &mut Vec<Row>) {
         };
     let cost = |name: &str| figures.combine([name], |[rate]| 1e3 / rate);
     push("one instance: cost per packet", cost(ONE), None, Bar::None);
+    for name in further_alone() {
+        push(&format!("{name}: cost per packet"), cost(&name), None, Bar::None);
+    }
     let ratio = Bar::Ratio(1.0 / 1.05);
-    for (many, alone, originals) in
-        [(SAME, cost(ONE), Originals::Template), (KINDS, mean_alone(figures), Originals::Recording)]
-    {
+    let (kinds, further) = (mean(figures, alone()), mean(figures, further_alone()));
+    for (many, alone, originals) in [
+        (SAME, cost(ONE), Originals::Template),
+        (KINDS, kinds, Originals::Recording),
+        (FURTHER, further, Originals::Further),
+    ] {
         let bare = [memory_of(1, originals), memory_of(MANY, originals)];
         let part = |one: f64, many: f64| 1e3 / many - 1e3 / one;
         let memory = figures.combine([&bare[0], &bare[1]], |[one, many]| part(one, many));
@@ -174,15 +194,12 @@ fn instances(figures: &Figures, rows: &mut Vec<Row>) {
     }
 }
 
-/// The mean cost of the kinds, each alone.
-fn mean_alone(figures: &Figures) -> Option<Vec<f64>> {
-    let columns: Vec<Vec<f64>> = alone().map(|name| figures.rates(&name)).collect::<Option<_>>()?;
+/// The mean cost of these rows, each a kind alone.
+fn mean(figures: &Figures, names: impl Iterator<Item = String>) -> Option<Vec<f64>> {
+    let columns: Vec<Vec<f64>> = names.map(|name| figures.rates(&name)).collect::<Option<_>>()?;
     let rounds = columns.iter().map(Vec::len).min()?;
-    Some(
-        (0..rounds)
-            .map(|round| columns.iter().map(|rates| 1e3 / rates[round]).sum::<f64>() / MANY as f64)
-            .collect(),
-    )
+    let cost = |round: usize| columns.iter().map(|rates| 1e3 / rates[round]).sum::<f64>();
+    Some((0..rounds).map(|round| cost(round) / columns.len() as f64).collect())
 }
 
 /// What the numbers are.
