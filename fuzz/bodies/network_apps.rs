@@ -32,7 +32,12 @@ routes = [
 const ESP: &str = "
 send = { spi = 256, key = '000102030405060708090a0b0c0d0e0f00010203' }
 receive = { spi = 257, key = '0f0102030405060708090a0b0c0d0e0f00010203' }";
-const NEIGHBOUR: &str = "mac = '02:00:00:00:00:01'\naddresses = ['192.0.2.7', 'fd00::1']";
+const NEIGHBOUR: &str = "
+mac = '02:00:00:00:00:01'
+addresses = ['192.0.2.7', 'fd00::1']
+neighbours = 3
+routes = [{ prefix = '10.0.0.0/8' }, { prefix = '0.0.0.0/0', via = '192.0.2.9' }, { prefix = 'fd00::/64' }]
+";
 const OUTER: &str = "
 [apps.x.outer]
 local = '192.0.2.7'
