@@ -287,8 +287,9 @@ mod tests {
             assert!(sent > 1000, "{}", work.name);
             match work.name {
                 name if name.starts_with("Fragmenter") => assert_eq!(arrived, 3 * sent),
-                // The last packet may lack pieces.
-                name if name.starts_with("Reassembler") => assert_eq!(arrived, sent / 3),
+                // The last packet may lack pieces, and the source begins anew once before it has read the
+                // whole recording, in the middle of a packet: two pieces come twice.
+                name if name.starts_with("Reassembler") => assert_eq!(arrived, (sent - 2) / 3),
                 // Of those before the first answer only some can wait.
                 name if name.starts_with("Neighbour") => assert!(arrived > sent - 1000),
                 _ => assert_eq!(arrived, sent),
