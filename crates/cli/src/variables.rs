@@ -150,8 +150,8 @@ mod tests {
         let mut known: BTreeSet<String> =
             of_library().into_iter().chain(others()).map(|variable| variable.name).collect();
         let root = crate::args::command();
-        for name in ["engine", "snsh"] {
-            let command = root.find_subcommand(name);
+        for path in [&["engine"][..], &["snsh"], &["bench", "engine"]] {
+            let command = path.iter().try_fold(&root, |at, name| at.find_subcommand(name));
             known.extend(command.into_iter().flat_map(of).map(|(_, variable)| variable.name));
         }
         // The command's own business: which build it is, and a trial of `info` with a child.
