@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use super::*;
@@ -39,8 +39,8 @@ fn pattern() -> Vec<u8> {
     (0..LENGTH).map(|at| (at * 7 % 251) as u8).collect()
 }
 
-/// The host outside: it answers one stream and one datagram.
-fn outside() {
+/// The host outside: it answers one stream and one datagram, once it has said that it would.
+fn outside(listens: &Sender<()>) {
     for line in [
         "link set lo up",
         "link set tap1 address 02:00:00:00:00:09",
@@ -51,6 +51,7 @@ fn outside() {
     }
     let listener = TcpListener::bind("203.0.113.9:80").expect("a listener");
     let socket = UdpSocket::bind("203.0.113.9:53").expect("a socket");
+    listens.send(()).expect("it is waited for");
     let (mut stream, peer) = listener.accept().expect("a client");
     assert_eq!(peer.ip().to_string(), "203.0.113.7", "the address outside");
     let mut data = vec![0; LENGTH];
@@ -101,15 +102,17 @@ fn kernels_talk_through_a_translation() {
     }
     let (tell, told) = channel();
     let (go, may_go) = channel::<()>();
+    let (listens, listening) = channel();
     let far = thread::spawn(move || {
         assert!(namespace("kernels_talk_through_a_translation"));
         tell.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("it is waited for");
         may_go.recv().expect("the interface");
-        outside();
+        outside(&listens);
     });
     let thread = told.recv().expect("the other namespace");
     ip(&format!("link set tap1 netns {thread}"));
     go.send(()).expect("it waits");
+    listening.recv().expect("the host outside");
     let near = thread::spawn(inside);
     until(&mut engine, "an end", || (near.is_finished() || far.is_finished()).then_some(()));
     until(&mut engine, "both ends", || (near.is_finished() && far.is_finished()).then_some(()));
