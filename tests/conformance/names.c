@@ -355,3 +355,70 @@ CASE_PLAN(connect_to_itself, NO_CONNECTION)
     R(shutdown(fd, SHUT_WR));
     R(recv(fd, d, 8, 0));
 }
+
+/* Names and lengths that go with the bytes. TCP knows no names; a receive whose name is refused has taken its bytes. */
+CASE(names_of_receives)
+{
+    int fd = fresh();
+    struct sockaddr *name = (struct sockaddr *)&here, *bad = (struct sockaddr *)8;
+    char buf[5];
+    struct iovec v = { buf, sizeof buf };
+    socklen_t len = sizeof here;
+    tell('w', 40);
+#define FROM(name, len)                                                                                                \
+    R(recvfrom(fd, buf, sizeof buf, 0, name, len));                                                                    \
+    took(buf, sizeof buf)
+    FROM(name, &len);
+    say("length %d", (int)len);
+    len = -1;
+    FROM(name, &len);
+    say("length %d", (int)len);
+    FROM(name, NULL);
+    FROM(name, (socklen_t *)8);
+    len = 16;
+    FROM(bad, &len);
+    say("length %d", (int)len);
+    FROM(NULL, (socklen_t *)8);
+    struct msghdr m = { .msg_name = name, .msg_namelen = -1, .msg_iov = &v, .msg_iovlen = 1 };
+    R(recvmsg(fd, &m, 0));
+    m.msg_name = NULL;
+    R(recvmsg(fd, &m, 0));
+    took(buf, sizeof buf);
+    say("length %d", (int)m.msg_namelen);
+    m.msg_name = name;
+    m.msg_namelen = LEN;
+    R(recvmsg(fd, &m, 0));
+    took(buf, sizeof buf);
+    say("length %d", (int)m.msg_namelen);
+    R(take(fd, 1, MSG_DONTWAIT));
+}
+
+CASE(names_of_sends)
+{
+    int fd = fresh();
+    struct sockaddr *name = to(9), *bad = (struct sockaddr *)8;
+#define TO(name, len) sent(R(sendto(fd, to_send(4), 4, 0, name, len)))
+    TO(name, LEN);
+    TO(name, 3);
+    TO(name, -1);
+    TO(name, sizeof here);
+    TO(name, sizeof here + 1);
+    TO(bad, LEN);
+    TO(bad, 0);
+    TO(NULL, LEN);
+    struct iovec v = { NULL, 4 };
+    struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+#define MESSAGE_TO(name, len)                                                                                          \
+    v.iov_base = to_send(4);                                                                                           \
+    m.msg_name = name;                                                                                                 \
+    m.msg_namelen = len;                                                                                               \
+    sent(R(sendmsg(fd, &m, 0)))
+    MESSAGE_TO(name, LEN);
+    MESSAGE_TO(name, -1);
+    MESSAGE_TO(name, sizeof here + 1);
+    MESSAGE_TO(bad, LEN);
+    MESSAGE_TO(bad, 0);
+    MESSAGE_TO(NULL, LEN);
+    MESSAGE_TO(NULL, -1);
+    say("the peer reads %ld", tell('r', 40));
+}

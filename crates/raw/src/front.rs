@@ -56,15 +56,11 @@ pub unsafe fn answer(made: &Call) -> Option<isize> {
             libc::SYS_read => receive::recv(fd, &[one(b as *const _, c)], 0, plain),
             libc::SYS_write => transmit::send(fd, &[one(b as *const _, c)], 0, plain),
             libc::SYS_recvfrom => {
-                let r = receive::recv(fd, &[one(b as *const _, c)], d as c_int, plain);
-                let len = f as *mut u32;
-                // TCP fills no address in; the kernel says so by a zero length.
-                if r >= 0 && e != 0 && !faulty(len) {
-                    *len = 0;
-                }
-                r
+                receive::recvfrom(fd, one(b as _, c), d as c_int, e as _, f as _, plain)
             }
-            libc::SYS_sendto => transmit::send(fd, &[one(b as *const _, c)], d as c_int, plain),
+            libc::SYS_sendto => {
+                transmit::sendto(fd, one(b as _, c), d as c_int, e as _, f as u32, plain)
+            }
             libc::SYS_readv | libc::SYS_preadv2 => {
                 let v = slice(b as *const iovec, c as isize)?;
                 let is_here = number == libc::SYS_readv || d as i64 == -1;

@@ -54,6 +54,13 @@ pub unsafe fn slice<'a>(iov: *const iovec, n: isize) -> Option<&'a [iovec]> {
         .then_some(v)
 }
 
+/// Whether the kernel refuses the name of a peer, which TCP does not use, before it looks at what is
+/// to be sent.
+pub fn refuses_name(name: *const c_void, len: u32) -> bool {
+    let most = size_of::<libc::sockaddr_storage>() as u32;
+    !name.is_null() && (len > most || len > 0 && crate::faulty(name))
+}
+
 /// [`slice()`] of the application's message.
 ///
 /// # Safety

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use libc::{iovec, mmsghdr, msghdr, timespec};
+use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use smc::conn::identity::Identity;
 use smc::conn::{Got, Pieces};
 use smc::{reason, sys, table, witness};
@@ -342,7 +342,38 @@ fn touched(port: Port, r: isize) -> Result<isize, Stay> {
     after_kernel(stay.port(port.index), r, false, None).ok_or(stay)
 }
 
-/// Receives into `iov`: read, recv, recvfrom, readv. `plain` is the application's own call.
+/// recvfrom; `plain` is the application's own call.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn recvfrom(
+    fd: i32,
+    piece: iovec,
+    flags: i32,
+    name: *const sockaddr,
+    len: *mut socklen_t,
+    plain: impl Fn() -> isize,
+) -> isize {
+    // SAFETY: the caller's obligation.
+    let r = unsafe { recv(fd, &[piece], flags, plain) };
+    if r < 0 || name.is_null() {
+        return r;
+    }
+    // TCP has no name to fill in, and the kernel says so by a zero length: after the receive.
+    if crate::faulty(len) {
+        return fail(libc::EFAULT);
+    }
+    // SAFETY: the caller's obligation.
+    let room = unsafe { len.replace(0) };
+    if (room as i32) < 0 {
+        // SAFETY: as above.
+        unsafe { len.write(room) };
+        return fail(libc::EINVAL);
+    }
+    r
+}
+
+/// Receives into `iov`: read, recv, readv. `plain` is the application's own call.
 ///
 /// # Safety
 /// The memory that `iov` names must be the application's to write.
@@ -391,7 +422,11 @@ pub unsafe fn recvmsg(fd: i32, msg: *mut msghdr, flags: i32) -> isize {
     let Some(port) = fds::port(fd).filter(|_| !crate::faulty(msg)) else { return plain(flags) };
     // SAFETY: the application's message, which can be read.
     let pieces = unsafe { of_message(msg) };
-    let Some(v) = pieces else { return plain(flags) };
+    // SAFETY: as above.
+    let named = unsafe { !(*msg).msg_name.is_null() };
+    // SAFETY: as above. The kernel refuses such a length at once.
+    let is_bad = named && unsafe { ((*msg).msg_namelen as i32) < 0 };
+    let Some(v) = pieces.filter(|_| !is_bad) else { return plain(flags) };
     let stay = match untouched(port, flags, || plain(flags)) {
         Ok(r) => return r,
         Err(stay) => stay,
@@ -416,7 +451,10 @@ pub unsafe fn recvmsg(fd: i32, msg: *mut msghdr, flags: i32) -> isize {
     if r >= 0 && !filled {
         // SAFETY: the application's message, as above.
         let message = unsafe { &mut *msg };
-        (message.msg_namelen, message.msg_flags) = (0, 0);
+        message.msg_flags = 0;
+        if named {
+            message.msg_namelen = 0;
+        }
         match port.conn.identity.user_inq.load(Relaxed) {
             0 => message.msg_controllen = 0,
             // SAFETY: as above.
@@ -426,7 +464,7 @@ pub unsafe fn recvmsg(fd: i32, msg: *mut msghdr, flags: i32) -> isize {
     r
 }
 
-/// recvmmsg; `plain` is the application's own call.
+/// recvmmsg; `plain` is the application's own call. What is left of the time is written back.
 ///
 /// # Safety
 /// As for the system call.
@@ -435,11 +473,11 @@ pub unsafe fn recvmmsg(
     v: *mut mmsghdr,
     n: u32,
     flags: i32,
-    limit: *const timespec,
+    time: *mut timespec,
     plain: impl Fn() -> isize,
 ) -> isize {
     // SAFETY: the caller's obligation.
-    let limit = match unsafe { wait::duration(limit) } {
+    let limit = match unsafe { wait::duration(time) } {
         Ok(limit) => limit.map(|limit| kernel::get().now_ns().saturating_add(limit)),
         Err(_) => return plain(),
     };
@@ -452,7 +490,7 @@ pub unsafe fn recvmmsg(
     if error != 0 && !(settle(port) && port.conn.ended_well()) {
         return fail(error);
     }
-    let mut done = 0;
+    let (mut done, mut left) = (0, None);
     while done < n {
         let m = v.wrapping_add(done as usize);
         let more =
@@ -460,15 +498,25 @@ pub unsafe fn recvmmsg(
         // The header is what a message begins with.
         // SAFETY: the caller's obligation, for the next of `n` messages.
         let r = unsafe { recvmsg(fd, m.cast(), flags & !libc::MSG_WAITFORONE | more) };
+        if r < 0 && done == 0 {
+            return r;
+        }
         if r < 0 {
-            return if done > 0 { done as isize } else { r };
+            break;
         }
         // SAFETY: as above.
         unsafe { (*m).msg_len = r as u32 };
         done += 1;
-        if limit.is_some_and(|l| kernel::get().now_ns() >= l) {
+        left = limit.map(|limit| limit.saturating_sub(kernel::get().now_ns()));
+        if left == Some(0) {
             break;
         }
+    }
+    if let Some(left) = left {
+        let left = core::time::Duration::from_nanos(left);
+        let left = timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+        // SAFETY: the application's, which the kernel would write.
+        unsafe { time.write(left) };
     }
     done as isize
 }
@@ -515,9 +563,14 @@ mod tests {
             iov.each_ref().map(|v| mmsghdr { msg_hdr: empty_msg(v.as_ptr(), 1), msg_len: 9 });
         // SAFETY: live messages.
         let got = unsafe {
-            recvmmsg(pair.1, all.as_mut_ptr(), 3, libc::MSG_WAITFORONE, core::ptr::null(), || {
-                panic!("it is upgraded")
-            })
+            recvmmsg(
+                pair.1,
+                all.as_mut_ptr(),
+                3,
+                libc::MSG_WAITFORONE,
+                core::ptr::null_mut(),
+                || panic!("it is upgraded"),
+            )
         };
         assert_eq!((got, all[0].msg_len, all[1].msg_len), (2, 3, 2));
         assert_eq!(core::hint::black_box(&bytes)[..2], [*b"123", *b"45\0"]);

@@ -3,12 +3,12 @@
 
 use core::sync::atomic::Ordering::*;
 
-use libc::{iovec, mmsghdr, msghdr};
+use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 use smc::conn::{Conn, Flushed, Pieces, SendError, Sent};
 use smc::{meet, reason, sys, witness};
 
 use crate::fds::{self, Port};
-use crate::pieces::{empty_msg, of_message, with_rest, within_most};
+use crate::pieces::{empty_msg, of_message, refuses_name, with_rest, within_most};
 use crate::settle::{after_op, settle};
 use crate::wait::{self, Stay};
 use crate::{deferred, epoll, fail, kernel};
@@ -272,7 +272,27 @@ fn touched(port: Port, r: isize) -> isize {
     r
 }
 
-/// Sends from `iov`: write, send, sendto, writev. `plain` is the application's own call.
+/// sendto; `plain` is the application's own call. The name is ignored, except by TCP fast open on a
+/// socket that is not connected.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn sendto(
+    fd: i32,
+    piece: iovec,
+    flags: i32,
+    name: *const sockaddr,
+    len: socklen_t,
+    plain: impl Fn() -> isize,
+) -> isize {
+    if refuses_name(name.cast(), len) {
+        return plain();
+    }
+    // SAFETY: the caller's obligation.
+    unsafe { send(fd, &[piece], flags, plain) }
+}
+
+/// Sends from `iov`: write, send, writev. `plain` is the application's own call.
 ///
 /// # Safety
 /// The memory that `iov` names must be the application's to read.
@@ -316,8 +336,10 @@ pub unsafe fn sendmsg(fd: i32, msg: *const msghdr, flags: i32) -> isize {
     // SAFETY: the application's message, which can be read.
     let pieces = unsafe { of_message(msg) };
     // SAFETY: as above.
-    let control = unsafe { (*msg).msg_controllen };
-    let Some(v) = pieces else { return plain(flags) };
+    let msghdr { msg_controllen: control, msg_name: name, msg_namelen: len, .. } = unsafe { *msg };
+    // Longer ones are cut.
+    let is_bad = refuses_name(name, len.min(1)) || !name.is_null() && (len as i32) < 0;
+    let Some(v) = pieces.filter(|_| !is_bad) else { return plain(flags) };
     if let Some(r) = untouched(port, flags, || plain(flags)) {
         return r;
     }

@@ -46,16 +46,11 @@ pub unsafe extern "C" fn recvfrom(
     l: *mut socklen_t,
 ) -> ssize_t {
     watched!(fd, unsafe { next::recvfrom(fd, buf, n, flags, a, l) });
-    unsafe {
-        let r = receive::recv(fd, &[one(buf, n)], flags, || {
+    tell(unsafe {
+        receive::recvfrom(fd, one(buf, n), flags, a, l, || {
             told(next::recvfrom(fd, buf, n, flags, a, l))
-        });
-        // TCP fills no address in; the kernel says so by a zero length.
-        if r >= 0 && !a.is_null() && !socket::faulty(l) {
-            *l = 0;
-        }
-        tell(r)
-    }
+        })
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -151,10 +146,10 @@ pub unsafe extern "C" fn sendto(
     l: socklen_t,
 ) -> ssize_t {
     watched!(fd, unsafe { next::sendto(fd, buf, n, flags, a, l) });
-    // An address on a connected TCP socket is ignored, except by TCP fast open on one that is not
-    // connected.
     tell(unsafe {
-        transmit::send(fd, &[one(buf, n)], flags, || told(next::sendto(fd, buf, n, flags, a, l)))
+        transmit::sendto(fd, one(buf, n), flags, a, l, || {
+            told(next::sendto(fd, buf, n, flags, a, l))
+        })
     })
 }
 
