@@ -25,23 +25,6 @@ static void limit(int fd, int option, int milliseconds)
     struct timeval tv = {0, milliseconds * 1000};
     setsockopt(fd, SOL_SOCKET, option, &tv, sizeof tv);
 }
-// Until the thread is in its call and has slept there three times in a row: on a busy machine that may be late.
-static void until_it_waits(void)
-{
-    for (int seen = 0; seen < 3;) {
-        char name[64], line[256] = "";
-        ms(20);
-        if (!caller)
-            continue;
-        snprintf(name, sizeof name, "/proc/self/task/%d/stat", caller);
-        FILE *stat = fopen(name, "r");
-        if (!stat || !fgets(line, sizeof line, stat))
-            break;
-        fclose(stat);
-        char *end = strrchr(line, ')');
-        seen = end && end[2] == 'S' ? seen + 1 : 0;
-    }
-}
 static long during(void *(*call)(void *), int what)
 {
     pthread_t t;
@@ -51,7 +34,7 @@ static long during(void *(*call)(void *), int what)
         limit(b, SO_RCVTIMEO, 600);
     caller = 0;
     pthread_create(&t, 0, call, 0);
-    until_it_waits();
+    until_it_waits(&caller);
     if (what == 0)
         fcntl(b, F_SETFL, O_NONBLOCK), fcntl(a, F_SETFL, O_NONBLOCK);
     if (what == 1)

@@ -3,12 +3,14 @@
 // Plain: limit EAGAIN, EAGAIN; restarted 1 1; close 1 1 0; dup2 1 1 0 new 1
 #include "t.h"
 static int a, b;
+static volatile pid_t caller;
 static void nothing(int s)
 {
 }
 static void *one(void *v)
 {
     char c;
+    caller = gettid();
     return (void *)recv(b, &c, 1, 0);
 }
 // Upgraded meanwhile: by what b sends and a receives.
@@ -17,8 +19,9 @@ static pthread_t inside(void)
     pthread_t t;
     char c;
     pairup(&a, &b);
+    caller = 0;
     pthread_create(&t, 0, one, 0);
-    ms(50);
+    until_it_waits(&caller);
     for (int i = 0; i < 40; i++) {
         send(b, "y", 1, 0);
         recv(a, &c, 1, 0);
