@@ -66,6 +66,7 @@ unsafe fn connected_before(port: Port, a: *const sockaddr, l: socklen_t) {
         l >= 2 && !crate::faulty(a) && unsafe { (*a).sa_family } == libc::AF_UNSPEC as u16;
     let c = port.conn;
     if dissolves && (c.switched() || !meet::dissolve(c, port.fd)) {
+        c.dissolves();
         // What is unread goes with it, so nothing is for our own receives to find.
         fds::go_back_for_readiness(port, reason::REVERTED.code());
     }

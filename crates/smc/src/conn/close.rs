@@ -86,7 +86,10 @@ impl Conn {
             };
         }
         let reset = error == libc::ECONNRESET || error == libc::EPIPE;
-        if !reset || !self.is_reset_by_doorbell() || self.phase().has(p::SHUT_RD | p::SHUT_WR) {
+        let ph = self.phase();
+        // Behind both shutdowns what the peer still sends is answered by a reset, in TCP as well.
+        let over = ph.has(p::SHUT_RD) && ph.has(p::SHUT_WR);
+        if !reset || over || !self.is_reset_by_doorbell() {
             return error;
         }
         // The kernel will not tell of it again: who receives is at the end, who sends gets TCP's
@@ -143,6 +146,13 @@ impl Conn {
             while left > 0 && throw() == len as isize {
                 left -= 1;
             }
+        }
+    }
+
+    /// The kernel is about to reset it, by connect with AF_UNSPEC.
+    pub fn dissolves(&self) {
+        if self.is_committed() {
+            self.publish_ends(ABORT, 0);
         }
     }
 

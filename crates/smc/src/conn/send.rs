@@ -267,6 +267,10 @@ impl Conn {
             && ends & (CLOSED | ABORT) == 0
             && !ph.has(p::SENT_TO_GONE);
         if !killed {
+            if ph.has(p::SHUT_WR) {
+                // A reset by unread doorbells must not stand in front of the EPIPE.
+                self.forget_reset_by_doorbell(fd);
+            }
             return Sent::Kernel;
         }
         let closed = crate::inet::TcpInfo::of(fd).is_some_and(|info| info.is_closed());
@@ -297,6 +301,15 @@ impl Conn {
         // TCP would have taken them, and been reset.
         self.set(p::SENT_TO_GONE);
         Sent::Bytes(want)
+    }
+
+    #[cold]
+    fn forget_reset_by_doorbell(&self, fd: i32) {
+        if self.is_reset_by_doorbell() && !self.phase().has(p::SHUT_RD) {
+            let mut error = 0i32;
+            sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
+            self.error_heard(error);
+        }
     }
 
     /// A reset is told once. A send behind that gets EPIPE, and its signal, of the kernel: which may

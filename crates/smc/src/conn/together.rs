@@ -307,6 +307,61 @@ fn a_close_over_unread_bytes_is_a_reset() {
     });
 }
 
+/// What the kernel says to a send that is left to it.
+fn sent_by_kernel(end: &End) -> std::io::Error {
+    use std::io::Write;
+    (&end.socket).write(b"x").expect_err("nobody would read it")
+}
+
+#[test]
+fn a_reset_is_told_once_by_whichever_call() {
+    over_both(|kind| {
+        let reset = Sent::Err(SendError::Reset);
+        // Sends and then receives, or the other way round, or is asked for the error.
+        for way in 0..3 {
+            let [a, b] = pair_on_rings(kind);
+            assert!(a.conn.break_for(a.fd(), crate::reason::SYSTEM, true));
+            assert!(!a.conn.break_for(a.fd(), crate::reason::SYSTEM, true), "it is broken");
+            for end in [&a, &b] {
+                match way {
+                    0 => {
+                        assert_eq!(end.send(b"x"), reset, "{kind:?}");
+                        end.conn.tells(SendError::Reset);
+                    }
+                    1 => assert_eq!(end.recv(), Err(Got::Err(RecvError::Reset)), "{kind:?}"),
+                    _ => assert_eq!(end.conn.error_heard(0), libc::ECONNRESET, "{kind:?}"),
+                }
+                assert_eq!(end.conn.error_heard(libc::ECONNRESET), 0, "{kind:?}");
+                assert_eq!((end.recv(), end.send(b"x")), (Err(Got::Eof), Sent::Kernel), "{kind:?}");
+                assert_eq!(sent_by_kernel(end).kind(), std::io::ErrorKind::BrokenPipe);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_is_dissolved_is_reset_at_its_peer() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        a.conn.dissolves();
+        sys::connect(a.fd(), &[0u8; 16]);
+        assert_eq!(b.send(b"x"), Sent::Kernel, "{kind:?}");
+        assert_eq!(sent_by_kernel(&b).kind(), std::io::ErrorKind::ConnectionReset, "{kind:?}");
+    });
+}
+
+#[test]
+fn doorbells_that_a_dead_peer_leaves_are_no_reset_behind_a_shutdown() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        a.conn.shutdown(a.fd(), libc::SHUT_WR);
+        sys::shutdown(a.fd(), libc::SHUT_WR);
+        assert_eq!(a.conn.error_heard(libc::ECONNRESET), 0, "{kind:?}");
+        b.conn.shutdown(b.fd(), libc::SHUT_RDWR);
+        assert_eq!(b.conn.error_heard(libc::ECONNRESET), libc::ECONNRESET, "of what a sends");
+    });
+}
+
 #[test]
 fn a_source_that_fails_is_not_the_device() {
     over_both(|kind| {
