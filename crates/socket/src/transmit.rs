@@ -337,7 +337,7 @@ pub unsafe fn sendmsg(fd: i32, msg: *const msghdr, flags: i32) -> isize {
     let pieces = unsafe { of_message(msg) };
     // SAFETY: as above.
     let msghdr { msg_controllen: control, msg_name: name, msg_namelen: len, .. } = unsafe { *msg };
-    // Longer ones are cut.
+    // sendmsg cuts a name that is too long, where sendto refuses it.
     let is_bad = refuses_name(name, len.min(1)) || !name.is_null() && (len as i32) < 0;
     let Some(v) = pieces.filter(|_| !is_bad) else { return plain(flags) };
     if let Some(r) = untouched(port, flags, || plain(flags)) {

@@ -149,7 +149,8 @@ impl Conn {
         }
     }
 
-    /// The kernel is about to reset it, by connect with AF_UNSPEC.
+    /// The kernel is about to reset it, by connect with AF_UNSPEC. A peer that is not told takes that
+    /// reset for the kernel's answer to unread doorbells, and goes on sending.
     pub fn dissolves(&self) {
         if self.is_committed() {
             self.publish_ends(ABORT, 0);

@@ -83,6 +83,7 @@ impl Conn {
     /// A blocking kernel receive, used as a wait, failed with `errno`: what that means for the
     /// stream.
     pub fn kernel_error(&self, errno: i32) -> Got {
+        // Of a connection that ended here, the peer's answer to that would pass for its end.
         if self.phase().has(p::BROKEN) || self.has_no_device() {
             return self.reset_by_us();
         }

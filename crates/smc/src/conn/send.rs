@@ -268,7 +268,6 @@ impl Conn {
             && !ph.has(p::SENT_TO_GONE);
         if !killed {
             if ph.has(p::SHUT_WR) {
-                // A reset by unread doorbells must not stand in front of the EPIPE.
                 self.forget_reset_by_doorbell(fd);
             }
             return Sent::Kernel;
@@ -303,6 +302,8 @@ impl Conn {
         Sent::Bytes(want)
     }
 
+    /// Takes from the kernel a reset that is only its answer to doorbells which a dead peer left
+    /// unread: a send behind our own shutdown would tell ECONNRESET where TCP has EPIPE.
     #[cold]
     fn forget_reset_by_doorbell(&self, fd: i32) {
         if self.is_reset_by_doorbell() && !self.phase().has(p::SHUT_RD) {
