@@ -13,49 +13,95 @@ use system_tests::{
 use super::{FRAMES, cables, engine};
 use crate::wire::{End, Namespace};
 
-/// Forwards what comes at one of its two ports out of the other one.
-fn testpmd(case: &Case, dpdk_listens: bool, queues: u16) -> Result<Proc, Skip> {
-    let program = need("dpdk-testpmd")?;
-    let role = if dpdk_listens { "server" } else { "client" };
-    let mut command = Command::new(program);
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let lcores = format!("--lcores=(0-1)@({})", if cpus > 1 { "0-1" } else { "0" });
-    command.args(["--no-huge", "--no-shconf", "--no-pci", "-m", "256", &lcores]);
-    for (number, name) in ["a", "b"].into_iter().enumerate() {
-        let mut socket = case.dir().join(name);
-        if dpdk_listens {
-            // It does not take the place of one that was killed.
-            let _ = std::fs::remove_file(&socket);
-            socket = listening(&socket);
-            let _ = std::fs::remove_file(&socket);
+/// DPDK, which forwards what comes at one of its two ports out of the other one.
+///
+/// It forwards only while its ports are connected: its thread that forwards takes a ring's address before
+/// it looks whether the ring is there, so a connection that comes or goes meanwhile can end it by SIGSEGV
+/// (DPDK 22.11).
+struct Testpmd(Proc);
+
+impl Testpmd {
+    fn start(case: &Case, listens: bool, queues: u16) -> Result<Testpmd, Skip> {
+        let program = need("dpdk-testpmd")?;
+        let role = if listens { "server" } else { "client" };
+        // Lines as they are printed, not when it ends.
+        let mut command = Command::new("stdbuf");
+        command.arg("-oL").arg(program);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let lcores = format!("--lcores=(0-1)@({})", if cpus > 1 { "0-1" } else { "0" });
+        command.args(["--no-huge", "--no-shconf", "--no-pci", "-m", "256", &lcores]);
+        command.arg("--log-level=pmd.net.memif:debug");
+        for (number, name) in ["a", "b"].into_iter().enumerate() {
+            let mut socket = case.dir().join(name);
+            if listens {
+                // It does not take the place of one that was killed.
+                let _ = std::fs::remove_file(&socket);
+                socket = listening(&socket);
+                let _ = std::fs::remove_file(&socket);
+            }
+            command.arg(format!(
+                "--vdev=net_memif{number},role={role},id={number},socket={},socket-abstract=no,secret=hush",
+                socket.display()
+            ));
         }
-        command.arg(format!(
-            "--vdev=net_memif{number},role={role},id={number},socket={},socket-abstract=no,secret=hush",
-            socket.display()
-        ));
-    }
-    let queues = queues.to_string();
-    command.args(["--", "--total-num-mbufs=8192", "--stats-period=1", "--forward-mode=io"]);
-    command.args(["--rxq", &queues, "--txq", &queues]);
-    let mut testpmd = case.start("testpmd", &mut command);
-    let end = Deadline::within(secs(30));
-    // What it prints first when all of its ports are started.
-    while !testpmd.stdout().contains("NIC statistics for port 1") {
-        let ended = testpmd.poll();
-        let said = testpmd.stderr();
-        // DPDK says so of a kind of device for which it has no driver.
-        if ended.is_some() && said.contains("failed to initialize net_memif0") {
+        let queues = queues.to_string();
+        command.args(["--", "--interactive", "--total-num-mbufs=8192", "--forward-mode=io"]);
+        command.args(["--rxq", &queues, "--txq", &queues]);
+        let mut this = Testpmd(case.start("testpmd", &mut command));
+        let has_driver = this.until(|process| {
+            // DPDK says so of a kind of device for which it has no driver.
+            if process.stderr().contains("failed to initialize net_memif0") {
+                return Some(false);
+            }
+            process.stdout().contains("Checking link statuses").then_some(true)
+        });
+        if !has_driver {
             return skip("this DPDK has no net_memif");
         }
-        assert!(ended.is_none() && !end.is_over(), "dpdk-testpmd does not start: {said}");
-        std::thread::sleep(millis(20));
+        if listens {
+            for socket in ["a", "b"].map(|name| case.dir().join(name)) {
+                std::os::unix::fs::symlink(listening(&socket), &socket)
+                    .expect("a name for the socket");
+            }
+        }
+        this.forward(1);
+        Ok(this)
     }
-    if dpdk_listens {
-        for socket in ["a", "b"].map(|name| case.dir().join(name)) {
-            std::os::unix::fs::symlink(listening(&socket), &socket).expect("a name for the socket");
+
+    fn until<T>(&mut self, look: impl Fn(&Proc) -> Option<T>) -> T {
+        let end = Deadline::within(secs(30));
+        loop {
+            // Before the look: what it said last is seen even if it ends now.
+            let ended = self.0.poll();
+            if let Some(found) = look(&self.0) {
+                return found;
+            }
+            let said = self.0.stderr();
+            assert!(ended.is_none() && !end.is_over(), "dpdk-testpmd ({ended:?}): {said}");
+            std::thread::sleep(millis(20));
         }
     }
-    Ok(testpmd)
+
+    /// Begins to forward when both of its ports have been connected so many times.
+    fn forward(&mut self, times: usize) {
+        let connected = "memif_connect(): Connected.";
+        self.until(|process| {
+            (process.stderr().matches(connected).count() >= 2 * times).then_some(())
+        });
+        self.0.say("start\n");
+    }
+
+    fn pause(&mut self) {
+        self.0.say("stop\n");
+        self.until(|process| {
+            process.stdout().contains("Accumulated forward statistics").then_some(())
+        });
+    }
+
+    fn kill(mut self) {
+        self.0.signal(Signal::KILL);
+        self.0.wait(secs(20));
+    }
 }
 
 /// Where DPDK listens. The engine is led there when DPDK's ports are started: of a client that it meets
@@ -120,26 +166,26 @@ fn with_dpdk(name: &str, listen: bool, queues: u16) {
         let configuration = network(case, listen, queues);
         let mut engine = engine::start(case, &namespace, &configuration)?;
         engine.wait_line("running:", secs(20));
-        let mut dpdk = testpmd(case, !listen, queues)?;
+        let dpdk = Testpmd::start(case, !listen, queues)?;
         carries(case, &engine, &namespace, queues);
-        dpdk.signal(Signal::KILL);
-        dpdk.wait(secs(20));
-        let mut again = testpmd(case, !listen, queues)?;
+        dpdk.kill();
+        let mut dpdk = Testpmd::start(case, !listen, queues)?;
         carries(case, &engine, &namespace, queues);
+        dpdk.pause();
         engine.signal(Signal::KILL);
         engine.wait(secs(20));
         let mut engine = engine::start(case, &namespace, &configuration)?;
         if listen {
             // As a client DPDK connects again only when somebody asks it for the state of the link.
-            again.signal(Signal::KILL);
-            again.wait(secs(20));
+            dpdk.kill();
             engine.wait_line("running:", secs(20));
-            again = testpmd(case, !listen, queues)?;
+            dpdk = Testpmd::start(case, !listen, queues)?;
+        } else {
+            dpdk.forward(2);
         }
         carries(case, &engine, &namespace, queues);
         engine::stop(engine);
-        again.signal(Signal::INT);
-        again.wait(secs(20));
+        dpdk.kill();
         Ok(())
     });
 }

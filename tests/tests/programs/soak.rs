@@ -264,6 +264,11 @@ const OF_GROUPS: u64 = 8;
 /// that are kept without connections, and as many for a client's threads.
 const OF_BELLS: u64 = 48;
 
+/// KiB: what two killed clients shared, half a gibibyte of addresses each. Each of nginx's two workers
+/// keeps that of one until it accepts a new peer, which in a round is the work of either. A leak of one
+/// client in each round would be twice as much after six rounds.
+const OF_KILLED: u64 = 2 * (513 << 10);
+
 fn expect_no_growth(server: &str, rounds: &[Held]) {
     let (resident, mapped, files) = (
         ends(rounds, |h| h.resident),
@@ -291,7 +296,7 @@ fn expect_no_growth(server: &str, rounds: &[Held]) {
         resident.1 <= resident.0 + resident.0 / 4 + (8 << 10),
         "{server}: resident memory grows"
     );
-    assert!(mapped.1 <= mapped.0 + mapped.0 / 4, "{server}: mapped segments grow");
+    assert!(mapped.1 <= mapped.0 + mapped.0 / 4 + OF_KILLED, "{server}: mapped segments grow");
 }
 
 #[test]

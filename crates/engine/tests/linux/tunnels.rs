@@ -84,7 +84,11 @@ fn carries(name: &str, kind: &str, args: &str, v6: bool, commands: &[&str]) {
         }
     }
     let counters = Registry::standard().get(kind).expect("the kind").counters;
-    for bad in counters.iter().filter(|name| !["sent", "received", "not_ours"].contains(name)) {
+    // GRE in the kernel numbers a packet before it queues it, so one that another processor sends
+    // meanwhile (a report of multicast groups) may pass it.
+    let numbered = if args.contains("sequence = true") { "out_of_order" } else { "" };
+    let no_fault = ["sent", "received", "not_ours", numbered];
+    for bad in counters.iter().filter(|name| !no_fault.contains(name)) {
         assert_eq!(counter(&engine, "tunnel", kind, bad), 0, "{bad}");
     }
     let (sent, received) =
