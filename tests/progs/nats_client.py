@@ -17,15 +17,10 @@ def connected():
     return conn, lines
 
 
-def next_line(conn, lines):
-    """The next line but the server's PINGs, of which the first comes two seconds after the connection."""
+def expect(conn, lines, wanted):
+    # The server asks for a sign of life, first two seconds after the connection.
     while (line := lines.readline()) == b"PING\r\n":
         conn.sendall(b"PONG\r\n")
-    return line
-
-
-def expect(conn, lines, wanted):
-    line = next_line(conn, lines)
     assert line == wanted, f"{line!r} in place of {wanted!r}"
 
 

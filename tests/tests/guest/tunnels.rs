@@ -61,6 +61,10 @@ fn the_kernels_tunnels_are_the_other_end() {
         // Each test has a namespace of its own; the emulator has one processor to spare.
         let script = format!("ip link set lo up; {name} --test-threads=1 2>&1");
         let ended = guest.run(case, "", &script, secs(600));
+        // The failed tests alone: of all that the guest says a report may show only an end.
+        if let Some(at) = ended.output.find("\nfailures:") {
+            panic!("{}", &ended.output[at..]);
+        }
         ended.success();
         for last in ["tunnels::gretap", "nat::nftables_behind_nat"] {
             assert!(ended.output.contains(&format!("test {last} ... ok")), "{}", ended.output);

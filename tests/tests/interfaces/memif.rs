@@ -15,16 +15,15 @@ use crate::wire::{End, Namespace};
 
 /// DPDK, which forwards what comes at one of its two ports out of the other one.
 ///
-/// It forwards only while its ports are connected: its thread that forwards takes a ring's address before
-/// it looks whether the ring is there, so a connection that comes or goes meanwhile can end it by SIGSEGV
-/// (DPDK 22.11).
+/// It forwards only while its ports are connected: a connection that comes or goes meanwhile can end it by
+/// SIGSEGV in the thread that forwards (DPDK 22.11).
 struct Testpmd(Proc);
 
 impl Testpmd {
     fn start(case: &Case, listens: bool, queues: u16) -> Result<Testpmd, Skip> {
         let program = need("dpdk-testpmd")?;
         let role = if listens { "server" } else { "client" };
-        // Lines as they are printed, not when it ends.
+        // Without it what DPDK prints into a file comes when it ends.
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);

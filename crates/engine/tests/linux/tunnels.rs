@@ -46,6 +46,10 @@ fn carries(name: &str, kind: &str, args: &str, v6: bool, commands: &[&str]) {
         "link set tap0 address 02:00:00:00:00:01",
         "address add 10.9.0.2/24 dev tap0",
         "address add fd09::2/64 dev tap0 nodad",
+        // What waits for the engine's address to be found could be passed by what another processor
+        // sends behind it, and a numbered packet that was passed counts as a fault.
+        "neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:10 dev tap0 nud permanent",
+        "neighbour replace fd09::1 lladdr 02:00:00:00:00:10 dev tap0 nud permanent",
     ] {
         ip(line);
     }
@@ -84,11 +88,7 @@ fn carries(name: &str, kind: &str, args: &str, v6: bool, commands: &[&str]) {
         }
     }
     let counters = Registry::standard().get(kind).expect("the kind").counters;
-    // GRE in the kernel numbers a packet before it queues it, so one that another processor sends
-    // meanwhile (a report of multicast groups) may pass it.
-    let numbered = if args.contains("sequence = true") { "out_of_order" } else { "" };
-    let no_fault = ["sent", "received", "not_ours", numbered];
-    for bad in counters.iter().filter(|name| !no_fault.contains(name)) {
+    for bad in counters.iter().filter(|name| !["sent", "received", "not_ours"].contains(name)) {
         assert_eq!(counter(&engine, "tunnel", kind, bad), 0, "{bad}");
     }
     let (sent, received) =
