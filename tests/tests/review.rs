@@ -60,6 +60,9 @@ fn same_as_plain(name: &str, settings: &[&[(&str, &str)]]) {
 const DEFAULT: &[(&str, &str)] = &[];
 const AT_ONCE: &[(&str, &str)] = &[("SHORTWIRE_AFTER", "1")];
 const ISM: &[(&str, &str)] = &[("SHORTWIRE_PREFER", "ism")];
+const SMALL: &[(&str, &str)] = &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE", "64K")];
+const SMALL_ISM: &[(&str, &str)] =
+    &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE", "64K"), ("SHORTWIRE_PREFER", "ism")];
 
 macro_rules! programs {
     ($($test:ident = $name:literal $($setting:ident)*;)*) => {
@@ -96,6 +99,7 @@ programs! {
     cancelled_loops = "cancel" DEFAULT AT_ONCE ISM;
     cancelled_loops_that_never_sleep = "cancel_busy" DEFAULT AT_ONCE ISM;
     peers_that_are_killed = "killed_peer" DEFAULT AT_ONCE ISM;
+    ends_that_write_before_they_read = "fills_first" SMALL SMALL_ISM;
     buffers_that_programs_bound = "buffers" DEFAULT AT_ONCE ISM;
     pieces_under_a_cork = "corked" DEFAULT AT_ONCE ISM;
     address_sanitizer = "asan" DEFAULT AT_ONCE;

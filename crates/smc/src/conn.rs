@@ -53,6 +53,7 @@ mod window;
 
 pub use calm::Calm;
 pub use header::*;
+pub use patience::{any_is_stuck, take_stuck};
 pub use pieces::Pieces;
 pub use ready::{ERR, HUP, IN, OUT, RDHUP};
 pub use receiver::{Receiver, Rx};
@@ -69,7 +70,7 @@ use phase::{self as p, Phase, Receives, Sends};
 use reach::{Reach, each};
 use window::{Window, header};
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use dibs::ism::Far;
 use dibs::verbs::Remote;

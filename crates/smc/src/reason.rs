@@ -42,6 +42,11 @@ impl Reason {
             .map_or("Look the code up in the documentation of the peer.", |entry| entry.hint)
     }
 
+    /// Whether a connection that went back to TCP for this stays with the program that has it.
+    pub const fn stays(self) -> bool {
+        matches!(self, DRAINED | STUCK)
+    }
+
     /// Whether the code is one of Shortwire's own, which no other stack knows.
     pub const fn is_private(self) -> bool {
         self.0 >= Self::PRIVATE && self.0 < Self::PRIVATE + 0x1000
@@ -327,6 +332,9 @@ reasons! {
     KERNEL_SMC = 0x0999_1038, "KERNEL_SMC";
         "socket is the kernel's SMC";
         "Nothing: the kernel moves it off TCP itself, as `smcss` shows. For Shortwire start the program without smc_run.";
+    STUCK = 0x0999_1039, "STUCK";
+        "its ring was full and nothing was read for a while, where TCP's buffers would have taken more";
+        "If both ends write much before they read, give each connection more room: --dmb-size 4M.";
 }
 
 #[cfg(test)]

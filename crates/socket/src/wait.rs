@@ -505,12 +505,14 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
     // it, it would not let us sleep.
     let mut noisy = false;
     loop {
+        drain::look();
         let seen = conn.doorbells_seen();
         conn.arm_space();
         if conn.ready(fd) & OUT != 0 {
             return Ok(());
         }
-        if conn.patience(fd).is_none() && conn.is_broken() {
+        let patience = conn.patience(fd);
+        if patience.is_none() && conn.is_broken() {
             return Ok(());
         }
         let held = conn.clear_stale(fd, seen, false, true);
@@ -518,7 +520,8 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
         if limit.is_some_and(|l| now >= l) {
             return Err(libc::EAGAIN);
         }
-        let mut left = limit.map_or(u64::MAX, |l| l - now).min(WRITER_NS);
+        let most = patience.map_or(WRITER_NS, |left| left.min(WRITER_NS));
+        let mut left = limit.map_or(most, |l| (l - now).min(most));
         if conn.space_is_silent() || held || noisy {
             left = left.min(nap);
             // Where doorbells do not get through, the peer may be fast all the same.

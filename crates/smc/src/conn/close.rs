@@ -127,8 +127,8 @@ impl Conn {
         } else {
             sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0) > 0
         };
-        // One that was given away goes on elsewhere; what was drained has stayed here.
-        let given = self.phase().has(p::RECALLED) && self.reason() != crate::reason::DRAINED;
+        // One that was given away goes on elsewhere.
+        let given = self.phase().has(p::RECALLED) && !self.reason().stays();
         if !given && (hard || unread) || torn {
             self.tear(fd);
             return;

@@ -1,14 +1,49 @@
-//! How long a peer may leave unread what is sent to it: TCP_USER_TIMEOUT.
+//! How long a peer may leave unread what is sent to it: TCP_USER_TIMEOUT, and how long a ring may be
+//! in the way where TCP's buffers would not.
 //!
 //! In TCP the option bounds how long bytes wait for the peer's kernel, which takes them as long as
 //! its buffer has room. A ring is that buffer, and what is in it has arrived: only who found too
 //! little room waits, and the time counts from then on until there is room. It begins anew whenever
 //! the peer has read something. The kernel itself has nothing to count, because doorbells are always
 //! acknowledged.
+//!
+//! Without the option nobody's time ends. But programs that write to each other before either reads
+//! live by what TCP's buffers hold, and the rings of all but the first connections hold less: they
+//! would wait for each other for ever. So a connection whose ring is full, and of which nothing is
+//! read for a while, is *stuck*: it goes back to TCP (`fds::drain` in `socket`), behind what is in
+//! its ring.
 
 use super::*;
 use crate::sys;
 use shm::cursor::CURSOR_MASK;
+
+/// About what TCP's buffers take over loopback from a writer whose peer reads nothing: a ring of
+/// that size is never in the way.
+const TCP_TAKES: u32 = 4 << 20;
+/// How long a full ring may stay unread before the connection is stuck. A peer that is merely put
+/// off by a busy machine must not lose its ring.
+const STUCK_NS: u64 = 1_000_000_000;
+/// The same where it is probable that nobody will read: the ring of the other direction is full as
+/// well, or both ends are in one process, perhaps in the very thread that waits.
+const SOON_STUCK_NS: u64 = 100_000_000;
+/// A wait that has found its connection stuck has it taken back in front of its next sleep.
+const AT_ONCE_NS: u64 = 1_000_000;
+
+/// Connections of this process are stuck, and nobody has taken them back yet.
+static STUCK: AtomicBool = AtomicBool::new(false);
+
+/// Whether connections of this process wait to be taken back to TCP because they are stuck: a look
+/// that is cheap.
+#[inline(always)]
+pub fn any_is_stuck() -> bool {
+    STUCK.load(Relaxed)
+}
+
+/// The same, once: who is told sees to all of them.
+pub fn take_stuck() -> bool {
+    // SYNC: stuck. In front of the looks at the connections; pairs with `patience_left`.
+    STUCK.swap(false, AcqRel)
+}
 
 /// See the module documentation.
 #[repr(C)]
@@ -20,16 +55,19 @@ pub struct Patience {
     over: AtomicU32,
     /// 1: the ring is full since a moment ago, and waits that began before do not know yet.
     news: AtomicU32,
+    /// 1: it is stuck.
+    stuck: AtomicU32,
     /// What the peer had read when a send or a wait found too little room.
     read: AtomicU64,
-    /// When that was, in monotonic nanoseconds; 0: there has been room since, or always.
+    /// When that was, in monotonic nanoseconds; 0: there has been room since (without the option: for
+    /// `STUCK_NS`), or always.
     since: AtomicU64,
 }
 
 impl Patience {
     /// For a connection that takes the slot.
     pub(super) fn reset(&self) {
-        for word in [&self.limit, &self.over, &self.news] {
+        for word in [&self.limit, &self.over, &self.news, &self.stuck] {
             word.store(0, Relaxed);
         }
         self.read.store(0, Relaxed);
@@ -46,23 +84,40 @@ impl Conn {
     /// A send has filled the ring, or found it full; the tx lock is held.
     #[inline]
     pub(super) fn is_full(&self) {
-        if self.tx.patience.limit.load(Relaxed) != 0 {
+        if self.tx.patience.limit.load(Relaxed) != 0 || self.may_be_stuck() {
             self.begin_to_wait();
         }
+    }
+
+    /// Whether the ring holds less than TCP's buffers would, and the application has not bounded
+    /// those.
+    fn may_be_stuck(&self) -> bool {
+        let size = self.window().peer_size.load(Relaxed);
+        size < TCP_TAKES && self.tx_room() == size
     }
 
     #[cold]
     fn begin_to_wait(&self) {
         let patience = &self.tx.patience;
-        if patience.since.load(Relaxed) == 0 || patience.read.load(Relaxed) != self.read_there() {
+        let since = patience.since.load(Relaxed);
+        if since == 0 || patience.read.load(Relaxed) != self.read_there() {
             self.count_from_now();
-            patience.news.store(1, Relaxed);
+            // Without the option all waits since the ring was full last are bounded already, and are
+            // not to be woken each time that a stream fills it.
+            if since == 0 || patience.limit.load(Relaxed) != 0 {
+                patience.news.store(1, Relaxed);
+            }
         }
     }
 
     /// How far the peer says that it has read.
     fn read_there(&self) -> u64 {
         self.my().cons.load(Relaxed) & CURSOR_MASK
+    }
+
+    /// Whether the other end is in this process, too.
+    fn is_in_one_process(&self) -> bool {
+        self.identity.peer_pid.load(Relaxed) == self.identity.pid.load(Relaxed)
     }
 
     /// Two threads may do so at the same time, and then mean the same.
@@ -81,12 +136,30 @@ impl Conn {
         news.load(Relaxed) != 0 && news.swap(0, Relaxed) != 0
     }
 
+    /// Whether a wait that covers the connection has to ask for its `patience`, even if there is room:
+    /// another thread may fill the ring during the wait's sleep.
+    #[inline(always)]
+    pub fn counts(&self) -> bool {
+        self.tx.patience.since.load(Relaxed) != 0
+    }
+
     /// Nanoseconds after which a wait for room has to look again, None if nothing counts. If the
-    /// time is over, the connection has ended when this returns.
+    /// time is over, the connection has ended when this returns, or is stuck.
     #[inline]
     pub fn patience(&self, fd: i32) -> Option<u64> {
         let limit = self.tx.patience.limit.load(Relaxed);
-        if limit == 0 { None } else { self.patience_left(fd, limit) }
+        if limit == 0 && !self.counts() { None } else { self.patience_left(fd, limit) }
+    }
+
+    /// Whether it is stuck, once.
+    pub fn take_stuck(&self) -> bool {
+        let stuck = &self.tx.patience.stuck;
+        stuck.load(Relaxed) != 0 && stuck.swap(0, AcqRel) != 0
+    }
+
+    /// Whether the peer may be waiting for room in our ring.
+    fn is_full_here(&self) -> bool {
+        self.receives_on_ring() && self.unread_in_ring() > self.rx_room() as usize / 3 * 2
     }
 
     /// The same for who does not wait for room: ends the connection where the time is over, and begins
@@ -109,11 +182,21 @@ impl Conn {
         let read = patience.read.load(Acquire);
         let since = patience.since.load(Relaxed);
         if self.has_space() {
+            let left = since.saturating_add(STUCK_NS).saturating_sub(sys::now_ns());
+            if limit == 0 && left > 0 {
+                return Some(left);
+            }
             // A send that found the ring full again just now begins anew.
             let _ = patience.since.compare_exchange(since, 0, Relaxed, Relaxed);
             return None;
         }
-        let limit = u64::from(limit) * 1_000_000;
+        let ends = limit != 0;
+        let limit = match limit {
+            0 if !self.may_be_stuck() => return None,
+            0 if self.is_full_here() || self.is_in_one_process() => SOON_STUCK_NS,
+            0 => STUCK_NS,
+            ms => u64::from(ms) * 1_000_000,
+        };
         if since == 0 || self.read_there() != read {
             // A program may wait for room before any send of its has found too little; and a peer
             // that reads once, and less than makes room, would otherwise be waited for without end.
@@ -122,6 +205,12 @@ impl Conn {
         }
         let end = since.saturating_add(limit);
         match end.saturating_sub(sys::now_ns()) {
+            0 if !ends => {
+                patience.stuck.store(1, Relaxed);
+                // SYNC: stuck. Behind the connection's own word; pairs with `take_stuck`.
+                STUCK.store(true, Release);
+                Some(AT_ONCE_NS)
+            }
             0 => {
                 patience.over.store(1, Relaxed);
                 // The peer may live and read one day: what it has is whole, and no end of the stream

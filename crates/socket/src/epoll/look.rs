@@ -220,7 +220,7 @@ impl Held {
             if let Some(calm) = &spot.calm
                 && (spot.idle <= COLD_AFTER || recent)
                 && calm.lasts()
-                && (!spot.sends || calm.conn.has_space())
+                && (!spot.sends || calm.conn.has_space() && !calm.conn.counts())
                 && !page.is_null()
                 && pages.hold(page, calm.conn)
             {
@@ -245,10 +245,12 @@ impl Held {
             }
             let Some((e, st)) = self.state(i) else { break };
             let mut waits_in_silence = false;
-            if st.events & OUT != 0 && c.sends_on_ring() && c.ready(io_fd(e)) & OUT == 0 {
-                c.arm_space();
-                waits_in_silence = c.space_is_silent();
-                silent |= waits_in_silence;
+            if st.events & OUT != 0 && c.sends_on_ring() {
+                if c.ready(io_fd(e)) & OUT == 0 {
+                    c.arm_space();
+                    waits_in_silence = c.space_is_silent();
+                    silent |= waits_in_silence;
+                }
                 if let Some(left) = c.patience(io_fd(e)) {
                     waits_in_silence = true;
                     soonest = soonest.min(left);

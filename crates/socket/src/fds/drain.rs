@@ -1,4 +1,5 @@
-//! `shortwire off --drain`: the connections of a process go back to TCP while it runs.
+//! `shortwire off --drain`: the connections of a process go back to TCP while it runs. So does one
+//! that is stuck (`smc::conn::patience`).
 //!
 //! Only the process itself can take them there, in a call of its own. A word in its table tells it,
 //! at which each wait looks before it sleeps; `shortwire` wakes epoll sets that sleep, and a
@@ -7,8 +8,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use smc::reason::DRAINED;
-use smc::{sys, table};
+use smc::reason::{DRAINED, STUCK};
+use smc::{conn, sys, table};
 
 use super::tcp::drain;
 use crate::fds::{self, Kind};
@@ -30,7 +31,26 @@ static WALKS: AtomicU32 = AtomicU32::new(0);
 /// wait may sleep at most, if it is to look again.
 #[inline(always)]
 pub fn look() -> Option<u64> {
+    if conn::any_is_stuck() {
+        free();
+    }
     if table::may_drain() { walk() } else { None }
+}
+
+/// Takes those that are stuck back to TCP.
+#[cold]
+#[inline(never)]
+fn free() {
+    if !fds::owner() || fds::has_stopped() || shm::lock::on_signal_stack() || !conn::take_stuck() {
+        return;
+    }
+    fds::each(|fd, kind| {
+        if let Kind::Conn(index) = kind
+            && fds::conn(index).take_stuck()
+        {
+            fds::while_held(index, fd, |port| drain(port, STUCK.code()));
+        }
+    });
 }
 
 /// In a fork child: who walks in the parent does not do so here.
@@ -71,7 +91,7 @@ fn walk() -> Option<u64> {
             return;
         }
         if !conn.is_back() {
-            fds::while_held(index, fd, drain);
+            fds::while_held(index, fd, |port| drain(port, DRAINED.code()));
             left |= !conn.is_back();
         } else if conn.is_committed() {
             // Its peer was faster, or another process that has it. Once: it stays there.
@@ -100,7 +120,7 @@ mod tests {
         for (from, to) in [(pair.0, pair.1), (pair.1, pair.0)] {
             assert_eq!(send(from, &block, 0), block.len() as isize);
             // One end is taken back, and both go on to send.
-            drain(port(from));
+            drain(port(from), reason::DRAINED.code());
             assert_eq!(send(from, b"behind", 0), 6);
             assert_eq!(send(to, b"against", 0), 7);
             // Part of it in the ring, the rest over TCP.
@@ -114,10 +134,10 @@ mod tests {
             assert_eq!(recv(from, 20, 0), Ok(b"against".to_vec()));
         }
         for fd in [pair.0, pair.1] {
-            drain(port(fd));
+            drain(port(fd), reason::DRAINED.code());
         }
         for (from, to) in [(pair.0, pair.1), (pair.1, pair.0)] {
-            drain(port(from));
+            drain(port(from), reason::DRAINED.code());
             assert!(!port(from).conn.switched() && port(from).conn.is_back());
             assert_eq!(port(from).conn.reason(), reason::DRAINED);
             assert_eq!(send(from, b"tcp", 0), 3);

@@ -103,9 +103,9 @@ pub fn go_back(port: Port, why: u32) {
 }
 
 /// Takes a connection back to TCP, for good, as far as that goes now.
-pub(super) fn drain(port: Port) {
+pub(super) fn drain(port: Port, why: u32) {
     take_back(port, |conn, fd| {
-        conn.drain(fd, reason::DRAINED.code());
+        conn.drain(fd, why);
         true
     });
 }
