@@ -87,10 +87,11 @@ impl Sender {
 
     /// Waits for doorbells that other threads are about to send, when no further one can begin. A
     /// receiver rings for space without the lock of sends: its doorbell, counted before and sent
-    /// behind what goes over TCP next, would change places with that.
+    /// behind what goes over TCP next, would change places with that, and the peer would take it for
+    /// payload. A thread may be put off for long between the two on a busy machine.
     #[cold]
     pub(super) fn await_bells(&self) {
-        const LONGEST_NS: u64 = 100_000_000;
+        const LONGEST_NS: u64 = 2_000_000_000;
         let began = sys::now_ns();
         self.ringing.await_all(|| {
             sys::nap();
